@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#include "base/content_hash.hpp"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace heddle {
+namespace {
+
+ContentHash canonical(XXH128_hash_t hash) {
+  XXH128_canonical_t canonical_form;
+  XXH128_canonicalFromHash(&canonical_form, hash);
+  ContentHash out;
+  static_assert(sizeof(canonical_form.digest) == sizeof(out.bytes));
+  std::memcpy(out.bytes.data(), canonical_form.digest, out.bytes.size());
+  return out;
+}
+
+}  // namespace
+
+std::string ContentHash::hex() const {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (std::uint8_t b : bytes) out += {kHex[b >> 4], kHex[b & 15]};
+  return out;
+}
+
+ContentHash hash_bytes(std::string_view data) {
+  return canonical(XXH3_128bits(data.data(), data.size()));
+}
+
+Result<ContentHash> hash_file(int fd, const std::string& name) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  if (!state || XXH3_128bits_reset(state.get()) != XXH_OK)
+    return fail_errno(name, "cannot hash", ENOMEM);
+  std::vector<char> buffer(1 << 18);
+  for (off_t offset = 0;;) {
+    const ssize_t n = ::pread(fd, buffer.data(), buffer.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_errno(name, "cannot read");
+    if (n == 0) break;
+    XXH3_128bits_update(state.get(), buffer.data(), static_cast<std::size_t>(n));
+    offset += n;
+  }
+  return canonical(XXH3_128bits_digest(state.get()));
+}
+
+}  // namespace heddle

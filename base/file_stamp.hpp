@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/stat.h>
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+
+namespace heddle {
+
+/// What ld.so takes for a file's identity (glibc elf/dl-load.c, _dl_file_id_match_p).
+struct FileId {
+  std::uint64_t dev = 0;
+  std::uint64_t ino = 0;
+  auto operator<=>(const FileId&) const = default;
+};
+
+/// Identity and version of a file on this node at one moment. Times are nanoseconds since the epoch.
+struct FileStamp {
+  FileId id;
+  std::uint64_t size = 0;
+  std::int64_t mtime_ns = 0;
+  std::int64_t ctime_ns = 0;
+  auto operator<=>(const FileStamp&) const = default;
+};
+
+inline FileId file_id(const struct stat& st) { return {st.st_dev, st.st_ino}; }
+inline FileStamp file_stamp(const struct stat& st) {
+  const auto ns = [](const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; };
+  return {file_id(st), static_cast<std::uint64_t>(st.st_size), ns(st.st_mtim), ns(st.st_ctim)};
+}
+
+}  // namespace heddle
+
+template <>
+struct std::hash<heddle::FileId> {
+  std::size_t operator()(const heddle::FileId& id) const noexcept {
+    return std::hash<std::uint64_t>{}(id.ino * 0x9E3779B97F4A7C15ULL ^ id.dev);
+  }
+};

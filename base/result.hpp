@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cerrno>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tl/expected.hpp>
+
+namespace heddle {
+
+/// One failure, told the way every program prints it: `path: what: reason`, and a `hint:` line
+/// when there is a remedy. It is the error half of Result and, for set-up and tools, the one
+/// exception type. Copying never throws for memory reasons that matter here: the text is short.
+class Error : public std::exception {
+ public:
+  /// `where` is a path or a name (shown escaped when it holds control characters), may be empty.
+  Error(std::string_view where, std::string_view what, std::string_view reason = {},
+        std::string_view hint = {});
+  /// As above, the reason being the text of `error_number`, which code() then returns.
+  static Error from_errno(std::string_view where, std::string_view what, int error_number = errno,
+                          std::string_view hint = {});
+
+  /// `where: what: reason`, on one line, no newline at its end.
+  const std::string& message() const noexcept { return message_; }
+  /// The remedy, or empty.
+  const std::string& hint() const noexcept { return hint_; }
+  /// The errno behind the failure, 0 when there is none.
+  int code() const noexcept { return code_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+  std::string hint_;
+  int code_ = 0;
+};
+
+template <class T>
+using Result = tl::expected<T, Error>;
+
+/// For `return fail(...)` in a function that returns a Result.
+template <class... Args>
+tl::unexpected<Error> fail(Args&&... args) {
+  return tl::unexpected<Error>(Error(std::forward<Args>(args)...));
+}
+inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
+inline tl::unexpected<Error> fail_errno(std::string_view where, std::string_view what,
+                                        int error_number = errno, std::string_view hint = {}) {
+  return tl::unexpected<Error>(Error::from_errno(where, what, error_number, hint));
+}
+
+/// The value, or the error thrown: for set-up code and tools.
+template <class T>
+T value_or_throw(Result<T> result) {
+  if (!result) throw std::move(result.error());
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+}  // namespace heddle

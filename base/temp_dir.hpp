@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/result.hpp"
+
+namespace heddle {
+
+/// A private folder (mode 0700) that goes with its owner, files and all. It never descends into
+/// another file system: a mount that still stands below it is left, with the folder.
+class TempDir {
+ public:
+  /// `<parent>/<prefix>-XXXXXX`; parent empty means $TMPDIR or /tmp.
+  static Result<TempDir> create(const std::string& prefix, std::string parent = {});
+  TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TempDir& operator=(TempDir&& other) noexcept;
+  ~TempDir();
+
+  const std::string& path() const noexcept { return path_; }
+  /// Gives up ownership: the folder stays, the caller removes it.
+  std::string release() noexcept { return std::exchange(path_, {}); }
+
+ private:
+  explicit TempDir(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+/// Removes `path` and what is below it, on its own file system only. Missing is no failure.
+Result<void> remove_tree(const std::string& path);
+
+}  // namespace heddle

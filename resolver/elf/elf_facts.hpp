@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace heddle {
+
+/// One name@version that a file needs from another, or defines itself.
+struct VersionNeed {
+  std::string file;  ///< the soname it is wanted from (vn_file)
+  std::string version;
+  bool weak = false;  ///< VER_FLG_WEAK: ld.so does not insist
+  auto operator<=>(const VersionNeed&) const = default;
+};
+
+struct DynamicSymbol {
+  std::string name;
+  std::string version;  ///< empty: unversioned
+  bool weak = false;
+  auto operator<=>(const DynamicSymbol&) const = default;
+};
+
+/// One DT_NEEDED, DT_AUXILIARY or DT_FILTER entry; ld.so takes them in the file's order.
+struct Dependency {
+  enum class Kind : std::uint8_t { needed, auxiliary, filter };
+  Kind kind = Kind::needed;
+  std::string name;  ///< as written, dynamic string tokens not expanded
+  auto operator<=>(const Dependency&) const = default;
+};
+
+/// PT_TLS of a file. Bytes.
+struct TlsSegment {
+  std::uint64_t size = 0;
+  std::uint64_t align = 0;
+  auto operator<=>(const TlsSegment&) const = default;
+};
+
+/// What the loader and the policy ask of an ELF file. A value; strings are bytes as in the file.
+/// Raw numbers are the ELF specification's (EM_*, ET_*, ELFOSABI_*, ELFCLASS*).
+struct ElfFacts {
+  std::uint8_t elf_class = 0;
+  std::uint8_t data_encoding = 0;  ///< ELFDATA2LSB or ELFDATA2MSB
+  std::uint8_t os_abi = 0;
+  std::uint8_t abi_version = 0;
+  std::uint16_t type = 0;
+  std::uint16_t machine = 0;
+  std::optional<std::string> interp;  ///< PT_INTERP
+  bool dynamic = false;               ///< has PT_DYNAMIC
+  std::optional<std::string> soname;
+  std::vector<Dependency> dependencies;
+  std::optional<std::string> rpath;    ///< DT_RPATH, also when RUNPATH makes ld.so ignore it
+  std::optional<std::string> runpath;  ///< DT_RUNPATH
+  std::uint64_t flags = 0;             ///< DT_FLAGS (DF_STATIC_TLS = 0x10)
+  std::uint64_t flags_1 = 0;           ///< DT_FLAGS_1 (DF_1_NODEFLIB = 0x800)
+  std::optional<TlsSegment> tls;
+  std::vector<VersionNeed> version_needs;
+  std::vector<std::string> version_definitions;  ///< without the base definition (the soname)
+  bool imports_dladdr = false;  ///< dladdr or dladdr1 undefined: may look for files beside itself
+  bool imports_dlopen = false;  ///< dlopen or dlmopen undefined
+  std::string build_id;         ///< lower-case hex, empty: none
+  /// Only when asked for (FactsDetail::symbols), else empty.
+  std::vector<DynamicSymbol> exported_symbols;
+  std::vector<DynamicSymbol> undefined_symbols;
+  auto operator<=>(const ElfFacts&) const = default;
+
+  bool is_program() const { return interp.has_value(); }
+};
+
+enum class FactsDetail : std::uint8_t { loader, symbols };
+
+}  // namespace heddle

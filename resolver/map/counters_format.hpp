@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// One page shared by all guided processes of a run (HEDDLE_COUNTERS names the file): the audit
+// library adds to it with relaxed atomics, fs-gen reads it for its report. Native endianness.
+
+#include <cstdint>
+
+namespace heddle {
+
+inline constexpr char kCountersMagic[8] = {'H', 'E', 'D', 'D', 'L', 'C', 'T', '1'};
+
+struct Counters {
+  char magic[8];
+  std::uint64_t guided_processes;    ///< whose program the index knows
+  std::uint64_t unguided_processes;  ///< others that loaded the audit library
+  std::uint64_t names_guided;        ///< la_objsearch calls answered with a path of ours
+  std::uint64_t names_unknown;       ///< names left to ld.so
+  std::uint64_t probes;              ///< candidate paths ld.so itself tried, in guided processes
+  std::uint64_t probes_unguided;     ///< the same in unguided processes
+  /// CLOCK_MONOTONIC nanoseconds: set by fs-gen just before exec of APP; the first guided process
+  /// with pid `app_pid` stores the moment its libraries are ready (la_preinit).
+  std::uint64_t app_pid;
+  std::uint64_t exec_ns;
+  std::uint64_t ready_ns;
+};
+
+}  // namespace heddle

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The audit library's read-only form of the views. It is mapped by every guided process before libc
+// exists there, so: fixed-width little-endian integers, offsets from the file's start, strings ended
+// by NUL, no pointers, no C++ library types, nothing that needs a constructor. Written by
+// index_writer.cpp, read by fuseovl/audit; docs/formats/index.md describes it for others.
+
+#include <cstdint>
+
+namespace heddle::index_format {
+
+inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
+inline constexpr std::uint32_t kVersion = 1;
+
+struct Header {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t program_count;
+  std::uint64_t file_size;        ///< of the whole index; a shorter file is refused
+  std::uint64_t programs_offset;  ///< Program[program_count], sorted by (dev, ino)
+  std::uint64_t checksum;         ///< FNV-1a 64 of all bytes behind the header
+};
+
+/// A program is known by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has another
+/// mtime or inode and runs unguided.
+struct Program {
+  std::uint64_t dev;
+  std::uint64_t ino;
+  std::int64_t mtime_ns;
+  std::uint64_t buckets_offset;  ///< Bucket[bucket_mask + 1], open addressing, linear probing
+  std::uint32_t bucket_mask;     ///< power of two less one; at most half of the buckets are used
+  std::uint32_t reserved;
+};
+
+/// name_offset 0: empty, the search for a name ends here.
+struct Bucket {
+  std::uint64_t name_hash;  ///< FNV-1a 64 of the name
+  std::uint32_t name_offset;
+  std::uint32_t target_offset;  ///< the absolute path ld.so is sent to
+};
+
+constexpr std::uint64_t fnv1a(const char* bytes, std::uint64_t length,
+                              std::uint64_t hash = 0xCBF29CE484222325ULL) {
+  for (std::uint64_t i = 0; i < length; ++i)
+    hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001B3ULL;
+  return hash;
+}
+
+}  // namespace heddle::index_format

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/content_hash.hpp"
+#include "base/file_stamp.hpp"
+
+namespace heddle {
+
+using ObjectId = std::uint32_t;  ///< index into MapContent::objects
+using ViewId = std::uint32_t;    ///< index into MapContent::views
+
+/// One origin file. Its identity is (dev, ino): identical copies are two objects, because ld.so tells
+/// files apart by (dev, ino) and a program may load both.
+struct MapObject {
+  std::string path;  ///< absolute; the first path the resolver met it by
+  FileStamp stamp;   ///< at build time; dev, ino and ctime hold on the building node only
+  std::uint32_t mode = 0;
+  ContentHash hash;
+  bool is_elf = true;  ///< false: a data file of a plugin folder
+  std::string soname;  ///< empty: none
+  std::vector<std::string> needed;
+  std::string rpath;
+  std::string runpath;
+  std::vector<std::string> version_definitions;
+  std::vector<std::string> version_needs;  ///< "file:version"
+  std::uint64_t flags = 0;
+  std::uint64_t flags_1 = 0;
+  std::uint64_t tls_size = 0;
+  std::uint64_t tls_align = 0;
+  bool imports_dladdr = false;
+  bool imports_dlopen = false;
+};
+
+/// One flat directory. Names may hold '/' only below a plugin folder ("ucx/libuct_cma.so.0").
+struct MapView {
+  std::string name;  ///< the directory's name in the mount's root, unique
+  std::vector<std::pair<std::string, ObjectId>> names;  ///< sorted by name, unique
+};
+
+/// A program whose start is guided: which names of its view it may be sent to.
+struct MapProgram {
+  std::string path;  ///< absolute
+  ObjectId object = 0;
+  ViewId view = 0;
+  std::string interpreter;
+  /// Names ld.so may ask for -> object: sonames, aliases and paths; sorted by name, unique.
+  std::vector<std::pair<std::string, ObjectId>> guided;
+  std::uint64_t static_tls_bytes = 0;  ///< what optional_static_tls must allow beyond the default
+  std::uint64_t probes_unguided = 0;   ///< failed opens and stats ld.so makes without us
+  std::uint64_t libraries = 0;
+  /// Objects by original absolute path, sorted by path: dlopen by path.
+  std::vector<std::string> missing;  ///< sonames that --allow-missing let pass
+};
+
+/// All of a map, in memory. Vectors sorted as said: the same input gives the same bytes.
+struct MapContent {
+  std::string host;  ///< node that built it (informational; not part of `show --json`)
+  std::vector<MapObject> objects;   ///< sorted by path
+  std::vector<MapView> views;       ///< sorted by name
+  std::vector<MapProgram> programs; ///< sorted by path
+  std::vector<std::pair<std::string, ObjectId>> paths;  ///< original absolute path -> object
+};
+
+}  // namespace heddle

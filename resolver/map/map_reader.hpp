@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "resolver/map/map_content.hpp"
+
+namespace heddle {
+
+/// A finished map, read only. Safe for concurrent readers. Bytes are checked (trailer, XXH3-128)
+/// before LMDB sees the file: LMDB's reader dies of SIGBUS or an assertion on damaged input.
+class MapReader {
+ public:
+  /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),
+  /// truncated or damaged (EBADMSG), and what open(2) says.
+  static Result<MapReader> open(const std::string& path);
+  MapReader(MapReader&&) noexcept;
+  MapReader& operator=(MapReader&&) noexcept;
+  ~MapReader();
+
+  /// XXH3-128 of the map's bytes: its identity (the trace header's map id).
+  const ContentHash& id() const;
+  /// Everything, checked for consistency (EBADMSG).
+  Result<MapContent> read_all() const;
+  /// The object behind `name` in `view` (empty: the only view, or EINVAL when there are several).
+  Result<std::optional<MapObject>> lookup(std::string_view view, std::string_view name) const;
+  /// The object that stood at `path` (any path the resolver met it by).
+  Result<std::optional<MapObject>> lookup_path(std::string_view path) const;
+
+ private:
+  struct State;
+  explicit MapReader(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace heddle

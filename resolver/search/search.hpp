@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resolver/search/closure.hpp"
+#include "resolver/search/world.hpp"
+
+namespace heddle {
+
+/// The loader whose behaviour is predicted: read out of the ld.so file that PT_INTERP names (its
+/// strings; it is never run) and from this CPU.
+struct LoaderProfile {
+  std::string interpreter = "/lib64/ld-linux-x86-64.so.2";
+  std::string soname = "ld-linux-x86-64.so.2";
+  int glibc_minor = 36;  ///< 2.N; decides which hwcaps rules hold
+  std::string cache_path = "/etc/ld.so.cache";
+  std::string preload_path = "/etc/ld.so.preload";
+  std::vector<std::string> default_directories;  ///< with trailing '/', in order
+  std::string platform = "x86_64";               ///< AT_PLATFORM: $PLATFORM and legacy folders
+  std::string lib = "lib/x86_64-linux-gnu";      ///< $LIB
+  std::vector<std::string> hwcaps;         ///< glibc-hwcaps levels of this CPU, best first
+  std::vector<std::string> legacy_hwcaps;  ///< legacy sub-folders incl. tls combinations, in order
+};
+
+/// What the environment adds. Bytes as in the variables.
+struct SearchOptions {
+  std::string ld_library_path;
+  bool ld_library_path_set = false;
+  std::string ld_preload;
+  bool explain = false;  ///< keep every probe (Closure::searches)
+};
+
+/// Reads the profile for programs whose PT_INTERP is `interpreter`. Fails when that file is no glibc
+/// loader (musl: ENOTSUP), naming it.
+Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter);
+
+/// What ld.so maps for `program` (a path as it would be executed), in its order. Fails only when the
+/// program itself cannot be read or is no dynamic ELF file (ENOEXEC); missing libraries are listed in
+/// the result. Never executes anything. `loader` as read_loader_profile gave it.
+Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::string& program,
+                        const SearchOptions& options);
+
+}  // namespace heddle
