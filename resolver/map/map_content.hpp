@@ -42,6 +42,14 @@ struct MapView {
   std::vector<std::pair<std::string, ObjectId>> names;  ///< sorted by name, unique
 };
 
+/// One library of a program's closure, and how ld.so came to it.
+struct MapLibrary {
+  ObjectId object = 0;
+  std::string requested_as;  ///< the name that first led to it
+  std::string found_by;      ///< preload|rpath|runpath|ld_library_path|cache|default|path|interpreter
+  std::string needed_by;     ///< path of the first requester; empty: a preload
+};
+
 /// A program whose start is guided: which names of its view it may be sent to.
 struct MapProgram {
   std::string path;  ///< absolute
@@ -52,8 +60,7 @@ struct MapProgram {
   std::vector<std::pair<std::string, ObjectId>> guided;
   std::uint64_t static_tls_bytes = 0;  ///< what optional_static_tls must allow beyond the default
   std::uint64_t probes_unguided = 0;   ///< failed opens and stats ld.so makes without us
-  std::uint64_t libraries = 0;
-  /// Objects by original absolute path, sorted by path: dlopen by path.
+  std::vector<MapLibrary> libraries;   ///< in ld.so's order, without the program itself
   std::vector<std::string> missing;  ///< sonames that --allow-missing let pass
 };
 
