@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace heddle::test {
+
+enum class FarmShape : std::uint8_t {
+  star,    ///< the program needs every library, they need nothing
+  chain,   ///< the program needs the first, each needs the next
+  random,  ///< a connected graph without loops, one to four dependencies each, fixed by the seed
+};
+
+enum class FarmTag : std::uint8_t {
+  rpath,     ///< DT_RPATH on the program alone; it is inherited
+  runpath,   ///< DT_RUNPATH, every directory, on each file that needs a library
+  none,      ///< nothing: run it with LD_LIBRARY_PATH=ElfFarm::library_path
+  absolute,  ///< DT_NEEDED holds absolute paths: what a search-free start costs
+};
+
+struct FarmOptions {
+  std::size_t libraries = 10;
+  FarmShape shape = FarmShape::star;
+  FarmTag tag = FarmTag::rpath;
+  std::size_t functions = 1;  ///< per library; a file's relocations are functions x dependencies
+  std::string prefix = "libfarm";  ///< sonames are `<prefix>0001.so.1` and so on
+  /// Library i's number is this plus i: tells two farms of one prefix apart.
+  std::uint64_t first_number = 1;
+  std::uint64_t seed = 1;
+  bool odd_names = false;     ///< directories hold spaces, tabs, newlines and UTF-8
+  bool flat = false;          ///< all libraries in one directory
+  bool dlopen_roots = false;  ///< the program dlopens by soname what it would have needed
+  unsigned jobs = 2;
+};
+
+/// A program and its libraries, one in each of N directories, so that ld.so walks about N*N/2
+/// paths. Called, each library's function adds its number once and asks its dependencies, so the
+/// program's one line of output shows that every library is there and is the right one.
+struct ElfFarm {
+  std::string program;                   ///< `<folder>/app`
+  std::vector<std::string> directories;  ///< `<folder>/lib/0001`, in search order
+  std::vector<std::string> libraries;    ///< paths, by index
+  std::vector<std::string> sonames;
+  std::string library_path;  ///< the directories joined with ':'
+  std::string output;        ///< what the program prints, newline included
+
+  /// Makes the farm in `folder` (made when missing): 500 libraries take about two seconds on two
+  /// cores. Needs cc, as and ld. Throws heddle::Error.
+  static ElfFarm build(const std::string& folder, const FarmOptions& options = {});
+};
+
+/// Which libraries each library needs, then, as the last element, which ones the program needs.
+std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options);
+
+}  // namespace heddle::test

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace heddle::test {
+
+struct RunOptions {
+  /// Changes to our environment: "NAME=value" sets, "NAME" alone removes.
+  std::vector<std::string> env;
+  std::string cwd;    ///< empty: ours
+  std::string input;  ///< what the child reads from its stdin
+  /// After it the child's process group is killed and timed_out set.
+  std::chrono::milliseconds deadline{60'000};
+};
+
+struct RunResult {
+  int status = -1;  ///< exit status, 128+n for signal n
+  std::string out;
+  std::string err;
+  bool timed_out = false;
+};
+
+/// Runs `argv` (argv[0] is searched in PATH, no shell) in a process group of its own and collects
+/// what it writes. It returns when the child ends, even if a daemon that the child left behind
+/// still holds the pipes. Throws heddle::Error when the child cannot be started.
+RunResult run(const std::vector<std::string>& argv, const RunOptions& options = {});
+
+/// As run(), and throws heddle::Error with the child's stderr unless it exits with 0: for set-up.
+RunResult run_checked(const std::vector<std::string>& argv, const RunOptions& options = {});
+
+/// The shell-quoted form of `argv`, for messages a person may paste.
+std::string to_shell(const std::vector<std::string>& argv);
+
+}  // namespace heddle::test

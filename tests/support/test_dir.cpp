@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#include "tests/support/test_dir.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/fd.hpp"
+#include "base/temp_dir.hpp"
+
+namespace heddle::test {
+
+TestDir::TestDir() : path_(value_or_throw(TempDir::create("heddle-test")).release()) {}
+
+TestDir::~TestDir() {
+  const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  if (info && info->result()->Failed()) {
+    fmt::print(stderr, "kept: {}\nrepeat: ./dev test '{}.{}'\n", path_, info->test_suite_name(),
+               info->name());
+    return;
+  }
+  if (const auto removed = remove_tree(path_); !removed)
+    fmt::print(stderr, "{}\n", removed.error().message());
+}
+
+bool wait_until(std::chrono::milliseconds deadline, const std::function<bool()>& predicate) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  while (!predicate()) {
+    if (std::chrono::steady_clock::now() >= end) return predicate();
+    ::poll(nullptr, 0, 5);
+  }
+  return true;
+}
+
+std::string staged_program(const std::string& name) {
+  const char* stage = std::getenv("HEDDLE_STAGE");
+  if (!stage || !*stage) return {};
+  for (const char* folder : {"/bin/", "/libexec/heddle/", "/lib/heddle/"}) {
+    const auto path = stage + std::string(folder) + name;
+    if (::access(path.c_str(), R_OK) == 0) return path;
+  }
+  return {};
+}
+
+bool is_running(int pid) {
+  const auto status = read_file(fmt::format("/proc/{}/status", pid));
+  if (!status) return false;
+  const auto state = status->find("\nState:\t");
+  return state != std::string::npos && (*status)[state + 8] != 'Z' && (*status)[state + 8] != 'X';
+}
+
+std::size_t mounts_with(const std::string& text) {
+  const auto mounts = value_or_throw(read_file("/proc/self/mountinfo"));
+  std::size_t count = 0;
+  for (std::size_t begin = 0, end; (end = mounts.find('\n', begin)) != std::string::npos;
+       begin = end + 1)
+    count += mounts.substr(begin, end - begin).find(text) != std::string::npos;
+  return count;
+}
+
+}  // namespace heddle::test
