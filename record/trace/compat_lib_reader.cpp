@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// Traces of compspec/compat-lib's fs-record, as Go's log package wrote them:
+//
+//   2024/11/10 06:47:34 recorder.go:46: 1731221254410445730 Lookup     /etc
+//   2024/11/21 18:34:47 logger.go:63: 1732214087012379646 Open      /usr/bin/lmp<TAB>7
+//
+// The older variant is "%-10s %s"; the newer is "%-10s%-10s", so a short path carries padding, with
+// the daemon's fd after a tab, and it ends with a `Complete` line. Both append to an existing file
+// without any mark, and both look up proot's bindings first: when the first five look-ups of a file
+// come again in their order, that is the next run. (Files of the published set that hold
+// several runs have this start 188 to 210 lines apart.)
+#include <charconv>
+#include <deque>
+
+#include "record/trace/readers.hpp"
+
+namespace heddle::trace {
+namespace {
+
+constexpr std::size_t kSignatureLength = 5;
+constexpr std::size_t kPadding = 10;
+
+bool digits_at(std::string_view text, std::size_t at, std::size_t n) {
+  if (text.size() < at + n) return false;
+  for (std::size_t i = at; i < at + n; ++i)
+    if (text[i] < '0' || text[i] > '9') return false;
+  return true;
+}
+
+/// Length of `2024/11/21 18:34:47 logger.go:63: `, 0 when the line does not start so.
+std::size_t log_prefix(std::string_view line) {
+  static constexpr std::string_view kShape = "0000/00/00 00:00:00 ";
+  if (line.size() < kShape.size()) return 0;
+  for (std::size_t i = 0; i < kShape.size(); ++i) {
+    const bool digit = line[i] >= '0' && line[i] <= '9';
+    if (kShape[i] == '0' ? !digit : line[i] != kShape[i]) return 0;
+  }
+  const std::size_t go = line.find(".go:", kShape.size());
+  const std::size_t end = line.find(": ", kShape.size());
+  if (go == std::string_view::npos || end == std::string_view::npos || go > end) return 0;
+  return digits_at(line, go + 4, end - go - 4) && end > go + 4 ? end + 2 : 0;
+}
+
+struct Line {
+  std::uint64_t unix_ns = 0;
+  Op op = Op::lookup;
+  bool is_end = false;  ///< `Complete`
+  bool older = false;
+  std::string path;
+  std::int64_t fd = -1;
+};
+
+/// Null, or what is wrong with the line.
+const char* parse_line(std::string_view text, Line& out) {
+  const std::size_t prefix = log_prefix(text);
+  if (prefix == 0) return "does not start as compat-lib's lines do";
+  text.remove_prefix(prefix);
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out.unix_ns);
+  const auto digits = static_cast<std::size_t>(end - text.data());
+  if (ec != std::errc() || digits >= text.size() || text[digits] != ' ') return "the time";
+  text.remove_prefix(digits + 1);
+
+  const std::string_view name = text.substr(0, text.find(' '));
+  if (name == "Lookup")
+    out.op = Op::lookup;
+  else if (name == "Open")
+    out.op = Op::open;
+  else if (name == "Close")
+    out.op = Op::close;
+  else if (name == "Create")
+    out.op = Op::create;
+  else if (name == "Readlink")
+    out.op = Op::readlink;
+  else if (name == "Complete")
+    out.is_end = true;
+  else
+    return "an event compat-lib does not write";
+  if (text.size() <= kPadding) return "no path";
+  for (std::size_t i = name.size(); i < kPadding; ++i)
+    if (text[i] != ' ') return "the padding after the event";
+  text.remove_prefix(kPadding);
+  out.older = text[0] == ' ';
+  if (out.older) {
+    text.remove_prefix(1);
+  } else if (out.op == Op::open || out.op == Op::close) {
+    const std::size_t tab = text.rfind('\t');
+    if (tab != std::string_view::npos && tab + 1 < text.size() &&
+        digits_at(text, tab + 1, text.size() - tab - 1)) {
+      const auto done = std::from_chars(text.data() + tab + 1, text.data() + text.size(), out.fd);
+      if (done.ec != std::errc()) return "the file descriptor";
+      text = text.substr(0, tab);
+    }
+  }
+  // Only a path shorter than the padding can end in padding.
+  if (!out.older && text.size() == kPadding) text = text.substr(0, text.find_last_not_of(' ') + 1);
+  if (text.empty()) return "no path";
+  out.path = std::string(text);
+  return nullptr;
+}
+
+/// Cuts the stream of lines into runs.
+class Splitter {
+ public:
+  explicit Splitter(TraceSink& sink) : out_(sink) {}
+
+  void add(Line line) {
+    if (line.is_end) {
+      release_all();
+      if (out_.open()) out_.end_without_footer(Ending::footer, true);
+      signature_.clear();
+      signature_open_ = true;
+      return;
+    }
+    if (signature_open_) {
+      learn(line);
+      emit(line);
+      return;
+    }
+    held_.push_back(std::move(line));
+    while (!held_.empty() && !held_starts_signature()) release_one();
+    if (!signature_.empty() && held_.size() == signature_.size()) {
+      if (out_.open()) end_run();
+      release_all();
+    }
+  }
+  void finish() {
+    release_all();
+    if (out_.open()) end_run();
+  }
+
+ private:
+  void learn(const Line& line) {
+    bool usable = line.op == Op::lookup;
+    for (const Line& other : signature_) usable = usable && other.path != line.path;
+    if (usable) signature_.push_back(line);
+    if (!usable) signature_.clear();  // not proot's start: this file cannot be split by it
+    signature_open_ = usable && signature_.size() < kSignatureLength;
+  }
+  bool held_starts_signature() const {
+    if (held_.size() > signature_.size()) return false;
+    for (std::size_t i = 0; i < held_.size(); ++i)
+      if (held_[i].op != signature_[i].op || held_[i].path != signature_[i].path) return false;
+    return true;
+  }
+  void release_one() {
+    emit(held_.front());
+    held_.pop_front();
+  }
+  void release_all() {
+    while (!held_.empty()) release_one();
+  }
+  void end_run() { out_.end_without_footer(older_ ? Ending::not_in_format : Ending::no_footer); }
+  void emit(const Line& line) {
+    if (!out_.open()) {
+      RunHeader header;
+      header.format = Format::compat_lib;
+      header.start_unix_ns = start_ = line.unix_ns;
+      older_ = line.older;
+      out_.begin(header);
+    }
+    Event event;
+    // Handlers ran in parallel: a line can be a little older than the first.
+    event.ns = line.unix_ns < start_ ? 0 : line.unix_ns - start_;
+    event.op = line.op;
+    event.path = line.path;
+    event.handle = line.fd;
+    out_.event(event);
+  }
+
+  CountedSink out_;
+  std::deque<Line> held_;
+  std::vector<Line> signature_;
+  bool signature_open_ = true;
+  bool older_ = false;
+  std::uint64_t start_ = 0;
+};
+
+}  // namespace
+
+bool looks_like_compat_lib(std::string_view line) { return log_prefix(line) != 0; }
+
+Result<void> read_compat_lib(LineSource& lines, std::string_view text, TraceSink& sink,
+                             const ReadOptions&) {
+  Splitter splitter(sink);
+  LineSource::State state = LineSource::State::line;
+  for (; state == LineSource::State::line; state = lines.next(text)) {
+    Line line;
+    // compat-lib's own last line may lack its newline: what counts is whether it parses.
+    if (const char* wrong = parse_line(text, line)) return fail(lines.at("not an event", wrong));
+    splitter.add(std::move(line));
+  }
+  if (state == LineSource::State::failed) return fail(Error(lines.error()));
+  splitter.finish();
+  return {};
+}
+
+}  // namespace heddle::trace

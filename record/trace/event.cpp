@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#include "record/trace/event.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <string.h>
+
+#include <charconv>
+#include <unordered_map>
+
+namespace heddle::trace {
+namespace {
+
+constexpr std::array<std::string_view, kOpCount> kOpNames = {
+    "lookup", "open",  "create",   "read",   "write", "readlink", "opendir", "stat",
+    "access", "exec",  "rename",   "unlink", "mkdir", "close",    "link",    "symlink",
+    "rmdir",  "mknod", "truncate", "chmod",  "chown", "utimens",  "setxattr"};
+
+struct FlagName {
+  std::int64_t bits;
+  std::string_view name;
+};
+// O_SYNC and O_TMPFILE contain O_DSYNC and O_DIRECTORY: the wider name stands first.
+// O_LARGEFILE is 0 in this ABI's headers, yet the kernel reports 0100000 (asm-generic/fcntl.h).
+constexpr FlagName kFlags[] = {{O_SYNC, "O_SYNC"},         {O_DSYNC, "O_DSYNC"},
+                               {O_TMPFILE, "O_TMPFILE"},   {O_DIRECTORY, "O_DIRECTORY"},
+                               {O_CREAT, "O_CREAT"},       {O_EXCL, "O_EXCL"},
+                               {O_NOCTTY, "O_NOCTTY"},     {O_TRUNC, "O_TRUNC"},
+                               {O_APPEND, "O_APPEND"},     {O_NONBLOCK, "O_NONBLOCK"},
+                               {O_DIRECT, "O_DIRECT"},     {0100000, "O_LARGEFILE"},
+                               {O_NOFOLLOW, "O_NOFOLLOW"}, {O_NOATIME, "O_NOATIME"},
+                               {O_CLOEXEC, "O_CLOEXEC"},   {O_PATH, "O_PATH"}};
+
+/// errno names come from glibc (strerrorname_np, 2.32), so that no list of ours can be wrong.
+const std::unordered_map<std::string_view, int>& errno_numbers() {
+  static const auto* const numbers = [] {
+    auto* map = new std::unordered_map<std::string_view, int>;
+    for (int e = 1; e < 256; ++e)
+      if (const char* name = strerrorname_np(e)) map->emplace(name, e);
+    return map;
+  }();
+  return *numbers;
+}
+
+}  // namespace
+
+std::string_view op_name(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
+
+std::optional<Op> op_from_name(std::string_view name) {
+  for (std::size_t i = 0; i < kOpCount; ++i)
+    if (kOpNames[i] == name) return static_cast<Op>(i);
+  return std::nullopt;
+}
+
+std::string_view result_name(int error, std::array<char, 16>& scratch) {
+  if (error == 0) return "OK";
+  if (const char* name = strerrorname_np(error)) return name;
+  scratch[0] = 'E';
+  const auto end = std::to_chars(scratch.data() + 1, scratch.data() + scratch.size(), error).ptr;
+  return {scratch.data(), static_cast<std::size_t>(end - scratch.data())};
+}
+
+std::optional<int> result_from_name(std::string_view name) {
+  if (name == "OK") return 0;
+  if (name == "ENOENT") return ENOENT;  // nearly all failures of a search
+  if (const auto it = errno_numbers().find(name); it != errno_numbers().end()) return it->second;
+  int number = 0;
+  if (name.size() < 2 || name[0] != 'E') return std::nullopt;
+  const auto [end, ec] = std::from_chars(name.data() + 1, name.data() + name.size(), number);
+  if (ec != std::errc() || end != name.data() + name.size() || number <= 0) return std::nullopt;
+  return number;
+}
+
+std::string open_flags_text(std::int64_t flags) {
+  static constexpr std::string_view kAccess[] = {"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"};
+  std::string text(kAccess[flags & O_ACCMODE]);
+  flags &= ~std::int64_t{O_ACCMODE};
+  for (const auto& [bits, name] : kFlags) {
+    if ((flags & bits) != bits) continue;
+    text += '|';
+    text += name;
+    flags &= ~bits;
+  }
+  if (flags != 0) text += fmt::format("|{:#x}", flags);
+  return text;
+}
+
+std::optional<std::int64_t> open_flags_from_text(std::string_view text) {
+  std::int64_t flags = 0;
+  while (true) {
+    const std::string_view word = text.substr(0, text.find('|'));
+    if (word == "O_WRONLY") {
+      flags |= O_WRONLY;
+    } else if (word == "O_RDWR") {
+      flags |= O_RDWR;
+    } else if (word == "O_ACCMODE") {
+      flags |= O_ACCMODE;
+    } else if (word.starts_with("0x")) {
+      std::int64_t bits = 0;
+      const auto [end, ec] = std::from_chars(word.data() + 2, word.data() + word.size(), bits, 16);
+      if (ec != std::errc() || end != word.data() + word.size()) return std::nullopt;
+      flags |= bits;
+    } else if (word != "O_RDONLY") {
+      bool known = false;
+      for (const auto& [bits, name] : kFlags)
+        if (name == word) {
+          flags |= bits;
+          known = true;
+        }
+      if (!known) return std::nullopt;
+    }
+    if (word.size() == text.size()) return flags;
+    text.remove_prefix(word.size() + 1);
+  }
+}
+
+}  // namespace heddle::trace

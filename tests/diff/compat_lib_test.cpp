@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// The ancestor's traces, both variants; real ones are in data/.
+#include "tests/diff/trace_support.hpp"
+
+namespace heddle::trace {
+namespace {
+
+const std::string kData = HEDDLE_DIFF_DATA;
+
+class CompatLib : public TraceFiles {};
+
+}  // namespace
+
+TEST_F(CompatLib, the_older_variant_has_neither_close_nor_fd_nor_end) {
+  const auto runs = runs_of(kData + "/fuse-patch_31May2019.out");
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].ending, Ending::not_in_format);
+  EXPECT_EQ(runs[0].footer.by_op[static_cast<int>(Op::open)], 71U);
+  EXPECT_EQ(runs[0].events[0].path, "/etc");
+  EXPECT_EQ(runs[0].events[0].event.ns, 0U);
+  EXPECT_EQ(runs[0].header.format, Format::compat_lib);
+}
+
+TEST_F(CompatLib, the_newer_variant_has_padding_an_fd_and_an_end) {
+  const auto runs = runs_of(kData + "/kind-patch_2Aug2023.out");
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].ending, Ending::footer);
+  EXPECT_TRUE(runs[0].footer.complete);
+  EXPECT_EQ(runs[0].events[0].path, "/etc");
+  EXPECT_EQ(runs[0].footer.by_op[static_cast<int>(Op::open)], 76U);
+  EXPECT_EQ(runs[0].footer.by_op[static_cast<int>(Op::close)], 76U);
+  for (const auto& e : runs[0].events)
+    EXPECT_EQ(e.event.handle >= 0, e.event.op == Op::open || e.event.op == Op::close) << e.path;
+}
+
+TEST_F(CompatLib, a_file_that_was_appended_to_is_cut_into_its_runs) {
+  const auto runs = runs_of(kData + "/fuse-patch_27Jun2024.out");
+  ASSERT_EQ(runs.size(), 3U);
+  const std::size_t opens[] = {69, 76, 76};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(runs[i].footer.by_op[static_cast<int>(Op::open)], opens[i]);
+    EXPECT_EQ(runs[i].events[0].path, "/etc");
+    EXPECT_EQ(runs[i].events[1].path, "/etc/host.conf");
+    EXPECT_EQ(runs[i].events[0].event.ns, 0U);
+  }
+}
+
+TEST_F(CompatLib, an_end_line_parts_runs_too) {
+  const std::string one = content(kData + "/kind-patch_2Aug2023.out") + "\n";
+  EXPECT_EQ(runs_of(file("a", one + one)).size(), 2U);
+}
+
+TEST_F(CompatLib, a_loop_over_the_same_files_is_one_run) {
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += "2024/11/21 18:34:47 logger.go:63: " + std::to_string(1000 + i) + " Open      /d/" +
+            std::to_string(i % 2) + "    \t7\n";
+  EXPECT_EQ(runs_of(file("a", text)).size(), 1U);
+}
+
+TEST_F(CompatLib, spaces_belong_to_the_path_and_padding_does_not) {
+  const auto runs =
+      runs_of(file("a",
+                   "2024/11/21 18:34:47 logger.go:63: 5 Open      /data/my file.txt\t7\n"
+                   "2024/11/21 18:34:47 logger.go:63: 6 Lookup    /etc      \n"
+                   "2024/11/21 18:34:47 logger.go:63: 7 Open      /long/name \t12\n"
+                   "2024/11/21 18:34:47 logger.go:63: 8 Open      /a\tb/0000000\t3"));
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].events[0].path, "/data/my file.txt");
+  EXPECT_EQ(runs[0].events[0].event.handle, 7);
+  EXPECT_EQ(runs[0].events[1].path, "/etc");
+  EXPECT_EQ(runs[0].events[2].path, "/long/name ");
+  EXPECT_EQ(runs[0].events[3].path, "/a\tb/0000000");
+  EXPECT_EQ(runs[0].events[3].event.ns, 3U);
+}
+
+TEST_F(CompatLib, damage_is_told_with_its_line) {
+  const std::string good = "2024/11/21 18:34:47 logger.go:63: 5 Open      /data/file\t7\n";
+  for (const char* bad : {"garbage\n", "\n", "2024/11/21 18:34:47 logger.go:63: 5 Open\n",
+                          "2024/11/21 18:34:47 logger.go:63: x Open      /a\n",
+                          "2024/11/21 18:34:47 logger.go:63: 5 Frob      /a\n"})
+    EXPECT_NE(error_of(file("a", good + bad)).find("a:2: not an event"), std::string::npos) << bad;
+}
+
+}  // namespace heddle::trace
