@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/support/test_dir.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -18,6 +19,8 @@ TestDir::TestDir() : path_(value_or_throw(TempDir::create("heddle-test")).releas
 TestDir::~TestDir() {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
   if (info && info->result()->Failed()) {
+    // Tells `dev` that the folder was not forgotten.
+    const auto mark = open_file(path_ + "/.kept", O_WRONLY | O_CREAT);
     fmt::print(stderr, "kept: {}\nrepeat: ./dev test '{}.{}'\n", path_, info->test_suite_name(),
                info->name());
     return;
