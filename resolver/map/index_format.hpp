@@ -2,8 +2,8 @@
 #pragma once
 
 // The audit library's read-only form of the views. It is mapped by every guided process before libc
-// exists there, so: fixed-width little-endian integers, offsets from the file's start, strings ended
-// by NUL, no pointers, no C++ library types, nothing that needs a constructor. Written by
+// exists there, so: fixed-width little-endian integers, offsets from the file's start, strings
+// ended by NUL, no pointers, no C++ library types, nothing that needs a constructor. Written by
 // index_writer.cpp, read by fuseovl/audit; docs/formats/index.md describes it for others.
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct Header {
   std::uint64_t checksum;         ///< FNV-1a 64 of all bytes behind the header
 };
 
-/// A program is known by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has another
-/// mtime or inode and runs unguided.
+/// A program is known by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has
+/// another mtime or inode and runs unguided.
 struct Program {
   std::uint64_t dev;
   std::uint64_t ino;

@@ -21,17 +21,17 @@ struct IndexInput {
   const MapContent& content;
   /// Where programs see the mount's root, no trailing slash.
   std::string mount_point;
-  /// This node's stamp of each program's file, by position in content.programs; nullopt: the file is
-  /// not here or not the mapped one, the program is left out and runs unguided.
+  /// This node's stamp of each program's file, by position in content.programs; nullopt: the file
+  /// is not here or not the mapped one, the program is left out and runs unguided.
   std::vector<std::optional<FileStamp>> programs;
   /// By object: true sends its names to the origin path instead of the view.
   std::vector<bool> direct;
 };
 
-/// The index's bytes for one mount. The names of a program lead to the shortest path of their object
-/// in its view ("<mount>/<name>" when there is one view, else "<mount>/<view>/<name>"); ld.so's own
-/// soname and paths are left out, since guiding them kills dlmopen (measured).
-/// Fails when it would outgrow 4 GiB of strings.
+/// The index's bytes for one mount. The names of a program lead to the shortest path of their
+/// object in its view ("<mount>/<name>" when there is one view, else "<mount>/<view>/<name>");
+/// ld.so's own soname and paths are left out, since guiding them kills dlmopen (measured). Fails
+/// when it would outgrow 4 GiB of strings.
 Result<std::string> make_index(const IndexInput& input);
 
 }  // namespace heddle

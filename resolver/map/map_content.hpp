@@ -14,8 +14,8 @@ namespace heddle {
 using ObjectId = std::uint32_t;  ///< index into MapContent::objects
 using ViewId = std::uint32_t;    ///< index into MapContent::views
 
-/// One origin file. Its identity is (dev, ino): identical copies are two objects, because ld.so tells
-/// files apart by (dev, ino) and a program may load both.
+/// One origin file. Its identity is (dev, ino): identical copies are two objects, because ld.so
+/// tells files apart by (dev, ino) and a program may load both.
 struct MapObject {
   std::string path;  ///< absolute; the first path the resolver met it by
   FileStamp stamp;   ///< at build time; dev, ino and ctime hold on the building node only
@@ -46,8 +46,8 @@ struct MapView {
 struct MapLibrary {
   ObjectId object = 0;
   std::string requested_as;  ///< the name that first led to it
-  std::string found_by;      ///< preload|rpath|runpath|ld_library_path|cache|default|path|interpreter
-  std::string needed_by;     ///< path of the first requester; empty: a preload
+  std::string found_by;   ///< preload|rpath|runpath|ld_library_path|cache|default|path|interpreter
+  std::string needed_by;  ///< path of the first requester; empty: a preload
 };
 
 /// A program whose start is guided: which names of its view it may be sent to.
@@ -61,15 +61,15 @@ struct MapProgram {
   std::uint64_t static_tls_bytes = 0;  ///< what optional_static_tls must allow beyond the default
   std::uint64_t probes_unguided = 0;   ///< failed opens and stats ld.so makes without us
   std::vector<MapLibrary> libraries;   ///< in ld.so's order, without the program itself
-  std::vector<std::string> missing;  ///< sonames that --allow-missing let pass
+  std::vector<std::string> missing;    ///< sonames that --allow-missing let pass
 };
 
 /// All of a map, in memory. Vectors sorted as said: the same input gives the same bytes.
 struct MapContent {
   std::string host;  ///< node that built it (informational; not part of `show --json`)
-  std::vector<MapObject> objects;   ///< sorted by path
-  std::vector<MapView> views;       ///< sorted by name
-  std::vector<MapProgram> programs; ///< sorted by path
+  std::vector<MapObject> objects;                       ///< sorted by path
+  std::vector<MapView> views;                           ///< sorted by name
+  std::vector<MapProgram> programs;                     ///< sorted by path
   std::vector<std::pair<std::string, ObjectId>> paths;  ///< original absolute path -> object
 };
 

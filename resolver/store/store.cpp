@@ -189,4 +189,9 @@ std::size_t Env::map_size() const {
   return ::mdb_env_info(env_.get(), &info) == 0 ? info.me_mapsize : 0;
 }
 
+int Env::fd() const {
+  int fd = -1;
+  return ::mdb_env_get_fd(env_.get(), &fd) == 0 ? fd : -1;
+}
+
 }  // namespace heddle::store

@@ -136,6 +136,8 @@ class Env {
   /// Sets the map's size (0: what the file says by now). No transaction may be open.
   Result<void> grow(std::size_t map_size);
   std::size_t map_size() const;
+  /// The database file's descriptor; it stays the Env's.
+  int fd() const;
 
  private:
   struct Close {

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <string_view>
+#include <unordered_set>
+
+#include "base/escape.hpp"
+#include "resolver/map/map_format.hpp"
+
+namespace heddle::map_format {
+namespace {
+
+bool has_nul(std::string_view text) { return text.find('\0') != std::string_view::npos; }
+
+bool is_absolute(std::string_view path) {
+  return !path.empty() && path.front() == '/' && !has_nul(path);
+}
+
+/// A name that a directory tree can show: no empty, "." or ".." component, no NUL.
+bool is_relative_name(std::string_view name) {
+  if (name.empty() || has_nul(name)) return false;
+  for (std::size_t start = 0; start <= name.size();) {
+    const std::size_t end = std::min(name.find('/', start), name.size());
+    const std::string_view part = name.substr(start, end - start);
+    if (part.empty() || part == "." || part == "..") return false;
+    start = end + 1;
+  }
+  return true;
+}
+
+/// "" or what is wrong with a list of (text, object): order, doubles, object numbers, texts.
+template <class Valid>
+std::string broken_list(std::string_view what,
+                        const std::vector<std::pair<std::string, ObjectId>>& list,
+                        std::size_t objects, Valid valid) {
+  const std::string* previous = nullptr;
+  for (const auto& [text, object] : list) {
+    const auto say = [&, &shown = text](std::string_view why) {
+      return fmt::format("{} '{}' {}", what, escape_for_terminal(shown), why);
+    };
+    if (!valid(text)) return say("is not allowed");
+    if (previous && *previous >= text) return say("is out of order or double");
+    if (object >= objects) return say("leads to no object");
+    previous = &text;
+  }
+  return {};
+}
+
+std::string broken_view(const MapView& view, std::size_t objects) {
+  if (!is_relative_name(view.name) || view.name.find('/') != std::string::npos)
+    return fmt::format("view name '{}' is not allowed", escape_for_terminal(view.name));
+  if (auto why = broken_list("name", view.names, objects, is_relative_name); !why.empty())
+    return why;
+  // A name cannot be a file and the folder of others.
+  std::unordered_set<std::string_view> folders;
+  for (const auto& [name, object] : view.names)
+    for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1))
+      folders.insert(std::string_view(name).substr(0, slash));
+  for (const auto& [name, object] : view.names)
+    if (folders.contains(name))
+      return fmt::format("name '{}' is a file and a folder", escape_for_terminal(name));
+  return {};
+}
+
+std::string broken_program(const MapProgram& program, const MapContent& content) {
+  const auto say = [&](std::string_view why) {
+    return fmt::format("program '{}' {}", escape_for_terminal(program.path), why);
+  };
+  if (!is_absolute(program.path)) return say("has no absolute path");
+  if (program.object >= content.objects.size()) return say("is no object");
+  if (program.view >= content.views.size()) return say("has no view");
+  for (const MapLibrary& library : program.libraries)
+    if (library.object >= content.objects.size()) return say("has a library that is no object");
+  return broken_list("guided name", program.guided, content.objects.size(),
+                     [](std::string_view name) { return !name.empty() && !has_nul(name); });
+}
+
+}  // namespace
+
+std::string broken_rule(const MapContent& content) {
+  // Also keeps every number within the 32 bits of its record.
+  if (content.objects.size() >= UINT32_MAX) return "too many objects";
+  const std::string* previous = nullptr;
+  for (const MapObject& object : content.objects) {
+    const bool ordered = !previous || *previous < object.path;
+    if (!is_absolute(object.path) || !ordered)
+      return fmt::format("object '{}' {}", escape_for_terminal(object.path),
+                         ordered ? "has no absolute path" : "is out of order or double");
+    previous = &object.path;
+  }
+  previous = nullptr;
+  for (const MapView& view : content.views) {
+    if (auto why = broken_view(view, content.objects.size()); !why.empty()) return why;
+    if (previous && *previous >= view.name)
+      return fmt::format("view '{}' is out of order or double", escape_for_terminal(view.name));
+    previous = &view.name;
+  }
+  previous = nullptr;
+  for (const MapProgram& program : content.programs) {
+    if (auto why = broken_program(program, content); !why.empty()) return why;
+    if (previous && *previous >= program.path)
+      return fmt::format("program '{}' is out of order or double",
+                         escape_for_terminal(program.path));
+    previous = &program.path;
+  }
+  return broken_list("path", content.paths, content.objects.size(), is_absolute);
+}
+
+}  // namespace heddle::map_format
