@@ -34,7 +34,7 @@ TEST(Normalise, what_only_looks_like_a_soname_stays) {
 TEST(Normalise, process_numbers_below_proc_and_own_ones_below_volatile_folders) {
   EXPECT_EQ(normal("/proc/123/maps"), "/proc/<pid>/maps");
   EXPECT_EQ(normal("/proc/123/task/124/comm"), "/proc/<pid>/task/<tid>/comm");
-  EXPECT_EQ(normal("/tmp/job.4711/x4711y"), "/tmp/job.<pid>/x<pid>y");
+  EXPECT_EQ(normal("/tmp/job.4711/run4711now"), "/tmp/job.<pid>/run<pid>now");
   EXPECT_EQ(normal("/run/user/4711.sock"), "/run/user/<pid>.sock");
   for (const char* path :
        {"/proc/self/maps", "/proc/sys/kernel/12", "/data/4711/x", "/tmp/job.4712", "/tmp/job.12",
