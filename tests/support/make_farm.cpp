@@ -11,16 +11,18 @@
 #include "tests/support/elf_farm.hpp"
 
 int main(int argc, char** argv) {
-  using namespace heddle::test;  // NOLINT(google-build-using-namespace): a program's own main
   heddle::set_program_name("make_farm");
-  FarmOptions options;
+  heddle::test::FarmOptions options;
   std::string folder;
-  const std::map<std::string, FarmShape> shapes = {
-      {"star", FarmShape::star}, {"chain", FarmShape::chain}, {"random", FarmShape::random}};
-  const std::map<std::string, FarmTag> tags = {{"rpath", FarmTag::rpath},
-                                               {"runpath", FarmTag::runpath},
-                                               {"none", FarmTag::none},
-                                               {"absolute", FarmTag::absolute}};
+  const std::map<std::string, heddle::test::FarmShape> shapes = {
+      {"star", heddle::test::FarmShape::star},
+      {"chain", heddle::test::FarmShape::chain},
+      {"random", heddle::test::FarmShape::random}};
+  const std::map<std::string, heddle::test::FarmTag> tags = {
+      {"rpath", heddle::test::FarmTag::rpath},
+      {"runpath", heddle::test::FarmTag::runpath},
+      {"none", heddle::test::FarmTag::none},
+      {"absolute", heddle::test::FarmTag::absolute}};
   CLI::App app("Builds a program with N libraries in N directories");
   app.add_option("folder", folder, "where; made when missing")->required();
   app.add_option("-n,--libraries", options.libraries, "how many libraries");
@@ -35,7 +37,7 @@ int main(int argc, char** argv) {
   app.add_flag("--dlopen", options.dlopen_roots, "the program dlopens instead of needing");
   CLI11_PARSE(app, argc, argv);
   try {
-    const auto farm = ElfFarm::build(folder, options);
+    const auto farm = heddle::test::ElfFarm::build(folder, options);
     fmt::print("{}\n", farm.program);
   } catch (const heddle::Error& error) {
     heddle::report(error);

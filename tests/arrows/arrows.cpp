@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "tests/arrows/arrows.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "base/fd.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// A folder and those it may include besides itself; "*" is every one. The longest that matches a
+/// path holds. ARCHITECTURE.md gives the picture.
+struct Rule {
+  const char* folder;
+  Names may_include;
+};
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> kRules = {
+      {"base", {}},
+      {"resolver/store", {"base"}},
+      {"resolver/elf", {"base", "resolver/store"}},
+      {"resolver/search", {"base", "resolver/elf"}},
+      {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
+      {"resolver/policy", {"base", "resolver/elf", "resolver/search"}},
+      {"resolver/map", {"base", "resolver/store"}},
+      // From closures to a map, and fs-resolve around it: the one place that knows both.
+      {"resolver/build",
+       {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
+        "resolver/map"}},
+      // The daemon only reads a finished map: nothing of ELF, search or policy.
+      {"fuseovl", {"base", "resolver/map"}},
+      {"record/trace", {"base"}},
+      {"record/diff", {"base", "record/trace"}},
+      {"record", {"base", "resolver/map", "fuseovl", "record/trace"}},
+      {"fsgen", {"*"}},
+      // Runs as root in a container runtime's hook: the less, the better.
+      {"container-hooks", {"base"}},
+      {"tests", {"*"}},
+      {"bench", {"*"}},
+  };
+  return kRules;
+}
+
+/// System headers that one folder alone may include.
+struct Fence {
+  const char* header_prefix;
+  const char* folder;
+};
+constexpr Fence kFences[] = {
+    {"LIEF/", "resolver/elf"}, {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
+    {"fuse3/", "fuseovl"},     {"fuse_", "fuseovl"},
+};
+
+bool is_below(const std::string& path, const std::string& folder) {
+  return path.starts_with(folder + "/");
+}
+
+const Rule* rule_of(const std::string& path) {
+  const Rule* best = nullptr;
+  for (const auto& rule : rules())
+    if (is_below(path, rule.folder) &&
+        (!best || std::string(rule.folder).size() > std::string(best->folder).size()))
+      best = &rule;
+  return best;
+}
+
+bool is_free(const std::string& path) { return is_below(path, "tests") || is_below(path, "bench"); }
+
+class Checker {
+ public:
+  explicit Checker(const SourceFile& file) : file_(file), rule_(rule_of(file.path)) {}
+
+  Names check() {
+    check_file();
+    std::istringstream lines(file_.content);
+    std::string line;
+    for (number_ = 1; std::getline(lines, line); ++number_) check_line(line);
+    return std::move(found_);
+  }
+
+ private:
+  void add(const std::string& what) {
+    found_.push_back(fmt::format("{}:{}: {}", file_.path, number_, what));
+  }
+
+  void check_file() {
+    if (!rule_) add("no rule in tests/arrows for its folder");
+    if (!file_.content.starts_with("// SPDX-License-Identifier: MIT\n"))
+      add("the first line is not the SPDX one");
+    const bool header = file_.path.ends_with(".hpp") || file_.path.ends_with(".h");
+    if (header && file_.content.find("\n#pragma once\n") == std::string::npos)
+      add("no #pragma once");
+    const auto name = file_.path.substr(file_.path.rfind('/') + 1);
+    if (name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") != std::string::npos)
+      add("its name is not snake_case");
+  }
+
+  void check_line(const std::string& line) {
+    const auto text = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+    if (text.starts_with("using namespace ") &&
+        !text.starts_with("using namespace std::literals") &&
+        text.find("_literals;") == std::string::npos)
+      add("using namespace");
+    if (!text.starts_with("#include ") || text.size() < 11) return;
+    const char close = text[9] == '<' ? '>' : '"';
+    const auto name = text.substr(10, text.find(close, 10) - 10);
+    if (close == '>')
+      check_system(name);
+    else
+      check_own(name);
+  }
+
+  void check_system(const std::string& header) {
+    if (is_free(file_.path)) return;
+    for (const auto& fence : kFences)
+      if (header.starts_with(fence.header_prefix) && !is_below(file_.path, fence.folder))
+        add(fmt::format("<{}> belongs to {} alone", header, fence.folder));
+  }
+
+  void check_own(const std::string& header) {
+    const auto stem = std::filesystem::path(header).stem().string();
+    const bool is_main = file_.path.find("main.cpp") != std::string::npos;
+    if (stem.ends_with("_main") && !is_main && !is_below(file_.path, "tests"))
+      add(fmt::format("\"{}\": nothing uses a *_main", header));
+    const Rule* target = rule_of(header);
+    if (!target) {
+      add(fmt::format("\"{}\" is not a path from the project's root", header));
+      return;
+    }
+    if (!rule_ || target == rule_) return;
+    const auto& allowed = rule_->may_include;
+    const bool ok = std::any_of(allowed.begin(), allowed.end(), [&](const std::string& name) {
+      return name == "*" || name == target->folder;
+    });
+    const bool reserved = is_free(header) && !is_free(file_.path);
+    if (!ok || reserved) add(fmt::format("{} must not know {}", rule_->folder, target->folder));
+  }
+
+  const SourceFile& file_;
+  const Rule* rule_;
+  int number_ = 1;
+  Names found_;
+};
+
+}  // namespace
+
+std::vector<std::string> breaches(const std::vector<SourceFile>& files) {
+  Names all;
+  for (const auto& file : files) {
+    const auto found = Checker(file).check();
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
+std::vector<SourceFile> read_sources(const std::string& root) {
+  namespace fs = std::filesystem;
+  std::vector<SourceFile> files;
+  for (auto it = fs::recursive_directory_iterator(root); it != fs::end(it); ++it) {
+    const auto name = it->path().filename().string();
+    const bool skipped = name.starts_with(".") || (it.depth() == 0 && name.starts_with("build"));
+    if (it->is_directory()) {
+      if (skipped) it.disable_recursion_pending();
+      continue;
+    }
+    const auto extension = it->path().extension();
+    if (skipped ||
+        (extension != ".cpp" && extension != ".hpp" && extension != ".c" && extension != ".h"))
+      continue;
+    files.push_back(
+        {fs::relative(it->path(), root).string(), value_or_throw(read_file(it->path().string()))});
+  }
+  std::sort(files.begin(), files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
+  return files;
+}
+
+}  // namespace heddle::test
