@@ -17,7 +17,12 @@ Error::Error(std::string_view where, std::string_view what, std::string_view rea
 
 Error Error::from_errno(std::string_view where, std::string_view what, int error_number,
                         std::string_view hint) {
-  Error error(where, what, std::generic_category().message(error_number), hint);
+  return with_code(error_number, where, what, std::generic_category().message(error_number), hint);
+}
+
+Error Error::with_code(int error_number, std::string_view where, std::string_view what,
+                       std::string_view reason, std::string_view hint) {
+  Error error(where, what, reason, hint);
   error.code_ = error_number;
   return error;
 }

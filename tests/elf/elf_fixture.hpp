@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/process.hpp"
+#include "base/temp_dir.hpp"
+#include "resolver/elf/worker_pool.hpp"
+
+namespace heddle {
+
+/// A folder of its own, files made in it by gcc or by hand, and the pool's worker.
+class ElfTest : public ::testing::Test {
+ protected:
+  static std::string env(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  }
+  static WorkerPoolOptions options(ParseMode mode = ParseMode::automatic) {
+    WorkerPoolOptions options;
+    options.worker_path = env("ELF_WORKER");
+    options.parse_mode = mode;
+    return options;
+  }
+  std::string path(const std::string& name) const { return dir_.path() + "/" + name; }
+  std::string write(const std::string& name, std::string_view content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+  /// Builds `name` from C source; `flags` as words of gcc's command line.
+  std::string build(const std::string& name, std::string_view source,
+                    const std::vector<std::string>& flags = {"-shared", "-fPIC"}) const {
+    const auto file = write(name + ".c", source);
+    std::vector<std::string> argv = {"gcc", "-O0", "-nostartfiles", "-o", path(name), file};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    auto gcc = value_or_throw(spawn("/usr/bin/gcc", argv));
+    EXPECT_EQ(value_or_throw(gcc.wait()), 0) << name;
+    return path(name);
+  }
+
+  TempDir dir_ = value_or_throw(TempDir::create("heddle elf test"));
+};
+
+}  // namespace heddle

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/elf/worker_pool.hpp"
+
+#include <elf.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/elf/elf_fixture.hpp"
+
+namespace heddle {
+namespace {
+
+using Pool = ElfTest;
+
+TEST_F(Pool, reads_what_the_linker_wrote) {
+  build("libneeded one.so", "int one(void) { return 1; }");
+  const auto library = build(
+      "libmain.so",
+      "__thread int local[100] = {1}; extern int one(void); void* dlopen(const "
+      "char*, int); int main2(void) { dlopen(0, 1); return one() + local[1]; }",
+      {"-shared", "-fPIC", "-Wl,-soname,libmain.so.3", "-Wl,-rpath,/a b:$ORIGIN/x",
+       "-Wl,--disable-new-dtags", "-Wl,-z,nodefaultlib", "-Wl,-f,libaux.so", "-Wl,-F,libfilter.so",
+       "-Wl,--no-as-needed", path("libneeded one.so"), "-Wl,--build-id=0xc0ffee", "-lc"});
+  WorkerPool pool(options());
+  const auto facts = value_or_throw(pool.facts(library, FactsDetail::loader));
+  const ElfFacts& elf = facts.elf;
+  EXPECT_EQ(elf.elf_class, ELFCLASS64);
+  EXPECT_EQ(elf.type, ET_DYN);
+  EXPECT_EQ(elf.soname, "libmain.so.3");
+  EXPECT_EQ(elf.rpath, "/a b:$ORIGIN/x");
+  EXPECT_FALSE(elf.runpath);
+  EXPECT_FALSE(elf.interp);
+  EXPECT_TRUE(elf.dynamic);
+  EXPECT_EQ(elf.flags_1 & DF_1_NODEFLIB, DF_1_NODEFLIB);
+  EXPECT_EQ(elf.build_id, "c0ffee");
+  EXPECT_TRUE(elf.imports_dlopen);
+  EXPECT_FALSE(elf.imports_dladdr);
+  ASSERT_TRUE(elf.tls);
+  EXPECT_EQ(elf.tls->size, 400U);
+  std::vector<Dependency> expected = {{Dependency::Kind::filter, "libfilter.so"},
+                                      {Dependency::Kind::auxiliary, "libaux.so"}};
+  std::vector<Dependency> others;
+  std::vector<std::string> needed;
+  for (const auto& d : elf.dependencies)
+    if (d.kind == Dependency::Kind::needed)
+      needed.push_back(d.name);
+    else
+      others.push_back(d);
+  EXPECT_THAT(needed,
+              ::testing::IsSupersetOf({path("libneeded one.so"), std::string("libc.so.6")}));
+  EXPECT_THAT(others, ::testing::UnorderedElementsAreArray(expected));
+  EXPECT_TRUE(elf.exported_symbols.empty());
+  const auto content = value_or_throw(read_file(library));
+  EXPECT_EQ(facts.hash, hash_bytes(content));
+  EXPECT_EQ(facts.stamp.size, content.size());
+}
+
+TEST_F(Pool, symbols_come_with_their_versions_when_asked_for) {
+  const auto script = write("versions", "V1 { global: old; local: *; }; V2 { global: fresh; } V1;");
+  const auto library =
+      build("libv.so",
+            "int old(void) { return 1; } __attribute__((weak)) int fresh(void) { return 2; } int "
+            "hidden(void) { return 3; } void* malloc(unsigned long); void gone(void) "
+            "__attribute__((weak)); void* use(void) { if (gone) gone(); return malloc(1); }",
+            {"-shared", "-fPIC", "-Wl,--version-script=" + script, "-lc"});
+  WorkerPool pool(options());
+  const auto elf = value_or_throw(pool.facts(library, FactsDetail::symbols)).elf;
+  EXPECT_EQ(elf.version_definitions, (std::vector<std::string>{"V1", "V2"}));
+  using ::testing::Contains;
+  EXPECT_THAT(elf.exported_symbols, Contains(DynamicSymbol{"old", "V1", false}));
+  EXPECT_THAT(elf.exported_symbols, Contains(DynamicSymbol{"fresh", "V2", true}));
+  EXPECT_THAT(elf.undefined_symbols, Contains(DynamicSymbol{"malloc", "GLIBC_2.2.5", false}));
+  EXPECT_THAT(elf.undefined_symbols, Contains(DynamicSymbol{"gone", "", true}));
+  EXPECT_THAT(elf.version_needs, Contains(VersionNeed{"libc.so.6", "GLIBC_2.2.5", false}));
+}
+
+TEST_F(Pool, a_thousand_dependencies_are_all_there_and_in_order) {
+  std::vector<std::string> flags = {"-shared", "-nostdlib", "-L" + dir_.path(),
+                                    "-Wl,--no-as-needed"};
+  std::vector<std::string> names;
+  build("libx.so", "", {"-shared", "-nostdlib"});
+  for (int i = 0; i < 1500; ++i) names.push_back("libdependency" + std::to_string(i) + ".so");
+  // One small library linked under many names costs less than building them.
+  for (const auto& name : names) {
+    ASSERT_EQ(::symlink("libx.so", path(name).c_str()), 0);
+    flags.push_back("-l:" + name);
+  }
+  const auto library = build("libmany.so", "", flags);
+  WorkerPool pool(options());
+  const auto elf = value_or_throw(pool.facts(library, FactsDetail::loader)).elf;
+  std::vector<std::string> found;
+  for (const auto& d : elf.dependencies) found.push_back(d.name);
+  EXPECT_EQ(found, names);
+}
+
+TEST_F(Pool, what_is_no_regular_file_is_refused_at_once) {
+  WorkerPool pool(options());
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+  const auto code = [&](const std::string& p) {
+    const auto facts = pool.facts(p, FactsDetail::loader);
+    EXPECT_FALSE(facts) << p;
+    if (facts) return 0;
+    EXPECT_NE(facts.error().message().find(p), std::string::npos) << facts.error().message();
+    return facts.error().code();
+  };
+  EXPECT_EQ(code(path("fifo")), ENOEXEC);
+  EXPECT_EQ(code("/dev/null"), ENOEXEC);
+  EXPECT_EQ(code(dir_.path()), EISDIR);
+  EXPECT_EQ(code(path("missing")), ENOENT);
+  EXPECT_EQ(code(write("text", "INPUT(-lc)\n")), ENOEXEC);
+  EXPECT_EQ(code(write("empty", "")), ENOEXEC);
+  EXPECT_EQ(code(write("short",
+                       "\x7f"
+                       "ELF")),
+            ENOEXEC);
+  EXPECT_EQ(code(write("cut", std::string_view("\x7f"
+                                               "ELF\2\1\1\0\0\0\0\0\0\0\0\0\3",
+                                               17))),
+            EBADMSG);
+  EXPECT_EQ(pool.counters().crashed, 0U);
+}
+
+TEST_F(Pool, prefetched_files_are_read_once_each) {
+  const auto library = build("liba.so", "int a;");
+  std::vector<std::string> paths;
+  for (int i = 0; i < 100; ++i) {
+    paths.push_back(path("link" + std::to_string(i)));
+    ASSERT_EQ(::symlink(library.c_str(), paths.back().c_str()), 0);
+  }
+  paths.push_back(path("missing"));
+  WorkerPool pool(options());
+  pool.prefetch(paths, FactsDetail::loader);
+  paths.pop_back();
+  for (const auto& p : paths) EXPECT_TRUE(pool.facts(p, FactsDetail::loader)) << p;
+  EXPECT_FALSE(pool.facts(path("missing"), FactsDetail::loader));
+  EXPECT_EQ(pool.counters().parsed, 100U);
+}
+
+TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
+  for (const auto& worker : {path("no worker"), std::string("/bin/false")}) {
+    auto with = options();
+    with.worker_path = worker;
+    WorkerPool pool(with);
+    pool.prefetch({"/bin/true"}, FactsDetail::loader);
+    const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
+    ASSERT_FALSE(facts);
+    EXPECT_EQ(facts.error().code(), EPROTO);
+    EXPECT_THAT(facts.error().message(), ::testing::HasSubstr("/bin/sh"));
+    EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(worker));
+  }
+}
+
+}  // namespace
+}  // namespace heddle
