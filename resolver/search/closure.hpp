@@ -12,15 +12,15 @@ namespace heddle {
 
 /// By which of ld.so's ways a library was found.
 enum class FoundBy : std::uint8_t {
-  program,          ///< the root itself
-  preload,          ///< LD_PRELOAD or /etc/ld.so.preload
+  program,  ///< the root itself
+  preload,  ///< LD_PRELOAD or /etc/ld.so.preload
   rpath,
   runpath,
   ld_library_path,
-  cache,            ///< ld.so.cache
-  default_path,     ///< the loader's built-in directories
-  path,             ///< the name had a slash
-  interpreter,      ///< ld.so itself, mapped by the kernel
+  cache,         ///< ld.so.cache
+  default_path,  ///< the loader's built-in directories
+  path,          ///< the name had a slash
+  interpreter,   ///< ld.so itself, mapped by the kernel
 };
 /// `preload`, `rpath`, ... `default` as the JSON spells them.
 const char* to_string(FoundBy found_by);
@@ -47,8 +47,14 @@ struct LoadedObject {
   std::vector<std::string> names;
   /// Objects its dependencies led to, in the file's order (an index may repeat).
   std::vector<std::size_t> needs;
+  /// A filtee of the root itself (a library loaded as a program): ld.so chains it ahead of the
+  /// root, so that LD_TRACE_LOADED_OBJECTS does not print it. Stands at the end of
+  /// Closure::objects.
+  bool before_program = false;
 };
 
+/// A dependency without which the program does not start; once for each object that asks for it.
+/// One that may be missing (DT_AUXILIARY, LD_PRELOAD) is a line of Closure::warnings instead.
 struct MissingLibrary {
   std::string name;
   std::size_t needed_by = 0;  ///< index into Closure::objects
@@ -58,7 +64,13 @@ struct MissingLibrary {
 /// One probe of a search, for `why`.
 struct Probe {
   enum class Outcome : std::uint8_t {
-    found, missing, no_directory, wrong_class, unreadable, not_elf, in_system_dir
+    found,
+    missing,
+    no_directory,
+    wrong_class,
+    unreadable,
+    not_elf,
+    in_system_dir
   };
   std::string path;
   FoundBy by = FoundBy::path;
@@ -75,7 +87,9 @@ struct Search {
   std::vector<Probe> probes;
 };
 
-/// All that ld.so maps for one program, in its order (breadth first; objects[0] is the program).
+/// All that ld.so maps for one program, in the order that LD_TRACE_LOADED_OBJECTS prints (breadth
+/// first; objects[0] is the program). ld.so itself stands where something needs it; up to
+/// glibc 2.40 it is left out when nothing does.
 struct Closure {
   std::vector<LoadedObject> objects;
   std::vector<MissingLibrary> missing;

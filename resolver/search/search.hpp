@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,12 @@ struct LoaderProfile {
   std::vector<std::string> default_directories;  ///< with trailing '/', in order
   std::string platform = "x86_64";               ///< AT_PLATFORM: $PLATFORM and legacy folders
   std::string lib = "lib/x86_64-linux-gnu";      ///< $LIB
-  std::vector<std::string> hwcaps;         ///< glibc-hwcaps levels of this CPU, best first
+  std::vector<std::string> hwcaps;               ///< glibc-hwcaps levels of this CPU, best first
   std::vector<std::string> legacy_hwcaps;  ///< legacy sub-folders incl. tls combinations, in order
+  std::uint64_t legacy_bits = 0;  ///< dl_hwcap & its mask: which legacy entries of the cache serve
+  std::uint32_t isa_levels = 0;  ///< GNU_PROPERTY_X86_ISA_1_*: the levels cache entries may ask for
+  std::uint8_t elf_class = 2;    ///< ELFCLASS64
+  std::uint16_t machine = 62;    ///< EM_X86_64
 };
 
 /// What the environment adds. Bytes as in the variables.
@@ -29,16 +34,17 @@ struct SearchOptions {
   std::string ld_library_path;
   bool ld_library_path_set = false;
   std::string ld_preload;
+  bool secure = false;   ///< as for AT_SECURE programs (setuid and the like): most of it is ignored
   bool explain = false;  ///< keep every probe (Closure::searches)
 };
 
-/// Reads the profile for programs whose PT_INTERP is `interpreter`. Fails when that file is no glibc
-/// loader (musl: ENOTSUP), naming it.
+/// Reads the profile for programs whose PT_INTERP is `interpreter`. Fails when that file is no
+/// glibc loader (musl: ENOTSUP), naming it.
 Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter);
 
-/// What ld.so maps for `program` (a path as it would be executed), in its order. Fails only when the
-/// program itself cannot be read or is no dynamic ELF file (ENOEXEC); missing libraries are listed in
-/// the result. Never executes anything. `loader` as read_loader_profile gave it.
+/// What ld.so maps for `program` (a path as it would be executed), in its order. Fails only when
+/// the program itself cannot be read or is no dynamic ELF file (ENOEXEC); missing libraries are
+/// listed in the result. Never executes anything. `loader` as read_loader_profile gave it.
 Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::string& program,
                         const SearchOptions& options);
 

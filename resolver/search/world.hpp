@@ -12,27 +12,52 @@
 
 namespace heddle {
 
-/// The file system as the search sees it, so that tests can fake it and see what was asked. Paths are
-/// the loader's (inside `--into ROOTFS` they are the container's). Each directory is listed once.
+/// A file name with its hash, made once per search and looked up in many folders.
+struct EntryName {
+  explicit EntryName(std::string_view name);
+  std::string_view text;
+  std::uint64_t hash;
+};
+
+/// The file system as the search sees it, so that tests can fake it and see what was asked. Paths
+/// are the loader's (inside `--into ROOTFS` they are the container's). Each directory is listed
+/// once.
 class World {
  public:
   virtual ~World() = default;
   enum class Presence : std::uint8_t {
-    absent,   ///< open(2) would give ENOENT or ENOTDIR
+    absent,   ///< open(2) would give ENOENT, or what state() says
     present,  ///< there is such a name (a dangling link counts: facts() then fails with ENOENT)
   };
-  /// Whether `dir` (ends in '/') has an entry `name`, from the directory's listing; a directory that
-  /// cannot be listed (mode 0711) is probed for this one name instead.
-  virtual Presence entry(std::string_view dir, std::string_view name) = 0;
-  /// Whether `dir` is a directory, as stat(2) says: decides if ld.so looks into it again.
-  virtual bool is_directory(std::string_view dir) = 0;
+  /// A folder, existing or not; valid as long as the World.
+  using DirId = std::uint32_t;
+
+  /// The folder `path` (ends in '/'; empty: the current one). Asks the system once per path.
+  virtual DirId directory(std::string_view path) = 0;
+  /// The folder `relative` ("tls/x86_64/") below `base`. A missing one costs no system call when
+  /// the listing of `base` shows it: ld.so has eleven such folders for each search directory.
+  virtual DirId subdirectory(DirId base, std::string_view relative) = 0;
+  /// What stat(2) says of it. ld.so does not look again into what is no folder.
+  struct DirState {
+    int stat_error = 0;  ///< errno; 0: there is something by that name
+    bool is_folder = true;
+    /// The errno of opening any name in it; 0: depends on the name.
+    int open_error() const { return is_folder ? 0 : stat_error != 0 ? stat_error : ENOTDIR; }
+  };
+  virtual DirState state(DirId dir) = 0;
+  /// Whether `dir` has an entry `name`, from the folder's listing; one that cannot be listed (mode
+  /// 0711) is probed for this one name instead.
+  virtual Presence entry(DirId dir, const EntryName& name) = 0;
   /// The file's facts, as FactsSource::facts gives them.
   virtual Result<FileFacts> facts(const std::string& path) = 0;
   virtual void prefetch(const std::vector<std::string>& paths) = 0;
-  /// Content of a small configuration file (/etc/ld.so.cache, /etc/ld.so.preload).
+  /// The first bytes (an ELF header's length, fewer if the file is shorter): asked for when facts()
+  /// cannot parse a file, to tell what ld.so skips from what it dies of.
+  virtual Result<std::string> head(const std::string& path) = 0;
+  /// Content of a small file (/etc/ld.so.cache, /etc/ld.so.preload, the loader itself).
   virtual Result<std::string> read(const std::string& path) = 0;
-  /// Absolute, symlink-free form of the folder of `path`, for $ORIGIN of the program
-  /// (/proc/self/exe is already resolved there); empty when it does not exist.
+  /// Absolute, symlink-free form of `path` (as /proc/self/exe shows a program, for its $ORIGIN;
+  /// "." gives the current folder); empty when it does not exist.
   virtual std::string real_path(const std::string& path) = 0;
 };
 

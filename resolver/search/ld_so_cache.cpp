@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/search/ld_so_cache.hpp"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace heddle {
+
+namespace {
+
+// The layout: sysdeps/generic/dl-cache.h.
+constexpr std::string_view kOldMagic = "ld.so-1.7.0";
+constexpr std::string_view kNewMagic = "glibc-ld.so.cache1.1";
+constexpr std::size_t kOldHeader = 16;  // magic, padding, nlibs
+constexpr std::size_t kOldEntry = 12;
+constexpr std::size_t kNewHeader = 48;
+constexpr std::size_t kNewEntry = 24;
+constexpr std::size_t kNewCountAt = 20;
+constexpr std::size_t kNewFlagsAt = 28;
+constexpr std::size_t kExtensionAt = 32;
+constexpr std::uint32_t kExtensionMagic = 0xEAA42174U;
+constexpr std::uint32_t kHwcapsTag = 1;
+constexpr std::uint64_t kIsaLevelMask = (1U << 10) - 1;
+
+/// _DL_CACHE_DEFAULT_ID: FLAG_ELF_LIBC6 and the ABI (sysdeps/unix/sysv/linux/*/dl-cache.h).
+std::int32_t expected_flags(const LoaderProfile& loader) {
+  const bool is64 = loader.elf_class == ELFCLASS64;
+  switch (loader.machine) {
+    case EM_X86_64:
+      return is64 ? 0x0303 : 0x0803;
+    case EM_PPC64:
+      return 0x0503;
+    case EM_S390:
+      return is64 ? 0x0403 : 0x0003;
+    case EM_AARCH64:
+      return 0x0A03;
+    case EM_RISCV:
+      return 0x1003;
+    default:
+      return 0x0003;
+  }
+}
+
+/// _dl_string_platform of x86: bits above _DL_FIRST_PLATFORM (48); none for "x86_64".
+std::uint64_t platform_bit(const std::string& platform) {
+  static const std::array<std::string_view, 4> names = {"i586", "i686", "haswell", "xeon_phi"};
+  const auto at = std::find(names.begin(), names.end(), platform);
+  // ld.so compares with all ones when the platform has no bit: no entry with one can match.
+  return at == names.end() ? ~UINT64_C(0) : UINT64_C(1) << (48 + (at - names.begin()));
+}
+constexpr std::uint64_t kPlatformMask = UINT64_C(0xF) << 48;
+constexpr std::uint64_t kTlsMask = UINT64_C(1) << 63;
+
+bool is_extension(std::uint64_t hwcap) {
+  return ((hwcap >> 32) & ~kIsaLevelMask) == (UINT64_C(1) << 30);
+}
+
+}  // namespace
+
+int compare_cache_names(std::string_view a, std::string_view b) {
+  const auto at = [](std::string_view s, std::size_t i) { return i < s.size() ? s[i] : '\0'; };
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.size()) {
+    if (digit(a[i])) {
+      if (!digit(at(b, j))) return 1;
+      const auto value = [&](std::string_view s, std::size_t& k) {
+        std::uint32_t v = 0;
+        while (digit(at(s, k))) v = v * 10 + static_cast<std::uint32_t>(s[k++] - '0');
+        return static_cast<std::int32_t>(v);
+      };
+      const auto left = value(a, i);
+      const auto right = value(b, j);
+      if (left != right) return left < right ? -1 : 1;
+    } else if (digit(at(b, j))) {
+      return -1;
+    } else if (a[i] != at(b, j)) {
+      return a[i] - at(b, j);
+    } else {
+      ++i;
+      ++j;
+    }
+  }
+  return -at(b, j);
+}
+
+LdSoCache::LdSoCache(std::string bytes, const LoaderProfile& loader)
+    : bytes_(std::move(bytes)),
+      flags_(expected_flags(loader)),
+      legacy_entries_(loader.glibc_minor < 40),  // c5aa5fd40a: 2.40 skips them
+      legacy_bits_(loader.legacy_bits),
+      platform_bit_(platform_bit(loader.platform)),
+      isa_levels_(loader.isa_levels) {
+  const std::string_view view = bytes_;
+  const auto endian_fits = [&](std::size_t header) {
+    const auto flags = static_cast<unsigned char>(view[header + kNewFlagsAt]);
+    return flags == 0 || (flags & 3) == 2;  // unset, or little endian
+  };
+  std::size_t header = view.npos;
+  if (view.size() > kNewHeader && view.starts_with(kNewMagic)) {
+    if ((view.size() - kNewHeader) / kNewEntry < number(kNewCountAt) || !endian_fits(0)) return;
+    header = 0;
+  } else if (view.size() > kOldHeader && view.starts_with(kOldMagic)) {
+    const std::size_t old_count = number(12);
+    if ((view.size() - kOldHeader) / kOldEntry < old_count) return;
+    const auto old_end = kOldHeader + old_count * kOldEntry;
+    const auto aligned = (old_end + 7) & ~std::size_t{7};
+    if (view.size() >= aligned + kNewHeader && view.substr(aligned).starts_with(kNewMagic)) {
+      if (!endian_fits(aligned)) return;
+      header = aligned;
+    } else {
+      strings_ = old_end;
+      entries_ = kOldHeader;
+      count_ = old_count;
+      return;
+    }
+  } else {
+    return;
+  }
+  new_format_ = true;
+  strings_ = header;
+  entries_ = header + kNewHeader;
+  // ld.so does not check the count of an embedded table; we stay inside the file.
+  count_ =
+      std::min<std::size_t>(number(header + kNewCountAt), (view.size() - entries_) / kNewEntry);
+  load_priorities(header, loader);
+}
+
+std::uint32_t LdSoCache::number(std::size_t offset) const {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes_.data() + offset, sizeof value);
+  return value;
+}
+
+LdSoCache::Entry LdSoCache::entry(std::size_t index) const {
+  const auto at = entries_ + index * (new_format_ ? kNewEntry : kOldEntry);
+  Entry entry{static_cast<std::int32_t>(number(at)), number(at + 4), number(at + 8), 0};
+  if (new_format_) std::memcpy(&entry.hwcap, bytes_.data() + at + 16, sizeof entry.hwcap);
+  return entry;
+}
+
+bool LdSoCache::string_at(std::uint32_t offset, std::string_view& out) const {
+  if (offset >= bytes_.size() - strings_) return false;
+  const auto rest = std::string_view(bytes_).substr(strings_ + offset);
+  out = rest.substr(0, rest.find('\0'));
+  return true;
+}
+
+void LdSoCache::load_priorities(std::size_t header, const LoaderProfile& loader) {
+  if (loader.glibc_minor < 33) return;
+  const auto size = bytes_.size();
+  const std::size_t extension = number(header + kExtensionAt);
+  if (extension == 0 || extension % 4 != 0 || extension + 8 > size) return;
+  if (number(extension) != kExtensionMagic) return;
+  const std::size_t sections = number(extension + 4);
+  if (sections > (size - extension - 8) / 16) return;
+  std::size_t base = 0;
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < sections; ++i) {
+    const auto at = extension + 8 + i * 16;
+    const std::size_t section_base = number(at + 8);
+    const std::size_t section_size = number(at + 12);
+    if (section_base + section_size > size) return;
+    if (number(at) != kHwcapsTag) continue;
+    base = section_base;
+    length = section_size;
+  }
+  if (length % 4 != 0 || base % 4 != 0) return;
+  for (std::size_t i = 0; i < length / 4; ++i) {
+    std::uint32_t priority = 0;
+    const std::size_t name_at = number(base + i * 4);
+    if (name_at < size) {
+      const auto rest = std::string_view(bytes_).substr(name_at);
+      const auto level =
+          std::find(loader.hwcaps.begin(), loader.hwcaps.end(), rest.substr(0, rest.find('\0')));
+      if (level != loader.hwcaps.end())
+        priority = static_cast<std::uint32_t>(level - loader.hwcaps.begin()) + 1;
+    }
+    priorities_.push_back(priority);
+  }
+}
+
+std::string_view LdSoCache::lookup(const std::string& name) const {
+  // As search_cache() in elf/dl-cache.c: the same binary search, since it decides which of several
+  // entries with one name are seen when the table is out of order.
+  std::ptrdiff_t left = 0;
+  std::ptrdiff_t right = static_cast<std::ptrdiff_t>(count_) - 1;
+  std::string_view best;
+  while (left <= right) {
+    auto middle = (left + right) / 2;
+    std::string_view key;
+    if (!string_at(entry(static_cast<std::size_t>(middle)).key, key)) return {};
+    const int order = compare_cache_names(name, key);
+    if (order != 0) {
+      if (order < 0)
+        left = middle + 1;
+      else
+        right = middle - 1;
+      continue;
+    }
+    left = middle;
+    const auto same_name = [&](std::ptrdiff_t index) {
+      std::string_view other;
+      return string_at(entry(static_cast<std::size_t>(index)).key, other) &&
+             compare_cache_names(name, other) == 0;
+    };
+    while (middle > 0 && same_name(middle - 1)) --middle;
+    std::uint32_t best_priority = 0;
+    for (; middle <= right; ++middle) {
+      if (middle > left && !same_name(middle)) break;
+      const auto lib = entry(static_cast<std::size_t>(middle));
+      std::string_view value;
+      if (lib.flags != flags_ || !string_at(lib.value, value)) continue;
+      bool named = false;
+      if (new_format_) {
+        named = is_extension(lib.hwcap);
+        if (named) {
+          const auto level = (lib.hwcap >> 32) & kIsaLevelMask;
+          if (level >= 32 || (isa_levels_ & (1U << level)) == 0) continue;
+        } else {
+          if (!best.empty()) break;  // named entries come first: the best of them is it
+          if (lib.hwcap != 0 && !legacy_entries_) continue;
+          if ((lib.hwcap & ~(legacy_bits_ | kPlatformMask | kTlsMask)) != 0) continue;
+          if ((lib.hwcap & kPlatformMask) != 0 && (lib.hwcap & kPlatformMask) != platform_bit_)
+            continue;
+        }
+      }
+      if (named) {
+        const auto index = static_cast<std::uint32_t>(lib.hwcap);
+        const auto priority = index < priorities_.size() ? priorities_[index] : 0;
+        if (priority == 0 || (!best.empty() && priority >= best_priority)) continue;
+        best_priority = priority;
+      }
+      best = value;
+      if (!named) break;
+    }
+    break;
+  }
+  return best;
+}
+
+}  // namespace heddle

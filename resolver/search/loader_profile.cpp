@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+#include <elf.h>
+#include <sys/auxv.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <string_view>
+
+#include "resolver/search/cpu_levels.hpp"
+#include "resolver/search/search.hpp"
+
+// ld.so is read, never run: its built-in directories and version stand as plain strings in .rodata
+// (elf/dl-load.c, system_dirs; elf/dl-usage.c, _dl_version).
+
+namespace heddle {
+
+namespace {
+
+/// A run of strings, each absolute, ending in '/', ended by NUL: the shape of system_dirs.
+std::vector<std::string> default_directories(std::string_view bytes) {
+  const auto is_path_byte = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("/._-+@,~=").find(c) != std::string_view::npos;
+  };
+  std::vector<std::string> best;
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::vector<std::string> run;
+    auto start = at;
+    while (start < bytes.size() && bytes[start] == '/') {
+      auto end = start;
+      while (end < bytes.size() && is_path_byte(bytes[end])) ++end;
+      if (end >= bytes.size() || bytes[end] != '\0' || end - start < 2 || bytes[end - 1] != '/')
+        break;
+      run.emplace_back(bytes.substr(start, end - start));
+      start = end + 1;
+    }
+    // A library folder must be among them: "/proc/" or "/tmp/" alone is some other string.
+    const bool libraries = std::any_of(run.begin(), run.end(), [](const std::string& dir) {
+      return dir.find("/lib") != dir.npos;
+    });
+    if (libraries && run.size() > best.size()) best = std::move(run);
+    // On to the next string that starts with '/'.
+    const auto next =
+        bytes.find(std::string_view("\0/", 2), run.empty() ? at : std::max(at, start - 1));
+    if (next == bytes.npos) break;
+    at = next + 1;
+  }
+  return best;
+}
+
+/// The NUL-ended string around the first occurrence of `part` that starts with '/'.
+std::string absolute_string(std::string_view bytes, std::string_view part) {
+  for (auto at = bytes.find(part); at != bytes.npos; at = bytes.find(part, at + 1)) {
+    if (bytes.substr(at + part.size(), 1) != std::string_view("\0", 1)) continue;
+    const auto start = bytes.rfind('\0', at) + 1;
+    if (bytes[start] == '/') return std::string(bytes.substr(start, at + part.size() - start));
+  }
+  return {};
+}
+
+int number_after(std::string_view bytes, std::string_view prefix) {
+  for (auto at = bytes.find(prefix); at != bytes.npos; at = bytes.find(prefix, at + 1)) {
+    const auto digits = bytes.substr(at + prefix.size(), 4);
+    int value = -1;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec == std::errc())
+      return value;
+  }
+  return -1;
+}
+
+/// 2.N. Since 2.33 ld.so has --version; older ones lie in a file ld-2.N.so.
+int glibc_minor(std::string_view bytes, const std::string& real_path) {
+  const int told = number_after(bytes, " release version 2.");
+  if (told >= 0) return told;
+  return number_after(real_path.substr(real_path.rfind('/') + 1), "ld-2.");
+}
+
+/// DL_DST_LIB, what $LIB stands for: a default directory less its slashes and "/usr" that is also a
+/// string of its own.
+std::string lib_token(std::string_view bytes, const std::vector<std::string>& directories) {
+  for (const auto& dir : directories) {
+    const auto name = dir.substr(1, dir.size() - 2);
+    if (name.starts_with("lib") && bytes.find('\0' + name + '\0') != bytes.npos) return name;
+  }
+  for (const auto& dir : directories) {
+    // "/nix/store/...-glibc/lib/": upstream's value is the last component (Makeconfig, slibdir).
+    const auto name = dir.substr(0, dir.size() - 1);
+    const auto last = name.substr(name.rfind('/') + 1);
+    if (last.starts_with("lib") && bytes.find('\0' + last + '\0') != bytes.npos) return last;
+  }
+  return "lib";
+}
+
+/// elf/dl-hwcaps.c: all combinations of the CPU's names, the platform and "tls", without the empty
+/// one; the highest index is written first. Two equal names give equal folders, probed twice.
+std::vector<std::string> power_set(const std::vector<std::string>& names) {
+  std::vector<std::string> out;
+  for (auto mask = (std::size_t{1} << names.size()) - 1; mask > 0; --mask) {
+    std::string folder;
+    for (auto i = names.size(); i-- > 0;)
+      if ((mask >> i & 1) != 0) folder += (folder.empty() ? "" : "/") + names[i];
+    out.push_back(std::move(folder));
+  }
+  return out;
+}
+
+void add_x86_64(LoaderProfile& profile, std::string_view bytes) {
+  const auto cpu = read_cpu_levels();
+  if (cpu.xeon_phi) profile.platform = "xeon_phi";
+  if (cpu.haswell) profile.platform = "haswell";
+  profile.isa_levels = cpu.isa_levels;
+  // Only levels the loader knows by name; it lists the best first.
+  for (int level = 4; level >= 2; --level) {
+    const auto name = "x86-64-v" + std::to_string(level);
+    if ((cpu.isa_levels >> (level - 1) & 1) != 0 && bytes.find(name) != bytes.npos)
+      profile.hwcaps.push_back(name);
+  }
+  if (profile.glibc_minor >= 37) return;  // 6099908fb8 took the legacy folders away
+  std::vector<std::string> names = {"x86_64"};
+  profile.legacy_bits = 1U << 1;  // HWCAP_X86_64
+  if (cpu.avx512_1) {
+    names.emplace_back("avx512_1");
+    profile.legacy_bits |= 1U << 2;  // HWCAP_X86_AVX512_1
+  }
+  if (!profile.platform.empty()) names.push_back(profile.platform);
+  names.emplace_back("tls");
+  profile.legacy_hwcaps = power_set(names);
+}
+
+}  // namespace
+
+Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter) {
+  auto facts = world.facts(interpreter);
+  if (!facts) return fail(facts.error());
+  auto bytes = world.read(interpreter);
+  if (!bytes) return fail(bytes.error());
+  LoaderProfile profile;
+  profile.interpreter = interpreter;
+  profile.soname = facts->elf.soname.value_or("");
+  profile.elf_class = facts->elf.elf_class;
+  profile.machine = facts->elf.machine;
+  profile.glibc_minor = glibc_minor(*bytes, world.real_path(interpreter));
+  profile.default_directories = default_directories(*bytes);
+  const auto cache = absolute_string(*bytes, "/ld.so.cache");
+  const bool musl = bytes->find("musl libc") != bytes->npos;
+  if (musl || profile.glibc_minor < 0 || profile.default_directories.empty())
+    return fail_errno(interpreter, musl ? "is musl's loader, not glibc's" : "is no loader of glibc",
+                      ENOTSUP, "only programs for glibc's ld.so can be resolved");
+  // A loader built without one (USE_LDCONFIG unset) has no such string: then there is no cache.
+  profile.cache_path = cache;
+  profile.preload_path = absolute_string(*bytes, "/ld.so.preload");
+  profile.lib = lib_token(*bytes, profile.default_directories);
+  const auto* platform = reinterpret_cast<const char*>(::getauxval(AT_PLATFORM));
+  profile.platform = platform == nullptr ? "" : platform;
+  if (profile.machine == EM_386) profile.platform = "i686";
+  if (profile.machine == EM_X86_64 && profile.elf_class == ELFCLASS64) {
+    add_x86_64(profile, *bytes);
+  } else if (profile.glibc_minor < 37) {
+    std::vector<std::string> names;
+    if (profile.machine == EM_386) {
+      names.emplace_back("sse2");
+      profile.legacy_bits = 1;
+    }
+    if (!profile.platform.empty()) names.push_back(profile.platform);
+    names.emplace_back("tls");
+    profile.legacy_hwcaps = power_set(names);
+  }
+  return profile;
+}
+
+}  // namespace heddle

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resolver/search/ld_so_cache.hpp"
+#include "resolver/search/link_maps.hpp"
+#include "resolver/search/verify.hpp"
+
+namespace heddle {
+
+/// Where a search ended.
+struct Found {
+  Candidate candidate;  ///< verdict usable: found; fatal: ld.so dies; else not found
+  std::string path;
+  FoundBy by = FoundBy::path;
+  std::optional<std::size_t> searched_by;
+};
+
+/// The search of one process for a file by name: the first half of ld.so's _dl_map_object, without
+/// the names already loaded. Counts what ld.so would ask of the system.
+class NameSearch {
+ public:
+  NameSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
+             LinkMaps& maps);
+
+  /// What `name` (tokens not expanded) leads to for `requester`. `preload`: a secure program takes
+  /// set-user-ID libraries only.
+  Found find(const std::string& name, std::size_t requester, bool preload);
+  /// Starts reading what the names `requester` needs will most likely lead to.
+  void prefetch(std::size_t requester);
+  TokenValues tokens(std::size_t map) const;
+
+  ProbeCount probes;
+  /// Where probes go when SearchOptions::explain; null: nowhere.
+  std::vector<Probe>* record = nullptr;
+
+ private:
+  struct Attempt;
+  SearchList* rpath(std::size_t map);
+  SearchList* runpath(std::size_t map);
+  /// The directory lists ld.so walks for `requester` before and after the cache.
+  void lists_before_cache(std::size_t requester, std::vector<SearchList*>& out);
+  SearchList* list_after_cache(std::size_t requester);
+  void walk(SearchList& list, Attempt& attempt);
+  void open(const std::string& path, FoundBy by, std::size_t searched_by, Attempt& attempt);
+  void try_cache(Attempt& attempt);
+  std::string_view cached(const std::string& name);
+  void note(std::string_view path, FoundBy by, std::size_t searched_by, Probe::Outcome outcome);
+  std::string likely_path(const std::string& name, const std::vector<SearchList*>& lists,
+                          SearchList* last);
+
+  World& world_;
+  const LoaderProfile& loader_;
+  const SearchOptions& options_;
+  LinkMaps& maps_;
+  SearchDirs dirs_;
+  SearchList default_;
+  std::optional<SearchList> library_path_;
+  std::optional<LdSoCache> cache_;
+  std::string buffer_;
+};
+
+}  // namespace heddle

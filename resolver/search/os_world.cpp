@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/search/os_world.hpp"
+
+#include <dirent.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+namespace heddle {
+
+struct OsWorld::Folder {
+  std::string path;  ///< ends in '/', or empty
+  DirState state;
+  std::shared_ptr<const NameSet> names;  ///< null: no folder, or one that cannot be listed
+  std::unordered_map<std::string, bool> probed;
+};
+
+namespace {
+
+/// getdents64's records (getdents(2)); <dirent.h> has no name for the raw form.
+struct RawEntry {
+  std::uint64_t ino;
+  std::int64_t off;
+  unsigned short length;
+  unsigned char type;
+  char name[1];
+};
+
+}  // namespace
+
+OsWorld::OsWorld(FactsSource& source) : source_(&source) {}
+OsWorld::OsWorld(OsWorld&&) noexcept = default;
+OsWorld::~OsWorld() = default;
+
+Result<OsWorld> OsWorld::below(FactsSource& source, const std::string& root) {
+  auto fd = open_file(root, O_PATH | O_DIRECTORY);
+  if (!fd) return fail(fd.error());
+  OsWorld world(source);
+  world.root_ = std::move(*fd);
+  return world;
+}
+
+Result<Fd> OsWorld::open(const std::string& path, int flags) {
+  const std::string& name = path.empty() ? std::string(".") : path;
+  if (!root_) return open_file(name, flags);
+  open_how how{};
+  how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
+  how.resolve = RESOLVE_IN_ROOT;
+  const long fd = ::syscall(SYS_openat2, root_.get(), name.c_str(), &how, sizeof how);
+  if (fd < 0) return fail_errno(path, "cannot open");
+  return Fd(static_cast<int>(fd));
+}
+
+Result<std::string> OsWorld::outside_path(const std::string& path) {
+  if (!root_) return path;
+  const auto fd = open(path, O_PATH);
+  if (!fd) return fail(fd.error());
+  const auto link = "/proc/self/fd/" + std::to_string(fd->get());
+  std::array<char, PATH_MAX> target;
+  const auto length = ::readlink(link.c_str(), target.data(), target.size());
+  if (length <= 0 || target[0] != '/') return fail_errno(path, "cannot tell where it lies");
+  return std::string(target.data(), static_cast<std::size_t>(length));
+}
+
+World::DirId OsWorld::add(std::string path, Folder folder) {
+  const auto id = static_cast<DirId>(folders_.size());
+  folder.path = path;
+  folders_.push_back(std::make_unique<Folder>(std::move(folder)));
+  by_path_.emplace(std::move(path), id);
+  return id;
+}
+
+void OsWorld::list(Folder& folder, int fd) {
+  auto names = std::make_shared<NameSet>();
+  // 64 KiB: a farm of 500 folders is mostly small ones, and getdents zeroes nothing.
+  alignas(RawEntry) thread_local std::array<char, 65536> buffer;
+  for (;;) {
+    const long got = ::syscall(SYS_getdents64, fd, buffer.data(), buffer.size());
+    if (got < 0) return;  // listed halfway is not listed: each name is probed
+    if (got == 0) break;
+    for (long at = 0; at < got;) {
+      RawEntry entry;
+      std::memcpy(&entry, buffer.data() + at, offsetof(RawEntry, name));
+      const EntryName name(buffer.data() + at + offsetof(RawEntry, name));
+      names->add(name.text, name.hash);
+      at += entry.length;
+    }
+  }
+  folder.names = std::move(names);
+}
+
+World::DirId OsWorld::directory(std::string_view path) {
+  const std::string key(path);
+  if (const auto known = by_path_.find(key); known != by_path_.end()) return known->second;
+  Folder folder;
+  auto fd = open(key, O_RDONLY | O_DIRECTORY);
+  struct stat st {};
+  if (fd && ::fstat(fd->get(), &st) == 0) {
+    // One listing for all paths to a folder: /lib and /usr/lib are mostly the same.
+    auto& known = listings_[file_id(st)];
+    if (!known) {
+      list(folder, fd->get());
+      known = folder.names;
+    }
+    folder.names = known;
+    return add(key, std::move(folder));
+  }
+  // Not to be listed, or no folder. O_PATH tells which, without the right to read it.
+  if (auto handle =
+          open(key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key, O_PATH);
+      !handle) {
+    folder.state = {handle.error().code() == 0 ? ENOENT : handle.error().code(), false};
+  } else if (::fstat(handle->get(), &st) == 0 && !S_ISDIR(st.st_mode)) {
+    folder.state = {0, false};
+  }
+  return add(key, std::move(folder));
+}
+
+World::DirId OsWorld::subdirectory(DirId base, std::string_view relative) {
+  auto path = folders_[base]->path;
+  auto current = base;
+  while (!relative.empty()) {
+    const auto end = relative.find('/');
+    const auto part = relative.substr(0, end);
+    relative = end == relative.npos ? std::string_view() : relative.substr(end + 1);
+    path.append(part).append("/");
+    const auto& above = *folders_[current];
+    if (const auto known = by_path_.find(path); known != by_path_.end()) {
+      current = known->second;
+    } else if (!above.state.is_folder ||
+               (above.names && !above.names->contains(part, EntryName(part).hash))) {
+      Folder missing;
+      missing.state = {above.state.is_folder ? ENOENT : above.state.open_error(), false};
+      current = add(path, std::move(missing));
+    } else {
+      current = directory(path);
+    }
+  }
+  return current;
+}
+
+World::DirState OsWorld::state(DirId dir) { return folders_[dir]->state; }
+
+World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
+  auto& folder = *folders_[dir];
+  if (folder.names)
+    return folder.names->contains(name.text, name.hash) ? Presence::present : Presence::absent;
+  if (!folder.state.is_folder) return Presence::absent;
+  const auto [slot, is_new] = folder.probed.try_emplace(std::string(name.text), false);
+  if (is_new) {
+    const auto fd = open(folder.path + slot->first, O_PATH);
+    slot->second = fd || (fd.error().code() != ENOENT && fd.error().code() != ENOTDIR);
+  }
+  return slot->second ? Presence::present : Presence::absent;
+}
+
+Result<FileFacts> OsWorld::facts(const std::string& path) {
+  auto& slot = facts_[path];
+  if (!slot) {
+    auto outside = outside_path(path);
+    slot = std::make_shared<const Result<FileFacts>>(
+        outside ? source_->facts(*outside, FactsDetail::loader)
+                : Result<FileFacts>(fail(outside.error())));
+  }
+  return *slot;
+}
+
+void OsWorld::prefetch(const std::vector<std::string>& paths) {
+  std::vector<std::string> unknown;
+  for (const auto& path : paths) {
+    if (facts_.contains(path)) continue;
+    if (auto outside = outside_path(path)) unknown.push_back(std::move(*outside));
+  }
+  if (!unknown.empty()) source_->prefetch(unknown, FactsDetail::loader);
+}
+
+Result<std::string> OsWorld::head(const std::string& path) {
+  auto fd = open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd) return fail(fd.error());
+  std::string bytes(sizeof(Elf64_Ehdr), '\0');
+  std::size_t have = 0;
+  while (have < bytes.size()) {
+    const auto got = ::read(fd->get(), bytes.data() + have, bytes.size() - have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno(path, "cannot read");
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
+Result<std::string> OsWorld::read(const std::string& path) {
+  // A cache of 100,000 libraries is 15 MiB; what is far beyond is none of the files asked for here.
+  auto fd = open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd) return fail(fd.error());
+  return read_all(fd->get(), path, std::size_t{64} << 20);
+}
+
+std::string OsWorld::real_path(const std::string& path) {
+  if (!root_) {
+    std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr), &std::free);
+    return real ? std::string(real.get()) : std::string();
+  }
+  const auto inside = outside_path(path);
+  const auto top = outside_path("/");
+  if (!inside || !top || !inside->starts_with(*top)) return {};
+  const auto rest = *top == "/" ? *inside : inside->substr(top->size());
+  return rest.empty() ? "/" : rest;
+}
+
+}  // namespace heddle

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/search/search_path.hpp"
+
+#include <algorithm>
+
+#include <xxhash.h>
+
+namespace heddle {
+
+namespace {
+
+/// Length of the token `name` that stands right behind a '$' at the start of `text`, 0 when another
+/// or none does. The gABI asks for the longest identifier: $LIBRARY is not $LIB.
+std::size_t token_length(std::string_view text, std::string_view name) {
+  const bool curly = text.starts_with('{');
+  if (curly) text.remove_prefix(1);
+  if (!text.starts_with(name)) return 0;
+  const char next = text.size() > name.size() ? text[name.size()] : '\0';
+  if (curly) return next == '}' ? name.size() + 2 : 0;
+  const bool goes_on = (next >= 'A' && next <= 'Z') || (next >= 'a' && next <= 'z') ||
+                       (next >= '0' && next <= '9') || next == '_';
+  return goes_on ? 0 : name.size();
+}
+
+/// glibc's is_trusted_path_normalize: "." and ".." taken out by text alone, then a prefix test.
+bool is_trusted(std::string_view path, const std::vector<std::string>& trusted) {
+  if (path.empty()) return false;
+  std::string normal;
+  for (std::size_t i = 0; i < path.size();) {
+    const auto rest = path.substr(i);
+    const auto ends = [&](std::size_t n) { return rest.size() == n || rest[n] == '/'; };
+    if (rest.starts_with("/..") && ends(3)) {
+      const auto slash = normal.rfind('/');
+      normal.resize(slash == normal.npos ? 0 : slash);
+      i += 3;
+    } else if (rest.starts_with("/.") && ends(2)) {
+      i += 2;
+    } else if (rest[0] == '/' && normal.ends_with('/')) {
+      ++i;
+    } else {
+      normal += rest[0];
+      ++i;
+    }
+  }
+  if (!normal.ends_with('/')) normal += '/';
+  return std::any_of(trusted.begin(), trusted.end(),
+                     [&](const std::string& dir) { return normal.starts_with(dir); });
+}
+
+}  // namespace
+
+EntryName::EntryName(std::string_view name)
+    : text(name), hash(XXH3_64bits(name.data(), name.size())) {}
+
+bool has_token(std::string_view text) {
+  for (auto at = text.find('$'); at != text.npos; at = text.find('$', at + 1)) {
+    const auto rest = text.substr(at + 1);
+    if (token_length(rest, "ORIGIN") || token_length(rest, "PLATFORM") || token_length(rest, "LIB"))
+      return true;
+  }
+  return false;
+}
+
+std::string expand_tokens(std::string_view text, const TokenValues& values) {
+  std::string out;
+  bool check_trusted = false;
+  for (std::size_t i = 0; i < text.size();) {
+    if (text[i] != '$') {
+      out += text[i++];
+      continue;
+    }
+    const auto rest = text.substr(i + 1);
+    std::string_view value;
+    std::size_t length = 0;
+    if ((length = token_length(rest, "ORIGIN")) != 0) {
+      const bool whole = i == 0 && (rest.size() == length || rest[length] == '/');
+      if (!values.secure || whole) value = values.origin;
+      check_trusted = values.secure && values.is_program;
+    } else if ((length = token_length(rest, "PLATFORM")) != 0) {
+      value = values.platform;
+    } else if ((length = token_length(rest, "LIB")) != 0) {
+      value = values.lib;
+    } else {
+      out += '$';
+      ++i;
+      continue;
+    }
+    if (value.empty()) return {};
+    out += value;
+    i += 1 + length;
+  }
+  if (check_trusted && values.trusted != nullptr && !is_trusted(out, *values.trusted)) return {};
+  return out;
+}
+
+SearchDirs::SearchDirs(World& world, const LoaderProfile& loader)
+    : world_(world), defaults_(loader.default_directories) {
+  // elf/dl-hwcaps.c, _dl_important_hwcaps: new levels, then the legacy power set, the folder last.
+  for (const auto& level : loader.hwcaps) capabilities_.push_back("glibc-hwcaps/" + level + "/");
+  for (const auto& legacy : loader.legacy_hwcaps) capabilities_.push_back(legacy + "/");
+  capabilities_.emplace_back();
+}
+
+SearchDir* SearchDirs::intern(std::string_view name) {
+  auto& slot = dirs_[std::string(name)];
+  if (!slot) {
+    slot = std::make_unique<SearchDir>();
+    slot->name = name;
+    // A relative folder is never ruled out: the current directory may change.
+    slot->status.assign(capabilities_.size(), name.starts_with('/') ? SearchDir::Status::unknown
+                                                                    : SearchDir::Status::existing);
+    slot->handles.assign(capabilities_.size(), SearchDir::kNoHandle);
+  }
+  return slot.get();
+}
+
+void SearchDirs::fill(SearchList& list, std::string_view text, std::string_view separators,
+                      const TokenValues& values) {
+  for (std::size_t start = 0; start <= text.size();) {
+    const auto end = std::min(text.find_first_of(separators, start), text.size());
+    const auto element = text.substr(start, end - start);
+    start = end + 1;
+    std::string name;  // stays empty for an empty element: the current folder
+    if (!element.empty()) {
+      name = expand_tokens(element, values);
+      if (name.empty()) continue;
+      while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+      if (!name.ends_with('/')) name += '/';
+    }
+    auto* dir = intern(name);
+    if (std::find(list.dirs.begin(), list.dirs.end(), dir) == list.dirs.end())
+      list.dirs.push_back(dir);
+  }
+}
+
+SearchList SearchDirs::default_list() {
+  SearchList list;
+  for (const auto& dir : defaults_) list.dirs.push_back(intern(dir));
+  return list;
+}
+
+World::DirId SearchDirs::handle(SearchDir& dir, std::size_t capability) {
+  auto& own = dir.handles[capability];
+  if (own == SearchDir::kNoHandle) {
+    auto& base = dir.handles.back();
+    if (base == SearchDir::kNoHandle) base = world_.directory(dir.name);
+    if (!capabilities_[capability].empty())
+      own = world_.subdirectory(base, capabilities_[capability]);
+  }
+  return own;
+}
+
+}  // namespace heddle

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Compares our closure of every dynamic ELF file below the given folders with the real ld.so's. A
+// file is asked about as ldd does it: LD_TRACE_LOADED_OBJECTS=1, a library through ld.so. The exit
+// status is 0 when there is no difference.
+#include <fcntl.h>
+#include <fts.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/fd.hpp"
+#include "resolver/search/os_world.hpp"
+#include "resolver/search/search.hpp"
+#include "tests/search/oracle.hpp"
+#include "tests/search/plain_facts.hpp"
+
+namespace {
+
+using heddle::Closure;
+using heddle::test::Trace;
+
+bool starts_as_elf(const char* path) {
+  char magic[4] = {};
+  const heddle::Fd fd(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return fd && ::read(fd.get(), magic, 4) == 4 && std::memcmp(magic, "\177ELF", 4) == 0;
+}
+
+std::vector<std::string> elf_files(std::vector<std::string> roots) {
+  std::vector<char*> arguments;
+  for (auto& root : roots) arguments.push_back(root.data());
+  arguments.push_back(nullptr);
+  std::vector<std::string> files;
+  std::set<heddle::FileId> seen;
+  FTS* tree = ::fts_open(arguments.data(), FTS_PHYSICAL | FTS_NOCHDIR, nullptr);
+  while (FTSENT* entry = ::fts_read(tree))
+    if (entry->fts_info == FTS_F && starts_as_elf(entry->fts_path) &&
+        seen.insert(heddle::file_id(*entry->fts_statp)).second)
+      files.emplace_back(entry->fts_path);
+  ::fts_close(tree);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// Empty: equal. Else the first difference.
+std::string difference(const Closure& ours, const Trace& theirs) {
+  std::vector<Trace::Line> expected;
+  std::vector<std::string> missing;
+  for (const auto& line : theirs.lines)
+    if (line.path.empty())
+      missing.push_back(line.name);
+    else
+      expected.push_back(line);
+  std::size_t i = 0;
+  for (std::size_t at = 1; at < ours.objects.size(); ++at) {
+    const auto& object = ours.objects[at];
+    if (object.before_program) continue;
+    if (i == expected.size()) return "extra: " + object.path;
+    const auto& line = expected[i++];
+    if (line.path != object.path) return "ld.so has " + line.path + ", we have " + object.path;
+    if (!line.name.empty() && line.name != object.names.front())
+      return "ld.so calls it " + line.name + ", we " + object.names.front();
+  }
+  if (i < expected.size()) return "lacking: " + expected[i].path;
+  std::vector<std::string> our_missing;
+  for (const auto& lost : ours.missing) our_missing.push_back(lost.name);
+  // ld.so traces an absent auxiliary library as "not found" though it would start without it.
+  std::erase_if(missing, [&](const std::string& name) {
+    return std::any_of(ours.warnings.begin(), ours.warnings.end(),
+                       [&](const std::string& w) { return w.starts_with(name + ": auxiliary"); });
+  });
+  if (missing != our_missing)
+    return "missing: ld.so " + std::to_string(missing.size()) + ", we " +
+           std::to_string(our_missing.size());
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> roots(argv + 1, argv + argc);
+  std::size_t step = 1;
+  if (!roots.empty() && roots[0].starts_with("--every=")) {
+    step = std::strtoul(roots[0].c_str() + 8, nullptr, 10);
+    roots.erase(roots.begin());
+  }
+  if (roots.empty()) roots = {"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"};
+  const auto files = elf_files(roots);
+  heddle::test::PlainFacts source;
+  heddle::OsWorld world(source);
+  std::map<std::string, heddle::Result<heddle::LoaderProfile>> loaders;
+  std::map<std::string, std::size_t> excluded;
+  std::size_t compared = 0;
+  std::size_t different = 0;
+  std::chrono::nanoseconds ours_took{};
+  for (std::size_t i = 0; i < files.size(); i += std::max<std::size_t>(step, 1)) {
+    const auto& file = files[i];
+    const auto facts = world.facts(file);
+    if (!facts) {
+      ++excluded["not readable as ELF"];
+      continue;
+    }
+    const auto& elf = facts->elf;
+    if (!elf.dynamic) {
+      ++excluded["not dynamic"];
+      continue;
+    }
+    const auto interpreter = elf.interp.value_or("/lib64/ld-linux-x86-64.so.2");
+    auto loader = loaders.find(interpreter);
+    if (loader == loaders.end())
+      loader = loaders.emplace(interpreter, heddle::read_loader_profile(world, interpreter)).first;
+    if (!loader->second || elf.machine != loader->second->machine ||
+        elf.elf_class != loader->second->elf_class) {
+      ++excluded["another machine or loader"];
+      continue;
+    }
+    const auto before = std::chrono::steady_clock::now();
+    const auto ours = heddle::resolve(world, *loader->second, file, {});
+    ours_took += std::chrono::steady_clock::now() - before;
+    const auto theirs = heddle::test::ask_ld_so(file, elf.interp.has_value(), interpreter);
+    if (theirs.status != 0) {
+      // A refusal is compared in so far as we must have seen a reason for it.
+      if (theirs.err.find("error while loading shared libraries") != std::string::npos)
+        ++excluded[ours && ours->missing.empty() ? "ld.so refused it"
+                                                 : "ld.so refused it, so do we"];
+      else
+        ++excluded["ld.so crashed or cannot start it"];
+      std::printf("excluded %s: status %d: %.200s\n", file.c_str(), theirs.status,
+                  theirs.err.c_str());
+      continue;
+    }
+    if (!ours) {
+      ++different;
+      std::printf("DIFFERENT %s: we fail: %s\n", file.c_str(), ours.error().message().c_str());
+      continue;
+    }
+    if (theirs.is_static) {
+      // Without DT_NEEDED ld.so prints one word instead of a list.
+      if (!elf.dependencies.empty() || !ours->missing.empty()) {
+        ++different;
+        std::printf("DIFFERENT %s: ld.so says statically linked\n", file.c_str());
+        continue;
+      }
+      ++compared;
+      continue;
+    }
+    const auto what = difference(*ours, theirs);
+    ++compared;
+    if (!ours->missing.empty()) ++excluded["(compared all the same) has missing libraries"];
+    if (what.empty()) continue;
+    ++different;
+    std::printf("DIFFERENT %s: %s\n", file.c_str(), what.c_str());
+  }
+  std::printf("files %zu, compared %zu, different %zu, our time %.3f s\n", files.size(), compared,
+              different, std::chrono::duration<double>(ours_took).count());
+  for (const auto& [reason, count] : excluded) std::printf("  %zu %s\n", count, reason.c_str());
+  return different == 0 && compared > 0 ? 0 : 1;
+}
