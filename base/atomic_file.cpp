@@ -27,7 +27,8 @@ Result<AtomicFile> AtomicFile::create(std::string path) {
   // O_EXCL, not mkstemp: mkstemp gives mode 0600 whatever the umask says, and the published file is
   // for others to read.
   for (int attempt = 0; attempt < 100; ++attempt) {
-    std::string temp = path + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    std::string temp =
+        path + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
     const int fd = ::open(temp.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd >= 0) return AtomicFile(std::move(path), std::move(temp), Fd(fd));
     if (errno != EEXIST) break;
@@ -41,7 +42,8 @@ Result<void> AtomicFile::commit() {
   temp_path_.clear();
   const auto folder = std::filesystem::path(path_).parent_path();
   auto dir = open_file(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
-  // The file stands already; a file system that cannot sync folders (EINVAL) takes nothing from that.
+  // The file stands already; a file system that cannot sync folders (EINVAL) takes nothing from
+  // that.
   if (dir) ::fsync(dir->get());
   return {};
 }

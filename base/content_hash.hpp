@@ -20,7 +20,8 @@ struct ContentHash {
 };
 
 ContentHash hash_bytes(std::string_view data);
-/// Hash of the whole file behind `fd`, read by pread: the file offset stays. `name` is for messages.
+/// Hash of the whole file behind `fd`, read by pread: the file offset stays. `name` is for
+/// messages.
 Result<ContentHash> hash_file(int fd, const std::string& name);
 
 }  // namespace heddle

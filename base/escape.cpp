@@ -7,8 +7,8 @@
 namespace heddle {
 namespace {
 
-/// Length of the valid UTF-8 sequence at the start of `s`, 0 when there is none (RFC 3629, table 3-7
-/// of the Unicode standard).
+/// Length of the valid UTF-8 sequence at the start of `s`, 0 when there is none (RFC 3629, table
+/// 3-7 of the Unicode standard).
 std::size_t utf8_length(std::string_view s) {
   auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(s[i]); };
   auto tail = [&](std::size_t i) { return i < s.size() && (byte(i) & 0xC0) == 0x80; };

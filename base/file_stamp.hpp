@@ -16,7 +16,8 @@ struct FileId {
   auto operator<=>(const FileId&) const = default;
 };
 
-/// Identity and version of a file on this node at one moment. Times are nanoseconds since the epoch.
+/// Identity and version of a file on this node at one moment. Times are nanoseconds since the
+/// epoch.
 struct FileStamp {
   FileId id;
   std::uint64_t size = 0;

@@ -9,7 +9,8 @@ namespace {
 const char* g_program_name = "heddle";
 
 void write_line(std::string_view kind, std::string_view message, std::string_view hint) {
-  std::string line = std::string(g_program_name) + ": " + std::string(kind) + std::string(message) + "\n";
+  std::string line =
+      std::string(g_program_name) + ": " + std::string(kind) + std::string(message) + "\n";
   if (!hint.empty()) line += "hint: " + std::string(hint) + "\n";
   // Talk that cannot be delivered (closed stderr) has nowhere to be reported.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

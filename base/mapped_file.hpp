@@ -8,8 +8,8 @@
 
 namespace heddle {
 
-/// A read-only private mapping of a whole file; empty files map to an empty view. Bytes change under
-/// it if the file is written in place, and truncation raises SIGBUS: only for files that are
+/// A read-only private mapping of a whole file; empty files map to an empty view. Bytes change
+/// under it if the file is written in place, and truncation raises SIGBUS: only for files that are
 /// published by rename, or that no one else can write.
 class MappedFile {
  public:

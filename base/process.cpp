@@ -104,8 +104,7 @@ Result<Child> spawn(const std::string& path, const std::vector<std::string>& arg
     reset_signals();
     const int report_fd = ::fcntl(error_pipe->write_end.get(), F_DUPFD_CLOEXEC, floor);
     if (place_fds(options.fds.data(), moved.data(), moved.size(), floor))
-      ::execve(path.c_str(), c_argv.data(),
-               options.environment ? c_environment.data() : ::environ);
+      ::execve(path.c_str(), c_argv.data(), options.environment ? c_environment.data() : ::environ);
     const int error = errno;
     [[maybe_unused]] const ssize_t n = ::write(report_fd, &error, sizeof(error));
     ::_exit(127);

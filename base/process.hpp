@@ -44,8 +44,8 @@ struct SpawnOptions {
   std::optional<std::vector<std::string>> environment;
 };
 
-/// fork + execve of `path` (no PATH search, no shell) with `argv` as an array. Signal mask cleared and
-/// dispositions reset in the child. A failing exec is reported here, not as the child's status.
+/// fork + execve of `path` (no PATH search, no shell) with `argv` as an array. Signal mask cleared
+/// and dispositions reset in the child. A failing exec is reported here, not as the child's status.
 Result<Child> spawn(const std::string& path, const std::vector<std::string>& argv,
                     const SpawnOptions& options = {});
 

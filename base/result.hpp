@@ -23,7 +23,8 @@ class Error : public std::exception {
   static Error from_errno(std::string_view where, std::string_view what, int error_number = errno,
                           std::string_view hint = {});
 
-  /// As the constructor, code() being `error_number`: a reason of our own that callers can tell apart.
+  /// As the constructor, code() being `error_number`: a reason of our own that callers can tell
+  /// apart.
   static Error with_code(int error_number, std::string_view where, std::string_view what,
                          std::string_view reason = {}, std::string_view hint = {});
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#include "base/command_line.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+
+namespace heddle {
+namespace {
+
+bool takes_next_word(const CLI::App& app, const std::string& word) {
+  const bool is_long = word.starts_with("--");
+  if (is_long && word.find('=') != std::string::npos) return false;
+  if (!is_long && word.size() > 2) return false;  // -oVALUE
+  const CLI::Option* option = app.get_option_no_throw(word);
+  return option && option->get_items_expected_min() > 0;
+}
+
+class UsageFormatter : public CLI::Formatter {
+ public:
+  explicit UsageFormatter(std::string usage) : usage_(std::move(usage)) {}
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: " + usage_ + "\n";
+  }
+
+ private:
+  std::string usage_;
+};
+
+}  // namespace
+
+void set_usage(CLI::App& app, std::string usage) {
+  app.formatter(std::make_shared<UsageFormatter>(std::move(usage)));
+}
+
+SplitCommandLine split_command_line(const CLI::App& app, int argc, const char* const* argv) {
+  SplitCommandLine out;
+  int i = 1;
+  for (; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") {
+      ++i;
+      break;
+    }
+    if (word.size() < 2 || word[0] != '-') break;
+    out.options.push_back(word);
+    if (takes_next_word(app, word) && i + 1 < argc) out.options.emplace_back(argv[++i]);
+  }
+  for (; i < argc; ++i) out.command.emplace_back(argv[i]);
+  return out;
+}
+
+int parse_options(CLI::App& app, std::vector<std::string> options) {
+  std::reverse(options.begin(), options.end());  // CLI11 takes them from the back
+  try {
+    app.parse(std::move(options));
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    report(Error("", error.what(), {}, "see " + app.get_name() + " --help"));
+    return exit_usage;
+  }
+  return -1;
+}
+
+}  // namespace heddle

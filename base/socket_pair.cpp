@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "base/socket_pair.hpp"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace heddle {
+namespace {
+
+constexpr std::size_t kLongestText = 4096;
+
+union ControlBuffer {
+  char bytes[CMSG_SPACE(sizeof(int))];
+  cmsghdr align;
+};
+
+}  // namespace
+
+Result<SocketPair> make_socket_pair() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
+    return fail_errno("", "cannot make a socket pair");
+  return SocketPair{Fd(fds[0]), Fd(fds[1])};
+}
+
+Result<void> send_fd(int socket, int fd) {
+  char byte = 'f';
+  iovec data{&byte, 1};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0)
+    if (errno != EINTR) return fail_errno("", "cannot pass a descriptor on");
+  return {};
+}
+
+void send_failure(int socket, const Error& error) noexcept {
+  const auto& text = error.message();
+  // Nobody is left to tell when the other end is gone.
+  (void)::send(socket, text.data(), std::min(text.size(), kLongestText), MSG_NOSIGNAL);
+}
+
+Result<Fd> receive_fd(int socket) {
+  char text[kLongestText];
+  iovec data{text, sizeof(text)};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  ssize_t n;
+  do {
+    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return fail_errno("", "cannot receive a descriptor");
+  if (n == 0) return fail_errno("", "cannot receive a descriptor", ECONNRESET);
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+    return fail("", std::string_view(text, static_cast<std::size_t>(n)));
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
+  return Fd(fd);
+}
+
+}  // namespace heddle

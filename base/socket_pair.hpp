@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "base/fd.hpp"
+
+namespace heddle {
+
+struct SocketPair {
+  Fd one;
+  Fd other;
+};
+/// A connected pair of SOCK_SEQPACKET unix sockets, close-on-exec.
+Result<SocketPair> make_socket_pair();
+
+/// Sends one byte with `fd` attached (SCM_RIGHTS); `fd` stays the caller's. MSG_NOSIGNAL.
+Result<void> send_fd(int socket, int fd);
+/// Sends an error's text in place of the descriptor, cut at 4 KiB.
+void send_failure(int socket, const Error& error) noexcept;
+/// Receives what send_fd() sent; ECONNRESET when the other end is gone; the other end's own error
+/// when it sent that instead.
+Result<Fd> receive_fd(int socket);
+
+}  // namespace heddle
