@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/build/app_inputs.hpp"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "base/escape.hpp"
+#include "base/fd.hpp"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+// fs/binfmt_script.c and include/uapi/linux/binfmts.h: the line is cut at BINPRM_BUF_SIZE, and four
+// interpreters of interpreters are followed (fs/exec.c, exec_binprm).
+constexpr std::size_t kScriptLine = 256;
+constexpr int kScriptDepth = 5;
+
+/// Whether the user named the file, or it lay in a folder he named.
+enum class Origin { named, folder };
+
+enum class FileKind { script, program, library, static_program, other };
+
+struct Peek {
+  FileKind kind = FileKind::other;
+  std::string first_line;  ///< of a script, without "#!"
+};
+
+/// Only the e_type and the kinds of the program headers are looked at here, to sort a folder's
+/// files without starting a parser for each: what an ELF file says is read by the worker.
+FileKind elf_kind(int fd, const std::string& head) {
+  if (head.size() < sizeof(Elf64_Ehdr) || head[EI_CLASS] != ELFCLASS64) return FileKind::program;
+  Elf64_Ehdr header;
+  std::memcpy(&header, head.data(), sizeof(header));
+  if (header.e_type != ET_EXEC && header.e_type != ET_DYN) return FileKind::other;
+  if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum > 4096) return FileKind::other;
+  std::vector<Elf64_Phdr> segments(header.e_phnum);
+  const auto bytes = static_cast<ssize_t>(segments.size() * sizeof(Elf64_Phdr));
+  if (::pread(fd, segments.data(), static_cast<std::size_t>(bytes),
+              static_cast<off_t>(header.e_phoff)) != bytes)
+    return FileKind::other;
+  const auto has = [&](Elf64_Word type) {
+    return std::any_of(segments.begin(), segments.end(),
+                       [&](const Elf64_Phdr& s) { return s.p_type == type; });
+  };
+  if (has(PT_INTERP)) return FileKind::program;
+  if (header.e_type == ET_DYN && has(PT_DYNAMIC)) return FileKind::library;
+  return FileKind::static_program;
+}
+
+Result<Peek> peek(const std::string& path) {
+  // O_NONBLOCK: a FIFO must not hold us.
+  auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  if (!fd) return fail(std::move(fd.error()));
+  struct stat st {};
+  if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");
+  if (!S_ISREG(st.st_mode)) return Peek{};
+  std::string head(kScriptLine, '\0');
+  const ssize_t n = ::pread(fd->get(), head.data(), head.size(), 0);
+  if (n < 0) return fail_errno(path, "cannot read");
+  head.resize(static_cast<std::size_t>(n));
+  if (head.starts_with("#!")) return Peek{FileKind::script, head.substr(2, head.find('\n') - 2)};
+  if (head.starts_with(ELFMAG)) return Peek{elf_kind(fd->get(), head), {}};
+  return Peek{};
+}
+
+std::vector<std::string> split_words(const std::string& line) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < line.size();) {
+    const std::size_t begin = line.find_first_not_of(" \t", at);
+    if (begin == std::string::npos) break;
+    const std::size_t end = std::min(line.find_first_of(" \t", begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
+    at = end;
+  }
+  return words;
+}
+
+void add_root(AppInputs& out, const std::string& path, RootIs kind, Origin origin) {
+  const bool required = origin == Origin::named;
+  for (auto& root : out.roots) {
+    if (root.path != path) continue;
+    root.required = root.required || required;
+    return;
+  }
+  out.roots.push_back({path, kind, required});
+}
+
+Result<void> add_file(AppInputs& out, const std::string& path, const std::string& path_variable,
+                      Origin origin, int depth);
+
+/// What `#!/usr/bin/env [-S] [NAME=VALUE...] NAME` starts.
+Result<void> add_env_target(AppInputs& out, const std::vector<std::string>& words,
+                            const std::string& path_variable, Origin origin, int depth) {
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    std::string word = words[i];
+    if (word.starts_with("-S")) word.erase(0, 2);
+    if (word.empty() || word[0] == '-' || word.find('=') != std::string::npos) continue;
+    auto found = find_program(word, path_variable);
+    if (!found) return fail(std::move(found.error()));
+    return add_file(out, *found, path_variable, origin, depth + 1);
+  }
+  return {};
+}
+
+Result<void> add_script(AppInputs& out, const std::string& path, const std::string& line,
+                        const std::string& path_variable, Origin origin, int depth) {
+  if (depth >= kScriptDepth) return fail_errno(path, "script of scripts", ELOOP);
+  const auto words = split_words(line);
+  if (words.empty()) return fail(path, "not a program", "its #! line names no interpreter");
+  if (auto added = add_file(out, words[0], path_variable, origin, depth + 1); !added) {
+    return fail(path, "its interpreter cannot be used", added.error().message());
+  }
+  if (fs::path(words[0]).filename() == "env")
+    return add_env_target(out, words, path_variable, origin, depth);
+  return {};
+}
+
+Result<void> add_file(AppInputs& out, const std::string& path, const std::string& path_variable,
+                      Origin origin, int depth) {
+  auto seen = peek(path);
+  if (!seen) return fail(std::move(seen.error()));
+  std::error_code error;
+  const std::string real = fs::canonical(path, error).string();
+  if (error) return fail_errno(path, "cannot resolve", error.value());
+  switch (seen->kind) {
+    case FileKind::script:
+      return add_script(out, path, seen->first_line, path_variable, origin, depth);
+    case FileKind::program:
+      add_root(out, real, RootIs::program, origin);
+      return {};
+    case FileKind::library:
+      add_root(out, real, RootIs::library, origin);
+      return {};
+    case FileKind::static_program:
+      out.notes.push_back(escape_for_terminal(path) + ": static program: nothing to resolve");
+      return {};
+    case FileKind::other:
+      break;
+  }
+  return fail(path, "not a program", "neither an ELF file nor a #! script");
+}
+
+Result<void> add_folder(AppInputs& out, const std::string& folder,
+                        const std::string& path_variable) {
+  std::error_code error;
+  fs::recursive_directory_iterator walk(folder, fs::directory_options::skip_permission_denied,
+                                        error);
+  if (error) return fail_errno(folder, "cannot list", error.value());
+  std::vector<std::string> files;
+  for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
+    if (error) return fail_errno(folder, "cannot list", error.value());
+    if (walk->is_regular_file(error) && !walk->is_symlink(error))
+      files.push_back(walk->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  for (const auto& file : files) {
+    auto seen = peek(file);
+    if (!seen) {
+      out.notes.push_back(seen.error().message());
+      continue;
+    }
+    struct stat st {};
+    const bool executable = ::stat(file.c_str(), &st) == 0 && (st.st_mode & 0111) != 0;
+    const bool wanted = seen->kind == FileKind::program || seen->kind == FileKind::library ||
+                        (seen->kind == FileKind::script && executable);
+    if (!wanted) continue;
+    if (auto added = add_file(out, file, path_variable, Origin::folder, 0); !added)
+      out.notes.push_back(added.error().message());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> find_program(const std::string& name, const std::string& path_variable) {
+  if (name.empty()) return fail_errno("''", "cannot run", ENOENT);
+  const auto usable = [](const std::string& path) {
+    struct stat st {};
+    if (::stat(path.c_str(), &st) != 0) return errno;
+    if (!S_ISREG(st.st_mode) || ::access(path.c_str(), X_OK) != 0) return EACCES;
+    return 0;
+  };
+  int failure = ENOENT;
+  if (name.find('/') != std::string::npos) {
+    failure = usable(name);
+    if (failure == 0) return fs::absolute(name).string();
+  } else {
+    for (std::size_t at = 0; at <= path_variable.size();) {
+      const std::size_t end = std::min(path_variable.find(':', at), path_variable.size());
+      std::string folder = path_variable.substr(at, end - at);
+      if (folder.empty()) folder = ".";
+      const std::string candidate = folder + "/" + name;
+      const int error = usable(candidate);
+      if (error == 0) return fs::absolute(candidate).string();
+      if (error == EACCES) failure = EACCES;  // execvp(3): remembered, the search goes on
+      at = end + 1;
+    }
+  }
+  return fail_errno(name, "cannot run", failure);
+}
+
+Result<void> add_app(AppInputs& out, const std::string& app, const std::string& path_variable) {
+  struct stat st {};
+  if (::stat(app.c_str(), &st) != 0) {
+    if (app.find('/') != std::string::npos || errno != ENOENT)
+      return fail_errno(app, "cannot stat");
+    auto found = find_program(app, path_variable);
+    if (!found) return fail(std::move(found.error()));
+    return add_file(out, *found, path_variable, Origin::named, 0);
+  }
+  if (S_ISDIR(st.st_mode)) return add_folder(out, app, path_variable);
+  return add_file(out, app, path_variable, Origin::named, 0);
+}
+
+}  // namespace heddle

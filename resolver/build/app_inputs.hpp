@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle {
+
+enum class RootIs : std::uint8_t {
+  program,  ///< runs from where it lies and is guided: not itself in the view
+  library,  ///< a library of a folder: in a view of its own, with nothing to guide
+};
+
+/// One ELF file whose closure goes into a map.
+struct AppRoot {
+  std::string path;  ///< absolute, symlink-free
+  RootIs kind = RootIs::program;
+  /// Named by the user, or needed by what he named: trouble with it is an error. A file that only
+  /// happened to lie in a folder is left out with a note.
+  bool required = true;
+};
+
+/// The files behind what a user names as APP. A script stands for its interpreter, the
+/// interpreter's own script interpreter, and what `#!/usr/bin/env NAME` would find in PATH.
+struct AppInputs {
+  std::vector<AppRoot> roots;      ///< unique by path
+  std::vector<std::string> notes;  ///< files left out, and why: "path: reason"
+};
+
+/// The absolute path that execvp(3) would start for `name`; a name with a slash is taken as it is.
+/// Fails with ENOENT or EACCES, as the shell's 127 and 126 want to be told apart.
+Result<std::string> find_program(const std::string& name, const std::string& path_variable);
+
+/// Adds what `app` (a program, a script or a folder, which is walked without following links out of
+/// it) stands for. Static programs are noted and left out. Fails when `app` itself is none of
+/// these.
+Result<void> add_app(AppInputs& out, const std::string& app, const std::string& path_variable);
+
+}  // namespace heddle

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/map/map_content.hpp"
+#include "resolver/search/closure.hpp"
+#include "resolver/search/search.hpp"
+#include "resolver/search/world.hpp"
+
+namespace heddle {
+
+struct BuildOptions {
+  SearchOptions search;
+  std::vector<std::string> plugin_folders;
+  /// Called after each program with how many are done, of how many; may be empty.
+  std::function<void(std::size_t done, std::size_t total)> progress;
+};
+
+/// A library that no search found, and the file that wants it.
+struct MissingReport {
+  std::string program;
+  std::string name;
+  std::string needed_by;
+  std::string reason;
+};
+
+/// A root that was not required and could not be resolved.
+struct LeftOut {
+  std::string path;
+  Error reason;
+};
+
+struct BuildResult {
+  MapContent content;
+  std::vector<MissingReport> missing;
+  std::vector<LeftOut> left_out;
+  /// One line each: libraries that import dladdr and may look for files beside themselves, what the
+  /// search had to say.
+  std::vector<std::string> notes;
+};
+
+/// Resolves the roots as ld.so would and arranges the closures as views. Fails when a required root
+/// cannot be read or its loader is not glibc's; one that is not required is then left out with a
+/// note. A missing library is no failure here: the caller looks at `missing` and decides.
+Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
+                              const BuildOptions& options);
+
+}  // namespace heddle
