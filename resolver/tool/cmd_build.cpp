@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/build/map_builder.hpp"
+#include "resolver/build/resolver_session.hpp"
+#include "resolver/map/map_writer.hpp"
+#include "resolver/tool/commands.hpp"
+#include "resolver/tool/map_json.hpp"
+
+namespace heddle {
+namespace {
+
+/// `12 of 340 programs` on one line of a terminal's stderr, from the second second on.
+class Progress {
+ public:
+  void operator()(std::size_t done, std::size_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!on_terminal_ || now - begin_ < std::chrono::seconds(1)) return;
+    if (now - last_ < std::chrono::milliseconds(100) && done != total) return;
+    last_ = now;
+    fmt::print(stderr, "\rfs-resolve: {} of {} resolved{}", done, total, done == total ? "\n" : "");
+    std::fflush(stderr);
+  }
+
+ private:
+  const bool on_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = begin_;
+};
+
+void tell_missing(const BuildResult& built) {
+  for (const auto& missing : built.missing)
+    report(Error(
+        missing.program,
+        escape_for_terminal(missing.needed_by) + " needs " + escape_for_terminal(missing.name),
+        missing.reason));
+}
+
+}  // namespace
+
+int run_build(const BuildCommand& command) {
+  const char* path = std::getenv("PATH");
+  AppInputs inputs;
+  for (const auto& app : command.apps) value_or_throw(add_app(inputs, app, path ? path : ""));
+  for (const auto& note : inputs.notes) say("note: " + note);
+  if (inputs.roots.empty()) {
+    report(Error(command.apps[0], "nothing to resolve", "no dynamic program or library in it"));
+    return exit_failure;
+  }
+  ResolverSession session;
+  BuildOptions options;
+  options.search = search_options_from_environment();
+  options.plugin_folders = command.plugin_folders;
+  options.progress = Progress();
+  const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
+  for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
+  for (const auto& note : built.notes) say("note: " + note);
+  tell_missing(built);
+  if (!built.missing.empty() && !command.allow_missing) {
+    report(Error(command.out, "not written", "libraries are missing",
+                 "--allow-missing writes the map all the same"));
+    return exit_no;
+  }
+  value_or_throw(write_map(built.content, command.out));
+  if (command.json)
+    fmt::print("{}\n", to_json(built.content).dump(2));
+  else
+    fmt::print("{}: {} program{}, {} view{}, {} file{}\n", escape_for_terminal(command.out),
+               built.content.programs.size(), built.content.programs.size() == 1 ? "" : "s",
+               built.content.views.size(), built.content.views.size() == 1 ? "" : "s",
+               built.content.objects.size(), built.content.objects.size() == 1 ? "" : "s");
+  return exit_done;
+}
+
+}  // namespace heddle

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/build/resolver_session.hpp"
+#include "resolver/tool/commands.hpp"
+#include "resolver/tool/map_json.hpp"
+
+namespace heddle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Closure explained(const std::string& app) {
+  const char* path = std::getenv("PATH");
+  AppInputs inputs;
+  value_or_throw(add_app(inputs, app, path ? path : ""));
+  if (inputs.roots.empty()) throw Error(app, "nothing to resolve", "static program");
+  ResolverSession session;
+  const auto& root = inputs.roots[0].path;
+  const auto file = value_or_throw(session.world().facts(root));
+  const auto loader = value_or_throw(
+      read_loader_profile(session.world(), file.elf.interp.value_or(LoaderProfile{}.interpreter)));
+  auto options = search_options_from_environment();
+  options.explain = true;
+  return value_or_throw(resolve(session.world(), loader, root, options));
+}
+
+Json to_json(const Closure& closure, const Search& search) {
+  Json probes = Json::array();
+  for (const auto& probe : search.probes)
+    probes.push_back({{"path", to_json_text(probe.path)},
+                      {"by", to_string(probe.by)},
+                      {"of", to_json_text(closure.objects[probe.searched_by].path)},
+                      {"outcome", to_string(probe.outcome)}});
+  Json out = {{"name", to_json_text(search.name)},
+              {"needed_by", to_json_text(closure.objects[search.requester].path)}};
+  out["found"] = search.result ? library_json(closure, *search.result) : Json();
+  out["probes"] = std::move(probes);
+  return out;
+}
+
+void print(const Closure& closure, const Search& search) {
+  fmt::print("{}, needed by {}\n", escape_for_terminal(search.name),
+             escape_for_terminal(closure.objects[search.requester].path));
+  for (const auto& probe : search.probes) {
+    std::string whose;
+    if (probe.by == FoundBy::rpath || probe.by == FoundBy::runpath)
+      whose = " of " + escape_for_terminal(closure.objects[probe.searched_by].path);
+    fmt::print("  {:<12} {}  [{}{}]\n", to_string(probe.outcome), escape_for_terminal(probe.path),
+               to_string(probe.by), whose);
+  }
+  if (!search.result) fmt::print("  not found\n");
+}
+
+/// A name that was there before anybody searched: loaded under another name, or by another library.
+bool tell_loaded(const Closure& closure, const std::string& name) {
+  for (const auto& object : closure.objects) {
+    for (const auto& known : object.names) {
+      if (known != name) continue;
+      fmt::print("{} is {}: loaded before as {}, so no search is made\n", escape_for_terminal(name),
+                 escape_for_terminal(object.path), escape_for_terminal(object.requested_as));
+      return true;
+    }
+  }
+  return false;
+}
+
+void print_tree(const Closure& closure, std::size_t index, const std::string& indent, bool paths,
+                std::vector<bool>& shown) {
+  const auto& needs = closure.objects[index].needs;
+  std::vector<std::string> missing;
+  for (const auto& lost : closure.missing)
+    if (lost.needed_by == index) missing.push_back(lost.name);
+  for (std::size_t i = 0; i < needs.size() + missing.size(); ++i) {
+    const bool last = i + 1 == needs.size() + missing.size();
+    const std::string branch = indent + (last ? "└── " : "├── ");
+    if (i >= needs.size()) {
+      fmt::print("{}{} not found\n", branch, escape_for_terminal(missing[i - needs.size()]));
+      continue;
+    }
+    const LoadedObject& object = closure.objects[needs[i]];
+    const bool again = shown[needs[i]];
+    const std::string& label = paths ? object.path : object.requested_as;
+    fmt::print("{}{} [{}]{}\n", branch, escape_for_terminal(label), to_string(object.found_by),
+               again && !object.needs.empty() ? " (above)" : "");
+    if (again) continue;
+    shown[needs[i]] = true;
+    print_tree(closure, needs[i], indent + (last ? "    " : "│   "), paths, shown);
+  }
+}
+
+}  // namespace
+
+int run_why(const WhyCommand& command) {
+  const auto closure = explained(command.app);
+  Json out = Json::array();
+  bool any = false;
+  bool found = true;
+  for (const auto& search : closure.searches) {
+    if (!command.name.empty() && search.name != command.name) continue;
+    any = true;
+    found = found && search.result.has_value();
+    if (command.json)
+      out.push_back(to_json(closure, search));
+    else
+      print(closure, search);
+  }
+  if (command.json) fmt::print("{}\n", out.dump(2));
+  if (any || command.name.empty()) {
+    if (!command.json)
+      fmt::print("{} opens and {} stats fail before the program starts\n",
+                 closure.probes.opens_failed, closure.probes.stats_failed);
+    return found ? exit_done : exit_no;
+  }
+  if (!command.json && tell_loaded(closure, command.name)) return exit_done;
+  report(Error(command.name, "no library of this program"));
+  return exit_no;
+}
+
+int run_tree(const TreeCommand& command) {
+  const auto closure = explained(command.app);
+  if (command.json) {
+    Json libraries = Json::array();
+    for (std::size_t i = 1; i < closure.objects.size(); ++i)
+      libraries.push_back(library_json(closure, i));
+    Json missing = Json::array();
+    for (const auto& lost : closure.missing)
+      missing.push_back({{"soname", to_json_text(lost.name)},
+                         {"needed_by", to_json_text(closure.objects[lost.needed_by].path)},
+                         {"reason", lost.reason}});
+    const Json out = {{"program", to_json_text(closure.objects[0].path)},
+                      {"libraries", libraries},
+                      {"missing", missing}};
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print("{}\n", escape_for_terminal(closure.objects[0].path));
+    std::vector<bool> shown(closure.objects.size(), false);
+    shown[0] = true;
+    print_tree(closure, 0, "", command.paths, shown);
+  }
+  return closure.missing.empty() ? exit_done : exit_no;
+}
+
+}  // namespace heddle

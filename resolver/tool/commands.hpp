@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace heddle {
+
+struct BuildCommand {
+  std::string out;
+  std::vector<std::string> apps;
+  std::vector<std::string> plugin_folders;
+  bool allow_missing = false;
+  bool json = false;
+};
+struct ShowCommand {
+  std::string map;
+  bool json = false;
+};
+struct LookupCommand {
+  std::string map;
+  std::string name;
+  std::string view;
+  bool json = false;
+};
+struct WhyCommand {
+  std::string app;
+  std::string name;  ///< empty: every name that was searched for
+  bool json = false;
+};
+struct TreeCommand {
+  std::string app;
+  bool paths = false;
+  bool json = false;
+};
+struct VerifyCommand {
+  std::string map;
+  bool json = false;
+};
+
+/// Each prints its data to stdout and returns an ExitCode; set-up failures are thrown as Error.
+int run_build(const BuildCommand& command);
+int run_show(const ShowCommand& command);
+int run_lookup(const LookupCommand& command);
+int run_why(const WhyCommand& command);
+int run_tree(const TreeCommand& command);
+int run_verify(const VerifyCommand& command);
+
+}  // namespace heddle

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "resolver/map/map_content.hpp"
+#include "resolver/search/closure.hpp"
+
+namespace heddle {
+
+/// A map for `show --json`: everything that the same input gives again. What belongs to one node
+/// and moment (dev, ino, ctime, host name) is left out.
+nlohmann::ordered_json to_json(const MapContent& content);
+nlohmann::ordered_json to_json(const MapObject& object);
+
+/// A library as every `--json` gives it: soname, path, found_by, needed_by, requested_as.
+nlohmann::ordered_json library_json(const std::string& soname, const std::string& path,
+                                    const std::string& found_by, const std::string& needed_by,
+                                    const std::string& requested_as);
+nlohmann::ordered_json library_json(const Closure& closure, std::size_t index);
+
+}  // namespace heddle
