@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fsgen/guided_environment.hpp"
+
+namespace heddle {
+
+/// How the program gets to see the map.
+enum class Via : std::uint8_t {
+  best,    ///< the first of the following that works here
+  mount,   ///< a private mount namespace (root)
+  user,    ///< a private user and mount namespace (anybody)
+  direct,  ///< no FUSE: guided to the original files
+};
+
+/// The command line of fs-gen.
+struct GenOptions {
+  std::string map;  ///< --map: use this one, resolve nothing
+  std::string out;  ///< --out: keep the map here
+  std::vector<std::string> plugin_folders;
+  std::string json_file;
+  std::string serve = "all";
+  Via via = Via::best;
+  LoaderKind loader = LoaderKind::audit;
+  bool quiet = false;
+  unsigned compare_runs = 0;
+  std::vector<std::string> command;  ///< APP ARGS
+};
+
+/// The options, or the exit status when there is nothing more to do (--help, a usage error, said).
+struct ParsedGenOptions {
+  std::optional<GenOptions> options;
+  int exit_status = 0;
+};
+ParsedGenOptions parse_gen_options(int argc, const char* const* argv);
+
+}  // namespace heddle

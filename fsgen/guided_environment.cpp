@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/guided_environment.hpp"
+
+#include <unistd.h>
+
+#include "resolver/map/static_tls.hpp"
+
+namespace heddle {
+
+Environment Environment::current() {
+  std::vector<std::string> entries;
+  for (char** entry = ::environ; entry && *entry; ++entry) entries.emplace_back(*entry);
+  return Environment(std::move(entries));
+}
+
+std::optional<std::string> Environment::get(std::string_view name) const {
+  for (const auto& entry : entries_)
+    if (entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name))
+      return entry.substr(name.size() + 1);
+  return std::nullopt;
+}
+
+void Environment::set(std::string_view name, std::string_view value) {
+  std::string line = std::string(name) + "=" + std::string(value);
+  for (auto& entry : entries_) {
+    if (entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name)) {
+      entry = std::move(line);
+      return;
+    }
+  }
+  entries_.push_back(std::move(line));
+}
+
+void guide(Environment& environment, const Guidance& guidance) {
+  const auto before = [&](const char* name, const std::string& ours) {
+    const auto theirs = environment.get(name);
+    environment.set(name, theirs && !theirs->empty() ? ours + ":" + *theirs : ours);
+  };
+  if (guidance.loader == LoaderKind::environment) {
+    before("LD_LIBRARY_PATH", guidance.view_path);
+    return;
+  }
+  before("LD_AUDIT", guidance.audit_library);
+  environment.set("HEDDLE_INDEX", guidance.index_path);
+  if (!guidance.counters_path.empty()) environment.set("HEDDLE_COUNTERS", guidance.counters_path);
+  if (guidance.static_tls_bytes > 0)
+    environment.set("GLIBC_TUNABLES",
+                    with_optional_static_tls(environment.get("GLIBC_TUNABLES").value_or(""),
+                                             guidance.static_tls_bytes));
+}
+
+}  // namespace heddle

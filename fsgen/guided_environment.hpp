@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heddle {
+
+/// A list of NAME=value, as execve(2) takes it. Values are bytes.
+class Environment {
+ public:
+  /// A copy of this process's.
+  static Environment current();
+  explicit Environment(std::vector<std::string> entries) : entries_(std::move(entries)) {}
+
+  std::optional<std::string> get(std::string_view name) const;
+  void set(std::string_view name, std::string_view value);
+  const std::vector<std::string>& entries() const noexcept { return entries_; }
+
+ private:
+  std::vector<std::string> entries_;
+};
+
+enum class LoaderKind : std::uint8_t {
+  audit,        ///< rtld-audit: exact, for every kind of search path
+  environment,  ///< LD_LIBRARY_PATH: where auditing cannot work; loses against DT_RPATH
+};
+
+struct Guidance {
+  LoaderKind loader = LoaderKind::audit;
+  std::string audit_library;
+  std::string index_path;
+  std::string counters_path;
+  std::string view_path;               ///< LoaderKind::environment: searched first
+  std::uint64_t static_tls_bytes = 0;  ///< glibc.rtld.optional_static_tls must allow these
+};
+
+/// Adds to `environment` what guides APP and its children: an LD_AUDIT, GLIBC_TUNABLES or
+/// LD_LIBRARY_PATH that is set already is kept beside ours.
+void guide(Environment& environment, const Guidance& guidance);
+
+}  // namespace heddle

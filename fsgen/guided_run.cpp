@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/guided_run.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "base/log.hpp"
+#include "fsgen/app_process.hpp"
+#include "fsgen/counters_file.hpp"
+#include "fsgen/overlay_daemon.hpp"
+#include "resolver/map/index_writer.hpp"
+
+namespace heddle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The daemon sees the end of the mount within milliseconds of APP's last process; what is still
+// used after this is used by processes that APP left behind.
+constexpr std::chrono::milliseconds kDaemonEnd{1000};
+
+std::uint64_t ns_since(Clock::time_point begin) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
+}
+
+Result<std::string> audit_library_path() {
+  auto here = own_program_dir();
+  if (!here) return here;
+  std::string path = std::filesystem::path(*here + "/../lib/heddle/libheddle-audit.so")
+                         .lexically_normal()
+                         .string();
+  if (::access(path.c_str(), R_OK) != 0)
+    return fail_errno(path, "cannot read the audit library", errno,
+                      "is heddle installed completely?");
+  return path;
+}
+
+/// The index for Via::direct: every name leads to its original file, no mount is needed.
+Result<void> write_direct_index(const PreparedMap& map, const std::string& path) {
+  IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};
+  for (const auto& program : map.content.programs) {
+    struct stat st {};
+    const bool here = ::stat(program.path.c_str(), &st) == 0;
+    input.programs.push_back(here ? std::optional(file_stamp(st)) : std::nullopt);
+  }
+  auto bytes = make_index(input);
+  if (!bytes) return fail(std::move(bytes.error()));
+  auto fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
+  if (!fd) return fail(std::move(fd.error()));
+  return write_all(fd->get(), *bytes, path);
+}
+
+/// Lets APP go and waits for its end.
+Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
+  const auto begin = Clock::now();
+  if (auto started = app.run(); !started) report.exec_error = started.error().code();
+  auto status = app.wait(signals);
+  if (!status) return fail(std::move(status.error()));
+  report.exit_status = *status;
+  report.wall_ns = ns_since(begin);
+  return {};
+}
+
+/// Everything of one guided run; its members end in the reverse of the order in which they began.
+class GuidedRun {
+ public:
+  GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
+            TempDir work)
+      : options_(options), via_(via), app_path_(app_path), map_(map), work_(std::move(work)) {}
+  Result<RunReport> run();
+
+ private:
+  bool direct() const { return via_ == Via::direct; }
+  std::string mount_point() const { return work_path_ + "/m"; }
+  Result<AppCommand> guided_command(const std::string& counters_path);
+  Result<std::optional<OverlayDaemon>> mount_for(AppProcess& app);
+  void finish(RunReport& report, std::optional<OverlayDaemon>& daemon);
+
+  const GenOptions& options_;
+  const Via via_;
+  const std::string& app_path_;
+  const PreparedMap& map_;
+  TempDir work_;
+  std::string work_path_ = work_.path();
+  NamespaceKind kind_ = NamespaceKind::mount;
+};
+
+Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
+  auto audit = audit_library_path();
+  if (!audit) return fail(std::move(audit.error()));
+  Guidance guidance;
+  guidance.loader = options_.loader;
+  guidance.audit_library = *audit;
+  guidance.index_path = direct() ? work_path_ + "/index" : mount_point() + "/.heddle/index";
+  guidance.counters_path = counters_path;
+  guidance.static_tls_bytes = map_.static_tls_bytes();
+  guidance.view_path = mount_point();
+  if (map_.app() && map_.content.views.size() > 1)
+    guidance.view_path += "/" + map_.content.views[map_.app()->view].name;
+  auto environment = Environment::current();
+  guide(environment, guidance);
+  return AppCommand{app_path_, options_.command, environment.entries()};
+}
+
+Result<std::optional<OverlayDaemon>> GuidedRun::mount_for(AppProcess& app) {
+  if (direct()) return std::optional<OverlayDaemon>();
+  auto fuse = app.take_fuse_fd();
+  if (!fuse) return fail(std::move(fuse.error()));
+  DaemonRequest request{map_.path, mount_point(), work_path_, {"--serve", options_.serve}};
+  auto daemon = OverlayDaemon::start(*fuse, request);
+  if (!daemon) return fail(std::move(daemon.error()));
+  (void)work_.release();  // the daemon's to remove now
+  return std::optional<OverlayDaemon>(std::move(*daemon));
+}
+
+Result<RunReport> GuidedRun::run() {
+  const auto begin = Clock::now();
+  RunReport report;
+  report.app = options_.command[0];
+  report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
+  if (options_.via == Via::user ||
+      (options_.via == Via::best && usable_namespace_kind() == NamespaceKind::user_and_mount))
+    kind_ = NamespaceKind::user_and_mount;
+  report.via = direct()                        ? "direct"
+               : kind_ == NamespaceKind::mount ? "mount namespace"
+                                               : "user namespace";
+  const std::string counters_path = work_path_ + "/counters";
+  auto counters = CountersFile::create(counters_path);
+  if (!counters) return fail(std::move(counters.error()));
+  if (direct()) {
+    if (auto written = write_direct_index(map_, work_path_ + "/index"); !written)
+      return fail(std::move(written.error()));
+  } else if (::mkdir(mount_point().c_str(), 0755) != 0) {
+    return fail_errno(mount_point(), "cannot make the mount point");
+  }
+  auto command = guided_command(counters_path);
+  if (!command) return fail(std::move(command.error()));
+
+  auto signals = SignalRelay::start();
+  if (!signals) return fail(std::move(signals.error()));
+  auto app = AppProcess::start(*command, direct() ? std::nullopt : std::optional(mount_point()),
+                               kind_, *signals, &counters->live());
+  if (!app) return fail(std::move(app.error()));
+  auto daemon = mount_for(*app);
+  if (!daemon) return fail(std::move(daemon.error()));
+  report.mount_ns = ns_since(begin);
+  if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
+  report.counters = counters->snapshot();
+  finish(report, *daemon);
+  return report;
+}
+
+void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) {
+  report.guided = map_.app() != nullptr;
+  report.unguided_reason = map_.unguided_reason;
+  if (const MapProgram* app = map_.app()) {
+    report.libraries = app->libraries.size();
+    report.probes_without = app->probes_unguided;
+  }
+  if (!daemon) return;
+  auto counters = daemon->finish(kDaemonEnd);
+  if (!counters) return warn(counters.error());
+  report.left_running = !counters->has_value();
+  if (!*counters) return;
+  add_daemon_counters(report, **counters);
+  (void)remove_tree(work_path_);  // nothing is left of it, unless the daemon was killed
+}
+
+}  // namespace
+
+Result<RunReport> run_guided(const GenOptions& options, Via via, const std::string& app_path,
+                             const PreparedMap& map, TempDir work) {
+  return GuidedRun(options, via, app_path, map, std::move(work)).run();
+}
+
+Result<TempDir> make_work_dir() {
+  // Short: ld.so compares each library's path, and it begins with this.
+  auto work = TempDir::create("hd");
+  // Others than the owner may have to come through: children of APP that change their user.
+  if (work) ::chmod(work->path().c_str(), 0755);
+  return work;
+}
+
+Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
+                           const PreparedMap& map, TempDir work) {
+  if (map.content.programs.empty()) return run_plain(options, app_path, map.unguided_reason);
+  auto done = run_guided(options, options.via, app_path, map, std::move(work));
+  if (done || options.via != Via::best) return done;
+  warn(done.error().message() + ": going on without a mount");
+  auto second_work = make_work_dir();
+  if (!second_work) return fail(std::move(second_work.error()));
+  return run_guided(options, Via::direct, app_path, map, std::move(*second_work));
+}
+
+Result<RunReport> run_plain(const GenOptions& options, const std::string& app_path,
+                            const std::string& reason) {
+  RunReport report;
+  report.app = options.command[0];
+  report.unguided_reason = reason;
+  report.via = "none";
+  auto signals = SignalRelay::start();
+  if (!signals) return fail(std::move(signals.error()));
+  const AppCommand command{app_path, options.command, Environment::current().entries()};
+  auto app = AppProcess::start(command, std::nullopt, NamespaceKind::mount, *signals, nullptr);
+  if (!app) return fail(std::move(app.error()));
+  if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
+  return report;
+}
+
+}  // namespace heddle

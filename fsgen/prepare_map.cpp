@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/prepare_map.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/escape.hpp"
+#include "base/log.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/build/map_builder.hpp"
+#include "resolver/build/resolver_session.hpp"
+#include "resolver/map/map_reader.hpp"
+#include "resolver/map/map_writer.hpp"
+
+namespace heddle {
+namespace {
+
+std::string path_variable() {
+  const char* path = std::getenv("PATH");
+  return path ? path : "/usr/local/bin:/usr/bin:/bin";
+}
+
+/// The roots of APP's arguments that are programs themselves. A word that names none, or one that
+/// cannot be resolved, is just an argument.
+void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& command) {
+  constexpr std::size_t kMostWords = 64;  // a launcher's own line; not a list of ten thousand files
+  for (std::size_t i = 1; i < std::min(command.size(), kMostWords); ++i) {
+    if (command[i].empty() || command[i][0] == '-') continue;
+    auto found = find_program(command[i], path_variable());
+    if (!found) continue;
+    AppInputs named;
+    if (!add_app(named, *found, path_variable())) continue;
+    for (auto& root : named.roots) {
+      const bool known = std::any_of(inputs.roots.begin(), inputs.roots.end(),
+                                     [&](const AppRoot& r) { return r.path == root.path; });
+      if (known || root.kind != RootIs::program) continue;
+      root.required = false;
+      inputs.roots.push_back(std::move(root));
+    }
+  }
+}
+
+void find_app(PreparedMap& map, const AppInputs& inputs) {
+  if (inputs.roots.empty()) {
+    map.unguided_reason = inputs.notes.empty() ? "not an ELF program" : "static program";
+    return;
+  }
+  const auto& programs = map.content.programs;
+  const auto found = std::find_if(programs.begin(), programs.end(), [&](const MapProgram& p) {
+    return p.path == inputs.roots[0].path;
+  });
+  if (found != programs.end())
+    map.program = static_cast<std::size_t>(found - programs.begin());
+  else if (map.unguided_reason.empty())
+    map.unguided_reason = "not in the map";
+}
+
+Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
+                          const std::string& path) {
+  add_argument_programs(inputs, options.command);
+  for (auto& root : inputs.roots) root.required = false;
+  ResolverSession session;
+  BuildOptions build;
+  build.search = search_options_from_environment();
+  build.plugin_folders = options.plugin_folders;
+  auto built = build_map(session.world(), inputs.roots, build);
+  if (!built) return fail(std::move(built.error()));
+  for (const auto& missing : built->missing)
+    warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
+         " needs: " + missing.reason);
+  for (const auto& left_out : built->left_out)
+    if (left_out.path == inputs.roots[0].path) map.unguided_reason = left_out.reason.message();
+  map.content = std::move(built->content);
+  return write_map(map.content, path);
+}
+
+}  // namespace
+
+std::uint64_t PreparedMap::static_tls_bytes() const {
+  std::uint64_t most = 0;
+  for (const auto& program : content.programs) most = std::max(most, program.static_tls_bytes);
+  return most;
+}
+
+Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
+                                const std::string& default_path) {
+  const auto begin = std::chrono::steady_clock::now();
+  PreparedMap map;
+  AppInputs inputs;
+  if (auto added = add_app(inputs, app_path, path_variable()); !added)
+    map.unguided_reason = added.error().message();
+  if (!options.map.empty()) {
+    map.path = std::filesystem::absolute(options.map).string();
+    auto reader = MapReader::open(map.path);
+    if (!reader) return fail(std::move(reader.error()));
+    auto content = reader->read_all();
+    if (!content) return fail(std::move(content.error()));
+    map.content = std::move(*content);
+  } else {
+    map.path = std::filesystem::absolute(options.out.empty() ? default_path : options.out).string();
+    if (auto done = resolve_into(map, options, inputs, map.path); !done)
+      return fail(std::move(done.error()));
+  }
+  find_app(map, inputs);
+  map.resolve_ns = static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  return map;
+}
+
+}  // namespace heddle

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/run_report.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/escape.hpp"
+
+namespace heddle {
+namespace {
+
+std::string with_commas(std::uint64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+
+std::string milliseconds(std::uint64_t ns) {
+  return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> RunReport::start_ns() const {
+  if (counters.ready_ns == 0 || counters.ready_ns < counters.exec_ns) return std::nullopt;
+  return counters.ready_ns - counters.exec_ns;
+}
+
+std::string to_text(const RunReport& report) {
+  if (!report.guided && report.counters.guided_processes == 0) {
+    return fmt::format("{}: ran as it is: {}\n", escape_for_terminal(report.app),
+                       report.unguided_reason);
+  }
+  std::string out;
+  if (report.guided) {
+    out += fmt::format("{}: {} libraries, each sent to its file\n", escape_for_terminal(report.app),
+                       with_commas(report.libraries));
+    out += fmt::format("  failed probes   {:>12} without heddle, {} with it\n",
+                       with_commas(report.probes_without), with_commas(report.counters.probes));
+  } else {
+    out += fmt::format("{}: ran as it is ({}); its mapped children were guided\n",
+                       escape_for_terminal(report.app), report.unguided_reason);
+    out +=
+        fmt::format("  failed probes   {:>12} with heddle\n", with_commas(report.counters.probes));
+  }
+  if (const auto start = report.start_ns())
+    out += fmt::format("  start-up        {:>12} from exec until all libraries were ready\n",
+                       milliseconds(*start));
+  out += fmt::format("  names           {:>12} guided, {} left to ld.so, in {} process{}\n",
+                     with_commas(report.counters.names_guided),
+                     with_commas(report.counters.names_unknown), report.counters.guided_processes,
+                     report.counters.guided_processes == 1 ? "" : "es");
+  if (report.requests)
+    out += fmt::format("  daemon          {:>12} requests answered, {} bytes read\n",
+                       with_commas(*report.requests), with_commas(report.bytes_read.value_or(0)));
+  out += fmt::format("  before the run  {:>12} to resolve, {} to mount ({})\n",
+                     milliseconds(report.resolve_ns), milliseconds(report.mount_ns), report.via);
+  if (report.left_running)
+    out += "  the mount stays until the last process that APP left behind has ended\n";
+  return out;
+}
+
+nlohmann::json to_json(const RunReport& report) {
+  nlohmann::json out = {
+      {"app", to_json_text(report.app)},
+      {"exit_status", report.exit_status},
+      {"guided", report.guided},
+      {"via", report.via},
+      {"loader", report.loader},
+      {"libraries", report.libraries},
+      {"probes_without", report.probes_without},
+      {"probes_with", report.counters.probes},
+      {"names_guided", report.counters.names_guided},
+      {"names_unknown", report.counters.names_unknown},
+      {"guided_processes", report.counters.guided_processes},
+      {"unguided_processes", report.counters.unguided_processes},
+      {"resolve_ns", report.resolve_ns},
+      {"mount_ns", report.mount_ns},
+      {"left_running", report.left_running},
+  };
+  if (!report.guided) out["unguided_reason"] = report.unguided_reason;
+  if (const auto start = report.start_ns()) out["start_ns"] = *start;
+  if (report.requests) out["requests"] = *report.requests;
+  if (report.bytes_read) out["bytes_read"] = *report.bytes_read;
+  return out;
+}
+
+void add_daemon_counters(RunReport& report, const std::string& json_text) {
+  const auto parsed = nlohmann::json::parse(json_text, nullptr, false);
+  if (!parsed.is_object()) return;
+  if (const auto at = parsed.find("requests_total"); at != parsed.end() && at->is_number())
+    report.requests = at->get<std::uint64_t>();
+  if (const auto at = parsed.find("bytes_read"); at != parsed.end() && at->is_number())
+    report.bytes_read = at->get<std::uint64_t>();
+}
+
+}  // namespace heddle
