@@ -26,10 +26,11 @@ class FactsSource {
  public:
   virtual ~FactsSource() = default;
   /// Follows symbolic links. Failure is about this file alone: code() is the errno of open(2) or
-  /// fstat(2), ENOEXEC for "not an ELF file", EBADMSG for a damaged one (the worker crashed, hung or
-  /// refused it); every message names the path.
+  /// fstat(2), ENOEXEC for "not an ELF file", EBADMSG for a damaged one (the worker crashed, hung
+  /// or refused it); every message names the path.
   virtual Result<FileFacts> facts(const std::string& path, FactsDetail detail) = 0;
-  /// Hint: these will be asked for soon. Starts reading them in parallel, returns at once, never fails.
+  /// Hint: these will be asked for soon. Starts reading them in parallel, returns at once, never
+  /// fails.
   virtual void prefetch(const std::vector<std::string>& paths, FactsDetail detail) = 0;
 };
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Prints how long the facts of the given files take: `facts_timing WORKER MODE [--symbols]
-// FILE...`, MODE reduced or full. Not a test: figures for people.
+// FILE...`, MODE reduced, full or
+// cached (in $XDG_CACHE_HOME). Not a test: figures for people.
 #include <fmt/format.h>
 
 #include <chrono>
 #include <string_view>
 
-#include "resolver/elf/worker_pool.hpp"
+#include "resolver/elf/cached_facts.hpp"
 
 int main(int argc, char** argv) {
   using namespace std::chrono;
@@ -22,7 +23,9 @@ int main(int argc, char** argv) {
     paths.erase(paths.begin());
   }
   const auto start = steady_clock::now();
-  heddle::WorkerPool pool(options);
+  heddle::FactsOptions source{options};
+  if (std::string_view(argv[2]) != "cached") source.cache = heddle::CacheUse::none;
+  heddle::CachedFacts pool(source);
   pool.prefetch(paths, detail);
   std::size_t failed = 0;
   for (const auto& path : paths) {
@@ -31,6 +34,12 @@ int main(int argc, char** argv) {
     failed += !facts;
   }
   const auto took = duration_cast<microseconds>(steady_clock::now() - start).count();
-  fmt::print("{} files, {} failed: {:.2f} ms; {} workers\n", paths.size(), failed,
-             static_cast<double>(took) / 1000, pool.counters().started);
+  fmt::print("{} files, {} failed: {:.2f} ms; {} workers, {} hits\n", paths.size(), failed,
+             static_cast<double>(took) / 1000, pool.counters().started, pool.counters().hits);
+  const auto saving = steady_clock::now();
+  pool.save();
+  fmt::print(
+      "saved in {:.2f} ms\n",
+      static_cast<double>(duration_cast<microseconds>(steady_clock::now() - saving).count()) /
+          1000);
 }

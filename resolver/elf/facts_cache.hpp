@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "resolver/elf/cache_file.hpp"
+#include "resolver/elf/facts_source.hpp"
+
+namespace heddle {
+
+/// `$XDG_CACHE_HOME/heddle` or `~/.cache/heddle`; empty when neither variable is an absolute path.
+std::string default_cache_dir();
+
+/// Facts kept across runs, for one FactsDetail, by the file's FileStamp. It is never in the way:
+/// with no folder, no right to it or a damaged file there are just no hits.
+///
+/// A stamp stands for a content only if the content cannot change without it. Hence a file that was
+/// changed less than two seconds before the cache was opened is not kept (its next change may fall
+/// into the same tick of the file system's clock: git's "racily clean" rule, racy-git.txt), nor one
+/// on a file system whose ctime is not kept by a kernel (see FileSystems).
+class FactsCache {
+ public:
+  /// `dir` is made (mode 0700) when it is missing; empty: nothing is kept.
+  FactsCache(std::string dir, FactsDetail detail);
+
+  /// What was read of this very file, FileFacts::mode being left 0.
+  /// `file_system` as FileSystems::of() gave it.
+  std::optional<FileFacts> find(const FileStamp& stamp, std::uint64_t file_system);
+  /// Keeps `facts` for save(), unless its stamp is too young.
+  void add(const FileFacts& facts, std::uint64_t file_system);
+  /// Publishes what was added: reads the newest generation, adds, writes aside, renames. Other
+  /// processes do the same in turn; who finds the lock busy for long gives up.
+  void save();
+
+ private:
+  std::string dir_;
+  std::string path_;
+  std::size_t limit_ = 0;
+  std::int64_t opened_ns_;
+  CacheFile kept_;
+  std::map<std::string, std::string> fresh_;  ///< key -> value
+  std::set<std::string> used_;                ///< keys found in kept_
+};
+
+/// Tells file systems apart, and on which of them a stamp changes whenever the content does. Not so
+/// on images (squashfs, ISO 9660, EROFS, also below an overlay) and on FUSE: there the ctime is
+/// what the image's maker or the daemon says, device numbers are used again, and a rebuilt image
+/// with pinned times can show another library under the very same stamp.
+class FileSystems {
+ public:
+  /// A number for the file system of the open file `fd` (its UUID's where there is one); nullopt:
+  /// the stamp of the file is not to be trusted.
+  std::optional<std::uint64_t> of(int fd, const FileStamp& stamp);
+
+ private:
+  struct Kind {
+    std::uint64_t type = 0;  ///< statfs(2) f_type
+    std::uint64_t id = 0;    ///< f_fsid
+  };
+  std::map<std::uint64_t, Kind> by_device_;
+};
+
+}  // namespace heddle
