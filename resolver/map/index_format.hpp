@@ -30,7 +30,7 @@ struct Program {
   std::int64_t mtime_ns;
   std::uint64_t buckets_offset;  ///< Bucket[bucket_mask + 1], open addressing, linear probing
   std::uint32_t bucket_mask;     ///< power of two less one; at most half of the buckets are used
-  std::uint32_t reserved;
+  std::uint32_t optional_static_tls;  ///< what that glibc tunable must be at least; 0: its default
 };
 
 /// name_offset 0: empty, the search for a name ends here.

@@ -29,9 +29,13 @@ struct IndexInput {
 };
 
 /// The index's bytes for one mount. The names of a program lead to the shortest path of their
-/// object in its view ("<mount>/<name>" when there is one view, else "<mount>/<view>/<name>");
-/// ld.so's own soname and paths are left out, since guiding them kills dlmopen (measured). Fails
-/// when it would outgrow 4 GiB of strings.
+/// object in its view ("<mount>/<name>" when there is one view, else "<mount>/<view>/<name>"), or
+/// to the origin path of an object that is direct or has no name in the view. Left to ld.so are
+/// - its own soname and paths: guiding them kills dlmopen (measured);
+/// - names that mean something else for each caller: relative paths, dynamic string tokens;
+/// - names that several programs of one file (hard links) would send to different targets.
+/// Fails with EFBIG when it would outgrow the format's 4 GiB, EINVAL when the vectors' sizes are
+/// not those of `content`.
 Result<std::string> make_index(const IndexInput& input);
 
 }  // namespace heddle

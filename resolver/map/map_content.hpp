@@ -58,7 +58,7 @@ struct MapProgram {
   std::string interpreter;
   /// Names ld.so may ask for -> object: sonames, aliases and paths; sorted by name, unique.
   std::vector<std::pair<std::string, ObjectId>> guided;
-  std::uint64_t static_tls_bytes = 0;  ///< what optional_static_tls must allow beyond the default
+  std::uint64_t static_tls_bytes = 0;  ///< static_tls.hpp's value; 0: glibc's default is enough
   std::uint64_t probes_unguided = 0;   ///< failed opens and stats ld.so makes without us
   std::vector<MapLibrary> libraries;   ///< in ld.so's order, without the program itself
   std::vector<std::string> missing;    ///< sonames that --allow-missing let pass

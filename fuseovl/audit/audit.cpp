@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+
+// libheddle-audit.so: rtld-audit(7) entry points. ld.so loads it first, before libc exists, so it
+// needs nothing: no libc, no thread-local storage, no lazy binding, and its state is set before
+// la_version returns. A process that the index does not know is left as it is, except for the
+// static TLS that any auditor's presence costs (tls_guard.hpp) - which is also why la_version does
+// not answer 0 there: ld.so would drop us, and the area would be too small already.
+//
+// ld.so calls la_objsearch with its lock held, dlopen in any thread included; lookups are stateless
+// all the same.
+
+#include <link.h>
+
+#include "fuseovl/audit/index_view.hpp"
+#include "fuseovl/audit/kernel.hpp"
+#include "fuseovl/audit/process.hpp"
+#include "fuseovl/audit/text.hpp"
+#include "fuseovl/audit/tls_guard.hpp"
+#include "resolver/map/counters_format.hpp"
+
+namespace heddle::audit {
+namespace {
+
+constinit StartBlock start;
+constinit IndexView index;
+constinit Counters* counters = nullptr;
+constinit TlsGuard guard;
+constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own link map
+constinit bool started = false;                    ///< code of libraries may have run
+
+void count(std::uint64_t Counters::*counter) {
+  if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
+}
+
+void open_counters() {
+  const char* path = start.variable("HEDDLE_COUNTERS");
+  unsigned long size = 0;
+  void* memory = path ? map_file(path, true, size) : nullptr;
+  if (!memory) return;
+  auto* page = static_cast<Counters*>(memory);
+  bool good = size >= sizeof(Counters);
+  for (unsigned i = 0; good && i < sizeof kCountersMagic; ++i)
+    good = page->magic[i] == kCountersMagic[i];
+  if (good)
+    counters = page;
+  else
+    unmap(memory, size);
+}
+
+void open_index() {
+  const char* path = start.variable("HEDDLE_INDEX");
+  struct stat self;
+  unsigned long size = 0;
+  if (!path || !stat_path("/proc/self/exe", self)) return;
+  const void* bytes = map_file(path, false, size);
+  if (bytes && index.open(bytes, size))
+    index.choose(self.st_dev, self.st_ino,
+                 self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
+}
+
+__attribute__((constructor)) void keep_start(int argc, char** argv, char** envp) {
+  start = StartBlock(argc, argv, envp);
+}
+
+}  // namespace
+}  // namespace heddle::audit
+
+#define HEDDLE_EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace heddle;         // NOLINT: the entry points are C functions
+using namespace heddle::audit;  // NOLINT
+
+HEDDLE_EXPORT unsigned la_version(unsigned version) {
+  open_index();
+  guard = TlsGuard(start);  // before restore_environment() hides what we were started with
+  const unsigned long needed = index.optional_static_tls();
+  const bool enough = needed <= current_settings(start).optional;
+  restore_environment(start);
+  if (!enough) start_again(start, needed);
+  open_counters();
+  // LAV_CURRENT is 2 since glibc 2.35; what we use is the same in 1. A newer one may not be.
+  return version < 2 ? version : 2;
+}
+
+HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie) {
+  if (space != LM_ID_BASE || started) return 0;
+  // The program's and ld.so's own blocks were there in time (rtld.c, init_tls).
+  if (!map->l_name || !*map->l_name)
+    main_cookie = cookie;
+  else if (map->l_addr != start.auxiliary(AT_BASE))
+    guard.take(*map, start);
+  return 0;
+}
+
+HEDDLE_EXPORT void la_activity(uintptr_t* cookie, unsigned flag) {
+  // rtld.c: after relocation, before the first constructor; dlopen of other auditors' libraries
+  // comes here too, with their cookies.
+  if (started || flag != LA_ACT_CONSISTENT || cookie != main_cookie) return;
+  started = true;
+  count(index.chosen() ? &Counters::guided_processes : &Counters::unguided_processes);
+}
+
+HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t*, unsigned flag) {
+  if (flag != LA_SER_ORIG) {
+    count(index.chosen() ? &Counters::probes : &Counters::probes_unguided);
+  } else if (const char* target = index.target(name)) {
+    count(&Counters::names_guided);
+    name = target;
+  } else if (index.chosen()) {
+    count(&Counters::names_unknown);
+  }
+  return const_cast<char*>(name);
+}
+
+HEDDLE_EXPORT void la_preinit(uintptr_t*) {
+  if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
+  std::uint64_t unset = 0;
+  __atomic_compare_exchange_n(&counters->ready_ns, &unset, monotonic_ns(), false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}

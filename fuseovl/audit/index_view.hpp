@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "fuseovl/audit/text.hpp"
+#include "resolver/map/index_format.hpp"
+
+namespace heddle::audit {
+
+/// Reads an index of any content safely: each access is bounds-checked, no walk is endless, and a
+/// damaged index gives no answer or a wrong one, never a fault. The whole is not checksummed: that
+/// would cost each process more than its lookups.
+class IndexView {
+ public:
+  constexpr IndexView() = default;
+
+  /// False, and the view stays empty, unless this is an index of our version, whole.
+  bool open(const void* bytes, unsigned long size);
+  /// Chooses the program's table. False: the index does not know it.
+  bool choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns);
+  bool chosen() const { return buckets_ != nullptr; }
+  /// What the chosen program needs of the tunable; 0: its default is enough.
+  std::uint64_t optional_static_tls() const { return optional_static_tls_; }
+  /// Where the chosen program's `name` leads: an absolute path that lives as long as the bytes, or
+  /// nullptr. Stateless, for any number of threads.
+  const char* target(const char* name) const;
+
+ private:
+  const char* string_at(std::uint32_t offset) const {
+    return offset < size_ ? bytes_ + offset : nullptr;  // the last byte is NUL: it ends in bounds
+  }
+  const char* bytes_ = nullptr;
+  std::uint64_t size_ = 0;
+  const index_format::Bucket* buckets_ = nullptr;
+  std::uint32_t mask_ = 0;
+  std::uint32_t optional_static_tls_ = 0;
+};
+
+}  // namespace heddle::audit

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heddle {
+
+/// PT_TLS of one library that ld.so maps at a program's start (not of the program or of ld.so).
+struct TlsBlock {
+  std::uint64_t size = 0;
+  std::uint64_t align = 0;
+  bool static_tls = false;  ///< DF_STATIC_TLS: it reaches TLS by initial-exec
+};
+
+struct StaticTlsNeed {
+  /// Smallest glibc.rtld.optional_static_tls that is safe under the audit library; 0: the default
+  /// is.
+  std::uint64_t optional_static_tls = 0;
+  /// A library with initial-exec TLS is aligned more than the static area is (64 on x86-64, or the
+  /// program's own alignment): no tunable makes it load under any auditor. Use `--loader env`.
+  bool over_aligned = false;
+};
+
+/// For a program whose own PT_TLS is aligned to `program_align` (0: it has none).
+StaticTlsNeed static_tls_need(const std::vector<TlsBlock>& libraries,
+                              std::uint64_t program_align = 0);
+
+/// `tunables` (the value of GLIBC_TUNABLES; empty: unset) with optional_static_tls raised to
+/// `optional_static_tls`; the user's own larger value and all other tunables stay. 0 changes
+/// nothing.
+std::string merge_tunables(std::string_view tunables, std::uint64_t optional_static_tls);
+
+/// Who changes GLIBC_TUNABLES for a program sets this variable beside it, to "GLIBC_TUNABLES=<the
+/// user's value>", or to "" where the user had none. The audit library then puts the user's
+/// environment back before the program runs, so that its children have ordinary thread stacks;
+/// a mapped child that needs more static TLS starts itself again with what it needs.
+inline constexpr char kSavedTunables[] = "HEDDLE_TUNABLES";
+
+}  // namespace heddle

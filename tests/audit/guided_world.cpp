@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+#include "tests/audit/guided_world.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/fd.hpp"
+#include "resolver/map/index_writer.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace fs = std::filesystem;
+
+std::string audit_library() {
+  const char* path = std::getenv("HEDDLE_AUDIT_LIBRARY");
+  if (!path) throw Error("HEDDLE_AUDIT_LIBRARY", "not set", "run this by meson test");
+  return path;
+}
+
+GuidedWorld::Libraries closure_of(const std::string& program, const std::vector<std::string>& env) {
+  RunOptions options;
+  options.env = env;
+  options.env.push_back("LD_TRACE_LOADED_OBJECTS=1");
+  std::istringstream lines(run_checked({program}, options).out);
+  GuidedWorld::Libraries out;
+  for (std::string line; std::getline(lines, line);) {
+    // "\tNAME => PATH (0x...)" or "\tPATH (0x...)"
+    const auto address = line.rfind(" (0x");
+    if (line.empty() || address == std::string::npos) continue;
+    line = line.substr(1, address - 1);
+    const auto arrow = line.find(" => ");
+    const std::string name = line.substr(0, arrow);
+    const std::string path = arrow == std::string::npos ? name : line.substr(arrow + 4);
+    if (path.front() == '/') out.emplace_back(name, path);
+  }
+  return out;
+}
+
+GuidedWorld::GuidedWorld(std::string folder) : folder_(std::move(folder)) {
+  fs::create_directories(folder_);
+}
+
+void GuidedWorld::add_program(const std::string& program, const Libraries& more,
+                              const std::vector<std::string>& env) {
+  Libraries libraries = closure_of(program, env);
+  libraries.insert(libraries.end(), more.begin(), more.end());
+  added_.push_back({program, std::move(libraries)});
+}
+
+void GuidedWorld::publish() {
+  // Objects by real path: that is one per (dev, ino) here.
+  std::map<std::string, ObjectId> objects;
+  for (const Added& added : added_) {
+    objects[fs::canonical(added.program)];
+    for (const auto& [name, path] : added.libraries) objects[fs::canonical(path)];
+  }
+  MapContent content;
+  for (auto& [path, id] : objects) {
+    id = static_cast<ObjectId>(content.objects.size());
+    content.objects.emplace_back().path = path;
+  }
+  std::set<std::pair<std::string, ObjectId>> paths;
+  fs::remove_all(flat());
+  for (const Added& added : added_) {
+    MapView view;
+    view.name = "view" + std::to_string(content.views.size());
+    std::map<std::string, ObjectId> names, guided;
+    for (const auto& [name, path] : added.libraries) {
+      const ObjectId object = objects.at(fs::canonical(path));
+      names.emplace(name.substr(name.rfind('/') + 1), object);
+      guided.emplace(name, object);
+      for (const std::string& p : {path, content.objects[object].path}) {
+        guided.emplace(p, object);
+        paths.emplace(p, object);
+      }
+    }
+    view.names.assign(names.begin(), names.end());
+    MapProgram program;
+    program.path = added.program;
+    program.object = objects.at(fs::canonical(added.program));
+    program.view = static_cast<ViewId>(content.views.size());
+    program.interpreter = "/lib64/ld-linux-x86-64.so.2";
+    program.guided.assign(guided.begin(), guided.end());
+    program.static_tls_bytes = static_tls;
+    const fs::path root = added_.size() > 1 ? flat() + "/" + view.name : flat();
+    fs::create_directories(root);
+    for (const auto& [name, object] : view.names) {
+      std::error_code other_device;
+      fs::create_hard_link(content.objects[object].path, root / name, other_device);
+      if (other_device) fs::copy_file(content.objects[object].path, root / name);
+    }
+    content.views.push_back(std::move(view));
+    content.programs.push_back(std::move(program));
+  }
+  content.paths.assign(paths.begin(), paths.end());
+  IndexInput input{content, flat(), {}, {}};
+  for (const MapProgram& program : content.programs) {
+    struct stat st {};
+    if (::stat(program.path.c_str(), &st) != 0) throw Error::from_errno(program.path, "stat");
+    input.programs.push_back(file_stamp(st));
+  }
+  input.direct.resize(content.objects.size());
+  write_text_file(index_path(), value_or_throw(make_index(input)));
+  reset_counters();
+}
+
+void GuidedWorld::reset_counters() const {
+  Counters counters{};
+  std::copy(std::begin(kCountersMagic), std::end(kCountersMagic), counters.magic);
+  write_text_file(counters_path(),
+                  std::string(reinterpret_cast<const char*>(&counters), sizeof counters));
+}
+
+Counters GuidedWorld::counters() const {
+  const std::string bytes = value_or_throw(read_file(counters_path()));
+  Counters out{};
+  std::memcpy(&out, bytes.data(), std::min(bytes.size(), sizeof out));
+  return out;
+}
+
+std::vector<std::string> GuidedWorld::env() const {
+  return {"LD_AUDIT=" + audit_library(), "HEDDLE_INDEX=" + index_path(),
+          "HEDDLE_COUNTERS=" + counters_path()};
+}
+
+RunResult GuidedWorld::run(const std::vector<std::string>& argv,
+                           std::vector<std::string> more_env) const {
+  RunOptions options;
+  options.env = env();
+  options.env.insert(options.env.end(), more_env.begin(), more_env.end());
+  return test::run(argv, options);
+}
+
+StraceResult GuidedWorld::strace(const std::vector<std::string>& argv,
+                                 std::vector<std::string> more_env) const {
+  // By env(1), so that strace itself is not audited.
+  std::vector<std::string> wrapped = {"/usr/bin/env"};
+  for (const auto& list : {env(), more_env})
+    wrapped.insert(wrapped.end(), list.begin(), list.end());
+  wrapped.insert(wrapped.end(), argv.begin(), argv.end());
+  return strace_counts(wrapped);
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "resolver/map/counters_format.hpp"
+#include "resolver/map/map_content.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/strace.hpp"
+
+namespace heddle::test {
+
+/// What fs-gen and fs-mount do for a program, without FUSE: flat folders of links to its libraries,
+/// the index for them and a page of counters. The closure is what the real ld.so says.
+class GuidedWorld {
+ public:
+  using Libraries = std::vector<std::pair<std::string, std::string>>;  ///< (name, path)
+
+  /// Everything is made in `folder`.
+  explicit GuidedWorld(std::string folder);
+  /// Maps `program`: what LD_TRACE_LOADED_OBJECTS lists (run with `env`) and `more`.
+  void add_program(const std::string& program, const Libraries& more = {},
+                   const std::vector<std::string>& env = {});
+  /// Makes folders and index from what was added.
+  void publish();
+
+  /// LD_AUDIT, HEDDLE_INDEX, HEDDLE_COUNTERS.
+  std::vector<std::string> env() const;
+  RunResult run(const std::vector<std::string>& argv, std::vector<std::string> more_env = {}) const;
+  StraceResult strace(const std::vector<std::string>& argv,
+                      std::vector<std::string> more_env = {}) const;
+  Counters counters() const;
+  void reset_counters() const;
+
+  std::string flat() const { return folder_ + "/flat"; }
+  std::string index_path() const { return folder_ + "/index"; }
+  std::string counters_path() const { return folder_ + "/counters"; }
+  /// Changed before publish(): what the map says a program needs.
+  std::uint64_t static_tls = 0;
+
+ private:
+  struct Added {
+    std::string program;
+    Libraries libraries;
+  };
+  std::string folder_;
+  std::vector<Added> added_;
+};
+
+/// The library under test.
+std::string audit_library();
+
+/// (name, path) of all libraries that ld.so maps for `program`, ld.so included.
+GuidedWorld::Libraries closure_of(const std::string& program,
+                                  const std::vector<std::string>& env = {});
+
+}  // namespace heddle::test

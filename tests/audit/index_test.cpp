@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/map/index_writer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "fuseovl/audit/index_view.hpp"
+#include "resolver/map/index_format.hpp"
+
+namespace heddle {
+namespace {
+
+MapObject object(const std::string& path, const std::string& soname = {}) {
+  MapObject out;
+  out.path = path;
+  out.soname = soname;
+  return out;
+}
+
+FileStamp stamp(std::uint64_t ino) { return {{2049, ino}, 0, 1000000000 * std::int64_t(ino), 0}; }
+
+/// One program, two libraries, ld.so.
+MapContent small_map() {
+  MapContent map;
+  map.objects = {object("/app"), object("/lib/ld.so.1", "ld.so.1"),
+                 object("/o/liba.so.1.2", "liba.so.1"), object("/o/libb.so", "libb.so")};
+  map.views = {{"v", {{"liba.so.1", 2}, {"liba.so.1.2", 2}, {"libb.so", 3}}}};
+  MapProgram program;
+  program.path = "/app";
+  program.interpreter = "/lib/ld.so.1";
+  program.guided = {
+      {"/lib/ld.so.1", 1}, {"/o/liba.so.1.2", 2}, {"ld.so.1", 1}, {"liba.so.1", 2}, {"libb.so", 3}};
+  map.programs = {program};
+  map.paths = {{"/lib/ld.so.1", 1}, {"/o/liba.so.1.2", 2}, {"/o/libb.so", 3}};
+  return map;
+}
+
+class Index : public ::testing::Test {
+ protected:
+  MapContent map_ = small_map();
+  std::vector<std::optional<FileStamp>> stamps_ = {stamp(7)};
+  std::vector<bool> direct_ = {false, false, false, false};
+  std::string bytes_;
+
+  std::string make() {
+    return bytes_ = value_or_throw(make_index({map_, "/mnt", stamps_, direct_}));
+  }
+  /// Where `name` leads for the program with inode `ino`; "" when nowhere.
+  std::string target(const std::string& name, std::uint64_t ino = 7) {
+    audit::IndexView view;
+    EXPECT_TRUE(view.open(bytes_.data(), bytes_.size()));
+    view.choose(2049, ino, 1000000000 * std::int64_t(ino));
+    const char* out = view.target(name.c_str());
+    return out ? out : "";
+  }
+};
+
+TEST_F(Index, names_lead_to_the_shortest_name_in_the_view) {
+  make();
+  EXPECT_EQ(target("liba.so.1"), "/mnt/liba.so.1");
+  EXPECT_EQ(target("/o/liba.so.1.2"), "/mnt/liba.so.1");
+  EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
+  EXPECT_EQ(target("libc.so"), "");
+  EXPECT_EQ(target(""), "");
+}
+
+TEST_F(Index, the_loader_s_own_names_are_left_out) {
+  make();
+  EXPECT_EQ(target("ld.so.1"), "");
+  EXPECT_EQ(target("/lib/ld.so.1"), "");
+  map_.programs[0].interpreter = "/lib64/ld.so.1";  // a path the map does not know
+  make();
+  EXPECT_EQ(target("ld.so.1"), "");
+  EXPECT_EQ(target("/lib/ld.so.1"), "");
+  EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
+}
+
+TEST_F(Index, an_unknown_or_rebuilt_program_is_not_found) {
+  make();
+  EXPECT_EQ(target("libb.so", 8), "");
+  audit::IndexView view;
+  ASSERT_TRUE(view.open(bytes_.data(), bytes_.size()));
+  EXPECT_FALSE(view.choose(2049, 7, 7000000001));
+  EXPECT_FALSE(view.choose(2050, 7, 7000000000));
+  EXPECT_FALSE(view.chosen());
+  EXPECT_TRUE(view.choose(2049, 7, 7000000000));
+}
+
+TEST_F(Index, a_program_that_is_not_here_is_left_out) {
+  stamps_[0] = std::nullopt;
+  make();
+  EXPECT_EQ(target("libb.so"), "");
+}
+
+TEST_F(Index, views_keep_one_soname_for_two_files_apart) {
+  map_.views.push_back({"w", {{"libb.so", 2}}});
+  MapProgram other = map_.programs[0];
+  other.path = "/bpp";
+  other.view = 1;
+  other.guided = {{"libb.so", 2}};
+  map_.programs.push_back(other);
+  stamps_.push_back(stamp(8));
+  make();
+  EXPECT_EQ(target("libb.so", 7), "/mnt/v/libb.so");
+  EXPECT_EQ(target("libb.so", 8), "/mnt/w/libb.so");
+  EXPECT_EQ(target("liba.so.1", 8), "");
+}
+
+TEST_F(Index, a_direct_object_or_one_without_a_name_leads_to_its_origin) {
+  direct_[3] = true;
+  map_.views[0].names = {{"libb.so", 3}};
+  make();
+  EXPECT_EQ(target("libb.so"), "/o/libb.so");
+  EXPECT_EQ(target("liba.so.1"), "/o/liba.so.1.2");
+}
+
+TEST_F(Index, names_that_depend_on_the_caller_are_left_to_the_loader) {
+  map_.programs[0].guided = {{"$ORIGIN/libb.so", 3}, {"./libb.so", 3}, {"sub/libb.so", 3}};
+  make();
+  for (const auto& [name, id] : map_.programs[0].guided) EXPECT_EQ(target(name), "");
+}
+
+TEST_F(Index, two_programs_of_one_file_share_what_they_agree_on) {
+  map_.objects.push_back(object("/p/libb.so"));
+  direct_.push_back(true);
+  MapProgram link = map_.programs[0];
+  link.path = "/link";
+  link.guided = {{"liba.so.1", 2}, {"libb.so", 4}, {"libz.so", 3}};
+  map_.programs.push_back(link);
+  stamps_.push_back(stamp(7));
+  make();
+  EXPECT_EQ(target("liba.so.1"), "/mnt/liba.so.1");
+  EXPECT_EQ(target("libb.so"), "");
+  EXPECT_EQ(target("libz.so"), "");
+}
+
+TEST_F(Index, equal_tables_are_stored_once) {
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    MapProgram program = map_.programs[0];
+    program.path = "/app" + std::to_string(100 + i);
+    map_.programs.push_back(program);
+    stamps_.push_back(stamp(100 + i));
+  }
+  const std::size_t size = make().size();
+  EXPECT_LT(size, 51 * sizeof(index_format::Program) + 1000);
+  EXPECT_EQ(target("libb.so", 149), "/mnt/libb.so");
+}
+
+TEST_F(Index, the_checksum_is_that_of_the_body) {
+  make();
+  index_format::Header header;
+  std::memcpy(&header, bytes_.data(), sizeof header);
+  EXPECT_EQ(header.checksum,
+            index_format::fnv1a(bytes_.data() + sizeof header, bytes_.size() - sizeof header));
+  EXPECT_EQ(header.file_size, bytes_.size());
+  const std::string first = bytes_;
+  EXPECT_EQ(first, make());
+}
+
+TEST_F(Index, sizes_that_do_not_fit_the_map_are_refused) {
+  EXPECT_EQ(make_index({map_, "/mnt", {}, direct_}).error().code(), EINVAL);
+  EXPECT_EQ(make_index({map_, "/mnt", stamps_, {}}).error().code(), EINVAL);
+}
+
+TEST_F(Index, thousands_of_names_are_all_found) {
+  map_.programs[0].guided.clear();
+  map_.views[0].names.clear();
+  for (unsigned i = 10000; i < 20000; ++i) {
+    map_.views[0].names.emplace_back("lib" + std::to_string(i) + ".so", 2 + i % 2);
+    map_.programs[0].guided.emplace_back("lib" + std::to_string(i) + ".so", 2 + i % 2);
+  }
+  make();
+  for (unsigned i = 10000; i < 20000; ++i)
+    EXPECT_EQ(target("lib" + std::to_string(i) + ".so"),
+              i % 2 ? "/mnt/lib10001.so" : "/mnt/lib10000.so");
+}
+
+/// Bytes at the very end of a mapping's worth of heap, so that sanitizers see an overrun.
+void read_anything(const std::string& bytes) {
+  const auto exact = std::make_unique<char[]>(bytes.size() + 8);
+  char* at = exact.get();
+  std::memcpy(at, bytes.data(), bytes.size());
+  audit::IndexView view;
+  if (!view.open(at, bytes.size())) return;
+  for (std::uint64_t ino : {7, 8})
+    if (view.choose(2049, ino, 1000000000 * std::int64_t(ino)))
+      for (const char* name : {"liba.so.1", "libb.so", "/o/liba.so.1.2", "", "nothing"}) {
+        const char* out = view.target(name);
+        if (!out) continue;
+        EXPECT_EQ(*out, '/');
+        EXPECT_LT(out + std::strlen(out), at + bytes.size());
+      }
+}
+
+TEST_F(Index, no_truncation_or_damage_is_ever_followed_out_of_bounds) {
+  make();
+  for (std::size_t n = 0; n < bytes_.size(); ++n) {
+    audit::IndexView view;
+    EXPECT_FALSE(view.open(bytes_.data(), n)) << n;
+  }
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 100000; ++i) {
+    std::string bad = bytes_;
+    const std::size_t strings = bad.size() - 120;  // mostly hit what is followed
+    for (std::uint64_t blows = 1 + random() % 3; blows--;) {
+      const std::size_t at = random() % (random() % 8 ? strings : bad.size());
+      bad[at] = static_cast<char>(random() % 3 ? random() : random() % 2 ? 0 : 255);
+    }
+    read_anything(bad);
+  }
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include "resolver/map/static_tls.hpp"
+#include "tests/audit/guided_world.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+// The trap of tls_formula.hpp, on real programs.
+class AuditTls : public ::testing::TestWithParam<int> {
+ protected:
+  TestDir dir_;
+
+  /// A program whose library keeps `bytes` of initial-exec TLS, started in a thread with the
+  /// smallest stack too. It prints its environment's GLIBC_TUNABLES and HEDDLE_* and its own name.
+  std::string tls_program(int bytes, const std::string& name = "app") {
+    const std::string lib =
+        build_library({dir_ / (name + "_lib/libtls" + name + ".so"),
+                       "static volatile __thread char block[" + std::to_string(bytes) +
+                           "] __attribute__((tls_model(\"initial-exec\"))) = {1};\n"
+                           "char* tls(void) { return (char*)block; }",
+                       {"-Wl,-soname,libtls" + name + ".so"}});
+    return build_program(
+        {dir_ / name,
+         "#define _GNU_SOURCE\n#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n"
+         "#include <string.h>\n#include <sys/prctl.h>\n#include <unistd.h>\nextern char** "
+         "environ;\nchar* tls(void);\n"
+         "static void* work(void* a) { return tls() + *(int*)a; }\n"
+         "int main(int c, char** v) { int n = " +
+             std::to_string(bytes - 1) +
+             "; char comm[17] = {0}; pthread_t t;\n"
+             "memset(tls(), 2, n); if (pthread_create(&t, 0, work, &n)) return 1; pthread_join(t, "
+             "0);\n"
+             "char** e; for (e = environ; *e; ++e) if (!strncmp(*e, \"GLIBC_TUN\", 9) || "
+             "!strncmp(*e, \"HEDDLE_TUN\", 10) || !strncmp(*e, \"HEDDLE_COMM\", 11)) puts(*e);\n"
+             "prctl(PR_GET_NAME, comm); printf(\"%s %s\\n\", comm, c > 1 ? v[1] : \"-\"); "
+             "fflush(stdout);\n"
+             "if (c > 2) { execv(v[2], v + 2); return 9; } return 0; }",
+         {lib, "-pthread", "-Wl,-rpath," + (dir_ / (name + "_lib"))}});
+  }
+  /// Prints whether a thread with PTHREAD_STACK_MIN bytes of stack runs.
+  std::string small_stack_program() {
+    return build_program({dir_ / "small",
+                          "#include <pthread.h>\n#include <stdio.h>\n#include <string.h>\nstatic "
+                          "void* work(void* a) { return a; }\n"
+                          "int main(void) { pthread_attr_t a; pthread_t t; pthread_attr_init(&a);\n"
+                          "int r = pthread_attr_setstacksize(&a, 16384); if (!r) r = "
+                          "pthread_create(&t, &a, work, 0);\n"
+                          "if (!r) r = pthread_join(t, 0); puts(r ? strerror(r) : \"small stack "
+                          "runs\"); return !!r; }",
+                          {"-pthread"}});
+  }
+  static std::uint64_t need(int bytes) {
+    return static_tls_need({{static_cast<std::uint64_t>(bytes), 32, true}, {144, 8, true}})
+        .optional_static_tls;
+  }
+};
+
+TEST_P(AuditTls, a_mapped_program_starts_with_what_it_needs) {
+  const std::string app = tls_program(GetParam());
+  GuidedWorld world(dir_ / "world");
+  world.add_program(app);
+  world.static_tls = need(GetParam());
+  world.publish();
+  const std::string tunables = "GLIBC_TUNABLES=" + merge_tunables("", world.static_tls);
+  RunResult result = world.run({app}, {tunables, "HEDDLE_TUNABLES="});
+  EXPECT_EQ(result.out, "app -\n") << result.err;
+  EXPECT_EQ(world.counters().guided_processes, 1u);
+  // Nobody told its parent: the index has the number.
+  world.reset_counters();
+  result = world.run({app, "x"});
+  EXPECT_EQ(result.out, "app x\n") << result.err;
+  EXPECT_EQ(world.counters().guided_processes, 1u);
+  // The map was made without it: the library sees it happen.
+  world.static_tls = 0;
+  world.publish();
+  result = world.run({app, "x"});
+  EXPECT_EQ(result.out, "app x\n") << result.err;
+  EXPECT_EQ(world.counters().probes, 0u);
+}
+
+TEST_P(AuditTls, without_the_remedy_glibc_fails) {
+  // Another auditor alone shows the trap that the tests above are about.
+  const std::string auditor = build_library(
+      {dir_ / "plain.so", "unsigned la_version(unsigned v) { return v; }", {"-nostdlib"}});
+  const std::string app = tls_program(GetParam());
+  RunOptions options;
+  options.env = {"LD_AUDIT=" + auditor};
+  RunResult result = run({app}, options);
+  EXPECT_EQ(result.status, 127);
+  EXPECT_NE(result.err.find("cannot allocate memory in static TLS block"), std::string::npos);
+  options.env.push_back("GLIBC_TUNABLES=" + merge_tunables("", need(GetParam())));
+  result = run({app}, options);
+  EXPECT_EQ(result.status, 0) << result.err;
+}
+
+TEST_P(AuditTls, an_unmapped_child_starts_too) {
+  GuidedWorld world(dir_ / "world");
+  world.add_program("/bin/true");
+  world.publish();
+  const std::string app = tls_program(GetParam());
+  EXPECT_EQ(world.run({app}).out, "app -\n");
+  const RunResult user = world.run({app}, {"GLIBC_TUNABLES=glibc.malloc.check=0"});
+  EXPECT_EQ(user.out, "GLIBC_TUNABLES=glibc.malloc.check=0\napp -\n") << user.err;
+  // By name and PATH, and as the interpreter of a script.
+  const RunResult found =
+      world.run({"/bin/sh", "-c", "cd \"$0\"; ./app y; PATH=. app z", dir_.path()});
+  EXPECT_EQ(found.out, "app y\napp z\n") << found.err;
+  write_text_file(dir_ / "script", "#!" + app + "\n", 0755);
+  const RunResult script = world.run({dir_ / "script"});
+  EXPECT_EQ(script.out, "script " + (dir_ / "script") + "\n") << script.err;
+}
+
+TEST_P(AuditTls, children_keep_ordinary_thread_stacks) {
+  const std::string small = small_stack_program();
+  const std::string app = tls_program(GetParam());
+  GuidedWorld world(dir_ / "world");
+  world.add_program(app);
+  world.static_tls = need(GetParam());
+  world.publish();
+  EXPECT_EQ(run({small}).out, "small stack runs\n");
+  EXPECT_EQ(world.run({small}).out, "small stack runs\n");
+  const RunResult child = world.run({app, "x", small});
+  EXPECT_EQ(child.out, "app x\nsmall stack runs\n") << child.err;
+  // And the chain unmapped - mapped - unmapped with its own need.
+  const std::string other = tls_program(2 * GetParam(), "other");
+  const RunResult chain = world.run({other, "1", app, "2", other, "3", small});
+  EXPECT_EQ(chain.out, "other 1\napp 2\nother 3\nsmall stack runs\n") << chain.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, AuditTls, ::testing::Values(8192, 65536));
+
+TEST_F(AuditTls, many_libraries_with_tls_start_unmapped) {
+  std::vector<std::string> flags;
+  std::string source, sum = "0";
+  for (int i = 0; i < 12; ++i) {
+    const std::string number = std::to_string(i);
+    flags.push_back(
+        build_library({dir_ / ("lib/libm" + number + ".so"),
+                       "static volatile __thread char block[3000] "
+                       "__attribute__((tls_model(\"initial-exec\"))) = {" +
+                           number + "};\nint f" + number + "(void) { return block[0]; }",
+                       {"-Wl,-soname,libm" + number + ".so"}}));
+    source += "int f" + number + "(void);\n";
+    sum += " + f" + number + "()";
+  }
+  flags.push_back("-Wl,-rpath," + (dir_ / "lib"));
+  const std::string app =
+      build_program({dir_ / "many", source + "int main(void) { return " + sum + "; }", flags});
+  GuidedWorld world(dir_ / "world");
+  world.add_program("/bin/true");
+  world.publish();
+  EXPECT_EQ(world.run({app}).status, 66);
+  EXPECT_EQ(world.counters().unguided_processes, 1u);
+}
+
+TEST_F(AuditTls, an_executable_that_reaches_a_library_s_variable_starts) {
+  // Initial-exec by the executable: no file carries DF_STATIC_TLS.
+  const std::string lib = build_library(
+      {dir_ / "lib/libvar.so", "__thread char var[20000] = {3};", {"-Wl,-soname,libvar.so"}});
+  const std::string app =
+      build_program({dir_ / "reach",
+                     "extern __thread char var[]; int main(void) { return var[0]; }",
+                     {lib, "-Wl,-rpath," + (dir_ / "lib")}});
+  GuidedWorld world(dir_ / "world");
+  world.add_program("/bin/true");
+  world.publish();
+  EXPECT_EQ(world.run({app}).status, 3);
+}
+
+TEST_F(AuditTls, a_library_whose_headers_lie_elsewhere_does_no_harm) {
+  const std::string lib = build_library(
+      {dir_ / "lib/libhigh.so",
+       "static volatile __thread char b[9000] __attribute__((tls_model(\"initial-exec\"))) = "
+       "{4};\nint f(void) { return b[0]; }",
+       {"-Wl,-soname,libhigh.so", "-Wl,-Ttext-segment=0x7000000"}});
+  const std::string app = build_program({dir_ / "high",
+                                         "int f(void); int main(void) { return f(); }",
+                                         {lib, "-Wl,-rpath," + (dir_ / "lib")}});
+  GuidedWorld world(dir_ / "world");
+  world.add_program("/bin/true");
+  world.publish();
+  const RunResult result = world.run({app});
+  EXPECT_TRUE(result.status == 4 || result.status == 127) << result.status << result.err;
+}
+
+TEST_F(AuditTls, a_block_no_auditor_can_place_is_started_without_us) {
+  const std::string lib =
+      build_library({dir_ / "lib/libwide.so",
+                     "static volatile __thread char b[256] __attribute__((aligned(256), "
+                     "tls_model(\"initial-exec\"))) = {4};\n"
+                     "int f(void) { return b[0]; }",
+                     {"-Wl,-soname,libwide.so"}});
+  const std::string app = build_program(
+      {dir_ / "wide",
+       "#include <stdio.h>\n#include <stdlib.h>\nint f(void);\n"
+       "int main(void) { char* a = getenv(\"LD_AUDIT\"); printf(\"%d %s\\n\", f(), a); return 0; }",
+       {lib, "-Wl,-rpath," + (dir_ / "lib")}});
+  const std::string other = build_library(
+      {dir_ / "plain.so", "unsigned la_version(unsigned v) { return 0; }", {"-nostdlib"}});
+  GuidedWorld world(dir_ / "world");
+  world.add_program("/bin/true");
+  world.publish();
+  EXPECT_EQ(world.run({app}).out, "4 (null)\n");
+  // A user's own auditor stays, and with it his own trouble.
+  RunOptions alone;
+  alone.env = {"LD_AUDIT=" + other};
+  const RunResult both = world.run({app}, {"LD_AUDIT=" + other + ":" + audit_library()});
+  EXPECT_EQ(both.err, run({app}, alone).err);
+}
+
+TEST_F(AuditTls, the_loader_as_a_command_is_left_alone) {
+  const std::string app = tls_program(600);
+  GuidedWorld world(dir_ / "world");
+  world.add_program("/bin/true");
+  world.publish();
+  const RunResult result = world.run({"/lib64/ld-linux-x86-64.so.2", app, "x"});
+  EXPECT_EQ(result.status, 0) << result.err;
+}
+
+}  // namespace
+}  // namespace heddle::test
