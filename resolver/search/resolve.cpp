@@ -27,6 +27,13 @@ std::string origin_of(World& world, const std::string& path) {
   return whole;
 }
 
+/// The kernel's object is in the chain from the start (elf/setup-vdso.h), by its soname, and is no
+/// file: vdso(7).
+bool is_vdso(std::string_view name) {
+  return name == "linux-vdso.so.1" || name == "linux-gate.so.1" || name == "linux-vdso64.so.1" ||
+         name == "linux-vdso32.so.1";
+}
+
 class Process {
  public:
   Process(World& world, const LoaderProfile& loader, const SearchOptions& options)
@@ -170,8 +177,7 @@ std::size_t Process::add_node(std::size_t map) {
 }
 
 void Process::take_needed(std::size_t requester, const std::string& name) {
-  // The kernel's object is in the chain from the start (elf/setup-vdso.h) and no file of ours.
-  if (name == "linux-vdso.so.1") return;
+  if (is_vdso(name)) return;
   std::string reason;
   const auto map = load(name, requester, false, reason);
   if (map == kNone) {

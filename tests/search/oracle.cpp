@@ -39,7 +39,7 @@ std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static) {
       entry.name = line.substr(0, arrow);
       entry.path = line.substr(arrow + 4);
     }
-    if (entry.path.starts_with("linux-vdso.so")) continue;
+    if (entry.path.starts_with("linux-vdso.so") || entry.path == "linux-gate.so.1") continue;
     lines.push_back(std::move(entry));
   }
   return lines;

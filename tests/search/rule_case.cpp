@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+#include "tests/search/rule_case.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "base/escape.hpp"
+#include "base/fd.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+
+namespace heddle::test {
+
+namespace {
+
+class Builder {
+ public:
+  Builder(const std::string& file, const std::string& folder) : file_(file) {
+    out_.folder = folder;
+    out_.cwd = folder;
+  }
+
+  RuleCase build() {
+    const auto text = value_or_throw(read_file(file_));
+    for (std::size_t at = 0; at < text.size();) {
+      const auto end = std::min(text.find('\n', at), text.size());
+      ++line_;
+      take(text.substr(at, end - at));
+      at = end + 1;
+    }
+    finish_elf();
+    for (const auto& folders : cache_) make_cache(folders);
+    if (out_.run.empty()) trouble("no `program` and no `run`");
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void trouble(const std::string& what) const {
+    throw Error(file_ + ":" + std::to_string(line_), what);
+  }
+
+  static std::string word(std::string& rest) {
+    const auto start = rest.find_first_not_of(' ');
+    if (start == rest.npos) return rest.clear(), std::string();
+    const auto end = std::min(rest.find(' ', start), rest.size());
+    auto out = rest.substr(start, end - start);
+    const auto next = rest.find_first_not_of(' ', end);
+    rest = next == rest.npos ? std::string() : rest.substr(next);
+    return out;
+  }
+
+  /// '@' is the case's folder; escapes as in base/escape.hpp, a blank is \x20.
+  std::string value(std::string text) const {
+    for (auto at = text.find('@'); at != text.npos; at = text.find('@', at + out_.folder.size()))
+      text.replace(at, 1, out_.folder);
+    auto out = unescape(text);
+    if (!out) trouble("not an escaped string: " + text);
+    return *out;
+  }
+  std::string place(const std::string& name) const {
+    const auto path = value(name);
+    return path.starts_with('/') ? path : out_.folder + "/" + path;
+  }
+
+  void finish_elf() {
+    if (!elf_) return;
+    auto bytes = elf_->bytes();
+    if (cut_) bytes.resize(*cut_);
+    write_text_file(elf_path_, bytes, 0755);
+    elf_.reset();
+    cut_.reset();
+  }
+
+  void start_elf(const std::string& name, bool is_program) {
+    elf_.emplace();
+    elf_path_ = place(name);
+    if (!is_program) return;
+    elf_->interp = "/lib64/ld-linux-x86-64.so.2";
+    if (out_.run.empty()) out_.run = elf_path_;
+  }
+
+  bool take_elf_line(const std::string& key, const std::string& rest) {
+    if (!elf_) return false;
+    using Kind = Dependency::Kind;
+    static const std::map<std::string, Kind> kinds = {
+        {"needed", Kind::needed}, {"auxiliary", Kind::auxiliary}, {"filter", Kind::filter}};
+    if (const auto kind = kinds.find(key); kind != kinds.end()) {
+      elf_->dependencies.push_back({kind->second, value(rest)});
+      return true;
+    }
+    const auto number = [&] { return std::stoul(rest, nullptr, 0); };
+    const auto byte = [&] { return static_cast<std::uint8_t>(number()); };
+    if (key == "soname")
+      elf_->soname = value(rest);
+    else if (key == "rpath")
+      elf_->rpath = value(rest);
+    else if (key == "runpath")
+      elf_->runpath = value(rest);
+    else if (key == "interp")
+      elf_->interp = value(rest);
+    else if (key == "nodeflib")
+      elf_->flags_1 |= DF_1_NODEFLIB;
+    else if (key == "pie")
+      elf_->flags_1 |= DF_1_PIE;
+    else if (key == "no-dynamic")
+      elf_->dynamic = false;
+    else if (key == "class")
+      elf_->elf_class = byte();
+    else if (key == "machine")
+      elf_->machine = static_cast<std::uint16_t>(number());
+    else if (key == "data")
+      elf_->data_encoding = byte();
+    else if (key == "ident-version")
+      elf_->ident_version = byte();
+    else if (key == "osabi")
+      elf_->os_abi = byte();
+    else if (key == "abiversion")
+      elf_->abi_version = byte();
+    else if (key == "padding")
+      elf_->padding = byte();
+    else if (key == "version")
+      elf_->version = static_cast<std::uint32_t>(number());
+    else if (key == "phentsize")
+      elf_->phentsize = static_cast<std::uint16_t>(number());
+    else if (key == "type")
+      elf_->type = static_cast<std::uint16_t>(number());
+    else if (key == "cut")
+      cut_ = number();
+    else
+      return false;
+    return true;
+  }
+
+  void take(std::string line) {
+    auto rest = line;
+    const auto key = word(rest);
+    if (key.empty() || key.starts_with('#')) return;
+    if (take_elf_line(key, rest)) return;
+    finish_elf();
+    if (key == "program" || key == "library") {
+      start_elf(rest, key == "program");
+    } else if (key == "text") {
+      const auto name = word(rest);
+      write_text_file(place(name), value(rest));
+    } else if (key == "folder") {
+      std::filesystem::create_directories(place(rest));
+    } else if (key == "link" || key == "hardlink") {
+      const auto name = place(word(rest));
+      std::filesystem::create_directories(std::filesystem::path(name).parent_path());
+      if (key == "link")
+        std::filesystem::create_symlink(value(rest), name);
+      else
+        std::filesystem::create_hard_link(place(rest), name);
+    } else if (key == "env") {
+      out_.env.push_back(value(rest));
+    } else if (key == "cwd") {
+      out_.cwd = place(rest);
+    } else if (key == "run") {
+      out_.run = value(rest);
+    } else if (key == "run-by-ld.so") {
+      out_.run = value(rest);
+      out_.is_program = false;
+    } else if (key == "expect") {
+      const auto name = value(word(rest));
+      const auto path = value(word(rest));
+      out_.expected.push_back({name, path, word(rest)});
+    } else if (key == "missing") {
+      const auto name = value(word(rest));
+      out_.missing.push_back({name, rest, ""});
+    } else if (key == "cache") {
+      cache_.push_back(rest);
+      out_.etc = out_.folder + "/etc";
+    } else if (key == "cache-remove") {
+      remove_.push_back(place(rest));
+    } else if (key == "preload-file") {
+      out_.etc = out_.folder + "/etc";
+      write_text_file(*out_.etc + "/ld.so.preload", value(rest));
+      std::filesystem::copy_file("/etc/ld.so.cache", *out_.etc + "/ld.so.cache");
+    } else if (key == "until") {
+      out_.newest_minor = std::stoi(rest);
+    } else if (key == "since") {
+      out_.oldest_minor = std::stoi(rest);
+    } else {
+      trouble("unknown word " + key);
+    }
+  }
+
+  void make_cache(const std::string& folders) {
+    std::string conf;
+    auto rest = folders;
+    for (auto name = word(rest); !name.empty(); name = word(rest)) conf += place(name) + "\n";
+    write_text_file(out_.folder + "/ld.so.conf", conf);
+    std::filesystem::create_directories(*out_.etc);
+    run_checked({"/sbin/ldconfig", "-X", "-C", *out_.etc + "/ld.so.cache", "-f",
+                 out_.folder + "/ld.so.conf"});
+    for (const auto& path : remove_) std::filesystem::remove(path);
+  }
+
+  std::string file_;
+  std::size_t line_ = 0;
+  RuleCase out_;
+  std::optional<TinyElf> elf_;
+  std::string elf_path_;
+  std::optional<std::size_t> cut_;
+  std::vector<std::string> cache_;
+  std::vector<std::string> remove_;
+};
+
+}  // namespace
+
+RuleCase build_rule_case(const std::string& file, const std::string& folder) {
+  return Builder(file, folder).build();
+}
+
+}  // namespace heddle::test

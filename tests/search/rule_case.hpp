@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/search/tiny_elf.hpp"
+
+namespace heddle::test {
+
+/// One folder of tests/search/rules: what to build, how to start it and what must come out. The
+/// language is in rules/README.md.
+struct RuleCase {
+  struct Expected {
+    std::string name;
+    std::string path;
+    std::string by;
+  };
+  std::string folder;            ///< where it was built
+  std::vector<std::string> env;  ///< NAME=value
+  std::string cwd;               ///< absolute
+  std::string run;               ///< as given to execve
+  bool is_program = true;        ///< false: a library, given to ld.so
+  std::vector<Expected> expected;
+  std::vector<Expected> missing;  ///< path: a part of the reason
+  std::optional<std::string>
+      etc;                  ///< a folder that stands in for /etc: its own cache, preload file
+  int newest_minor = 1000;  ///< the rule ended with this glibc 2.N
+  int oldest_minor = 0;     ///< it came with this one
+};
+
+/// Reads `file` and builds what it says in `folder`. Throws heddle::Error naming the line.
+RuleCase build_rule_case(const std::string& file, const std::string& folder);
+
+}  // namespace heddle::test

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+// Each folder of tests/search/rules is one rule of ld.so's search, held against the real ld.so:
+// what is loaded, from where and in which order (LD_TRACE_LOADED_OBJECTS), which files are tried
+// (LD_DEBUG=libs), and how many system calls that takes (strace).
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "resolver/search/os_world.hpp"
+#include "resolver/search/search.hpp"
+#include "tests/search/oracle.hpp"
+#include "tests/search/plain_facts.hpp"
+#include "tests/search/rule_case.hpp"
+#include "tests/support/strace.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+
+class InFolder {
+ public:
+  explicit InFolder(const std::string& folder) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(folder);
+  }
+  ~InFolder() { std::filesystem::current_path(before_); }
+  InFolder(const InFolder&) = delete;
+  InFolder& operator=(const InFolder&) = delete;
+
+ private:
+  std::filesystem::path before_;
+};
+
+std::string variable(const RuleCase& rule, const std::string& name) {
+  for (const auto& entry : rule.env)
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  return {};
+}
+
+/// ld.so on this case with more variables set; `before` is a program to run it under.
+RunResult run_case(const RuleCase& rule, const std::vector<std::string>& more,
+                   const std::vector<std::string>& before = {}) {
+  auto argv = before;
+  RunOptions options;
+  options.cwd = rule.cwd;
+  auto env = rule.env;
+  env.emplace_back("LD_TRACE_LOADED_OBJECTS=1");
+  env.insert(env.end(), more.begin(), more.end());
+  // Set by the last program before ld.so, so that nothing else sees them: strace's -E, or sh.
+  if (rule.etc) {
+    argv.insert(argv.end(),
+                {"unshare", "-m", "sh", "-c",
+                 "mount --bind \"$1\" /etc || exit 99; shift; "
+                 "while [ \"$1\" != -- ]; do export \"$1\"; shift; done; shift; exec \"$@\"",
+                 "sh", *rule.etc});
+    argv.insert(argv.end(), env.begin(), env.end());
+    argv.emplace_back("--");
+  } else if (!before.empty()) {
+    for (const auto& entry : env) argv.insert(argv.end(), {"-E", entry});
+  } else {
+    options.env = env;
+  }
+  if (!rule.is_program) argv.emplace_back(kLoader);
+  argv.push_back(rule.run);
+  return run(argv, options);
+}
+
+/// The paths behind "trying file=", in order.
+std::vector<std::string> tried_files(const std::string& debug) {
+  std::vector<std::string> out;
+  bool open = false;
+  for (std::size_t at = 0; at < debug.size();) {
+    const auto end = std::min(debug.find('\n', at), debug.size());
+    const auto line = debug.substr(at, end - at);
+    at = end + 1;
+    // "      1234:\t..." starts a message; anything else goes on with a path that holds a newline.
+    const auto colon = line.find(":\t");
+    const bool starts =
+        colon != line.npos && colon >= 5 && line.find_first_not_of(" 0123456789") == colon;
+    if (starts) {
+      const auto mark = line.find("trying file=");
+      open = mark != line.npos;
+      if (open) out.push_back(line.substr(mark + 12));
+    } else if (open) {
+      out.back() += "\n" + line;
+    }
+  }
+  return out;
+}
+
+/// Hundreds of paths are compared; only the first that differs is of use.
+std::string first_difference(const std::vector<std::string>& ours,
+                             const std::vector<std::string>& theirs) {
+  for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    const auto at = [&](const std::vector<std::string>& list) {
+      return i < list.size() ? list[i] : std::string("(end)");
+    };
+    if (at(ours) != at(theirs))
+      return "probe " + std::to_string(i) + ": we try " + at(ours) + ", ld.so " + at(theirs);
+  }
+  return {};
+}
+
+ProbeCount count_calls(const std::string& log) {
+  ProbeCount count;
+  for (std::size_t at = 0; at < log.size();) {
+    const auto end = std::min(log.find('\n', at), log.size());
+    const auto line = log.substr(at, end - at);
+    at = end + 1;
+    const bool failed = line.find(") = -1 ") != line.npos;
+    if (line.find("/etc/ld.so.") != line.npos) continue;  // the cache is no part of the search
+    if (line.find("openat(AT_FDCWD, ") != line.npos)
+      ++(failed ? count.opens_failed : count.opens_done);
+    else if (line.find("newfstatat(AT_FDCWD, ") != line.npos)
+      ++(failed ? count.stats_failed : count.stats_done);
+  }
+  return count;
+}
+
+class Rule : public testing::TestWithParam<std::string> {};
+
+TEST_P(Rule, holds_as_in_the_real_ld_so) {
+  const TestDir dir;
+  const auto rule =
+      build_rule_case(std::string(HEDDLE_RULES) + "/" + GetParam() + "/case", dir.path());
+  PlainFacts source;
+  OsWorld world(source);
+  auto loader = value_or_throw(read_loader_profile(world, kLoader));
+  if (loader.glibc_minor > rule.newest_minor || loader.glibc_minor < rule.oldest_minor)
+    HEDDLE_SKIP("glibc 2." + std::to_string(loader.glibc_minor) + " has another rule here");
+  if (rule.etc) {
+    if (::geteuid() != 0) HEDDLE_SKIP("another /etc needs a mount namespace, and that root");
+    loader.cache_path = *rule.etc + "/ld.so.cache";
+    loader.preload_path = *rule.etc + "/ld.so.preload";
+  }
+  SearchOptions options;
+  options.ld_library_path = variable(rule, "LD_LIBRARY_PATH");
+  options.ld_preload = variable(rule, "LD_PRELOAD");
+  options.explain = true;
+  const InFolder in_folder(rule.cwd);
+  const auto closure = value_or_throw(resolve(world, loader, rule.run, options));
+
+  // What the case says.
+  std::vector<std::string> ours;
+  for (std::size_t i = 1; i < closure.objects.size(); ++i) {
+    const auto& object = closure.objects[i];
+    if (object.found_by == FoundBy::interpreter && loader.glibc_minor >= 41) continue;
+    ours.push_back(object.requested_as + " " + object.path + " " + to_string(object.found_by));
+  }
+  std::vector<std::string> expected;
+  for (const auto& e : rule.expected) expected.push_back(e.name + " " + e.path + " " + e.by);
+  EXPECT_EQ(ours, expected);
+  ASSERT_EQ(closure.missing.size(), rule.missing.size());
+  for (std::size_t i = 0; i < rule.missing.size(); ++i) {
+    EXPECT_EQ(closure.missing[i].name, rule.missing[i].name);
+    EXPECT_NE(closure.missing[i].reason.find(rule.missing[i].path), std::string::npos)
+        << closure.missing[i].reason;
+  }
+
+  // What ld.so says.
+  const auto trace = run_case(rule, {});
+  if (trace.status == 99) HEDDLE_SKIP("no mount namespace here");
+  std::vector<std::string> tried;
+  for (const auto& search : closure.searches)
+    for (const auto& probe : search.probes)
+      if (probe.by != FoundBy::path) tried.push_back(probe.path);
+  // To a file of its own: on stderr ld.so's errors would stand between the paths.
+  run_case(rule, {"LD_DEBUG=libs", "LD_DEBUG_OUTPUT=" + dir.path() + "/ld-debug"});
+  std::vector<std::string> theirs_tried;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
+    if (entry.path().filename().string().starts_with("ld-debug."))
+      theirs_tried = tried_files(value_or_throw(read_file(entry.path())));
+  if (trace.status != 0) {
+    // It died of one file. We go on behind that, so only what comes before can be compared.
+    ASSERT_NE(trace.err.find("error while loading shared libraries"), std::string::npos)
+        << trace.err;
+    ASSERT_FALSE(closure.missing.empty());
+    EXPECT_NE(trace.err.find(rule.missing[0].path), std::string::npos) << trace.err;
+    ASSERT_LE(theirs_tried.size(), tried.size());
+    tried.resize(theirs_tried.size());
+    EXPECT_EQ(first_difference(tried, theirs_tried), "");
+    return;
+  }
+  bool is_static = false;
+  const auto lines = parse_trace(trace.out, is_static);
+  std::vector<std::string> theirs_loaded;
+  std::vector<std::string> theirs_missing;
+  for (const auto& line : lines)
+    if (line.path.empty())
+      theirs_missing.push_back(line.name);
+    else
+      theirs_loaded.push_back((line.name.empty() ? line.path : line.name) + " " + line.path);
+  std::vector<std::string> loaded;
+  for (std::size_t i = 1; i < closure.objects.size(); ++i)
+    if (!closure.objects[i].before_program)
+      loaded.push_back(closure.objects[i].names.front() + " " + closure.objects[i].path);
+  // With no DT_NEEDED ld.so prints two words instead of the list (a program that only preloads).
+  if (!is_static) {
+    EXPECT_EQ(loaded, theirs_loaded) << trace.out;
+    std::vector<std::string> missing;
+    for (const auto& lost : closure.missing) missing.push_back(lost.name);
+    for (const auto& warning : closure.warnings)
+      if (const auto at = warning.find(": auxiliary"); at != warning.npos)
+        missing.push_back(warning.substr(0, at));
+    EXPECT_EQ(missing, theirs_missing) << trace.out;
+  }
+  EXPECT_EQ(first_difference(tried, theirs_tried), "");
+
+  if (rule.etc || !strace_works()) return;
+  const auto log = dir / "strace.log";
+  const auto straced =
+      run_case(rule, {}, {"strace", "-o", log, "-s", "0", "-e", "trace=openat,newfstatat"});
+  ASSERT_EQ(straced.status, 0) << straced.err;
+  const auto count = count_calls(value_or_throw(read_file(log)));
+  auto opens_done = count.opens_done;
+  if (!rule.is_program) opens_done -= 1;  // ld.so opens the library it is given
+  EXPECT_EQ(closure.probes.opens_failed, count.opens_failed);
+  EXPECT_EQ(closure.probes.opens_done, opens_done);
+  EXPECT_EQ(closure.probes.stats_failed, count.stats_failed);
+  EXPECT_EQ(closure.probes.stats_done, count.stats_done);
+}
+
+std::vector<std::string> all_rules() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(HEDDLE_RULES))
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Rule, testing::ValuesIn(all_rules()), [](const auto& param) {
+  auto name = param.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace heddle::test
