@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The kernel's side of a FUSE mount, without libfuse: fs-gen mounts in its program's namespace with
+// these, and hands the device to fs-mount.
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "base/fd.hpp"
+
+namespace heddle {
+
+inline constexpr const char* kMountType = "fuse.heddle";
+/// Of each mount and session: the kernel asks for at most as much in one READ.
+inline constexpr unsigned kMaxRead = 1U << 20;
+
+/// /dev/fuse, opened. Fails with a hint when it is missing or not ours to open.
+Result<Fd> open_fuse_device();
+
+/// Mounts `device` on the folder `mount_point` by mount(2): type fuse.heddle, read only, nosuid,
+/// nodev, default_permissions, allow_other. EPERM without the right to mount in this namespace. The
+/// device must come from a process of this user namespace: the kernel says EINVAL else.
+Result<void> mount_fuse_device(int device, const std::string& mount_point);
+
+/// open_fuse_device() and mount_fuse_device(); a user who may not mount gets the mount by fusermount3,
+/// with allow_other where /etc/fuse.conf has user_allow_other.
+Result<Fd> mount_fuse(const std::string& mount_point);
+
+enum class Unmount : std::uint8_t {
+  now,     ///< EBUSY while somebody uses it
+  detach,  ///< gone from the tree at once, ended when the last user has gone
+};
+/// By umount2(2), or by fusermount3 for a user who may not.
+Result<void> unmount_fuse(const std::string& mount_point, Unmount how);
+
+struct MountEntry {
+  std::string type;
+  std::string source;
+  dev_t device = 0;  ///< st_dev of its files
+};
+/// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it is
+/// no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.
+Result<std::optional<MountEntry>> find_mount(const std::string& path);
+
+/// `path` absolute and free of links as the kernel spells it, without touching what is mounted there
+/// when its parent can be resolved. Fails as realpath(3).
+Result<std::string> resolve_mount_point(const std::string& path);
+
+}  // namespace heddle

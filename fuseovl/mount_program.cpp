@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/mount_program.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "base/temp_dir.hpp"
+#include "fuseovl/background.hpp"
+#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/serve.hpp"
+#include "fuseovl/warm_up.hpp"
+
+namespace heddle {
+namespace {
+
+/// A signal that arrives between mounting and the end of the set-up must not leave a mount behind:
+/// it is held back and looked for when the set-up is done.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    ::sigemptyset(&set_);
+    for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set_, n);
+    ::sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  ~HeldSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  bool one_waits() const {
+    sigset_t pending;
+    ::sigpending(&pending);
+    for (const int n : {SIGTERM, SIGINT, SIGHUP})
+      if (::sigismember(&pending, n)) return true;
+    return false;
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+};
+
+std::string describe(const Drift& drift) { return Error(drift.path, drift.what).message(); }
+
+Result<OverlayContent> load(const LoadOptions& options) {
+  std::vector<Drift> drifts;
+  auto content = load_overlay(options, drifts);
+  for (const auto& drift : drifts) content ? warn(describe(drift)) : say(describe(drift));
+  return content;
+}
+
+Result<std::string> check_mount_point(const std::string& directory) {
+  auto path = resolve_mount_point(directory);
+  if (!path) return path;
+  const auto mounted = find_mount(*path);
+  if (!mounted) return fail(mounted.error());
+  struct stat status {};
+  const int rc = ::stat(path->c_str(), &status);
+  if (*mounted && (*mounted)->type == kMountType) {
+    const bool dead = rc != 0 && errno == ENOTCONN;
+    return fail(directory, "cannot mount here",
+                dead ? "a heddle mount whose daemon has died is still here"
+                     : "it is already a heddle mount",
+                "unmount it with fs-mount -u");
+  }
+  if (rc != 0) return fail_errno(directory, "cannot use as mount point");
+  if (!S_ISDIR(status.st_mode)) return fail_errno(directory, "cannot use as mount point", ENOTDIR);
+  return path;
+}
+
+/// In the process that does not serve: waits until the daemon answers, then warms the mount.
+Result<void> wait_and_warm(Pipe ready, const std::string& mount_point) {
+  ready.write_end.reset();
+  if (auto answers = await_ready(ready.read_end.get()); !answers) return answers;
+  return warm_up(mount_point);
+}
+
+int fail_with(const Error& error) {
+  report(error);
+  return exit_failure;
+}
+
+SessionOptions session_options(const MountSettings& settings) {
+  SessionOptions options;
+  options.max_read = kMaxRead;
+  options.threads = settings.threads;
+  return options;
+}
+
+int serve_here(Overlay& overlay, Fd device, ServeOptions options) {
+  const auto mount_point = options.mount_point;
+  auto served = serve(overlay, std::move(device), std::move(options));
+  if (served) return exit_done;
+  if (mount_point) (void)unmount_fuse(*mount_point, Unmount::detach);
+  return fail_with(served.error());
+}
+
+}  // namespace
+
+int mount_program(const MountSettings& settings) {
+  auto mount_point = check_mount_point(settings.mount_point);
+  if (!mount_point) return fail_with(mount_point.error());
+  LoadOptions load_options = settings.load;
+  load_options.mount_point = *mount_point;
+  std::error_code none;  // shown in `.heddle/stats`: the daemon's folder is `/`
+  if (const auto map = std::filesystem::absolute(load_options.map_path, none); !none)
+    load_options.map_path = map.string();
+  auto content = load(load_options);
+  if (!content) return fail_with(content.error());
+  auto ready = make_pipe();
+  if (!ready) return fail_with(ready.error());
+
+  HeldSignals signals;
+  Overlay overlay(std::move(*content), settings.prefetch);
+  auto device = mount_fuse(*mount_point);
+  if (!device) return fail_with(device.error());
+  ServeOptions serving;
+  serving.mount_point = *mount_point;
+  if (const auto mounted = find_mount(*mount_point); mounted && *mounted)
+    serving.mount_device = (*mounted)->device;
+  serving.session = session_options(settings);
+
+  const pid_t child = ::fork();
+  if (child < 0) {
+    const Error error = Error::from_errno("fs-mount", "cannot start the daemon");
+    (void)unmount_fuse(*mount_point, Unmount::detach);
+    return fail_with(error);
+  }
+  const bool serves = (child == 0) != settings.foreground;
+  if (serves) {
+    ready->read_end.reset();
+    serving.ready = std::move(ready->write_end);
+    if (settings.foreground) {
+      serving.helper = child;
+      return serve_here(overlay, std::move(*device), std::move(serving));
+    }
+    std::vector<int> keep = overlay.descriptors();
+    keep.insert(keep.end(), {device->get(), serving.ready.get()});
+    close_fds_but(keep);
+    if (auto left = leave_terminal(settings.log_path); !left) {
+      (void)write_all(serving.ready.get(), left.error().message(), "ready");
+      ::_exit(exit_failure);
+    }
+    ::_exit(serve_here(overlay, std::move(*device), std::move(serving)));
+  }
+
+  // Not ours any more: were it open here, a daemon that dies could not end our own requests.
+  device->reset();
+  const auto warm = wait_and_warm(std::move(*ready), *mount_point);
+  if (settings.foreground) ::_exit(warm ? exit_done : fail_with(warm.error()));
+  if (!warm || signals.one_waits()) {
+    (void)unmount_fuse(*mount_point, Unmount::detach);
+    (void)::waitpid(child, nullptr, 0);
+    return warm ? exit_failure : fail_with(warm.error());
+  }
+  return exit_done;
+}
+
+int serve_fd_program(const MountSettings& settings) {
+  ServeOptions serving;
+  serving.cleanup = settings.cleanup;
+  serving.ready = Fd(settings.ready_fd);
+  serving.report_at_end = true;
+  serving.session = session_options(settings);
+  const auto give_up = [&](const Error& error, const std::vector<Drift>& drifts) {
+    std::string text;
+    for (const auto& drift : drifts) text += describe(drift) + "\n";
+    text += error.message();
+    if (!error.hint().empty()) text += "\nhint: " + error.hint();
+    if (serving.ready) (void)write_all(serving.ready.get(), text, "ready");
+    if (!serving.cleanup.empty()) (void)remove_tree(serving.cleanup);
+    return fail_with(error);
+  };
+  struct stat status {};
+  if (::fstat(settings.fuse_fd, &status) != 0 || !S_ISCHR(status.st_mode) ||
+      status.st_rdev != ::makedev(10, 229))
+    return give_up(Error("--fuse-fd " + std::to_string(settings.fuse_fd), "cannot serve",
+                         "it is no open /dev/fuse"),
+                   {});
+  Fd device(settings.fuse_fd);
+  ::fcntl(device.get(), F_SETFD, FD_CLOEXEC);
+  std::vector<Drift> drifts;
+  auto content = load_overlay(settings.load, drifts);
+  if (!content) return give_up(content.error(), drifts);
+  for (const auto& drift : drifts) warn(describe(drift));
+  Overlay overlay(std::move(*content), settings.prefetch);
+  std::vector<int> keep = overlay.descriptors();
+  keep.insert(keep.end(), {device.get(), serving.ready.get()});
+  close_fds_but(keep);
+  if (auto left = leave_terminal(settings.log_path); !left) return give_up(left.error(), {});
+  return serve_here(overlay, std::move(device), std::move(serving));
+}
+
+int unmount_program(const std::string& directory, bool lazy) {
+  auto path = resolve_mount_point(directory);
+  if (!path) return fail_with(path.error());
+  const auto mounted = find_mount(*path);
+  if (!mounted) return fail_with(mounted.error());
+  if (!*mounted || (*mounted)->type != kMountType)
+    return fail_with(Error(directory, "cannot unmount", "no heddle mount is here"));
+  auto done = unmount_fuse(*path, lazy ? Unmount::detach : Unmount::now);
+  struct stat status {};
+  // A dead mount serves nobody: whoever still stands in it loses nothing.
+  if (!done && ::stat(path->c_str(), &status) != 0 && errno == ENOTCONN)
+    done = unmount_fuse(*path, Unmount::detach);
+  if (done) return exit_done;
+  return fail_with(done.error().code() == EBUSY
+                       ? Error::from_errno(directory, "cannot unmount", EBUSY,
+                                           "--lazy detaches it now and ends it with its last user")
+                       : done.error());
+}
+
+int stats_program(const std::string& directory) {
+  auto text = read_file(directory + "/.heddle/stats");
+  if (!text) {
+    const int code = text.error().code();
+    return fail_with(code == ENOENT || code == ENOTDIR
+                         ? Error(directory, "cannot read counters", "no heddle mount is here")
+                         : Error::from_errno(directory, "cannot read counters", code));
+  }
+  if (auto written = write_all(STDOUT_FILENO, *text, "stdout"); !written)
+    return fail_with(written.error());
+  return exit_done;
+}
+
+}  // namespace heddle

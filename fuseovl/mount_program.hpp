@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "fuseovl/load.hpp"
+
+namespace heddle {
+
+struct MountSettings {
+  LoadOptions load;
+  std::string mount_point;  ///< as the caller wrote it; empty with fuse_fd
+  bool foreground = false;
+  std::uint64_t prefetch = 256U << 20;
+  unsigned threads = 2;
+  std::string log_path;
+  int fuse_fd = -1;
+  int ready_fd = -1;
+  std::string cleanup;
+};
+
+// Each talks to stderr and gives the exit status.
+
+/// Mounts and serves: in a daemon, returning when the mount answers and is warm, or in the foreground.
+int mount_program(const MountSettings& settings);
+/// Serves settings.fuse_fd until its mount is gone.
+int serve_fd_program(const MountSettings& settings);
+int unmount_program(const std::string& directory, bool lazy);
+int stats_program(const std::string& directory);
+
+}  // namespace heddle

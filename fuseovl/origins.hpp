@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/file_stamp.hpp"
+#include "resolver/map/map_content.hpp"
+
+namespace heddle {
+
+/// One object's file on this node, as it was found when the mount was made.
+struct Origin {
+  Fd fd;            ///< pinned; invalid: not enough descriptors, reopened for each read
+  FileStamp stamp;
+  std::int64_t atime_ns = 0;
+  std::uint32_t mode = 0;
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::uint64_t blocks = 0;  ///< of 512 bytes
+  bool usable = false;       ///< false: missing or unreadable, it cannot be served
+  bool as_mapped = false;    ///< content is the map's
+};
+
+/// One file that is not what the map says.
+struct Drift {
+  ObjectId object = 0;
+  std::string path;
+  std::string what;  ///< "missing", "content changed", ...
+};
+
+struct Origins {
+  std::vector<Origin> files;  ///< by ObjectId
+  std::vector<Drift> drifts;  ///< in order of objects
+  std::size_t pinned = 0;
+};
+
+/// Opens and checks every object's file: size and mtime first, then XXH3-128, since dev and ino differ
+/// on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once when the
+/// file system is slow to answer.
+Origins open_origins(const MapContent& content, std::size_t max_pinned);
+
+/// Raises the soft limit of open files to the hard one; result: how many objects may be pinned when
+/// the daemon keeps enough for itself.
+std::size_t raise_fd_limit();
+
+}  // namespace heddle

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/overlay.hpp"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/warm_up.hpp"
+
+namespace heddle {
+namespace {
+
+timespec from_nanoseconds(std::int64_t ns) {
+  std::int64_t seconds = ns / 1000000000;
+  std::int64_t rest = ns % 1000000000;
+  if (rest < 0) {
+    rest += 1000000000;
+    --seconds;
+  }
+  return {seconds, rest};
+}
+
+constexpr std::uint32_t kBlockSize = 4096;
+
+}  // namespace
+
+Overlay::Overlay(OverlayContent content, std::uint64_t prefetch_budget)
+    : content_(std::move(content)),
+      stats_(content_.facts, counters_, content_.files, prefetch_),
+      prefetch_(content_.tree, content_.files, content_.index, prefetch_budget) {
+  ::clock_gettime(CLOCK_REALTIME, &started_);
+  (void)stats_.refresh();
+}
+
+std::vector<int> Overlay::descriptors() const {
+  std::vector<int> out = {content_.map_file.get()};
+  for (ObjectId id = 0; id < content_.files.size(); ++id)
+    if (const auto& fd = content_.files.origin(id).fd) out.push_back(fd.get());
+  return out;
+}
+
+void Overlay::init(fuse_conn_info& connection) {
+  // AUTO_INVAL_DATA: `.heddle/stats` shows a new mtime at each GETATTR and the kernel drops its page.
+  // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's only.
+  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
+                              FUSE_CAP_SPLICE_WRITE;
+  connection.want = connection.capable & wanted;
+  connection.max_read = kMaxRead;
+  connection.max_background = 64;
+  connection.congestion_threshold = 48;
+  opens_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPEN_SUPPORT;
+  opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
+  if (on_ready_) on_ready_();
+}
+
+struct stat Overlay::attributes(InodeNumber ino) const {
+  struct stat st {};
+  st.st_ino = ino;
+  st.st_nlink = content_.tree.link_count(ino);
+  st.st_blksize = kBlockSize;
+  st.st_uid = owner_;
+  st.st_gid = group_;
+  st.st_atim = st.st_mtim = st.st_ctim = started_;
+  st.st_mode = S_IFREG | 0444;
+  const auto set_size = [&st](std::size_t size) {
+    st.st_size = static_cast<off_t>(size);
+    st.st_blocks = static_cast<blkcnt_t>((size + 511) / 512);
+  };
+  switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
+    case NodeKind::directory: st.st_mode = S_IFDIR | 0555; break;
+    case NodeKind::index: set_size(content_.index.size()); break;
+    case NodeKind::map:
+      set_size(static_cast<std::size_t>(content_.map_status.st_size));
+      st.st_mtim = content_.map_status.st_mtim;
+      break;
+    case NodeKind::stats: {
+      const auto page = stats_.current();
+      set_size(page->text.size());
+      st.st_mtim = st.st_ctim = page->made;
+      break;
+    }
+    case NodeKind::object: {
+      const Origin& origin = content_.files.origin(content_.tree.object(ino));
+      st.st_mode = origin.mode;
+      st.st_uid = origin.uid;
+      st.st_gid = origin.gid;
+      st.st_size = static_cast<off_t>(origin.stamp.size);
+      st.st_blocks = static_cast<blkcnt_t>(origin.blocks);
+      st.st_atim = from_nanoseconds(origin.atime_ns);
+      st.st_mtim = from_nanoseconds(origin.stamp.mtime_ns);
+      st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
+      break;
+    }
+  }
+  return st;
+}
+
+fuse_entry_param Overlay::entry(InodeNumber ino) const {
+  fuse_entry_param out{};
+  out.ino = ino;
+  out.entry_timeout = kForever;
+  if (ino == 0) return out;  // a negative entry: kept as long as any other
+  out.attr = attributes(ino);
+  out.attr_timeout = ino == Tree::kStats ? 0 : kForever;
+  return out;
+}
+
+void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  if (parent == Tree::kOwnDirectory && std::strcmp(name, kWarmSignal) == 0) prefetch_.begin();
+  const auto found = entry(content_.tree.lookup(parent, name));
+  fuse_reply_entry(request, &found);
+}
+
+void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
+  if (!content_.tree.kind(ino)) {
+    fuse_reply_err(request, ENOENT);
+    return;
+  }
+  if (ino == Tree::kStats) (void)stats_.refresh();
+  const auto st = attributes(ino);
+  fuse_reply_attr(request, &st, ino == Tree::kStats ? 0 : kForever);
+}
+
+void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  // ENOSYS once: the kernel opens by itself from then on, keeps the page cache, and sends no RELEASE
+  // (fs/fuse/file.c, fuse_file_open).
+  if (opens_can_be_skipped_) {
+    fuse_reply_err(request, ENOSYS);
+    return;
+  }
+  info->keep_cache = 1;
+  fuse_reply_open(request, info);
+}
+
+void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  if (opendirs_can_be_skipped_) {
+    fuse_reply_err(request, ENOSYS);
+    return;
+  }
+  info->keep_cache = 1;
+  info->cache_readdir = 1;
+  fuse_reply_open(request, info);
+}
+
+void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size,
+                          off_t offset) {
+  const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
+  const auto piece = bytes.substr(from, size);
+  counters_.add_bytes_read(piece.size());
+  fuse_reply_buf(request, piece.data(), piece.size());
+}
+
+void Overlay::reply_file(fuse_req_t request, int fd, std::size_t size, off_t offset) {
+  fuse_bufvec bytes = FUSE_BUFVEC_INIT(size);
+  bytes.buf[0].flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
+  bytes.buf[0].fd = fd;
+  bytes.buf[0].pos = offset;
+  counters_.add_bytes_read(size);
+  fuse_reply_data(request, &bytes, {});
+}
+
+void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                   fuse_file_info*) {
+  const auto up_to = [&](std::uint64_t file_size) {
+    const auto at = static_cast<std::uint64_t>(offset);
+    return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
+  };
+  switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
+    case NodeKind::directory: fuse_reply_err(request, EISDIR); return;
+    case NodeKind::stats: {
+      const auto page = stats_.current();
+      reply_bytes(request, page->text, size, offset);
+      return;
+    }
+    case NodeKind::index: reply_bytes(request, content_.index, size, offset); return;
+    case NodeKind::map:
+      reply_file(request, content_.map_file.get(),
+                 up_to(static_cast<std::uint64_t>(content_.map_status.st_size)), offset);
+      return;
+    case NodeKind::object: break;
+  }
+  const ObjectId object = content_.tree.object(ino);
+  prefetch_.reading(object);
+  const auto file = content_.files.open(object);
+  if (!file) {
+    fuse_reply_err(request, file.error());
+    return;
+  }
+  reply_file(request, file->fd(), up_to(content_.files.origin(object).stamp.size), offset);
+}
+
+void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {
+  const auto entries = content_.tree.entries(ino);
+  std::string buffer(size, '\0');
+  std::size_t used = 0;
+  // Offsets: 1 behind `.`, 2 behind `..`, 3+i behind the entry i. They never change, so telldir and
+  // seekdir hold for ever. libfuse takes names with an end, ours lie in std::strings.
+  for (auto at = static_cast<std::size_t>(offset); at < entries.size() + 2; ++at) {
+    const char* name = at == 0 ? "." : at == 1 ? ".." : entries[at - 2].name.data();
+    const InodeNumber child =
+        at == 0 ? ino : at == 1 ? content_.tree.parent(ino) : entries[at - 2].ino;
+    std::size_t needed = 0;
+    const auto next = static_cast<off_t>(at + 1);
+    if (plus && at >= 2) {
+      const auto param = entry(child);
+      needed = fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
+    } else {
+      fuse_entry_param param{};  // ino 0: the kernel makes no entry of `.` and `..`
+      param.attr.st_ino = child;
+      param.attr.st_mode = attributes(child).st_mode;
+      needed = plus ? fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param,
+                                             next)
+                    : fuse_add_direntry(request, buffer.data() + used, size - used, name, &param.attr,
+                                        next);
+    }
+    if (needed > size - used) break;
+    used += needed;
+  }
+  fuse_reply_buf(request, buffer.data(), used);
+}
+
+void Overlay::readdir(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                      fuse_file_info*) {
+  list(request, ino, size, offset, false);
+}
+
+void Overlay::readdirplus(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                          fuse_file_info*) {
+  list(request, ino, size, offset, true);
+}
+
+void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
+  struct statvfs out {};
+  out.f_bsize = out.f_frsize = kBlockSize;
+  out.f_files = content_.tree.object_count() + content_.tree.directory_count();
+  out.f_namemax = 255;
+  out.f_flag = ST_RDONLY;
+  fuse_reply_statfs(request, &out);
+}
+
+}  // namespace heddle

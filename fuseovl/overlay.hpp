@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+
+#include "fuseovl/counters.hpp"
+#include "fuseovl/object_files.hpp"
+#include "fuseovl/prefetch.hpp"
+#include "fuseovl/session.hpp"
+#include "fuseovl/stats_page.hpp"
+#include "fuseovl/tree.hpp"
+
+namespace heddle {
+
+/// All that one mount serves; made before mounting, constant while it stands.
+struct OverlayContent {
+  Tree tree;
+  ObjectFiles files;
+  std::string index;  ///< bytes of `.heddle/index`
+  Fd map_file;        ///< served as `.heddle/map`
+  struct stat map_status {};
+  StatsFacts facts;
+};
+
+/// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops table
+/// goes to Session::create with the Overlay as its client.
+class Overlay final : public SessionClient {
+ public:
+  /// `prefetch_budget`: bytes of file content to hand to the kernel unasked once the mount is warm.
+  Overlay(OverlayContent content, std::uint64_t prefetch_budget);
+
+  static const fuse_lowlevel_ops& ops();
+
+  /// Every descriptor it serves from.
+  std::vector<int> descriptors() const;
+  /// What `.heddle/stats` says now.
+  std::string stats_text() { return stats_.refresh()->text; }
+  /// Lets the prefetch send to `session`; until then it waits. The session must outlive stop().
+  void attach(const Session& session) { prefetch_.attach(session.raw()); }
+  /// Ends the prefetch's threads.
+  void stop() { prefetch_.stop(); }
+  /// Called once, when the kernel and we have agreed on the protocol: requests are answered from here.
+  void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
+
+  void on_request(std::uint32_t opcode) noexcept override { counters_.count(opcode); }
+
+  // One for each operation; each answers the request exactly once.
+  void init(fuse_conn_info& connection);
+  void lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
+  void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*);
+  void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+  void opendir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
+  void read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*);
+  void readdir(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*);
+  void readdirplus(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                   fuse_file_info*);
+  void statfs(fuse_req_t request, fuse_ino_t);
+
+ private:
+  struct stat attributes(InodeNumber ino) const;
+  fuse_entry_param entry(InodeNumber ino) const;
+  void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
+  void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
+  void reply_file(fuse_req_t request, int fd, std::size_t size, off_t offset);
+
+  OverlayContent content_;
+  RequestCounters counters_;
+  StatsPage stats_;
+  Prefetch prefetch_;
+  std::function<void()> on_ready_;
+  timespec started_{};
+  uid_t owner_ = ::getuid();
+  gid_t group_ = ::getgid();
+  bool opens_can_be_skipped_ = false;
+  bool opendirs_can_be_skipped_ = false;
+};
+
+}  // namespace heddle

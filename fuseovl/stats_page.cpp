@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/stats_page.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/escape.hpp"
+
+namespace heddle {
+namespace {
+
+std::string json_text(std::string_view text) { return nlohmann::json(to_json_text(text)).dump(); }
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+StatsPage::StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files,
+                     const Prefetch& prefetch)
+    : facts_(std::move(facts)),
+      counters_(counters),
+      files_(files),
+      prefetch_(prefetch),
+      start_time_(utc_now()) {}
+
+std::shared_ptr<const StatsPage::Snapshot> StatsPage::refresh() {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->text = render();
+  ::clock_gettime(CLOCK_REALTIME, &snapshot->made);
+  const std::lock_guard lock(mutex_);
+  current_ = snapshot;
+  return snapshot;
+}
+
+std::shared_ptr<const StatsPage::Snapshot> StatsPage::current() const {
+  const std::lock_guard lock(mutex_);
+  return current_;
+}
+
+std::string StatsPage::render() const {
+  std::string out;
+  const auto number = [&](std::string_view name, std::uint64_t value, std::string_view end = ",\n") {
+    out += fmt::format("\"{}\": {:>20}{}", name, value, end);
+  };
+  out += "{\n  \"version\": 1,\n";
+  out += fmt::format("  \"map\": {},\n", json_text(facts_.map_path));
+  out += fmt::format("  \"map_id\": {},\n", json_text(facts_.map_id));
+  out += fmt::format("  \"mount_point\": {},\n", json_text(facts_.mount_point));
+  out += fmt::format("  \"start_time\": {},\n  ", json_text(start_time_));
+  number("pid", static_cast<std::uint64_t>(::getpid()), ",\n  ");
+  number("views", facts_.views, ",\n  ");
+  number("names", facts_.names, ",\n  ");
+  number("objects", files_.size(), ",\n  ");
+  number("pinned", files_.pinned(), ",\n  ");
+  number("index_bytes", facts_.index_bytes, ",\n  ");
+  number("requests_total", counters_.total(), ",\n  ");
+  number("bytes_read", counters_.bytes_read());
+  out += "  \"requests\": {\n    ";
+  for (const auto& kind : RequestCounters::kinds())
+    number(kind.name, counters_.of(kind.opcode), ",\n    ");
+  number("other", counters_.other(), "\n");
+  out += "  },\n  \"prefetch\": {\n    ";
+  // Padded behind the word, where JSON allows it: see the header about the page's size.
+  out += fmt::format("\"state\": {:<9},\n    ", json_text(prefetch_.state()));
+  number("budget", prefetch_.budget(), ",\n    ");
+  number("files", prefetch_.files_done(), ",\n    ");
+  number("bytes", prefetch_.bytes_done(), "\n");
+  out += "  },\n  \"drift\": [";
+  const char* separator = "\n    ";
+  for (const auto& drift : files_.drifts()) {
+    out += fmt::format("{}{{\"path\": {}, \"what\": {}}}", separator, json_text(drift.path),
+                       json_text(drift.what));
+    separator = ",\n    ";
+  }
+  out += "]\n}\n";
+  return out;
+}
+
+}  // namespace heddle

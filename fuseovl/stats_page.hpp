@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "fuseovl/counters.hpp"
+#include "fuseovl/object_files.hpp"
+#include "fuseovl/prefetch.hpp"
+
+namespace heddle {
+
+/// What `.heddle/stats` says that does not change while the mount stands.
+struct StatsFacts {
+  std::string map_path;
+  std::string map_id;
+  std::string mount_point;
+  std::size_t views = 0;
+  std::size_t names = 0;
+  std::uint64_t index_bytes = 0;
+};
+
+/// The JSON text of `.heddle/stats`. All numbers have one width, so its size stays the same while they
+/// grow: a reader between two states sees a whole document of one of them. Thread-safe.
+class StatsPage {
+ public:
+  StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files,
+            const Prefetch& prefetch);
+
+  struct Snapshot {
+    std::string text;
+    timespec made{};
+  };
+  /// The page as it is now; reads go on with it until the next refresh().
+  std::shared_ptr<const Snapshot> refresh();
+  std::shared_ptr<const Snapshot> current() const;
+
+ private:
+  std::string render() const;
+
+  StatsFacts facts_;
+  const RequestCounters& counters_;
+  const ObjectFiles& files_;
+  const Prefetch& prefetch_;
+  std::string start_time_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Snapshot> current_;
+};
+
+}  // namespace heddle

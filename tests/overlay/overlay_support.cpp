@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "tests/overlay/overlay_support.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/content_hash.hpp"
+#include "base/fd.hpp"
+#include "resolver/map/map_writer.hpp"
+
+namespace heddle::test {
+namespace fs = std::filesystem;
+
+std::string fs_mount() {
+  if (const char* path = std::getenv("HEDDLE_FS_MOUNT")) return path;
+  return staged_program("fs-mount");
+}
+
+ObjectId MapMaker::add_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) throw Error::from_errno(path, "cannot stat");
+  for (ObjectId id = 0; id < content_.objects.size(); ++id)
+    if (content_.objects[id].stamp.id == file_id(status)) return id;
+  const auto file = value_or_throw(open_file(path, O_RDONLY));
+  MapObject object;
+  object.path = path;
+  object.stamp = file_stamp(status);
+  object.mode = status.st_mode;
+  object.hash = value_or_throw(hash_file(file.get(), path));
+  object.is_elf = false;
+  content_.objects.push_back(std::move(object));
+  return static_cast<ObjectId>(content_.objects.size() - 1);
+}
+
+void MapMaker::add_name(const std::string& view, const std::string& name, const std::string& path) {
+  const ObjectId id = add_file(path);
+  auto& views = content_.views;
+  auto found = std::find_if(views.begin(), views.end(), [&](auto& v) { return v.name == view; });
+  if (found == views.end()) found = views.insert(views.end(), MapView{view, {}});
+  found->names.emplace_back(name, id);
+}
+
+void MapMaker::add_folder(const std::string& view, const std::string& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file())
+      add_name(view, fs::relative(entry.path(), folder).string(), entry.path().string());
+}
+
+MapContent MapMaker::content() const {
+  MapContent out = content_;
+  std::vector<ObjectId> order(out.objects.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](ObjectId a, ObjectId b) {
+    return content_.objects[a].path < content_.objects[b].path;
+  });
+  std::vector<ObjectId> number(order.size());
+  for (ObjectId i = 0; i < order.size(); ++i) {
+    number[order[i]] = i;
+    out.objects[i] = content_.objects[order[i]];
+    out.paths.emplace_back(out.objects[i].path, i);
+  }
+  for (auto& view : out.views) {
+    for (auto& [name, id] : view.names) id = number[id];
+    std::sort(view.names.begin(), view.names.end());
+  }
+  std::sort(out.views.begin(), out.views.end(),
+            [](const MapView& a, const MapView& b) { return a.name < b.name; });
+  return out;
+}
+
+std::string MapMaker::write(const std::string& path) const {
+  value_or_throw(write_map(content(), path));
+  return path;
+}
+
+Mount::Mount(const std::string& map, const std::string& directory, std::vector<std::string> options)
+    : path_(directory) {
+  fs::create_directories(directory);
+  std::vector<std::string> argv = {fs_mount()};
+  argv.insert(argv.end(), options.begin(), options.end());
+  argv.insert(argv.end(), {"--", map, directory});
+  run_checked(argv);
+  pid_ = static_cast<int>(stat_number("pid"));
+}
+
+Mount::~Mount() {
+  if (mounts_with(" " + path_ + " ") > 0)
+    (void)run({"umount", "-l", path_});
+  (void)wait_until(std::chrono::seconds(5), [this] { return !is_running(pid_); });
+}
+
+namespace {
+nlohmann::json find(const nlohmann::json& in, const std::string& name) {
+  if (in.contains(name)) return in.at(name);
+  for (const auto& [key, value] : in.items())
+    if (value.is_object())
+      if (auto found = find(value, name); !found.is_null()) return found;
+  return nullptr;
+}
+}  // namespace
+
+std::uint64_t Mount::stat_number(const std::string& name) const {
+  const auto text = value_or_throw(read_file(path_ + "/.heddle/stats"));
+  return find(nlohmann::json::parse(text), name).get<std::uint64_t>();
+}
+
+std::string Mount::stat_text(const std::string& name) const {
+  const auto text = value_or_throw(read_file(path_ + "/.heddle/stats"));
+  return find(nlohmann::json::parse(text), name).get<std::string>();
+}
+
+void Mount::wait_for_prefetch() const {
+  (void)wait_until(std::chrono::seconds(20), [this] {
+    const auto state = stat_text("state");
+    return state == "done" || state == "off";
+  });
+}
+
+RunResult Mount::unmount() { return run({fs_mount(), "-u", path_}); }
+
+}  // namespace heddle::test

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resolver/map/map_content.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+
+/// The fs-mount under test: $HEDDLE_FS_MOUNT, else the staged one.
+std::string fs_mount();
+
+/// A map's content made of real files, without a resolver.
+class MapMaker {
+ public:
+  /// The object of the file at `path`, stamped and hashed as it is now; one for each (dev, ino).
+  ObjectId add_file(const std::string& path);
+  /// `name` of `view` leads to the file at `path`.
+  void add_name(const std::string& view, const std::string& name, const std::string& path);
+  /// Every regular file below `folder` under its relative name.
+  void add_folder(const std::string& view, const std::string& folder);
+
+  /// Sorted as map_content.hpp asks.
+  MapContent content() const;
+  /// Throws heddle::Error. Returns `path`.
+  std::string write(const std::string& path) const;
+
+ private:
+  MapContent content_;
+};
+
+/// One mount made by running fs-mount; unmounted at the end, and the daemon must be gone by then.
+class Mount {
+ public:
+  /// Throws heddle::Error when fs-mount does.
+  Mount(const std::string& map, const std::string& directory, std::vector<std::string> options = {});
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+  ~Mount();
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  /// The daemon.
+  int pid() const { return pid_; }
+  /// The number behind `name` in `.heddle/stats`, wherever it stands; throws without one.
+  std::uint64_t stat_number(const std::string& name) const;
+  /// The text behind `name`.
+  std::string stat_text(const std::string& name) const;
+  /// Polls until the prefetch says "done" (or "off").
+  void wait_for_prefetch() const;
+  RunResult unmount();
+
+ private:
+  std::string path_;
+  int pid_ = -1;
+};
+
+}  // namespace heddle::test
+
+/// System tests need a device to mount with.
+#define HEDDLE_NEEDS_FUSE()                                                       \
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) HEDDLE_SKIP("no /dev/fuse to open"); \
+  if (::geteuid() != 0) HEDDLE_SKIP("not root")
