@@ -62,13 +62,17 @@ __attribute__((constructor)) void keep_start(int argc, char** argv, char** envp)
   start = StartBlock(argc, argv, envp);
 }
 
+/// From here on code of the program's libraries may run. Starts that were broken off for a new one
+/// are not counted.
+void mark_started() {
+  if (started) return;
+  started = true;
+  count(index.chosen() ? &Counters::guided_processes : &Counters::unguided_processes);
+}
+
 }  // namespace
-}  // namespace heddle::audit
 
 #define HEDDLE_EXPORT extern "C" __attribute__((visibility("default")))
-
-using namespace heddle;         // NOLINT: the entry points are C functions
-using namespace heddle::audit;  // NOLINT
 
 HEDDLE_EXPORT unsigned la_version(unsigned version) {
   open_index();
@@ -84,20 +88,19 @@ HEDDLE_EXPORT unsigned la_version(unsigned version) {
 
 HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie) {
   if (space != LM_ID_BASE || started) return 0;
-  // The program's and ld.so's own blocks were there in time (rtld.c, init_tls).
+  // The program's and ld.so's own blocks were there in time (rtld.c, init_tls); the vDSO has none.
   if (!map->l_name || !*map->l_name)
     main_cookie = cookie;
-  else if (map->l_addr != start.auxiliary(AT_BASE))
+  else if (map->l_addr != start.auxiliary(AT_BASE) &&
+           map->l_addr != start.auxiliary(AT_SYSINFO_EHDR))
     guard.take(*map, start);
   return 0;
 }
 
 HEDDLE_EXPORT void la_activity(uintptr_t* cookie, unsigned flag) {
-  // rtld.c: after relocation, before the first constructor; dlopen of other auditors' libraries
+  // rtld.c: after relocation, before the first constructor. dlopen of other auditors' libraries
   // comes here too, with their cookies.
-  if (started || flag != LA_ACT_CONSISTENT || cookie != main_cookie) return;
-  started = true;
-  count(index.chosen() ? &Counters::guided_processes : &Counters::unguided_processes);
+  if (flag == LA_ACT_CONSISTENT && cookie == main_cookie) mark_started();
 }
 
 HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t*, unsigned flag) {
@@ -113,8 +116,11 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t*, unsigned flag) {
 }
 
 HEDDLE_EXPORT void la_preinit(uintptr_t*) {
+  mark_started();  // where ld.so was the command the program has a name and no cookie was kept
   if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
   std::uint64_t unset = 0;
   __atomic_compare_exchange_n(&counters->ready_ns, &unset, monotonic_ns(), false, __ATOMIC_RELAXED,
                               __ATOMIC_RELAXED);
 }
+
+}  // namespace heddle::audit

@@ -9,7 +9,7 @@ namespace {
 constexpr unsigned long kPage = 4096;
 
 /// The lowest of the tables that the dynamic section names, or 0. ld.so has relocated these words
-/// (elf/get-dynamic-info.h) unless the section is read only.
+/// (elf/get-dynamic-info.h) unless the section is read only: then they are still offsets.
 unsigned long lowest_table(const link_map& map) {
   unsigned long lowest = 0;
   for (const ElfW(Dyn)* entry = map.l_ld; entry->d_tag != DT_NULL; ++entry) {
@@ -19,9 +19,12 @@ unsigned long lowest_table(const link_map& map) {
       case DT_SYMTAB:
       case DT_STRTAB:
       case DT_RELA:
-      case DT_VERSYM:
-        if (!lowest || entry->d_un.d_ptr < lowest) lowest = entry->d_un.d_ptr;
+      case DT_VERSYM: {
+        unsigned long at = entry->d_un.d_ptr;
+        if (at < map.l_addr) at += map.l_addr;
+        if (!lowest || at < lowest) lowest = at;
         break;
+      }
       default:
         break;
     }

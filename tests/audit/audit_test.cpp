@@ -100,6 +100,26 @@ INSTANTIATE_TEST_SUITE_P(
                       FarmCase{FarmShape::random, FarmTag::absolute, 50, "random_absolute"}),
     [](const auto& param_info) { return param_info.param.name; });
 
+TEST_F(Audit, it_makes_no_system_call_of_its_own_per_library) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const auto calls = [&](std::size_t libraries) {
+    const std::string name = std::to_string(libraries);
+    const ElfFarm farm = ElfFarm::build(dir_ / ("farm" + name), {.libraries = libraries});
+    GuidedWorld w(dir_ / ("world" + name));
+    w.add_program(farm.program);
+    w.publish();
+    std::vector<std::string> argv = {"strace", "-o", dir_ / "log", "/usr/bin/env"};
+    for (const std::string& entry : w.env()) argv.push_back(entry);
+    argv.push_back(farm.program);
+    run_checked(argv);
+    const std::string log = value_or_throw(read_file(dir_ / "log"));
+    return std::count(log.begin(), log.end(), '\n');
+  };
+  // ld.so's own are ten: openat, read, fstat, five mmaps, close, and mprotect after relocation; and
+  // now and then an mmap for its malloc.
+  EXPECT_LT(calls(30) - calls(10), 20 * 11);
+}
+
 TEST_F(Audit, dlopen_by_soname_and_by_original_path_is_guided) {
   const std::string lib = library("lib/libx.so.1", "int x(void) { return 7; }");
   const std::string app = program(
