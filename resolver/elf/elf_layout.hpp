@@ -16,7 +16,7 @@ struct Elf64Layout {
   using Shdr = Elf64_Shdr;
   using Dyn = Elf64_Dyn;
   using Sym = Elf64_Sym;
-  using word = std::uint64_t;  ///< of the Bloom filter in DT_GNU_HASH
+  using bloom_word = std::uint64_t;  ///< in DT_GNU_HASH
   static constexpr std::uint64_t tag_mask = ~std::uint64_t{0};
 };
 struct Elf32Layout {
@@ -25,7 +25,7 @@ struct Elf32Layout {
   using Shdr = Elf32_Shdr;
   using Dyn = Elf32_Dyn;
   using Sym = Elf32_Sym;
-  using word = std::uint32_t;
+  using bloom_word = std::uint32_t;
   static constexpr std::uint64_t tag_mask = 0xFFFF'FFFF;  ///< d_tag is signed
 };
 

@@ -109,9 +109,11 @@ void read_header(const lief::Binary& binary, ElfFacts& facts) {
 }
 
 void read_segments(const lief::Binary& binary, ElfFacts& facts) {
-  if (binary.has_interpreter()) facts.interp = c_string(binary.interpreter());
   for (const auto& segment : binary.segments()) {
-    if (raw(segment.type()) == PT_DYNAMIC) facts.dynamic = true;
+    // Empty ones stand in files of debug information, and ld.so passes over them.
+    const bool filled = segment.physical_size() > 0;
+    if (raw(segment.type()) == PT_INTERP && filled) facts.interp = c_string(binary.interpreter());
+    if (raw(segment.type()) == PT_DYNAMIC && filled) facts.dynamic = true;
     if (raw(segment.type()) == PT_TLS && !facts.tls)
       facts.tls = TlsSegment{segment.virtual_size(), segment.alignment()};
   }

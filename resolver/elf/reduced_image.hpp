@@ -24,7 +24,6 @@ struct ReducedElf {
   std::vector<std::vector<std::uint8_t>> images;
   /// To compare with what LIEF found.
   std::size_t dependencies = 0;
-  std::size_t symbols = 0;  ///< in the first image's table, the null symbol included
 };
 
 /// FactsDetail::loader: of the symbols only those that ElfFacts::imports_* ask for are kept.

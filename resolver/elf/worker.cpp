@@ -2,10 +2,13 @@
 #include "resolver/elf/worker.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string_view>
 
 #include "base/exit_code.hpp"
@@ -73,9 +76,18 @@ int self_test(std::string_view call) {
   if (call == "socket") static_cast<void>(::socket(AF_UNIX, SOCK_STREAM, 0));
   if (call == "exec") ::execl("/bin/true", "true", nullptr);
   if (call == "fork") static_cast<void>(::fork());
-  if (call == "write") static_cast<void>(::write(1, "x", 1));
+  if (call == "write" && ::write(STDOUT_FILENO, "x", 1) < 0) return exit_failure;
   if (call == "unlink") static_cast<void>(::unlink("/nonexistent"));
+  if (call == "kill") ::kill(::getppid(), 0);
+  if (call == "mmap_code")
+    ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (call == "mmap_file") ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, STDIN_FILENO, 0);
   if (call == "abort") ::abort();
+  if (call == "memory") return ::malloc(std::size_t{4} << 30) == nullptr ? exit_done : exit_failure;
+  if (call == "loop") {
+    allow_cpu_time(0);
+    for (;;) __asm__ volatile("");  // else the compiler may take it for one that ends
+  }
   return exit_done;
 }
 

@@ -20,7 +20,8 @@ class ElfTest : public ::testing::Test {
  protected:
   static std::string env(const char* name) {
     const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
+    if (value == nullptr) throw Error(name, "not set", "", "run this test by meson test");
+    return value;
   }
   static WorkerPoolOptions options(ParseMode mode = ParseMode::automatic) {
     WorkerPoolOptions options;

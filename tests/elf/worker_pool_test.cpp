@@ -150,5 +150,58 @@ TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
   }
 }
 
+TEST_F(Pool, a_worker_that_fails_costs_one_file_and_the_others_go_on) {
+  auto with = options();
+  with.worker_path = env("FAKE_WORKER");
+  with.time_limit = std::chrono::milliseconds(300);
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"crash", "crashed (Segmentation fault)"},
+      {"hang", "hung"},
+      {"lie", "damaged answer"},
+      {"flood", "damaged answer"},
+      {"exit", "with status 7"}};
+  for (const auto& [what, reason] : bad) {
+    SCOPED_TRACE(what);
+    WorkerPool pool(with);
+    std::vector<std::string> paths;
+    for (int i = 0; i < 40; ++i)
+      paths.push_back(write(what + std::to_string(i), i == 13 ? what : "good"));
+    pool.prefetch(paths, FactsDetail::loader);
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      const auto facts = pool.facts(paths[i], FactsDetail::loader);
+      ASSERT_EQ(facts.has_value(), i != 13) << paths[i];
+      if (i != 13) continue;
+      EXPECT_EQ(facts.error().code(), EBADMSG);
+      EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(paths[i]));
+      EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(reason));
+    }
+    EXPECT_EQ(pool.counters().crashed, what == "lie" ? 0U : 1U);
+    EXPECT_EQ(pool.counters().parsed, 39U);
+  }
+}
+
+TEST_F(Pool, every_file_may_crash_its_worker) {
+  auto with = options();
+  with.worker_path = env("FAKE_WORKER");
+  WorkerPool pool(with);
+  std::vector<std::string> paths;
+  for (int i = 0; i < 50; ++i) paths.push_back(write("f" + std::to_string(i), "crash"));
+  pool.prefetch(paths, FactsDetail::loader);
+  for (const auto& p : paths) EXPECT_FALSE(pool.facts(p, FactsDetail::loader)) << p;
+  EXPECT_EQ(pool.counters().crashed, 50U);
+  EXPECT_TRUE(pool.facts(write("good", "good"), FactsDetail::loader));
+}
+
+TEST_F(Pool, a_file_that_changes_while_it_is_read_is_read_again_or_refused) {
+  const auto file = write("f", "good");
+  auto with = options();
+  with.worker_path = env("FAKE_WORKER");
+  WorkerPool pool(with);
+  auto opened = value_or_throw(OpenedFile::open(file));
+  opened.stamp.mtime_ns -= 1;  // as if it had been changed after it was opened
+  const auto facts = value_or_throw(pool.facts(file, std::move(opened), FactsDetail::loader));
+  EXPECT_EQ(facts.stamp, value_or_throw(OpenedFile::open(file)).stamp);
+}
+
 }  // namespace
 }  // namespace heddle
