@@ -3,14 +3,16 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include <chrono>
 #include <filesystem>
 
 #include "base/log.hpp"
-#include "fsgen/app_process.hpp"
 #include "fsgen/counters_file.hpp"
 #include "fsgen/overlay_daemon.hpp"
+#include "fuseovl/warm_up.hpp"
+#include "launch/app_process.hpp"
 #include "resolver/map/index_writer.hpp"
 
 namespace heddle {
@@ -21,6 +23,13 @@ using Clock = std::chrono::steady_clock;
 // The daemon sees the end of the mount within milliseconds of APP's last process; what is still
 // used after this is used by processes that APP left behind.
 constexpr std::chrono::milliseconds kDaemonEnd{1000};
+
+std::uint64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
 
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
@@ -76,6 +85,7 @@ class GuidedRun {
   bool direct() const { return via_ == Via::direct; }
   std::string mount_point() const { return work_path_ + "/m"; }
   Result<AppCommand> guided_command(const std::string& counters_path);
+  AppSetup setup(Counters& counters) const;
   Result<std::optional<OverlayDaemon>> mount_for(AppProcess& app);
   void finish(RunReport& report, std::optional<OverlayDaemon>& daemon);
 
@@ -103,6 +113,23 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
   auto environment = Environment::current();
   guide(environment, guidance);
   return AppCommand{app_path_, options_.command, environment.entries()};
+}
+
+AppSetup GuidedRun::setup(Counters& counters) const {
+  AppSetup setup;
+  if (!direct()) {
+    setup.mount = [this] { return mount_privately(mount_point(), kind_); };
+    setup.enter = [this]() -> Result<void> {
+      // A cold mount is a slower one, no more: APP starts all the same.
+      (void)warm_up(mount_point());
+      return {};
+    };
+  }
+  setup.before_exec = [&counters] {
+    counters.app_pid = static_cast<std::uint64_t>(::getpid());
+    counters.exec_ns = monotonic_ns();
+  };
+  return setup;
 }
 
 Result<std::optional<OverlayDaemon>> GuidedRun::mount_for(AppProcess& app) {
@@ -141,8 +168,7 @@ Result<RunReport> GuidedRun::run() {
 
   auto signals = SignalRelay::start();
   if (!signals) return fail(std::move(signals.error()));
-  auto app = AppProcess::start(*command, direct() ? std::nullopt : std::optional(mount_point()),
-                               kind_, *signals, &counters->live());
+  auto app = AppProcess::start(*command, setup(counters->live()), *signals);
   if (!app) return fail(std::move(app.error()));
   auto daemon = mount_for(*app);
   if (!daemon) return fail(std::move(daemon.error()));
@@ -204,7 +230,7 @@ Result<RunReport> run_plain(const GenOptions& options, const std::string& app_pa
   auto signals = SignalRelay::start();
   if (!signals) return fail(std::move(signals.error()));
   const AppCommand command{app_path, options.command, Environment::current().entries()};
-  auto app = AppProcess::start(command, std::nullopt, NamespaceKind::mount, *signals, nullptr);
+  auto app = AppProcess::start(command, {}, *signals);
   if (!app) return fail(std::move(app.error()));
   if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
   return report;

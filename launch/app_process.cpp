@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: MIT
-#include "fsgen/app_process.hpp"
+#include "launch/app_process.hpp"
 
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <csignal>
+#include <cstring>
 
 #include "base/socket_pair.hpp"
-#include "fuseovl/warm_up.hpp"
 
 namespace heddle {
 namespace {
-
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
   std::vector<char*> out;
@@ -27,8 +19,11 @@ std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
   return out;
 }
 
-[[noreturn]] void become(const AppCommand& command, const SignalRelay& signals, Counters* counters,
-                         int socket) {
+/// An errno travels alone, so that run() can tell it from a failure's text.
+void send_errno(int socket, int error) { (void)::send(socket, &error, sizeof(error), MSG_NOSIGNAL); }
+
+[[noreturn]] void become(const AppCommand& command, const AppSetup& setup,
+                         const SignalRelay& signals, int socket) {
   const auto argv = to_c_array(command.argv);
   const auto environment = to_c_array(command.environment);
   // A script without #!: what execvp(3) and every shell do.
@@ -37,24 +32,19 @@ std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
     shell_words.insert(shell_words.end(), command.argv.begin() + 1, command.argv.end());
   const auto shell_argv = to_c_array(shell_words);
   signals.restore_in_child();
-  if (counters) {
-    counters->app_pid = static_cast<std::uint64_t>(::getpid());
-    counters->exec_ns = monotonic_ns();
-  }
+  if (setup.before_exec) setup.before_exec();
   ::execve(command.path.c_str(), argv.data(), environment.data());
   if (errno == ENOEXEC) ::execve("/bin/sh", shell_argv.data(), environment.data());
   const int error = errno;
-  (void)::send(socket, &error, sizeof(error), MSG_NOSIGNAL);
+  send_errno(socket, error);
   ::_exit(error == ENOENT ? 127 : 126);
 }
 
 /// The child's life up to exec. `parent` tells whether we are still wanted.
-[[noreturn]] void child_main(const AppCommand& command,
-                             const std::optional<std::string>& mount_point, NamespaceKind kind,
-                             const SignalRelay& signals, Counters* counters, int socket,
-                             pid_t parent) {
-  if (mount_point) {
-    auto fuse = mount_privately(*mount_point, kind);
+[[noreturn]] void child_main(const AppCommand& command, const AppSetup& setup,
+                             const SignalRelay& signals, int socket, pid_t parent) {
+  if (setup.mount) {
+    auto fuse = setup.mount();
     if (!fuse) {
       send_failure(socket, fuse.error());
       ::_exit(126);
@@ -70,17 +60,19 @@ std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
     n = ::recv(socket, &go, 1, 0);
   } while (n < 0 && errno == EINTR);
   if (n != 1) ::_exit(126);
-  // A cold mount is a slower one, no more: APP starts all the same.
-  if (mount_point) (void)warm_up(*mount_point);
-  become(command, signals, counters, socket);
+  if (setup.enter) {
+    if (auto entered = setup.enter(); !entered) {
+      send_failure(socket, entered.error());
+      ::_exit(126);
+    }
+  }
+  become(command, setup, signals, socket);
 }
 
 }  // namespace
 
-Result<AppProcess> AppProcess::start(const AppCommand& command,
-                                     const std::optional<std::string>& mount_point,
-                                     NamespaceKind kind, const SignalRelay& signals,
-                                     Counters* counters) {
+Result<AppProcess> AppProcess::start(const AppCommand& command, const AppSetup& setup,
+                                     const SignalRelay& signals) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const pid_t parent = ::getpid();
@@ -88,7 +80,7 @@ Result<AppProcess> AppProcess::start(const AppCommand& command,
   if (pid < 0) return fail_errno(command.path, "cannot start");
   if (pid == 0) {
     sockets->one.reset();
-    child_main(command, mount_point, kind, signals, counters, sockets->other.get(), parent);
+    child_main(command, setup, signals, sockets->other.get(), parent);
   }
   return AppProcess(Child(pid), std::move(sockets->one));
 }
@@ -99,12 +91,17 @@ Result<void> AppProcess::run() {
   if (::send(socket_.get(), "g", 1, MSG_NOSIGNAL) != 1)
     return fail_errno("", "cannot start the program");
   // The child's end closes on exec: end of file is success.
-  int error = 0;
+  char text[4096];
   ssize_t n;
   do {
-    n = ::recv(socket_.get(), &error, sizeof(error), 0);
+    n = ::recv(socket_.get(), text, sizeof(text), 0);
   } while (n < 0 && errno == EINTR);
-  if (n == static_cast<ssize_t>(sizeof(error))) return fail_errno("", "cannot run", error);
+  int error = 0;
+  if (n == static_cast<ssize_t>(sizeof(error))) {
+    std::memcpy(&error, text, sizeof(error));
+    return fail_errno("", "cannot run", error);
+  }
+  if (n > 0) return fail("", std::string_view(text, static_cast<std::size_t>(n)));
   return {};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fsgen/private_mount.hpp"
+#include "launch/private_mount.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
