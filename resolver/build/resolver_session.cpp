@@ -3,13 +3,13 @@
 
 #include <cstdlib>
 
-#include "resolver/elf/worker_pool.hpp"
+#include "resolver/elf/cached_facts.hpp"
 #include "resolver/search/os_world.hpp"
 
 namespace heddle {
 
 ResolverSession::ResolverSession()
-    : facts_(std::make_unique<WorkerPool>()), world_(std::make_unique<OsWorld>(*facts_)) {}
+    : facts_(std::make_unique<CachedFacts>()), world_(std::make_unique<OsWorld>(*facts_)) {}
 
 SearchOptions search_options_from_environment() {
   SearchOptions options;
