@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+// The program fs-resolve, on ELF files made here: what it builds, prints, refuses.
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "base/fd.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/strace.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class FsResolve : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_resolve_ = staged_program("fs-resolve");
+    if (fs_resolve_.empty()) HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
+    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"};
+    map_ = dir_ / "a.map";
+  }
+  RunResult resolve(std::vector<std::string> words) const {
+    words.insert(words.begin(), fs_resolve_);
+    return run(words, options_);
+  }
+  Json shown(const std::string& map) const {
+    return Json::parse(resolve({"show", "--json", map}).out);
+  }
+
+  /// A program that needs libone.so.1, which needs libtwo.so.1; each in a folder of its own below
+  /// `folder`, found by RUNPATH.
+  std::string make_pair(const std::string& folder, const std::string& answer = "2") const {
+    const auto two = build_library({.output = folder + "/two/libtwo.so.1",
+                                    .source = "int two(void){return " + answer + ";}",
+                                    .flags = {"-Wl,-soname,libtwo.so.1"}});
+    const auto one =
+        build_library({.output = folder + "/one/libone.so.1",
+                       .source = "int two(void);int one(void){return two();}",
+                       .flags = {"-Wl,-soname,libone.so.1", two, "-Wl,-rpath," + folder + "/two"}});
+    return build_program(
+        {.output = folder + "/app",
+         .source = "int one(void);int main(){return one();}",
+         .flags = {one, "-Wl,-rpath," + folder + "/one", "-Wl,-rpath-link," + folder + "/two"}});
+  }
+
+  TestDir dir_;
+  std::string fs_resolve_;
+  std::string map_;
+  RunOptions options_;
+};
+
+const Json* library(const Json& libraries, const std::string& soname) {
+  for (const auto& entry : libraries)
+    if (entry["soname"] == soname) return &entry;
+  return nullptr;
+}
+
+TEST_F(FsResolve, says_how_and_by_whom_each_library_was_found) {
+  const auto app = make_pair(dir_ / "p");
+  ASSERT_EQ(resolve({"build", "-o", map_, app}).status, 0);
+  const auto map = shown(map_);
+  ASSERT_EQ(map["programs"].size(), 1U);
+  const auto& libraries = map["programs"][0]["libraries"];
+  const auto* one = library(libraries, "libone.so.1");
+  const auto* two = library(libraries, "libtwo.so.1");
+  const auto* libc = library(libraries, "libc.so.6");
+  ASSERT_TRUE(one && two && libc);
+  EXPECT_EQ((*one)["found_by"], "runpath");
+  EXPECT_EQ((*one)["path"], dir_ / "p/one/libone.so.1");
+  EXPECT_EQ((*one)["needed_by"], app);
+  EXPECT_EQ((*two)["needed_by"], dir_ / "p/one/libone.so.1");
+  EXPECT_EQ((*libc)["found_by"], "cache");
+}
+
+TEST_F(FsResolve, the_same_input_gives_the_same_bytes) {
+  const auto app = make_pair(dir_ / "p");
+  ASSERT_EQ(resolve({"build", "-o", dir_ / "1.map", app, "/bin/ls"}).status, 0);
+  ASSERT_EQ(resolve({"build", "-o", dir_ / "2.map", "/bin/ls", app}).status, 0);
+  const auto first = resolve({"show", "--json", dir_ / "1.map"}).out;
+  EXPECT_EQ(first, resolve({"show", "--json", dir_ / "2.map"}).out);
+  EXPECT_GT(first.size(), 1000U);
+}
+
+TEST_F(FsResolve, a_missing_library_is_named_with_its_requester) {
+  const auto app = make_pair(dir_ / "p");
+  fs::remove(dir_ / "p/two/libtwo.so.1");
+  const auto refused = resolve({"build", "-o", map_, app});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.err.find("one/libone.so.1 needs libtwo.so.1"), std::string::npos)
+      << refused.err;
+  EXPECT_NE(refused.err.find("hint:"), std::string::npos);
+  EXPECT_FALSE(fs::exists(map_));
+  EXPECT_EQ(resolve({"build", "--allow-missing", "-o", map_, app}).status, 0);
+  EXPECT_EQ(shown(map_)["programs"][0]["missing"], Json::array({"libtwo.so.1"}));
+  EXPECT_EQ(resolve({"tree", app}).status, 1);
+}
+
+TEST_F(FsResolve, two_programs_with_different_files_for_one_soname_get_two_views) {
+  const auto a = make_pair(dir_ / "a", "11");
+  const auto b = make_pair(dir_ / "b", "22");
+  ASSERT_EQ(resolve({"build", "-o", map_, a, b}).status, 0);
+  const auto map = shown(map_);
+  ASSERT_EQ(map["views"].size(), 2U);
+  EXPECT_NE(map["views"][0]["names"]["libtwo.so.1"], map["views"][1]["names"]["libtwo.so.1"]);
+  EXPECT_EQ(map["views"][0]["names"]["libc.so.6"], map["views"][1]["names"]["libc.so.6"]);
+  const auto unclear = resolve({"lookup", map_, "libtwo.so.1"});
+  EXPECT_EQ(unclear.status, 3);
+  const auto view = map["views"][0]["name"].get<std::string>();
+  EXPECT_EQ(resolve({"lookup", map_, "libtwo.so.1", "--view", view}).status, 0);
+  EXPECT_EQ(resolve({"lookup", map_, "no.such.so", "--view", view}).status, 1);
+}
+
+TEST_F(FsResolve, links_are_names_of_one_object_and_copies_are_two) {
+  const auto app = make_pair(dir_ / "p");
+  fs::create_symlink("libone.so.1", dir_ / "p/one/libone.so");
+  const auto copy = dir_ / "q";
+  fs::create_directory(copy);
+  fs::copy(dir_ / "p/two/libtwo.so.1", copy + "/libtwo.so.1");
+  const auto both =
+      build_program({.output = dir_ / "both",
+                     .source = "int one(void);int two(void);int main(){return one()-two();}",
+                     .flags = {dir_ / "p/one/libone.so.1", dir_ / "p/two/libtwo.so.1",
+                               "-Wl,-rpath," + dir_ / "p/one" + ":" + copy}});
+  ASSERT_EQ(resolve({"build", "-o", map_, app, both}).status, 0);
+  const auto map = shown(map_);
+  EXPECT_EQ(map["views"][0]["names"]["libone.so"], map["views"][0]["names"]["libone.so.1"]);
+  std::size_t twos = 0;
+  for (const auto& object : map["objects"]) twos += object["soname"] == "libtwo.so.1";
+  EXPECT_EQ(twos, 2U) << "identical copies are different files to ld.so";
+}
+
+TEST_F(FsResolve, plugin_folders_stand_under_their_own_name_with_what_they_need) {
+  const auto app = make_pair(dir_ / "p");
+  const auto helper = build_library({.output = dir_ / "h/libhelper.so.1",
+                                     .source = "int h(void){return 1;}",
+                                     .flags = {"-Wl,-soname,libhelper.so.1"}});
+  build_library({.output = dir_ / "p/one/plug ins/deep/mod.so",
+                 .source = "int h(void);int m(void){return h();}",
+                 .flags = {helper, "-Wl,-rpath," + dir_ / "h"}});
+  write_text_file(dir_ / "p/one/plug ins/help.txt", "help\n");
+  ASSERT_EQ(resolve({"build", "-o", map_, app, "--plugins", dir_ / "p/one/plug ins/"}).status, 0);
+  const auto names = shown(map_)["views"][0]["names"];
+  EXPECT_EQ(names["plug ins/deep/mod.so"], dir_ / "p/one/plug ins/deep/mod.so");
+  EXPECT_EQ(names["plug ins/help.txt"], dir_ / "p/one/plug ins/help.txt");
+  EXPECT_EQ(names["libhelper.so.1"], dir_ / "h/libhelper.so.1");
+}
+
+TEST_F(FsResolve, a_script_stands_for_its_interpreter_and_a_folder_for_its_programs) {
+  const auto app = make_pair(dir_ / "folder/p");
+  write_text_file(dir_ / "folder/run.sh", "#!" + app + " -x\n", 0755);
+  write_text_file(dir_ / "folder/notes.txt", "nothing\n");
+  write_text_file(dir_ / "folder/empty", "");
+  ASSERT_EQ(resolve({"build", "-o", map_, dir_ / "folder/run.sh"}).status, 0);
+  EXPECT_EQ(shown(map_)["programs"][0]["path"], app);
+  ASSERT_EQ(resolve({"build", "-o", map_, dir_ / "folder"}).status, 0);
+  EXPECT_EQ(shown(map_)["programs"].size(), 1U);
+}
+
+TEST_F(FsResolve, verify_names_what_changed_and_how) {
+  const auto app = make_pair(dir_ / "p");
+  ASSERT_EQ(resolve({"build", "-o", map_, app}).status, 0);
+  EXPECT_EQ(resolve({"verify", map_}).status, 0);
+
+  const auto two = dir_ / "p/two/libtwo.so.1";
+  fs::last_write_time(two, fs::last_write_time(two) + std::chrono::hours(1));
+  EXPECT_EQ(resolve({"verify", map_}).status, 0) << "a touched file has the same content";
+  std::fstream(two, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-1, std::ios::end)
+      .put('\x7e');
+  auto changed = resolve({"verify", map_, "--json"});
+  EXPECT_EQ(changed.status, 1);
+  auto drift = Json::parse(changed.out)["drift"];
+  ASSERT_EQ(drift.size(), 1U);
+  EXPECT_EQ(drift[0]["path"], two);
+  EXPECT_EQ(drift[0]["what"], "changed");
+
+  fs::remove(dir_ / "p/one/libone.so.1");
+  drift = Json::parse(resolve({"verify", map_, "--json"}).out)["drift"];
+  ASSERT_EQ(drift.size(), 2U);
+  EXPECT_EQ(drift[0]["what"], "missing");
+}
+
+TEST_F(FsResolve, why_lists_the_probes_that_ld_so_makes) {
+  const auto app = make_pair(dir_ / "p");
+  const auto why = resolve({"why", app, "libtwo.so.1", "--json"});
+  EXPECT_EQ(why.status, 0);
+  const auto searches = Json::parse(why.out);
+  ASSERT_EQ(searches.size(), 1U);
+  std::vector<std::string> ours;
+  for (const auto& probe : searches[0]["probes"]) ours.push_back(probe["path"]);
+  // ld.so's own account of the same search.
+  RunOptions debug = options_;
+  debug.env.push_back("LD_DEBUG=libs");
+  const auto real = run({app}, debug).err;
+  std::vector<std::string> theirs;
+  const std::regex trying("trying file=(\\S+/libtwo\\.so\\.1)");
+  for (std::sregex_iterator at(real.begin(), real.end(), trying), end; at != end; ++at)
+    theirs.push_back((*at)[1]);
+  EXPECT_EQ(ours, theirs);
+  EXPECT_EQ(resolve({"why", app, "libnone.so"}).status, 1);
+}
+
+TEST_F(FsResolve, tree_shows_each_library_below_who_needs_it) {
+  const auto app = make_pair(dir_ / "p");
+  const auto tree = resolve({"tree", app});
+  EXPECT_EQ(tree.status, 0);
+  EXPECT_NE(tree.out.find("├── libone.so.1 [runpath]\n│   └── libtwo.so.1 [runpath]\n"),
+            std::string::npos)
+      << tree.out;
+}
+
+TEST_F(FsResolve, input_that_is_no_program_is_one_clear_error) {
+  const auto text = write_text_file(dir_ / "a\tb\n\xc3\xa4.txt", "just text\n", 0755);
+  const auto secret = write_text_file(dir_ / "secret", "x");
+  fs::create_symlink("loop", dir_ / "loop");
+  ::mkfifo((dir_ / "fifo").c_str(), 0644);
+  const auto truncated = dir_ / "truncated";
+  fs::copy("/bin/ls", truncated);
+  fs::resize_file(truncated, 1000);
+  for (const auto& path : {text, dir_ / "loop", dir_ / "nothing", dir_ / "fifo", truncated}) {
+    const auto result = resolve({"build", "-o", map_, path});
+    EXPECT_EQ(result.status, 3) << path << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_FALSE(fs::exists(map_));
+  }
+  EXPECT_NE(resolve({"build", "-o", map_, text}).err.find("a\\tb\\n\xc3\xa4.txt: not a program"),
+            std::string::npos);
+}
+
+TEST_F(FsResolve, odd_names_go_through_map_and_json) {
+  const auto app = make_pair(dir_ / "with space\tand\nnewline \xc3\xa4");
+  ASSERT_EQ(resolve({"build", "-o", dir_ / "odd \n.map", app}).status, 0);
+  const auto map = shown(dir_ / "odd \n.map");
+  EXPECT_EQ(map["programs"][0]["path"], app);
+}
+
+TEST_F(FsResolve, maps_that_are_none_are_refused) {
+  const auto app = make_pair(dir_ / "p");
+  ASSERT_EQ(resolve({"build", "-o", map_, app}).status, 0);
+  const auto text = write_text_file(dir_ / "text", "no map\n");
+  const auto cut = dir_ / "cut.map";
+  fs::copy(map_, cut);
+  fs::resize_file(cut, fs::file_size(cut) / 2);
+  for (const auto& path : {text, cut, dir_ / "none", dir_.path()}) {
+    for (const char* command : {"show", "verify"}) {
+      const auto result = resolve({command, path});
+      EXPECT_EQ(result.status, 3) << path;
+      EXPECT_NE(result.err.find(path), std::string::npos) << result.err;
+    }
+  }
+}
+
+TEST_F(FsResolve, a_full_disk_leaves_the_old_map_and_one_error) {
+  const auto app = make_pair(dir_ / "p");
+  const auto result = resolve({"build", "-o", "/dev/full/x.map", app});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST_F(FsResolve, runs_nothing_but_its_own_workers) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const auto app = make_pair(dir_ / "p");
+  const auto log = dir_ / "log";
+  run_checked({"strace", "-f", "-qq", "-e", "trace=execve,execveat", "-o", log, fs_resolve_,
+               "build", "-o", map_, app, "/usr/bin/git"},
+              options_);
+  std::ifstream in(log);
+  std::size_t execs = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("execve") == std::string::npos) continue;
+    ++execs;
+    const bool ours = line.find("/bin/fs-resolve\"") != std::string::npos ||
+                      line.find("/libexec/heddle/elf-worker\"") != std::string::npos;
+    EXPECT_TRUE(ours) << line;
+  }
+  EXPECT_GE(execs, 2U);
+}
+
+}  // namespace
+}  // namespace heddle::test
