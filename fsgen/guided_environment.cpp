@@ -43,10 +43,11 @@ void guide(Environment& environment, const Guidance& guidance) {
   before("LD_AUDIT", guidance.audit_library);
   environment.set("HEDDLE_INDEX", guidance.index_path);
   if (!guidance.counters_path.empty()) environment.set("HEDDLE_COUNTERS", guidance.counters_path);
-  if (guidance.static_tls_bytes > 0)
-    environment.set("GLIBC_TUNABLES",
-                    with_optional_static_tls(environment.get("GLIBC_TUNABLES").value_or(""),
-                                             guidance.static_tls_bytes));
+  if (guidance.static_tls_bytes == 0) return;
+  const auto tunables = environment.get("GLIBC_TUNABLES");
+  environment.set(kSavedTunables, tunables ? "GLIBC_TUNABLES=" + *tunables : "");
+  environment.set("GLIBC_TUNABLES",
+                  merge_tunables(tunables.value_or(""), guidance.static_tls_bytes));
 }
 
 }  // namespace heddle

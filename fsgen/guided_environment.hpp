@@ -35,7 +35,7 @@ struct Guidance {
   std::string index_path;
   std::string counters_path;
   std::string view_path;               ///< LoaderKind::environment: searched first
-  std::uint64_t static_tls_bytes = 0;  ///< glibc.rtld.optional_static_tls must allow these
+  std::uint64_t static_tls_bytes = 0;  ///< MapProgram::static_tls_bytes of APP
 };
 
 /// Adds to `environment` what guides APP and its children: an LD_AUDIT, GLIBC_TUNABLES or

@@ -106,7 +106,8 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
   guidance.audit_library = *audit;
   guidance.index_path = direct() ? work_path_ + "/index" : mount_point() + "/.heddle/index";
   guidance.counters_path = counters_path;
-  guidance.static_tls_bytes = map_.static_tls_bytes();
+  // Of APP alone: the audit library starts a child that needs more with what it needs.
+  guidance.static_tls_bytes = map_.app() ? map_.app()->static_tls_bytes : 0;
   guidance.view_path = mount_point();
   if (map_.app() && map_.content.views.size() > 1)
     guidance.view_path += "/" + map_.content.views[map_.app()->view].name;

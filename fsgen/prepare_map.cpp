@@ -78,12 +78,6 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
 
 }  // namespace
 
-std::uint64_t PreparedMap::static_tls_bytes() const {
-  std::uint64_t most = 0;
-  for (const auto& program : content.programs) most = std::max(most, program.static_tls_bytes);
-  return most;
-}
-
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
                                 const std::string& default_path) {
   const auto begin = std::chrono::steady_clock::now();

@@ -20,8 +20,6 @@ struct PreparedMap {
   std::uint64_t resolve_ns = 0;
 
   const MapProgram* app() const { return program ? &content.programs[*program] : nullptr; }
-  /// The most any of its programs needs.
-  std::uint64_t static_tls_bytes() const;
 };
 
 /// Opens --map, or resolves APP (as found: `app_path`) and the programs that its arguments name

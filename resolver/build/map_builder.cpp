@@ -15,6 +15,7 @@
 #include "resolver/build/object_table.hpp"
 #include "resolver/build/plugin_folder.hpp"
 #include "resolver/build/view_names.hpp"
+#include "resolver/map/static_tls.hpp"
 
 namespace heddle {
 namespace {
@@ -27,6 +28,19 @@ SortedNames renumbered(const std::map<std::string, ObjectId>& names,
   out.reserve(names.size());
   for (const auto& [name, id] : names) out.emplace_back(name, rank[id]);
   return out;
+}
+
+constexpr std::uint64_t kStaticTls = 0x10;  // DF_STATIC_TLS
+
+StaticTlsNeed tls_of(const Closure& closure) {
+  std::vector<TlsBlock> blocks;
+  for (std::size_t i = 1; i < closure.objects.size(); ++i) {
+    const auto& elf = closure.objects[i].file.elf;
+    if (elf.tls && closure.objects[i].found_by != FoundBy::interpreter)
+      blocks.push_back({elf.tls->size, elf.tls->align, (elf.flags & kStaticTls) != 0});
+  }
+  const auto& own = closure.objects[0].file.elf.tls;
+  return static_tls_need(blocks, own ? own->align : 0);
 }
 
 class MapBuilder {
@@ -109,6 +123,12 @@ void MapBuilder::describe(Root& root, const Closure& closure, const std::vector<
     program.libraries.push_back({ids[i], object.requested_as, to_string(object.found_by),
                                  object.needed_by ? closure.objects[*object.needed_by].path : ""});
   }
+  const StaticTlsNeed tls = tls_of(closure);
+  program.static_tls_bytes = tls.optional_static_tls;
+  if (tls.over_aligned)
+    result_.notes.push_back(escape_for_terminal(root.path) +
+                            ": a library's thread-local data is aligned more than an audited "
+                            "program allows (fs-gen --loader env)");
   for (const auto& missing : closure.missing) {
     program.missing.push_back(missing.name);
     result_.missing.push_back(
