@@ -148,6 +148,7 @@ Result<RunReport> GuidedRun::run() {
   const auto begin = Clock::now();
   RunReport report;
   report.app = options_.command[0];
+  report.resolve_ns = map_.resolve_ns;
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
   if (options_.via == Via::user ||
       (options_.via == Via::best && usable_namespace_kind() == NamespaceKind::user_and_mount))

@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
         Program{"git_status", {"/usr/bin/git", "-C", "/", "status"}, "/usr/bin/git"},
         Program{"gdb", {"/usr/bin/gdb", "--version"}, "/usr/bin/gdb"},
         Program{"setuid", {"/usr/bin/su", "--version"}, "/usr/bin/su"},
-        Program{"perl_script", {"/usr/bin/ldd", "/bin/ls", "--version"}, "/usr/bin/ldd"},
+        Program{"script", {"/usr/bin/ldd", "--version"}, "/usr/bin/ldd"},
         Program{"exit_status", {"/usr/bin/git", "no-such-command"}, "/usr/bin/git"}),
     [](const auto& program) { return program.param.name; });
 
