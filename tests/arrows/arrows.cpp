@@ -31,10 +31,13 @@ const std::vector<Rule>& rules() {
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/policy", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/map", {"base", "resolver/store"}},
-      // From closures to a map, and fs-resolve around it: the one place that knows both.
+      // From closures to a map: the one place that knows both.
       {"resolver/build",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map"}},
+      {"resolver/tool",
+       {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
+        "resolver/map", "resolver/build"}},
       // The daemon only reads a finished map: nothing of ELF, search or policy.
       {"fuseovl", {"base", "resolver/map"}},
       {"record/trace", {"base"}},
