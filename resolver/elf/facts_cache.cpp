@@ -28,6 +28,7 @@ constexpr std::int64_t kRacy = 2 * kSecond;
 /// Beyond it the entries not used for longest go. All of it is read at each start: 16 MiB take 3
 /// ms.
 constexpr std::size_t kMaxBytes[] = {std::size_t{16} << 20, std::size_t{96} << 20};
+constexpr std::int64_t kRenewal = 3600 * kSecond;  ///< a use is not noted again so soon
 constexpr std::size_t kFileIdBytes = 24;  ///< a key's first bytes: file system, device, inode
 constexpr auto kLockPatience = std::chrono::milliseconds(500);
 
@@ -62,30 +63,28 @@ ContentHash hash_of(std::string_view bytes) {
   return hash;
 }
 
-// Value: checksum, day of last use (not covered by it), content hash, encode_facts().
-std::string value_of(std::string_view key, std::uint32_t day, std::string_view body) {
+// Value: checksum, time of last use (not covered by it), content hash, encode_facts().
+std::string value_of(std::string_view key, std::int64_t used_ns, std::string_view body) {
   ByteWriter out;
   out.raw(bytes_of(checksum(key, body)));
-  out.number(day);
+  out.number(used_ns);
   out.raw(body);
   return out.take();
 }
 struct Value {
   ContentHash sum;
-  std::uint32_t day = 0;
+  std::int64_t used_ns = 0;
   std::string_view body;
 };
 std::optional<Value> parse_value(std::string_view bytes) {
   ByteReader in(bytes);
   Value value;
   value.sum = hash_of(in.take(sizeof(ContentHash)));
-  value.day = in.number<std::uint32_t>();
+  value.used_ns = in.number<std::int64_t>();
   value.body = in.take(in.left());
   if (!in.ok() || value.body.size() < sizeof(ContentHash)) return std::nullopt;
   return value;
 }
-
-std::uint32_t today() { return static_cast<std::uint32_t>(now_ns() / kSecond / 86400); }
 
 /// A folder that nobody else can put files into.
 bool is_private_dir(const std::string& dir) {
@@ -110,16 +109,16 @@ using Entries = std::map<std::string_view, std::string_view>;
 
 void drop_longest_unused(Entries& entries, std::size_t limit) {
   std::size_t bytes = 0;
-  std::vector<std::pair<std::uint32_t, std::string_view>> by_day;
+  std::vector<std::pair<std::int64_t, std::string_view>> by_use;
   for (const auto& [key, value] : entries) {
     bytes += key.size() + value.size();
     const auto parsed = parse_value(value);
-    by_day.emplace_back(parsed ? parsed->day : 0, key);
+    by_use.emplace_back(parsed ? parsed->used_ns : 0, key);
   }
   if (bytes <= limit) return;
-  std::sort(by_day.begin(), by_day.end());
+  std::sort(by_use.begin(), by_use.end());
   // Down to three quarters, so that not every run has to drop some.
-  for (const auto& [day, key] : by_day) {
+  for (const auto& [used_ns, key] : by_use) {
     if (bytes <= limit / 4 * 3) return;
     const auto entry = entries.find(key);
     bytes -= entry->first.size() + entry->second.size();
@@ -137,10 +136,10 @@ std::string default_cache_dir() {
   return {};
 }
 
-FactsCache::FactsCache(std::string dir, FactsDetail detail)
+FactsCache::FactsCache(std::string dir, FactsDetail detail, std::int64_t now)
     : dir_(std::move(dir)),
       limit_(kMaxBytes[detail == FactsDetail::symbols]),
-      opened_ns_(now_ns()) {
+      opened_ns_(now == 0 ? now_ns() : now) {
   if (dir_.empty()) return;
   path_ = dir_ + (detail == FactsDetail::loader ? "/facts-loader" : "/facts-symbols");
   if (is_private_dir(dir_)) kept_ = CacheFile::load(path_);
@@ -169,7 +168,7 @@ void FactsCache::add(const FileFacts& facts, std::uint64_t file_system) {
   body += encode_facts(facts.elf);
   if (body.size() > limit_ / 8) return;
   const std::string key = key_of(facts.stamp, file_system);
-  fresh_.insert_or_assign(key, value_of(key, today(), body));
+  fresh_.insert_or_assign(key, value_of(key, now_ns(), body));
 }
 
 void FactsCache::save() {
@@ -187,12 +186,13 @@ void FactsCache::save() {
                                 [&](const auto& f) { return !entries.contains(f.first); });
   if (!news) return fresh_.clear();
 
+  const auto now = now_ns();
   std::vector<std::string> renewed;
   renewed.reserve(used_.size());
   for (const auto& key : used_)
     if (const auto entry = entries.find(key); entry != entries.end())
-      if (const auto value = parse_value(entry->second); value && value->day != today())
-        entry->second = renewed.emplace_back(value_of(key, today(), value->body));
+      if (const auto value = parse_value(entry->second); value && value->used_ns < now - kRenewal)
+        entry->second = renewed.emplace_back(value_of(key, now, value->body));
   for (const auto& [key, value] : fresh_) {
     // A file's former version will not come back.
     const std::string_view id = std::string_view(key).substr(0, kFileIdBytes);

@@ -24,8 +24,9 @@ std::string default_cache_dir();
 /// on a file system whose ctime is not kept by a kernel (see FileSystems).
 class FactsCache {
  public:
-  /// `dir` is made (mode 0700) when it is missing; empty: nothing is kept.
-  FactsCache(std::string dir, FactsDetail detail);
+  /// `dir` is made (mode 0700) by save() when it is missing; empty: nothing is kept. `now_ns`: when
+  /// files began to be opened, for tests; 0: now.
+  FactsCache(std::string dir, FactsDetail detail, std::int64_t now_ns = 0);
 
   /// What was read of this very file, FileFacts::mode being left 0.
   /// `file_system` as FileSystems::of() gave it.

@@ -97,16 +97,17 @@ void WorkerPool::enqueue(Job job) {
 }
 
 Result<FileFacts> WorkerPool::wait_for(const Key& key) {
-  const auto wanted = std::find_if(queue_.begin(), queue_.end(), [&key](const Job& job) {
-    return job.path == key.first && job.detail == key.second;
-  });
+  const auto entry = known_.find(key);
+  const auto wanted =
+      entry->second ? queue_.end() : std::find_if(queue_.begin(), queue_.end(), [&](const Job& j) {
+        return j.path == key.first && j.detail == key.second;
+      });
   if (wanted != queue_.end() && wanted != queue_.begin()) {
     Job job = std::move(*wanted);
     queue_.erase(wanted);
     queue_.push_front(std::move(job));
   }
   for (auto& worker : workers_) worker.excuse();
-  const auto entry = known_.find(key);
   while (!entry->second) pump(Wait::for_answers);
   auto result = std::move(*entry->second);
   known_.erase(entry);

@@ -18,6 +18,10 @@ namespace heddle {
 /// A folder of its own, files made in it by gcc or by hand, and the pool's worker.
 class ElfTest : public ::testing::Test {
  protected:
+  /// `parent` of the folder; empty: the usual place.
+  explicit ElfTest(std::string parent = {})
+      : dir_(value_or_throw(TempDir::create("heddle elf test", std::move(parent)))) {}
+
   static std::string env(const char* name) {
     const char* value = std::getenv(name);
     if (value == nullptr) throw Error(name, "not set", "", "run this test by meson test");
@@ -45,7 +49,7 @@ class ElfTest : public ::testing::Test {
     return path(name);
   }
 
-  TempDir dir_ = value_or_throw(TempDir::create("heddle elf test"));
+  TempDir dir_;
 };
 
 }  // namespace heddle

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+// A corpus of damaged files, made on the spot: whatever the bytes are, each file gets facts or one
+// clear error about itself, the pool lives, and nothing takes long. The seed is fixed, so that a
+// failure can be seen again.
+#include <elf.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "tests/elf/elf_fixture.hpp"
+
+namespace heddle {
+namespace {
+
+class DamagedInput : public ElfTest {
+ protected:
+  /// Thousands of small files: in memory, where there is room for them.
+  DamagedInput() : ElfTest(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "") {}
+
+  /// A small library with everything in it that is parsed.
+  std::string good() {
+    const auto script = write("map", "V1 { global: a; local: *; }; V2 { global: b; } V1;");
+    return value_or_throw(read_file(
+        build("libgood.so",
+              "__thread int t; int a(void) { return t; } int b(void) { return 2; } void* "
+              "dlopen(const char*, int); void* use(void) { return dlopen(0, 1); }",
+              {"-shared", "-fPIC", "-Wl,--version-script=" + script, "-Wl,-soname,libgood.so.1",
+               "-Wl,-rpath,/r", "-Wl,--hash-style=both", "-Wl,--build-id", "-lc"})));
+  }
+
+  /// Reads every file with both details; each answer must be sound.
+  void read_all_of(const std::vector<std::string>& corpus, std::size_t& refused) {
+    using namespace std::chrono;
+    const auto start = steady_clock::now();
+    WorkerPool pool(options());
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < corpus.size(); ++i)
+      paths.push_back(write("f" + std::to_string(i), corpus[i]));
+    for (const auto detail : {FactsDetail::loader, FactsDetail::symbols}) {
+      pool.prefetch(paths, detail);
+      for (const auto& p : paths) {
+        const auto facts = pool.facts(p, detail);
+        if (facts) continue;
+        ++refused;
+        const auto& error = facts.error();
+        EXPECT_TRUE(error.code() == EBADMSG || error.code() == ENOEXEC) << error.message();
+        EXPECT_EQ(error.message().rfind(p + ": ", 0), 0U) << error.message();
+        EXPECT_EQ(error.message().find('\n'), std::string::npos);
+        EXPECT_LT(error.message().size(), p.size() + 200);
+      }
+    }
+    EXPECT_EQ(pool.counters().crashed, 0U) << "LIEF was given something that crashes it";
+    EXPECT_LT(steady_clock::now() - start, seconds(60));
+  }
+
+  template <class T>
+  static T* at(std::string& bytes, std::size_t offset) {
+    return reinterpret_cast<T*>(bytes.data() + offset);
+  }
+  static std::vector<Elf64_Phdr*> segments(std::string& bytes, std::uint32_t type) {
+    std::vector<Elf64_Phdr*> found;
+    auto* header = at<Elf64_Ehdr>(bytes, 0);
+    for (unsigned i = 0; i < header->e_phnum; ++i)
+      if (auto* s = at<Elf64_Phdr>(bytes, header->e_phoff) + i; s->p_type == type)
+        found.push_back(s);
+    return found;
+  }
+  /// The value of a dynamic entry.
+  static std::uint64_t& dynamic(std::string& bytes, std::int64_t tag) {
+    auto* entry = at<Elf64_Dyn>(bytes, segments(bytes, PT_DYNAMIC).front()->p_offset);
+    while (entry->d_tag != tag) {
+      if (entry->d_tag == DT_NULL) throw Error("", "no such tag");
+      ++entry;
+    }
+    return entry->d_un.d_val;
+  }
+};
+
+TEST_F(DamagedInput, files_cut_short_anywhere) {
+  const auto whole = good();
+  std::vector<std::string> corpus;
+  for (std::size_t n = 0; n < 1024; n += 7) corpus.push_back(whole.substr(0, n));
+  for (std::size_t n = 1024; n < whole.size(); n += 61) corpus.push_back(whole.substr(0, n));
+  std::size_t refused = 0;
+  read_all_of(corpus, refused);
+  EXPECT_GT(refused, corpus.size());  // most of them, twice
+}
+
+TEST_F(DamagedInput, random_bytes_in_headers_and_tables) {
+  const auto whole = good();
+  auto copy = whole;
+  const auto dynamic_at = segments(copy, PT_DYNAMIC).front()->p_offset;
+  const std::size_t text = whole.find("libgood.so.1");
+  // Where bytes matter: ELF header, program headers, tables before .text, PT_DYNAMIC.
+  const std::vector<std::pair<std::size_t, std::size_t>> ranges = {
+      {0, 64},
+      {64, 64 + 11 * 56},
+      {0, std::min<std::size_t>(text + 300, whole.size())},
+      {dynamic_at, dynamic_at + 400}};
+  // HEDDLE_FUZZ_SEED=n: another corpus, ten times as large.
+  const char* seed = std::getenv("HEDDLE_FUZZ_SEED");
+  std::mt19937 random(seed == nullptr ? 1U : static_cast<unsigned>(std::atol(seed)));
+  std::vector<std::string> corpus;
+  for (int i = 0; i < (seed == nullptr ? 3000 : 30000); ++i) {
+    auto mutant = whole;
+    const auto& [from, to] = ranges[random() % ranges.size()];
+    for (auto n = 1 + random() % 6; n > 0; --n) {
+      const auto offset = from + random() % (to - from);
+      static constexpr std::array<unsigned char, 6> kNasty = {0, 1, 0x7F, 0x80, 0xFE, 0xFF};
+      mutant[offset] =
+          static_cast<char>(random() % 2 ? random() : kNasty[random() % kNasty.size()]);
+    }
+    corpus.push_back(std::move(mutant));
+  }
+  std::size_t refused = 0;
+  read_all_of(corpus, refused);
+  EXPECT_GT(refused, 500U);
+}
+
+TEST_F(DamagedInput, every_number_made_huge) {
+  const auto whole = good();
+  auto probe = whole;
+  std::vector<std::string> corpus;
+  const auto dynamic_at = segments(probe, PT_DYNAMIC).front()->p_offset;
+  for (const std::uint64_t value :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{0x7FFF'FFFF}, std::uint64_t{0xFFFF'FFFF},
+        ~std::uint64_t{0}, std::uint64_t{1} << 63, ~std::uint64_t{0} - 4096})
+    for (const auto& [from, to] : {std::pair<std::size_t, std::size_t>{16, 64 + 11 * 56},
+                                   {dynamic_at, dynamic_at + 26 * 16}})
+      for (std::size_t offset = from; offset + 8 <= to; offset += 4) {
+        auto mutant = whole;
+        std::memcpy(mutant.data() + offset, &value, offset % 8 == 0 ? 8 : 4);
+        corpus.push_back(std::move(mutant));
+      }
+  std::size_t refused = 0;
+  read_all_of(corpus, refused);
+}
+
+TEST_F(DamagedInput, version_tables_that_loop_or_lie) {
+  const auto whole = good();
+  std::vector<std::string> corpus;
+  const auto with = [&](const std::function<void(std::string&)>& change) {
+    auto mutant = whole;
+    change(mutant);
+    corpus.push_back(std::move(mutant));
+  };
+  // Low addresses are file offsets in a small library's first PT_LOAD.
+  for (const std::uint32_t link : {1U, 2U, 16U, 0U, 0xFFFF'FFFFU, 0xFFFF'FFF0U, 0x7FFF'FFFFU})
+    for (const std::int64_t tag : {DT_VERNEED, DT_VERDEF})
+      for (const std::size_t field : {0U, 2U, 4U, 8U, 12U, 16U, 24U, 28U, 32U})
+        with([&](std::string& m) { std::memcpy(m.data() + dynamic(m, tag) + field, &link, 4); });
+  for (const std::int64_t tag : {DT_VERNEEDNUM, DT_VERDEFNUM, DT_STRSZ, DT_SYMENT})
+    for (const std::uint64_t value :
+         {std::uint64_t{0}, std::uint64_t{0xFFFF'FFFF}, ~std::uint64_t{0}})
+      with([&](std::string& m) { dynamic(m, tag) = value; });
+  // DT_HASH: buckets and chains without measure; DT_GNU_HASH: words of Bloom filter.
+  for (const std::int64_t tag : {DT_HASH, DT_GNU_HASH})
+    for (const std::size_t field : {0U, 4U, 8U, 12U})
+      with([&](std::string& m) { *at<std::uint32_t>(m, dynamic(m, tag) + field) = 0xFFFF'FFF0; });
+  std::size_t refused = 0;
+  read_all_of(corpus, refused);
+  EXPECT_GT(refused, 20U);
+}
+
+TEST_F(DamagedInput, foreign_and_unlinked_files_have_facts_as_far_as_they_go) {
+  const auto whole = good();
+  WorkerPool pool(options());
+  const auto facts_of = [&](const char* name, const std::function<void(Elf64_Ehdr&)>& change) {
+    auto bytes = whole;
+    change(*at<Elf64_Ehdr>(bytes, 0));
+    return pool.facts(write(name, bytes), FactsDetail::loader);
+  };
+  const auto arm = facts_of("arm", [](auto& h) { h.e_machine = EM_AARCH64; });
+  ASSERT_TRUE(arm);
+  EXPECT_EQ(arm->elf.machine, EM_AARCH64);
+  const auto core = facts_of("core", [](auto& h) { h.e_type = ET_CORE; });
+  ASSERT_TRUE(core);
+  EXPECT_EQ(core->elf.type, ET_CORE);
+  EXPECT_FALSE(core->elf.dynamic);
+  EXPECT_FALSE(facts_of("class", [](auto& h) { h.e_ident[EI_CLASS] = 7; }));
+  EXPECT_FALSE(facts_of("data", [](auto& h) { h.e_ident[EI_DATA] = 0; }));
+
+  const auto object =
+      value_or_throw(pool.facts(build("plain.o", "int x;", {"-c"}), FactsDetail::symbols));
+  EXPECT_EQ(object.elf.type, ET_REL);
+  EXPECT_FALSE(object.elf.dynamic);
+  const auto narrow =
+      pool.facts(build("lib32.so", "",
+                       {"-shared", "-nostdlib", "-Wl,-m,elf_i386", "-Wl,--format=binary",
+                        write("blob", "x"), "-Wl,--format=default", "-m32"}),
+                 FactsDetail::loader);
+  ASSERT_TRUE(narrow) << narrow.error().message();
+  EXPECT_EQ(narrow->elf.elf_class, ELFCLASS32);
+  EXPECT_EQ(narrow->elf.machine, EM_386);
+}
+
+/// A library in the other byte order, put together by hand.
+std::string big_endian_library() {
+  std::string out(1024, '\0');
+  const auto put16 = [&](std::size_t at, std::uint16_t v) {
+    v = __builtin_bswap16(v);
+    std::memcpy(&out[at], &v, 2);
+  };
+  const auto put32 = [&](std::size_t at, std::uint32_t v) {
+    v = __builtin_bswap32(v);
+    std::memcpy(&out[at], &v, 4);
+  };
+  const auto put64 = [&](std::size_t at, std::uint64_t v) {
+    v = __builtin_bswap64(v);
+    std::memcpy(&out[at], &v, 8);
+  };
+  std::memcpy(out.data(),
+              "\x7f"
+              "ELF\2\2\1",
+              7);
+  put16(16, ET_DYN);
+  put16(18, EM_PPC64);
+  put32(20, 1);
+  put64(32, 64);
+  put16(52, 64);
+  put16(54, 56);
+  put16(56, 2);
+  const auto segment = [&](std::size_t at, std::uint32_t type, std::uint64_t offset,
+                           std::uint64_t size) {
+    put32(at, type);
+    put64(at + 8, offset);
+    put64(at + 16, offset);
+    put64(at + 32, size);
+    put64(at + 40, size);
+  };
+  segment(64, PT_LOAD, 0, 1024);
+  segment(120, PT_DYNAMIC, 512, 96);
+  const std::string strings("\0libbig.so.1\0libneeded.so\0", 26);
+  out.replace(256, strings.size(), strings);
+  const std::uint64_t entries[][2] = {{DT_NEEDED, 13},
+                                      {DT_SONAME, 1},
+                                      {DT_STRTAB, 256},
+                                      {DT_STRSZ, 26},
+                                      {DT_FLAGS_1, DF_1_NODEFLIB},
+                                      {DT_NULL, 0}};
+  for (std::size_t i = 0; i < 6; ++i) {
+    put64(512 + i * 16, entries[i][0]);
+    put64(520 + i * 16, entries[i][1]);
+  }
+  return out;
+}
+
+TEST_F(DamagedInput, the_other_byte_order_is_read) {
+  WorkerPool pool(options());
+  const auto facts = pool.facts(write("libbig.so", big_endian_library()), FactsDetail::loader);
+  ASSERT_TRUE(facts) << facts.error().message();
+  EXPECT_EQ(facts->elf.machine, EM_PPC64);
+  EXPECT_EQ(facts->elf.data_encoding, ELFDATA2MSB);
+  EXPECT_EQ(facts->elf.soname, "libbig.so.1");
+  EXPECT_EQ(facts->elf.flags_1, std::uint64_t{DF_1_NODEFLIB});
+  ASSERT_EQ(facts->elf.dependencies.size(), 1U);
+  EXPECT_EQ(facts->elf.dependencies[0].name, "libneeded.so");
+}
+
+}  // namespace
+}  // namespace heddle
