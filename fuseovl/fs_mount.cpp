@@ -33,8 +33,9 @@ void declare(CLI::App& app, Arguments& a) {
       ->option_text("refuse|warn");
   const std::map<std::string, ServePolicy> serve{{"all", ServePolicy::all},
                                                  {"remote", ServePolicy::remote}};
-  app.add_option("--serve", s.load.serve,
-                 "Send programs to the mount for all files, or only for those on remote file systems")
+  app.add_option(
+         "--serve", s.load.serve,
+         "Send programs to the mount for all files, or only for those on remote file systems")
       ->transform(CLI::CheckedTransformer(serve))
       ->option_text("all|remote");
   app.add_option("--prefetch", s.prefetch,

@@ -52,9 +52,11 @@ Result<Fd> open_fuse_device() {
   const int code = device.error().code();
   std::string_view hint;
   if (code == ENOENT || code == ENODEV || code == ENXIO)
-    hint = "load the module (modprobe fuse); in a container, pass the device in (--device /dev/fuse)";
+    hint =
+        "load the module (modprobe fuse); in a container, pass the device in (--device /dev/fuse)";
   if (code == EACCES || code == EPERM)
-    hint = "the administrator gives users the right to open it (mode 0666), or a container its device";
+    hint =
+        "the administrator gives users the right to open it (mode 0666), or a container its device";
   return fail_errno(kDevice, "cannot open", code, hint);
 }
 
@@ -104,9 +106,9 @@ Result<std::optional<MountEntry>> find_mount(const std::string& path) {
     MountEntry entry;
     fields >> entry.type >> entry.source;
     const auto colon = device.find(':');
-    entry.device = ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),
-                             static_cast<unsigned>(
-                                 std::strtoul(device.c_str() + colon + 1, nullptr, 10)));
+    entry.device =
+        ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),
+                  static_cast<unsigned>(std::strtoul(device.c_str() + colon + 1, nullptr, 10)));
     found = std::move(entry);
   }
   return found;
@@ -126,7 +128,9 @@ Result<std::string> resolve_mount_point(const std::string& path) {
   const std::string last = slash == std::string::npos ? plain : plain.substr(slash + 1);
   if (!last.empty() && last != "." && last != "..") {
     // realpath() of a dead mount is ENOTCONN, so a mount point is looked for by its parent first.
-    auto parent = real(slash == std::string::npos ? "." : slash == 0 ? "/" : plain.substr(0, slash));
+    auto parent = real(slash == std::string::npos ? "."
+                       : slash == 0               ? "/"
+                                                  : plain.substr(0, slash));
     if (!parent) return fail_errno(path, "cannot use as mount point", parent.error().code());
     const std::string candidate = (*parent == "/" ? "" : *parent) + "/" + last;
     auto mounted = find_mount(candidate);

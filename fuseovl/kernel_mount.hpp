@@ -25,8 +25,8 @@ Result<Fd> open_fuse_device();
 /// device must come from a process of this user namespace: the kernel says EINVAL else.
 Result<void> mount_fuse_device(int device, const std::string& mount_point);
 
-/// open_fuse_device() and mount_fuse_device(); a user who may not mount gets the mount by fusermount3,
-/// with allow_other where /etc/fuse.conf has user_allow_other.
+/// open_fuse_device() and mount_fuse_device(); a user who may not mount gets the mount by
+/// fusermount3, with allow_other where /etc/fuse.conf has user_allow_other.
 Result<Fd> mount_fuse(const std::string& mount_point);
 
 enum class Unmount : std::uint8_t {
@@ -41,12 +41,12 @@ struct MountEntry {
   std::string source;
   dev_t device = 0;  ///< st_dev of its files
 };
-/// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it is
-/// no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.
+/// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it
+/// is no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.
 Result<std::optional<MountEntry>> find_mount(const std::string& path);
 
-/// `path` absolute and free of links as the kernel spells it, without touching what is mounted there
-/// when its parent can be resolved. Fails as realpath(3).
+/// `path` absolute and free of links as the kernel spells it, without touching what is mounted
+/// there when its parent can be resolved. Fails as realpath(3).
 Result<std::string> resolve_mount_point(const std::string& path);
 
 }  // namespace heddle

@@ -13,12 +13,11 @@
 namespace heddle {
 namespace {
 
-/// Whether the node itself holds the file, going by statfs(2)'s magic: unknown ones count as remote,
-/// which costs a copy in the page cache and is right everywhere.
+/// Whether the node itself holds the file, going by statfs(2)'s magic: unknown ones count as
+/// remote, which costs a copy in the page cache and is right everywhere.
 bool is_node_local(const Origin& origin, const std::string& path) {
   struct statfs status {};
-  const int rc =
-      origin.fd ? ::fstatfs(origin.fd.get(), &status) : ::statfs(path.c_str(), &status);
+  const int rc = origin.fd ? ::fstatfs(origin.fd.get(), &status) : ::statfs(path.c_str(), &status);
   if (rc != 0) return false;
   constexpr std::uint32_t local[] = {
       0xEF53,      // ext2, ext3, ext4
@@ -32,8 +31,8 @@ bool is_node_local(const Origin& origin, const std::string& path) {
       0x73717368,  // squashfs
       0xE0F5E1E2,  // erofs
   };
-  return std::find(std::begin(local), std::end(local),
-                   static_cast<std::uint32_t>(status.f_type)) != std::end(local);
+  return std::find(std::begin(local), std::end(local), static_cast<std::uint32_t>(status.f_type)) !=
+         std::end(local);
 }
 
 void leave_out(MapContent& content, const Origins& origins) {
@@ -61,8 +60,8 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
   OverlayContent out;
   MapContent content;
-  // Opened first: what is served as `.heddle/map` is never another file than the one that was read, or
-  // it fails the comparison of stamps below.
+  // Opened first: what is served as `.heddle/map` is never another file than the one that was read,
+  // or it fails the comparison of stamps below.
   auto map_file = open_file(options.map_path, O_RDONLY);
   if (!map_file) return fail(std::move(map_file.error()));
   {
@@ -83,9 +82,10 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   Origins origins = open_origins(content, raise_fd_limit());
   drifts = origins.drifts;
   if (!drifts.empty() && options.on_drift == OnDrift::refuse)
-    return fail(options.map_path, "does not fit this node",
-                std::to_string(drifts.size()) + (drifts.size() == 1 ? " file differs" : " files differ"),
-                "build the map again (fs-resolve build), or mount with --on-drift warn");
+    return fail(
+        options.map_path, "does not fit this node",
+        std::to_string(drifts.size()) + (drifts.size() == 1 ? " file differs" : " files differ"),
+        "build the map again (fs-resolve build), or mount with --on-drift warn");
   leave_out(content, origins);
 
   auto tree = Tree::build(content);

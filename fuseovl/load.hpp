@@ -21,10 +21,10 @@ struct LoadOptions {
   ServePolicy serve = ServePolicy::all;
 };
 
-/// A map made ready to be served: every file checked and pinned, tree and index made. `drifts` gets each
-/// file that differs, also when that is why it fails. With OnDrift::warn a program that changed is
-/// left out of the index and runs unguided, and so is every name of a missing file: ld.so then looks
-/// for it itself, and says what it says without us.
+/// A map made ready to be served: every file checked and pinned, tree and index made. `drifts` gets
+/// each file that differs, also when that is why it fails. With OnDrift::warn a program that
+/// changed is left out of the index and runs unguided, and so is every name of a missing file:
+/// ld.so then looks for it itself, and says what it says without us.
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
 
 }  // namespace heddle

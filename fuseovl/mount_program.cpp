@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/background.hpp"
 #include "fuseovl/kernel_mount.hpp"
@@ -55,21 +57,33 @@ Result<OverlayContent> load(const LoadOptions& options) {
   return content;
 }
 
+/// Whether nobody answers for the mount any more. A stopped daemon counts as alive: it may go on.
+/// Asked in a child, since the question waits for it; only what is not cached tells (statfs).
+bool is_dead(const std::string& mount_point) {
+  const pid_t pid = ::fork();
+  if (pid < 0) return false;
+  if (pid == 0) {
+    struct statfs status {};
+    ::_exit(::statfs(mount_point.c_str(), &status) != 0 && errno == ENOTCONN ? 1 : 0);
+  }
+  Child child(pid);
+  const auto answer = child.wait_for(std::chrono::milliseconds(500));
+  return answer && *answer == std::optional(1);
+}
+
 Result<std::string> check_mount_point(const std::string& directory) {
   auto path = resolve_mount_point(directory);
   if (!path) return path;
   const auto mounted = find_mount(*path);
   if (!mounted) return fail(mounted.error());
-  struct stat status {};
-  const int rc = ::stat(path->c_str(), &status);
-  if (*mounted && (*mounted)->type == kMountType) {
-    const bool dead = rc != 0 && errno == ENOTCONN;
+  if (*mounted && (*mounted)->type == kMountType)
     return fail(directory, "cannot mount here",
-                dead ? "a heddle mount whose daemon has died is still here"
-                     : "it is already a heddle mount",
+                is_dead(*path) ? "a heddle mount whose daemon has died is still here"
+                               : "it is already a heddle mount",
                 "unmount it with fs-mount -u");
-  }
-  if (rc != 0) return fail_errno(directory, "cannot use as mount point");
+  struct stat status {};
+  if (::stat(path->c_str(), &status) != 0)
+    return fail_errno(directory, "cannot use as mount point");
   if (!S_ISDIR(status.st_mode)) return fail_errno(directory, "cannot use as mount point", ENOTDIR);
   return path;
 }
@@ -153,7 +167,8 @@ int mount_program(const MountSettings& settings) {
   // Not ours any more: were it open here, a daemon that dies could not end our own requests.
   device->reset();
   const auto warm = wait_and_warm(std::move(*ready), *mount_point);
-  if (settings.foreground) ::_exit(warm ? exit_done : fail_with(warm.error()));
+  // Only a helper: the serving process says what is wrong, and a cold mount is just slower.
+  if (settings.foreground) ::_exit(exit_done);
   if (!warm || signals.one_waits()) {
     (void)unmount_fuse(*mount_point, Unmount::detach);
     (void)::waitpid(child, nullptr, 0);
@@ -205,9 +220,8 @@ int unmount_program(const std::string& directory, bool lazy) {
   if (!*mounted || (*mounted)->type != kMountType)
     return fail_with(Error(directory, "cannot unmount", "no heddle mount is here"));
   auto done = unmount_fuse(*path, lazy ? Unmount::detach : Unmount::now);
-  struct stat status {};
   // A dead mount serves nobody: whoever still stands in it loses nothing.
-  if (!done && ::stat(path->c_str(), &status) != 0 && errno == ENOTCONN)
+  if (!done && done.error().code() == EBUSY && is_dead(*path))
     done = unmount_fuse(*path, Unmount::detach);
   if (done) return exit_done;
   return fail_with(done.error().code() == EBUSY

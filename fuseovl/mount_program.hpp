@@ -13,7 +13,9 @@ struct MountSettings {
   std::string mount_point;  ///< as the caller wrote it; empty with fuse_fd
   bool foreground = false;
   std::uint64_t prefetch = 256U << 20;
-  unsigned threads = 2;
+  /// At most; libfuse starts one more when all are busy. More than cores: one may wait for a slow
+  /// origin.
+  unsigned threads = 4;
   std::string log_path;
   int fuse_fd = -1;
   int ready_fd = -1;
@@ -22,7 +24,8 @@ struct MountSettings {
 
 // Each talks to stderr and gives the exit status.
 
-/// Mounts and serves: in a daemon, returning when the mount answers and is warm, or in the foreground.
+/// Mounts and serves: in a daemon, returning when the mount answers and is warm, or in the
+/// foreground.
 int mount_program(const MountSettings& settings);
 /// Serves settings.fuse_fd until its mount is gone.
 int serve_fd_program(const MountSettings& settings);

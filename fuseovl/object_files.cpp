@@ -11,7 +11,9 @@
 namespace heddle {
 
 ObjectFiles::ObjectFiles(Origins origins, std::vector<std::string> paths)
-    : origins_(std::move(origins)), paths_(std::move(paths)), mutex_(std::make_unique<std::mutex>()) {}
+    : origins_(std::move(origins)),
+      paths_(std::move(paths)),
+      mutex_(std::make_unique<std::mutex>()) {}
 
 tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
   const Origin& origin = origins_.files[object];
@@ -42,8 +44,9 @@ tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
 
 int ObjectFiles::refuse(ObjectId object, std::string what) {
   const std::lock_guard lock(*mutex_);
-  const auto known = std::any_of(origins_.drifts.begin(), origins_.drifts.end(),
-                                 [&](const Drift& d) { return d.object == object && d.what == what; });
+  const auto known =
+      std::any_of(origins_.drifts.begin(), origins_.drifts.end(),
+                  [&](const Drift& d) { return d.object == object && d.what == what; });
   if (!known) {
     warn(Error(paths_[object], "answered with an error", what));
     origins_.drifts.push_back({object, paths_[object], std::move(what)});

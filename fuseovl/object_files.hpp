@@ -10,9 +10,9 @@
 
 namespace heddle {
 
-/// The files behind the objects while the mount stands. A pinned file that is replaced by rename goes
-/// on with its old content; one that is changed in place, or replaced while not pinned, answers EIO
-/// from then on, since its old and new content would mix. Safe for many threads.
+/// The files behind the objects while the mount stands. A pinned file that is replaced by rename
+/// goes on with its old content; one that is changed in place, or replaced while not pinned,
+/// answers EIO from then on, since its old and new content would mix. Safe for many threads.
 class ObjectFiles {
  public:
   /// `paths` by ObjectId, for reopening and for messages.

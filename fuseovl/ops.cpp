@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The table that libfuse calls. Operations that are missing here are answered ENOSYS by libfuse, and the
-// kernel then stops asking: FLUSH, GETXATTR, LISTXATTR, STATX, LSEEK. ACCESS never comes
+// The table that libfuse calls. Operations that are missing here are answered ENOSYS by libfuse,
+// and the kernel then stops asking: FLUSH, GETXATTR, LISTXATTR, STATX, LSEEK. ACCESS never comes
 // (default_permissions), nor any write (the mount is read only).
 
 #include <new>

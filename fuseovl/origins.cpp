@@ -17,8 +17,8 @@
 namespace heddle {
 namespace {
 
-// The daemon's own: device and its clones, the map, splice pipes and one reopened file for each of its
-// threads, and a few for the C library.
+// The daemon's own: device and its clones, the map, splice pipes and one reopened file for each of
+// its threads, and a few for the C library.
 constexpr std::size_t kReservedFds = 40;
 
 std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; }
@@ -81,8 +81,8 @@ Origins open_origins(const MapContent& content, std::size_t max_pinned) {
     for (std::size_t i = next++; i < end; i = next++)
       differences[i] = check(content.objects[i], i < max_pinned, origins.files[i]);
   };
-  // A local open takes 3 us and threads only cost; a parallel file system answers in 0.1 to 10 ms and
-  // many at once, so the first few decide.
+  // A local open takes 3 us and threads only cost; a parallel file system answers in 0.1 to 10 ms
+  // and many at once, so the first few decide.
   constexpr std::size_t kSample = 16;
   constexpr auto kSlow = std::chrono::microseconds(100);
   const auto begin = std::chrono::steady_clock::now();

@@ -13,7 +13,7 @@ namespace heddle {
 
 /// One object's file on this node, as it was found when the mount was made.
 struct Origin {
-  Fd fd;            ///< pinned; invalid: not enough descriptors, reopened for each read
+  Fd fd;  ///< pinned; invalid: not enough descriptors, reopened for each read
   FileStamp stamp;
   std::int64_t atime_ns = 0;
   std::uint32_t mode = 0;
@@ -37,9 +37,9 @@ struct Origins {
   std::size_t pinned = 0;
 };
 
-/// Opens and checks every object's file: size and mtime first, then XXH3-128, since dev and ino differ
-/// on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once when the
-/// file system is slow to answer.
+/// Opens and checks every object's file: size and mtime first, then XXH3-128, since dev and ino
+/// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
+/// when the file system is slow to answer.
 Origins open_origins(const MapContent& content, std::size_t max_pinned);
 
 /// Raises the soft limit of open files to the hard one; result: how many objects may be pinned when

@@ -23,6 +23,7 @@ timespec from_nanoseconds(std::int64_t ns) {
 }
 
 constexpr std::uint32_t kBlockSize = 4096;
+constexpr std::size_t kNameMax = 255;
 
 }  // namespace
 
@@ -42,8 +43,9 @@ std::vector<int> Overlay::descriptors() const {
 }
 
 void Overlay::init(fuse_conn_info& connection) {
-  // AUTO_INVAL_DATA: `.heddle/stats` shows a new mtime at each GETATTR and the kernel drops its page.
-  // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's only.
+  // AUTO_INVAL_DATA: `.heddle/stats` shows a new mtime at each GETATTR and the kernel drops its
+  // page. READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first
+  // page's only.
   constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
                               FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
                               FUSE_CAP_SPLICE_WRITE;
@@ -70,8 +72,12 @@ struct stat Overlay::attributes(InodeNumber ino) const {
     st.st_blocks = static_cast<blkcnt_t>((size + 511) / 512);
   };
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
-    case NodeKind::directory: st.st_mode = S_IFDIR | 0555; break;
-    case NodeKind::index: set_size(content_.index.size()); break;
+    case NodeKind::directory:
+      st.st_mode = S_IFDIR | 0555;
+      break;
+    case NodeKind::index:
+      set_size(content_.index.size());
+      break;
     case NodeKind::map:
       set_size(static_cast<std::size_t>(content_.map_status.st_size));
       st.st_mtim = content_.map_status.st_mtim;
@@ -109,6 +115,10 @@ fuse_entry_param Overlay::entry(InodeNumber ino) const {
 }
 
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  if (std::strlen(name) > kNameMax) {  // the kernel's own limit is 1024
+    fuse_reply_err(request, ENAMETOOLONG);
+    return;
+  }
   if (parent == Tree::kOwnDirectory && std::strcmp(name, kWarmSignal) == 0) prefetch_.begin();
   const auto found = entry(content_.tree.lookup(parent, name));
   fuse_reply_entry(request, &found);
@@ -125,8 +135,8 @@ void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
 }
 
 void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  // ENOSYS once: the kernel opens by itself from then on, keeps the page cache, and sends no RELEASE
-  // (fs/fuse/file.c, fuse_file_open).
+  // ENOSYS once: the kernel opens by itself from then on, keeps the page cache, and sends no
+  // RELEASE (fs/fuse/file.c, fuse_file_open).
   if (opens_can_be_skipped_) {
     fuse_reply_err(request, ENOSYS);
     return;
@@ -169,18 +179,23 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
   };
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
-    case NodeKind::directory: fuse_reply_err(request, EISDIR); return;
+    case NodeKind::directory:
+      fuse_reply_err(request, EISDIR);
+      return;
     case NodeKind::stats: {
       const auto page = stats_.current();
       reply_bytes(request, page->text, size, offset);
       return;
     }
-    case NodeKind::index: reply_bytes(request, content_.index, size, offset); return;
+    case NodeKind::index:
+      reply_bytes(request, content_.index, size, offset);
+      return;
     case NodeKind::map:
       reply_file(request, content_.map_file.get(),
                  up_to(static_cast<std::uint64_t>(content_.map_status.st_size)), offset);
       return;
-    case NodeKind::object: break;
+    case NodeKind::object:
+      break;
   }
   const ObjectId object = content_.tree.object(ino);
   prefetch_.reading(object);
@@ -200,21 +215,23 @@ void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t 
   // seekdir hold for ever. libfuse takes names with an end, ours lie in std::strings.
   for (auto at = static_cast<std::size_t>(offset); at < entries.size() + 2; ++at) {
     const char* name = at == 0 ? "." : at == 1 ? ".." : entries[at - 2].name.data();
-    const InodeNumber child =
-        at == 0 ? ino : at == 1 ? content_.tree.parent(ino) : entries[at - 2].ino;
+    const InodeNumber child = at == 0   ? ino
+                              : at == 1 ? content_.tree.parent(ino)
+                                        : entries[at - 2].ino;
     std::size_t needed = 0;
     const auto next = static_cast<off_t>(at + 1);
     if (plus && at >= 2) {
       const auto param = entry(child);
-      needed = fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
+      needed =
+          fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
     } else {
       fuse_entry_param param{};  // ino 0: the kernel makes no entry of `.` and `..`
       param.attr.st_ino = child;
       param.attr.st_mode = attributes(child).st_mode;
-      needed = plus ? fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param,
-                                             next)
-                    : fuse_add_direntry(request, buffer.data() + used, size - used, name, &param.attr,
-                                        next);
+      needed = plus ? fuse_add_direntry_plus(request, buffer.data() + used, size - used, name,
+                                             &param, next)
+                    : fuse_add_direntry(request, buffer.data() + used, size - used, name,
+                                        &param.attr, next);
     }
     if (needed > size - used) break;
     used += needed;
@@ -236,7 +253,7 @@ void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
   struct statvfs out {};
   out.f_bsize = out.f_frsize = kBlockSize;
   out.f_files = content_.tree.object_count() + content_.tree.directory_count();
-  out.f_namemax = 255;
+  out.f_namemax = kNameMax;
   out.f_flag = ST_RDONLY;
   fuse_reply_statfs(request, &out);
 }

@@ -25,8 +25,8 @@ struct OverlayContent {
   StatsFacts facts;
 };
 
-/// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops table
-/// goes to Session::create with the Overlay as its client.
+/// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
+/// table goes to Session::create with the Overlay as its client.
 class Overlay final : public SessionClient {
  public:
   /// `prefetch_budget`: bytes of file content to hand to the kernel unasked once the mount is warm.
@@ -42,7 +42,8 @@ class Overlay final : public SessionClient {
   void attach(const Session& session) { prefetch_.attach(session.raw()); }
   /// Ends the prefetch's threads.
   void stop() { prefetch_.stop(); }
-  /// Called once, when the kernel and we have agreed on the protocol: requests are answered from here.
+  /// Called once, when the kernel and we have agreed on the protocol: requests are answered from
+  /// here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
 
   void on_request(std::uint32_t opcode) noexcept override { counters_.count(opcode); }

@@ -116,8 +116,8 @@ bool Prefetch::store_object(std::stop_token stop, ObjectId object) {
     bytes.buf[0].fd = file->fd();
     bytes.buf[0].pos = static_cast<off_t>(offset);
     // ENOENT: the kernel has forgotten the inode (memory is short); ENODEV: unmounted.
-    if (fuse_lowlevel_notify_store(session_, tree_.inode(object), static_cast<off_t>(offset), &bytes,
-                                   {}) != 0)
+    if (fuse_lowlevel_notify_store(session_, tree_.inode(object), static_cast<off_t>(offset),
+                                   &bytes, {}) != 0)
       return false;
     offset += piece;
     bytes_done_ += piece;

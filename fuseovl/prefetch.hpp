@@ -19,8 +19,8 @@ namespace heddle {
 
 /// Hands file contents to the kernel's page cache in the background, before anybody asks, smallest
 /// files first until the budget is spent. It begins when the mount is warm: the kernel takes pages
-/// only for inodes it knows. FUSE_NOTIFY_STORE and not reading through the mount: no file of the mount
-/// is open meanwhile, so it can be unmounted at any moment, from any namespace.
+/// only for inodes it knows. FUSE_NOTIFY_STORE and not reading through the mount: no file of the
+/// mount is open meanwhile, so it can be unmounted at any moment, from any namespace.
 class Prefetch {
  public:
   /// `tree`, `files` and `index` must outlive stop(). The budget also bows to a quarter of the

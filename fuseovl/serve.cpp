@@ -31,8 +31,8 @@ class SignalThread {
   explicit SignalThread(const ServeOptions& options) : options_(options) {
     const sigset_t set = handled_signals();
     ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-    // A disposition of SIG_IGN (nohup) would discard them before sigwait() sees them; SIGPIPE is the
-    // reader's affair who went away.
+    // A disposition of SIG_IGN (nohup) would discard them before sigwait() sees them; SIGPIPE is
+    // the reader's affair who went away.
     ::signal(SIGPIPE, SIG_IGN);
     thread_ = std::thread([this] { run(); });
   }
@@ -61,8 +61,9 @@ class SignalThread {
     }
   }
 
-  /// Result: whether to wait for the last user. The mount of another namespace cannot be detached; it
-  /// goes with that namespace's last process, and a job's signal must not take its libraries away.
+  /// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
+  /// it goes with that namespace's last process, and a job's signal must not take its libraries
+  /// away.
   bool detach() const {
     if (!options_.mount_point) return true;
     const auto mounted = find_mount(*options_.mount_point);
@@ -103,7 +104,8 @@ Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
     if (!session) return fail(std::move(session.error()));
     overlay.attach(*session);
     auto served = session->serve();
-    // Before the threads are waited for: whoever waits for the folder to go should not wait for them.
+    // Before the threads are waited for: whoever waits for the folder to go should not wait for
+    // them.
     if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
     overlay.stop();
     return served;

@@ -24,8 +24,8 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
 // The INIT request this thread is answering, 0 when none.
 thread_local std::uint64_t t_init_unique = 0;
 
-// libfuse 3.14 takes FUSE_CAP_PARALLEL_DIROPS but never sends the flag (lib/fuse_lowlevel.c, do_init);
-// without it the kernel sends the lookups of one directory one after the other.
+// libfuse 3.14 takes FUSE_CAP_PARALLEL_DIROPS but never sends the flag (lib/fuse_lowlevel.c,
+// do_init); without it the kernel sends the lookups of one directory one after the other.
 void complete_init_reply(const iovec* parts, int count) {
   if (count != 2 || parts[0].iov_len != sizeof(fuse_out_header)) return;
   const auto* header = static_cast<const fuse_out_header*>(parts[0].iov_base);
@@ -35,8 +35,8 @@ void complete_init_reply(const iovec* parts, int count) {
     static_cast<fuse_init_out*>(parts[1].iov_base)->flags |= FUSE_PARALLEL_DIROPS;
 }
 
-// Custom input and output is how every request is seen, also those libfuse answers by itself (FLUSH,
-// GETXATTR): the counters must show what the kernel asked, not what we handle.
+// Custom input and output is how every request is seen, also those libfuse answers by itself
+// (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
 ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
   const ssize_t n = ::read(device, buffer, size);
   if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) return n;

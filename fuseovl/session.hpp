@@ -32,8 +32,8 @@ struct SessionOptions {
 /// libfuse itself never mounts nor unmounts, so no path is needed and no namespace matters.
 class Session {
  public:
-  /// Takes the device. `ops` is copied; `client` must outlive the session. libfuse's own messages go
-  /// to stderr by base/log.
+  /// Takes the device. `ops` is copied; `client` must outlive the session. libfuse's own messages
+  /// go to stderr by base/log.
   static Result<Session> create(const fuse_lowlevel_ops& ops, SessionClient& client, Fd device,
                                 const SessionOptions& options);
   Session(Session&&) noexcept = default;

@@ -48,7 +48,8 @@ std::shared_ptr<const StatsPage::Snapshot> StatsPage::current() const {
 
 std::string StatsPage::render() const {
   std::string out;
-  const auto number = [&](std::string_view name, std::uint64_t value, std::string_view end = ",\n") {
+  const auto number = [&](std::string_view name, std::uint64_t value,
+                          std::string_view end = ",\n") {
     out += fmt::format("\"{}\": {:>20}{}", name, value, end);
   };
   out += "{\n  \"version\": 1,\n";

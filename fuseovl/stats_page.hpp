@@ -22,8 +22,8 @@ struct StatsFacts {
   std::uint64_t index_bytes = 0;
 };
 
-/// The JSON text of `.heddle/stats`. All numbers have one width, so its size stays the same while they
-/// grow: a reader between two states sees a whole document of one of them. Thread-safe.
+/// The JSON text of `.heddle/stats`. All numbers have one width, so its size stays the same while
+/// they grow: a reader between two states sees a whole document of one of them. Thread-safe.
 class StatsPage {
  public:
   StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files,

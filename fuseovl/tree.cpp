@@ -109,9 +109,9 @@ class TreeBuilder {
       above.entries.push_back({keep(name_of(path)), ino});
       ++above.links;
     }
-    at(Tree::kOwnDirectory).entries.insert(
-        at(Tree::kOwnDirectory).entries.end(),
-        {{"index", Tree::kIndex}, {"map", Tree::kMap}, {"stats", Tree::kStats}});
+    at(Tree::kOwnDirectory)
+        .entries.insert(at(Tree::kOwnDirectory).entries.end(),
+                        {{"index", Tree::kIndex}, {"map", Tree::kMap}, {"stats", Tree::kStats}});
     for (auto& directory : directories) {
       auto& entries = directory.entries;
       std::sort(entries.begin(), entries.end(),
@@ -161,10 +161,14 @@ const Tree::Directory* Tree::directory(InodeNumber ino) const {
 
 std::optional<NodeKind> Tree::kind(InodeNumber ino) const {
   switch (ino) {
-    case kStats: return NodeKind::stats;
-    case kIndex: return NodeKind::index;
-    case kMap: return NodeKind::map;
-    default: break;
+    case kStats:
+      return NodeKind::stats;
+    case kIndex:
+      return NodeKind::index;
+    case kMap:
+      return NodeKind::map;
+    default:
+      break;
   }
   if (ino >= kFirstObject && ino - kFirstObject < object_links_.size()) return NodeKind::object;
   if (directory(ino)) return NodeKind::directory;
@@ -173,9 +177,9 @@ std::optional<NodeKind> Tree::kind(InodeNumber ino) const {
 
 InodeNumber Tree::lookup(InodeNumber parent, std::string_view name) const {
   const auto list = entries(parent);
-  const auto found =
-      std::lower_bound(list.begin(), list.end(), name,
-                       [](const TreeEntry& entry, std::string_view key) { return entry.name < key; });
+  const auto found = std::lower_bound(
+      list.begin(), list.end(), name,
+      [](const TreeEntry& entry, std::string_view key) { return entry.name < key; });
   return found != list.end() && found->name == name ? found->ino : 0;
 }
 

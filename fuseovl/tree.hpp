@@ -13,8 +13,8 @@
 
 namespace heddle {
 
-/// Number of a file in the mount. It is a function of the map alone, so that another daemon can take
-/// over the same session. 0 means none.
+/// Number of a file in the mount. It is a function of the map alone, so that another daemon can
+/// take over the same session. 0 means none.
 using InodeNumber = std::uint64_t;
 
 enum class NodeKind : std::uint8_t { directory, object, stats, index, map };
@@ -25,9 +25,9 @@ struct TreeEntry {
   InodeNumber ino = 0;
 };
 
-/// The immutable directory tree of one map: a directory for each view and plugin folder, the names of
-/// the only view at the root as well, and `.heddle/{index,map,stats}`. Every alias of an object is
-/// the same inode. Pure: it touches no file. Safe for concurrent readers.
+/// The immutable directory tree of one map: a directory for each view and plugin folder, the names
+/// of the only view at the root as well, and `.heddle/{index,map,stats}`. Every alias of an object
+/// is the same inode. Pure: it touches no file. Safe for concurrent readers.
 class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;
@@ -37,8 +37,8 @@ class Tree {
   static constexpr InodeNumber kMap = 5;
   static constexpr InodeNumber kFirstObject = 16;
 
-  /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes, two
-  /// files of one name, a file where another name needs a folder, or `.heddle` at the root.
+  /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
+  /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.
   static Result<Tree> build(const MapContent& content);
 
   /// nullopt: there is no such inode.

@@ -18,7 +18,7 @@ namespace {
 
 // Below each directory of LD_LIBRARY_PATH ld.so tries these sub-folders first (glibc
 // elf/dl-hwcaps_subdirs.c and, up to 2.36, sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).
-constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",         "x86_64", "i686",
+constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",      "x86_64",  "i686",
                                         "haswell",      "avx512_1", "xeon_phi"};
 
 // The kernel asks for as much as the caller's buffer holds (since Linux 6.14, fs/fuse/readdir.c;

@@ -34,7 +34,7 @@ ObjectId MapMaker::add_file(const std::string& path) {
   object.path = path;
   object.stamp = file_stamp(status);
   object.mode = status.st_mode;
-  object.hash = value_or_throw(hash_file(file.get(), path));
+  if (hashes_) object.hash = value_or_throw(hash_file(file.get(), path));
   object.is_elf = false;
   content_.objects.push_back(std::move(object));
   return static_cast<ObjectId>(content_.objects.size() - 1);
@@ -92,8 +92,7 @@ Mount::Mount(const std::string& map, const std::string& directory, std::vector<s
 }
 
 Mount::~Mount() {
-  if (mounts_with(" " + path_ + " ") > 0)
-    (void)run({"umount", "-l", path_});
+  if (mounts_with(" " + path_ + " ") > 0) (void)run({"umount", "-l", path_});
   (void)wait_until(std::chrono::seconds(5), [this] { return !is_running(pid_); });
 }
 
@@ -124,6 +123,6 @@ void Mount::wait_for_prefetch() const {
   });
 }
 
-RunResult Mount::unmount() { return run({fs_mount(), "-u", path_}); }
+RunResult Mount::unmount() const { return run({fs_mount(), "-u", path_}); }
 
 }  // namespace heddle::test

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT
+// How mounts begin and end: errors, signals, daemons that die, limits.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+/// Processes whose command line holds `word`; a zombie's is empty.
+std::size_t processes_with(const std::string& word) {
+  std::size_t count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const auto text = read_file(entry.path() / "cmdline");
+    count += text && text->find(word) != std::string::npos;
+  }
+  return count;
+}
+
+class Lifecycle : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    fs::create_directories(dir_ / "mnt");
+    for (const char* name : {"a.so", "b.so", "c.so"})
+      write_text_file(dir_ / (std::string("src/") + name), std::string("content of ") + name);
+    MapMaker maker;
+    maker.add_folder("v", dir_ / "src");
+    map_ = maker.write(dir_ / "map");
+  }
+  std::string mnt() const { return dir_ / "mnt"; }
+  RunResult fs_mount_run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), fs_mount());
+    RunOptions options;
+    options.deadline = 20s;
+    return run(arguments, options);
+  }
+  /// Expects failure with one line that holds `words` (a hint may follow), and nothing mounted.
+  void expect_refused(const RunResult& result, const std::string& words, int status = 3) {
+    EXPECT_EQ(result.status, status) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_EQ(result.out, "");
+    std::string rest = result.err.substr(result.err.find('\n') + 1);
+    EXPECT_TRUE(rest.empty() || rest.starts_with("hint: ")) << result.err;
+    EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+  }
+
+  TestDir dir_;
+  std::string map_;
+};
+
+TEST_F(Lifecycle, a_missing_map_is_refused) {
+  expect_refused(fs_mount_run({dir_ / "none", mnt()}), "none: ");
+}
+
+TEST_F(Lifecycle, what_is_no_map_is_refused) {
+  write_text_file(dir_ / "text", "no map at all");
+  expect_refused(fs_mount_run({dir_ / "text", mnt()}), "text: ");
+  write_text_file(dir_ / "empty", "");
+  expect_refused(fs_mount_run({dir_ / "empty", mnt()}), "empty: ");
+  expect_refused(fs_mount_run({dir_.path(), mnt()}), dir_.path());
+}
+
+TEST_F(Lifecycle, a_damaged_map_is_refused) {
+  auto bytes = value_or_throw(read_file(map_));
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_text_file(dir_ / "damaged", bytes);
+  expect_refused(fs_mount_run({dir_ / "damaged", mnt()}), "damaged: ");
+  write_text_file(dir_ / "cut", bytes.substr(0, bytes.size() - 4096));
+  expect_refused(fs_mount_run({dir_ / "cut", mnt()}), "cut: ");
+}
+
+TEST_F(Lifecycle, a_mount_point_that_is_missing_or_no_folder_is_refused) {
+  expect_refused(fs_mount_run({map_, dir_ / "none"}), "No such file or directory");
+  expect_refused(fs_mount_run({map_, map_}), "Not a directory");
+}
+
+TEST_F(Lifecycle, a_second_mount_on_the_same_folder_is_refused_by_name) {
+  const Mount first(map_, mnt());
+  const auto second = fs_mount_run({map_, mnt()});
+  EXPECT_EQ(second.status, 3);
+  EXPECT_THAT(second.err, HasSubstr("it is already a heddle mount"));
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 1U);
+  EXPECT_EQ(value_or_throw(read_file(first / "a.so")), "content of a.so");
+}
+
+TEST_F(Lifecycle, wrong_command_lines_are_usage_errors) {
+  for (const auto& line : std::vector<std::vector<std::string>>{
+           {},
+           {map_},
+           {map_, mnt(), "more"},
+           {"--on-drift", "maybe", map_, mnt()},
+           {"--prefetch", "much", map_, mnt()},
+           {"--lazy", map_, mnt()},
+           {"-u", mnt(), map_, mnt()},
+           {"--fuse-fd", "3", map_},
+           {"--ready-fd", "3", map_, mnt()},
+           {"--fuse-fd", "3", "--mount-point", "/x", "--cleanup", "/", map_}})
+    EXPECT_EQ(fs_mount_run(line).status, 2) << to_shell(line);
+}
+
+TEST_F(Lifecycle, no_dev_fuse_is_said_with_a_hint) {
+  const auto result =
+      run({"unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && exec \"$0\" \"$@\"",
+           fs_mount(), map_, mnt()});
+  expect_refused(result, "/dev/fuse: cannot open: No such file or directory");
+  EXPECT_THAT(result.err, HasSubstr("hint: load the module"));
+}
+
+/// Runs `script` as user 65534 in a mount namespace of its own where /dev/fuse is open to all; $1
+/// is fs-mount, $2 the map, $3 a mount point of the user's.
+RunResult run_as_user(const TestDir& dir, const std::string& map, const std::string& before,
+                      const std::string& script) {
+  fs::permissions(dir.path(), fs::perms::all);
+  fs::copy_file(fs_mount(), dir / "fs-mount", fs::copy_options::skip_existing);
+  const std::string mnt = dir / "user";
+  fs::create_directories(mnt);
+  if (::chown(mnt.c_str(), 65534, 65534) != 0) throw Error::from_errno(mnt, "cannot chown");
+  const std::string set_up =
+      "set -e; mknod -m 666 \"$4/fuse\" c 10 229; mount --bind \"$4/fuse\" /dev/fuse; " + before +
+      " exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -c \"$0\" sh \"$@\"";
+  return run({"unshare", "-m", "sh", "-c", set_up, script, dir / "fs-mount", map, mnt, dir.path()});
+}
+
+TEST_F(Lifecycle, a_user_mounts_by_fusermount3_and_unmounts_again) {
+  const auto result = run_as_user(dir_, map_, "",
+                                  "\"$1\" \"$2\" \"$3\" && cat \"$3/a.so\" && "
+                                  "grep -c 'fuse.heddle heddle' /proc/self/mountinfo && "
+                                  "\"$1\" -u \"$3\" && ls -A \"$3\"");
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "content of a.so1\n");
+}
+
+TEST_F(Lifecycle, a_user_without_fusermount3_gets_a_hint) {
+  const auto result = run_as_user(
+      dir_, map_, "mount --bind /dev/null \"$(command -v fusermount3)\";", "\"$1\" \"$2\" \"$3\"");
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, HasSubstr("the program is not installed\nhint: install it"));
+}
+
+TEST_F(Lifecycle, fusermount3s_own_reason_is_told_on_one_line) {
+  const auto result = run_as_user(dir_, map_, "chown 0 \"$3\";", "\"$1\" \"$2\" \"$3\"");
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, HasSubstr("cannot mount: user has no write access to mountpoint"));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST_F(Lifecycle, content_that_changed_behind_the_same_size_is_found) {
+  write_text_file(dir_ / "src/b.so", "cOntent of b.so");
+  fs::last_write_time(dir_ / "src/b.so", fs::file_time_type::clock::now() + 1h);
+  const auto refused = fs_mount_run({map_, mnt()});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr(dir_ / "src/b.so: content changed"));
+}
+
+TEST_F(Lifecycle, drift_names_each_file_and_nothing_is_mounted) {
+  write_text_file(dir_ / "src/b.so", "longer than before, really");
+  fs::remove(dir_ / "src/c.so");
+  const auto refused = fs_mount_run({map_, mnt()});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr("src/b.so: size is 26, was 15"));
+  EXPECT_THAT(refused.err, HasSubstr("src/c.so: missing"));
+  EXPECT_THAT(refused.err, HasSubstr("2 files differ"));
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+}
+
+TEST_F(Lifecycle, drift_by_warning_serves_what_is_there_and_leaves_out_what_is_not) {
+  write_text_file(dir_ / "src/b.so", "longer than before, really");
+  fs::remove(dir_ / "src/c.so");
+  const Mount m(map_, mnt(), {"--on-drift", "warn"});
+  EXPECT_EQ(value_or_throw(read_file(m / "a.so")), "content of a.so");
+  EXPECT_EQ(value_or_throw(read_file(m / "b.so")), "longer than before, really");
+  const auto gone = read_file(m / "c.so");
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code(), ENOENT);
+  EXPECT_THAT(value_or_throw(read_file(m / ".heddle/stats")), HasSubstr("\"what\": \"missing\""));
+}
+
+TEST_F(Lifecycle, a_file_replaced_by_rename_goes_on_with_its_old_content) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  write_text_file(dir_ / "new", "new content, longer");
+  fs::rename(dir_ / "new", dir_ / "src/a.so");
+  EXPECT_EQ(value_or_throw(read_file(m / "a.so")), "content of a.so");
+  fs::remove(dir_ / "src/b.so");
+  EXPECT_EQ(value_or_throw(read_file(m / "b.so")), "content of b.so");
+}
+
+TEST_F(Lifecycle, a_file_changed_in_place_answers_eio_and_says_so) {
+  const Mount m(map_, mnt(), {"--prefetch", "0", "--log", dir_ / "log"});
+  write_text_file(dir_ / "src/a.so", "changed in place");
+  const auto changed = read_file(m / "a.so");
+  ASSERT_FALSE(changed);
+  EXPECT_EQ(changed.error().code(), EIO);
+  EXPECT_THAT(value_or_throw(read_file(dir_ / "log")), HasSubstr("a.so: answered with an error"));
+  EXPECT_THAT(value_or_throw(read_file(m / ".heddle/stats")), HasSubstr("changed in place"));
+  EXPECT_EQ(value_or_throw(read_file(m / "b.so")), "content of b.so");
+}
+
+TEST_F(Lifecycle, five_hundred_objects_under_a_limit_of_64_descriptors) {
+  MapMaker maker;
+  for (int i = 0; i < 500; ++i)
+    write_text_file(dir_ / ("many/lib" + std::to_string(i)), "number " + std::to_string(i));
+  maker.add_folder("v", dir_ / "many");
+  maker.write(dir_ / "many.map");
+  const auto started = run({"sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\"", fs_mount(),
+                            "--prefetch", "0", dir_ / "many.map", mnt()});
+  ASSERT_EQ(started.status, 0) << started.err;
+  for (int i = 0; i < 500; ++i)
+    EXPECT_EQ(value_or_throw(read_file(mnt() + "/lib" + std::to_string(i))),
+              "number " + std::to_string(i));
+  const auto stats = value_or_throw(read_file(mnt() + "/.heddle/stats"));
+  EXPECT_THAT(stats, HasSubstr("\"drift\": []"));
+  EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
+}
+
+TEST_F(Lifecycle, umount_and_fusermount3_and_minus_u_all_end_the_daemon) {
+  for (const auto& command : std::vector<std::vector<std::string>>{
+           {"umount", mnt()}, {"fusermount3", "-u", mnt()}, {fs_mount(), "-u", mnt()}}) {
+    const Mount m(map_, mnt());
+    const auto result = run(command);
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); })) << to_shell(command);
+  }
+}
+
+TEST_F(Lifecycle, minus_u_of_a_busy_mount_says_so_and_lazy_ends_it_with_its_last_user) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  auto user = open_file(m / "a.so", O_RDONLY);
+  ASSERT_TRUE(user);
+  const auto busy = m.unmount();
+  EXPECT_EQ(busy.status, 3);
+  EXPECT_THAT(busy.err, HasSubstr("Device or resource busy"));
+  EXPECT_EQ(fs_mount_run({"-u", mnt(), "--lazy"}).status, 0);
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+  EXPECT_TRUE(is_running(m.pid()));
+  EXPECT_EQ(value_or_throw(read_all(user->get(), "a.so")), "content of a.so");
+  user->reset();
+  EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
+}
+
+TEST_F(Lifecycle, minus_u_of_what_is_no_heddle_mount_touches_nothing) {
+  const auto none = fs_mount_run({"-u", mnt()});
+  EXPECT_EQ(none.status, 3);
+  EXPECT_THAT(none.err, HasSubstr("no heddle mount is here"));
+  EXPECT_EQ(fs_mount_run({"-u", "/proc"}).status, 3);
+  EXPECT_EQ(fs_mount_run({"-u", dir_ / "none"}).status, 3);
+}
+
+TEST_F(Lifecycle, each_ending_signal_unmounts_and_ends_the_daemon) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    const Mount m(map_, mnt());
+    ::kill(m.pid(), signal);
+    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); })) << signal;
+    EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+  }
+}
+
+TEST_F(Lifecycle, a_signal_leaves_the_libraries_of_running_programs_readable) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  auto user = open_file(m / "b.so", O_RDONLY);
+  ASSERT_TRUE(user);
+  ::kill(m.pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(5s, [&] { return mounts_with(" " + mnt() + " ") == 0; }));
+  EXPECT_EQ(value_or_throw(read_all(user->get(), "b.so")), "content of b.so");
+  ::kill(m.pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
+  user->reset();
+}
+
+TEST_F(Lifecycle, a_killed_daemon_leaves_enotconn_and_minus_u_cleans) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  ::kill(m.pid(), SIGKILL);
+  EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
+  const auto dead = read_file(m / "a.so");
+  ASSERT_FALSE(dead);
+  EXPECT_EQ(dead.error().code(), ENOTCONN);
+  const auto again = fs_mount_run({map_, mnt()});
+  EXPECT_EQ(again.status, 3);
+  EXPECT_THAT(again.err, HasSubstr("whose daemon has died"));
+  EXPECT_EQ(m.unmount().status, 0);
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+}
+
+TEST_F(Lifecycle, a_stopped_daemon_does_not_keep_minus_u_from_unmounting) {
+  const Mount m(map_, mnt());
+  ::kill(m.pid(), SIGSTOP);
+  EXPECT_EQ(m.unmount().status, 0);
+  ::kill(m.pid(), SIGCONT);
+}
+
+TEST_F(Lifecycle, the_foreground_serves_until_a_signal) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl(fs_mount().c_str(), "fs-mount", "-f", map_.c_str(), mnt().c_str(), nullptr);
+    ::_exit(99);
+  }
+  EXPECT_TRUE(wait_until(5s, [&] { return fs::exists(mnt() + "/a.so"); }));
+  EXPECT_EQ(value_or_throw(read_file(mnt() + "/a.so")), "content of a.so");
+  ::kill(child, SIGINT);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+}
+
+TEST_F(Lifecycle, the_daemon_holds_nothing_of_its_caller) {
+  auto pipe = value_or_throw(make_pipe());
+  ::fcntl(pipe.write_end.get(), F_SETFD, 0);
+  {
+    const Mount m(map_, mnt());
+    pipe.write_end.reset();
+    // End of file at once: the daemon has no copy of the other end.
+    EXPECT_EQ(value_or_throw(read_all(pipe.read_end.get(), "pipe")), "");
+    EXPECT_EQ(fs::read_symlink("/proc/" + std::to_string(m.pid()) + "/cwd"), "/");
+    for (const char* fd : {"0", "1", "2"})
+      EXPECT_EQ(fs::read_symlink("/proc/" + std::to_string(m.pid()) + "/fd/" + fd), "/dev/null");
+    EXPECT_NE(::getsid(m.pid()), ::getsid(0));
+  }
+}
+
+TEST_F(Lifecycle, five_hundred_mounts_and_unmounts_leave_nothing) {
+  std::size_t failed = 0;
+  for (int i = 0; i < 500; ++i) {
+    failed += fs_mount_run({map_, mnt()}).status != 0;
+    failed += run({"umount", mnt()}).status != 0;
+  }
+  EXPECT_EQ(failed, 0U);
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+  EXPECT_TRUE(wait_until(5s, [&] { return processes_with(map_) == 0; }));
+}
+
+}  // namespace
+}  // namespace heddle::test

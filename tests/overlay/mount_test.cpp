@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT
+// What a mount shows, compared with the files it was made of.
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "base/fd.hpp"
+#include "base/mapped_file.hpp"
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string random_bytes(std::size_t size, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::string out(size, '\0');
+  for (auto& c : out) c = static_cast<char>(random());
+  return out;
+}
+
+std::set<std::string> names_below(const std::string& folder) {
+  std::set<std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const auto name = fs::relative(entry.path(), folder).string();
+    if (!name.starts_with(".heddle")) out.insert(name);
+  }
+  return out;
+}
+
+class MountTest : public ::testing::Test {
+ protected:
+  void SetUp() override { HEDDLE_NEEDS_FUSE(); }
+  std::string add(const std::string& name, const std::string& content, unsigned mode = 0644) {
+    const auto path = write_text_file(dir_ / ("src/" + name), content, mode);
+    return path;
+  }
+  /// Mounts `src` as two views, so that the mount's folder `one` is to equal `src`.
+  Mount mount(std::vector<std::string> options = {}) {
+    MapMaker maker;
+    maker.add_folder("one", dir_ / "src");
+    maker.add_folder("two", dir_ / "src");
+    return Mount(maker.write(dir_ / "map"), dir_ / "mnt", std::move(options));
+  }
+  std::string native(const std::string& name) { return dir_ / ("src/" + name); }
+
+  TestDir dir_;
+};
+
+TEST_F(MountTest, every_name_byte_and_attribute_equals_the_native_files) {
+  add("empty.so", "");
+  add("one byte", "x", 0600);
+  add("page.so", random_bytes(4096, 1), 0755);
+  add("big.so", random_bytes(3'000'001, 2), 0444);
+  add("plugins/deep/er/p.so", random_bytes(10'000, 3), 04755);
+  add("tab\tnewline\nquote\"back\\slash.so", "odd");
+  add("b\xC3\xBC"
+      "cher \xE2\x98\x83.so",
+      "utf-8");
+  add("not utf-8 \xFF\xFE.so", "bytes");
+  add(std::string(255, 'n'), "long");
+  for (int i = 0; i < 3000; ++i) add("many/lib" + std::to_string(i) + ".so", std::to_string(i));
+  const auto m = mount();
+  ASSERT_EQ(names_below(dir_ / "src"), names_below(m / "one"));
+  ASSERT_EQ(names_below(dir_ / "src"), names_below(m / "two"));
+  std::set<ino_t> inodes;
+  for (const auto& name : names_below(dir_ / "src")) {
+    struct stat a {
+    }, b{};
+    ASSERT_EQ(::lstat(native(name).c_str(), &a), 0);
+    ASSERT_EQ(::lstat((m / ("one/" + name)).c_str(), &b), 0) << name;
+    ASSERT_EQ(a.st_mode & S_IFMT, b.st_mode & S_IFMT);
+    EXPECT_TRUE(inodes.insert(b.st_ino).second) << name;
+    if (S_ISDIR(a.st_mode)) continue;
+    EXPECT_EQ(a.st_mode, b.st_mode) << name;
+    EXPECT_EQ(a.st_size, b.st_size);
+    EXPECT_EQ(a.st_uid, b.st_uid);
+    EXPECT_EQ(a.st_gid, b.st_gid);
+    EXPECT_EQ(a.st_blocks, b.st_blocks);
+    EXPECT_EQ(a.st_mtim.tv_sec, b.st_mtim.tv_sec);
+    EXPECT_EQ(a.st_mtim.tv_nsec, b.st_mtim.tv_nsec);
+    EXPECT_EQ(b.st_nlink, 2U);
+    EXPECT_EQ(value_or_throw(read_file(native(name))),
+              value_or_throw(read_file(m / ("two/" + name))))
+        << name;
+  }
+}
+
+TEST_F(MountTest, mapped_bytes_equal_read_bytes) {
+  const auto content = random_bytes(1'234'567, 4);
+  add("lib.so", content);
+  for (const char* prefetch : {"0", "64M"}) {
+    const auto m = mount({"--prefetch", prefetch});
+    const auto mapped = value_or_throw(MappedFile::open(m / "one/lib.so"));
+    EXPECT_TRUE(mapped.bytes() == content);
+    char beyond[10];
+    const auto file = value_or_throw(open_file(m / "one/lib.so", O_RDONLY));
+    EXPECT_EQ(::pread(file.get(), beyond, sizeof(beyond), 1'234'567), 0);
+    EXPECT_EQ(::pread(file.get(), beyond, sizeof(beyond), 1'234'560), 7);
+  }
+}
+
+TEST_F(MountTest, aliases_and_hard_links_are_one_inode_as_the_loader_sees_it) {
+  const auto path = add("libx.so.1.2", "x");
+  fs::create_symlink("libx.so.1.2", native("libx.so.1"));
+  fs::create_hard_link(path, native("hard.so"));
+  MapMaker maker;
+  for (const char* name : {"libx.so", "libx.so.1", "libx.so.1.2"})
+    maker.add_name("v", name, native("libx.so.1"));
+  maker.add_name("v", "hard.so", native("hard.so"));
+  const Mount m(maker.write(dir_ / "map"), dir_ / "mnt");
+  struct stat a {
+  }, b{};
+  ASSERT_EQ(::stat((m / "libx.so").c_str(), &a), 0);
+  for (const char* name : {"libx.so.1", "libx.so.1.2", "hard.so", "v/libx.so"}) {
+    ASSERT_EQ(::stat((m / name).c_str(), &b), 0);
+    EXPECT_EQ(a.st_ino, b.st_ino) << name;
+  }
+  EXPECT_EQ(a.st_nlink, 8U);
+}
+
+TEST_F(MountTest, identical_copies_stay_two_files) {
+  add("a.so", "same");
+  add("b.so", "same");
+  const auto m = mount();
+  struct stat a {
+  }, b{};
+  ASSERT_EQ(::stat((m / "one/a.so").c_str(), &a), 0);
+  ASSERT_EQ(::stat((m / "one/b.so").c_str(), &b), 0);
+  EXPECT_NE(a.st_ino, b.st_ino);
+}
+
+TEST_F(MountTest, telldir_and_seekdir_lead_back_to_every_entry) {
+  for (int i = 0; i < 500; ++i) add("lib" + std::to_string(i), "x");
+  const auto m = mount();
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir((m / "one").c_str()), ::closedir);
+  ASSERT_TRUE(dir);
+  std::vector<std::pair<long, std::string>> seen;
+  for (;;) {
+    const long at = ::telldir(dir.get());
+    const dirent* entry = ::readdir(dir.get());
+    if (!entry) break;
+    seen.emplace_back(at, entry->d_name);
+  }
+  EXPECT_EQ(seen.size(), 502U);
+  for (std::size_t i = seen.size(); i-- > 0;) {
+    ::seekdir(dir.get(), seen[i].first);
+    const dirent* entry = ::readdir(dir.get());
+    ASSERT_TRUE(entry) << i;
+    EXPECT_EQ(seen[i].second, entry->d_name);
+  }
+}
+
+TEST_F(MountTest, errnos_of_reading_equal_a_native_read_only_directory) {
+  add("file", "x");
+  const auto m = mount();
+  const auto open_errno = [&](const std::string& path, int flags) {
+    const auto file = open_file(path, flags);
+    return file ? 0 : file.error().code();
+  };
+  EXPECT_EQ(open_errno(m / "one/none", O_RDONLY), ENOENT);
+  EXPECT_EQ(open_errno(m / "one/none", O_RDONLY), ENOENT);  // the cached answer
+  EXPECT_EQ(open_errno(m / "one/file/below", O_RDONLY), ENOTDIR);
+  EXPECT_EQ(open_errno(m / "one/file", O_RDONLY | O_DIRECTORY), ENOTDIR);
+  EXPECT_EQ(open_errno(m / ("one/" + std::string(256, 'x')), O_RDONLY), ENAMETOOLONG);
+  char buffer[8];
+  EXPECT_EQ(::readlink((m / "one/file").c_str(), buffer, sizeof(buffer)), -1);
+  EXPECT_EQ(errno, EINVAL);
+  const auto folder = value_or_throw(open_file(m / "one", O_RDONLY));
+  EXPECT_EQ(::read(folder.get(), buffer, sizeof(buffer)), -1);
+  EXPECT_EQ(errno, EISDIR);
+  EXPECT_EQ(::getxattr((m / "one/file").c_str(), "user.x", buffer, 8), -1);
+  EXPECT_EQ(errno, ENOTSUP);
+  EXPECT_EQ(::listxattr((m / "one/file").c_str(), buffer, 8), -1);
+  EXPECT_EQ(errno, ENOTSUP);
+}
+
+TEST_F(MountTest, every_attempt_to_write_gets_erofs) {
+  add("file", "x", 0777);
+  const auto m = mount();
+  const std::string file = m / "one/file";
+  const std::string fresh = m / "one/fresh";
+  const auto is_erofs = [](auto rc) { return rc == -1 && errno == EROFS; };
+  EXPECT_TRUE(is_erofs(::open(file.c_str(), O_WRONLY)));
+  EXPECT_TRUE(is_erofs(::open(file.c_str(), O_RDWR)));
+  EXPECT_TRUE(is_erofs(::open(file.c_str(), O_RDONLY | O_TRUNC)));
+  EXPECT_TRUE(is_erofs(::open(fresh.c_str(), O_WRONLY | O_CREAT, 0644)));
+  EXPECT_TRUE(is_erofs(::open((m / "one").c_str(), O_TMPFILE | O_RDWR, 0644)));
+  EXPECT_TRUE(is_erofs(::mkdir(fresh.c_str(), 0755)));
+  EXPECT_TRUE(is_erofs(::rmdir((m / "one").c_str())));
+  EXPECT_TRUE(is_erofs(::unlink(file.c_str())));
+  EXPECT_TRUE(is_erofs(::rename(file.c_str(), fresh.c_str())));
+  EXPECT_TRUE(is_erofs(::link(file.c_str(), fresh.c_str())));
+  EXPECT_TRUE(is_erofs(::symlink("x", fresh.c_str())));
+  EXPECT_TRUE(is_erofs(::mknod(fresh.c_str(), S_IFREG | 0644, 0)));
+  EXPECT_TRUE(is_erofs(::mkfifo(fresh.c_str(), 0644)));
+  EXPECT_TRUE(is_erofs(::chmod(file.c_str(), 0600)));
+  EXPECT_TRUE(is_erofs(::chown(file.c_str(), 1, 1)));
+  EXPECT_TRUE(is_erofs(::truncate(file.c_str(), 0)));
+  EXPECT_TRUE(is_erofs(::utimensat(AT_FDCWD, file.c_str(), nullptr, 0)));
+  EXPECT_TRUE(is_erofs(::setxattr(file.c_str(), "user.x", "y", 1, 0)));
+  EXPECT_TRUE(is_erofs(::removexattr(file.c_str(), "user.x")));
+  EXPECT_TRUE(is_erofs(::access(file.c_str(), W_OK)));
+  EXPECT_EQ(value_or_throw(read_file(file)), "x");
+}
+
+TEST_F(MountTest, is_of_type_fuse_heddle_read_only_nosuid_nodev) {
+  add("file", "x");
+  const auto m = mount();
+  EXPECT_EQ(mounts_with(" " + m.path() + " ro,nosuid,nodev"), 1U);
+  EXPECT_EQ(mounts_with(" - fuse.heddle heddle ro"), 1U);
+  struct statvfs status {};
+  ASSERT_EQ(::statvfs(m.path().c_str(), &status), 0);
+  EXPECT_TRUE(status.f_flag & ST_RDONLY);
+  EXPECT_EQ(status.f_namemax, 255U);
+}
+
+TEST_F(MountTest, modes_of_the_origin_hold_for_other_users) {
+  add("secret", "x", 0600);
+  add("open", "y", 0644);
+  fs::permissions(dir_.path(), fs::perms::others_exec | fs::perms::owner_all);
+  const auto m = mount();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(1);
+    if (!read_file(m / "one/open")) ::_exit(2);
+    const auto secret = open_file(m / "one/secret", O_RDONLY);
+    ::_exit(!secret && secret.error().code() == EACCES ? 0 : 3);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(MountTest, sixty_four_processes_read_the_same_at_once) {
+  std::vector<std::string> contents;
+  for (unsigned i = 0; i < 40; ++i) {
+    contents.push_back(random_bytes(20'000 + 7'777 * i, i));
+    add("lib" + std::to_string(i), contents.back());
+  }
+  const auto m = mount({"--prefetch", "1M"});
+  std::vector<pid_t> children;
+  for (unsigned k = 0; k < 64; ++k) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    for (unsigned i = 0; i < 40; ++i) {
+      const unsigned which = (i + k) % 40;
+      const auto got = read_file(m / ("two/lib" + std::to_string(which)));
+      if (!got || *got != contents[which]) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST_F(MountTest, a_sparse_file_beyond_4_gib_reads_right_at_its_ends) {
+  const std::string path = add("huge", "head");
+  constexpr off_t kEnd = (INT64_C(5) << 30) + 12345;
+  {
+    const auto file = value_or_throw(open_file(path, O_RDWR));
+    ASSERT_EQ(::pwrite(file.get(), "tail", 4, kEnd), 4);
+  }
+  MapMaker maker;
+  maker.skip_hash();  // 5 GiB of holes take seconds; the stamp alone decides while it fits
+  maker.add_name("v", "huge", path);
+  const Mount m(maker.write(dir_ / "map"), dir_ / "mnt");
+  const auto file = value_or_throw(open_file(m / "huge", O_RDONLY));
+  char buffer[8] = {};
+  EXPECT_EQ(::lseek(file.get(), 0, SEEK_END), kEnd + 4);
+  EXPECT_EQ(::pread(file.get(), buffer, 8, kEnd), 4);
+  EXPECT_EQ(std::string(buffer, 4), "tail");
+  EXPECT_EQ(::pread(file.get(), buffer, 4, 0), 4);
+  EXPECT_EQ(std::string(buffer, 4), "head");
+  EXPECT_EQ(::pread(file.get(), buffer, 8, INT64_C(4) << 30), 8);
+  EXPECT_EQ(std::string(buffer, 8), std::string(8, '\0'));
+}
+
+TEST_F(MountTest, serves_the_very_map_and_an_index) {
+  add("file", "x");
+  const auto m = mount();
+  EXPECT_EQ(value_or_throw(read_file(m / ".heddle/map")), value_or_throw(read_file(dir_ / "map")));
+  const auto index = value_or_throw(MappedFile::open(m / ".heddle/index"));
+  EXPECT_EQ(index.bytes().size(), m.stat_number("index_bytes"));
+  EXPECT_EQ(index.bytes().substr(0, 8), "HEDDLIDX");
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/tree.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace heddle {
+namespace {
+
+using Names = std::vector<std::pair<std::string, ObjectId>>;
+
+MapContent map_of(std::vector<MapView> views, std::size_t objects) {
+  MapContent content;
+  content.objects.resize(objects);
+  for (std::size_t i = 0; i < objects; ++i) content.objects[i].path = "/o/" + std::to_string(i);
+  for (auto& view : views) std::sort(view.names.begin(), view.names.end());
+  content.views = std::move(views);
+  return content;
+}
+
+Tree tree_of(std::vector<MapView> views, std::size_t objects) {
+  return value_or_throw(Tree::build(map_of(std::move(views), objects)));
+}
+
+std::vector<std::string> names_of(const Tree& tree, InodeNumber directory) {
+  std::vector<std::string> out;
+  for (const auto& entry : tree.entries(directory)) out.emplace_back(entry.name);
+  return out;
+}
+
+using List = std::vector<std::string>;
+
+TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_folder) {
+  const auto tree = tree_of({}, 0);
+  EXPECT_EQ(names_of(tree, Tree::kRoot), List{".heddle"});
+  EXPECT_EQ(names_of(tree, Tree::kOwnDirectory), (List{"index", "map", "stats"}));
+  EXPECT_EQ(tree.link_count(Tree::kRoot), 3U);
+}
+
+TEST(Tree, names_of_the_only_view_stand_at_the_root_too) {
+  const auto tree = tree_of({{"app", {{"liba.so", 0}, {"libb.so", 1}}}}, 2);
+  EXPECT_EQ(names_of(tree, Tree::kRoot), (List{".heddle", "app", "liba.so", "libb.so"}));
+  const auto view = tree.lookup(Tree::kRoot, "app");
+  EXPECT_EQ(names_of(tree, view), (List{"liba.so", "libb.so"}));
+  EXPECT_EQ(tree.lookup(view, "liba.so"), tree.lookup(Tree::kRoot, "liba.so"));
+  EXPECT_EQ(tree.link_count(tree.inode(0)), 2U);
+}
+
+TEST(Tree, two_views_keep_the_root_free_of_names_and_may_disagree) {
+  const auto tree = tree_of({{"a", {{"libx.so", 0}}}, {"b", {{"libx.so", 1}}}}, 2);
+  EXPECT_EQ(names_of(tree, Tree::kRoot), (List{".heddle", "a", "b"}));
+  const auto in_a = tree.lookup(tree.lookup(Tree::kRoot, "a"), "libx.so");
+  const auto in_b = tree.lookup(tree.lookup(Tree::kRoot, "b"), "libx.so");
+  EXPECT_EQ(tree.object(in_a), 0U);
+  EXPECT_EQ(tree.object(in_b), 1U);
+}
+
+TEST(Tree, aliases_are_one_inode_and_counted_as_links) {
+  const auto tree = tree_of(
+      {{"a", {{"libx.so", 0}, {"libx.so.1", 0}, {"libx.so.1.2", 0}}}, {"b", {{"libx.so.1", 0}}}},
+      1);
+  const auto a = tree.lookup(Tree::kRoot, "a");
+  EXPECT_EQ(tree.lookup(a, "libx.so"), tree.lookup(a, "libx.so.1.2"));
+  EXPECT_EQ(tree.link_count(tree.lookup(a, "libx.so")), 4U);
+}
+
+TEST(Tree, plugin_folders_are_directories_at_any_depth) {
+  const auto tree =
+      tree_of({{"v", {{"ucx/deep/liby.so", 1}, {"ucx/libx.so", 0}, {"z.so", 0}}}, {"w", {}}}, 2);
+  const auto v = tree.lookup(Tree::kRoot, "v");
+  const auto ucx = tree.lookup(v, "ucx");
+  EXPECT_EQ(tree.kind(ucx), NodeKind::directory);
+  EXPECT_EQ(names_of(tree, ucx), (List{"deep", "libx.so"}));
+  EXPECT_EQ(tree.parent(tree.lookup(ucx, "deep")), ucx);
+  EXPECT_EQ(tree.parent(ucx), v);
+  EXPECT_EQ(tree.link_count(ucx), 3U);
+  EXPECT_EQ(tree.link_count(v), 3U);
+}
+
+TEST(Tree, inode_numbers_depend_on_the_map_alone_and_are_unique) {
+  const std::vector<MapView> views = {{"v", {{"p/a.so", 0}, {"b.so", 1}}}, {"w", {{"c.so", 2}}}};
+  const auto one = tree_of(views, 3);
+  const auto two = tree_of(views, 3);
+  std::vector<InodeNumber> seen;
+  for (const auto directory : {Tree::kRoot, Tree::kOwnDirectory, one.lookup(Tree::kRoot, "v"),
+                               one.lookup(Tree::kRoot, "w")})
+    for (const auto& entry : one.entries(directory)) {
+      EXPECT_EQ(two.lookup(directory, entry.name), entry.ino);
+      seen.push_back(entry.ino);
+    }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
+}
+
+TEST(Tree, a_file_with_the_name_of_the_only_view_wins_over_its_folder) {
+  const auto tree = tree_of({{"app", {{"app", 0}, {"lib.so", 1}}}}, 2);
+  EXPECT_EQ(tree.kind(tree.lookup(Tree::kRoot, "app")), NodeKind::object);
+  EXPECT_NE(tree.lookup(Tree::kRoot, "lib.so"), 0U);
+}
+
+TEST(Tree, lookup_of_what_is_not_there_is_none) {
+  const auto tree = tree_of({{"v", {{"a.so", 0}}}}, 1);
+  EXPECT_EQ(tree.lookup(Tree::kRoot, "b.so"), 0U);
+  EXPECT_EQ(tree.lookup(tree.inode(0), "a.so"), 0U);
+  EXPECT_EQ(tree.lookup(12345, "a.so"), 0U);
+  EXPECT_EQ(tree.kind(0), std::nullopt);
+  EXPECT_EQ(tree.kind(9), std::nullopt);
+  EXPECT_EQ(tree.kind(99999), std::nullopt);
+}
+
+TEST(Tree, odd_names_are_names) {
+  const Names names = {{"a b\tc\nd.so", 0}, {"lib\xC3\xA9.so", 0}, {"\xFF\xFE", 0}, {"...", 0}};
+  const auto tree = tree_of({{"v", names}}, 1);
+  for (const auto& [name, id] : names) EXPECT_EQ(tree.lookup(Tree::kRoot, name), tree.inode(0));
+}
+
+TEST(Tree, names_that_no_directory_can_hold_are_refused) {
+  const std::string nul("a\0b", 3);
+  for (const auto& name :
+       {std::string(), std::string("."), std::string(".."), nul, std::string(256, 'x'),
+        std::string("a/../b"), std::string("/a"), std::string("a/"), std::string("a//b")}) {
+    const auto tree = Tree::build(map_of({{"v", {{name, 0}}}}, 1));
+    EXPECT_FALSE(tree) << name;
+  }
+  EXPECT_FALSE(Tree::build(map_of({{"v", {{"x", 0}, {"x/y", 0}}}}, 1)));
+  EXPECT_FALSE(Tree::build(map_of({{"v", {{".heddle", 0}}}}, 1)));
+  EXPECT_FALSE(Tree::build(map_of({{".heddle", {{"x", 0}}}}, 1)));
+  EXPECT_FALSE(Tree::build(map_of({{"a/b", {{"x", 0}}}}, 1)));
+  EXPECT_FALSE(Tree::build(map_of({{"v", {{"x", 7}}}}, 1)));
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+// What the daemon is asked, and what it is not asked any more.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <link.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/fd.hpp"
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+/// Stops the daemon while it lives. Whoever needs an answer then waits, so each test has a
+/// deadline.
+class Stopped {
+ public:
+  explicit Stopped(int pid) : pid_(pid) { ::kill(pid, SIGSTOP); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+  ~Stopped() { ::kill(pid_, SIGCONT); }
+
+ private:
+  int pid_;
+};
+
+/// The C library this test runs with: a closure without it is not one.
+std::string libc() {
+  std::string path;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* out) {
+        if (std::string_view(info->dlpi_name).ends_with("/libc.so.6"))
+          *static_cast<std::string*>(out) = info->dlpi_name;
+        return 0;
+      },
+      &path);
+  return path;
+}
+
+class Warm : public ::testing::Test {
+ protected:
+  void SetUp() override { HEDDLE_NEEDS_FUSE(); }
+  /// A 50-library program whose map's only view is flat.
+  void make_farm() {
+    FarmOptions options;
+    options.libraries = 50;
+    options.shape = FarmShape::random;
+    options.tag = FarmTag::none;
+    farm_ = ElfFarm::build(dir_ / "farm", options);
+    for (std::size_t i = 0; i < farm_.libraries.size(); ++i)
+      maker_.add_name("app", farm_.sonames[i], farm_.libraries[i]);
+    maker_.add_name("app", "app.program", farm_.program);
+    maker_.add_name("app", "libc.so.6", libc());
+    maker_.write(dir_ / "map");
+  }
+  RunResult start(const Mount& m, const std::string& program) {
+    RunOptions options;
+    options.env = {"LD_LIBRARY_PATH=" + m.path()};
+    options.deadline = 10s;
+    return run({program}, options);
+  }
+
+  TestDir dir_;
+  ElfFarm farm_;
+  MapMaker maker_;
+};
+
+TEST_F(Warm, a_second_start_completes_while_the_daemon_is_stopped) {
+  make_farm();
+  const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
+  ASSERT_EQ(start(m, farm_.program).out, farm_.output);
+  const Stopped stopped(m.pid());
+  const auto again = start(m, farm_.program);
+  EXPECT_FALSE(again.timed_out);
+  EXPECT_EQ(again.out, farm_.output);
+}
+
+TEST_F(Warm, after_the_prefetch_even_the_first_start_asks_nothing) {
+  make_farm();
+  const Mount m(dir_ / "map", dir_ / "mnt");
+  m.wait_for_prefetch();
+  const Stopped stopped(m.pid());
+  const auto first = start(m, farm_.program);
+  EXPECT_FALSE(first.timed_out);
+  EXPECT_EQ(first.out, farm_.output);
+  // The program itself from the mount, too: execve, and /proc/self/exe is inside.
+  const auto inside = start(m, m / "app.program");
+  EXPECT_FALSE(inside.timed_out);
+  EXPECT_EQ(inside.out, farm_.output);
+}
+
+TEST_F(Warm, listing_stat_missing_names_and_xattrs_ask_nothing_when_warm) {
+  make_farm();
+  const Mount m(dir_ / "map", dir_ / "mnt");
+  const auto look = [&] {
+    return run(
+        {"sh", "-c",
+         "ls -laR \"$0\" >/dev/null; cat \"$0/libnot.so\" 2>/dev/null; stat \"$0\" \"$0/app\" "
+         "\"$0/app/libfarm0001.so.1\"; getfattr -d \"$0/app\" 2>/dev/null; realpath \"$0/app\"",
+         m.path()});
+  };
+  const auto before = look();
+  const Stopped stopped(m.pid());
+  RunOptions options;
+  options.deadline = 10s;
+  const auto after =
+      run({"sh", "-c",
+           "ls -la \"$0\" \"$0/app\" >/dev/null; cat \"$0/libnot.so\" 2>/dev/null; stat "
+           "\"$0\" \"$0/app\" \"$0/app/libfarm0001.so.1\"; realpath \"$0/app\"",
+           m / ""},
+          options);
+  EXPECT_FALSE(after.timed_out);
+  EXPECT_EQ(before.status, after.status);
+}
+
+TEST_F(Warm, no_open_opendir_or_release_round_trips) {
+  make_farm();
+  const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(start(m, farm_.program).out, farm_.output);
+  EXPECT_EQ(m.stat_number("open"), 1U);
+  EXPECT_EQ(m.stat_number("opendir"), 1U);
+  EXPECT_EQ(m.stat_number("flush"), 1U);
+  EXPECT_EQ(m.stat_number("release"), 0U);
+  EXPECT_EQ(m.stat_number("releasedir"), 0U);
+  EXPECT_EQ(m.stat_number("access"), 0U);
+  EXPECT_EQ(m.stat_number("getxattr"), 1U);
+}
+
+TEST_F(Warm, every_byte_is_read_once_however_often_it_is_used) {
+  make_farm();
+  const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
+  ASSERT_EQ(start(m, farm_.program).out, farm_.output);
+  const auto reads = m.stat_number("bytes_read");
+  EXPECT_GT(reads, 0U);
+  for (int i = 0; i < 5; ++i) ASSERT_EQ(start(m, farm_.program).out, farm_.output);
+  // What is read on top is `.heddle/stats` itself.
+  EXPECT_LE(m.stat_number("bytes_read") - reads, 2U * 8192);
+}
+
+TEST_F(Warm, the_prefetch_keeps_its_budget_smallest_files_first) {
+  write_text_file(dir_ / "src/small", std::string(10'000, 's'));
+  write_text_file(dir_ / "src/middle", std::string(50'000, 'm'));
+  write_text_file(dir_ / "src/large", std::string(200'000, 'l'));
+  maker_.add_folder("v", dir_ / "src");
+  const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt", {"--prefetch", "100K"});
+  m.wait_for_prefetch();
+  EXPECT_EQ(m.stat_number("files"), 2U);
+  EXPECT_EQ(m.stat_number("bytes"), 60'000U + m.stat_number("index_bytes"));
+  EXPECT_EQ(value_or_throw(read_file(m / "large")), std::string(200'000, 'l'));
+  const Stopped stopped(m.pid());
+  EXPECT_EQ(value_or_throw(read_file(m / "middle")), std::string(50'000, 'm'));
+}
+
+TEST_F(Warm, stats_are_whole_json_of_one_size_while_they_grow) {
+  write_text_file(dir_ / "src/file", "x");
+  maker_.add_folder("v", dir_ / "src");
+  const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt");
+  m.wait_for_prefetch();
+  struct stat first {};
+  ASSERT_EQ(::stat((m / ".heddle/stats").c_str(), &first), 0);
+  std::uint64_t last = 0;
+  for (int i = 0; i < 200; ++i) {
+    (void)::access((m / ("none" + std::to_string(i))).c_str(), F_OK);
+    const auto text = value_or_throw(read_file(m / ".heddle/stats"));
+    ASSERT_EQ(text.size(), static_cast<std::size_t>(first.st_size));
+    const auto json = nlohmann::json::parse(text);
+    const auto lookups = json.at("requests").at("lookup").get<std::uint64_t>();
+    EXPECT_GT(lookups, last);
+    last = lookups;
+  }
+  EXPECT_EQ(run({fs_mount(), "--stats", m.path()}).status, 0);
+  EXPECT_EQ(m.stat_text("mount_point"), m.path());
+  EXPECT_EQ(m.stat_text("map_id").size(), 32U);
+}
+
+TEST_F(Warm, stats_of_another_folder_are_refused) {
+  const auto result = run({fs_mount(), "--stats", dir_.path()});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, ::testing::HasSubstr("no heddle mount is here"));
+}
+
+TEST_F(Warm, a_thousand_objects_need_little_memory) {
+  for (int i = 0; i < 1000; ++i)
+    write_text_file(dir_ / ("src/libsomething" + std::to_string(i) + ".so.1"),
+                    std::string(static_cast<std::size_t>(1000 + i), 'x'));
+  maker_.add_folder("v", dir_ / "src");
+  const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt");
+  m.wait_for_prefetch();
+  const auto status = value_or_throw(read_file("/proc/" + std::to_string(m.pid()) + "/status"));
+  const auto at = status.find("VmRSS:");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_LE(std::stoul(status.substr(at + 6)), 16U * 1024);
+}
+
+}  // namespace
+}  // namespace heddle::test
