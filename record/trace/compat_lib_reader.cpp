@@ -5,7 +5,7 @@
 //   2024/11/21 18:34:47 logger.go:63: 1732214087012379646 Open      /usr/bin/lmp<TAB>7
 //
 // The older variant is "%-10s %s"; the newer is "%-10s%-10s", so a short path carries padding, with
-// the daemon's fd after a tab, and it ends with a `Complete` line. Both append to an existing file
+// the daemon's fd after a tab, and it has a `Complete` line. Both append to an existing file
 // without any mark, and both look up proot's bindings first: when the first five look-ups of a file
 // come again in their order, that is the next run. (Files of the published set that hold
 // several runs have this start 188 to 210 lines apart.)
@@ -105,10 +105,9 @@ class Splitter {
 
   void add(Line line) {
     if (line.is_end) {
+      // The program has ended; its mount lives on a little, so that look-ups may still follow.
       release_all();
-      if (out_.open()) out_.end_without_footer(Ending::footer, true);
-      signature_.clear();
-      signature_open_ = true;
+      complete_ = out_.open();
       return;
     }
     if (signature_open_) {
@@ -149,7 +148,13 @@ class Splitter {
   void release_all() {
     while (!held_.empty()) release_one();
   }
-  void end_run() { out_.end_without_footer(older_ ? Ending::not_in_format : Ending::no_footer); }
+  void end_run() {
+    out_.end_without_footer(complete_ ? Ending::footer
+                            : older_  ? Ending::not_in_format
+                                      : Ending::no_footer,
+                            complete_);
+    complete_ = false;
+  }
   void emit(const Line& line) {
     if (!out_.open()) {
       RunHeader header;
@@ -171,6 +176,7 @@ class Splitter {
   std::deque<Line> held_;
   std::vector<Line> signature_;
   bool signature_open_ = true;
+  bool complete_ = false;
   bool older_ = false;
   std::uint64_t start_ = 0;
 };

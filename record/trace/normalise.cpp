@@ -46,17 +46,14 @@ Result<void> NormaliseOptions::add_map(std::string_view text) {
   return {};
 }
 
-std::string NormaliseOptions::describe() const {
-  std::string text;
-  const auto add = [&](bool on, std::string_view name) {
-    if (on) text += fmt::format("{}{}", text.empty() ? "" : ",", name);
-  };
-  add(soname, "soname");
-  add(pid, "pid");
-  add(temp, "temp");
-  add(hash, "hash");
-  for (const auto& [from, to] : maps) add(true, fmt::format("map:{}={}", from, to));
-  return text.empty() ? "none" : text;
+std::vector<std::string> NormaliseOptions::names() const {
+  std::vector<std::string> list;
+  if (soname) list.emplace_back("soname");
+  if (pid) list.emplace_back("pid");
+  if (temp) list.emplace_back("temp");
+  if (hash) list.emplace_back("hash");
+  for (const auto& [from, to] : maps) list.push_back(fmt::format("map:{}={}", from, to));
+  return list;
 }
 
 Normaliser::Normaliser(NormaliseOptions options) : options_(std::move(options)) {

@@ -24,8 +24,8 @@ struct NormaliseOptions {
 
   /// Adds `FROM=TO`. Fails when there is no `=` or FROM is empty.
   Result<void> add_map(std::string_view text);
-  /// "soname,pid,temp,hash,map:/a=/b"; "none" when all is off.
-  std::string describe() const;
+  /// What is on: "soname", "pid", "temp", "hash", "map:/a=/b"; for outputs to list.
+  std::vector<std::string> names() const;
 };
 
 /// Gives paths their normal form. A pure function of its arguments.

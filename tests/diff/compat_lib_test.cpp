@@ -45,9 +45,21 @@ TEST_F(CompatLib, a_file_that_was_appended_to_is_cut_into_its_runs) {
   }
 }
 
-TEST_F(CompatLib, an_end_line_parts_runs_too) {
-  const std::string one = content(kData + "/kind-patch_2Aug2023.out") + "\n";
-  EXPECT_EQ(runs_of(file("a", one + one)).size(), 2U);
+TEST_F(CompatLib, look_ups_after_the_end_line_belong_to_the_run) {
+  const auto runs = runs_of(kData + "/kind-patch_10Feb2021.out");
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_TRUE(runs[0].footer.complete);
+  EXPECT_EQ(runs[0].footer.by_op[static_cast<int>(Op::lookup)], 140U);
+}
+
+TEST_F(CompatLib, the_newer_variant_appended_to_is_cut_too) {
+  for (const char* name : {"/kind-patch_2Aug2023.out", "/kind-patch_10Feb2021.out"}) {
+    const std::string one = content(kData + name);
+    const auto runs = runs_of(file("a", one + "\n" + one));
+    ASSERT_EQ(runs.size(), 2U);
+    EXPECT_EQ(runs[0].events.size(), runs[1].events.size());
+    for (const auto& run : runs) EXPECT_TRUE(run.footer.complete);
+  }
 }
 
 TEST_F(CompatLib, a_loop_over_the_same_files_is_one_run) {

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include "record/diff/matrix.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <thread>
+
+namespace heddle::diff {
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::uint32_t distance_of(const Run& a, const Run& b, bool by_process) {
+  if (!by_process) return edit_distance(a.sequence.tokens, b.sequence.tokens);
+  std::uint32_t sum = 0;
+  for (const Part& part : pair_processes(a, b)) sum += edit_distance(part.a.tokens, part.b.tokens);
+  return sum;
+}
+
+/// Every pair once, by as many threads as there are cores.
+void fill_distances(Matrix& m, bool by_process) {
+  const std::size_t n = m.size();
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t pair = next++; pair < n * n; pair = next++) {
+      const std::size_t i = pair / n, j = pair % n;
+      if (i >= j) continue;
+      m.distance[i * n + j] = m.distance[j * n + i] = distance_of(m.runs[i], m.runs[j], by_process);
+    }
+  };
+  std::vector<std::jthread> threads;
+  const std::size_t extra = std::min<std::size_t>(std::thread::hardware_concurrency(), n);
+  for (std::size_t t = 1; t < extra; ++t) threads.emplace_back(work);
+  work();
+}
+
+/// UPGMA: the closest two become one, at the mean of their members' distances, until one is left.
+std::vector<Joint> make_tree(const Matrix& m) {
+  struct Branch {
+    std::size_t number;
+    double members;
+    std::vector<double> to;
+  };
+  const std::size_t n = m.size();
+  std::vector<Branch> branches(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    branches[i] = {i, 1, {}};
+    for (std::size_t j = 0; j < n; ++j) branches[i].to.push_back(m.at(i, j));
+  }
+  std::vector<std::size_t> live(n);
+  for (std::size_t i = 0; i < n; ++i) live[i] = i;
+  std::vector<Joint> tree;
+  while (live.size() > 1) {
+    std::size_t best_x = 0, best_y = 1;
+    for (std::size_t x = 0; x < live.size(); ++x)
+      for (std::size_t y = x + 1; y < live.size(); ++y)
+        if (branches[live[x]].to[live[y]] < branches[live[best_x]].to[live[best_y]])
+          best_x = x, best_y = y;
+    Branch& left = branches[live[best_x]];
+    Branch& right = branches[live[best_y]];
+    tree.push_back({left.number, right.number, left.to[live[best_y]]});
+    for (const std::size_t other : live) {
+      const double mean = (left.members * left.to[other] + right.members * right.to[other]) /
+                          (left.members + right.members);
+      left.to[other] = branches[other].to[live[best_x]] = mean;
+    }
+    left.members += right.members;
+    left.number = n + tree.size() - 1;
+    live.erase(live.begin() + static_cast<std::ptrdiff_t>(best_y));
+  }
+  return tree;
+}
+
+}  // namespace
+
+double Matrix::normalised(std::size_t i, std::size_t j) const {
+  const std::size_t longest = std::max(runs[i].sequence.size(), runs[j].sequence.size());
+  return longest == 0 ? 0 : std::min(1.0, at(i, j) / static_cast<double>(longest));
+}
+
+std::uint32_t Matrix::greatest() const {
+  return distance.empty() ? 0 : *std::max_element(distance.begin(), distance.end());
+}
+
+std::vector<std::size_t> Matrix::order() const {
+  std::vector<std::size_t> out;
+  std::vector<std::size_t> open;
+  if (size() > 0) open.push_back(size() + tree.size() - 1);
+  while (!open.empty()) {
+    const std::size_t number = open.back();
+    open.pop_back();
+    if (number < size()) {
+      out.push_back(number);
+    } else {
+      open.push_back(tree[number - size()].right);
+      open.push_back(tree[number - size()].left);
+    }
+  }
+  return out;
+}
+
+std::vector<std::uint32_t> loneliness(const Matrix& m) {
+  std::vector<std::uint32_t> out;
+  for (std::size_t i = 0; m.size() > 1 && i < m.size(); ++i) {
+    std::vector<std::uint32_t> others;
+    for (std::size_t j = 0; j < m.size(); ++j)
+      if (j != i) others.push_back(m.at(i, j));
+    const std::size_t k = std::max<std::size_t>(m.size() / 8, 1) - 1;
+    std::nth_element(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(k), others.end());
+    out.push_back(others[k]);
+  }
+  return out;
+}
+
+std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely) {
+  if (lonely.size() < 3) return {};
+  const double middle = median({lonely.begin(), lonely.end()});
+  std::vector<double> away;
+  for (const std::uint32_t l : lonely) away.push_back(std::abs(l - middle));
+  const double limit = middle + std::max(1.0, 3 * 1.4826 * median(away));
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < lonely.size(); ++i)
+    if (lonely[i] > limit) out.push_back(i);
+  std::stable_sort(out.begin(), out.end(),
+                   [&](std::size_t x, std::size_t y) { return lonely[x] > lonely[y]; });
+  return out;
+}
+
+Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process) {
+  Matrix m;
+  m.runs = std::move(runs);
+  for (const Run& run : m.runs)
+    if (by_process && !run.has_processes())
+      return fail(run.name, "cannot compare by process", "the trace names no processes");
+  const std::size_t n = m.size();
+  m.distance.assign(n * n, 0);
+  fill_distances(m, by_process);
+  m.tree = make_tree(m);
+  m.lonely = loneliness(m);
+  m.outliers = find_outliers(m.lonely);
+  return m;
+}
+
+}  // namespace heddle::diff

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "record/diff/report.hpp"
+
+namespace heddle::diff {
+
+/// One joint of a tree of runs (average linkage, UPGMA): leaves are runs, 0 .. n-1; joint i has
+/// number n + i.
+struct Joint {
+  std::size_t left = 0;
+  std::size_t right = 0;
+  double height = 0;  ///< mean distance of the runs on either side
+};
+
+/// Many runs, each against each.
+struct Matrix {
+  std::vector<Run> runs;
+  std::vector<std::uint32_t> distance;  ///< n x n, symmetric
+  std::vector<Joint> tree;              ///< n - 1 joints, lowest first
+  std::vector<std::uint32_t> lonely;    ///< of each run: find_outliers()' measure
+  std::vector<std::size_t> outliers;    ///< runs far from the rest, farthest first
+
+  std::size_t size() const noexcept { return runs.size(); }
+  std::uint32_t at(std::size_t i, std::size_t j) const { return distance[i * size() + j]; }
+  /// As Comparison::normalised(), of two runs.
+  double normalised(std::size_t i, std::size_t j) const;
+  std::uint32_t greatest() const;
+  /// Runs in the tree's order: what is close stands together.
+  std::vector<std::size_t> order() const;
+};
+
+/// Compares on all cores. With by_process, distances are summed over pairs of processes; fails when
+/// a trace names none.
+Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process);
+
+/// How far each of n runs stands from its nearest few: the distance to its k-th nearest, k being an
+/// eighth of n, at least 1. So a group of runs that are alike is never lonely, however far off it
+/// is.
+std::vector<std::uint32_t> loneliness(const Matrix& matrix);
+/// Runs whose loneliness lies more than three robust standard deviations (1.4826 MAD) and more than
+/// one edit above the median, farthest first. Fewer than three runs have no outlier.
+std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely);
+
+std::string matrix_text(const Matrix& matrix, const ReportOptions& options);
+std::string matrix_json(const Matrix& matrix, const ReportOptions& options);
+std::string matrix_html(const Matrix& matrix, const ReportOptions& options);
+/// The tree in Newick's form, as other programs read it.
+std::string newick(const Matrix& matrix);
+
+}  // namespace heddle::diff

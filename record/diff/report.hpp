@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "record/diff/comparison.hpp"
+
+namespace heddle::diff {
+
+enum class ScriptStyle { none, unified, context };
+
+struct ReportOptions {
+  ScriptStyle style = ScriptStyle::unified;
+  std::uint32_t context = 3;
+  bool colour = false;
+  std::vector<std::string> rules;  ///< TokenRules::names()
+  std::vector<std::string> ops;    ///< empty: all
+  bool by_process = false;
+  Scores scores;
+};
+
+/// For people: the script, then what it comes to.
+std::string text_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
+/// For programs: one object; docs/man/fs-diff.1.scd lists its fields.
+std::string json_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
+/// For browsers: one page that needs nothing else.
+std::string html_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
+
+/// The script alone, as `diff -u` and `diff -c` write theirs.
+void append_unified(std::string& out, const Part& part, const TokenTable& table,
+                    const ReportOptions& options);
+void append_context(std::string& out, const Part& part, const TokenTable& table,
+                    const ReportOptions& options);
+
+/// "1.234567890 s", with a sign where asked.
+std::string seconds_text(std::int64_t ns, bool sign = false);
+/// "ops open,lookup; normalisers soname,pid": what was compared, in a line.
+std::string rules_text(const ReportOptions& options);
+/// What a run is, in a line: format, events, host, start.
+std::string run_text(const Run& run, std::size_t events);
+
+}  // namespace heddle::diff

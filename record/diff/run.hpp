@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "record/diff/token_table.hpp"
+#include "record/trace/normalise.hpp"
+#include "record/trace/trace_reader.hpp"
+
+namespace heddle::diff {
+
+/// What of an event counts.
+struct TokenRules {
+  trace::NormaliseOptions normalise;
+  std::vector<trace::Op> ops;  ///< empty: all
+  bool result = true;          ///< a miss is not a hit
+  bool resolved = false;       ///< the path after symlinks, where the trace has it
+  bool collapse = false;       ///< the same event many times in a row counts once
+
+  /// Every rule that is on, for outputs to list: the normalisers, "result", "resolved", "collapse".
+  std::vector<std::string> names() const;
+};
+
+/// Events in order, as numbers. The vectors are as long as each other.
+struct Sequence {
+  std::vector<Token> tokens;
+  std::vector<std::uint64_t> ns;       ///< since the run's start
+  std::vector<std::uint32_t> repeats;  ///< with collapse: how many events it stands for; else empty
+  std::vector<std::uint32_t> positions;  ///< in the whole run, from 0; empty: the same as here
+
+  std::size_t size() const noexcept { return tokens.size(); }
+  std::uint32_t position(std::size_t i) const {
+    return positions.empty() ? static_cast<std::uint32_t>(i) : positions[i];
+  }
+  /// Runs of equal tokens become one.
+  void collapse();
+};
+
+/// A stretch of one pid's life under one executable.
+struct Process {
+  std::int32_t pid = 0;
+  std::string exe;  ///< in normal form
+};
+
+/// One run, ready to compare.
+struct Run {
+  std::string name;  ///< `a.txt`, or `a.txt#2` when the file holds several runs
+  int number = 1;
+  int runs_in_file = 1;
+  trace::RunHeader header;
+  trace::RunFooter footer;
+  trace::Ending ending = trace::Ending::no_footer;
+  Sequence sequence;
+  std::vector<Process> processes;
+  std::vector<std::uint32_t> process_of;  ///< of each event, index into processes
+
+  bool complete() const {
+    return ending != trace::Ending::no_footer &&
+           (footer.complete || ending == trace::Ending::not_in_format);
+  }
+  bool has_processes() const {
+    return processes.size() > 1 || (!processes.empty() && processes[0].pid != 0);
+  }
+};
+
+/// `a.txt` or `a.txt#2`. A file whose own name ends so is that file.
+struct RunName {
+  std::string path;
+  int number = 0;  ///< 0: not said
+};
+RunName parse_run_name(const std::string& text);
+
+/// The runs of a file, or the one that is named; at least one. Fails as read_trace() does, and when
+/// the run named is not there. Tokens are numbered by `table`.
+Result<std::vector<Run>> load_runs(const RunName& name, const TokenRules& rules,
+                                   const trace::ReadOptions& read, TokenTable& table);
+
+/// One run of each of two files, read at once by two threads. The first run where none is named.
+Result<std::pair<Run, Run>> load_pair(const RunName& a, const RunName& b, const TokenRules& rules,
+                                      const trace::ReadOptions& read, TokenTable& table);
+
+}  // namespace heddle::diff

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+
+#include "tests/diff/fs_diff_support.hpp"
+
+namespace heddle {
+namespace {
+
+const std::string kData = HEDDLE_DIFF_DATA;
+const std::vector<std::string> kOddPaths = {"/with space",  "/tab\there",    "/new\nline",
+                                            "/back\\slash", "/bad\xff\xc3z", "/</script><b>&\"'"};
+
+}  // namespace
+
+TEST_F(FsDiff, the_same_twice_is_distance_0_similarity_1_exit_0) {
+  const auto a = opens("a", {"/x", "/y"});
+  const auto b = opens("b", {"/x", "/y"});
+  EXPECT_EQ(run({a, b}).status, 0);
+  const auto j = json({a, b});
+  EXPECT_EQ(j["distance"], 0);
+  EXPECT_EQ(j["similarity"], 1.0);
+  EXPECT_EQ(j["normalised_distance"], 0.0);
+  EXPECT_TRUE(j["script"].empty());
+}
+
+TEST_F(FsDiff, the_known_pair_is_6_apart_whichever_way) {
+  const auto a = opens("a", {"/d", "/a", "/c", "/c", "/b", "/b"});
+  const auto b = opens("b", {"/b", "/b", "/f", "/e", "/e"});
+  EXPECT_EQ(run({a, b}).status, 1);
+  EXPECT_EQ(json({a, b})["distance"], 6);
+  EXPECT_EQ(json({b, a})["distance"], 6);
+  EXPECT_EQ(json({a, b})["similarity"], 0.0);
+}
+
+TEST_F(FsDiff, nothing_and_n_events_are_n_apart) {
+  const auto a = opens("a", {});
+  const auto b = opens("b", {"/1", "/2", "/3"});
+  EXPECT_EQ(json({a, b})["distance"], 3);
+  EXPECT_EQ(json({b, a})["distance"], 3);
+  EXPECT_EQ(json({a, a})["distance"], 0);
+  EXPECT_EQ(json({a, a})["similarity"], 1.0);
+}
+
+TEST_F(FsDiff, the_textbook_alignment_is_told_with_positions_and_times) {
+  const auto a = opens("a", {"/A", "/B", "/C", "/D", "/E"});
+  const auto b = opens("b", {"/X", "/B", "/C", "/D", "/Y"});
+  for (const auto& scores :
+       {std::vector<std::string>{},
+        {"--match", "1", "--mismatch", "-1", "--gap-open", "-1", "--gap-extend", "-1"},
+        {"--mismatch=1", "--gap-open=1", "--gap-extend=1"}}) {
+    std::vector<std::string> arguments{a, b};
+    arguments.insert(arguments.end(), scores.begin(), scores.end());
+    const auto local = json(arguments)["local"];
+    ASSERT_EQ(local.size(), 1U);
+    EXPECT_EQ(local[0]["score"], 3);
+    EXPECT_EQ(local[0]["a"]["first"], 2);
+    EXPECT_EQ(local[0]["a"]["last"], 4);
+    EXPECT_EQ(local[0]["b"]["first"], 2);
+    EXPECT_EQ(local[0]["b"]["last"], 4);
+    EXPECT_EQ(local[0]["b"]["last_ns"], 3'000'000);
+  }
+  EXPECT_TRUE(json({a, b, "--local", "0"})["local"].empty());
+}
+
+TEST_F(FsDiff, the_script_reads_as_that_of_diff) {
+  const auto a = opens("a", {"/1", "/2", "/3", "/4", "/5", "/6", "/7", "/8", "/9"});
+  const auto b = opens("b", {"/1", "/2", "/3", "/4", "/x", "/6", "/7", "/8", "/9", "/new"});
+  const std::string unified = run({a, b, "-U1"}).out;
+  EXPECT_NE(unified.find("@@ -4,3 +4,3 @@\n open /4\n-open /5\n+open /x\n open /6\n"
+                         "@@ -9 +9,2 @@\n open /9\n+open /new\n"),
+            std::string::npos)
+      << unified;
+  const std::string context = run({a, b, "-C", "1"}).out;
+  EXPECT_NE(context.find("***************\n*** 4,6 ****\n  open /4\n! open /5\n  open /6\n"
+                         "--- 4,6 ----\n  open /4\n! open /x\n  open /6\n"
+                         "***************\n*** 9 ****\n--- 9,10 ----\n  open /9\n+ open /new\n"),
+            std::string::npos)
+      << context;
+  EXPECT_EQ(run({a, b, "--summary"}).out.find("@@"), std::string::npos);
+  EXPECT_NE(run({a, b, "-u"}).out.find("@@ -2,8 +2,9 @@"), std::string::npos);
+  EXPECT_NE(run({a, b, "--unified=0"}).out.find("@@ -5 +5 @@"), std::string::npos);
+  EXPECT_NE(run({a, b, "-c"}).out.find("*** 2,9 ****"), std::string::npos);
+  EXPECT_NE(run({a, b, "--color=always"}).out.find("\x1b[31m-open /5\x1b[0m"), std::string::npos);
+  EXPECT_EQ(run({a, b}).out.find('\x1b'), std::string::npos);
+  EXPECT_EQ(run({a, b, "-q"}).out, "");
+  EXPECT_EQ(run({a, b, "-q"}).status, 1);
+}
+
+TEST_F(FsDiff, a_miss_is_not_a_hit_unless_told) {
+  const auto a = opens("a", {"/x"});
+  const auto b = opens("b", {"!/x"});
+  EXPECT_EQ(json({a, b})["distance"], 1);
+  EXPECT_EQ(json({a, b, "--no-result"})["distance"], 0);
+}
+
+TEST_F(FsDiff, normalisers_go_off_and_on_and_are_listed) {
+  const auto a = opens("a", {"/lib/libx.so.1.2", "/tmp/ccA8x2Qz.o", "/proc/7/maps", "/old/f"});
+  const auto b = opens("b", {"/lib/libx.so.1.3", "/tmp/ccB9y3Rw.o", "/proc/8/maps", "/new/f"});
+  EXPECT_EQ(json({a, b})["distance"], 1);
+  EXPECT_EQ(json({a, b, "--map", "/old=/new"})["distance"], 0);
+  EXPECT_EQ(json({a, b, "--raw"})["distance"], 4);
+  EXPECT_EQ(json({a, b, "--raw", "--soname"})["distance"], 3);
+  EXPECT_EQ(json({a, b, "--no-temp", "--no-pid"})["distance"], 3);
+  const auto listed = json({a, b, "--no-temp", "--map", "/old=/new"})["normalisers"];
+  EXPECT_EQ(listed, (nlohmann::json{"soname", "pid", "hash", "map:/old=/new", "result"}));
+  EXPECT_NE(run({a, b}).out.find("rules soname,pid,temp,hash,result"), std::string::npos);
+}
+
+TEST_F(FsDiff, operations_are_chosen_and_repeats_collapse) {
+  std::vector<trace::Event> events(5);
+  for (auto& e : events) e.path = "/x", e.pid = 1;
+  events[0].op = trace::Op::open;
+  for (int i = 1; i < 5; ++i) events[i].op = trace::Op::read;
+  const auto a = trace("a", events);
+  events.resize(3);
+  const auto b = trace("b", events);
+  EXPECT_EQ(json({a, b})["distance"], 2);
+  EXPECT_EQ(json({a, b, "--op", "open,close"})["distance"], 0);
+  EXPECT_EQ(json({"--op", "read", "--op", "close", a, b})["distance"], 2);
+  EXPECT_EQ(json({"--map", "/q=/r", "--map", "/s=/t", a, b})["distance"], 2);
+  EXPECT_EQ(json({a, b, "--collapse"})["distance"], 0);
+  EXPECT_EQ(run({a, b, "--op", "frob"}).status, 2);
+}
+
+TEST_F(FsDiff, by_process_a_different_interleaving_is_no_difference) {
+  const auto event = [](int pid, const char* exe, const char* path) {
+    trace::Event e;
+    e.op = trace::Op::open;
+    e.pid = pid, e.exe = exe, e.path = path;
+    return e;
+  };
+  const auto a = trace("a", {event(10, "/bin/sh", "/1"), event(11, "/bin/cc", "/2"),
+                             event(10, "/bin/sh", "/3"), event(12, "/bin/cc", "/4")});
+  const auto b = trace("b", {event(20, "/bin/sh", "/1"), event(22, "/bin/cc", "/4"),
+                             event(21, "/bin/cc", "/2"), event(20, "/bin/sh", "/3")});
+  EXPECT_GT(json({a, b})["distance"], 0);
+  EXPECT_EQ(json({a, b, "--by", "process"})["distance"], 0);
+  const auto c = trace("c", {event(20, "/bin/sh", "/1"), event(21, "/bin/cc", "/2")});
+  const auto j = json({a, c, "--by", "process"});
+  EXPECT_EQ(j["distance"], 2);
+  EXPECT_EQ(j["processes"].size(), 3U);
+  EXPECT_EQ(run({kData + "/kind-patch_2Aug2023.out", a, "--by", "process"}).status, 2);
+}
+
+TEST_F(FsDiff, the_time_view_names_the_event_that_waited) {
+  std::vector<trace::Event> events(4);
+  const char* paths[] = {"/1", "/2", "/3", "/4"};
+  for (int i = 0; i < 4; ++i) {
+    events[i].path = paths[i], events[i].pid = 1, events[i].op = trace::Op::open;
+    events[i].ns = 1'000'000u * static_cast<unsigned>(i + 1);
+  }
+  const auto a = trace("a", events);
+  events[2].ns += 500'000'000, events[3].ns += 500'000'000;
+  const auto b = trace("b", events);
+  EXPECT_EQ(run({a, b}).status, 0);
+  const auto time = json({a, b})["time"];
+  ASSERT_EQ(time["steps"].size(), 1U);
+  EXPECT_EQ(time["steps"][0]["a"]["path"], "/3");
+  EXPECT_EQ(time["steps"][0]["step_ns"], 500'000'000);
+  EXPECT_EQ(time["end_later_ns"], 500'000'000);
+}
+
+TEST_F(FsDiff, max_distance_decides_the_exit_status) {
+  const auto a = opens("a", {"/1", "/2", "/3", "/4"});
+  const auto b = opens("b", {"/1", "/x", "/3", "/y"});
+  for (const auto& [limit, status] : std::initializer_list<std::pair<const char*, int>>{{"2", 0},
+                                                                                        {"1", 1},
+                                                                                        {"0", 1},
+                                                                                        {"50%", 0},
+                                                                                        {"49%", 1},
+                                                                                        {"0.5", 0},
+                                                                                        {"0.49", 1},
+                                                                                        {"-1", 2},
+                                                                                        {"x", 2},
+                                                                                        {"1.5", 2},
+                                                                                        {"200%", 2},
+                                                                                        {"nan", 2}})
+    EXPECT_EQ(run({a, b, "--max-distance", limit}).status, status) << limit;
+}
+
+TEST_F(FsDiff, odd_paths_go_through_text_json_and_page) {
+  const auto a = opens("a", kOddPaths);
+  const auto b = opens("b", {"/x"});
+  const Outcome text = run({a, b});
+  EXPECT_NE(text.out.find("-open /new\\nline\n"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("-open /bad\\xff\\xc3z\n"), std::string::npos);
+  const auto j = json({a, b, "--html", path("page.html")});
+  std::set<std::string> paths;
+  for (const auto& edit : j["script"])
+    if (edit.contains("a")) paths.insert(edit["a"]["path"]);
+  EXPECT_TRUE(paths.contains("/new\nline"));
+  EXPECT_TRUE(paths.contains("/back\\slash"));
+  EXPECT_TRUE(paths.contains("/bad\\xff\\xc3z"));
+  const std::string page = content(path("page.html"));
+  EXPECT_EQ(page.find("<b>&"), std::string::npos);
+  EXPECT_NE(page.find("\\u003c/script>\\u003cb>&"), std::string::npos);
+}
+
+TEST_F(FsDiff, trouble_is_exit_2_with_file_and_line) {
+  const auto good = opens("good", {"/1"});
+  const std::pair<std::string, const char*> cases[] = {
+      {file("empty", ""), "empty:1: not a trace: the file is empty"},
+      {file("binary", std::string("\0\1\2", 3)), "binary:1: not a trace: binary data"},
+      {file("foreign", "hello\n"), "foreign:1: not a trace"},
+      {file("cut", "#heddle-trace\t1\n#events\n1\t2\t3\topen\tOK\t/a"), "cut:2: damaged trace"},
+      {file("cut2", "#heddle-trace\t1\n#events\tx\n1\t2\t3\topen\tOK\t/a"),
+       "cut2:3: the trace is cut"},
+      {path("missing"), "missing: cannot open: No such file"},
+      {good + "#2", "good#2: no such run: the file holds 1"}};
+  for (const auto& [bad, message] : cases) {
+    for (const auto& arguments : {std::vector<std::string>{bad, good}, {good, bad}}) {
+      const Outcome outcome = run(arguments);
+      EXPECT_EQ(outcome.status, 2) << bad;
+      EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+      EXPECT_EQ(outcome.out, "");
+    }
+  }
+  EXPECT_EQ(run({path("cut2"), good, "--partial"}).status, 1);
+}
+
+TEST_F(FsDiff, an_incomplete_trace_is_compared_and_said_to_be) {
+  const auto a = opens("a", {"/1"});
+  std::string text = content(a);
+  const auto b = file("b", text.substr(0, text.find("#end")));
+  const Outcome outcome = run({a, b});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("b: incomplete"), std::string::npos) << outcome.err;
+  EXPECT_EQ(json({a, b})["b"]["complete"], false);
+}
+
+TEST_F(FsDiff, usage_errors_are_exit_2_and_help_is_exit_0) {
+  const auto a = opens("a", {"/1"});
+  for (const auto& arguments : {std::vector<std::string>{},
+                                {a},
+                                {a, a, a},
+                                {a, a, "--frob"},
+                                {a, a, "--local", "-1"},
+                                {a, a, "--map", "x"},
+                                {a, a, "--by", "moon"},
+                                {"--matrix", a},
+                                {"--baseline", path("no"), a},
+                                {"--matrix", "--baseline", ".", a},
+                                {a, a, "--match", "0"}})
+    EXPECT_EQ(run(arguments).status, 2) << testing::PrintToString(arguments);
+  EXPECT_EQ(run({"--help"}).status, 0);
+  EXPECT_EQ(run({"--version"}).out, "fs-diff " HEDDLE_VERSION "\n");
+}
+
+TEST_F(FsDiff, a_page_that_cannot_be_written_is_trouble) {
+  const auto a = opens("a", {"/1"});
+  EXPECT_EQ(run({a, a, "--html", path("no/such.html")}).status, 2);
+  EXPECT_EQ(run({a, a, "--html", "/dev/full"}).status, 2);
+}
+
+}  // namespace heddle
