@@ -3,8 +3,6 @@
 
 #include <elf.h>
 #include <linux/limits.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 
 // The order of places and every odd rule below are those of _dl_map_object and open_path in glibc's
@@ -13,20 +11,6 @@
 // same: directory status is shared, so one probe too few changes the outcome of later searches.
 
 namespace heddle {
-
-struct NameSearch::Attempt {
-  const std::string& name;
-  EntryName entry;
-  std::size_t requester;
-  bool preload;
-  Found found{};
-  std::string other_class{};  ///< what ld.so says if nothing else is found
-
-  bool ended() const {
-    return found.candidate.verdict == Candidate::Verdict::usable ||
-           found.candidate.verdict == Candidate::Verdict::fatal;
-  }
-};
 
 NameSearch::NameSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
                        LinkMaps& maps)
@@ -101,108 +85,6 @@ SearchList* NameSearch::list_after_cache(std::size_t requester) {
   return (maps_[requester].file.elf.flags_1 & DF_1_NODEFLIB) != 0 ? nullptr : &default_;
 }
 
-void NameSearch::note(std::string_view path, FoundBy by, std::size_t searched_by,
-                      Probe::Outcome outcome) {
-  if (record != nullptr) record->push_back({std::string(path), by, searched_by, outcome});
-}
-
-void NameSearch::open(const std::string& path, FoundBy by, std::size_t searched_by,
-                      Attempt& attempt) {
-  auto& candidate = attempt.found.candidate;
-  candidate = verify_candidate(world_, loader_, path);
-  using Verdict = Candidate::Verdict;
-  using Outcome = Probe::Outcome;
-  ++(candidate.verdict == Verdict::no_file ? probes.opens_failed : probes.opens_done);
-  // dl-load.c, open_path: a secure program's preload must be set-user-ID; ignored like a missing
-  // one.
-  if (candidate.verdict == Verdict::usable && attempt.preload && options_.secure &&
-      (candidate.file->mode & S_ISUID) == 0 && by != FoundBy::path) {
-    candidate = {};
-    candidate.error = ENOENT;
-  }
-  switch (candidate.verdict) {
-    case Verdict::usable:
-      attempt.found.path = path;
-      attempt.found.by = by;
-      if (by == FoundBy::rpath || by == FoundBy::runpath) attempt.found.searched_by = searched_by;
-      note(path, by, searched_by, Outcome::found);
-      break;
-    case Verdict::no_file:
-      note(path, by, searched_by,
-           candidate.error == ENOENT ? Outcome::missing : Outcome::unreadable);
-      break;
-    case Verdict::passed_over:
-      if (!candidate.reason.empty()) attempt.other_class = candidate.reason;
-      note(path, by, searched_by, Outcome::wrong_class);
-      break;
-    case Verdict::fatal:
-      attempt.found.path = path;
-      note(path, by, searched_by, Outcome::not_elf);
-      break;
-  }
-}
-
-void NameSearch::walk(SearchList& list, Attempt& attempt) {
-  using Status = SearchDir::Status;
-  const auto searched_by = list.may_be_dropped ? list.owner : attempt.requester;
-  const auto count = dirs_.capability_count();
-  const bool name_too_long = attempt.name.size() > NAME_MAX;
-  bool any = false;
-  for (auto* dir : list.dirs) {
-    bool here_any = false;
-    int error = 0;  // errno as the last call left it
-    for (std::size_t i = 0; i < count; ++i) {
-      if (dir->status[i] == Status::nonexisting) continue;
-      const auto handle = dirs_.handle(*dir, i);
-      const auto& capability = dirs_.capability(i);
-      const auto spell = [&]() -> const std::string& {
-        buffer_.assign(dir->name).append(capability).append(attempt.name);
-        return buffer_;
-      };
-      if (world_.entry(handle, attempt.entry) == World::Presence::present && !name_too_long) {
-        open(spell(), list.by, searched_by, attempt);
-        if (attempt.found.candidate.verdict == Candidate::Verdict::fatal) return;
-        error = attempt.found.candidate.error;
-      } else {
-        ++probes.opens_failed;
-        error = world_.state(handle).open_error();
-        if (error == 0)
-          error = name_too_long ||
-                          dir->name.size() + capability.size() + attempt.name.size() >= PATH_MAX
-                      ? ENAMETOOLONG
-                      : ENOENT;
-        if (record != nullptr)
-          note(spell(), list.by, searched_by,
-               world_.state(handle).is_folder ? Probe::Outcome::missing
-                                              : Probe::Outcome::no_directory);
-      }
-      const bool found = attempt.found.candidate.verdict == Candidate::Verdict::usable;
-      if (dir->status[i] == Status::unknown) {
-        if (found) {
-          dir->status[i] = Status::existing;
-        } else {
-          // Up to 2.37 the slash was cut off before stat(2), which made "/" the empty path.
-          const bool cut_to_nothing =
-              loader_.glibc_minor < 38 && dir->name == "/" && capability.empty();
-          const auto state = cut_to_nothing ? World::DirState{ENOENT, false} : world_.state(handle);
-          ++(state.stat_error == 0 ? probes.stats_done : probes.stats_failed);
-          if (state.stat_error != 0) error = state.stat_error;
-          dir->status[i] = state.is_folder ? Status::existing : Status::nonexisting;
-        }
-      }
-      here_any = here_any || dir->status[i] != Status::nonexisting;
-      if (found) return;
-    }
-    // The file is there but something is wrong with it (ELOOP, ENAMETOOLONG, EMFILE): this list
-    // ends. ENOTDIR ended it as well until 2.39 (a8dcffb306).
-    if (here_any && error != ENOENT && error != EACCES &&
-        !(error == ENOTDIR && loader_.glibc_minor >= 39))
-      return;
-    any = any || here_any;
-  }
-  if (!any && list.may_be_dropped) list.dropped = true;
-}
-
 std::string_view NameSearch::cached(const std::string& name) {
   if (!cache_) {
     auto bytes = world_.read(loader_.cache_path);
@@ -227,7 +109,7 @@ void NameSearch::try_cache(Attempt& attempt) {
 }
 
 Found NameSearch::find(const std::string& name, std::size_t requester, bool preload) {
-  Attempt attempt{name, EntryName(name), requester, preload};
+  Attempt attempt{name, EntryName(name), requester, preload, name.size() > NAME_MAX};
   if (name.find('/') != name.npos) {
     const auto path = has_token(name) ? expand_tokens(name, tokens(requester)) : name;
     open(path, FoundBy::path, requester, attempt);
@@ -250,11 +132,9 @@ std::string NameSearch::likely_path(const std::string& name, const std::vector<S
   const EntryName entry(name);
   const auto in_list = [&](const SearchList& list) -> std::string {
     for (auto* dir : list.dirs)
-      for (std::size_t i = 0; i < dirs_.capability_count(); ++i) {
-        if (dir->status[i] == SearchDir::Status::nonexisting) continue;
-        if (world_.entry(dirs_.handle(*dir, i), entry) == World::Presence::present)
+      for (const auto i : dirs_.present(*dir))
+        if (world_.entry(dir->handles[i], entry) == World::Presence::present)
           return dir->name + dirs_.capability(i) + name;
-      }
     return {};
   };
   for (const auto* list : lists)

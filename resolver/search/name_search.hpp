@@ -37,13 +37,30 @@ class NameSearch {
   std::vector<Probe>* record = nullptr;
 
  private:
-  struct Attempt;
+  /// One search on its way.
+  struct Attempt {
+    const std::string& name;
+    EntryName entry;
+    std::size_t requester;
+    bool preload;
+    bool name_too_long;
+    int error = 0;  ///< errno as the last system call left it
+    Found found{};
+    std::string other_class{};  ///< what ld.so says if nothing else is found
+
+    bool ended() const {
+      return found.candidate.verdict == Candidate::Verdict::usable ||
+             found.candidate.verdict == Candidate::Verdict::fatal;
+    }
+  };
   SearchList* rpath(std::size_t map);
   SearchList* runpath(std::size_t map);
   /// The directory lists ld.so walks for `requester` before and after the cache.
   void lists_before_cache(std::size_t requester, std::vector<SearchList*>& out);
   SearchList* list_after_cache(std::size_t requester);
   void walk(SearchList& list, Attempt& attempt);
+  /// One probe, in capability folder `i` of `dir`. True: the search has ended.
+  bool try_folder(SearchDir& dir, std::size_t i, const SearchList& list, Attempt& attempt);
   void open(const std::string& path, FoundBy by, std::size_t searched_by, Attempt& attempt);
   void try_cache(Attempt& attempt);
   std::string_view cached(const std::string& name);

@@ -15,13 +15,6 @@
 
 namespace heddle {
 
-struct OsWorld::Folder {
-  std::string path;  ///< ends in '/', or empty
-  DirState state;
-  std::shared_ptr<const NameSet> names;  ///< null: no folder, or one that cannot be listed
-  std::unordered_map<std::string, bool> probed;
-};
-
 namespace {
 
 /// getdents64's records (getdents(2)); <dirent.h> has no name for the raw form.
@@ -35,7 +28,8 @@ struct RawEntry {
 
 }  // namespace
 
-OsWorld::OsWorld(FactsSource& source) : source_(&source) {}
+OsWorld::OsWorld(FactsSource& source)
+    : source_(&source), folders_{{{}, {ENOENT, false}}}, listing_{kNothing}, holds_(2, 0) {}
 OsWorld::OsWorld(OsWorld&&) noexcept = default;
 OsWorld::~OsWorld() = default;
 
@@ -69,96 +63,98 @@ Result<std::string> OsWorld::outside_path(const std::string& path) {
   return std::string(target.data(), static_cast<std::size_t>(length));
 }
 
-World::DirId OsWorld::add(std::string path, Folder folder) {
+World::DirId OsWorld::add(std::string path, DirState state, NameIndex::ListingId listing) {
   const auto id = static_cast<DirId>(folders_.size());
-  folder.path = path;
-  folders_.push_back(std::make_unique<Folder>(std::move(folder)));
-  by_path_.emplace(std::move(path), id);
+  by_path_.emplace(path, id);
+  folders_.push_back({std::move(path), state});
+  listing_.push_back(listing);
   return id;
 }
 
-void OsWorld::list(Folder& folder, int fd) {
-  auto names = std::make_shared<NameSet>();
-  // 64 KiB: a farm of 500 folders is mostly small ones, and getdents zeroes nothing.
+NameIndex::ListingId OsWorld::list(int fd) {
+  const auto id = static_cast<NameIndex::ListingId>(holds_.size());
+  holds_.push_back(0);
   alignas(RawEntry) thread_local std::array<char, 65536> buffer;
   for (;;) {
     const long got = ::syscall(SYS_getdents64, fd, buffer.data(), buffer.size());
-    if (got < 0) return;  // listed halfway is not listed: each name is probed
-    if (got == 0) break;
+    if (got < 0) return kUnlisted;  // listed halfway is not listed: each name is probed
+    if (got == 0) return id;
     for (long at = 0; at < got;) {
       RawEntry entry;
       std::memcpy(&entry, buffer.data() + at, offsetof(RawEntry, name));
       const EntryName name(buffer.data() + at + offsetof(RawEntry, name));
-      names->add(name.text, name.hash);
+      names_.add(id, name.text, name.hash);
+      if (name.hash == wanted_hash_ && name.text == wanted_) holds_[id] = round_;
       at += entry.length;
     }
   }
-  folder.names = std::move(names);
 }
 
 World::DirId OsWorld::directory(std::string_view path) {
   const std::string key(path);
   if (const auto known = by_path_.find(key); known != by_path_.end()) return known->second;
-  Folder folder;
-  auto fd = open(key, O_RDONLY | O_DIRECTORY);
   struct stat st {};
-  if (fd && ::fstat(fd->get(), &st) == 0) {
+  if (const auto fd = open(key, O_RDONLY | O_DIRECTORY); fd && ::fstat(fd->get(), &st) == 0) {
     // One listing for all paths to a folder: /lib and /usr/lib are mostly the same.
-    auto& known = listings_[file_id(st)];
-    if (!known) {
-      list(folder, fd->get());
-      known = folder.names;
-    }
-    folder.names = known;
-    return add(key, std::move(folder));
+    const auto [known, is_new] = by_id_.try_emplace(file_id(st), kUnlisted);
+    if (is_new) known->second = list(fd->get());
+    return add(key, {}, known->second);
   }
   // Not to be listed, or no folder. O_PATH tells which, without the right to read it.
-  if (auto handle =
-          open(key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key, O_PATH);
-      !handle) {
-    folder.state = {handle.error().code() == 0 ? ENOENT : handle.error().code(), false};
-  } else if (::fstat(handle->get(), &st) == 0 && !S_ISDIR(st.st_mode)) {
-    folder.state = {0, false};
-  }
-  return add(key, std::move(folder));
+  const auto bare = key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key;
+  const auto handle = open(bare, O_PATH);
+  if (!handle) return add(key, {handle.error().code(), false}, kNothing);
+  if (::fstat(handle->get(), &st) == 0 && !S_ISDIR(st.st_mode))
+    return add(key, {0, false}, kNothing);
+  return add(key, {}, kUnlisted);
 }
 
 World::DirId OsWorld::subdirectory(DirId base, std::string_view relative) {
-  auto path = folders_[base]->path;
+  auto path = folders_[base].path;
   auto current = base;
   while (!relative.empty()) {
     const auto end = relative.find('/');
     const auto part = relative.substr(0, end);
     relative = end == relative.npos ? std::string_view() : relative.substr(end + 1);
+    const auto& above = folders_[current];
+    const auto state = above.state;
+    if (!state.is_folder && state.stat_error == ENOENT) return kMissing;
+    if (state.is_folder && entry(current, EntryName(part)) == Presence::absent) return kMissing;
     path.append(part).append("/");
-    const auto& above = *folders_[current];
-    if (const auto known = by_path_.find(path); known != by_path_.end()) {
-      current = known->second;
-    } else if (!above.state.is_folder ||
-               (above.names && !above.names->contains(part, EntryName(part).hash))) {
-      Folder missing;
-      missing.state = {above.state.is_folder ? ENOENT : above.state.open_error(), false};
-      current = add(path, std::move(missing));
-    } else {
-      current = directory(path);
-    }
+    current = directory(path);
   }
   return current;
 }
 
-World::DirState OsWorld::state(DirId dir) { return folders_[dir]->state; }
+World::DirState OsWorld::state(DirId dir) { return folders_[dir].state; }
 
-World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
-  auto& folder = *folders_[dir];
-  if (folder.names)
-    return folder.names->contains(name.text, name.hash) ? Presence::present : Presence::absent;
-  if (!folder.state.is_folder) return Presence::absent;
-  const auto [slot, is_new] = folder.probed.try_emplace(std::string(name.text), false);
+void OsWorld::look_for(const EntryName& name) {
+  wanted_ = name.text;
+  wanted_at_ = name.text.data();
+  wanted_hash_ = name.hash;
+  ++round_;
+  names_.for_each(name.text, name.hash,
+                  [&](NameIndex::ListingId listing) { holds_[listing] = round_; });
+}
+
+bool OsWorld::probe(DirId dir, const EntryName& name) {
+  const auto [slot, is_new] =
+      probed_.try_emplace(folders_[dir].path + std::string(name.text), false);
   if (is_new) {
-    const auto fd = open(folder.path + slot->first, O_PATH);
+    const auto fd = open(slot->first, O_PATH);
     slot->second = fd || (fd.error().code() != ENOENT && fd.error().code() != ENOTDIR);
   }
-  return slot->second ? Presence::present : Presence::absent;
+  return slot->second;
+}
+
+World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
+  // The name is mostly that of the last call: equal bytes at an equal place need no comparison.
+  if (name.hash != wanted_hash_ || round_ == 0 ||
+      (name.text.data() != wanted_at_ && name.text != wanted_))
+    look_for(name);
+  const auto listing = listing_[dir];
+  const bool there = listing == kUnlisted ? probe(dir, name) : holds_[listing] == round_;
+  return there ? Presence::present : Presence::absent;
 }
 
 Result<FileFacts> OsWorld::facts(const std::string& path) {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/fd.hpp"
-#include "resolver/search/name_set.hpp"
+#include "resolver/search/name_index.hpp"
 #include "resolver/search/world.hpp"
 
 namespace heddle {
@@ -37,18 +35,39 @@ class OsWorld final : public World {
   std::string real_path(const std::string& path) override;
 
  private:
-  struct Folder;
+  struct Folder {
+    std::string path;  ///< ends in '/', or empty
+    DirState state;
+  };
   Result<Fd> open(const std::string& path, int flags);
   /// The path to hand to the facts source: `path` itself, or where it lies below the other root.
   Result<std::string> outside_path(const std::string& path);
-  DirId add(std::string path, Folder folder);
-  void list(Folder& folder, int fd);
+  DirId add(std::string path, DirState state, NameIndex::ListingId listing);
+  /// The listing of the folder that `fd` is open on; kUnlisted when it cannot be read to its end.
+  NameIndex::ListingId list(int fd);
+  void look_for(const EntryName& name);
+  bool probe(DirId dir, const EntryName& name);
+
+  /// Listings that are none: of what is no folder, and of what cannot be listed.
+  static constexpr NameIndex::ListingId kNothing = 0;
+  static constexpr NameIndex::ListingId kUnlisted = 1;
+  /// The folder that no path stands for: any missing sub-folder.
+  static constexpr DirId kMissing = 0;
 
   FactsSource* source_;
   Fd root_;  ///< valid: paths are looked up below it
-  std::vector<std::unique_ptr<Folder>> folders_;
+  std::vector<Folder> folders_;
+  std::vector<NameIndex::ListingId> listing_;  ///< by folder; apart, because each probe reads it
   std::unordered_map<std::string, DirId> by_path_;
-  std::unordered_map<FileId, std::shared_ptr<const NameSet>> listings_;
+  std::unordered_map<FileId, NameIndex::ListingId> by_id_;
+  std::unordered_map<std::string, bool> probed_;
+  NameIndex names_;
+  /// By listing: equal to round_ when it holds the name that is looked for now.
+  std::vector<std::uint32_t> holds_;
+  std::uint32_t round_ = 0;
+  std::string wanted_;
+  const char* wanted_at_ = nullptr;
+  std::uint64_t wanted_hash_ = 0;
   std::unordered_map<std::string, std::shared_ptr<const Result<FileFacts>>> facts_;
 };
 

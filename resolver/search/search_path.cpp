@@ -2,6 +2,7 @@
 #include "resolver/search/search_path.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include <xxhash.h>
 
@@ -109,6 +110,8 @@ SearchDir* SearchDirs::intern(std::string_view name) {
     // A relative folder is never ruled out: the current directory may change.
     slot->status.assign(capabilities_.size(), name.starts_with('/') ? SearchDir::Status::unknown
                                                                     : SearchDir::Status::existing);
+    slot->live.resize(capabilities_.size());
+    std::iota(slot->live.begin(), slot->live.end(), std::uint16_t{0});
     slot->handles.assign(capabilities_.size(), SearchDir::kNoHandle);
   }
   return slot.get();
@@ -148,6 +151,15 @@ World::DirId SearchDirs::handle(SearchDir& dir, std::size_t capability) {
       own = world_.subdirectory(base, capabilities_[capability]);
   }
   return own;
+}
+
+const std::vector<std::uint16_t>& SearchDirs::present(SearchDir& dir) {
+  if (!dir.present) {
+    dir.present.emplace();
+    for (std::uint16_t i = 0; i < capabilities_.size(); ++i)
+      if (world_.state(handle(dir, i)).is_folder) dir.present->push_back(i);
+  }
+  return *dir.present;
 }
 
 }  // namespace heddle

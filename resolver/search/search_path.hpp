@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -37,7 +38,10 @@ struct SearchDir {
 
   std::string name;            ///< ends in '/'; empty: the current folder
   std::vector<Status> status;  ///< one for each capability sub-folder, the folder itself last
-  std::vector<World::DirId> handles;  ///< asked of the World on first use
+  /// Those not ruled out, in order: mostly just the last, so a probe does not walk over the others.
+  std::vector<std::uint16_t> live;
+  std::optional<std::vector<std::uint16_t>> present;  ///< made by SearchDirs::present()
+  std::vector<World::DirId> handles;                  ///< asked of the World on first use
 };
 
 /// One list of directories: an RPATH, a RUNPATH, LD_LIBRARY_PATH or the default.
@@ -63,6 +67,8 @@ class SearchDirs {
   /// "glibc-hwcaps/x86-64-v3/", ..., ""; in ld.so's order.
   const std::string& capability(std::size_t i) const { return capabilities_[i]; }
   World::DirId handle(SearchDir& dir, std::size_t capability);
+  /// The capabilities whose folder is there, whether ld.so has found that out or not.
+  const std::vector<std::uint16_t>& present(SearchDir& dir);
 
  private:
   SearchDir* intern(std::string_view name);

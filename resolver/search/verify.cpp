@@ -95,14 +95,15 @@ Candidate verify_candidate(World& world, const LoaderProfile& loader, const std:
     return out;
   }
   const auto& elf = facts->elf;
-  const bool ident_good = elf.data_encoding == ELFDATA2LSB &&
-                          (elf.os_abi == ELFOSABI_SYSV || elf.os_abi == ELFOSABI_GNU) &&
-                          is_abi_known(elf.os_abi, elf.abi_version) &&
-                          (elf.type == ET_DYN || elf.type == ET_EXEC);
-  if (elf.elf_class != loader.elf_class || elf.machine != loader.machine)
-    return passed_over(elf.elf_class, loader);
-  if (!ident_good)
+  if (elf.elf_class != loader.elf_class) return passed_over(elf.elf_class, loader);
+  // ld.so reads the machine of a big-endian file in its own order: only the raw bytes tell.
+  const bool in_order = elf.data_encoding == ELFDATA2LSB &&
+                        (elf.os_abi == ELFOSABI_SYSV || elf.os_abi == ELFOSABI_GNU) &&
+                        is_abi_known(elf.os_abi, elf.abi_version) &&
+                        (elf.type == ET_DYN || elf.type == ET_EXEC);
+  if (!in_order)
     return verify_head(world, loader, path, Error(path, "not a file that ld.so can load"));
+  if (elf.machine != loader.machine) return passed_over(elf.elf_class, loader);
   Candidate out;
   out.verdict = Candidate::Verdict::usable;
   out.file = std::move(*facts);

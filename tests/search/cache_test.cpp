@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#include "tests/search/cache_bytes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "base/fd.hpp"
+#include "resolver/search/ld_so_cache.hpp"
+#include "tests/support/run.hpp"
+
+namespace heddle::test {
+namespace {
+
+LoaderProfile profile(int minor = 36) {
+  LoaderProfile loader;
+  loader.glibc_minor = minor;
+  loader.hwcaps = {"x86-64-v3", "x86-64-v2"};
+  loader.isa_levels = 0x7;
+  loader.legacy_bits = 1U << 1;
+  return loader;
+}
+
+TEST(LdSoCache, finds_a_name_in_the_new_format) {
+  const LdSoCache cache(new_cache({{"libz.so.1", "/l/libz.so.1"}, {"liba.so.1", "/l/liba.so.1"}}),
+                        profile());
+  EXPECT_EQ(cache.lookup("liba.so.1"), "/l/liba.so.1");
+  EXPECT_EQ(cache.lookup("libz.so.1"), "/l/libz.so.1");
+  EXPECT_EQ(cache.lookup("libb.so.1"), "");
+}
+
+TEST(LdSoCache, finds_a_name_in_the_old_format_and_in_the_new_one_behind_it) {
+  const auto old = old_cache({{"libz.so.1", "/old/libz.so.1"}, {"liba.so.1", "/old/liba.so.1"}});
+  EXPECT_EQ(LdSoCache(old, profile()).lookup("liba.so.1"), "/old/liba.so.1");
+  const auto both =
+      old_cache({{"liba.so.1", "/old/liba.so.1"}}, new_cache({{"liba.so.1", "/new/liba.so.1"}}));
+  EXPECT_EQ(LdSoCache(both, profile()).lookup("liba.so.1"), "/new/liba.so.1");
+}
+
+TEST(LdSoCache, entries_of_another_abi_are_skipped) {
+  const LdSoCache cache(new_cache({{"liba.so.1", "/x32/liba.so.1", 0x803},
+                                   {"liba.so.1", "/64/liba.so.1", 0x303},
+                                   {"liba.so.1", "/32/liba.so.1", 0x3}}),
+                        profile());
+  EXPECT_EQ(cache.lookup("liba.so.1"), "/64/liba.so.1");
+}
+
+TEST(LdSoCache, the_best_level_of_this_cpu_wins_whatever_its_place) {
+  const std::vector<CacheEntry> entries = {{"liba.so.1", "/v2", 0x303, named_hwcap(0, 1)},
+                                           {"liba.so.1", "/v3", 0x303, named_hwcap(1, 2)},
+                                           {"liba.so.1", "/v4", 0x303, named_hwcap(2, 3)},
+                                           {"liba.so.1", "/plain", 0x303, 0}};
+  const std::vector<std::string> names = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+  EXPECT_EQ(LdSoCache(new_cache(entries, names), profile()).lookup("liba.so.1"), "/v3");
+  // A level the entry needs and the CPU lacks.
+  auto weak = profile();
+  weak.isa_levels = 0x3;
+  EXPECT_EQ(LdSoCache(new_cache(entries, names), weak).lookup("liba.so.1"), "/v2");
+  // Before 2.33 nobody knew of them.
+  EXPECT_EQ(LdSoCache(new_cache(entries, names), profile(31)).lookup("liba.so.1"), "/plain");
+  // Without the extension the index says nothing.
+  EXPECT_EQ(LdSoCache(new_cache(entries), profile()).lookup("liba.so.1"), "/plain");
+}
+
+TEST(LdSoCache, legacy_entries_serve_until_2_39) {
+  const std::vector<CacheEntry> entries = {{"liba.so.1", "/avx512", 0x303, 1U << 2},
+                                           {"liba.so.1", "/x86_64", 0x303, 1U << 1},
+                                           {"liba.so.1", "/plain", 0x303, 0}};
+  EXPECT_EQ(LdSoCache(new_cache(entries), profile()).lookup("liba.so.1"), "/x86_64");
+  EXPECT_EQ(LdSoCache(new_cache(entries), profile(40)).lookup("liba.so.1"), "/plain");
+  const std::vector<CacheEntry> haswell = {{"liba.so.1", "/haswell", 0x303, UINT64_C(1) << 50},
+                                           {"liba.so.1", "/plain", 0x303, 0}};
+  EXPECT_EQ(LdSoCache(new_cache(haswell), profile()).lookup("liba.so.1"), "/plain");
+  auto intel = profile();
+  intel.platform = "haswell";
+  EXPECT_EQ(LdSoCache(new_cache(haswell), intel).lookup("liba.so.1"), "/haswell");
+}
+
+TEST(LdSoCache, names_are_ordered_with_digits_as_numbers) {
+  EXPECT_LT(compare_cache_names("liba.so.9", "liba.so.10"), 0);
+  EXPECT_EQ(compare_cache_names("liba.so.010", "liba.so.10"), 0);
+  EXPECT_GT(compare_cache_names("liba1", "liba"), 0);
+  EXPECT_LT(compare_cache_names("liba", "liba1"), 0);
+  EXPECT_GT(compare_cache_names("liba.1", "liba.x"), 0);
+  EXPECT_LT(compare_cache_names("", "a"), 0);
+  EXPECT_EQ(compare_cache_names("", ""), 0);
+}
+
+TEST(LdSoCache, of_the_wrong_byte_order_or_kind_is_empty) {
+  auto bytes = new_cache({{"liba.so.1", "/l/liba.so.1"}});
+  bytes[28] = 3;  // big endian
+  EXPECT_EQ(LdSoCache(bytes, profile()).lookup("liba.so.1"), "");
+  bytes[28] = 0;  // not told: an old ldconfig
+  EXPECT_EQ(LdSoCache(bytes, profile()).lookup("liba.so.1"), "/l/liba.so.1");
+  EXPECT_EQ(LdSoCache("", profile()).lookup("liba.so.1"), "");
+  EXPECT_EQ(LdSoCache("hello", profile()).lookup("liba.so.1"), "");
+  EXPECT_EQ(LdSoCache().lookup("liba.so.1"), "");
+}
+
+TEST(LdSoCache, damaged_in_any_byte_or_cut_anywhere_it_stays_within_its_bytes) {
+  const auto whole =
+      old_cache({{"liba.so.1", "/old"}}, new_cache({{"libz.so.1", "/z"},
+                                                    {"liba.so.1", "/v2", 0x303, named_hwcap(0, 1)},
+                                                    {"liba.so.1", "/l/liba.so.1"}},
+                                                   {"x86-64-v2"}));
+  for (const auto start : {std::size_t{0}, whole.find("glibc-ld")}) {
+    const auto bytes = whole.substr(start);
+    for (std::size_t length = 0; length < bytes.size(); ++length)
+      LdSoCache(bytes.substr(0, length), profile()).lookup("liba.so.1");
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      for (const int value : {0, 1, 0x7f, 0x80, 0xff}) {
+        auto damaged = bytes;
+        damaged[i] = static_cast<char>(value);
+        LdSoCache(damaged, profile()).lookup("liba.so.1");
+      }
+    std::mt19937 random(42);
+    for (int round = 0; round < 5000; ++round) {
+      auto damaged = bytes;
+      for (int n = 0; n < 4; ++n) damaged[random() % damaged.size()] = static_cast<char>(random());
+      LdSoCache(damaged, profile()).lookup("liba.so.1");
+    }
+  }
+}
+
+TEST(LdSoCache, reads_all_of_this_machines_cache_as_ldconfig_prints_it) {
+  auto bytes = read_file("/etc/ld.so.cache");
+  if (!bytes || !std::filesystem::exists("/sbin/ldconfig")) GTEST_SKIP() << "skipped: no ldconfig";
+  const LdSoCache cache(std::move(*bytes), profile());
+  const auto list = run_checked({"/sbin/ldconfig", "-p"}).out;
+  std::size_t compared = 0;
+  std::string before;
+  for (std::size_t at = 0; at < list.size();) {
+    const auto end = list.find('\n', at);
+    const auto line = list.substr(at, end - at);
+    at = end + 1;
+    const auto kind = line.find(" (libc6,x86-64) => ");
+    if (kind == line.npos) continue;
+    const auto name = line.substr(1, kind - 1);
+    if (name == before) continue;  // ld.so takes the first
+    before = name;
+    EXPECT_EQ(cache.lookup(name), line.substr(kind + 19));
+    ++compared;
+  }
+  EXPECT_GT(compared, 10U);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "resolver/search/world.hpp"
+#include "tests/search/tiny_elf.hpp"
+
+namespace heddle::test {
+
+/// A file system in memory that writes down what it is asked. Folders are those that files lie in.
+class FakeWorld final : public World {
+ public:
+  void add(const std::string& path, const TinyElf& elf);
+  void add_text(const std::string& path, const std::string& content);
+  void add_folder(const std::string& path);  ///< with trailing '/'
+  /// Facts of this path fail with `code` though the folder lists it.
+  void fail_with(const std::string& path, int code);
+
+  DirId directory(std::string_view path) override;
+  DirId subdirectory(DirId base, std::string_view relative) override;
+  DirState state(DirId dir) override;
+  Presence entry(DirId dir, const EntryName& name) override;
+  Result<FileFacts> facts(const std::string& path) override;
+  void prefetch(const std::vector<std::string>& paths) override;
+  Result<std::string> head(const std::string& path) override;
+  Result<std::string> read(const std::string& path) override;
+  std::string real_path(const std::string& path) override;
+
+  std::vector<std::string> asked;   ///< folders whose state or entries were wanted, first time each
+  std::vector<std::string> opened;  ///< paths whose facts were wanted
+  std::vector<std::string> prefetched;
+
+ private:
+  std::map<std::string, std::string> files_;
+  std::map<std::string, int> failing_;
+  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> folders_;
+  std::vector<std::string> ids_;
+  std::map<std::string, DirId, std::less<>> by_path_;
+};
+
+}  // namespace heddle::test

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/search/os_world.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "resolver/search/search.hpp"
+#include "tests/search/plain_facts.hpp"
+#include "tests/search/tiny_elf.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/strace.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Presence = World::Presence;
+constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+
+TEST(OsWorld, tells_folders_files_and_nothing_apart) {
+  const TestDir dir;
+  write_text_file(dir / "folder/a b\n", "x");
+  std::filesystem::create_symlink("nowhere", dir / "folder/dangling");
+  std::filesystem::create_symlink("loop", dir / "loop");
+  PlainFacts source;
+  OsWorld world(source);
+  const auto folder = world.directory(dir / "folder/");
+  EXPECT_TRUE(world.state(folder).is_folder);
+  EXPECT_EQ(world.entry(folder, EntryName("a b\n")), Presence::present);
+  EXPECT_EQ(world.entry(folder, EntryName("dangling")), Presence::present);
+  EXPECT_EQ(world.entry(folder, EntryName("c")), Presence::absent);
+  EXPECT_EQ(world.state(world.directory(dir / "gone/")).stat_error, ENOENT);
+  const auto file = world.state(world.directory(dir / "folder/a b\n/"));
+  EXPECT_FALSE(file.is_folder);
+  EXPECT_EQ(file.stat_error, 0);
+  EXPECT_EQ(file.open_error(), ENOTDIR);
+  EXPECT_EQ(world.state(world.directory(dir / "folder/a b\n/below/")).stat_error, ENOTDIR);
+  EXPECT_EQ(world.state(world.directory(dir / "loop/")).stat_error, ELOOP);
+  EXPECT_EQ(world.state(world.subdirectory(folder, "tls/x86_64/")).stat_error, ENOENT);
+  EXPECT_TRUE(world.state(world.directory("")).is_folder);
+}
+
+TEST(OsWorld, lists_a_folder_of_thousands) {
+  const TestDir dir;
+  for (int i = 0; i < 3000; ++i)
+    write_text_file(dir / ("folder/library-number-" + std::to_string(i)), "");
+  PlainFacts source;
+  OsWorld world(source);
+  const auto folder = world.directory(dir / "folder/");
+  for (int i = 0; i < 3000; ++i) {
+    const auto name = "library-number-" + std::to_string(i);
+    ASSERT_EQ(world.entry(folder, EntryName(name)), Presence::present);
+  }
+  EXPECT_EQ(world.entry(folder, EntryName("library-number-3000")), Presence::absent);
+}
+
+TEST(OsWorld, probes_name_by_name_where_it_may_not_list) {
+  if (::geteuid() != 0) HEDDLE_SKIP("drops root's rights for the test");
+  const TestDir dir;
+  write_elf(dir / "folder/liba.so", {});
+  write_elf(dir / "folder/glibc-hwcaps/x86-64-v2/libb.so", {});
+  ::chmod(dir.path().c_str(), 0755);
+  ::chmod((dir / "folder").c_str(), 0711);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setegid(65534) != 0 || ::seteuid(65534) != 0) ::_exit(9);
+    PlainFacts source;
+    OsWorld world(source);
+    const auto folder = world.directory(dir / "folder/");
+    if (!world.state(folder).is_folder) ::_exit(1);
+    if (world.entry(folder, EntryName("liba.so")) != Presence::present) ::_exit(2);
+    if (world.entry(folder, EntryName("libz.so")) != Presence::absent) ::_exit(3);
+    if (!world.facts(dir / "folder/liba.so")) ::_exit(4);
+    const auto below = world.subdirectory(folder, "glibc-hwcaps/x86-64-v2/");
+    if (world.entry(below, EntryName("libb.so")) != Presence::present) ::_exit(5);
+    if (world.state(world.subdirectory(folder, "tls/")).is_folder) ::_exit(6);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(OsWorld, below_another_root_links_and_dots_stay_inside) {
+  const TestDir dir;
+  TinyElf app;
+  app.interp = kLoader;
+  app.dependencies = {{Dependency::Kind::needed, "liba.so"}, {Dependency::Kind::needed, "libb.so"}};
+  app.runpath = "$ORIGIN/../lib:/../../../up";
+  write_elf(dir / "root/usr/bin/app", app);
+  write_elf(dir / "root/opt/liba.so", {});
+  write_elf(dir / "root/up/libb.so", {});
+  std::filesystem::create_symlink("/opt", dir / "root/usr/lib");
+  std::filesystem::create_symlink("usr/bin", dir / "root/bin");
+  std::filesystem::create_directories(dir / "root/lib64");
+  std::filesystem::copy_file(kLoader, dir / "root/lib64/ld-linux-x86-64.so.2");
+  PlainFacts source;
+  auto world = value_or_throw(OsWorld::below(source, dir / "root"));
+  EXPECT_EQ(world.real_path("/bin/app"), "/usr/bin/app");
+  EXPECT_EQ(world.real_path("/nothing"), "");
+  const auto loader = value_or_throw(read_loader_profile(world, kLoader));
+  const auto closure = value_or_throw(resolve(world, loader, "/bin/app", {}));
+  ASSERT_TRUE(closure.missing.empty());
+  EXPECT_EQ(closure.objects[1].path, "/usr/bin/../lib/liba.so");
+  EXPECT_EQ(closure.objects[2].path, "/../../../up/libb.so");
+  EXPECT_FALSE(OsWorld::below(source, dir / "nothing"));
+}
+
+TEST(OsWorld, lists_each_search_directory_once_and_probes_nothing) {
+  if (!strace_works()) HEDDLE_SKIP("no strace");
+  const TestDir dir;
+  FarmOptions options;
+  options.libraries = 60;
+  const auto farm = ElfFarm::build(dir / "farm", options);
+  const auto log = dir / "strace.log";
+  run_checked({"strace", "-o", log, "-s", "4096", "-e", "trace=file,getdents64", HEDDLE_SEARCH_TOOL,
+               farm.program});
+  const auto text = value_or_throw(read_file(log));
+  std::size_t failed = 0;
+  std::size_t listed = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find('\n', at), text.size());
+    const auto line = text.substr(at, end - at);
+    at = end + 1;
+    if (line.find(farm.directories[0].substr(0, farm.directories[0].rfind('/'))) == line.npos)
+      continue;
+    failed += line.find(" = -1 ") != line.npos ? 1 : 0;
+    listed += line.find("O_DIRECTORY") != line.npos ? 1 : 0;
+  }
+  EXPECT_EQ(failed, 0U);
+  EXPECT_EQ(listed, farm.directories.size());
+}
+
+}  // namespace
+}  // namespace heddle::test

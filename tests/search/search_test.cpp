@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+// The search over a file system in memory: what it asks of the world, and rules that this machine's
+// ld.so is too old or too new to show.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "resolver/search/preload_list.hpp"
+#include "resolver/search/search.hpp"
+#include "resolver/search/search_path.hpp"
+#include "tests/search/cache_bytes.hpp"
+#include "tests/search/fake_world.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Kind = Dependency::Kind;
+using testing::Test;
+
+struct Search : Test {
+  Search() {
+    loader.default_directories = {"/lib/"};
+    TinyElf ld_so;
+    ld_so.soname = loader.soname;
+    world.add(loader.interpreter, ld_so);
+  }
+
+  static TinyElf needing(const std::vector<std::string>& names) {
+    TinyElf elf;
+    for (const auto& name : names) elf.dependencies.push_back({Kind::needed, name});
+    return elf;
+  }
+  void program(TinyElf elf, const std::string& path = "/app") {
+    elf.interp = loader.interpreter;
+    world.add(path, elf);
+  }
+  Closure run(const std::string& path = "/app") {
+    options.explain = true;
+    return value_or_throw(resolve(world, loader, path, options));
+  }
+  std::vector<std::string> probes(const Closure& closure, std::size_t search = 0) {
+    std::vector<std::string> out;
+    for (const auto& probe : closure.searches.at(search).probes) out.push_back(probe.path);
+    return out;
+  }
+  static std::vector<std::string> paths(const Closure& closure) {
+    std::vector<std::string> out;
+    for (const auto& object : closure.objects) out.push_back(object.path);
+    return out;
+  }
+
+  FakeWorld world;
+  LoaderProfile loader;
+  SearchOptions options;
+};
+using Paths = std::vector<std::string>;
+
+TEST_F(Search, asks_each_folder_once_and_opens_only_what_is_listed) {
+  auto app = needing({"liba.so", "libb.so", "libc-mine.so"});
+  app.rpath = "/one:/two:/gone";
+  program(app);
+  world.add("/two/liba.so", needing({"libb.so"}));
+  world.add("/two/libb.so", {});
+  world.add("/one/libc-mine.so", {});
+  const auto closure = run();
+  EXPECT_EQ(paths(closure), (Paths{"/app", "/two/liba.so", "/two/libb.so", "/one/libc-mine.so"}));
+  // "/gone/" is never reached: everything is found before it.
+  EXPECT_EQ(world.asked, (Paths{"/one/", "/two/"}));
+  EXPECT_EQ(world.opened, (Paths{"/app", loader.interpreter, "/two/liba.so", "/two/libb.so",
+                                 "/one/libc-mine.so"}));
+  EXPECT_EQ(probes(closure), (Paths{"/one/liba.so", "/two/liba.so"}));
+  EXPECT_EQ(closure.probes.opens_failed, 2U);
+  EXPECT_EQ(closure.probes.opens_done, 3U);
+  EXPECT_EQ(closure.probes.stats_done, 1U);
+}
+
+TEST_F(Search, tells_the_world_ahead_what_an_object_will_want) {
+  auto app = needing({"liba.so", "libgone.so", "./libb.so", "libcached.so"});
+  app.runpath = "/one";
+  program(app);
+  world.add("/one/liba.so", {});
+  world.add("./libb.so", {});
+  world.add("/cached/libcached.so", {});
+  world.add_text(loader.cache_path, new_cache({{"libcached.so", "/cached/libcached.so"}}));
+  run();
+  EXPECT_EQ(world.prefetched, (Paths{"/one/liba.so", "./libb.so", "/cached/libcached.so"}));
+}
+
+TEST_F(Search, says_which_object_s_path_found_a_library_and_who_asked) {
+  auto app = needing({"liba.so"});
+  app.rpath = "/lib-of-app";
+  program(app);
+  world.add("/lib-of-app/liba.so", needing({"libb.so", "liba.so"}));
+  auto libb = needing({"libc-mine.so"});
+  libb.runpath = "$ORIGIN/sub";
+  world.add("/lib-of-app/libb.so", libb);
+  world.add("/lib-of-app/sub/libc-mine.so", {});
+  const auto closure = run();
+  ASSERT_EQ(closure.objects.size(), 4U);
+  EXPECT_EQ(closure.objects[2].found_by, FoundBy::rpath);
+  EXPECT_EQ(closure.objects[2].searched_by, 0U);
+  EXPECT_EQ(closure.objects[2].needed_by, 1U);
+  EXPECT_EQ(closure.objects[1].needs, (std::vector<std::size_t>{2, 1}));
+  EXPECT_EQ(closure.objects[3].found_by, FoundBy::runpath);
+  EXPECT_EQ(closure.objects[3].searched_by, 2U);
+  EXPECT_EQ(closure.searches.size(), 3U);
+  EXPECT_EQ(closure.searches[2].requester, 2U);
+  EXPECT_EQ(closure.searches[2].result, 3U);
+}
+
+TEST_F(Search, a_file_passed_over_is_among_the_probes) {
+  auto app = needing({"liba.so"});
+  app.rpath = "/thirty-two:/denied:/right";
+  program(app);
+  TinyElf other;
+  other.elf_class = ELFCLASS32;
+  other.machine = EM_386;
+  world.add("/thirty-two/liba.so", other);
+  world.fail_with("/denied/liba.so", EACCES);
+  world.add("/right/liba.so", {});
+  const auto closure = run();
+  using Outcome = Probe::Outcome;
+  std::vector<Outcome> outcomes;
+  for (const auto& probe : closure.searches[0].probes) outcomes.push_back(probe.outcome);
+  EXPECT_EQ(outcomes,
+            (std::vector<Outcome>{Outcome::wrong_class, Outcome::unreadable, Outcome::found}));
+  EXPECT_EQ(closure.probes.opens_done, 2U);
+  EXPECT_EQ(closure.probes.opens_failed, 1U);
+}
+
+TEST_F(Search, file_in_place_of_a_relative_folder_ends_the_list_until_2_38_only) {
+  program(needing({"liba.so"}));
+  world.add_text("file", "no folder");
+  world.add("sub/liba.so", {});
+  options.ld_library_path = "file:sub";
+  loader.glibc_minor = 38;
+  EXPECT_EQ(run().missing.size(), 1U);
+  loader.glibc_minor = 39;
+  EXPECT_EQ(run().missing.size(), 0U);
+}
+
+TEST_F(Search, root_folder_is_searched_again_since_2_38) {
+  auto app = needing({"liba.so", "libb.so"});
+  app.rpath = "/";
+  program(app, "/bin/app");
+  world.add("/libb.so", {});
+  loader.glibc_minor = 37;
+  EXPECT_EQ(run("/bin/app").missing.size(), 2U);
+  loader.glibc_minor = 38;
+  EXPECT_EQ(run("/bin/app").missing.size(), 1U);
+}
+
+TEST_F(Search, ld_so_that_nothing_needs_is_listed_last_since_2_41) {
+  program(needing({"liba.so"}));
+  world.add("/lib/liba.so", {});
+  loader.glibc_minor = 40;
+  EXPECT_EQ(paths(run()), (Paths{"/app", "/lib/liba.so"}));
+  loader.glibc_minor = 41;
+  EXPECT_EQ(paths(run()), (Paths{"/app", "/lib/liba.so", loader.interpreter}));
+}
+
+TEST_F(Search, damaged_library_is_named_with_its_fault_and_the_rest_goes_on) {
+  program(needing({"liba.so", "libb.so"}));
+  auto bytes = TinyElf{}.bytes();
+  bytes.resize(80);  // the program headers are cut off
+  world.add_text("/lib/liba.so", bytes);
+  world.add("/lib/libb.so", {});
+  const auto closure = run();
+  ASSERT_EQ(closure.missing.size(), 1U);
+  EXPECT_EQ(closure.missing[0].name, "liba.so");
+  EXPECT_NE(closure.missing[0].reason.find("/lib/liba.so"), std::string::npos);
+  EXPECT_EQ(paths(closure), (Paths{"/app", "/lib/libb.so"}));
+}
+
+TEST_F(Search, refuses_what_is_no_dynamic_program) {
+  TinyElf plain;
+  plain.dynamic = false;
+  world.add("/static", plain);
+  EXPECT_EQ(resolve(world, loader, "/static", {}).error().code(), ENOEXEC);
+  EXPECT_EQ(resolve(world, loader, "/nowhere", {}).error().code(), ENOENT);
+  world.add_text("/script",
+                 "#!/bin/sh\necho this is a script, long enough for a header or two, or three\n");
+  EXPECT_EQ(resolve(world, loader, "/script", {}).error().code(), ENOEXEC);
+  TinyElf arm;
+  arm.machine = EM_AARCH64;
+  arm.interp = "/lib/ld-linux-aarch64.so.1";
+  world.add("/arm", arm);
+  EXPECT_EQ(resolve(world, loader, "/arm", {}).error().code(), ENOEXEC);
+}
+
+TEST_F(Search, secure_program_ignores_the_environment_and_untrusted_origins) {
+  auto app = needing({"liba.so", "libb.so", "libc-mine.so"});
+  app.runpath = "$ORIGIN/../x:/lib/$LIB/$ORIGIN:$ORIGIN/sub";
+  program(app, "/lib/bin/app");
+  world.add("/lib/bin/../x/liba.so", {});
+  world.add("/lib/bin/sub/libb.so", {});
+  world.add("/env/libc-mine.so", {});
+  world.add("/env/libp.so", {});
+  options.ld_library_path = "/env";
+  options.ld_preload = "/env/libp.so";
+  options.secure = true;
+  const auto closure = run("/lib/bin/app");
+  // $ORIGIN leads below /lib/, which is trusted; in the middle of a path it is dropped.
+  EXPECT_EQ(paths(closure),
+            (Paths{"/lib/bin/app", "/lib/bin/../x/liba.so", "/lib/bin/sub/libb.so"}));
+  EXPECT_EQ(closure.missing.size(), 1U);
+  program(app, "/home/bin/app");
+  world.add("/home/x/liba.so", {});
+  EXPECT_EQ(run("/home/bin/app").missing.size(), 3U);
+}
+
+TEST_F(Search, five_hundred_libraries_in_as_many_folders_take_milliseconds) {
+  std::vector<std::string> names;
+  std::string path;
+  for (int i = 0; i < 500; ++i) {
+    const auto number = std::to_string(1000 + i);
+    names.push_back("libfarm" + number + ".so.1");
+    path += (i == 0 ? "" : ":") + ("/farm/lib/directory/" + number);
+    world.add("/farm/lib/directory/" + number + "/" + names.back(), {});
+  }
+  auto app = needing(names);
+  app.rpath = path;
+  program(app);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto closure = value_or_throw(resolve(world, loader, "/app", options));
+  const auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(closure.objects.size(), 501U);
+  EXPECT_EQ(closure.probes.opens_failed, 500U * 499 / 2);
+  EXPECT_EQ(closure.probes.opens_done, 500U);
+  EXPECT_EQ(closure.probes.stats_done, 0U);  // each folder is first met by the library it holds
+  // std::set and std::map of the fake are slower than OsWorld; a quadratic mistake costs seconds.
+  EXPECT_LT(std::chrono::duration<double>(took).count(), 2.0);
+}
+
+TEST(Tokens, are_the_longest_name_in_either_spelling) {
+  const TokenValues values{"/o", "x86_64", "lib64"};
+  EXPECT_EQ(expand_tokens("$ORIGIN/a:${LIB}:$PLATFORM", values), "/o/a:lib64:x86_64");
+  EXPECT_EQ(expand_tokens("$LIBRARY$LIB_${LIB$LIB", values), "$LIBRARY$LIB_${LIBlib64");
+  EXPECT_EQ(expand_tokens("$$ORIGIN$", values), "$/o$");
+  EXPECT_EQ(expand_tokens("$ORIGIN", TokenValues{"", "x", "y"}), "");
+  EXPECT_TRUE(has_token("a$LIB/b"));
+  EXPECT_FALSE(has_token("a$LIBRARY/$"));
+}
+
+TEST(Preload, lists_are_split_as_ld_so_splits_them) {
+  EXPECT_EQ(split_preload_variable(" a.so: b.so::c/d.so", false),
+            (Paths{"a.so", "b.so", "c/d.so"}));
+  EXPECT_EQ(split_preload_variable("a.so c/d.so", true), (Paths{"a.so"}));
+  EXPECT_EQ(split_preload_variable("a\tb\nc", false), (Paths{"a\tb\nc"}));
+  EXPECT_EQ(split_preload_variable(std::string(5000, 'x') + " y", false), (Paths{"y"}));
+  EXPECT_EQ(split_preload_file("/a.so\n# all /x.so\n\t/b.so:/c.so"),
+            (Paths{"/a.so", "/b.so", "/c.so"}));
+  EXPECT_EQ(split_preload_file(""), Paths{});
+  EXPECT_EQ(split_preload_file("#"), Paths{});
+}
+
+}  // namespace
+}  // namespace heddle::test
