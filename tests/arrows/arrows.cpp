@@ -31,10 +31,11 @@ const std::vector<Rule>& rules() {
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/policy", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/map", {"base", "resolver/store"}},
-      // From closures to a map: the one place that knows both.
+      // From closures to a map.
       {"resolver/build",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map"}},
+      // fs-resolve.
       {"resolver/tool",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map", "resolver/build"}},

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/timing.hpp"
+
+namespace heddle::bench {
+
+/// The installed programs under one prefix (build/stage).
+struct Stage {
+  std::string prefix;
+  std::string program(const std::string& name) const { return prefix + "/bin/" + name; }
+  std::string audit_library() const { return prefix + "/lib/heddle/libheddle-audit.so"; }
+};
+
+/// `program` run with ld.so guided by `index`.
+Command guided(const Stage& stage, const std::string& program, const std::string& index);
+
+/// Throws heddle::Error unless `command` maps libraries below `folder`: an unguided run would be
+/// measured as if it were ours.
+void expect_guided(const Command& command, const std::string& folder);
+
+/// fs-resolve build.
+void build_map(const Stage& stage, const std::string& map, const std::string& program);
+
+/// A map mounted by fs-mount in a folder of its own; the destructor unmounts.
+class Mount {
+ public:
+  Mount(const Stage& stage, const std::string& map, std::string folder);
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+  ~Mount();
+
+  const std::string& folder() const noexcept { return folder_; }
+  std::string index() const { return folder_ + "/.heddle/index"; }
+  /// What fs-mount took: it returns when the mount answers.
+  double ready_ms() const noexcept { return ready_ms_; }
+  /// VmRSS of the daemon in MiB, 0 when it is not found.
+  double resident_mib() const;
+
+ private:
+  const Stage& stage_;
+  std::string folder_;
+  double ready_ms_ = 0;
+};
+
+/// The default view's files of `map` copied into `folder`, a plain directory, and an index beside
+/// it that guides there: the floor that the mount is measured against. Returns the index's path.
+std::string make_flat_directory(const std::string& map, const std::string& folder);
+
+}  // namespace heddle::bench

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+#include "bench/results.hpp"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.hpp"
+
+namespace heddle::bench {
+namespace {
+
+bool is_met(const Figure& figure) {
+  return (!figure.at_most || figure.value <= *figure.at_most) &&
+         (!figure.at_least || figure.value >= *figure.at_least);
+}
+
+std::string aim_text(const Figure& figure) {
+  if (figure.at_most) return fmt::format("<= {:g}", *figure.at_most);
+  if (figure.at_least) return fmt::format(">= {:g}", *figure.at_least);
+  return "";
+}
+
+}  // namespace
+
+void Results::add(const std::string& group, const std::vector<Variant>& variants) {
+  fmt::print("{}:", group);
+  for (const auto& variant : variants) {
+    fmt::print("  {} {:.2f} ms", variant.name, median(variant.samples));
+    sampled_.push_back({group, variant.name, variant.samples});
+  }
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+void Results::add(Figure figure) { figures_.push_back(std::move(figure)); }
+
+double Results::median_of(const std::string& group, const std::string& variant) const {
+  for (const auto& sampled : sampled_)
+    if (sampled.group == group && sampled.variant == variant) return median(sampled.samples);
+  throw Error(group, "was not measured", variant);
+}
+
+void Results::print() const {
+  fmt::print("\n{:<44}{:>10}    {:<9}\n", "figure", "value", "aim");
+  for (const auto& figure : figures_)
+    fmt::print("{:<44}{:>10.2f} {:<3}{:<9}{}\n", figure.name, figure.value, figure.unit,
+               aim_text(figure),
+               aim_text(figure).empty() ? ""
+               : is_met(figure)         ? "met"
+                                        : "missed");
+}
+
+void Results::write_json(const std::string& path) const {
+  struct utsname system {};
+  ::uname(&system);
+  nlohmann::json json = {{"version", 1},
+                         {"heddle", HEDDLE_VERSION},
+                         {"kernel", system.release},
+                         {"machine", system.machine},
+                         {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
+                         {"samples_ms", nlohmann::json::object()},
+                         {"figures", nlohmann::json::array()}};
+  for (const auto& sampled : sampled_)
+    json["samples_ms"][sampled.group][sampled.variant] = sampled.samples;
+  for (const auto& figure : figures_) {
+    nlohmann::json entry = {{"name", figure.name}, {"value", figure.value}, {"unit", figure.unit}};
+    if (figure.at_most) entry["at_most"] = *figure.at_most;
+    if (figure.at_least) entry["at_least"] = *figure.at_least;
+    if (!aim_text(figure).empty()) entry["met"] = is_met(figure);
+    json["figures"].push_back(std::move(entry));
+  }
+  auto file = value_or_throw(AtomicFile::create(path));
+  value_or_throw(file.write(json.dump(2) + "\n"));
+  value_or_throw(file.commit());
+}
+
+}  // namespace heddle::bench

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/timing.hpp"
+
+namespace heddle::bench {
+
+/// A number with what is wanted of it. Nothing here fails on a missed aim: bench tells, tests
+/// judge.
+struct Figure {
+  std::string name;  ///< "start.star.500.ours_to_flat"
+  double value = 0;
+  std::string unit;  ///< "x", "ms", "MiB"
+  std::optional<double> at_most = {};
+  std::optional<double> at_least = {};
+};
+
+class Results {
+ public:
+  /// Keeps the samples of `variants` under `group`, and prints their medians as one row.
+  void add(const std::string& group, const std::vector<Variant>& variants);
+  void add(Figure figure);
+  /// Median of a variant of a group; throws heddle::Error when it was not measured.
+  double median_of(const std::string& group, const std::string& variant) const;
+
+  /// Table of the figures, to stdout.
+  void print() const;
+  /// All samples and figures. Throws heddle::Error.
+  void write_json(const std::string& path) const;
+
+ private:
+  struct Sampled {
+    std::string group;
+    std::string variant;
+    std::vector<double> samples;
+  };
+  std::vector<Sampled> sampled_;
+  std::vector<Figure> figures_;
+};
+
+}  // namespace heddle::bench

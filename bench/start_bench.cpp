@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+//
+// What heddle saves and costs, as ratios taken in one run: `./dev bench`. All variants load the
+// same farm; they are sampled in turn, and medians are compared.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "base/temp_dir.hpp"
+#include "bench/guided.hpp"
+#include "bench/results.hpp"
+#include "tests/support/elf_farm.hpp"
+
+namespace heddle::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Settings {
+  Stage stage;
+  std::vector<std::size_t> sizes = {100, 500, 1000};
+  std::vector<std::string> shapes = {"star", "random"};
+  unsigned rounds = 15;
+  unsigned at_once = 64;
+  std::string work;
+  std::string json;
+};
+
+/// One program in its two forms, its map, and a plain directory of the same files.
+struct Workload {
+  test::ElfFarm stock;
+  test::ElfFarm absolute;
+  std::string map;
+  std::string flat;
+  std::string flat_index;
+};
+
+Workload make_workload(const Settings& settings, const std::string& folder,
+                       const std::string& shape, std::size_t size) {
+  const auto form = shape == "star" ? test::FarmShape::star : test::FarmShape::random;
+  Workload made;
+  made.stock = test::ElfFarm::build(folder + "/stock", {.libraries = size, .shape = form});
+  made.absolute = test::ElfFarm::build(
+      folder + "/absolute", {.libraries = size, .shape = form, .tag = test::FarmTag::absolute});
+  made.map = folder + "/map";
+  build_map(settings.stage, made.map, made.stock.program);
+  made.flat = folder + "/flat";
+  made.flat_index = make_flat_directory(made.map, made.flat);
+  return made;
+}
+
+void measure_starts(const Settings& settings, const Workload& work, const std::string& name,
+                    std::size_t size, Results& results) {
+  const Mount mount(settings.stage, work.map, work.flat + ".mount");
+  const Command stock{{work.stock.program}};
+  const Command absolute{{work.absolute.program}};
+  const auto flat = guided(settings.stage, work.stock.program, work.flat_index);
+  const auto ours = guided(settings.stage, work.stock.program, mount.index());
+  expect_guided(flat, work.flat);
+  expect_guided(ours, mount.folder());
+
+  const auto group = "start." + name;
+  std::vector<Variant> variants = {{"stock", [&] { return run_ms(stock); }, 3},
+                                   {"absolute", [&] { return run_ms(absolute); }},
+                                   {"flat", [&] { return run_ms(flat); }},
+                                   {"ours", [&] { return run_ms(ours); }}};
+  interleave(variants, settings.rounds);
+  results.add(group, variants);
+  const auto ratio = [&](const char* a, const char* b) {
+    return results.median_of(group, a) / results.median_of(group, b);
+  };
+  results.add({group + ".ours_to_flat", ratio("ours", "flat"), "x", 1.05});
+  results.add({group + ".ours_to_absolute", ratio("ours", "absolute"), "x", 1.12});
+  results.add({group + ".stock_to_ours",
+               ratio("stock", "ours"),
+               "x",
+               {},
+               size == 500 ? std::optional(8.0) : std::nullopt});
+
+  const auto many = settings.at_once;
+  const auto at_once = fmt::format("at_once_{}.{}", many, name);
+  variants = {{"stock", [&] { return run_ms(stock, many); }, 3},
+              {"absolute", [&] { return run_ms(absolute, many); }},
+              {"ours", [&] { return run_ms(ours, many); }}};
+  interleave(variants, 3);
+  results.add(at_once, variants);
+  results.add({at_once + ".ours_to_absolute",
+               results.median_of(at_once, "ours") / results.median_of(at_once, "absolute"), "x"});
+  results.add({at_once + ".stock_to_ours",
+               results.median_of(at_once, "stock") / results.median_of(at_once, "ours"), "x"});
+  results.add({fmt::format("daemon.{}.resident", name), mount.resident_mib(), "MiB",
+               size == 1000 ? std::optional(16.0) : std::nullopt});
+}
+
+/// Mounting, and the first start after it, when the kernel knows nothing of the mount yet.
+void measure_first(const Settings& settings, const Workload& work, const std::string& name,
+                   std::size_t size, Results& results) {
+  std::vector<double> ready;
+  std::vector<double> first;
+  for (unsigned i = 0; i < 7; ++i) {
+    const Mount mount(settings.stage, work.map, work.flat + ".mount");
+    ready.push_back(mount.ready_ms());
+    first.push_back(run_ms(guided(settings.stage, work.stock.program, mount.index())));
+  }
+  results.add("mount." + name, {{"ready", {}, 1, ready}, {"first_start", {}, 1, first}});
+  results.add({"mount." + name + ".ready", median(ready), "ms",
+               size == 1000 ? std::optional(25.0) : std::nullopt});
+  results.add({"mount." + name + ".first_start_to_absolute",
+               median(first) / results.median_of("start." + name, "absolute"), "x", 1.5});
+}
+
+void measure_resolve(const Settings& settings, const Workload& work, const std::string& name,
+                     std::size_t size, Results& results) {
+  const auto cache = work.flat + ".cache";
+  const auto map = work.flat + ".resolved";
+  const auto resolve = [&] {
+    return run_ms({{settings.stage.program("fs-resolve"), "build", "-o", map, work.stock.program},
+                   {"XDG_CACHE_HOME=" + cache}});
+  };
+  std::vector<Variant> variants = {{"cold", [&] { return fs::remove_all(cache), resolve(); }},
+                                   {"warm", resolve},
+                                   {"ldd", [&] {
+                                      return run_ms({{"ldd", work.stock.program}});
+                                    }}};
+  if (fs::exists("/usr/bin/libtree"))
+    variants.push_back({"libtree", [&] { return run_ms({{"libtree", work.stock.program}}); }});
+  interleave(variants, 5);
+  const auto group = "resolve." + name;
+  results.add(group, variants);
+  const auto to_ldd = [&](const char* variant) {
+    return results.median_of(group, variant) / results.median_of(group, "ldd");
+  };
+  const bool judged = size == 500;
+  results.add(
+      {group + ".warm_to_ldd", to_ldd("warm"), "x", judged ? std::optional(0.2) : std::nullopt});
+  results.add(
+      {group + ".cold_to_ldd", to_ldd("cold"), "x", judged ? std::optional(3.0) : std::nullopt});
+}
+
+void measure_all(const Settings& settings, Results& results) {
+  const auto folder = value_or_throw(TempDir::create("start", settings.work));
+  // The user's own cache of facts must not make a cold run warm.
+  ::setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1);
+  for (const auto& shape : settings.shapes)
+    for (const std::size_t size : settings.sizes) {
+      const auto name = fmt::format("{}.{}", shape, size);
+      const auto workload = make_workload(settings, folder.path() + "/" + name, shape, size);
+      measure_starts(settings, workload, name, size, results);
+      measure_first(settings, workload, name, size, results);
+      if (shape == "star") measure_resolve(settings, workload, name, size, results);
+    }
+}
+
+}  // namespace
+
+int start_bench(int argc, char** argv) {
+  set_program_name("start_bench");
+  Settings settings;
+  CLI::App app("Measures heddle's start-up against stock, absolute paths and a local directory");
+  app.add_option("--stage", settings.stage.prefix, "where heddle is installed")->required();
+  app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
+  app.add_option("--json", settings.json, "write all samples and figures here");
+  app.add_option("--sizes", settings.sizes, "libraries")->delimiter(',');
+  app.add_option("--shapes", settings.shapes, "star, random")->delimiter(',');
+  app.add_option("--rounds", settings.rounds, "samples of each variant");
+  app.add_option("--at-once", settings.at_once, "processes started at once");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Results results;
+    measure_all(settings, results);
+    results.print();
+    if (!settings.json.empty()) results.write_json(settings.json);
+  } catch (const Error& error) {
+    report(error);
+    return exit_failure;
+  } catch (const std::exception& error) {
+    say(error.what());
+    return exit_failure;
+  }
+  return exit_done;
+}
+
+}  // namespace heddle::bench
+
+int main(int argc, char** argv) { return heddle::bench::start_bench(argc, argv); }

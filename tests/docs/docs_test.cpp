@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+//
+// Man pages, completions and --help say the same. The programs are those that are installed, so a
+// new one without its pages fails here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "base/fd.hpp"
+#include "tests/docs/help_text.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string source(const std::string& path) {
+  const char* root = std::getenv("HEDDLE_SOURCE");
+  return std::string(root ? root : ".") + "/" + path;
+}
+
+std::vector<std::string> installed_programs() {
+  std::vector<std::string> found;
+  const char* stage = std::getenv("HEDDLE_STAGE");
+  if (!stage || !fs::is_directory(stage + std::string("/bin"))) return found;
+  for (const auto& entry : fs::directory_iterator(stage + std::string("/bin")))
+    found.push_back(entry.path().string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::set<std::string> names(const HelpText& help) {
+  std::set<std::string> all;
+  for (const auto& option : help.options) all.insert(option.names.begin(), option.names.end());
+  return all;
+}
+
+std::string text_of(const std::string& path) {
+  const auto text = read_file(path);
+  if (text) return *text;
+  ADD_FAILURE() << text.error().message();
+  return {};
+}
+
+class Docs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (installed_programs().empty()) HEDDLE_SKIP("no program is installed in $HEDDLE_STAGE");
+  }
+};
+
+TEST_F(Docs, each_option_of_each_program_is_in_its_man_page_and_the_other_way_round) {
+  for (const auto& path : installed_programs()) {
+    const auto help = ask_for_help(path);
+    SCOPED_TRACE(help.name);
+    auto page = man_page_options(text_of(source("docs/man/" + help.name + ".1.scd")));
+    const auto in_page = [&](const std::string& section) {
+      return std::set<std::string>(page[section].begin(), page[section].end());
+    };
+    EXPECT_EQ(in_page(""), names(help.top));
+    for (const auto& [name, subcommand] : help.subcommands) {
+      SCOPED_TRACE(name);
+      // Said once, for all: `-h, --help`.
+      auto wanted = names(subcommand);
+      for (const char* common : {"-h", "--help"})
+        if (in_page(name).count(common) == 0) wanted.erase(common);
+      EXPECT_EQ(in_page(name), wanted);
+    }
+    for (const auto& [section, options] : page)
+      EXPECT_TRUE(section.empty() || help.subcommands.count(section)) << section;
+  }
+}
+
+TEST_F(Docs, man_pages_are_installed) {
+  for (const auto& path : installed_programs()) {
+    const auto name = fs::path(path).filename().string();
+    EXPECT_TRUE(
+        fs::exists(std::string(std::getenv("HEDDLE_STAGE")) + "/share/man/man1/" + name + ".1"))
+        << name;
+  }
+}
+
+TEST_F(Docs, completions_are_what_help_gives) {
+  for (const auto& path : installed_programs()) {
+    const auto help = ask_for_help(path);
+    const auto hint = "run ./dev completions";
+    EXPECT_EQ(text_of(source("completions/" + help.name + ".bash")), bash_completion(help)) << hint;
+    EXPECT_EQ(text_of(source("completions/_" + help.name)), zsh_completion(help)) << hint;
+    EXPECT_EQ(text_of(source("completions/" + help.name + ".fish")), fish_completion(help)) << hint;
+  }
+}
+
+TEST_F(Docs, bash_completes_options_and_subcommands) {
+  for (const auto& path : installed_programs()) {
+    const auto help = ask_for_help(path);
+    const auto file = source("completions/" + help.name + ".bash");
+    const auto ask = [&](const std::string& words, int at) {
+      return run({"bash", "-c",
+                  "source \"$1\"; COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(at) +
+                      "; \"${2//-/_}\"; printf '%s\\n' \"${COMPREPLY[@]}\"",
+                  "bash", file, "_" + help.name})
+          .out;
+    };
+    EXPECT_THAT(ask(help.name + " --he", 1), ::testing::HasSubstr("--help\n"));
+    for (const auto& [name, subcommand] : help.subcommands)
+      EXPECT_THAT(ask(help.name + " " + name.substr(0, 2), 1), ::testing::HasSubstr(name + "\n"));
+  }
+}
+
+TEST_F(Docs, each_program_has_the_common_options) {
+  for (const auto& path : installed_programs()) {
+    const auto help = ask_for_help(path);
+    EXPECT_THAT(names(help.top), ::testing::IsSupersetOf({"--help", "--version"})) << help.name;
+    EXPECT_FALSE(help.top.summary.empty()) << help.name;
+    const auto version = run({path, "--version"});
+    EXPECT_EQ(version.status, 0) << help.name;
+    EXPECT_THAT(version.out, ::testing::HasSubstr(HEDDLE_VERSION)) << help.name;
+  }
+}
+
+TEST(DocsLinks, every_relative_link_leads_to_a_file) {
+  static const std::regex kLink(R"(\]\(([^)#:]+)\))");
+  const fs::path root = source("");
+  std::vector<fs::path> pages;
+  for (const auto& entry : fs::directory_iterator(root)) pages.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(root / "docs"))
+    pages.push_back(entry.path());
+  int links = 0;
+  for (const auto& page : pages) {
+    if (page.extension() != ".md") continue;
+    const auto text = text_of(page.string());
+    for (auto it = std::sregex_iterator(text.begin(), text.end(), kLink);
+         it != std::sregex_iterator(); ++it, ++links)
+      EXPECT_TRUE(fs::exists(page.parent_path() / std::string((*it)[1])))
+          << page << " links to " << (*it)[1];
+  }
+  EXPECT_GT(links, 0);
+}
+
+constexpr const char* kHelp = R"(Makes maps
+Usage: fs-x [OPTIONS] [SUBCOMMAND]
+
+Positionals:
+  APP TEXT REQUIRED           the -program
+
+Options:
+  -h,--help                   Print this help message and exit
+  -o,--out MAP                Keep it
+                              here, --not-an-option
+  --quite-a-long-name-of-an-option ENUM:value in {a,b}
+                              On the next line
+
+Subcommands:
+  build                       Builds it
+)";
+
+TEST(HelpParser, finds_options_values_and_subcommands) {
+  const auto help = parse_help(kHelp);
+  EXPECT_EQ(help.summary, "Makes maps");
+  ASSERT_EQ(help.options.size(), 3U);
+  EXPECT_EQ(help.options[0].names, (std::vector<std::string>{"-h", "--help"}));
+  EXPECT_FALSE(help.options[0].takes_value);
+  EXPECT_TRUE(help.options[1].takes_value);
+  EXPECT_EQ(help.options[1].description, "Keep it here, --not-an-option");
+  EXPECT_EQ(help.options[2].description, "On the next line");
+  EXPECT_EQ(help.subcommands.at("build"), "Builds it");
+}
+
+TEST(ManPageParser, finds_options_by_section) {
+  const auto options = man_page_options(
+      "# OPTIONS\n\n*-o*, *--out* _MAP_\n\tText with *--other*.\n\n## build APP\n\n*--json*\n# "
+      "NOTES\n"
+      "*-q*\n");
+  EXPECT_EQ(options.at(""), (std::vector<std::string>{"-o", "--out", "-q"}));
+  EXPECT_EQ(options.at("build"), (std::vector<std::string>{"--json"}));
+}
+
+TEST(Completions, a_quote_in_a_description_stays_one_word) {
+  const ProgramHelp program{"fs-x", parse_help("X\n\nOptions:\n  -f  don't [do] a:b\n"), {}};
+  const TestDir dir;
+  EXPECT_THAT(zsh_completion(program), ::testing::HasSubstr(R"('-f[don'\''t \[do\] a\:b]')"));
+  EXPECT_THAT(fish_completion(program), ::testing::HasSubstr(R"(-s f -d 'don'\''t [do] a:b')"));
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+//
+// Writes the completions of the programs given into a folder: `./dev completions`.
+#include <fmt/format.h>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "tests/docs/help_text.hpp"
+#include "tests/support/build_elf.hpp"
+
+int main(int argc, char** argv) {
+  heddle::set_program_name("make_completions");
+  if (argc < 3) {
+    fmt::print(stderr, "usage: make_completions FOLDER PROGRAM...\n");
+    return heddle::exit_usage;
+  }
+  try {
+    const std::string folder = argv[1];
+    for (int i = 2; i < argc; ++i) {
+      const auto help = heddle::test::ask_for_help(argv[i]);
+      heddle::test::write_text_file(folder + "/" + help.name + ".bash", bash_completion(help));
+      heddle::test::write_text_file(folder + "/_" + help.name, zsh_completion(help));
+      heddle::test::write_text_file(folder + "/" + help.name + ".fish", fish_completion(help));
+    }
+  } catch (const std::exception& error) {
+    heddle::say(error.what());
+    return heddle::exit_failure;
+  }
+  return heddle::exit_done;
+}
