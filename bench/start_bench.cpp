@@ -141,7 +141,8 @@ void measure_resolve(const Settings& settings, const Workload& work, const std::
 }
 
 void measure_all(const Settings& settings, Results& results) {
-  const auto folder = value_or_throw(TempDir::create("start", settings.work));
+  const auto folder = value_or_throw(TempDir::create(
+      "start", settings.work.empty() ? std::string() : fs::absolute(settings.work).string()));
   // The user's own cache of facts must not make a cold run warm.
   ::setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1);
   for (const auto& shape : settings.shapes)

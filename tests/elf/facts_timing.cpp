@@ -10,7 +10,7 @@
 #include "resolver/elf/cached_facts.hpp"
 
 int main(int argc, char** argv) {
-  using namespace std::chrono;
+  using std::chrono::duration_cast, std::chrono::microseconds, std::chrono::steady_clock;
   if (argc < 4) return 2;
   heddle::WorkerPoolOptions options;
   options.worker_path = argv[1];

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: MIT
+# Made by `./dev completions` from fs-mount --help; do not edit.
+complete -c fs-mount -s h -l help -d 'Print this help message and exit'
+complete -c fs-mount -l version -d 'Display program version information and exit'
+complete -c fs-mount -s f -l foreground -d 'Stay in the foreground'
+complete -c fs-mount -l on-drift -r -d 'When a file differs from the map: refuse to mount, or warn and serve it as it is'
+complete -c fs-mount -l serve -r -d 'Send programs to the mount for all files, or only for those on remote file systems'
+complete -c fs-mount -l prefetch -r -d 'How much content to hand to the kernel in advance (default 256M; 0: none)'
+complete -c fs-mount -l threads -r -d 'Threads that answer the kernel'
+complete -c fs-mount -l log -r -d 'File for the daemon'\''s messages'
+complete -c fs-mount -s u -l unmount -r -d 'Unmount DIR'
+complete -c fs-mount -l lazy -d 'With -u: detach now, end when the last user has gone'
+complete -c fs-mount -l stats -r -d 'Print the counters of the mount at DIR'
+complete -c fs-mount -l fuse-fd -r -d 'Serve this mounted /dev/fuse descriptor, stay in front'
+complete -c fs-mount -l mount-point -r -d 'Where programs see that mount'
+complete -c fs-mount -l ready-fd -r -d 'Gets '\''+'\'' when the mount answers, or an error'\''s text'
+complete -c fs-mount -l cleanup -r -d 'Folder to remove when the mount has gone'

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+# Made by `./dev completions` from fs-resolve --help; do not edit.
+_fs_resolve() {
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
+  case ${COMP_WORDS[1]} in
+    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --json' ;;
+    lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
+    show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
+    tree) ((COMP_CWORD < 2)) || words='-h --help -p --path --json' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
+    why) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
+  esac
+  ((COMP_CWORD != 1)) || words+=' build lookup show tree verify why'
+  if [[ $word == -* || $COMP_CWORD == 1 ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+  fi
+}
+complete -o default -F _fs_resolve fs-resolve
