@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "record/fs_diff.hpp"
+#include "record/diff/fs_diff.hpp"
 #include "record/trace/trace_writer.hpp"
 #include "tests/diff/trace_support.hpp"
 

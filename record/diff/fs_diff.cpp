@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "record/fs_diff.hpp"
+#include "record/diff/fs_diff.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,8 +14,8 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "record/diff/baseline.hpp"
+#include "record/diff/fs_diff_options.hpp"
 #include "record/diff/matrix.hpp"
-#include "record/fs_diff_options.hpp"
 
 namespace heddle {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "record/fs_diff_options.hpp"
+#include "record/diff/fs_diff_options.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
