@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/search/oracle.hpp"
 
+#include <algorithm>
+
 namespace heddle::test {
 
 std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static) {
@@ -43,6 +45,40 @@ std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static) {
     lines.push_back(std::move(entry));
   }
   return lines;
+}
+
+std::vector<std::string> tried_files(const std::string& debug) {
+  std::vector<std::string> out;
+  bool open = false;
+  for (std::size_t at = 0; at < debug.size();) {
+    const auto end = std::min(debug.find('\n', at), debug.size());
+    const auto line = debug.substr(at, end - at);
+    at = end + 1;
+    // "      1234:\t..." starts a message; anything else goes on with a path that holds a newline.
+    const auto colon = line.find(":\t");
+    const bool starts =
+        colon != line.npos && colon >= 5 && line.find_first_not_of(" 0123456789") == colon;
+    if (starts) {
+      const auto mark = line.find("trying file=");
+      open = mark != line.npos;
+      if (open) out.push_back(line.substr(mark + 12));
+    } else if (open) {
+      out.back() += "\n" + line;
+    }
+  }
+  return out;
+}
+
+std::string first_difference(const std::vector<std::string>& ours,
+                             const std::vector<std::string>& theirs) {
+  for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    const auto at = [&](const std::vector<std::string>& list) {
+      return i < list.size() ? list[i] : std::string("(end)");
+    };
+    if (at(ours) != at(theirs))
+      return "probe " + std::to_string(i) + ": we try " + at(ours) + ", ld.so " + at(theirs);
+  }
+  return {};
 }
 
 Trace ask_ld_so(const std::string& file, bool has_interpreter, const std::string& loader,

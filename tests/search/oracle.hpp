@@ -29,4 +29,11 @@ Trace ask_ld_so(const std::string& file, bool has_interpreter, const std::string
 /// The text of LD_TRACE_LOADED_OBJECTS.
 std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static);
 
+/// The paths behind "trying file=" in what LD_DEBUG=libs wrote, in order.
+std::vector<std::string> tried_files(const std::string& debug);
+
+/// Empty when equal. Hundreds of paths are compared; only the first that differs is of use.
+std::string first_difference(const std::vector<std::string>& ours,
+                             const std::vector<std::string>& theirs);
+
 }  // namespace heddle::test

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Compares our closure of every dynamic ELF file below the given folders with the real ld.so's. A
-// file is asked about as ldd does it: LD_TRACE_LOADED_OBJECTS=1, a library through ld.so. The exit
-// status is 0 when there is no difference. --plain: facts without LIEF; --every=N: each Nth file.
+// Compares our closure of every dynamic ELF file below the given folders, and every probe on the
+// way, with the real ld.so's. A file is asked about as ldd does it: LD_TRACE_LOADED_OBJECTS=1, a
+// library through ld.so. The exit status is 0 when there is no difference. --plain: facts without
+// LIEF; --every=N: each Nth file.
 #include <elf.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -96,8 +97,10 @@ int main(int argc, char** argv) {
   std::vector<std::string> roots(argv + 1, argv + argc);
   std::size_t step = 1;
   bool plain = false;
+  std::string library_path;
   while (!roots.empty() && roots[0].starts_with("--")) {
     if (roots[0].starts_with("--every=")) step = std::strtoul(roots[0].c_str() + 8, nullptr, 10);
+    if (roots[0].starts_with("--library-path=")) library_path = roots[0].substr(15);
     if (roots[0] == "--plain") plain = true;
     roots.erase(roots.begin());
   }
@@ -112,6 +115,10 @@ int main(int argc, char** argv) {
   world.prefetch(files);
   std::map<std::string, heddle::Result<heddle::LoaderProfile>> loaders;
   std::map<std::string, std::size_t> excluded;
+  heddle::test::RunOptions debug;
+  debug.env = {"LD_DEBUG=libs"};
+  if (!library_path.empty()) debug.env.push_back("LD_LIBRARY_PATH=" + library_path);
+  std::size_t probes = 0;
   std::size_t compared = 0;
   std::size_t different = 0;
   std::chrono::nanoseconds ours_took{};
@@ -137,13 +144,17 @@ int main(int argc, char** argv) {
       continue;
     }
     const auto before = std::chrono::steady_clock::now();
-    const auto ours = heddle::resolve(world, *loader->second, file, {});
+    heddle::SearchOptions options;
+    options.explain = true;
+    options.ld_library_path = library_path;
+    const auto ours = heddle::resolve(world, *loader->second, file, options);
     ours_took += std::chrono::steady_clock::now() - before;
     // libc.so.6 and libcap.so.2 name an interpreter but are mostly not executable.
     const bool runs = elf.interp.has_value() && ::access(file.c_str(), X_OK) == 0;
-    auto theirs = heddle::test::ask_ld_so(file, runs, interpreter);
+    auto theirs = heddle::test::ask_ld_so(file, runs, interpreter, debug);
     // A set-ID program does not trace itself (exit status 5, elf/rtld.c); given to ld.so it does.
-    if (theirs.status == 5 && runs) theirs = heddle::test::ask_ld_so(file, false, interpreter);
+    if (theirs.status == 5 && runs)
+      theirs = heddle::test::ask_ld_so(file, false, interpreter, debug);
     if (theirs.status != 0) {
       // A refusal is compared in so far as we must have seen a reason for it.
       if (theirs.err.find("error while loading shared libraries") != std::string::npos)
@@ -170,15 +181,23 @@ int main(int argc, char** argv) {
       ++compared;
       continue;
     }
-    const auto what = difference(*ours, theirs);
+    auto what = difference(*ours, theirs);
+    std::vector<std::string> tried;
+    for (const auto& search : ours->searches)
+      for (const auto& probe : search.probes)
+        if (probe.by != heddle::FoundBy::path) tried.push_back(probe.path);
+    probes += tried.size();
+    if (what.empty())
+      what = heddle::test::first_difference(tried, heddle::test::tried_files(theirs.err));
     ++compared;
     if (!ours->missing.empty()) ++excluded["(compared all the same) has missing libraries"];
     if (what.empty()) continue;
     ++different;
     std::printf("DIFFERENT %s: %s\n", file.c_str(), what.c_str());
   }
-  std::printf("files %zu, compared %zu, different %zu, our time %.3f s\n", files.size(), compared,
-              different, std::chrono::duration<double>(ours_took).count());
+  std::printf("files %zu, compared %zu with %zu probes, different %zu, our time %.3f s\n",
+              files.size(), compared, probes, different,
+              std::chrono::duration<double>(ours_took).count());
   for (const auto& [reason, count] : excluded) std::printf("  %zu %s\n", count, reason.c_str());
   return different == 0 && compared > 0 ? 0 : 1;
 }

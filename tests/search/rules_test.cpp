@@ -70,42 +70,6 @@ RunResult run_case(const RuleCase& rule, const std::vector<std::string>& more,
   return run(argv, options);
 }
 
-/// The paths behind "trying file=", in order.
-std::vector<std::string> tried_files(const std::string& debug) {
-  std::vector<std::string> out;
-  bool open = false;
-  for (std::size_t at = 0; at < debug.size();) {
-    const auto end = std::min(debug.find('\n', at), debug.size());
-    const auto line = debug.substr(at, end - at);
-    at = end + 1;
-    // "      1234:\t..." starts a message; anything else goes on with a path that holds a newline.
-    const auto colon = line.find(":\t");
-    const bool starts =
-        colon != line.npos && colon >= 5 && line.find_first_not_of(" 0123456789") == colon;
-    if (starts) {
-      const auto mark = line.find("trying file=");
-      open = mark != line.npos;
-      if (open) out.push_back(line.substr(mark + 12));
-    } else if (open) {
-      out.back() += "\n" + line;
-    }
-  }
-  return out;
-}
-
-/// Hundreds of paths are compared; only the first that differs is of use.
-std::string first_difference(const std::vector<std::string>& ours,
-                             const std::vector<std::string>& theirs) {
-  for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
-    const auto at = [&](const std::vector<std::string>& list) {
-      return i < list.size() ? list[i] : std::string("(end)");
-    };
-    if (at(ours) != at(theirs))
-      return "probe " + std::to_string(i) + ": we try " + at(ours) + ", ld.so " + at(theirs);
-  }
-  return {};
-}
-
 ProbeCount count_calls(const std::string& log) {
   ProbeCount count;
   for (std::size_t at = 0; at < log.size();) {

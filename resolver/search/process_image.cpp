@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
+#include "resolver/search/process_image.hpp"
+
 #include <elf.h>
 
 #include <algorithm>
 
-#include "resolver/search/name_search.hpp"
 #include "resolver/search/preload_list.hpp"
-
-// What dl_main (elf/rtld.c) and _dl_map_object_deps (elf/dl-deps.c) do up to the point where
-// LD_TRACE_LOADED_OBJECTS prints the chain.
 
 namespace heddle {
 
@@ -27,54 +25,9 @@ std::string origin_of(World& world, const std::string& path) {
   return whole;
 }
 
-/// The kernel's object is in the chain from the start (elf/setup-vdso.h), by its soname, and is no
-/// file: vdso(7).
-bool is_vdso(std::string_view name) {
-  return name == "linux-vdso.so.1" || name == "linux-gate.so.1" || name == "linux-vdso64.so.1" ||
-         name == "linux-vdso32.so.1";
-}
+}  // namespace
 
-class Process {
- public:
-  Process(World& world, const LoaderProfile& loader, const SearchOptions& options)
-      : world_(world), loader_(loader), options_(options) {}
-
-  Result<Closure> run(const std::string& program);
-
- private:
-  /// One node of ld.so's breadth-first list. Filters swap nodes in place, so it stays a linked
-  /// list.
-  struct Node {
-    std::size_t map;
-    bool done = false;
-    std::size_t next = kNone;
-  };
-
-  Result<void> start(const std::string& program);
-  void preload(const std::vector<std::string>& names, const std::string& where);
-  std::size_t load(const std::string& name, std::size_t requester, bool preload,
-                   std::string& reason);
-  void load_dependencies();
-  void take_needed(std::size_t requester, const std::string& name);
-  /// Result: the node that now holds the requester.
-  std::size_t take_filtee(std::size_t node, const Dependency& dependency, const std::string& name);
-  std::size_t add_node(std::size_t map);
-  void place_interpreter();
-  Closure finish();
-
-  World& world_;
-  const LoaderProfile& loader_;
-  const SearchOptions& options_;
-  LinkMaps maps_;
-  std::optional<NameSearch> search_;
-  std::size_t interpreter_ = kNone;
-  bool interpreter_shown_ = false;
-  std::vector<Node> nodes_;
-  std::size_t tail_ = kNone;
-  Closure closure_;
-};
-
-Result<void> Process::start(const std::string& program) {
+Result<void> ProcessImage::start(const std::string& program) {
   auto facts = world_.facts(program);
   if (!facts) return fail(facts.error());
   const auto& elf = facts->elf;
@@ -112,8 +65,8 @@ Result<void> Process::start(const std::string& program) {
   return {};
 }
 
-std::size_t Process::load(const std::string& name, std::size_t requester, bool preload,
-                          std::string& reason) {
+std::size_t ProcessImage::load(const std::string& name, std::size_t requester, bool preload,
+                               std::string& reason) {
   if (const auto known = maps_.find(name); known != kNone) return known;
   std::size_t record = kNone;
   if (options_.explain) {
@@ -154,7 +107,7 @@ std::size_t Process::load(const std::string& name, std::size_t requester, bool p
   return map;
 }
 
-void Process::preload(const std::vector<std::string>& names, const std::string& where) {
+void ProcessImage::preload(const std::vector<std::string>& names, const std::string& where) {
   for (const auto& name : names) {
     const auto before = maps_.size();
     std::string reason;
@@ -167,101 +120,7 @@ void Process::preload(const std::vector<std::string>& names, const std::string& 
   }
 }
 
-std::size_t Process::add_node(std::size_t map) {
-  const auto node = nodes_.size();
-  nodes_.push_back({map});
-  if (tail_ != kNone) nodes_[tail_].next = node;
-  tail_ = node;
-  maps_[map].reserved = true;
-  return node;
-}
-
-void Process::take_needed(std::size_t requester, const std::string& name) {
-  if (is_vdso(name)) return;
-  std::string reason;
-  const auto map = load(name, requester, false, reason);
-  if (map == kNone) {
-    closure_.missing.push_back({name, requester, reason});
-    return;
-  }
-  maps_[requester].needs.push_back(map);
-  auto& own = maps_[map];
-  if (!own.needed_by && own.found_by == FoundBy::interpreter) own.needed_by = requester;
-  if (!own.reserved) add_node(map);
-}
-
-std::size_t Process::take_filtee(std::size_t node, const Dependency& dependency,
-                                 const std::string& name) {
-  const auto requester = nodes_[node].map;
-  std::string reason;
-  const auto filtee = load(name, requester, false, reason);
-  if (filtee == kNone) {
-    if (dependency.kind == Dependency::Kind::auxiliary)
-      closure_.warnings.push_back(name + ": auxiliary library of " + maps_[requester].name + ": " +
-                                  reason + ": ld.so goes on without it");
-    else
-      closure_.missing.push_back({name, requester, reason});
-    return node;
-  }
-  maps_[requester].needs.push_back(filtee);
-  // The filtee goes before its filter. There are no back links, so the filter's node gets the
-  // filtee and the filter moves to a new node behind it.
-  const auto behind = nodes_.size();
-  const auto saved = nodes_[node];
-  nodes_.push_back(saved);
-  nodes_[node].done = false;
-  nodes_[node].map = filtee;
-  if (maps_[filtee].reserved) {
-    auto late = behind;
-    while (nodes_[late].next != kNone && nodes_[nodes_[late].next].map != filtee)
-      late = nodes_[late].next;
-    if (nodes_[late].next == kNone) {
-      nodes_[node] = saved;  // it stands before the filter already
-      nodes_.pop_back();
-      return node;
-    }
-    nodes_[node].next = behind;
-    const auto old = nodes_[late].next;
-    if (tail_ == old) tail_ = late;
-    nodes_[late].next = nodes_[old].next;
-  } else {
-    nodes_[node].next = behind;
-    maps_[filtee].reserved = true;
-  }
-  maps_.move_before(filtee, requester);
-  if (node == tail_) tail_ = behind;
-  return behind;
-}
-
-void Process::load_dependencies() {
-  for (std::size_t run = 0; run != kNone;) {
-    nodes_[run].done = true;
-    auto node = run;
-    const auto map = nodes_[run].map;
-    search_->prefetch(map);
-    const auto dependencies = maps_[map].file.elf.dependencies;
-    for (const auto& dependency : dependencies) {
-      auto name = dependency.name;
-      if (has_token(name)) {
-        name = expand_tokens(name, search_->tokens(map));
-        if (name.empty()) {
-          closure_.warnings.push_back(dependency.name +
-                                      ": a token in it has no value: ld.so ignores it");
-          continue;
-        }
-      }
-      if (dependency.kind == Dependency::Kind::needed)
-        take_needed(map, name);
-      else
-        node = take_filtee(node, dependency, name);
-    }
-    if (nodes_[run].done) do
-        run = nodes_[run].next;
-      while (run != kNone && nodes_[run].done);
-  }
-}
-
-void Process::place_interpreter() {
+void ProcessImage::place_interpreter() {
   maps_.unlink(interpreter_);
   std::size_t before = kNone;
   for (std::size_t node = 0; node != kNone; node = nodes_[node].next) {
@@ -276,7 +135,7 @@ void Process::place_interpreter() {
   if (interpreter_shown_) maps_.insert_after(interpreter_, before);
 }
 
-Closure Process::finish() {
+Closure ProcessImage::finish() {
   std::vector<std::size_t> order;
   std::vector<bool> listed(maps_.size());
   for (std::size_t map = 0; map != kNone; map = maps_[map].next) {
@@ -317,7 +176,7 @@ Closure Process::finish() {
   return std::move(closure_);
 }
 
-Result<Closure> Process::run(const std::string& program) {
+Result<Closure> ProcessImage::run(const std::string& program) {
   if (auto started = start(program); !started) return fail(started.error());
   add_node(0);
   preload(split_preload_variable(options_.ld_preload, options_.secure), "LD_PRELOAD");
@@ -328,11 +187,9 @@ Result<Closure> Process::run(const std::string& program) {
   return finish();
 }
 
-}  // namespace
-
 Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::string& program,
                         const SearchOptions& options) {
-  return Process(world, loader, options).run(program);
+  return ProcessImage(world, loader, options).run(program);
 }
 
 }  // namespace heddle
