@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/elf/reduced_image.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -52,13 +53,24 @@ class Reducer {
 
   Result<void> read_interp() {
     const auto* s = elf_.filled_segment(PT_INTERP);
-    if (s == nullptr) return {};
+    if (s == nullptr) return check_library_header();
     const std::uint64_t size = number_(s->p_filesz);
     if (size < 2 || size > 4096) return damaged("its interpreter's name has an impossible length");
     if (!elf_.file.append(interp_, number_(s->p_offset), size))
       return damaged("its interpreter's name lies beyond its end");
     // As the kernel checks it (fs/binfmt_elf.c, load_elf_binary).
     if (interp_.back() != 0) return damaged("its interpreter's name does not end");
+    return {};
+  }
+
+  /// ld.so dies of such a library (dl-load.c, open_verify); the kernel starts such a program.
+  Result<void> check_library_header() {
+    const auto& header = elf_.header;
+    const auto* padding = header.e_ident + EI_PAD;
+    if (header.e_ident[EI_VERSION] != EV_CURRENT || number_(header.e_version) != EV_CURRENT)
+      return damaged("its ELF version is unknown");
+    if (std::any_of(padding, header.e_ident + EI_NIDENT, [](unsigned char c) { return c != 0; }))
+      return damaged("there is something in the padding of its ELF header");
     return {};
   }
 
