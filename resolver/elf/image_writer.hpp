@@ -64,8 +64,8 @@ class ImageWriter {
 
   /// The image, with the file's own ELF header less its sections.
   std::vector<std::uint8_t> finish(Ehdr header, bool has_segments) {
-    // It has no size in the file: LIEF would only copy all of it once more.
-    if (has_segments) add_header(PT_LOAD, 0, 0, image_.size(), 4096);
+    // Later LIEFs read PT_DYNAMIC out of the PT_LOAD around it (Parser.tcc, parse_dyn_table).
+    if (has_segments) add_header(PT_LOAD, 0, image_.size(), image_.size(), 4096);
     number_.set(header.e_shoff, 0);
     number_.set(header.e_shnum, 0);
     number_.set(header.e_shstrndx, 0);

@@ -38,8 +38,7 @@ std::uint64_t raw(T value) {
   return static_cast<std::uint64_t>(value);
 }
 
-std::unique_ptr<lief::Binary> parse(const std::vector<std::uint8_t>& image, ImageKind kind,
-                                    FactsDetail detail) {
+std::unique_ptr<lief::Binary> parse(const std::vector<std::uint8_t>& image, ImageKind kind) {
   // 0.9's COUNT_AUTO distrusts tables of more than 3000 symbols, and its COUNT_HASH reads only
   // DT_GNU_HASH (Parser.tcc, get_numberof_dynamic_symbols): so one way for each kind of image.
   constexpr int by_section = 1;
@@ -48,13 +47,10 @@ std::unique_ptr<lief::Binary> parse(const std::vector<std::uint8_t>& image, Imag
 #ifdef HEDDLE_LIEF_HAS_CONFIG
   lief::ParserConfig config;
   config.parse_relocations = false;
-  config.parse_symtab_symbols = false;
   config.parse_overlay = false;
-  config.parse_symbol_versions = detail == FactsDetail::symbols;
   config.count_mtd = static_cast<decltype(config.count_mtd)>(count);
   return lief::Parser::parse(image, config);
 #else
-  static_cast<void>(detail);
   return lief::Parser::parse(image, "", static_cast<lief::DYNSYM_COUNT_METHODS>(count));
 #endif
 }
@@ -220,10 +216,10 @@ void read_build_id(const lief::Binary& binary, ElfFacts& facts) {
 }  // namespace
 
 void prepare_lief() {
-#if __has_include(<LIEF/logging++.hpp>)  // up to 0.10
-  LIEF::Logger::disable();
-#else
+#if defined(HEDDLE_LIEF_HAS_CONFIG) || !__has_include(<LIEF/logging++.hpp>)
   LIEF::logging::disable();
+#else  // up to 0.10
+  LIEF::Logger::disable();
 #endif
 }
 
@@ -231,7 +227,7 @@ Result<ElfFacts> read_with_lief(const std::vector<std::uint8_t>& image, ImageKin
                                 FactsDetail detail) {
   constexpr const char* kWhat = "damaged ELF file";
   try {
-    const auto binary = parse(image, kind, detail);
+    const auto binary = parse(image, kind);
     if (!binary) return fail(Error::with_code(EBADMSG, "", kWhat, "LIEF does not take it"));
     ElfFacts facts;
     read_header(*binary, facts);

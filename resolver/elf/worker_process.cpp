@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <cstring>
 
 namespace heddle {
@@ -35,8 +36,11 @@ Result<WorkerProcess> WorkerProcess::start(const std::string& worker_path) {
   const Fd theirs(ends[1]);
   SpawnOptions options;
   options.fds = {{theirs.get(), kWorkerSocket}};
-  // Nothing of the environment is of use in there, and LD_PRELOAD or LD_AUDIT would only do harm.
+  // LD_PRELOAD and LD_AUDIT would only do harm in there; where the loader finds the worker's
+  // libraries (a compiler's, of a module) is what it is for us.
   options.environment.emplace();
+  if (const char* dirs = std::getenv("LD_LIBRARY_PATH"))
+    options.environment->push_back(std::string("LD_LIBRARY_PATH=") + dirs);
   auto child = spawn(worker_path, {"elf-worker"}, options);
   if (!child) return fail(std::move(child.error()));
   return WorkerProcess(std::move(*child), std::move(ours));

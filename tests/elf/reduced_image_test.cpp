@@ -2,8 +2,10 @@
 // The reduced image must not change what LIEF says: both ways, and GNU readelf as a third opinion,
 // over the files of this machine.
 #include <elf.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <sstream>
@@ -71,6 +73,114 @@ TEST_P(ReducedImage, says_what_the_whole_file_says) {
   }
   std::printf("%zu of %zu files the same\n", same, files.size());
   EXPECT_EQ(reduced.counters().crashed, 0U);
+}
+
+/// The lines of `readelf -W OPTIONS FILE`.
+std::vector<std::string> readelf(const std::string& options, const std::string& file) {
+  auto pipe = value_or_throw(make_pipe());
+  SpawnOptions spawn_options;
+  spawn_options.fds = {{pipe.write_end.get(), STDOUT_FILENO}};
+  auto child =
+      value_or_throw(spawn("/usr/bin/readelf", {"readelf", "-W", options, file}, spawn_options));
+  pipe.write_end.reset();
+  std::istringstream text(value_or_throw(read_all(pipe.read_end.get(), "readelf")));
+  EXPECT_EQ(value_or_throw(child.wait()), 0) << file;
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+/// What stands between `before` and `after` in `line`.
+std::optional<std::string> between(const std::string& line, std::string_view before,
+                                   std::string_view after) {
+  const auto start = line.find(before);
+  if (start == std::string::npos) return std::nullopt;
+  const auto from = start + before.size();
+  const auto end = line.find(after, from);
+  return line.substr(from, end == std::string::npos ? end : end - from);
+}
+
+/// What readelf tells of the things that ElfFacts is about; the rest is left out.
+ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
+  ElfFacts facts;
+  // The header in numbers: readelf would give names.
+  const auto header = value_or_throw(read_file(file)).substr(0, sizeof(Elf64_Ehdr));
+  facts.elf_class = static_cast<std::uint8_t>(header[EI_CLASS]);
+  facts.data_encoding = static_cast<std::uint8_t>(header[EI_DATA]);
+  facts.os_abi = static_cast<std::uint8_t>(header[EI_OSABI]);
+  facts.abi_version = static_cast<std::uint8_t>(header[EI_ABIVERSION]);
+  std::memcpy(&facts.type, &header[16], 2);
+  std::memcpy(&facts.machine, &header[18], 2);
+  for (const auto& line : readelf("-l", file)) {
+    if (auto name = between(line, "[Requesting program interpreter: ", "]")) facts.interp = *name;
+    std::istringstream words(line);
+    std::string type, flags, size, align;
+    words >> type;
+    if (type != "TLS" && type != "DYNAMIC") continue;
+    for (int i = 0; i < 4; ++i) words >> size;  // offset, two addresses, size in the file
+    // Of no size in files of debug information: ld.so passes over it.
+    if (type == "DYNAMIC") facts.dynamic = std::stoull(size, nullptr, 16) > 0;
+    if (type != "TLS") continue;
+    words >> size;
+    while (words >> align) {
+    }
+    facts.tls = TlsSegment{std::stoull(size, nullptr, 16), std::stoull(align, nullptr, 16)};
+  }
+  for (const auto& line : readelf("-d", file)) {
+    const auto name = between(line, "[", "]");
+    if (line.find("(NEEDED)") != std::string::npos)
+      facts.dependencies.push_back({Dependency::Kind::needed, name.value_or("?")});
+    if (line.find("(AUXILIARY)") != std::string::npos)
+      facts.dependencies.push_back({Dependency::Kind::auxiliary, name.value_or("?")});
+    if (line.find("(SONAME)") != std::string::npos) facts.soname = name;
+    if (line.find("(RPATH)") != std::string::npos) facts.rpath = name;
+    if (line.find("(RUNPATH)") != std::string::npos) facts.runpath = name;
+    if (line.find("(FLAGS)") != std::string::npos && line.find("STATIC_TLS") != std::string::npos)
+      facts.flags |= DF_STATIC_TLS;
+    if (line.find("(FLAGS_1)") != std::string::npos && line.find("NODEFLIB") != std::string::npos)
+      facts.flags_1 |= DF_1_NODEFLIB;
+  }
+  std::string from;
+  bool base = false;
+  for (const auto& line : readelf("-V", file)) {
+    if (auto name = between(line, "File: ", "  ")) from = *name;
+    if (line.find("Rev: ") != std::string::npos)
+      base = line.find("Flags: BASE") != std::string::npos;
+    const auto name = between(line, "Name: ", "  ");
+    if (!name) continue;
+    if (line.find("Version: ") != std::string::npos)
+      facts.version_needs.push_back({from, *name, line.find("Flags: WEAK") != std::string::npos});
+    else if (line.find("Rev: ") != std::string::npos && !base)
+      facts.version_definitions.push_back(*name);
+  }
+  for (const auto& line : readelf("-n", file))
+    if (auto id = between(line, "Build ID: ", "\n")) facts.build_id = *id;
+  for (const auto& line : readelf("--dyn-syms", file)) {
+    if (line.find(" UND ") == std::string::npos) continue;
+    const auto name = between(line, " UND ", "@").value_or("");
+    facts.imports_dladdr |= name == "dladdr" || name == "dladdr1";
+    facts.imports_dlopen |= name == "dlopen" || name == "dlmopen";
+  }
+  facts.flags |= ours.flags & ~std::uint64_t{DF_STATIC_TLS};
+  facts.flags_1 |= ours.flags_1 & ~std::uint64_t{DF_1_NODEFLIB};
+  return facts;
+}
+
+class Facts : public ElfTest {};
+
+TEST_F(Facts, are_what_readelf_says) {
+  auto files = system_files(60, std::uintmax_t{1} << 21);
+  for (const char* special : {"/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/libmpi.so.40",
+                              "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2",
+                              "/usr/lib/x86_64-linux-gnu/libmpich.so.12"})
+    if (fs::exists(special)) files.emplace_back(special);
+  WorkerPool pool(options());
+  pool.prefetch(files, FactsDetail::loader);
+  for (const auto& file : files) {
+    const auto ours = value_or_throw(pool.facts(file, FactsDetail::loader)).elf;
+    const auto theirs = by_readelf(file, ours);
+    EXPECT_TRUE(ours == theirs) << file << ": " << first_difference(to_text(ours), to_text(theirs));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Details, ReducedImage,
