@@ -103,7 +103,11 @@ World::DirId OsWorld::directory(std::string_view path) {
   // Not to be listed, or no folder. O_PATH tells which, without the right to read it.
   const auto bare = key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key;
   const auto handle = open(bare, O_PATH);
-  if (!handle) return add(key, {handle.error().code(), false}, kNothing);
+  if (const int code = handle ? 0 : handle.error().code(); code != 0) {
+    // No descriptor left says nothing about the folder: its names are probed, and that fails aloud.
+    const bool shortage = code == EMFILE || code == ENFILE || code == ENOMEM;
+    return shortage ? add(key, {}, kUnlisted) : add(key, {code, false}, kNothing);
+  }
   if (::fstat(handle->get(), &st) == 0 && !S_ISDIR(st.st_mode))
     return add(key, {0, false}, kNothing);
   return add(key, {}, kUnlisted);

@@ -90,8 +90,11 @@ Candidate verify_candidate(World& world, const LoaderProfile& loader, const std:
     const int code = facts.error().code();
     if (code == ENOEXEC || code == EBADMSG || code == EISDIR)
       return verify_head(world, loader, path, facts.error());
+    // A shortage of ours is no answer about the file: searching on would find a wrong one.
+    if (code == 0 || code == EMFILE || code == ENFILE || code == ENOMEM || code == EPROTO)
+      return fatal(facts.error().message());
     Candidate out;
-    out.error = code == 0 ? EIO : code;
+    out.error = code;
     return out;
   }
   const auto& elf = facts->elf;

@@ -172,6 +172,17 @@ TEST_F(Search, damaged_library_is_named_with_its_fault_and_the_rest_goes_on) {
   EXPECT_EQ(paths(closure), (Paths{"/app", "/lib/libb.so"}));
 }
 
+TEST_F(Search, shortage_of_descriptors_is_told_and_finds_no_other_file) {
+  auto app = needing({"liba.so"});
+  app.rpath = "/one:/two";
+  program(app);
+  world.fail_with("/one/liba.so", EMFILE);
+  world.add("/two/liba.so", {});
+  const auto closure = run();
+  ASSERT_EQ(closure.missing.size(), 1U);
+  EXPECT_NE(closure.missing[0].reason.find("Too many open files"), std::string::npos);
+}
+
 TEST_F(Search, refuses_what_is_no_dynamic_program) {
   TinyElf plain;
   plain.dynamic = false;
