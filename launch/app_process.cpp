@@ -20,7 +20,9 @@ std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
 }
 
 /// An errno travels alone, so that run() can tell it from a failure's text.
-void send_errno(int socket, int error) { (void)::send(socket, &error, sizeof(error), MSG_NOSIGNAL); }
+void send_errno(int socket, int error) {
+  (void)::send(socket, &error, sizeof(error), MSG_NOSIGNAL);
+}
 
 [[noreturn]] void become(const AppCommand& command, const AppSetup& setup,
                          const SignalRelay& signals, int socket) {

@@ -40,14 +40,20 @@ NamespaceKind usable_namespace_kind() {
   return ::geteuid() == 0 ? NamespaceKind::mount : NamespaceKind::user_and_mount;
 }
 
-Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind) {
+Result<void> enter_private_namespace(NamespaceKind kind) {
   if (kind == NamespaceKind::mount) {
     if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
   } else if (auto entered = enter_user_namespace(CLONE_NEWNS); !entered) {
-    return fail(std::move(entered.error()));
+    return entered;
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
     return fail_errno("/", "cannot make the mounts private");
+  return {};
+}
+
+Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind) {
+  if (auto entered = enter_private_namespace(kind); !entered)
+    return fail(std::move(entered.error()));
   // Opened here, after unshare: FUSE wants the descriptor's user namespace to be the mount's.
   auto fuse = open_file("/dev/fuse", O_RDWR);
   if (!fuse) {

@@ -12,6 +12,11 @@ enum class NamespaceKind : std::uint8_t {
   user_and_mount,  ///< anybody: a user namespace that maps the caller to himself, and a mount one
 };
 
+/// Moves the calling process, single-threaded, into namespaces of its own; what is mounted outside
+/// later still arrives (rslave), what it mounts does not leave. On failure it may be in them
+/// already.
+Result<void> enter_private_namespace(NamespaceKind kind);
+
 /// Moves the calling process into a private mount namespace and mounts a FUSE file system at
 /// `mount_point` there. Result: the /dev/fuse descriptor, to be served by a daemon that stays
 /// outside: the mount then lives exactly as long as the namespace's processes, and goes with the

@@ -58,7 +58,10 @@ Result<int> SignalRelay::wait(pid_t app) {
       ::kill(app, SIGCONT);
       continue;
     }
-    if (got == app) return exit_status(status);
+    if (got == app) {
+      by_signal_ = WIFSIGNALED(status);
+      return exit_status(status);
+    }
     if (::poll(&entry, 1, -1) < 0 && errno != EINTR)
       return fail_errno("", "cannot wait for signals");
     relay_pending(app);

@@ -22,6 +22,8 @@ class SignalRelay {
   /// Waits until `app` has ended, relaying signals; stops with it when it stops (job control).
   /// Result: its exit status, 128+n for a signal.
   Result<int> wait(pid_t app);
+  /// After wait(): whether a signal ended it.
+  bool ended_by_signal() const noexcept { return by_signal_; }
   SignalRelay(SignalRelay&&) = default;
   SignalRelay& operator=(SignalRelay&&) = delete;
   /// Our own mask is put back as it was.
@@ -34,6 +36,7 @@ class SignalRelay {
   Fd fd_;
   sigset_t old_mask_;
   struct sigaction old_chld_;
+  bool by_signal_ = false;
 };
 
 }  // namespace heddle

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#include "record/fs_record.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "record/record_options.hpp"
+#include "record/recorded_run.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kCannotExecute = 126;
+constexpr int kNotFound = 127;
+
+/// `name` as execvp(3) finds it. Failure: code() ENOENT or EACCES.
+Result<std::string> find_command(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* variable = std::getenv("PATH");
+  const std::string path = variable ? variable : "/bin:/usr/bin";
+  int error = ENOENT;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const auto end = std::min(path.find(':', begin), path.size());
+    const std::string folder = path.substr(begin, end - begin);
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    struct stat st {};
+    if (::stat(candidate.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+      if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+      error = EACCES;
+    }
+    begin = end + 1;
+  }
+  return fail_errno(name, "cannot run", error);
+}
+
+int exec_failure(const Error& error) {
+  report(error);
+  return error.code() == ENOENT ? kNotFound : kCannotExecute;
+}
+
+int run(const RecordOptions& options) {
+  const auto path = find_command(options.command[0]);
+  if (!path) return exec_failure(path.error());
+  const auto done = value_or_throw(run_recorded(options, *path));
+  if (!done.trace_failure.empty()) {
+    report(Error(options.out, "the trace is not whole", done.trace_failure));
+    return exit_failure;
+  }
+  if (done.exec_error != 0)
+    return exec_failure(Error::from_errno(options.command[0], "cannot run", done.exec_error));
+  if (done.left_running)
+    warn("processes that the program left behind still run; what they do now is not recorded");
+  if (!options.quiet) say(fmt::format("{} events in {}", done.events, options.out));
+  return done.exit_status;
+}
+
+}  // namespace
+
+int fs_record(int argc, const char* const* argv) {
+  set_program_name("fs-record");
+  const auto parsed = parse_record_options(argc, argv);
+  if (!parsed.options) return parsed.exit_status;
+  try {
+    return run(*parsed.options);
+  } catch (const Error& error) {
+    report(error);
+  } catch (const std::exception& error) {
+    report(Error("", error.what()));
+  }
+  return exit_failure;
+}
+
+}  // namespace heddle

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "record/loopback/access_log.hpp"
+#include "record/loopback/caller_rights.hpp"
+#include "record/loopback/channel.hpp"
+#include "record/loopback/handle.hpp"
+#include "record/loopback/inode_numbers.hpp"
+#include "record/loopback/node_table.hpp"
+#include "record/loopback/place.hpp"
+
+namespace heddle::loopback {
+
+/// The file system that shows `/` as it is and tells an AccessLog what is asked of it.
+///
+/// The kernel keeps the entries of folders for kFolderEntrySeconds and nothing else: no entry of a
+/// file, no attribute, no miss, no link's target. So each walk asks for its last component, and for
+/// folders on the way once a second. File pages are kept while a file's size and times stay.
+///
+/// handle() may be called by many threads at once, each with rights of its own.
+class Loopback {
+ public:
+  explicit Loopback(AccessLog& log);
+
+  /// Answers one request.
+  void handle(Request& request, CallerRights& rights, RequestBuffer& buffer);
+  /// Whether the request may keep its thread for long (data to disk, large data).
+  static bool is_slow(const Request& request);
+  /// At the end: what open handles have read and written, as if they were closed now.
+  void close_all();
+  std::size_t nodes() const { return nodes_.size(); }
+
+ private:
+  using Op = trace::Op;
+  struct Entry {
+    fuse_entry_out out{};
+    struct statx st {};
+  };
+
+  // loopback.cpp
+  void init(Request& request);
+  void statfs(Request& request);
+  void log(const Request& request, Op op, int error, std::string_view path,
+           std::string_view target = {});
+  void log_event(const Request& request, trace::Event& event);
+  int reach(std::uint64_t node, std::optional<Target>& target) const;
+  int stat_node(std::uint64_t node, struct statx& st) const;
+  int make_entry(std::uint64_t parent, std::string_view name, const std::string& path,
+                 Entry& entry);
+  void fill_attr(const struct statx& st, fuse_attr& attr);
+  fuse_entry_out entry_out(std::uint64_t node, const struct statx& st);
+  void answer_made(Request& request, Op op, int rc, std::string_view name, const std::string& path,
+                   std::int64_t mode, std::string_view target = {});
+
+  // names.cpp
+  void lookup(Request& request);
+  void forget(Request& request);
+  void batch_forget(Request& request);
+  void mkdir(Request& request, CallerRights& rights);
+  void mknod(Request& request, CallerRights& rights);
+  void symlink(Request& request);
+  void link(Request& request);
+  void remove(Request& request, int flags);
+  void rename(Request& request, std::uint64_t to, unsigned flags, std::size_t skip);
+  void readlink(Request& request);
+  void hold_before_removal(std::uint64_t parent, std::string_view name, const std::string& path);
+
+  // files.cpp
+  void open(Request& request, CallerRights& rights);
+  void create(Request& request, CallerRights& rights, bool nameless);
+  void read(Request& request, RequestBuffer& buffer);
+  void write(Request& request);
+  void flush(Request& request);
+  void release(Request& request);
+  void fsync(Request& request);
+  void lseek(Request& request);
+  void fallocate(Request& request);
+  void copy_file_range(Request& request);
+  void ioctl(Request& request, RequestBuffer& buffer);
+  void tell_closed(Handle& handle);
+  void tell_io(const Request& request, Op op, const Handle& handle, std::int64_t offset,
+               std::int64_t bytes, int error);
+
+  // folders.cpp
+  void opendir(Request& request);
+  void readdir(Request& request, RequestBuffer& buffer);
+  void releasedir(Request& request);
+
+  // attributes.cpp
+  void getattr(Request& request);
+  void statx(Request& request);
+  void setattr(Request& request);
+  int apply(const fuse_setattr_in& in, const Target& target, const FileKey& key);
+  void access(Request& request);
+  void getxattr(Request& request, RequestBuffer& buffer);
+  void listxattr(Request& request, RequestBuffer& buffer);
+  void setxattr(Request& request);
+  void removexattr(Request& request);
+
+  AccessLog& log_;
+  NodeTable nodes_;
+  InodeNumbers numbers_;
+  HandleSet handles_;
+};
+
+/// statx(2) with what the loopback needs; 0 or an errno.
+int stat_at(int dir, const char* name, int flags, struct statx& st);
+
+}  // namespace heddle::loopback

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+#include "record/recording_daemon.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/socket_pair.hpp"
+#include "record/loopback/server.hpp"
+
+namespace heddle {
+namespace {
+
+/// How long processes that APP leaves behind are waited for.
+constexpr int kGraceMs = 1000;
+
+struct EndMessage {
+  int exit_status;
+  bool complete;
+};
+
+struct ReportMessage {
+  std::uint64_t events;
+  bool left_running;
+  char failure[1024];
+};
+
+ino_t mount_namespace_of(pid_t pid) {
+  struct stat st {};
+  return ::stat(("/proc/" + std::to_string(pid) + "/ns/mnt").c_str(), &st) == 0 ? st.st_ino : 0;
+}
+
+/// Kills every process of the namespace, until a look finds none: they may fork meanwhile.
+void kill_namespace(ino_t space) {
+  if (space == 0 || space == mount_namespace_of(::getpid())) return;
+  for (int round = 0; round < 100; ++round) {
+    bool found = false;
+    DIR* proc = ::opendir("/proc");
+    if (!proc) return;
+    while (const dirent* entry = ::readdir(proc)) {
+      const pid_t pid = std::atoi(entry->d_name);
+      if (pid <= 0 || mount_namespace_of(pid) != space) continue;
+      found = ::kill(pid, SIGKILL) == 0 || found;
+    }
+    ::closedir(proc);
+    if (!found) return;
+    ::usleep(2000);
+  }
+}
+
+/// Every descriptor but these two: others' pipes and terminals must see their end without us.
+void keep_only(Fd& one, Fd& other) {
+  const int low = ::fcntl(one.get(), F_DUPFD_CLOEXEC, 3);
+  const int high = ::fcntl(other.get(), F_DUPFD_CLOEXEC, 3);
+  (void)one.release();
+  (void)other.release();
+  one.reset(::dup3(low, 1000 < low ? low + 1 : 1000, O_CLOEXEC));
+  if (!one) one.reset(low);
+  other.reset(high);
+  const int keep[2] = {std::min(one.get(), high), std::max(one.get(), high)};
+  if (keep[0] > 3) ::close_range(3, static_cast<unsigned>(keep[0] - 1), 0);
+  if (keep[1] > keep[0] + 1)
+    ::close_range(static_cast<unsigned>(keep[0] + 1), static_cast<unsigned>(keep[1] - 1), 0);
+  ::close_range(static_cast<unsigned>(keep[1] + 1), ~0U, 0);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  if (null > 2) ::close(null);
+}
+
+/// One descriptor an open file of APP's: as many as we may have, and more where we may say so.
+void raise_descriptor_limit() {
+  rlimit limit{1U << 20, 1U << 20};
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void report_end(int socket, const Recorder& recorder, const Result<void>& finished,
+                bool left_running) {
+  ReportMessage message{};
+  message.events = recorder.events();
+  message.left_running = left_running;
+  if (!finished)
+    std::strncpy(message.failure, finished.error().message().c_str(), sizeof(message.failure) - 1);
+  (void)::send(socket, &message, sizeof(message), MSG_NOSIGNAL);
+}
+
+[[noreturn]] void daemon_main(Fd device, Fd socket, const RecordOptions& options,
+                              const trace::RunHeader& header, ino_t space) {
+  ::setsid();
+  keep_only(device, socket);
+  raise_descriptor_limit();
+  auto writer = trace::TraceWriter::create(
+      options.out, header, options.json ? trace::Form::json_lines : trace::Form::text);
+  if (!writer) {
+    send_failure(socket.get(), writer.error());
+    ::_exit(3);
+  }
+  if (::chdir("/") != 0) ::_exit(3);
+  Recorder recorder(std::move(*writer), options.recorder);
+  loopback::Loopback loopback(recorder);
+  loopback::Server server(loopback, std::move(device));
+  const Fd served(::eventfd(0, EFD_CLOEXEC));
+  std::thread serving([&] {
+    server.run();
+    ::eventfd_write(served.get(), 1);
+  });
+  (void)::send(socket.get(), "ready", 5, MSG_NOSIGNAL);
+
+  EndMessage end{};
+  ssize_t n;
+  do {
+    n = ::recv(socket.get(), &end, sizeof(end), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n != static_cast<ssize_t>(sizeof(end))) {
+    kill_namespace(space);
+    pollfd entry{served.get(), POLLIN, 0};
+    ::poll(&entry, 1, kGraceMs);
+    loopback.close_all();
+    (void)recorder.finish(false, std::nullopt);
+    ::_exit(3);
+  }
+  pollfd entry{served.get(), POLLIN, 0};
+  const bool left_running = ::poll(&entry, 1, kGraceMs) == 0;
+  if (!left_running) loopback.close_all();
+  report_end(socket.get(), recorder, recorder.finish(end.complete, end.exit_status), left_running);
+  socket.reset();
+  serving.join();
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& options,
+                                               const trace::RunHeader& header, pid_t app) {
+  auto sockets = make_socket_pair();
+  if (!sockets) return fail(std::move(sockets.error()));
+  const ino_t space = mount_namespace_of(app);
+  const pid_t pid = ::fork();
+  if (pid < 0) return fail_errno("", "cannot start the recorder");
+  if (pid == 0) {
+    sockets->one.reset();
+    daemon_main(std::move(device), std::move(sockets->other), options, header, space);
+  }
+  RecordingDaemon daemon(Child(pid), std::move(sockets->one));
+  sockets->other.reset();
+  char text[4096];
+  ssize_t n;
+  do {
+    n = ::recv(daemon.socket_.get(), text, sizeof(text), 0);
+  } while (n < 0 && errno == EINTR);
+  const std::string_view said(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+  if (said == "ready") return daemon;
+  if (said.empty()) return fail("", "the recorder ended before it began");
+  return fail("", said);
+}
+
+Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool complete) {
+  EndMessage message{};
+  message.exit_status = exit_status;
+  message.complete = complete;
+  if (::send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0)
+    return fail_errno("", "the recorder has gone");
+  ReportMessage got{};
+  ssize_t n;
+  do {
+    n = ::recv(socket_.get(), &got, sizeof(got), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n != static_cast<ssize_t>(sizeof(got)))
+    return fail_errno("", "the recorder has gone", ECONNRESET);
+  End end{got.events, got.failure, got.left_running};
+  if (end.left_running) {
+    (void)child_.release();  // it goes on without us
+    return end;
+  }
+  if (auto waited = child_.wait(); !waited) return fail(std::move(waited.error()));
+  return end;
+}
+
+}  // namespace heddle

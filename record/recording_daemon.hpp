@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+
+#include "base/process.hpp"
+#include "record/record_options.hpp"
+#include "record/trace/run_info.hpp"
+
+namespace heddle {
+
+/// The process that serves the loopback and writes the trace. It stays outside APP's namespace, in
+/// a session of its own, so that no signal of the terminal reaches it. When we die it kills what
+/// runs on the loopback and leaves the trace incomplete; it ends with the mount.
+class RecordingDaemon {
+ public:
+  /// Forks and waits until the trace is begun and the device is served. `app` is a process in the
+  /// namespace that is served.
+  static Result<RecordingDaemon> start(Fd device, const RecordOptions& options,
+                                       const trace::RunHeader& header, pid_t app);
+
+  struct End {
+    std::uint64_t events = 0;
+    std::string failure;        ///< why the trace is not whole; empty: it is
+    bool left_running = false;  ///< processes that APP left behind still use the loopback
+  };
+  /// APP has ended: the trace is finished once the mount has gone, or after a second.
+  Result<End> finish(int exit_status, bool complete);
+
+ private:
+  RecordingDaemon(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
+  Child child_;
+  Fd socket_;
+};
+
+}  // namespace heddle
