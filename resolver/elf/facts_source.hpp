@@ -27,7 +27,8 @@ class FactsSource {
   virtual ~FactsSource() = default;
   /// Follows symbolic links. Failure is about this file alone: code() is the errno of open(2) or
   /// fstat(2), ENOEXEC for "not an ELF file", EBADMSG for a damaged one (the worker crashed, hung
-  /// or refused it); every message names the path.
+  /// or refused it), EPROTO when no reader can be started at all (the file is not to blame); every
+  /// message names the path.
   virtual Result<FileFacts> facts(const std::string& path, FactsDetail detail) = 0;
   /// Hint: these will be asked for soon. Starts reading them in parallel, returns at once, never
   /// fails.

@@ -80,7 +80,7 @@ void WorkerPool::prefetch(const std::vector<std::string>& paths, FactsDetail det
 void WorkerPool::prefetch(const std::string& path, OpenedFile file, FactsDetail detail) {
   if (knows(path, detail)) return;
   // Too many open files are worse than opening one twice.
-  constexpr std::size_t kOpenJobs = 64;
+  constexpr std::size_t kOpenJobs = 16;
   std::optional<OpenedFile> kept;
   if (queue_.size() < kOpenJobs) kept = std::move(file);
   enqueue({path, detail, std::move(kept)});
@@ -160,6 +160,9 @@ void WorkerPool::dispatch() {
     auto& next = queue_.front();
     if (!next.file) {
       auto file = OpenedFile::open(next.path);
+      // Out of descriptors: answers will give some back.
+      if (!file && (file.error().code() == EMFILE || file.error().code() == ENFILE) && busy())
+        return;
       if (!file) {
         settle(next, fail(std::move(file.error())));
         queue_.pop_front();
@@ -176,6 +179,11 @@ void WorkerPool::dispatch() {
       return;  // it is dying: poll() will say so
     }
   }
+}
+
+bool WorkerPool::busy() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const WorkerProcess& worker) { return worker.queued() > 0; });
 }
 
 /// The least busy worker, or a new one while jobs wait that the present ones would not get to soon;

@@ -59,6 +59,7 @@ class WorkerPool : public FactsSource {
   void enqueue(Job job);
   void pump(Wait wait);
   void dispatch();
+  bool busy() const;
   WorkerProcess* worker_for_next_job();
   void collect(WorkerProcess& worker);
   void finish(WorkerProcess::Answer answer);

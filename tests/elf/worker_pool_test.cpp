@@ -2,7 +2,11 @@
 #include "resolver/elf/worker_pool.hpp"
 
 #include <elf.h>
+#include <seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/elf/elf_fixture.hpp"
@@ -148,6 +152,53 @@ TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
     EXPECT_THAT(facts.error().message(), ::testing::HasSubstr("/bin/sh"));
     EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(worker));
   }
+}
+
+/// Runs `child` in a forked process; its exit status.
+template <class Function>
+int in_a_child(const Function& child) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(child());
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  return exit_status(status);
+}
+
+TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
+  const auto with = options();
+  EXPECT_EQ(in_a_child([&] {
+              // As a container might: both ways to install a filter fail.
+              const scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
+              ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(seccomp), 0);
+              ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prctl), 1,
+                                 SCMP_A0(SCMP_CMP_EQ, PR_SET_SECCOMP));
+              if (::seccomp_load(filter) != 0) return 3;
+              WorkerPool pool(with);
+              const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
+              if (facts || facts.error().code() != EPROTO) return 1;
+              return facts.error().message().find("seccomp") != std::string::npos ? 0 : 2;
+            }),
+            0);
+}
+
+TEST_F(Pool, a_few_descriptors_are_enough) {
+  const auto library = build("liba.so", "int a;");
+  std::vector<std::string> paths;
+  for (int i = 0; i < 200; ++i) {
+    paths.push_back(path("link" + std::to_string(i)));
+    ASSERT_EQ(::symlink(library.c_str(), paths.back().c_str()), 0);
+  }
+  const auto with = options();
+  EXPECT_EQ(in_a_child([&] {
+              const rlimit few{16, 16};
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              WorkerPool pool(with);
+              pool.prefetch(paths, FactsDetail::loader);
+              for (const auto& p : paths)
+                if (!pool.facts(p, FactsDetail::loader)) return 1;
+              return 0;
+            }),
+            0);
 }
 
 TEST_F(Pool, a_worker_that_fails_costs_one_file_and_the_others_go_on) {
