@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
@@ -123,6 +124,20 @@ TEST_F(Docs, each_program_has_the_common_options) {
     EXPECT_EQ(version.status, 0) << help.name;
     EXPECT_THAT(version.out, ::testing::HasSubstr(HEDDLE_VERSION)) << help.name;
   }
+}
+
+TEST(DocsReport, every_key_of_fs_gens_report_is_described) {
+  HEDDLE_STAGED(fs_gen, "fs-gen");
+  const TestDir dir;
+  // Without a mount: this suite makes none.
+  const auto done = run({fs_gen, "--via", "direct", "--json", dir / "report", "--", "/bin/true"},
+                        {.env = {"XDG_CACHE_HOME=" + dir.path()}});
+  ASSERT_EQ(done.status, 0) << done.err;
+  const auto page = text_of(source("docs/formats/report.md"));
+  const auto report = nlohmann::json::parse(text_of(dir / "report"));
+  EXPECT_GT(report.size(), 8U);
+  for (const auto& [key, value] : report.items())
+    EXPECT_THAT(page, ::testing::HasSubstr("`" + key + "`"));
 }
 
 TEST(DocsLinks, every_relative_link_leads_to_a_file) {
