@@ -190,10 +190,11 @@ TEST(HelpParser, finds_options_values_and_subcommands) {
 
 TEST(ManPageParser, finds_options_by_section) {
   const auto options = man_page_options(
-      "# OPTIONS\n\n*-o*, *--out* _MAP_\n\tText with *--other*.\n\n## build APP\n\n*--json*\n# "
+      "# OPTIONS\n\n*-o*, *--out* _MAP_\n\tText with *--other*.\n\n## Group\n\n*-g*\n\n# "
+      "COMMANDS\n\n## build APP\n\n*--json*\n# "
       "NOTES\n"
       "*-q*\n");
-  EXPECT_EQ(options.at(""), (std::vector<std::string>{"-o", "--out", "-q"}));
+  EXPECT_EQ(options.at(""), (std::vector<std::string>{"-o", "--out", "-g", "-q"}));
   EXPECT_EQ(options.at("build"), (std::vector<std::string>{"--json"}));
 }
 

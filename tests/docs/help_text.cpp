@@ -87,9 +87,13 @@ std::map<std::string, std::vector<std::string>> man_page_options(const std::stri
   std::map<std::string, std::vector<std::string>> found;
   std::istringstream lines(scdoc);
   std::string subcommand;
+  bool in_commands = false;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("# ")) subcommand.clear();
-    if (line.starts_with("## ")) subcommand = line.substr(3, line.find(' ', 3) - 3);
+    if (line.starts_with("# ")) {
+      in_commands = line == "# COMMANDS";
+      subcommand.clear();
+    }
+    if (in_commands && line.starts_with("## ")) subcommand = line.substr(3, line.find(' ', 3) - 3);
     if (!line.starts_with("*-")) continue;
     for (auto it = std::sregex_iterator(line.begin(), line.end(), kBold);
          it != std::sregex_iterator(); ++it)
