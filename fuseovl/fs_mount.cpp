@@ -39,7 +39,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->transform(CLI::CheckedTransformer(serve))
       ->option_text("all|remote");
   app.add_option("--prefetch", s.prefetch,
-                 "How much content to hand to the kernel in advance (default 256M; 0: none)")
+                 "How much content to read ahead in the background (default 256M; 0: none)")
       ->transform(CLI::AsSizeValue(false))
       ->option_text("SIZE");
   app.add_option("--threads", s.threads, "Threads that answer the kernel")

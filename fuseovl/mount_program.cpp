@@ -89,10 +89,10 @@ Result<std::string> check_mount_point(const std::string& directory) {
 }
 
 /// In the process that does not serve: waits until the daemon answers, then warms the mount.
-Result<void> wait_and_warm(Pipe ready, const std::string& mount_point) {
+Result<void> wait_and_warm(Pipe ready, const std::string& mount_point, std::uint64_t prefetch) {
   ready.write_end.reset();
   if (auto answers = await_ready(ready.read_end.get()); !answers) return answers;
-  return warm_up(mount_point);
+  return warm_up(mount_point, {prefetch, true});
 }
 
 int fail_with(const Error& error) {
@@ -131,7 +131,7 @@ int mount_program(const MountSettings& settings) {
   if (!ready) return fail_with(ready.error());
 
   HeldSignals signals;
-  Overlay overlay(std::move(*content), settings.prefetch);
+  Overlay overlay(std::move(*content));
   auto device = mount_fuse(*mount_point);
   if (!device) return fail_with(device.error());
   ServeOptions serving;
@@ -166,7 +166,7 @@ int mount_program(const MountSettings& settings) {
 
   // Not ours any more: were it open here, a daemon that dies could not end our own requests.
   device->reset();
-  const auto warm = wait_and_warm(std::move(*ready), *mount_point);
+  const auto warm = wait_and_warm(std::move(*ready), *mount_point, settings.prefetch);
   // Only a helper: the serving process says what is wrong, and a cold mount is just slower.
   if (settings.foreground) ::_exit(exit_done);
   if (!warm || signals.one_waits()) {
@@ -204,7 +204,7 @@ int serve_fd_program(const MountSettings& settings) {
   auto content = load_overlay(settings.load, drifts);
   if (!content) return give_up(content.error(), drifts);
   for (const auto& drift : drifts) warn(describe(drift));
-  Overlay overlay(std::move(*content), settings.prefetch);
+  Overlay overlay(std::move(*content));
   std::vector<int> keep = overlay.descriptors();
   keep.insert(keep.end(), {device.get(), serving.ready.get()});
   close_fds_but(keep);

@@ -15,6 +15,13 @@ ObjectFiles::ObjectFiles(Origins origins, std::vector<std::string> paths)
       paths_(std::move(paths)),
       mutex_(std::make_unique<std::mutex>()) {}
 
+std::vector<int> ObjectFiles::descriptors() const {
+  std::vector<int> out;
+  for (const auto& origin : origins_.files)
+    if (origin.fd) out.push_back(origin.fd.get());
+  return out;
+}
+
 tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
   const Origin& origin = origins_.files[object];
   if (!origin.usable) return tl::unexpected(EIO);

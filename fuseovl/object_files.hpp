@@ -23,6 +23,9 @@ class ObjectFiles {
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
+  /// Of every pinned file.
+  std::vector<int> descriptors() const;
+
   /// A descriptor to pread from, good for this one read.
   class Handle {
    public:

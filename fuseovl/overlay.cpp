@@ -24,21 +24,20 @@ timespec from_nanoseconds(std::int64_t ns) {
 
 constexpr std::uint32_t kBlockSize = 4096;
 constexpr std::size_t kNameMax = 255;
+constexpr auto kBeginsName = std::string_view(kPrefetchBegins).substr(sizeof(".heddle"));
+constexpr auto kDoneName = std::string_view(kPrefetchDone).substr(sizeof(".heddle"));
 
 }  // namespace
 
-Overlay::Overlay(OverlayContent content, std::uint64_t prefetch_budget)
-    : content_(std::move(content)),
-      stats_(content_.facts, counters_, content_.files, prefetch_),
-      prefetch_(content_.tree, content_.files, content_.index, prefetch_budget) {
+Overlay::Overlay(OverlayContent content)
+    : content_(std::move(content)), stats_(content_.facts, counters_, content_.files) {
   ::clock_gettime(CLOCK_REALTIME, &started_);
   (void)stats_.refresh();
 }
 
 std::vector<int> Overlay::descriptors() const {
-  std::vector<int> out = {content_.map_file.get()};
-  for (ObjectId id = 0; id < content_.files.size(); ++id)
-    if (const auto& fd = content_.files.origin(id).fd) out.push_back(fd.get());
+  auto out = content_.files.descriptors();
+  out.push_back(content_.map_file.get());
   return out;
 }
 
@@ -119,7 +118,10 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     fuse_reply_err(request, ENAMETOOLONG);
     return;
   }
-  if (parent == Tree::kOwnDirectory && std::strcmp(name, kWarmSignal) == 0) prefetch_.begin();
+  if (parent == Tree::kOwnDirectory) {
+    if (name == kBeginsName) stats_.set_prefetch(StatsPage::Prefetch::running);
+    if (name == kDoneName) stats_.set_prefetch(StatsPage::Prefetch::done);
+  }
   const auto found = entry(content_.tree.lookup(parent, name));
   fuse_reply_entry(request, &found);
 }
@@ -198,7 +200,6 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
       break;
   }
   const ObjectId object = content_.tree.object(ino);
-  prefetch_.reading(object);
   const auto file = content_.files.open(object);
   if (!file) {
     fuse_reply_err(request, file.error());

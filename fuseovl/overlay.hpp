@@ -8,7 +8,6 @@
 
 #include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
-#include "fuseovl/prefetch.hpp"
 #include "fuseovl/session.hpp"
 #include "fuseovl/stats_page.hpp"
 #include "fuseovl/tree.hpp"
@@ -29,8 +28,7 @@ struct OverlayContent {
 /// table goes to Session::create with the Overlay as its client.
 class Overlay final : public SessionClient {
  public:
-  /// `prefetch_budget`: bytes of file content to hand to the kernel unasked once the mount is warm.
-  Overlay(OverlayContent content, std::uint64_t prefetch_budget);
+  explicit Overlay(OverlayContent content);
 
   static const fuse_lowlevel_ops& ops();
 
@@ -38,10 +36,6 @@ class Overlay final : public SessionClient {
   std::vector<int> descriptors() const;
   /// What `.heddle/stats` says now.
   std::string stats_text() { return stats_.refresh()->text; }
-  /// Lets the prefetch send to `session`; until then it waits. The session must outlive stop().
-  void attach(const Session& session) { prefetch_.attach(session.raw()); }
-  /// Ends the prefetch's threads.
-  void stop() { prefetch_.stop(); }
   /// Called once, when the kernel and we have agreed on the protocol: requests are answered from
   /// here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
@@ -70,7 +64,6 @@ class Overlay final : public SessionClient {
   OverlayContent content_;
   RequestCounters counters_;
   StatsPage stats_;
-  Prefetch prefetch_;
   std::function<void()> on_ready_;
   timespec started_{};
   uid_t owner_ = ::getuid();

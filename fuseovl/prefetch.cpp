@@ -1,17 +1,39 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/prefetch.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <unordered_set>
+#include <vector>
 
 #include "base/fd.hpp"
-#include "fuseovl/session.hpp"
+#include "fuseovl/background.hpp"
+#include "fuseovl/directory_reader.hpp"
+#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/warm_up.hpp"
 
 namespace heddle {
 namespace {
 
-constexpr std::size_t kPiece = 512 * 1024;  // fits a default pipe-max-size with its header
-constexpr unsigned kThreads = 4;            // a slow file system answers several reads at once
+constexpr unsigned kLongestLife = 30;  // seconds; an origin that does not answer must not keep us
+// readahead(2) takes no more at once than the mount's read-ahead window (mm/readahead.c,
+// force_page_cache_ra), 128 KiB for FUSE.
+constexpr std::size_t kWindow = 128 * 1024;
+
+struct File {
+  std::string path;  ///< below the mount
+  std::uint64_t size = 0;
+};
 
 std::uint64_t available_memory() {
   const auto text = read_file("/proc/meminfo", 1U << 16);
@@ -23,106 +45,108 @@ std::uint64_t available_memory() {
   return kib * 1024;
 }
 
+/// Watches whether the work is still wanted, without asking the mount.
+class Wanted {
+ public:
+  Wanted(std::string mount_point, std::optional<pid_t> process)
+      : mount_point_(std::move(mount_point)) {
+    if (auto file = open_file("/proc/self/mountinfo", O_RDONLY)) mounts_ = std::move(*file);
+    if (process) process_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, *process, 0)));
+    if (const auto mounted = find_mount(mount_point_); mounted && *mounted)
+      device_ = (*mounted)->device;
+    (void)check();  // the first poll of mountinfo always reports a change
+  }
+  std::vector<int> descriptors() const { return {mounts_.get(), process_.get()}; }
+
+  bool check() {
+    pollfd entries[] = {{mounts_.get(), POLLPRI, 0}, {process_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, 0) <= 0) return true;
+    if (entries[1].revents != 0) return false;
+    const auto mounted = find_mount(mount_point_);
+    return mounted && *mounted && (*mounted)->device == device_;
+  }
+
+ private:
+  std::string mount_point_;
+  Fd mounts_;
+  Fd process_;
+  dev_t device_ = 0;
+};
+
+/// Each file once, whatever its aliases; smallest first, as many as the budget allows: ld.so
+/// touches every library a little. All of it is cached from the warm-up: no request is made.
+std::vector<File> choose(int root, std::uint64_t budget) {
+  std::vector<File> files;
+  std::unordered_set<std::uint64_t> seen;
+  (void)walk_tree(root, [&](const std::string& path, const DirectoryEntry& entry) {
+    struct stat status {};
+    if (entry.type != DT_REG || path == ".heddle/stats" || path == ".heddle/map") return;
+    if (!seen.insert(entry.ino).second) return;
+    if (::fstatat(root, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+      files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
+  });
+  std::stable_sort(files.begin(), files.end(),
+                   [](const File& a, const File& b) { return a.size < b.size; });
+  std::uint64_t sum = 0;
+  files.erase(std::find_if(files.begin(), files.end(),
+                           [&](const File& file) { return (sum += file.size) > budget; }),
+              files.end());
+  return files;
+}
+
+[[noreturn]] void live(const Fd& root, Wanted& wanted, std::uint64_t budget) {
+  std::vector<int> keep = wanted.descriptors();
+  keep.push_back(root.get());
+  close_fds_but(keep);
+  (void)leave_terminal({});
+  ::prctl(PR_SET_NAME, "heddle-prefetch");
+  struct sigaction defaults {};
+  defaults.sa_handler = SIG_DFL;
+  for (const int n : {SIGALRM, SIGTERM, SIGHUP, SIGINT}) ::sigaction(n, &defaults, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::alarm(kLongestLife);
+  (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
+  const auto files = choose(root.get(), std::min(budget, available_memory() / 4));
+  // First asks for all, many requests at once, then waits for each window.
+  for (const bool waits : {false, true}) {
+    for (const auto& file : files) {
+      const Fd fd(::openat(root.get(), file.path.c_str(), O_RDONLY | O_CLOEXEC));
+      for (std::uint64_t offset = 0; fd && offset < file.size; offset += kWindow) {
+        if (!wanted.check()) ::_exit(0);
+        char last = 0;
+        if (!waits)
+          (void)::readahead(fd.get(), static_cast<off64_t>(offset), kWindow);
+        else
+          (void)!::pread(fd.get(), &last, 1,
+                         static_cast<off_t>(std::min(offset + kWindow, file.size) - 1));
+      }
+    }
+  }
+  (void)::faccessat(root.get(), kPrefetchDone, F_OK, 0);
+  ::_exit(0);
+}
+
 }  // namespace
 
-Prefetch::Prefetch(const Tree& tree, ObjectFiles& files, std::string_view index,
-                   std::uint64_t budget)
-    : tree_(tree),
-      files_(files),
-      index_(index),
-      budget_(budget == 0 ? 0 : std::min(budget, available_memory() / 4)),
-      being_read_(new std::atomic<bool>[files.size()]()),
-      stored_(new std::atomic<bool>[files.size()]()) {}
-
-void Prefetch::attach(fuse_session* session) {
-  if (budget_ == 0) return;
-  session_ = session;
-  choose();
-  state_ = State::waiting;
-  worker_ = std::jthread([this](std::stop_token stop) { run(std::move(stop)); });
-}
-
-void Prefetch::choose() {
-  for (ObjectId id = 0; id < files_.size(); ++id)
-    if (files_.origin(id).usable && tree_.link_count(tree_.inode(id)) > 0) chosen_.push_back(id);
-  // Smallest first: most files for the budget, and ld.so touches every library a little.
-  std::stable_sort(chosen_.begin(), chosen_.end(), [this](ObjectId a, ObjectId b) {
-    return files_.origin(a).stamp.size < files_.origin(b).stamp.size;
-  });
-  std::uint64_t sum = index_.size();
-  const auto end = std::find_if(chosen_.begin(), chosen_.end(), [&](ObjectId id) {
-    return (sum += files_.origin(id).stamp.size) > budget_;
-  });
-  chosen_.erase(end, chosen_.end());
-}
-
-void Prefetch::begin() {
-  const std::lock_guard lock(mutex_);
-  wanted_ = true;
-  wake_.notify_all();
-}
-
-void Prefetch::stop() {
-  worker_.request_stop();
-  if (worker_.joinable()) worker_.join();
-}
-
-std::string_view Prefetch::state() const noexcept {
-  constexpr std::string_view names[] = {"off", "waiting", "running", "done"};
-  return names[static_cast<std::size_t>(state_.load())];
-}
-
-void Prefetch::run(std::stop_token stop) {
-  {
-    std::unique_lock lock(mutex_);
-    if (!wake_.wait(lock, stop, [this] { return wanted_; })) return;
+Result<void> start_prefetch(const std::string& mount_point, const PrefetchOptions& options) {
+  if (options.budget == 0) return {};
+  const Fd root(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
+                                           OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
+  if (!root) return fail_errno(mount_point, "cannot prefetch");
+  Wanted wanted(mount_point, options.while_alive);
+  // Twice, so that it is nobody's child who waits for children: our caller may become a user's
+  // program.
+  const pid_t child = ::fork();
+  if (child < 0) return fail_errno(mount_point, "cannot prefetch");
+  if (child == 0) {
+    if (::fork() == 0) live(root, wanted, options.budget);
+    ::_exit(0);
   }
-  state_ = State::running;
-  if (!index_.empty()) {
-    fuse_bufvec bytes = FUSE_BUFVEC_INIT(index_.size());
-    bytes.buf[0].mem = const_cast<char*>(index_.data());
-    if (fuse_lowlevel_notify_store(session_, Tree::kIndex, 0, &bytes, {}) == 0)
-      bytes_done_ += index_.size();
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
-  for (const bool also_being_read : {false, true}) {
-    std::atomic<std::size_t> next = 0;
-    std::vector<std::jthread> helpers;
-    const std::size_t threads = std::min<std::size_t>(kThreads, (chosen_.size() + 31) / 32);
-    for (std::size_t i = 1; i < threads; ++i)
-      helpers.emplace_back([&, stop] { store_all(stop, next, also_being_read); });
-    store_all(stop, next, also_being_read);
-  }
-  state_ = State::done;
-}
-
-void Prefetch::store_all(std::stop_token stop, std::atomic<std::size_t>& next,
-                         bool also_being_read) {
-  for (std::size_t i = next++; i < chosen_.size() && !stop.stop_requested(); i = next++) {
-    const ObjectId object = chosen_[i];
-    if (being_read_[object].load(std::memory_order_relaxed) && !also_being_read) continue;
-    if (stored_[object].exchange(true)) continue;
-    if (store_object(stop, object)) ++files_done_;
-  }
-}
-
-bool Prefetch::store_object(std::stop_token stop, ObjectId object) {
-  const std::uint64_t size = files_.origin(object).stamp.size;
-  for (std::uint64_t offset = 0; offset < size && !stop.stop_requested();) {
-    const std::size_t piece = std::min<std::uint64_t>(kPiece, size - offset);
-    auto file = files_.open(object);
-    if (!file) return false;
-    fuse_bufvec bytes = FUSE_BUFVEC_INIT(piece);
-    bytes.buf[0].flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
-    bytes.buf[0].fd = file->fd();
-    bytes.buf[0].pos = static_cast<off_t>(offset);
-    // ENOENT: the kernel has forgotten the inode (memory is short); ENODEV: unmounted.
-    if (fuse_lowlevel_notify_store(session_, tree_.inode(object), static_cast<off_t>(offset),
-                                   &bytes, {}) != 0)
-      return false;
-    offset += piece;
-    bytes_done_ += piece;
-  }
-  return true;
+  return {};
 }
 
 }  // namespace heddle

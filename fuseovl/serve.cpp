@@ -99,20 +99,12 @@ Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
     tell(std::string_view(&kReadyByte, 1));
     if (!options.report_at_end) options.ready.reset();
   });
-  auto outcome = [&]() -> Result<void> {
-    auto session = Session::create(Overlay::ops(), overlay, std::move(device), options.session);
-    if (!session) return fail(std::move(session.error()));
-    overlay.attach(*session);
-    auto served = session->serve();
-    // Before the threads are waited for: whoever waits for the folder to go should not wait for
-    // them.
-    if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
-    overlay.stop();
-    return served;
-  }();
+  auto session = Session::create(Overlay::ops(), overlay, std::move(device), options.session);
+  auto served = session ? session->serve() : Result<void>(fail(std::move(session.error())));
+  if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
   if (answered && options.report_at_end) tell(overlay.stats_text());
-  if (!answered) tell(outcome ? "the device is not mounted" : outcome.error().message());
-  return outcome;
+  if (!answered) tell(served ? "the device is not mounted" : served.error().message());
+  return served;
 }
 
 }  // namespace heddle

@@ -24,13 +24,8 @@ std::string utc_now() {
 
 }  // namespace
 
-StatsPage::StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files,
-                     const Prefetch& prefetch)
-    : facts_(std::move(facts)),
-      counters_(counters),
-      files_(files),
-      prefetch_(prefetch),
-      start_time_(utc_now()) {}
+StatsPage::StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files)
+    : facts_(std::move(facts)), counters_(counters), files_(files), start_time_(utc_now()) {}
 
 std::shared_ptr<const StatsPage::Snapshot> StatsPage::refresh() {
   auto snapshot = std::make_shared<Snapshot>();
@@ -69,13 +64,10 @@ std::string StatsPage::render() const {
   for (const auto& kind : RequestCounters::kinds())
     number(kind.name, counters_.of(kind.opcode), ",\n    ");
   number("other", counters_.other(), "\n");
-  out += "  },\n  \"prefetch\": {\n    ";
   // Padded behind the word, where JSON allows it: see the header about the page's size.
-  out += fmt::format("\"state\": {:<9},\n    ", json_text(prefetch_.state()));
-  number("budget", prefetch_.budget(), ",\n    ");
-  number("files", prefetch_.files_done(), ",\n    ");
-  number("bytes", prefetch_.bytes_done(), "\n");
-  out += "  },\n  \"drift\": [";
+  constexpr std::string_view prefetch[] = {"none", "running", "done"};
+  out += fmt::format("  }},\n  \"prefetch\": {:<9},\n  \"drift\": [",
+                     json_text(prefetch[static_cast<std::size_t>(prefetch_.load())]));
   const char* separator = "\n    ";
   for (const auto& drift : files_.drifts()) {
     out += fmt::format("{}{{\"path\": {}, \"what\": {}}}", separator, json_text(drift.path),

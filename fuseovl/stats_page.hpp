@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <atomic>
 #include <ctime>
 #include <memory>
 #include <mutex>
@@ -8,7 +9,6 @@
 
 #include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
-#include "fuseovl/prefetch.hpp"
 
 namespace heddle {
 
@@ -26,8 +26,11 @@ struct StatsFacts {
 /// they grow: a reader between two states sees a whole document of one of them. Thread-safe.
 class StatsPage {
  public:
-  StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files,
-            const Prefetch& prefetch);
+  StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files);
+
+  /// How far whoever warmed the mount is with reading ahead.
+  enum class Prefetch : std::uint8_t { none, running, done };
+  void set_prefetch(Prefetch state) noexcept { prefetch_ = state; }
 
   struct Snapshot {
     std::string text;
@@ -43,7 +46,7 @@ class StatsPage {
   StatsFacts facts_;
   const RequestCounters& counters_;
   const ObjectFiles& files_;
-  const Prefetch& prefetch_;
+  std::atomic<Prefetch> prefetch_ = Prefetch::none;
   std::string start_time_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Snapshot> current_;

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/warm_up.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <memory>
-
 #include "base/fd.hpp"
+#include "fuseovl/directory_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -21,46 +17,9 @@ namespace {
 constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",      "x86_64",  "i686",
                                         "haswell",      "avx512_1", "xeon_phi"};
 
-// The kernel asks for as much as the caller's buffer holds (since Linux 6.14, fs/fuse/readdir.c;
-// before, a page at a time).
-constexpr std::size_t kBufferSize = 256 * 1024;
-
-struct RawEntry {  // getdents64(2)
-  std::uint64_t ino;
-  std::int64_t off;
-  unsigned short reclen;
-  unsigned char type;
-  char name[1];
-};
-
-class Walk {
- public:
-  Result<void> directory(int parent, const char* name, const std::string& path) {
-    const Fd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd) return fail_errno(path, "cannot open");
-    for (const char* probed : kProbedNames) (void)::faccessat(fd.get(), probed, F_OK, 0);
-    std::vector<std::string> folders;
-    for (;;) {
-      const long n = ::syscall(SYS_getdents64, fd.get(), buffer_.get(), kBufferSize);
-      if (n < 0) return fail_errno(path, "cannot read");
-      if (n == 0) break;
-      for (long at = 0; at < n;) {
-        const auto* entry = reinterpret_cast<const RawEntry*>(buffer_.get() + at);
-        at += entry->reclen;
-        const char* entry_name = entry->name;
-        if (entry->type == DT_DIR && std::strcmp(entry_name, ".") && std::strcmp(entry_name, ".."))
-          folders.emplace_back(entry_name);
-      }
-    }
-    for (const auto& folder : folders)
-      if (auto done = directory(fd.get(), folder.c_str(), path + "/" + folder); !done) return done;
-    return {};
-  }
-
- private:
-  // One buffer for all: its entries are copied out before it is used again.
-  std::unique_ptr<char[]> buffer_{new char[kBufferSize]};
-};
+void probe_missing_names(int folder) {
+  for (const char* name : kProbedNames) (void)::faccessat(folder, name, F_OK, 0);
+}
 
 }  // namespace
 
@@ -77,19 +36,30 @@ Result<void> await_ready(int ready_fd) {
   return fail(Error({}, first + rest.value_or("")));
 }
 
-Result<void> warm_up(const std::string& mount_point) {
+Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options) {
+  const Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
-  if (::stat(mount_point.c_str(), &status) != 0) return fail_errno(mount_point, "does not answer");
-  if (auto walked = Walk().directory(AT_FDCWD, mount_point.c_str(), mount_point); !walked)
-    return walked;
+  if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
+  probe_missing_names(root.get());
+  auto walked = walk_tree(root.get(), [&](const std::string& path, const DirectoryEntry& entry) {
+    // Views are folders of the root; ld.so does not search plugin folders.
+    if (entry.type != DT_DIR || path.find('/') != std::string::npos || path == ".heddle") return;
+    const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (view) probe_missing_names(view.get());
+  });
+  if (!walked) return walked;
   // Answered ENOSYS once, never asked again: OPEN, FLUSH, GETXATTR, LISTXATTR, STATX.
-  const std::string own = mount_point + "/.heddle";
-  if (auto file = open_file(own + "/index", O_RDONLY); !file) return fail(file.error());
-  (void)::getxattr(mount_point.c_str(), "user.heddle", nullptr, 0);
-  (void)::listxattr(mount_point.c_str(), nullptr, 0);
+  const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
+  if (!index) return fail_errno(mount_point, "is no heddle mount");
+  (void)::fgetxattr(root.get(), "user.heddle", nullptr, 0);
+  (void)::flistxattr(root.get(), nullptr, 0);
   struct statx extended {};
-  (void)::statx(AT_FDCWD, mount_point.c_str(), 0, STATX_BASIC_STATS | STATX_BTIME, &extended);
-  (void)::access((own + "/" + kWarmSignal).c_str(), F_OK);
+  (void)::statx(root.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &extended);
+  // Whether it can work here is no matter of the warm-up's success.
+  PrefetchOptions prefetch;
+  prefetch.budget = options.prefetch;
+  if (!options.outlive_caller) prefetch.while_alive = ::getpid();
+  (void)start_prefetch(mount_point, prefetch);
   return {};
 }
 

@@ -1,27 +1,36 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/result.hpp"
+#include "fuseovl/prefetch.hpp"
 
 namespace heddle {
 
 /// What the daemon writes to a --ready-fd when it answers; anything else there is an error's text.
 inline constexpr char kReadyByte = '+';
-/// Below `.heddle`: its lookup, answered "no such file", says that the mount is warm and lets the
-/// daemon begin to hand file contents to the kernel.
-inline constexpr const char* kWarmSignal = "warm";
+/// Names that are not there: their lookups tell the daemon how far the prefetch is.
+inline constexpr const char* kPrefetchBegins = ".heddle/prefetch-begins";
+inline constexpr const char* kPrefetchDone = ".heddle/prefetch-done";
 
 /// Waits for the daemon at the other end of `ready_fd` to answer. Its error's text, or that it
 /// ended, is the failure. Behind the ready byte the daemon writes its last counters, the JSON of
 /// `.heddle/stats`, when the mount has gone, then closes.
 Result<void> await_ready(int ready_fd);
 
+struct WarmUpOptions {
+  /// Of the prefetch that follows in the background (fuseovl/prefetch.hpp); 0: none.
+  std::uint64_t prefetch = kDefaultPrefetch;
+  /// Whether the prefetch goes on when the calling process has ended.
+  bool outlive_caller = false;
+};
+
 /// Asks a heddle mount once for everything that can be kept: every name and attribute, the names
 /// ld.so probes for that are not there (glibc-hwcaps), and each operation the daemon does not have.
 /// A later start then sends no request. Must not be called by the daemon itself: killed while it
-/// waits for its own answer, it could not end.
-Result<void> warm_up(const std::string& mount_point);
+/// waits for its own answer, it could not end. The caller has one thread: it forks.
+Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options = {});
 
 }  // namespace heddle

@@ -118,8 +118,8 @@ std::string Mount::stat_text(const std::string& name) const {
 
 void Mount::wait_for_prefetch() const {
   (void)wait_until(std::chrono::seconds(20), [this] {
-    const auto state = stat_text("state");
-    return state == "done" || state == "off";
+    const auto state = stat_text("prefetch");
+    return state == "done";
   });
 }
 

@@ -53,7 +53,7 @@ class Mount {
   std::uint64_t stat_number(const std::string& name) const;
   /// The text behind `name`.
   std::string stat_text(const std::string& name) const;
-  /// Polls until the prefetch says "done" (or "off").
+  /// Polls until the prefetch is done.
   void wait_for_prefetch() const;
   /// By `fs-mount -u`.
   RunResult unmount() const;
