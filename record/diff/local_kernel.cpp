@@ -12,18 +12,20 @@ constexpr Token kNoColumn = 0xFFFFFFFF;
 
 template <class Kernel>
 LocalEnd by_strips(Tokens a, Tokens b, const Scores& scores, std::size_t lanes, Kernel kernel) {
-  std::vector<Token> reversed(b.size() + 2 * kLocalPadding, kNoColumn);
-  // The kernel's load for column t - l in lane l starts lanes - 1 tokens into its padding.
-  std::reverse_copy(b.begin(), b.end(), reversed.begin() + static_cast<std::ptrdiff_t>(lanes) - 1);
-  std::vector<std::int32_t> score(b.size(), 0);
-  std::vector<std::int32_t> down(b.size(), -scores.gap_open);
+  const std::size_t rows_at_once = 2 * lanes;
+  const std::size_t padded = b.size() + 2 * kLocalPadding;
+  std::vector<Token> columns(padded, kNoColumn);
+  std::reverse_copy(b.begin(), b.end(), columns.begin() + kLocalPadding);
+  std::vector<std::int32_t> score(padded, 0);
+  std::vector<std::int32_t> down(padded, -scores.gap_open);
   LocalEnd end;
-  for (std::size_t row = 0; row < a.size(); row += lanes) {
-    Token rows[kLocalPadding];
-    for (std::size_t l = 0; l < lanes; ++l) rows[l] = row + l < a.size() ? a[row + l] : kNoRow;
-    const LocalBest best =
-        kernel(LocalStrip{rows, reversed.data(), static_cast<std::int64_t>(b.size()), score.data(),
-                          down.data(), scores, end.score});
+  for (std::size_t row = 0; row < a.size(); row += rows_at_once) {
+    Token rows[2 * kLocalPadding];
+    for (std::size_t r = 0; r < rows_at_once; ++r)
+      rows[r] = row + r < a.size() ? a[row + r] : kNoRow;
+    const LocalBest best = kernel(
+        LocalStrips{rows, columns.data() + kLocalPadding, static_cast<std::int64_t>(b.size()),
+                    score.data() + kLocalPadding, down.data() + kLocalPadding, scores, end.score});
     if (best.score > 0)
       end = {best.score, row + static_cast<std::size_t>(best.row),
              static_cast<std::size_t>(best.column)};
@@ -56,8 +58,8 @@ LocalEnd local_end_scalar(Tokens a, Tokens b, const Scores& s) {
 LocalEnd local_end(Tokens a, Tokens b, const Scores& scores, Simd level) {
   if (a.empty() || b.empty()) return {};
 #if defined(__x86_64__)
-  if (level == Simd::avx2) return by_strips(a, b, scores, 8, local_strip_avx2);
-  if (level == Simd::sse41) return by_strips(a, b, scores, 4, local_strip_sse41);
+  if (level == Simd::avx2) return by_strips(a, b, scores, 8, local_strips_avx2);
+  if (level == Simd::sse41) return by_strips(a, b, scores, 4, local_strips_sse41);
 #endif
   return local_end_scalar(a, b, scores);
 }

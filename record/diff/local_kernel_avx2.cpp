@@ -22,16 +22,18 @@ struct Avx2 {
   static Register blend(Register no, Register yes, Register mask) {
     return _mm256_blendv_epi8(no, yes, mask);
   }
-  static Register shift_in(Register v, std::int32_t x) {
-    const __m256i moved = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 0, 1, 2, 3, 4, 5, 6));
-    return _mm256_blend_epi32(moved, _mm256_castsi128_si256(_mm_cvtsi32_si128(x)), 1);
+  static Register load_first(const std::int32_t* p) {
+    return _mm256_castsi128_si256(_mm_cvtsi32_si128(*p));
   }
-  static std::int32_t last(Register v) { return _mm256_extract_epi32(v, 7); }
+  static Register shift_in(Register v, Register w) {
+    const __m256i moved = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 0, 1, 2, 3, 4, 5, 6));
+    return _mm256_blend_epi32(moved, w, 1);
+  }
 };
 
 }  // namespace
 
-LocalBest local_strip_avx2(const LocalStrip& strip) { return local_strip<Avx2>(strip); }
+LocalBest local_strips_avx2(const LocalStrips& strips) { return local_strips<Avx2>(strips); }
 
 }  // namespace heddle::diff
 #endif

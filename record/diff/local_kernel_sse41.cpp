@@ -22,15 +22,15 @@ struct Sse41 {
   static Register blend(Register no, Register yes, Register mask) {
     return _mm_blendv_epi8(no, yes, mask);
   }
-  static Register shift_in(Register v, std::int32_t x) {
-    return _mm_insert_epi32(_mm_slli_si128(v, 4), x, 0);
+  static Register load_first(const std::int32_t* p) { return _mm_cvtsi32_si128(*p); }
+  static Register shift_in(Register v, Register w) {
+    return _mm_blend_epi16(_mm_slli_si128(v, 4), w, 3);
   }
-  static std::int32_t last(Register v) { return _mm_extract_epi32(v, 3); }
 };
 
 }  // namespace
 
-LocalBest local_strip_sse41(const LocalStrip& strip) { return local_strip<Sse41>(strip); }
+LocalBest local_strips_sse41(const LocalStrips& strips) { return local_strips<Sse41>(strips); }
 
 }  // namespace heddle::diff
 #endif
