@@ -37,7 +37,7 @@ Result<void> await_ready(int ready_fd) {
 }
 
 Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options) {
-  const Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
   if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
   probe_missing_names(root.get());
@@ -49,12 +49,15 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
   });
   if (!walked) return walked;
   // Answered ENOSYS once, never asked again: OPEN, FLUSH, GETXATTR, LISTXATTR, STATX.
-  const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
+  Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
   (void)::fgetxattr(root.get(), "user.heddle", nullptr, 0);
   (void)::flistxattr(root.get(), nullptr, 0);
   struct statx extended {};
   (void)::statx(root.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &extended);
+  // Not into the prefetch's hands: an open file would keep the mount busy.
+  index.reset();
+  root.reset();
   // Whether it can work here is no matter of the warm-up's success.
   PrefetchOptions prefetch;
   prefetch.budget = options.prefetch;
