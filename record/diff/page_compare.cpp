@@ -47,15 +47,17 @@ function timelines(part) {
   for (const x of [left - 240, left, right, right + 240])
     add(svg, 'line', { x1: x, x2: x, y1: top, y2: bottom, stroke: 'var(--line)' });
   const joins = part.joined.map(([ta, tb]) => `M${left} ${y(ta).toFixed(1)}L${right} ${y(tb).toFixed(1)}`);
-  add(svg, 'path', { d: joins.join(''), stroke: 'var(--same)', 'stroke-opacity': .35, fill: 'none' });
+  add(svg, 'path', { d: joins.join(''), stroke: 'var(--same)', fill: 'none',
+    'stroke-opacity': joins.length > 600 ? .05 : .35 });
   for (const [side, x0, x1] of [['a', left, left - 240], ['b', right, right + 240]]) {
     const marks = kinds.map(() => []);
     part[side].t.forEach((t, i) => marks[part[side].kind[i]].push(`M${x0} ${y(t).toFixed(1)}H${x1}`));
     marks.forEach((m, kind) => m.length && add(svg, 'path', { d: m.join(''), stroke: colour(kind), fill: 'none',
-      'stroke-opacity': kind ? .9 : .35, class: `marks ${side} ${kinds[kind]}`, 'data-count': m.length }));
+      'stroke-opacity': m.length > 600 ? Math.max(.02, 200 / m.length) : kind ? .9 : .35, class: `marks ${side} ${kinds[kind]}`, 'data-count': m.length }));
   }
   // Names of what differs, where there is room for them.
   for (const [side, x] of [['a', left - 236], ['b', right + 4]]) {
+    if (part[side].kind.filter((k) => k).length > 80) continue;
     let last = -99;
     part[side].t.forEach((t, i) => {
       if (!part[side].kind[i] || y(t) < last + 12) return;
@@ -101,8 +103,7 @@ function plots(part) {
     const [x, y] = axes(svg, w, h, part.size[0], 0, part.size[1], (v) => v, (v) => v, 'event of a', 'event of b');
     for (const l of part.local) add(svg, 'rect', { x: x(l.a[0]), y: y(l.b[1]), width: x(l.a[1]) - x(l.a[0]),
       height: y(l.b[0]) - y(l.b[1]), fill: 'var(--mark)', 'fill-opacity': .12, stroke: 'var(--mark)' });
-    part.path.forEach(([kind, a, b, n]) => add(svg, 'line', { x1: x(a), y1: y(b), x2: x(kind === 3 ? a : a + n),
-      y2: y(kind === 2 ? b : b + n), stroke: colour(kind), 'stroke-width': kind ? 3 : 1.5 }));
+    part.path.forEach(([kind, a0, b0, a1, b1]) => add(svg, 'line', { x1: x(a0), y1: y(b0), x2: x(a1), y2: y(b1), stroke: colour(kind), 'stroke-width': kind ? 3 : 1.5 }));
   }
   { // how much later b was at each event both have
     const svg = drawing(box, w, h, 'time shift'); svg.id = 'plot-shift';

@@ -131,21 +131,30 @@ ordered_json local_json(const Part& part) {
   return list;
 }
 
-ordered_json part_json(const Part& part, const TokenTable& table, const ReportOptions& options,
-                       Labels& labels, ordered_json& notes) {
+/// The script as lines from cell to cell; a long one as a coarser line along it.
+ordered_json path_json(const Part& part) {
   ordered_json path = ordered_json::array();
   const std::size_t thin = part.script.size() / kRuns + 1;
   for (std::size_t i = 0; i < part.script.size(); i += thin) {
     const EditRun& run = part.script[i];
-    path.push_back({static_cast<int>(run.kind), run.a, run.b, run.length});
+    const std::size_t next = i + thin;
+    const bool last = next >= part.script.size();
+    path.push_back({static_cast<int>(thin > 1 ? EditKind::same : run.kind), run.a, run.b,
+                    last ? part.a.size() : part.script[next].a,
+                    last ? part.b.size() : part.script[next].b});
   }
+  return path;
+}
+
+ordered_json part_json(const Part& part, const TokenTable& table, const ReportOptions& options,
+                       Labels& labels, ordered_json& notes) {
   bool cut = false;
   ordered_json j{{"name", to_json_text(part.name)},
                  {"size", {part.a.size(), part.b.size()}},
                  {"a", side_json(part.a, part.script, true, labels)},
                  {"b", side_json(part.b, part.script, false, labels)},
                  {"joined", joined_json(part)},
-                 {"path", std::move(path)},
+                 {"path", path_json(part)},
                  {"local", local_json(part)},
                  {"steps", shifts_json(part, part.time.steps, labels)},
                  {"moves", shifts_json(part, part.time.moves, labels)},
