@@ -23,6 +23,11 @@ std::uint64_t Recorder::now() const { return monotonic_ns() - start_ns_; }
 void Recorder::add(trace::Event& event) {
   if (!on_) return;
   event.ns = now();
+  std::string asked;
+  if (walks_.asked_path(event, asked)) {
+    event.resolved = event.path;
+    event.path = asked;
+  }
   if (options_.ops[static_cast<std::size_t>(event.op)]) {
     const auto caller = callers_.of(event.tid, event.ns);
     event.pid = caller.pid;

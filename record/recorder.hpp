@@ -7,6 +7,7 @@
 #include "record/callers.hpp"
 #include "record/event_queue.hpp"
 #include "record/loopback/access_log.hpp"
+#include "record/walks.hpp"
 
 namespace heddle {
 
@@ -35,6 +36,7 @@ class Recorder final : public loopback::AccessLog {
   std::uint64_t start_ns_;
   std::atomic<bool> on_{false};
   Callers callers_;
+  Walks walks_;
   EventQueue queue_;  // last: it goes first, and holds views into callers_
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Does to the folder it is given what applications do to files, and prints each result. Run natively
-// and on the loopback its output must be the same, byte for byte.
+// Does to the folder it is given what applications do to files, and prints each result. Run
+// natively and on the loopback its output must be the same, byte for byte.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -47,7 +47,9 @@ void put(const char* path, const char* text) {
   ::close(fd);
 }
 
-void show(const char* what, const std::string& text) { std::printf("%s: [%s]\n", what, text.c_str()); }
+void show(const char* what, const std::string& text) {
+  std::printf("%s: [%s]\n", what, text.c_str());
+}
 
 void show_stat(const char* what, const struct stat& st) {
   std::printf("%s: mode %o nlink %lu size %ld uid %u gid %u\n", what, st.st_mode, st.st_nlink,
@@ -66,7 +68,8 @@ void names() {
   show("n", content("n"));
   show("b", content("b"));
   say("link", ::link("b", "hard"));
-  struct stat one {}, two {};
+  struct stat one {
+  }, two{};
   ::stat("b", &one);
   ::stat("hard", &two);
   std::printf("hard link: same inode %d nlink %lu\n", one.st_ino == two.st_ino, two.st_nlink);
@@ -237,8 +240,10 @@ void sizes() {
 void mapping() {
   const int fd = ::open("map", O_RDWR | O_CREAT, 0644);
   say("ftruncate", ::ftruncate(fd, 8192));
-  auto* shared = static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-  auto* priv = static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+  auto* shared =
+      static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  auto* priv =
+      static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
   if (shared == MAP_FAILED || priv == MAP_FAILED) return say("mmap", -1);
   if (::fork() == 0) {
     std::memcpy(shared + 4000, "from the child", 15);
@@ -312,8 +317,8 @@ void attributes() {
   say("utimensat", ::utimensat(AT_FDCWD, "at", times, 0));
   struct stat st {};
   ::stat("at", &st);
-  std::printf("times %ld.%09ld %ld.%09ld\n", st.st_atim.tv_sec, st.st_atim.tv_nsec, st.st_mtim.tv_sec,
-              st.st_mtim.tv_nsec);
+  std::printf("times %ld.%09ld %ld.%09ld\n", st.st_atim.tv_sec, st.st_atim.tv_nsec,
+              st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
   show_stat("at", st);
   say("chown", ::chown("at", ::geteuid(), ::getegid()));
   ::stat("at", &st);
@@ -385,7 +390,8 @@ void folders() {
   ::mkdir("many", 0755);
   const int count = 3000;
   for (int i = 0; i < count; ++i)
-    ::close(::open(("many/a name of some length " + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0644));
+    ::close(::open(("many/a name of some length " + std::to_string(i)).c_str(), O_CREAT | O_WRONLY,
+                   0644));
   DIR* dir = ::opendir("many");
   int seen = 0, bad = 0;
   long middle = 0;
