@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "tests/record/recorded.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+using trace::Op;
+
+const char* kProbe = HEDDLE_FS_PROBE;
+
+/// What fs-record is allowed to differ in: nothing.
+void expect_same(const RunResult& native, const RunResult& recorded) {
+  EXPECT_FALSE(recorded.timed_out);
+  EXPECT_EQ(native.status, recorded.status) << recorded.err;
+  EXPECT_EQ(native.out, recorded.out);
+  EXPECT_EQ(native.err, recorded.err);
+}
+
+void expect_same_run(const std::vector<std::string>& argv, const RunOptions& options = {}) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const auto native = run(argv, options);
+  const auto recorded = record(dir / "run.txt", argv, options);
+  expect_same(native, recorded);
+  EXPECT_TRUE(read_seen(dir / "run.txt").complete());
+}
+
+TEST(Recorder, files_behave_as_natively) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", dir / "native", dir / "recorded"});
+  const auto native = run({kProbe, dir / "native"});
+  const auto recorded = record(dir / "run.txt", {kProbe, dir / "recorded"});
+  expect_same(native, recorded);
+  EXPECT_EQ(native.status, 0);
+  EXPECT_GT(native.out.size(), 3000U);
+  EXPECT_EQ(run({"diff", "-r", "--no-dereference", "--exclude=sock", "--exclude=fifo",
+                 "--exclude=node", dir / "native", dir / "recorded"})
+                .status,
+            0);
+}
+
+TEST(Recorder, files_behave_as_natively_for_a_user) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
+  TestDir dir;
+  run_checked({"mkdir", dir / "native", dir / "recorded"});
+  run_checked({"chmod", "0777", dir.path(), dir / "native", dir / "recorded"});
+  run_checked({"cp", program, kProbe, dir.path()});
+  const std::vector<std::string> as_user{"setpriv", "--reuid=65534", "--regid=65534",
+                                         "--clear-groups"};
+  auto native_argv = as_user;
+  native_argv.insert(native_argv.end(), {dir / "fs_probe", dir / "native"});
+  auto recorded_argv = as_user;
+  recorded_argv.insert(recorded_argv.end(), {dir / "fs-record", "-q", "--out", dir / "run.txt",
+                                             dir / "fs_probe", dir / "recorded"});
+  RunOptions options;
+  options.env = {"HOME=/nonexistent"};
+  expect_same(run(native_argv, options), run(recorded_argv, options));
+  const auto seen = read_seen(dir / "run.txt");
+  EXPECT_TRUE(seen.complete());
+  EXPECT_EQ(mounts_with("heddle-record"), 0U);
+}
+
+TEST(Recorder, another_user_below_root_has_his_own_rights) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
+  TestDir dir;
+  run_checked({"chmod", "0755", dir.path()});
+  write_text_file(dir / "secret", "s", 0600);
+  write_text_file(dir / "shared", "g", 0640);
+  run_checked({"chgrp", "12345", dir / "shared"});
+  const std::string script = "cat " + dir.path() + "/secret; cat " + dir.path() + "/shared; id -G";
+  expect_same_run(
+      {"setpriv", "--reuid=65534", "--regid=65534", "--groups=12345", "sh", "-c", script});
+}
+
+TEST(Recorder, arguments_arrive_as_they_are) {
+  expect_same_run({"printf", "[%s]", "a b", "", "$x", "tab\tnl\n", "\xff"});
+}
+
+TEST(Recorder, exit_codes_are_the_programs_own) {
+  expect_same_run({"sh", "-c", "exit 7"});
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  EXPECT_EQ(record(dir / "r", {"/no/such/program"}).status, 127);
+  EXPECT_EQ(record(dir / "r", {dir.path()}).status, 126);
+  EXPECT_EQ(run({program, "--append", dir / "r", "true"}).status, 2);
+  EXPECT_EQ(run({program, "true"}).status, 2);
+  EXPECT_EQ(record("/no/such/folder/run.txt", {"true"}).status, 3);
+}
+
+TEST(Recorder, small_programs_run_as_natively) { expect_same_run({"xz", "--help"}); }
+
+TEST(Recorder, python_imports_numpy) {
+  expect_same_run({"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(9).sum())"});
+}
+
+TEST(Recorder, lammps_helps) {
+  if (run({"sh", "-c", "command -v lmp"}).status != 0) HEDDLE_SKIP("lmp is not installed");
+  expect_same_run({"lmp", "-h"});
+}
+
+TEST(Recorder, sqlite_works_with_a_write_ahead_log) {
+  if (run({"sh", "-c", "command -v sqlite3"}).status != 0) HEDDLE_SKIP("sqlite3 is not installed");
+  TestDir dir;
+  RunOptions options;
+  options.cwd = dir.path();
+  expect_same_run(
+      {"sh", "-c",
+       "rm -f db*; sqlite3 db 'pragma journal_mode=wal; create table t(x); insert into t "
+       "select value from generate_series(1,20000); pragma integrity_check; select "
+       "sum(x) from t;' && sqlite3 db 'delete from t where x%2; vacuum; pragma "
+       "integrity_check; select count(*) from t'"},
+      options);
+}
+
+TEST(Recorder, a_project_is_configured_built_cloned_and_packed) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const std::string script =
+      "set -e; mkdir p && cd p && git init -q . && mkdir many && for i in $(seq 800); do echo $i > "
+      "many/f$i; done; printf 'int f(void){return 3;}' > f.c; printf '#include <stdio.h>\\nint "
+      "f(void);int main(void){printf(\"%d\\\\n\",f());return 0;}' > m.c; printf 'app: m.o "
+      "f.o\\n\\tcc -o app m.o f.o\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile; make -s -j2; "
+      "./app; "
+      "make -s; git add -A; git -c user.name=a -c user.email=b commit -q -m c; git clone -q "
+      "--no-local . ../q; git -C ../q fsck --no-progress; tar cf ../t.tar many; mkdir ../x; tar xf "
+      "../t.tar -C ../x; diff -r many ../x/many; rm -rf ../q/many; ls ../q | sort";
+  run_checked({"mkdir", dir / "a", dir / "b"});
+  RunOptions here, there;
+  here.cwd = dir / "a";
+  there.cwd = dir / "b";
+  const auto native = run({"sh", "-c", script}, here);
+  expect_same(native, record(dir / "run.txt", {"sh", "-c", script}, there));
+  EXPECT_EQ(native.status, 0) << native.err;
+  EXPECT_EQ(run({"diff", "-r", "--exclude=.git", "--exclude=t.tar", dir / "a", dir / "b"}).status,
+            0);
+}
+
+TEST(Recorder, ranks_run_inside) {
+  if (run({"sh", "-c", "command -v mpirun"}).status != 0) HEDDLE_SKIP("no mpirun");
+  const auto native = run({"mpirun", "-n", "2", "uname"});
+  if (native.status != 0) HEDDLE_SKIP("mpirun does not work here");
+  expect_same_run({"mpirun", "-n", "2", "uname"});
+}
+
+TEST(Recorder, each_rank_has_a_complete_trace) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (run({"sh", "-c", "command -v mpicc.openmpi && command -v mpirun"}).status != 0)
+    HEDDLE_SKIP("no Open MPI");
+  TestDir dir;
+  write_text_file(
+      dir / "h.c",
+      "#include <mpi.h>\n#include <stdio.h>\nint main(int c,char**v){int r;double x,y;"
+      "MPI_Init(&c,&v);MPI_Comm_rank(MPI_COMM_WORLD,&r);x=r;MPI_Allreduce(&x,&y,1,"
+      "MPI_DOUBLE,MPI_SUM,MPI_COMM_WORLD);if(!r)printf(\"%g\\n\",y);MPI_Finalize();return 0;}");
+  run_checked({"mpicc.openmpi", "-o", dir / "h", dir / "h.c"});
+  RunOptions options;
+  options.env = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                 "OMPI_MCA_rmaps_base_oversubscribe=1"};
+  const auto done =
+      run({"mpirun.openmpi", "-n", "4", program, "-q", "--out-dir", dir / "t", dir / "h"}, options);
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(done.out, "6\n");
+  const auto names = run({"sh", "-c", "ls " + dir.path() + "/t"}).out;
+  std::vector<bool> ranks(4);
+  std::size_t begin = 0;
+  for (std::size_t end; (end = names.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const auto seen = read_seen(dir / ("t/" + names.substr(begin, end - begin)));
+    EXPECT_TRUE(seen.complete());
+    ASSERT_TRUE(seen.header.rank && *seen.header.rank >= 0 && *seen.header.rank < 4);
+    ranks[static_cast<std::size_t>(*seen.header.rank)] = true;
+  }
+  EXPECT_EQ(ranks, std::vector<bool>(4, true));
+}
+
+TEST(Recorder, few_descriptors_suffice) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const auto done =
+      record(dir / "run.txt", {"bash", "-c",
+                               "ulimit -n 256; exec /usr/bin/python3 -c \"\nfor i in range(20000): "
+                               "open('/etc/passwd').close()\n"
+                               "f=[open('/etc/passwd') for i in range(240)]\nprint('ok')\""});
+  EXPECT_EQ(done.out, "ok\n") << done.err;
+}
+
+TEST(Recorder, odd_names_are_in_the_trace_as_they_are) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const std::string odd = dir / "sp ace\ttab\nnl\\bs\xff\xfe";
+  write_text_file(odd, "x");
+  for (const auto& form : {std::vector<std::string>{}, std::vector<std::string>{"--json"}}) {
+    EXPECT_EQ(record(dir / "run.txt", {"cat", odd}, {}, form).out, "x");
+    const auto opens = read_seen(dir / "run.txt").places(Op::open);
+    EXPECT_EQ(std::count(opens.begin(), opens.end(), odd), 1);
+  }
+}
+
+TEST(Recorder, the_name_that_was_asked_for_is_told) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", dir / "real"});
+  write_text_file(dir / "real/lib.so.1.2", "x");
+  run_checked({"ln", "-s", "real", dir / "link"});
+  run_checked({"ln", "-s", "lib.so.1.2", dir / "real/lib.so.1"});
+  record(dir / "run.txt", {"cat", dir / "link/lib.so.1"});
+  const auto seen = read_seen(dir / "run.txt");
+  const auto open = std::find_if(seen.events.begin(), seen.events.end(), [&](const SeenEvent& e) {
+    return e.op == Op::open && e.path == dir / "link/lib.so.1";
+  });
+  ASSERT_NE(open, seen.events.end());
+  EXPECT_EQ(open->resolved, dir / "real/lib.so.1.2");
+  EXPECT_TRUE(open->exe.ends_with("/cat"));
+}
+
+TEST(Recorder, the_same_run_twice_opens_the_same) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  std::vector<std::string> opens[2];
+  for (auto& list : opens) {
+    record(dir / "run.txt", {"/usr/bin/python3", "-c", "import json"});
+    const auto seen = read_seen(dir / "run.txt");
+    for (const auto& e : seen.events)
+      if (e.op == Op::open) list.push_back(e.path);
+  }
+  EXPECT_EQ(opens[0], opens[1]);
+  EXPECT_GT(opens[0].size(), 20U);
+}
+
+TEST(Recorder, a_scope_is_all_that_is_recorded) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", dir / "in", dir / "out"});
+  write_text_file(dir / "in/a", "a");
+  write_text_file(dir / "out/b", "b");
+  RunOptions options;
+  options.cwd = dir / "in";
+  const auto done =
+      record(dir / "run.txt", {"cat", "a", dir / "out/b"}, options, {"--scope", dir / "in"});
+  EXPECT_EQ(done.out, "ab") << done.err;
+  const auto seen = read_seen(dir / "run.txt");
+  EXPECT_EQ(seen.header.scopes, std::vector<std::string>{dir / "in"});
+  EXPECT_EQ(seen.places(Op::open), std::vector<std::string>{dir / "in/a"});
+}
+
+TEST(Recorder, a_full_disk_is_said_and_the_program_runs_on) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount a small disk");
+  TestDir dir;
+  run_checked({"mkdir", dir / "small"});
+  ASSERT_EQ(::mount("small", (dir / "small").c_str(), "tmpfs", 0, "size=64k"), 0);
+  const auto done =
+      record(dir / "small/run.txt",
+             {"sh", "-c", "for i in $(seq 300); do cat /etc/passwd >/dev/null; done; echo end"});
+  const auto seen = read_seen(dir / "small/run.txt");
+  ::umount((dir / "small").c_str());
+  EXPECT_EQ(done.out, "end\n");
+  EXPECT_EQ(done.status, 3);
+  EXPECT_NE(done.err.find("No space left"), std::string::npos) << done.err;
+  EXPECT_EQ(done.err.find('\n'), done.err.size() - 1) << done.err;
+  EXPECT_FALSE(seen.complete());
+}
+
+/// Lines of `ps` that hold `text` and are alive.
+bool runs(const std::string& text) {
+  return run({"sh", "-c",
+              "ps -eo stat,args | grep -v '^Z' | grep -v grep | grep -q -- '" + text + "'"})
+             .status == 0;
+}
+
+TEST(Recorder, whoever_is_killed_nothing_is_left) {
+  HEDDLE_STAGED(program, "fs-record");
+  struct Case {
+    const char* whom;
+    const char* signal;
+  };
+  int number = 0;
+  for (const auto& c :
+       {Case{"app", "TERM"}, Case{"app", "INT"}, Case{"app", "KILL"}, Case{"recorder", "TERM"},
+        Case{"recorder", "INT"}, Case{"recorder", "KILL"}}) {
+    SCOPED_TRACE(std::string(c.whom) + " " + c.signal);
+    TestDir dir;
+    const std::string nap = "31." + std::to_string(++number) + std::to_string(::getpid());
+    const bool app = std::string(c.whom) == "app";
+    // The shell tells its own pid, its parent is the recorder.
+    const std::string script = std::string("exec 2>/dev/null; (sleep 0.2; kill -") + c.signal +
+                               " " + (app ? "$$" : "$PPID") + ") & exec sleep " + nap;
+    const auto done =
+        run({"sh", "-c", "exec \"$0\" -q --out run.txt sh -c \"$1\"", program, script},
+            {{}, dir.path(), {}, std::chrono::seconds(20)});
+    EXPECT_FALSE(done.timed_out);
+    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("sleep " + nap); }));
+    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("--out run.txt sh -c"); }));
+    EXPECT_EQ(mounts_with("heddle-record"), 0U);
+    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] {
+      return read_seen(dir / "run.txt").ending == trace::Ending::footer;
+    }));
+    const auto seen = read_seen(dir / "run.txt");
+    EXPECT_FALSE(seen.complete());
+    EXPECT_GT(seen.events.size(), 10U);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "record/trace/trace_reader.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+
+/// An event with strings of its own.
+struct SeenEvent {
+  trace::Op op;
+  int error;
+  int pid;
+  std::string path, resolved, target, exe;
+  std::int64_t bytes;
+  /// Where it ended up: the resolved path, or the path.
+  const std::string& place() const { return resolved.empty() ? path : resolved; }
+};
+
+struct SeenTrace final : trace::TraceSink {
+  trace::RunHeader header;
+  trace::RunFooter footer;
+  trace::Ending ending = trace::Ending::no_footer;
+  std::vector<SeenEvent> events;
+
+  void begin_run(const trace::RunHeader& h, int) override { header = h; }
+  void event(const trace::Event& e) override {
+    events.push_back({e.op, e.error, e.pid, std::string(e.path), std::string(e.resolved),
+                      std::string(e.target), std::string(e.exe), e.bytes});
+  }
+  void end_run(const trace::RunFooter& f, trace::Ending how) override {
+    footer = f;
+    ending = how;
+  }
+  bool complete() const { return ending == trace::Ending::footer && footer.complete; }
+  /// Places of the events of `op` with `error`, sorted.
+  std::vector<std::string> places(trace::Op op, int error = 0) const {
+    std::vector<std::string> out;
+    for (const auto& e : events)
+      if (e.op == op && e.error == error) out.push_back(e.place());
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+};
+
+/// Throws heddle::Error when the file is no trace.
+inline SeenTrace read_seen(const std::string& path) {
+  SeenTrace seen;
+  value_or_throw(trace::read_trace(path, seen));
+  return seen;
+}
+
+/// `fs-record --quiet OPTIONS --out TRACE -- ARGV`.
+inline RunResult record(const std::string& trace, const std::vector<std::string>& argv,
+                        const RunOptions& options = {}, std::vector<std::string> extra = {}) {
+  std::vector<std::string> all{staged_program("fs-record"), "--quiet", "--out", trace};
+  all.insert(all.end(), extra.begin(), extra.end());
+  all.emplace_back("--");
+  all.insert(all.end(), argv.begin(), argv.end());
+  return run(all, options);
+}
+
+}  // namespace heddle::test
