@@ -8,9 +8,12 @@
 #include <cstdlib>
 
 #include "base/exit_code.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
 #include "record/record_options.hpp"
 #include "record/recorded_run.hpp"
+#include "record/slim_copy.hpp"
+#include "record/summary.hpp"
 
 namespace heddle {
 namespace {
@@ -43,7 +46,36 @@ int exec_failure(const Error& error) {
   return error.code() == ENOENT ? kNotFound : kCannotExecute;
 }
 
+/// What is made from a trace.
+Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
+  if (options.summary) {
+    Summary summary;
+    if (auto read = trace::read_trace(trace, summary); !read) return read;
+    if (auto told = write_all(STDERR_FILENO, summary.text(), "stderr"); !told) return told;
+  }
+  if (options.slim_dir.empty()) return {};
+  UsedFiles used;
+  if (auto read = trace::read_trace(trace, used); !read) return read;
+  auto made = copy_slim(used, options.slim_dir);
+  if (!made) return fail(std::move(made.error()));
+  if (!options.quiet)
+    say(fmt::format(
+        "{}: {} files, {} links, {:.1f} MB: {:.2f} % of the {} files on the root's file "
+        "system",
+        options.slim_dir, made->files, made->links, static_cast<double>(made->bytes) / 1e6,
+        made->all_files
+            ? 100.0 * static_cast<double>(made->files) / static_cast<double>(made->all_files)
+            : 0.0,
+        made->all_files));
+  return {};
+}
+
 int run(const RecordOptions& options) {
+  if (!options.trace.empty()) {
+    auto done = evaluate(options, options.trace);
+    if (!done) report(done.error());
+    return done ? exit_done : exit_usage;
+  }
   const auto path = find_command(options.command[0]);
   if (!path) return exec_failure(path.error());
   const auto done = value_or_throw(run_recorded(options, *path));
@@ -56,6 +88,10 @@ int run(const RecordOptions& options) {
   if (done.left_running)
     warn("processes that the program left behind still run; what they do now is not recorded");
   if (!options.quiet) say(fmt::format("{} events in {}", done.events, options.out));
+  if (auto evaluated = evaluate(options, options.out); !evaluated) {
+    report(evaluated.error());
+    return exit_failure;
+  }
   return done.exit_status;
 }
 

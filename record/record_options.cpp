@@ -61,6 +61,9 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   app.add_flag("--summary", out.summary, "Tell on stderr what was accessed most, and the misses");
   app.add_option("--slim", out.slim_dir, "Copy the files that the run used into this folder")
       ->type_name("DIR");
+  app.add_option("--trace", out.trace, "Make --summary and --slim from this trace; run nothing")
+      ->type_name("FILE")
+      ->excludes("--out");
   const std::map<std::string, RecordVia> vias{{"best", RecordVia::best},
                                               {"mount", RecordVia::mount},
                                               {"user", RecordVia::user},
@@ -73,6 +76,12 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   auto split = split_command_line(app, argc, argv);
   const int status = parse_options(app, std::move(split.options));
   if (status >= 0) return {std::nullopt, status};
+  if (!out.trace.empty()) {
+    if (!split.command.empty() || (!out.summary && out.slim_dir.empty()))
+      return {std::nullopt,
+              usage_error(Error("--trace", "wants --summary or --slim and no program"))};
+    return {std::move(out), 0};
+  }
   if (split.command.empty())
     return {std::nullopt, usage_error(Error("", "no program named", {}, kUsage))};
   out.command = std::move(split.command);

@@ -23,6 +23,7 @@ struct RecordOptions {
   bool quiet = false;
   bool summary = false;
   std::string slim_dir;
+  std::string trace;                ///< summary and slim copy from this trace, nothing is run
   std::vector<std::string> scopes;  ///< absolute, real
   RecordVia via = RecordVia::best;
   RecorderOptions recorder;

@@ -271,6 +271,23 @@ TEST(Recorder, a_full_disk_is_said_and_the_program_runs_on) {
   EXPECT_FALSE(seen.complete());
 }
 
+TEST(Recorder, the_slim_copy_is_enough_to_run) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root for chroot");
+  TestDir dir;
+  RunOptions options;
+  options.cwd = "/";
+  const auto done = run(
+      {program, "--out", dir / "run.txt", "--slim", dir / "slim", "--summary", "xz", "--version"},
+      options);
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.err.find("files on the root's file system"), std::string::npos) << done.err;
+  EXPECT_NE(done.err.find("missed most, by folder:"), std::string::npos) << done.err;
+  EXPECT_EQ(run({"chroot", dir / "slim", "/usr/bin/xz", "--version"}).out, done.out);
+  EXPECT_EQ(run({program, "--trace", dir / "run.txt", "--slim", dir / "again"}).status, 0);
+  EXPECT_EQ(run({"diff", "-r", dir / "slim", dir / "again"}).status, 0);
+}
+
 /// Lines of `ps` that hold `text` and are alive.
 bool runs(const std::string& text) {
   return run({"sh", "-c",

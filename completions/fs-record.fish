@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: MIT
+# Made by `./dev completions` from fs-record --help; do not edit.
+complete -c fs-record -s h -l help -d 'Print this help message and exit'
+complete -c fs-record -l version -d 'Display program version information and exit'
+complete -c fs-record -l out -r -d 'Write the trace here; a file that is there is replaced'
+complete -c fs-record -l out-dir -r -d 'Write it into this folder, named by host, rank and pid'
+complete -c fs-record -l op -r -d 'Record only these operations: open,lookup,...'
+complete -c fs-record -l io -d 'Each read and write an event, not their sum on close'
+complete -c fs-record -l scope -r -d 'Record only what lies in this folder (repeatable)'
+complete -c fs-record -l json -d 'Write JSON lines'
+complete -c fs-record -l summary -d 'Tell on stderr what was accessed most, and the misses'
+complete -c fs-record -l slim -r -d 'Copy the files that the run used into this folder'
+complete -c fs-record -l trace -r -d 'Make --summary and --slim from this trace; run nothing'
+complete -c fs-record -l via -r -d ''
+complete -c fs-record -s q -l quiet -d 'No word on stderr unless something fails'
