@@ -49,6 +49,8 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
     const Origin& origin = origins.files[program.object];
     input.programs.push_back(origin.as_mapped ? std::optional(origin.stamp) : std::nullopt);
   }
+  for (const Origin& origin : origins.files)
+    input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
   if (options.serve == ServePolicy::remote)
     for (ObjectId id = 0; id < content.objects.size(); ++id)
       input.direct[id] = is_node_local(origins.files[id], content.objects[id].path);

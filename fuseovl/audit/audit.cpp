@@ -13,6 +13,8 @@
 
 #include "fuseovl/audit/index_view.hpp"
 #include "fuseovl/audit/kernel.hpp"
+#include "fuseovl/audit/learn_log.hpp"
+#include "fuseovl/audit/path_search.hpp"
 #include "fuseovl/audit/process.hpp"
 #include "fuseovl/audit/text.hpp"
 #include "fuseovl/audit/tls_guard.hpp"
@@ -25,6 +27,7 @@ constinit StartBlock start;
 constinit IndexView index;
 constinit Counters* counters = nullptr;
 constinit TlsGuard guard;
+constinit LearnLog learn;
 constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own link map
 constinit bool started = false;                    ///< code of libraries may have run
 
@@ -82,11 +85,13 @@ HEDDLE_EXPORT unsigned la_version(unsigned version) {
   restore_environment(start);
   if (!enough) start_again(start, needed);
   open_counters();
+  learn = LearnLog(start);
   // LAV_CURRENT is 2 since glibc 2.35; what we use is the same in 1. A newer one may not be.
   return version < 2 ? version : 2;
 }
 
 HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie) {
+  learn.opened(*map);
   if (space != LM_ID_BASE || started) return 0;
   // The program's and ld.so's own blocks were there in time (rtld.c, init_tls); the vDSO has none.
   if (!map->l_name || !*map->l_name)
@@ -103,16 +108,23 @@ HEDDLE_EXPORT void la_activity(uintptr_t* cookie, unsigned flag) {
   if (flag == LA_ACT_CONSISTENT && cookie == main_cookie) mark_started();
 }
 
-HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t*, unsigned flag) {
+HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned flag) {
+  const char* target = index.target(name);
   if (flag != LA_SER_ORIG) {
+    // A candidate of ld.so's own search may be a file we serve: it must not be mapped twice.
     count(index.chosen() ? &Counters::probes : &Counters::probes_unguided);
-  } else if (const char* target = index.target(name)) {
-    count(&Counters::names_guided);
-    name = target;
-  } else if (index.chosen()) {
-    count(&Counters::names_unknown);
+    return const_cast<char*>(target ? target : name);
   }
-  return const_cast<char*>(name);
+  // dl-object.c: a cookie that la_objopen did not change is the link map.
+  if (!target) target = find_by_path(index, name, *reinterpret_cast<const link_map*>(*cookie));
+  if (target) {
+    count(&Counters::names_guided);
+    learn.guided();
+  } else {
+    if (index.chosen()) count(&Counters::names_unknown);
+    learn.search(name);
+  }
+  return const_cast<char*>(target ? target : name);
 }
 
 HEDDLE_EXPORT void la_preinit(uintptr_t*) {

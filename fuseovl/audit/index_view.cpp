@@ -4,6 +4,7 @@
 namespace heddle::audit {
 
 using index_format::Bucket;
+using index_format::File;
 using index_format::Header;
 using index_format::Program;
 
@@ -22,38 +23,54 @@ bool IndexView::open(const void* bytes, unsigned long size) {
   return true;
 }
 
-bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns) {
-  if (!bytes_) return false;
-  const auto* header = reinterpret_cast<const Header*>(bytes_);
-  const std::uint64_t at = header->programs_offset;
-  if (at % alignof(Program) != 0 || at > size_ ||
-      header->program_count > (size_ - at) / sizeof(Program))
-    return false;
-  const auto* programs = reinterpret_cast<const Program*>(bytes_ + at);
-  // A file that was rebuilt in place stands under its old identity with another mtime: not found.
-  std::uint32_t low = 0, high = header->program_count;
+namespace {
+
+/// The record of a sorted table with this identity, or nullptr. A file that was rebuilt in place
+/// stands under its old identity with another mtime: not found.
+template <class Record>
+const Record* find_file(const Record* records, std::uint32_t count, std::uint64_t dev,
+                        std::uint64_t ino, std::int64_t mtime_ns) {
+  std::uint32_t low = 0, high = count;
   while (low < high) {
     const std::uint32_t middle = low + (high - low) / 2;
-    const Program& p = programs[middle];
-    const bool less = p.dev != dev   ? p.dev < dev
-                      : p.ino != ino ? p.ino < ino
-                                     : p.mtime_ns < mtime_ns;
+    const Record& at = records[middle];
+    const bool less = at.dev != dev   ? at.dev < dev
+                      : at.ino != ino ? at.ino < ino
+                                      : at.mtime_ns < mtime_ns;
     if (less)
       low = middle + 1;
     else
       high = middle;
   }
-  if (low == header->program_count) return false;
-  const Program& found = programs[low];
-  if (found.dev != dev || found.ino != ino || found.mtime_ns != mtime_ns) return false;
-  const std::uint64_t count = std::uint64_t{found.bucket_mask} + 1;
-  const std::uint64_t table = found.buckets_offset;
-  if ((count & (count - 1)) != 0 || table % alignof(Bucket) != 0 || table > size_ ||
-      count > (size_ - table) / sizeof(Bucket))
-    return false;
-  buckets_ = reinterpret_cast<const Bucket*>(bytes_ + table);
-  mask_ = found.bucket_mask;
-  optional_static_tls_ = found.optional_static_tls;
+  if (low == count) return nullptr;
+  const Record& found = records[low];
+  return found.dev == dev && found.ino == ino && found.mtime_ns == mtime_ns ? &found : nullptr;
+}
+
+}  // namespace
+
+template <class Record>
+const Record* IndexView::table(std::uint64_t offset, std::uint64_t count) const {
+  if (offset % alignof(Record) != 0 || offset > size_ || count > (size_ - offset) / sizeof(Record))
+    return nullptr;
+  return reinterpret_cast<const Record*>(bytes_ + offset);
+}
+
+bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns) {
+  if (!bytes_) return false;
+  const auto* header = reinterpret_cast<const Header*>(bytes_);
+  const auto* programs = table<Program>(header->programs_offset, header->program_count);
+  if (!programs) return false;
+  const Program* found = find_file(programs, header->program_count, dev, ino, mtime_ns);
+  if (!found) return false;
+  const std::uint64_t count = std::uint64_t{found->bucket_mask} + 1;
+  const auto* buckets = table<Bucket>(found->buckets_offset, count);
+  if (!buckets || (count & (count - 1)) != 0) return false;
+  buckets_ = buckets;
+  mask_ = found->bucket_mask;
+  optional_static_tls_ = found->optional_static_tls;
+  files_ = table<File>(found->files_offset, found->file_count);
+  file_count_ = files_ ? found->file_count : 0;
   return true;
 }
 
@@ -67,8 +84,21 @@ const char* IndexView::target(const char* name) const {
     if (bucket.name_hash != hash) continue;
     const char* text = string_at(bucket.name_offset);
     if (!text || !equal(text, name)) continue;
-    const char* out = string_at(bucket.target_offset);
-    return out && *out == '/' ? out : nullptr;
+    return path_at(bucket.target_offset);
+  }
+  return nullptr;
+}
+
+const char* IndexView::target_of_file(std::uint64_t dev, std::uint64_t ino,
+                                      std::int64_t mtime_ns) const {
+  const File* found = find_file(files_, file_count_, dev, ino, mtime_ns);
+  return found ? path_at(found->target_offset) : nullptr;
+}
+
+const char* IndexView::origin_of(const char* target) const {
+  for (std::uint32_t i = 0; i < file_count_; ++i) {
+    const char* text = string_at(files_[i].target_offset);
+    if (text && equal(text, target)) return path_at(files_[i].origin_offset);
   }
   return nullptr;
 }

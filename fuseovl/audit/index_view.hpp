@@ -23,15 +23,27 @@ class IndexView {
   /// Where the chosen program's `name` leads: an absolute path that lives as long as the bytes, or
   /// nullptr. Stateless, for any number of threads.
   const char* target(const char* name) const;
+  /// As target(), for the file with this identity, by whatever path it was asked for.
+  const char* target_of_file(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns) const;
+  /// The own path of the file that names are sent to `target` for, or nullptr. Linear.
+  const char* origin_of(const char* target) const;
 
  private:
+  template <class Record>
+  const Record* table(std::uint64_t offset, std::uint64_t count) const;
   const char* string_at(std::uint32_t offset) const {
     return offset < size_ ? bytes_ + offset : nullptr;  // the last byte is NUL: it ends in bounds
+  }
+  const char* path_at(std::uint32_t offset) const {
+    const char* text = string_at(offset);
+    return text && *text == '/' ? text : nullptr;
   }
   const char* bytes_ = nullptr;
   std::uint64_t size_ = 0;
   const index_format::Bucket* buckets_ = nullptr;
   std::uint32_t mask_ = 0;
+  const index_format::File* files_ = nullptr;
+  std::uint32_t file_count_ = 0;
   std::uint32_t optional_static_tls_ = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 struct Header {
   char magic[8];
@@ -31,6 +31,18 @@ struct Program {
   std::uint64_t buckets_offset;  ///< Bucket[bucket_mask + 1], open addressing, linear probing
   std::uint32_t bucket_mask;     ///< power of two less one; at most half of the buckets are used
   std::uint32_t optional_static_tls;  ///< what that glibc tunable must be at least; 0: its default
+  std::uint64_t files_offset;         ///< File[file_count], sorted by (dev, ino)
+  std::uint32_t file_count;
+  std::uint32_t reserved;  ///< 0
+};
+
+/// A file that names lead to, by its identity on this node: for the paths to it that nobody listed.
+struct File {
+  std::uint64_t dev;
+  std::uint64_t ino;
+  std::int64_t mtime_ns;
+  std::uint32_t target_offset;  ///< as Bucket's
+  std::uint32_t origin_offset;  ///< the file's own path, for $ORIGIN
 };
 
 /// name_offset 0: empty, the search for a name ends here.

@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
@@ -15,15 +16,28 @@ namespace heddle {
 namespace {
 
 using index_format::Bucket;
+using index_format::File;
 using index_format::Header;
 using index_format::Program;
 using Targets = std::map<std::string_view, std::string>;  ///< name -> where it leads
+using StampKey = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;  ///< dev, ino, mtime
+using Files =
+    std::map<StampKey, std::pair<std::string_view, std::string_view>>;  ///< target, origin
+
+StampKey key_of(const FileStamp& stamp) { return {stamp.id.dev, stamp.id.ino, stamp.mtime_ns}; }
 
 template <class T>
 void append(std::string& out, const T& record) {
   static_assert(std::endian::native == std::endian::little, "the format is little-endian");
   static_assert(std::has_unique_object_representations_v<T>);
   out.append(reinterpret_cast<const char*>(&record), sizeof record);
+}
+
+template <class T>
+std::vector<T> records_of(const std::string& bytes) {
+  std::vector<T> out(bytes.size() / sizeof(T));
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(T));
+  return out;
 }
 
 std::string_view base_name(std::string_view path) {
@@ -37,6 +51,53 @@ bool is_plain_name(std::string_view name) {
          (name.front() == '/' || name.find('/') == std::string_view::npos);
 }
 
+/// Whether a search through the directories of `object` begins where the object itself lies.
+bool has_own_origin(const MapObject& object) {
+  const std::string& list = object.runpath.empty() ? object.rpath : object.runpath;
+  return list.find("$ORIGIN") != std::string::npos || list.find("${ORIGIN}") != std::string::npos;
+}
+
+/// The objects whose searches at run time (dlopen) would go elsewhere if they were opened in the
+/// view: ld.so takes $ORIGIN from the path that it opened (dl-object.c, l_origin).
+std::vector<bool> direct_objects(const IndexInput& input) {
+  std::vector<bool> direct = input.direct;
+  const MapContent& content = input.content;
+  for (std::size_t i = 0; i < direct.size(); ++i)
+    if (content.objects[i].imports_dlopen && has_own_origin(content.objects[i])) direct[i] = true;
+  for (const MapProgram& program : content.programs) {
+    std::unordered_map<std::string_view, const MapLibrary*> by_path;
+    for (const MapLibrary& library : program.libraries)
+      by_path.emplace(content.objects[library.object].path, &library);
+    // RPATH, unlike RUNPATH, is inherited: what the requesters' say counts too (dl-load.c).
+    std::set<const MapLibrary*> seen;
+    for (const MapLibrary& library : program.libraries) {
+      if (!content.objects[library.object].imports_dlopen) continue;
+      for (const MapLibrary* at = &library; seen.insert(at).second;) {
+        const MapObject& object = content.objects[at->object];
+        if (object.runpath.empty() && has_own_origin(object)) direct[at->object] = true;
+        const auto requester = by_path.find(at->needed_by);
+        if (requester != by_path.end()) at = requester->second;
+      }
+    }
+  }
+  return direct;
+}
+
+/// Tables of one kind, one after the other; equal ones are kept once.
+class Tables {
+ public:
+  std::uint64_t place(std::string table) {
+    const auto [entry, fresh] = offsets_.try_emplace(std::move(table), bytes_.size());
+    if (fresh) bytes_ += entry->first;
+    return entry->second;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::unordered_map<std::string, std::uint64_t> offsets_;
+  std::string bytes_;
+};
+
 class IndexBuilder {
  public:
   explicit IndexBuilder(const IndexInput& input) : in_(input), content_(input.content) {}
@@ -46,18 +107,22 @@ class IndexBuilder {
   /// The path under which each object of `view` is opened, shortest first, by object.
   const std::vector<std::string>& view_paths(ViewId view);
   bool is_loader(const MapProgram& program, std::string_view name, ObjectId object) const;
+  const std::string& target_of(const MapProgram& program, ObjectId object);
   Targets targets_of(const MapProgram& program);
+  Files files_of(const MapProgram& program);
   std::uint64_t add_string(std::string_view text);
-  /// Offset of the program's table in tables_.
+  /// Offset of the program's table in tables_, in files_.
   std::uint64_t add_table(const Targets& targets, std::uint32_t& mask);
+  std::uint64_t add_files(const Files& files);
 
   const IndexInput& in_;
   const MapContent& content_;
+  std::vector<bool> direct_;
   std::map<ViewId, std::vector<std::string>> view_paths_;
   std::unordered_map<std::string, std::uint64_t> string_offsets_;
   std::string strings_;
-  std::unordered_map<std::string, std::uint64_t> table_offsets_;
-  std::string tables_;
+  Tables tables_;  ///< of Bucket
+  Tables files_;   ///< of File
 };
 
 const std::vector<std::string>& IndexBuilder::view_paths(ViewId view) {
@@ -86,12 +151,28 @@ bool IndexBuilder::is_loader(const MapProgram& program, std::string_view name,
          (base_name(name) == loader || content_.objects[object].soname == loader);
 }
 
+const std::string& IndexBuilder::target_of(const MapProgram& program, ObjectId object) {
+  const std::string& path = view_paths(program.view)[object];
+  return direct_[object] || path.empty() ? content_.objects[object].path : path;
+}
+
+Files IndexBuilder::files_of(const MapProgram& program) {
+  Files out;
+  for (const auto& [name, object] : program.guided) {
+    if (object >= in_.objects.size() || !in_.objects[object]) continue;
+    const std::string& origin = content_.objects[object].path;
+    const std::string& target = target_of(program, object);
+    if (!is_loader(program, origin, object) && is_plain_name(target) && target.size() < PATH_MAX)
+      out.emplace(key_of(*in_.objects[object]),
+                  Files::mapped_type(std::string_view(target), std::string_view(origin)));
+  }
+  return out;
+}
+
 Targets IndexBuilder::targets_of(const MapProgram& program) {
   Targets out;
-  const std::vector<std::string>& paths = view_paths(program.view);
   for (const auto& [name, object] : program.guided) {
-    const bool direct = in_.direct[object] || paths[object].empty();
-    const std::string& target = direct ? content_.objects[object].path : paths[object];
+    const std::string& target = target_of(program, object);
     if (!is_plain_name(name) || is_loader(program, name, object) || name == target ||
         !is_plain_name(target) || target.size() >= PATH_MAX)
       continue;
@@ -120,37 +201,56 @@ std::uint64_t IndexBuilder::add_table(const Targets& targets, std::uint32_t& mas
   }
   std::string bytes;
   for (const Bucket& bucket : buckets) append(bytes, bucket);
-  const auto [entry, fresh] = table_offsets_.try_emplace(std::move(bytes), tables_.size());
-  if (fresh) tables_ += entry->first;
-  return entry->second;
+  return tables_.place(std::move(bytes));
+}
+
+std::uint64_t IndexBuilder::add_files(const Files& files) {
+  std::string bytes;
+  for (const auto& [key, paths] : files) {
+    File file{};
+    std::tie(file.dev, file.ino, file.mtime_ns) = key;
+    file.target_offset = static_cast<std::uint32_t>(add_string(paths.first));
+    file.origin_offset = static_cast<std::uint32_t>(add_string(paths.second));
+    append(bytes, file);
+  }
+  return files_.place(std::move(bytes));
 }
 
 Result<std::string> IndexBuilder::build() {
   const std::string where = in_.mount_point;
   if (in_.programs.size() != content_.programs.size() ||
-      in_.direct.size() != content_.objects.size())
+      in_.direct.size() != content_.objects.size() ||
+      (!in_.objects.empty() && in_.objects.size() != content_.objects.size()))
     return fail_errno(where, "cannot make an index: sizes differ", EINVAL);
+  direct_ = direct_objects(in_);
 
   struct Entry {
     Targets targets;
+    Files files;
     std::uint64_t tls = 0;
   };
-  std::map<std::tuple<std::uint64_t, std::uint64_t, std::int64_t>, Entry> entries;
+  std::map<StampKey, Entry> entries;
   for (std::size_t i = 0; i < content_.programs.size(); ++i) {
     const auto& stamp = in_.programs[i];
     if (!stamp) continue;
     Targets targets = targets_of(content_.programs[i]);
-    auto [at, fresh] = entries.try_emplace({stamp->id.dev, stamp->id.ino, stamp->mtime_ns});
+    Files files = files_of(content_.programs[i]);
+    auto [at, fresh] = entries.try_emplace(key_of(*stamp));
     Entry& entry = at->second;
     entry.tls = std::max(entry.tls, content_.programs[i].static_tls_bytes);
     if (fresh) {
       entry.targets = std::move(targets);
+      entry.files = std::move(files);
     } else {
       // One file under two names with views of their own: only what both agree on is safe.
-      std::erase_if(entry.targets, [&](const auto& target) {
-        const auto other = targets.find(target.first);
-        return other == targets.end() || other->second != target.second;
-      });
+      const auto keep_common = [](auto& ours, const auto& theirs) {
+        std::erase_if(ours, [&](const auto& entry_of_ours) {
+          const auto other = theirs.find(entry_of_ours.first);
+          return other == theirs.end() || other->second != entry_of_ours.second;
+        });
+      };
+      keep_common(entry.targets, targets);
+      keep_common(entry.files, files);
     }
   }
 
@@ -161,10 +261,13 @@ Result<std::string> IndexBuilder::build() {
     program.optional_static_tls =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(entry.tls, UINT32_MAX));
     program.buckets_offset = add_table(entry.targets, program.bucket_mask);
+    program.files_offset = add_files(entry.files);
+    program.file_count = static_cast<std::uint32_t>(entry.files.size());
     programs.push_back(program);
   }
   const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);
-  const std::uint64_t strings_offset = tables_offset + tables_.size();
+  const std::uint64_t files_offset = tables_offset + tables_.bytes().size();
+  const std::uint64_t strings_offset = files_offset + files_.bytes().size();
   if (strings_.empty()) strings_.push_back('\0');  // the last byte is NUL in any case
   Header header{};
   header.file_size = strings_offset + strings_.size();
@@ -173,16 +276,20 @@ Result<std::string> IndexBuilder::build() {
   std::string body;
   for (Program& program : programs) {
     program.buckets_offset += tables_offset;
+    program.files_offset += files_offset;
     append(body, program);
   }
-  for (std::size_t at = 0; at < tables_.size(); at += sizeof(Bucket)) {
-    Bucket bucket;
-    std::memcpy(&bucket, tables_.data() + at, sizeof bucket);
+  for (Bucket bucket : records_of<Bucket>(tables_.bytes())) {
     if (bucket.name_offset) {
       bucket.name_offset += static_cast<std::uint32_t>(strings_offset) - 1;
       bucket.target_offset += static_cast<std::uint32_t>(strings_offset) - 1;
     }
     append(body, bucket);
+  }
+  for (File file : records_of<File>(files_.bytes())) {
+    file.target_offset += static_cast<std::uint32_t>(strings_offset);
+    file.origin_offset += static_cast<std::uint32_t>(strings_offset);
+    append(body, file);
   }
   body += strings_;
 

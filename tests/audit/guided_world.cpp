@@ -107,6 +107,11 @@ void GuidedWorld::publish() {
     input.programs.push_back(file_stamp(st));
   }
   input.direct.resize(content.objects.size());
+  for (const MapObject& object : content.objects) {
+    struct stat st {};
+    if (::stat(object.path.c_str(), &st) != 0) throw Error::from_errno(object.path, "stat");
+    input.objects.push_back(file_stamp(st));
+  }
   write_text_file(index_path(), value_or_throw(make_index(input)));
   reset_counters();
 }

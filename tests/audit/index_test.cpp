@@ -43,10 +43,19 @@ class Index : public ::testing::Test {
   MapContent map_ = small_map();
   std::vector<std::optional<FileStamp>> stamps_ = {stamp(7)};
   std::vector<bool> direct_ = {false, false, false, false};
+  std::vector<std::optional<FileStamp>> files_ = {stamp(70), stamp(71), stamp(72), stamp(73)};
   std::string bytes_;
 
   std::string make() {
-    return bytes_ = value_or_throw(make_index({map_, "/mnt", stamps_, direct_}));
+    return bytes_ = value_or_throw(make_index({map_, "/mnt", stamps_, direct_, files_}));
+  }
+  /// Where the file with inode `ino` is served to the program; "" when it is not.
+  std::string target_of_file(std::uint64_t ino, std::int64_t late_ns = 0) {
+    audit::IndexView view;
+    EXPECT_TRUE(view.open(bytes_.data(), bytes_.size()));
+    view.choose(2049, 7, 7000000000);
+    const char* out = view.target_of_file(2049, ino, 1000000000 * std::int64_t(ino) + late_ns);
+    return out ? out : "";
   }
   /// Where `name` leads for the program with inode `ino`; "" when nowhere.
   std::string target(const std::string& name, std::uint64_t ino = 7) {
@@ -117,6 +126,57 @@ TEST_F(Index, a_direct_object_or_one_without_a_name_leads_to_its_origin) {
   EXPECT_EQ(target("liba.so.1"), "/o/liba.so.1.2");
 }
 
+TEST_F(Index, a_file_is_known_by_its_identity_whatever_its_path) {
+  make();
+  EXPECT_EQ(target_of_file(72), "/mnt/liba.so.1");
+  EXPECT_EQ(target_of_file(73), "/mnt/libb.so");
+  EXPECT_EQ(target_of_file(73, 1), "");  // changed since
+  EXPECT_EQ(target_of_file(71), "");     // ld.so
+  EXPECT_EQ(target_of_file(74), "");
+  files_[3] = std::nullopt;
+  make();
+  EXPECT_EQ(target_of_file(73), "");
+  files_.clear();
+  make();
+  EXPECT_EQ(target_of_file(72), "");
+  audit::IndexView view;
+  ASSERT_TRUE(view.open(bytes_.data(), bytes_.size()));
+  EXPECT_EQ(view.target_of_file(2049, 72, 72000000000), nullptr);  // no program chosen
+}
+
+TEST_F(Index, a_target_s_own_path_can_be_told) {
+  make();
+  audit::IndexView view;
+  ASSERT_TRUE(view.open(bytes_.data(), bytes_.size()));
+  EXPECT_EQ(view.origin_of("/mnt/libb.so"), nullptr);
+  ASSERT_TRUE(view.choose(2049, 7, 7000000000));
+  EXPECT_STREQ(view.origin_of("/mnt/liba.so.1"), "/o/liba.so.1.2");
+  EXPECT_EQ(view.origin_of("/mnt/libc.so"), nullptr);
+}
+
+TEST_F(Index, what_opens_more_from_its_own_folder_stays_in_it) {
+  map_.objects[3].runpath = "/x:$ORIGIN/../plugins";
+  make();
+  EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
+  map_.objects[3].imports_dlopen = true;
+  make();
+  EXPECT_EQ(target("libb.so"), "/o/libb.so");
+  EXPECT_EQ(target("liba.so.1"), "/mnt/liba.so.1");
+}
+
+TEST_F(Index, an_inherited_rpath_keeps_its_owner_in_its_folder) {
+  map_.objects[2].rpath = "${ORIGIN}";
+  map_.objects[3].imports_dlopen = true;
+  map_.programs[0].libraries = {{2, "liba.so.1", "rpath", "/app"},
+                                {3, "libb.so", "rpath", "/o/liba.so.1.2"}};
+  make();
+  EXPECT_EQ(target("liba.so.1"), "/o/liba.so.1.2");
+  EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
+  map_.objects[2].runpath = "/y";  // then ld.so does not look at the RPATH
+  make();
+  EXPECT_EQ(target("liba.so.1"), "/mnt/liba.so.1");
+}
+
 TEST_F(Index, names_that_depend_on_the_caller_are_left_to_the_loader) {
   map_.programs[0].guided = {{"$ORIGIN/libb.so", 3}, {"./libb.so", 3}, {"sub/libb.so", 3}};
   make();
@@ -126,6 +186,7 @@ TEST_F(Index, names_that_depend_on_the_caller_are_left_to_the_loader) {
 TEST_F(Index, two_programs_of_one_file_share_what_they_agree_on) {
   map_.objects.push_back(object("/p/libb.so"));
   direct_.push_back(true);
+  files_.push_back(stamp(74));
   MapProgram link = map_.programs[0];
   link.path = "/link";
   link.guided = {{"liba.so.1", 2}, {"libb.so", 4}, {"libz.so", 3}};
@@ -163,6 +224,7 @@ TEST_F(Index, the_checksum_is_that_of_the_body) {
 TEST_F(Index, sizes_that_do_not_fit_the_map_are_refused) {
   EXPECT_EQ(make_index({map_, "/mnt", {}, direct_}).error().code(), EINVAL);
   EXPECT_EQ(make_index({map_, "/mnt", stamps_, {}}).error().code(), EINVAL);
+  EXPECT_EQ(make_index({map_, "/mnt", stamps_, direct_, {stamp(1)}}).error().code(), EINVAL);
 }
 
 TEST_F(Index, thousands_of_names_are_all_found) {
@@ -193,6 +255,14 @@ void read_anything(const std::string& bytes) {
         EXPECT_EQ(*out, '/');
         EXPECT_LT(out + std::strlen(out), at + bytes.size());
       }
+  for (std::uint64_t ino : {70, 71, 72, 73, 74}) {
+    const char* out = view.target_of_file(2049, ino, 1000000000 * std::int64_t(ino));
+    if (!out) continue;
+    EXPECT_EQ(*out, '/');
+    if (const char* origin = view.origin_of(out)) {
+      EXPECT_LT(origin + std::strlen(origin), at + bytes.size());
+    }
+  }
 }
 
 TEST_F(Index, no_truncation_or_damage_is_ever_followed_out_of_bounds) {
@@ -204,7 +274,7 @@ TEST_F(Index, no_truncation_or_damage_is_ever_followed_out_of_bounds) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 100000; ++i) {
     std::string bad = bytes_;
-    const std::size_t strings = bad.size() - 120;  // mostly hit what is followed
+    const std::size_t strings = bad.size() - 90;  // mostly hit what is followed
     for (std::uint64_t blows = 1 + random() % 3; blows--;) {
       const std::size_t at = random() % (random() % 8 ? strings : bad.size());
       bad[at] = static_cast<char>(random() % 3 ? random() : random() % 2 ? 0 : 255);
