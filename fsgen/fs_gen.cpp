@@ -12,6 +12,7 @@
 #include "fsgen/compare.hpp"
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_run.hpp"
+#include "fsgen/learn.hpp"
 #include "resolver/build/app_inputs.hpp"
 
 namespace heddle {
@@ -49,6 +50,7 @@ int run(const GenOptions& options) {
   const char* path_variable = std::getenv("PATH");
   auto app_path = find_program(options.command[0], path_variable ? path_variable : "/bin:/usr/bin");
   if (!app_path) return exec_failure(app_path.error());
+  if (options.learn && options.learn_log.empty()) return learn(options, *app_path, run);
   auto work = value_or_throw(make_work_dir());
   const auto map = value_or_throw(prepare_map(options, *app_path, work.path() + "/map"));
   if (options.compare_runs > 0) return compare(options, *app_path, map);

@@ -20,6 +20,8 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   app.add_option("--map", out.map, "Use this map (made by fs-resolve build); resolve nothing")
       ->type_name("MAP");
   app.add_option("--out", out.out, "Keep the map of this run here")->type_name("MAP");
+  app.add_flag("--learn", out.learn,
+               "Add to the map of --out what APP opens by dlopen and executes in this run");
   app.add_option("--plugins", out.plugin_folders,
                  "Serve this plugin folder too, under its own name (repeatable)")
       ->type_name("DIR")
@@ -53,6 +55,11 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   if (status >= 0) return {std::nullopt, status};
   if (split.command.empty()) {
     report(Error("", "no program named", {}, "fs-gen [OPTIONS] [--] APP [ARGS...]"));
+    return {std::nullopt, exit_usage};
+  }
+  if (out.learn && (out.out.empty() || !out.map.empty() || out.compare_runs > 0)) {
+    report(Error("--learn", out.out.empty() ? "needs --out MAP, the map to write"
+                                            : "goes with neither --map nor --compare"));
     return {std::nullopt, exit_usage};
   }
   out.command = std::move(split.command);

@@ -19,8 +19,10 @@ enum class Via : std::uint8_t {
 
 /// The command line of fs-gen.
 struct GenOptions {
-  std::string map;  ///< --map: use this one, resolve nothing
-  std::string out;  ///< --out: keep the map here
+  std::string map;        ///< --map: use this one, resolve nothing
+  std::string out;        ///< --out: keep the map here
+  bool learn = false;     ///< --learn: the map of --out also holds what this run loads later
+  std::string learn_log;  ///< where the run's processes write that; empty: nowhere
   std::vector<std::string> plugin_folders;
   std::string json_file;
   std::string serve = "all";

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "resolver/map/learn_format.hpp"
 #include "resolver/map/static_tls.hpp"
 
 namespace heddle {
@@ -43,6 +44,7 @@ void guide(Environment& environment, const Guidance& guidance) {
   before("LD_AUDIT", guidance.audit_library);
   environment.set("HEDDLE_INDEX", guidance.index_path);
   if (!guidance.counters_path.empty()) environment.set("HEDDLE_COUNTERS", guidance.counters_path);
+  if (!guidance.learn_log.empty()) environment.set(learn_format::kVariable, guidance.learn_log);
   if (guidance.static_tls_bytes == 0) return;
   const auto tunables = environment.get("GLIBC_TUNABLES");
   environment.set(kSavedTunables, tunables ? "GLIBC_TUNABLES=" + *tunables : "");

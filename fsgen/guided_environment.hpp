@@ -34,6 +34,7 @@ struct Guidance {
   std::string audit_library;
   std::string index_path;
   std::string counters_path;
+  std::string learn_log;               ///< empty: nothing is learned
   std::string view_path;               ///< LoaderKind::environment: searched first
   std::uint64_t static_tls_bytes = 0;  ///< MapProgram::static_tls_bytes of APP
 };

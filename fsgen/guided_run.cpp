@@ -50,11 +50,13 @@ Result<std::string> audit_library_path() {
 /// The index for Via::direct: every name leads to its original file, no mount is needed.
 Result<void> write_direct_index(const PreparedMap& map, const std::string& path) {
   IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};
-  for (const auto& program : map.content.programs) {
+  const auto stamp_of = [](const std::string& file) -> std::optional<FileStamp> {
     struct stat st {};
-    const bool here = ::stat(program.path.c_str(), &st) == 0;
-    input.programs.push_back(here ? std::optional(file_stamp(st)) : std::nullopt);
-  }
+    if (::stat(file.c_str(), &st) != 0) return std::nullopt;
+    return file_stamp(st);
+  };
+  for (const auto& program : map.content.programs) input.programs.push_back(stamp_of(program.path));
+  for (const auto& object : map.content.objects) input.objects.push_back(stamp_of(object.path));
   auto bytes = make_index(input);
   if (!bytes) return fail(std::move(bytes.error()));
   auto fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
@@ -106,6 +108,7 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
   guidance.audit_library = *audit;
   guidance.index_path = direct() ? work_path_ + "/index" : mount_point() + "/.heddle/index";
   guidance.counters_path = counters_path;
+  guidance.learn_log = options_.learn_log;
   // Of APP alone: the audit library starts a child that needs more with what it needs.
   guidance.static_tls_bytes = map_.app() ? map_.app()->static_tls_bytes : 0;
   guidance.view_path = mount_point();

@@ -22,6 +22,19 @@ std::string path_variable() {
   return path ? path : "/usr/local/bin:/usr/bin:/bin";
 }
 
+/// Adds what `path` stands for, if it is a program that can be resolved.
+void add_program(AppInputs& inputs, const std::string& path) {
+  AppInputs named;
+  if (!add_app(named, path, path_variable())) return;
+  for (auto& root : named.roots) {
+    const bool known = std::any_of(inputs.roots.begin(), inputs.roots.end(),
+                                   [&](const AppRoot& r) { return r.path == root.path; });
+    if (known || root.kind != RootIs::program) continue;
+    root.required = false;
+    inputs.roots.push_back(std::move(root));
+  }
+}
+
 /// The roots of APP's arguments that are programs themselves. A word that names none, or one that
 /// cannot be resolved, is just an argument.
 void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& command) {
@@ -29,16 +42,7 @@ void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& co
   for (std::size_t i = 1; i < std::min(command.size(), kMostWords); ++i) {
     if (command[i].empty() || command[i][0] == '-') continue;
     auto found = find_program(command[i], path_variable());
-    if (!found) continue;
-    AppInputs named;
-    if (!add_app(named, *found, path_variable())) continue;
-    for (auto& root : named.roots) {
-      const bool known = std::any_of(inputs.roots.begin(), inputs.roots.end(),
-                                     [&](const AppRoot& r) { return r.path == root.path; });
-      if (known || root.kind != RootIs::program) continue;
-      root.required = false;
-      inputs.roots.push_back(std::move(root));
-    }
+    if (found) add_program(inputs, *found);
   }
 }
 
@@ -58,13 +62,15 @@ void find_app(PreparedMap& map, const AppInputs& inputs) {
 }
 
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
-                          const std::string& path) {
+                          const std::string& path, const LearnedRun& learned) {
   add_argument_programs(inputs, options.command);
+  for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
   ResolverSession session;
   BuildOptions build;
   build.search = search_options_from_environment();
   build.plugin_folders = options.plugin_folders;
+  build.learned = learned;
   auto built = build_map(session.world(), inputs.roots, build);
   if (!built) return fail(std::move(built.error()));
   for (const auto& missing : built->missing)
@@ -79,7 +85,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
 }  // namespace
 
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
-                                const std::string& default_path) {
+                                const std::string& default_path, const LearnedRun& learned) {
   const auto begin = std::chrono::steady_clock::now();
   PreparedMap map;
   AppInputs inputs;
@@ -94,7 +100,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.content = std::move(*content);
   } else {
     map.path = std::filesystem::absolute(options.out.empty() ? default_path : options.out).string();
-    if (auto done = resolve_into(map, options, inputs, map.path); !done)
+    if (auto done = resolve_into(map, options, inputs, map.path, learned); !done)
       return fail(std::move(done.error()));
   }
   find_app(map, inputs);

@@ -7,6 +7,7 @@
 
 #include "base/result.hpp"
 #include "fsgen/gen_options.hpp"
+#include "resolver/build/learned_run.hpp"
 #include "resolver/map/map_content.hpp"
 
 namespace heddle {
@@ -24,8 +25,9 @@ struct PreparedMap {
 
 /// Opens --map, or resolves APP (as found: `app_path`) and the programs that its arguments name
 /// (`mpirun -n 2 ./app`), and writes the map to `default_path` or --out. That APP cannot be guided
-/// (static, another libc, damaged) is no failure: it runs as it is, with the reason.
+/// (static, another libc, damaged) is no failure: it runs as it is, with the reason. `learned`:
+/// what a run showed goes into the map too, programs as well as libraries.
 Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& app_path,
-                                const std::string& default_path);
+                                const std::string& default_path, const LearnedRun& learned = {});
 
 }  // namespace heddle

@@ -63,6 +63,7 @@ class MapBuilder {
 
   Result<LoaderProfile> loader_for(const std::string& interpreter);
   Result<std::vector<ObjectId>> take_closure(const Closure& closure);
+  Result<void> add_learned(Root& root, const Closure& closure);
   Result<void> add_plugins(Root& root, const LoaderProfile& loader);
   Result<void> add_plugin(Root& root, const LoaderProfile& loader, const std::string& path,
                           const std::string& relative);
@@ -108,6 +109,7 @@ Result<void> MapBuilder::add_root(const std::string& path, RootIs kind) {
   root.program.interpreter = file->elf.interp.value_or("");
   describe(root, *closure, *ids);
   add_closure(root.names, objects_, *closure, *ids, kind);
+  if (auto added = add_learned(root, *closure); !added) return added;
   if (auto added = add_plugins(root, *loader); !added) return added;
   roots_.push_back(std::move(root));
   return {};
@@ -135,6 +137,31 @@ void MapBuilder::describe(Root& root, const Closure& closure, const std::vector<
         {root.path, missing.name, closure.objects[missing.needed_by].path, missing.reason});
   }
   for (const auto& warning : closure.warnings) result_.notes.push_back(warning);
+}
+
+/// Fails when the run found another file than the search does: the program was started with another
+/// environment than ours, and a map cannot hold for both.
+Result<void> MapBuilder::add_learned(Root& root, const Closure& closure) {
+  const auto found = options_.learned.find(root.path);
+  if (found == options_.learned.end()) return {};
+  const auto elsewhere = [&](const std::string& name) {
+    return fail(root.path, "left out of the map",
+                "in the run it found " + escape_for_terminal(name) +
+                    " elsewhere: its environment was another");
+  };
+  for (const auto& name : found->second.ambiguous)
+    if (root.names.guided.contains(name)) return elsewhere(name);
+  for (const auto& missing : closure.missing)
+    if (found->second.libraries.contains(missing.name)) return elsewhere(missing.name);
+  for (const auto& [name, path] : found->second.libraries) {
+    const auto file = world_.facts(path);
+    if (!file) continue;  // gone again, or unreadable for us: ld.so's to find
+    const ObjectId id = objects_.add(path, *file);
+    const auto known = root.names.guided.find(name);
+    if (known != root.names.guided.end() && known->second != id) return elsewhere(name);
+    add_library(root.names, objects_, name, id);
+  }
+  return {};
 }
 
 Result<void> MapBuilder::add_plugins(Root& root, const LoaderProfile& loader) {

@@ -8,6 +8,7 @@
 
 #include "base/result.hpp"
 #include "resolver/build/app_inputs.hpp"
+#include "resolver/build/learned_run.hpp"
 #include "resolver/map/map_content.hpp"
 #include "resolver/search/closure.hpp"
 #include "resolver/search/search.hpp"
@@ -18,6 +19,8 @@ namespace heddle {
 struct BuildOptions {
   SearchOptions search;
   std::vector<std::string> plugin_folders;
+  /// What a run showed beyond what the files say: programs that are no roots are not looked at.
+  LearnedRun learned;
   /// Called after each program with how many are done, of how many; may be empty.
   std::function<void(std::size_t done, std::size_t total)> progress;
 };

@@ -61,6 +61,23 @@ void add_closure(ViewNames& names, const ObjectTable& objects, const Closure& cl
   }
 }
 
+void add_library(ViewNames& names, const ObjectTable& objects, const std::string& name,
+                 ObjectId id) {
+  bool named = false;
+  const auto show = [&](const std::string& as) {
+    if (is_entry_name(as)) named |= names.view.emplace(as, id).first->second == id;
+  };
+  show(name);
+  show(objects[id].soname);
+  for (const auto& file_name : objects.file_names(id)) show(file_name);
+  if (!named) {
+    const auto file = std::filesystem::path(objects[id].path).filename().string();
+    names.view.emplace(unused_name(names.view, file), id);
+  }
+  names.guided.emplace(name, id);
+  for (const auto& path : objects.paths(id)) names.guided.emplace(path, id);
+}
+
 void add_plugin_file(ViewNames& names, const ObjectTable& objects, const std::string& relative,
                      ObjectId id) {
   names.view.emplace(relative, id);

@@ -28,6 +28,11 @@ struct ViewNames {
 void add_closure(ViewNames& names, const ObjectTable& objects, const Closure& closure,
                  const std::vector<ObjectId>& ids, RootIs root);
 
+/// Adds a library that a run opened as `name` (a soname or an absolute path). `guided` gets that
+/// name and all paths of the file, the view the names it may have beside what is there.
+void add_library(ViewNames& names, const ObjectTable& objects, const std::string& name,
+                 ObjectId id);
+
 /// Adds one file under `relative` ("ucx/libuct_cma.so.0") and all its paths to `guided`.
 void add_plugin_file(ViewNames& names, const ObjectTable& objects, const std::string& relative,
                      ObjectId id);
