@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT
+// What other tools that stand between a program and ld.so get wrong. Each case runs a program alone
+// and under fs-gen: the same output, errors and exit status.
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class LoaderTraps : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_gen_ = staged_program("fs-gen");
+    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
+    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache"};
+    options_.cwd = dir_.path();
+  }
+  std::string library(const std::string& name, const std::string& source,
+                      std::vector<std::string> flags = {}, const std::string& language = "c") {
+    flags.push_back("-Wl,-soname," + fs::path(name).filename().string());
+    return build_library({dir_ / name, source, flags, language});
+  }
+  std::string program(const std::string& source, std::vector<std::string> flags = {},
+                      const std::string& language = "c") {
+    return build_program({dir_ / "app", source, flags, language});
+  }
+  std::string rpath(const std::string& folder) const { return "-Wl,-rpath," + (dir_ / folder); }
+
+  /// Runs it alone and guided; result: the guided run. Its report is in report_.
+  RunResult same(const std::vector<std::string>& words, const std::vector<std::string>& env = {}) {
+    RunOptions options = options_;
+    options.env.insert(options.env.end(), env.begin(), env.end());
+    const auto bare = run(words, options);
+    const auto json = dir_ / "report.json";
+    std::vector<std::string> guided{fs_gen_, "-q", "--json", json, "--"};
+    guided.insert(guided.end(), words.begin(), words.end());
+    const auto ours = run(guided, options);
+    EXPECT_EQ(ours.out, bare.out);
+    EXPECT_EQ(ours.err, bare.err);
+    EXPECT_EQ(ours.status, bare.status);
+    std::ifstream in(json);
+    report_ = nlohmann::json::parse(in, nullptr, false);
+    EXPECT_TRUE(report_.is_object());
+    return ours;
+  }
+  std::uint64_t reported(const char* key) const {
+    return report_.is_object() ? report_.value(key, std::uint64_t{0}) : 0;
+  }
+
+  TestDir dir_;
+  std::string fs_gen_;
+  RunOptions options_;
+  nlohmann::json report_;
+};
+
+constexpr const char* kTlsLibrary =
+    "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\")));\n"
+    "int sum(void) { int i, n = 0; for (i = 0; i < 65536; i += 64) big[i] = 1;\n"
+    "for (i = 0; i < 65536; ++i) n += big[i]; return n == 1024; }";
+
+TEST_F(LoaderTraps, much_initial_exec_tls) {
+  const auto lib = library("t/libtls.so", kTlsLibrary);
+  const auto app = program(
+      "#include <pthread.h>\n#include <stdio.h>\nint sum(void);\n"
+      "static void* work(void* a) { return (void*)(long)sum(); }\n"
+      "int main(void) { pthread_t t; void* r; pthread_create(&t, 0, work, 0); pthread_join(t, "
+      "&r);\n"
+      "printf(\"%d %ld\\n\", sum(), (long)r); return 0; }",
+      {lib, rpath("t"), "-pthread"});
+  EXPECT_EQ(same({app}).out, "1 1\n");
+  EXPECT_EQ(reported("probes_with"), 0U);
+}
+
+TEST_F(LoaderTraps, a_child_that_no_map_knows_has_much_tls) {
+  const auto lib = library("t/libtls.so", kTlsLibrary);
+  const auto child = build_program({dir_ / "child",
+                                    "#include <stdio.h>\nint sum(void);\n"
+                                    "int main(void) { printf(\"%d\\n\", sum()); return 0; }",
+                                    {lib, rpath("t")}});
+  // Its name is made up at run time, so that no argument of APP gives it away.
+  const auto app = program(
+      "#include <stdio.h>\n#include <string.h>\n#include <sys/wait.h>\n#include <unistd.h>\n"
+      "int main(int c, char** v) { char p[4096]; int s; strcpy(p, v[0]);\n"
+      "strcpy(strrchr(p, '/'), \"/child\");\n"
+      "if (!fork()) { execl(p, p, (char*)0); _exit(9); } wait(&s); return WEXITSTATUS(s); }");
+  EXPECT_EQ(same({app}).out, "1\n");
+  EXPECT_EQ(reported("unguided_processes"), 1U);
+}
+
+TEST_F(LoaderTraps, bind_now) {
+  const auto lib = library("lib/libx.so.1", "int x(void) { return 7; }");
+  const auto app =
+      program("int x(void); int main(void) { return x(); }", {lib, rpath("lib"), "-Wl,-z,now"});
+  EXPECT_EQ(same({app}).status, 7);
+  EXPECT_EQ(same({app}, {"LD_BIND_NOW=1"}).status, 7);
+}
+
+TEST_F(LoaderTraps, every_way_to_execute) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 10});
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <spawn.h>\n#include <string.h>\n#include <stdlib.h>\n"
+      "#include <sys/wait.h>\n#include <unistd.h>\nextern char** environ;\n"
+      "int main(int c, char** v) { char* a[] = {v[2], 0}; int s; pid_t p;\n"
+      "if (!strcmp(v[1], \"execl\")) execl(v[2], v[2], (char*)0);\n"
+      "if (!strcmp(v[1], \"execvp\")) { setenv(\"PATH\", v[3], 1); a[0] = \"app\"; execvp(\"app\", "
+      "a); }\n"
+      "if (!strcmp(v[1], \"execve\")) execve(v[2], a, environ);\n"
+      "if (!strcmp(v[1], \"fexecve\")) execveat(-100, v[2], a, environ, 0);\n"
+      "if (!strcmp(v[1], \"vfork\")) { p = vfork(); if (!p) { execv(v[2], a); _exit(9); } }\n"
+      "else if (!strcmp(v[1], \"system\")) return system(v[2]);\n"
+      "else posix_spawn(&p, v[2], 0, 0, a, environ);\n"
+      "waitpid(p, &s, 0); return WEXITSTATUS(s); }");
+  for (const char* how : {"execl", "execvp", "execve", "fexecve", "vfork", "system", "spawn"}) {
+    EXPECT_EQ(same({app, how, farm.program, dir_ / "farm"}).out, farm.output) << how;
+    EXPECT_GE(reported("guided_processes"), 2U) << how;
+    EXPECT_EQ(reported("probes_with"), 0U) << how;
+  }
+}
+
+TEST_F(LoaderTraps, storms_of_dlopen_from_sixteen_threads) {
+  for (int i = 0; i < 20; ++i)
+    library("lib/libt" + std::to_string(i) + ".so",
+            "int n(void) { return " + std::to_string(i) + "; }");
+  const auto app = program(
+      "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdio.h>\n"
+      "static void* work(void* a) { long sum = 0; int r, i; char name[32];\n"
+      "for (r = 0; r < 5; ++r) for (i = 0; i < 20; ++i) { sprintf(name, r % 2 ? \"libt%d.so\" :\n"
+      "\"./lib/libt%d.so\", i); void* h = dlopen(name, RTLD_LAZY); if (!h) { puts(dlerror());\n"
+      "return 0; } sum += ((int (*)(void))dlsym(h, \"n\"))(); dlclose(h); } return (void*)sum; }\n"
+      "int main(void) { pthread_t t[16]; int i; long total = 0; void* s;\n"
+      "for (i = 0; i < 16; ++i) pthread_create(&t[i], 0, work, 0);\n"
+      "for (i = 0; i < 16; ++i) { pthread_join(t[i], &s); total += (long)s; }\n"
+      "printf(\"%ld\\n\", total); return 0; }",
+      {"-pthread", rpath("lib")});
+  EXPECT_EQ(same({app}).out, std::to_string(16 * 5 * 190) + "\n");
+}
+
+TEST_F(LoaderTraps, dlmopen_dlclose_and_again) {
+  const auto lib = library("lib/libx.so.1", "static int n; int x(void) { return ++n; }");
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\nint x(void);\n"
+      "int main(void) { int i; printf(\"%d\\n\", x()); for (i = 0; i < 3; ++i) {\n"
+      "void* m = dlmopen(LM_ID_NEWLM, \"libx.so.1\", RTLD_NOW); if (!m) { puts(dlerror()); return "
+      "1; }\n"
+      "printf(\"%d \", ((int (*)(void))dlsym(m, \"x\"))()); dlclose(m); }\n"
+      "for (i = 0; i < 50; ++i) { void* h = dlopen(\"libm.so.6\", RTLD_NOW); if (!h) return 2;\n"
+      "if (dlclose(h)) return 3; } printf(\"%d\\n\", x()); return 0; }",
+      {lib, rpath("lib")});
+  EXPECT_EQ(same({app}).out, "1\n1 1 1 2\n");
+}
+
+TEST_F(LoaderTraps, threads_with_the_smallest_stack) {
+  const auto lib =
+      library("t/libtls.so",
+              "__thread char b[8192] "
+              "__attribute__((tls_model(\"initial-exec\"))); char* p(void) { return b; }");
+  const auto app = program(
+      "#include <limits.h>\n#include <pthread.h>\n#include <stdio.h>\n#include <string.h>\n"
+      "#include <dlfcn.h>\nchar* p(void);\n"
+      "static void* work(void* a) { *p() = 1; return dlopen(\"libm.so.6\", RTLD_LAZY) ? a : 0; }\n"
+      "int main(void) { pthread_attr_t a; pthread_t t[8]; int i; void* r; long n = 0;\n"
+      "pthread_attr_init(&a); pthread_attr_setstacksize(&a, PTHREAD_STACK_MIN + 16384);\n"
+      "for (i = 0; i < 8; ++i) if (pthread_create(&t[i], &a, work, (void*)1)) return 1;\n"
+      "for (i = 0; i < 8; ++i) { pthread_join(t[i], &r); n += (long)r; }\n"
+      "printf(\"%ld\\n\", n); return 0; }",
+      {lib, rpath("t"), "-pthread"});
+  EXPECT_EQ(same({app}).out, "8\n");
+}
+
+TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_agree_with_proc_maps) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 12});
+  std::vector<std::string> flags = farm.libraries;
+  for (const auto& folder : farm.directories) flags.push_back("-Wl,-rpath," + folder);
+  flags.insert(flags.begin(), "-Wl,--no-as-needed");
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <link.h>\n#include <stdio.h>\n"
+      "#include <string.h>\n#include <sys/stat.h>\n"
+      "static int each(struct dl_phdr_info* i, size_t s, void* d) { char line[8192], path[4096];\n"
+      "unsigned long lo, hi; int found = 0; Dl_info info; struct stat a, b;\n"
+      "if (i->dlpi_name[0] != '/') return 0; ++*(int*)d;\n"
+      "FILE* f = fopen(\"/proc/self/maps\", \"r\"); while (fgets(line, sizeof line, f)) {\n"
+      "path[0] = 0; sscanf(line, \"%lx-%lx %*s %*s %*s %*s %4095[^\\n]\", &lo, &hi, path);\n"
+      "if (lo == i->dlpi_addr) { found = 1; if (stat(path, &a) || stat(i->dlpi_name, &b) ||\n"
+      "a.st_ino != b.st_ino || a.st_dev != b.st_dev) printf(\"maps: %s, %s\\n\", path,\n"
+      "i->dlpi_name); } } fclose(f); if (!found) printf(\"not mapped: %s\\n\", i->dlpi_name);\n"
+      "if (!dladdr((void*)i->dlpi_addr, &info) || strcmp(info.dli_fname, i->dlpi_name))\n"
+      "printf(\"dladdr: %s\\n\", i->dlpi_name); return 0; }\n"
+      "int main(void) { int n = 0; dl_iterate_phdr(each, &n); printf(\"%d\\n\", n >= 13); return "
+      "0; }",
+      flags);
+  EXPECT_EQ(same({app}).out, "1\n");
+}
+
+TEST_F(LoaderTraps, exceptions_across_libraries) {
+  const auto thrower = library(
+      "t/libthrow.so", "#include <stdexcept>\nvoid t() { throw std::runtime_error(\"thrown\"); }",
+      {}, "c++");
+  const auto middle = library("m/libmiddle.so",
+                              "void t(); struct S { int* p; ~S() { ++*p; } };\n"
+                              "void m(int* n) { S s{n}; t(); }",
+                              {thrower, rpath("t")}, "c++");
+  const auto app = program(
+      "#include <cstdio>\n#include <stdexcept>\nvoid m(int*);\n"
+      "int main() { int n = 0; try { m(&n); } catch (const std::exception& e) {\n"
+      "std::printf(\"%s %d\\n\", e.what(), n); } }",
+      {middle, rpath("m")}, "c++");
+  EXPECT_EQ(same({app}).out, "thrown 1\n");
+}
+
+TEST_F(LoaderTraps, versioned_symbols) {
+  write_text_file(dir_ / "v.map", "V1 { global: f; local: *; }; V2 { global: f; } V1;");
+  const auto lib = library("lib/libv.so.1",
+                           "int f1(void) { return 1; } int f2(void) { return 2; }\n"
+                           "__asm__(\".symver f1,f@V1\"); __asm__(\".symver f2,f@@V2\");",
+                           {"-Wl,--version-script," + (dir_ / "v.map")});
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <dlfcn.h>\nint f(void); int main(void) {\n"
+      "int (*old)(void) = dlvsym(RTLD_DEFAULT, \"f\", \"V1\"); return 10 * f() + old(); }",
+      {lib, rpath("lib")});
+  EXPECT_EQ(same({app}).status, 21);
+}
+
+TEST_F(LoaderTraps, preloads_by_name_and_path) {
+  const auto preload = library("p/libpre.so", "int x(void) { return 9; }");
+  const auto lib = library("lib/libx.so.1", "int x(void) { return 7; }");
+  const auto app = program("int x(void); int main(void) { return x(); }", {lib, rpath("lib")});
+  EXPECT_EQ(same({app}, {"LD_PRELOAD=" + preload}).status, 9);
+  EXPECT_EQ(same({app}, {"LD_PRELOAD=libpre.so", "LD_LIBRARY_PATH=" + (dir_ / "p")}).status, 9);
+  EXPECT_EQ(same({app}, {"LD_PRELOAD=./p/libpre.so"}).status, 9);
+}
+
+TEST_F(LoaderTraps, origin_in_a_dependency_s_dependency) {
+  const auto deep = library("tree/deep/libdeep.so", "int deep(void) { return 3; }");
+  const auto middle =
+      library("tree/mid/libmid.so", "int deep(void); int mid(void) { return deep() + 1; }",
+              {deep, "-Wl,-rpath,$ORIGIN/../deep"});
+  const auto app = program("int mid(void); int main(void) { return mid(); }",
+                           {middle, "-Wl,-rpath,$ORIGIN/tree/mid"});
+  EXPECT_EQ(same({app}).status, 4);
+  EXPECT_EQ(reported("probes_with"), 0U);
+}
+
+TEST_F(LoaderTraps, a_library_s_own_origin_is_where_it_lies) {
+  // What the closure does not hold is searched from the library's own folder, by name and by path.
+  library("tree/plugins/libp.so", "int p(void) { return 5; }");
+  library("tree/plugins/libq.so", "int q(void) { return 6; }");
+  const auto host = library(
+      "tree/host/libhost.so",
+      "#include <dlfcn.h>\n#include <stdio.h>\nint host(void) {\n"
+      "void* a = dlopen(\"libp.so\", RTLD_NOW); if (!a) { puts(dlerror()); return 1; }\n"
+      "void* b = dlopen(\"$ORIGIN/../plugins/libq.so\", RTLD_NOW); if (!b) puts(dlerror());\n"
+      "void* c = dlopen(\"$ORIGIN/none.so\", RTLD_NOW); if (!c) puts(dlerror());\n"
+      "return ((int (*)(void))dlsym(a, \"p\"))() * 10 + ((int (*)(void))dlsym(b, \"q\"))(); }",
+      {"-Wl,-rpath,$ORIGIN/../plugins"});
+  const auto app =
+      program("int host(void); int main(void) { return host(); }", {host, rpath("tree/host")});
+  EXPECT_EQ(same({app}).status, 56);
+  // Without a search path of its own the library is moved into the view, and its $ORIGIN with it.
+  const auto mover = library(
+      "tree/host/libmover.so",
+      "#include <dlfcn.h>\n#include <stdio.h>\nint host(void) {\n"
+      "void* b = dlopen(\"${ORIGIN}/../plugins/libq.so\", RTLD_NOW); if (!b) puts(dlerror());\n"
+      "return ((int (*)(void))dlsym(b, \"q\"))(); }");
+  const auto second = build_program({dir_ / "second",
+                                     "int host(void); int main(void) { return host(); }",
+                                     {mover, rpath("tree/host")}});
+  EXPECT_EQ(same({second}).status, 6);
+}
+
+TEST_F(LoaderTraps, one_file_by_six_names_is_loaded_once) {
+  const auto lib = library("lib/libx.so.1.2", "int x(void) { static int n; return ++n; }");
+  fs::create_symlink("libx.so.1.2", dir_ / "lib/libx.so");
+  fs::create_symlink("lib", dir_ / "other");
+  fs::create_symlink(dir_ / "lib", dir_ / "third");
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <link.h>\n#include <stdio.h>\n"
+      "#include <unistd.h>\nint x(void);\n"
+      "static int count(struct dl_phdr_info* i, size_t s, void* d) { ++*(int*)d; return 0; }\n"
+      "int main(int c, char** v) { int i, n = 0, m = 0; dl_iterate_phdr(count, &n);\n"
+      "for (i = 1; i < c; ++i) { void* h = dlopen(v[i], RTLD_NOW); if (!h) puts(dlerror());\n"
+      "else printf(\"%d\\n\", ((int (*)(void))dlsym(h, \"x\"))()); }\n"
+      "chdir(\"lib\"); if (!dlopen(\"./libx.so\", RTLD_NOW)) puts(dlerror());\n"
+      "dl_iterate_phdr(count, &m); printf(\"%d more\\n\", m - n); return 0; }",
+      {"-Wl,--no-as-needed", lib, rpath("lib")});
+  const auto ours = same({app, "libx.so", "./lib/libx.so", "other/libx.so.1.2",
+                          dir_ / "third/libx.so", "/proc/self/cwd/lib/../lib/libx.so",
+                          "$ORIGIN/other/libx.so", dir_ / "lib/./libx.so.1.2"});
+  EXPECT_EQ(ours.out, "1\n2\n3\n4\n5\n6\n7\n0 more\n");
+  // As first opened by such a name, too.
+  const auto late = build_program(
+      {dir_ / "late",
+       "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <link.h>\n#include <stdio.h>\n"
+       "static int count(struct dl_phdr_info* i, size_t s, void* d) { ++*(int*)d; return 0; }\n"
+       "int main(int c, char** v) { int i, n = 0, m = 0; dl_iterate_phdr(count, &n);\n"
+       "for (i = 1; i < c; ++i) if (!dlopen(v[i], RTLD_NOW)) puts(dlerror());\n"
+       "dl_iterate_phdr(count, &m); printf(\"%d more\\n\", m - n); return 0; }"});
+  fs::create_symlink("/lib/x86_64-linux-gnu/libc.so.6", dir_ / "libc-link.so");
+  EXPECT_EQ(same({late, "./libc-link.so", "lib/libx.so", "./third/libx.so.1.2"}).out, "1 more\n");
+}
+
+TEST_F(LoaderTraps, what_is_not_found_is_told_in_stock_s_words) {
+  library("lib/libbad.so", "int undefined_here(void); int x(void) { return undefined_here(); }");
+  write_text_file(dir_ / "lib/text.so", "no library\n");
+  const auto needs_gone = library("lib/libgone.so", "int gone(void) { return 1; }");
+  library("lib/libneeds.so", "int gone(void); int y(void) { return gone(); }",
+          {needs_gone, "-Wl,--no-as-needed"});
+  fs::remove(needs_gone);
+  const auto app = program(
+      "#include <dlfcn.h>\n#include <stdio.h>\nint main(int c, char** v) { int i;\n"
+      "for (i = 1; i < c; ++i) { void* h = dlopen(v[i], RTLD_NOW); puts(h ? \"found\" : "
+      "dlerror()); }\n"
+      "dlsym(RTLD_DEFAULT, \"nosuch\"); puts(dlerror()); return 0; }",
+      {rpath("lib")});
+  same({app, "libnone.so.1", "./none.so", "/no/such/lib.so", "lib/libbad.so", "libbad.so",
+        "text.so", "lib/text.so", "libneeds.so", "$ORIGIN/none.so", "$PLATFORM/none.so", "lib",
+        "."});
+  const auto lib = library("lib/libx.so.1", "int x(void) { return 7; }");
+  const auto broken = build_program(
+      {dir_ / "broken", "int x(void); int main(void) { return x(); }", {lib, rpath("lib")}});
+  fs::remove(lib);
+  const auto bare = run({broken}, options_);
+  const auto ours = run({fs_gen_, "-q", "--", broken}, options_);
+  EXPECT_EQ(ours.status, bare.status);
+  EXPECT_NE(ours.err.find(bare.err), std::string::npos) << ours.err << bare.err;
+}
+
+TEST_F(LoaderTraps, the_user_s_own_auditor_works_beside_ours) {
+  const auto other =
+      library("other/other.so",
+              "#include <link.h>\n#include <unistd.h>\n"
+              "unsigned la_version(unsigned v) { write(2, \"other\\n\", 6); return v; }\n"
+              "char* la_objsearch(const char* n, uintptr_t* c, unsigned f) { return (char*)n; }");
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 20});
+  const auto ours = run({fs_gen_, "-q", "--json", dir_ / "report.json", farm.program},
+                        RunOptions{{"LD_AUDIT=" + other, options_.env[0]}, dir_.path()});
+  EXPECT_EQ(ours.out, farm.output);
+  EXPECT_EQ(ours.status, 0);
+  EXPECT_NE(ours.err.find("other\n"), std::string::npos);
+  // The other's own libc looks for ld.so in its namespace by itself: that name is never guided.
+  const auto report = nlohmann::json::parse(std::ifstream(dir_ / "report.json"));
+  EXPECT_GE(report["names_guided"], 21U);
+  EXPECT_LE(report["names_unknown"], 1U);
+}
+
+TEST_F(LoaderTraps, ld_debug_tells_where_libraries_came_from) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
+  const auto ours =
+      run({fs_gen_, "-q", "--", farm.program},
+          RunOptions{{"LD_DEBUG=files", "LD_DEBUG_OUTPUT=" + (dir_ / "debug"), options_.env[0]},
+                     dir_.path()});
+  EXPECT_EQ(ours.out, farm.output);
+  EXPECT_EQ(ours.status, 0);
+  std::size_t told = 0;
+  for (const auto& entry : fs::directory_iterator(dir_.path())) {
+    if (!entry.path().filename().string().starts_with("debug.")) continue;
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);)
+      told += line.find("calling init: ") != line.npos && line.find("/libfarm") != line.npos;
+  }
+  EXPECT_EQ(told, 5U);
+}
+
+TEST_F(LoaderTraps, a_setuid_program_runs_as_it_is) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to make a setuid program of another user");
+  const auto app = program(
+      "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
+      "int main(void) { printf(\"%d %s\\n\", (int)geteuid(),\n"
+      "secure_getenv(\"HOME\") ? \"plain\" : \"secure\"); return 0; }");
+  ASSERT_EQ(::chown(app.c_str(), 1, 1), 0);
+  ASSERT_EQ(::chmod(app.c_str(), 04755), 0);
+  for (fs::path p = dir_.path(); p != "/" && p != "/tmp"; p = p.parent_path())
+    fs::permissions(p, fs::perms(0755), fs::perm_options::add);
+  EXPECT_EQ(same({app}).out, "1 secure\n");
+}
+
+TEST_F(LoaderTraps, a_program_run_by_its_loader) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 10});
+  const std::string loader = "/lib64/ld-linux-x86-64.so.2";
+  EXPECT_EQ(same({loader, farm.program}).out, farm.output);
+  EXPECT_EQ(same({loader, "--verify", "/bin/true"}).status, 0);
+}
+
+TEST_F(LoaderTraps, a_storm_of_vforks) {
+  std::string rules = "all:";
+  for (int i = 0; i < 60; ++i) rules += " t" + std::to_string(i);
+  rules += "\nt%:\n\t@/bin/true && echo $@ >> out\n";
+  write_text_file(dir_ / "Makefile", rules);
+  if (!fs::exists("/usr/bin/make")) HEDDLE_SKIP("make is not installed");
+  EXPECT_EQ(same({"/usr/bin/make", "-s", "-j8"}).status, 0);
+  std::size_t lines = 0;
+  std::ifstream in(dir_ / "out");
+  for (std::string line; std::getline(in, line);) ++lines;
+  EXPECT_EQ(lines, 120U);  // alone and guided
+}
+
+}  // namespace
+}  // namespace heddle::test
