@@ -47,6 +47,7 @@ int tell(const GenOptions& options, const RunReport& done) {
 }
 
 int run(const GenOptions& options) {
+  if (options.print_env) return print_env(options.command[0], options.command[1], options.shell);
   const char* path_variable = std::getenv("PATH");
   auto app_path = find_program(options.command[0], path_variable ? path_variable : "/bin:/usr/bin");
   if (!app_path) return exec_failure(app_path.error());

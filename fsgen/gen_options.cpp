@@ -15,7 +15,9 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       "Run APP with every shared library sent straight to its file: resolve what ld.so would\n"
       "search for, serve it from one flat directory, run APP guided, report what was saved.",
       "fs-gen");
-  set_usage(app, "fs-gen [OPTIONS] [--] APP [ARGS...]");
+  set_usage(
+      app,
+      "fs-gen [OPTIONS] [--] APP [ARGS...]\n       fs-gen --print-env [--shell SHELL] MAP DIR");
   app.set_version_flag("--version", "fs-gen (heddle) " HEDDLE_VERSION);
   app.add_option("--map", out.map, "Use this map (made by fs-resolve build); resolve nothing")
       ->type_name("MAP");
@@ -48,11 +50,29 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       ->check(CLI::Range(1U, 1000U))
       ->type_name("N");
   app.add_option("--json", out.json_file, "Write the report here as JSON")->type_name("FILE");
+  app.add_flag(
+      "--print-env", out.print_env,
+      "Run nothing: print what guides a script's programs through the mount of MAP at DIR");
+  const std::map<std::string, ShellKind> shells{{"sh", ShellKind::sh},
+                                                {"fish", ShellKind::fish},
+                                                {"modulefile", ShellKind::modulefile},
+                                                {"json", ShellKind::json}};
+  auto* shell = app.add_option("--shell", out.shell, "The language of --print-env")
+                    ->transform(CLI::CheckedTransformer(shells, CLI::ignore_case).description(""))
+                    ->type_name("sh|fish|modulefile|json");
   app.add_flag("-q,--quiet", out.quiet, "No report on stderr");
 
   auto split = split_command_line(app, argc, argv);
   const int status = parse_options(app, std::move(split.options));
   if (status >= 0) return {std::nullopt, status};
+  if (out.print_env && split.command.size() != 2) {
+    report(Error("--print-env", "takes MAP and DIR"));
+    return {std::nullopt, exit_usage};
+  }
+  if (shell->count() > 0 && !out.print_env) {
+    report(Error("--shell", "belongs to --print-env"));
+    return {std::nullopt, exit_usage};
+  }
   if (split.command.empty()) {
     report(Error("", "no program named", {}, "fs-gen [OPTIONS] [--] APP [ARGS...]"));
     return {std::nullopt, exit_usage};

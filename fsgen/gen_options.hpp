@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fsgen/guided_environment.hpp"
+#include "fsgen/print_env.hpp"
 
 namespace heddle {
 
@@ -24,6 +25,8 @@ struct GenOptions {
   bool learn = false;     ///< --learn: the map of --out also holds what this run loads later
   std::string learn_log;  ///< where the run's processes write that; empty: nowhere
   std::vector<std::string> plugin_folders;
+  bool print_env = false;  ///< --print-env: `command` is MAP and DIR
+  ShellKind shell = ShellKind::sh;
   std::string json_file;
   std::string serve = "all";
   Via via = Via::best;

@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
+#include "base/process.hpp"
 #include "resolver/map/learn_format.hpp"
 #include "resolver/map/static_tls.hpp"
 
@@ -30,6 +33,18 @@ void Environment::set(std::string_view name, std::string_view value) {
     }
   }
   entries_.push_back(std::move(line));
+}
+
+Result<std::string> audit_library_path() {
+  auto here = own_program_dir();
+  if (!here) return here;
+  std::string path = std::filesystem::path(*here + "/../lib/heddle/libheddle-audit.so")
+                         .lexically_normal()
+                         .string();
+  if (::access(path.c_str(), R_OK) != 0)
+    return fail_errno(path, "cannot read the audit library", errno,
+                      "is heddle installed completely?");
+  return path;
 }
 
 void guide(Environment& environment, const Guidance& guidance) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.hpp"
+
 namespace heddle {
 
 /// A list of NAME=value, as execve(2) takes it. Values are bytes.
@@ -28,6 +30,9 @@ enum class LoaderKind : std::uint8_t {
   audit,        ///< rtld-audit: exact, for every kind of search path
   environment,  ///< LD_LIBRARY_PATH: where auditing cannot work; loses against DT_RPATH
 };
+
+/// The installed audit library, beside which we are installed. Fails when it cannot be read.
+Result<std::string> audit_library_path();
 
 struct Guidance {
   LoaderKind loader = LoaderKind::audit;

@@ -35,18 +35,6 @@ std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
 }
 
-Result<std::string> audit_library_path() {
-  auto here = own_program_dir();
-  if (!here) return here;
-  std::string path = std::filesystem::path(*here + "/../lib/heddle/libheddle-audit.so")
-                         .lexically_normal()
-                         .string();
-  if (::access(path.c_str(), R_OK) != 0)
-    return fail_errno(path, "cannot read the audit library", errno,
-                      "is heddle installed completely?");
-  return path;
-}
-
 /// The index for Via::direct: every name leads to its original file, no mount is needed.
 Result<void> write_direct_index(const PreparedMap& map, const std::string& path) {
   IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/print_env.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/fd.hpp"
+#include "base/file_stamp.hpp"
+#include "base/log.hpp"
+#include "fsgen/guided_environment.hpp"
+#include "fuseovl/kernel_mount.hpp"
+#include "resolver/map/map_reader.hpp"
+
+namespace heddle {
+namespace {
+
+/// 'text' as POSIX shells read it (XCU 2.2.2).
+std::string quoted_for_sh(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) c == '\'' ? out += "'\\''" : out += c;
+  return out + "'";
+}
+
+/// fish knows two escapes in single quotes.
+std::string quoted_for_fish(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "'";
+}
+
+/// Tcl(n): a backslash before any character that means something.
+std::string quoted_for_tcl(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {  // backslash and newline would be a blank
+      out += "\\n";
+      continue;
+    }
+    if (std::string_view(" \t\r\v\f;\"$[]{}\\#").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::optional<FileId> id_of(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return std::nullopt;
+  return file_id(st);
+}
+
+}  // namespace
+
+std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) {
+  const auto& audit = environment.audit_library;
+  const auto& index = environment.index_path;
+  switch (shell) {
+    case ShellKind::sh:
+      return fmt::format(
+          "case \":${{LD_AUDIT-}}:\" in *:{0}:*) ;; *) LD_AUDIT={0}${{LD_AUDIT:+:$LD_AUDIT}} ;; "
+          "esac\nexport LD_AUDIT HEDDLE_INDEX={1}\n",
+          quoted_for_sh(audit), quoted_for_sh(index));
+    case ShellKind::fish:
+      return fmt::format(
+          "if not set -q LD_AUDIT; or test -z \"$LD_AUDIT\"; set -gx LD_AUDIT {0}; else if not "
+          "contains -- {0} (string split : -- $LD_AUDIT); set -gx LD_AUDIT {0}:\"$LD_AUDIT\"; "
+          "end\nset -gx HEDDLE_INDEX {1}\n",
+          quoted_for_fish(audit), quoted_for_fish(index));
+    case ShellKind::modulefile:
+      return fmt::format("prepend-path LD_AUDIT {}\nsetenv HEDDLE_INDEX {}\n",
+                         quoted_for_tcl(audit), quoted_for_tcl(index));
+    case ShellKind::json:
+      break;
+  }
+  const nlohmann::ordered_json json = {{"LD_AUDIT", to_json_text(audit)},
+                                       {"HEDDLE_INDEX", to_json_text(index)}};
+  return json.dump(2) + "\n";
+}
+
+Result<std::optional<MountEnvironment>> mount_environment(const std::string& map,
+                                                          const std::string& directory,
+                                                          std::string& why_not) {
+  auto reader = MapReader::open(map);
+  if (!reader) return fail(std::move(reader.error()));
+  auto path = resolve_mount_point(directory);
+  if (!path) return fail(std::move(path.error()));
+  const auto mounted = find_mount(*path);
+  if (!mounted) return fail(mounted.error());
+  const auto none = [&](const std::string& why) {
+    why_not = why;
+    return std::optional<MountEnvironment>();
+  };
+  if (!*mounted || (*mounted)->type != kMountType) return none("no heddle mount is here");
+  const auto text = read_file(*path + "/.heddle/stats");
+  if (!text) return none(text.error().message());
+  const auto stats = nlohmann::json::parse(*text, nullptr, false);
+  if (!stats.is_object()) return none("its statistics cannot be read");
+  if (stats.value("map_id", "") != reader->id().hex()) return none("it serves another map");
+  // The index sends programs to where the mount was made: it must be what they see there.
+  const auto index = stats.value("mount_point", "") + "/.heddle/index";
+  const auto here = id_of(*path + "/.heddle/index");
+  if (!here || id_of(index) != here) return none("it was mounted elsewhere: " + index);
+
+  auto audit = audit_library_path();
+  if (!audit) return fail(std::move(audit.error()));
+  // rtld.c splits LD_AUDIT at colons and expands $ in each part: neither can be escaped.
+  if (audit->find_first_of(":$") != std::string::npos)
+    return fail(*audit, "cannot stand in LD_AUDIT", "there is a ':' or '$' in it",
+                "install heddle under a plainer path");
+  return std::optional(MountEnvironment{std::move(*audit), index});
+}
+
+int print_env(const std::string& map, const std::string& directory, ShellKind shell) {
+  std::string why_not;
+  const auto environment = value_or_throw(mount_environment(map, directory, why_not));
+  if (!environment) {
+    report(Error(directory, "no mount of this map", why_not, "fs-mount MAP DIR makes one"));
+    return exit_no;
+  }
+  value_or_throw(write_all(STDOUT_FILENO, to_shell_text(*environment, shell), "stdout"));
+  return exit_done;
+}
+
+}  // namespace heddle

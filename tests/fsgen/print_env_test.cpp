@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// fs-gen --print-env: scripts and modulefiles that use a standing mount.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/strace.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PrintEnv : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_gen_ = staged_program("fs-gen");
+    fs_mount_ = staged_program("fs-mount");
+    fs_resolve_ = staged_program("fs-resolve");
+    if (fs_gen_.empty() || fs_mount_.empty() || fs_resolve_.empty())
+      HEDDLE_SKIP("fs-gen, fs-mount and fs-resolve are not installed in $HEDDLE_STAGE");
+    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache"};
+    farm_ = ElfFarm::build(dir_ / "farm", {.libraries = 30});
+    fs::create_directory(mount());
+    run_checked({fs_resolve_, "build", "-o", map(), farm_.program}, options_);
+    const auto mounted = run({fs_mount_, map(), mount()}, options_);
+    if (mounted.status != 0) HEDDLE_SKIP("cannot mount here: " + mounted.err);
+    mounted_ = true;
+  }
+  void TearDown() override {
+    if (!mounted_) return;
+    EXPECT_EQ(run({fs_mount_, "-u", mount()}).status, 0);
+  }
+  std::string map() const { return dir_ / "a.map"; }
+  std::string mount() const { return dir_ / "it's a \"mount\"\n\\ [\xc3\xa4]!"; }
+  /// Runs `script` by sh with $1 = fs-gen, $2 = the map, $3 = the mount, $4 = the program.
+  std::vector<std::string> shell(const std::string& script) const {
+    return {"/bin/sh", "-eu", "-c", script, "sh", fs_gen_, map(), mount(), farm_.program};
+  }
+  RunResult print(const std::string& shell) const {
+    return run({fs_gen_, "--print-env", "--shell", shell, map(), mount()}, options_);
+  }
+
+  TestDir dir_;
+  std::string fs_gen_, fs_mount_, fs_resolve_;
+  RunOptions options_;
+  ElfFarm farm_;
+  bool mounted_ = false;
+};
+
+TEST_F(PrintEnv, a_script_s_programs_start_without_a_failed_probe) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const auto traced =
+      strace_counts(shell("eval \"$(\"$1\" --print-env \"$2\" \"$3\")\"; exec \"$4\""), options_);
+  EXPECT_EQ(traced.run.out, farm_.output) << traced.run.err;
+  const auto& start = traced.start_of(farm_.program);
+  EXPECT_EQ(start.failed, std::vector<std::string>{});
+  EXPECT_GE(start.opened.size(), 30U);
+}
+
+TEST_F(PrintEnv, said_twice_it_stands_once_and_beside_the_users_own) {
+  const auto result =
+      run(shell("LD_AUDIT=; e=$(\"$1\" --print-env \"$2\" \"$3\"); eval \"$e\"; eval \"$e\";\n"
+                "printf '%s\\n' \"$LD_AUDIT\"; LD_AUDIT=/none.so; eval \"$e\"\n"
+                "printf '%s\\n' \"$LD_AUDIT\"; unset LD_AUDIT HEDDLE_INDEX"),
+          options_);
+  const auto library = result.out.substr(0, result.out.find('\n'));
+  EXPECT_TRUE(library.ends_with("/libheddle-audit.so")) << result.err;
+  EXPECT_EQ(library.find(':'), std::string::npos);
+  EXPECT_EQ(result.out, library + "\n" + library + ":/none.so\n");
+}
+
+TEST_F(PrintEnv, a_program_with_much_tls_needs_no_tunables) {
+  const auto library = build_library(
+      {dir_ / "t/libtls.so",
+       "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\")));\n"
+       "int t(void) { big[65535] = 7; return big[65535]; }",
+       {"-Wl,-soname,libtls.so"}});
+  const auto app = build_program({dir_ / "tls",
+                                  "int t(void); int main(void) { return t(); }",
+                                  {library, "-Wl,-rpath," + (dir_ / "t")}});
+  auto words = shell("eval \"$(\"$1\" --print-env \"$2\" \"$3\")\"; exec \"$4\"");
+  words.back() = app;
+  EXPECT_EQ(run(words, options_).status, 7);
+}
+
+TEST_F(PrintEnv, a_modulefile_says_the_same) {
+  if (!fs::exists("/usr/bin/tclsh")) HEDDLE_SKIP("tclsh is not installed");
+  const auto script = write_text_file(dir_ / "module.tcl",
+                                      "proc prepend-path {name value} {puts \"$name=$value\"}\n"
+                                      "proc setenv {name value} {puts \"$name=$value\"}\n" +
+                                          print("modulefile").out);
+  const auto out =
+      run({"/usr/bin/tclsh", "-encoding", "utf-8", script}, {.env = {"LC_ALL=C.UTF-8"}}).out;
+  const auto json = nlohmann::json::parse(print("json").out);
+  EXPECT_EQ(out, "LD_AUDIT=" + json["LD_AUDIT"].get<std::string>() +
+                     "\nHEDDLE_INDEX=" + json["HEDDLE_INDEX"].get<std::string>() + "\n");
+  EXPECT_EQ(json["HEDDLE_INDEX"], mount() + "/.heddle/index");
+}
+
+TEST_F(PrintEnv, what_is_no_mount_of_the_map_is_told) {
+  const auto told = [&](const std::string& map, const std::string& folder, int status,
+                        const std::string& why) {
+    const auto result = run({fs_gen_, "--print-env", map, folder}, options_);
+    EXPECT_EQ(result.status, status) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find(why), std::string::npos) << result.err;
+  };
+  told(map(), dir_.path(), 1, "no heddle mount is here");
+  const auto other = dir_ / "other.map";
+  run_checked({fs_resolve_, "build", "-o", other, "/bin/true"}, options_);
+  told(other, mount(), 1, "it serves another map");
+  told(map(), dir_ / "none", 3, "No such file");
+  told(dir_ / "none.map", mount(), 3, "none.map");
+  EXPECT_EQ(run({fs_gen_, "--print-env", map()}).status, 2);
+  EXPECT_EQ(run({fs_gen_, "--print-env", map(), mount(), "more"}).status, 2);
+  EXPECT_EQ(run({fs_gen_, "--shell", "sh", "/bin/true"}).status, 2);
+}
+
+}  // namespace
+}  // namespace heddle::test
