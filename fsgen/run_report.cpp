@@ -37,8 +37,12 @@ std::string to_text(const RunReport& report) {
   if (report.guided) {
     out += fmt::format("{}: {} libraries, each sent to its file\n", escape_for_terminal(report.app),
                        with_commas(report.libraries));
-    out += fmt::format("  failed probes   {:>12} without heddle, {} with it\n",
-                       with_commas(report.probes_without), with_commas(report.counters.probes));
+    // The first number is APP's start alone; what its children and dlopen would have cost without us
+    // nobody has counted.
+    const bool alone = report.counters.guided_processes + report.counters.unguided_processes <= 1;
+    out += fmt::format("  failed probes   {:>12} without heddle to start {}, {} with it{}\n",
+                       with_commas(report.probes_without), alone ? "it" : "it alone",
+                       with_commas(report.counters.probes), alone ? "" : " in all its processes");
   } else {
     out += fmt::format("{}: ran as it is ({}); its mapped children were guided\n",
                        escape_for_terminal(report.app), report.unguided_reason);
