@@ -288,6 +288,29 @@ TEST(Recorder, the_slim_copy_is_enough_to_run) {
   EXPECT_EQ(run({"diff", "-r", dir / "slim", dir / "again"}).status, 0);
 }
 
+TEST(Recorder, the_static_program_runs_in_a_foreign_root) {
+  HEDDLE_STAGED(program, "fs-record");
+  HEDDLE_STAGED(static_program, "fs-record-static");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root for chroot");
+  TestDir dir;
+  RunOptions options;
+  options.cwd = "/";
+  ASSERT_EQ(
+      run({program, "-q", "--out", dir / "run.txt", "--slim", dir / "root", "xz", "--version"},
+          options)
+          .status,
+      0);
+  run_checked({"cp", static_program, dir / "root/fs-record"});
+  const auto done =
+      run({"unshare", "-m", "sh", "-c",
+           "cd \"$0\" && mount --bind . . && cd \"$0\" && mount --rbind /dev dev && mount -t "
+           "proc proc proc && exec chroot . /fs-record -q --out /tmp/run.txt /usr/bin/xz --version",
+           dir / "root"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(done.out, run({"xz", "--version"}).out);
+  EXPECT_TRUE(read_seen(dir / "root/tmp/run.txt").complete());
+}
+
 /// Lines of `ps` that hold `text` and are alive.
 bool runs(const std::string& text) {
   return run({"sh", "-c",
