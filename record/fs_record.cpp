@@ -2,14 +2,12 @@
 #include "record/fs_record.hpp"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-#include <cstdlib>
 
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "record/find_command.hpp"
 #include "record/record_options.hpp"
 #include "record/recorded_run.hpp"
 #include "record/slim_copy.hpp"
@@ -20,26 +18,6 @@ namespace {
 
 constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
-
-/// `name` as execvp(3) finds it. Failure: code() ENOENT or EACCES.
-Result<std::string> find_command(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* variable = std::getenv("PATH");
-  const std::string path = variable ? variable : "/bin:/usr/bin";
-  int error = ENOENT;
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const auto end = std::min(path.find(':', begin), path.size());
-    const std::string folder = path.substr(begin, end - begin);
-    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
-    struct stat st {};
-    if (::stat(candidate.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
-      if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-      error = EACCES;
-    }
-    begin = end + 1;
-  }
-  return fail_errno(name, "cannot run", error);
-}
 
 int exec_failure(const Error& error) {
   report(error);

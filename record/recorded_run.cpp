@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "record/recorded_run.hpp"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,6 +13,8 @@
 #include "base/temp_dir.hpp"
 #include "fuseovl/fusermount.hpp"
 #include "launch/app_process.hpp"
+#include "record/find_command.hpp"
+#include "record/loopback/access_log.hpp"
 #include "record/loopback/protocol.hpp"
 #include "record/native_folders.hpp"
 #include "record/private_root.hpp"
@@ -71,7 +75,11 @@ class Run {
 
  private:
   Result<void> prepare();
+  Result<void> prepare_namespaces();
   Result<void> prepare_user_mount();
+  Result<RecordedRun> run_in_namespaces();
+  Result<RecordedRun> run_under_proot();
+  Result<RecordedRun> run_with(const AppCommand& command, const AppSetup& setup);
 
   const RecordOptions& options_;
   const std::string& path_;
@@ -79,6 +87,7 @@ class Run {
   trace::RunHeader header_;
   RootPlan plan_;
   std::optional<UserMount> user_mount_;
+  bool no_namespaces_ = false;  ///< they could not be made; APP has not run
 };
 
 Result<void> Run::prepare_user_mount() {
@@ -119,6 +128,10 @@ Result<void> Run::prepare() {
   } else {
     header_.notes.emplace_back("native: everything outside the scopes");
   }
+  return {};
+}
+
+Result<void> Run::prepare_namespaces() {
   if (options_.via == RecordVia::user ||
       (options_.via == RecordVia::best && usable_namespace_kind() == NamespaceKind::user_and_mount))
     kind_ = NamespaceKind::user_and_mount;
@@ -128,30 +141,81 @@ Result<void> Run::prepare() {
 
 Result<RecordedRun> Run::run() {
   if (auto prepared = prepare(); !prepared) return fail(std::move(prepared.error()));
-  auto signals = SignalRelay::start();
-  if (!signals) return fail(std::move(signals.error()));
+  if (options_.via == RecordVia::proot) return run_under_proot();
+  const auto notes = header_.notes;
+  auto done = run_in_namespaces();
+  if (done || options_.via != RecordVia::best || !no_namespaces_) return done;
+  header_.notes = notes;
+  header_.notes.push_back("proot, because no namespaces can be made: " + done.error().message());
+  auto second = run_under_proot();
+  // Why the first way failed is what the user can mend.
+  return second || !no_namespaces_ ? std::move(second) : std::move(done);
+}
+
+Result<RecordedRun> Run::run_in_namespaces() {
+  no_namespaces_ = true;
+  if (auto prepared = prepare_namespaces(); !prepared) return fail(std::move(prepared.error()));
   PrivateRoot root(plan_);
   AppSetup setup;
   setup.mount = [&] { return root.mount(kind_); };
   setup.enter = [&] { return root.enter(); };
   setup.before_exec = [&] { root.mark_start(); };
-  const AppCommand command{path_, options_.command, own_environment()};
+  return run_with({path_, options_.command, own_environment()}, setup);
+}
+
+Result<RecordedRun> Run::run_under_proot() {
+  no_namespaces_ = true;
+  auto proot = find_command("proot");
+  if (!proot)
+    return fail(Error("proot", "cannot run the program on the recorded tree", "it is not installed",
+                      "install it (package proot), or allow user namespaces"));
+  if (!user_mount_) {
+    auto mount = UserMount::make();
+    if (!mount) return fail(std::move(mount.error()));
+    user_mount_.emplace(std::move(*mount));
+  }
+  header_.method = "proot";
+  const std::string root = user_mount_->path();
+  std::vector<std::string> argv{"proot", "-w", plan_.cwd, "-r", plan_.scopes.empty() ? root : "/"};
+  for (const auto& path : plan_.natives) argv.insert(argv.end(), {"-b", path});
+  for (const auto& scope : plan_.scopes)
+    argv.insert(argv.end(), {"-b", root + scope + ":" + scope});
+  // As the user named it: proot looks in PATH itself, and argv[0] arrives untouched.
+  argv.insert(argv.end(), options_.command.begin(), options_.command.end());
+  AppSetup setup;
+  setup.mount = [] { return open_file("/dev/null", O_RDONLY); };
+  setup.before_exec = [&] {
+    // When we die, the recorder kills what proot traces, and needs it alive to know that.
+    ::prctl(PR_SET_PDEATHSIG, 0);
+    struct stat st {};
+    (void)::lstat((root + "/" + loopback::kStartName).c_str(), &st);
+  };
+  return run_with({*proot, argv, own_environment()}, setup);
+}
+
+Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& setup) {
+  auto signals = SignalRelay::start();
+  if (!signals) return fail(std::move(signals.error()));
   auto app = AppProcess::start(command, setup, *signals);
   if (!app) return fail(std::move(app.error()));
   auto device = app->take_fuse_fd();
   if (!device) return fail(std::move(device.error()));
+  no_namespaces_ = false;
   if (user_mount_) *device = user_mount_->take_device();
-  auto daemon = RecordingDaemon::start(std::move(*device), options_, header_, app->pid());
+  auto daemon = RecordingDaemon::start(std::move(*device), options_, header_, app->pid(),
+                                       user_mount_ ? user_mount_->path() : std::string());
   if (!daemon) return fail(std::move(daemon.error()));
 
   RecordedRun out;
   out.method = header_.method;
   auto started = app->run();
-  if (user_mount_) user_mount_->take_off();
+  const bool proot = header_.method == "proot";
+  if (user_mount_ && !proot) user_mount_->take_off();
   if (!started && started.error().code() == 0) return fail(std::move(started.error()));
   if (!started) out.exec_error = started.error().code();
   auto status = app->wait(*signals);
   if (!status) return fail(std::move(status.error()));
+  if (user_mount_) user_mount_->take_off();
   out.exit_status = *status;
   auto end = daemon->finish(*status, !signals->ended_by_signal() && out.exec_error == 0);
   if (!end) {

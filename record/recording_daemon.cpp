@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "base/socket_pair.hpp"
+#include "fuseovl/fusermount.hpp"
 #include "record/loopback/server.hpp"
 
 namespace heddle {
@@ -38,21 +39,38 @@ ino_t mount_namespace_of(pid_t pid) {
   return ::stat(("/proc/" + std::to_string(pid) + "/ns/mnt").c_str(), &st) == 0 ? st.st_ino : 0;
 }
 
-/// Kills every process of the namespace, until a look finds none: they may fork meanwhile.
-void kill_namespace(ino_t space) {
-  if (space == 0 || space == mount_namespace_of(::getpid())) return;
+/// Whether `pid` runs under the tracer `tracer` (proot).
+bool is_traced_by(pid_t pid, pid_t tracer) {
+  const auto text = read_file("/proc/" + std::to_string(pid) + "/status");
+  const auto at = text ? text->find("\nTracerPid:") : std::string::npos;
+  return at != std::string::npos && std::atoi(text->c_str() + at + 11) == tracer;
+}
+
+/// Kills every process that `is_one` names, until a look finds none: they may fork meanwhile.
+template <class Test>
+void kill_all(Test is_one) {
   for (int round = 0; round < 100; ++round) {
     bool found = false;
     DIR* proc = ::opendir("/proc");
     if (!proc) return;
     while (const dirent* entry = ::readdir(proc)) {
       const pid_t pid = std::atoi(entry->d_name);
-      if (pid <= 0 || mount_namespace_of(pid) != space) continue;
-      found = ::kill(pid, SIGKILL) == 0 || found;
+      if (pid > 0 && is_one(pid)) found = ::kill(pid, SIGKILL) == 0 || found;
     }
     ::closedir(proc);
     if (!found) return;
     ::usleep(2000);
+  }
+}
+
+/// Everything that runs on the loopback. Under proot there is no namespace to know it by; `app`,
+/// proot itself, is killed last, or its tracees would no longer be known for what they are.
+void kill_run(pid_t app, ino_t space) {
+  if (space != 0 && space != mount_namespace_of(::getpid())) {
+    kill_all([&](pid_t pid) { return mount_namespace_of(pid) == space; });
+  } else {
+    kill_all([&](pid_t pid) { return is_traced_by(pid, app); });
+    ::kill(app, SIGKILL);
   }
 }
 
@@ -95,7 +113,8 @@ void report_end(int socket, const Recorder& recorder, const Result<void>& finish
 }
 
 [[noreturn]] void daemon_main(Fd device, Fd socket, const RecordOptions& options,
-                              const trace::RunHeader& header, ino_t space) {
+                              const trace::RunHeader& header, pid_t app, ino_t space,
+                              const std::string& user_mount) {
   ::setsid();
   keep_only(device, socket);
   raise_descriptor_limit();
@@ -122,7 +141,11 @@ void report_end(int socket, const Recorder& recorder, const Result<void>& finish
     n = ::recv(socket.get(), &end, sizeof(end), 0);
   } while (n < 0 && errno == EINTR);
   if (n != static_cast<ssize_t>(sizeof(end))) {
-    kill_namespace(space);
+    kill_run(app, space);
+    if (!user_mount.empty()) {
+      (void)fusermount_unmount(user_mount, true);
+      ::rmdir(user_mount.c_str());
+    }
     pollfd entry{served.get(), POLLIN, 0};
     ::poll(&entry, 1, kGraceMs);
     loopback.close_all();
@@ -141,7 +164,8 @@ void report_end(int socket, const Recorder& recorder, const Result<void>& finish
 }  // namespace
 
 Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& options,
-                                               const trace::RunHeader& header, pid_t app) {
+                                               const trace::RunHeader& header, pid_t app,
+                                               const std::string& user_mount) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const ino_t space = mount_namespace_of(app);
@@ -149,7 +173,8 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
   if (pid < 0) return fail_errno("", "cannot start the recorder");
   if (pid == 0) {
     sockets->one.reset();
-    daemon_main(std::move(device), std::move(sockets->other), options, header, space);
+    daemon_main(std::move(device), std::move(sockets->other), options, header, app, space,
+                user_mount);
   }
   RecordingDaemon daemon(Child(pid), std::move(sockets->one));
   sockets->other.reset();

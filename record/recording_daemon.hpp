@@ -15,9 +15,11 @@ namespace heddle {
 class RecordingDaemon {
  public:
   /// Forks and waits until the trace is begun and the device is served. `app` is a process in the
-  /// namespace that is served.
+  /// namespace that is served; `user_mount`, when not empty, what fusermount3 must take off (with
+  /// its folder) if we die.
   static Result<RecordingDaemon> start(Fd device, const RecordOptions& options,
-                                       const trace::RunHeader& header, pid_t app);
+                                       const trace::RunHeader& header, pid_t app,
+                                       const std::string& user_mount);
 
   struct End {
     std::uint64_t events = 0;

@@ -351,5 +351,25 @@ TEST(Recorder, whoever_is_killed_nothing_is_left) {
   }
 }
 
+TEST(Recorder, proot_serves_where_namespaces_are_forbidden) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (run({"sh", "-c", "command -v proot && command -v fusermount3"}).status != 0)
+    HEDDLE_SKIP("proot or fusermount3 is not installed");
+  TestDir dir;
+  expect_same(run({"xz", "--help"}),
+              record(dir / "run.txt", {"xz", "--help"}, {}, {"--via", "proot"}));
+  const auto seen = read_seen(dir / "run.txt");
+  EXPECT_TRUE(seen.complete());
+  EXPECT_EQ(seen.header.method, "proot");
+  EXPECT_EQ(mounts_with("heddle-record"), 0U);
+  const std::string nap = "32." + std::to_string(::getpid());
+  run({"sh", "-c", "exec \"$0\" -q --via proot --out run.txt sh -c \"$1\"", program,
+       "sleep 0.3; kill -KILL $(ps -o ppid= $(ps -o ppid= $$)); sleep " + nap},
+      {{}, dir.path(), {}, std::chrono::seconds(20)});
+  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("sleep " + nap); }));
+  EXPECT_TRUE(
+      wait_until(std::chrono::seconds(5), [&] { return mounts_with("heddle-record") == 0; }));
+}
+
 }  // namespace
 }  // namespace heddle::test
