@@ -42,6 +42,9 @@ struct SpawnOptions {
   std::vector<std::pair<int, int>> fds;
   /// The environment as NAME=value; nullopt: ours.
   std::optional<std::vector<std::string>> environment;
+  /// A tracer of ours (strace -f) does not follow the child. For a daemon that a traced program
+  /// waits for: strace would wait for a page that only the daemon, stopped for strace, can bring.
+  bool untraced = false;
 };
 
 /// fork + execve of `path` (no PATH search, no shell) with `argv` as an array. Signal mask cleared

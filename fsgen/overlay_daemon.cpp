@@ -63,6 +63,7 @@ Result<OverlayDaemon> OverlayDaemon::start(const Fd& fuse, const DaemonRequest& 
   SpawnOptions options;
   options.fds = {{fuse.get(), kFuseFd}, {pipe->write_end.get(), kReadyFd}};
   options.environment = daemon_environment();
+  options.untraced = true;
   auto child = spawn(*here + "/fs-mount", argv, options);
   if (!child) return fail(std::move(child.error()));
   pipe->write_end.reset();

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,10 +12,10 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/background.hpp"
 #include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/mount_state.hpp"
 #include "fuseovl/serve.hpp"
 #include "fuseovl/warm_up.hpp"
 
@@ -55,20 +54,6 @@ Result<OverlayContent> load(const LoadOptions& options) {
   auto content = load_overlay(options, drifts);
   for (const auto& drift : drifts) content ? warn(describe(drift)) : say(describe(drift));
   return content;
-}
-
-/// Whether nobody answers for the mount any more. A stopped daemon counts as alive: it may go on.
-/// Asked in a child, since the question waits for it; only what is not cached tells (statfs).
-bool is_dead(const std::string& mount_point) {
-  const pid_t pid = ::fork();
-  if (pid < 0) return false;
-  if (pid == 0) {
-    struct statfs status {};
-    ::_exit(::statfs(mount_point.c_str(), &status) != 0 && errno == ENOTCONN ? 1 : 0);
-  }
-  Child child(pid);
-  const auto answer = child.wait_for(std::chrono::milliseconds(500));
-  return answer && *answer == std::optional(1);
 }
 
 Result<std::string> check_mount_point(const std::string& directory) {
@@ -210,37 +195,6 @@ int serve_fd_program(const MountSettings& settings) {
   close_fds_but(keep);
   if (auto left = leave_terminal(settings.log_path); !left) return give_up(left.error(), {});
   return serve_here(overlay, std::move(device), std::move(serving));
-}
-
-int unmount_program(const std::string& directory, bool lazy) {
-  auto path = resolve_mount_point(directory);
-  if (!path) return fail_with(path.error());
-  const auto mounted = find_mount(*path);
-  if (!mounted) return fail_with(mounted.error());
-  if (!*mounted || (*mounted)->type != kMountType)
-    return fail_with(Error(directory, "cannot unmount", "no heddle mount is here"));
-  auto done = unmount_fuse(*path, lazy ? Unmount::detach : Unmount::now);
-  // A dead mount serves nobody: whoever still stands in it loses nothing.
-  if (!done && done.error().code() == EBUSY && is_dead(*path))
-    done = unmount_fuse(*path, Unmount::detach);
-  if (done) return exit_done;
-  return fail_with(done.error().code() == EBUSY
-                       ? Error::from_errno(directory, "cannot unmount", EBUSY,
-                                           "--lazy detaches it now and ends it with its last user")
-                       : done.error());
-}
-
-int stats_program(const std::string& directory) {
-  auto text = read_file(directory + "/.heddle/stats");
-  if (!text) {
-    const int code = text.error().code();
-    return fail_with(code == ENOENT || code == ENOTDIR
-                         ? Error(directory, "cannot read counters", "no heddle mount is here")
-                         : Error::from_errno(directory, "cannot read counters", code));
-  }
-  if (auto written = write_all(STDOUT_FILENO, *text, "stdout"); !written)
-    return fail_with(written.error());
-  return exit_done;
 }
 
 }  // namespace heddle

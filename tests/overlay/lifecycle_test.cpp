@@ -142,7 +142,7 @@ RunResult run_as_user(const TestDir& dir, const std::string& map, const std::str
 TEST_F(Lifecycle, a_user_mounts_by_fusermount3_and_unmounts_again) {
   const auto result = run_as_user(dir_, map_, "",
                                   "\"$1\" \"$2\" \"$3\" && cat \"$3/a.so\" && "
-                                  "grep -c 'fuse.heddle heddle' /proc/self/mountinfo && "
+                                  "grep -c \"$3 .*fuse.heddle heddle\" /proc/self/mountinfo && "
                                   "\"$1\" -u \"$3\" && ls -A \"$3\"");
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.out, "content of a.so1\n");

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// What fs-mount does with a mount that stands: -u and --stats.
+
+#include <unistd.h>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/mount_program.hpp"
+#include "fuseovl/mount_state.hpp"
+
+namespace heddle {
+namespace {
+
+int fail_with(const Error& error) {
+  report(error);
+  return exit_failure;
+}
+
+}  // namespace
+
+int unmount_program(const std::string& directory, bool lazy) {
+  auto path = resolve_mount_point(directory);
+  if (!path) return fail_with(path.error());
+  const auto mounted = find_mount(*path);
+  if (!mounted) return fail_with(mounted.error());
+  if (!*mounted || (*mounted)->type != kMountType)
+    return fail_with(Error(directory, "cannot unmount", "no heddle mount is here"));
+  auto done = unmount_fuse(*path, lazy ? Unmount::detach : Unmount::now);
+  // A dead mount serves nobody: whoever still stands in it loses nothing.
+  if (!done && done.error().code() == EBUSY && is_dead(*path))
+    done = unmount_fuse(*path, Unmount::detach);
+  if (done) return exit_done;
+  return fail_with(done.error().code() == EBUSY
+                       ? Error::from_errno(directory, "cannot unmount", EBUSY,
+                                           "--lazy detaches it now and ends it with its last user")
+                       : done.error());
+}
+
+int stats_program(const std::string& directory) {
+  auto text = read_file(directory + "/.heddle/stats");
+  if (!text) {
+    const int code = text.error().code();
+    return fail_with(code == ENOENT || code == ENOTDIR
+                         ? Error(directory, "cannot read counters", "no heddle mount is here")
+                         : Error::from_errno(directory, "cannot read counters", code));
+  }
+  if (auto written = write_all(STDOUT_FILENO, *text, "stdout"); !written)
+    return fail_with(written.error());
+  return exit_done;
+}
+
+}  // namespace heddle
