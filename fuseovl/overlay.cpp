@@ -166,7 +166,9 @@ void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_
 }
 
 void Overlay::reply_file(fuse_req_t request, int fd, std::size_t size, off_t offset) {
-  fuse_bufvec bytes = FUSE_BUFVEC_INIT(size);
+  fuse_bufvec bytes{};  // FUSE_BUFVEC_INIT is C99 only
+  bytes.count = 1;
+  bytes.buf[0].size = size;
   bytes.buf[0].flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
   bytes.buf[0].fd = fd;
   bytes.buf[0].pos = offset;
