@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -309,6 +311,34 @@ TEST(Recorder, the_static_program_runs_in_a_foreign_root) {
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(done.out, run({"xz", "--version"}).out);
   EXPECT_TRUE(read_seen(dir / "root/tmp/run.txt").complete());
+}
+
+TEST(Recorder, sockets_answered_outside_are_reached) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", dir / "daemon"});
+  const std::string name = dir / "daemon/socket";
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(name.size(), sizeof(address.sun_path));
+  std::copy(name.begin(), name.end(), address.sun_path);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  RunOptions options;
+  options.cwd = "/";
+  const auto done = record(dir / "run.txt",
+                           {"/usr/bin/python3", "-c",
+                            "import socket,sys; s=socket.socket(socket.AF_UNIX); "
+                            "s.connect(sys.argv[1]); print('connected')",
+                            name},
+                           options);
+  ::close(listener);
+  EXPECT_EQ(done.out, "connected\n") << done.err;
+  const auto& notes = read_seen(dir / "run.txt").header.notes;
+  EXPECT_TRUE(std::any_of(notes.begin(), notes.end(), [&](const std::string& note) {
+    return note.find(dir / "daemon") != std::string::npos;
+  }));
 }
 
 /// Lines of `ps` that hold `text` and are alive.
