@@ -90,12 +90,12 @@ TEST_P(AuditFarm, starts_without_one_failed_call) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, AuditFarm,
-    ::testing::Values(FarmCase{FarmShape::star, FarmTag::rpath, 300, "star_rpath"},
-                      FarmCase{FarmShape::chain, FarmTag::rpath, 300, "chain_rpath"},
+    ::testing::Values(FarmCase{FarmShape::star, FarmTag::rpath, 80, "star_rpath"},
+                      FarmCase{FarmShape::chain, FarmTag::rpath, 80, "chain_rpath"},
                       FarmCase{FarmShape::random, FarmTag::rpath, 300, "random_rpath"},
-                      FarmCase{FarmShape::star, FarmTag::runpath, 300, "star_runpath"},
-                      FarmCase{FarmShape::chain, FarmTag::runpath, 300, "chain_runpath"},
-                      FarmCase{FarmShape::random, FarmTag::runpath, 300, "random_runpath"},
+                      FarmCase{FarmShape::star, FarmTag::runpath, 80, "star_runpath"},
+                      FarmCase{FarmShape::chain, FarmTag::runpath, 80, "chain_runpath"},
+                      FarmCase{FarmShape::random, FarmTag::runpath, 80, "random_runpath"},
                       FarmCase{FarmShape::random, FarmTag::none, 50, "random_library_path"},
                       FarmCase{FarmShape::random, FarmTag::absolute, 50, "random_absolute"}),
     [](const auto& param_info) { return param_info.param.name; });
