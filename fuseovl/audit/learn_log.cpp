@@ -10,38 +10,40 @@
 namespace heddle::audit {
 namespace {
 
-/// One record in the making; too long a one is dropped.
+// Not on the stack: a thread of PTHREAD_STACK_MIN may call dlopen. Callers hold ld.so's lock.
+constinit char record_bytes[3 * PATH_MAX];
+constinit char one_path[PATH_MAX];
+
+/// One record in the making; too long a one is dropped. One at a time.
 class Record {
  public:
   void add(const char* field) {
     const unsigned long size = length(field) + 1;
-    if (size > sizeof bytes_ - used_) {
+    if (size > sizeof record_bytes - used_) {
       whole_ = false;
       return;
     }
-    copy(bytes_ + used_, field);
+    copy(record_bytes + used_, field);
     used_ += size;
   }
   void add_program() {
-    char path[PATH_MAX];
-    const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(path),
-                            sizeof path - 1);
-    path[n > 0 ? n : 0] = '\0';
+    const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(one_path),
+                            sizeof one_path - 1);
+    one_path[n > 0 ? n : 0] = '\0';
     if (n <= 0) whole_ = false;
-    add(path);
+    add(one_path);
   }
   /// `path` made absolute.
   void add_path(const char* path) {
     if (*path == '/') return add(path);
-    char folder[PATH_MAX];
     // The kernel counts the NUL; "(unreachable)" folders do not begin with a slash.
-    const long n = syscall6(__NR_getcwd, as_long(folder), sizeof folder);
-    if (n <= 0 || *folder != '/') {
+    const long n = syscall6(__NR_getcwd, as_long(one_path), sizeof one_path);
+    if (n <= 0 || *one_path != '/') {
       whole_ = false;
       return;
     }
-    add(folder);
-    if (used_ > 0) bytes_[used_ - 1] = '/';
+    add(one_path);
+    if (used_ > 0) record_bytes[used_ - 1] = '/';
     add(path);
   }
   void append_to(const char* file) const {
@@ -53,19 +55,16 @@ class Record {
     struct stat st;
     if (syscall6(__NR_fstat, fd, as_long(&st)) == 0 && S_ISREG(st.st_mode) &&
         st.st_size < learn_format::kMostBytes)
-      syscall6(__NR_write, fd, as_long(bytes_), static_cast<long>(used_));
+      syscall6(__NR_write, fd, as_long(record_bytes), static_cast<long>(used_));
     syscall6(__NR_close, fd);
   }
 
  private:
-  char bytes_[3 * PATH_MAX];
   unsigned long used_ = 0;
   bool whole_ = true;
 };
 
-// Frames of their own, never inlined: a thread of PTHREAD_STACK_MIN that learns nothing must not
-// need the room of the buffers.
-__attribute__((noinline)) void log_program(const char* file) {
+void log_program(const char* file) {
   Record record;
   record.add(learn_format::kProgram);
   record.add_program();
@@ -74,7 +73,7 @@ __attribute__((noinline)) void log_program(const char* file) {
   record.append_to(file);
 }
 
-__attribute__((noinline)) void log_library(const char* file, const char* name, const char* path) {
+void log_library(const char* file, const char* name, const char* path) {
   Record record;
   record.add(learn_format::kLibrary);
   record.add_program();

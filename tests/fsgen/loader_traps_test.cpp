@@ -180,6 +180,19 @@ TEST_F(LoaderTraps, threads_with_the_smallest_stack) {
   EXPECT_EQ(same({app}).out, "8\n");
 }
 
+TEST_F(LoaderTraps, a_stack_of_the_very_minimum) {
+  const auto lib = library("lib/libx.so.1", "int x(void) { return 7; }");
+  const auto app = program(
+      "#include <limits.h>\n#include <pthread.h>\n#include <stdio.h>\nint x(void);\n"
+      "static void* work(void* a) { return (void*)(long)x(); }\n"
+      "int main(void) { pthread_attr_t a; pthread_t t; void* r; int e; pthread_attr_init(&a);\n"
+      "e = pthread_attr_setstacksize(&a, PTHREAD_STACK_MIN); if (e) return e;\n"
+      "e = pthread_create(&t, &a, work, 0); if (e) return e; pthread_join(t, &r);\n"
+      "printf(\"%ld\\n\", (long)r); return 0; }",
+      {lib, rpath("lib"), "-pthread"});
+  EXPECT_EQ(same({app}).out, "7\n");
+}
+
 TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_agree_with_proc_maps) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 12});
   std::vector<std::string> flags = farm.libraries;
