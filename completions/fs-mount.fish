@@ -15,3 +15,5 @@ complete -c fs-mount -l fuse-fd -r -d 'Serve this mounted /dev/fuse descriptor, 
 complete -c fs-mount -l mount-point -r -d 'Where programs see that mount'
 complete -c fs-mount -l ready-fd -r -d 'Gets '\''+'\'' when the mount answers, or an error'\''s text'
 complete -c fs-mount -l cleanup -r -d 'Folder to remove when the mount has gone'
+complete -c fs-mount -l keep -r -d 'Mount MAP for those who connect to --listen-fd, until the last has gone'
+complete -c fs-mount -l listen-fd -r -d 'The listening socket of --keep'

@@ -33,12 +33,19 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
                  "What the mount serves: all, or only what lies on a remote file system")
       ->check(CLI::IsMember({"all", "remote"}))
       ->type_name("all|remote");
-  const std::map<std::string, Via> vias{
-      {"best", Via::best}, {"mount", Via::mount}, {"user", Via::user}, {"direct", Via::direct}};
-  app.add_option("--via", out.via,
-                 "Mount namespace (root), user namespace, or direct: no mount, guided to the files")
+  const std::map<std::string, Via> vias{{"best", Via::best},
+                                        {"mount", Via::mount},
+                                        {"fusermount", Via::fusermount},
+                                        {"user", Via::user},
+                                        {"direct", Via::direct}};
+  app.add_option(
+         "--via", out.via,
+         "Mount namespace (root), fusermount3, user namespace, or direct: no mount, guided to\n"
+         "the files; best takes the first that works")
       ->transform(CLI::CheckedTransformer(vias, CLI::ignore_case).description(""))
-      ->type_name("best|mount|user|direct");
+      ->type_name("best|mount|fusermount|user|direct");
+  app.add_flag("!--no-share", out.share,
+               "A mount of one's own, not one with other fs-gens of this user and map");
   const std::map<std::string, LoaderKind> loaders{{"audit", LoaderKind::audit},
                                                   {"env", LoaderKind::environment}};
   app.add_option("--loader", out.loader,

@@ -12,10 +12,11 @@ namespace heddle {
 
 /// How the program gets to see the map.
 enum class Via : std::uint8_t {
-  best,    ///< the first of the following that works here
-  mount,   ///< a private mount namespace (root)
-  user,    ///< a private user and mount namespace (anybody)
-  direct,  ///< no FUSE: guided to the original files
+  best,        ///< the first of the following that works here
+  mount,       ///< a private mount namespace (root)
+  fusermount,  ///< a mount that all see, by the setuid program fusermount3 (anybody)
+  user,        ///< a private user and mount namespace (anybody)
+  direct,      ///< no FUSE: guided to the original files
 };
 
 /// The command line of fs-gen.
@@ -31,6 +32,7 @@ struct GenOptions {
   std::string serve = "all";
   Via via = Via::best;
   LoaderKind loader = LoaderKind::audit;
+  bool share = true;  ///< one mount for all fs-gens of this user and map
   bool quiet = false;
   unsigned compare_runs = 0;
   std::vector<std::string> command;  ///< APP ARGS

@@ -10,6 +10,8 @@
 
 #include "base/log.hpp"
 #include "fsgen/counters_file.hpp"
+#include "fsgen/mount_lease.hpp"
+#include "fsgen/mount_ways.hpp"
 #include "fsgen/overlay_daemon.hpp"
 #include "fuseovl/warm_up.hpp"
 #include "launch/app_process.hpp"
@@ -55,7 +57,10 @@ Result<void> write_direct_index(const PreparedMap& map, const std::string& path)
 /// Lets APP go and waits for its end.
 Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
   const auto begin = Clock::now();
-  if (auto started = app.run(); !started) report.exec_error = started.error().code();
+  if (auto started = app.run(); !started) {
+    if (started.error().code() == 0) return fail(std::move(started.error()));  // never got to exec
+    report.exec_error = started.error().code();
+  }
   auto status = app.wait(signals);
   if (!status) return fail(std::move(status.error()));
   report.exit_status = *status;
@@ -67,25 +72,30 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
 class GuidedRun {
  public:
   GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
-            TempDir work)
-      : options_(options), via_(via), app_path_(app_path), map_(map), work_(std::move(work)) {}
+            TempDir& work)
+      : options_(options), via_(via), app_path_(app_path), map_(map), work_(work) {}
   Result<RunReport> run();
 
  private:
   bool direct() const { return via_ == Via::direct; }
-  std::string mount_point() const { return work_path_ + "/m"; }
+  Result<void> take_lease();
+  Result<RunReport> run_with_mount();
   Result<AppCommand> guided_command(const std::string& counters_path);
   AppSetup setup(Counters& counters) const;
   Result<std::optional<OverlayDaemon>> mount_for(AppProcess& app);
   void finish(RunReport& report, std::optional<OverlayDaemon>& daemon);
+  void finish_lease(RunReport& report);
+  void finish_own(RunReport& report, OverlayDaemon& daemon);
 
   const GenOptions& options_;
   const Via via_;
   const std::string& app_path_;
   const PreparedMap& map_;
-  TempDir work_;
+  TempDir& work_;
   std::string work_path_ = work_.path();
-  NamespaceKind kind_ = NamespaceKind::mount;
+  std::string mount_point_ = work_path_ + "/m";
+  std::uint64_t lease_ns_ = 0;
+  std::optional<MountLease> lease_;  ///< else APP's process mounts, and a daemon of our own serves
 };
 
 Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
@@ -94,12 +104,12 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
   Guidance guidance;
   guidance.loader = options_.loader;
   guidance.audit_library = *audit;
-  guidance.index_path = direct() ? work_path_ + "/index" : mount_point() + "/.heddle/index";
+  guidance.index_path = direct() ? work_path_ + "/index" : mount_point_ + "/.heddle/index";
   guidance.counters_path = counters_path;
   guidance.learn_log = options_.learn_log;
   // Of APP alone: the audit library starts a child that needs more with what it needs.
   guidance.static_tls_bytes = map_.app() ? map_.app()->static_tls_bytes : 0;
-  guidance.view_path = mount_point();
+  guidance.view_path = mount_point_;
   if (map_.app() && map_.content.views.size() > 1)
     guidance.view_path += "/" + map_.content.views[map_.app()->view].name;
   auto environment = Environment::current();
@@ -110,10 +120,15 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
 AppSetup GuidedRun::setup(Counters& counters) const {
   AppSetup setup;
   if (!direct()) {
-    setup.mount = [this] { return mount_privately(mount_point(), kind_); };
+    if (!lease_) {
+      const auto kind = via_ == Via::user ? NamespaceKind::user_and_mount : NamespaceKind::mount;
+      setup.mount = [this, kind] { return mount_privately(mount_point_, kind); };
+    }
     setup.enter = [this]() -> Result<void> {
+      if (lease_)
+        if (auto entered = lease_->enter(); !entered) return entered;
       // A cold mount is a slower one, no more: APP starts all the same.
-      (void)warm_up(mount_point());
+      if (!lease_ || !lease_->mount().warm) (void)warm_up(mount_point_);
       return {};
     };
   }
@@ -125,36 +140,71 @@ AppSetup GuidedRun::setup(Counters& counters) const {
 }
 
 Result<std::optional<OverlayDaemon>> GuidedRun::mount_for(AppProcess& app) {
-  if (direct()) return std::optional<OverlayDaemon>();
+  if (direct() || lease_) return std::optional<OverlayDaemon>();
   auto fuse = app.take_fuse_fd();
   if (!fuse) return fail(std::move(fuse.error()));
-  DaemonRequest request{map_.path, mount_point(), work_path_, {"--serve", options_.serve}};
+  DaemonRequest request{map_.path, mount_point_, work_path_, {"--serve", options_.serve}};
   auto daemon = OverlayDaemon::start(*fuse, request);
   if (!daemon) return fail(std::move(daemon.error()));
   (void)work_.release();  // the daemon's to remove now
   return std::optional<OverlayDaemon>(std::move(*daemon));
 }
 
+Result<void> GuidedRun::take_lease() {
+  LeaseRequest request;
+  request.kind = via_ == Via::mount ? KeepKind::privately : KeepKind::fusermount;
+  request.sharing = options_.share ? Sharing::shared : Sharing::own;
+  request.map_path = map_.path;
+  request.serve = options_.serve;
+  for (;;) {
+    auto lease = MountLease::take(request);
+    if (lease) {
+      lease_.emplace(std::move(*lease));
+      break;
+    }
+    // That others cannot be found, or do not answer, is no reason against a mount.
+    const int code = lease.error().code();
+    if (code == 0 || code == ESTALE || request.sharing == Sharing::own)
+      return fail(std::move(lease.error()));
+    request.sharing = Sharing::own;
+  }
+  lease_->guard_folder(work_path_);
+  mount_point_ = lease_->mount().mount_point;
+  return {};
+}
+
 Result<RunReport> GuidedRun::run() {
+  const auto begin = Clock::now();
+  if (via_ == Via::mount || via_ == Via::fusermount) {
+    // As root APP's process can mount by itself, on kernels that cannot copy a mount (< 5.2) too.
+    if (auto taken = take_lease();
+        !taken && (via_ == Via::fusermount || taken.error().code() == ESTALE))
+      return fail(std::move(taken.error()));
+  }
+  lease_ns_ = ns_since(begin);
+  auto report = run_with_mount();
+  if (report || !lease_) return report;
+  return fail(Error::with_code(ECANCELED, {}, report.error().message(), {}, report.error().hint()));
+}
+
+Result<RunReport> GuidedRun::run_with_mount() {
   const auto begin = Clock::now();
   RunReport report;
   report.app = options_.command[0];
   report.resolve_ns = map_.resolve_ns;
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
-  if (options_.via == Via::user ||
-      (options_.via == Via::best && usable_namespace_kind() == NamespaceKind::user_and_mount))
-    kind_ = NamespaceKind::user_and_mount;
-  report.via = direct()                        ? "direct"
-               : kind_ == NamespaceKind::mount ? "mount namespace"
-                                               : "user namespace";
+  report.via = name_of(via_);
+  report.limits = limits_of(via_);
+  report.shared = lease_ && lease_->joined();
   const std::string counters_path = work_path_ + "/counters";
+  (void)::unlink(counters_path.c_str());  // of another way, which did not work
   auto counters = CountersFile::create(counters_path);
   if (!counters) return fail(std::move(counters.error()));
   if (direct()) {
     if (auto written = write_direct_index(map_, work_path_ + "/index"); !written)
       return fail(std::move(written.error()));
-  } else if (::mkdir(mount_point().c_str(), 0755) != 0) {
-    return fail_errno(mount_point(), "cannot make the mount point");
+  } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0) {
+    return fail_errno(mount_point_, "cannot make the mount point");
   }
   auto command = guided_command(counters_path);
   if (!command) return fail(std::move(command.error()));
@@ -165,7 +215,7 @@ Result<RunReport> GuidedRun::run() {
   if (!app) return fail(std::move(app.error()));
   auto daemon = mount_for(*app);
   if (!daemon) return fail(std::move(daemon.error()));
-  report.mount_ns = ns_since(begin);
+  report.mount_ns = lease_ns_ + ns_since(begin);
   if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
   report.counters = counters->snapshot();
   finish(report, *daemon);
@@ -179,8 +229,12 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
   }
-  if (!daemon) return;
-  auto counters = daemon->finish(kDaemonEnd);
+  if (daemon) finish_own(report, *daemon);
+  if (lease_) finish_lease(report);
+}
+
+void GuidedRun::finish_own(RunReport& report, OverlayDaemon& daemon) {
+  auto counters = daemon.finish(kDaemonEnd);
   if (!counters) return warn(counters.error());
   report.left_running = !counters->has_value();
   if (!*counters) return;
@@ -188,11 +242,19 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
   (void)remove_tree(work_path_);  // nothing is left of it, unless the daemon was killed
 }
 
+void GuidedRun::finish_lease(RunReport& report) {
+  const auto end = lease_->finish(kDaemonEnd);
+  if (!end) return;
+  report.left_running = end->still_used;
+  const auto& before = lease_->mount();
+  add_daemon_counters(report, end->counters, before.requests, before.bytes_read);
+}
+
 }  // namespace
 
 Result<RunReport> run_guided(const GenOptions& options, Via via, const std::string& app_path,
-                             const PreparedMap& map, TempDir work) {
-  return GuidedRun(options, via, app_path, map, std::move(work)).run();
+                             const PreparedMap& map, TempDir& work) {
+  return GuidedRun(options, via, app_path, map, work).run();
 }
 
 Result<TempDir> make_work_dir() {
@@ -206,12 +268,30 @@ Result<TempDir> make_work_dir() {
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work) {
   if (map.content.programs.empty()) return run_plain(options, app_path, map.unguided_reason);
-  auto done = run_guided(options, options.via, app_path, map, std::move(work));
-  if (done || options.via != Via::best) return done;
-  warn(done.error().message() + ": going on without a mount");
-  auto second_work = make_work_dir();
-  if (!second_work) return fail(std::move(second_work.error()));
-  return run_guided(options, Via::direct, app_path, map, std::move(*second_work));
+  const auto ways = ways_to_try(options.via);
+  std::vector<std::string> passed_over;
+  for (auto way = ways.begin();; ++way) {
+    const bool last = way + 1 == ways.end();
+    if (last && !passed_over.empty()) {
+      // What is left of the others is their daemon's to remove.
+      auto fresh = make_work_dir();
+      if (!fresh) return fail(std::move(fresh.error()));
+      work = std::move(*fresh);
+      warn(passed_over.back() + ": going on without a mount");
+    }
+    auto done = run_guided(options, *way, app_path, map, work);
+    if (done) {
+      done->passed_over = std::move(passed_over);
+      return done;
+    }
+    if (last) {
+      Error& error = done.error();
+      if (!error.hint().empty() || error.code() == ESTALE) return done;
+      return fail(Error::with_code(error.code(), {}, error.message(), {}, hint_for(*way)));
+    }
+    passed_over.push_back(name_of(*way) + ": " + done.error().message());
+    if (done.error().code() == ESTALE || done.error().code() == ECANCELED) way = ways.end() - 2;
+  }
 }
 
 Result<RunReport> run_plain(const GenOptions& options, const std::string& app_path,

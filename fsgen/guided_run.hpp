@@ -9,19 +9,18 @@
 
 namespace heddle {
 
-/// Runs APP once with the map mounted (or its index alone, Via::direct) and waits for it. `work`
-/// holds the mount point, the counters and the map; it goes with the last process that uses the
-/// mount. Failure: the mount could not be made, or APP could not be executed (code() ENOENT or
-/// EACCES).
+/// Runs APP once, brought there by `via` (not Via::best), and waits for it. `work` holds the
+/// counters, the map if it is this run's own, and the mount point if that is; it goes with the last
+/// process that uses it. Failure: APP has not run, since the mount could not be made: code() ESTALE
+/// when no other mount can help, ECANCELED when `work` is lost as well.
 Result<RunReport> run_guided(const GenOptions& options, Via via, const std::string& app_path,
-                             const PreparedMap& map, TempDir work);
+                             const PreparedMap& map, TempDir& work);
 
 /// A new folder for one run, under $TMPDIR or /tmp.
 Result<TempDir> make_work_dir();
 
-/// Runs APP in the best way that works here: as options.via says, or, where it leaves the choice
-/// and no mount can be made, guided to the original files, with a warning. A map without programs
-/// needs no mount at all.
+/// Runs APP as options.via says, or, where it leaves the choice, in the first of ways_to_try() that
+/// works here; that no mount could be made at all is warned of. A map without programs needs none.
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work);
 

@@ -13,7 +13,7 @@ namespace {
 std::string with_commas(std::uint64_t number) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<std::size_t>(at), ",");
+    digits.insert(static_cast<std::size_t>(at), 1, ',');
   return digits;
 }
 
@@ -60,7 +60,11 @@ std::string to_text(const RunReport& report) {
     out += fmt::format("  daemon          {:>12} requests answered, {} bytes read\n",
                        with_commas(*report.requests), with_commas(report.bytes_read.value_or(0)));
   out += fmt::format("  before the run  {:>12} to resolve, {} to mount ({})\n",
-                     milliseconds(report.resolve_ns), milliseconds(report.mount_ns), report.via);
+                     milliseconds(report.resolve_ns), milliseconds(report.mount_ns),
+                     report.via + (report.shared ? ", shared" : ""));
+  for (const auto& way : report.passed_over)
+    out += fmt::format("  not possible    {}\n", escape_for_terminal(way));
+  for (const auto& limit : report.limits) out += fmt::format("  limit           {}\n", limit);
   if (report.left_running)
     out += "  the mount stays until the last process that APP left behind has ended\n";
   return out;
@@ -72,6 +76,8 @@ nlohmann::json to_json(const RunReport& report) {
       {"exit_status", report.exit_status},
       {"guided", report.guided},
       {"via", report.via},
+      {"shared", report.shared},
+      {"limits", report.limits},
       {"loader", report.loader},
       {"libraries", report.libraries},
       {"probes_without", report.probes_without},
@@ -84,6 +90,8 @@ nlohmann::json to_json(const RunReport& report) {
       {"mount_ns", report.mount_ns},
       {"left_running", report.left_running},
   };
+  auto& passed_over = out["passed_over"] = nlohmann::json::array();
+  for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
   if (!report.guided) out["unguided_reason"] = report.unguided_reason;
   if (const auto start = report.start_ns()) out["start_ns"] = *start;
   if (report.requests) out["requests"] = *report.requests;
@@ -91,13 +99,14 @@ nlohmann::json to_json(const RunReport& report) {
   return out;
 }
 
-void add_daemon_counters(RunReport& report, const std::string& json_text) {
+void add_daemon_counters(RunReport& report, const std::string& json_text,
+                         std::uint64_t requests_before, std::uint64_t bytes_before) {
   const auto parsed = nlohmann::json::parse(json_text, nullptr, false);
   if (!parsed.is_object()) return;
   if (const auto at = parsed.find("requests_total"); at != parsed.end() && at->is_number())
-    report.requests = at->get<std::uint64_t>();
+    report.requests = at->get<std::uint64_t>() - requests_before;
   if (const auto at = parsed.find("bytes_read"); at != parsed.end() && at->is_number())
-    report.bytes_read = at->get<std::uint64_t>();
+    report.bytes_read = at->get<std::uint64_t>() - bytes_before;
 }
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -15,13 +16,16 @@ namespace heddle {
 struct RunReport {
   std::string app;
   int exit_status = 0;
-  int exec_error = 0;                ///< errno of an execve that failed: APP never ran
-  std::uint64_t wall_ns = 0;         ///< exec to exit
-  bool guided = false;               ///< APP itself was in the map
-  std::string unguided_reason;       ///< why not
-  std::string via;                   ///< "mount namespace", "user namespace", "direct", "none"
-  std::string loader;                ///< "audit" or "environment"
-  std::uint64_t libraries = 0;       ///< of APP's closure
+  int exec_error = 0;                    ///< errno of an execve that failed: APP never ran
+  std::uint64_t wall_ns = 0;             ///< exec to exit
+  bool guided = false;                   ///< APP itself was in the map
+  std::string unguided_reason;           ///< why not
+  std::string via;                       ///< name_of(Via), or "none"
+  bool shared = false;                   ///< the mount stood already, made by another fs-gen
+  std::vector<std::string> limits;       ///< limits_of(Via)
+  std::vector<std::string> passed_over;  ///< ways that did not work here, and why
+  std::string loader;                    ///< "audit" or "environment"
+  std::uint64_t libraries = 0;           ///< of APP's closure
   std::uint64_t probes_without = 0;  ///< failed opens and stats that ld.so makes for APP by itself
   Counters counters{};
   std::uint64_t resolve_ns = 0;
@@ -39,7 +43,8 @@ std::string to_text(const RunReport& report);
 nlohmann::json to_json(const RunReport& report);
 
 /// Takes `requests` and `bytes_read` out of the daemon's last words; text that is not its JSON
-/// leaves them unset.
-void add_daemon_counters(RunReport& report, const std::string& json_text);
+/// leaves them unset. What was answered before our start, to others, is taken off.
+void add_daemon_counters(RunReport& report, const std::string& json_text,
+                         std::uint64_t requests_before = 0, std::uint64_t bytes_before = 0);
 
 }  // namespace heddle

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -62,6 +63,16 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--cleanup", s.cleanup, "Folder to remove when the mount has gone")
       ->option_text("DIR")
       ->group(group);
+  const std::map<std::string, KeepKind> kinds{{"private", KeepKind::privately},
+                                              {"fusermount", KeepKind::fusermount}};
+  app.add_option("--keep", s.keep,
+                 "Mount MAP for those who connect to --listen-fd, until the last has gone")
+      ->transform(CLI::CheckedTransformer(kinds))
+      ->option_text("private|fusermount")
+      ->group(group);
+  app.add_option("--listen-fd", s.listen_fd, "The listening socket of --keep")
+      ->option_text("N")
+      ->group(group);
 }
 
 int usage(std::string_view text) {
@@ -78,6 +89,13 @@ int run(const Arguments& a) {
   if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
   if (!a.stats.empty()) return stats_program(a.stats);
+  if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
+  if (s.keep) {
+    if (!s.mount_point.empty() || s.fuse_fd >= 0 || s.ready_fd >= 0 || !s.cleanup.empty() ||
+        !s.load.mount_point.empty())
+      return usage("--keep takes MAP alone, and makes its mount point");
+    return keep_program(s);
+  }
   if (s.fuse_fd < 0) {
     if (s.mount_point.empty()) return usage("DIR is missing");
     if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty())

@@ -77,10 +77,14 @@ Result<Fd> mount_fuse(const std::string& mount_point) {
   auto mounted = mount_fuse_device(device->get(), mount_point);
   if (mounted) return device;
   if (mounted.error().code() != EPERM) return fail(std::move(mounted.error()));
+  return fusermount_mount(mount_point, fusermount_options());
+}
+
+std::string fusermount_options() {
   std::string options = std::string("ro,nosuid,nodev,default_permissions,fsname=") + kSource +
                         ",subtype=heddle,max_read=" + std::to_string(kMaxRead);
-  if (users_may_allow_other()) options += ",allow_other";
-  return fusermount_mount(mount_point, options);
+  if (users_may_allow_other() || ::geteuid() == 0) options += ",allow_other";
+  return options;
 }
 
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how) {

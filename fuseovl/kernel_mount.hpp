@@ -29,6 +29,10 @@ Result<void> mount_fuse_device(int device, const std::string& mount_point);
 /// fusermount3, with allow_other where /etc/fuse.conf has user_allow_other.
 Result<Fd> mount_fuse(const std::string& mount_point);
 
+/// What a mount by fusermount3 is made with: as mount_fuse_device() does it, allow_other only where
+/// /etc/fuse.conf lets users have it.
+std::string fusermount_options();
+
 enum class Unmount : std::uint8_t {
   now,     ///< EBUSY while somebody uses it
   detach,  ///< gone from the tree at once, ended when the last user has gone

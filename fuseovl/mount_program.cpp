@@ -85,13 +85,6 @@ int fail_with(const Error& error) {
   return exit_failure;
 }
 
-SessionOptions session_options(const MountSettings& settings) {
-  SessionOptions options;
-  options.max_read = kMaxRead;
-  options.threads = settings.threads;
-  return options;
-}
-
 int serve_here(Overlay& overlay, Fd device, ServeOptions options) {
   const auto mount_point = options.mount_point;
   auto served = serve(overlay, std::move(device), std::move(options));
@@ -101,6 +94,13 @@ int serve_here(Overlay& overlay, Fd device, ServeOptions options) {
 }
 
 }  // namespace
+
+SessionOptions session_options(const MountSettings& settings) {
+  SessionOptions options;
+  options.max_read = kMaxRead;
+  options.threads = settings.threads;
+  return options;
+}
 
 int mount_program(const MountSettings& settings) {
   auto mount_point = check_mount_point(settings.mount_point);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "fuseovl/kept_mount.hpp"
 #include "fuseovl/load.hpp"
+#include "fuseovl/session.hpp"
 
 namespace heddle {
 
@@ -20,7 +23,11 @@ struct MountSettings {
   int fuse_fd = -1;
   int ready_fd = -1;
   std::string cleanup;
+  std::optional<KeepKind> keep;
+  int listen_fd = -1;
 };
+
+SessionOptions session_options(const MountSettings& settings);
 
 // Each talks to stderr and gives the exit status.
 
@@ -29,6 +36,9 @@ struct MountSettings {
 int mount_program(const MountSettings& settings);
 /// Serves settings.fuse_fd until its mount is gone.
 int serve_fd_program(const MountSettings& settings);
+/// Mounts for those who connect to settings.listen_fd, and serves until the last of them has gone
+/// (fuseovl/keeper.hpp). Says nothing: what goes wrong is told to them.
+int keep_program(const MountSettings& settings);
 int unmount_program(const std::string& directory, bool lazy);
 int stats_program(const std::string& directory);
 

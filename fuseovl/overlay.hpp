@@ -36,6 +36,7 @@ class Overlay final : public SessionClient {
   std::vector<int> descriptors() const;
   /// What `.heddle/stats` says now.
   std::string stats_text() { return stats_.refresh()->text; }
+  const RequestCounters& counters() const { return counters_; }
   /// Called once, when the kernel and we have agreed on the protocol: requests are answered from
   /// here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -68,6 +69,17 @@ Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind) {
               options.c_str()) != 0)
     return fail_errno(mount_point, "cannot mount");
   return std::move(*fuse);
+}
+
+Result<void> attach_privately(int tree, const std::string& mount_point) {
+  // Not declared by every glibc, and <linux/mount.h> cannot stand beside <sys/mount.h>.
+  constexpr unsigned kMoveMountEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
+  if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return fail_errno("/", "cannot make the mounts private");
+  if (::syscall(SYS_move_mount, tree, "", AT_FDCWD, mount_point.c_str(), kMoveMountEmptyPath) != 0)
+    return fail_errno(mount_point, "cannot attach the mount");
+  return {};
 }
 
 }  // namespace heddle

@@ -25,6 +25,11 @@ Result<void> enter_private_namespace(NamespaceKind kind);
 /// be left.
 Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind);
 
+/// Moves the calling process into a private mount namespace, propagation rslave, and attaches a
+/// detached mount (open_tree(2)) at `mount_point` there. For root; the process must be
+/// single-threaded.
+Result<void> attach_privately(int tree, const std::string& mount_point);
+
 /// Which kind this process can use: mount with CAP_SYS_ADMIN, else user_and_mount.
 NamespaceKind usable_namespace_kind();
 

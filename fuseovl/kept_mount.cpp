@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/kept_mount.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+
+#include "fuseovl/fusermount.hpp"
+#include "fuseovl/kernel_mount.hpp"
+
+namespace heddle {
+namespace {
+
+// <linux/mount.h> and glibc 2.36's <sys/mount.h> cannot be included together, and older ones do not
+// declare open_tree(2) at all.
+constexpr unsigned kOpenTreeClone = 1;
+
+}  // namespace
+
+Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point) {
+  if (kind == KeepKind::fusermount) {
+    auto mounted = fusermount_mount_guarded(mount_point, fusermount_options());
+    if (!mounted) return fail(std::move(mounted.error()));
+    return KeptMount(kind, mount_point, std::move(mounted->device), std::move(mounted->guard));
+  }
+  if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return fail_errno("/", "cannot make the mounts private");
+  auto device = open_fuse_device();
+  if (!device) return fail(std::move(device.error()));
+  if (auto mounted = mount_fuse_device(device->get(), mount_point); !mounted)
+    return fail(std::move(mounted.error()));
+  return KeptMount(kind, mount_point, std::move(*device), Fd());
+}
+
+Result<Fd> KeptMount::copy() const {
+  if (kind_ == KeepKind::fusermount) return Fd();
+  // The root of a mount is reached without asking its file system: we are its daemon.
+  Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point_.c_str(),
+                                     kOpenTreeClone | unsigned{O_CLOEXEC})));
+  if (!tree) return fail_errno(mount_point_, "cannot copy the mount");
+  return tree;
+}
+
+bool KeptMount::release() {
+  const auto how = kind_ == KeepKind::privately ? Unmount::detach : Unmount::now;
+  if (unmount_fuse(mount_point_, how)) return true;
+  const auto mounted = find_mount(mount_point_);
+  return mounted && !*mounted;  // somebody else unmounted it
+}
+
+}  // namespace heddle

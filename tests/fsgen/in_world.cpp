@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// in-world [--uid N] [--fuse open|absent] [--forbid unshare]... [--] COMMAND: runs COMMAND as that
+// user, in a mount namespace of its own where /dev/fuse is as on most nodes (0666) or absent, and
+// where system calls are forbidden as container runtimes do it. For tests; to be started as root.
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+void check(bool good, const char* what) {
+  if (good) return;
+  std::perror(what);
+  std::exit(125);
+}
+
+void make_node(const std::string& path, unsigned mode, unsigned major_number,
+               unsigned minor_number) {
+  ::umask(0);
+  check(::mknod(path.c_str(), S_IFCHR | mode, makedev(major_number, minor_number)) == 0, "mknod");
+}
+
+/// A /dev of our own: a node that is bound over another would not be gone.
+void make_dev(bool fuse) {
+  check(::unshare(CLONE_NEWNS) == 0, "unshare");
+  check(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make private");
+  check(::mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=755") == 0, "mount /dev");
+  make_node("/dev/null", 0666, 1, 3);
+  make_node("/dev/zero", 0666, 1, 5);
+  make_node("/dev/urandom", 0666, 1, 9);
+  make_node("/dev/tty", 0666, 5, 0);
+  if (fuse) make_node("/dev/fuse", 0666, 10, 229);
+  check(::mkdir("/dev/shm", 01777) == 0, "mkdir");
+  check(::symlink("/proc/self/fd", "/dev/fd") == 0, "symlink");
+}
+
+/// fusermount3 wants every user to have a name.
+void name_user(unsigned uid) {
+  std::ifstream before("/etc/passwd");
+  std::ofstream("/dev/passwd") << before.rdbuf() << "heddle-test:x:" << uid << ":" << uid
+                               << "::/nonexistent:/bin/sh\n";
+  check(::mount("/dev/passwd", "/etc/passwd", nullptr, MS_BIND, nullptr) == 0, "bind passwd");
+}
+
+/// Installed as root, and so without PR_SET_NO_NEW_PRIVS: setuid programs keep working.
+void forbid(const std::vector<std::string>& names) {
+  scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
+  ::seccomp_attr_set(filter, SCMP_FLTATR_CTL_NNP, 0);
+  for (const auto& name : names)
+    check(::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
+                             ::seccomp_syscall_resolve_name(name.c_str()), 0) == 0,
+          "seccomp_rule_add");
+  check(::seccomp_load(filter) == 0, "seccomp_load");
+  ::seccomp_release(filter);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> forbidden;
+  std::string fuse = "open";
+  unsigned uid = 0;
+  int at = 1;
+  for (; at + 1 < argc && std::strncmp(argv[at], "--", 2) == 0; at += 2) {
+    const std::string name = argv[at];
+    if (name == "--") break;
+    if (name == "--uid") uid = static_cast<unsigned>(std::atoi(argv[at + 1]));
+    if (name == "--fuse") fuse = argv[at + 1];
+    if (name == "--forbid") forbidden.emplace_back(argv[at + 1]);
+  }
+  if (at < argc && std::strcmp(argv[at], "--") == 0) ++at;
+  if (at >= argc) return 125;
+  make_dev(fuse == "open");
+  if (uid != 0) name_user(uid);
+  if (!forbidden.empty()) forbid(forbidden);
+  if (uid != 0) {
+    const gid_t groups[] = {uid, 4};  // one supplementary group more, to be lost
+    check(::setgroups(2, groups) == 0, "setgroups");
+    check(::setresgid(uid, uid, uid) == 0, "setresgid");
+    check(::setresuid(uid, uid, uid) == 0, "setresuid");
+  }
+  ::execvp(argv[at], argv + at);
+  std::perror(argv[at]);
+  return 127;
+}

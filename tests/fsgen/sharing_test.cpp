@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// fs-gens of one user and one map share one daemon, whoever is killed when; and many of them, at
+// once or in a row, leave nothing.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "tests/fsgen/user_world.hpp"
+
+namespace heddle::test {
+namespace {
+
+const std::string& git() {
+  static const std::string line = run({"/usr/bin/git", "--version"}).out;
+  return line;
+}
+
+class Sharing : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-gen").empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
+    if (::geteuid() != 0) HEDDLE_SKIP("making a user's world needs root");
+    world_.emplace();
+    where_.uid = GetParam();
+    const auto made = sh("$FS_GEN -q --out $OUT/map /usr/bin/git --version > /dev/null; echo $?");
+    ASSERT_EQ(made.out, "0\n") << made.err;
+  }
+  void TearDown() override {
+    if (!world_) return;
+    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
+                           [&] { return world_->left().empty() && world_->processes().empty(); }))
+        << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";
+  }
+  RunResult sh(const std::string& script) const { return world_->sh(where_, script); }
+
+  std::optional<UserWorld> world_;
+  UserWorld::World where_;
+};
+
+// One that holds the mount until $OUT/go is there; its daemon's pid is in $OUT/daemon.
+const std::string kHolder =
+    "rm -f $OUT/go $OUT/up; $FS_GEN -q --map $OUT/map --json $OUT/first.json /bin/sh -c '"
+    "cat $(dirname $HEDDLE_INDEX)/stats | tr , \"\\n\" | grep \\\"pid\\\" | tr -dc 0-9 > "
+    "$OUT/daemon; echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done; "
+    "/usr/bin/git --version' & first=$!; while [ ! -e $OUT/up ]; do sleep 0.01; done; ";
+const std::string kGone =
+    "while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done; echo gone";
+
+TEST_P(Sharing, a_second_fs_gen_finds_the_mount_of_the_first_and_outlives_it) {
+  const auto ours =
+      sh(kHolder +
+         "$FS_GEN -q --map $OUT/map --json $OUT/second.json /bin/sh -c 'touch $OUT/go; "
+         "while kill -0 '$first' 2>/dev/null; do sleep 0.01; done; /usr/bin/git --version'; "
+         "wait; " +
+         kGone);
+  EXPECT_EQ(ours.out, git() + git() + "gone\n") << ours.err;
+  EXPECT_FALSE(world_->report("first.json")["shared"].get<bool>());
+  EXPECT_TRUE(world_->report("second.json")["shared"].get<bool>());
+  EXPECT_GE(world_->report("second.json")["guided_processes"].get<unsigned>(), 1U);
+}
+
+TEST_P(Sharing, maps_resolved_alike_are_one_map) {
+  const auto ours = sh(
+      "$FS_GEN -q --json $OUT/a.json /bin/sh -c 'echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep "
+      "0.01; done' & while [ ! -e $OUT/up ]; do sleep 0.01; done; "
+      "$FS_GEN -q --json $OUT/b.json /bin/sh -c 'touch $OUT/go; echo ran'; wait");
+  EXPECT_EQ(ours.out, "ran\n") << ours.err;
+  EXPECT_TRUE(world_->report("b.json")["shared"].get<bool>());
+}
+
+TEST_P(Sharing, no_share_makes_a_mount_of_its_own) {
+  const auto ours = sh(kHolder +
+                       "$FS_GEN -q --no-share --map $OUT/map --json $OUT/second.json "
+                       "/usr/bin/git --version; touch $OUT/go; wait; " +
+                       kGone);
+  EXPECT_TRUE(ours.out.ends_with("gone\n")) << ours.out << ours.err;
+  EXPECT_FALSE(world_->report("second.json")["shared"].get<bool>());
+}
+
+TEST_P(Sharing, the_first_may_be_killed) {
+  const auto ours =
+      sh(kHolder +
+         "$FS_GEN -q --map $OUT/map --json $OUT/second.json /bin/sh -c 'kill -9 '$first'; "
+         "while kill -0 '$first' 2>/dev/null; do sleep 0.01; done; sleep 0.05; "
+         "/usr/bin/git --version'; " +
+         kGone);
+  EXPECT_EQ(ours.out, git() + "gone\n") << ours.err;
+  EXPECT_TRUE(world_->report("second.json")["shared"].get<bool>());
+}
+
+TEST_P(Sharing, all_may_be_killed) {
+  const auto ours = sh(kHolder +
+                       "$FS_GEN -q --map $OUT/map /bin/sh -c 'echo > $OUT/up2; exec sleep 600' & "
+                       "second=$!; while [ ! -e $OUT/up2 ]; do sleep 0.01; done; "
+                       "kill -9 $first $second; wait; " +
+                       kGone);
+  EXPECT_EQ(ours.out, "gone\n") << ours.err;
+}
+
+TEST_P(Sharing, a_daemon_that_was_killed_is_replaced_by_the_next) {
+  const auto ours = sh(kHolder +
+                       "kill -9 $(cat $OUT/daemon); "
+                       "$FS_GEN -q --map $OUT/map --json $OUT/second.json /usr/bin/git --version; "
+                       "kill $first; wait; " +
+                       kGone);
+  EXPECT_EQ(ours.out, git() + "gone\n") << ours.err;
+  EXPECT_FALSE(world_->report("second.json")["shared"].get<bool>());
+}
+
+TEST_P(Sharing, a_stopped_fs_gen_holds_nobody_up) {
+  const auto ours = sh(kHolder +
+                       "kill -STOP $first; $FS_GEN -q --map $OUT/map /usr/bin/git --version; "
+                       "kill -CONT $first; touch $OUT/go; wait; " +
+                       kGone);
+  EXPECT_EQ(ours.out, git() + git() + "gone\n") << ours.err;
+}
+
+TEST_P(Sharing, a_map_that_does_not_fit_the_node_is_refused_to_all_alike) {
+  const auto ours =
+      sh("cp /usr/bin/git $OUT/app; $FS_GEN -q --out $OUT/own.map $OUT/app --version > /dev/null; "
+         "cp /usr/bin/env $OUT/app; way=$([ $(id -u) = 0 ] && echo mount || echo fusermount); "
+         "for i in 1 2 3 4 5 6 7 8; do ($FS_GEN -q --via $way --map $OUT/own.map /bin/echo ran "
+         "2> $OUT/err.$i; echo $?) & done; wait; cat $OUT/err.*");
+  std::istringstream lines(ours.out);
+  std::size_t refused = 0;
+  std::size_t named = 0;
+  for (std::string line; std::getline(lines, line);) {
+    refused += line == "3";
+    named += line.find("out/app: ") != std::string::npos;
+  }
+  EXPECT_EQ(refused, 8U) << ours.out;
+  EXPECT_EQ(named, 8U) << ours.out;
+}
+
+TEST_P(Sharing, sixty_four_at_once_have_one_daemon) {
+  // None ends before the last has begun.
+  const auto ours = sh(
+      "for i in $(seq 64); do $FS_GEN -q --map $OUT/map --json $OUT/$i.json /bin/sh -c "
+      "\"/usr/bin/git --version; touch $OUT/up.$i; while [ ! -e $OUT/go ]; do sleep 0.05; done\" & "
+      "done; while [ $(ls $OUT | grep -c '^up') -lt 64 ]; do sleep 0.05; done; touch $OUT/go; "
+      "wait; " +
+      kGone);
+  std::istringstream lines(ours.out);
+  std::size_t good = 0;
+  for (std::string line; std::getline(lines, line);) good += line + "\n" == git();
+  EXPECT_EQ(good, 64U) << ours.out << ours.err;
+  EXPECT_EQ(ours.err, "");
+  unsigned starters = 0;
+  for (int i = 1; i <= 64; ++i)
+    starters += !world_->report(std::to_string(i) + ".json")["shared"].get<bool>();
+  EXPECT_EQ(starters, 1U);
+}
+
+TEST_P(Sharing, many_that_come_and_go_and_are_killed_leave_nothing) {
+  const auto ours =
+      sh("for i in $(seq 96); do $FS_GEN -q --map $OUT/map /usr/bin/git --version & pids=\"$pids "
+         "$!\"; "
+         "[ $((i % 3)) = 0 ] && kill -9 $!; [ $((i % 8)) = 0 ] && sleep 0.02; done > $OUT/text "
+         "2> $OUT/errors; wait; " +
+         kGone);
+  EXPECT_TRUE(ours.out.ends_with("gone\n")) << ours.out << ours.err;
+  EXPECT_EQ(world_->out("errors"), "");
+}
+
+TEST_P(Sharing, hundreds_in_a_row_leave_nothing) {
+  const char* asked = std::getenv("HEDDLE_TEST_RUNS");  // 500 by the nightly run
+  const std::string runs = asked ? asked : "200";
+  const auto ours = sh("i=0; while [ $i -lt " + runs +
+                       " ]; do $FS_GEN -q --map $OUT/map /usr/bin/git --version || echo bad; "
+                       "i=$((i + 1)); done | sort | uniq -c | tr -s ' '; " +
+                       kGone);
+  EXPECT_EQ(ours.out, " " + runs + " " + git() + "gone\n") << ours.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Users, Sharing, ::testing::Values(0U, 1500U),
+                         [](const auto& uid) { return uid.param == 0 ? "root" : "user"; });
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+// The ways to bring a map before a program, for users without root: which is taken where, what each
+// says when it cannot be had, and that none leaves anything behind.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tests/fsgen/user_world.hpp"
+
+namespace heddle::test {
+namespace {
+
+class Ways : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-gen").empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
+    if (::geteuid() != 0) HEDDLE_SKIP("making a user's world needs root");
+    world_.emplace();
+  }
+  void TearDown() override {
+    if (!world_) return;
+    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
+                           [&] { return world_->left().empty() && world_->processes().empty(); }))
+        << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";
+  }
+  std::optional<UserWorld> world_;
+};
+
+constexpr const char* kRun =
+    "$FS_GEN -q --json $OUT/report.json /usr/bin/git --version; echo $?; "
+    "grep -c fuse.heddle /proc/self/mountinfo";
+
+TEST_F(Ways, a_user_gets_a_mount_by_fusermount3_and_it_is_gone_afterwards) {
+  const auto ours = world_->sh(kRun);
+  EXPECT_TRUE(ours.out.starts_with("git version")) << ours.out << ours.err;
+  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out;
+  EXPECT_EQ(ours.err, "");
+  const auto report = world_->report("report.json");
+  EXPECT_EQ(report["via"], "fusermount3");
+  EXPECT_TRUE(report["guided"].get<bool>());
+  EXPECT_EQ(report["probes_with"], 0U);
+  EXPECT_GT(report["requests"].get<unsigned>(), 0U);
+  EXPECT_TRUE(report["passed_over"].empty());
+}
+
+TEST_F(Ways, a_user_namespace_says_its_limits_and_they_are_true) {
+  const auto ours = world_->sh(
+      "touch $OUT/file; $FS_GEN --via user --json $OUT/report.json /bin/sh -c "
+      "'id -u; id -G; chgrp 4 $OUT/file 2>/dev/null || echo no chgrp'");
+  EXPECT_EQ(ours.out, "1500\n1500 65534\nno chgrp\n") << ours.err;
+  const auto report = world_->report("report.json");
+  EXPECT_EQ(report["via"], "user namespace");
+  EXPECT_EQ(report["limits"].size(), 3U);
+  for (const char* word : {"65534", "chgrp", "setuid"})
+    EXPECT_NE(ours.err.find(word), std::string::npos) << word;
+}
+
+TEST_F(Ways, by_fusermount3_groups_and_setuid_programs_are_as_without_us) {
+  const auto ours = world_->sh(
+      "touch $OUT/file; $FS_GEN -q --via fusermount /bin/sh -c "
+      "'id -G; chgrp 4 $OUT/file && stat -c %g $OUT/file; /usr/bin/su --version | head -c 3'");
+  EXPECT_EQ(ours.out, "1500 4\n4\nsu ") << ours.err;
+}
+
+TEST_F(Ways, where_unshare_is_forbidden_a_user_goes_by_fusermount3) {
+  UserWorld::World world;
+  world.forbidden = {"unshare"};
+  const auto ours = world_->sh(world, kRun);
+  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out << ours.err;
+  EXPECT_EQ(world_->report("report.json")["via"], "fusermount3");
+}
+
+TEST_F(Ways, where_unshare_is_forbidden_and_no_fuse_is_there_a_user_goes_direct) {
+  UserWorld::World world;
+  world.forbidden = {"unshare"};
+  world.fuse = "absent";
+  const auto ours = world_->sh(world, kRun);
+  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out << ours.err;
+  EXPECT_NE(ours.err.find("going on without a mount"), std::string::npos) << ours.err;
+  const auto report = world_->report("report.json");
+  EXPECT_EQ(report["via"], "direct");
+  EXPECT_TRUE(report["guided"].get<bool>());
+  EXPECT_EQ(report["probes_with"], 0U);
+  EXPECT_EQ(report["passed_over"].size(), 2U);
+}
+
+TEST_F(Ways, root_without_unshare_goes_direct_and_is_told) {
+  UserWorld::World world;
+  world.uid = 0;
+  world.forbidden = {"unshare"};
+  const auto ours = world_->sh(world, kRun);
+  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out << ours.err;
+  EXPECT_NE(ours.err.find("warning: mount namespace"), std::string::npos) << ours.err;
+  EXPECT_EQ(world_->report("report.json")["via"], "direct");
+}
+
+struct Impossible {
+  const char* name;
+  const char* via;
+  const char* fuse;
+  std::vector<std::string> forbidden;
+};
+
+class WayThatCannotBeHad : public Ways, public ::testing::WithParamInterface<Impossible> {};
+
+TEST_P(WayThatCannotBeHad, fails_with_one_clear_line_and_a_hint) {
+  UserWorld::World world;
+  world.fuse = GetParam().fuse;
+  world.forbidden = GetParam().forbidden;
+  const auto ours =
+      world_->sh(world, std::string("$FS_GEN --via ") + GetParam().via + " /bin/echo ran");
+  EXPECT_EQ(ours.status, 3);
+  EXPECT_EQ(ours.out, "");
+  EXPECT_EQ(std::count(ours.err.begin(), ours.err.end(), '\n'), 2) << ours.err;
+  EXPECT_NE(ours.err.find("\nhint: "), std::string::npos) << ours.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, WayThatCannotBeHad,
+    ::testing::Values(Impossible{"mount_as_user", "mount", "open", {}},
+                      Impossible{"user_without_unshare", "user", "open", {"unshare"}},
+                      Impossible{"user_without_fuse", "user", "absent", {}},
+                      Impossible{"fusermount_without_fuse", "fusermount", "absent", {}}),
+    [](const auto& way) { return way.param.name; });
+
+TEST_F(Ways, what_a_user_leaves_behind_keeps_its_mount_until_it_ends) {
+  const auto ours = world_->sh(
+      "$FS_GEN /bin/sh -c '(while [ ! -e $OUT/go ]; do sleep 0.01; done; "
+      "/usr/bin/git --version > $OUT/new; mv $OUT/new $OUT/done) > /dev/null 2>&1 & exit 3'; "
+      "echo $?; grep -c fuse.heddle /proc/self/mountinfo; touch $OUT/go; "
+      "while [ ! -e $OUT/done ]; do sleep 0.01; done; cat $OUT/done; "
+      "while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done");
+  EXPECT_TRUE(ours.out.starts_with("3\n1\ngit version")) << ours.out << ours.err;
+  EXPECT_NE(ours.err.find("the mount stays"), std::string::npos) << ours.err;
+}
+
+TEST_F(Ways, a_users_fs_gen_that_is_killed_leaves_nothing) {
+  const auto ours = world_->sh(
+      "$FS_GEN -q /bin/sh -c 'echo $$ > $OUT/pid; exec sleep 600' & "
+      "while [ ! -s $OUT/pid ]; do sleep 0.01; done; kill -9 $!; "
+      "while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done; echo gone");
+  EXPECT_EQ(ours.out, "gone\n") << ours.err;
+}
+
+TEST_F(Ways, a_users_daemon_that_is_killed_leaves_nothing) {
+  const auto ours = world_->sh(
+      "$FS_GEN -q /bin/sh -c 'cat $(dirname $HEDDLE_INDEX)/stats > $OUT/stats; "
+      "echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done' & "
+      "while [ ! -s $OUT/up ]; do sleep 0.01; done; "
+      "kill -9 $(tr , '\\n' < $OUT/stats | grep '\"pid\"' | tr -dc 0-9); "
+      "touch $OUT/go; wait; while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done; "
+      "echo gone");
+  EXPECT_TRUE(ours.out.ends_with("gone\n")) << ours.out << ours.err;
+}
+
+}  // namespace
+}  // namespace heddle::test
