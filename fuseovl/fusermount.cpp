@@ -59,21 +59,13 @@ Fd receive_device(int socket) {
   return Fd(device);
 }
 
-enum class Wanted : std::uint8_t {
-  nothing,
-  device,
-  guarded_device,  ///< fusermount3 stays when it has mounted
-};
-
 struct Outcome {
   int status = 0;
   std::string words;
   Fd device;
-  Fd socket;  ///< Wanted::guarded_device: fusermount3 is at its other end
 };
 
-Result<Outcome> run(const std::vector<std::string>& arguments, Wanted wanted) {
-  const bool wants_device = wanted != Wanted::nothing;
+Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device) {
   const std::string program = find_program();
   if (program.empty())
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
@@ -103,11 +95,6 @@ Result<Outcome> run(const std::vector<std::string>& arguments, Wanted wanted) {
   theirs.reset();
   Outcome outcome;
   if (wants_device) outcome.device = receive_device(ours.get());
-  if (wanted == Wanted::guarded_device && outcome.device) {
-    (void)child->release();  // it ends after us, or a moment after the guard is closed
-    outcome.socket = std::move(ours);
-    return outcome;
-  }
   auto text = read_all(words->read_end.get(), kProgram, 1U << 16);
   if (text) outcome.words = reason_of(std::move(*text));
   auto status = child->wait();
@@ -119,25 +106,17 @@ Result<Outcome> run(const std::vector<std::string>& arguments, Wanted wanted) {
 }  // namespace
 
 Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options) {
-  auto outcome = run({"-o", options, "--", mount_point}, Wanted::device);
+  auto outcome = run({"-o", options, "--", mount_point}, true);
   if (!outcome) return fail(std::move(outcome.error()));
   if (!outcome->device) return fail(Error(mount_point, "cannot mount", outcome->words));
   return std::move(outcome->device);
-}
-
-Result<GuardedMount> fusermount_mount_guarded(const std::string& mount_point,
-                                              const std::string& options) {
-  auto outcome = run({"-o", options + ",auto_unmount", "--", mount_point}, Wanted::guarded_device);
-  if (!outcome) return fail(std::move(outcome.error()));
-  if (!outcome->device) return fail(Error(mount_point, "cannot mount", outcome->words));
-  return GuardedMount{std::move(outcome->device), std::move(outcome->socket)};
 }
 
 Result<void> fusermount_unmount(const std::string& mount_point, bool detach) {
   std::vector<std::string> arguments = {"-u"};
   if (detach) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
-  auto outcome = run(arguments, Wanted::nothing);
+  auto outcome = run(arguments, false);
   if (!outcome) return fail(std::move(outcome.error()));
   if (outcome->status != 0) return fail(Error(mount_point, "cannot unmount", outcome->words));
   return {};

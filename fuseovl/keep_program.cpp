@@ -6,6 +6,7 @@
 #include "base/temp_dir.hpp"
 #include "fuseovl/background.hpp"
 #include "fuseovl/keeper.hpp"
+#include "fuseovl/mount_guard.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/serve.hpp"
 
@@ -38,6 +39,8 @@ Result<TempDir> make_mount_folder() {
 Outcome keep(const MountSettings& settings, Fd& listener) {
   auto folder = make_mount_folder();
   if (!folder) return refuse(KeeperWord::failed, std::move(folder.error()));
+  auto guard = MountGuard::start(folder->path());
+  if (!guard) return refuse(KeeperWord::failed, std::move(guard.error()));
   LoadOptions load_options = settings.load;
   load_options.mount_point = folder->path() + "/m";
   std::vector<Drift> drifts;

@@ -20,9 +20,9 @@ constexpr unsigned kOpenTreeClone = 1;
 
 Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point) {
   if (kind == KeepKind::fusermount) {
-    auto mounted = fusermount_mount_guarded(mount_point, fusermount_options());
-    if (!mounted) return fail(std::move(mounted.error()));
-    return KeptMount(kind, mount_point, std::move(mounted->device), std::move(mounted->guard));
+    auto device = fusermount_mount(mount_point, fusermount_options());
+    if (!device) return fail(std::move(device.error()));
+    return KeptMount(kind, mount_point, std::move(*device));
   }
   if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
@@ -31,7 +31,7 @@ Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point)
   if (!device) return fail(std::move(device.error()));
   if (auto mounted = mount_fuse_device(device->get(), mount_point); !mounted)
     return fail(std::move(mounted.error()));
-  return KeptMount(kind, mount_point, std::move(*device), Fd());
+  return KeptMount(kind, mount_point, std::move(*device));
 }
 
 Result<Fd> KeptMount::copy() const {

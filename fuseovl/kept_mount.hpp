@@ -34,15 +34,11 @@ class KeptMount {
   bool release();
 
  private:
-  KeptMount(KeepKind kind, std::string mount_point, Fd device, Fd guard)
-      : kind_(kind),
-        mount_point_(std::move(mount_point)),
-        device_(std::move(device)),
-        guard_(std::move(guard)) {}
+  KeptMount(KeepKind kind, std::string mount_point, Fd device)
+      : kind_(kind), mount_point_(std::move(mount_point)), device_(std::move(device)) {}
   KeepKind kind_;
   std::string mount_point_;
   Fd device_;
-  Fd guard_;  ///< fusermount3 waits at its other end, and unmounts should we be killed
 };
 
 }  // namespace heddle
