@@ -128,7 +128,8 @@ AppSetup GuidedRun::setup(Counters& counters) const {
       if (lease_)
         if (auto entered = lease_->enter(); !entered) return entered;
       // A cold mount is a slower one, no more: APP starts all the same.
-      if (!lease_ || !lease_->mount().warm) (void)warm_up(mount_point_);
+      if (lease_ && lease_->mount().warm) return {};
+      if (warm_up(mount_point_) && lease_) lease_->tell_warm();
       return {};
     };
   }

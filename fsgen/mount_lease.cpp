@@ -159,6 +159,8 @@ Result<void> MountLease::enter() const {
   return attach_privately(tree_.get(), mount_.mount_point);
 }
 
+void MountLease::tell_warm() const { (void)send_message(socket_.get(), KeeperWord::warm, {}); }
+
 std::optional<MountLease::End> MountLease::finish(std::chrono::milliseconds limit) {
   tree_.reset();
   const auto deadline = std::chrono::steady_clock::now() + limit;

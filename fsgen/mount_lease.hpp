@@ -41,6 +41,8 @@ class MountLease {
   void guard_folder(const std::string& folder);
   /// In APP's process: makes the mount visible there.
   Result<void> enter() const;
+  /// There, behind a warm-up pass: others need none.
+  void tell_warm() const;
 
   struct End {
     std::string counters;     ///< the daemon's, JSON

@@ -51,7 +51,7 @@ Outcome keep(const MountSettings& settings, Fd& listener) {
     return refuse(KeeperWord::unfit,
                   Error({}, text + content.error().message(), {}, content.error().hint()));
   }
-  Overlay overlay(std::move(*content), settings.prefetch);
+  Overlay overlay(std::move(*content));
   auto mount = KeptMount::make(*settings.keep, load_options.mount_point);
   if (!mount) return refuse(KeeperWord::failed, std::move(mount.error()));
   auto ready = make_pipe();

@@ -79,7 +79,7 @@ void Keeper::answer(Client& client) {
     return;
   }
   const auto& counters = overlay_.counters();
-  const MountedNotice notice{overlay_.is_warm(), counters.total(), counters.bytes_read(),
+  const MountedNotice notice{warm_, counters.total(), counters.bytes_read(),
                              mount_.mount_point()};
   (void)send_message(client.socket.get(), KeeperWord::mounted, to_text(notice), copy->get());
 }
@@ -97,6 +97,8 @@ bool Keeper::hear(Client& client) {
   if (!message) return message.error().code() == ETIMEDOUT;
   if (message->word == KeeperWord::hello) {
     client.waits = true;
+  } else if (message->word == KeeperWord::warm) {
+    warm_ = true;
   } else if (message->word == KeeperWord::folder) {
     if (message->text.starts_with('/') && message->text != "/") client.folder = message->text;
   } else if (message->word == KeeperWord::bye && client.holds) {

@@ -52,6 +52,7 @@ class Keeper {
   Pipe stop_;
   std::list<Client> clients_;
   bool answers_ = false;
+  bool warm_ = false;
   bool released_ = false;
   std::string failure_;
   std::thread thread_;

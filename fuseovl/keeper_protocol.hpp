@@ -17,6 +17,7 @@ namespace heddle {
 enum class KeeperWord : char {
   hello = 'h',     ///< to the daemon: asks for the mount
   folder = 'f',    ///< to the daemon: text is a folder to remove when this connection ends
+  warm = 'w',      ///< to the daemon: everything that can be kept has been asked for
   bye = 'b',       ///< to the daemon: the mount is not held by this connection any more
   mounted = 'm',   ///< the mount stands: a MountedNotice; with a detached mount when it is private
   counters = 's',  ///< answer to bye: holders that are left, a space, the JSON of `.heddle/stats`
