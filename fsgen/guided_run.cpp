@@ -2,6 +2,7 @@
 #include "fsgen/guided_run.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -263,6 +264,13 @@ Result<TempDir> make_work_dir() {
   auto work = TempDir::create("hd");
   // Others than the owner may have to come through: children of APP that change their user.
   if (work) ::chmod(work->path().c_str(), 0755);
+  // Locked as long as we live: should we be killed, the next daemon of this user to end sees that
+  // the folder is nobody's (fuseovl/mount_guard.cpp).
+  static std::vector<Fd> locks;
+  if (work)
+    if (auto lock = open_file(work->path(), O_RDONLY | O_DIRECTORY);
+        lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) == 0)
+      locks.push_back(std::move(*lock));
   return work;
 }
 
