@@ -37,8 +37,8 @@ std::string to_text(const RunReport& report) {
   if (report.guided) {
     out += fmt::format("{}: {} libraries, each sent to its file\n", escape_for_terminal(report.app),
                        with_commas(report.libraries));
-    // The first number is APP's start alone; what its children and dlopen would have cost without us
-    // nobody has counted.
+    // The first number is APP's start alone; what its children and dlopen would have cost without
+    // us nobody has counted.
     const bool alone = report.counters.guided_processes + report.counters.unguided_processes <= 1;
     out += fmt::format("  failed probes   {:>12} without heddle to start {}, {} with it{}\n",
                        with_commas(report.probes_without), alone ? "it" : "it alone",

@@ -79,8 +79,7 @@ void Keeper::answer(Client& client) {
     return;
   }
   const auto& counters = overlay_.counters();
-  const MountedNotice notice{warm_, counters.total(), counters.bytes_read(),
-                             mount_.mount_point()};
+  const MountedNotice notice{warm_, counters.total(), counters.bytes_read(), mount_.mount_point()};
   (void)send_message(client.socket.get(), KeeperWord::mounted, to_text(notice), copy->get());
 }
 

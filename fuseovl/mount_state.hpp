@@ -5,8 +5,8 @@
 
 namespace heddle {
 
-/// Whether nobody answers for the mount any more. A daemon that is stopped, or says nothing for half a
-/// second, counts as alive: it may go on.
+/// Whether nobody answers for the mount any more. A daemon that is stopped, or says nothing for
+/// half a second, counts as alive: it may go on.
 bool is_dead(const std::string& mount_point);
 
 }  // namespace heddle

@@ -42,16 +42,16 @@ TEST_P(RealProgram, prints_and_exits_as_without_us) {
 
 INSTANTIATE_TEST_SUITE_P(
     Programs, RealProgram,
-    ::testing::Values(
-        Program{"lammps", {"/usr/bin/lmp", "-h"}, "/usr/bin/lmp"},
-        Program{"numpy",
-                {"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(10).sum())"},
-                "/usr/lib/python3/dist-packages/numpy"},
-        Program{"git_status", {"/usr/bin/git", "-C", "/", "status"}, "/usr/bin/git"},
-        Program{"gdb", {"/usr/bin/gdb", "--version"}, "/usr/bin/gdb"},
-        Program{"setuid", {"/usr/bin/su", "--version"}, "/usr/bin/su"},
-        Program{"script", {"/usr/bin/ldd", "--version"}, "/usr/bin/ldd"},
-        Program{"exit_status", {"/usr/bin/git", "no-such-command"}, "/usr/bin/git"}),
+    ::testing::Values(Program{"lammps", {"/usr/bin/lmp", "-h"}, "/usr/bin/lmp"},
+                      Program{
+                          "numpy",
+                          {"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(10).sum())"},
+                          "/usr/lib/python3/dist-packages/numpy"},
+                      Program{"git_status", {"/usr/bin/git", "-C", "/", "status"}, "/usr/bin/git"},
+                      Program{"gdb", {"/usr/bin/gdb", "--version"}, "/usr/bin/gdb"},
+                      Program{"setuid", {"/usr/bin/su", "--version"}, "/usr/bin/su"},
+                      Program{"script", {"/usr/bin/ldd", "--version"}, "/usr/bin/ldd"},
+                      Program{"exit_status", {"/usr/bin/git", "no-such-command"}, "/usr/bin/git"}),
     [](const auto& program) { return program.param.name; });
 
 constexpr const char* kRing = R"(
