@@ -5,7 +5,7 @@ complete -c fs-mount -l version -d 'Display program version information and exit
 complete -c fs-mount -s f -l foreground -d 'Stay in the foreground'
 complete -c fs-mount -l on-drift -r -d 'When a file differs from the map: refuse to mount, or warn and serve it as it is'
 complete -c fs-mount -l serve -r -d 'Send programs to the mount for all files, or only for those on remote file systems'
-complete -c fs-mount -l prefetch -r -d 'How much content to hand to the kernel in advance (default 256M; 0: none)'
+complete -c fs-mount -l prefetch -r -d 'How much content to read ahead in the background (default 256M; 0: none)'
 complete -c fs-mount -l threads -r -d 'Threads that answer the kernel'
 complete -c fs-mount -l log -r -d 'File for the daemon'\''s messages'
 complete -c fs-mount -s u -l unmount -r -d 'Unmount DIR'
