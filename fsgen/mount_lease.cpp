@@ -77,6 +77,7 @@ Result<Child> start_daemon(const Fd& listener, const LeaseRequest& request) {
   if (!here) return fail(std::move(here.error()));
   SpawnOptions options;
   options.fds = {{listener.get(), kListenFd}};
+  options.untraced = true;
   return spawn(
       *here + "/fs-mount",
       {"fs-mount", "--keep", request.kind == KeepKind::privately ? "private" : "fusermount",

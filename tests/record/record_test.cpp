@@ -57,8 +57,7 @@ TEST(Recorder, files_behave_as_natively_for_a_user) {
   run_checked({"mkdir", dir / "native", dir / "recorded"});
   run_checked({"chmod", "0777", dir.path(), dir / "native", dir / "recorded"});
   run_checked({"cp", program, kProbe, dir.path()});
-  const std::vector<std::string> as_user{"setpriv", "--reuid=65534", "--regid=65534",
-                                         "--clear-groups"};
+  const std::vector<std::string> as_user{HEDDLE_IN_WORLD, "--uid", "1500", "--"};
   auto native_argv = as_user;
   native_argv.insert(native_argv.end(), {dir / "fs_probe", dir / "native"});
   auto recorded_argv = as_user;
