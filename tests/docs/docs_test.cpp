@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/fd.hpp"
+#include "bench/figures_table.hpp"
 #include "tests/docs/help_text.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -138,6 +139,25 @@ TEST(DocsReport, every_key_of_fs_gens_report_is_described) {
   EXPECT_GT(report.size(), 8U);
   for (const auto& [key, value] : report.items())
     EXPECT_THAT(page, ::testing::HasSubstr("`" + key + "`"));
+}
+
+TEST(DocsFigures, the_readmes_figures_are_those_of_the_kept_run) {
+  const auto table = bench::figures_table(text_of(source("bench/reference.json")));
+  const auto page = text_of(source("README.md"));
+  EXPECT_EQ(page, bench::with_figures(page, table)) << "run ./dev figures";
+}
+
+TEST(DocsFigures, a_changed_figure_shows) {
+  const std::string json =
+      R"({"cores":2,"kernel":"6","figures":[{"name":"mount.star.1000.ready","value":VALUE}]})";
+  const auto table = [&](const std::string& value) {
+    return bench::figures_table(std::regex_replace(json, std::regex("VALUE"), value));
+  };
+  EXPECT_THAT(table("12.3"), ::testing::HasSubstr("| mounting 1,000 libraries | 12 ms |\n"));
+  const std::string page = "a\n<!-- figures -->\nold\n<!-- end of figures -->\nb\n";
+  EXPECT_EQ(bench::with_figures(page, "new\n"),
+            "a\n<!-- figures -->\nnew\n<!-- end of figures -->\nb\n");
+  EXPECT_THROW(bench::with_figures("none", "new"), Error);
 }
 
 TEST(DocsLinks, every_relative_link_leads_to_a_file) {
