@@ -9,13 +9,13 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/launch/app_process.hpp"
 #include "base/log.hpp"
 #include "fsgen/counters_file.hpp"
 #include "fsgen/mount_lease.hpp"
 #include "fsgen/mount_ways.hpp"
 #include "fsgen/overlay_daemon.hpp"
 #include "fuseovl/warm_up.hpp"
-#include "launch/app_process.hpp"
 #include "resolver/map/index_writer.hpp"
 
 namespace heddle {

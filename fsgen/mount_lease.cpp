@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/launch/private_mount.hpp"
 #include "base/temp_dir.hpp"
 #include "fsgen/lease_name.hpp"
-#include "launch/private_mount.hpp"
 
 namespace heddle {
 namespace {

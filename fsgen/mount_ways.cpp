@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/mount_ways.hpp"
 
-#include "launch/private_mount.hpp"
+#include "base/launch/private_mount.hpp"
 
 namespace heddle {
 

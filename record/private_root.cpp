@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "launch/private_mount.hpp"
+#include "base/launch/private_mount.hpp"
 #include "record/loopback/access_log.hpp"
 #include "record/loopback/protocol.hpp"
 

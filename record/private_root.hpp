@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "launch/private_mount.hpp"
+#include "base/launch/private_mount.hpp"
 
 namespace heddle {
 

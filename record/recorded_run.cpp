@@ -9,10 +9,10 @@
 
 #include <filesystem>
 
+#include "base/launch/app_process.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/fusermount.hpp"
-#include "launch/app_process.hpp"
 #include "record/find_command.hpp"
 #include "record/loopback/access_log.hpp"
 #include "record/loopback/protocol.hpp"

@@ -24,7 +24,7 @@ struct Rule {
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
       {"base", {}},
-      {"launch", {"base"}},
+      {"base/launch", {"base"}},
       {"resolver/store", {"base"}},
       {"resolver/elf", {"base", "resolver/store"}},
       {"resolver/search", {"base", "resolver/elf"}},
@@ -43,7 +43,7 @@ const std::vector<Rule>& rules() {
       {"fuseovl", {"base", "resolver/map"}},
       {"record/trace", {"base"}},
       {"record/diff", {"base", "record/trace"}},
-      {"record", {"base", "launch", "resolver/map", "fuseovl", "record/trace"}},
+      {"record", {"base", "base/launch", "resolver/map", "fuseovl", "record/trace"}},
       {"fsgen", {"*"}},
       // Runs as root in a container runtime's hook: the less, the better.
       {"container-hooks", {"base"}},

@@ -93,16 +93,18 @@ TEST_F(Docs, completions_are_what_help_gives) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     const auto hint = "run ./dev completions";
-    EXPECT_EQ(text_of(source("completions/" + help.name + ".bash")), bash_completion(help)) << hint;
-    EXPECT_EQ(text_of(source("completions/_" + help.name)), zsh_completion(help)) << hint;
-    EXPECT_EQ(text_of(source("completions/" + help.name + ".fish")), fish_completion(help)) << hint;
+    EXPECT_EQ(text_of(source("docs/completions/" + help.name + ".bash")), bash_completion(help))
+        << hint;
+    EXPECT_EQ(text_of(source("docs/completions/_" + help.name)), zsh_completion(help)) << hint;
+    EXPECT_EQ(text_of(source("docs/completions/" + help.name + ".fish")), fish_completion(help))
+        << hint;
   }
 }
 
 TEST_F(Docs, bash_completes_options_and_subcommands) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
-    const auto file = source("completions/" + help.name + ".bash");
+    const auto file = source("docs/completions/" + help.name + ".bash");
     const auto ask = [&](const std::string& words, int at) {
       return run({"bash", "-c",
                   "source \"$1\"; COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(at) +

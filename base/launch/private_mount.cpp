@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "launch/private_mount.hpp"
+#include "base/launch/private_mount.hpp"
 
 #include <fcntl.h>
 #include <sched.h>

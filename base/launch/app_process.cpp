@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "launch/app_process.hpp"
+#include "base/launch/app_process.hpp"
 
 #include <sys/prctl.h>
 #include <sys/socket.h>

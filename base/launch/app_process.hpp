@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/launch/private_mount.hpp"
+#include "base/launch/signal_relay.hpp"
 #include "base/process.hpp"
 #include "base/result.hpp"
-#include "launch/private_mount.hpp"
-#include "launch/signal_relay.hpp"
 
 namespace heddle {
 

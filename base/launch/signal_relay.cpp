@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "launch/signal_relay.hpp"
+#include "base/launch/signal_relay.hpp"
 
 #include <poll.h>
 #include <sys/signalfd.h>
