@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "bench/guided.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -31,6 +33,15 @@ void expect_guided(const Command& command, const std::string& folder) {
 
 void build_map(const Stage& stage, const std::string& map, const std::string& program) {
   test::run_checked({stage.program("fs-resolve"), "build", "-o", map, program});
+}
+
+void forget_pages(const std::string& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const auto file = value_or_throw(open_file(entry.path(), O_RDONLY));
+    ::fdatasync(file.get());
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
 }
 
 Mount::Mount(const Stage& stage, const std::string& map, std::string folder)

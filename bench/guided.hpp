@@ -25,6 +25,11 @@ void expect_guided(const Command& command, const std::string& folder);
 /// fs-resolve build.
 void build_map(const Stage& stage, const std::string& map, const std::string& program);
 
+/// Writes the files below `folder` to disk and drops them from the page cache, so that the next run
+/// reads them, as after a reboot. What has just been written lies there in larger pieces than what
+/// was read (ext4's large folios): programs then start 2 % faster than they ever will again.
+void forget_pages(const std::string& folder);
+
 /// A map mounted by fs-mount in a folder of its own; the destructor unmounts.
 class Mount {
  public:

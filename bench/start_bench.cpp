@@ -49,6 +49,7 @@ Workload make_workload(const Settings& settings, const std::string& folder,
   build_map(settings.stage, made.map, made.stock.program);
   made.flat = folder + "/flat";
   made.flat_index = make_flat_directory(made.map, made.flat);
+  forget_pages(folder);
   return made;
 }
 
