@@ -45,6 +45,9 @@ const std::vector<Rule>& rules() {
       {"record/diff", {"base", "record/trace"}},
       {"record", {"base", "base/launch", "resolver/map", "fuseovl", "record/trace"}},
       {"fsgen", {"*"}},
+      {"fsgen/compat",
+       {"base", "resolver/elf", "resolver/search", "resolver/map", "resolver/build",
+        "record/trace"}},
       // Runs as root in a container runtime's hook: the less, the better.
       {"container-hooks", {"base"}},
       {"tests", {"*"}},

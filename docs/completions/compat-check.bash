@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: MIT
+# Made by `./dev completions` from compat-check --help; do not edit.
+_compat_check() {
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --map --rootfs --json'
+  if [[ $word == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+  fi
+}
+complete -o default -F _compat_check compat-check

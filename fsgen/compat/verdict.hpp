@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace heddle::compat {
+
+enum class Verdict : std::uint8_t {
+  compatible,
+  degraded,      ///< it starts, but something it may use later is missing
+  incompatible,  ///< ld.so (or the kernel, or the CPU) would refuse it
+};
+/// `compatible`, `degraded`, `incompatible`.
+const char* to_string(Verdict verdict);
+
+/// One thing that a machine does not provide.
+struct Reason {
+  enum class Kind : std::uint8_t {
+    machine_differs,
+    interpreter_missing,
+    library_missing,
+    library_unusable,  ///< a file is there, and ld.so refuses it
+    version_missing,
+    symbol_missing,
+    isa_too_new,
+    kernel_too_old,
+    mpi_family_differs,
+    dlopened_missing,
+    weak_version_missing,
+    no_version_information,
+    not_judged,  ///< the target cannot tell (a map has no symbols)
+  };
+  Kind kind = Kind::library_missing;
+  Verdict weight = Verdict::incompatible;
+  std::string program;      ///< the artifact's program
+  std::string subject;      ///< soname, symbol, level ... that is missing
+  std::string library;      ///< the library that should have provided it; may be empty
+  std::string required_by;  ///< soname or program
+  std::string path;         ///< what the target has instead; may be empty
+  std::string package;      ///< the target's package that `path` is of; may be empty
+  std::string detail;       ///< more words; may be empty
+};
+/// `library_missing` and so on, as the JSON spells it.
+const char* to_string(Reason::Kind kind);
+/// One line without newline, control bytes escaped.
+std::string to_text(const Reason& reason);
+
+struct Judgement {
+  Verdict verdict = Verdict::compatible;
+  std::vector<Reason> reasons;
+
+  void add(Reason reason);
+};
+
+/// `{"verdict": ..., "reasons": [{...}]}`, one line, no newline.
+std::string to_json(const Judgement& judgement, int indent = -1);
+
+}  // namespace heddle::compat

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+//
+// compat-gen and compat-check as users run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/fd.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/strace.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CompatTools : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    gen_ = staged_program("compat-gen");
+    check_ = staged_program("compat-check");
+    resolve_ = staged_program("fs-resolve");
+    if (gen_.empty() || check_.empty()) HEDDLE_SKIP("compat-gen is not installed in $HEDDLE_STAGE");
+  }
+
+  RunResult go(std::vector<std::string> argv, const std::string& input = "") {
+    return run(argv,
+               {.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"}, .input = input});
+  }
+  std::string generate(const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {gen_};
+    argv.insert(argv.end(), words.begin(), words.end());
+    const auto done = go(argv);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out;
+  }
+  /// A program that needs libfar.so.1 of its own folder, with what `far` and `main` say.
+  std::string program(const std::string& far, const std::string& main,
+                      const std::vector<std::string>& more = {}) {
+    build_library({.output = dir_ / "lib/libfar.so.1", .source = far, .flags = [&] {
+                     std::vector<std::string> flags = {"-Wl,-soname,libfar.so.1"};
+                     flags.insert(flags.end(), more.begin(), more.end());
+                     return flags;
+                   }()});
+    return build_program({.output = dir_ / "bin/app",
+                          .source = main,
+                          .flags = {dir_ / "lib/libfar.so.1", "-Wl,-rpath," + dir_ / "lib"}});
+  }
+
+  TestDir dir_;
+  std::string gen_, check_, resolve_;
+};
+
+TEST_F(CompatTools, xz_is_described_the_same_ten_times) {
+  const auto first = generate({"/usr/bin/xz"});
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(generate({"/usr/bin/xz"}), first);
+  const auto json = Json::parse(first);
+  EXPECT_EQ(json["attributes"].dump(), R"({"llnl.compatlib.executable-name":"xz",)"
+                                       R"("llnl.compatlib.library-name.0":"ld-linux-x86-64.so.2",)"
+                                       R"("llnl.compatlib.library-name.1":"liblzma.so.5",)"
+                                       R"("llnl.compatlib.library-name.2":"libc.so.6"})");
+  EXPECT_EQ(json["version"], "0.0.1");
+  // From a cold cache, too, and through PATH.
+  const auto cold =
+      run({gen_, "xz"}, {.env = {"XDG_CACHE_HOME=" + dir_ / "cold", "LD_LIBRARY_PATH"}});
+  EXPECT_EQ(cold.out, first);
+}
+
+TEST_F(CompatTools, this_nodes_programs_run_on_this_node) {
+  for (const char* name : {"/usr/bin/xz", "/bin/bash", "/usr/bin/git", "/usr/bin/python3"}) {
+    const auto done = go({check_, "-"}, generate({name}));
+    EXPECT_EQ(done.status, 0) << name << "\n" << done.out << done.err;
+    EXPECT_EQ(done.out, "compatible\n") << name;
+  }
+}
+
+TEST_F(CompatTools, a_missing_library_is_unresolved_and_the_check_says_no) {
+  const auto app = program("int far() { return 1; }", "int far(); int main() { return far(); }");
+  ASSERT_EQ(::unlink((dir_ / "lib/libfar.so.1").c_str()), 0);
+  const auto done = go({gen_, app});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("libfar.so.1: unresolved: not found"));
+  const auto json = Json::parse(done.out);
+  bool found = false;
+  for (const auto& library : json["heddle"]["programs"][0]["libraries"])
+    if (library["soname"] == "libfar.so.1") {
+      found = true;
+      EXPECT_EQ(library["resolved"], false);
+    }
+  EXPECT_TRUE(found);
+  const auto checked = go({check_, "-"}, done.out);
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_EQ(checked.out, "incompatible\napp: libfar.so.1: library not found\n");
+}
+
+TEST_F(CompatTools, a_function_that_went_away_is_named) {
+  const auto app = program("int far() { return 1; } int gone() { return 2; }",
+                           "int far(); int gone(); int main() { return far() + gone(); }");
+  const auto artifact = generate({app});
+  EXPECT_EQ(go({check_, "-"}, artifact).status, 0);
+  program("int far() { return 1; } int gone() { return 2; }", "int main() { return 0; }");
+  build_library({.output = dir_ / "lib/libfar.so.1",
+                 .source = "int far() { return 1; }",
+                 .flags = {"-Wl,-soname,libfar.so.1"}});
+  const auto checked = go({check_, "--json", "-"}, artifact);
+  EXPECT_EQ(checked.status, 1);
+  const auto json = Json::parse(checked.out);
+  EXPECT_EQ(json["verdict"], "incompatible");
+  ASSERT_EQ(json["reasons"].size(), 1U);
+  EXPECT_EQ(json["reasons"][0]["kind"], "symbol_missing");
+  EXPECT_EQ(json["reasons"][0]["subject"], "gone");
+}
+
+TEST_F(CompatTools, neither_the_program_nor_its_loader_is_run) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const auto log = dir_ / "strace";
+  const auto done =
+      go({"strace", "-f", "-qq", "-e", "trace=execve", "-o", log, gen_, "/usr/bin/xz"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  std::istringstream lines(value_or_throw(read_file(log)));
+  std::string line;
+  while (std::getline(lines, line)) {
+    if (line.find("execve(") == line.npos) continue;
+    EXPECT_TRUE(line.find("compat-gen") != line.npos || line.find("elf-worker") != line.npos)
+        << line;
+  }
+}
+
+TEST_F(CompatTools, a_map_is_a_target_and_a_source) {
+  const auto app = program("int far() { return 1; }", "int far(); int main() { return far(); }");
+  const auto map = dir_ / "m.map";
+  ASSERT_EQ(go({resolve_, "build", "-o", map, app}).status, 0);
+  const auto artifact = generate({app});
+  auto checked = go({check_, "--map", map, "-"}, artifact);
+  EXPECT_EQ(checked.status, 0) << checked.out << checked.err;
+  // Without BINARY: the map's programs.
+  const auto from_map = Json::parse(generate({"--from-map", map}));
+  EXPECT_EQ(from_map["attributes"], Json::parse(artifact)["attributes"]);
+  checked = go({check_, "--map", map, "-"}, generate({"/usr/bin/xz"}));
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.out, HasSubstr("xz: liblzma.so.5: library not found"));
+}
+
+TEST_F(CompatTools, a_trace_adds_what_was_dlopened) {
+  const auto app = program("int far() { return 1; }", "int far(); int main() { return far(); }");
+  const auto plugin = build_library(
+      {.output = dir_ / "plug in/libplugin.so", .source = "int plugin() { return 3; }"});
+  const auto trace =
+      write_text_file(dir_ / "run.txt",
+                      "2024/11/21 18:34:47 logger.go:63: 1732214087012379646 Open      " + plugin +
+                          "\t7\n2024/11/21 18:34:47 logger.go:63: 1732214087012379647 Open      " +
+                          (dir_ / "lib/libfar.so.1") + "\t8\n");
+  const auto artifact = generate({"--from-trace", trace, app});
+  const auto json = Json::parse(artifact);
+  const auto& libraries = json["heddle"]["programs"][0]["libraries"];
+  EXPECT_EQ(libraries.back()["soname"], "libplugin.so");
+  EXPECT_EQ(libraries.back()["dlopened"], true);
+  EXPECT_EQ(std::count_if(libraries.begin(), libraries.end(),
+                          [](const Json& l) { return l["soname"] == "libfar.so.1"; }),
+            1);
+  EXPECT_EQ(go({check_, "-"}, artifact).out, "compatible\n");
+  ASSERT_EQ(::unlink(plugin.c_str()), 0);
+  const auto checked = go({check_, "-"}, artifact);
+  EXPECT_EQ(checked.status, 0);
+  EXPECT_THAT(checked.out, HasSubstr("degraded\n"));
+}
+
+TEST_F(CompatTools, static_programs_and_libraries_are_described_too) {
+  const auto fixed = build_program(
+      {.output = dir_ / "bin/fixed", .source = "int main() { return 0; }", .flags = {"-static"}});
+  EXPECT_EQ(go({check_, "-"}, generate({fixed})).out, "compatible\n");
+  const auto library =
+      build_library({.output = dir_ / "lib/libme.so",
+                     .source = "int puts(const char*); int me() { return puts(\"\"); }"});
+  EXPECT_EQ(go({check_, "-"}, generate({library})).out, "compatible\n");
+}
+
+TEST_F(CompatTools, links_of_a_root_file_system_stay_inside_it) {
+  program("int far() { return 1; }", "int far(); int main() { return far(); }");
+  // A root with the loader of this machine behind absolute links, as merged /usr has them.
+  const auto root = dir_ / "root";
+  run_checked({"mkdir", "-p", root + "/usr/lib64", root + "/usr/lib", root + "/usr/bin"});
+  run_checked({"ln", "-s", "/usr/lib64", root + "/lib64"});
+  run_checked({"ln", "-s", "/usr/lib", root + "/lib"});
+  run_checked({"cp", "-L", "/lib64/ld-linux-x86-64.so.2", root + "/usr/lib64/"});
+  run_checked({"cp", "-L", "/lib/x86_64-linux-gnu/libc.so.6", root + "/usr/lib/"});
+  const auto app =
+      build_program({.output = root + "/usr/bin/small", .source = "int main() { return 0; }"});
+  const auto artifact = generate({"--rootfs", root, "/usr/bin/small"});
+  EXPECT_THAT(artifact, HasSubstr("\"path\": \"/lib/libc.so.6\""));
+  EXPECT_EQ(go({check_, "--rootfs", root, "-"}, artifact).out, "compatible\n");
+  // liblzma is on this node, not in that root.
+  const auto checked = go({check_, "--rootfs", root, "-"}, generate({"/usr/bin/xz"}));
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.out, HasSubstr("liblzma.so.5: library not found"));
+}
+
+TEST_F(CompatTools, trouble_is_told_in_one_line) {
+  EXPECT_EQ(go({gen_}).status, 2);
+  EXPECT_EQ(go({check_}).status, 2);
+  EXPECT_EQ(go({gen_, "--nonsense"}).status, 2);
+  const auto text = write_text_file(dir_ / "text", "no ELF\n");
+  for (const auto& argv :
+       std::vector<std::vector<std::string>>{{gen_, "/nonexistent"},
+                                             {gen_, text},
+                                             {check_, "/nonexistent"},
+                                             {check_, text},
+                                             {check_, "--map", text, text},
+                                             {check_, "--rootfs", "/nonexistent", "-"}}) {
+    const auto done = go(argv);
+    EXPECT_EQ(done.status, 3) << to_shell(argv);
+    EXPECT_TRUE(done.out.empty());
+    EXPECT_THAT(done.err, ::testing::StartsWith("compat-"));
+  }
+  // Nothing is half-written.
+  EXPECT_EQ(go({gen_, "-o", "/nonexistent/dir/f", "/usr/bin/xz"}).status, 3);
+}
+
+TEST_F(CompatTools, names_with_spaces_tabs_and_newlines_pass) {
+  const auto odd = build_program(
+      {.output = dir_ / "a b\tc\nd \xc3\xa9/pr og", .source = "int main() { return 0; }"});
+  const auto out = dir_ / "o ut.json";
+  ASSERT_EQ(go({gen_, "-o", out, odd}).status, 0);
+  EXPECT_EQ(go({check_, out}).out, "compatible\n");
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+//
+// The oracle of compat-check: what another Debian release's own ld.so says of a program. Each
+// program of three releases is held against each of the three.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "base/fd.hpp"
+#include "fsgen/compat/artifact_json.hpp"
+#include "fsgen/compat/binaries.hpp"
+#include "fsgen/compat/checker.hpp"
+#include "fsgen/compat/describe.hpp"
+#include "resolver/elf/cached_facts.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+const std::vector<std::string> kSuites = {"bullseye", "bookworm", "trixie"};
+
+/// The trees by suite; empty, with the reason, when they cannot be had here.
+std::map<std::string, std::string> trees(std::string& reason) {
+  std::vector<std::string> argv = {HEDDLE_ROOTFS};
+  argv.insert(argv.end(), kSuites.begin(), kSuites.end());
+  const auto made = run(argv, {.deadline = std::chrono::minutes(20)});
+  std::map<std::string, std::string> out;
+  std::istringstream lines(made.out);
+  std::string line;
+  for (const auto& suite : kSuites)
+    if (std::getline(lines, line)) out[suite] = line;
+  if (made.status != 0) {
+    EXPECT_EQ(made.status, 77) << made.err;
+    reason = "no Debian root file systems: " + made.err;
+    out.clear();
+  }
+  return out;
+}
+
+/// Runs under the target's ld.so, tracing: "PROGRAM" lines, each followed by what it said. The
+/// source's tree is bound to /mnt without setuid, in a mount namespace that ends with the shell.
+/// LD_WARN makes the trace look up every symbol too, as ldd -r does.
+constexpr const char* kOracle = R"(
+mount --bind "$1" "$2/mnt" && mount -o remount,bind,nosuid,nodev,ro "$2/mnt" || exit 9
+while IFS= read -r program; do
+  echo "PROGRAM $program"
+  chroot "$2" /usr/bin/env LD_TRACE_LOADED_OBJECTS=1 LD_BIND_NOW=1 LD_WARN=1 \
+    "/mnt$program" </dev/null 2>&1 || echo "STATUS $?"
+done <"$3"
+)";
+
+struct Said {
+  bool starts = true;
+  std::string words;
+};
+
+/// Whether ld.so would have gone on to the program's own code.
+bool is_refusal(const std::string& line) {
+  if (line.find("weak version `") != line.npos) return false;
+  for (const char* sign : {"=> not found", "' not found (required by", "undefined symbol:",
+                           "symbol lookup error", "error while loading", "STATUS "})
+    if (line.find(sign) != line.npos) return true;
+  return false;
+}
+
+std::map<std::string, Said> ask_ld_so(const std::string& from, const std::string& on,
+                                      const std::vector<std::string>& programs,
+                                      const TestDir& dir) {
+  std::string list;
+  for (const auto& program : programs) list += program + "\n";
+  const auto file = write_text_file(dir / "programs", list);
+  const auto done = run(
+      {"unshare", "--mount", "--propagation", "private", "sh", "-c", kOracle, "sh", from, on, file},
+      {.deadline = std::chrono::minutes(10)});
+  EXPECT_EQ(done.status, 0) << done.err;
+  std::map<std::string, Said> out;
+  std::istringstream lines(done.out);
+  std::string line;
+  Said* said = nullptr;
+  while (std::getline(lines, line)) {
+    if (line.starts_with("PROGRAM ")) {
+      said = &out[line.substr(8)];
+      continue;
+    }
+    if (said == nullptr) continue;
+    said->words += line + "\n";
+    if (is_refusal(line)) said->starts = false;
+  }
+  return out;
+}
+
+/// The dynamic programs of a tree, described there.
+std::vector<compat::Artifact> artifacts_of(CachedFacts& facts, const std::string& tree) {
+  auto node = value_or_throw(compat::NodeTarget::open(facts, tree, {}));
+  auto programs = value_or_throw(
+      compat::find_binaries(node, tree, {"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"}));
+  std::vector<compat::Artifact> out;
+  for (const auto& path : programs) {
+    auto program = compat::describe(node, facts, path);
+    EXPECT_TRUE(program) << path << ": " << program.error().message();
+    if (!program) continue;
+    // $ORIGIN would mean /mnt: the oracle runs it from another place.
+    const auto folders = program->elf.rpath.value_or("") + program->elf.runpath.value_or("");
+    if (folders.find("ORIGIN") != folders.npos) continue;
+    // By way of the file format, as users' artifacts come.
+    compat::Artifact one{{std::move(*program)}};
+    out.push_back(value_or_throw(compat::parse_artifact(compat::to_json(one), path)));
+  }
+  return out;
+}
+
+std::string told(const compat::Judgement& judgement) {
+  std::string text = compat::to_string(judgement.verdict);
+  for (const auto& reason : judgement.reasons) text += "\n  " + compat::to_text(reason);
+  return text;
+}
+
+TEST(CompatRootfs, verdicts_are_what_the_other_releases_ld_so_says) {
+  HEDDLE_STAGED(worker, "elf-worker");
+  if (::geteuid() != 0) HEDDLE_SKIP("only root can chroot");
+  std::string reason;
+  const auto tree = trees(reason);
+  if (tree.empty()) HEDDLE_SKIP(reason);
+  const TestDir dir;
+  CachedFacts facts({.pool = {.worker_path = worker}, .cache_dir = dir / "cache"});
+  std::size_t pairs = 0, refused = 0, wrong = 0;
+  std::map<std::string, std::vector<compat::Artifact>> artifacts;
+  for (const auto& suite : kSuites) artifacts[suite] = artifacts_of(facts, tree.at(suite));
+  for (const auto& on : kSuites) {
+    auto node = value_or_throw(compat::NodeTarget::open(facts, tree.at(on), {}));
+    compat::Checker checker(node);
+    for (const auto& from : kSuites) {
+      std::vector<std::string> programs;
+      for (const auto& one : artifacts[from]) programs.push_back(one.programs[0].path);
+      const auto said = ask_ld_so(tree.at(from), tree.at(on), programs, dir);
+      ASSERT_EQ(said.size(), programs.size());
+      for (const auto& artifact : artifacts[from]) {
+        const auto& path = artifact.programs[0].path;
+        const auto ours = value_or_throw(checker.check(artifact));
+        const bool starts = ours.verdict != compat::Verdict::incompatible;
+        const auto& theirs = said.at(path);
+        ++pairs;
+        refused += !theirs.starts;
+        if (starts == theirs.starts) continue;
+        ++wrong;
+        ADD_FAILURE() << from << "'s " << path << " on " << on << ": we say " << told(ours)
+                      << "\nld.so says:\n"
+                      << theirs.words;
+      }
+    }
+  }
+  RecordProperty("pairs", static_cast<int>(pairs));
+  RecordProperty("refused", static_cast<int>(refused));
+  std::printf("%zu pairs, %zu refused by ld.so, %zu wrong\n", pairs, refused, wrong);
+  EXPECT_GE(pairs, 300U);
+  // Both answers must be there, or nothing was tried.
+  EXPECT_GT(refused, 50U);
+  EXPECT_GT(pairs - refused, 50U);
+}
+
+}  // namespace
+}  // namespace heddle::test
