@@ -96,6 +96,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   auto index = index_of(content, origins, options);
   if (!index) return fail(std::move(index.error()));
   out.index = std::move(*index);
+  for (auto& [name, bytes] : content.generated) out.generated.push_back(std::move(bytes));
   std::vector<std::string> paths;
   paths.reserve(content.objects.size());
   for (auto& object : content.objects) paths.push_back(std::move(object.path));

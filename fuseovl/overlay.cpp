@@ -77,6 +77,9 @@ struct stat Overlay::attributes(InodeNumber ino) const {
     case NodeKind::index:
       set_size(content_.index.size());
       break;
+    case NodeKind::generated:
+      set_size(content_.generated[content_.tree.generated(ino)].size());
+      break;
     case NodeKind::map:
       set_size(static_cast<std::size_t>(content_.map_status.st_size));
       st.st_mtim = content_.map_status.st_mtim;
@@ -193,6 +196,9 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     }
     case NodeKind::index:
       reply_bytes(request, content_.index, size, offset);
+      return;
+    case NodeKind::generated:
+      reply_bytes(request, content_.generated[content_.tree.generated(ino)], size, offset);
       return;
     case NodeKind::map:
       reply_file(request, content_.map_file.get(),

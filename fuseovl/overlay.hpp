@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
@@ -19,7 +20,9 @@ struct OverlayContent {
   Tree tree;
   ObjectFiles files;
   std::string index;  ///< bytes of `.heddle/index`
-  Fd map_file;        ///< served as `.heddle/map`
+  /// Bytes of the map's generated files, in its order.
+  std::vector<std::string> generated;
+  Fd map_file;  ///< served as `.heddle/map`
   struct stat map_status {};
   StatsFacts facts;
 };

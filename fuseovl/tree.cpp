@@ -88,7 +88,7 @@ class TreeBuilder {
     directories.resize(2);
     directories[1].parent = Tree::kRoot;
     // Views into `names_` must stay valid: no reallocation that moves short strings.
-    tree_.names_.reserve(folders_.size() + total_files());
+    tree_.names_.reserve(folders_.size() + total_files() + content_.generated.size());
     // A parent's path sorts before its children's, so it has its number already.
     for (const auto& [path, files] : folders_) {
       if (inodes.contains(path)) continue;
@@ -112,6 +112,10 @@ class TreeBuilder {
     at(Tree::kOwnDirectory)
         .entries.insert(at(Tree::kOwnDirectory).entries.end(),
                         {{"index", Tree::kIndex}, {"map", Tree::kMap}, {"stats", Tree::kStats}});
+    tree_.generated_count_ = content_.generated.size();
+    for (std::size_t i = 0; i < content_.generated.size(); ++i)
+      at(Tree::kOwnDirectory)
+          .entries.push_back({keep(content_.generated[i].first), Tree::kFirstGenerated + i});
     for (auto& directory : directories) {
       auto& entries = directory.entries;
       std::sort(entries.begin(), entries.end(),
@@ -170,6 +174,8 @@ std::optional<NodeKind> Tree::kind(InodeNumber ino) const {
     default:
       break;
   }
+  if (ino >= kFirstGenerated && ino - kFirstGenerated < generated_count_)
+    return NodeKind::generated;
   if (ino >= kFirstObject && ino - kFirstObject < object_links_.size()) return NodeKind::object;
   if (directory(ino)) return NodeKind::directory;
   return std::nullopt;

@@ -17,7 +17,7 @@ namespace heddle {
 /// take over the same session. 0 means none.
 using InodeNumber = std::uint64_t;
 
-enum class NodeKind : std::uint8_t { directory, object, stats, index, map };
+enum class NodeKind : std::uint8_t { directory, object, stats, index, map, generated };
 
 /// One name of a directory; valid as long as its Tree.
 struct TreeEntry {
@@ -26,7 +26,8 @@ struct TreeEntry {
 };
 
 /// The immutable directory tree of one map: a directory for each view and plugin folder, the names
-/// of the only view at the root as well, and `.heddle/{index,map,stats}`. Every alias of an object
+/// of the only view at the root as well, and `.heddle/{index,map,stats}` with
+/// the map's generated files. Every alias of an object
 /// is the same inode. Pure: it touches no file. Safe for concurrent readers.
 class Tree {
  public:
@@ -35,7 +36,9 @@ class Tree {
   static constexpr InodeNumber kStats = 3;
   static constexpr InodeNumber kIndex = 4;
   static constexpr InodeNumber kMap = 5;
+  static constexpr InodeNumber kFirstGenerated = 6;
   static constexpr InodeNumber kFirstObject = 16;
+  static_assert(kFirstGenerated + kMaxGenerated <= kFirstObject);
 
   /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
   /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.
@@ -45,6 +48,8 @@ class Tree {
   std::optional<NodeKind> kind(InodeNumber ino) const;
   /// Only for an inode of kind object.
   ObjectId object(InodeNumber ino) const { return static_cast<ObjectId>(ino - kFirstObject); }
+  /// Index into MapContent::generated, for an inode of that kind.
+  std::size_t generated(InodeNumber ino) const { return ino - kFirstGenerated; }
   InodeNumber inode(ObjectId object) const { return kFirstObject + object; }
   /// 0: `directory` has no such name, or is no directory.
   InodeNumber lookup(InodeNumber directory, std::string_view name) const;
@@ -69,6 +74,7 @@ class Tree {
 
   std::vector<Directory> directories_;  ///< the root, `.heddle`, then in order of their paths
   std::vector<std::uint32_t> object_links_;
+  std::size_t generated_count_ = 0;
   std::vector<std::string> names_;  ///< owns what the entries show
 };
 

@@ -64,6 +64,9 @@ struct MapProgram {
   std::vector<std::string> missing;    ///< sonames that --allow-missing let pass
 };
 
+/// A mount has inode numbers for so many generated files.
+inline constexpr std::size_t kMaxGenerated = 8;
+
 /// All of a map, in memory. Vectors sorted as said: the same input gives the same bytes.
 struct MapContent {
   std::string host;  ///< node that built it (informational; not part of `show --json`)
@@ -71,6 +74,9 @@ struct MapContent {
   std::vector<MapView> views;                           ///< sorted by name
   std::vector<MapProgram> programs;                     ///< sorted by path
   std::vector<std::pair<std::string, ObjectId>> paths;  ///< original absolute path -> object
+  /// Files that the build made, name -> bytes ("container.json", "ld.so.cache"): served below
+  /// `.heddle/`. Sorted by name, unique.
+  std::vector<std::pair<std::string, std::string>> generated;
 };
 
 }  // namespace heddle

@@ -16,7 +16,7 @@
 namespace heddle::map_format {
 
 inline constexpr std::string_view kMapMagic = "HEDDLMAP";
-inline constexpr std::uint32_t kMapVersion = 1;
+inline constexpr std::uint32_t kMapVersion = 2;
 
 inline constexpr const char* kMetaDb = "meta";
 inline constexpr const char* kViewsDb = "views";
@@ -24,6 +24,7 @@ inline constexpr const char* kNamesDb = "names";
 inline constexpr const char* kObjectsDb = "objects";
 inline constexpr const char* kPathsDb = "paths";
 inline constexpr const char* kProgramsDb = "programs";
+inline constexpr const char* kGeneratedDb = "generated";
 
 /// The file's last bytes: magic, u32 version, u32 0, u64 length of what stands before it, and the
 /// XXH3-128 of all bytes before that hash.

@@ -59,22 +59,23 @@ Result<ContentHash> check_bytes(const std::string& path, std::string_view bytes)
 }
 
 struct Databases {
-  store::Dbi meta, views, names, objects, paths, programs;
+  store::Dbi meta, views, names, objects, paths, programs, generated;
 };
 
 Result<Databases> open_databases(const store::Env& env, const std::string& path) {
   auto txn = env.begin_read();
   if (!txn) return fail(std::move(txn.error()));
   std::vector<store::Dbi> found;
-  for (const char* name : {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb,
-                           map_format::kObjectsDb, map_format::kPathsDb, map_format::kProgramsDb}) {
+  for (const char* name :
+       {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb, map_format::kObjectsDb,
+        map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb}) {
     auto dbi = txn->open(name);
     if (!dbi) return fail(std::move(dbi.error()));
     if (!*dbi) return fail(damaged(path, fmt::format("it has no database '{}'", name)));
     found.push_back(**dbi);
   }
   if (auto kept = txn->keep_handles(); !kept) return fail(std::move(kept.error()));
-  return Databases{found[0], found[1], found[2], found[3], found[4], found[5]};
+  return Databases{found[0], found[1], found[2], found[3], found[4], found[5], found[6]};
 }
 
 }  // namespace
@@ -214,6 +215,12 @@ Result<MapContent> MapReader::read_all() const {
     done = s.each(*txn, s.dbs.paths, map_format::kPathsDb,
                   [&](std::string_view key, std::string_view value) {
                     return add({}, key, value, out.paths);
+                  });
+  if (done)
+    done = s.each(*txn, s.dbs.generated, map_format::kGeneratedDb,
+                  [&](std::string_view key, std::string_view value) {
+                    out.generated.emplace_back(key, value);
+                    return true;
                   });
   if (!done) return fail(std::move(done.error()));
   if (any_hashed) {  // those came in their hashes' order

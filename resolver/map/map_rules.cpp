@@ -10,6 +10,8 @@
 namespace heddle::map_format {
 namespace {
 
+constexpr std::size_t kMaxGeneratedName = 255;
+
 bool has_nul(std::string_view text) { return text.find('\0') != std::string_view::npos; }
 
 bool is_absolute(std::string_view path) {
@@ -103,6 +105,19 @@ std::string broken_rule(const MapContent& content) {
                          escape_for_terminal(program.path));
     previous = &program.path;
   }
+  previous = nullptr;
+  for (const auto& [name, bytes] : content.generated) {
+    // These three the daemon makes itself.
+    const bool taken = name == "index" || name == "map" || name == "stats";
+    if (taken || !is_relative_name(name) || name.find('/') != std::string::npos ||
+        name.size() > kMaxGeneratedName)
+      return fmt::format("generated file '{}' is not allowed", escape_for_terminal(name));
+    if (previous && *previous >= name)
+      return fmt::format("generated file '{}' is out of order or double",
+                         escape_for_terminal(name));
+    previous = &name;
+  }
+  if (content.generated.size() > kMaxGenerated) return "too many generated files";
   return broken_list("path", content.paths, content.objects.size(), is_absolute);
 }
 

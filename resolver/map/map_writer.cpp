@@ -26,7 +26,7 @@ using map_format::text_key;
 using Records = std::vector<std::pair<std::string, std::string>>;
 
 struct Tables {
-  Records meta, views, names, objects, paths, programs;
+  Records meta, views, names, objects, paths, programs, generated;
 };
 
 void add_texts(Records& records, std::string_view prefix,
@@ -58,6 +58,7 @@ Tables make_tables(const MapContent& content) {
   for (std::uint32_t id = 0; id < content.programs.size(); ++id)
     out.programs.emplace_back(number_key(id), encode(content.programs[id]));
   add_texts(out.paths, {}, content.paths);
+  out.generated = content.generated;
   // Appending in key order fills pages and makes equal content equal bytes.
   for (Records* records : {&out.names, &out.paths}) std::sort(records->begin(), records->end());
   return out;
@@ -75,9 +76,10 @@ Result<void> fill_all(store::Env& env, const Tables& tables) {
   auto txn = env.begin_write();
   if (!txn) return fail(std::move(txn.error()));
   const std::pair<const char*, const Records*> databases[] = {
-      {map_format::kMetaDb, &tables.meta},         {map_format::kNamesDb, &tables.names},
-      {map_format::kObjectsDb, &tables.objects},   {map_format::kPathsDb, &tables.paths},
-      {map_format::kProgramsDb, &tables.programs}, {map_format::kViewsDb, &tables.views}};
+      {map_format::kGeneratedDb, &tables.generated}, {map_format::kMetaDb, &tables.meta},
+      {map_format::kNamesDb, &tables.names},         {map_format::kObjectsDb, &tables.objects},
+      {map_format::kPathsDb, &tables.paths},         {map_format::kProgramsDb, &tables.programs},
+      {map_format::kViewsDb, &tables.views}};
   for (const auto& [name, records] : databases)
     if (auto done = fill(*txn, name, *records); !done) return done;
   return txn->commit();
@@ -86,7 +88,7 @@ Result<void> fill_all(store::Env& env, const Tables& tables) {
 std::size_t payload(const Tables& tables) {
   std::size_t bytes = 0;
   for (const Records* records : {&tables.meta, &tables.views, &tables.names, &tables.objects,
-                                 &tables.paths, &tables.programs})
+                                 &tables.paths, &tables.programs, &tables.generated})
     for (const auto& [key, value] : *records) bytes += key.size() + value.size() + 16;
   return bytes;
 }

@@ -94,6 +94,13 @@ TEST_F(Map, names_with_any_bytes_and_any_length_come_back) {
   EXPECT_EQ(value_or_throw(map.lookup_path(long_path + "x")), std::nullopt);
 }
 
+TEST_F(Map, generated_files_come_back_byte_by_byte) {
+  MapContent content = sample_map(2);
+  content.generated = {{"container.json", ""}, {"ld.so.cache", std::string(100000, '\0') + "x"}};
+  write(content);
+  EXPECT_EQ(value_or_throw(reader().read_all()).generated, content.generated);
+}
+
 TEST_F(Map, lookup_finds_each_view_s_own_file) {
   MapContent content = sample_map(2);
   content.views = {{"a", {{"libx.so.1", 0}}}, {"b", {{"libx.so.1", 1}}}};
@@ -134,6 +141,9 @@ TEST_F(Map, content_that_breaks_the_rules_is_refused_and_the_old_map_stands) {
     return !result && result.error().code() == EINVAL;
   };
   using namespace std::string_literals;
+  EXPECT_TRUE(refused([](MapContent& c) { c.generated = {{"stats", ""}}; }));
+  EXPECT_TRUE(refused([](MapContent& c) { c.generated = {{"a/b", ""}}; }));
+  EXPECT_TRUE(refused([](MapContent& c) { c.generated = {{"b", ""}, {"a", ""}}; }));
   EXPECT_TRUE(refused([](MapContent& c) { std::swap(c.objects[0], c.objects[1]); }));
   EXPECT_TRUE(refused([](MapContent& c) { c.objects[1].path = c.objects[0].path; }));
   EXPECT_TRUE(refused([](MapContent& c) { c.objects[0].path = "relative"; }));

@@ -38,6 +38,18 @@ TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_folder) {
   EXPECT_EQ(tree.link_count(Tree::kRoot), 3U);
 }
 
+TEST(Tree, generated_files_stand_in_heddles_own_folder) {
+  auto content = map_of({{"app", {{"liba.so", 0}}}}, 1);
+  content.generated = {{"container.json", "{}"}, {"ld.so.cache", "bytes"}};
+  const auto tree = value_or_throw(Tree::build(content));
+  EXPECT_EQ(names_of(tree, Tree::kOwnDirectory),
+            (List{"container.json", "index", "ld.so.cache", "map", "stats"}));
+  const auto ino = tree.lookup(Tree::kOwnDirectory, "ld.so.cache");
+  EXPECT_EQ(tree.kind(ino), NodeKind::generated);
+  EXPECT_EQ(tree.generated(ino), 1U);
+  EXPECT_EQ(tree.kind(ino + 1), std::nullopt);
+}
+
 TEST(Tree, names_of_the_only_view_stand_at_the_root_too) {
   const auto tree = tree_of({{"app", {{"liba.so", 0}, {"libb.so", 1}}}}, 2);
   EXPECT_EQ(names_of(tree, Tree::kRoot), (List{".heddle", "app", "liba.so", "libb.so"}));
