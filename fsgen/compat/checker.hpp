@@ -15,7 +15,8 @@ namespace heddle::compat {
 
 /// Holds artifacts against one target: which libraries ld.so would map there, whether it would
 /// accept their symbol versions, and whether each symbol would be found (as under LD_BIND_NOW).
-/// What it has seen of the target it remembers for good. Not for concurrent use.
+/// What it has seen of the target it remembers, up to a
+/// limit. Not for concurrent use.
 class Checker {
  public:
   /// Borrows `target`.
@@ -34,6 +35,7 @@ class Checker {
 
   Target& target_;
   std::unordered_map<std::string, std::unique_ptr<const LoadedSet>> sets_;
+  std::size_t set_bytes_ = 0;
 };
 
 }  // namespace heddle::compat

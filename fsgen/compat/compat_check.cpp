@@ -2,6 +2,7 @@
 #include "fsgen/compat/compat_check.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 #include "fsgen/compat/checker.hpp"
 #include "fsgen/compat/map_target.hpp"
@@ -20,7 +22,9 @@ namespace heddle {
 namespace {
 
 struct CheckOptions {
-  std::string artifact, map, rootfs;
+  std::string artifact, map, rootfs, server, ca, token_file;
+  std::vector<std::string> nodes;
+  unsigned port = 50051;
   bool json = false;
 };
 
@@ -34,17 +38,57 @@ void add_options(CLI::App& app, CheckOptions& o) {
   app.add_option("--rootfs", o.rootfs, "Against this root file system instead of this node")
       ->type_name("DIR")
       ->excludes(map);
+  auto* server = app.add_option("--server", o.server, "Ask the compat-server there")
+                     ->type_name("HOST:PORT|unix:PATH")
+                     ->excludes(map)
+                     ->excludes("--rootfs");
+  app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes: who can run it?")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N1,N2,...")
+      ->excludes(map)
+      ->excludes("--rootfs")
+      ->excludes(server);
+  app.add_option("--server-port", o.port, "Their port (50051)")
+      ->type_name("PORT")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("--ca", o.ca, "Talk TLS, with servers whose certificates this authority signed")
+      ->type_name("FILE");
+  app.add_option("--token-file", o.token_file, "Show the token in FILE to the server")
+      ->type_name("FILE");
   app.add_flag("--json", o.json, "Print the verdict and its reasons as JSON");
   app.add_option("ARTIFACT", o.artifact, "What compat-gen wrote; - is standard input")
       ->required()
       ->type_name("");
 }
 
-compat::Artifact read_artifact(const std::string& path) {
-  const auto text = path == "-" ? read_all(STDIN_FILENO, "stdin", compat::kMaxArtifact)
-                                : read_file(path, compat::kMaxArtifact);
-  if (!text) throw text.error();
-  return value_or_throw(compat::parse_artifact(*text, path == "-" ? "stdin" : path));
+std::string read_text(const std::string& path) {
+  return value_or_throw(path == "-" ? read_all(STDIN_FILENO, "stdin", compat::kMaxArtifact)
+                                    : read_file(path, compat::kMaxArtifact));
+}
+
+/// Becomes the helper that talks gRPC, with the artifact as its stdin. Returns by throwing only.
+[[noreturn]] void ask_servers(const CheckOptions& o, const std::string& text) {
+  std::vector<std::string> argv = {"compat-client"};
+  if (o.json) argv.emplace_back("--json");
+  if (!o.nodes.empty()) argv.emplace_back("--nodes");
+  if (!o.ca.empty()) argv.push_back("--ca=" + o.ca);
+  if (!o.token_file.empty()) argv.push_back("--token-file=" + o.token_file);
+  argv.emplace_back("--");
+  if (!o.server.empty()) argv.push_back(o.server);
+  for (const auto& node : o.nodes)
+    argv.push_back(node.find(':') == node.npos ? fmt::format("{}:{}", node, o.port) : node);
+  const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
+  if (!memory) throw Error::from_errno("memfd", "cannot be made");
+  value_or_throw(write_all(memory.get(), text, "memfd"));
+  if (::lseek(memory.get(), 0, SEEK_SET) != 0 || ::dup2(memory.get(), STDIN_FILENO) < 0)
+    throw Error::from_errno("memfd", "cannot be handed on");
+  std::vector<char*> raw;
+  for (auto& word : argv) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  const auto helper = value_or_throw(own_program_dir()) + "/../libexec/heddle/compat-client";
+  ::execv(helper.c_str(), raw.data());
+  throw Error::from_errno(helper, "cannot be started", errno, "heddle is not installed completely");
 }
 
 std::unique_ptr<compat::Target> open_target(const CheckOptions& o, FactsSource& facts) {
@@ -56,18 +100,16 @@ std::unique_ptr<compat::Target> open_target(const CheckOptions& o, FactsSource& 
 }
 
 int run_check(const CheckOptions& o) {
-  const auto artifact = read_artifact(o.artifact);
+  const auto text = read_text(o.artifact);
+  const auto artifact =
+      value_or_throw(compat::parse_artifact(text, o.artifact == "-" ? "stdin" : o.artifact));
+  if (!o.server.empty() || !o.nodes.empty()) ask_servers(o, text);
   CachedFacts facts;
   const auto target = open_target(o, facts);
   const auto judgement = value_or_throw(compat::Checker(*target).check(artifact));
-  std::string text;
-  if (o.json) {
-    text = compat::to_json(judgement, 2) + "\n";
-  } else {
-    text = fmt::format("{}\n", compat::to_string(judgement.verdict));
-    for (const auto& reason : judgement.reasons) text += compat::to_text(reason) + "\n";
-  }
-  value_or_throw(write_all(STDOUT_FILENO, text, "stdout"));
+  value_or_throw(write_all(
+      STDOUT_FILENO, o.json ? compat::to_json(judgement, 2) + "\n" : compat::to_lines(judgement),
+      "stdout"));
   return judgement.verdict == compat::Verdict::incompatible ? exit_no : exit_done;
 }
 

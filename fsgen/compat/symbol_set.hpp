@@ -25,6 +25,7 @@ class SymbolSet {
 
   void add(const ElfFacts& elf);
   void add(const SymbolSet& other);
+  std::size_t bytes() const { return slots_.size() * sizeof(std::uint64_t); }
   bool satisfies(const Reference& reference) const {
     return contains(reference.exact) || contains(reference.bare);
   }

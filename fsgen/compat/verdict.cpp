@@ -55,6 +55,12 @@ const char* to_string(Reason::Kind kind) {
   return "not_judged";
 }
 
+std::optional<Reason::Kind> reason_kind(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(Reason::Kind::not_judged); ++i)
+    if (name == to_string(static_cast<Reason::Kind>(i))) return static_cast<Reason::Kind>(i);
+  return std::nullopt;
+}
+
 namespace {
 
 std::string what(const Reason& reason) {
@@ -106,6 +112,12 @@ std::string to_text(const Reason& reason) {
 void Judgement::add(Reason reason) {
   verdict = std::max(verdict, reason.weight);
   reasons.push_back(std::move(reason));
+}
+
+std::string to_lines(const Judgement& judgement) {
+  std::string text = fmt::format("{}\n", to_string(judgement.verdict));
+  for (const auto& reason : judgement.reasons) text += to_text(reason) + "\n";
+  return text;
 }
 
 std::string to_json(const Judgement& judgement, int indent) {

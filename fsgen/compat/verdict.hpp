@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace heddle::compat {
@@ -44,6 +46,7 @@ struct Reason {
 };
 /// `library_missing` and so on, as the JSON spells it.
 const char* to_string(Reason::Kind kind);
+std::optional<Reason::Kind> reason_kind(std::string_view name);
 /// One line without newline, control bytes escaped.
 std::string to_text(const Reason& reason);
 
@@ -54,6 +57,8 @@ struct Judgement {
   void add(Reason reason);
 };
 
+/// The verdict's line, then each reason's.
+std::string to_lines(const Judgement& judgement);
 /// `{"verdict": ..., "reasons": [{...}]}`, one line, no newline.
 std::string to_json(const Judgement& judgement, int indent = -1);
 

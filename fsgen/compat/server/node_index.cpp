@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/compat/server/node_index.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/content_hash.hpp"
+#include "fsgen/compat/artifact_json.hpp"
+
+namespace heddle::compat {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A change must show within two seconds, also where inotify does not look.
+constexpr std::chrono::milliseconds kTimedLife{1000};
+constexpr std::size_t kChunk = 128;
+
+bool is_library_name(const std::string& name) {
+  const auto at = name.find(".so");
+  return at != name.npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
+}
+
+/// The absolute paths in an ld.so.cache: plain strings, whatever its format.
+std::vector<std::string> cached_paths(const std::string& bytes) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto end = std::min(bytes.find('\0', at), bytes.size());
+    if (bytes[at] == '/') out.push_back(bytes.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+/// Whether all that the verdict depends on lies in folders that are watched.
+bool searches_watched_folders_only(const Artifact& artifact) {
+  for (const auto& program : artifact.programs) {
+    if (program.elf.rpath || program.elf.runpath) return false;
+    for (const auto& dependency : program.elf.dependencies)
+      if (dependency.name.find('/') != dependency.name.npos) return false;
+    for (const auto& library : program.libraries)
+      if (library.dlopened) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options)
+    : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {}
+
+NodeIndex::NodeIndex(NodeIndexOptions options)
+    : options_(std::move(options)),
+      facts_({.pool = {.worker_path = options_.worker_path}, .cache_dir = options_.cache_dir}) {}
+
+Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
+  std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
+  try {
+    index->watched_ = std::make_unique<Snapshot>(index->facts_, index->options_);
+    const auto loader = index->watched_->target.loader(LoaderProfile{}.interpreter);
+    if (!loader) return fail(loader.error());
+  } catch (const Error& error) {
+    return fail(error);
+  }
+  return index;
+}
+
+NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
+  auto& slot = watched ? watched_ : timed_;
+  if (!watched && slot && std::chrono::steady_clock::now() - slot->made > kTimedLife) {
+    slot.reset();
+    facts_.renew();
+    std::erase_if(kept_, [](const auto& one) { return !one.second.watched; });
+  }
+  if (!slot) slot = std::make_unique<Snapshot>(facts_, options_);
+  return *slot;
+}
+
+std::vector<std::string> NodeIndex::libraries() {
+  auto& target = snapshot(true).target;
+  std::set<std::string> paths;
+  const auto loader = target.loader(LoaderProfile{}.interpreter);
+  if (!loader) return {};
+  if (const auto cache = target.world().read((*loader)->cache_path))
+    for (auto& path : cached_paths(*cache)) paths.insert(std::move(path));
+  for (const auto& folder : (*loader)->default_directories) {
+    std::error_code error;
+    const auto outside = target.outside(folder);
+    for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error))
+      if (is_library_name(it->path().filename().string()))
+        paths.insert(folder + it->path().filename().string());
+  }
+  std::set<std::string> files;  // each file once, whatever its names
+  for (const auto& path : paths)
+    if (auto real = target.world().real_path(path); !real.empty()) files.insert(std::move(real));
+  return {files.begin(), files.end()};
+}
+
+Result<std::size_t> NodeIndex::fill(
+    const std::function<void(std::size_t, std::size_t)>& progress) {
+  const std::lock_guard lock(mutex_);
+  const auto all = libraries();
+  auto& target = snapshot(true).target;
+  std::size_t good = 0;
+  for (std::size_t at = 0; at < all.size(); at += kChunk) {
+    std::vector<std::string> chunk;
+    for (auto i = at; i < std::min(at + kChunk, all.size()); ++i)
+      chunk.push_back(target.outside(all[i]));
+    for (const auto detail : {FactsDetail::symbols, FactsDetail::loader})
+      facts_.prefetch(chunk, detail);
+    for (const auto& path : chunk) {
+      good += facts_.facts(path, FactsDetail::symbols).has_value();
+      static_cast<void>(facts_.facts(path, FactsDetail::loader));
+    }
+    facts_.cache().save();
+    if (progress) progress(std::min(at + kChunk, all.size()), all.size());
+  }
+  facts_.cache().end_workers();
+  return good;
+}
+
+Answer NodeIndex::judge(const Artifact& artifact) {
+  Answer answer;
+  answer.generation = generation_;
+  try {
+    auto judgement = snapshot(searches_watched_folders_only(artifact)).checker.check(artifact);
+    if (judgement)
+      answer.judgement = std::move(*judgement);
+    else
+      answer.error = judgement.error().message();
+  } catch (const Error& error) {
+    answer.error = error.message();
+  }
+  ++counters_.checks;
+  counters_.errors += !answer.error.empty();
+  counters_.incompatible +=
+      answer.error.empty() && answer.judgement.verdict == Verdict::incompatible;
+  return answer;
+}
+
+Answer NodeIndex::check(const Artifact& artifact) {
+  const std::lock_guard lock(mutex_);
+  return judge(artifact);
+}
+
+std::shared_ptr<const Answer> NodeIndex::check(std::string_view text, const std::string& where) {
+  const auto digest = hash_bytes(text);
+  const std::string key(digest.bytes.begin(), digest.bytes.end());
+  const auto look = [&]() -> std::shared_ptr<const Answer> {
+    const auto known = kept_.find(key);
+    if (known == kept_.end()) return nullptr;
+    if (!known->second.watched) snapshot(false);  // may have run out, and its answers with it
+    const auto still = kept_.find(key);
+    if (still == kept_.end()) return nullptr;
+    ++counters_.checks;
+    ++counters_.kept;
+    counters_.incompatible += still->second.answer->judgement.verdict == Verdict::incompatible;
+    return still->second.answer;
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto answer = look()) return answer;
+  }
+  // Parsing is the larger half of the work, and needs nobody else.
+  const auto artifact = parse_artifact(text, where);
+  const std::lock_guard lock(mutex_);
+  if (!artifact) {
+    ++counters_.checks;
+    ++counters_.errors;
+    auto answer = std::make_shared<Answer>();
+    answer->error = artifact.error().message();
+    answer->generation = generation_;
+    return answer;
+  }
+  if (auto answer = look()) return answer;
+  auto answer = std::make_shared<const Answer>(judge(*artifact));
+  if (!answer->error.empty()) return answer;
+  // A flood of different artifacts must not fill the memory: start over.
+  const auto size = sizeof(Kept) + key.size() + answer->judgement.reasons.size() * 512;
+  if (kept_.size() >= options_.most_answers || kept_bytes_ + size > options_.most_answer_bytes) {
+    kept_.clear();
+    kept_bytes_ = 0;
+    watched_.reset();
+    timed_.reset();
+  }
+  kept_bytes_ += size;
+  kept_[key] = {answer, searches_watched_folders_only(*artifact)};
+  return answer;
+}
+
+void NodeIndex::invalidate() {
+  const std::lock_guard lock(mutex_);
+  watched_.reset();
+  timed_.reset();
+  facts_.renew();
+  kept_.clear();
+  kept_bytes_ = 0;
+  ++generation_;
+  ++counters_.invalidations;
+}
+
+std::vector<std::string> NodeIndex::folders() {
+  const std::lock_guard lock(mutex_);
+  auto& target = snapshot(true).target;
+  std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d"};
+  const auto loader = target.loader(LoaderProfile{}.interpreter);
+  if (loader) {
+    for (auto folder : (*loader)->default_directories) {
+      while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+      inside.insert(folder);
+      for (const auto& level : (*loader)->hwcaps) {
+        inside.insert(folder + "/glibc-hwcaps");
+        inside.insert(folder + "/glibc-hwcaps/" + level);
+      }
+    }
+    if (const auto cache = target.world().read((*loader)->cache_path))
+      for (const auto& path : cached_paths(*cache)) {
+        inside.insert(folder_of(path));
+        if (const auto real = target.world().real_path(path); !real.empty())
+          inside.insert(folder_of(real));
+      }
+    inside.insert(folder_of((*loader)->interpreter));
+  }
+  std::set<std::string> out;
+  for (const auto& folder : inside)
+    if (auto outside = target.outside(folder); !outside.empty()) out.insert(std::move(outside));
+  return {out.begin(), out.end()};
+}
+
+}  // namespace heddle::compat

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.hpp"
+#include "fsgen/compat/server/node_index.hpp"
+
+namespace heddle::compat {
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:50051";  ///< or unix:/path
+  std::string tls_certificate, tls_key;    ///< PEM files; both or none
+  std::string token;                       ///< empty: none is asked for
+  std::size_t most_request_bytes = std::size_t{8} << 20;
+  int most_checks = 64;  ///< at once; more are turned away
+};
+
+/// The gRPC server: the ancestor's service, ours, health and reflection. Answers from the moment
+/// start() returns.
+class CompatServer {
+ public:
+  /// Borrows `index`. Fails when it cannot listen, or may not: wider than this node without TLS and
+  /// a token.
+  static Result<std::unique_ptr<CompatServer>> start(NodeIndex& index, const ServerOptions& options);
+  ~CompatServer();
+  CompatServer(const CompatServer&) = delete;
+  CompatServer& operator=(const CompatServer&) = delete;
+
+  /// Where it listens; with the port that `:0` was given.
+  const std::string& address() const;
+  /// Takes no more calls, waits `seconds` for those under way, then cuts them.
+  void stop(int seconds);
+
+  struct Counters {
+    std::atomic<std::uint64_t> calls{0}, denied{0}, turned_away{0};
+    std::atomic<int> under_way{0};
+  };
+  const Counters& counters() const;
+
+ private:
+  struct State;
+  explicit CompatServer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Whether only this node can reach `address` (a loopback address or a unix socket).
+bool is_local(const std::string& address);
+
+}  // namespace heddle::compat
