@@ -7,8 +7,8 @@
 #include <atomic>
 #include <thread>
 
+#include <compat_v2.grpc.pb.h>
 #include "base/fd.hpp"
-#include "compat_v2.grpc.pb.h"
 
 namespace heddle::compat {
 

@@ -25,9 +25,8 @@ struct Options {
 
 int print_one(const Result<compat::Judgement>& said, bool json) {
   if (!said) throw said.error();
-  value_or_throw(write_all(STDOUT_FILENO,
-                           json ? compat::to_json(*said, 2) + "\n" : compat::to_lines(*said),
-                           "stdout"));
+  value_or_throw(write_all(
+      STDOUT_FILENO, json ? compat::to_json(*said, 2) + "\n" : compat::to_lines(*said), "stdout"));
   return said->verdict == compat::Verdict::incompatible ? exit_no : exit_done;
 }
 

@@ -123,8 +123,10 @@ class Program {
  private:
   void add_folders(compat::FolderWatch& watch, compat::NodeIndex& index) {
     if (const auto lost = watch.add(index.folders()); lost > 0)
-      warn(fmt::format("{} folders cannot be watched for changes: see inotify(7), "
-                       "fs.inotify.max_user_watches", lost));
+      warn(
+          fmt::format("{} folders cannot be watched for changes: see inotify(7), "
+                      "fs.inotify.max_user_watches",
+                      lost));
   }
 
   void loop(compat::FolderWatch& watch, compat::NodeIndex& index, compat::CompatServer& server,
@@ -132,8 +134,8 @@ class Program {
     Clock::time_point first_change{}, last_change{};
     bool changed = false;
     for (;;) {
-      pollfd ready[] = {{signals_.get(), POLLIN, 0}, {watch.fd(), POLLIN, 0},
-                        {metrics.get(), POLLIN, 0}};
+      pollfd ready[] = {
+          {signals_.get(), POLLIN, 0}, {watch.fd(), POLLIN, 0}, {metrics.get(), POLLIN, 0}};
       if (::poll(ready, 3, changed ? 20 : -1) < 0 && errno != EINTR)
         throw Error::from_errno("poll", "failed");
       const auto now = Clock::now();

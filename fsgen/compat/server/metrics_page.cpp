@@ -15,8 +15,10 @@ namespace heddle::compat {
 std::string metrics_text(const NodeIndex& index, const CompatServer& server, std::size_t files) {
   std::string out;
   const auto put = [&](const char* name, const char* type, const char* help, auto value) {
-    out += fmt::format("# HELP heddle_compat_{0} {1}\n# TYPE heddle_compat_{0} {2}\n"
-                       "heddle_compat_{0} {3}\n", name, help, type, value);
+    out += fmt::format(
+        "# HELP heddle_compat_{0} {1}\n# TYPE heddle_compat_{0} {2}\n"
+        "heddle_compat_{0} {3}\n",
+        name, help, type, value);
   };
   const auto& i = index.counters();
   const auto& s = server.counters();
@@ -28,7 +30,8 @@ std::string metrics_text(const NodeIndex& index, const CompatServer& server, std
   put("checks_kept_total", "counter", "Artifacts whose verdict was known", i.kept.load());
   put("incompatible_total", "counter", "Verdicts incompatible", i.incompatible.load());
   put("errors_total", "counter", "Artifacts without a verdict", i.errors.load());
-  put("changes_total", "counter", "Changes of the node's libraries noticed", i.invalidations.load());
+  put("changes_total", "counter", "Changes of the node's libraries noticed",
+      i.invalidations.load());
   put("generation", "gauge", "State of the node", index.generation());
   put("index_files", "gauge", "Libraries indexed at start", files);
   return out;
@@ -40,11 +43,11 @@ Result<Fd> listen_for_metrics(const std::string& address) {
   at.sin_family = AF_INET;
   std::uint16_t port = 0;
   const auto* end = address.data() + address.size();
-  if (colon == address.npos ||
-      std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
+  if (colon == address.npos || std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
       ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1 ||
       (ntohl(at.sin_addr.s_addr) >> 24) != 127)
-    return fail_errno(address, "cannot serve metrics", EINVAL, "a loopback address: 127.0.0.1:PORT");
+    return fail_errno(address, "cannot serve metrics", EINVAL,
+                      "a loopback address: 127.0.0.1:PORT");
   at.sin_port = htons(port);
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int one = 1;
@@ -65,7 +68,8 @@ void answer_metrics(int listener, const std::string& page) {
     static_cast<void>(::recv(peer.get(), request.data(), request.size(), 0));
   const auto text = fmt::format(
       "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n"
-      "Connection: close\r\n\r\n{}", page.size(), page);
+      "Connection: close\r\n\r\n{}",
+      page.size(), page);
   static_cast<void>(::send(peer.get(), text.data(), text.size(), MSG_NOSIGNAL));
   ::shutdown(peer.get(), SHUT_WR);
 }

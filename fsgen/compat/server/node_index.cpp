@@ -99,8 +99,7 @@ std::vector<std::string> NodeIndex::libraries() {
   return {files.begin(), files.end()};
 }
 
-Result<std::size_t> NodeIndex::fill(
-    const std::function<void(std::size_t, std::size_t)>& progress) {
+Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::size_t)>& progress) {
   const std::lock_guard lock(mutex_);
   const auto all = libraries();
   auto& target = snapshot(true).target;

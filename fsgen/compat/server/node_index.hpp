@@ -27,15 +27,15 @@ struct Answer {
 };
 
 struct NodeIndexOptions {
-  std::string root;       ///< empty: this node
-  std::string cache_dir;  ///< where the LMDB index lies; empty: the user's cache
-  std::string worker_path;  ///< tests only
+  std::string root;                 ///< empty: this node
+  std::string cache_dir;            ///< where the LMDB index lies; empty: the user's cache
+  std::string worker_path;          ///< tests only
   std::size_t most_answers = 4096;  ///< kept verdicts
   std::size_t most_answer_bytes = std::size_t{32} << 20;
 };
 
-/// The node's facts in LMDB. CachedFacts hands out what it was once asked to prefetch: renew() makes
-/// it look again.
+/// The node's facts in LMDB. CachedFacts hands out what it was once asked to prefetch: renew()
+/// makes it look again.
 class FreshFacts final : public FactsSource {
  public:
   explicit FreshFacts(FactsOptions options) : options_(std::move(options)) { renew(); }
@@ -63,7 +63,8 @@ class NodeIndex {
 
   /// Reads every library of the loader's directories and of ld.so.cache, in parallel, into the
   /// index. `progress` may be empty. Result: how many files it has.
-  Result<std::size_t> fill(const std::function<void(std::size_t done, std::size_t total)>& progress);
+  Result<std::size_t> fill(
+      const std::function<void(std::size_t done, std::size_t total)>& progress);
   /// The verdict about an artifact's JSON. The same bytes are judged once for each state of the
   /// node.
   std::shared_ptr<const Answer> check(std::string_view artifact, const std::string& where);

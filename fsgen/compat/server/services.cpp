@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
+#include <compat_v2.grpc.pb.h>
+#include <compatibility.grpc.pb.h>
 #include "base/escape.hpp"
 #include "base/fd.hpp"
-#include "compat_v2.grpc.pb.h"
-#include "compatibility.grpc.pb.h"
 
 namespace heddle::compat {
 
@@ -99,7 +99,8 @@ class Gate {
 /// Enters now, leaves at the scope's end.
 class Visit {
  public:
-  Visit(Gate& gate, const grpc::ServerContext& context) : gate_(gate), status(gate.enter(context)) {}
+  Visit(Gate& gate, const grpc::ServerContext& context)
+      : gate_(gate), status(gate.enter(context)) {}
   ~Visit() {
     if (status.ok()) gate_.leave();
   }
@@ -253,7 +254,8 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
     return fail(options.listen, "cannot listen", "the address is taken, or not ours");
   state->address = options.listen;
   if (!options.listen.starts_with("unix:"))
-    state->address = fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), port);
+    state->address =
+        fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), port);
   return std::unique_ptr<CompatServer>(new CompatServer(std::move(state)));
 }
 

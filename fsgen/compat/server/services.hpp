@@ -25,7 +25,8 @@ class CompatServer {
  public:
   /// Borrows `index`. Fails when it cannot listen, or may not: wider than this node without TLS and
   /// a token.
-  static Result<std::unique_ptr<CompatServer>> start(NodeIndex& index, const ServerOptions& options);
+  static Result<std::unique_ptr<CompatServer>> start(NodeIndex& index,
+                                                     const ServerOptions& options);
   ~CompatServer();
   CompatServer(const CompatServer&) = delete;
   CompatServer& operator=(const CompatServer&) = delete;
