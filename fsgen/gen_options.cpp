@@ -80,6 +80,10 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
     report(Error("--shell", "belongs to --print-env"));
     return {std::nullopt, exit_usage};
   }
+  if (out.loader == LoaderKind::environment && out.via == Via::direct) {
+    report(Error("--loader env", "needs a mount: it does not go with --via direct"));
+    return {std::nullopt, exit_usage};
+  }
   if (split.command.empty()) {
     report(Error("", "no program named", {}, "fs-gen [OPTIONS] [--] APP [ARGS...]"));
     return {std::nullopt, exit_usage};

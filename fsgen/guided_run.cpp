@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <vector>
 
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
@@ -197,6 +198,8 @@ Result<RunReport> GuidedRun::run_with_mount() {
   report.loader = options_.loader == LoaderKind::audit ? "audit" : "environment";
   report.via = name_of(via_);
   report.limits = limits_of(via_);
+  if (options_.loader == LoaderKind::environment)
+    report.limits.emplace_back("a DT_RPATH comes before LD_LIBRARY_PATH and is searched as ever");
   report.shared = lease_ && lease_->joined();
   const std::string counters_path = work_path_ + "/counters";
   (void)::unlink(counters_path.c_str());  // of another way, which did not work
@@ -227,6 +230,12 @@ Result<RunReport> GuidedRun::run_with_mount() {
 void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) {
   report.guided = map_.app() != nullptr;
   report.unguided_reason = map_.unguided_reason;
+  if (report.guided && options_.loader == LoaderKind::audit &&
+      report.counters.guided_processes == 0) {
+    report.guided = false;
+    report.unguided_reason =
+        "its ld.so took no audit library (a setuid program), or it did not get as far as main";
+  }
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
@@ -277,7 +286,9 @@ Result<TempDir> make_work_dir() {
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,
                            const PreparedMap& map, TempDir work) {
   if (map.content.programs.empty()) return run_plain(options, app_path, map.unguided_reason);
-  const auto ways = ways_to_try(options.via);
+  auto ways = ways_to_try(options.via);
+  // LD_LIBRARY_PATH can only lead into a mount.
+  if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
   std::vector<std::string> passed_over;
   for (auto way = ways.begin();; ++way) {
     const bool last = way + 1 == ways.end();
@@ -286,7 +297,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       auto fresh = make_work_dir();
       if (!fresh) return fail(std::move(fresh.error()));
       work = std::move(*fresh);
-      warn(passed_over.back() + ": going on without a mount");
+      if (*way == Via::direct) warn(passed_over.back() + ": going on without a mount");
     }
     auto done = run_guided(options, *way, app_path, map, work);
     if (done) {

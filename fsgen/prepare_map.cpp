@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/prepare_map.hpp"
 
+#include <elf.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/escape.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
@@ -46,15 +51,29 @@ void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& co
   }
 }
 
-void find_app(PreparedMap& map, const AppInputs& inputs) {
-  if (inputs.roots.empty()) {
-    map.unguided_reason = inputs.notes.empty() ? "not an ELF program" : "static program";
+/// Whether the ELF file `path` is of the class and machine we are of ourselves, as our audit
+/// library must be for its ld.so to take it. A file that cannot be read is for others to refuse.
+bool takes_audit_library(const std::string& path) {
+  Elf64_Ehdr theirs{};
+  Elf64_Ehdr ours{};
+  constexpr ssize_t kHead = offsetof(Elf64_Ehdr, e_version);
+  const auto head = [](const std::string& file, Elf64_Ehdr& header) {
+    auto fd = open_file(file, O_RDONLY | O_NONBLOCK);
+    return fd && ::pread(fd->get(), &header, kHead, 0) == kHead;
+  };
+  if (!head(path, theirs) || !head("/proc/self/exe", ours)) return true;
+  return theirs.e_ident[EI_CLASS] == ours.e_ident[EI_CLASS] && theirs.e_machine == ours.e_machine;
+}
+
+/// `app`: the ELF program that APP is, or whose script; "" when there is none to guide.
+void find_app(PreparedMap& map, const std::string& app) {
+  if (app.empty()) {
+    if (map.unguided_reason.empty()) map.unguided_reason = "not an ELF program";
     return;
   }
   const auto& programs = map.content.programs;
-  const auto found = std::find_if(programs.begin(), programs.end(), [&](const MapProgram& p) {
-    return p.path == inputs.roots[0].path;
-  });
+  const auto found = std::find_if(programs.begin(), programs.end(),
+                                  [&](const MapProgram& p) { return p.path == app; });
   if (found != programs.end())
     map.program = static_cast<std::size_t>(found - programs.begin());
   else if (map.unguided_reason.empty())
@@ -62,7 +81,8 @@ void find_app(PreparedMap& map, const AppInputs& inputs) {
 }
 
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
-                          const std::string& path, const LearnedRun& learned) {
+                          const std::string& app, const std::string& path,
+                          const LearnedRun& learned) {
   add_argument_programs(inputs, options.command);
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
@@ -77,7 +97,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
     warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
          " needs: " + missing.reason);
   for (const auto& left_out : built->left_out)
-    if (left_out.path == inputs.roots[0].path) map.unguided_reason = left_out.reason.message();
+    if (left_out.path == app) map.unguided_reason = left_out.reason.message();
   map.content = std::move(built->content);
   return write_map(map.content, path);
 }
@@ -91,6 +111,15 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   AppInputs inputs;
   if (auto added = add_app(inputs, app_path, path_variable()); !added)
     map.unguided_reason = added.error().message();
+  if (inputs.roots.empty() && !inputs.notes.empty()) map.unguided_reason = "static program";
+  // Its ld.so would say in APP's stderr that it cannot load our library.
+  if (options.loader == LoaderKind::audit && !inputs.roots.empty() &&
+      !takes_audit_library(inputs.roots[0].path)) {
+    map.unguided_reason = "a program of another machine or class, such as 32-bit";
+    inputs.roots.clear();
+  }
+  // The programs that its arguments name come behind it.
+  const std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
   if (!options.map.empty()) {
     map.path = std::filesystem::absolute(options.map).string();
     auto reader = MapReader::open(map.path);
@@ -100,10 +129,10 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     map.content = std::move(*content);
   } else {
     map.path = std::filesystem::absolute(options.out.empty() ? default_path : options.out).string();
-    if (auto done = resolve_into(map, options, inputs, map.path, learned); !done)
+    if (auto done = resolve_into(map, options, inputs, app, map.path, learned); !done)
       return fail(std::move(done.error()));
   }
-  find_app(map, inputs);
+  find_app(map, app);
   map.resolve_ns = static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
   return map;

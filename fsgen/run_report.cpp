@@ -34,7 +34,13 @@ std::string to_text(const RunReport& report) {
                        report.unguided_reason);
   }
   std::string out;
-  if (report.guided) {
+  const bool audited = report.loader != "environment";
+  if (!audited) {
+    out += fmt::format("{}: {} libraries, offered by LD_LIBRARY_PATH (--loader env)\n",
+                       escape_for_terminal(report.app), with_commas(report.libraries));
+    out += fmt::format("  failed probes   {:>12} without heddle to start it, not counted with it\n",
+                       with_commas(report.probes_without));
+  } else if (report.guided) {
     out += fmt::format("{}: {} libraries, each sent to its file\n", escape_for_terminal(report.app),
                        with_commas(report.libraries));
     // The first number is APP's start alone; what its children and dlopen would have cost without
@@ -52,10 +58,11 @@ std::string to_text(const RunReport& report) {
   if (const auto start = report.start_ns())
     out += fmt::format("  start-up        {:>12} from exec until all libraries were ready\n",
                        milliseconds(*start));
-  out += fmt::format("  names           {:>12} guided, {} left to ld.so, in {} process{}\n",
-                     with_commas(report.counters.names_guided),
-                     with_commas(report.counters.names_unknown), report.counters.guided_processes,
-                     report.counters.guided_processes == 1 ? "" : "es");
+  if (audited)
+    out += fmt::format("  names           {:>12} guided, {} left to ld.so, in {} process{}\n",
+                       with_commas(report.counters.names_guided),
+                       with_commas(report.counters.names_unknown), report.counters.guided_processes,
+                       report.counters.guided_processes == 1 ? "" : "es");
   if (report.requests)
     out += fmt::format("  daemon          {:>12} requests answered, {} bytes read\n",
                        with_commas(*report.requests), with_commas(report.bytes_read.value_or(0)));
@@ -81,15 +88,17 @@ nlohmann::json to_json(const RunReport& report) {
       {"loader", report.loader},
       {"libraries", report.libraries},
       {"probes_without", report.probes_without},
-      {"probes_with", report.counters.probes},
-      {"names_guided", report.counters.names_guided},
-      {"names_unknown", report.counters.names_unknown},
-      {"guided_processes", report.counters.guided_processes},
-      {"unguided_processes", report.counters.unguided_processes},
       {"resolve_ns", report.resolve_ns},
       {"mount_ns", report.mount_ns},
       {"left_running", report.left_running},
   };
+  if (report.loader != "environment") {  // there nobody counts
+    out["probes_with"] = report.counters.probes;
+    out["names_guided"] = report.counters.names_guided;
+    out["names_unknown"] = report.counters.names_unknown;
+    out["guided_processes"] = report.counters.guided_processes;
+    out["unguided_processes"] = report.counters.unguided_processes;
+  }
   auto& passed_over = out["passed_over"] = nlohmann::json::array();
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
   if (!report.guided) out["unguided_reason"] = report.unguided_reason;

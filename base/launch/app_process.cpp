@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "base/launch/app_process.hpp"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 
 #include "base/socket_pair.hpp"
 
@@ -24,6 +27,17 @@ void send_errno(int socket, int error) {
   (void)::send(socket, &error, sizeof(error), MSG_NOSIGNAL);
 }
 
+/// Whether a file that execve(2) does not know may be a script without #!: as bash does it
+/// (general.c, check_binary_file), it is none with a NUL in its first line. sh alone would read a
+/// program for another machine line by line.
+bool may_be_script(const std::string& path) {
+  char head[80];
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const ssize_t n = fd ? ::read(fd.get(), head, sizeof(head)) : 0;
+  const std::string_view text(head, static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  return text.substr(0, text.find('\n')).find('\0') == std::string_view::npos;
+}
+
 [[noreturn]] void become(const AppCommand& command, const AppSetup& setup,
                          const SignalRelay& signals, int socket) {
   const auto argv = to_c_array(command.argv);
@@ -36,8 +50,11 @@ void send_errno(int socket, int error) {
   signals.restore_in_child();
   if (setup.before_exec) setup.before_exec();
   ::execve(command.path.c_str(), argv.data(), environment.data());
-  if (errno == ENOEXEC) ::execve("/bin/sh", shell_argv.data(), environment.data());
-  const int error = errno;
+  int error = errno;
+  if (error == ENOEXEC && may_be_script(command.path)) {
+    ::execve("/bin/sh", shell_argv.data(), environment.data());
+    error = errno;
+  }
   send_errno(socket, error);
   ::_exit(error == ENOENT ? 127 : 126);
 }
