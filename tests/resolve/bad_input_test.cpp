@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+// What is given to fs-resolve may be anything: every case ends soon, with 0, 1 or 3, and says in
+// one line a file what is wrong with it.
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/fd.hpp"
+#include "tests/resolve/corpus.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/strace.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class BadInput : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_resolve_ = staged_program("fs-resolve");
+    if (fs_resolve_.empty()) HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
+    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"};
+    options_.deadline = std::chrono::seconds(30);
+    map_ = dir_ / "a.map";
+  }
+  RunResult resolve(std::vector<std::string> words) const {
+    words.insert(words.begin(), fs_resolve_);
+    return run(words, options_);
+  }
+  /// Ends as a program of ours ends: by itself, soon, and not silently when it refuses.
+  void expect_civil(const RunResult& result, const std::string& what) {
+    EXPECT_FALSE(result.timed_out) << what;
+    EXPECT_TRUE(result.status == 0 || result.status == 1 || result.status == 3)
+        << what << ": " << result.status << result.err;
+    if (result.status == 3) {
+      EXPECT_TRUE(result.err.starts_with("fs-resolve: ")) << what << result.err;
+    }
+    for (const unsigned char c : result.err)
+      EXPECT_TRUE(c == '\n' || (c >= 0x20 && c != 0x7f)) << what << ": a raw byte in a message";
+    ++statuses_[result.status];
+  }
+  /// A program and its one library, which lies in lib/.
+  std::string make_app() const {
+    const auto library = build_library({.output = dir_ / "lib/libone.so.1",
+                                        .source = "__thread int t; int one(void){return t;}",
+                                        .flags = {"-Wl,-soname,libone.so.1"}});
+    return build_program({.output = dir_ / "app",
+                          .source = "int one(void);int main(){return one();}",
+                          .flags = {library, "-Wl,-rpath," + dir_ / "lib"}});
+  }
+
+  TestDir dir_;
+  std::string fs_resolve_;
+  std::string map_;
+  RunOptions options_;
+  std::map<int, std::size_t> statuses_;
+};
+
+std::size_t lines_of(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+TEST_F(BadInput, a_folder_of_thousands_of_damaged_programs_and_libraries_makes_a_map) {
+  const auto app = value_or_throw(read_file(make_app()));
+  const auto library = value_or_throw(read_file(dir_ / "lib/libone.so.1"));
+  Corpus programs(app, 1);
+  Corpus libraries(library, 2);
+  constexpr int kEach = 1500;
+  for (int i = 0; i < kEach; ++i) {
+    write_text_file(dir_ / ("many/p" + std::to_string(i)), programs.next(), 0755);
+    write_text_file(dir_ / ("many/l" + std::to_string(i) + ".so"), libraries.next());
+  }
+  options_.deadline = std::chrono::seconds(120);
+  const auto built = resolve({"build", "--allow-missing", "-o", map_, dir_ / "many"});
+  expect_civil(built, "build");
+  EXPECT_EQ(built.status, 0) << built.err;
+  // Some are good enough, some are not, and each of those is named.
+  EXPECT_GT(lines_of(built.err), 200U);
+  EXPECT_LT(lines_of(built.err), 4U * kEach);
+  const auto shown = resolve({"show", "--json", map_});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_GT(Json::parse(shown.out)["programs"].size(), 200U);
+  EXPECT_EQ(resolve({"verify", map_}).status, 0);
+}
+
+TEST_F(BadInput, damaged_programs_one_by_one) {
+  Corpus corpus(value_or_throw(read_file(make_app())), 3);
+  for (int i = 0; i < 300; ++i) {
+    const auto path = write_text_file(dir_ / "bad", corpus.next(), 0755);
+    const std::vector<std::string> commands[] = {
+        {"build", "-o", map_, path}, {"tree", path}, {"why", path, "--json"}};
+    const auto result = resolve(commands[i % 3]);
+    expect_civil(result, std::to_string(i));
+    EXPECT_LE(lines_of(result.err), 5U) << i << result.err;
+    if (i % 3 == 2 && result.status != 3) {
+      EXPECT_TRUE(Json::accept(result.out)) << i;
+    }
+  }
+  EXPECT_GT(statuses_[0], 20U);
+  EXPECT_GT(statuses_[3], 20U);
+}
+
+TEST_F(BadInput, a_program_whose_library_is_damaged) {
+  const auto app = make_app();
+  const auto library = dir_ / "lib/libone.so.1";
+  Corpus corpus(value_or_throw(read_file(library)), 4);
+  for (int i = 0; i < 300; ++i) {
+    write_text_file(library + ".new", corpus.next());
+    fs::rename(library + ".new", library);
+    const auto result = i % 2 ? resolve({"tree", app}) : resolve({"build", "-o", map_, app});
+    expect_civil(result, std::to_string(i));
+    EXPECT_NE(result.status, 3) << i << result.err;  // the program itself is sound
+    if (result.status == 1) {
+      EXPECT_NE((result.out + result.err).find("libone.so.1"), std::string::npos) << result.err;
+    }
+  }
+  EXPECT_GT(statuses_[0], 20U);
+  EXPECT_GT(statuses_[1], 20U);
+}
+
+TEST_F(BadInput, damaged_maps_are_refused_by_every_command) {
+  ASSERT_EQ(resolve({"build", "-o", map_, make_app()}).status, 0);
+  Corpus corpus(value_or_throw(read_file(map_)), 5);
+  const auto bad = dir_ / "bad.map";
+  std::size_t same = 0;
+  for (int i = 0; i < 400; ++i) {
+    const auto bytes = corpus.next();
+    same += bytes == value_or_throw(read_file(map_));
+    write_text_file(bad, bytes);
+    const std::vector<std::string> commands[] = {
+        {"show", bad}, {"lookup", bad, "libone.so.1"}, {"verify", bad}, {"show", "--json", bad}};
+    const auto result = resolve(commands[i % 4]);
+    expect_civil(result, std::to_string(i));
+    if (result.status == 3) {
+      EXPECT_NE(result.err.find(bad), std::string::npos) << result.err;
+    }
+  }
+  EXPECT_EQ(statuses_[1], 0U);
+  EXPECT_EQ(statuses_[0], same);
+}
+
+TEST_F(BadInput, a_map_of_another_version_is_called_that) {
+  ASSERT_EQ(resolve({"build", "-o", map_, make_app()}).status, 0);
+  auto bytes = value_or_throw(read_file(map_));
+  bytes[bytes.size() - 32] =
+      7;  // docs/formats/map.md: the trailer's 40 bytes, version behind magic
+  write_text_file(map_, bytes);
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"show", map_}, {"lookup", map_, "libc.so.6"}, {"verify", map_}}) {
+    const auto result = resolve(words);
+    EXPECT_EQ(result.status, 3);
+    EXPECT_NE(result.err.find("map format version 7, this program reads"), std::string::npos);
+    EXPECT_NE(result.err.find("\nhint: "), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(BadInput, programs_of_another_class_or_machine) {
+  const auto narrow = build_library(
+      {.output = dir_ / "lib32.so", .flags = {"-m32", "-nostdlib", "-Wl,-soname,lib32.so"}});
+  auto bytes = value_or_throw(read_file(make_app()));
+  bytes[18] = static_cast<char>(183);  // EM_AARCH64
+  const auto foreign = write_text_file(dir_ / "foreign", bytes, 0755);
+  for (const auto& path : {narrow, foreign}) {
+    const auto result = resolve({"build", "-o", map_, path});
+    EXPECT_EQ(result.status, 3) << result.err;
+    EXPECT_EQ(lines_of(result.err), 1U) << result.err;
+    EXPECT_NE(result.err.find("not for the machine of"), std::string::npos) << result.err;
+    EXPECT_FALSE(fs::exists(map_));
+  }
+}
+
+TEST_F(BadInput, why_names_the_file_that_was_passed_over) {
+  const auto app = make_app();
+  build_library({.output = dir_ / "narrow/libone.so.1", .flags = {"-m32", "-nostdlib"}});
+  options_.env.push_back("LD_LIBRARY_PATH=" + (dir_ / "narrow"));
+  const auto told = resolve({"why", app, "libone.so.1"});
+  EXPECT_EQ(told.status, 0) << told.err;
+  EXPECT_NE(told.out.find((dir_ / "narrow/libone.so.1") + "  [ld_library_path]"), std::string::npos)
+      << told.out;
+  const auto probes = Json::parse(resolve({"why", app, "libone.so.1", "--json"}).out)[0]["probes"];
+  std::string passed_over;
+  for (const auto& probe : probes)
+    if (probe["path"] == dir_ / "narrow/libone.so.1") passed_over = probe["outcome"];
+  EXPECT_EQ(passed_over, "for another machine") << probes.dump(1);
+}
+
+TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
+  const auto app = make_app();
+  fs::create_directories(dir_ / "tree/deep");
+  fs::create_directory_symlink(".", dir_ / "tree/self");
+  fs::create_directory_symlink("../..", dir_ / "tree/deep/up");
+  fs::create_symlink("b", dir_ / "tree/a");
+  fs::create_symlink("a", dir_ / "tree/b");
+  fs::copy(app, dir_ / "tree/deep/app");
+  const auto folder = resolve({"build", "-o", map_, dir_ / "tree"});
+  EXPECT_EQ(folder.status, 0) << folder.err;
+  EXPECT_EQ(Json::parse(resolve({"show", "--json", map_}).out)["programs"].size(), 1U);
+  const auto plugins = resolve({"build", "-o", map_, app, "--plugins", dir_ / "tree"});
+  EXPECT_EQ(plugins.status, 0) << plugins.err;
+  EXPECT_EQ(resolve({"lookup", map_, "tree/deep/app"}).status, 0);
+  for (const auto& path : {dir_ / "tree/a", dir_ / "tree/a/app"}) {
+    const auto looped = resolve({"build", "-o", map_, path});
+    EXPECT_EQ(looped.status, 3);
+    EXPECT_NE(looped.err.find("Too many levels of symbolic links"), std::string::npos);
+  }
+  // And where a library should be: looked for behind it.
+  fs::create_symlink("libone.so.1", dir_ / "tree/libone.so.1");
+  options_.env.push_back("LD_LIBRARY_PATH=" + (dir_ / "tree") + ":" + (dir_ / "tree/a"));
+  EXPECT_EQ(resolve({"tree", app}).status, 0);
+}
+
+TEST_F(BadInput, names_of_any_bytes_stay_whole_in_every_output) {
+  const std::string odd = "a b\t\n\xc3\xa4 \xff\\x\"";
+  const auto library = build_library({.output = dir_ / (odd + "/lib" + odd + ".so"),
+                                      .source = "int one(void){return 1;}",
+                                      .flags = {"-Wl,-soname,lib" + odd + ".so"}});
+  const auto app = build_program({.output = dir_ / (odd + "/app" + odd),
+                                  .source = "int one(void);int main(){return one();}",
+                                  .flags = {library, "-Wl,-rpath,$ORIGIN"}});
+  const auto map = dir_ / (odd + ".map");
+  ASSERT_EQ(resolve({"build", "-o", map, app, "--json"}).status, 0);
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"show", "--json", map},
+                                             {"lookup", "--json", map, "lib" + odd + ".so"},
+                                             {"lookup", "--json", map, library},
+                                             {"why", "--json", app},
+                                             {"tree", "--json", app},
+                                             {"verify", "--json", map}}) {
+    const auto result = resolve(words);
+    EXPECT_EQ(result.status, 0) << words[0] << result.err;
+    EXPECT_TRUE(Json::accept(result.out)) << words[0] << result.out;
+    EXPECT_EQ(result.err, "");
+  }
+  // For people: one line a thing, and the bytes can be told again.
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"show", map}, {"lookup", map, library}, {"why", app}, {"tree", app}}) {
+    const auto result = resolve(words);
+    EXPECT_EQ(result.status, 0) << words[0] << result.err;
+    EXPECT_NE(result.out.find("a b\\t\\n\xc3\xa4 \\xff\\\\x"), std::string::npos) << result.out;
+    EXPECT_EQ(result.out.find('\t'), std::string::npos) << result.out;
+  }
+  fs::remove(library);
+  const auto missing = resolve({"build", "-o", dir_ / "b.map", app});
+  EXPECT_EQ(missing.status, 1);
+  expect_civil(missing, "missing");
+  EXPECT_EQ(Json::parse(resolve({"verify", "--json", map}).out)["drift"].size(), 1U);
+}
+
+TEST_F(BadInput, no_command_runs_anything_but_our_workers) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const auto app = make_app();
+  const auto script = write_text_file(dir_ / "script", "#!/usr/bin/env perl\n", 0755);
+  ASSERT_EQ(resolve({"build", "-o", map_, app}).status, 0);
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"build", "-o", map_, script},
+                                             {"build", "-o", map_, dir_ / "lib"},
+                                             {"why", app},
+                                             {"tree", app},
+                                             {"verify", map_},
+                                             {"show", map_}}) {
+    fs::remove_all(dir_ / "cache");  // a warm cache needs no worker at all
+    std::vector<std::string> command = {fs_resolve_};
+    command.insert(command.end(), words.begin(), words.end());
+    const auto traced = strace_counts(command, options_);
+    EXPECT_EQ(traced.run.status, 0) << words[0] << traced.run.err;
+    for (const auto& start : traced.starts)
+      EXPECT_TRUE(start.program == fs_resolve_ || start.program.ends_with("/elf-worker"))
+          << words[0] << ": " << start.program;
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test
