@@ -3,7 +3,8 @@
 """Says what a test run did: the failed cases with their logs, the skips, and one last line.
 
 Cases come from gtest's XML files; a program that died before it wrote its file, and a test that is no
-gtest program, come from Meson's log and count as one case each.
+gtest program, come from Meson's log and count as one case each. What such a test prints after
+"summary: " is shown when it passes, too.
 """
 import argparse
 import collections
@@ -62,7 +63,8 @@ def collect(results, log):
         text = (test.get("stdout", "") + test.get("stderr", "")).splitlines()[-LOG_LINES:]
         if test["result"] in ("OK", "EXPECTEDFAIL"):
             if mine is None:
-                cases.append(Case(test["name"], "passed", ""))
+                told = [l[9:] for l in test.get("stdout", "").splitlines() if l.startswith("summary: ")]
+                cases.append(Case(test["name"], "passed", "\n".join(told)))
         elif test["result"] == "SKIP":
             cases.append(Case(test["name"], "skipped", " ".join(text[-1:])))
         elif mine is None or all(case.state != "failed" for case in mine):
@@ -92,6 +94,9 @@ def main():
             if args.strict_skips and not known:
                 case = case._replace(state="failed", text="skipped unexpectedly: " + case.text)
         checked.append(case)
+    for case in checked:
+        if case.state == "passed" and case.text:
+            print(f"{case.name}: {case.text}")
     for case in checked:
         if case.state == "failed":
             print(f"\nFAILED {case.name}\n{case.text}")
