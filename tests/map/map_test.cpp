@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -18,6 +19,7 @@
 
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
+#include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/map_writer.hpp"
 #include "tests/map/sample_map.hpp"
@@ -267,12 +269,13 @@ TEST_F(Map, every_flipped_bit_is_noticed) {
 TEST_F(Map, another_version_is_refused_as_such) {
   write(sample_map(3));
   std::string other = bytes();
-  other[other.size() - 40 + 8] = 2;
+  other[other.size() - 40 + 8] = static_cast<char>(map_format::kMapVersion + 1);
   put_bytes(other);
   auto map = MapReader::open(path_);
   ASSERT_FALSE(map);
   EXPECT_EQ(map.error().code(), ENOTSUP);
-  EXPECT_NE(map.error().message().find("version 2"), std::string::npos);
+  EXPECT_NE(map.error().message().find(fmt::format("version {}", map_format::kMapVersion + 1)),
+            std::string::npos);
 }
 
 TEST_F(Map, what_is_no_map_is_refused_and_nothing_hangs) {
