@@ -181,7 +181,27 @@ void LdSoCache::load_priorities(std::size_t header, const LoaderProfile& loader)
         priority = static_cast<std::uint32_t>(level - loader.hwcaps.begin()) + 1;
     }
     priorities_.push_back(priority);
+    hwcaps_at_.push_back(static_cast<std::uint32_t>(std::min(name_at, size - 1)));
   }
+}
+
+std::vector<LdSoCache::Line> LdSoCache::lines() const {
+  std::vector<Line> out;
+  for (std::size_t i = 0; i < count_; ++i) {
+    const auto lib = entry(i);
+    Line line{{}, {}, lib.flags, lib.hwcap};
+    if (string_at(lib.key, line.name) && string_at(lib.value, line.path)) out.push_back(line);
+  }
+  return out;
+}
+
+std::vector<std::string_view> LdSoCache::hwcaps_names() const {
+  std::vector<std::string_view> out;
+  for (const auto at : hwcaps_at_) {
+    const auto rest = std::string_view(bytes_).substr(at);
+    out.push_back(rest.substr(0, rest.find('\0')));
+  }
+  return out;
 }
 
 std::string_view LdSoCache::lookup(const std::string& name) const {

@@ -24,6 +24,18 @@ class LdSoCache {
   /// lasts as long as the cache.
   std::string_view lookup(const std::string& name) const;
 
+  /// One line of the table, its strings as views that last as long as the cache.
+  struct Line {
+    std::string_view name;
+    std::string_view path;
+    std::int32_t flags = 0;
+    std::uint64_t hwcap = 0;
+  };
+  /// Every sound line in the file's order, those for other CPUs and ABIs too.
+  std::vector<Line> lines() const;
+  /// The names of glibc-hwcaps folders that `hwcap` of such a line counts in; mostly empty.
+  std::vector<std::string_view> hwcaps_names() const;
+
  private:
   struct Entry {
     std::int32_t flags;
@@ -44,6 +56,7 @@ class LdSoCache {
   bool new_format_ = false;
   /// By index into the file's list of glibc-hwcaps names: 0 not for us, else lower is better.
   std::vector<std::uint32_t> priorities_;
+  std::vector<std::uint32_t> hwcaps_at_;  ///< where those names stand in bytes_
   std::int32_t flags_ = 0;
   bool legacy_entries_ = true;
   std::uint64_t legacy_bits_ = 0;

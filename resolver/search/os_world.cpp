@@ -172,6 +172,12 @@ Result<FileFacts> OsWorld::facts(const std::string& path) {
   return *slot;
 }
 
+Result<FileFacts> OsWorld::facts_with_symbols(const std::string& path) {
+  auto outside = outside_path(path);
+  if (!outside) return fail(outside.error());
+  return source_->facts(*outside, FactsDetail::symbols);
+}
+
 void OsWorld::prefetch(const std::vector<std::string>& paths) {
   std::vector<std::string> unknown;
   for (const auto& path : paths) {

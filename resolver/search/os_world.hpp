@@ -29,6 +29,8 @@ class OsWorld final : public World {
   DirState state(DirId dir) override;
   Presence entry(DirId dir, const EntryName& name) override;
   Result<FileFacts> facts(const std::string& path) override;
+  /// As facts(), with the exported and undefined symbols.
+  Result<FileFacts> facts_with_symbols(const std::string& path);
   void prefetch(const std::vector<std::string>& paths) override;
   Result<std::string> head(const std::string& path) override;
   Result<std::string> read(const std::string& path) override;

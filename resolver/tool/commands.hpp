@@ -33,6 +33,12 @@ struct TreeCommand {
   bool paths = false;
   bool json = false;
 };
+struct MpiCommand {
+  std::string prefix;
+  std::string root;  ///< a soname or path: this library instead of MPI
+  bool list = false;
+  bool json = false;
+};
 struct VerifyCommand {
   std::string map;
   bool json = false;
@@ -44,6 +50,7 @@ int run_show(const ShowCommand& command);
 int run_lookup(const LookupCommand& command);
 int run_why(const WhyCommand& command);
 int run_tree(const TreeCommand& command);
+int run_mpi(const MpiCommand& command);
 int run_verify(const VerifyCommand& command);
 
 }  // namespace heddle

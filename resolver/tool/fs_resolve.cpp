@@ -37,6 +37,7 @@ class CommandLine {
   WhyCommand why_;
   TreeCommand tree_;
   VerifyCommand verify_;
+  MpiCommand mpi_;
 };
 
 void CommandLine::add_build() {
@@ -90,6 +91,14 @@ CommandLine::CommandLine() {
             [this] { return run_verify(verify_); });
   sub->add_option("MAP", verify_.map, "The map")->required()->type_name("");
   sub->add_flag("--json", verify_.json, "As JSON");
+
+  sub = add("mpi", "Which MPI installations this machine has, and what belongs to each",
+            [this] { return run_mpi(mpi_); });
+  sub->add_flag("--list", mpi_.list, "One line each: family, version, library");
+  sub->add_option("--prefix", mpi_.prefix, "Only those below this folder")->type_name("DIR");
+  sub->add_option("--root", mpi_.root, "This library in place of an MPI: a soname or a path")
+      ->type_name("SONAME");
+  sub->add_flag("--json", mpi_.json, "As JSON");
 }
 
 int CommandLine::run() {

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resolver/mpi/mpi_family.hpp"
+#include "resolver/mpi/plugin_rules.hpp"
+#include "resolver/search/os_world.hpp"
+#include "resolver/search/search.hpp"
+
+namespace heddle {
+
+/// A library of an installation.
+struct MpiFile {
+  std::string soname;
+  std::string path;  ///< absolute
+};
+
+/// One MPI library of this machine (or another root library) with all that belongs to it.
+struct MpiInstall {
+  MpiIdentity identity;              ///< family empty: a root that is no MPI library
+  MpiFile library;                   ///< path free of symbolic links
+  std::vector<std::string> aliases;  ///< sonames it may be asked for by
+  std::string found_by;
+  std::size_t mpi_symbols = 0;    ///< exported MPI_* functions
+  std::vector<MpiFile> bindings;  ///< Fortran and C++ libraries built with it
+  std::vector<MpiFile> closure;   ///< what ld.so loads for it, in its order, itself left out
+  std::vector<PluginFolder> plugin_folders;
+  std::vector<std::string> missing;  ///< "libx.so.1, needed by ..."
+};
+
+struct FindMpi {
+  std::string prefix;         ///< only below it; empty: everywhere
+  std::string path_variable;  ///< PATH
+};
+
+/// Every MPI installation that PATH, `mpicc -show`, the environment and ld.so.cache lead to, each
+/// library once, in that order. No library is loaded. Fails only when this machine's ld.so cannot
+/// be read.
+Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options);
+
+/// As one of find_mpi(), for any library: a soname of ld.so.cache, or a path. Fails (ENOENT) when
+/// there is none.
+Result<MpiInstall> find_root(OsWorld& world, const std::string& soname);
+
+/// What ld.so loads for the library `path`.
+Result<Closure> closure_of(OsWorld& world, const std::string& path);
+
+}  // namespace heddle

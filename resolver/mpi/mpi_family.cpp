@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/mpi/mpi_family.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace heddle {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// "4.0.2", "4.1.4rc1", "2021.10" at the start of `text`; empty: none.
+std::string_view version_at(std::string_view text) {
+  std::size_t end = 0;
+  std::size_t dots = 0;
+  while (end < text.size() && (is_digit(text[end]) || (text[end] == '.' && end > 0))) {
+    dots += text[end] == '.';
+    ++end;
+  }
+  if (dots == 0 || text[end - 1] == '.') return {};
+  while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) != 0)) ++end;
+  return text.substr(0, end);
+}
+
+/// The first string of the file behind `from` that is `prefix` and a version and nothing more.
+std::string lone_version(std::string_view bytes, std::size_t from, std::string_view prefix) {
+  const std::string start = std::string(1, '\0') + std::string(prefix);
+  for (auto at = bytes.find(start, from); at != bytes.npos; at = bytes.find(start, at + 1)) {
+    const auto text = bytes.substr(at + start.size(), 40);
+    const auto version = version_at(text);
+    if (!version.empty() && version.size() < text.size() && text[version.size()] == '\0')
+      return std::string(version);
+  }
+  return {};
+}
+
+/// The version that follows `words` in the same string, a few words later at most.
+std::string version_behind(std::string_view bytes, std::string_view words) {
+  for (auto at = bytes.find(words); at != bytes.npos; at = bytes.find(words, at + 1)) {
+    auto text = bytes.substr(at + words.size(), 80);
+    text = text.substr(0, text.find('\0'));
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const auto version = is_digit(text[i]) ? version_at(text.substr(i)) : std::string_view();
+      if (!version.empty()) return std::string(version);
+    }
+  }
+  return {};
+}
+
+std::string major_of(std::string_view soname) {
+  const auto at = soname.rfind(".so.");
+  if (at == soname.npos) return {};
+  const auto rest = soname.substr(at + 4);
+  return std::string(rest.substr(0, rest.find('.')));
+}
+
+}  // namespace
+
+MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
+  const auto exports = [&](std::string_view name) {
+    return std::any_of(facts.exported_symbols.begin(), facts.exported_symbols.end(),
+                       [&](const DynamicSymbol& symbol) { return symbol.name == name; });
+  };
+  const bool any_of_mpich =
+      std::any_of(facts.exported_symbols.begin(), facts.exported_symbols.end(),
+                  [](const DynamicSymbol& symbol) {
+                    return symbol.name.starts_with("MPIR_") || symbol.name.starts_with("MPID_") ||
+                           symbol.name.starts_with("MPII_");
+                  });
+  MpiIdentity out;
+  if (!exports("MPI_Init") || !exports("MPI_Comm_rank")) return out;
+  const auto major = major_of(facts.soname.value_or(""));
+  if (exports("ompi_mpi_comm_world")) {
+    out.family = "openmpi";
+    out.version = lone_version(bytes, 0, "v");
+    out.abi = "openmpi-" + major;
+  } else if (exports("MPI_Abi_get_version") && !any_of_mpich) {
+    out.family = "mpi-abi";  // MPI 5.0's standard ABI: libmpi_abi.so.0, whoever made it
+    out.abi = "mpi-abi-" + major;
+  } else if (any_of_mpich) {
+    // One ABI since 2014 (mpich.org/abi); who built it shows in what it says of itself.
+    out.abi = "mpich-" + major;
+    struct Maker {
+      const char* words;
+      const char* family;
+    };
+    constexpr std::array<Maker, 4> makers = {{{"Intel(R) MPI Library", "intel"},
+                                              {"CRAY MPICH version", "cray"},
+                                              {"MVAPICH2 Version", "mvapich"},
+                                              {"MVAPICH Version", "mvapich"}}};
+    for (const auto& maker : makers) {
+      if (!out.family.empty() || bytes.find(maker.words) == bytes.npos) continue;
+      out.family = maker.family;
+      out.version = version_behind(bytes, maker.words);
+    }
+    if (out.family.empty()) out.family = "mpich";
+    const auto told = bytes.find("MPICH Version:");
+    if (out.version.empty()) out.version = lone_version(bytes, told == bytes.npos ? 0 : told, "");
+  }
+  return out;
+}
+
+bool may_be_mpi(std::string_view name) {
+  return name.starts_with("libmpi") && name.find(".so") != name.npos;
+}
+
+std::vector<std::string> mpi_aliases(const std::string& soname, const std::string& abi) {
+  std::vector<std::string> out = {soname};
+  if (!abi.starts_with("mpich-")) return out;
+  // Debian's names, upstream's (the ABI initiative's), and Cray's, which tell the compiler.
+  using Names = std::vector<std::string>;
+  static const std::array<Names, 3> kinds = {
+      Names{"libmpi.so.", "libmpich.so.", "libmpi_cray.so.", "libmpi_gnu.so."},
+      Names{"libmpifort.so.", "libmpichfort.so.", "libfmpich.so.", "libmpifort_cray.so."},
+      Names{"libmpicxx.so.", "libmpichcxx.so."}};
+  const auto major = abi.substr(abi.find('-') + 1);
+  for (const auto& names : kinds) {
+    const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      const auto stem = name.substr(0, name.find(".so"));
+      return soname == name + major || (stem == "libmpi_gnu" && soname.starts_with("libmpi_gnu_"));
+    });
+    if (!fits) continue;
+    for (const auto& name : names)
+      if (name + major != soname) out.push_back(name + major);
+    break;
+  }
+  return out;
+}
+
+bool is_mpi_symbol(std::string_view name) {
+  for (const std::string_view prefix :
+       {"MPI_", "PMPI_", "MPIX_", "mpi_", "pmpi_", "mpix_", "MPI_T_"})
+    if (name.starts_with(prefix)) return true;
+  return false;
+}
+
+}  // namespace heddle

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "resolver/elf/elf_facts.hpp"
+
+namespace heddle {
+
+/// What an MPI library is, told from its symbols and its bytes: it is never loaded.
+struct MpiIdentity {
+  std::string family;   ///< openmpi, mpich, intel, mvapich, cray, mpi-abi; empty: no MPI library
+  std::string version;  ///< "4.0.2"; empty: the file does not say
+  /// Libraries of equal `abi` may stand for each other: "openmpi-40", "mpich-12", "mpi-abi-0".
+  std::string abi;
+};
+
+/// `facts` with symbols, `bytes` the file's content.
+MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes);
+
+/// Whether a file of that name may be an MPI library: a short list only, its symbols decide.
+bool may_be_mpi(std::string_view file_name);
+
+/// The sonames by which libraries of one ABI are known, `soname` among them: "libmpich.so.12" is
+/// "libmpi.so.12" with upstream MPICH, its Fortran and C++ bindings likewise. Just `soname` where
+/// it has no other names.
+std::vector<std::string> mpi_aliases(const std::string& soname, const std::string& abi);
+
+/// MPI_, PMPI_ and MPIX_ functions, in C's or Fortran's spelling.
+bool is_mpi_symbol(std::string_view name);
+
+}  // namespace heddle

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/mpi/plugin_rules.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Rule {
+  const char* soname;  ///< prefix
+  /// Below the library's folder; the first that holds a file `has` is it.
+  std::vector<const char*> folders;
+  const char* has;  ///< prefix of a file name in it
+  const char* view_name;
+  bool beside;
+  std::vector<std::string> environment;
+};
+
+// Where each looks: UCX src/ucs/sys/module.c (dladdr, "ucx" beside); Open MPI opal/mca/installdirs
+// (built in, OPAL_*); PMIx the same (PMIX_*); libfabric PROVDLDIR (FI_PROVIDER_PATH); hwloc
+// HWLOC_PLUGINS_DIR; rdma-core VERBS_PROVIDER_DIR and IBV_CONFIG_DIR (no variable).
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> kRules = {
+      {"libuct.so.", {"ucx"}, "libuct_", "ucx", true, {"UCX_MODULE_DIR"}},
+      {"libopen-pal.so.",
+       {"openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"},
+       "mca_",
+       "openmpi",
+       false,
+       {"OPAL_PKGLIBDIR"}},
+      {"libopen-pal.so.",
+       {"../share/openmpi", "../../share/openmpi", "../../../share/openmpi"},
+       "help-",
+       "share/openmpi",
+       false,
+       {"OPAL_PKGDATADIR"}},
+      {"libopen-pal.so.",
+       {"../etc", "../../../etc/openmpi"},
+       "openmpi-mca-params.conf",
+       "etc/openmpi",
+       false,
+       {"OPAL_SYSCONFDIR"}},
+      {"libpmix.so.", {"pmix", "pmix2/lib/pmix"}, "mca_", "pmix", false, {"PMIX_PKGLIBDIR"}},
+      {"libpmix.so.",
+       {"../share/pmix", "pmix2/share/pmix"},
+       "help-",
+       "share/pmix",
+       false,
+       {"PMIX_PKGDATADIR"}},
+      {"libfabric.so.", {"libfabric"}, "lib", "libfabric", false, {"FI_PROVIDER_PATH"}},
+      {"libhwloc.so.", {"hwloc"}, "hwloc_", "hwloc", false, {"HWLOC_PLUGINS_PATH"}},
+      {"libibverbs.so.", {"libibverbs"}, "lib", "libibverbs", false, {}},
+      {"libibverbs.so.",
+       {"../../../etc/libibverbs.d", "../../etc/libibverbs.d"},
+       "",
+       "etc/libibverbs.d",
+       false,
+       {}},
+  };
+  return kRules;
+}
+
+bool is_shared_object(const std::string& name) {
+  return name.ends_with(".so") || name.find(".so.") != name.npos;
+}
+
+bool fill(PluginFolder& folder, const std::string& has) {
+  std::error_code error;
+  bool fits = false;
+  for (fs::directory_iterator walk(folder.path, error), end; !error && walk != end;
+       walk.increment(error)) {
+    const auto name = walk->path().filename().string();
+    fits |= name.starts_with(has);
+    std::error_code none;
+    if (is_shared_object(name) && walk->is_regular_file(none)) folder.plugins.push_back(name);
+  }
+  std::sort(folder.plugins.begin(), folder.plugins.end());
+  return fits;
+}
+
+}  // namespace
+
+std::vector<PluginFolder> plugin_folders_of(const std::string& path, const std::string& soname) {
+  std::vector<PluginFolder> out;
+  for (const auto& rule : rules()) {
+    if (!soname.starts_with(rule.soname)) continue;
+    for (const auto* relative : rule.folders) {
+      std::error_code error;
+      const auto place = fs::canonical(fs::path(path).parent_path() / relative, error);
+      if (error) continue;
+      PluginFolder folder{place.string(), rule.view_name, path, rule.beside, rule.environment, {}};
+      if (!fill(folder, rule.has)) continue;
+      out.push_back(std::move(folder));
+      break;
+    }
+  }
+  return out;
+}
+
+}  // namespace heddle

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "resolver/elf/cached_facts.hpp"
+#include "resolver/mpi/find_mpi.hpp"
+#include "resolver/tool/commands.hpp"
+#include "resolver/tool/map_json.hpp"
+
+namespace heddle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const std::vector<MpiFile>& files) {
+  Json out = Json::array();
+  for (const auto& file : files)
+    out.push_back({{"soname", to_json_text(file.soname)}, {"path", to_json_text(file.path)}});
+  return out;
+}
+
+Json to_json(const MpiInstall& install) {
+  Json folders = Json::array();
+  for (const auto& folder : install.plugin_folders)
+    folders.push_back({{"path", to_json_text(folder.path)},
+                       {"view_name", folder.view_name},
+                       {"wanted_by", to_json_text(folder.wanted_by)},
+                       {"beside", folder.beside},
+                       {"environment", folder.environment},
+                       {"plugins", folder.plugins.size()}});
+  Json aliases = Json::array();
+  for (const auto& name : install.aliases) aliases.push_back(to_json_text(name));
+  Json missing = Json::array();
+  for (const auto& name : install.missing) missing.push_back(to_json_text(name));
+  return {{"family", install.identity.family},
+          {"version", install.identity.version},
+          {"abi", install.identity.abi},
+          {"soname", to_json_text(install.library.soname)},
+          {"path", to_json_text(install.library.path)},
+          {"found_by", to_json_text(install.found_by)},
+          {"mpi_symbols", install.mpi_symbols},
+          {"aliases", std::move(aliases)},
+          {"bindings", to_json(install.bindings)},
+          {"closure", to_json(install.closure)},
+          {"plugin_folders", std::move(folders)},
+          {"missing", std::move(missing)}};
+}
+
+void print(const MpiInstall& install) {
+  fmt::print("  soname    {} ({})\n", escape_for_terminal(install.library.soname),
+             install.identity.abi.empty() ? "no MPI" : install.identity.abi);
+  fmt::print("  found by  {}\n", escape_for_terminal(install.found_by));
+  if (install.mpi_symbols != 0) fmt::print("  exports   {} MPI_ functions\n", install.mpi_symbols);
+  for (const auto& file : install.bindings)
+    fmt::print("  binding   {}\n", escape_for_terminal(file.path));
+  fmt::print("  loads     {} libraries\n", install.closure.size());
+  for (const auto& folder : install.plugin_folders)
+    fmt::print("  plugins   {} ({} files)\n", escape_for_terminal(folder.path),
+               folder.plugins.size());
+  for (const auto& missing : install.missing)
+    fmt::print("  missing   {}\n", escape_for_terminal(missing));
+}
+
+}  // namespace
+
+int run_mpi(const MpiCommand& command) {
+  CachedFacts facts;
+  OsWorld world(facts);
+  std::vector<MpiInstall> found;
+  if (!command.root.empty()) {
+    found.push_back(value_or_throw(find_root(world, command.root)));
+  } else {
+    const char* path = std::getenv("PATH");
+    found = value_or_throw(find_mpi(world, {command.prefix, path ? path : ""}));
+  }
+  if (command.json) {
+    Json out = Json::array();
+    for (const auto& install : found) out.push_back(to_json(install));
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    for (const auto& install : found) {
+      fmt::print("{} {} {}\n", install.identity.family.empty() ? "-" : install.identity.family,
+                 install.identity.version.empty() ? "-" : install.identity.version,
+                 escape_for_terminal(install.library.path));
+      if (!command.list) print(install);
+    }
+  }
+  if (found.empty())
+    report(Error(command.prefix.empty() ? "mpi" : command.prefix, "no MPI library found", "",
+                 "name its prefix: fs-resolve mpi --prefix DIR"));
+  return found.empty() ? exit_no : exit_done;
+}
+
+}  // namespace heddle

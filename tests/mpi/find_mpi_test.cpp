@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+// fs-resolve mpi: on this machine's own Open MPI and MPICH, and on libraries made here.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "resolver/mpi/mpi_family.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A library with what tells a family: exports, and what it says of itself.
+std::string make_mpi(const std::string& path, const std::string& soname, const std::string& more) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  return build_library(
+      {.output = path,
+       .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}" + more,
+       .flags = {"-Wl,-soname," + soname}});
+}
+
+class FsResolveMpi : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_resolve_ = staged_program("fs-resolve");
+    if (fs_resolve_.empty()) HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
+    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"};
+  }
+  RunResult mpi(std::vector<std::string> words) const {
+    words.insert(words.begin(), {fs_resolve_, "mpi"});
+    return run(words, options_);
+  }
+  Json found(std::vector<std::string> words) const {
+    words.push_back("--json");
+    return Json::parse(mpi(words).out);
+  }
+  static Json of_family(const Json& list, const std::string& family) {
+    for (const auto& one : list)
+      if (one["family"] == family) return one;
+    return {};
+  }
+
+  TestDir dir_;
+  std::string fs_resolve_;
+  RunOptions options_;
+};
+
+TEST_F(FsResolveMpi, both_of_this_machine_are_found_side_by_side) {
+  const auto list = found({});
+  const auto open_mpi = of_family(list, "openmpi");
+  const auto mpich = of_family(list, "mpich");
+  if (open_mpi.is_null() || mpich.is_null()) HEDDLE_SKIP("Open MPI or MPICH is not installed");
+  // What the libraries say when they are asked, by the launchers that come with them.
+  const auto launcher = run({"mpichversion"});
+  EXPECT_THAT(launcher.out, HasSubstr(mpich["version"].get<std::string>()));
+  EXPECT_THAT(run({"mpiexec.openmpi", "--version"}).out,
+              HasSubstr(open_mpi["version"].get<std::string>()));
+  EXPECT_EQ(open_mpi["abi"], "openmpi-40");
+  EXPECT_EQ(mpich["abi"], "mpich-12");
+  EXPECT_THAT(mpich["aliases"].get<std::vector<std::string>>(), Contains("libmpi.so.12"));
+  std::vector<std::string> folders;
+  for (const auto& folder : open_mpi["plugin_folders"]) folders.push_back(folder["view_name"]);
+  EXPECT_THAT(folders, Contains("openmpi"));
+  EXPECT_THAT(folders, Contains("share/openmpi"));
+  EXPECT_TRUE(mpich["missing"].empty());
+}
+
+TEST_F(FsResolveMpi, the_list_is_one_line_each) {
+  const auto result = mpi({"--list"});
+  if (result.status != 0) HEDDLE_SKIP("no MPI is installed");
+  const auto lines =
+      static_cast<std::size_t>(std::count(result.out.begin(), result.out.end(), '\n'));
+  EXPECT_EQ(lines, found({}).size());
+}
+
+TEST_F(FsResolveMpi, a_prefix_is_searched_and_names_do_not_deceive) {
+  make_mpi(dir_ / "a/lib/libmpi.so.12", "libmpi.so.12",
+           "int MPIR_Err(void){return 0;}"
+           "const char t[]=\"Intel(R) MPI Library 2021.10 for Linux* OS\";");
+  make_mpi(dir_ / "b/lib/libmpi.so.40", "libmpi.so.40",
+           "int ompi_mpi_comm_world;const char t[]=\"v5.0.3\";");
+  // Called libmpi, and no MPI.
+  build_library({.output = dir_ / "b/lib/libmpi_extra.so.1", .source = "int x(void){return 1;}"});
+  std::ofstream(dir_ / "b/lib/libmpi.so.99") << "no ELF file";
+  const auto intel = found({"--prefix", dir_ / "a"});
+  ASSERT_EQ(intel.size(), 1U);
+  EXPECT_EQ(intel[0]["family"], "intel");
+  EXPECT_EQ(intel[0]["version"], "2021.10");
+  EXPECT_EQ(intel[0]["abi"], "mpich-12");
+  const auto open_mpi = found({"--prefix", dir_ / "b"});
+  ASSERT_EQ(open_mpi.size(), 1U);
+  EXPECT_EQ(open_mpi[0]["family"], "openmpi");
+  EXPECT_EQ(open_mpi[0]["version"], "5.0.3");
+}
+
+TEST_F(FsResolveMpi, a_library_is_never_loaded) {
+  const auto mark = dir_ / "loaded";
+  make_mpi(dir_ / "p/lib/libmpi.so.12", "libmpi.so.12",
+           "int MPIR_x;int creat(const char*,int);"
+           "__attribute__((constructor)) static void go(void){creat(\"" +
+               mark + "\",0600);}");
+  ASSERT_EQ(found({"--prefix", dir_ / "p"}).size(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(mark));
+}
+
+TEST_F(FsResolveMpi, none_is_exit_1_with_a_hint) {
+  const auto result = mpi({"--prefix", dir_.path()});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("no MPI library found"));
+}
+
+TEST_F(FsResolveMpi, any_library_can_be_the_root) {
+  const auto list = found({"--root", "libz.so.1"});
+  if (list.empty()) HEDDLE_SKIP("no libz here");
+  EXPECT_EQ(list[0]["soname"], "libz.so.1");
+  EXPECT_EQ(list[0]["family"], "");
+  EXPECT_EQ(mpi({"--root", "libnosuch.so.7"}).status, 3);
+}
+
+TEST(MpiAliases, names_of_one_abi_stand_for_each_other) {
+  EXPECT_THAT(mpi_aliases("libmpich.so.12", "mpich-12"), Contains("libmpi.so.12"));
+  EXPECT_THAT(mpi_aliases("libmpi_gnu_123.so.12", "mpich-12"), Contains("libmpich.so.12"));
+  EXPECT_THAT(mpi_aliases("libmpichfort.so.12", "mpich-12"), Contains("libmpifort.so.12"));
+  EXPECT_THAT(mpi_aliases("libmpi.so.40", "openmpi-40"), ElementsAre("libmpi.so.40"));
+}
+
+}  // namespace
+}  // namespace heddle::test
