@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "base/socket_pair.hpp"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -46,9 +47,17 @@ Result<void> send_fd(int socket, int fd) {
 }
 
 void send_failure(int socket, const Error& error) noexcept {
-  const auto& text = error.message();
+  // One packet: the message, a NUL, the hint.
+  char text[kLongestText];
+  const auto end =
+      fmt::format_to_n(text, sizeof(text), "{}{}{}", error.message(), '\0', error.hint());
   // Nobody is left to tell when the other end is gone.
-  (void)::send(socket, text.data(), std::min(text.size(), kLongestText), MSG_NOSIGNAL);
+  (void)::send(socket, text, std::min(end.size, sizeof(text)), MSG_NOSIGNAL);
+}
+
+Error received_failure(std::string_view bytes) {
+  const auto end = std::min(bytes.find('\0'), bytes.size());
+  return Error("", bytes.substr(0, end), {}, bytes.substr(std::min(end + 1, bytes.size())));
 }
 
 Result<Fd> receive_fd(int socket) {
@@ -68,7 +77,7 @@ Result<Fd> receive_fd(int socket) {
   if (n == 0) return fail_errno("", "cannot receive a descriptor", ECONNRESET);
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
-    return fail("", std::string_view(text, static_cast<std::size_t>(n)));
+    return fail(received_failure({text, static_cast<std::size_t>(n)}));
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
   return Fd(fd);

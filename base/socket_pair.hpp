@@ -14,8 +14,10 @@ Result<SocketPair> make_socket_pair();
 
 /// Sends one byte with `fd` attached (SCM_RIGHTS); `fd` stays the caller's. MSG_NOSIGNAL.
 Result<void> send_fd(int socket, int fd);
-/// Sends an error's text in place of the descriptor, cut at 4 KiB.
+/// Sends an error's text and hint in place of the descriptor, cut at 4 KiB.
 void send_failure(int socket, const Error& error) noexcept;
+/// The error that send_failure() sent as these bytes.
+Error received_failure(std::string_view bytes);
 /// Receives what send_fd() sent; ECONNRESET when the other end is gone; the other end's own error
 /// when it sent that instead.
 Result<Fd> receive_fd(int socket);

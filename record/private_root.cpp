@@ -61,8 +61,13 @@ Result<Fd> PrivateRoot::mount(NamespaceKind kind) {
   // Opened after unshare: FUSE wants the descriptor's user namespace to be the mount's.
   auto device = open_file("/dev/fuse", O_RDWR);
   if (!device) {
-    return fail_errno("/dev/fuse", "cannot open", device.error().code(),
-                      "load the fuse module, or give the container --device /dev/fuse");
+    const int reason = device.error().code();
+    return fail_errno(
+        "/dev/fuse", "cannot open", reason,
+        reason == EACCES || reason == EPERM
+            ? "users need it with mode 0666 (as root: chmod 0666 /dev/fuse), or run as "
+              "root; a container's root needs --device /dev/fuse"
+            : "load the fuse module, or give the container --device /dev/fuse");
   }
   auto mounted = mount_loopback(device->get());
   if (!mounted) return fail(std::move(mounted.error()));

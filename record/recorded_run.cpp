@@ -37,12 +37,23 @@ std::uint64_t unix_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+/// A folder to mount on. $TMPDIR may be one that only its owner writes to (a build's, a batch
+/// job's).
+Result<TempDir> make_mount_folder() {
+  auto folder = TempDir::create("fs-record");
+  for (const char* parent : {"/tmp", "/var/tmp", "/dev/shm"}) {
+    if (folder) break;
+    if (auto other = TempDir::create("fs-record", parent)) folder = std::move(other);
+  }
+  return folder;
+}
+
 /// A mount by fusermount3, where the user may not mount himself. It is taken off when the program
 /// has its own copy of it; the folder goes too.
 class UserMount {
  public:
   static Result<UserMount> make() {
-    auto folder = TempDir::create("fs-record");
+    auto folder = make_mount_folder();
     if (!folder) return fail(std::move(folder.error()));
     auto device = fusermount_mount(
         folder->path(), "rw,nosuid,nodev,fsname=fs-record,subtype=heddle-record,max_read=" +
@@ -98,9 +109,13 @@ Result<void> Run::prepare_user_mount() {
     header_.method = "fusermount3";
   } else {
     header_.method = "namespace";
-    header_.notes.push_back(
-        "mounted in a user namespace: files of owners other than the user cannot be reached (" +
-        mount.error().message() + ")");
+    // fs/namei.c: no writing where an owner has no number in the user namespace (HAS_UNMAPPED_ID).
+    const std::string lack = "files and folders of other owners cannot be written";
+    header_.notes.push_back("mounted in a user namespace: " + lack + " (" +
+                            mount.error().message() + ")");
+    if (!options_.quiet)
+      warn(Error("", "recording in a user namespace: " + lack, mount.error().message(),
+                 "install fuse3 (a setuid fusermount3), or run as root"));
   }
   header_.notes.emplace_back(
       "user namespace: other groups show as 65534, chgrp to them fails, setuid programs do not "

@@ -186,7 +186,7 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
   const std::string_view said(text, n > 0 ? static_cast<std::size_t>(n) : 0);
   if (said == "ready") return daemon;
   if (said.empty()) return fail("", "the recorder ended before it began");
-  return fail("", said);
+  return fail(received_failure(said));
 }
 
 Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool complete) {

@@ -120,7 +120,7 @@ Result<void> AppProcess::run() {
     std::memcpy(&error, text, sizeof(error));
     return fail_errno("", "cannot run", error);
   }
-  if (n > 0) return fail("", std::string_view(text, static_cast<std::size_t>(n)));
+  if (n > 0) return fail(received_failure({text, static_cast<std::size_t>(n)}));
   return {};
 }
 
