@@ -28,12 +28,15 @@ void Recorder::add(trace::Event& event) {
     event.resolved = event.path;
     event.path = asked;
   }
-  if (options_.ops[static_cast<std::size_t>(event.op)]) {
+  // An open is asked about also when it is not wanted: its close will not ask again.
+  const bool opens = event.op == trace::Op::open || event.op == trace::Op::create;
+  const bool wanted = options_.ops[static_cast<std::size_t>(event.op)];
+  if (event.pid == 0 && (wanted || opens)) {
     const auto caller = callers_.of(event.tid, event.ns);
     event.pid = caller.pid;
     event.exe = caller.exe;
-    queue_.add(event);
   }
+  if (wanted) queue_.add(event);
   if (event.op == trace::Op::exec && event.error == 0) callers_.executes(event.tid);
 }
 

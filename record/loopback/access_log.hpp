@@ -15,8 +15,8 @@ class AccessLog {
   virtual bool on() const noexcept = 0;
   /// Whether each read and write is an event of its own.
   virtual bool each_io() const noexcept = 0;
-  /// `event.tid` is the caller's; pid, exe and, when it is 0, ns are the log's to fill in. It may
-  /// wait while its writer is behind.
+  /// `event.tid` is the caller's; ns is the log's to fill in, and so are pid and exe when pid is 0:
+  /// exe then stays valid as long as the log. It may wait while its writer is behind.
   virtual void add(trace::Event& event) = 0;
 };
 

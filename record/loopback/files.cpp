@@ -29,6 +29,14 @@ int open_as_exec(const Target& target, CallerRights& rights, Request& request) {
 
 }  // namespace
 
+void Loopback::log_open(const Request& request, trace::Event& event, Handle* opened) {
+  if (opened) event.handle = opened->number;
+  log_event(request, event);
+  if (!opened) return;
+  opened->pid = event.pid;
+  opened->exe = event.exe;
+}
+
 void Loopback::open(Request& request, CallerRights& rights) {
   const auto in = request.body<fuse_open_in>();
   const bool for_exec = (in.flags & kOpenForExec) != 0;
@@ -51,17 +59,17 @@ void Loopback::open(Request& request, CallerRights& rights) {
   if (rc == 0 && target->fd() < 0 && file_key(st) != nodes_.key(request.node())) rc = ESTALE;
   if (rc == ESTALE) return request.reply_error(rc);  // the walk begins anew and asks us again
   fuse_open_out out{};
-  std::int64_t number = -1;
+  Handle* opened = nullptr;
   if (rc == 0) {
     // Kept pages are right as long as nobody changed the file since they were read.
     if ((in.flags & O_TRUNC) == 0 && nodes_.same_content(request.node(), content_stamp(st)))
       out.open_flags |= FOPEN_KEEP_CACHE;
     if ((in.flags & O_ACCMODE) == O_RDONLY) out.open_flags |= FOPEN_NOFLUSH;
-    Handle& handle = handles_.add(std::move(fd), request.node(), request.tid(), path.value_or(""));
-    handle.append = (in.flags & O_APPEND) != 0;
-    handle.number = number = handles_.next_number();
-    nodes_.add_handle(request.node(), handle.fd.get());
-    out.fh = handle.fh();
+    opened = &handles_.add(std::move(fd), request.node(), request.tid(), path.value_or(""));
+    opened->append = (in.flags & O_APPEND) != 0;
+    opened->number = handles_.next_number();
+    nodes_.add_handle(request.node(), opened->fd.get());
+    out.fh = opened->fh();
   }
   if (log_.on()) {
     trace::Event event;
@@ -69,8 +77,7 @@ void Loopback::open(Request& request, CallerRights& rights) {
     event.error = rc;
     event.path = path ? std::string_view(*path) : std::string_view();
     event.flags = in.flags & ~static_cast<std::uint32_t>(kOpenForExec | O_LARGEFILE | 0100000);
-    event.handle = number;
-    log_event(request, event);
+    log_open(request, event, opened);
   }
   if (rc != 0) return request.reply_error(rc);
   request.reply(out);
@@ -90,17 +97,17 @@ void Loopback::create(Request& request, CallerRights& rights, bool nameless) {
   int rc = errno_if(!fd);
   if (rc == 0) rc = stat_at(fd.get(), "", AT_EMPTY_PATH, st);
   fuse_entry_out entry{};
-  fuse_open_out opened{};
-  std::int64_t number = -1;
+  fuse_open_out out{};
+  Handle* opened = nullptr;
   if (rc == 0) {
     const auto key = file_key(st);
     const auto node = nameless ? nodes_.bind_nameless(key) : nodes_.bind(request.node(), name, key);
     entry = entry_out(node, st);
-    Handle& handle = handles_.add(std::move(fd), node, request.tid(), *path);
-    handle.append = (in.flags & O_APPEND) != 0;
-    handle.number = number = handles_.next_number();
-    nodes_.add_handle(node, handle.fd.get());
-    opened.fh = handle.fh();
+    opened = &handles_.add(std::move(fd), node, request.tid(), *path);
+    opened->append = (in.flags & O_APPEND) != 0;
+    opened->number = handles_.next_number();
+    nodes_.add_handle(node, opened->fd.get());
+    out.fh = opened->fh();
   }
   if (log_.on()) {
     trace::Event event;
@@ -110,11 +117,10 @@ void Loopback::create(Request& request, CallerRights& rights, bool nameless) {
     event.flags = (in.flags & ~static_cast<std::uint32_t>(O_LARGEFILE | 0100000)) |
                   (nameless ? static_cast<std::uint32_t>(O_TMPFILE) : 0U);
     event.mode = in.mode & 07777 & ~in.umask;
-    event.handle = number;
-    log_event(request, event);
+    log_open(request, event, opened);
   }
   if (rc != 0) return request.reply_error(rc);
-  request.reply(entry, opened);
+  request.reply(entry, out);
 }
 
 void Loopback::tell_io(const Request& request, Op op, const Handle& handle, std::int64_t offset,
@@ -208,6 +214,8 @@ void Loopback::tell_closed(Handle& handle) {
   if (handle.number < 0 || !log_.on()) return;
   trace::Event event;
   event.tid = handle.tid;
+  event.pid = handle.pid;
+  event.exe = handle.exe;
   event.path = handle.path;
   event.handle = handle.number;
   const auto tell = [&](Op op, std::int64_t count, std::int64_t bytes) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 
 #include "base/fd.hpp"
@@ -16,7 +17,9 @@ struct Handle {
   Fd fd;
   std::uint64_t node = 0;
   std::int64_t number = -1;  ///< in the trace; -1 for folders
-  std::int32_t tid = 0;      ///< who opened it: the kernel does not say who closed it
+  /// Who opened it: the kernel does not say who closed it, and he may be in the midst of execve.
+  std::int32_t tid = 0, pid = 0;
+  std::string_view exe;  ///< the log's; pid 0: not known
   bool append = false;
   std::string path;
   std::mutex mutex;             ///< the folder's position, the flags of fd

@@ -198,6 +198,8 @@ void Loopback::handle(Request& request, CallerRights& rights, RequestBuffer& buf
       return init(request);
     case FUSE_DESTROY:
       return request.reply_error(0);
+    case FUSE_FLUSH:
+      return flush(request);
     case FUSE_RELEASE:
       return release(request);
     case FUSE_RELEASEDIR:
@@ -243,8 +245,6 @@ void Loopback::handle(Request& request, CallerRights& rights, RequestBuffer& buf
       return read(request, buffer);
     case FUSE_WRITE:
       return write(request);
-    case FUSE_FLUSH:
-      return flush(request);
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
       return fsync(request);

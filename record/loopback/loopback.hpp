@@ -22,10 +22,16 @@ class Loopback {
  public:
   explicit Loopback(AccessLog& log);
 
-  /// Answers one request.
+  /// Answers one request. The answer to FLUSH must wait for nothing in /proc: execve closes files
+  /// while it holds exec_update_lock, which /proc/PID/{exe,stat,syscall} take (fs/exec.c,
+  /// begin_new_exec(); measured on 6.18: a program that cannot be killed any more).
   void handle(Request& request, CallerRights& rights, RequestBuffer& buffer);
   /// Whether the request may keep its thread for long (data to disk, large data).
   static bool is_slow(const Request& request);
+  /// Whether the caller's /proc files may be read before the answer.
+  static bool may_ask_about_caller(const Request& request) {
+    return request.opcode() != FUSE_FLUSH;
+  }
   /// At the end: what open handles have read and written, as if they were closed now.
   void close_all();
   std::size_t nodes() const { return nodes_.size(); }
@@ -77,6 +83,7 @@ class Loopback {
   void fallocate(Request& request);
   void copy_file_range(Request& request);
   void ioctl(Request& request, RequestBuffer& buffer);
+  void log_open(const Request& request, trace::Event& event, Handle* opened);
   void tell_closed(Handle& handle);
   void tell_io(const Request& request, Op op, const Handle& handle, std::int64_t offset,
                std::int64_t bytes, int error);

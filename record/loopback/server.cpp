@@ -75,7 +75,7 @@ void Server::lead(std::uint64_t term, CallerRights& rights, RequestBuffer& buffe
       loopback_.handle(request, rights, buffer);
       return;
     }
-    core.on_request(request.tid());
+    if (Loopback::may_ask_about_caller(request)) core.on_request(request.tid());
     ++begun_;
     loopback_.handle(request, rights, buffer);
     if (term_.load() != term) return;  // replaced meanwhile

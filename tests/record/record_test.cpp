@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -7,7 +8,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
+#include "base/fd.hpp"
 #include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -50,25 +53,65 @@ TEST(Recorder, files_behave_as_natively) {
             0);
 }
 
+/// fs-record and the probe where a user reaches them, and what runs there as user 1500.
+struct UserWorld {
+  UserWorld() {
+    run_checked({"mkdir", dir / "native", dir / "recorded", dir / "closed"});
+    run_checked({"chmod", "0777", dir.path()});
+    // The user's own: a mount in a user namespace, without fusermount3, cannot write to others'.
+    run_checked({"chown", "1500:1500", dir / "native", dir / "recorded"});
+    run_checked({"cp", staged_program("fs-record"), kProbe, dir.path()});
+  }
+  RunResult run_as_user(const std::vector<std::string>& argv, const std::string& tmp,
+                        const char* fuse = "open") const {
+    std::vector<std::string> all{HEDDLE_IN_WORLD, "--uid", "1500", "--fuse", fuse, "--"};
+    all.insert(all.end(), argv.begin(), argv.end());
+    RunOptions options;
+    options.env = {"HOME=/nonexistent", "TMPDIR=" + tmp};
+    return run(all, options);
+  }
+  TestDir dir;
+};
+
 TEST(Recorder, files_behave_as_natively_for_a_user) {
   HEDDLE_STAGED(program, "fs-record");
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
-  TestDir dir;
-  run_checked({"mkdir", dir / "native", dir / "recorded"});
-  run_checked({"chmod", "0777", dir.path(), dir / "native", dir / "recorded"});
-  run_checked({"cp", program, kProbe, dir.path()});
-  const std::vector<std::string> as_user{HEDDLE_IN_WORLD, "--uid", "1500", "--"};
-  auto native_argv = as_user;
-  native_argv.insert(native_argv.end(), {dir / "fs_probe", dir / "native"});
-  auto recorded_argv = as_user;
-  recorded_argv.insert(recorded_argv.end(), {dir / "fs-record", "-q", "--out", dir / "run.txt",
-                                             dir / "fs_probe", dir / "recorded"});
-  RunOptions options;
-  options.env = {"HOME=/nonexistent"};
-  expect_same(run(native_argv, options), run(recorded_argv, options));
-  const auto seen = read_seen(dir / "run.txt");
-  EXPECT_TRUE(seen.complete());
+  const UserWorld world;
+  const auto& dir = world.dir;
+  expect_same(world.run_as_user({dir / "fs_probe", dir / "native"}, dir.path()),
+              world.run_as_user({dir / "fs-record", "-q", "--out", dir / "run.txt",
+                                 dir / "fs_probe", dir / "recorded"},
+                                dir.path()));
+  EXPECT_TRUE(read_seen(dir / "run.txt").complete());
   EXPECT_EQ(mounts_with("heddle-record"), 0U);
+}
+
+TEST(Recorder, a_TMPDIR_that_the_user_cannot_write_to_changes_nothing) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
+  const UserWorld world;
+  const auto& dir = world.dir;
+  std::string method;
+  for (const auto& tmp : {dir.path(), dir / "closed", std::string("/nowhere")}) {
+    const auto recorded = world.run_as_user(
+        {dir / "fs-record", "--quiet", "--out", dir / "run.txt", "/bin/true"}, tmp);
+    EXPECT_EQ(recorded.status, 0) << recorded.err;
+    const auto seen = read_seen(dir / "run.txt");
+    if (method.empty()) method = seen.header.method;
+    EXPECT_EQ(seen.header.method, method) << tmp;
+  }
+}
+
+TEST(Recorder, a_user_without_dev_fuse_is_told_what_to_do) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
+  const UserWorld world;
+  const auto& dir = world.dir;
+  const auto told = world.run_as_user({dir / "fs-record", "--out", dir / "run.txt", "/bin/true"},
+                                      dir.path(), "absent");
+  EXPECT_EQ(told.status, 3);
+  EXPECT_NE(told.err.find("/dev/fuse: cannot open"), std::string::npos) << told.err;
+  EXPECT_NE(told.err.find("hint: "), std::string::npos) << told.err;
 }
 
 TEST(Recorder, another_user_below_root_has_his_own_rights) {
@@ -147,11 +190,16 @@ TEST(Recorder, a_project_is_configured_built_cloned_and_packed) {
             0);
 }
 
+/// As root, and more ranks than cores.
+const std::vector<std::string> kOpenMpi = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                           "OMPI_MCA_rmaps_base_oversubscribe=1"};
+
 TEST(Recorder, ranks_run_inside) {
   if (run({"sh", "-c", "command -v mpirun"}).status != 0) HEDDLE_SKIP("no mpirun");
-  const auto native = run({"mpirun", "-n", "2", "uname"});
-  if (native.status != 0) HEDDLE_SKIP("mpirun does not work here");
-  expect_same_run({"mpirun", "-n", "2", "uname"});
+  RunOptions options;
+  options.env = kOpenMpi;
+  expect_same_run({"mpirun", "-n", "2", "uname"}, options);
 }
 
 TEST(Recorder, each_rank_has_a_complete_trace) {
@@ -166,8 +214,7 @@ TEST(Recorder, each_rank_has_a_complete_trace) {
       "MPI_DOUBLE,MPI_SUM,MPI_COMM_WORLD);if(!r)printf(\"%g\\n\",y);MPI_Finalize();return 0;}");
   run_checked({"mpicc.openmpi", "-o", dir / "h", dir / "h.c"});
   RunOptions options;
-  options.env = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                 "OMPI_MCA_rmaps_base_oversubscribe=1"};
+  options.env = kOpenMpi;
   const auto done =
       run({"mpirun.openmpi", "-n", "4", program, "-q", "--out-dir", dir / "t", dir / "h"}, options);
   EXPECT_EQ(done.status, 0) << done.err;
@@ -193,6 +240,52 @@ TEST(Recorder, few_descriptors_suffice) {
                                "open('/etc/passwd').close()\n"
                                "f=[open('/etc/passwd') for i in range(240)]\nprint('ok')\""});
   EXPECT_EQ(done.out, "ok\n") << done.err;
+}
+
+/// Ends the recorders that have `mark` in their environment, however stuck what they record is: no
+/// file in /proc of a process that may be in the midst of execve is read for it.
+void kill_recorders(const std::string& mark) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const int pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    const auto name = read_file(entry.path() / "comm");
+    if (!name || !name->starts_with("fs-record")) continue;
+    const auto environment = read_file(entry.path() / "environ");
+    if (environment && environment->find(mark) != std::string::npos) ::kill(pid, SIGKILL);
+  }
+}
+
+// execve closes files under a lock that much of /proc waits for (fs/exec.c, begin_new_exec()).
+TEST(Recorder, a_program_with_many_files_open_to_write_execs_another) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const std::string mark = "HEDDLE_TEST_MARK=" + dir.path();
+  RunOptions options;
+  options.cwd = dir.path();
+  options.env = {mark};
+  options.deadline = std::chrono::seconds(30);
+  write_text_file(dir / "file", "x");
+  const std::string script =
+      "import os\npids = []\nfor n in range(4):\n pid = os.fork()\n if pid == 0:\n"
+      "  files = [os.open('file', os.O_WRONLY) for i in range(300)]\n"
+      "  for i in range(5): os.write(files[i], b'y')\n"
+      "  os.execv('/bin/sh', ['sh', '-c', 'exit 7'])\n pids.append(pid)\n"
+      "print([os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids])\n";
+  for (const auto& form : {std::vector<std::string>{}, std::vector<std::string>{"--io"},
+                           std::vector<std::string>{"--op", "close"}}) {
+    const auto done = record(dir / "run.txt", {"/usr/bin/python3", "-c", script}, options, form);
+    if (done.timed_out) kill_recorders(mark);
+    ASSERT_FALSE(done.timed_out);
+    EXPECT_EQ(done.out, "[7, 7, 7, 7]\n") << done.err;
+    const auto seen = read_seen(dir / "run.txt");
+    EXPECT_TRUE(seen.complete());
+    const auto closes = seen.places(Op::close);
+    EXPECT_EQ(std::count(closes.begin(), closes.end(), dir / "file"), 1200);
+    for (const auto& e : seen.events)
+      if (e.op == Op::close && e.place() == dir / "file") {
+        EXPECT_TRUE(e.exe.find("python3") != std::string::npos && e.pid > 0) << e.exe;
+      }
+  }
 }
 
 TEST(Recorder, odd_names_are_in_the_trace_as_they_are) {

@@ -16,6 +16,7 @@ struct SeenEvent {
   trace::Op op;
   int error;
   int pid;
+  int tid;
   std::string path, resolved, target, exe;
   std::int64_t bytes;
   /// Where it ended up: the resolved path, or the path.
@@ -30,7 +31,7 @@ struct SeenTrace final : trace::TraceSink {
 
   void begin_run(const trace::RunHeader& h, int) override { header = h; }
   void event(const trace::Event& e) override {
-    events.push_back({e.op, e.error, e.pid, std::string(e.path), std::string(e.resolved),
+    events.push_back({e.op, e.error, e.pid, e.tid, std::string(e.path), std::string(e.resolved),
                       std::string(e.target), std::string(e.exe), e.bytes});
   }
   void end_run(const trace::RunFooter& f, trace::Ending how) override {
