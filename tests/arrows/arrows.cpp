@@ -48,8 +48,6 @@ const std::vector<Rule>& rules() {
       {"fsgen/compat",
        {"base", "resolver/elf", "resolver/search", "resolver/map", "resolver/build",
         "record/trace"}},
-      // libcurl stays here: others start its helper.
-      {"fsgen/registry", {"base"}},
       // gRPC stays here: compat-check becomes its client by exec.
       {"fsgen/compat/server",
        {"base", "resolver/elf", "resolver/search", "resolver/map", "fsgen/compat"}},
@@ -67,9 +65,8 @@ struct Fence {
   const char* folder;
 };
 constexpr Fence kFences[] = {
-    {"LIEF/", "resolver/elf"},   {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
-    {"fuse3/", "fuseovl"},       {"fuse_", "fuseovl"},         {"grpcpp/", "fsgen/compat/server"},
-    {"curl/", "fsgen/registry"},
+    {"LIEF/", "resolver/elf"}, {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
+    {"fuse3/", "fuseovl"},     {"fuse_", "fuseovl"},         {"grpcpp/", "fsgen/compat/server"},
 };
 
 bool is_below(const std::string& path, const std::string& folder) {
