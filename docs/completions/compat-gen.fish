@@ -6,3 +6,5 @@ complete -c compat-gen -s o -l out -r -d 'Write to FILE instead of standard outp
 complete -c compat-gen -l from-trace -r -d 'Add the libraries that this run of fs-record'\''s loaded by dlopen; without BINARY, describe the programs of the run'
 complete -c compat-gen -l from-map -r -d 'Take the libraries from this map; without BINARY, describe its programs'
 complete -c compat-gen -l rootfs -r -d 'BINARY and its libraries lie in this root file system'
+complete -c compat-gen -l push -r -d 'Push the artifact to a registry, and print its reference by digest'
+complete -c compat-gen -l attach -r -d 'With --push: attach it to this image, which lies in the same repository'

@@ -6,12 +6,14 @@ _fs_resolve() {
     build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --json' ;;
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
     mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --json' ;;
+    pull) ((COMP_CWORD < 2)) || words='-h --help -o --out' ;;
+    push) ((COMP_CWORD < 2)) || words='-h --help' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
     tree) ((COMP_CWORD < 2)) || words='-h --help -p --path --json' ;;
     verify) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
     why) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
   esac
-  ((COMP_CWORD != 1)) || words+=' build lookup mpi show tree verify why'
+  ((COMP_CWORD != 1)) || words+=' build lookup mpi pull push show tree verify why'
   if [[ $word == -* || $COMP_CWORD == 1 ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

@@ -10,6 +10,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/oci_helper.hpp"
 #include "base/process.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 #include "fsgen/compat/checker.hpp"
@@ -57,12 +58,30 @@ void add_options(CLI::App& app, CheckOptions& o) {
   app.add_option("--token-file", o.token_file, "Show the token in FILE to the server")
       ->type_name("FILE");
   app.add_flag("--json", o.json, "Print the verdict and its reasons as JSON");
-  app.add_option("ARTIFACT", o.artifact, "What compat-gen wrote; - is standard input")
+  app.add_option("ARTIFACT", o.artifact,
+                 "What compat-gen wrote: a file, - for standard input, or oci:REF in a registry")
       ->required()
       ->type_name("");
 }
 
+/// The helper failed, and has said why.
+struct HelperFailed {
+  int status;
+};
+
+/// The artifact at `oci:REF`.
+std::string pull_text(const std::string& reference) {
+  const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
+  if (!memory) throw Error::from_errno("memfd", "cannot be made");
+  const auto status = value_or_throw(run_oci_client(
+      "compat-check", {"pull", "--type", kArtifactMediaType, "--", reference}, "", memory.get()));
+  if (status != exit_done) throw HelperFailed{status};
+  if (::lseek(memory.get(), 0, SEEK_SET) != 0) throw Error::from_errno("memfd", "cannot be read");
+  return value_or_throw(read_all(memory.get(), reference, compat::kMaxArtifact));
+}
+
 std::string read_text(const std::string& path) {
+  if (path.starts_with("oci:")) return pull_text(path.substr(4));
   return value_or_throw(path == "-" ? read_all(STDIN_FILENO, "stdin", compat::kMaxArtifact)
                                     : read_file(path, compat::kMaxArtifact));
 }
@@ -123,6 +142,8 @@ int compat_check(int argc, const char* const* argv) {
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
     return run_check(options);
+  } catch (const HelperFailed& failed) {
+    return failed.status;
   } catch (const Error& error) {
     report(error);
   } catch (const std::exception& error) {

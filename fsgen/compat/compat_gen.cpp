@@ -14,6 +14,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/oci_helper.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 #include "fsgen/compat/binaries.hpp"
 #include "fsgen/compat/describe.hpp"
@@ -25,7 +26,7 @@ namespace heddle {
 namespace {
 
 struct GenOptions {
-  std::string out, trace, map, rootfs;
+  std::string out, trace, map, rootfs, push, attach;
   std::vector<std::string> binaries;
 };
 
@@ -43,6 +44,13 @@ void add_options(CLI::App& app, GenOptions& o) {
       ->type_name("MAP");
   app.add_option("--rootfs", o.rootfs, "BINARY and its libraries lie in this root file system")
       ->type_name("DIR");
+  auto* push = app.add_option("--push", o.push,
+                              "Push the artifact to a registry, and print its reference by digest")
+                   ->type_name("HOST[:PORT]/REPO[:TAG]");
+  app.add_option("--attach", o.attach,
+                 "With --push: attach it to this image, which lies in the same repository")
+      ->type_name("IMAGE")
+      ->needs(push);
   app.add_option("BINARY", o.binaries, "Programs, libraries, scripts (through #!) or folders")
       ->type_name("");
 }
@@ -65,7 +73,9 @@ class Generator {
     facts_.prefetch(outside, FactsDetail::symbols);
     compat::Artifact artifact;
     for (const auto& path : paths) add(artifact, path);
-    write(compat::to_json(artifact));
+    const auto text = compat::to_json(artifact);
+    if (!options_.push.empty()) return push(text, artifact.programs[0].name);
+    write(text);
     return exit_done;
   }
 
@@ -98,6 +108,16 @@ class Generator {
       if (!name.empty()) break;
     }
     artifact.programs.push_back(std::move(program));
+  }
+
+  /// With --out it goes to a file as well.
+  int push(const std::string& text, const std::string& name) {
+    if (!options_.out.empty()) write(text);
+    std::vector<std::string> arguments = {"push", "--type", kArtifactMediaType,
+                                          "--title=" + name + ".json"};
+    if (!options_.attach.empty()) arguments.push_back("--attach=" + options_.attach);
+    arguments.insert(arguments.end(), {"--", options_.push});
+    return value_or_throw(run_oci_client("compat-gen", arguments, text, STDOUT_FILENO));
   }
 
   void write(const std::string& text) {

@@ -44,6 +44,15 @@ struct VerifyCommand {
   bool json = false;
 };
 
+struct PushCommand {
+  std::string map;
+  std::string reference;
+};
+struct PullCommand {
+  std::string reference;
+  std::string out;
+};
+
 /// Each prints its data to stdout and returns an ExitCode; set-up failures are thrown as Error.
 int run_build(const BuildCommand& command);
 int run_show(const ShowCommand& command);
@@ -52,5 +61,7 @@ int run_why(const WhyCommand& command);
 int run_tree(const TreeCommand& command);
 int run_mpi(const MpiCommand& command);
 int run_verify(const VerifyCommand& command);
+int run_push(const PushCommand& command);
+int run_pull(const PullCommand& command);
 
 }  // namespace heddle

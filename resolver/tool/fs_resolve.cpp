@@ -38,6 +38,8 @@ class CommandLine {
   TreeCommand tree_;
   VerifyCommand verify_;
   MpiCommand mpi_;
+  PushCommand push_;
+  PullCommand pull_;
 };
 
 void CommandLine::add_build() {
@@ -99,6 +101,21 @@ CommandLine::CommandLine() {
   sub->add_option("--root", mpi_.root, "This library in place of an MPI: a soname or a path")
       ->type_name("SONAME");
   sub->add_flag("--json", mpi_.json, "As JSON");
+
+  sub = add("push", "Push a map to a registry, and print its reference by digest",
+            [this] { return run_push(push_); });
+  sub->add_option("MAP", push_.map, "The map")->required()->type_name("");
+  sub->add_option("REF", push_.reference, "HOST[:PORT]/REPOSITORY[:TAG]")
+      ->required()
+      ->type_name("");
+
+  sub = add("pull", "Pull a map from a registry", [this] { return run_pull(pull_); });
+  sub->add_option("REF", pull_.reference, "HOST[:PORT]/REPOSITORY[:TAG][@sha256:...]")
+      ->required()
+      ->type_name("");
+  sub->add_option("-o,--out", pull_.out, "Where the map goes; an old one is replaced")
+      ->required()
+      ->type_name("MAP");
 }
 
 int CommandLine::run() {

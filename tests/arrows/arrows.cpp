@@ -48,6 +48,8 @@ const std::vector<Rule>& rules() {
       {"fsgen/compat",
        {"base", "resolver/elf", "resolver/search", "resolver/map", "resolver/build",
         "record/trace"}},
+      // libcurl stays here: others start its helper.
+      {"fsgen/registry", {"base"}},
       // gRPC stays here: compat-check becomes its client by exec.
       {"fsgen/compat/server",
        {"base", "resolver/elf", "resolver/search", "resolver/map", "fsgen/compat"}},
@@ -65,8 +67,9 @@ struct Fence {
   const char* folder;
 };
 constexpr Fence kFences[] = {
-    {"LIEF/", "resolver/elf"}, {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
-    {"fuse3/", "fuseovl"},     {"fuse_", "fuseovl"},         {"grpcpp/", "fsgen/compat/server"},
+    {"LIEF/", "resolver/elf"},   {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
+    {"fuse3/", "fuseovl"},       {"fuse_", "fuseovl"},         {"grpcpp/", "fsgen/compat/server"},
+    {"curl/", "fsgen/registry"},
 };
 
 bool is_below(const std::string& path, const std::string& folder) {

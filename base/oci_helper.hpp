@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle {
+
+/// Media types of what heddle keeps in registries.
+inline constexpr const char* kArtifactMediaType = "application/vnd.heddle.compat.v1+json";
+inline constexpr const char* kMapMediaType = "application/vnd.heddle.map.v1";
+
+/// Runs libexec/heddle/oci-client with `arguments`, `input` as its stdin, its stdout being `out` (a
+/// descriptor). It reports failures itself, under the name `program`. Result: its exit status.
+Result<int> run_oci_client(const char* program, const std::vector<std::string>& arguments,
+                           std::string_view input, int out);
+
+}  // namespace heddle

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace heddle::registry {
+
+/// What was pulled before, by digest, and what tags meant: a folder with `sha256/<hex>` and
+/// `refs/<hash>`. For many processes: files appear whole, and are held against their names when
+/// they are read. A cache that cannot be written keeps nothing, and nobody fails of it.
+class BlobCache {
+ public:
+  /// `folder` empty: keeps nothing.
+  explicit BlobCache(std::string folder) : folder_(std::move(folder)) {}
+  std::optional<std::string> blob(const std::string& digest) const;
+  void keep(const std::string& content);
+  void note(const std::string& reference, const std::string& digest);
+  std::optional<std::string> noted(const std::string& reference) const;
+
+ private:
+  std::string folder_;
+};
+
+std::string digest_of(const std::string& content);
+
+}  // namespace heddle::registry

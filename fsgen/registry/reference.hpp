@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace heddle::registry {
+
+/// `HOST[:PORT]/REPOSITORY[:TAG][@DIGEST]`, as docker and podman write it. The host is never left
+/// out: a short name means another registry on each machine.
+struct Reference {
+  std::string host;        ///< with its port, if it has one
+  std::string repository;  ///< "lammps/compat"
+  std::string tag;         ///< "latest" when there is neither tag nor digest
+  std::string digest;      ///< "sha256:<64 hex digits>", or empty
+
+  /// What a manifest is asked for by: the digest, else the tag.
+  const std::string& version() const { return digest.empty() ? tag : digest; }
+  /// `http` for this node's own registry, as docker has it; `https` for all others.
+  std::string scheme() const;
+  std::string text() const;
+};
+
+/// Fails with EINVAL on anything else.
+Result<Reference> parse_reference(std::string_view text);
+
+/// Whether `text` is `sha256:` and 64 lower-case hex digits.
+bool is_digest(std::string_view text);
+
+}  // namespace heddle::registry

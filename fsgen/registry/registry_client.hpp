@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.hpp"
+#include "fsgen/registry/http.hpp"
+#include "fsgen/registry/reference.hpp"
+
+namespace heddle::registry {
+
+/// A manifest or blob as others name it (OCI image spec, descriptor).
+struct Descriptor {
+  std::string media_type;
+  std::string digest;
+  std::size_t size = 0;
+};
+
+/// One registry's OCI distribution API. Everything that comes is held against its digest.
+class RegistryClient {
+ public:
+  /// `at`: whose host and repository all calls are about.
+  explicit RegistryClient(Reference at);
+
+  struct Manifest {
+    Descriptor descriptor;
+    std::string text;
+  };
+  /// The manifest behind a tag or digest. ENOENT: there is none.
+  Result<Manifest> get_manifest(const std::string& version);
+  Result<std::string> get_blob(const std::string& digest, std::size_t size);
+  /// Uploads unless it is there.
+  Result<Descriptor> put_blob(const std::string& content, const std::string& media_type);
+  /// `version`: a tag, or the manifest's own digest. `subject` set: the manifest refers to that
+  /// one, and where the registry has no referrers API, its fallback tag is kept up.
+  Result<Descriptor> put_manifest(const std::string& text, const std::string& media_type,
+                                  const std::string& version, const std::string& artifact_type,
+                                  const std::string& subject);
+  /// The newest manifest of `artifact_type` that refers to `subject`; nullopt: none.
+  Result<std::optional<std::string>> find_referrer(const std::string& subject,
+                                                   const std::string& artifact_type);
+
+ private:
+  std::string url(const std::string& rest) const;
+  /// Sends, and once more with what the registry asks for when it says 401.
+  Result<HttpAnswer> send(HttpRequest request, const char* actions);
+  Result<void> authorize(const std::string& challenge, const char* actions);
+  Result<std::string> referrers_index(const std::string& subject);
+  Result<void> add_to_fallback(const std::string& subject, const Descriptor& one,
+                               const std::string& artifact_type);
+  tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;
+
+  RegistryClient(Reference at, std::string authorities);
+
+  Reference at_;
+  std::string scheme_;
+  Http http_;
+  std::string bearer_;
+  std::string user_, password_;
+};
+
+inline constexpr const char* kManifestType = "application/vnd.oci.image.manifest.v1+json";
+inline constexpr const char* kIndexType = "application/vnd.oci.image.index.v1+json";
+
+}  // namespace heddle::registry

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: MIT
+//
+// Pushing and pulling against Debian's docker-registry, and against registries that misbehave.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "base/process.hpp"
+#include "fsgen/registry/credentials.hpp"
+#include "fsgen/registry/reference.hpp"
+#include "fsgen/registry/sha256.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+using registry::parse_reference;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+TEST(RegistryReference, is_read_as_docker_writes_it) {
+  const auto read = [](const char* text) { return value_or_throw(parse_reference(text)); };
+  EXPECT_EQ(read("localhost:5000/a/b-c:v1.0").tag, "v1.0");
+  EXPECT_EQ(read("localhost:5000/a/b-c:v1.0").host, "localhost:5000");
+  EXPECT_EQ(read("reg.example/a").tag, "latest");
+  EXPECT_EQ(read("reg.example/a").scheme(), "https");
+  EXPECT_EQ(read("127.0.0.1:5000/a").scheme(), "http");
+  EXPECT_EQ(read("[::1]:5000/a").scheme(), "http");
+  const auto digest = "sha256:" + std::string(64, 'a');
+  EXPECT_EQ(read(("h:1/a:t@" + digest).c_str()).version(), digest);
+  for (const char* wrong : {"", "a", "a/b", "h:1/", "h:1/A", "h:1/a:", "h:1/a@sha256:12", "h:x/a",
+                            "h:1/a//b", "h:1/../b", "h:1/a:-t", "http://h:1/a", "h:1/a b"})
+    EXPECT_FALSE(parse_reference(wrong)) << wrong;
+}
+
+TEST(RegistryCredentials, are_found_in_dockers_file) {
+  const std::string file =
+      R"({"auths":{"https://h:1/v1/":{"auth":"dXNlcjpwYTpzcw=="},"i":{"identitytoken":"t"},"j":{}}})";
+  const auto in = [](std::string_view text, const char* host, const char* repository = "r") {
+    return registry::credentials_in(text, host, repository);
+  };
+  const auto found = in(file, "h:1");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->user, "user");
+  EXPECT_EQ(found->password, "pa:ss");
+  EXPECT_EQ(in(file, "i")->identity_token, "t");
+  for (const char* host : {"h", "h:2", "j"}) EXPECT_FALSE(in(file, host));
+  for (const char* text : {"", "{", "[]", R"({"auths":3})", R"({"auths":{"h":{"auth":"!"}}})"})
+    EXPECT_FALSE(in(text, "h"));
+  // The most special of podman's keys.
+  const std::string paths =
+      R"({"auths":{"h/a":{"username":"1"},"h":{"username":"2"},"h/a/b":{"username":"3"}}})";
+  EXPECT_EQ(in(paths, "h", "a/c")->user, "1");
+  EXPECT_EQ(in(paths, "h", "ab")->user, "2");
+  EXPECT_EQ(in(paths, "h", "a/b")->user, "3");
+  EXPECT_FALSE(in(paths, "h2", "a"));
+}
+
+TEST(RegistryDigest, is_sha_256) {
+  EXPECT_EQ(registry::sha256_digest("{}"),
+            "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
+}
+
+int free_port() {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  ::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at);
+  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &size);
+  return ntohs(at.sin_port);
+}
+
+bool listens(int port) {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(port));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return ::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
+}
+
+class Registry : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    gen_ = staged_program("compat-gen");
+    check_ = staged_program("compat-check");
+    resolve_ = staged_program("fs-resolve");
+    if (gen_.empty() || check_.empty()) HEDDLE_SKIP("compat-gen is not installed in $HEDDLE_STAGE");
+    if (::access("/usr/bin/docker-registry", X_OK) != 0)
+      HEDDLE_SKIP("docker-registry is not installed");
+    port_ = free_port();
+    host_ = "127.0.0.1:" + std::to_string(port_);
+  }
+  void TearDown() override { stop(); }
+
+  /// Debian's registry on a loopback port; `auth` is the auth section of its configuration, `http`
+  /// more of its http section.
+  void start(const std::string& auth = "", const std::string& http = "") {
+    const auto file = write_text_file(
+        dir_ / "registry.yml",
+        "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: " +
+            (dir_ / "storage") + "\n  delete:\n    enabled: true\nhttp:\n  addr: " + host_ + "\n" +
+            http + auth);
+    launch({"/usr/bin/docker-registry", "serve", file});
+  }
+  /// A registry of our own that misbehaves: Python's http.server with this body of do_GET.
+  void start_odd(const std::string& body) {
+    const auto file = write_text_file(
+        dir_ / "odd.py",
+        "import http.server, json, hashlib, sys\n"
+        "class H(http.server.BaseHTTPRequestHandler):\n"
+        "  def log_message(self, *a): pass\n"
+        "  def say(self, code, body=b'', length=None, **headers):\n"
+        "    self.send_response(code)\n"
+        "    for k, v in headers.items(): self.send_header(k.replace('_', '-'), v)\n"
+        "    self.send_header('Content-Length', str(len(body) if length is None else length))\n"
+        "    self.end_headers(); self.wfile.write(body)\n"
+        "  def manifest(self, blob, size=None):\n"
+        "    return json.dumps({'schemaVersion': 2, 'layers': [{'mediaType': "
+        "'application/vnd.heddle.compat.v1+json', 'digest': 'sha256:' + "
+        "hashlib.sha256(blob).hexdigest(), 'size': size or len(blob)}]}).encode()\n"
+        "  def do_GET(self):\n" +
+            body + "\nhttp.server.ThreadingHTTPServer(('127.0.0.1', " + std::to_string(port_) +
+            "), H).serve_forever()\n");
+    launch({"/usr/bin/python3", file});
+  }
+  void launch(const std::vector<std::string>& argv) {
+    Fd log = value_or_throw(open_file(dir_ / "registry.log", O_WRONLY | O_CREAT | O_APPEND));
+    server_.emplace(
+        value_or_throw(spawn(argv[0], argv, {.fds = {{log.get(), 1}, {log.get(), 2}}})));
+    ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return listens(port_); }))
+        << read_file(dir_ / "registry.log").value_or("");
+  }
+  void stop() {
+    if (!server_) return;
+    ::kill(server_->pid(), SIGTERM);
+    static_cast<void>(server_->wait_for(milliseconds(5000)));
+    server_.reset();
+  }
+  RunResult go(const std::vector<std::string>& argv) {
+    return run(argv, {.env = {"XDG_CACHE_HOME=" + dir_ / cache_, "DOCKER_CONFIG=" + dir_ / "docker",
+                              "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "HOME=" + dir_.path(),
+                              "LD_LIBRARY_PATH"}});
+  }
+  RunResult push() { return go({gen_, "--push", host_ + "/tools/xz:v1", "/usr/bin/xz"}); }
+  RunResult check(const std::string& rest) { return go({check_, "oci:" + host_ + rest}); }
+  void expect_failure(const RunResult& done, const std::string& words) {
+    EXPECT_EQ(done.status, 3) << done.out;
+    EXPECT_EQ(done.out, "");
+    EXPECT_THAT(done.err, HasSubstr(words));
+    EXPECT_LE(std::count(done.err.begin(), done.err.end(), '\n'), 2) << done.err;
+  }
+
+  TestDir dir_;
+  std::string gen_, check_, resolve_, host_, cache_ = "cache";
+  int port_ = 0;
+  std::optional<Child> server_;
+};
+
+TEST_F(Registry, an_artifact_comes_back_by_tag_and_by_digest) {
+  start();
+  const auto pushed = push();
+  ASSERT_EQ(pushed.status, 0) << pushed.err;
+  EXPECT_THAT(pushed.out, MatchesRegex("127.0.0.1:[0-9]+/tools/xz@sha256:[0-9a-f]+\n"));
+  auto done = check("/tools/xz:v1");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(done.out, "compatible\n");
+  const auto by_digest = pushed.out.substr(0, pushed.out.size() - 1);
+  EXPECT_EQ(go({check_, "oci:" + by_digest}).out, "compatible\n");
+  // The same again is the same, and no error.
+  EXPECT_EQ(push().out, pushed.out);
+  expect_failure(check("/tools/none:v1"), "cannot pull: HTTP status 404");
+}
+
+TEST_F(Registry, what_was_pulled_is_there_without_the_registry) {
+  start();
+  const auto pushed = push();
+  ASSERT_EQ(check("/tools/xz:v1").status, 0);
+  stop();
+  const auto done = check("/tools/xz:v1");
+  EXPECT_EQ(done.out, "compatible\n");
+  EXPECT_THAT(done.err, HasSubstr("using the copy of sha256:"));
+  const auto silent = go({check_, "oci:" + pushed.out.substr(0, pushed.out.size() - 1)});
+  EXPECT_EQ(silent.out, "compatible\n");
+  EXPECT_EQ(silent.err, "");
+  // A damaged copy is no copy.
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ / "cache/heddle/oci/sha256"))
+    write_text_file(entry.path().string(), "damage");
+  expect_failure(check("/tools/xz:v1"), "cannot reach the registry");
+  cache_ = "another";
+  expect_failure(check("/tools/xz:v1"), "cannot reach the registry");
+}
+
+TEST_F(Registry, an_artifact_is_attached_to_an_image_and_found_by_it) {
+  start();
+  // Any manifest will do for the image.
+  ASSERT_EQ(go({gen_, "--push", host_ + "/apps/lmp:image", "/bin/true"}).status, 0);
+  const auto map = dir_ / "m";
+  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
+  ASSERT_EQ(go({resolve_, "push", map, host_ + "/apps/lmp:map"}).status, 0);
+  // The map's manifest has no artifact: what is attached to it counts.
+  expect_failure(check("/apps/lmp:map"), "nor attached to it");
+  const auto pushed = go({gen_, "--push", host_ + "/apps/lmp:xz-compat", "--attach",
+                          host_ + "/apps/lmp:map", "/usr/bin/xz"});
+  ASSERT_EQ(pushed.status, 0) << pushed.err;
+  const auto done = check("/apps/lmp:map");
+  EXPECT_EQ(done.out, "compatible\n") << done.err;
+  stop();
+  EXPECT_EQ(check("/apps/lmp:map").out, "compatible\n");
+}
+
+TEST_F(Registry, a_map_comes_back_byte_for_byte) {
+  start();
+  const auto map = dir_ / "a.map";
+  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
+  const auto pushed = go({resolve_, "push", map, host_ + "/maps/xz"});
+  ASSERT_EQ(pushed.status, 0) << pushed.err;
+  const auto copy = dir_ / "b.map";
+  const auto pulled = go({resolve_, "pull", host_ + "/maps/xz", "-o", copy});
+  ASSERT_EQ(pulled.status, 0) << pulled.err;
+  EXPECT_EQ(read_file(copy).value_or(""), read_file(map).value_or("x"));
+  expect_failure(go({resolve_, "push", "/etc/passwd", host_ + "/maps/no"}), "/etc/passwd");
+  // An artifact is no map.
+  ASSERT_EQ(push().status, 0);
+  const auto old = read_file(copy).value_or("");
+  expect_failure(go({resolve_, "pull", host_ + "/tools/xz:v1", "-o", copy}),
+                 "there is nothing of type");
+  EXPECT_EQ(read_file(copy).value_or(""), old);
+}
+
+TEST_F(Registry, basic_authentication_uses_the_credential_file) {
+  // user:secret-word, by htpasswd -B.
+  const auto passwords = run_checked({"/usr/bin/python3", "-W", "ignore", "-c",
+                                      "import crypt; print('user:' + crypt.crypt('secret-word', "
+                                      "'$2b$05$abcdefghijklmnopqrstuu'))"});
+  write_text_file(dir_ / "htpasswd", passwords.out);
+  start("auth:\n  htpasswd:\n    realm: test\n    path: " + (dir_ / "htpasswd") + "\n");
+  expect_failure(push(), "HTTP status 401");
+  EXPECT_THAT(push().err, HasSubstr("podman login " + host_));
+  write_text_file(dir_ / "docker/config.json",
+                  R"({"auths":{")" + host_ + R"(":{"auth":"dXNlcjpzZWNyZXQtd29yZA=="}}})");
+  const auto done = push();
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
+}
+
+TEST_F(Registry, a_bearer_token_is_fetched_where_the_registry_says) {
+  start_odd(
+      "    if self.path.startswith('/token'):\n"
+      "      good = self.headers.get('Authorization') == 'Basic dXNlcjpzZWNyZXQ='\n"
+      "      return self.say(200, b'{\"token\":\"T0K\"}') if good else self.say(401)\n"
+      "    if self.headers.get('Authorization') != 'Bearer T0K':\n"
+      "      return self.say(401, WWW_Authenticate='Bearer realm=\"http://127.0.0.1:" +
+      std::to_string(port_) +
+      "/token\",service=\"s\"')\n"
+      "    self.say(404)\n");
+  expect_failure(check("/a:1"), "cannot log in");
+  write_text_file(dir_ / "docker/config.json",
+                  R"({"auths":{")" + host_ + R"(":{"auth":"dXNlcjpzZWNyZXQ="}}})");
+  expect_failure(check("/a:1"), "cannot pull: HTTP status 404");
+}
+
+TEST_F(Registry, wrong_digests_truncated_blobs_and_loops_are_told_and_leave_nothing) {
+  const std::string blob = "b'x' * 1000";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      // Another content than the digest's.
+      {"    m = self.manifest(" + blob +
+           ")\n"
+           "    self.say(200, m if '/manifests/' in self.path else b'y' * 1000)\n",
+       "the blob is not what its digest says"},
+      {"    self.say(200, self.manifest(" + blob +
+           "), Docker_Content_Digest='sha256:' + 'a' * 64)\n",
+       "the manifest is not what its digest says"},
+      // Fewer bytes than announced, by HTTP and by the manifest.
+      {"    m = self.manifest(" + blob +
+           ")\n"
+           "    if '/manifests/' in self.path: return self.say(200, m)\n"
+           "    self.say(200, b'x' * 500, 1000); self.connection.close()\n",
+       "the registry failed"},
+      {"    m = self.manifest(" + blob +
+           ", 2000)\n"
+           "    self.say(200, m if '/manifests/' in self.path else " +
+           blob + ")\n",
+       "the blob is truncated"},
+      {"    m = self.manifest(" + blob +
+           ")\n"
+           "    self.say(200, m if '/manifests/' in self.path else b'x' * 5000)\n",
+       "the registry sent too much"},
+      {"    self.say(302, Location=self.path)\n", "the registry failed"},
+      {"    self.say(302, Location='file:///etc/passwd')\n", "the registry failed"},
+      {"    self.say(200, b'<html>')\n", "damaged manifest"},
+      {"    self.say(500, b'oops')\n", "HTTP status 500"},
+  };
+  for (const auto& [body, words] : cases) {
+    start_odd(body);
+    expect_failure(check("/a:1"), words);
+    const auto out = dir_ / "out.map";
+    EXPECT_EQ(go({resolve_, "pull", host_ + "/a:1", "-o", out}).status, 3);
+    EXPECT_FALSE(std::filesystem::exists(out));
+    stop();
+  }
+  expect_failure(check("/a:1"), "cannot reach the registry");
+  expect_failure(push(), "cannot reach the registry");
+}
+
+TEST_F(Registry, a_password_is_not_sent_in_the_clear_to_another_host) {
+  start_odd("    self.say(401, WWW_Authenticate='Bearer realm=\"http://reg.example/token\"')\n");
+  expect_failure(check("/a:1"), "wants the password sent without TLS");
+}
+
+TEST_F(Registry, a_token_stays_with_the_host_it_is_for) {
+  start_odd(
+      "    if self.path.startswith('/token'): return self.say(200, b'{\"token\":\"T0K\"}')\n"
+      "    given = self.headers.get('Authorization')\n"
+      "    if self.path == '/elsewhere': return self.say(500 if given else 200, b'{}')\n"
+      "    if given != 'Bearer T0K':\n"
+      "      return self.say(401, WWW_Authenticate='Bearer realm=\"http://127.0.0.1:" +
+      std::to_string(port_) +
+      "/token\"')\n"
+      "    if '/manifests/' in self.path: return self.say(200, self.manifest(b'{}'))\n"
+      "    self.say(307, Location='http://localhost:" +
+      std::to_string(port_) + "/elsewhere')\n");
+  expect_failure(check("/a:1"), "it has no `heddle` part");
+}
+
+TEST_F(Registry, referrers_are_asked_for_where_the_registry_has_them) {
+  // Answers referrers alone: a tag in their place would get 404.
+  const auto artifact = dir_ / "xz.json";
+  ASSERT_EQ(go({gen_, "--out", artifact, "/usr/bin/xz"}).status, 0);
+  start_odd(
+      "    blob = open('" + artifact +
+      "', 'rb').read()\n"
+      "    one = self.manifest(blob)\n"
+      "    name = 'sha256:' + hashlib.sha256(one).hexdigest()\n"
+      "    if self.path.endswith('/manifests/image'): return self.say(200, b'{\"layers\":[]}')\n"
+      "    if '/referrers/sha256:' in self.path:\n"
+      "      return self.say(200, json.dumps({'manifests': [{'digest': 'sha256:' + 'a' * 64,\n"
+      "        'artifactType': 'other/type'}, {'digest': name, 'artifactType':\n"
+      "        'application/vnd.heddle.compat.v1+json'}]}).encode())\n"
+      "    if self.path.endswith('/manifests/' + name): return self.say(200, one)\n"
+      "    if '/blobs/' in self.path: return self.say(200, blob)\n"
+      "    self.say(404)\n");
+  const auto done = check("/a:image");
+  EXPECT_EQ(done.out, "compatible\n") << done.err;
+}
+
+TEST_F(Registry, a_sites_authority_makes_https_of_it) {
+  run_checked({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+               "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", dir_ / "key",
+               "-out", dir_ / "cert"});
+  start("", "  tls:\n    certificate: " + (dir_ / "cert") + "\n    key: " + (dir_ / "key") + "\n");
+  EXPECT_EQ(push().status, 3);  // http to an https port
+  const auto folder = dir_ / (".config/containers/certs.d/" + host_);
+  run_checked({"mkdir", "-p", folder});
+  run_checked({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+               "/CN=other", "-keyout", dir_ / "key2", "-out", folder + "/ca.crt"});
+  expect_failure(push(), "SSL certificate problem");
+  run_checked({"cp", dir_ / "cert", folder + "/ca.crt"});
+  const auto done = push();
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
+}
+
+TEST_F(Registry, sixty_four_at_once_share_a_cache) {
+  start();
+  const auto map = dir_ / "a.map";
+  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
+  ASSERT_EQ(go({resolve_, "push", map, host_ + "/maps/xz"}).status, 0);
+  std::vector<std::thread> nodes;
+  std::atomic<int> good{0};
+  const auto wanted = read_file(map).value_or("x");
+  for (int i = 0; i < 64; ++i)
+    nodes.emplace_back([&, out = dir_ / ("copy" + std::to_string(i))] {
+      const auto done = go({resolve_, "pull", host_ + "/maps/xz", "--out", out});
+      good += done.status == 0 && done.err.empty() && read_file(out).value_or("") == wanted;
+    });
+  for (auto& node : nodes) node.join();
+  EXPECT_EQ(good, 64);
+}
+
+TEST_F(Registry, a_full_disk_or_a_forbidden_folder_is_told_and_leaves_nothing) {
+  start();
+  const auto map = dir_ / "a.map";
+  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
+  ASSERT_EQ(go({resolve_, "push", map, host_ + "/maps/xz"}).status, 0);
+  expect_failure(go({resolve_, "pull", host_ + "/maps/xz", "-o", dir_ / "no/such/x.map"}),
+                 "No such file or directory");
+  expect_failure(go({resolve_, "push", dir_ / "none.map", host_ + "/maps/xz"}), "none.map");
+  ASSERT_EQ(push().status, 0);
+  const auto full = run({"/bin/sh", "-c", "exec \"$0\" \"$@\" >/dev/full", gen_, "--push",
+                         host_ + "/tools/xz:v1", "/usr/bin/xz"},
+                        {.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "HOME=" + dir_.path()}});
+  EXPECT_EQ(full.status, 3);
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  const auto folder = dir_ / "small";
+  const auto small = go({"unshare", "--mount", "--propagation", "private", "sh", "-c",
+                         "mkdir $0; mount -t tmpfs -o size=8k none $0 || exit 9; " + resolve_ +
+                             " pull " + host_ + "/maps/xz -o $0/x.map; echo $? $(ls -A $0)",
+                         folder});
+  EXPECT_EQ(small.out, "3\n");
+  EXPECT_THAT(small.err, HasSubstr("No space left on device"));
+  // What cannot be kept is still handed on.
+  write_text_file(dir_ / "file", "");
+  cache_ = "file";
+  EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
+}
+
+TEST_F(Registry, a_redirection_of_a_blob_is_followed) {
+  start_odd(
+      "    if self.path == '/elsewhere':\n"
+      "      return self.say(200, b'{}')\n"
+      "    if '/manifests/' in self.path: return self.say(200, self.manifest(b'{}'))\n"
+      "    self.say(307, Location='http://127.0.0.1:" +
+      std::to_string(port_) + "/elsewhere')\n");
+  // It came, and is no artifact.
+  expect_failure(check("/a:1"), "it has no `heddle` part");
+}
+
+}  // namespace
+}  // namespace heddle::test
