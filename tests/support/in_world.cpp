@@ -40,6 +40,8 @@ void make_dev(bool fuse) {
   check(::mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=755") == 0, "mount /dev");
   make_node("/dev/null", 0666, 1, 3);
   make_node("/dev/zero", 0666, 1, 5);
+  make_node("/dev/full", 0666, 1, 7);
+  make_node("/dev/random", 0666, 1, 8);
   make_node("/dev/urandom", 0666, 1, 9);
   make_node("/dev/tty", 0666, 5, 0);
   if (fuse) make_node("/dev/fuse", 0666, 10, 229);

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/container_mounts.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+
+#include <set>
+#include <sstream>
+
+#include "container-hooks/mount_calls.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr long kTmpfsMagic = 0x01021994;  // <linux/magic.h>; devtmpfs has it too
+
+/// Devices of the file systems that are mounted outside `rootfs`: what is made in one of these is
+/// the host's. Mount points are octal-escaped in mountinfo, and so is what we compare with.
+std::set<dev_t> devices_outside(const std::string& rootfs) {
+  std::set<dev_t> out;
+  std::string escaped;
+  for (const char c : rootfs) {
+    switch (c) {
+      case ' ':
+        escaped += "\\040";
+        break;
+      case '\t':
+        escaped += "\\011";
+        break;
+      case '\n':
+        escaped += "\\012";
+        break;
+      case '\\':
+        escaped += "\\134";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  std::istringstream lines(read_file("/proc/self/mountinfo").value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string id, parent, device, root, point;
+    fields >> id >> parent >> device >> root >> point;
+    if (point == escaped || point.starts_with(escaped + "/")) continue;
+    const auto colon = device.find(':');
+    if (colon == std::string::npos) continue;
+    out.insert(
+        ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),
+                  static_cast<unsigned>(std::strtoul(device.c_str() + colon + 1, nullptr, 10))));
+  }
+  return out;
+}
+
+std::string real_path(const Fd& fd, const std::string& otherwise) {
+  char text[4096];
+  const ssize_t n =
+      ::readlink(("/proc/self/fd/" + std::to_string(fd.get())).c_str(), text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : otherwise;
+}
+
+}  // namespace
+
+Result<ContainerMounts> ContainerMounts::open(const std::string& rootfs) {
+  auto root = open_file(rootfs, O_PATH | O_DIRECTORY);
+  if (!root) return fail(std::move(root.error()));
+  return ContainerMounts(std::move(*root));
+}
+
+Result<void> ContainerMounts::check(const Decision& decision) const {
+  for (const auto& bind : decision.binds) {
+    auto target = open_in_root(root_.get(), bind.target, 0);
+    struct stat status {};
+    if (!target) return fail(std::move(target.error()));
+    if (::fstat(target->get(), &status) != 0 || !S_ISREG(status.st_mode))
+      return fail(bind.target, "cannot bind over it in the container", "it is no regular file");
+  }
+  for (const auto& bind : decision.directories)
+    if (auto target = open_in_root(root_.get(), bind.target, O_DIRECTORY); !target)
+      return fail(std::move(target.error()));
+  return {};
+}
+
+Result<Fd> ContainerMounts::make_folder(const std::string& path) {
+  auto there = open_in_root(root_.get(), path, O_DIRECTORY);
+  if (there || there.error().code() != ENOENT) return there;
+  const auto slash = path.rfind('/');
+  const std::string above = slash == 0 ? "/" : path.substr(0, slash);
+  auto folder = open_in_root(root_.get(), above, O_DIRECTORY);
+  if (!folder) return folder;
+  struct stat status {};
+  struct statfs system {};
+  if (::fstat(folder->get(), &status) != 0 || ::fstatfs(folder->get(), &system) != 0)
+    return fail_errno(above, "cannot look into it in the container");
+  if (system.f_type != kTmpfsMagic || devices_outside(real_path(root_, "")).contains(status.st_dev))
+    return fail(
+        path, "cannot mount there",
+        "the container has no such folder, and making it would write to the image or the host",
+        "give the container a tmpfs on " + above + ", or choose another place (--at)");
+  made_name_ = path.substr(slash + 1);
+  if (::mkdirat(folder->get(), made_name_.c_str(), 0755) != 0) {
+    made_name_.clear();
+    return fail_errno(path, "cannot make the mount point");
+  }
+  made_in_ = std::move(*folder);
+  return open_in_root(root_.get(), path, O_DIRECTORY);
+}
+
+Result<void> ContainerMounts::mount(int device, const std::string& mount_point) {
+  auto tree = new_fuse_mount(device);
+  if (!tree) return fail(std::move(tree.error()));
+  auto folder = make_folder(mount_point);
+  if (!folder) return fail(std::move(folder.error()));
+  if (auto attached = attach_mount(tree->get(), folder->get(), mount_point); !attached) {
+    undo();
+    return attached;
+  }
+  overlay_ = Fd(::fcntl(tree->get(), F_DUPFD_CLOEXEC, 3));
+  placed_.push_back(std::move(*tree));
+  return {};
+}
+
+Result<void> ContainerMounts::place(const Bind& bind) {
+  auto tree = clone_mount(overlay_.get(), bind.source);
+  if (!tree) return fail(std::move(tree.error()));
+  auto target = open_in_root(root_.get(), bind.target, 0);
+  if (!target) return fail(std::move(target.error()));
+  if (auto attached = attach_mount(tree->get(), target->get(), bind.target); !attached)
+    return attached;
+  placed_.push_back(std::move(*tree));
+  return {};
+}
+
+Result<void> ContainerMounts::bind(const Decision& decision) {
+  // Folders first: a file that is bound may lie below one of them.
+  for (const auto& bind : decision.directories)
+    if (auto done = place(bind); !done) return done;
+  for (const auto& bind : decision.binds)
+    if (auto done = place(bind); !done) return done;
+  return {};
+}
+
+void ContainerMounts::undo() {
+  overlay_.reset();
+  for (; !placed_.empty(); placed_.pop_back()) detach_mount(placed_.back().get());
+  if (!made_name_.empty()) (void)::unlinkat(made_in_.get(), made_name_.c_str(), AT_REMOVEDIR);
+  made_name_.clear();
+}
+
+}  // namespace heddle

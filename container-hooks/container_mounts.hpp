@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "container-hooks/decision.hpp"
+
+namespace heddle {
+
+/// What is mounted into one container, from inside its mount namespace and before its root is
+/// changed. Every path of the image is resolved with the container's root as root, and used by
+/// descriptor: no symlink of an image leads out of it. The image's own files are never written to.
+class ContainerMounts {
+ public:
+  /// `rootfs`: the container's root as this mount namespace has it.
+  static Result<ContainerMounts> open(const std::string& rootfs);
+
+  /// Whether each file and folder that is to be bound over is there.
+  Result<void> check(const Decision& decision) const;
+  /// Mounts the FUSE file system of `device` at `mount_point`. A missing folder is made only in a
+  /// tmpfs of the container's own (its /dev): elsewhere it would stay in the image.
+  Result<void> mount(int device, const std::string& mount_point);
+  /// Once the daemon answers. Stops at the first failure.
+  Result<void> bind(const Decision& decision);
+  /// Takes away what was mounted and made, the last first.
+  void undo();
+
+ private:
+  explicit ContainerMounts(Fd root) : root_(std::move(root)) {}
+  Result<Fd> make_folder(const std::string& path);
+  Result<void> place(const Bind& bind);
+
+  Fd root_;
+  Fd overlay_;              ///< the FUSE mount's root
+  std::vector<Fd> placed_;  ///< roots of our mounts
+  Fd made_in_;              ///< the folder that holds the mount point we made
+  std::string made_name_;
+};
+
+}  // namespace heddle

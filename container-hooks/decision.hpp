@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle {
+
+enum class Outcome : std::uint8_t { swap, nothing, incompatible };
+
+/// A file or folder of the mount that goes over one of the container's.
+struct Bind {
+  std::string source;  ///< relative to the mount's root
+  std::string target;  ///< absolute, in the container
+  std::string why;
+};
+
+struct Verdict {
+  std::string soname;
+  bool from_host = false;
+  std::string why;
+};
+
+/// What fs-resolve decided for one image (docs/formats/container.md).
+struct Decision {
+  Outcome outcome = Outcome::nothing;
+  std::string reason;
+  std::string hint;
+  std::string mount_point;
+  std::string host_mpi;  ///< "MPICH 4.0.2"
+  std::vector<Bind> binds;
+  std::vector<Bind> directories;         ///< those that exist in the image
+  std::vector<std::string> unreachable;  ///< targets of those that do not
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::vector<Verdict> verdicts;
+  std::vector<std::string> warnings;
+  /// Files of the image that the decision was made by: while they are the same, it holds.
+  std::vector<std::string> image_files;
+};
+
+/// `name` is for messages. Refuses another version, and any path that could not be meant: it is
+/// used to mount with.
+Result<Decision> parse_decision(const std::string& text, const std::string& name);
+
+}  // namespace heddle

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/fs_hook.hpp"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <map>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "container-hooks/hook_commands.hpp"
+#include "container-hooks/oci_hook.hpp"
+#include "container-hooks/verify.hpp"
+
+namespace heddle {
+namespace {
+
+class CommandLine {
+ public:
+  CommandLine();
+  CLI::App& app() { return app_; }
+  int run() { return action_(); }
+
+ private:
+  CLI::App* add(const std::string& name, const std::string& text, std::function<int()> action) {
+    CLI::App* sub = app_.add_subcommand(name, text);
+    sub->callback([this, action = std::move(action)] { action_ = action; });
+    return sub;
+  }
+  void add_hook_options(CLI::App* sub) {
+    auto& s = files_.hook;
+    const std::map<std::string, Stage> stages{{"createRuntime", Stage::create_runtime},
+                                              {"createContainer", Stage::create_container}};
+    sub->add_option_function<std::string>(
+           "--stage",
+           [this, stages](const std::string& name) {
+             files_.hook.stage = stages.at(name);
+             files_.stage_given = true;
+           },
+           "When the runtime calls the hook")
+        ->check(CLI::IsMember({"createRuntime", "createContainer"}))
+        ->option_text("createRuntime|createContainer");
+    sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
+        ->option_text("DIR");
+    sub->add_option("--log", s.log, "File that gets each line of the hook")->option_text("FILE");
+    sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
+        ->option_text("PATH");
+    sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")->option_text("MPI");
+  }
+
+  CLI::App app_{"Runs a container's MPI program on the host's MPI: an OCI hook, and its set-up.",
+                "fs-hook"};
+  std::function<int()> action_;
+  HookFileSettings files_;
+  pid_t pid_ = 0;
+  bool json_ = false;
+};
+
+CommandLine::CommandLine() {
+  app_.set_version_flag("--version", "fs-hook (heddle) " HEDDLE_VERSION);
+  app_.require_subcommand(1);
+  files_.hook.cache = default_cache();
+  files_.hook.log = default_log();
+
+  CLI::App* sub = add("oci", "The hook itself: a container's state on stdin",
+                      [this] { return oci_hook(files_.hook); });
+  add_hook_options(sub);
+  sub->add_flag("--always", files_.hook.always, "For every container, annotated or not");
+
+  sub = add("install", "Install the hook for podman, or print it for runc and crun",
+            [this] { return install_hook(files_); });
+  sub->add_option("--runtime", files_.runtime, "Who is to call it")
+      ->check(CLI::IsMember({"podman", "runc", "crun"}))
+      ->option_text("podman|runc|crun");
+  sub->add_option("--dir", files_.directory, "podman's folder of hooks")->option_text("DIR");
+  add_hook_options(sub);
+
+  sub = add("cdi", "Print a CDI specification: podman run --device heddle/mpi=host",
+            [this] { return print_cdi(files_); });
+  add_hook_options(sub);
+
+  sub = add("precreate", "Add the hook to the config.json on stdin, if it has the annotation",
+            [this] { return precreate(files_); });
+  add_hook_options(sub);
+
+  sub = add("bundle", "Add the hook and the annotation to a bundle's config.json",
+            [this] { return edit_bundle(files_); });
+  sub->add_option("DIR", files_.directory, "The bundle")->required()->type_name("");
+  sub->add_option("--program", files_.program, "The MPI program, where it is not the first word")
+      ->option_text("PATH");
+  sub->add_option("--policy", files_.policy, "What a failure means: no container, or a warning")
+      ->check(CLI::IsMember({"enforce", "warn"}))
+      ->option_text("enforce|warn");
+  add_hook_options(sub);
+
+  sub = add("verify", "What a running program of a container has really loaded",
+            [this] { return verify_process(pid_, json_); });
+  sub->add_option("PID", pid_, "The process, as the host numbers it")
+      ->required()
+      ->check(CLI::PositiveNumber)
+      ->type_name("");
+  sub->add_flag("--json", json_, "As JSON");
+}
+
+}  // namespace
+
+int fs_hook(int argc, char** argv) {
+  set_program_name("fs-hook");
+  CommandLine line;
+  try {
+    line.app().parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return line.app().exit(success);
+  } catch (const CLI::ParseError& error) {
+    say(error.what());
+    say("run with --help for more information");
+    return exit_usage;
+  }
+  try {
+    return line.run();
+  } catch (const std::exception& error) {
+    say(error.what());
+    return exit_failure;
+  }
+}
+
+}  // namespace heddle

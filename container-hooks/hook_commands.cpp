@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/hook_commands.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/atomic_file.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "container-hooks/container_config.hpp"
+#include "container-hooks/hook_files.hpp"
+#include "container-hooks/swap_request.hpp"
+
+namespace heddle {
+namespace {
+
+std::string below_home(const char* variable, const std::string& otherwise,
+                       const std::string& name) {
+  if (const char* set = std::getenv(variable); set && *set == '/') return set + name;
+  const char* home = std::getenv("HOME");
+  return home && *home == '/' ? home + otherwise + name : std::string();
+}
+
+int fail_with(const Error& error) {
+  report(error);
+  return exit_failure;
+}
+
+Result<std::string> own_path() {
+  const auto here = own_program_dir();
+  if (!here) return fail(here.error());
+  return *here + "/fs-hook";
+}
+
+void make_folders(const std::string& path) {
+  for (auto slash = path.find('/', 1); slash != std::string::npos;
+       slash = path.find('/', slash + 1))
+    (void)::mkdir(path.substr(0, slash).c_str(), 0755);
+  (void)::mkdir(path.c_str(), 0755);
+}
+
+Result<void> write_atomically(const std::string& path, const std::string& text) {
+  auto file = AtomicFile::create(path);
+  if (!file) return fail(std::move(file.error()));
+  if (auto written = file->write(text); !written) return written;
+  return file->commit();
+}
+
+Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }
+
+/// Plain crun hides its process from a user's createRuntime hook; from inside it works with runc as
+/// well. podman's hooks run as its own root, whoever calls it.
+HookSettings with_stage(const HookFileSettings& settings, bool plain_runtime) {
+  HookSettings hook = settings.hook;
+  if (!settings.stage_given && plain_runtime && ::geteuid() != 0)
+    hook.stage = Stage::create_container;
+  return hook;
+}
+
+int end(const Result<void>& done) { return done ? exit_done : fail_with(done.error()); }
+
+}  // namespace
+
+std::string default_cache() {
+  if (::geteuid() == 0) return "/var/cache/heddle/images";
+  return below_home("XDG_CACHE_HOME", "/.cache", "/heddle/images");
+}
+
+std::string default_log() {
+  if (::geteuid() == 0) return "/var/log/heddle-hook.log";
+  return below_home("XDG_STATE_HOME", "/.local/state", "/heddle-hook.log");
+}
+
+int install_hook(const HookFileSettings& settings) {
+  const auto program = own_path();
+  if (!program) return fail_with(program.error());
+  if (settings.runtime != "podman") {
+    const auto config = with_hook(Json::object(), *program, with_stage(settings, true));
+    if (!config) return fail_with(config.error());
+    say("note: " + settings.runtime +
+        " has no folder of hooks; this goes into config.json, as fs-hook bundle DIR does it");
+    return end(print(to_text(*config, 2) + "\n"));
+  }
+  std::string directory = settings.directory;
+  if (directory.empty())
+    directory = ::geteuid() == 0
+                    ? "/etc/containers/oci/hooks.d"
+                    : below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d");
+  if (directory.empty()) return fail_with(Error("HOME", "is not set", {}, "give --dir"));
+  make_folders(directory);
+  const auto path = directory + "/50-heddle-mpi.json";
+  const auto json = podman_hook(*program, with_stage(settings, false));
+  if (auto done = write_atomically(path, to_text(json, 2) + "\n"); !done)
+    return fail_with(done.error());
+  const auto log = settings.hook.log;
+  if (const auto slash = log.rfind('/'); slash != std::string::npos && slash > 0)
+    make_folders(log.substr(0, slash));
+  return end(print(path + "\n"));
+}
+
+int print_cdi(const HookFileSettings& settings) {
+  const auto program = own_path();
+  if (!program) return fail_with(program.error());
+  return end(print(to_text(cdi_spec(*program, with_stage(settings, false)), 2) + "\n"));
+}
+
+int precreate(const HookFileSettings& settings) {
+  const auto program = own_path();
+  if (!program) return fail_with(program.error());
+  const auto text = read_all(STDIN_FILENO, "config.json", kConfigLimit);
+  if (!text) return fail_with(text.error());
+  auto config = parse_json(*text, "config.json");
+  if (!config) return fail_with(config.error());
+  const Json* annotations = member(*config, "annotations");
+  if (!annotations || !member(*annotations, kMpiAnnotation)) return end(print(*text));
+  auto edited = with_hook(std::move(*config), *program, with_stage(settings, false));
+  if (!edited) return fail_with(edited.error());
+  return end(print(to_text(*edited) + "\n"));
+}
+
+int edit_bundle(const HookFileSettings& settings) {
+  const auto program = own_path();
+  if (!program) return fail_with(program.error());
+  const auto path = settings.directory + "/config.json";
+  const auto text = read_file(path, kConfigLimit);
+  if (!text) return fail_with(text.error());
+  auto config = parse_json(*text, path);
+  if (!config) return fail_with(config.error());
+  auto edited = with_hook(std::move(*config), *program, with_stage(settings, true));
+  if (!edited) return fail_with(edited.error());
+  annotate(*edited, kMpiAnnotation, "host");
+  if (!settings.program.empty()) annotate(*edited, kProgramAnnotation, settings.program);
+  if (!settings.policy.empty()) annotate(*edited, kPolicyAnnotation, settings.policy);
+  return end(write_atomically(path, to_text(*edited, 2) + "\n"));
+}
+
+}  // namespace heddle

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/hook_files.hpp"
+
+#include <algorithm>
+
+#include "container-hooks/swap_request.hpp"
+
+namespace heddle {
+namespace {
+
+/// Deciding for an image that was never seen reads tens of megabytes of ELF files, once.
+constexpr int kTimeout = 60;
+
+bool is_ours(const Json& hook) {
+  const Json* args = member(hook, "args");
+  const auto path = text_member(hook, "path").value_or("");
+  return path.ends_with("/fs-hook") && args && args->is_array() && args->size() > 1 &&
+         (*args)[1] == "oci";
+}
+
+}  // namespace
+
+const char* stage_name(Stage stage) {
+  return stage == Stage::create_runtime ? "createRuntime" : "createContainer";
+}
+
+Json hook_entry(const std::string& program, const HookSettings& settings) {
+  Json args{
+      "fs-hook", "oci",        "--stage", stage_name(settings.stage), "--cache", settings.cache,
+      "--log",   settings.log, "--at",    settings.mount_point,       "--mpi",   settings.mpi};
+  if (settings.always) args.push_back("--always");
+  return {{"path", program},
+          {"args", args},
+          {"env", Json::array({"PATH=/usr/bin:/bin"})},
+          {"timeout", kTimeout}};
+}
+
+Json podman_hook(const std::string& program, const HookSettings& settings) {
+  // Every value: one that is misspelt is to be refused, not passed over.
+  const std::string name = "^" + std::string("heddle\\.mpi") + "$";
+  return {{"version", "1.0.0"},
+          {"hook", hook_entry(program, settings)},
+          {"when", {{"annotations", {{name, ".*"}}}}},
+          {"stages", Json::array({stage_name(settings.stage)})}};
+}
+
+Json cdi_spec(const std::string& program, const HookSettings& settings) {
+  HookSettings device = settings;
+  device.always = true;
+  Json hook = hook_entry(program, device);
+  hook["hookName"] = stage_name(settings.stage);
+  return {
+      {"cdiVersion", "0.5.0"},
+      {"kind", "heddle/mpi"},
+      {"devices",
+       Json::array({{{"name", "host"}, {"containerEdits", {{"hooks", Json::array({hook})}}}}})}};
+}
+
+Result<Json> with_hook(Json config, const std::string& program, const HookSettings& settings) {
+  if (!config.is_object()) return fail("config.json", "cannot edit", "it is no JSON object");
+  Json& hooks = config["hooks"];
+  if (hooks.is_null()) hooks = Json::object();
+  if (!hooks.is_object()) return fail("config.json", "cannot edit", "its hooks are no object");
+  for (auto& [stage, list] : hooks.items()) {
+    if (!list.is_array()) continue;
+    Json kept = Json::array();
+    for (auto& hook : list)
+      if (!is_ours(hook)) kept.push_back(std::move(hook));
+    list = std::move(kept);
+  }
+  Json& list = hooks[stage_name(settings.stage)];
+  if (list.is_null()) list = Json::array();
+  if (!list.is_array()) return fail("config.json", "cannot edit", "its hooks are no list");
+  list.push_back(hook_entry(program, settings));
+  return config;
+}
+
+void annotate(Json& config, const std::string& name, const std::string& value) {
+  Json& annotations = config["annotations"];
+  if (!annotations.is_object()) annotations = Json::object();
+  annotations[name] = value;
+}
+
+}  // namespace heddle

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "container-hooks/json_text.hpp"
+#include "container-hooks/oci_hook.hpp"
+
+namespace heddle {
+
+/// `createRuntime`, as config.json and hooks.d spell it.
+const char* stage_name(Stage stage);
+
+/// One hook as OCI, podman's hooks.d and CDI write it: absolute path, arguments, an environment of
+/// its own (without one runc would give it the image's), a timeout.
+Json hook_entry(const std::string& program, const HookSettings& settings);
+
+/// podman's hooks.d/*.json (oci-hooks(5)): runs where a container has the annotation heddle.mpi.
+Json podman_hook(const std::string& program, const HookSettings& settings);
+/// A CDI specification: device heddle/mpi=host.
+Json cdi_spec(const std::string& program, const HookSettings& settings);
+/// A config.json with our hook in it, once, whatever was there before.
+Result<Json> with_hook(Json config, const std::string& program, const HookSettings& settings);
+/// With these annotations as well.
+void annotate(Json& config, const std::string& name, const std::string& value);
+
+}  // namespace heddle

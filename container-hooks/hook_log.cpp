@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/hook_log.hpp"
+
+#include <fcntl.h>
+
+#include <ctime>
+
+#include "base/escape.hpp"
+#include "base/fd.hpp"
+#include "base/log.hpp"
+
+namespace heddle {
+
+void HookLog::append(const std::string& text) const {
+  if (file_.empty()) return;
+  // Not through a link: the log of root's hook may lie where others write.
+  auto file = open_file(file_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
+  if (!file) return;
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char stamp[32] = "";
+  if (::gmtime_r(&now, &parts))
+    (void)std::strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  (void)write_all(file->get(),
+                  std::string(stamp) + " " + escape_for_terminal(container_) + " " + text + "\n",
+                  file_);
+}
+
+void HookLog::error(const Error& error) const {
+  std::string line = error.message();
+  if (!error.hint().empty()) line += " (" + error.hint() + ")";
+  line = escape_for_terminal(line);
+  say(line);
+  append("error: " + line);
+}
+
+void HookLog::warning(const std::string& text) const {
+  const auto line = escape_for_terminal(text);
+  warn(line);
+  append("warning: " + line);
+}
+
+void HookLog::note(const std::string& text) const { append(escape_for_terminal(text)); }
+
+}  // namespace heddle

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/mount_calls.hpp"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace heddle {
+namespace {
+
+// <linux/mount.h>
+constexpr unsigned kFsopenCloexec = 1;
+constexpr unsigned kFsmountCloexec = 1;
+constexpr unsigned kSetFlag = 0;
+constexpr unsigned kSetString = 1;
+constexpr unsigned kCreate = 6;
+constexpr unsigned kReadOnly = 0x1;
+constexpr unsigned kNoSuid = 0x2;
+constexpr unsigned kNoDev = 0x4;
+constexpr unsigned kFromEmptyPath = 0x4;
+constexpr unsigned kToEmptyPath = 0x40;
+constexpr unsigned kOpenTreeClone = 1;
+
+class FsContext {
+ public:
+  explicit FsContext(const char* type)
+      : fd_(static_cast<int>(::syscall(SYS_fsopen, type, kFsopenCloexec))),
+        type_(type),
+        good_(fd_.valid()) {}
+  void set(const char* key, const std::string& value) {
+    good_ = good_ && ::syscall(SYS_fsconfig, fd_.get(), kSetString, key, value.c_str(), 0) == 0;
+  }
+  void set(const char* key) {
+    good_ = good_ && ::syscall(SYS_fsconfig, fd_.get(), kSetFlag, key, nullptr, 0) == 0;
+  }
+  Result<Fd> mount(unsigned attributes) {
+    good_ = good_ && ::syscall(SYS_fsconfig, fd_.get(), kCreate, nullptr, nullptr, 0) == 0;
+    if (!good_) return fail_errno(type_, "cannot make the file system");
+    Fd mount(static_cast<int>(::syscall(SYS_fsmount, fd_.get(), kFsmountCloexec, attributes)));
+    if (!mount) return fail_errno(type_, "cannot make the mount");
+    return mount;
+  }
+
+ private:
+  Fd fd_;
+  const char* type_;
+  bool good_;
+};
+
+}  // namespace
+
+Result<Fd> new_fuse_mount(int device) {
+  FsContext context("fuse");
+  context.set("source", "heddle");
+  context.set("subtype", "heddle");
+  context.set("fd", std::to_string(device));
+  context.set("rootmode", "40000");
+  context.set("user_id", std::to_string(::geteuid()));
+  context.set("group_id", std::to_string(::getegid()));
+  context.set("max_read", std::to_string(1U << 20));  // fs-mount's own (kMaxRead)
+  context.set("default_permissions");
+  context.set("allow_other");
+  return context.mount(kReadOnly | kNoSuid | kNoDev);
+}
+
+Result<Fd> open_in_root(int root, const std::string& path, int flags) {
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC | O_PATH;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+  long fd = -1;
+  // EAGAIN: something was renamed on the way, and the kernel cannot tell that it stayed inside
+  // (openat2(2)); an image is not renamed for ever.
+  for (int tries = 0; tries < 32; ++tries) {
+    fd = ::syscall(SYS_openat2, root, path.c_str(), &how, sizeof(how));
+    if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
+  }
+  if (fd < 0) return fail_errno(path, "cannot open it in the container");
+  return Fd(static_cast<int>(fd));
+}
+
+Result<Fd> clone_mount(int folder, const std::string& name) {
+  Fd tree(static_cast<int>(
+      ::syscall(SYS_open_tree, folder, name.c_str(),
+                kOpenTreeClone | unsigned{O_CLOEXEC} | unsigned{AT_SYMLINK_NOFOLLOW})));
+  if (!tree) return fail_errno(name, "cannot copy its mount");
+  return tree;
+}
+
+Result<void> attach_mount(int tree, int target, const std::string& name) {
+  if (::syscall(SYS_move_mount, tree, "", target, "", kFromEmptyPath | kToEmptyPath) != 0)
+    return fail_errno(name, "cannot mount over it");
+  return {};
+}
+
+void detach_mount(int fd) {
+  (void)::umount2(("/proc/self/fd/" + std::to_string(fd)).c_str(), MNT_DETACH);
+}
+
+}  // namespace heddle

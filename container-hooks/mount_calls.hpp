@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The mount system calls that work on descriptors (Linux 5.6), so that no path of a container is
+// resolved twice. glibc 2.36's <sys/mount.h> and <linux/mount.h> exclude each other, and older ones
+// do not know the calls: they are made by number here, and only here.
+
+#include <string>
+
+#include "base/fd.hpp"
+
+namespace heddle {
+
+/// A FUSE file system over `device`, mounted nowhere yet: read only, nosuid, nodev, for all users.
+/// The device must have been opened in this process's user namespace.
+Result<Fd> new_fuse_mount(int device);
+
+/// `path` as a process with `root` as its root folder would open it, O_PATH: symlinks, absolute
+/// ones too, and `..` stay inside; magic links of /proc are refused.
+Result<Fd> open_in_root(int root, const std::string& path, int flags);
+
+/// A detached copy of the mount at `name` below `folder`: of that file or folder alone.
+Result<Fd> clone_mount(int folder, const std::string& name);
+/// Mounts `tree` over what `target` (O_PATH) is open on. `name` is for the message.
+Result<void> attach_mount(int tree, int target, const std::string& name);
+/// Takes the mount whose root `fd` is open on out of the tree.
+void detach_mount(int fd);
+
+}  // namespace heddle

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/oci_hook.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <optional>
+
+#include "base/exit_code.hpp"
+#include "container-hooks/container_config.hpp"
+#include "container-hooks/decide_in_container.hpp"
+#include "container-hooks/hook_log.hpp"
+#include "container-hooks/overlay_server.hpp"
+#include "container-hooks/swap_request.hpp"
+
+namespace heddle {
+namespace {
+
+/// crun starts hooks with nearly every signal blocked, runc with descriptors of its own open
+/// (measured: crun 1.8 to 1.28, runc 1.1 and 1.3): a daemon that kept either could not be ended, or
+/// would hold the runtime up.
+void leave_runtimes_traces() {
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+}
+
+/// The hook is about to mount in this very namespace: the daemon is to keep the host's tree as it
+/// is now, and must not hold the container's mounts.
+Result<void> keep_host_tree() {
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return fail_errno("", "cannot make a mount namespace for fs-mount");
+  return {};
+}
+
+Result<std::string> resolved(const std::string& path) {
+  char buffer[PATH_MAX];
+  if (!::realpath(path.c_str(), buffer))
+    return fail_errno(path, "cannot use as the container's root");
+  return std::string(buffer);
+}
+
+class HookRun {
+ public:
+  HookRun(const HookSettings& settings, const ContainerState& state, const HookLog& log)
+      : settings_(settings), state_(state), log_(log) {}
+
+  Result<void> run(const SwapRequest& request) {
+    auto config = read_config(state_.bundle);
+    if (!config) return fail(std::move(config.error()));
+    auto rootfs = resolved(config->rootfs);
+    if (!rootfs) return fail(std::move(rootfs.error()));
+    config->rootfs = *rootfs;
+    DecideOrder order{
+        settings_.stage,       state_.pid,    *config, request.program, settings_.cache,
+        settings_.mount_point, settings_.mpi, false};
+    auto decided = decide_in_container(order);
+    if (!decided) return fail(std::move(decided.error()));
+    auto done = follow(*decided, *config);
+    if (done || !decided->from_cache || done.error().code() != ESTALE) return done;
+    // The host's files are others than when this image was decided on: said, and decided anew.
+    log_.warning(done.error().message());
+    order.fresh = true;
+    decided = decide_in_container(order);
+    if (!decided) return fail(std::move(decided.error()));
+    return follow(*decided, *config);
+  }
+
+ private:
+  Result<void> follow(const Decided& decided, const ContainerConfig& config) {
+    const Decision& decision = decided.decision;
+    for (const auto& line : decision.warnings) log_.warning(line);
+    if (decision.outcome == Outcome::incompatible)
+      return fail(Error({}, decision.reason, {}, decision.hint));
+    if (decision.outcome == Outcome::nothing) {
+      log_.warning("nothing to swap: " + decision.reason);
+      return {};
+    }
+    tell_unreachable(decision, config);
+    return swap(decided, config);
+  }
+
+  /// Plugins that the image has no folder for are found by environment alone, which is not a
+  /// hook's to set.
+  void tell_unreachable(const Decision& decision, const ContainerConfig& config) const {
+    const auto is_set = [&](const auto& variable) {
+      const auto& given = config.environment;
+      return std::find(given.begin(), given.end(), variable.first + "=" + variable.second) !=
+             given.end();
+    };
+    const auto& wanted = decision.environment;
+    if (!wanted.empty() && std::all_of(wanted.begin(), wanted.end(), is_set)) return;
+    for (const auto& folder : decision.unreachable)
+      log_.warning(folder +
+                   ": the image has no such folder: the host's files for it are not found");
+  }
+
+  Result<void> swap(const Decided& decided, const ContainerConfig& config) {
+    auto inside =
+        InsideContainer::start({settings_.stage, state_.pid, config.rootfs, decided.decision});
+    if (!inside) return fail(std::move(inside.error()));
+    if (settings_.stage == Stage::create_container)
+      if (auto kept = keep_host_tree(); !kept) return kept;
+    auto device = inside->mount();
+    if (!device) return fail(std::move(device.error()));
+    auto server =
+        OverlayServer::start(*device, {decided.map, decided.decision.mount_point, settings_.log});
+    device->reset();
+    if (!server) {
+      inside->give_up();
+      return fail(std::move(server.error()));
+    }
+    if (auto bound = inside->bind(); !bound) return bound;
+    server->leave_running();
+    log_.note("swapped: " + decided.decision.host_mpi);
+    return {};
+  }
+
+  const HookSettings& settings_;
+  const ContainerState& state_;
+  const HookLog& log_;
+};
+
+}  // namespace
+
+int oci_hook(const HookSettings& settings) {
+  leave_runtimes_traces();
+  const auto text = read_all(STDIN_FILENO, "the container's state", kStateLimit);
+  auto state = text ? parse_state(*text) : Result<ContainerState>(fail(text.error()));
+  if (!state) {
+    HookLog(settings.log, "?").error(state.error());
+    return exit_failure;
+  }
+  const HookLog log(settings.log, state->id);
+  auto annotations = state->annotations;
+  if (settings.always) annotations.emplace(kMpiAnnotation, "host");
+  const auto request = swap_request(annotations);
+  if (!request) {
+    log.error(request.error());
+    return exit_failure;
+  }
+  if (!request->host_mpi) return exit_done;
+  const auto done = HookRun(settings, *state, log).run(*request);
+  if (done) return exit_done;
+  if (request->on_failure == OnFailure::warn) {
+    log.warning("the container runs with its own MPI: " + done.error().message());
+    return exit_done;
+  }
+  log.error(done.error());
+  return exit_failure;
+}
+
+}  // namespace heddle

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/overlay_server.hpp"
+
+#include <fcntl.h>
+
+#include "container-hooks/helper_program.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kDeviceFd = 3;
+constexpr int kReadyFd = 4;
+constexpr char kReady = '+';
+
+std::string one_line(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n')
+      out += "; ";
+    else
+      out += c;
+  }
+  return out;
+}
+
+/// While mapped files lose their daemon programs get SIGBUS: it goes after the programs. Only root
+/// may lower it; elsewhere it stays as it is.
+void protect_from_oom(pid_t pid) {
+  auto file = open_file("/proc/" + std::to_string(pid) + "/oom_score_adj", O_WRONLY);
+  if (file) (void)write_all(file->get(), "-500", "oom_score_adj");
+}
+
+}  // namespace
+
+Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest& request) {
+  auto ready = make_pipe();
+  if (!ready) return fail(std::move(ready.error()));
+  auto null = open_file("/dev/null", O_RDWR);
+  if (!null) return fail(std::move(null.error()));
+  HelperRequest helper;
+  helper.name = "fs-mount";
+  helper.arguments = {"--fuse-fd",     std::to_string(kDeviceFd),
+                      "--ready-fd",    std::to_string(kReadyFd),
+                      "--mount-point", request.mount_point};
+  if (!request.log.empty()) helper.arguments.insert(helper.arguments.end(), {"--log", request.log});
+  helper.arguments.push_back(request.map);
+  // What it says comes through the pipe; a daemon that kept the hook's stderr would hold the
+  // runtime up.
+  helper.fds = {{null->get(), STDIN_FILENO},
+                {null->get(), STDOUT_FILENO},
+                {null->get(), STDERR_FILENO},
+                {device.get(), kDeviceFd},
+                {ready->write_end.get(), kReadyFd}};
+  auto child = start_helper(helper);
+  if (!child) return fail(std::move(child.error()));
+  ready->write_end.reset();
+  char first = 0;
+  ssize_t n;
+  do {
+    n = ::read(ready->read_end.get(), &first, 1);
+  } while (n < 0 && errno == EINTR);
+  if (n == 1 && first == kReady) {
+    protect_from_oom(child->pid());
+    return OverlayServer(std::move(*child));
+  }
+  if (n <= 0) return fail("fs-mount", "did not start", "it ended without a word");
+  auto text = first + read_all(ready->read_end.get(), "fs-mount", 1U << 20).value_or("");
+  while (text.ends_with('\n')) text.pop_back();
+  const bool stale = text.find("does not fit this node") != std::string::npos;
+  return fail(Error::with_code(stale ? ESTALE : 0, {}, one_line(text)));
+}
+
+}  // namespace heddle

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/swap_request.hpp"
+
+namespace heddle {
+
+Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annotations) {
+  SwapRequest request;
+  const auto value = [&](const char* name) -> std::optional<std::string> {
+    const auto found = annotations.find(name);
+    return found == annotations.end() ? std::nullopt : std::optional(found->second);
+  };
+  if (const auto mpi = value(kMpiAnnotation); mpi && *mpi != "off") {
+    if (*mpi != "host")
+      return fail(kMpiAnnotation, "cannot follow it", "it is '" + *mpi + "'", "host or off");
+    request.host_mpi = true;
+  }
+  if (!request.host_mpi) return request;
+  if (const auto policy = value(kPolicyAnnotation)) {
+    if (*policy == "warn")
+      request.on_failure = OnFailure::warn;
+    else if (*policy != "enforce")
+      return fail(kPolicyAnnotation, "cannot follow it", "it is '" + *policy + "'",
+                  "enforce or warn");
+  }
+  if (const auto program = value(kProgramAnnotation)) {
+    if (!program->starts_with('/') || program->find('\0') != std::string::npos)
+      return fail(kProgramAnnotation, "cannot follow it", "'" + *program + "' is no absolute path");
+    request.program = *program;
+  }
+  return request;
+}
+
+}  // namespace heddle

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/result.hpp"
+
+namespace heddle {
+
+inline constexpr const char* kMpiAnnotation = "heddle.mpi";
+inline constexpr const char* kPolicyAnnotation = "heddle.policy";
+inline constexpr const char* kProgramAnnotation = "heddle.program";
+
+enum class OnFailure : std::uint8_t {
+  enforce,  ///< no container
+  warn,     ///< the container as it is, and a line in the log
+};
+
+/// What the container's owner asked for.
+struct SwapRequest {
+  bool host_mpi = false;
+  OnFailure on_failure = OnFailure::enforce;
+  std::string program;  ///< empty: the container's own first word
+};
+
+/// From annotations; a value that is none of those documented is an error, not a guess. Later maps
+/// win: the command line's, config.json's, the state's.
+Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annotations);
+
+}  // namespace heddle

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "container-hooks/decision.hpp"
+
+namespace heddle {
+
+/// A file that a process has mapped.
+struct MappedLibrary {
+  std::string path;        ///< as the process sees it
+  bool from_host = false;  ///< it is of our mount
+};
+
+/// From the texts of /proc/PID/maps and mountinfo: libraries and ld.so, each once, in the order of
+/// their addresses.
+std::vector<MappedLibrary> mapped_libraries(const std::string& maps, const std::string& mountinfo);
+/// Where our mount stands; empty: the process has none.
+std::string heddle_mount_point(const std::string& mountinfo);
+
+struct Finding {
+  bool swapped = false;
+  std::vector<std::string> lines;  ///< for people
+};
+/// What the process really loads, against what was decided for it.
+Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
+                              const Decision& decision);
+
+/// Prints the finding for a process; exit status: 0 swapped, 1 not, 3 cannot be told.
+int verify_process(pid_t pid, bool json);
+
+}  // namespace heddle

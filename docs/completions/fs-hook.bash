@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+# Made by `./dev completions` from fs-hook --help; do not edit.
+_fs_hook() {
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
+  case ${COMP_WORDS[1]} in
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache --log --at --mpi' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache --log --at --mpi' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache --log --at --mpi' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache --log --at --mpi --always' ;;
+    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache --log --at --mpi' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
+  esac
+  ((COMP_CWORD != 1)) || words+=' bundle cdi install oci precreate verify'
+  if [[ $word == -* || $COMP_CWORD == 1 ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+  fi
+}
+complete -o default -F _fs_hook fs-hook

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT
+#include "tests/hook/container_world.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/fd.hpp"
+#include "resolver/map/map_writer.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr const char* kApp = R"(
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+extern const char* MPI_Whose(void);
+static void print(const char* path) {
+  char buffer[65536];
+  FILE* file = fopen(path, "r");
+  size_t n;
+  while (file && (n = fread(buffer, 1, sizeof buffer, file)) > 0) fwrite(buffer, 1, n, stdout);
+}
+int main(int argc, char** argv) {
+  const char* what = argc > 1 ? argv[1] : "";
+  printf("%s\n", MPI_Whose());
+  if (!strcmp(what, "exit")) return atoi(argv[2]);
+  for (int i = 1; i < argc; ++i)
+    if (argv[i][0] == '/') print(argv[i]);
+  fflush(stdout);
+  if (!strcmp(what, "wait")) pause();
+  return 0;
+}
+)";
+
+/// Answers as the test says, and counts how often it was asked.
+constexpr const char* kFakeResolve = R"sh(#!/bin/sh
+here=${0%/*}
+echo "$*" >>"$here/questions"
+while [ $# -gt 1 ]; do
+  [ "$1" != -o ] || map=$2
+  shift
+done
+[ ! -e "$here/answer.map" ] || cp "$here/answer.map" "$map"
+cat "$here/answer.err" >&2
+cat "$here/answer.json"
+exit "$(cat "$here/answer.status")"
+)sh";
+
+std::string library(const std::string& output, const std::string& whose) {
+  return build_library({output,
+                        "const char* MPI_Whose(void) { return \"" + whose + "\"; }",
+                        {"-Wl,-soname,libmpi.so.12"}});
+}
+
+/// Compiled once a process.
+struct Parts {
+  TestDir dir;
+  std::vector<std::string> system;  ///< libc and ld.so, as the program names them
+  Parts() {
+    const auto mine = library(dir / "container/libmpi.so.12", "container");
+    library(dir / "host/libmpi.so.12", "host");
+    const auto app = build_program({dir / "app", kApp, {mine}});
+    RunOptions options;
+    options.env = {"LD_LIBRARY_PATH=" + (dir / "container")};
+    std::istringstream words(run_checked({"ldd", app}, options).out);
+    for (std::string word; words >> word;)
+      if (word.starts_with("/") && word.find("/libmpi") == std::string::npos)
+        system.push_back(word);
+  }
+};
+
+const Parts& parts() {
+  static const Parts kParts;
+  return kParts;
+}
+
+void copy(const std::string& from, const std::string& to) {
+  fs::create_directories(fs::path(to).parent_path());
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing);
+}
+
+/// Our programs are tens of megabytes.
+void link_or_copy(const std::string& from, const std::string& to) {
+  std::error_code other_file_system;
+  fs::create_hard_link(from, to, other_file_system);
+  if (other_file_system) copy(from, to);
+}
+
+std::string octal_escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == ' ' || c == '\t' || c == '\n' || c == '\\') {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\%03o", static_cast<unsigned>(c));
+      out += code;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> processes() {
+  std::vector<std::string> out;
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator("/proc", gone)) {
+    const auto name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == std::string::npos) out.push_back(name);
+  }
+  return out;
+}
+
+}  // namespace
+
+ContainerWorld::ContainerWorld(const std::string& below) {
+  base_ = below.empty() ? dir_.path() : dir_ / below;
+  fs::create_directories(base_);
+  for (auto folder = fs::path(base_); folder != fs::path(dir_.path()).parent_path();
+       folder = folder.parent_path())
+    ::chmod(folder.c_str(), 0755);
+  fs::create_directories(path("stage/bin"));
+  for (const char* name : {"fs-hook", "fs-mount"})
+    link_or_copy(staged_program(name), path("stage/bin/") + name);
+  write_text_file(path("stage/bin/fs-resolve"), kFakeResolve, 0755);
+  copy(parts().dir / "host/libmpi.so.12", path("host/libmpi.so.12"));
+  make_image();
+  answer(swap());
+}
+
+void ContainerWorld::make_image() const {
+  const auto root = rootfs();
+  for (const char* folder : {"/proc", "/dev", "/sys", "/tmp", "/etc", "/usr/lib", "/data"})
+    fs::create_directories(root + folder);
+  copy(parts().dir / "container/libmpi.so.12", root + kLibrary);
+  copy(parts().dir / "app", root + "/bin/app");
+  for (const auto& file : parts().system) copy(file, root + file);
+  run_checked({"ldconfig", "-r", root});
+}
+
+nlohmann::json ContainerWorld::swap() const {
+  return {{"format", "heddle-container"},
+          {"version", 1},
+          {"outcome", "swap"},
+          {"reason", ""},
+          {"hint", ""},
+          {"program", {"/bin/app"}},
+          {"mount_point", kMountPoint},
+          {"mpi", {{"family", "mpich"}, {"version", "4.0.2"}, {"soname", "libmpi.so.12"}}},
+          {"binds",
+           Json::array({{{"source", "libmpi.so.12"}, {"target", kLibrary}, {"why", "a test"}}})},
+          {"directories", Json::array()},
+          {"environment", Json::object()},
+          {"verdict", Json::array({{{"soname", "libmpi.so.12"},
+                                    {"taken", "host"},
+                                    {"host", path("host/libmpi.so.12")},
+                                    {"container", kLibrary},
+                                    {"rule", "mpi-stack"},
+                                    {"why", "the host's MPI"}}})},
+          {"loads", Json::array({{{"soname", "libmpi.so.12"}, {"path", kLibrary}}})},
+          {"warnings", Json::array()}};
+}
+
+void ContainerWorld::answer(const Json& decision, int status) {
+  answer_text(decision.dump() + "\n", status);
+  if (decision.value("outcome", "") == "swap")
+    write_answers_map(decision);
+  else
+    fs::remove(path("stage/bin/answer.map"));
+}
+
+void ContainerWorld::answer_text(const std::string& out, int status, const std::string& err) {
+  write_text_file(path("stage/bin/answer.json"), out);
+  write_text_file(path("stage/bin/answer.err"), err);
+  write_text_file(path("stage/bin/answer.status"), std::to_string(status));
+}
+
+void ContainerWorld::write_answers_map(const Json& decision) const {
+  MapObject object;
+  object.path = path("host/libmpi.so.12");
+  struct stat status {};
+  if (::stat(object.path.c_str(), &status) != 0) throw Error(object.path, "is not there");
+  object.stamp = file_stamp(status);
+  object.mode = status.st_mode;
+  object.hash = hash_bytes(value_or_throw(read_file(object.path)));
+  object.soname = "libmpi.so.12";
+  MapContent content;
+  content.objects = {object};
+  content.views = {{"container", {{"libmpi.so.12", 0}}}};
+  content.generated = {{"container.json", decision.dump() + "\n"}};
+  value_or_throw(write_map(content, path("stage/bin/answer.map")));
+}
+
+std::size_t ContainerWorld::questions() const {
+  const auto text = read_file(path("stage/bin/questions")).value_or("");
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+std::string ContainerWorld::log_text() const { return read_file(log()).value_or(""); }
+
+nlohmann::json ContainerWorld::hook_json(const std::string& stage) const {
+  return {{"path", hook()},
+          {"args", {"fs-hook", "oci", "--stage", stage, "--cache", path("cache"), "--log", log()}},
+          {"env", {"PATH=/usr/bin:/bin"}},
+          {"timeout", 30}};
+}
+
+nlohmann::json ContainerWorld::config(const std::vector<std::string>& args) const {
+  return {
+      {"ociVersion", "1.0.2"},
+      {"process",
+       {{"terminal", false},
+        {"user", {{"uid", 0}, {"gid", 0}}},
+        {"cwd", "/"},
+        {"args", args},
+        {"env", {"PATH=/usr/bin:/bin"}},
+        {"noNewPrivileges", true}}},
+      {"root", {{"path", rootfs()}, {"readonly", true}}},
+      {"hostname", "c1"},
+      {"annotations", {{"heddle.mpi", "host"}}},
+      {"mounts",
+       Json::array({{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
+                    {{"destination", "/dev"},
+                     {"type", "tmpfs"},
+                     {"source", "tmpfs"},
+                     {"options", {"nosuid", "strictatime", "mode=755", "size=65536k"}}}})},
+      {"linux",
+       {{"namespaces", Json::array({{{"type", "mount"}}, {{"type", "pid"}}, {{"type", "uts"}}})}}},
+      {"hooks", {{"createRuntime", Json::array({hook_json()})}}}};
+}
+
+std::string ContainerWorld::bundle(const std::string& name, const Json& config) const {
+  write_text_file(path(name + "/config.json"), config.dump(2));
+  return path(name);
+}
+
+std::vector<int> ContainerWorld::daemons() const {
+  std::vector<int> out;
+  for (const auto& pid : processes()) {
+    const auto command = read_file("/proc/" + pid + "/cmdline").value_or("");
+    const bool is_ours = command.starts_with("fs-") && command.find(base_) != std::string::npos;
+    if (is_ours && is_running(std::stoi(pid))) out.push_back(std::stoi(pid));
+  }
+  return out;
+}
+
+std::size_t ContainerWorld::mounts() const {
+  std::set<std::string> devices;
+  std::set<std::string> seen;
+  std::size_t count = 0;
+  const auto here = octal_escaped(base_);
+  for (const auto& pid : processes()) {
+    std::error_code gone;
+    const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
+    if (gone || !seen.insert(space).second) continue;
+    std::istringstream lines(read_file("/proc/" + pid + "/mountinfo").value_or(""));
+    for (std::string line; std::getline(lines, line);)
+      count +=
+          line.find(here) != std::string::npos && line.find("fuse.heddle") != std::string::npos;
+  }
+  return count;
+}
+
+std::string ContainerWorld::image_state() const {
+  return run_checked({"find", rootfs(), "-printf", "%P %y %s %m %T@ %C@ %l\\n"}).out;
+}
+
+Runtime::Runtime(const std::string& name, const std::string& state_folder)
+    : name_(name), state_(state_folder) {}
+
+std::vector<std::string> Runtime::command(const std::vector<std::string>& arguments) const {
+  std::vector<std::string> out;
+  // crun 1.8 refuses to work where cgroup v1 and v2 are both mounted; without v2 it works.
+  if (name_ == "crun")
+    out = {"unshare", "-m", "sh", "-c", "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"",
+           "crun"};
+  out.insert(out.end(), {name_, "--root", state_});
+  out.insert(out.end(), arguments.begin(), arguments.end());
+  return out;
+}
+
+std::vector<std::string> Runtime::run_command(const std::string& bundle,
+                                              const std::string& id) const {
+  return command({"run", "--bundle", bundle, id});
+}
+
+RunResult Runtime::run(const std::string& bundle, const std::string& id,
+                       const RunOptions& options) const {
+  return test::run(run_command(bundle, id), options);
+}
+
+std::string why_not(const std::string& name) {
+  static std::map<std::string, std::string> known;
+  const auto found = known.find(name);
+  if (found != known.end()) return found->second;
+  std::string reason;
+  if (staged_program("fs-hook").empty()) {
+    reason = "fs-hook is not installed in $HEDDLE_STAGE";
+  } else if (test::run({"sh", "-c", "command -v " + name}).status != 0) {
+    reason = name + " is not installed";
+  } else {
+    const ContainerWorld world;
+    auto config = world.config({"/bin/app"});
+    config.erase("hooks");
+    const auto ran =
+        Runtime(name, world.path("state")).run(world.bundle("plain", config), "heddle-plain");
+    if (ran.out != "container\n") reason = name + " cannot run a container here: " + ran.err;
+  }
+  return known[name] = reason;
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+
+/// A small image with a program that says which `libmpi.so.12` it runs on ("container" or "host"),
+/// a host's library, a map of it, and fs-hook installed beside an fs-resolve that answers what the
+/// test wants: the hook's own part, without a real MPI.
+class ContainerWorld {
+ public:
+  static constexpr const char* kMountPoint = "/dev/heddle";
+  static constexpr const char* kLibrary = "/usr/lib/libmpi.so.12";
+
+  /// `below`: a folder of our own private one, of an odd name perhaps.
+  explicit ContainerWorld(const std::string& below = "");
+
+  std::string path(const std::string& name) const { return base_ + "/" + name; }
+  std::string rootfs() const { return path("image"); }
+  std::string hook() const { return path("stage/bin/fs-hook"); }
+  std::string log() const { return path("hook.log"); }
+  std::string log_text() const;
+
+  /// What fs-resolve prints and ends with from now on; a swap of kLibrary at first.
+  void answer(const nlohmann::json& decision, int status = 0);
+  void answer_text(const std::string& out, int status, const std::string& err = "");
+  nlohmann::json swap() const;
+  /// How often fs-resolve was asked.
+  std::size_t questions() const;
+  /// Writes the map that fs-resolve hands out.
+  void write_answers_map(const nlohmann::json& decision) const;
+
+  /// config.json for `args`, the hook in it and annotated.
+  nlohmann::json config(const std::vector<std::string>& args) const;
+  nlohmann::json hook_json(const std::string& stage = "createRuntime") const;
+  /// A bundle of that name.
+  std::string bundle(const std::string& name, const nlohmann::json& config) const;
+
+  /// Processes that carry our folder's name in their arguments: daemons of ours.
+  std::vector<int> daemons() const;
+  /// Mount namespaces of running processes that have a mount of ours of this world's.
+  std::size_t mounts() const;
+  /// Files of the image, each with its size, times and mode.
+  std::string image_state() const;
+
+ private:
+  void make_image() const;
+  TestDir dir_;
+  std::string base_;
+};
+
+/// runc or crun as it runs here; nullptr when it cannot run a container at all, with the reason.
+class Runtime {
+ public:
+  /// `user`: not root's. Empty reason(): usable.
+  explicit Runtime(const std::string& name, const std::string& state_folder);
+  std::vector<std::string> command(const std::vector<std::string>& arguments) const;
+  /// `run` of a bundle.
+  RunResult run(const std::string& bundle, const std::string& id,
+                const RunOptions& options = {}) const;
+  std::vector<std::string> run_command(const std::string& bundle, const std::string& id) const;
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+  std::string state_;
+};
+
+/// Why `name` cannot run a container on this machine; empty: it can. Asked once a process.
+std::string why_not(const std::string& name);
+
+}  // namespace heddle::test

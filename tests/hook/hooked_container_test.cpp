@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <regex>
+
+#include "base/fd.hpp"
+#include "tests/hook/container_world.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::literals;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+namespace fs = std::filesystem;
+
+class HookedContainer : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
+    world_ = std::make_unique<ContainerWorld>();
+    runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
+  }
+  RunResult start(const nlohmann::json& config) {
+    const auto id = "heddle-" + std::to_string(::getpid()) + "-" + std::to_string(++count_);
+    return runtime_->run(world_->bundle("bundle" + std::to_string(count_), config), id);
+  }
+  void expect_nothing_left() const {
+    EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+    EXPECT_EQ(world_->mounts(), 0U);
+  }
+
+  std::unique_ptr<ContainerWorld> world_;
+  std::unique_ptr<Runtime> runtime_;
+  int count_ = 0;
+};
+
+TEST_P(HookedContainer, runs_on_the_hosts_library) {
+  const auto before = world_->image_state();
+  const auto ran = start(world_->config({"/bin/app"}));
+  EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_EQ(world_->image_state(), before);
+  expect_nothing_left();
+}
+
+/// mountinfo and environ without numbers that differ from one container to the next.
+std::string without_numbers(const std::string& text) {
+  static const std::regex kNumbers(R"((^|\n)\d+ \d+ \d+:\d+ |master:\d+|shared:\d+)");
+  return std::regex_replace(text, kNumbers, "$1");
+}
+
+TEST_P(HookedContainer, without_the_annotation_it_is_as_without_the_hook) {
+  auto config = world_->config({"/bin/app", "/proc/self/mountinfo", "/proc/self/environ"});
+  auto plain = config;
+  config["annotations"] = {{"heddle.mpi", "off"}};
+  plain.erase("hooks");
+  const auto off = start(config);
+  EXPECT_THAT(off.out, HasSubstr(" /proc "));
+  EXPECT_EQ(without_numbers(off.out), without_numbers(start(plain).out));
+  config.erase("annotations");
+  EXPECT_EQ(without_numbers(start(config).out), without_numbers(off.out));
+  EXPECT_EQ(world_->questions(), 0U);
+  EXPECT_EQ(world_->log_text(), "");
+}
+
+TEST_P(HookedContainer, the_programs_exit_status_and_environment_are_its_own) {
+  auto config = world_->config({"/bin/app", "exit", "3"});
+  EXPECT_EQ(start(config).status, 3);
+  expect_nothing_left();
+  config["process"]["args"] = {"/bin/app", "/proc/self/environ"};
+  const auto swapped = start(config).out;
+  config.erase("hooks");
+  const auto plain = start(config).out;
+  EXPECT_THAT(swapped, StartsWith("host\nPATH=/usr/bin:/bin"));
+  EXPECT_EQ(swapped.substr(5), plain.substr(10));
+}
+
+TEST_P(HookedContainer, an_image_is_decided_on_once) {
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+  EXPECT_EQ(world_->questions(), 1U);
+  // Another program of the same size and time: the image's content counts.
+  const auto library = world_->rootfs() + ContainerWorld::kLibrary;
+  auto bytes = value_or_throw(read_file(library));
+  struct stat before {};
+  ASSERT_EQ(::stat(library.c_str(), &before), 0);
+  bytes[9] = '\1';
+  write_text_file(library, bytes);
+  const timespec times[] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(::utimensat(AT_FDCWD, library.c_str(), times, 0), 0);
+  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+  EXPECT_EQ(world_->questions(), 2U);
+}
+
+TEST_P(HookedContainer, says_why_a_program_must_not_start) {
+  auto decision = world_->swap();
+  decision["outcome"] = "incompatible";
+  decision["reason"] = "/bin/app: needs MPI_Odd, which the host's MPICH 4.0.2 does not have";
+  decision["hint"] = "use a newer MPICH";
+  world_->answer(decision, 1);
+  const auto refused = start(world_->config({"/bin/app"}));
+  EXPECT_NE(refused.status, 0);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(world_->log_text(), HasSubstr("error: /bin/app: needs MPI_Odd, which the host's "
+                                            "MPICH 4.0.2 does not have (use a newer MPICH)\n"));
+  // crun throws a hook's words away.
+  if (GetParam() == "runc") {
+    EXPECT_THAT(refused.err, HasSubstr("needs MPI_Odd"));
+  }
+
+  auto config = world_->config({"/bin/app"});
+  config["annotations"]["heddle.policy"] = "warn";
+  EXPECT_EQ(start(config).out, "container\n");
+  EXPECT_THAT(world_->log_text(),
+              HasSubstr("warning: the container runs with its own MPI: /bin/app: needs MPI_Odd"));
+  expect_nothing_left();
+}
+
+TEST_P(HookedContainer, nothing_to_swap_is_no_failure) {
+  world_->answer({{"format", "heddle-container"},
+                  {"version", 1},
+                  {"outcome", "nothing"},
+                  {"reason", "/bin/app is static"}});
+  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "container\n");
+  EXPECT_THAT(world_->log_text(), HasSubstr("warning: nothing to swap: /bin/app is static"));
+  EXPECT_EQ(world_->mounts(), 0U);
+}
+
+struct Trouble {
+  const char* name;
+  const char* line;  ///< in the log
+  std::function<void(ContainerWorld&, nlohmann::json&)> make;
+};
+
+const std::vector<Trouble>& troubles() {
+  using Json = nlohmann::json;
+  static const std::vector<Trouble> kTroubles = {
+      {"no fs-resolve", "fs-resolve",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/fs-resolve")); }},
+      {"fs-resolve fails", "libx.so: cannot read: damaged (look)",
+       [](ContainerWorld& w, Json&) {
+         w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
+       }},
+      {"fs-resolve is killed", "fs-resolve: it failed without a word",
+       [](ContainerWorld& w, Json&) { w.answer_text("", 137); }},
+      {"no JSON", "it is no JSON", [](ContainerWorld& w, Json&) { w.answer_text("{]", 0); }},
+      {"too much", "says too much",
+       [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
+      {"another version", "it is of another version",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["version"] = 2;
+         w.answer_text(decision.dump(), 0);
+       }},
+      {"a target that leads out", "one of its binds has no source or target",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["binds"][0]["target"] = "/usr/../../etc/passwd";
+         w.answer_text(decision.dump(), 0);
+       }},
+      {"a target that is not there", "/usr/lib/none.so: cannot open it in the container",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["binds"][0]["target"] = "/usr/lib/none.so";
+         w.answer(decision);
+       }},
+      {"a source that is not there", "none.so: cannot copy its mount",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["binds"][0]["source"] = "none.so";
+         w.answer(decision);
+       }},
+      {"no map", ".map: cannot open",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/answer.map")); }},
+      {"a damaged map", ".map",
+       [](ContainerWorld& w, Json&) {
+         write_text_file(w.path("stage/bin/answer.map"), std::string(8192, 'x'));
+       }},
+      {"a host's file that has gone", "host/libmpi.so.12",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("host/libmpi.so.12")); }},
+      {"no fs-mount", "fs-mount",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/fs-mount")); }},
+      {"fs-mount dies", "fs-mount: did not start: it ended without a word",
+       [](ContainerWorld& w, Json&) {
+         fs::remove(w.path("stage/bin/fs-mount"));  // a link to the installed one
+         write_text_file(w.path("stage/bin/fs-mount"), "#!/bin/sh\nkill -9 $$\n", 0755);
+       }},
+      {"a cache that others write to", "cannot use as cache: others may write to it",
+       [](ContainerWorld& w, Json&) {
+         fs::create_directories(w.path("cache"));
+         ::chmod(w.path("cache").c_str(), 0777);
+       }},
+      {"a mount point that the image lacks", "the container has no such folder",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["mount_point"] = "/usr/heddle";
+         w.answer(decision);
+       }},
+      {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
+       [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
+      {"a program that is no path", "heddle.program: cannot follow it",
+       [](ContainerWorld&, Json& config) { config["annotations"]["heddle.program"] = "app"; }},
+  };
+  return kTroubles;
+}
+
+TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container) {
+  for (const auto& trouble : troubles()) {
+    SCOPED_TRACE(trouble.name);
+    world_ = std::make_unique<ContainerWorld>();
+    runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
+    auto config = world_->config({"/bin/app"});
+    trouble.make(*world_, config);
+    const auto before = world_->image_state();
+    const auto began = std::chrono::steady_clock::now();
+    const auto ran = start(config);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 2s);
+    EXPECT_NE(ran.status, 0);
+    EXPECT_EQ(ran.out, "");
+    const auto log = world_->log_text();
+    EXPECT_THAT(log, HasSubstr(trouble.line));
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    EXPECT_EQ(world_->image_state(), before);
+    expect_nothing_left();
+  }
+}
+
+TEST_P(HookedContainer, starts_unswapped_where_the_policy_is_to_warn) {
+  for (const auto& trouble : troubles()) {
+    if (std::string(trouble.name).starts_with("a program")) continue;
+    if (std::string(trouble.name).starts_with("an annotation")) continue;
+    SCOPED_TRACE(trouble.name);
+    world_ = std::make_unique<ContainerWorld>();
+    auto config = world_->config({"/bin/app", "/proc/self/mountinfo"});
+    config["annotations"]["heddle.policy"] = "warn";
+    trouble.make(*world_, config);
+    const auto ran = start(config);
+    EXPECT_EQ(ran.status, 0) << ran.err;
+    EXPECT_THAT(ran.out, StartsWith("container\n"));
+    EXPECT_EQ(ran.out.find("heddle"),
+              ran.out.find(fs::path(world_->rootfs()).parent_path().filename().string()))
+        << ran.out;
+    EXPECT_THAT(world_->log_text(), HasSubstr("warning: the container runs with its own MPI: "));
+    EXPECT_THAT(world_->log_text(), HasSubstr(trouble.line));
+    expect_nothing_left();
+  }
+}
+
+TEST_P(HookedContainer, a_changed_host_is_said_and_decided_on_anew) {
+  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+  const auto library = world_->path("host/libmpi.so.12");
+  write_text_file(library, value_or_throw(read_file(library)) + "x");
+  world_->answer(world_->swap());
+  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+  EXPECT_EQ(world_->questions(), 2U);
+  EXPECT_THAT(world_->log_text(), HasSubstr("host/libmpi.so.12"));
+  expect_nothing_left();
+}
+
+TEST_P(HookedContainer, finds_a_program_that_lies_in_a_volume) {
+  fs::create_directories(world_->path("volume"));
+  fs::rename(world_->rootfs() + "/bin/app", world_->path("volume/app"));
+  auto config = world_->config({"/data/app"});
+  config["mounts"].push_back({{"destination", "/data"},
+                              {"type", "bind"},
+                              {"source", world_->path("volume")},
+                              {"options", {"rbind", "ro"}}});
+  EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+}
+
+TEST_P(HookedContainer, works_from_inside_the_container_too) {
+  auto config = world_->config({"/bin/app"});
+  config["hooks"] = {{"createContainer", {world_->hook_json("createContainer")}}};
+  config["process"]["env"] = {"PATH=/evil", "LD_PRELOAD=/evil.so", "LD_AUDIT=/evil.so"};
+  // Without one of its own a hook gets the image's environment from runc 1.1.
+  config["hooks"]["createContainer"][0].erase("env");
+  config["linux"]["resources"] = {
+      {"devices",
+       {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
+  EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+  expect_nothing_left();
+}
+
+TEST_P(HookedContainer, links_of_the_image_do_not_lead_out_of_it) {
+  const auto before = value_or_throw(read_file("/proc/self/mountinfo"));
+  const auto real = world_->rootfs() + ContainerWorld::kLibrary;
+  for (const std::string link :
+       {"/usr/lib/libmpi.so.12", "../../../../../../../usr/lib/libmpi.so.12"}) {
+    fs::remove_all(world_->rootfs() + "/srv");
+    fs::create_directories(world_->rootfs() + "/srv");
+    fs::create_symlink(link, world_->rootfs() + "/srv/link.so");
+    auto decision = world_->swap();
+    decision["binds"][0]["target"] = "/srv/link.so";
+    world_->answer(decision);
+    auto config = world_->config({"/bin/app"});
+    config["hooks"]["createRuntime"][0]["args"].push_back("--at");
+    config["hooks"]["createRuntime"][0]["args"].push_back("/dev/h" + std::to_string(link.size()));
+    EXPECT_EQ(start(config).out, "host\n") << link;
+  }
+  // As mount point: /srv/out is a folder of the host's, of the same name, if it led there.
+  fs::create_directory_symlink(world_->path("host"), world_->rootfs() + "/srv/out");
+  auto decision = world_->swap();
+  decision["mount_point"] = "/srv/out";
+  world_->answer(decision);
+  auto config = world_->config({"/bin/app"});
+  config["hooks"]["createRuntime"][0]["args"].push_back("--at");
+  config["hooks"]["createRuntime"][0]["args"].push_back("/srv/out");
+  EXPECT_NE(start(config).status, 0);
+  expect_nothing_left();
+}
+
+TEST_P(HookedContainer, odd_names_do_no_harm) {
+  for (const std::string name :
+       {"with space", "new\nline\ttab", "\xC3\xA4\xE2\x82\xAC", "a\\b'\"$(x)"}) {
+    SCOPED_TRACE(name);
+    world_ = std::make_unique<ContainerWorld>(name);
+    const auto ran = start(world_->config({"/bin/app"}));
+    EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
+    expect_nothing_left();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Oci, HookedContainer, ::testing::Values("runc", "crun"),
+                         [](const auto& each) { return each.param; });
+
+}  // namespace
+}  // namespace heddle::test
