@@ -65,7 +65,9 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
       "fs-resolve",
       {"build", "--into", question.rootfs, "--program", question.program, "--mpi", question.mpi,
        "--at", question.mount_point, "-o", map, "--json"},
-      {"XDG_CACHE_HOME=" + folder}};
+      {"XDG_CACHE_HOME=" + folder},
+                              {},
+                              question.asker};
   auto answer = run_helper(request, kDecisionLimit);
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status == exit_done || answer->status == exit_no) return std::move(answer->out);
