@@ -45,8 +45,10 @@ Result<Decided> decide(const DecideOrder& order, int asker) {
   const Descendants reaped;
   auto cache = DecisionCache::open(order.cache);
   if (!cache) return fail(std::move(cache.error()));
-  return cache->decide({order.config.rootfs, *program, order.mount_point, order.mpi, asker},
-                       order.fresh);
+  ImageQuestion question{order.config.rootfs, *program, order.mount_point, order.mpi, {}, asker};
+  for (const auto& entry : order.config.environment)
+    if (entry.starts_with("LD_LIBRARY_PATH=")) question.library_path = entry.substr(16);
+  return cache->decide(question, order.fresh);
 }
 
 /// What a pipe carries: fields that end in NUL, which none of them holds.
@@ -99,8 +101,8 @@ Result<Decided> decide_in_container(const DecideOrder& order) {
   if (pid == 0) {
     const auto entered = enter_mount_namespace(order.pid);
     pipe->read_end.reset();
-    const auto decided = entered ? decide(order, pipe->write_end.get())
-                                 : Result<Decided>(fail(entered.error()));
+    const auto decided =
+        entered ? decide(order, pipe->write_end.get()) : Result<Decided>(fail(entered.error()));
     ::_exit(write_all(pipe->write_end.get(), answer_of(decided), "pipe") ? 0 : 1);
   }
   Child child(pid);

@@ -8,8 +8,8 @@
 namespace heddle {
 namespace {
 
-/// Reads both pipes to their ends, so that neither can fill and stop the writer. Fails when there is
-/// too much, or when the reader has gone.
+/// Reads both pipes to their ends, so that neither can fill and stop the writer. Fails when there
+/// is too much, or when the reader has gone.
 Result<void> collect(const HelperRequest& request, const Fd& out, const Fd& err, std::size_t limit,
                      HelperAnswer& answer, std::string& talk) {
   std::array<pollfd, 3> entries{pollfd{out.get(), POLLIN, 0}, pollfd{err.get(), POLLIN, 0},

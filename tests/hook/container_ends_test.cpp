@@ -123,9 +123,9 @@ TEST_P(ContainerEnds, a_term_signal_does_not_take_the_libraries_away) {
 
 TEST_P(ContainerEnds, its_hook_is_killed_while_it_decides) {
   const auto seconds = "60" + std::to_string(::getpid());
-  write_text_file(
-      world_->path("stage/bin/fs-resolve"),
-      "#!/bin/sh\necho x >>" + world_->path("asked") + "\nexec sleep " + seconds + "\n", 0755);
+  write_text_file(world_->path("stage/bin/fs-resolve"),
+                  "#!/bin/sh\necho x >>" + world_->path("asked") + "\nexec sleep " + seconds + "\n",
+                  0755);
   auto config = world_->config({"/bin/app"});
   config["hooks"]["createRuntime"][0]["timeout"] = 1;
   Started started(*runtime_, world_->bundle("bundle", config), id());
