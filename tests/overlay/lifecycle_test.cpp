@@ -214,6 +214,24 @@ TEST_F(Lifecycle, a_file_changed_in_place_answers_eio_and_says_so) {
   EXPECT_EQ(value_or_throw(read_file(m / "b.so")), "content of b.so");
 }
 
+TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  const auto now = [&] {
+    const auto told = fs_mount_run({"--stats", mnt()});
+    EXPECT_EQ(told.err, "");
+    return nlohmann::json::parse(told.out)["drift_now"];
+  };
+  EXPECT_EQ(now(), nlohmann::json::array());
+  write_text_file(dir_ / "new", "new content, longer");
+  fs::rename(dir_ / "new", dir_ / "src/a.so");
+  fs::remove(dir_ / "src/b.so");
+  const auto drift = now();
+  ASSERT_EQ(drift.size(), 2U);
+  EXPECT_EQ(drift[0]["path"], dir_ / "src/a.so");
+  EXPECT_EQ(drift[0]["what"], "size is 19, was 15");
+  EXPECT_EQ(drift[1]["what"], "missing");
+}
+
 TEST_F(Lifecycle, five_hundred_objects_under_a_limit_of_64_descriptors) {
   MapMaker maker;
   for (int i = 0; i < 500; ++i)
