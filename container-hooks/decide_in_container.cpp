@@ -34,7 +34,7 @@ class Descendants {
   }
 };
 
-Result<Decided> decide(const DecideOrder& order, int asker) {
+Result<Decided> decide(const DecideOrder& order) {
   const auto program =
       order.program.empty() ? container_program(order.config) : std::optional(order.program);
   if (!program) {
@@ -45,10 +45,7 @@ Result<Decided> decide(const DecideOrder& order, int asker) {
   const Descendants reaped;
   auto cache = DecisionCache::open(order.cache);
   if (!cache) return fail(std::move(cache.error()));
-  ImageQuestion question{order.config.rootfs, *program, order.mount_point, order.mpi, {}, asker};
-  for (const auto& entry : order.config.environment)
-    if (entry.starts_with("LD_LIBRARY_PATH=")) question.library_path = entry.substr(16);
-  return cache->decide(question, order.fresh);
+  return cache->decide({order.config.rootfs, *program, order.mount_point, order.mpi}, order.fresh);
 }
 
 /// What a pipe carries: fields that end in NUL, which none of them holds.
@@ -93,16 +90,14 @@ Result<Decided> read_answer(const std::string& answer) {
 }  // namespace
 
 Result<Decided> decide_in_container(const DecideOrder& order) {
-  if (order.stage == Stage::create_container) return decide(order, -1);
+  if (order.stage == Stage::create_container) return decide(order);
   auto pipe = make_pipe();
   if (!pipe) return fail(std::move(pipe.error()));
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno("fs-hook", "cannot start a process");
   if (pid == 0) {
     const auto entered = enter_mount_namespace(order.pid);
-    pipe->read_end.reset();
-    const auto decided =
-        entered ? decide(order, pipe->write_end.get()) : Result<Decided>(fail(entered.error()));
+    const auto decided = entered ? decide(order) : Result<Decided>(fail(entered.error()));
     ::_exit(write_all(pipe->write_end.get(), answer_of(decided), "pipe") ? 0 : 1);
   }
   Child child(pid);

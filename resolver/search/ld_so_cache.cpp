@@ -25,8 +25,24 @@ constexpr std::uint32_t kExtensionMagic = 0xEAA42174U;
 constexpr std::uint32_t kHwcapsTag = 1;
 constexpr std::uint64_t kIsaLevelMask = (1U << 10) - 1;
 
-/// _DL_CACHE_DEFAULT_ID: FLAG_ELF_LIBC6 and the ABI (sysdeps/unix/sysv/linux/*/dl-cache.h).
-std::int32_t expected_flags(const LoaderProfile& loader) {
+/// _dl_string_platform of x86: bits above _DL_FIRST_PLATFORM (48); none for "x86_64".
+std::uint64_t platform_bit(const std::string& platform) {
+  static const std::array<std::string_view, 4> names = {"i586", "i686", "haswell", "xeon_phi"};
+  const auto at = std::find(names.begin(), names.end(), platform);
+  // ld.so compares with all ones when the platform has no bit: no entry with one can match.
+  return at == names.end() ? ~UINT64_C(0) : UINT64_C(1) << (48 + (at - names.begin()));
+}
+constexpr std::uint64_t kPlatformMask = UINT64_C(0xF) << 48;
+constexpr std::uint64_t kTlsMask = UINT64_C(1) << 63;
+
+bool is_extension(std::uint64_t hwcap) {
+  return ((hwcap >> 32) & ~kIsaLevelMask) == (UINT64_C(1) << 30);
+}
+
+}  // namespace
+
+// _DL_CACHE_DEFAULT_ID: FLAG_ELF_LIBC6 and the ABI (sysdeps/unix/sysv/linux/*/dl-cache.h).
+std::int32_t cache_flags(const LoaderProfile& loader) {
   const bool is64 = loader.elf_class == ELFCLASS64;
   switch (loader.machine) {
     case EM_X86_64:
@@ -43,22 +59,6 @@ std::int32_t expected_flags(const LoaderProfile& loader) {
       return 0x0003;
   }
 }
-
-/// _dl_string_platform of x86: bits above _DL_FIRST_PLATFORM (48); none for "x86_64".
-std::uint64_t platform_bit(const std::string& platform) {
-  static const std::array<std::string_view, 4> names = {"i586", "i686", "haswell", "xeon_phi"};
-  const auto at = std::find(names.begin(), names.end(), platform);
-  // ld.so compares with all ones when the platform has no bit: no entry with one can match.
-  return at == names.end() ? ~UINT64_C(0) : UINT64_C(1) << (48 + (at - names.begin()));
-}
-constexpr std::uint64_t kPlatformMask = UINT64_C(0xF) << 48;
-constexpr std::uint64_t kTlsMask = UINT64_C(1) << 63;
-
-bool is_extension(std::uint64_t hwcap) {
-  return ((hwcap >> 32) & ~kIsaLevelMask) == (UINT64_C(1) << 30);
-}
-
-}  // namespace
 
 int compare_cache_names(std::string_view a, std::string_view b) {
   const auto at = [](std::string_view s, std::size_t i) { return i < s.size() ? s[i] : '\0'; };
@@ -90,7 +90,7 @@ int compare_cache_names(std::string_view a, std::string_view b) {
 
 LdSoCache::LdSoCache(std::string bytes, const LoaderProfile& loader)
     : bytes_(std::move(bytes)),
-      flags_(expected_flags(loader)),
+      flags_(cache_flags(loader)),
       legacy_entries_(loader.glibc_minor < 40),  // c5aa5fd40a: 2.40 skips them
       legacy_bits_(loader.legacy_bits),
       platform_bit_(platform_bit(loader.platform)),

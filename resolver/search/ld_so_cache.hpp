@@ -64,6 +64,9 @@ class LdSoCache {
   std::uint32_t isa_levels_ = 0;
 };
 
+/// What a line of ld.so.cache says of a library for `loader`'s programs.
+std::int32_t cache_flags(const LoaderProfile& loader);
+
 /// The order of the cache: digits as numbers, the rest by byte (glibc elf/dl-cache.c,
 /// _dl_cache_libcmp), numbers wrapping as there.
 int compare_cache_names(std::string_view a, std::string_view b);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
+#include "resolver/elf/cached_facts.hpp"
 #include "resolver/map/map_writer.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/map_json.hpp"
@@ -45,6 +47,19 @@ void tell_missing(const BuildResult& built) {
         missing.reason));
 }
 
+/// Folders that MPI's libraries look for beside themselves: in a view they stand beside them too.
+/// The others are found by a path built in.
+void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& folders) {
+  CachedFacts facts;
+  OsWorld world(facts);
+  const auto installs = find_wanted_mpi(world, wanted);
+  if (installs.empty() && wanted != "none") throw Error(wanted, "no MPI library found");
+  for (const auto& install : installs)
+    for (const auto& folder : install.plugin_folders)
+      if (folder.beside && std::find(folders.begin(), folders.end(), folder.path) == folders.end())
+        folders.push_back(folder.path);
+}
+
 }  // namespace
 
 int run_build(const BuildCommand& command) {
@@ -60,6 +75,7 @@ int run_build(const BuildCommand& command) {
   BuildOptions options;
   options.search = search_options_from_environment();
   options.plugin_folders = command.plugin_folders;
+  if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_folders);
   options.progress = Progress();
   const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
   for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());

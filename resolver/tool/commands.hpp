@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "resolver/mpi/find_mpi.hpp"
+
 namespace heddle {
 
 struct BuildCommand {
@@ -11,6 +13,17 @@ struct BuildCommand {
   std::vector<std::string> apps;
   std::vector<std::string> plugin_folders;
   bool allow_missing = false;
+  bool json = false;
+  std::string mpi;  ///< auto, none or a prefix; empty: none, and auto with `into`
+  // For a container:
+  std::string into;  ///< its root; empty: a map for this machine's own programs
+  std::vector<std::string> programs;
+  std::string mount_point = "/dev/heddle";
+  std::string library_path;
+  std::vector<std::string> roots;
+};
+struct ExplainCommand {
+  std::string map;
   bool json = false;
 };
 struct ShowCommand {
@@ -41,7 +54,6 @@ struct MpiCommand {
 };
 struct VerifyCommand {
   std::string map;
-  bool files_only = false;  ///< no search is repeated
   bool json = false;
 };
 
@@ -56,6 +68,9 @@ struct PullCommand {
 
 /// Each prints its data to stdout and returns an ExitCode; set-up failures are thrown as Error.
 int run_build(const BuildCommand& command);
+/// `build --into`.
+int run_container(const BuildCommand& command);
+int run_explain(const ExplainCommand& command);
 int run_show(const ShowCommand& command);
 int run_lookup(const LookupCommand& command);
 int run_why(const WhyCommand& command);
@@ -64,5 +79,8 @@ int run_mpi(const MpiCommand& command);
 int run_verify(const VerifyCommand& command);
 int run_push(const PushCommand& command);
 int run_pull(const PullCommand& command);
+
+/// The host's MPI installations that `--mpi WANTED` means.
+std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wanted);
 
 }  // namespace heddle

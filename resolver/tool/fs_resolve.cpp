@@ -40,16 +40,20 @@ class CommandLine {
   MpiCommand mpi_;
   PushCommand push_;
   PullCommand pull_;
+  ExplainCommand explain_;
 };
 
 void CommandLine::add_build() {
-  CLI::App* sub = add("build", "Make a map of programs, scripts or folders",
-                      [this] { return run_build(build_); });
+  CLI::App* sub =
+      add("build", "Make a map of programs, scripts or folders, or for a container", [this] {
+        if (build_.into.empty()) return run_build(build_);
+        if (build_.mpi.empty()) build_.mpi = "auto";
+        return run_container(build_);
+      });
   sub->add_option("-o,--out", build_.out, "Where the map goes; an old one is replaced")
       ->required()
       ->type_name("MAP");
   sub->add_option("APP", build_.apps, "Programs, scripts (through #!), libraries or folders")
-      ->required()
       ->type_name("");
   sub->add_option("--plugins", build_.plugin_folders,
                   "Put this folder's files into every view, under the folder's name (repeatable)")
@@ -58,7 +62,47 @@ void CommandLine::add_build() {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--allow-missing", build_.allow_missing,
                 "Write the map even if a library is not found anywhere");
+  sub->add_option("--mpi", build_.mpi,
+                  "The host's MPI: auto, none, or the one below PREFIX. Its plugins go into every "
+                  "view (default: none; with --into: auto)")
+      ->type_name("WHICH");
   sub->add_flag("--json", build_.json, "Print what was built as JSON");
+
+  // CLI11's excludes() and needs() would stand in the help where the explanation begins.
+  CLI::Option* into =
+      sub->add_option("--into", build_.into,
+                      "Decide what a container with this root gets of the host, in place of APP")
+          ->type_name("ROOTFS");
+  const std::vector<CLI::Option*> for_into = {
+      sub->add_option("--program", build_.programs,
+                      "With --into: a program in it, by its path there (repeatable)")
+          ->type_name("PATH")
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll),
+      sub->add_option("--at", build_.mount_point, "With --into: where the map will be mounted")
+          ->type_name("DIR")
+          ->capture_default_str(),
+      sub->add_option("--library-path", build_.library_path,
+                      "With --into: LD_LIBRARY_PATH that the container runs with")
+          ->type_name("DIRS"),
+      sub->add_option("--root", build_.roots,
+                      "With --into: this library is to be the host's too, a soname or a path "
+                      "(repeatable)")
+          ->type_name("SONAME")
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)};
+  sub->parse_complete_callback([this, into, for_into] {
+    if (into->count() == 0) {
+      for (const auto* option : for_into)
+        if (option->count() != 0)
+          throw CLI::ValidationError(option->get_name(), "is for build --into ROOTFS");
+      if (build_.apps.empty()) throw CLI::RequiredError("APP");
+      return;
+    }
+    if (!build_.apps.empty() || !build_.plugin_folders.empty() || build_.allow_missing)
+      throw CLI::ValidationError("--into", "goes with --program, not with APP and its options");
+    if (build_.programs.empty()) throw CLI::RequiredError("--program");
+  });
 }
 
 CommandLine::CommandLine() {
@@ -77,6 +121,11 @@ CommandLine::CommandLine() {
       ->type_name("VIEW");
   sub->add_flag("--json", lookup_.json, "As JSON");
 
+  sub = add("explain", "What was decided for a container, and why",
+            [this] { return run_explain(explain_); });
+  sub->add_option("MAP", explain_.map, "A map of build --into")->required()->type_name("");
+  sub->add_flag("--json", explain_.json, "As JSON, as build --into --json printed it");
+
   sub = add("why", "Every path ld.so would try, and why it takes the one it takes",
             [this] { return run_why(why_); });
   sub->add_option("APP", why_.app, "The program")->required()->type_name("");
@@ -89,10 +138,9 @@ CommandLine::CommandLine() {
   sub->add_flag("-p,--path", tree_.paths, "Print paths instead of names");
   sub->add_flag("--json", tree_.json, "As JSON");
 
-  sub = add("verify", "Whether the files of a map are what they were, and found where they were",
+  sub = add("verify", "Whether the files of a map are still what they were",
             [this] { return run_verify(verify_); });
   sub->add_option("MAP", verify_.map, "The map")->required()->type_name("");
-  sub->add_flag("--files", verify_.files_only, "Only the files: do not search again");
   sub->add_flag("--json", verify_.json, "As JSON");
 
   sub = add("mpi", "Which MPI installations this machine has, and what belongs to each",

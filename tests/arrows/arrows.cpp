@@ -29,7 +29,7 @@ const std::vector<Rule>& rules() {
       {"resolver/elf", {"base", "resolver/store"}},
       {"resolver/search", {"base", "resolver/elf"}},
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
-      {"resolver/policy", {"base", "resolver/elf", "resolver/search"}},
+      {"resolver/policy", {"base", "resolver/elf", "resolver/search", "resolver/mpi"}},
       {"resolver/map", {"base", "resolver/store"}},
       // From closures to a map.
       {"resolver/build",

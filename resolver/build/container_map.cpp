@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/build/container_map.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "base/fd.hpp"
+#include "resolver/build/object_table.hpp"
+
+namespace heddle {
+namespace {
+
+Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& path) {
+  auto file = host.facts(path);
+  if (file) return objects.add(path, *file);
+  if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
+  auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  if (!fd) return fail(std::move(fd.error()));
+  struct stat st {};
+  if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");
+  auto hash = hash_file(fd->get(), path);
+  if (!hash) return fail(std::move(hash.error()));
+  return objects.add_data(path, file_stamp(st), st.st_mode, *hash);
+}
+
+}  // namespace
+
+Result<MapContent> build_container_map(World& host, const Decision& decision,
+                                       const std::string& container_json) {
+  ObjectTable objects;
+  std::map<std::string, ObjectId> names;
+  for (const auto& [name, path] : decision.names) {
+    auto id = add_file(host, objects, path);
+    if (!id) return fail(std::move(id.error()));
+    names[name] = *id;
+  }
+  MapContent out;
+  const auto rank = objects.ranks();
+  // Its files stand in the root beside it: none may have its name.
+  std::string view = "host";
+  const auto taken = [&] {
+    const auto at = names.lower_bound(view);
+    return at != names.end() && (at->first == view || at->first.starts_with(view + "/"));
+  };
+  while (taken()) view += '~';
+  out.views.push_back({view, {}});
+  for (const auto& [name, id] : names) out.views[0].names.emplace_back(name, rank[id]);
+  out.objects.resize(objects.size());
+  std::map<std::string, ObjectId> paths;
+  for (ObjectId id = 0; id < objects.size(); ++id) {
+    out.objects[rank[id]] = objects[id];
+    for (const auto& path : objects.paths(id)) paths.emplace(path, rank[id]);
+  }
+  out.paths.assign(paths.begin(), paths.end());
+  out.generated = {{"container.json", container_json}, {"ld.so.cache", decision.ld_so_cache}};
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) == 0) out.host = name;
+  return out;
+}
+
+}  // namespace heddle

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "base/result.hpp"
+#include "resolver/map/map_content.hpp"
+#include "resolver/policy/decision.hpp"
+#include "resolver/search/world.hpp"
+
+namespace heddle {
+
+/// The map of what `decision` takes from the host: one view with its names, nothing to guide.
+/// `container_json` and the decision's ld.so.cache become generated files. Fails when one of the
+/// host's files cannot be read.
+Result<MapContent> build_container_map(World& host, const Decision& decision,
+                                       const std::string& container_json);
+
+}  // namespace heddle

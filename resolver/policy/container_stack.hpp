@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resolver/mpi/mpi_family.hpp"
+#include "resolver/policy/container_side.hpp"
+#include "resolver/policy/symbol_reader.hpp"
+
+namespace heddle {
+
+/// A library of the container's MPI: the one itself, or its Fortran or C++ bindings.
+struct StackPart {
+  std::string soname;
+  std::string path;  ///< in the container
+  FileId id;
+  MpiIdentity identity;            ///< family empty: bindings
+  std::vector<std::string> names;  ///< it is asked for by, `soname` among them
+  std::vector<std::string> needs;  ///< DT_NEEDED
+};
+
+/// The MPI that the container's programs would load without us.
+struct ContainerStack {
+  std::vector<StackPart> libraries;  ///< mostly one; several: an image with several MPIs
+  std::vector<StackPart> bindings;
+  std::vector<std::string> missing;  ///< MPI libraries that programs need and the image lacks
+  /// False: no program needs it by itself (a script, an interpreter, a shell that starts one); it
+  /// is what the image's ld.so.cache has.
+  bool needed_by_program = false;
+
+  bool empty() const { return libraries.empty() && missing.empty(); }
+  const StackPart* part_of(const FileId& id) const;
+  /// Leaves out libraries of another ABI than `abi` and their bindings.
+  void keep(const std::string& abi);
+};
+
+ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols);
+
+}  // namespace heddle

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace heddle {
+
+enum class Outcome { swap, nothing, incompatible };
+enum class Side { host, container };
+
+/// One soname, and whose file a program in the container gets under it.
+struct Verdict {
+  std::string soname;
+  Side taken = Side::container;
+  std::string host;       ///< path on the host; empty: it has none
+  std::string container;  ///< path in the container; empty: it has none
+  std::string rule;       ///< mpi-stack, only-host, only-container, versions, symbols, needs, glibc
+  std::string why;
+};
+
+/// An MPI library as either side has it.
+struct MpiSide {
+  std::string family;
+  std::string version;
+  std::string soname;
+  std::string abi;
+  std::string path;
+};
+
+struct FileBind {
+  std::string source;  ///< relative to the mount's root
+  std::string target;  ///< in the container; exists, free of symbolic links
+  std::string why;
+};
+struct FolderBind {
+  std::string source;
+  std::string target;
+  bool exists = false;
+  std::string why;
+};
+
+/// What docs/formats/container.md describes, and what the map needs to be made of.
+struct Decision {
+  Outcome outcome = Outcome::nothing;
+  std::string reason;
+  std::string hint;
+  std::vector<std::string> programs;
+  std::string mount_point;
+  std::optional<MpiSide> mpi;
+  std::optional<MpiSide> container_mpi;
+  std::string host_glibc;
+  std::string container_glibc;
+  Side glibc = Side::container;
+  std::string glibc_why;
+  std::string interpreter;
+  std::string interpreter_file;
+  std::vector<FileBind> binds;
+  std::vector<FolderBind> folders;
+  std::map<std::string, std::string> environment;
+  std::vector<Verdict> verdicts;                           ///< sorted by soname
+  std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
+  std::vector<std::string> warnings;
+
+  /// View name -> file on the host.
+  std::map<std::string, std::string> names;
+  std::string ld_so_cache;  ///< bytes
+};
+
+}  // namespace heddle

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/policy/host_side.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "resolver/policy/versions.hpp"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string canonical(const std::string& path) {
+  std::error_code error;
+  const auto real = fs::canonical(path, error).string();
+  return error ? path : real;
+}
+
+struct Mark {
+  const char* part;
+  const char* prefix;
+  std::size_t at_least;  ///< exported names that begin so
+};
+// What these libraries' users call them by: a name that is part of their API stands for good, and
+// no system library exports one.
+constexpr Mark kMarks[] = {
+    {"UCX", "ucp_", 3},
+    {"UCX", "uct_", 3},
+    {"UCX", "ucs_", 3},
+    {"UCX", "ucm_", 3},
+    {"libfabric", "fi_getinfo", 1},
+    {"PMIx", "PMIx_Init", 1},
+    {"PSM", "psm2_init", 1},
+    {"PSM", "psm3_init", 1},
+    {"Open MPI", "opal_", 3},
+    {"Open MPI", "orte_", 3},
+    {"Open MPI", "ompi_", 3},
+    {"Open MPI", "mca_common_", 1},
+    {"Open MPI", "oshmem_", 3},
+    {"PRRTE", "prte_", 3},
+};
+
+}  // namespace
+
+std::string stack_part_of(const ElfFacts& facts) {
+  for (const auto& mark : kMarks) {
+    const auto count = static_cast<std::size_t>(std::count_if(
+        facts.exported_symbols.begin(), facts.exported_symbols.end(),
+        [&](const DynamicSymbol& symbol) { return symbol.name.starts_with(mark.prefix); }));
+    if (count >= mark.at_least) return mark.part;
+  }
+  return {};
+}
+
+void HostSide::take(const Closure& closure, std::size_t first) {
+  for (std::size_t i = first; i < closure.objects.size(); ++i) {
+    const auto& object = closure.objects[i];
+    if (object.found_by == FoundBy::interpreter) continue;
+    const auto soname = object.file.elf.soname.value_or(
+        object.requested_as.substr(object.requested_as.rfind('/') + 1));
+    const auto [slot, is_new] = files_.try_emplace(soname);
+    if (!is_new) continue;
+    slot->second = {soname, canonical(object.path), object.file, {}};
+    if (is_glibc_part(object.file.elf)) continue;
+    if (const auto* facts = symbols_.of(slot->second.path))
+      slot->second.stack_part = stack_part_of(*facts);
+  }
+  for (const auto& missing : closure.missing) {
+    auto line = missing.name + ", needed by " + closure.objects[missing.needed_by].path;
+    if (std::find(missing_.begin(), missing_.end(), line) == missing_.end())
+      missing_.push_back(std::move(line));
+  }
+}
+
+Result<void> HostSide::add(const std::string& path, const std::string& stack_part) {
+  auto closure = closure_of(world_, path);
+  if (!closure) return fail(std::move(closure.error()));
+  const auto& elf = closure->objects[0].file.elf;
+  const auto soname = elf.soname.value_or(path.substr(path.rfind('/') + 1));
+  files_[soname] = {soname, canonical(path), closure->objects[0].file, stack_part};
+  take(*closure, 1);
+  return {};
+}
+
+void HostSide::add_plugins(const PluginFolder& folder) {
+  std::vector<std::string> paths;
+  for (const auto& name : folder.plugins) paths.push_back(folder.path + "/" + name);
+  world_.prefetch(paths);
+  for (const auto& name : folder.plugins) {
+    const auto path = folder.path + "/" + name;
+    const auto closure = closure_of(world_, path);
+    if (!closure) continue;
+    const auto below = folder.view_name + "/" + name;
+    plugins_[below] = {below, canonical(path), closure->objects[0].file, {}};
+    take(*closure, 1);
+  }
+}
+
+const std::vector<std::string>& glibc_sonames() {
+  static const std::vector<std::string> kNames = {
+      "libBrokenLocale.so.1",   "libSegFault.so",      "libanl.so.1",       "libc.so.6",
+      "libc_malloc_debug.so.0", "libcrypt.so.1",       "libdl.so.2",        "libm.so.6",
+      "libmemusage.so",         "libmvec.so.1",        "libnsl.so.1",       "libnss_compat.so.2",
+      "libnss_db.so.2",         "libnss_dns.so.2",     "libnss_files.so.2", "libnss_hesiod.so.2",
+      "libnss_nis.so.2",        "libnss_nisplus.so.2", "libpcprofile.so",   "libpthread.so.0",
+      "libresolv.so.2",         "librt.so.1",          "libthread_db.so.1", "libutil.so.1"};
+  return kNames;
+}
+
+Result<GlibcFamily> read_glibc_family(OsWorld& world) {
+  GlibcFamily out;
+  auto loader = read_loader_profile(world, LoaderProfile{}.interpreter);
+  if (!loader) return fail(std::move(loader.error()));
+  out.loader = *loader;
+  out.version = "2." + std::to_string(loader->glibc_minor);
+  auto ld_so = world.facts(loader->interpreter);
+  if (!ld_so) return fail(std::move(ld_so.error()));
+  // libc's folder is ld.so's, or one of the default ones.
+  std::vector<std::string> folders = {
+      fs::path(canonical(loader->interpreter)).parent_path().string() + "/"};
+  folders.insert(folders.end(), loader->default_directories.begin(),
+                 loader->default_directories.end());
+  for (const auto& folder : folders) {
+    const auto libc = world.facts(folder + "libc.so.6");
+    if (!libc || libc->elf.machine != loader->machine || libc->elf.elf_class != loader->elf_class ||
+        !missing_versions(libc->elf, loader->soname, ld_so->elf).empty())
+      continue;
+    for (const auto& name : glibc_sonames()) {
+      auto file = world.facts(folder + name);
+      if (!file || !is_glibc_part(file->elf) ||
+          !missing_versions(file->elf, "libc.so.6", libc->elf).empty())
+        continue;
+      out.files[name] = {name, canonical(folder + name), std::move(*file), "glibc"};
+    }
+    out.files[loader->soname] = {loader->soname, canonical(loader->interpreter), std::move(*ld_so),
+                                 "glibc"};
+    return out;
+  }
+  return fail(loader->interpreter, "cannot find the libc.so.6 that belongs to it");
+}
+
+}  // namespace heddle

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/policy/placement.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "resolver/policy/versions.hpp"
+#include "resolver/search/ld_so_cache_writer.hpp"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRounds = 8;
+constexpr std::size_t kMaxFolderFiles = 10'000;
+constexpr const char* kCacheSource = ".heddle/ld.so.cache";
+
+std::string parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+const LoadedObject* provider(const Closure& closure, const std::string& name) {
+  for (const auto& object : closure.objects)
+    if (object.file.elf.soname == name ||
+        std::find(object.names.begin(), object.names.end(), name) != object.names.end())
+      return &object;
+  return nullptr;
+}
+
+/// "X needs V of Y" for each need that the closure does not meet.
+std::vector<std::pair<std::string, std::string>> unmet(const Closure& closure) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& object : closure.objects) {
+    std::set<std::string> asked;
+    for (const auto& need : object.file.elf.version_needs) {
+      if (!asked.insert(need.file).second) continue;
+      const auto* found = provider(closure, need.file);
+      if (found == nullptr) continue;
+      const auto missing = missing_versions(object.file.elf, need.file, found->file.elf);
+      if (!missing.empty())
+        out.emplace_back(need.file, object.path + " needs " + shortened(missing) + " of " +
+                                        need.file + ", which " + found->path + " lacks");
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void Placement::take_folder(const PluginFolder& folder) {
+  std::error_code error;
+  std::size_t count = 0;
+  for (fs::recursive_directory_iterator walk(folder.path, error), end; !error && walk != end;
+       walk.increment(error)) {
+    std::error_code none;
+    if (!walk->is_regular_file(none) || ++count > kMaxFolderFiles) continue;
+    const auto below = walk->path().lexically_relative(folder.path).string();
+    const auto real = fs::canonical(walk->path(), none).string();
+    if (!none) names_.emplace(folder.view_name + "/" + below, real);
+  }
+}
+
+void Placement::take_names(const SideChoice& sides, const GlibcChoice& glibc) {
+  names_.clear();
+  sonames_.clear();
+  const auto take = [&](const HostFile& file, const std::vector<std::string>& asked_for) {
+    for (const auto& name : asked_for) {
+      if (name.empty() || name.find('/') != name.npos) continue;
+      names_[name] = file.path;
+      sonames_[name] = file.soname;
+    }
+  };
+  for (const auto* pick : sides.picks())
+    if (pick->taken == Side::host) take(pick->host, pick->names);
+  if (glibc.taken == Side::host)
+    for (const auto& [soname, file] : glibc_.files) take(file, {soname});
+  for (const auto& folder : sides.folders()) take_folder(folder);
+}
+
+bool Placement::write_cache(Trouble& trouble) {
+  const auto& loader = inside_.loader();
+  cache_path_ = loader.cache_path;
+  cache_target_ = cache_path_.empty() ? "" : inside_.world().real_path(cache_path_);
+  if (cache_target_.empty()) {
+    trouble.conflict = (cache_path_.empty() ? loader.interpreter : cache_path_) +
+                       ": the container has no ld.so.cache to put the host's libraries into";
+    return false;
+  }
+  std::vector<CacheLine> lines;
+  std::set<std::string> known;
+  for (const auto& [name, path] : names_) {
+    if (name.find('/') != name.npos || name == loader.soname) continue;
+    lines.push_back({name, mount_point_ + "/" + name});
+    known.insert(name);
+  }
+  // Other names of a file that is replaced: libmpi.so of a development package.
+  for (const auto& line : inside_.cache().lines()) {
+    const std::string name(line.name);
+    if (known.contains(name) || !may_be_mpi(name)) continue;
+    const auto file = inside_.world().facts(std::string(line.path));
+    const auto* part = file ? stack_.part_of(file->stamp.id) : nullptr;
+    if (part == nullptr) continue;
+    if (const auto at = sonames_.find(part->soname); at != sonames_.end()) {
+      lines.push_back({name, mount_point_ + "/" + at->second});
+      known.insert(name);
+    }
+  }
+  cache_ = write_ld_so_cache(inside_.cache(), lines, loader);
+  return true;
+}
+
+/// Files of the container that are found before the cache is asked (RPATH, RUNPATH,
+/// LD_LIBRARY_PATH, a name with a slash) get the host's bound over them.
+bool Placement::bind_strays(const Closure& closure, const SideChoice& sides) {
+  bool more = false;
+  for (std::size_t i = 1; i < closure.objects.size(); ++i) {
+    const auto& object = closure.objects[i];
+    if (object.path.starts_with(mount_point_ + "/") || object.found_by == FoundBy::interpreter)
+      continue;
+    const auto target = inside_.world().real_path(object.path);
+    if (target.empty() || binds_.contains(target)) continue;
+    auto name = object.file.elf.soname.value_or("");
+    if (const auto* part = stack_.part_of(object.file.stamp.id)) name = part->soname;
+    auto at = sonames_.find(name);
+    for (const auto& other : object.names)
+      if (at == sonames_.end()) at = sonames_.find(other);
+    if (at == sonames_.end()) continue;
+    binds_[target] = {
+        at->second, target,
+        object.path + " is found by " + to_string(object.found_by) + ", not by ld.so.cache"};
+    more = true;
+  }
+  (void)sides;
+  return more;
+}
+
+Placement::Trouble Placement::check(const Closure& before, const Closure& after,
+                                    const SideChoice& sides) {
+  const auto host_can = [&](const std::string& name) {
+    const auto* pick = sides.find(name);
+    return pick != nullptr && pick->taken == Side::container && !pick->fixed;
+  };
+  for (const auto& missing : after.missing) {
+    const auto& user = after.objects[missing.needed_by].path;
+    const auto what = user + " needs " + missing.name + ": " + missing.reason;
+    if (host_can(missing.name))
+      return {missing.name, "the container's is not where " + user + " looks for it", ""};
+    const bool was_so = std::any_of(before.missing.begin(), before.missing.end(),
+                                    [&](const auto& one) { return one.name == missing.name; });
+    if (!was_so) return {"", "", what};
+    warnings_.push_back("without heddle too, " + what);
+  }
+  const auto old = unmet(before);
+  for (const auto& [name, line] : unmet(after)) {
+    if (host_can(name)) return {name, line, ""};
+    const bool was_so = std::any_of(
+        old.begin(), old.end(), [&, &line = line](const auto& one) { return one.second == line; });
+    if (!was_so) return {"", "", line};
+    warnings_.push_back("without heddle too, " + line);
+  }
+  return {};
+}
+
+void Placement::check_plugins(SwappedWorld& world, const LoaderProfile& loader) {
+  for (const auto& [name, path] : names_) {
+    if (name.find('/') == name.npos || name.find(".so") == name.npos) continue;
+    const auto closure = resolve(world, loader, mount_point_ + "/" + name, search_);
+    if (!closure) continue;
+    for (const auto& missing : closure->missing)
+      warnings_.push_back(
+          path + ": this plugin will not load: " + closure->objects[missing.needed_by].path +
+          " needs " + missing.name + ": " + missing.reason);
+    for (const auto& [soname, line] : unmet(*closure))
+      warnings_.push_back(path + ": this plugin will not load: " + line);
+  }
+}
+
+void Placement::place_folders(const SideChoice& sides) {
+  folders_.clear();
+  environment_.clear();
+  for (const auto& folder : sides.folders()) {
+    std::vector<std::string> targets;
+    if (folder.beside) {
+      // Beside the library as ld.so names it: below the mount it is there already.
+      for (const auto& [target, bind] : binds_)
+        if (const auto at = names_.find(bind.source);
+            at != names_.end() && at->second == folder.wanted_by)
+          targets.push_back(parent(target) + "/" + folder.view_name);
+    } else {
+      targets.push_back(folder.path);
+    }
+    for (const auto& target : targets) {
+      const auto real = inside_.world().real_path(target);
+      folders_.push_back({folder.view_name, real.empty() ? target : real, !real.empty(),
+                          fs::path(folder.wanted_by).filename().string() +
+                              " looks there for its plugins and data"});
+    }
+    if (!targets.empty())
+      for (const auto& variable : folder.environment)
+        environment_[variable] = mount_point_ + "/" + folder.view_name;
+  }
+}
+
+Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& glibc) {
+  Trouble trouble;
+  warnings_.clear();
+  binds_.clear();
+  take_names(sides, glibc);
+  if (!write_cache(trouble)) return trouble;
+  const auto& interpreter = inside_.loader().interpreter;
+  if (glibc.taken == Side::host) {
+    const auto target = inside_.world().real_path(interpreter);
+    binds_[target] = {glibc_.loader.soname, target, "ld.so and libc are of one build"};
+  }
+  std::vector<Closure> after;
+  for (int round = 0; round < kRounds; ++round) {
+    SwappedWorld::Placed placed{mount_point_, names_, {}, cache_path_, cache_};
+    for (const auto& [target, bind] : binds_) placed.binds[target] = names_.at(bind.source);
+    SwappedWorld world(inside_.world(), host_, std::move(placed));
+    auto loader = read_loader_profile(world, interpreter);
+    if (!loader) return {"", "", loader.error().message()};
+    if (loader->cache_path != cache_path_ && glibc.taken == Side::host) {
+      // The host's ld.so reads its own path.
+      cache_path_ = loader->cache_path;
+      cache_target_ = inside_.world().real_path(cache_path_);
+      if (cache_target_.empty())
+        return {"", "", cache_path_ + ": the host's ld.so reads it, the container has none"};
+      continue;
+    }
+    after.clear();
+    bool more = false;
+    for (const auto& program : inside_.programs()) {
+      auto closure = resolve(world, *loader, program.path, search_);
+      if (!closure) return {"", "", closure.error().message()};
+      more |= bind_strays(*closure, sides);
+      after.push_back(std::move(*closure));
+    }
+    if (more) continue;
+    for (std::size_t i = 0; i < after.size(); ++i)
+      if (auto found = check(inside_.programs()[i].closure, after[i], sides);
+          !found.flip.empty() || !found.conflict.empty())
+        return found;
+    check_plugins(world, *loader);
+    place_folders(sides);
+    loads_.clear();
+    for (std::size_t i = 1; i < after[0].objects.size(); ++i) {
+      const auto& object = after[0].objects[i];
+      loads_.emplace_back(object.file.elf.soname.value_or(object.requested_as), object.path);
+    }
+    return {};
+  }
+  return {"", "", "the container's libraries lead from one to another without end"};
+}
+
+void Placement::write(Decision& decision) const {
+  decision.names = names_;
+  decision.ld_so_cache = cache_;
+  for (const auto& [target, bind] : binds_) decision.binds.push_back(bind);
+  decision.binds.push_back({kCacheSource, cache_target_,
+                            "the host's libraries are found by it, the container's as before"});
+  decision.folders = folders_;
+  decision.environment = environment_;
+  decision.loads = loads_;
+  decision.warnings.insert(decision.warnings.end(), warnings_.begin(), warnings_.end());
+}
+
+}  // namespace heddle

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "resolver/policy/glibc_choice.hpp"
+#include "resolver/policy/side_choice.hpp"
+#include "resolver/policy/swapped_world.hpp"
+
+namespace heddle {
+
+/// Where the chosen files have to stand so that ld.so finds them, checked by resolving the
+/// programs as if they stood there.
+class Placement {
+ public:
+  Placement(ContainerSide& inside, OsWorld& host, const ContainerStack& stack,
+            const GlibcFamily& glibc, const SearchOptions& search, std::string mount_point)
+      : inside_(inside),
+        host_(host),
+        stack_(stack),
+        glibc_(glibc),
+        search_(search),
+        mount_point_(std::move(mount_point)) {}
+
+  /// What still stands in the way after a try.
+  struct Trouble {
+    std::string flip;  ///< this library must be the host's: decide again
+    std::string why;
+    std::string conflict;  ///< it cannot work
+  };
+  Trouble place(const SideChoice& sides, const GlibcChoice& glibc);
+
+  /// Fills in what place() found: names, cache, binds, folders, environment, loads, warnings.
+  void write(Decision& decision) const;
+
+ private:
+  void take_names(const SideChoice& sides, const GlibcChoice& glibc);
+  void take_folder(const PluginFolder& folder);
+  bool write_cache(Trouble& trouble);
+  bool bind_strays(const Closure& closure, const SideChoice& sides);
+  Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
+  void check_plugins(SwappedWorld& world, const LoaderProfile& loader);
+  void place_folders(const SideChoice& sides);
+
+  ContainerSide& inside_;
+  OsWorld& host_;
+  const ContainerStack& stack_;
+  const GlibcFamily& glibc_;
+  const SearchOptions& search_;
+  std::string mount_point_;
+
+  std::map<std::string, std::string> names_;    ///< below the mount -> host's file
+  std::map<std::string, std::string> sonames_;  ///< a name asked for -> name below the mount
+  std::string cache_path_;
+  std::string cache_target_;  ///< free of links
+  std::string cache_;
+  std::map<std::string, FileBind> binds_;  ///< by target
+  std::vector<FolderBind> folders_;
+  std::map<std::string, std::string> environment_;
+  std::vector<std::pair<std::string, std::string>> loads_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/policy/swapped_world.hpp"
+
+#include <cerrno>
+
+namespace heddle {
+
+bool SwappedWorld::is_ours(std::string_view path) const {
+  return path.starts_with(placed_.mount_point) &&
+         (path.size() == placed_.mount_point.size() || path[placed_.mount_point.size()] == '/');
+}
+
+World::DirId SwappedWorld::directory(std::string_view path) {
+  if (!is_ours(path)) return inside_.directory(path);
+  auto relative = std::string(path.substr(std::min(path.size(), placed_.mount_point.size() + 1)));
+  if (!relative.empty() && !relative.ends_with('/')) relative += '/';
+  folders_.push_back(std::move(relative));
+  return kOurs | static_cast<DirId>(folders_.size() - 1);
+}
+
+World::DirId SwappedWorld::subdirectory(DirId base, std::string_view relative) {
+  if ((base & kOurs) == 0) return inside_.subdirectory(base, relative);
+  folders_.push_back(folders_[base & ~kOurs] + std::string(relative));
+  return kOurs | static_cast<DirId>(folders_.size() - 1);
+}
+
+World::DirState SwappedWorld::state(DirId dir) {
+  if ((dir & kOurs) == 0) return inside_.state(dir);
+  const auto& folder = folders_[dir & ~kOurs];
+  const auto at = placed_.names.lower_bound(folder);
+  const bool there = at != placed_.names.end() && at->first.starts_with(folder);
+  return there ? DirState{} : DirState{ENOENT, false};
+}
+
+World::Presence SwappedWorld::entry(DirId dir, const EntryName& name) {
+  if ((dir & kOurs) == 0) return inside_.entry(dir, name);
+  const auto path = folders_[dir & ~kOurs] + std::string(name.text);
+  const auto at = placed_.names.lower_bound(path);
+  const bool there =
+      at != placed_.names.end() && (at->first == path || at->first.starts_with(path + "/"));
+  return there ? Presence::present : Presence::absent;
+}
+
+std::string SwappedWorld::host_file(const std::string& path) {
+  if (is_ours(path)) {
+    const auto at =
+        placed_.names.find(path.substr(std::min(path.size(), placed_.mount_point.size() + 1)));
+    return at == placed_.names.end() ? "" : at->second;
+  }
+  if (placed_.binds.empty()) return {};
+  const auto at = placed_.binds.find(inside_.real_path(path));
+  return at == placed_.binds.end() ? "" : at->second;
+}
+
+Result<FileFacts> SwappedWorld::facts(const std::string& path) {
+  if (const auto host = host_file(path); !host.empty()) return host_.facts(host);
+  if (is_ours(path)) return fail_errno(path, "cannot open", ENOENT);
+  return inside_.facts(path);
+}
+
+Result<std::string> SwappedWorld::head(const std::string& path) {
+  const auto host = host_file(path);
+  return host.empty() ? inside_.head(path) : host_.head(host);
+}
+
+Result<std::string> SwappedWorld::read(const std::string& path) {
+  if (path == placed_.cache_path) return placed_.cache;
+  const auto host = host_file(path);
+  return host.empty() ? inside_.read(path) : host_.read(host);
+}
+
+std::string SwappedWorld::real_path(const std::string& path) {
+  return is_ours(path) ? path : inside_.real_path(path);
+}
+
+}  // namespace heddle

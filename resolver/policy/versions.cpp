@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/policy/versions.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+namespace heddle {
+
+Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second) {
+  std::sort(first.begin(), first.end());
+  std::sort(second.begin(), second.end());
+  const bool has_second = std::includes(first.begin(), first.end(), second.begin(), second.end());
+  const bool has_first = std::includes(second.begin(), second.end(), first.begin(), first.end());
+  if (has_first && has_second) return Contains::equal;
+  return has_second ? Contains::first : has_first ? Contains::second : Contains::neither;
+}
+
+std::vector<std::string> exported_names(const ElfFacts& facts) {
+  std::vector<std::string> out;
+  for (const auto& symbol : facts.exported_symbols)
+    out.push_back(symbol.version.empty() ? symbol.name : symbol.name + "@" + symbol.version);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+bool is_glibc_part(const ElfFacts& facts) {
+  const auto is_private = [](const std::string& version) { return version == "GLIBC_PRIVATE"; };
+  const auto is_public = [](const std::string& version) { return version.starts_with("GLIBC_"); };
+  const auto& defined = facts.version_definitions;
+  // All of them, and nothing else: what is left of libpthread.so.0 since 2.34. libxcrypt's
+  // libcrypt.so.1 has versions of its own too.
+  if (!defined.empty() && std::all_of(defined.begin(), defined.end(), is_public)) return true;
+  return std::any_of(defined.begin(), defined.end(), is_private) ||
+         std::any_of(facts.version_needs.begin(), facts.version_needs.end(),
+                     [&](const VersionNeed& need) { return is_private(need.version); });
+}
+
+std::vector<std::string> missing_versions(const ElfFacts& user, const std::string& soname,
+                                          const ElfFacts& provider) {
+  std::vector<std::string> out;
+  // A file without any definitions is taken with a warning only (elf/dl-version.c, match_symbol).
+  if (provider.version_definitions.empty()) return out;
+  for (const auto& need : user.version_needs) {
+    const auto& defined = provider.version_definitions;
+    if (need.file == soname && !need.weak &&
+        std::find(defined.begin(), defined.end(), need.version) == defined.end())
+      out.push_back(need.version);
+  }
+  return out;
+}
+
+bool is_older(const std::string& version, const std::string& than) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < version.size() && j < than.size()) {
+    const auto number = [](const std::string& text, std::size_t& at) {
+      int value = 0;
+      const auto* end = text.data() + text.size();
+      const auto result = std::from_chars(text.data() + at, end, value);
+      at = static_cast<std::size_t>(result.ptr - text.data());
+      at = at < text.size() && text[at] == '.' ? at + 1 : text.size();
+      return value;
+    };
+    const int a = number(version, i);
+    const int b = number(than, j);
+    if (a != b) return a < b;
+  }
+  return false;
+}
+
+std::string shortened(const std::vector<std::string>& list) {
+  if (list.empty()) return {};
+  if (list.size() == 1) return list[0];
+  if (list.size() == 2) return list[0] + " and " + list[1];
+  return list[0] + ", " + list[1] + " and " + std::to_string(list.size() - 2) + " more";
+}
+
+}  // namespace heddle

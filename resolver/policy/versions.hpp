@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resolver/elf/elf_facts.hpp"
+
+namespace heddle {
+
+/// Which of two files of one soname holds all that the other offers.
+enum class Contains { equal, first, second, neither };
+Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second);
+
+/// Exported names, with their versions where they have one.
+std::vector<std::string> exported_names(const ElfFacts& facts);
+
+/// Whether the file is part of glibc: it defines or needs GLIBC_PRIVATE, which only files of one
+/// build share, or defines GLIBC_* versions alone.
+bool is_glibc_part(const ElfFacts& facts);
+
+/// The versions that `user` needs from the file `soname` and `provider` does not define; weak ones
+/// do not count.
+std::vector<std::string> missing_versions(const ElfFacts& user, const std::string& soname,
+                                          const ElfFacts& provider);
+
+/// Numbers of a version compared one by one: "4.0.2" < "4.1".
+bool is_older(const std::string& version, const std::string& than);
+
+/// "a", "a, b and 3 more".
+std::string shortened(const std::vector<std::string>& list);
+
+}  // namespace heddle
