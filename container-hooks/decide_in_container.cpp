@@ -34,7 +34,7 @@ class Descendants {
   }
 };
 
-Result<Decided> decide(const DecideOrder& order) {
+Result<Decided> decide(const DecideOrder& order, int asker) {
   const auto program =
       order.program.empty() ? container_program(order.config) : std::optional(order.program);
   if (!program) {
@@ -45,7 +45,10 @@ Result<Decided> decide(const DecideOrder& order) {
   const Descendants reaped;
   auto cache = DecisionCache::open(order.cache);
   if (!cache) return fail(std::move(cache.error()));
-  return cache->decide({order.config.rootfs, *program, order.mount_point, order.mpi}, order.fresh);
+  ImageQuestion question{order.config.rootfs, *program, order.mount_point, order.mpi, {}, asker};
+  for (const auto& entry : order.config.environment)
+    if (entry.starts_with("LD_LIBRARY_PATH=")) question.library_path = entry.substr(16);
+  return cache->decide(question, order.fresh);
 }
 
 /// What a pipe carries: fields that end in NUL, which none of them holds.
@@ -90,14 +93,16 @@ Result<Decided> read_answer(const std::string& answer) {
 }  // namespace
 
 Result<Decided> decide_in_container(const DecideOrder& order) {
-  if (order.stage == Stage::create_container) return decide(order);
+  if (order.stage == Stage::create_container) return decide(order, -1);
   auto pipe = make_pipe();
   if (!pipe) return fail(std::move(pipe.error()));
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno("fs-hook", "cannot start a process");
   if (pid == 0) {
     const auto entered = enter_mount_namespace(order.pid);
-    const auto decided = entered ? decide(order) : Result<Decided>(fail(entered.error()));
+    pipe->read_end.reset();
+    const auto decided =
+        entered ? decide(order, pipe->write_end.get()) : Result<Decided>(fail(entered.error()));
     ::_exit(write_all(pipe->write_end.get(), answer_of(decided), "pipe") ? 0 : 1);
   }
   Child child(pid);

@@ -46,8 +46,9 @@ std::string key_of(int root, const ImageQuestion& question) {
   (void)::stat("/etc/ld.so.cache", &host);
   const auto stamp = file_stamp(host);
   std::string text = std::string(HEDDLE_VERSION) + "\n" + question.program + "\n" +
-                     question.mount_point + "\n" + question.mpi + "\n" +
-                     std::to_string(stamp.size) + "\t" + std::to_string(stamp.mtime_ns) + "\n";
+                     question.mount_point + "\n" + question.mpi + "\n" + question.library_path +
+                     "\n" + std::to_string(stamp.size) + "\t" + std::to_string(stamp.mtime_ns) +
+                     "\n";
   text += stamp_of(root, question.program) + stamp_of(root, "/etc/ld.so.cache");
   return hash_bytes(text).hex();
 }
@@ -61,11 +62,16 @@ Result<void> write_file(const std::string& path, const std::string& text) {
 
 Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::string& folder,
                                    const std::string& map) {
-  const HelperRequest request{
-      "fs-resolve",
-      {"build", "--into", question.rootfs, "--program", question.program, "--mpi", question.mpi,
-       "--at", question.mount_point, "-o", map, "--json"},
-      {"XDG_CACHE_HOME=" + folder}};
+  HelperRequest request;
+  request.name = "fs-resolve";
+  request.arguments = {
+      "build", "--into",     question.rootfs, "--program",          question.program,
+      "--mpi", question.mpi, "--at",          question.mount_point, "-o",
+      map,     "--json"};
+  if (!question.library_path.empty())
+    request.arguments.insert(request.arguments.end(), {"--library-path", question.library_path});
+  request.environment = {"XDG_CACHE_HOME=" + folder};
+  request.reader = question.asker;
   auto answer = run_helper(request, kDecisionLimit);
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status == exit_done || answer->status == exit_no) return std::move(answer->out);

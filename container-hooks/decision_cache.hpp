@@ -15,6 +15,8 @@ struct ImageQuestion {
   std::string program;  ///< absolute, in the image
   std::string mount_point;
   std::string mpi = "auto";  ///< as fs-resolve takes it
+  std::string library_path;  ///< LD_LIBRARY_PATH that the container runs with
+  int asker = -1;            ///< the pipe of who asks: when he has gone, fs-resolve is stopped
 };
 
 struct Decided {

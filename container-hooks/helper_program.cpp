@@ -8,14 +8,20 @@
 namespace heddle {
 namespace {
 
-/// Reads both pipes to their ends, so that neither can fill and stop the writer.
-bool collect(const Fd& out, const Fd& err, std::size_t limit, HelperAnswer& answer,
-             std::string& talk) {
-  std::array<pollfd, 2> entries{pollfd{out.get(), POLLIN, 0}, pollfd{err.get(), POLLIN, 0}};
+/// Reads both pipes to their ends, so that neither can fill and stop the writer. Fails when there
+/// is too much, or when the reader has gone.
+Result<void> collect(const HelperRequest& request, const Fd& out, const Fd& err, std::size_t limit,
+                     HelperAnswer& answer, std::string& talk) {
+  std::array<pollfd, 3> entries{pollfd{out.get(), POLLIN, 0}, pollfd{err.get(), POLLIN, 0},
+                                pollfd{request.reader, 0, 0}};
   char buffer[1U << 16];
   while (entries[0].fd >= 0 || entries[1].fd >= 0) {
-    if (::poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return false;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (::poll(entries.data(), entries.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      return fail_errno(request.name, "cannot wait for it");
+    }
+    if (entries[2].revents != 0) return fail(request.name, "stopped", "nobody waits for it");
+    for (std::size_t i = 0; i < 2; ++i) {
       if (entries[i].fd < 0 || entries[i].revents == 0) continue;
       const ssize_t n = ::read(entries[i].fd, buffer, sizeof(buffer));
       if (n < 0 && errno == EINTR) continue;
@@ -23,12 +29,12 @@ bool collect(const Fd& out, const Fd& err, std::size_t limit, HelperAnswer& answ
       if (n <= 0)
         entries[i].fd = -1;
       else if (text.size() + static_cast<std::size_t>(n) > limit)
-        return false;
+        return fail(request.name, "says too much");
       else
         text.append(buffer, static_cast<std::size_t>(n));
     }
   }
-  return true;
+  return {};
 }
 
 /// `fs-resolve: a: b: c\nhint: d\n` as `a: b: c (d)`: a runtime shows one line.
@@ -76,8 +82,8 @@ Result<HelperAnswer> run_helper(const HelperRequest& request, std::size_t limit)
   err->write_end.reset();
   HelperAnswer answer;
   std::string talk;
-  if (!collect(out->read_end, err->read_end, limit, answer, talk))
-    return fail(request.name, "says too much");
+  if (auto all = collect(request, out->read_end, err->read_end, limit, answer, talk); !all)
+    return fail(std::move(all.error()));
   auto status = child->wait();
   if (!status) return fail(std::move(status.error()));
   answer.status = *status;

@@ -15,6 +15,8 @@ struct HelperRequest {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  ///< besides PATH and LC_ALL: nothing of the caller's
   std::vector<std::pair<int, int>> fds;
+  /// The write end of a pipe: when nobody is left to read it, the program is killed. -1: none.
+  int reader = -1;
 };
 
 struct HelperAnswer {

@@ -2,20 +2,24 @@
 #include "fsgen/guided_run.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <vector>
 
+#include "base/escape.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
 #include "fsgen/counters_file.hpp"
 #include "fsgen/mount_lease.hpp"
 #include "fsgen/mount_ways.hpp"
 #include "fsgen/overlay_daemon.hpp"
+#include "fuseovl/origins.hpp"
 #include "fuseovl/warm_up.hpp"
 #include "resolver/map/index_writer.hpp"
 
@@ -39,21 +43,45 @@ std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
 }
 
-/// The index for Via::direct: every name leads to its original file, no mount is needed.
-Result<void> write_direct_index(const PreparedMap& map, const std::string& path) {
+/// Whether every file that the map has for the program is still as it was. Else another search than
+/// the map's may be right for all its names: what has changed may need others, from other folders.
+bool is_as_mapped(const MapProgram& program, const Origins& origins) {
+  const auto good = [&](ObjectId object) { return origins.files[object].as_mapped; };
+  return good(program.object) && std::all_of(program.guided.begin(), program.guided.end(),
+                                             [&](const auto& entry) { return good(entry.second); });
+}
+
+/// The index for Via::direct: every name leads to its original file, no mount is needed. Programs
+/// whose files have changed are left out; `drifts` are those files.
+Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
+                                std::vector<Drift>& drifts) {
+  Origins origins = open_origins(map.content, 0);
   IndexInput input{map.content, "", {}, std::vector<bool>(map.content.objects.size(), true)};
-  const auto stamp_of = [](const std::string& file) -> std::optional<FileStamp> {
-    struct stat st {};
-    if (::stat(file.c_str(), &st) != 0) return std::nullopt;
-    return file_stamp(st);
-  };
-  for (const auto& program : map.content.programs) input.programs.push_back(stamp_of(program.path));
-  for (const auto& object : map.content.objects) input.objects.push_back(stamp_of(object.path));
+  for (const auto& program : map.content.programs) {
+    const bool good = is_as_mapped(program, origins);
+    input.programs.push_back(good ? std::optional(origins.files[program.object].stamp)
+                                  : std::nullopt);
+  }
+  for (const auto& origin : origins.files)
+    input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
+  drifts = std::move(origins.drifts);
   auto bytes = make_index(input);
   if (!bytes) return fail(std::move(bytes.error()));
   auto fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
   if (!fd) return fail(std::move(fd.error()));
   return write_all(fd->get(), *bytes, path);
+}
+
+/// Why a program that the map knows was left to ld.so, with this LD_LIBRARY_PATH of the map's.
+std::string other_library_path(const std::string& value) {
+  return "LD_LIBRARY_PATH leads to other files than the map, which was made " +
+         (value.empty() ? "without one" : "with " + escape_for_terminal(value));
+}
+
+std::string stale_map(const std::string& map, const std::vector<Drift>& drifts) {
+  return fmt::format("{} is out of date: {}: {}{}", escape_for_terminal(map),
+                     escape_for_terminal(drifts[0].path), drifts[0].what,
+                     drifts.size() == 1 ? "" : fmt::format(", and {} more", drifts.size() - 1));
 }
 
 /// Lets APP go and waits for its end.
@@ -96,6 +124,7 @@ class GuidedRun {
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
+  std::string stale_;  ///< Via::direct: which files are not the map's any more; empty: none
   std::uint64_t lease_ns_ = 0;
   std::optional<MountLease> lease_;  ///< else APP's process mounts, and a daemon of our own serves
 };
@@ -206,8 +235,14 @@ Result<RunReport> GuidedRun::run_with_mount() {
   auto counters = CountersFile::create(counters_path);
   if (!counters) return fail(std::move(counters.error()));
   if (direct()) {
-    if (auto written = write_direct_index(map_, work_path_ + "/index"); !written)
+    std::vector<Drift> drifts;
+    if (auto written = write_direct_index(map_, work_path_ + "/index", drifts); !written)
       return fail(std::move(written.error()));
+    if (!drifts.empty()) {
+      stale_ = stale_map(map_.path, drifts);
+      warn(Error("", stale_ + ": programs that use them run as they are", "",
+                 "make the map anew (fs-resolve build)"));
+    }
   } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0) {
     return fail_errno(mount_point_, "cannot make the mount point");
   }
@@ -230,8 +265,15 @@ Result<RunReport> GuidedRun::run_with_mount() {
 void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) {
   report.guided = map_.app() != nullptr;
   report.unguided_reason = map_.unguided_reason;
-  if (report.guided && options_.loader == LoaderKind::audit &&
-      report.counters.guided_processes == 0) {
+  const auto app_start = static_cast<AppStart>(report.counters.app_start);
+  if (report.guided && app_start == AppStart::other_library_path) {
+    report.guided = false;
+    report.unguided_reason = other_library_path(map_.app()->library_path);
+  } else if (report.guided && !stale_.empty() && app_start == AppStart::unguided) {
+    report.guided = false;
+    report.unguided_reason = stale_;
+  } else if (report.guided && options_.loader == LoaderKind::audit &&
+             report.counters.guided_processes == 0) {
     report.guided = false;
     report.unguided_reason =
         "its ld.so took no audit library (a setuid program), or it did not get as far as main";

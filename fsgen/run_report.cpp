@@ -63,6 +63,10 @@ std::string to_text(const RunReport& report) {
                        with_commas(report.counters.names_guided),
                        with_commas(report.counters.names_unknown), report.counters.guided_processes,
                        report.counters.guided_processes == 1 ? "" : "es");
+  if (report.counters.other_library_path != 0)
+    out += fmt::format("  unguided        {:>12} process{}: LD_LIBRARY_PATH is not as in the map\n",
+                       with_commas(report.counters.other_library_path),
+                       report.counters.other_library_path == 1 ? "" : "es");
   if (report.requests)
     out += fmt::format("  daemon          {:>12} requests answered, {} bytes read\n",
                        with_commas(*report.requests), with_commas(report.bytes_read.value_or(0)));
@@ -98,6 +102,7 @@ nlohmann::json to_json(const RunReport& report) {
     out["names_unknown"] = report.counters.names_unknown;
     out["guided_processes"] = report.counters.guided_processes;
     out["unguided_processes"] = report.counters.unguided_processes;
+    out["other_library_path"] = report.counters.other_library_path;
   }
   auto& passed_over = out["passed_over"] = nlohmann::json::array();
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));

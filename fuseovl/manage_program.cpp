@@ -3,11 +3,16 @@
 
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
+#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "fuseovl/kernel_mount.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/mount_state.hpp"
+#include "fuseovl/origins.hpp"
+#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -15,6 +20,19 @@ namespace {
 int fail_with(const Error& error) {
   report(error);
   return exit_failure;
+}
+
+/// The files that differ from the mount's map at this moment, as JSON. Asked here and not by the
+/// daemon: a file system that hangs must hold nobody but us.
+Result<std::string> drift_now(const std::string& directory) {
+  auto reader = MapReader::open(directory + "/.heddle/map");
+  if (!reader) return fail(std::move(reader.error()));
+  auto content = reader->read_all();
+  if (!content) return fail(std::move(content.error()));
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& drift : open_origins(*content, 0).drifts)
+    list.push_back({{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}});
+  return list.dump();
 }
 
 }  // namespace
@@ -44,6 +62,12 @@ int stats_program(const std::string& directory) {
     return fail_with(code == ENOENT || code == ENOTDIR
                          ? Error(directory, "cannot read counters", "no heddle mount is here")
                          : Error::from_errno(directory, "cannot read counters", code));
+  }
+  if (const auto end = text->rfind("\n}"); end != std::string::npos) {
+    if (auto now = drift_now(directory))
+      text->insert(end, ",\n  \"drift_now\": " + *now);
+    else
+      warn(now.error());
   }
   if (auto written = write_all(STDOUT_FILENO, *text, "stdout"); !written)
     return fail_with(written.error());

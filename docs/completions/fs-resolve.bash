@@ -11,7 +11,7 @@ _fs_resolve() {
     push) ((COMP_CWORD < 2)) || words='-h --help' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
     tree) ((COMP_CWORD < 2)) || words='-h --help -p --path --json' ;;
-    verify) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --files --json' ;;
     why) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' build explain lookup mpi pull push show tree verify why'

@@ -33,6 +33,8 @@ class NodeTarget final : public Target {
   std::string kernel() override;
 
   World& world() { return world_; }
+  /// What stands before the target's paths on this node: symlink-free, or empty.
+  const std::string& root() const { return root_; }
   /// Where `path` lies on this node; empty: it does not exist.
   std::string outside(const std::string& path);
   /// The loader that `program` would get. Fails as read_loader_profile does.

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <regex>
+#include <thread>
 
 #include "base/escape.hpp"
 #include "fsgen/registry/authorities.hpp"
@@ -15,6 +18,7 @@ namespace heddle::registry {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using namespace std::chrono_literals;
 
 constexpr std::size_t kMostManifest = std::size_t{4} << 20;  // the specification's limit
 
@@ -47,6 +51,14 @@ std::string fallback_tag(std::string digest) {
   digest[6] = '-';
   return digest;
 }
+
+/// docker-registry answers 500 to who asks for a tag while another writes it (2.8.2, file system
+/// storage: 5 of 32 at once); others say that they are busy.
+bool is_busy(long status) { return status == 429 || (status >= 500 && status <= 504); }
+constexpr std::chrono::milliseconds kPauses[] = {100ms, 300ms};
+
+/// Of many who add to one index, each must see its own line there in the end.
+constexpr int kMostRounds = 20;
 
 /// Whether an http address is this node's.
 bool is_here(const std::string& url) {
@@ -129,13 +141,20 @@ Result<void> RegistryClient::authorize(const std::string& challenge, const char*
 }
 
 Result<HttpAnswer> RegistryClient::send(HttpRequest request, const char* actions) {
-  for (int attempt = 0;; ++attempt) {
+  bool authorized = false;
+  for (std::size_t busy = 0;;) {
     auto now = request;
     if (!bearer_.empty()) now.headers.push_back("Authorization: Bearer " + bearer_);
     now.user = user_;
     now.password = password_;
     auto answer = http_.send(now);
-    if (!answer || answer->status != 401 || attempt > 0) return answer;
+    if (!answer) return answer;
+    if (is_busy(answer->status) && busy < std::size(kPauses)) {
+      std::this_thread::sleep_for(kPauses[busy++]);
+      continue;
+    }
+    if (answer->status != 401 || authorized) return answer;
+    authorized = true;
     bearer_.clear();
     if (auto done = authorize(header(*answer, "www-authenticate"), actions); !done)
       return fail(std::move(done.error()));
@@ -247,10 +266,10 @@ Result<std::string> RegistryClient::referrers_index(const std::string& subject) 
   return std::move(tagged->text);
 }
 
-Result<void> RegistryClient::add_to_fallback(const std::string& subject, const Descriptor& one,
-                                             const std::string& artifact_type) {
+Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& one,
+                                      const std::string& artifact_type) {
   Json index = {{"schemaVersion", 2}, {"mediaType", kIndexType}, {"manifests", Json::array()}};
-  if (auto old = get_manifest(fallback_tag(subject))) {
+  if (auto old = get_manifest(tag)) {
     auto json = Json::parse(old->text, nullptr, false);
     if (json.is_object() && json.contains("manifests") && json["manifests"].is_array())
       index = std::move(json);
@@ -258,14 +277,30 @@ Result<void> RegistryClient::add_to_fallback(const std::string& subject, const D
     return fail(std::move(old.error()));
   }
   for (const auto& known : index["manifests"])
-    if (known.is_object() && known.value("digest", Json()) == one.digest) return {};
+    if (known.is_object() && known.value("digest", Json()) == one.digest) return true;
   index["manifests"].push_back({{"mediaType", one.media_type},
                                 {"digest", one.digest},
                                 {"size", one.size},
                                 {"artifactType", artifact_type}});
-  auto done = put_manifest(index.dump(), kIndexType, fallback_tag(subject), "", "");
+  auto done = put_manifest(index.dump(), kIndexType, tag, "", "");
   if (!done) return fail(std::move(done.error()));
-  return {};
+  return false;
+}
+
+Result<void> RegistryClient::add_to_fallback(const std::string& subject, const Descriptor& one,
+                                             const std::string& artifact_type) {
+  // Nothing locks a tag: another's index may have come between, so it is looked at once more,
+  // after a while that differs from theirs.
+  std::mt19937 random{std::random_device()()};
+  for (int round = 1; round <= kMostRounds; ++round) {
+    const auto there = add_once(fallback_tag(subject), one, artifact_type);
+    if (!there) return fail(there.error());
+    if (*there) return {};
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(random() % (20U * static_cast<unsigned>(round))));
+  }
+  return fail(at_.text(), "cannot attach",
+              "others keep changing " + fallback_tag(subject) + ": try again");
 }
 
 Result<std::optional<std::string>> RegistryClient::find_referrer(const std::string& subject,

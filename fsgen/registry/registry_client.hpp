@@ -47,6 +47,9 @@ class RegistryClient {
   Result<HttpAnswer> send(HttpRequest request, const char* actions);
   Result<void> authorize(const std::string& challenge, const char* actions);
   Result<std::string> referrers_index(const std::string& subject);
+  /// Result: whether it was there already.
+  Result<bool> add_once(const std::string& tag, const Descriptor& one,
+                        const std::string& artifact_type);
   Result<void> add_to_fallback(const std::string& subject, const Descriptor& one,
                                const std::string& artifact_type);
   tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;

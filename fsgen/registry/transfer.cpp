@@ -97,7 +97,9 @@ class Puller {
     const auto digest = cache_.noted(key);
     auto known = digest ? cache_.blob(*digest) : std::nullopt;
     if (!known) return fail(std::move(error));
-    warn(fmt::format("{}: using the copy of {} in the cache", error.message(), *digest));
+    if (!told_)
+      warn(fmt::format("{}: using the copy of {} in the cache", error.message(), *digest));
+    told_ = true;
     return std::move(*known);
   }
 
@@ -105,6 +107,7 @@ class Puller {
   const std::string& type_;
   RegistryClient client_;
   BlobCache cache_;
+  bool told_ = false;
 };
 
 }  // namespace
@@ -121,11 +124,11 @@ Result<std::string> push(const Reference& to, const std::string& content,
   RegistryClient client(to);
   Json manifest = {
       {"schemaVersion", 2}, {"mediaType", kManifestType}, {"artifactType", options.type}};
-  std::string subject;
+  Descriptor subject;
   if (!options.attach_to.empty()) {
     const auto image = client.get_manifest(options.attach_to);
     if (!image) return fail(image.error());
-    subject = image->descriptor.digest;
+    subject = image->descriptor;
   }
   const auto config = client.put_blob("{}", kEmptyType);
   if (!config) return fail(config.error());
@@ -138,13 +141,9 @@ Result<std::string> push(const Reference& to, const std::string& content,
   Json one = descriptor(*layer);
   one["annotations"] = {{"org.opencontainers.image.title", options.title}};
   manifest["layers"] = Json::array({std::move(one)});
-  if (!subject.empty()) {
-    const auto image = client.get_manifest(subject);
-    if (!image) return fail(image.error());
-    manifest["subject"] = descriptor(image->descriptor);
-  }
-  const auto done = client.put_manifest(manifest.dump(), kManifestType,
-                                        options.tagged ? to.tag : "", options.type, subject);
+  if (!subject.digest.empty()) manifest["subject"] = descriptor(subject);
+  const auto done =
+      client.put_manifest(manifest.dump(), kManifestType, to.tag, options.type, subject.digest);
   if (!done) return fail(done.error());
   return done->digest;
 }

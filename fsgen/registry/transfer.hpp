@@ -12,7 +12,6 @@ struct PushOptions {
   std::string type;       ///< media type of the content; also the artifactType
   std::string title;      ///< the file's name for people
   std::string attach_to;  ///< tag or digest of an image in the same repository; empty: none
-  bool tagged = true;     ///< false: under its digest alone
 };
 
 /// Pushes `content` as an OCI artifact with one layer. Result: its manifest's digest. Fails as the

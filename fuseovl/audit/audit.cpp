@@ -14,6 +14,7 @@
 #include "fuseovl/audit/index_view.hpp"
 #include "fuseovl/audit/kernel.hpp"
 #include "fuseovl/audit/learn_log.hpp"
+#include "fuseovl/audit/library_path.hpp"
 #include "fuseovl/audit/path_search.hpp"
 #include "fuseovl/audit/process.hpp"
 #include "fuseovl/audit/text.hpp"
@@ -30,6 +31,7 @@ constinit TlsGuard guard;
 constinit LearnLog learn;
 constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own link map
 constinit bool started = false;                    ///< code of libraries may have run
+constinit bool other_path = false;                 ///< known, but under another LD_LIBRARY_PATH
 
 void count(std::uint64_t Counters::*counter) {
   if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
@@ -56,9 +58,12 @@ void open_index() {
   unsigned long size = 0;
   if (!path || !stat_path("/proc/self/exe", self)) return;
   const void* bytes = map_file(path, false, size);
-  if (bytes && index.open(bytes, size))
-    index.choose(self.st_dev, self.st_ino,
-                 self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
+  if (!bytes || !index.open(bytes, size) ||
+      !index.choose(self.st_dev, self.st_ino,
+                    self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec))
+    return;
+  other_path = !library_path_agrees(index, start);
+  if (other_path) index.forget();
 }
 
 __attribute__((constructor)) void keep_start(int argc, char** argv, char** envp) {
@@ -71,6 +76,13 @@ void mark_started() {
   if (started) return;
   started = true;
   count(index.chosen() ? &Counters::guided_processes : &Counters::unguided_processes);
+  if (other_path) count(&Counters::other_library_path);
+}
+
+/// Unless it is set already: by what APP was before an exec.
+void set_once(std::uint64_t& counter, std::uint64_t value) {
+  std::uint64_t unset = 0;
+  __atomic_compare_exchange_n(&counter, &unset, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 }  // namespace
@@ -130,9 +142,11 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
 HEDDLE_EXPORT void la_preinit(uintptr_t*) {
   mark_started();  // where ld.so was the command the program has a name and no cookie was kept
   if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
-  std::uint64_t unset = 0;
-  __atomic_compare_exchange_n(&counters->ready_ns, &unset, monotonic_ns(), false, __ATOMIC_RELAXED,
-                              __ATOMIC_RELAXED);
+  set_once(counters->ready_ns, monotonic_ns());
+  const AppStart how = index.chosen() ? AppStart::guided
+                       : other_path   ? AppStart::other_library_path
+                                      : AppStart::unguided;
+  set_once(counters->app_start, static_cast<std::uint64_t>(how));
 }
 
 }  // namespace heddle::audit

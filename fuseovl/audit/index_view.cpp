@@ -69,9 +69,17 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   buckets_ = buckets;
   mask_ = found->bucket_mask;
   optional_static_tls_ = found->optional_static_tls;
+  search_path_ = found->search_path;
   files_ = table<File>(found->files_offset, found->file_count);
   file_count_ = files_ ? found->file_count : 0;
   return true;
+}
+
+void IndexView::forget() {
+  buckets_ = nullptr;
+  files_ = nullptr;
+  file_count_ = 0;
+  optional_static_tls_ = 0;
 }
 
 const char* IndexView::target(const char* name) const {

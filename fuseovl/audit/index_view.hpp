@@ -18,6 +18,10 @@ class IndexView {
   /// Chooses the program's table. False: the index does not know it.
   bool choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns);
   bool chosen() const { return buckets_ != nullptr; }
+  /// Takes choose() back: nothing is known any more.
+  void forget();
+  /// The chosen program's index_format::search_path().
+  std::uint32_t search_path() const { return search_path_; }
   /// What the chosen program needs of the tunable; 0: its default is enough.
   std::uint64_t optional_static_tls() const { return optional_static_tls_; }
   /// Where the chosen program's `name` leads: an absolute path that lives as long as the bytes, or
@@ -45,6 +49,7 @@ class IndexView {
   const index_format::File* files_ = nullptr;
   std::uint32_t file_count_ = 0;
   std::uint32_t optional_static_tls_ = 0;
+  std::uint32_t search_path_ = 0;
 };
 
 }  // namespace heddle::audit

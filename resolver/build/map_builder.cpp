@@ -15,6 +15,7 @@
 #include "resolver/build/object_table.hpp"
 #include "resolver/build/plugin_folder.hpp"
 #include "resolver/build/view_names.hpp"
+#include "resolver/map/library_path.hpp"
 #include "resolver/map/static_tls.hpp"
 
 namespace heddle {
@@ -41,6 +42,17 @@ StaticTlsNeed tls_of(const Closure& closure) {
   }
   const auto& own = closure.objects[0].file.elf.tls;
   return static_tls_need(blocks, own ? own->align : 0);
+}
+
+/// LD_LIBRARY_PATH with relative elements made absolute: the same text means other folders where a
+/// process stands elsewhere.
+std::string absolute_library_path(const std::string& value) {
+  std::error_code error;
+  const std::string cwd = std::filesystem::current_path(error).string();
+  std::string out;
+  library_path::put_absolute(value.data(), value.size(), cwd.c_str(),
+                             [&](const char* bytes, std::size_t size) { out.append(bytes, size); });
+  return out;
 }
 
 class MapBuilder {
@@ -119,6 +131,7 @@ void MapBuilder::describe(Root& root, const Closure& closure, const std::vector<
   MapProgram& program = root.program;
   program.path = root.path;
   program.object = ids[0];
+  program.library_path = absolute_library_path(options_.search.ld_library_path);
   program.probes_unguided = closure.probes.failed();
   for (std::size_t i = 1; i < ids.size(); ++i) {
     const LoadedObject& object = closure.objects[i];

@@ -23,6 +23,17 @@ struct Counters {
   std::uint64_t app_pid;
   std::uint64_t exec_ns;
   std::uint64_t ready_ns;
+  /// Of the unguided: programs that the index knows, with another LD_LIBRARY_PATH than this one.
+  std::uint64_t other_library_path;
+  std::uint64_t app_start;  ///< AppStart of the first program with pid `app_pid`
+};
+
+/// How ld.so was met by APP.
+enum class AppStart : std::uint64_t {
+  unknown,  ///< it never came to its libraries' constructors, or without us
+  guided,
+  unguided,            ///< the index does not know it
+  other_library_path,  ///< it does, with another LD_LIBRARY_PATH
 };
 
 }  // namespace heddle

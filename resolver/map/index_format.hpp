@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 
 struct Header {
   char magic[8];
@@ -33,7 +33,8 @@ struct Program {
   std::uint32_t optional_static_tls;  ///< what that glibc tunable must be at least; 0: its default
   std::uint64_t files_offset;         ///< File[file_count], sorted by (dev, ino)
   std::uint32_t file_count;
-  std::uint32_t reserved;  ///< 0
+  std::uint32_t
+      search_path;  ///< search_path() of the LD_LIBRARY_PATH that names were resolved with
 };
 
 /// A file that names lead to, by its identity on this node: for the paths to it that nobody listed.
@@ -57,6 +58,13 @@ constexpr std::uint64_t fnv1a(const char* bytes, std::uint64_t length,
   for (std::uint64_t i = 0; i < length; ++i)
     hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001B3ULL;
   return hash;
+}
+
+/// Of the FNV-1a of an LD_LIBRARY_PATH (library_path.hpp's absolute form; unset is empty), with the
+/// lowest bit for whether any library was found by it.
+constexpr std::uint32_t search_path(std::uint64_t hash, bool used) {
+  return (static_cast<std::uint32_t>(hash ^ (hash >> 32)) & ~std::uint32_t{1}) |
+         std::uint32_t{used};
 }
 
 }  // namespace heddle::index_format

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "resolver/map/index_format.hpp"
+#include "resolver/map/library_path.hpp"
 
 namespace heddle {
 namespace {
@@ -81,6 +82,36 @@ std::vector<bool> direct_objects(const IndexInput& input) {
     }
   }
   return direct;
+}
+
+/// Whether a library of the program, or one that names may send it to, lies where its
+/// LD_LIBRARY_PATH led: names cannot be trusted then where that is gone.
+bool uses_library_path(const MapProgram& program, const MapContent& content) {
+  const std::string& value = program.library_path;
+  std::set<std::string_view> folders;
+  library_path::each_element(value.data(), value.size(), [&](const library_path::Element& element) {
+    std::string_view folder(element.text, element.size);
+    while (folder.size() > 1 && folder.ends_with('/')) folder.remove_suffix(1);
+    folders.insert(folder);
+  });
+  if (folders.empty()) return false;
+  for (const MapLibrary& library : program.libraries)
+    if (library.found_by == "ld_library_path") return true;
+  // What was learned, or lies in a plugin folder, has no such note; sub-folders are the hwcaps.
+  for (const auto& [name, object] : program.guided) {
+    std::string_view path = content.objects[object].path;
+    for (auto slash = path.rfind('/'); slash != std::string_view::npos; slash = path.rfind('/')) {
+      path = path.substr(0, slash);
+      if (folders.contains(path)) return true;
+    }
+  }
+  return false;
+}
+
+std::uint32_t search_path_of(const MapProgram& program, const MapContent& content) {
+  const std::string& value = program.library_path;
+  return index_format::search_path(index_format::fnv1a(value.data(), value.size()),
+                                   uses_library_path(program, content));
 }
 
 /// Tables of one kind, one after the other; equal ones are kept once.
@@ -228,6 +259,7 @@ Result<std::string> IndexBuilder::build() {
     Targets targets;
     Files files;
     std::uint64_t tls = 0;
+    std::uint32_t search_path = 0;
   };
   std::map<StampKey, Entry> entries;
   for (std::size_t i = 0; i < content_.programs.size(); ++i) {
@@ -238,6 +270,7 @@ Result<std::string> IndexBuilder::build() {
     auto [at, fresh] = entries.try_emplace(key_of(*stamp));
     Entry& entry = at->second;
     entry.tls = std::max(entry.tls, content_.programs[i].static_tls_bytes);
+    entry.search_path |= search_path_of(content_.programs[i], content_);  // alike but for its bit
     if (fresh) {
       entry.targets = std::move(targets);
       entry.files = std::move(files);
@@ -263,6 +296,7 @@ Result<std::string> IndexBuilder::build() {
     program.buckets_offset = add_table(entry.targets, program.bucket_mask);
     program.files_offset = add_files(entry.files);
     program.file_count = static_cast<std::uint32_t>(entry.files.size());
+    program.search_path = entry.search_path;
     programs.push_back(program);
   }
   const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);

@@ -23,8 +23,7 @@ using map_format::number_key;
 using map_format::number_of_key;
 
 Error damaged(const std::string& path, std::string_view why) {
-  return Error::from_errno(path, fmt::format("damaged map: {}", why), EBADMSG,
-                           "make it anew with fs-resolve build");
+  return Error::with_code(EBADMSG, path, "damaged map", why, "make it anew with fs-resolve build");
 }
 
 bool looks_like_lmdb(std::string_view bytes) {
@@ -43,13 +42,13 @@ Result<ContentHash> check_bytes(const std::string& path, std::string_view bytes)
     trailer = map_format::decode_trailer(bytes.substr(bytes.size() - map_format::kTrailerSize));
   if (!trailer) {
     if (looks_like_lmdb(bytes)) return fail(damaged(path, "its end is missing"));
-    return fail_errno(path, "not a heddle map", ENOEXEC);
+    return fail(Error::with_code(ENOEXEC, path, "not a heddle map"));
   }
   if (trailer->version != map_format::kMapVersion)
-    return fail_errno(path,
-                      fmt::format("map format version {}, this program reads {}", trailer->version,
-                                  map_format::kMapVersion),
-                      ENOTSUP, "make it anew with fs-resolve build");
+    return fail(Error::with_code(ENOTSUP, path,
+                                 fmt::format("map format version {}, this program reads {}",
+                                             trailer->version, map_format::kMapVersion),
+                                 {}, "make it anew with fs-resolve build"));
   if (trailer->length != bytes.size() - map_format::kTrailerSize)
     return fail(damaged(path, "its length is wrong"));
   const std::size_t hashed = bytes.size() - map_format::kTrailerSize + map_format::kTrailerHashed;
@@ -158,7 +157,7 @@ Result<MapReader> MapReader::open(const std::string& path) {
     }, opened{};
     if (::fstat(fd->get(), &checked) != 0) return fail_errno(path, "cannot stat");
     if (!S_ISREG(checked.st_mode))
-      return fail_errno(path, "not a heddle map: not a regular file", ENOEXEC);
+      return fail(Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file"));
     auto file = MappedFile::map(fd->get(), path);
     if (!file) return fail(std::move(file.error()));
     auto id = check_bytes(path, file->bytes());
@@ -249,7 +248,7 @@ Result<std::optional<MapObject>> MapReader::lookup(std::string_view view,
     if (!done) return fail(std::move(done.error()));
   }
   if (view.empty() && views > 1)
-    return fail_errno(s.path, "which view? the map has several", EINVAL);
+    return fail(Error::with_code(EINVAL, s.path, "which view? the map has several"));
   if (!found) return std::nullopt;
   return s.find(s.dbs.names, number_key(*found), name);
 }

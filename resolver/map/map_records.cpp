@@ -29,8 +29,8 @@ void fields(Coder& coder, T& l) { coder(l.object, l.requested_as, l.found_by, l.
 template <class Coder, class T>
 requires std::same_as<std::remove_const_t<T>, MapProgram>
 void fields(Coder& coder, T& p) {
-  coder(p.path, p.object, p.view, p.interpreter, p.guided, p.static_tls_bytes, p.probes_unguided,
-        p.libraries, p.missing);
+  coder(p.path, p.object, p.view, p.interpreter, p.library_path, p.guided, p.static_tls_bytes,
+        p.probes_unguided, p.libraries, p.missing);
 }
 
 template <class Coder, class T>

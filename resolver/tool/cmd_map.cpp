@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -16,6 +18,8 @@ void print_program(const MapProgram& program, const MapContent& content) {
   fmt::print("  view {}, {} libraries, {} failed probes without heddle\n",
              escape_for_terminal(content.views[program.view].name), program.libraries.size(),
              program.probes_unguided);
+  if (!program.library_path.empty())
+    fmt::print("  LD_LIBRARY_PATH {}\n", escape_for_terminal(program.library_path));
   for (const auto& library : program.libraries)
     fmt::print("  {} => {} [{}]\n", escape_for_terminal(library.requested_as),
                escape_for_terminal(content.objects[library.object].path), library.found_by);
@@ -28,6 +32,29 @@ void print_object(const MapObject& object) {
   if (!object.soname.empty()) fmt::print("soname  {}\n", escape_for_terminal(object.soname));
   fmt::print("size    {}\nxxh3    {}\n", object.stamp.size, object.hash.hex());
   for (const auto& needed : object.needed) fmt::print("needed  {}\n", escape_for_terminal(needed));
+}
+
+std::set<std::string> view_names(const MapContent& content) {
+  std::set<std::string> out;
+  for (const auto& view : content.views) out.insert(view.name);
+  return out;
+}
+
+int wrong_view(const std::string& where, const std::string& what,
+               const std::set<std::string>& names) {
+  constexpr std::size_t kMost = 10;  // a folder's map has a view for each of its programs
+  std::string hint = "--view ";
+  std::size_t told = 0;
+  for (const auto& name : names) {
+    if (told == kMost) {
+      hint += fmt::format(", or one of {} more (fs-resolve show)", names.size() - kMost);
+      break;
+    }
+    if (told++ != 0) hint += told == names.size() ? " or " : ", ";
+    hint += escape_for_terminal(name);
+  }
+  report(Error(where, what, "", hint));
+  return exit_usage;
 }
 
 }  // namespace
@@ -51,17 +78,24 @@ int run_show(const ShowCommand& command) {
 
 int run_lookup(const LookupCommand& command) {
   const auto reader = value_or_throw(MapReader::open(command.map));
-  auto found = command.name.starts_with('/')
-                   ? value_or_throw(reader.lookup_path(command.name))
-                   : value_or_throw(reader.lookup(command.view, command.name));
-  if (!found) {
+  const bool by_path = command.name.starts_with('/');
+  auto found =
+      by_path ? reader.lookup_path(command.name) : reader.lookup(command.view, command.name);
+  if (!found && (by_path || found.error().code() != EINVAL)) throw std::move(found.error());
+  if (!found || (!*found && !command.view.empty())) {
+    const auto names = view_names(value_or_throw(reader.read_all()));
+    if (!found) return wrong_view(command.map, "which view? the map has several", names);
+    if (!names.contains(command.view)) return wrong_view(command.view, "no view of the map", names);
+  }
+  if (!*found) {
+    if (command.json) fmt::print("null\n");
     report(Error(command.name, "not in the map"));
     return exit_no;
   }
   if (command.json)
-    fmt::print("{}\n", to_json(*found).dump(2));
+    fmt::print("{}\n", to_json(**found).dump(2));
   else
-    print_object(*found);
+    print_object(**found);
   return exit_done;
 }
 

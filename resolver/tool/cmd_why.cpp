@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
@@ -21,8 +22,12 @@ Closure explained(const std::string& app) {
   AppInputs inputs;
   value_or_throw(add_app(inputs, app, path ? path : ""));
   if (inputs.roots.empty()) throw Error(app, "nothing to resolve", "static program");
+  std::error_code error;
+  if (std::filesystem::is_directory(app, error))
+    throw Error(app, "is a folder", "", "name one program of it");
+  // A script's interpreter comes after what brings it: env(1), or a script that is one itself.
+  const auto& root = inputs.roots.back().path;
   ResolverSession session;
-  const auto& root = inputs.roots[0].path;
   const auto file = value_or_throw(session.world().facts(root));
   const auto loader = value_or_throw(
       read_loader_profile(session.world(), file.elf.interp.value_or(LoaderProfile{}.interpreter)));

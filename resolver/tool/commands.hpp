@@ -54,6 +54,7 @@ struct MpiCommand {
 };
 struct VerifyCommand {
   std::string map;
+  bool files_only = false;  ///< no search is repeated
   bool json = false;
 };
 

@@ -138,9 +138,10 @@ CommandLine::CommandLine() {
   sub->add_flag("-p,--path", tree_.paths, "Print paths instead of names");
   sub->add_flag("--json", tree_.json, "As JSON");
 
-  sub = add("verify", "Whether the files of a map are still what they were",
+  sub = add("verify", "Whether the files of a map are what they were, and found where they were",
             [this] { return run_verify(verify_); });
   sub->add_option("MAP", verify_.map, "The map")->required()->type_name("");
+  sub->add_flag("--files", verify_.files_only, "Only the files: do not search again");
   sub->add_flag("--json", verify_.json, "As JSON");
 
   sub = add("mpi", "Which MPI installations this machine has, and what belongs to each",

@@ -32,6 +32,7 @@ Json to_json(const MapProgram& program, const MapContent& content) {
   return {{"path", to_json_text(program.path)},
           {"interpreter", to_json_text(program.interpreter)},
           {"view", to_json_text(content.views[program.view].name)},
+          {"ld_library_path", to_json_text(program.library_path)},
           {"failed_probes_unguided", program.probes_unguided},
           {"static_tls_bytes", program.static_tls_bytes},
           {"libraries", std::move(libraries)},

@@ -13,6 +13,7 @@
 
 #include "base/fd.hpp"
 #include "resolver/map/index_writer.hpp"
+#include "resolver/map/library_path.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -51,7 +52,15 @@ void GuidedWorld::add_program(const std::string& program, const Libraries& more,
                               const std::vector<std::string>& env) {
   Libraries libraries = closure_of(program, env);
   libraries.insert(libraries.end(), more.begin(), more.end());
-  added_.push_back({program, std::move(libraries)});
+  const char* ours = std::getenv("LD_LIBRARY_PATH");
+  std::string library_path = ours ? ours : "";
+  for (const std::string& entry : env)
+    if (entry.starts_with("LD_LIBRARY_PATH=")) library_path = entry.substr(entry.find('=') + 1);
+  std::string absolute;
+  library_path::put_absolute(
+      library_path.data(), library_path.size(), fs::current_path().c_str(),
+      [&](const char* bytes, std::size_t size) { absolute.append(bytes, size); });
+  added_.push_back({program, std::move(libraries), std::move(absolute)});
 }
 
 void GuidedWorld::publish() {
@@ -87,6 +96,7 @@ void GuidedWorld::publish() {
     program.object = objects.at(fs::canonical(added.program));
     program.view = static_cast<ViewId>(content.views.size());
     program.interpreter = "/lib64/ld-linux-x86-64.so.2";
+    program.library_path = added.library_path;
     program.guided.assign(guided.begin(), guided.end());
     program.static_tls_bytes = static_tls;
     const fs::path root = added_.size() > 1 ? flat() + "/" + view.name : flat();

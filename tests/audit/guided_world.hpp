@@ -20,7 +20,8 @@ class GuidedWorld {
 
   /// Everything is made in `folder`.
   explicit GuidedWorld(std::string folder);
-  /// Maps `program`: what LD_TRACE_LOADED_OBJECTS lists (run with `env`) and `more`.
+  /// Maps `program`: what LD_TRACE_LOADED_OBJECTS lists (run with `env`, whose LD_LIBRARY_PATH the
+  /// map then holds) and `more`.
   void add_program(const std::string& program, const Libraries& more = {},
                    const std::vector<std::string>& env = {});
   /// Makes folders and index from what was added.
@@ -44,6 +45,7 @@ class GuidedWorld {
   struct Added {
     std::string program;
     Libraries libraries;
+    std::string library_path;
   };
   std::string folder_;
   std::vector<Added> added_;

@@ -213,6 +213,41 @@ TEST_F(CompatServer, a_library_that_goes_comes_back_or_changes_shows_within_two_
   EXPECT_TRUE(wait_until(milliseconds(2000), [&] { return is_compatible(good_); }));
 }
 
+TEST_F(CompatServer, folders_made_anew_and_files_behind_links_show_as_soon) {
+  start();
+  const auto shows = [&](bool good) {
+    EXPECT_TRUE(wait_until(milliseconds(2000), [&] { return is_compatible(good_) == good; }));
+  };
+  shows(true);
+  const auto lib = root_ + "/usr/lib";
+  // A folder that was not there at the start: this CPU's libraries come first.
+  run_checked({"mkdir", "-p", lib + "/glibc-hwcaps/x86-64-v2"});
+  build_library({.output = lib + "/glibc-hwcaps/x86-64-v2/libfar.so.1",
+                 .source = "int other() { return 1; }",
+                 .flags = {"-Wl,-soname,libfar.so.1"}});
+  shows(false);
+  run_checked({"rm", "-r", lib + "/glibc-hwcaps"});
+  shows(true);
+  // All folders go, and others come.
+  ASSERT_EQ(::rename(lib.c_str(), (lib + ".new").c_str()), 0);
+  v1::Response response;
+  const auto stub = v1::CompatibilityService::NewStub(channel());
+  EXPECT_TRUE(wait_until(milliseconds(2000), [&] {
+    return ask(*stub, good_, response).ok() && !response.compatible();
+  }));
+  run_checked({"cp", "-a", lib + ".new", lib});
+  shows(true);
+  // The file itself lies where nobody searches.
+  run_checked({"mkdir", "-p", root_ + "/opt/far"});
+  ASSERT_EQ(::rename((lib + "/libfar.so.1").c_str(), (root_ + "/opt/far/libfar.so.1").c_str()), 0);
+  ASSERT_EQ(::symlink("../../opt/far/libfar.so.1", (lib + "/libfar.so.1").c_str()), 0);
+  shows(true);
+  ASSERT_EQ(::rename((root_ + "/opt/far/libfar.so.1").c_str(), (root_ + "/opt/far/x").c_str()), 0);
+  shows(false);
+  ASSERT_EQ(::rename((root_ + "/opt/far/x").c_str(), (root_ + "/opt/far/libfar.so.1").c_str()), 0);
+  shows(true);
+}
+
 TEST_F(CompatServer, a_library_in_a_folder_that_only_a_runpath_names_counts_as_soon) {
   const auto own = build_library({.output = root_ + "/opt/app/libown.so.1",
                                   .source = "int own() { return 1; }",

@@ -395,6 +395,22 @@ TEST_F(Registry, sixty_four_at_once_share_a_cache) {
   EXPECT_EQ(good, 64);
 }
 
+TEST_F(Registry, many_attach_to_one_image_at_once) {
+  start();
+  ASSERT_EQ(go({gen_, "--push", host_ + "/a:image", "/bin/true"}).status, 0);
+  std::vector<std::thread> pushers;
+  std::atomic<int> good{0};
+  for (int i = 0; i < 12; ++i)
+    pushers.emplace_back([&, program = dir_ / ("p" + std::to_string(i))] {
+      std::filesystem::copy_file("/usr/bin/xz", program);
+      good += go({gen_, "--push", host_ + "/a:" + program.substr(program.rfind('/') + 1),
+                  "--attach", host_ + "/a:image", program})
+                  .status == 0;
+    });
+  for (auto& pusher : pushers) pusher.join();
+  EXPECT_EQ(good, 12);
+}
+
 TEST_F(Registry, a_full_disk_or_a_forbidden_folder_is_told_and_leaves_nothing) {
   start();
   const auto map = dir_ / "a.map";

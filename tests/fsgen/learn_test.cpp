@@ -52,15 +52,19 @@ class Learn : public ::testing::Test {
   RunOptions options_;
 };
 
-class LearnFarm : public Learn,
-                  public ::testing::WithParamInterface<std::pair<const char*, FarmTag>> {};
+struct LearnCase {
+  const char* name;
+  FarmTag tag;
+  FarmShape shape = FarmShape::random;
+};
+class LearnFarm : public Learn, public ::testing::WithParamInterface<LearnCase> {};
 
 TEST_P(LearnFarm, three_hundred_dlopens_without_a_failed_probe) {
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
   FarmOptions farm_options;
   farm_options.libraries = 300;
-  farm_options.shape = FarmShape::random;
-  farm_options.tag = GetParam().second;
+  farm_options.shape = GetParam().shape;
+  farm_options.tag = GetParam().tag;
   farm_options.dlopen_roots = true;
   const auto farm = ElfFarm::build(dir_ / "farm", farm_options);
   if (farm_options.tag == FarmTag::none)
@@ -79,10 +83,13 @@ TEST_P(LearnFarm, three_hundred_dlopens_without_a_failed_probe) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tags, LearnFarm,
-                         ::testing::Values(std::pair("rpath", FarmTag::rpath),
-                                           std::pair("runpath", FarmTag::runpath),
-                                           std::pair("ld_library_path", FarmTag::none)),
-                         [](const auto& tag) { return tag.param.first; });
+                         ::testing::Values(LearnCase{"rpath", FarmTag::rpath},
+                                           LearnCase{"rpath_star", FarmTag::rpath, FarmShape::star},
+                                           LearnCase{"runpath", FarmTag::runpath},
+                                           LearnCase{"runpath_chain", FarmTag::runpath,
+                                                     FarmShape::chain},
+                                           LearnCase{"ld_library_path", FarmTag::none}),
+                         [](const auto& learn_case) { return learn_case.param.name; });
 
 TEST_F(Learn, executed_programs_are_guided_in_the_next_run) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 10});

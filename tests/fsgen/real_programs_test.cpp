@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
@@ -54,6 +57,47 @@ INSTANTIATE_TEST_SUITE_P(
                       Program{"exit_status", {"/usr/bin/git", "no-such-command"}, "/usr/bin/git"}),
     [](const auto& program) { return program.param.name; });
 
+TEST(RealPrograms, sixty_four_of_all_kinds_at_once) {
+  HEDDLE_STAGED(fs_gen, "fs-gen");
+  const TestDir dir;
+  RunOptions options;
+  options.env = {"XDG_CACHE_HOME=" + dir / "cache", "TMPDIR=" + dir.path()};
+  options.deadline = std::chrono::minutes(4);
+  const auto fixed =
+      build_program({.output = dir / "static",
+                     .source = "#include <stdio.h>\nint main(){puts(\"hi\");return 5;}",
+                     .flags = {"-static", "-no-pie"}});
+  const auto script = write_text_file(dir / "script", "#!/bin/sh -e\necho \"$0\"; exit 6\n", 0755);
+  std::vector<std::vector<std::string>> programs = {{fixed},
+                                                    {script},
+                                                    {"/usr/bin/git", "-C", "/", "status"},
+                                                    {"/usr/bin/su", "--version"},
+                                                    {"/bin/ls", "/"}};
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"/usr/bin/lmp", "-h"},
+           {"/usr/bin/gdb", "--version"},
+           {"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(10).sum())"}})
+    if (fs::exists(more[0])) programs.push_back(more);
+  std::vector<RunResult> bare;
+  for (const auto& words : programs) bare.push_back(run(words, options));
+  std::vector<RunResult> ours(64);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    threads.emplace_back([&, i] {
+      std::vector<std::string> words{fs_gen, "-q", "--"};
+      const auto& program = programs[i % programs.size()];
+      words.insert(words.end(), program.begin(), program.end());
+      ours[i] = run(words, options);
+    });
+  for (auto& thread : threads) thread.join();
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const auto& expected = bare[i % programs.size()];
+    EXPECT_EQ(ours[i].out, expected.out) << programs[i % programs.size()][0];
+    EXPECT_EQ(ours[i].err, expected.err);
+    EXPECT_EQ(ours[i].status, expected.status);
+  }
+}
+
 constexpr const char* kRing = R"(
 #include <mpi.h>
 #include <stdio.h>
@@ -65,7 +109,7 @@ int main(int argc, char** argv) {
   MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) printf("%d ranks, sum %d\n", size, sum);
   MPI_Finalize();
-  return 0;
+  return argc > 1 ? 3 : 0;
 }
 )";
 
@@ -83,10 +127,20 @@ TEST_P(MpiFamily, four_ranks_sum_right) {
   RunOptions options;
   options.env = {"XDG_CACHE_HOME=" + dir / "cache", "OMPI_ALLOW_RUN_AS_ROOT=1",
                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1"};
-  const auto ours =
-      run({fs_gen, "-q", "--", "/usr/bin/mpirun." + family, "-n", "4", program}, options);
-  EXPECT_EQ(ours.out, "4 ranks, sum 6\n") << ours.err;
-  EXPECT_EQ(ours.status, 0);
+  const std::vector<std::string> command{"/usr/bin/mpirun." + family, "-n", "4", program};
+  for (const char* argument : {"", "fail"}) {
+    auto words = command;
+    if (*argument) words.emplace_back(argument);
+    auto guided = words;
+    guided.insert(guided.begin(), {fs_gen, "-q", "--json", dir / "report.json", "--"});
+    const auto bare = run(words, options);
+    const auto ours = run(guided, options);
+    EXPECT_EQ(ours.out, bare.out) << ours.err;
+    EXPECT_EQ(ours.status, bare.status) << argument;
+    EXPECT_TRUE(ours.out.starts_with("4 ranks, sum 6\n")) << ours.out << ours.err;
+    const auto report = nlohmann::json::parse(std::ifstream(dir / "report.json"), nullptr, false);
+    EXPECT_GE(report.value("guided_processes", 0U), 5U);  // mpirun and the ranks
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, MpiFamily, ::testing::Values("openmpi", "mpich"),

@@ -98,6 +98,46 @@ TEST_F(Ways, root_without_unshare_goes_direct_and_is_told) {
   EXPECT_EQ(world_->report("report.json")["via"], "direct");
 }
 
+TEST_F(Ways, each_way_that_is_asked_for_is_the_one_that_is_taken) {
+  const std::pair<const char*, const char*> ways[] = {{"mount", "mount namespace"},
+                                                      {"fusermount", "fusermount3"},
+                                                      {"user", "user namespace"},
+                                                      {"direct", "direct"}};
+  for (const unsigned uid : {0U, 1500U})
+    for (const auto& [option, name] : ways) {
+      if (uid != 0 && std::string(option) == "mount") continue;  // see WayThatCannotBeHad
+      UserWorld::World world;
+      world.uid = uid;
+      const auto ours =
+          world_->sh(world, std::string("$FS_GEN -q --via ") + option + " --json $OUT/r" +
+                                std::to_string(uid) + " /usr/bin/git --version");
+      EXPECT_TRUE(ours.out.starts_with("git version")) << option << ours.err;
+      EXPECT_EQ(ours.err, "") << option;
+      const auto report = world_->report("r" + std::to_string(uid));
+      EXPECT_EQ(report["via"], name);
+      EXPECT_TRUE(report["guided"].get<bool>()) << option;
+      EXPECT_EQ(report["probes_with"], 0U) << option;
+      EXPECT_EQ(report["limits"].size(), std::string(option) == "user" ? 3U : 0U);
+      EXPECT_TRUE(report["passed_over"].empty());
+    }
+}
+
+TEST_F(Ways, root_without_dev_fuse_goes_direct_and_is_told) {
+  UserWorld::World world;
+  world.uid = 0;
+  world.fuse = "absent";
+  const auto ours = world_->sh(world, kRun);
+  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out << ours.err;
+  EXPECT_NE(ours.err.find("/dev/fuse"), std::string::npos) << ours.err;
+  EXPECT_EQ(world_->report("report.json")["via"], "direct");
+  const auto refused =
+      world_->sh(world,
+                 "mkdir $OUT/mnt; $FS_GEN -q --out $OUT/map /bin/true 2> /dev/null;"
+                 "$(dirname $FS_GEN)/fs-mount $OUT/map $OUT/mnt; echo $?");
+  EXPECT_EQ(refused.out, "3\n");
+  EXPECT_NE(refused.err.find("/dev/fuse: cannot open"), std::string::npos) << refused.err;
+}
+
 struct Impossible {
   const char* name;
   const char* via;

@@ -257,7 +257,6 @@ std::vector<int> ContainerWorld::daemons() const {
 }
 
 std::size_t ContainerWorld::mounts() const {
-  std::set<std::string> devices;
   std::set<std::string> seen;
   std::size_t count = 0;
   const auto here = octal_escaped(base_);
@@ -265,10 +264,11 @@ std::size_t ContainerWorld::mounts() const {
     std::error_code gone;
     const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
     if (gone || !seen.insert(space).second) continue;
-    std::istringstream lines(read_file("/proc/" + pid + "/mountinfo").value_or(""));
-    for (std::string line; std::getline(lines, line);)
-      count +=
-          line.find(here) != std::string::npos && line.find("fuse.heddle") != std::string::npos;
+    const auto mounts = read_file("/proc/" + pid + "/mountinfo").value_or("");
+    if (mounts.find(here) == std::string::npos) continue;  // no container of this world's
+    for (auto at = mounts.find(" fuse.heddle "); at != std::string::npos;
+         at = mounts.find(" fuse.heddle ", at + 1))
+      ++count;
   }
   return count;
 }

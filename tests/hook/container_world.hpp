@@ -45,7 +45,7 @@ class ContainerWorld {
 
   /// Processes that carry our folder's name in their arguments: daemons of ours.
   std::vector<int> daemons() const;
-  /// Mount namespaces of running processes that have a mount of ours of this world's.
+  /// Mounts of ours in the mount namespaces that have this world's image.
   std::size_t mounts() const;
   /// Files of the image, each with its size, times and mode.
   std::string image_state() const;

@@ -17,6 +17,7 @@ inline MapContent sample_map(unsigned count) {
                      .object = 0,
                      .view = 0,
                      .interpreter = "/lib64/ld-linux-x86-64.so.2",
+                     .library_path = "/opt/app/lib000001:/opt/x",
                      .static_tls_bytes = 8416,
                      .probes_unguided = count * std::uint64_t{count} / 2,
                      .missing = {"libgone.so.1"}};
@@ -73,10 +74,10 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
                     [](const T& x, const T& y) { return tie(x) == tie(y); });
 }
 inline bool same(const MapProgram& a, const MapProgram& b) {
-  return std::tie(a.path, a.object, a.view, a.interpreter, a.guided, a.static_tls_bytes,
-                  a.probes_unguided, a.missing) == std::tie(b.path, b.object, b.view, b.interpreter,
-                                                            b.guided, b.static_tls_bytes,
-                                                            b.probes_unguided, b.missing) &&
+  return std::tie(a.path, a.object, a.view, a.interpreter, a.library_path, a.guided,
+                  a.static_tls_bytes, a.probes_unguided, a.missing) ==
+             std::tie(b.path, b.object, b.view, b.interpreter, b.library_path, b.guided,
+                      b.static_tls_bytes, b.probes_unguided, b.missing) &&
          same(a.libraries, b.libraries);
 }
 inline bool same(const MapContent& a, const MapContent& b) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -213,6 +214,24 @@ TEST_F(Lifecycle, a_file_changed_in_place_answers_eio_and_says_so) {
   EXPECT_EQ(value_or_throw(read_file(m / "b.so")), "content of b.so");
 }
 
+TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  const auto now = [&] {
+    const auto told = fs_mount_run({"--stats", mnt()});
+    EXPECT_EQ(told.err, "");
+    return nlohmann::json::parse(told.out)["drift_now"];
+  };
+  EXPECT_EQ(now(), nlohmann::json::array());
+  write_text_file(dir_ / "new", "new content, longer");
+  fs::rename(dir_ / "new", dir_ / "src/a.so");
+  fs::remove(dir_ / "src/b.so");
+  const auto drift = now();
+  ASSERT_EQ(drift.size(), 2U);
+  EXPECT_EQ(drift[0]["path"], dir_ / "src/a.so");
+  EXPECT_EQ(drift[0]["what"], "size is 19, was 15");
+  EXPECT_EQ(drift[1]["what"], "missing");
+}
+
 TEST_F(Lifecycle, five_hundred_objects_under_a_limit_of_64_descriptors) {
   MapMaker maker;
   for (int i = 0; i < 500; ++i)
@@ -227,6 +246,42 @@ TEST_F(Lifecycle, five_hundred_objects_under_a_limit_of_64_descriptors) {
               "number " + std::to_string(i));
   const auto stats = value_or_throw(read_file(mnt() + "/.heddle/stats"));
   EXPECT_THAT(stats, HasSubstr("\"drift\": []"));
+  EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
+}
+
+TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_reopened) {
+  MapMaker maker;
+  for (int i = 0; i < 200; ++i)
+    write_text_file(dir_ / ("many/lib" + std::to_string(i)), "number " + std::to_string(i));
+  maker.add_folder("v", dir_ / "many");
+  maker.write(dir_ / "many.map");
+  const auto started = run({"sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\"", fs_mount(),
+                            "--prefetch", "0", dir_ / "many.map", mnt()});
+  ASSERT_EQ(started.status, 0) << started.err;
+  // Every file is replaced by one of the same size and times: a new file all the same.
+  for (int i = 0; i < 200; ++i) {
+    const std::string name = dir_ / ("many/lib" + std::to_string(i));
+    const auto time = fs::last_write_time(name);
+    write_text_file(name + ".new", std::string(fs::file_size(name), 'x'));
+    fs::last_write_time(name + ".new", time);
+    fs::rename(name + ".new", name);
+  }
+  std::size_t old = 0;
+  std::size_t refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto got = read_file(mnt() + "/lib" + std::to_string(i));
+    if (got)
+      old += *got == "number " + std::to_string(i);
+    else
+      refused += got.error().code() == EIO;
+  }
+  const auto stats = nlohmann::json::parse(value_or_throw(read_file(mnt() + "/.heddle/stats")));
+  const auto pinned = stats["pinned"].get<std::size_t>();
+  EXPECT_GT(pinned, 0U);
+  EXPECT_LT(pinned, 64U);
+  EXPECT_EQ(old, pinned);
+  EXPECT_EQ(refused, 200 - pinned);
+  EXPECT_EQ(stats["drift"].size(), refused);
   EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
 }
 

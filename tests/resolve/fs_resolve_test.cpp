@@ -116,10 +116,19 @@ TEST_F(FsResolve, two_programs_with_different_files_for_one_soname_get_two_views
   EXPECT_NE(map["views"][0]["names"]["libtwo.so.1"], map["views"][1]["names"]["libtwo.so.1"]);
   EXPECT_EQ(map["views"][0]["names"]["libc.so.6"], map["views"][1]["names"]["libc.so.6"]);
   const auto unclear = resolve({"lookup", map_, "libtwo.so.1"});
-  EXPECT_EQ(unclear.status, 3);
+  EXPECT_EQ(unclear.status, 2);
+  EXPECT_NE(unclear.err.find("which view? the map has several\n"), std::string::npos);
+  EXPECT_NE(unclear.err.find("hint: --view app or app-2\n"), std::string::npos) << unclear.err;
+  const auto wrong = resolve({"lookup", map_, "libtwo.so.1", "--view", "nope"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_NE(wrong.err.find("nope: no view of the map\n"), std::string::npos) << wrong.err;
+  EXPECT_NE(wrong.err.find("hint: --view app or app-2\n"), std::string::npos) << wrong.err;
   const auto view = map["views"][0]["name"].get<std::string>();
   EXPECT_EQ(resolve({"lookup", map_, "libtwo.so.1", "--view", view}).status, 0);
   EXPECT_EQ(resolve({"lookup", map_, "no.such.so", "--view", view}).status, 1);
+  const auto json = resolve({"lookup", "--json", map_, "no.such.so", "--view", view});
+  EXPECT_EQ(json.status, 1);
+  EXPECT_EQ(json.out, "null\n");
 }
 
 TEST_F(FsResolve, links_are_names_of_one_object_and_copies_are_two) {
@@ -192,6 +201,72 @@ TEST_F(FsResolve, verify_names_what_changed_and_how) {
   EXPECT_EQ(drift[0]["what"], "missing");
 }
 
+TEST_F(FsResolve, verify_names_a_library_that_a_search_would_pass_over) {
+  make_pair(dir_ / "p");
+  const auto two = dir_ / "p/two/libtwo.so.1";
+  const auto app =
+      build_program({.output = dir_ / "searching",
+                     .source = "int two(void);int main(){return two();}",
+                     .flags = {two, "-Wl,-rpath," + dir_ / "early" + ":" + dir_ / "p/two"}});
+  fs::create_directory(dir_ / "early");
+  ASSERT_EQ(resolve({"build", "-o", map_, app}).status, 0);
+  EXPECT_EQ(resolve({"verify", map_}).status, 0);
+  fs::copy(two, dir_ / "early/libtwo.so.1");
+  const auto passed = resolve({"verify", map_});
+  EXPECT_EQ(passed.status, 1);
+  EXPECT_EQ(passed.out.substr(0, passed.out.find('\n')),
+            two + ": passed over: " + app + " finds " + dir_ / "early/libtwo.so.1" + " first");
+  const auto json = Json::parse(resolve({"verify", "--json", map_}).out)["drift"];
+  ASSERT_EQ(json.size(), 1U);
+  EXPECT_EQ(json[0]["path"], two);
+  EXPECT_EQ(json[0]["what"], "passed over");
+  EXPECT_EQ(resolve({"verify", "--files", map_}).status, 0);
+  // The same file under another name is no other file.
+  fs::remove(dir_ / "early/libtwo.so.1");
+  fs::create_hard_link(two, dir_ / "early/libtwo.so.1");
+  EXPECT_EQ(resolve({"verify", map_}).status, 0);
+}
+
+TEST_F(FsResolve, verify_searches_with_the_environment_of_the_map) {
+  make_pair(dir_ / "p");
+  const auto app = build_program({.output = dir_ / "searching",
+                                  .source = "int two(void);int main(){return two();}",
+                                  .flags = {dir_ / "p/two/libtwo.so.1"}});
+  const auto preload = build_library({.output = dir_ / "libpre.so", .source = "int p;"});
+  RunOptions with = options_;
+  with.env.back() = "LD_LIBRARY_PATH=" + dir_ / "p/two";
+  with.env.push_back("LD_PRELOAD=" + preload);
+  ASSERT_EQ(run({fs_resolve_, "build", "-o", map_, app}, with).status, 0);
+  const auto verified = resolve({"verify", map_});
+  EXPECT_EQ(verified.status, 0) << verified.out;
+}
+
+TEST_F(FsResolve, verify_tells_what_a_missing_library_means_once) {
+  const auto app = make_pair(dir_ / "p");
+  fs::remove(dir_ / "p/two/libtwo.so.1");
+  ASSERT_EQ(resolve({"build", "--allow-missing", "-o", map_, app}).status, 0);
+  EXPECT_EQ(resolve({"verify", map_}).status, 0);
+  make_pair(dir_ / "q");
+  fs::copy(dir_ / "q/two/libtwo.so.1", dir_ / "p/two/libtwo.so.1");
+  const auto found = Json::parse(resolve({"verify", "--json", map_}).out)["drift"];
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0]["path"], dir_ / "p/two/libtwo.so.1");
+  EXPECT_EQ(found[0]["what"], "added");
+}
+
+TEST_F(FsResolve, a_script_of_env_is_its_interpreter_s) {
+  const auto app = make_pair(dir_ / "p");
+  RunOptions with = options_;
+  with.env.push_back("PATH=" + dir_ / "p" + ":/usr/bin:/bin");
+  write_text_file(dir_ / "script", "#!/usr/bin/env app\n", 0755);
+  const auto tree = run({fs_resolve_, "tree", dir_ / "script"}, with);
+  EXPECT_TRUE(tree.out.starts_with(app + "\n")) << tree.out << tree.err;
+  EXPECT_EQ(run({fs_resolve_, "why", dir_ / "script", "libone.so.1"}, with).status, 0);
+  const auto folder = resolve({"tree", dir_ / "p"});
+  EXPECT_EQ(folder.status, 3);
+  EXPECT_NE(folder.err.find("is a folder"), std::string::npos) << folder.err;
+}
+
 TEST_F(FsResolve, why_lists_the_probes_that_ld_so_makes) {
   const auto app = make_pair(dir_ / "p");
   const auto why = resolve({"why", app, "libtwo.so.1", "--json"});
@@ -258,6 +333,8 @@ TEST_F(FsResolve, maps_that_are_none_are_refused) {
       const auto result = resolve({command, path});
       EXPECT_EQ(result.status, 3) << path;
       EXPECT_NE(result.err.find(path), std::string::npos) << result.err;
+      EXPECT_EQ(result.err.find("Exec format error"), std::string::npos) << result.err;
+      EXPECT_EQ(result.err.find("Bad message"), std::string::npos) << result.err;
     }
   }
 }

@@ -26,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 /// A package's files arrive in a burst: the last one is waited for, but not for ever.
 constexpr std::chrono::milliseconds kQuiet{150};
 constexpr std::chrono::milliseconds kLongestBurst{1000};
+/// What inotify does not tell is looked for that often, in milliseconds.
+constexpr int kLookEvery = 700;
 
 struct Options {
   compat::ServerOptions server;
@@ -121,33 +123,42 @@ class Program {
   }
 
  private:
-  void add_folders(compat::FolderWatch& watch, compat::NodeIndex& index) {
-    if (const auto lost = watch.add(index.folders()); lost > 0)
+  /// Result: whether there are new ones.
+  bool add_folders(compat::FolderWatch& watch, compat::NodeIndex& index) {
+    const auto added = watch.add(index.folders());
+    if (added.lost > lost_)
       warn(
           fmt::format("{} folders cannot be watched for changes: see inotify(7), "
                       "fs.inotify.max_user_watches",
-                      lost));
+                      added.lost));
+    lost_ = added.lost;
+    return added.any_new;
   }
 
   void loop(compat::FolderWatch& watch, compat::NodeIndex& index, compat::CompatServer& server,
             const Fd& metrics, std::size_t files) {
     Clock::time_point first_change{}, last_change{};
+    Clock::time_point looked = Clock::now();
     bool changed = false;
     for (;;) {
       pollfd ready[] = {
           {signals_.get(), POLLIN, 0}, {watch.fd(), POLLIN, 0}, {metrics.get(), POLLIN, 0}};
-      if (::poll(ready, 3, changed ? 20 : -1) < 0 && errno != EINTR)
+      if (::poll(ready, 3, changed ? 20 : kLookEvery) < 0 && errno != EINTR)
         throw Error::from_errno("poll", "failed");
       const auto now = Clock::now();
-      if ((ready[1].revents & POLLIN) != 0 && watch.drain()) {
+      const bool told = (ready[1].revents & POLLIN) != 0 && watch.drain();
+      const bool due = now - looked > std::chrono::milliseconds(kLookEvery);
+      if (due) looked = now;
+      if (told || (due && watch.look())) {
         last_change = now;
         if (!changed) first_change = now;
         changed = true;
       }
       if (changed && (now - last_change > kQuiet || now - first_change > kLongestBurst)) {
-        changed = false;
         index.invalidate();
-        add_folders(watch, index);
+        // A folder may have been read before it was watched: once more, then.
+        changed = add_folders(watch, index);
+        first_change = last_change = now;
       }
       if ((ready[2].revents & POLLIN) != 0)
         compat::answer_metrics(metrics.get(), compat::metrics_text(index, server, files));
@@ -157,6 +168,7 @@ class Program {
 
   Options options_;
   Fd signals_;
+  std::size_t lost_ = 0;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "fsgen/compat/server/folder_watch.hpp"
 
 #include <sys/inotify.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cerrno>
@@ -14,17 +15,36 @@ Result<FolderWatch> FolderWatch::open() {
   return FolderWatch(std::move(fd));
 }
 
-std::size_t FolderWatch::add(const std::vector<std::string>& folders) {
-  std::size_t lost = 0;
+FolderWatch::Added FolderWatch::add(const std::vector<std::string>& folders) {
+  Added out;
   for (const auto& folder : folders) {
+    // An older stamp stays: look() is to tell of what came since.
+    if (!seen_.contains(folder)) out.any_new = seen_.emplace(folder, stamp_of(folder)).second;
     // IN_ATTRIB: a mode that makes a library unreadable. A folder watched already stays so.
     const auto mask = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
-                      IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+                      IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_DONT_FOLLOW;
     if (::inotify_add_watch(fd_.get(), folder.c_str(), mask) < 0 && errno != ENOENT &&
         errno != ENOTDIR)
-      ++lost;
+      ++out.lost;
   }
-  return lost;
+  return out;
+}
+
+FolderWatch::Stamp FolderWatch::stamp_of(const std::string& folder) {
+  struct stat now {};
+  if (::lstat(folder.c_str(), &now) != 0) return {};
+  return {static_cast<std::int64_t>(now.st_dev), static_cast<std::int64_t>(now.st_ino),
+          now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+}
+
+bool FolderWatch::look() {
+  bool any = false;
+  for (auto& [folder, stamp] : seen_) {
+    const auto now = stamp_of(folder);
+    any = any || now != stamp;
+    stamp = now;
+  }
+  return any;
 }
 
 bool FolderWatch::drain() {

@@ -216,16 +216,29 @@ std::vector<std::string> NodeIndex::folders() {
       }
     }
     if (const auto cache = target.world().read((*loader)->cache_path))
-      for (const auto& path : cached_paths(*cache)) {
-        inside.insert(folder_of(path));
-        if (const auto real = target.world().real_path(path); !real.empty())
-          inside.insert(folder_of(real));
-      }
+      for (const auto& path : cached_paths(*cache)) inside.insert(folder_of(path));
+    for (const auto& path : libraries()) inside.insert(folder_of(path));  // where links lead
     inside.insert(folder_of((*loader)->interpreter));
   }
+  std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
+  for (const auto& folder : inside) {
+    std::error_code error;
+    const auto outside = target.outside(folder);
+    for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error)) {
+      std::error_code none;
+      if (!is_library_name(it->path().filename().string()) || !it->is_symlink(none)) continue;
+      const auto to = (fs::path(folder) / fs::read_symlink(it->path(), none)).lexically_normal();
+      led_to.insert(to.parent_path().string());
+    }
+  }
+  inside.merge(led_to);
   std::set<std::string> out;
-  for (const auto& folder : inside)
-    if (auto outside = target.outside(folder); !outside.empty()) out.insert(std::move(outside));
+  for (const auto& folder : inside) {
+    if (folder.empty()) continue;
+    out.insert(target.root() + folder);  // also one that is not there yet, or a link
+    if (auto real = target.world().real_path(folder); !real.empty())
+      out.insert(target.root() + real);
+  }
   return {out.begin(), out.end()};
 }
 

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+// A program of the map that is started with another LD_LIBRARY_PATH loads what ld.so loads for it.
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "tests/audit/guided_world.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// libx.so.1 in the folders a (answers 1), b (2) and home (3); the program's RUNPATH is home.
+class AuditLibraryPath : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const auto& [folder, answer] : {std::pair{"a", "1"}, {"b", "2"}, {"home", "3"}})
+      build_library({dir_ / (std::string(folder) + "/libx.so.1"),
+                     "int x(void) { return " + std::string(answer) + "; }",
+                     {"-Wl,-soname,libx.so.1"}});
+    app_ = build_program({dir_ / "app",
+                          "int x(void); int main(void) { return x(); }",
+                          {dir_ / "home/libx.so.1", "-Wl,-rpath," + (dir_ / "home")}});
+  }
+  GuidedWorld world(const std::string& value) {
+    GuidedWorld out(dir_ / ("world" + std::to_string(worlds_++)));
+    out.add_program(app_, {}, {"LD_LIBRARY_PATH=" + value});
+    out.publish();
+    return out;
+  }
+  /// Runs the program with this LD_LIBRARY_PATH: "guided" or "unguided", and that what it loads is
+  /// what it loads without us.
+  std::string start(const GuidedWorld& w, const std::string& value, const std::string& cwd = {}) {
+    RunOptions options;
+    options.cwd = cwd;
+    options.env = {"LD_LIBRARY_PATH=" + value};
+    const int plain = run({app_}, options).status;
+    w.reset_counters();
+    for (const std::string& entry : w.env()) options.env.push_back(entry);
+    const RunResult ours = run({app_}, options);
+    EXPECT_EQ(ours.status, plain) << value << ours.err;
+    const Counters counters = w.counters();
+    EXPECT_EQ(counters.guided_processes + counters.unguided_processes, 1u);
+    EXPECT_EQ(counters.other_library_path, counters.unguided_processes);
+    return counters.guided_processes == 1 ? "guided" : "unguided";
+  }
+  std::string folder(const std::string& name) {
+    fs::create_directories(dir_ / name);
+    return dir_ / name;
+  }
+
+  TestDir dir_;
+  std::string app_;
+  int worlds_ = 0;
+};
+
+TEST_F(AuditLibraryPath, the_same_value_is_guided_whatever_it_is) {
+  for (const std::string& value : {std::string(), dir_ / "a", dir_ / "b" + ":" + dir_ / "a",
+                                   dir_ / "none" + ";" + dir_ / "a" + "/", std::string("$LIB")}) {
+    const GuidedWorld w = world(value);
+    EXPECT_EQ(start(w, value), "guided") << value;
+  }
+  std::string many = dir_ / "a";
+  for (int i = 0; i < 1000; ++i) many += ":" + dir_ / "none";
+  const GuidedWorld w = world(many);
+  EXPECT_EQ(start(w, many), "guided");
+  EXPECT_EQ(start(w, many + ":" + dir_ / "none"), "unguided") << "too many to compare";
+}
+
+TEST_F(AuditLibraryPath, a_value_that_leads_elsewhere_is_unguided) {
+  const GuidedWorld none = world("");
+  EXPECT_EQ(start(none, dir_ / "a"), "unguided");
+  const GuidedWorld a = world(dir_ / "a");
+  EXPECT_EQ(start(a, dir_ / "b"), "unguided");
+  EXPECT_EQ(start(a, dir_ / "b" + ":" + dir_ / "a"), "unguided");
+  EXPECT_EQ(start(a, ""), "unguided");
+  EXPECT_EQ(start(a, dir_ / "none"), "unguided");
+}
+
+TEST_F(AuditLibraryPath, folders_without_a_name_of_ours_are_no_reason) {
+  const GuidedWorld none = world("");
+  write_text_file(dir_ / "others/libother.so.1", "");
+  EXPECT_EQ(start(none, folder("empty") + ":" + dir_ / "none" + ":" + dir_ / "others"), "guided");
+  EXPECT_EQ(start(none, dir_ / "others/libother.so.1"), "guided") << "a file is no folder";
+  const GuidedWorld a = world(dir_ / "a");
+  EXPECT_EQ(start(a, dir_ / "others" + ":" + dir_ / "a" + ":" + dir_ / "empty"), "guided");
+  EXPECT_EQ(start(a, dir_ / "a" + ":" + dir_ / "a"), "guided") << "as mpirun --prefix makes it";
+  // Nothing was found by it, so nothing is missed without it.
+  const GuidedWorld unused = world(dir_ / "others");
+  EXPECT_EQ(start(unused, ""), "guided");
+}
+
+TEST_F(AuditLibraryPath, the_very_file_of_the_map_may_lie_in_a_new_folder) {
+  const GuidedWorld none = world("");
+  fs::create_directory(dir_ / "links");
+  fs::create_symlink(dir_ / "home/libx.so.1", dir_ / "links/libx.so.1");
+  EXPECT_EQ(start(none, dir_ / "home" + ":" + dir_ / "links"), "guided");
+  fs::create_directory(dir_ / "copies");
+  fs::copy(dir_ / "home/libx.so.1", dir_ / "copies/libx.so.1");
+  EXPECT_EQ(start(none, dir_ / "copies"), "unguided") << "a copy is another file to ld.so";
+}
+
+TEST_F(AuditLibraryPath, what_cannot_be_looked_through_is_unguided) {
+  const GuidedWorld none = world("");
+  for (const char* name : {"glibc-hwcaps", "tls", "x86_64", "haswell"}) {
+    folder(std::string("f/") + name);
+    EXPECT_EQ(start(none, dir_ / "f"), "unguided") << name;
+    fs::remove_all(dir_ / "f");
+  }
+  write_text_file(dir_ / "f/tls", "a file of that name is searched by nobody");
+  EXPECT_EQ(start(none, dir_ / "f"), "guided");
+  EXPECT_EQ(start(none, "$ORIGIN/a"), "unguided");
+  EXPECT_EQ(start(none, dir_ / "$PLATFORM"), "unguided");
+  std::string many = dir_ / "none";
+  for (int i = 0; i < 100; ++i) many += ":" + dir_ / "none";
+  EXPECT_EQ(start(none, many), "unguided");
+  std::string crowd = folder("crowd");
+  for (int i = 0; i < 700; ++i)
+    write_text_file(crowd + "/libnumber" + std::to_string(i) + ".so", "");
+  EXPECT_EQ(start(none, crowd), "guided");
+  fs::copy(dir_ / "b/libx.so.1", crowd + "/libx.so.1");
+  EXPECT_EQ(start(none, crowd), "unguided");
+}
+
+TEST_F(AuditLibraryPath, a_relative_element_means_where_the_process_stands) {
+  folder("one");
+  folder("two");
+  fs::rename(dir_ / "a", dir_ / "one/lib");
+  fs::rename(dir_ / "b", dir_ / "two/lib");
+  const GuidedWorld one = world(dir_ / "one/lib");  // what "lib" is there
+  EXPECT_EQ(start(one, "lib", dir_ / "one"), "guided");
+  EXPECT_EQ(start(one, "lib", dir_ / "two"), "unguided");
+  EXPECT_EQ(start(one, "", dir_ / "one"), "unguided") << "an empty value is none";
+  const GuidedWorld none = world("");
+  EXPECT_EQ(start(none, ":", dir_ / "one"), "guided");
+  EXPECT_EQ(start(none, ":", dir_ / "one/lib"), "unguided");
+}
+
+TEST_F(AuditLibraryPath, the_last_of_two_values_is_the_loader_s) {
+  // No shell makes two, but execve(2) takes them.
+  const std::string twice =
+      build_program({dir_ / "twice",
+                     "#include <unistd.h>\nint main(int c, char** v) { char* a[] = {v[1], 0};\n"
+                     "execve(v[1], a, v + 2); return 99; }"});
+  const GuidedWorld a = world(dir_ / "a");
+  const std::string good = "LD_LIBRARY_PATH=" + dir_ / "a", other = "LD_LIBRARY_PATH=" + dir_ / "b";
+  for (const auto& [first, second, guided] : {std::tuple{good, other, 0u}, {other, good, 1u}}) {
+    std::vector<std::string> argv = {twice, app_, first, second};
+    const int plain = run(argv).status;
+    a.reset_counters();
+    for (const std::string& entry : a.env()) argv.push_back(entry);
+    EXPECT_EQ(run(argv).status, plain);
+    EXPECT_EQ(a.counters().guided_processes, guided);
+  }
+}
+
+TEST_F(AuditLibraryPath, the_same_value_costs_no_system_call) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const auto calls = [&](const GuidedWorld& w, const std::string& value) {
+    std::vector<std::string> argv = {"strace", "-o", dir_ / "log", "/usr/bin/env"};
+    for (const std::string& entry : w.env()) argv.push_back(entry);
+    argv.push_back("LD_LIBRARY_PATH=" + value);
+    argv.push_back(app_);
+    run(argv);
+    const std::string log = value_or_throw(read_file(dir_ / "log"));
+    return std::count(log.begin(), log.end(), '\n');
+  };
+  // env(1), unguided, is searched for with the value: its folders are to cost it nothing either.
+  const std::string value = dir_ / "none" + ":" + dir_ / "none2";
+  const auto same = calls(world(value), value), empty = calls(world(""), "");
+  EXPECT_GE(same, empty);
+  EXPECT_LE(same - empty, 2 * 6 * 2);  // env's own search of both, hwcaps and all
+}
+
+TEST_F(AuditLibraryPath, a_child_with_another_value_runs_beside_guided_ones) {
+  const GuidedWorld a = world(dir_ / "a");
+  const RunResult result = a.run(
+      {"/bin/sh", "-c", "\"$0\"; echo $?; LD_LIBRARY_PATH=$1 \"$0\"; echo $?", app_, dir_ / "b"},
+      {"LD_LIBRARY_PATH=" + dir_ / "a"});
+  EXPECT_EQ(result.out, "1\n2\n") << result.err;
+  EXPECT_EQ(a.counters().guided_processes, 1u);
+  EXPECT_EQ(a.counters().other_library_path, 1u);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+// --loader env, --compare, --json, --out: what each says and does, beside the run itself.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FsGenOptions : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs_gen_ = staged_program("fs-gen");
+    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
+    fs::create_directory(dir_ / "tmp");
+    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache"};
+  }
+  void TearDown() override {
+    if (fs_gen_.empty()) return;
+    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return fs::is_empty(dir_ / "tmp"); }));
+  }
+  RunResult gen(std::vector<std::string> words) const {
+    words.insert(words.begin(), fs_gen_);
+    return run(words, options_);
+  }
+  nlohmann::json report() const {
+    return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
+  }
+
+  TestDir dir_;
+  std::string fs_gen_;
+  RunOptions options_;
+};
+
+TEST_F(FsGenOptions, loader_env_leads_into_the_mount_and_claims_nothing_it_did_not_count) {
+  const auto farm = ElfFarm::build(
+      dir_ / "farm", {.libraries = 20, .shape = FarmShape::random, .tag = FarmTag::runpath});
+  const auto map = dir_ / "a.map";
+  ASSERT_EQ(gen({"-q", "--out", map, farm.program}).status, 0);
+  const auto ours =
+      gen({"--loader", "env", "--json", dir_ / "report.json", "--map", map, "--", farm.program});
+  EXPECT_EQ(ours.out, farm.output) << ours.err;
+  EXPECT_NE(ours.err.find("offered by LD_LIBRARY_PATH"), std::string::npos) << ours.err;
+  EXPECT_NE(ours.err.find("not counted"), std::string::npos) << ours.err;
+  EXPECT_NE(ours.err.find("DT_RPATH"), std::string::npos) << ours.err;
+  EXPECT_EQ(report()["loader"], "environment");
+  for (const char* key : {"probes_with", "names_guided", "guided_processes"})
+    EXPECT_FALSE(report().contains(key)) << key;
+  // No auditor, and the libraries do come from the mount.
+  RunOptions options = options_;
+  options.env.push_back("LD_DEBUG=libs");
+  options.env.push_back("LD_DEBUG_OUTPUT=" + (dir_ / "debug"));
+  EXPECT_EQ(run({fs_gen_, "-q", "--loader", "env", "--map", map, "--", farm.program}, options).out,
+            farm.output);
+  std::size_t inits = 0;
+  for (const auto& entry : fs::directory_iterator(dir_.path())) {
+    if (!entry.path().filename().string().starts_with("debug.")) continue;
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);)
+      inits += line.find("calling init: " + (dir_ / "tmp/")) != line.npos &&
+               line.find("/libfarm") != line.npos;
+  }
+  EXPECT_EQ(inits, 20U);
+}
+
+TEST_F(FsGenOptions, loader_env_keeps_the_users_own_path_behind_its_own) {
+  options_.env.push_back("LD_LIBRARY_PATH=/my/own");
+  const auto ours = gen({"-q", "--loader", "env", "/bin/sh", "-c", "echo $LD_LIBRARY_PATH"});
+  EXPECT_TRUE(ours.out.starts_with(dir_ / "tmp/")) << ours.out;
+  EXPECT_TRUE(ours.out.ends_with(":/my/own\n")) << ours.out;
+}
+
+TEST_F(FsGenOptions, loader_env_without_a_mount_is_a_usage_error) {
+  const auto ours = gen({"--loader", "env", "--via", "direct", "/bin/echo", "ran"});
+  EXPECT_EQ(ours.status, 2);
+  EXPECT_EQ(ours.out, "");
+}
+
+TEST_F(FsGenOptions, compare_runs_both_ways_and_prints_the_ratio) {
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 100});
+  const auto log = dir_ / "log";
+  const auto script = write_text_file(
+      dir_ / "script",
+      "#!/bin/sh\necho ${LD_AUDIT:+guided} >> '" + log + "'\n'" + farm.program + "'\n", 0755);
+  const auto ours = gen({"--compare", "4", "--json", dir_ / "report.json", script, farm.program});
+  EXPECT_EQ(ours.status, 0) << ours.err;
+  EXPECT_EQ(ours.out, "");  // APP's own, dropped
+  EXPECT_NE(ours.err.find("4 runs each, medians: "), std::string::npos) << ours.err;
+  EXPECT_NE(ours.err.find(" times as fast"), std::string::npos) << ours.err;
+  std::ifstream in(log);
+  std::string order;
+  for (std::string line; std::getline(in, line);) order += line.empty() ? 'p' : 'g';
+  EXPECT_EQ(order, "pgpgpgpg");
+  const auto json = report();
+  EXPECT_EQ(json["runs"], 4U);
+  EXPECT_EQ(json["plain_ns"].size(), 4U);
+  EXPECT_EQ(json["guided_ns"].size(), 4U);
+  EXPECT_GT(json["ratio"].get<double>(), 0.0);
+  EXPECT_EQ(gen({"--compare", "0", "/bin/true"}).status, 2);
+  EXPECT_EQ(gen({"--compare", "1", "/bin/sh", "-c", "exit 9"}).status, 9);
+}
+
+TEST_F(FsGenOptions, the_map_that_out_keeps_is_the_one_that_map_takes) {
+  const auto map = dir_ / "kept.map";
+  ASSERT_EQ(gen({"-q", "--out", map, "/usr/bin/git", "--version"}).status, 0);
+  const auto ours =
+      gen({"-q", "--json", dir_ / "report.json", "--map", map, "/usr/bin/git", "--version"});
+  EXPECT_EQ(ours.status, 0) << ours.err;
+  EXPECT_TRUE(report()["guided"].get<bool>());
+  // Another program runs as it is, and its mapped children are guided.
+  EXPECT_EQ(gen({"-q", "--json", dir_ / "report.json", "--map", map, "/bin/sh", "-c",
+                 "/usr/bin/git --version"})
+                .status,
+            0);
+  EXPECT_FALSE(report()["guided"].get<bool>());
+  EXPECT_EQ(report()["unguided_reason"], "not in the map");
+  EXPECT_EQ(report()["guided_processes"], 1U);
+}
+
+}  // namespace
+}  // namespace heddle::test

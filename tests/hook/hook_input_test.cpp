@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT
+//
+// Nothing that is on a hook's stdin, in a bundle or in a decision makes it crash or say more than a
+// line; and what it writes for runtimes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/fd.hpp"
+#include "container-hooks/decision.hpp"
+#include "container-hooks/verify.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class HookInput : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    hook_ = staged_program("fs-hook");
+    if (hook_.empty()) HEDDLE_SKIP("fs-hook is not installed in $HEDDLE_STAGE");
+  }
+  RunResult oci(const std::string& state) const {
+    RunOptions options;
+    options.input = state;
+    options.deadline = std::chrono::seconds(10);
+    return run({hook_, "oci", "--cache", dir_ / "cache", "--log", dir_ / "log"}, options);
+  }
+  RunResult edit(const std::vector<std::string>& arguments, const std::string& input = "") const {
+    RunOptions options;
+    options.input = input;
+    std::vector<std::string> argv{hook_};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return run(argv, options);
+  }
+  /// One line, and a failure that a runtime understands.
+  void expect_refused(const std::string& state, const std::string& words = "") const {
+    const auto ran = oci(state);
+    EXPECT_EQ(ran.status, 3) << state.substr(0, 200);
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_THAT(ran.err, AllOf(StartsWith("fs-hook: "), HasSubstr(words)));
+    EXPECT_EQ(ran.out, "");
+  }
+  Json state() const {
+    return {{"ociVersion", "1.0"},
+            {"id", "c"},
+            {"pid", 999999999},
+            {"bundle", dir_.path()},
+            {"annotations", {{"heddle.mpi", "host"}}}};
+  }
+
+  TestDir dir_;
+  std::string hook_;
+};
+
+TEST_F(HookInput, a_damaged_state_is_one_line) {
+  for (const std::string text : {"", "{", "[]", "null", "7", "{}", "\"x\"", "{\"bundle\":7}",
+                                 "{\"bundle\":\"relative\"}", "{\"bundle\":\"/a\\u0000b\"}",
+                                 "\xff\xfe", "{\"bundle\":\"/nonexistent\",\"annotations\":7} x"})
+    expect_refused(text);
+  expect_refused(std::string(2U << 20, ' '));
+  expect_refused(std::string(500000, '['));
+  expect_refused(std::string(150000, '{'), "it is no JSON");
+}
+
+TEST_F(HookInput, a_state_that_is_cut_off_is_one_line) {
+  const auto text = state().dump();
+  for (std::size_t size = 0; size < text.size(); size += 3) expect_refused(text.substr(0, size));
+  expect_refused(text, "config.json: cannot open");
+}
+
+TEST_F(HookInput, members_of_another_type_are_passed_over_or_refused) {
+  const auto good = state();
+  for (const auto& [key, value] : good.items()) {
+    for (const Json& other : {Json(nullptr), Json(7), Json(-1e300), Json("x"), Json::array({1}),
+                              Json::object({{"a", 1}}), Json(true)}) {
+      auto changed = good;
+      changed[key] = other;
+      const auto ran = oci(changed.dump());
+      EXPECT_LE(ran.status, 3) << changed.dump();
+      EXPECT_LE(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    }
+  }
+}
+
+TEST_F(HookInput, a_damaged_config_is_one_line) {
+  const Json config = {{"root", {{"path", dir_.path()}}},
+                       {"process", {{"args", {"/bin/app"}}, {"env", {"PATH=/bin"}}, {"cwd", "/"}}},
+                       {"annotations", {{"heddle.mpi", "host"}}}};
+  const auto text = config.dump();
+  const auto check = [&](const std::string& damaged) {
+    write_text_file(dir_ / "config.json", damaged);
+    expect_refused(state().dump());
+  };
+  for (const std::string damaged :
+       {"", "[]", "{\"root\":7}", "{\"root\":{\"path\":[]}}", "{\"root\":{\"path\":\"\"}}",
+        "{\"root\":{\"path\":\"/a\\u0000\"}}"})
+    check(damaged);
+  std::mt19937 random(7);
+  for (int i = 0; i < 150; ++i) {
+    auto damaged = text;
+    for (int bytes = 1 + i % 3; bytes > 0; --bytes)
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    check(damaged);
+  }
+  check(text.substr(0, text.size() / 2));
+}
+
+TEST_F(HookInput, a_pid_of_another_namespace_is_said_with_the_remedy) {
+  write_text_file(dir_ / "config.json", Json{{"root", {{"path", dir_.path()}}}}.dump());
+  for (const int pid : {0, 1, -5}) {
+    auto with_pid = state();
+    with_pid["pid"] = pid;
+    expect_refused(with_pid.dump(), "install the hook for this stage: --stage createContainer");
+  }
+}
+
+TEST_F(HookInput, no_annotation_is_nothing_to_do) {
+  auto without = state();
+  for (const Json& annotations :
+       {Json(nullptr), Json::object(), Json{{"heddle.mpi", "off"}}, Json{{"heddle.mpi", 7}}}) {
+    without["annotations"] = annotations;
+    const auto ran = oci(without.dump());
+    EXPECT_EQ(ran.status, 0);
+    EXPECT_EQ(ran.err + ran.out, "");
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "log"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "cache"));
+}
+
+TEST_F(HookInput, a_damaged_decision_is_refused) {
+  const Json good = {{"format", "heddle-container"},
+                     {"version", 1},
+                     {"outcome", "swap"},
+                     {"mount_point", "/dev/heddle"},
+                     {"binds", Json::array({{{"source", "a"}, {"target", "/b"}}})},
+                     {"directories", Json::array()},
+                     {"verdict", Json::array()}};
+  ASSERT_TRUE(parse_decision(good.dump(), "x"));
+  for (const char* target : {"", "b", "/../b", "/b/..", "/a/../b"}) {
+    auto bad = good;
+    bad["binds"][0]["target"] = target;
+    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << target;
+  }
+  for (const char* source : {"", "/a", "..", "../a", "a/../../b"}) {
+    auto bad = good;
+    bad["binds"][0]["source"] = source;
+    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << source;
+  }
+  for (const char* point : {"", "/", "dev", "/dev/../x"}) {
+    auto bad = good;
+    bad["mount_point"] = point;
+    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << point;
+  }
+  const auto text = good.dump();
+  for (std::size_t size = 0; size < text.size(); ++size)
+    EXPECT_FALSE(parse_decision(text.substr(0, size), "x"));
+}
+
+TEST_F(HookInput, podmans_hook_file_is_as_oci_hooks_5_wants_it) {
+  const auto ran =
+      edit({"install", "--dir", dir_ / "a/hooks.d", "--cache", "/c", "--log", dir_ / "l/x"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_EQ(ran.out, dir_ / "a/hooks.d/50-heddle-mpi.json\n");
+  const auto json = Json::parse(value_or_throw(read_file(dir_ / "a/hooks.d/50-heddle-mpi.json")));
+  EXPECT_EQ(json.at("version"), "1.0.0");
+  EXPECT_EQ(json.at("stages"), Json::array({"createRuntime"}));
+  EXPECT_EQ(json.at("hook").at("path"), std::filesystem::canonical(hook_).string());
+  EXPECT_EQ(json.at("hook").at("env"), Json::array({"PATH=/usr/bin:/bin"}));
+  EXPECT_EQ(json.at("when").at("annotations").size(), 1U);
+}
+
+TEST_F(HookInput, a_cdi_specification_needs_no_annotation) {
+  const auto json = Json::parse(edit({"cdi"}).out);
+  EXPECT_EQ(json.at("kind"), "heddle/mpi");
+  const auto device = json.at("devices").at(0);
+  EXPECT_EQ(device.at("name"), "host");
+  const auto hook = device.at("containerEdits").at("hooks").at(0);
+  EXPECT_EQ(hook.at("hookName"), "createRuntime");
+  EXPECT_THAT(hook.at("args"), ::testing::Contains("--always"));
+}
+
+TEST_F(HookInput, precreate_edits_only_what_is_annotated) {
+  const std::string plain = R"({"root":{"path":"x"},"unknown":[1,2]})";
+  EXPECT_EQ(edit({"precreate"}, plain).out, plain);
+  const auto annotated = R"({"annotations":{"heddle.mpi":"host"},"unknown":[1.5,{"b":1,"a":2}]})";
+  const auto edited = Json::parse(edit({"precreate"}, annotated).out);
+  EXPECT_EQ(edited.at("unknown"), Json::parse(annotated).at("unknown"));
+  EXPECT_EQ(edited.at("hooks").at("createRuntime").size(), 1U);
+  for (const char* bad : {"", "[]", "{\"annotations\":{\"heddle.mpi\":\"host\"},\"hooks\":7}"}) {
+    const auto refused = edit({"precreate"}, bad);
+    EXPECT_EQ(refused.status, 3) << bad;
+    EXPECT_EQ(refused.out, "");
+  }
+}
+
+TEST_F(HookInput, a_bundle_gets_the_hook_once) {
+  write_text_file(dir_ / "config.json",
+                  R"({"hooks":{"createRuntime":[{"path":"/other"}]},"annotations":{"a":"b"}})");
+  for (int i = 0; i < 2; ++i) {
+    const auto ran = edit({"bundle", "--program", "/app/x", "--policy", "warn", dir_.path()});
+    ASSERT_EQ(ran.status, 0) << ran.err;
+  }
+  const auto json = Json::parse(value_or_throw(read_file(dir_ / "config.json")));
+  EXPECT_EQ(json.at("hooks").at("createRuntime").size(), 2U);
+  EXPECT_EQ(json.at("annotations"), (Json{{"a", "b"},
+                                          {"heddle.mpi", "host"},
+                                          {"heddle.policy", "warn"},
+                                          {"heddle.program", "/app/x"}}));
+  EXPECT_EQ(edit({"bundle", dir_ / "none"}).status, 3);
+  EXPECT_EQ(edit({"bundle"}).status, 2);
+  EXPECT_EQ(edit({"bundle", "--policy", "maybe", dir_.path()}).status, 2);
+}
+
+constexpr const char* kMountinfo =
+    "202 184 0:46 / /dev/heddle ro,nosuid,nodev,relatime - fuse.heddle heddle ro,user_id=0\n"
+    "203 184 0:46 /libmpich.so.12 /usr/lib/libmpich.so.12 ro - fuse.heddle heddle ro\n"
+    "204 184 8:1 / / rw - ext4 /dev/sda rw\n";
+
+TEST(HookVerify, tells_whose_a_mapped_library_is_by_its_device) {
+  const auto libraries = mapped_libraries(
+      "7f0000000000-7f0000001000 r--p 00000000 00:2e 5   /usr/lib/libmpich.so.12\n"
+      "7f0000001000-7f0000002000 r-xp 00001000 00:2e 5   /usr/lib/libmpich.so.12\n"
+      "7f0000003000-7f0000004000 r--p 00000000 08:01 6   /lib/odd name/libc.so.6\n"
+      "7f0000005000-7f0000006000 rw-p 00000000 00:00 0   [heap]\n"
+      "7f0000007000-7f0000008000 r--p 00000000 08:01 7   /bin/app\n",
+      kMountinfo);
+  ASSERT_EQ(libraries.size(), 2U);
+  EXPECT_EQ(libraries[0].path, "/usr/lib/libmpich.so.12");
+  EXPECT_TRUE(libraries[0].from_host);
+  EXPECT_EQ(libraries[1].path, "/lib/odd name/libc.so.6");
+  EXPECT_FALSE(libraries[1].from_host);
+  EXPECT_EQ(heddle_mount_point(kMountinfo), "/dev/heddle");
+}
+
+TEST(HookVerify, a_container_library_in_place_of_the_hosts_is_not_swapped) {
+  Decision decision;
+  decision.verdicts = {{"libmpich.so.12", true, "the MPI stack"}, {"libc.so.6", false, "newer"}};
+  const auto good = compare_with_decision(
+      {{"/dev/heddle/libmpich.so.12", true}, {"/lib/libc.so.6", false}}, decision);
+  EXPECT_TRUE(good.swapped);
+  const auto bad = compare_with_decision({{"/srv/lib/libmpich.so.12", false}}, decision);
+  EXPECT_FALSE(bad.swapped);
+  EXPECT_THAT(bad.lines, ::testing::ElementsAre(HasSubstr("NOT swapped")));
+  EXPECT_FALSE(compare_with_decision({{"/lib/libc.so.6", false}}, decision).swapped);
+}
+
+}  // namespace
+}  // namespace heddle::test
