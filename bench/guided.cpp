@@ -60,6 +60,7 @@ Mount::~Mount() {
 }
 
 double Mount::resident_mib() const {
+  double sum = 0;
   for (const auto& process : fs::directory_iterator("/proc")) {
     const auto command = read_file(process.path() / "cmdline", 1 << 16);
     if (!command || command->find("fs-mount") == std::string::npos ||
@@ -67,9 +68,9 @@ double Mount::resident_mib() const {
       continue;
     std::ifstream status(process.path() / "status");
     for (std::string word; status >> word;)
-      if (double kib = 0; word == "VmRSS:" && status >> kib) return kib / 1024;
+      if (double kib = 0; word == "VmRSS:" && status >> kib) sum += kib / 1024;
   }
-  return 0;
+  return sum;
 }
 
 std::string make_flat_directory(const std::string& map, const std::string& folder) {

@@ -42,7 +42,7 @@ class Mount {
   std::string index() const { return folder_ + "/.heddle/index"; }
   /// What fs-mount took: it returns when the mount answers.
   double ready_ms() const noexcept { return ready_ms_; }
-  /// VmRSS of the daemon in MiB, 0 when it is not found.
+  /// VmRSS of the daemon's processes together in MiB, 0 when it is not found.
   double resident_mib() const;
 
  private:

@@ -4,16 +4,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-
 #include "base/log.hpp"
 
 namespace heddle {
 
 ObjectFiles::ObjectFiles(Origins origins, std::vector<std::string> paths)
-    : origins_(std::move(origins)),
-      paths_(std::move(paths)),
-      mutex_(std::make_unique<std::mutex>()) {}
+    : origins_(std::move(origins)), paths_(std::move(paths)), refused_(paths_.size()) {}
 
 std::vector<int> ObjectFiles::descriptors() const {
   std::vector<int> out;
@@ -33,7 +29,7 @@ tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
       const int code = fd.error().code();
       // Ours to run out of, not the file's fault: the caller may try again.
       if (code == EMFILE || code == ENFILE || code == ENOMEM) return tl::unexpected(code);
-      return tl::unexpected(refuse(object, fd.error().message()));
+      return tl::unexpected(refuse(object, static_cast<std::uint32_t>(code)));
     }
     handle.reopened_ = std::move(*fd);
     handle.fd_ = handle.reopened_.get();
@@ -43,27 +39,29 @@ tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
   const FileStamp now = file_stamp(status);
   // ctime is left out: rename over a pinned file, chmod and a new hard link change it.
   if (now.size != origin.stamp.size || now.mtime_ns != origin.stamp.mtime_ns)
-    return tl::unexpected(refuse(object, "changed in place while mounted"));
-  if (now.id != origin.stamp.id)
-    return tl::unexpected(refuse(object, "replaced while mounted and not pinned"));
+    return tl::unexpected(refuse(object, changed_in_place));
+  if (now.id != origin.stamp.id) return tl::unexpected(refuse(object, replaced));
   return handle;
 }
 
-int ObjectFiles::refuse(ObjectId object, std::string what) {
-  const std::lock_guard lock(*mutex_);
-  const auto known =
-      std::any_of(origins_.drifts.begin(), origins_.drifts.end(),
-                  [&](const Drift& d) { return d.object == object && d.what == what; });
-  if (!known) {
-    warn(Error(paths_[object], "answered with an error", what));
-    origins_.drifts.push_back({object, paths_[object], std::move(what)});
-  }
+std::string ObjectFiles::text_of(std::uint32_t reason) {
+  if (reason == changed_in_place) return "changed in place while mounted";
+  if (reason == replaced) return "replaced while mounted and not pinned";
+  return Error::from_errno({}, "cannot open", static_cast<int>(reason)).message();
+}
+
+int ObjectFiles::refuse(ObjectId object, std::uint32_t reason) {
+  if (refused_[object].exchange(reason, std::memory_order_relaxed) != reason)
+    warn(Error(paths_[object], "answered with an error", text_of(reason)));
   return EIO;
 }
 
 std::vector<Drift> ObjectFiles::drifts() const {
-  const std::lock_guard lock(*mutex_);
-  return origins_.drifts;
+  auto out = origins_.drifts;
+  for (ObjectId object = 0; object < refused_.size(); ++object)
+    if (const auto reason = refused_[object].load(std::memory_order_relaxed))
+      out.push_back({object, paths_[object], text_of(reason)});
+  return out;
 }
 
 }  // namespace heddle

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <memory>
-#include <mutex>
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "fuseovl/origins.hpp"
+#include "fuseovl/shared.hpp"
 
 namespace heddle {
 
 /// The files behind the objects while the mount stands. A pinned file that is replaced by rename
 /// goes on with its old content; one that is changed in place, or replaced while not pinned,
-/// answers EIO from then on, since its old and new content would mix. Safe for many threads.
+/// answers EIO from then on, since its old and new content would mix. Safe for many threads, and
+/// for the processes forked from the one that made it: what one finds, all of them report.
 class ObjectFiles {
  public:
   /// `paths` by ObjectId, for reopening and for messages.
@@ -43,11 +45,14 @@ class ObjectFiles {
   std::vector<Drift> drifts() const;
 
  private:
-  int refuse(ObjectId object, std::string what);
+  /// Why an object is answered with an error: one of these, or the errno of opening it.
+  enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
+  static std::string text_of(std::uint32_t reason);
+  int refuse(ObjectId object, std::uint32_t reason);
 
   Origins origins_;
   std::vector<std::string> paths_;
-  std::unique_ptr<std::mutex> mutex_;  ///< of origins_.drifts; apart, so that this can be moved
+  SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
 };
 
 }  // namespace heddle

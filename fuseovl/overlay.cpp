@@ -30,7 +30,7 @@ constexpr auto kDoneName = std::string_view(kPrefetchDone).substr(sizeof(".heddl
 }  // namespace
 
 Overlay::Overlay(OverlayContent content)
-    : content_(std::move(content)), stats_(content_.facts, counters_, content_.files) {
+    : content_(std::move(content)), stats_(content_.facts, *state_, content_.files) {
   ::clock_gettime(CLOCK_REALTIME, &started_);
   (void)stats_.refresh();
 }
@@ -122,8 +122,8 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     return;
   }
   if (parent == Tree::kOwnDirectory) {
-    if (name == kBeginsName) stats_.set_prefetch(StatsPage::Prefetch::running);
-    if (name == kDoneName) stats_.set_prefetch(StatsPage::Prefetch::done);
+    if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
+    if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
   }
   const auto found = entry(content_.tree.lookup(parent, name));
   fuse_reply_entry(request, &found);
@@ -164,7 +164,7 @@ void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_
                           off_t offset) {
   const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
   const auto piece = bytes.substr(from, size);
-  counters_.add_bytes_read(piece.size());
+  state_->counters.add_bytes_read(piece.size());
   fuse_reply_buf(request, piece.data(), piece.size());
 }
 
@@ -175,7 +175,7 @@ void Overlay::reply_file(fuse_req_t request, int fd, std::size_t size, off_t off
   bytes.buf[0].flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
   bytes.buf[0].fd = fd;
   bytes.buf[0].pos = offset;
-  counters_.add_bytes_read(size);
+  state_->counters.add_bytes_read(size);
   fuse_reply_data(request, &bytes, {});
 }
 

@@ -9,7 +9,9 @@
 
 #include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
+#include "fuseovl/serving_state.hpp"
 #include "fuseovl/session.hpp"
+#include "fuseovl/shared.hpp"
 #include "fuseovl/stats_page.hpp"
 #include "fuseovl/tree.hpp"
 
@@ -28,7 +30,8 @@ struct OverlayContent {
 };
 
 /// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
-/// table goes to Session::create with the Overlay as its client.
+/// table goes to Session::create with the Overlay as its client. Processes forked from the one that
+/// made it have its state in common, and any of them can go on where another stopped.
 class Overlay final : public SessionClient {
  public:
   explicit Overlay(OverlayContent content);
@@ -38,13 +41,14 @@ class Overlay final : public SessionClient {
   /// Every descriptor it serves from.
   std::vector<int> descriptors() const;
   /// What `.heddle/stats` says now.
-  std::string stats_text() { return stats_.refresh()->text; }
-  const RequestCounters& counters() const { return counters_; }
-  /// Called once, when the kernel and we have agreed on the protocol: requests are answered from
-  /// here.
+  std::string stats_text() const { return stats_.render(); }
+  const RequestCounters& counters() const { return state_->counters; }
+  ServingState& state() { return *state_; }
+  /// Called when the kernel and we have agreed on the protocol, by each process that serves:
+  /// requests are answered from here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
 
-  void on_request(std::uint32_t opcode) noexcept override { counters_.count(opcode); }
+  void on_request(std::uint32_t opcode) noexcept override { state_->counters.count(opcode); }
 
   // One for each operation; each answers the request exactly once.
   void init(fuse_conn_info& connection);
@@ -66,7 +70,7 @@ class Overlay final : public SessionClient {
   void reply_file(fuse_req_t request, int fd, std::size_t size, off_t offset);
 
   OverlayContent content_;
-  RequestCounters counters_;
+  Shared<ServingState> state_;
   StatsPage stats_;
   std::function<void()> on_ready_;
   timespec started_{};

@@ -1,64 +1,132 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/serve.hpp"
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 
-#include <thread>
+#include <chrono>
 
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/kernel_mount.hpp"
 #include "fuseovl/warm_up.hpp"
+#include "fuseovl/worker.hpp"
 
 namespace heddle {
 namespace {
 
-constexpr int kEndOfSession = SIGUSR1;  // our own word to the signal thread
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// A worker that was killed from outside has lived or answered; one that dies of what it is asked,
+// or of an empty memory, does neither, and its followers would not either.
+constexpr milliseconds kLived{50};
+constexpr int kHopeless = 10;
+constexpr milliseconds kLongestPause{1000};
 
 sigset_t handled_signals() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int n : {SIGTERM, SIGINT, SIGHUP, SIGCHLD, kEndOfSession}) ::sigaddset(&set, n);
+  for (const int n : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::sigaddset(&set, n);
   return set;
 }
 
-/// Takes all signals of the process while it lives. Made before any other thread, which inherit the
-/// mask.
-class SignalThread {
+/// Blocks the signals that the supervisor takes by sigwait(), and puts back what was.
+class TakenSignals {
  public:
-  explicit SignalThread(const ServeOptions& options) : options_(options) {
+  TakenSignals() {
     const sigset_t set = handled_signals();
     ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-    // A disposition of SIG_IGN (nohup) would discard them before sigwait() sees them; SIGPIPE is
-    // the reader's affair who went away.
+    // An inherited SIG_IGN would have the kernel reap the workers.
+    ::signal(SIGCHLD, SIG_DFL);
+    // A reader that went away is told by EPIPE.
     ::signal(SIGPIPE, SIG_IGN);
-    thread_ = std::thread([this] { run(); });
   }
-  SignalThread(const SignalThread&) = delete;
-  SignalThread& operator=(const SignalThread&) = delete;
-  ~SignalThread() {
-    ::pthread_kill(thread_.native_handle(), kEndOfSession);
-    thread_.join();
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  TakenSignals(const TakenSignals&) = delete;
+  TakenSignals& operator=(const TakenSignals&) = delete;
+  ~TakenSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+class Supervisor {
+ public:
+  Supervisor(Overlay& overlay, Fd device, const ServeOptions& options)
+      : overlay_(overlay),
+        state_(overlay.state()),
+        device_(std::move(device)),
+        options_(options),
+        set_(handled_signals()) {}
+
+  /// Until the session has ended.
+  Result<void> run() {
+    state_.supervisor = ::getpid();
+    if (auto started = start(); !started) return started;
+    for (;;) {
+      int signal = 0;
+      ::sigwait(&set_, &signal);
+      if (signal != SIGCHLD) {
+        end_by_signal();
+        continue;
+      }
+      if (options_.helper) (void)::waitpid(*options_.helper, nullptr, WNOHANG);
+      int status = 0;
+      if (::waitpid(worker_, &status, WNOHANG) != worker_) continue;
+      if (WIFEXITED(status)) return ended(WEXITSTATUS(status));
+      if (auto followed = follow(WTERMSIG(status)); !followed) return followed;
+    }
   }
 
  private:
-  void run() {
-    const sigset_t set = handled_signals();
-    for (bool leaving = false;;) {
-      int signal = 0;
-      ::sigwait(&set, &signal);
-      if (signal == kEndOfSession) return;
-      if (signal == SIGCHLD) {
-        if (options_.helper) (void)::waitpid(*options_.helper, nullptr, WNOHANG);
-        continue;
-      }
-      if (leaving || !detach()) end_at_once();
-      leaving = true;
-      say("detached; ends when its last user has gone, or at the next signal");
+  Result<void> start() {
+    started_ = Clock::now();
+    answers_ = state_.session.answers;
+    worker_ = ::fork();
+    if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
+    if (worker_ == 0) work(overlay_, device_, options_, state_.supervisor);
+    return {};
+  }
+
+  Result<void> ended(int code) const {
+    if (code == 0) return {};
+    return fail(Error({}, state_.failure.data()));
+  }
+
+  /// One worker has died of `signal`: the next.
+  Result<void> follow(int signal) {
+    const std::string died =
+        "its worker " + std::to_string(worker_) + " died of signal " + std::to_string(signal);
+    ++state_.workers_lost;
+    if (!state_.session.can_be_taken_over())
+      return fail("fs-mount", died, "this kernel is older than Linux 6.9",
+                  "nothing can take the mount over");
+    const bool worked = Clock::now() - started_ >= kLived || state_.session.answers != answers_;
+    hopeless_ = worked ? 0 : hopeless_ + 1;
+    if (hopeless_ >= kHopeless) return fail("fs-mount", died, "as those before it did");
+    for (milliseconds pause{hopeless_ == 0 ? 0 : 10 << hopeless_};;) {
+      if (pause.count() > 0) rest(std::min(pause, kLongestPause));
+      auto started = start();
+      if (started) break;
+      if (pause >= kLongestPause) return started;
+      pause = std::max(2 * pause, milliseconds(20));
     }
+    say("fs-mount: " + died + "; " + std::to_string(worker_) + " goes on in its place");
+    return {};
+  }
+
+  /// Not longer than until somebody wants it to end.
+  void rest(milliseconds pause) {
+    sigset_t ending = set_;
+    ::sigdelset(&ending, SIGCHLD);
+    const timespec time{pause.count() / 1000, pause.count() % 1000 * 1000000};
+    if (::sigtimedwait(&ending, nullptr, &time) > 0) end_by_signal();
+  }
+
+  void end_by_signal() {
+    if (leaving_ || !detach()) end_at_once();
+    leaving_ = true;
+    say("detached; ends when its last user has gone, or at the next signal");
   }
 
   /// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
@@ -77,31 +145,33 @@ class SignalThread {
 
   // The kernel ends the connection when the device is closed; nothing else of ours is outside.
   [[noreturn]] void end_at_once() const {
+    if (worker_ > 0 && ::kill(worker_, SIGKILL) == 0) (void)::waitpid(worker_, nullptr, 0);
     if (!options_.cleanup.empty()) (void)remove_tree(options_.cleanup);
     ::_exit(0);
   }
 
+  Overlay& overlay_;
+  ServingState& state_;
+  Fd device_;
   const ServeOptions& options_;
-  sigset_t before_{};
-  std::thread thread_;
+  sigset_t set_;
+  pid_t worker_ = -1;
+  Clock::time_point started_;
+  std::uint64_t answers_ = 0;  ///< there were when the worker was started
+  int hopeless_ = 0;
+  bool leaving_ = false;
 };
 
 }  // namespace
 
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
-  const SignalThread signals(options);
-  bool answered = false;
+  const TakenSignals signals;
+  auto served = Supervisor(overlay, std::move(device), options).run();
   const auto tell = [&options](std::string_view word) {
     if (options.ready) (void)write_all(options.ready.get(), word, "ready");
   };
-  overlay.on_ready([&] {
-    answered = true;
-    tell(std::string_view(&kReadyByte, 1));
-    if (!options.report_at_end) options.ready.reset();
-  });
-  auto session = Session::create(Overlay::ops(), overlay, std::move(device), options.session);
-  auto served = session ? session->serve() : Result<void>(fail(std::move(session.error())));
   if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
+  const bool answered = overlay.state().told_ready;
   if (answered && options.report_at_end) tell(overlay.stats_text());
   if (!answered) tell(served ? "the device is not mounted" : served.error().message());
   return served;

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "fuseovl/overlay.hpp"
 
@@ -22,9 +21,18 @@ struct ServeOptions {
   SessionOptions session;
 };
 
-/// Serves `overlay` on `device` until the file system is gone; blocks. SIGTERM, SIGINT and SIGHUP
-/// detach the mount: it leaves the tree at once, and the daemon ends when its last user has gone,
-/// so that running programs do not lose their libraries. A second signal ends it at once.
+/// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the
+/// supervisor: it holds the device and the pinned files, and a worker forked from it answers the
+/// kernel. A worker that dies is followed by another, which has all of it at once, and the kernel
+/// sends it what the dead one had not answered; programs notice nothing. Fails when workers die as
+/// soon as they start, or die where the kernel is older than Linux 6.9. A supervisor that dies
+/// takes its worker along.
+///
+/// SIGTERM, SIGINT and SIGHUP to either detach the mount: it leaves the tree at once, and the
+/// daemon ends when its last user has gone, so that running programs do not lose their libraries. A
+/// second signal ends it at once.
+///
+/// Other threads of the caller may go on, but must not fork nor wait for children.
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);
 
 }  // namespace heddle

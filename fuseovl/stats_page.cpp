@@ -2,8 +2,8 @@
 #include "fuseovl/stats_page.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -24,8 +24,8 @@ std::string utc_now() {
 
 }  // namespace
 
-StatsPage::StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files)
-    : facts_(std::move(facts)), counters_(counters), files_(files), start_time_(utc_now()) {}
+StatsPage::StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files)
+    : facts_(std::move(facts)), state_(state), files_(files), start_time_(utc_now()) {}
 
 std::shared_ptr<const StatsPage::Snapshot> StatsPage::refresh() {
   auto snapshot = std::make_shared<Snapshot>();
@@ -52,22 +52,24 @@ std::string StatsPage::render() const {
   out += fmt::format("  \"map_id\": {},\n", json_text(facts_.map_id));
   out += fmt::format("  \"mount_point\": {},\n", json_text(facts_.mount_point));
   out += fmt::format("  \"start_time\": {},\n  ", json_text(start_time_));
-  number("pid", static_cast<std::uint64_t>(::getpid()), ",\n  ");
+  number("supervisor_pid", static_cast<std::uint64_t>(state_.supervisor.load()), ",\n  ");
+  number("worker_pid", static_cast<std::uint64_t>(state_.worker.load()), ",\n  ");
+  number("workers_lost", state_.workers_lost, ",\n  ");
   number("views", facts_.views, ",\n  ");
   number("names", facts_.names, ",\n  ");
   number("objects", files_.size(), ",\n  ");
   number("pinned", files_.pinned(), ",\n  ");
   number("index_bytes", facts_.index_bytes, ",\n  ");
-  number("requests_total", counters_.total(), ",\n  ");
-  number("bytes_read", counters_.bytes_read());
+  number("requests_total", state_.counters.total(), ",\n  ");
+  number("bytes_read", state_.counters.bytes_read());
   out += "  \"requests\": {\n    ";
   for (const auto& kind : RequestCounters::kinds())
-    number(kind.name, counters_.of(kind.opcode), ",\n    ");
-  number("other", counters_.other(), "\n");
+    number(kind.name, state_.counters.of(kind.opcode), ",\n    ");
+  number("other", state_.counters.other(), "\n");
   // Padded behind the word, where JSON allows it: see the header about the page's size.
   constexpr std::string_view prefetch[] = {"none", "running", "done"};
   out += fmt::format("  }},\n  \"prefetch\": {:<9},\n  \"drift\": [",
-                     json_text(prefetch[static_cast<std::size_t>(prefetch_.load())]));
+                     json_text(prefetch[static_cast<std::size_t>(state_.prefetch.load())]));
   const char* separator = "\n    ";
   for (const auto& drift : files_.drifts()) {
     out += fmt::format("{}{{\"path\": {}, \"what\": {}}}", separator, json_text(drift.path),

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <atomic>
 #include <ctime>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
+#include "fuseovl/serving_state.hpp"
 
 namespace heddle {
 
@@ -26,11 +25,7 @@ struct StatsFacts {
 /// they grow: a reader between two states sees a whole document of one of them. Thread-safe.
 class StatsPage {
  public:
-  StatsPage(StatsFacts facts, const RequestCounters& counters, const ObjectFiles& files);
-
-  /// How far whoever warmed the mount is with reading ahead.
-  enum class Prefetch : std::uint8_t { none, running, done };
-  void set_prefetch(Prefetch state) noexcept { prefetch_ = state; }
+  StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files);
 
   struct Snapshot {
     std::string text;
@@ -39,14 +34,14 @@ class StatsPage {
   /// The page as it is now; reads go on with it until the next refresh().
   std::shared_ptr<const Snapshot> refresh();
   std::shared_ptr<const Snapshot> current() const;
-
- private:
+  /// The same text, apart from what refresh() and current() have. Takes no lock: it may be asked
+  /// for by one thread while another forks a process that asks as well.
   std::string render() const;
 
+ private:
   StatsFacts facts_;
-  const RequestCounters& counters_;
+  const ServingState& state_;
   const ObjectFiles& files_;
-  std::atomic<Prefetch> prefetch_ = Prefetch::none;
   std::string start_time_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Snapshot> current_;

@@ -135,7 +135,7 @@ TEST(GuidedStarts, a_warm_start_needs_no_daemon) {
   // APP's own second start, while the daemon that serves its mount is stopped. The shell's other
   // programs were started once before, too.
   const auto script =
-      "d=$(tr , '\\n' < $(dirname $HEDDLE_INDEX)/stats | sed -n 's/.*\"pid\": *//p'); " +
+      "d=$(tr , '\\n' < $(dirname $HEDDLE_INDEX)/stats | sed -n 's/.*\"worker_pid\": *//p'); " +
       farm.program + " && kill -STOP $d && until grep '^State:.T' /proc/$d/status; do :; done && " +
       farm.program + " && " + farm.program + "; kill -CONT $d";
   const auto ours = run({fs_gen, "-q", "--json", dir / "report.json", "--", "/bin/sh", "-c", script,

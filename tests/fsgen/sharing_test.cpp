@@ -45,7 +45,8 @@ class Sharing : public ::testing::TestWithParam<unsigned> {
 // One that holds the mount until $OUT/go is there; its daemon's pid is in $OUT/daemon.
 const std::string kHolder =
     "rm -f $OUT/go $OUT/up; $FS_GEN -q --map $OUT/map --json $OUT/first.json /bin/sh -c '"
-    "cat $(dirname $HEDDLE_INDEX)/stats | tr , \"\\n\" | grep \\\"pid\\\" | tr -dc 0-9 > "
+    "cat $(dirname $HEDDLE_INDEX)/stats | tr , \"\\n\" | grep \\\"supervisor_pid\\\" | tr -dc 0-9 "
+    "> "
     "$OUT/daemon; echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done; "
     "/usr/bin/git --version' & first=$!; while [ ! -e $OUT/up ]; do sleep 0.01; done; ";
 const std::string kGone =

@@ -355,9 +355,10 @@ TEST_F(Lifecycle, a_killed_daemon_leaves_enotconn_and_minus_u_cleans) {
 
 TEST_F(Lifecycle, a_stopped_daemon_does_not_keep_minus_u_from_unmounting) {
   const Mount m(map_, mnt());
-  ::kill(m.pid(), SIGSTOP);
+  const int worker = m.worker();
+  for (const int pid : {m.pid(), worker}) ::kill(pid, SIGSTOP);
   EXPECT_EQ(m.unmount().status, 0);
-  ::kill(m.pid(), SIGCONT);
+  for (const int pid : {m.pid(), worker}) ::kill(pid, SIGCONT);
 }
 
 TEST_F(Lifecycle, the_foreground_serves_until_a_signal) {

@@ -88,7 +88,7 @@ Mount::Mount(const std::string& map, const std::string& directory, std::vector<s
   argv.insert(argv.end(), options.begin(), options.end());
   argv.insert(argv.end(), {"--", map, directory});
   run_checked(argv);
-  pid_ = static_cast<int>(stat_number("pid"));
+  pid_ = static_cast<int>(stat_number("supervisor_pid"));
 }
 
 Mount::~Mount() {

@@ -47,8 +47,9 @@ class Mount {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  /// The daemon.
+  /// The daemon: its supervisor, and who answers now.
   int pid() const { return pid_; }
+  int worker() const { return static_cast<int>(stat_number("worker_pid")); }
   /// The number behind `name` in `.heddle/stats`, wherever it stands; throws without one.
   std::uint64_t stat_number(const std::string& name) const;
   /// The text behind `name`.

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "fuseovl/counters.hpp"
+#include "fuseovl/session.hpp"
+
+namespace heddle {
+
+/// What outlives the process that answers the kernel's requests, in memory that it shares with the
+/// one that watches over it (fuseovl/serve.hpp).
+struct ServingState {
+  /// How far whoever warmed the mount is with reading ahead.
+  enum class Prefetch : std::uint8_t { none, running, done };
+
+  RequestCounters counters;
+  SessionMemory session;
+  std::atomic<Prefetch> prefetch = Prefetch::none;
+  std::atomic<pid_t> supervisor = 0;
+  std::atomic<pid_t> worker = 0;
+  std::atomic<std::uint64_t> workers_lost = 0;
+  std::atomic<bool> told_ready = false;
+  std::array<char, 1024> failure{};  ///< why the worker gave up; read when it has ended
+};
+
+}  // namespace heddle
