@@ -222,7 +222,7 @@ TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container) {
     const auto before = world_->image_state();
     const auto began = std::chrono::steady_clock::now();
     const auto ran = start(config);
-    EXPECT_LT(std::chrono::steady_clock::now() - began, 2s);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 60s);  // a hang; bench/ has the time
     EXPECT_NE(ran.status, 0);
     EXPECT_EQ(ran.out, "");
     const auto log = world_->log_text();
@@ -245,9 +245,7 @@ TEST_P(HookedContainer, starts_unswapped_where_the_policy_is_to_warn) {
     const auto ran = start(config);
     EXPECT_EQ(ran.status, 0) << ran.err;
     EXPECT_THAT(ran.out, StartsWith("container\n"));
-    EXPECT_EQ(ran.out.find("heddle"),
-              ran.out.find(fs::path(world_->rootfs()).parent_path().filename().string()))
-        << ran.out;
+    EXPECT_EQ(ran.out.find("fuse.heddle"), std::string::npos) << ran.out;
     EXPECT_THAT(world_->log_text(), HasSubstr("warning: the container runs with its own MPI: "));
     EXPECT_THAT(world_->log_text(), HasSubstr(trouble.line));
     expect_nothing_left();
