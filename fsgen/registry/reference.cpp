@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/registry/reference.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 namespace heddle::registry {
@@ -49,7 +51,10 @@ bool is_digest(std::string_view text) {
 
 std::string Reference::scheme() const {
   const auto name = host.substr(0, host.ends_with(']') ? host.npos : host.rfind(':'));
-  const bool here = name == "localhost" || name.starts_with("127.") || name == "[::1]";
+  in_addr number{};
+  const bool here = name == "localhost" || name == "[::1]" ||
+                    (::inet_pton(AF_INET, name.c_str(), &number) == 1 &&
+                     (ntohl(number.s_addr) >> 24) == 127);  // a name may begin with 127. as well
   return here ? "http" : "https";
 }
 

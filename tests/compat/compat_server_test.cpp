@@ -388,10 +388,43 @@ TEST_F(CompatServer, health_and_reflection_answer) {
   EXPECT_THAT(services, HasSubstr("heddle.compat.v2.Compat"));
 }
 
+TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
+  start({"--max-checks", "4", "--stream-idle", "1"});
+  const auto peer = channel();
+  const auto stub = v2::Compat::NewStub(peer);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v2::CheckRequest, v2::CheckResponse>>>
+      streams;
+  v2::CheckRequest request;
+  v2::CheckResponse response;
+  request.set_artifact(good_);
+  for (int i = 0; i < 4; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    streams.push_back(stub->CheckStream(contexts.back().get()));
+    ASSERT_TRUE(streams.back()->Write(request));
+    ASSERT_TRUE(streams.back()->Read(&response));
+  }
+  grpc::ClientContext fifth;
+  EXPECT_EQ(stub->Check(&fifth, request, &response).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(wait_until(milliseconds(5000), [&] {
+    grpc::ClientContext context;
+    return stub->Check(&context, request, &response).ok();
+  }));
+  for (auto& stream : streams) {
+    EXPECT_FALSE(stream->Read(&response));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+}
+
 TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
   const auto refused =
       run({program_, "--listen", "0.0.0.0:0", "--rootfs", root_, "--index", dir_ / "index"});
   EXPECT_EQ(refused.status, 3);
+  EXPECT_EQ(run({program_, "--listen", "127.0.0.1.example:0", "--rootfs", root_, "--index",
+                 dir_ / "index"})
+                .status,
+            3);
   EXPECT_THAT(refused.err, HasSubstr("will not listen beyond this node without TLS and a token"));
 
   run_checked({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
@@ -419,6 +452,14 @@ TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
     EXPECT_EQ(done.status, 3) << to_shell(more);
     EXPECT_EQ(done.out, "");
   }
+  // Who has no token is told of health, and of nothing else.
+  grpc::SslCredentialsOptions ssl;
+  ssl.pem_root_certs = value_or_throw(read_file(dir_ / "cert"));
+  const auto peer = grpc::CreateChannel(server, grpc::SslCredentials(ssl));
+  EXPECT_EQ(call_raw(*peer, "/grpc.health.v1.Health/Check", ""), "\x08\x01");
+  EXPECT_EQ(call_raw(*peer, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                     "\x3a\x01*"),
+            "");
 }
 
 TEST_F(CompatServer, compat_check_asks_one_server_or_many_nodes) {

@@ -41,6 +41,7 @@ TEST(RegistryReference, is_read_as_docker_writes_it) {
   EXPECT_EQ(read("reg.example/a").scheme(), "https");
   EXPECT_EQ(read("127.0.0.1:5000/a").scheme(), "http");
   EXPECT_EQ(read("[::1]:5000/a").scheme(), "http");
+  EXPECT_EQ(read("127.0.0.1.example/a").scheme(), "https");
   const auto digest = "sha256:" + std::string(64, 'a');
   EXPECT_EQ(read(("h:1/a:t@" + digest).c_str()).version(), digest);
   for (const char* wrong : {"", "a", "a/b", "h:1/", "h:1/A", "h:1/a:", "h:1/a@sha256:12", "h:x/a",

@@ -34,6 +34,7 @@ struct Options {
   compat::NodeIndexOptions index;
   std::string token_file, metrics;
   int grace = 5;
+  unsigned stream_idle = 60;
 };
 
 void add_options(CLI::App& app, Options& o) {
@@ -62,6 +63,10 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 10'000));
   app.add_option("--metrics", o.metrics, "Serve Prometheus metrics on this loopback address")
       ->type_name("HOST:PORT");
+  app.add_option("--stream-idle", o.stream_idle,
+                 "Seconds that a stream may wait for its client (60)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 86'400));
   app.add_option("--grace", o.grace, "Seconds that calls under way have when it is ended (5)")
       ->type_name("N")
       ->check(CLI::Range(0, 3600));
@@ -105,6 +110,7 @@ class Program {
 
   int run() {
     if (!options_.token_file.empty()) options_.server.token = read_token(options_.token_file);
+    options_.server.stream_idle = std::chrono::seconds(options_.stream_idle);
     auto index = value_or_throw(compat::NodeIndex::open(options_.index));
     auto watch = value_or_throw(compat::FolderWatch::open());
     // Watched before it is read: no change falls between.
@@ -148,7 +154,10 @@ class Program {
       const auto now = Clock::now();
       const bool told = (ready[1].revents & POLLIN) != 0 && watch.drain();
       const bool due = now - looked > std::chrono::milliseconds(kLookEvery);
-      if (due) looked = now;
+      if (due) {
+        looked = now;
+        server.tidy();
+      }
       if (told || (due && watch.look())) {
         last_change = now;
         if (!changed) first_change = now;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/compat/server/services.hpp"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -8,6 +9,9 @@
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
 
 #include <compat_v2.grpc.pb.h>
 #include <compatibility.grpc.pb.h>
@@ -66,24 +70,95 @@ void fill(const Answer& answer, const v2::CheckRequest& request, v2::CheckRespon
   }
 }
 
+using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+
+/// The call's token, held against the server's.
+class TokenCheck {
+ public:
+  TokenCheck(std::string token, CompatServer::Counters& counters)
+      : wanted_(token.empty() ? std::string() : "Bearer " + token), counters_(counters) {}
+
+  grpc::Status check(const Metadata& metadata) const {
+    if (wanted_.empty()) return grpc::Status::OK;
+    const auto given = metadata.find("authorization");
+    if (given != metadata.end() &&
+        same_token({given->second.data(), given->second.size()}, wanted_))
+      return grpc::Status::OK;
+    ++counters_.denied;
+    return {grpc::StatusCode::UNAUTHENTICATED, "the token is missing or wrong"};
+  }
+
+ private:
+  std::string wanted_;
+  CompatServer::Counters& counters_;
+};
+
+/// With TLS: before any service sees the call, so that reflection, whose calls hold a thread each,
+/// is for those who have the token, too. Health may be asked by everybody.
+class TokenProcessor final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit TokenProcessor(const TokenCheck& check) : check_(check) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    if (path != metadata.end() && path->second.starts_with("/grpc.health.v1."))
+      return grpc::Status::OK;
+    return check_.check(metadata);
+  }
+
+ private:
+  const TokenCheck& check_;
+};
+
+/// Streams that wait for their clients, and since when.
+class IdleStreams {
+ public:
+  using Clock = std::chrono::steady_clock;
+  void busy(grpc::ServerContext& context) {
+    const std::lock_guard lock(mutex_);
+    last_[&context] = Clock::now();
+  }
+  void cancel(std::chrono::seconds idle) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [context, last] : last_)
+      if (Clock::now() - last > idle) context->TryCancel();
+  }
+
+  /// In the list as long as this lives.
+  class Stay {
+   public:
+    Stay(IdleStreams& all, grpc::ServerContext& context) : all_(all), context_(context) {
+      all_.busy(context_);
+    }
+    ~Stay() {
+      const std::lock_guard lock(all_.mutex_);
+      all_.last_.erase(&context_);
+    }
+    Stay(const Stay&) = delete;
+    Stay& operator=(const Stay&) = delete;
+
+   private:
+    IdleStreams& all_;
+    grpc::ServerContext& context_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::map<grpc::ServerContext*, Clock::time_point> last_;
+};
+
 /// What every call goes through: token, number of calls, count.
 class Gate {
  public:
-  Gate(const ServerOptions& options, CompatServer::Counters& counters)
-      : options_(options), counters_(counters) {}
+  Gate(const ServerOptions& options, const TokenCheck& token, CompatServer::Counters& counters)
+      : options_(options), token_(token), counters_(counters) {}
 
   grpc::Status enter(const grpc::ServerContext& context) {
     ++counters_.calls;
-    if (!options_.token.empty()) {
-      const auto& metadata = context.client_metadata();
-      const auto given = metadata.find("authorization");
-      const std::string wanted = "Bearer " + options_.token;
-      if (given == metadata.end() ||
-          !same_token({given->second.data(), given->second.size()}, wanted)) {
-        ++counters_.denied;
-        return {grpc::StatusCode::UNAUTHENTICATED, "the token is missing or wrong"};
-      }
-    }
+    // With TLS TokenProcessor has looked at it.
+    if (options_.tls_certificate.empty())
+      if (auto status = token_.check(context.client_metadata()); !status.ok()) return status;
     if (++counters_.under_way <= options_.most_checks) return grpc::Status::OK;
     --counters_.under_way;
     ++counters_.turned_away;
@@ -93,6 +168,7 @@ class Gate {
 
  private:
   const ServerOptions& options_;
+  const TokenCheck& token_;
   CompatServer::Counters& counters_;
 };
 
@@ -173,21 +249,26 @@ class ServiceV2 final : public v2::Compat::Service {
       grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
     const Visit visit(gate_, *context);
     if (!visit.status.ok()) return visit.status;
+    const IdleStreams::Stay stay(streams_, *context);
     v2::CheckRequest request;
     while (stream->Read(&request)) {
+      streams_.busy(*context);
       v2::CheckResponse response;
       fill(*index_.check(request.artifact(), "artifact"), request, response);
       if (!stream->Write(response)) break;
     }
-    return grpc::Status::OK;
+    return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
   }
+  void cancel_idle(std::chrono::seconds idle) { streams_.cancel(idle); }
 
  private:
+  IdleStreams streams_;
   NodeIndex& index_;
   Gate& gate_;
 };
 
-Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const ServerOptions& options) {
+Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const ServerOptions& options,
+                                                             const TokenCheck& token) {
   if (options.tls_certificate.empty()) return grpc::InsecureServerCredentials();
   auto certificate = read_file(options.tls_certificate, std::size_t{1} << 20);
   if (!certificate) return fail(std::move(certificate.error()));
@@ -195,7 +276,9 @@ Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const ServerOptions
   if (!key) return fail(std::move(key.error()));
   grpc::SslServerCredentialsOptions ssl;
   ssl.pem_key_cert_pairs.push_back({std::move(*key), std::move(*certificate)});
-  return grpc::SslServerCredentials(ssl);
+  auto out = grpc::SslServerCredentials(ssl);
+  out->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(token));
+  return out;
 }
 
 }  // namespace
@@ -203,14 +286,22 @@ Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const ServerOptions
 bool is_local(const std::string& address) {
   if (address.starts_with("unix:")) return true;
   const auto host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host.starts_with("127.") || host == "[::1]";
+  in_addr number{};
+  return host == "localhost" || host == "[::1]" ||
+         (::inet_pton(AF_INET, host.c_str(), &number) == 1 &&
+          (ntohl(number.s_addr) >> 24) == 127);  // a name may begin with 127. as well
 }
 
 struct CompatServer::State {
   State(NodeIndex& index, const ServerOptions& o)
-      : options(o), gate(options, counters), one(index, gate), two(index, gate) {}
+      : options(o),
+        token(options.token, counters),
+        gate(options, token, counters),
+        one(index, gate),
+        two(index, gate) {}
   ServerOptions options;
   Counters counters;
+  TokenCheck token;
   Gate gate;
   ServiceV1 one;
   ServiceV2 two;
@@ -228,11 +319,11 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
   if (!is_local(options.listen) && (options.tls_certificate.empty() || options.token.empty()))
     return fail_errno(options.listen, "will not listen beyond this node without TLS and a token",
                       EPERM, "--tls-cert, --tls-key and --token-file");
-  auto secret = credentials(options);
+  auto state = std::make_unique<State>(index, options);
+  auto secret = credentials(options, state->token);
   if (!secret) return fail(std::move(secret.error()));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  auto state = std::make_unique<State>(index, options);
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("compat-server");
   quota.Resize(kMostMemory).SetMaxThreads(std::max(8, options.most_checks + 8));
@@ -244,6 +335,9 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
+  // Clients connect anew by themselves; what hangs about does not stay for ever.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 3'600'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 300'000);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   int port = 0;
   builder.AddListeningPort(options.listen, *secret, &port);
@@ -258,6 +352,8 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
         fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), port);
   return std::unique_ptr<CompatServer>(new CompatServer(std::move(state)));
 }
+
+void CompatServer::tidy() { state_->two.cancel_idle(state_->options.stream_idle); }
 
 void CompatServer::stop(int seconds) {
   if (!state_->server) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@ struct ServerOptions {
   std::string tls_certificate, tls_key;    ///< PEM files; both or none
   std::string token;                       ///< empty: none is asked for
   std::size_t most_request_bytes = std::size_t{8} << 20;
-  int most_checks = 64;  ///< at once; more are turned away
+  int most_checks = 64;                  ///< at once; more are turned away
+  std::chrono::seconds stream_idle{60};  ///< a stream that waits longer for its client is cut
 };
 
 /// The gRPC server: the ancestor's service, ours, health and reflection. Answers from the moment
@@ -33,6 +35,8 @@ class CompatServer {
 
   /// Where it listens; with the port that `:0` was given.
   const std::string& address() const;
+  /// Cuts streams that idle. To be called every second or so.
+  void tidy();
   /// Takes no more calls, waits `seconds` for those under way, then cuts them.
   void stop(int seconds);
 
