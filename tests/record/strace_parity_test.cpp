@@ -154,9 +154,20 @@ class StraceParity : public testing::Test {
     env.insert(env.end(), {"PYTHONDONTWRITEBYTECODE=1", "TMPDIR=" + work_ + "/tmp"});
     options.env = std::move(env);
     ReplayedTree tree(work_);
-    Paths traced{"strace", "-f",          "-qq", "-y",
-                 "-s",     "8192",        "-e",  "trace=%file,%process,fchdir",
-                 "-e",     "signal=none", "-o",  dir_ / "strace.log"};
+    // seccomp: else each system call stops, also those that are not traced.
+    Paths traced{"strace",
+                 "-f",
+                 "--seccomp-bpf",
+                 "-qq",
+                 "-y",
+                 "-s",
+                 "8192",
+                 "-e",
+                 "trace=%file,%process,fchdir",
+                 "-e",
+                 "signal=none",
+                 "-o",
+                 dir_ / "strace.log"};
     traced.insert(traced.end(), argv.begin(), argv.end());
     result_ = record(dir_ / "run.txt", traced, options);
     ASSERT_EQ(result_.status, 0) << result_.out << result_.err;
