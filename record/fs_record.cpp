@@ -51,8 +51,9 @@ Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
 int run(const RecordOptions& options) {
   if (!options.trace.empty()) {
     auto done = evaluate(options, options.trace);
-    if (!done) report(done.error());
-    return done ? exit_done : exit_usage;
+    if (done) return exit_done;
+    report(done.error());
+    return done.error().code() != 0 ? exit_failure : exit_usage;  // an errno, or it is no trace
   }
   const auto path = find_command(options.command[0]);
   if (!path) return exec_failure(path.error());

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <map>
-#include <sstream>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
@@ -22,11 +21,11 @@ int usage_error(const Error& error) {
   return exit_usage;
 }
 
-/// `open,lookup` as a set; nullopt and the word that is no operation.
-std::optional<std::bitset<trace::kOpCount>> parse_ops(const std::string& text, std::string& bad) {
+/// The words as a set; nullopt and the one that is no operation.
+std::optional<std::bitset<trace::kOpCount>> parse_ops(const std::vector<std::string>& words,
+                                                      std::string& bad) {
   std::bitset<trace::kOpCount> ops;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
+  for (const auto& word : words) {
     const auto op = trace::op_from_name(word);
     if (!op) {
       bad = word;
@@ -41,7 +40,8 @@ std::optional<std::bitset<trace::kOpCount>> parse_ops(const std::string& text, s
 
 ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   RecordOptions out;
-  std::string out_dir, ops;
+  std::string out_dir;
+  std::vector<std::string> ops;
   CLI::App app("Run APP and log every access it and its children make to files.", "fs-record");
   set_usage(app, kUsage);
   app.set_version_flag("--version", "fs-record (heddle) " HEDDLE_VERSION);
@@ -50,7 +50,11 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   app.add_option("--out-dir", out_dir, "Write it into this folder, named by host, rank and pid")
       ->type_name("DIR")
       ->excludes("--out");
-  app.add_option("--op", ops, "Record only these operations: open,lookup,...")->type_name("LIST");
+  app.add_option("--op", ops, "Record only these operations: open,lookup,... (repeatable)")
+      ->type_name("LIST")
+      ->delimiter(',')
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--io", out.recorder.each_io,
                "Each read and write an event, not their sum on close");
   app.add_option("--scope", out.scopes, "Record only what lies in this folder (repeatable)")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Made by `./dev completions` from fs-diff --help; do not edit.
 _fs_diff() {
-  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --matrix --baseline --max-distance --op --by --collapse --map --soname --no-soname --pid --no-pid --temp --no-temp --hash --no-hash --result --no-result --resolved --no-resolved --raw --partial -u --unified -U -c --context -C --summary --color --colour --json --html -q --quiet --times --local --match --mismatch --gap-open --gap-extend'
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --matrix --baseline --max-distance --op --by --collapse --map --soname --no-soname --pid --no-pid --temp --no-temp --hash --no-hash --result --no-result --late --no-late --resolved --no-resolved --raw --partial -u --unified -U -c --context -C --summary --color --colour --json --html -q --quiet --times --local --match --mismatch --gap-open --gap-extend'
   if [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

@@ -52,6 +52,9 @@ void add_rules(CLI::App& app, FsDiffOptions& o, Raw& raw) {
   app.add_flag("--hash,!--no-hash", n.hash, "Hashes in Spack's and Nix's folders are alike (on)")
       ->group(group);
   app.add_flag("--result,!--no-result", o.rules.result, "A miss is not a hit (on)")->group(group);
+  app.add_flag("--late,!--no-late", o.rules.late,
+               "Closes and what is counted by then do not count: their order is the kernel's (on)")
+      ->group(group);
   app.add_flag("--resolved,!--no-resolved", o.rules.resolved,
                "Paths after symlinks, where the trace has them (off)")
       ->group(group);
@@ -144,6 +147,7 @@ void check(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
     off_unless_named(n.pid, "--pid");
     off_unless_named(n.temp, "--temp");
     off_unless_named(n.hash, "--hash");
+    off_unless_named(o.rules.late, "--late");
   }
   for (const std::string& map : raw.maps)
     if (const auto added = n.add_map(map); !added)

@@ -6,6 +6,7 @@ namespace heddle::diff {
 std::vector<std::string> TokenRules::names() const {
   std::vector<std::string> list = normalise.names();
   if (result) list.emplace_back("result");
+  if (late) list.emplace_back("late");
   if (resolved) list.emplace_back("resolved");
   if (collapse) list.emplace_back("collapse");
   return list;

@@ -15,10 +15,12 @@ struct TokenRules {
   trace::NormaliseOptions normalise;
   std::vector<trace::Op> ops;  ///< empty: all
   bool result = true;          ///< a miss is not a hit
+  bool late = true;            ///< what fs-record tells at close does not count, unless in `ops`
   bool resolved = false;       ///< the path after symlinks, where the trace has it
   bool collapse = false;       ///< the same event many times in a row counts once
 
-  /// Every rule that is on, for outputs to list: the normalisers, "result", "resolved", "collapse".
+  /// Every rule that is on, for outputs to list: the normalisers, "result", "late", "resolved",
+  /// "collapse".
   std::vector<std::string> names() const;
 };
 

@@ -15,7 +15,8 @@ namespace heddle::loopback {
 ///
 /// The kernel keeps the entries of folders for kFolderEntrySeconds and nothing else: no entry of a
 /// file, no attribute, no miss, no link's target. So each walk asks for its last component, and for
-/// folders on the way once a second. File pages are kept while a file's size and times stay.
+/// folders on the way once a second; of these the log is told the first. File pages are kept while
+/// a file's size and times stay.
 ///
 /// handle() may be called by many threads at once, each with rights of its own.
 class Loopback {

@@ -25,9 +25,12 @@ void Loopback::lookup(Request& request) {
   auto path = nodes_.path(request.node(), name);
   // A folder that is gone but still somebody's cwd: nothing is in it.
   if (!path) return request.reply_error(ENOENT);
+  const auto known = nodes_.child(request.node(), name);
   Entry entry;
   const int rc = make_entry(request.node(), name, *path, entry);
-  log(request, Op::lookup, rc, *path);
+  // When the kernel asks again for a folder it knows is a matter of time: it would be noise.
+  const bool again = rc == 0 && S_ISDIR(entry.st.stx_mode) && known == entry.out.nodeid;
+  if (!again) log(request, Op::lookup, rc, *path);
   // A miss is never kept by the kernel: that needs node 0 with a timeout, this is an error.
   if (rc != 0) return request.reply_error(rc);
   request.reply(entry.out);

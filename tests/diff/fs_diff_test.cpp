@@ -102,8 +102,8 @@ TEST_F(FsDiff, normalisers_go_off_and_on_and_are_listed) {
   EXPECT_EQ(json({a, b, "--raw", "--soname"})["distance"], 3);
   EXPECT_EQ(json({a, b, "--no-temp", "--no-pid"})["distance"], 3);
   const auto listed = json({a, b, "--no-temp", "--map", "/old=/new"})["normalisers"];
-  EXPECT_EQ(listed, (nlohmann::json{"soname", "pid", "hash", "map:/old=/new", "result"}));
-  EXPECT_NE(run({a, b}).out.find("rules soname,pid,temp,hash,result"), std::string::npos);
+  EXPECT_EQ(listed, (nlohmann::json{"soname", "pid", "hash", "map:/old=/new", "result", "late"}));
+  EXPECT_NE(run({a, b}).out.find("rules soname,pid,temp,hash,result,late"), std::string::npos);
 }
 
 TEST_F(FsDiff, operations_are_chosen_and_repeats_collapse) {
@@ -120,6 +120,26 @@ TEST_F(FsDiff, operations_are_chosen_and_repeats_collapse) {
   EXPECT_EQ(json({"--map", "/q=/r", "--map", "/s=/t", a, b})["distance"], 2);
   EXPECT_EQ(json({a, b, "--collapse"})["distance"], 0);
   EXPECT_EQ(run({a, b, "--op", "frob"}).status, 2);
+}
+
+TEST_F(FsDiff, what_is_told_at_close_has_no_order) {
+  std::vector<trace::Event> events(6);
+  const trace::Op ops[] = {trace::Op::open,  trace::Op::open,  trace::Op::read,
+                           trace::Op::close, trace::Op::close, trace::Op::read};
+  for (int i = 0; i < 6; ++i) {
+    events[i].op = ops[i];
+    events[i].handle = i % 3;
+    events[i].path = i % 2 ? "/x" : "/y";
+    events[i].pid = 1;
+  }
+  events[5].offset = 0;  // of --io: it happened there and then
+  const auto a = trace("a", events);
+  std::swap(events[2], events[4]);
+  const auto b = trace("b", events);
+  EXPECT_EQ(json({a, b})["distance"], 0);
+  EXPECT_EQ(json({a, b})["a"]["events"], 3);
+  EXPECT_EQ(json({a, b, "--no-late"})["distance"], 2);
+  EXPECT_EQ(json({a, b, "--op", "close,read"})["distance"], 2);
 }
 
 TEST_F(FsDiff, by_process_a_different_interleaving_is_no_difference) {

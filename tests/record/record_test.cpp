@@ -138,6 +138,9 @@ TEST(Recorder, exit_codes_are_the_programs_own) {
   EXPECT_EQ(record(dir / "r", {"/no/such/program"}).status, 127);
   EXPECT_EQ(record(dir / "r", {dir.path()}).status, 126);
   EXPECT_EQ(run({program, "--append", dir / "r", "true"}).status, 2);
+  EXPECT_EQ(run({program, "--trace", dir / "missing", "--summary"}).status, 3);
+  write_text_file(dir / "bad", "no trace\n");
+  EXPECT_EQ(run({program, "--trace", dir / "bad", "--summary"}).status, 2);
   EXPECT_EQ(run({program, "true"}).status, 2);
   EXPECT_EQ(record("/no/such/folder/run.txt", {"true"}).status, 3);
 }
@@ -329,6 +332,36 @@ TEST(Recorder, the_same_run_twice_opens_the_same) {
   }
   EXPECT_EQ(opens[0], opens[1]);
   EXPECT_GT(opens[0].size(), 20U);
+}
+
+TEST(Recorder, the_same_run_twice_is_no_difference_to_fs_diff) {
+  HEDDLE_STAGED(program, "fs-record");
+  HEDDLE_STAGED(fs_diff, "fs-diff");
+  TestDir dir;
+  RunOptions options;
+  options.env = {"PYTHONDONTWRITEBYTECODE=1"};
+  // The kernel keeps folders for a second, and closes what is open at exit in no fixed order.
+  for (const auto& [name, nap] : {std::pair{"a", "0"}, {"b", "1.2"}}) {
+    const auto script = std::string("import json, time; time.sleep(") + nap +
+                        "); import sqlite3, ctypes, decimal, numpy";
+    EXPECT_EQ(record(dir / name, {"/usr/bin/python3", "-c", script}, options).status, 0);
+  }
+  const auto same = run({fs_diff, "--summary", dir / "a", dir / "b"});
+  EXPECT_EQ(same.status, 0) << same.out;
+}
+
+TEST(Recorder, operations_are_chosen) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  for (const auto& ops : {std::vector<std::string>{"--op", "open,lookup"},
+                          std::vector<std::string>{"--op", "open", "--op", "lookup"}}) {
+    EXPECT_EQ(record(dir / "run.txt", {"cat", "/etc/passwd"}, {}, ops).status, 0);
+    const auto seen = read_seen(dir / "run.txt");
+    EXPECT_FALSE(seen.places(Op::open).empty());
+    EXPECT_FALSE(seen.places(Op::lookup).empty());
+    EXPECT_TRUE(seen.places(Op::stat).empty() && seen.places(Op::close).empty());
+  }
+  EXPECT_EQ(record(dir / "run.txt", {"true"}, {}, {"--op", "frob"}).status, 2);
 }
 
 TEST(Recorder, a_scope_is_all_that_is_recorded) {
