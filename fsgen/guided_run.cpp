@@ -276,7 +276,8 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
              report.counters.guided_processes == 0) {
     report.guided = false;
     report.unguided_reason =
-        "its ld.so took no audit library (a setuid program), or it did not get as far as main";
+        "its ld.so took no audit library (a setuid program), it started itself again without one "
+        "(docs/limits.md: thread-local data), or it did not get as far as main";
   }
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();

@@ -2,6 +2,7 @@
 #include "fuseovl/audit/tls_guard.hpp"
 
 #include "fuseovl/audit/kernel.hpp"
+#include "fuseovl/audit/text.hpp"
 
 namespace heddle::audit {
 namespace {
@@ -41,6 +42,51 @@ bool is_mapped(unsigned long address) {
 bool has_static_tls_flag(const link_map& map) {
   for (const ElfW(Dyn)* entry = map.l_ld; entry->d_tag != DT_NULL; ++entry)
     if (entry->d_tag == DT_FLAGS) return entry->d_un.d_val & DF_STATIC_TLS;
+  return false;
+}
+
+#if defined(__x86_64__)
+constexpr unsigned long kInitialExec = R_X86_64_TPOFF64;
+#elif defined(__aarch64__)
+constexpr unsigned long kInitialExec = R_AARCH64_TLS_TPREL;
+#endif
+
+/// glibc's own variables, which its libraries reach in libc (GLIBC_PRIVATE).
+bool is_of_libc(const char* name) {
+  static constexpr char kNames[][24] = {"errno", "h_errno", "__resp", "__libc_dlerror_result"};
+  for (const char* known : kNames)
+    if (equal(name, known)) return true;
+  return false;
+}
+
+/// Whether the object reaches a thread-local variable of another object at a fixed distance. An
+/// executable that does carries no flag.
+bool reaches_others(const link_map& map) {
+  unsigned long relocations = 0, size = 0, symbols = 0, strings = 0;
+  for (const ElfW(Dyn)* entry = map.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
+    const unsigned long value = entry->d_un.d_ptr;
+    const unsigned long at = value < map.l_addr ? value + map.l_addr : value;
+    if (entry->d_tag == DT_RELA) relocations = at;
+    if (entry->d_tag == DT_RELASZ) size = value;
+    if (entry->d_tag == DT_SYMTAB) symbols = at;
+    if (entry->d_tag == DT_STRTAB) strings = at;
+  }
+  if (!relocations || !symbols || !strings) return false;
+  const auto* relocation = reinterpret_cast<const ElfW(Rela)*>(relocations);
+  for (unsigned long i = 0; i < size / sizeof *relocation; ++i) {
+    const unsigned long number = ELF64_R_SYM(relocation[i].r_info);
+    if (ELF64_R_TYPE(relocation[i].r_info) != kInitialExec || number == 0) continue;
+    const auto& symbol = reinterpret_cast<const ElfW(Sym)*>(symbols)[number];
+    if (symbol.st_shndx == SHN_UNDEF &&
+        !is_of_libc(reinterpret_cast<const char*>(strings + symbol.st_name)))
+      return true;
+  }
+  return false;
+}
+
+bool any_reaches_others(const link_map* map) {
+  for (; map; map = map->l_prev)
+    if (reaches_others(*map)) return true;
   return false;
 }
 
@@ -89,8 +135,13 @@ TlsGuard::TlsGuard(const StartBlock& start) {
 void TlsGuard::take(const link_map& map, const StartBlock& start) {
   const TlsSegment segment = tls_of(map);
   needed_ += tls::block_cost(segment.size, segment.align);
-  if (segment.size != 0 && segment.align > area_align_ && has_static_tls_flag(map))
+  // An over-aligned block does no harm while all reach it by __tls_get_addr. Whose variables the
+  // others reach is not looked up: rather without us than not at all.
+  const bool wide = segment.size != 0 && segment.align > area_align_;
+  if ((wide && (has_static_tls_flag(map) || any_reaches_others(&map))) ||
+      (wide_ && !wide && reaches_others(map)))
     start_unaudited(start);
+  wide_ = wide_ || wide;
   if (segment.size == 0 || needed_ <= limit_) return;
   // What is still to come is unknown. One large block is the usual case: ask for just that. Where
   // more follow, ask for half as much again, so that a few starts do however many there are.

@@ -31,6 +31,7 @@ class TlsGuard {
   unsigned long namespaces_ = tls::kDefaultNamespaces;
   unsigned long area_align_ = 64;
   bool raised_ = false;
+  bool wide_ = false;  ///< a block is aligned more than the area
 };
 
 }  // namespace heddle::audit

@@ -212,6 +212,45 @@ TEST_F(AuditTls, a_block_no_auditor_can_place_is_started_without_us) {
   EXPECT_EQ(both.err, run({app}, alone).err);
 }
 
+TEST_F(AuditTls, a_wide_block_that_others_reach_is_started_without_us) {
+  // The definer has no DF_STATIC_TLS: the executable, or another library, has the relocation.
+  const std::string wide = build_library({dir_ / "lib/libwide.so",
+                                          "__thread char wide[256] __attribute__((aligned(256))) = "
+                                          "{4};\nint own(void) { return wide[0]; }",
+                                          {"-Wl,-soname,libwide.so"}});
+  const std::string user = build_library(
+      {dir_ / "lib/libuser.so",
+       "extern __thread char wide[] __attribute__((tls_model(\"initial-exec\")));\n"
+       "int f(void) { return wide[0]; }",
+       {"-Wl,-soname,libuser.so", "-Wl,--no-as-needed", wide, "-Wl,-rpath," + (dir_ / "lib")}});
+  const std::string print =
+      "#include <stdio.h>\n#include <stdlib.h>\n"
+      "int main(void) { char* a = getenv(\"LD_AUDIT\"); printf(\"%d %s\\n\", f(), a ? \"audited\" "
+      ": \"alone\"); return 0; }";
+  const std::string rpath = "-Wl,-rpath," + (dir_ / "lib");
+  const std::string by_program = build_program(
+      {dir_ / "by_program",
+       "extern __thread char wide[]; static int f(void) { return wide[0]; }\n" + print,
+       {wide, rpath}});
+  const std::string by_library =
+      build_program({dir_ / "by_library", "int f(void);\n" + print, {user, wide, rpath}});
+  // Wide first, then its user.
+  const std::string late = build_program(
+      {dir_ / "late", "int f(void);\n" + print, {"-Wl,--no-as-needed", wide, user, rpath}});
+  const std::string by_call =
+      build_program({dir_ / "by_call",
+                     "int own(void); static int f(void) { return own(); }\n" + print,
+                     {wide, rpath, "-lm", "-Wl,--no-as-needed"}});
+  GuidedWorld world(dir_ / "world");
+  for (const auto& app : {by_program, by_library, late, by_call}) world.add_program(app);
+  world.publish();
+  for (const auto& app : {by_program, by_library, late}) {
+    const RunResult result = world.run({app});
+    EXPECT_EQ(result.out, "4 alone\n") << app << result.err;
+  }
+  EXPECT_EQ(world.run({by_call}).out, "4 audited\n") << "__tls_get_addr finds it anywhere";
+}
+
 TEST_F(AuditTls, the_loader_as_a_command_is_left_alone) {
   const std::string app = tls_program(600);
   GuidedWorld world(dir_ / "world");
