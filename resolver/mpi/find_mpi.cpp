@@ -68,7 +68,8 @@ void add_bindings(OsWorld& world, MpiInstall& install) {
 }
 
 Result<void> add_closure_of(OsWorld& world, MpiInstall& install) {
-  auto closure = closure_of(world, install.library.path);
+  const auto home = fs::path(install.library.path).parent_path().string();
+  auto closure = closure_of(world, install.library.path, home);
   if (!closure) return fail(std::move(closure.error()));
   std::set<std::string> folders;
   const auto add_folders = [&](const std::string& path, const std::string& soname) {
@@ -92,7 +93,7 @@ Result<void> add_closure_of(OsWorld& world, MpiInstall& install) {
   for (std::size_t i = 0; i < install.plugin_folders.size(); ++i) {
     const auto folder = install.plugin_folders[i];
     for (const auto& name : folder.plugins) {
-      const auto plugin = closure_of(world, folder.path + "/" + name);
+      const auto plugin = closure_of(world, folder.path + "/" + name, home);
       if (!plugin) continue;
       for (const auto& object : plugin->objects)
         if (const auto soname = object.file.elf.soname.value_or(""); walked.insert(soname).second)
@@ -129,10 +130,15 @@ void Finder::consider(const std::string& path, const std::string& found_by) {
 
 }  // namespace
 
-Result<Closure> closure_of(OsWorld& world, const std::string& path) {
+Result<Closure> closure_of(OsWorld& world, const std::string& path, const std::string& folder) {
   auto loader = read_loader_profile(world, LoaderProfile{}.interpreter);
   if (!loader) return fail(std::move(loader.error()));
-  return resolve(world, *loader, path, host_search());
+  auto search = host_search();
+  auto closure = resolve(world, *loader, path, search);
+  if (!closure || closure->missing.empty() || folder.empty()) return closure;
+  search.ld_library_path += (search.ld_library_path.empty() ? "" : ":") + folder;
+  search.ld_library_path_set = true;
+  return resolve(world, *loader, path, search);
 }
 
 Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options) {

@@ -46,6 +46,7 @@ class HostSide {
   std::map<std::string, HostFile> files_;
   std::map<std::string, HostFile> plugins_;
   std::vector<std::string> missing_;
+  std::string home_;  ///< folder of the library added last
 };
 
 /// Which part of an MPI stack a library is, told from what it exports; empty: none.

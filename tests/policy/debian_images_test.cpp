@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+// Real images (Debian's MPICH of three releases) with this machine's MPICH: what is decided, and
+// what the image's own loader and programs make of it when it is mounted.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr const char* kHello = R"(#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char** argv) {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length, rank, size, sum;
+  MPI_Init(&argc, &argv);
+  MPI_Get_library_version(text, &length);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("rank %d of %d sum %d %.40s\n", rank, size, sum, text);
+  MPI_Finalize();
+  return 0;
+})";
+
+/// $1 the image, $2 a folder of ours, $3 and $4 fs-resolve and fs-mount. In a mount namespace of
+/// its own, below an overlay so that nothing is written into the image: the program is compiled by
+/// the image's own compiler, decided on ($2/decision.json), and $2/commands is run in the image,
+/// first as it is and then with everything mounted.
+constexpr const char* kSession = R"sh(set -e
+image=$1 work=$2 resolve=$3 mounter=$4
+mount -t tmpfs none "$work/mnt"
+cd "$work/mnt"
+mkdir up work root
+mount -t overlay -o "lowerdir=$image,upperdir=$PWD/up,workdir=$PWD/work" none root
+cp "$work/hello.c" root/tmp/
+chroot root mpicc.mpich -o /tmp/hello /tmp/hello.c
+mkdir -p root/dev/heddle root/dev/shm
+: >root/dev/null
+mount --bind /dev/null root/dev/null
+mount --bind /dev/shm root/dev/shm
+mount -t proc none root/proc
+mount --rbind /sys root/sys
+cp "$work/commands" root/tmp/
+"$resolve" build --into root --program /tmp/hello -o "$work/map" --json >"$work/decision.json"
+chroot root sh /tmp/commands >"$work/before" 2>&1 || true
+"$mounter" --foreground "$work/map" root/dev/heddle &
+daemon=$!
+trap 'kill $daemon' EXIT
+until [ -e root/dev/heddle/.heddle/container.json ]; do
+  kill -0 $daemon
+  sleep 0.02
+done
+python3 -c '
+import json, sys
+for bind in json.load(sys.stdin)["binds"]: print(bind["source"], bind["target"])
+' <"$work/decision.json" >binds
+while read -r source target; do mount --bind "root/dev/heddle/$source" "root$target"; done <binds
+chroot root sh /tmp/commands >"$work/after" 2>&1 || true
+[ $# -lt 5 ] || mpiexec.hydra -n 2 chroot root /tmp/hello >"$work/ranks" 2>&1 </dev/null
+)sh";
+
+class DebianImage : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    fs_resolve_ = staged_program("fs-resolve");
+    fs_mount_ = staged_program("fs-mount");
+    if (fs_resolve_.empty() || fs_mount_.empty()) HEDDLE_SKIP("fs-resolve is not installed");
+    if (::geteuid() != 0) HEDDLE_SKIP("only root may mount an image");
+    if (run({"mpichversion"}).status != 0) HEDDLE_SKIP("MPICH is not installed");
+    RunOptions slow;
+    slow.deadline = std::chrono::minutes(10);
+    const auto made = run({HEDDLE_ROOTFS, std::string(GetParam()) + "-mpich"}, slow);
+    if (made.status != 0) HEDDLE_SKIP("no image: " + made.err);
+    image_ = made.out.substr(0, made.out.find('\n'));
+    fs::create_directories(dir_ / "mnt");
+    write_text_file(dir_ / "hello.c", kHello);
+  }
+  Json session(const std::string& commands, bool ranks = false) {
+    write_text_file(dir_ / "commands", commands);
+    std::vector<std::string> words = {"unshare", "-m",   "sh",        "-c",        kSession,
+                                      "sh",      image_, dir_.path(), fs_resolve_, fs_mount_};
+    if (ranks) words.push_back("ranks");
+    RunOptions options;
+    options.deadline = std::chrono::minutes(3);
+    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "LD_LIBRARY_PATH"};
+    const auto result = run(words, options);
+    EXPECT_EQ(result.status, 0) << result.out << result.err << text("after");
+    return Json::parse(text("decision.json"), nullptr, false);
+  }
+  std::string text(const std::string& name) const {
+    std::ifstream file(dir_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  TestDir dir_;
+  std::string image_, fs_resolve_, fs_mount_;
+};
+
+class NewerImage : public DebianImage {};
+
+TEST_P(DebianImage, its_program_runs_on_the_hosts_mpich_and_its_programs_still_run) {
+  const auto decision = session(
+      "/tmp/hello; env -i /bin/ls /etc/passwd; perl -e 'print 40+2, \"\\n\"'; getent passwd root\n",
+      true);
+  ASSERT_TRUE(decision.is_object());
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  const bool older = std::string(GetParam()) == "bullseye";
+  EXPECT_EQ(decision["glibc"]["taken"], older ? "host" : "container");
+  const auto version = decision["mpi"]["version"].get<std::string>();
+  EXPECT_THAT(run({"mpichversion"}).out, HasSubstr(version));
+  EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version));
+  EXPECT_THAT(text("after"), HasSubstr("/etc/passwd\n42\nroot:x:0:0"));
+  EXPECT_THAT(text("ranks"), HasSubstr("rank 0 of 2 sum 1 MPICH Version:\t" + version));
+  EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
+}
+
+TEST_P(DebianImage, its_loader_maps_what_was_predicted) {
+  const auto decision = session("LD_TRACE_LOADED_OBJECTS=1 /tmp/hello\n");
+  ASSERT_TRUE(decision.is_object());
+  std::vector<std::string> predicted, real;
+  for (const auto& load : decision["loads"]) predicted.push_back(load["path"]);
+  std::istringstream lines(text("after"));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, arrow, path;
+    words >> name >> arrow >> path;
+    if (arrow == "=>")
+      real.push_back(path);
+    else if (name.starts_with('/'))
+      real.push_back(name);
+  }
+  EXPECT_EQ(predicted, real);
+}
+
+TEST_P(NewerImage, everything_in_its_folders_of_programs_still_loads) {
+  session(R"(for f in /usr/bin/* /usr/sbin/*; do
+  [ -f "$f" ] && head -c4 "$f" | grep -q ELF || continue
+  ldd -r "$f" 2>&1 | grep -E "not found|undefined symbol" | sed "s|^|$f: |;s| (0x.*||"
+done
+echo end
+)");
+  EXPECT_THAT(text("before"), HasSubstr("end\n"));
+  EXPECT_EQ(text("after"), text("before"));
+}
+
+/// Whose libraries are newer than the host's: where one of the host's could do harm.
+INSTANTIATE_TEST_SUITE_P(Suites, NewerImage, ::testing::Values("trixie"),
+                         [](const auto& suite) { return std::string(suite.param); });
+INSTANTIATE_TEST_SUITE_P(Suites, DebianImage, ::testing::Values("bullseye", "bookworm", "trixie"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+}  // namespace
+}  // namespace heddle::test
