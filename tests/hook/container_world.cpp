@@ -113,7 +113,7 @@ std::string octal_escaped(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> processes() {
+std::vector<std::string> all_processes() {
   std::vector<std::string> out;
   std::error_code gone;
   for (const auto& entry : fs::directory_iterator("/proc", gone)) {
@@ -246,13 +246,21 @@ std::string ContainerWorld::bundle(const std::string& name, const Json& config) 
   return path(name);
 }
 
-std::vector<int> ContainerWorld::daemons() const {
+std::vector<int> ContainerWorld::processes() const {
   std::vector<int> out;
-  for (const auto& pid : processes()) {
+  for (const auto& pid : all_processes()) {
     const auto command = read_file("/proc/" + pid + "/cmdline").value_or("");
-    const bool is_ours = command.starts_with("fs-") && command.find(base_) != std::string::npos;
-    if (is_ours && is_running(std::stoi(pid))) out.push_back(std::stoi(pid));
+    if (command.find(base_) != std::string::npos && is_running(std::stoi(pid)))
+      out.push_back(std::stoi(pid));
   }
+  return out;
+}
+
+std::vector<int> ContainerWorld::daemons() const {
+  auto out = processes();
+  std::erase_if(out, [](int pid) {
+    return !read_file("/proc/" + std::to_string(pid) + "/cmdline").value_or("").starts_with("fs-");
+  });
   return out;
 }
 
@@ -260,7 +268,7 @@ std::size_t ContainerWorld::mounts() const {
   std::set<std::string> seen;
   std::size_t count = 0;
   const auto here = octal_escaped(base_);
-  for (const auto& pid : processes()) {
+  for (const auto& pid : all_processes()) {
     std::error_code gone;
     const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
     if (gone || !seen.insert(space).second) continue;

@@ -43,8 +43,10 @@ class ContainerWorld {
   /// A bundle of that name.
   std::string bundle(const std::string& name, const nlohmann::json& config) const;
 
-  /// Processes that carry our folder's name in their arguments: daemons of ours.
+  /// Processes of ours: heddle's programs with our folder's name in their arguments.
   std::vector<int> daemons() const;
+  /// All processes with our folder's name in their arguments.
+  std::vector<int> processes() const;
   /// Mounts of ours in the mount namespaces that have this world's image.
   std::size_t mounts() const;
   /// Files of the image, each with its size, times and mode.

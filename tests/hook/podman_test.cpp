@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+//
+// podman with the hook file and the CDI specification that fs-hook writes, as root and as a user.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "tests/hook/container_world.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::literals;
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr unsigned kUser = 1500;
+
+class Podman : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("only root can become another user");
+    if (const auto reason = why_not(runtime()); !reason.empty()) HEDDLE_SKIP(reason);
+    if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
+    world_ = std::make_unique<ContainerWorld>();
+    for (const char* folder : {"user", "user/run", "user/home", "user/storage"}) {
+      fs::create_directory(world_->path(folder));
+      ::chmod(world_->path(folder).c_str(), 0700);
+    }
+    // podman makes /etc/mtab and the like in a --rootfs.
+    if (is_user())
+      run_checked({"chown", "-R", "1500:1500", world_->path("user"), world_->rootfs()});
+    for (const char* file : {"subuid", "subgid"})
+      write_text_file(world_->path(file), "heddle-test:300000:65536\n");
+    const auto installed = run({world_->hook(), "install", "--dir", world_->path("hooks.d"),
+                                "--cache", world_->path("user/cache"), "--log", log_path()});
+    ASSERT_EQ(installed.status, 0) << installed.err;
+  }
+  bool is_user() const { return GetParam().starts_with("user_"); }
+  std::string runtime() const { return is_user() ? GetParam().substr(5) : GetParam(); }
+  std::string log_path() const { return world_->path("user/hook.log"); }
+  std::string log() const { return read_file(log_path()).value_or(""); }
+
+  RunResult podman(const std::vector<std::string>& options, const std::vector<std::string>& command,
+                   const std::string& before = "true") {
+    std::vector<std::string> argv{
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        "umount /sys/fs/cgroup/unified 2>/dev/null; for f in subuid subgid; do mount --bind " +
+            world_->path("$f") + " /etc/$f; done; " + before + "; exec \"$@\"",
+        "sh",
+        HEDDLE_IN_WORLD,
+        "--uid",
+        std::to_string(is_user() ? kUser : 0),
+        "--",
+        "env",
+        "HOME=" + world_->path("user/home"),
+        "XDG_RUNTIME_DIR=" + world_->path("user/run"),
+        "podman",
+        "--root",
+        world_->path("user/storage"),
+        "--runroot",
+        world_->path("user/run/c"),
+        "--storage-driver",
+        "vfs",
+        "--cgroup-manager",
+        "cgroupfs",
+        "--events-backend",
+        "none",
+        "--runtime",
+        runtime(),
+        "--hooks-dir",
+        world_->path("hooks.d"),
+        "run",
+        "--rm",
+        "--network",
+        "host",
+        "--ulimit",
+        "nofile=1024:1024",
+        "--ulimit",
+        "nproc=4096:4096"};
+    if (runtime() == "crun") argv.emplace_back("--cgroups=disabled");
+    argv.insert(argv.end(), options.begin(), options.end());
+    argv.insert(argv.end(), {"--rootfs", world_->rootfs()});
+    argv.insert(argv.end(), command.begin(), command.end());
+    RunOptions run_options;
+    run_options.cwd = world_->path("user/home");
+    return run(argv, run_options);
+  }
+  void expect_nothing_left() const {
+    EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+    EXPECT_EQ(world_->mounts(), 0U);
+  }
+  /// podman tidies up in the background.
+  void TearDown() override {
+    if (!world_) return;
+    EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
+  }
+  std::unique_ptr<ContainerWorld> world_;
+};
+
+class PodmanOfAUser : public Podman {};
+/// podman 4.3 reads CDI specifications from the system's folders alone.
+class PodmanOfRoot : public Podman {};
+
+const std::vector<std::string> kAnnotation{"--annotation", "heddle.mpi=host"};
+
+TEST_P(Podman, runs_on_the_hosts_library_where_annotated) {
+  const auto ran = podman(kAnnotation, {"/bin/app"});
+  EXPECT_EQ(ran.out, "host\n") << ran.err << log();
+  EXPECT_EQ(podman({}, {"/bin/app"}).out, "container\n");
+  EXPECT_EQ(podman({"--annotation", "heddle.mpi=off"}, {"/bin/app"}).out, "container\n");
+  expect_nothing_left();
+}
+
+TEST_P(PodmanOfAUser, keeps_his_id) {
+  auto options = kAnnotation;
+  options.insert(options.end(), {"--userns=keep-id", "--passwd=false"});
+  const auto ran = podman(options, {"/bin/app"});
+  EXPECT_EQ(ran.out, "host\n") << ran.err << log();
+  expect_nothing_left();
+}
+
+TEST_P(Podman, is_refused_with_the_reason) {
+  auto decision = world_->swap();
+  decision["outcome"] = "incompatible";
+  decision["reason"] = "the reason";
+  world_->answer(decision, 1);
+  const auto ran = podman(kAnnotation, {"/bin/app"});
+  EXPECT_NE(ran.status, 0);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(log(), HasSubstr("error: the reason"));
+  expect_nothing_left();
+}
+
+TEST_P(PodmanOfRoot, takes_it_as_a_cdi_device) {
+  const auto spec =
+      run({world_->hook(), "cdi", "--cache", world_->path("user/cache"), "--log", log_path()});
+  write_text_file(world_->path("heddle.json"), spec.out);
+  const auto ran = podman({"--device", "heddle/mpi=host"}, {"/bin/app"},
+                          "mount -t tmpfs tmpfs /run; mkdir /run/cdi; cp " +
+                              world_->path("heddle.json") + " /run/cdi/");
+  EXPECT_EQ(ran.out, "host\n") << ran.err << log();
+  expect_nothing_left();
+}
+
+const auto kName = [](const auto& each) { return each.param; };
+INSTANTIATE_TEST_SUITE_P(Oci, Podman, ::testing::Values("runc", "crun", "user_runc", "user_crun"),
+                         kName);
+INSTANTIATE_TEST_SUITE_P(Oci, PodmanOfAUser, ::testing::Values("user_runc", "user_crun"), kName);
+INSTANTIATE_TEST_SUITE_P(Oci, PodmanOfRoot, ::testing::Values("runc", "crun"), kName);
+
+}  // namespace
+}  // namespace heddle::test
