@@ -12,14 +12,20 @@ namespace heddle {
 /// the temporary file and nothing has happened.
 class AtomicFile {
  public:
-  /// Makes the temporary file beside `path`, mode 0666 less the umask.
-  static Result<AtomicFile> create(std::string path);
+  /// What becomes of a path that is no file to replace: a device, a pipe, a socket, and all in /dev
+  /// and /proc (/dev/stdout is a link, and root may rename over it).
+  enum class Special { write_through, refuse };
+
+  /// Makes the temporary file beside `path`, mode 0666 less the umask. A special `path` is opened
+  /// itself: write() then goes there at once. EISDIR: `path` is a folder.
+  static Result<AtomicFile> create(std::string path, Special special = Special::write_through);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
   int fd() const noexcept { return fd_.get(); }
-  /// Where the bytes are until commit(): a library that wants a path may write there.
+  /// Where the bytes are until commit(): a library that wants a path may write there, if special
+  /// paths are refused.
   const std::string& temp_path() const noexcept { return temp_path_; }
   Result<void> write(std::string_view data) { return write_all(fd_.get(), data, path_); }
   /// Publishes. On failure nothing is published and the old file, if any, stands.

@@ -19,7 +19,9 @@ namespace {
 Result<Fd> start_file(const std::string& path, const std::string& header) {
   struct stat st {};
   const bool exists = ::stat(path.c_str(), &st) == 0;
-  if (!exists || S_ISREG(st.st_mode)) {
+  // What /dev/stdout leads to may be a regular file: root must not rename over the link.
+  const bool special = path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
+  if (!special && (!exists || S_ISREG(st.st_mode))) {
     static std::atomic<unsigned> counter{0};
     const std::string aside = fmt::format("{}.{}.{}.tmp", path, ::getpid(), counter++);
     if (auto fd = open_file(aside, O_WRONLY | O_CREAT | O_EXCL)) {
