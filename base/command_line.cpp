@@ -31,6 +31,14 @@ class UsageFormatter : public CLI::Formatter {
 
 }  // namespace
 
+void forbid_empty_values(CLI::App& app) {
+  for (auto* option :
+       app.get_options([](const CLI::Option* one) { return one->get_type_size() > 0; }))
+    option->check([](const std::string& value) {
+      return value.empty() ? std::string("must not be empty") : std::string();
+    });
+}
+
 void set_usage(CLI::App& app, std::string usage) {
   app.formatter(std::make_shared<UsageFormatter>(std::move(usage)));
 }

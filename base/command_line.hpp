@@ -20,6 +20,10 @@ SplitCommandLine split_command_line(const CLI::App& app, int argc, const char* c
 /// Makes `--help` begin with `Usage: ` and this text.
 void set_usage(CLI::App& app, std::string usage);
 
+/// Makes an empty value of any option or argument an error: a script's variable that is not set
+/// must not mean "none".
+void forbid_empty_values(CLI::App& app);
+
 /// Parses `options`, printing help, version or the error as CLI11 does. Result: -1 to go on, else
 /// the exit status (exit_usage for an error).
 int parse_options(CLI::App& app, std::vector<std::string> options);

@@ -29,6 +29,20 @@ struct CheckOptions {
   bool json = false;
 };
 
+/// Whether `text` ends in a port: `host:1`, `[::1]:1`, not `::1`.
+bool has_port(const std::string& text) {
+  const auto colon = text.rfind(':');
+  return colon != text.npos && colon > 0 && colon + 1 < text.size() &&
+         text.find_first_not_of("0123456789", colon + 1) == text.npos &&
+         (text[0] == '[' ? text[colon - 1] == ']' : text.find(':') == colon);
+}
+
+std::string server_of(const std::string& node, unsigned port) {
+  if (has_port(node)) return node;
+  const bool bare_ipv6 = node[0] != '[' && node.find(':') != node.npos;
+  return fmt::format("{}:{}", bare_ipv6 ? "[" + node + "]" : node, port);
+}
+
 void add_options(CLI::App& app, CheckOptions& o) {
   app.set_version_flag("--version", "compat-check (heddle) " HEDDLE_VERSION);
   set_usage(app, "compat-check [OPTIONS] ARTIFACT");
@@ -42,7 +56,12 @@ void add_options(CLI::App& app, CheckOptions& o) {
   auto* server = app.add_option("--server", o.server, "Ask the compat-server there")
                      ->type_name("HOST:PORT|unix:PATH")
                      ->excludes(map)
-                     ->excludes("--rootfs");
+                     ->excludes("--rootfs")
+                     ->check([](const std::string& text) {
+                       return text.starts_with("unix:") || has_port(text)
+                                  ? std::string()
+                                  : text + " is neither HOST:PORT nor unix:PATH";
+                     });
   app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes: who can run it?")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -95,8 +114,7 @@ std::string read_text(const std::string& path) {
   if (!o.token_file.empty()) argv.push_back("--token-file=" + o.token_file);
   argv.emplace_back("--");
   if (!o.server.empty()) argv.push_back(o.server);
-  for (const auto& node : o.nodes)
-    argv.push_back(node.find(':') == node.npos ? fmt::format("{}:{}", node, o.port) : node);
+  for (const auto& node : o.nodes) argv.push_back(server_of(node, o.port));
   const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
   if (!memory) throw Error::from_errno("memfd", "cannot be made");
   value_or_throw(write_all(memory.get(), text, "memfd"));
@@ -139,6 +157,7 @@ int compat_check(int argc, const char* const* argv) {
   CLI::App app("Say whether a machine has what an artifact's programs need.", "compat-check");
   CheckOptions options;
   add_options(app, options);
+  forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
     return run_check(options);

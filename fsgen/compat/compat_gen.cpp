@@ -143,6 +143,7 @@ int compat_gen(int argc, const char* const* argv) {
                "compat-gen");
   GenOptions options;
   add_options(app, options);
+  forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   if (options.binaries.empty() && options.map.empty() && options.trace.empty()) {
     report(Error("BINARY", "missing", "", "compat-gen --help"));

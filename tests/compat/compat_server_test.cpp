@@ -476,6 +476,11 @@ TEST_F(CompatServer, compat_check_asks_one_server_or_many_nodes) {
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(done.out, "localhost:" + port + "\tcompatible\n127.0.0.1:" + port + "\tcompatible\n");
   EXPECT_THAT(done.err, HasSubstr("127.0.0.1:1: cannot reach the compat-server"));
+  // Numbers of IPv6 have colons, and no ports of their own.
+  done = run({check_, "--nodes", "::1,[::1],[::1]:2", "--server-port", "1", file});
+  EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 3);
+  EXPECT_THAT(done.err, HasSubstr(": [::1]:1: cannot reach"));
+  EXPECT_THAT(done.err, HasSubstr(": [::1]:2: cannot reach"));
   done = run({check_, "--nodes", "localhost", "--server-port", port, file});
   EXPECT_EQ(done.status, 1);
 }

@@ -207,6 +207,14 @@ TEST_F(CompatTools, trouble_is_told_in_one_line) {
   EXPECT_EQ(go({gen_}).status, 2);
   EXPECT_EQ(go({check_}).status, 2);
   EXPECT_EQ(go({gen_, "--nonsense"}).status, 2);
+  // A script's variable that is not set must not mean "this node".
+  for (const auto& argv : std::vector<std::vector<std::string>>{{gen_, "--rootfs", "", "xz"},
+                                                                {gen_, ""},
+                                                                {check_, "--server", "", "-"},
+                                                                {check_, "--server", "here", "-"},
+                                                                {check_, "--nodes", "", "-"},
+                                                                {check_, "--map", "", "-"}})
+    EXPECT_EQ(go(argv).status, 2) << to_shell(argv);
   const auto text = write_text_file(dir_ / "text", "no ELF\n");
   for (const auto& argv :
        std::vector<std::vector<std::string>>{{gen_, "/nonexistent"},

@@ -110,6 +110,7 @@ class Program {
 
   int run() {
     if (!options_.token_file.empty()) options_.server.token = read_token(options_.token_file);
+    value_or_throw(compat::CompatServer::check(options_.server));
     options_.server.stream_idle = std::chrono::seconds(options_.stream_idle);
     auto index = value_or_throw(compat::NodeIndex::open(options_.index));
     auto watch = value_or_throw(compat::FolderWatch::open());
@@ -192,6 +193,7 @@ int compat_server(int argc, const char* const* argv) {
                "compat-server");
   Options options;
   add_options(app, options);
+  forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
     return Program(std::move(options)).run();

@@ -314,11 +314,25 @@ CompatServer::~CompatServer() { stop(0); }
 const std::string& CompatServer::address() const { return state_->address; }
 const CompatServer::Counters& CompatServer::counters() const { return state_->counters; }
 
-Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
-                                                          const ServerOptions& options) {
+Result<void> CompatServer::check(const ServerOptions& options) {
+  const bool is_unix = options.listen.starts_with("unix:");
+  const auto colon = options.listen.rfind(':');
+  if (!is_unix && (colon == options.listen.npos || colon + 1 == options.listen.size() ||
+                   options.listen.find_first_not_of("0123456789", colon + 1) != std::string::npos))
+    return fail(options.listen, "no address to listen on", "", "HOST:PORT or unix:PATH");
   if (!is_local(options.listen) && (options.tls_certificate.empty() || options.token.empty()))
     return fail_errno(options.listen, "will not listen beyond this node without TLS and a token",
                       EPERM, "--tls-cert, --tls-key and --token-file");
+  for (const auto& file : {options.tls_certificate, options.tls_key})
+    if (!file.empty())
+      if (auto text = read_file(file, std::size_t{1} << 20); !text)
+        return fail(std::move(text.error()));
+  return {};
+}
+
+Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
+                                                          const ServerOptions& options) {
+  if (auto allowed = check(options); !allowed) return fail(std::move(allowed.error()));
   auto state = std::make_unique<State>(index, options);
   auto secret = credentials(options, state->token);
   if (!secret) return fail(std::move(secret.error()));

@@ -29,6 +29,8 @@ class CompatServer {
   /// a token.
   static Result<std::unique_ptr<CompatServer>> start(NodeIndex& index,
                                                      const ServerOptions& options);
+  /// What start() would refuse `options` for, known before there is an index.
+  static Result<void> check(const ServerOptions& options);
   ~CompatServer();
   CompatServer(const CompatServer&) = delete;
   CompatServer& operator=(const CompatServer&) = delete;
