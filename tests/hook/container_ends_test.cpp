@@ -76,7 +76,7 @@ class ContainerEnds : public ::testing::TestWithParam<std::string> {
 TEST_P(ContainerEnds, its_init_is_killed) {
   auto started = start_waiting();
   ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
-  EXPECT_EQ(world_->daemons().size(), 1U);
+  EXPECT_FALSE(world_->daemons().empty());
   EXPECT_GE(world_->mounts(), 1U);
   ::kill(started.init(), SIGKILL);
   // crun waits for all descendants, the daemon too: that ends with the container.
@@ -91,7 +91,7 @@ TEST_P(ContainerEnds, its_runtime_is_killed) {
   ::kill(started.runtime_process().pid(), SIGKILL);
   EXPECT_TRUE(started.ends(2s).has_value());
   EXPECT_TRUE(is_running(init));
-  EXPECT_EQ(world_->daemons().size(), 1U) << "the program lives, and so does its MPI";
+  EXPECT_FALSE(world_->daemons().empty()) << "the program lives, and so does its MPI";
   run_checked(runtime_->command({"delete", "--force", id()}));
   expect_nothing_left();
 }
@@ -99,10 +99,8 @@ TEST_P(ContainerEnds, its_runtime_is_killed) {
 TEST_P(ContainerEnds, its_fs_mount_is_killed) {
   auto started = start_waiting();
   ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
-  const auto daemons = world_->daemons();
-  ASSERT_EQ(daemons.size(), 1U);
   const int init = started.init();
-  ::kill(daemons[0], SIGKILL);
+  for (const int daemon : world_->daemons()) ::kill(daemon, SIGKILL);
   EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
   EXPECT_TRUE(is_running(init)) << "what is in memory goes on";
   ::kill(init, SIGKILL);
