@@ -39,13 +39,14 @@ std::vector<std::string> shortlist(const std::string& folder) {
 
 class Finder {
  public:
-  explicit Finder(OsWorld& world) : world_(world) {}
+  Finder(OsWorld& world, const LoaderProfile& loader) : world_(world), loader_(loader) {}
 
   void consider(const std::string& path, const std::string& found_by);
   std::vector<MpiInstall> take() { return std::move(found_); }
 
  private:
   OsWorld& world_;
+  const LoaderProfile& loader_;
   std::set<std::string> seen_;
   std::vector<MpiInstall> found_;
 };
@@ -67,9 +68,9 @@ void add_bindings(OsWorld& world, MpiInstall& install) {
   }
 }
 
-Result<void> add_closure_of(OsWorld& world, MpiInstall& install) {
+Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInstall& install) {
   const auto home = fs::path(install.library.path).parent_path().string();
-  auto closure = closure_of(world, install.library.path, home);
+  auto closure = closure_of(world, loader, install.library.path, home);
   if (!closure) return fail(std::move(closure.error()));
   std::set<std::string> folders;
   const auto add_folders = [&](const std::string& path, const std::string& soname) {
@@ -93,7 +94,7 @@ Result<void> add_closure_of(OsWorld& world, MpiInstall& install) {
   for (std::size_t i = 0; i < install.plugin_folders.size(); ++i) {
     const auto folder = install.plugin_folders[i];
     for (const auto& name : folder.plugins) {
-      const auto plugin = closure_of(world, folder.path + "/" + name, home);
+      const auto plugin = closure_of(world, loader, folder.path + "/" + name, home);
       if (!plugin) continue;
       for (const auto& object : plugin->objects)
         if (const auto soname = object.file.elf.soname.value_or(""); walked.insert(soname).second)
@@ -124,21 +125,20 @@ void Finder::consider(const std::string& path, const std::string& found_by) {
   auto install = describe(world_, real, found_by);
   if (!install || install->identity.family.empty()) return;
   add_bindings(world_, *install);
-  if (!add_closure_of(world_, *install)) return;
+  if (!add_closure_of(world_, loader_, *install)) return;
   found_.push_back(std::move(*install));
 }
 
 }  // namespace
 
-Result<Closure> closure_of(OsWorld& world, const std::string& path, const std::string& folder) {
-  auto loader = read_loader_profile(world, LoaderProfile{}.interpreter);
-  if (!loader) return fail(std::move(loader.error()));
+Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
+                           const std::string& folder) {
   auto search = host_search();
-  auto closure = resolve(world, *loader, path, search);
+  auto closure = resolve(world, loader, path, search);
   if (!closure || closure->missing.empty() || folder.empty()) return closure;
   search.ld_library_path += (search.ld_library_path.empty() ? "" : ":") + folder;
   search.ld_library_path_set = true;
-  return resolve(world, *loader, path, search);
+  return resolve(world, loader, path, search);
 }
 
 Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options) {
@@ -155,7 +155,7 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options)
     add(folders_from_path(options.path_variable));
     add(folders_from_environment());
   }
-  Finder finder(world);
+  Finder finder(world, *loader);
   std::set<std::string> listed;
   for (const auto& folder : folders)
     if (listed.insert(folder.path).second)
@@ -170,9 +170,9 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options)
 Result<MpiInstall> find_root(OsWorld& world, const std::string& soname) {
   auto path = soname;
   std::string found_by = "--root";
+  auto loader = read_loader_profile(world, LoaderProfile{}.interpreter);
+  if (!loader) return fail(std::move(loader.error()));
   if (soname.find('/') == soname.npos) {
-    auto loader = read_loader_profile(world, LoaderProfile{}.interpreter);
-    if (!loader) return fail(std::move(loader.error()));
     auto bytes = world.read(loader->cache_path);
     path = bytes ? std::string(LdSoCache(std::move(*bytes), *loader).lookup(soname)) : "";
     found_by = loader->cache_path;
@@ -185,7 +185,8 @@ Result<MpiInstall> find_root(OsWorld& world, const std::string& soname) {
   auto install = describe(world, real, found_by);
   if (!install) return fail(std::move(install.error()));
   add_bindings(world, *install);
-  if (auto added = add_closure_of(world, *install); !added) return fail(std::move(added.error()));
+  if (auto added = add_closure_of(world, *loader, *install); !added)
+    return fail(std::move(added.error()));
   return install;
 }
 

@@ -46,6 +46,7 @@ Result<MpiInstall> find_root(OsWorld& world, const std::string& soname);
 
 /// What ld.so loads for the library `path`. What is missing then is looked for in `folder` too, as
 /// with the LD_LIBRARY_PATH that an installation's module file sets; empty: not.
-Result<Closure> closure_of(OsWorld& world, const std::string& path, const std::string& folder = "");
+Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
+                           const std::string& folder);
 
 }  // namespace heddle

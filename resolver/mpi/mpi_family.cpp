@@ -3,9 +3,21 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace heddle {
 namespace {
+
+/// As bytes.find(). memchr() for the first letter stops at every other instruction of the code that
+/// a library of 40 MB mostly is: this skips a word's length at a time.
+std::size_t find_word(std::string_view bytes, std::string_view word, std::size_t from = 0) {
+  if (from >= bytes.size()) return bytes.npos;
+  const auto* begin = bytes.data() + from;
+  const auto* end = bytes.data() + bytes.size();
+  const auto* at =
+      std::search(begin, end, std::boyer_moore_horspool_searcher(word.begin(), word.end()));
+  return at == end ? bytes.npos : static_cast<std::size_t>(at - bytes.data());
+}
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -36,7 +48,7 @@ std::string lone_version(std::string_view bytes, std::size_t from, std::string_v
 
 /// The version that follows `words` in the same string, a few words later at most.
 std::string version_behind(std::string_view bytes, std::string_view words) {
-  for (auto at = bytes.find(words); at != bytes.npos; at = bytes.find(words, at + 1)) {
+  for (auto at = find_word(bytes, words); at != bytes.npos; at = find_word(bytes, words, at + 1)) {
     auto text = bytes.substr(at + words.size(), 80);
     text = text.substr(0, text.find('\0'));
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -89,12 +101,12 @@ MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
                                               {"MVAPICH2 Version", "mvapich"},
                                               {"MVAPICH Version", "mvapich"}}};
     for (const auto& maker : makers) {
-      if (!out.family.empty() || bytes.find(maker.words) == bytes.npos) continue;
+      if (!out.family.empty() || find_word(bytes, maker.words) == bytes.npos) continue;
       out.family = maker.family;
       out.version = version_behind(bytes, maker.words);
     }
     if (out.family.empty()) out.family = "mpich";
-    const auto told = bytes.find("MPICH Version:");
+    const auto told = find_word(bytes, "MPICH Version:");
     if (out.version.empty()) out.version = lone_version(bytes, told == bytes.npos ? 0 : told, "");
   }
   return out;

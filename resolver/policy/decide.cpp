@@ -36,6 +36,7 @@ class Decider {
     auto glibc = read_glibc_family(host_.world());
     if (!glibc) return fail(std::move(glibc.error()));
     glibc_ = std::move(*glibc);
+    host_.set_loader(glibc_.loader);
     out_.host_glibc = glibc_.version;
     out_.container_glibc = "2." + std::to_string(inside_.loader().glibc_minor);
     out_.interpreter = inside_.loader().interpreter;

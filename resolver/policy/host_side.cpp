@@ -75,7 +75,7 @@ void HostSide::take(const Closure& closure, std::size_t first) {
 
 Result<void> HostSide::add(const std::string& path, const std::string& stack_part) {
   home_ = path.substr(0, path.rfind('/'));
-  auto closure = closure_of(world_, path, home_);
+  auto closure = closure_of(world_, loader_, path, home_);
   if (!closure) return fail(std::move(closure.error()));
   const auto& elf = closure->objects[0].file.elf;
   const auto soname = elf.soname.value_or(path.substr(path.rfind('/') + 1));
@@ -90,7 +90,7 @@ void HostSide::add_plugins(const PluginFolder& folder) {
   world_.prefetch(paths);
   for (const auto& name : folder.plugins) {
     const auto path = folder.path + "/" + name;
-    const auto closure = closure_of(world_, path, home_);
+    const auto closure = closure_of(world_, loader_, path, home_);
     if (!closure) continue;
     const auto below = folder.view_name + "/" + name;
     plugins_[below] = {below, canonical(path), closure->objects[0].file, {}};

@@ -23,6 +23,8 @@ struct HostFile {
 class HostSide {
  public:
   explicit HostSide(OsWorld& world) : symbols_(world), world_(world) {}
+  /// This machine's; before anything is added.
+  void set_loader(const LoaderProfile& loader) { loader_ = loader; }
 
   /// Adds the library `path` and all that ld.so loads for it; `stack_part` is that of the library
   /// itself. A library that is missing is no failure: missing() tells.
@@ -43,6 +45,7 @@ class HostSide {
 
   SymbolReader symbols_;
   OsWorld& world_;
+  LoaderProfile loader_;
   std::map<std::string, HostFile> files_;
   std::map<std::string, HostFile> plugins_;
   std::vector<std::string> missing_;
