@@ -63,8 +63,10 @@ struct UserWorld {
     run_checked({"cp", staged_program("fs-record"), kProbe, dir.path()});
   }
   RunResult run_as_user(const std::vector<std::string>& argv, const std::string& tmp,
-                        const char* fuse = "open") const {
-    std::vector<std::string> all{HEDDLE_IN_WORLD, "--uid", "1500", "--fuse", fuse, "--"};
+                        const std::vector<std::string>& where = {}) const {
+    std::vector<std::string> all{HEDDLE_IN_WORLD, "--uid", "1500"};
+    all.insert(all.end(), where.begin(), where.end());
+    all.emplace_back("--");
     all.insert(all.end(), argv.begin(), argv.end());
     RunOptions options;
     options.env = {"HOME=/nonexistent", "TMPDIR=" + tmp};
@@ -108,10 +110,29 @@ TEST(Recorder, a_user_without_dev_fuse_is_told_what_to_do) {
   const UserWorld world;
   const auto& dir = world.dir;
   const auto told = world.run_as_user({dir / "fs-record", "--out", dir / "run.txt", "/bin/true"},
-                                      dir.path(), "absent");
+                                      dir.path(), {"--fuse", "absent"});
   EXPECT_EQ(told.status, 3);
   EXPECT_NE(told.err.find("/dev/fuse: cannot open"), std::string::npos) << told.err;
   EXPECT_NE(told.err.find("hint: "), std::string::npos) << told.err;
+}
+
+TEST(Recorder, a_user_who_may_not_unshare_records_under_proot) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to become another user");
+  if (run({"sh", "-c", "command -v proot"}).status != 0) HEDDLE_SKIP("proot is not installed");
+  const UserWorld world;
+  const auto& dir = world.dir;
+  const std::vector<std::string> app = {"sh", "-c", "cat /etc/debian_version /no/such; exit 7"};
+  std::vector<std::string> recorded_app = {dir / "fs-record", "--out", dir / "run.txt", "-q"};
+  recorded_app.insert(recorded_app.end(), app.begin(), app.end());
+  expect_same(world.run_as_user(app, dir.path()),
+              world.run_as_user(recorded_app, dir.path(), {"--forbid", "unshare"}));
+  const auto seen = read_seen(dir / "run.txt");
+  EXPECT_TRUE(seen.complete());
+  EXPECT_EQ(seen.header.method, "proot");
+  EXPECT_TRUE(std::any_of(
+      seen.header.notes.begin(), seen.header.notes.end(),
+      [](const std::string& note) { return note.find("no namespaces") != std::string::npos; }));
 }
 
 TEST(Recorder, another_user_below_root_has_his_own_rights) {

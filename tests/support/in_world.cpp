@@ -61,6 +61,8 @@ void name_user(unsigned uid) {
 void forbid(const std::vector<std::string>& names) {
   scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
   ::seccomp_attr_set(filter, SCMP_FLTATR_CTL_NNP, 0);
+  // As container runtimes do: proot looks whether calls of other architectures work.
+  ::seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_ALLOW);
   for (const auto& name : names)
     check(::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
                              ::seccomp_syscall_resolve_name(name.c_str()), 0) == 0,
