@@ -27,6 +27,16 @@ const char* header(const HttpAnswer& answer, const char* name) {
   return found == answer.headers.end() ? "" : found->second.c_str();
 }
 
+/// What a manifest says it is, else what the registry says, without parameters.
+std::string media_type_of(const HttpAnswer& answer) {
+  const auto json = Json::parse(answer.body, nullptr, false);
+  if (json.is_object() && json.value("mediaType", Json()).is_string())
+    return json["mediaType"].get<std::string>();
+  std::string type = header(answer, "content-type");
+  type = type.substr(0, type.find(';'));
+  return type.empty() ? kManifestType : type;
+}
+
 /// `Bearer realm="...",service="..."`: one parameter's value.
 std::string parameter(const std::string& challenge, const std::string& name) {
   const std::regex pattern(name + "=\"([^\"]*)\"", std::regex::icase);
@@ -173,8 +183,7 @@ Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string&
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status != 200) return refused(*answer, "cannot pull");
   Manifest out;
-  out.descriptor = {header(*answer, "content-type"), sha256_digest(answer->body),
-                    answer->body.size()};
+  out.descriptor = {media_type_of(*answer), sha256_digest(answer->body), answer->body.size()};
   const std::string told = header(*answer, "docker-content-digest");
   if ((is_digest(version) && version != out.descriptor.digest) ||
       (is_digest(told) && told != out.descriptor.digest))

@@ -25,7 +25,14 @@ int run_pull(const PullCommand& command) {
   const auto status = value_or_throw(run_oci_client(
       "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
   if (status != exit_done) return status;
-  value_or_throw(value_or_throw(MapReader::open(file.temp_path())).read_all());
+  const auto map = MapReader::open(file.temp_path());
+  const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));
+  if (!content) {
+    // The temporary name means nothing to anyone.
+    auto reason = content.error().message();
+    if (reason.starts_with(file.temp_path() + ": ")) reason.erase(0, file.temp_path().size() + 2);
+    throw Error(command.reference, "cannot be used", reason, "push it again");
+  }
   value_or_throw(file.commit());
   return exit_done;
 }

@@ -246,6 +246,22 @@ TEST_F(Registry, a_map_comes_back_byte_for_byte) {
   EXPECT_EQ(read_file(copy).value_or(""), old);
 }
 
+TEST_F(Registry, what_is_no_map_is_not_put_in_place_of_one) {
+  start();
+  const auto map = dir_ / "a.map";
+  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
+  const auto old = read_file(map).value_or("x");
+  for (const auto& damage : {std::string(5000, 'x'), old.substr(0, 4096), std::string()}) {
+    const auto file = write_text_file(dir_ / "damage", damage);
+    const auto pushed =
+        go({"sh", "-c", "\"$0\" push --type application/vnd.heddle.map.v1 \"$1\" <\"$2\"",
+            staged_program("oci-client"), host_ + "/m:1", file});
+    ASSERT_EQ(pushed.status, 0) << pushed.err;
+    expect_failure(go({resolve_, "pull", host_ + "/m:1", "-o", map}), "/m:1: cannot be used: ");
+    EXPECT_EQ(read_file(map).value_or(""), old);
+  }
+}
+
 TEST_F(Registry, basic_authentication_uses_the_credential_file) {
   // user:secret-word, by htpasswd -B.
   const auto passwords = run_checked({"/usr/bin/python3", "-W", "ignore", "-c",
