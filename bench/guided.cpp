@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
 #include "resolver/map/index_writer.hpp"
@@ -71,6 +72,11 @@ double Mount::resident_mib() const {
       if (double kib = 0; word == "VmRSS:" && status >> kib) sum += kib / 1024;
   }
   return sum;
+}
+
+int Mount::worker() const {
+  const auto text = value_or_throw(read_file(folder_ + "/.heddle/stats"));
+  return nlohmann::json::parse(text).at("worker_pid").get<int>();
 }
 
 std::string make_flat_directory(const std::string& map, const std::string& folder) {

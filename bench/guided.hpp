@@ -44,6 +44,8 @@ class Mount {
   double ready_ms() const noexcept { return ready_ms_; }
   /// VmRSS of the daemon's processes together in MiB, 0 when it is not found.
   double resident_mib() const;
+  /// The process that answers now; throws heddle::Error.
+  int worker() const;
 
  private:
   const Stage& stage_;

@@ -3,6 +3,7 @@
 // What heddle saves and costs, as ratios taken in one run: `./dev bench`. All variants load the
 // same farm; they are sampled in turn, and medians are compared.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -113,6 +114,25 @@ void measure_first(const Settings& settings, const Workload& work, const std::st
                median(first) / results.median_of("start." + name, "absolute"), "x", 1.5});
 }
 
+/// From the kill of the process that answers to the first answer of the one that takes over.
+void measure_takeover(const Settings& settings, const Workload& work, const std::string& name,
+                      std::size_t size, Results& results) {
+  const Mount mount(settings.stage, work.map, work.flat + ".mount");
+  std::vector<double> samples;
+  for (int i = 0; i < 30; ++i) {
+    // A name the kernel does not know: it has to ask.
+    const auto asked = mount.folder() + "/not-there-" + std::to_string(i);
+    const auto worker = mount.worker();
+    samples.push_back(time_ms([&] {
+      ::kill(worker, SIGKILL);
+      if (fs::exists(asked)) throw Error(asked, "exists");
+    }));
+  }
+  results.add("takeover." + name, {{"kill_to_answer", {}, 1, samples}});
+  results.add({"takeover." + name + ".kill_to_answer", median(samples), "ms",
+               size == 1000 ? std::optional(20.0) : std::nullopt});
+}
+
 void measure_resolve(const Settings& settings, const Workload& work, const std::string& name,
                      std::size_t size, Results& results) {
   const auto cache = work.flat + ".cache";
@@ -152,6 +172,7 @@ void measure_all(const Settings& settings, Results& results) {
       const auto workload = make_workload(settings, folder.path() + "/" + name, shape, size);
       measure_starts(settings, workload, name, size, results);
       measure_first(settings, workload, name, size, results);
+      measure_takeover(settings, workload, name, size, results);
       if (shape == "star") measure_resolve(settings, workload, name, size, results);
     }
 }
