@@ -97,10 +97,16 @@ class HookRun {
              given.end();
     };
     const auto& wanted = decision.environment;
+    if (decision.unreachable.empty()) return;
     if (!wanted.empty() && std::all_of(wanted.begin(), wanted.end(), is_set)) return;
+    std::string line = "the image lacks the folder ";
     for (const auto& folder : decision.unreachable)
-      log_.warning(folder +
-                   ": the image has no such folder: the host's files for it are not found");
+      line += (&folder == &decision.unreachable.front() ? "" : ", ") + folder;
+    line += ": what the host's MPI has there is not found";
+    std::string remedy;
+    for (const auto& [name, value] : wanted) remedy += " " + name + "=" + value;
+    if (!remedy.empty()) line += " (start the container with" + remedy + ")";
+    log_.warning(line);
   }
 
   Result<void> swap(const Decided& decided, const ContainerConfig& config) {

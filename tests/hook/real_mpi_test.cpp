@@ -2,16 +2,21 @@
 //
 // A program compiled with each Debian's MPICH runs in that Debian, as a container, on the MPICH of
 // this machine, started by this machine's mpiexec. Nothing here is faked.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <regex>
+#include <set>
 #include <sstream>
 
 #include "base/fd.hpp"
+#include "base/process.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -28,9 +33,16 @@ constexpr const char* kHello = R"(
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef ODD
 extern int MPI_Not_on_any_host(void);
 #endif
+static void print_maps(void) {
+  char line[4096];
+  FILE* maps = fopen("/proc/self/maps", "r");
+  while (maps && fgets(line, sizeof line, maps))
+    if (strstr(line, "/libmpi") && strstr(line, " 00000000 ")) fputs(strchr(line, '/'), stdout);
+}
 int main(int argc, char** argv) {
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
   int rank, size, length, sum, mine;
@@ -45,6 +57,9 @@ int main(int argc, char** argv) {
 #ifdef ODD
   MPI_Not_on_any_host();
 #endif
+  if (argc > 1) print_maps();
+  fflush(stdout);
+  if (argc > 2) pause();
   MPI_Finalize();
   return 0;
 }
@@ -54,7 +69,8 @@ int main(int argc, char** argv) {
 constexpr const char* kRank = R"sh(#!/bin/bash
 # dash knows no descriptor above 9.
 # rank TEMPLATE FOLDER ID COMMAND... : COMMAND is a runtime's "run", without its last arguments
-template=$1 bundle=$2/rank${PMI_RANK:-0} id=$3-${PMI_RANK:-0}
+rank=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}
+template=$1 bundle=$2/rank$rank id=$3-$rank
 shift 3
 mkdir -p "$bundle"
 pass=
@@ -64,7 +80,8 @@ if [ -n "$PMI_FD" ]; then
   export PMI_FD
   pass="--preserve-fds 1"
 fi
-variables=$(env | sed -n 's/^\(PMI_[A-Z]*=[^"\\]*\|MPI_[A-Z]*=[^"\\]*\)$/"\1",/p' | tr -d '\n')
+variables=$(env | sed -n 's/^\(\(PMI\|MPI\|PMIX\|OMPI\|OPAL\|ORTE\)_[A-Za-z0-9_]*=[^"\\|&]*\)$/"\1",/p' |
+  tr -d '\n')
 sed "s|\"@ENV@\",*|$variables|" "$template" >"$bundle/config.json"
 exec "$@" $pass --bundle "$bundle" "$id"
 )sh";
@@ -97,11 +114,12 @@ class RealMpi : public ::testing::TestWithParam<std::tuple<const char*, Debian>>
   std::string log() const { return read_file(dir_ / "log").value_or(""); }
 
   /// With the container's own compiler and MPI; the tree stays as it is.
-  void compile(const std::string& name, const std::string& flags = "") {
+  void compile(const std::string& name, const std::string& flags = "",
+               const std::string& source = "hello.c") {
     run_checked({"unshare", "-m", "sh", "-ec",
                  "mount --bind \"$1\" \"$2/mnt\"; mount -t tmpfs tmpfs \"$2/tmp\"; exec chroot "
                  "\"$2\" sh -c \"mpicc.mpich -O1 " +
-                     flags + " -o /mnt/" + name + " /mnt/hello.c\"",
+                     flags + " -o /mnt/" + name + " /mnt/" + source + "\"",
                  "sh", dir_ / "app", rootfs_});
   }
 
@@ -141,10 +159,14 @@ class RealMpi : public ::testing::TestWithParam<std::tuple<const char*, Debian>>
             {"hooks", {{"createRuntime", {hook}}}}};
   }
 
-  RunResult start(const Json& config, int ranks = 0) {
+  RunResult start(const Json& config, int ranks = 0,
+                  std::vector<std::string> launcher = {"mpiexec.hydra"}) {
     write_text_file(dir_ / "template", config.dump());
     std::vector<std::string> argv;
-    if (ranks > 0) argv = {"mpiexec.hydra", "-n", std::to_string(ranks)};
+    if (ranks > 0) {
+      argv = std::move(launcher);
+      argv.insert(argv.end(), {"-n", std::to_string(ranks)});
+    }
     const auto id = "heddle-mpi-" + std::to_string(::getpid()) + "-" + std::to_string(++count_);
     argv.insert(argv.end(),
                 {dir_ / "rank", dir_ / "template", dir_ / ("run" + std::to_string(count_)), id});
@@ -206,6 +228,106 @@ TEST_P(RealMpiEverything, everything_in_its_usr_bin_still_loads) {
       "for f in /usr/bin/*; do ldd -r \"$f\" 2>&1 | grep -E 'not found|undefined' | "
       "sed \"s|^|$f: |;s|(.*||\"; done";
   EXPECT_EQ(shell(script, true).out, shell(script, false).out);
+}
+
+TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped_too) {
+  const std::string folder = "/usr/lib/x86_64-linux-gnu";
+  compile("rpath", "-Wl,--disable-new-dtags,-rpath," + folder);
+  compile("runpath", "-Wl,--enable-new-dtags,-rpath," + folder);
+  for (const char* program : {"/mnt/rpath", "/mnt/runpath"}) {
+    const auto ran = start(config({program, "maps"}));
+    EXPECT_THAT(ran.out, HasSubstr("0 of 1, sum 1, glibc " + glibc())) << ran.err << log();
+    EXPECT_THAT(ran.out, HasSubstr("4.0.2"));
+  }
+}
+
+TEST_P(RealMpiEverything, both_names_in_one_process_are_one_file) {
+  write_text_file(dir_ / "app/other.c",
+                  "#include <mpi.h>\nint other(void) { int f; return MPI_Initialized(&f); }\n");
+  compile("libother.so", "-shared -fPIC -Wl,-soname,libother.so", "other.c");
+  run_checked(
+      {"patchelf", "--replace-needed", "libmpich.so.12", "libmpi.so.12", dir_ / "app/libother.so"});
+  compile("both", "-Wl,-rpath,/mnt -Wl,--unresolved-symbols=ignore-all");
+  run_checked({"patchelf", "--add-needed", "libother.so", dir_ / "app/both"});
+  const auto ran = start(config({"/mnt/both", "maps"}));
+  EXPECT_EQ(ran.status, 0) << ran.err << log();
+  std::set<std::string> files;
+  std::istringstream lines(ran.out);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("/")) files.insert(line);
+  EXPECT_EQ(files.size(), 1U) << ran.out;
+}
+
+TEST_P(RealMpiEverything, a_function_that_the_host_lacks_is_named_before_the_start) {
+  // An MPI that has one function more, to link with.
+  write_text_file(dir_ / "app/more.c", "int MPI_Not_on_any_host(void) { return 0; }\n");
+  compile("libmore.so", "-shared -fPIC -Wl,-soname,libmore.so", "more.c");
+  compile("odd", "-DODD -Wl,--no-as-needed /mnt/libmore.so");
+  run_checked({"patchelf", "--remove-needed", "libmore.so", dir_ / "app/odd"});
+  const auto ran = start(config({"/mnt/odd"}));
+  EXPECT_NE(ran.status, 0);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(log(), HasSubstr("MPI_Not_on_any_host"));
+}
+
+/// In images that have no Open MPI: its libraries come by the hook, its folders by the environment
+/// that the log names.
+TEST_P(RealMpiEverything, open_mpi_runs_two_ranks_with_its_own_components) {
+  if (suite() == "bullseye") return;  // the program is this machine's: its glibc is too new
+  run_checked({"mpicc.openmpi", "-o", dir_ / "app/open", dir_ / "app/hello.c"});
+  auto open = config({"/mnt/open"});
+  EXPECT_EQ(start(open).out, "");
+  static const std::regex kRemedy(R"(start the container with ([^)]*)\))");
+  std::smatch remedy;
+  const auto text = log();
+  ASSERT_TRUE(std::regex_search(text, remedy, kRemedy)) << text;
+  std::istringstream words(remedy[1]);
+  for (std::string word; words >> word;) open["process"]["env"].push_back(word);
+  // Sessions of Open MPI lie in /tmp, and its ranks look at each other's processes.
+  open["mounts"].back() = {
+      {"destination", "/tmp"}, {"type", "bind"}, {"source", "/tmp"}, {"options", {"rbind"}}};
+  open["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
+  const auto ran = start(open, 2, {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"});
+  EXPECT_EQ(ran.status, 0) << ran.err << log();
+  EXPECT_THAT(ran.out, HasSubstr("0 of 2, sum 3, glibc " + glibc() + ", Open MPI v4.1.4"));
+  EXPECT_THAT(ran.out, HasSubstr("1 of 2, sum 3"));
+}
+
+TEST_P(RealMpiEverything, a_static_program_has_nothing_to_swap) {
+  write_text_file(dir_ / "app/plain.c",
+                  "#include <stdio.h>\nint main(void) { puts(\"static\"); }\n");
+  run_checked({"gcc", "-static", "-o", dir_ / "app/static", dir_ / "app/plain.c"});
+  EXPECT_EQ(start(config({"/mnt/static"})).out, "static\n");
+  EXPECT_THAT(log(), HasSubstr("nothing to swap: "));
+}
+
+TEST_P(RealMpiEverything, verify_tells_swapped_from_not_swapped) {
+  for (const bool hooked : {true, false}) {
+    auto waiting = config({"/mnt/hello", "maps", "wait"});
+    if (!hooked) waiting.erase("hooks");
+    waiting["process"]["env"].erase(0);
+    fs::create_directories(dir_ / "waits");
+    write_text_file(dir_ / "waits/config.json", waiting.dump());
+    const Runtime runtime("runc", dir_ / "state");
+    const auto id = "heddle-verify-" + std::to_string(::getpid());
+    const auto out = value_or_throw(open_file(dir_ / "out", O_RDWR | O_CREAT | O_TRUNC));
+    auto argv = runtime.run_command(dir_ / "waits", id);
+    argv.insert(argv.begin(), "env");
+    auto child = value_or_throw(spawn("/usr/bin/env", argv, {{{out.get(), STDOUT_FILENO}}}));
+    ASSERT_TRUE(wait_until(20s, [&] {
+      return value_or_throw(read_file(dir_ / "out")).find("/libmpi") != std::string::npos;
+    })) << log();
+    const int init = Json::parse(run(runtime.command({"state", id})).out).at("pid");
+    const auto verified = run({staged_program("fs-hook"), "verify", std::to_string(init)});
+    EXPECT_EQ(verified.status, hooked ? 0 : 1) << verified.out << verified.err;
+    EXPECT_THAT(verified.out, HasSubstr(hooked ? "\nswapped: mpich 4.0.2" : "\nNOT swapped"));
+    const auto json =
+        Json::parse(run({staged_program("fs-hook"), "verify", "--json", std::to_string(init)}).out);
+    EXPECT_EQ(json.at("swapped"), hooked);
+    ::kill(init, SIGKILL);
+    EXPECT_TRUE(value_or_throw(child.wait_for(5s)).has_value());
+    (void)run(runtime.command({"delete", "--force", id}));
+  }
 }
 
 const auto kDebians = ::testing::Values(Debian{"bullseye", "2.36"}, Debian{"bookworm", "2.36"},
