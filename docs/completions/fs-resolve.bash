@@ -6,7 +6,7 @@ _fs_resolve() {
     build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --library-path --root' ;;
     explain) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
-    mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --json' ;;
+    mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --trace --json' ;;
     pull) ((COMP_CWORD < 2)) || words='-h --help -o --out' ;;
     push) ((COMP_CWORD < 2)) || words='-h --help' ;;
     show) ((COMP_CWORD < 2)) || words='-h --help --json' ;;

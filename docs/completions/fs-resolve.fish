@@ -32,6 +32,7 @@ complete -c fs-resolve -n '__fish_seen_subcommand_from mpi' -s h -l help -d 'Pri
 complete -c fs-resolve -n '__fish_seen_subcommand_from mpi' -l list -d 'One line each: family, version, library'
 complete -c fs-resolve -n '__fish_seen_subcommand_from mpi' -l prefix -r -d 'Only those below this folder'
 complete -c fs-resolve -n '__fish_seen_subcommand_from mpi' -l root -r -d 'This library in place of an MPI: a soname or a path'
+complete -c fs-resolve -n '__fish_seen_subcommand_from mpi' -l trace -r -d 'Only the MPI that this program loads, with what a run of two ranks opens'
 complete -c fs-resolve -n '__fish_seen_subcommand_from mpi' -l json -d 'As JSON'
 complete -c fs-resolve -n '__fish_seen_subcommand_from pull' -s h -l help -d 'Print this help message and exit'
 complete -c fs-resolve -n '__fish_seen_subcommand_from pull' -s o -l out -r -d 'Where the map goes; an old one is replaced'

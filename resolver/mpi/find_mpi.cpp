@@ -51,20 +51,29 @@ class Finder {
   std::vector<MpiInstall> found_;
 };
 
+/// What needs the library, or another of its bindings (libmpi_usempif08 needs libmpi_mpifh).
 void add_bindings(OsWorld& world, MpiInstall& install) {
   std::set<std::string> seen = {install.library.path};
+  std::vector<std::pair<MpiFile, std::vector<Dependency>>> candidates;
   for (const auto& path : shortlist(fs::path(install.library.path).parent_path().string())) {
     std::error_code error;
     const auto real = fs::canonical(path, error).string();
     if (error || !seen.insert(real).second) continue;
     const auto file = world.facts(real);
-    if (!file || !file->elf.soname) continue;
-    const auto& needs = file->elf.dependencies;
-    if (std::any_of(needs.begin(), needs.end(), [&](const Dependency& need) {
-          return std::find(install.aliases.begin(), install.aliases.end(), need.name) !=
-                 install.aliases.end();
-        }))
-      install.bindings.push_back({*file->elf.soname, real});
+    if (file && file->elf.soname)
+      candidates.push_back({{*file->elf.soname, real}, file->elf.dependencies});
+  }
+  std::set<std::string> family(install.aliases.begin(), install.aliases.end());
+  for (bool more = true; more;) {
+    more = std::erase_if(candidates, [&](const auto& candidate) {
+             const auto& [file, needs] = candidate;
+             if (std::none_of(needs.begin(), needs.end(),
+                              [&](const Dependency& need) { return family.contains(need.name); }))
+               return false;
+             install.bindings.push_back(file);
+             family.insert(file.soname);
+             return true;
+           }) != 0;
   }
 }
 

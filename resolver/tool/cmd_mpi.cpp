@@ -6,10 +6,12 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "resolver/build/app_inputs.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/mpi/find_mpi.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/map_json.hpp"
+#include "resolver/tool/mpi_trace.hpp"
 
 namespace heddle {
 namespace {
@@ -77,9 +79,21 @@ int run_mpi(const MpiCommand& command) {
     const char* path = std::getenv("PATH");
     found = value_or_throw(find_mpi(world, {command.prefix, path ? path : ""}));
   }
+  std::vector<TracedFile> traced;
+  if (!command.program.empty() && !found.empty()) {
+    const char* path = std::getenv("PATH");
+    const auto program = value_or_throw(find_program(command.program, path ? path : ""));
+    found = {found[value_or_throw(install_of(world, found, program))]};
+    traced = value_or_throw(trace_two_ranks(world, found[0], program));
+  }
   if (command.json) {
     Json out = Json::array();
     for (const auto& install : found) out.push_back(to_json(install));
+    if (!command.program.empty() && !found.empty()) {
+      Json& opened = out[0]["opened"] = Json::array();
+      for (const auto& file : traced)
+        opened.push_back({{"path", to_json_text(file.path)}, {"known", file.known}});
+    }
     fmt::print("{}\n", out.dump(2));
   } else {
     for (const auto& install : found) {
@@ -88,6 +102,9 @@ int run_mpi(const MpiCommand& command) {
                  escape_for_terminal(install.library.path));
       if (!command.list) print(install);
     }
+    for (const auto& file : traced)
+      fmt::print("  opened    {}{}\n", escape_for_terminal(file.path),
+                 file.known ? "" : " (by this run only)");
   }
   if (found.empty())
     report(Error(command.prefix.empty() ? "mpi" : command.prefix, "no MPI library found", "",

@@ -48,7 +48,8 @@ struct TreeCommand {
 };
 struct MpiCommand {
   std::string prefix;
-  std::string root;  ///< a soname or path: this library instead of MPI
+  std::string root;     ///< a soname or path: this library instead of MPI
+  std::string program;  ///< only the MPI that it loads, with what two ranks of it open
   bool list = false;
   bool json = false;
 };

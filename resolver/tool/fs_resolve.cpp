@@ -150,6 +150,9 @@ CommandLine::CommandLine() {
   sub->add_option("--prefix", mpi_.prefix, "Only those below this folder")->type_name("DIR");
   sub->add_option("--root", mpi_.root, "This library in place of an MPI: a soname or a path")
       ->type_name("SONAME");
+  sub->add_option("--trace", mpi_.program,
+                  "Only the MPI that this program loads, with what a run of two ranks opens")
+      ->type_name("PROGRAM");
   sub->add_flag("--json", mpi_.json, "As JSON");
 
   sub = add("push", "Push a map to a registry, and print its reference by digest",

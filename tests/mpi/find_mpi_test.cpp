@@ -128,6 +128,25 @@ TEST_F(FsResolveMpi, any_library_can_be_the_root) {
   EXPECT_EQ(mpi({"--root", "libnosuch.so.7"}).status, 3);
 }
 
+TEST_F(FsResolveMpi, a_run_of_two_ranks_shows_what_no_file_tells) {
+  if (staged_program("fs-record").empty()) HEDDLE_SKIP("fs-record is not installed");
+  if (run({"mpicc.mpich", "-show"}).status != 0) HEDDLE_SKIP("MPICH is not installed");
+  std::ofstream(dir_ / "ranks.c")
+      << "#include <mpi.h>\n#include <fcntl.h>\nint main(int c, char** v)"
+         "{MPI_Init(&c, &v);open(\"/etc/passwd\", O_RDONLY);"
+         "return MPI_Finalize();}";
+  run_checked({"mpicc.mpich", "-o", dir_ / "ranks", dir_ / "ranks.c"});
+  const auto list = found({"--trace", dir_ / "ranks"});
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0]["family"], "mpich");
+  std::map<std::string, bool> opened;
+  for (const auto& file : list[0]["opened"]) opened[file["path"]] = file["known"];
+  EXPECT_TRUE(opened.at(list[0]["path"]));
+  EXPECT_FALSE(opened.at("/etc/passwd"));
+  EXPECT_THAT(opened, Contains(::testing::Key(HasSubstr("/ucx/libuct_cma.so"))));
+  EXPECT_EQ(mpi({"--trace", "/bin/true"}).status, 3);
+}
+
 TEST(MpiAliases, names_of_one_abi_stand_for_each_other) {
   EXPECT_THAT(mpi_aliases("libmpich.so.12", "mpich-12"), Contains("libmpi.so.12"));
   EXPECT_THAT(mpi_aliases("libmpi_gnu_123.so.12", "mpich-12"), Contains("libmpich.so.12"));
