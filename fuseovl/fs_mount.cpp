@@ -25,7 +25,7 @@ void declare(CLI::App& app, Arguments& a) {
   auto& s = a.settings;
   app.set_version_flag("--version", std::string("fs-mount ") + HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
-  app.add_option("DIR", s.mount_point, "The folder to mount on");
+  app.add_option("DIR", s.mount_point, "The folder to mount on, or /dev/fd/N: a mounted device");
   app.add_flag("-f,--foreground", s.foreground, "Stay in the foreground");
   const std::map<std::string, OnDrift> drift{{"refuse", OnDrift::refuse}, {"warn", OnDrift::warn}};
   app.add_option("--on-drift", s.load.on_drift,
@@ -81,7 +81,22 @@ int usage(std::string_view text) {
   return exit_usage;
 }
 
-int run(const Arguments& a) {
+/// `/dev/fd/N` as DIR is a device that the caller has mounted already: libfuse's convention
+/// (fuse_main(3), mount.fuse3(8)), by which apptainer --fusemount starts a file system.
+void take_mounted_device(MountSettings& s) {
+  const std::string prefix = "/dev/fd/";
+  if (s.fuse_fd >= 0 || !s.mount_point.starts_with(prefix)) return;
+  const auto number = s.mount_point.substr(prefix.size());
+  if (number.empty() || number.size() > 6 ||
+      number.find_first_not_of("0123456789") != std::string::npos)
+    return;
+  s.fuse_fd = std::stoi(number);
+  s.mount_point.clear();
+  if (s.load.mount_point.empty()) s.load.mount_point = "/dev/heddle";
+}
+
+int run(Arguments& a) {
+  take_mounted_device(a.settings);
   const auto& s = a.settings;
   const bool mounts = !s.load.map_path.empty();
   if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{mounts} != 1)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <regex>
 
 #include "base/fd.hpp"
+#include "base/process.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -324,6 +326,31 @@ TEST_P(HookedContainer, odd_names_do_no_harm) {
     EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
     expect_nothing_left();
   }
+}
+
+/// apptainer mounts, and starts `PROGRAM ARGUMENTS /dev/fd/N -f`.
+TEST(ApptainersFusemount, is_served_by_fs_mount) {
+  HEDDLE_STAGED(fs_mount, "fs-mount");
+  HEDDLE_STAGED(fs_hook, "fs-hook");
+  const ContainerWorld world;
+  const auto folder = world.path("mnt");
+  fs::create_directory(folder);
+  auto device = open_file("/dev/fuse", O_RDWR);
+  if (!device) HEDDLE_SKIP(device.error().message());
+  const auto options =
+      "fd=" + std::to_string(device->get()) + ",rootmode=40000,user_id=0,group_id=0";
+  if (::mount("heddle", folder.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV,
+              options.c_str()) != 0)
+    HEDDLE_SKIP("only root can mount");
+  auto child = value_or_throw(spawn(
+      fs_mount,
+      {"fs-mount", "--mount-point", "/mnt", world.path("stage/bin/answer.map"), "/dev/fd/7", "-f"},
+      {{{device->get(), 7}}}));
+  device->reset();
+  EXPECT_EQ(read_file(folder + "/libmpi.so.12").value_or(""),
+            value_or_throw(read_file(world.path("host/libmpi.so.12"))));
+  EXPECT_EQ(::umount2(folder.c_str(), MNT_DETACH), 0);
+  EXPECT_EQ(value_or_throw(child.wait_for(5s)), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, HookedContainer, ::testing::Values("runc", "crun"),
