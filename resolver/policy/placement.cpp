@@ -109,9 +109,37 @@ bool Placement::write_cache(Trouble& trouble) {
   return true;
 }
 
+void Placement::bind_over(const std::string& path, const std::string& source,
+                          const std::string& why) {
+  const auto target = inside_.world().real_path(path);
+  if (!target.empty()) binds_.try_emplace(target, FileBind{source, target, why});
+}
+
+/// The host's over each of the container's files that it stands for: also programs that nobody
+/// asked us about find it, whose RPATH names a system folder. A container's libc beside the host's
+/// ld.so would end them.
+void Placement::bind_known(const SideChoice& sides, const GlibcChoice& glibc) {
+  const std::string why = "whoever finds this file without ld.so.cache gets the host's too";
+  const auto& loader = inside_.loader();
+  if (glibc.taken == Side::host) {
+    bind_over(loader.interpreter, glibc_.loader.soname, "ld.so and libc are of one build");
+    for (const auto& [soname, file] : glibc_.files)
+      if (const auto* theirs = inside_.find(soname);
+          theirs != nullptr && is_glibc_part(theirs->file.elf))
+        bind_over(theirs->path, soname, why);
+  }
+  for (const auto* list : {&stack_.libraries, &stack_.bindings})
+    for (const auto& part : *list)
+      if (const auto at = sonames_.find(part.soname); at != sonames_.end())
+        bind_over(part.path, at->second, why);
+  for (const auto* pick : sides.picks())
+    if (pick->taken == Side::host && pick->container)
+      bind_over(pick->container->path, pick->host.soname, why);
+}
+
 /// Files of the container that are found before the cache is asked (RPATH, RUNPATH,
 /// LD_LIBRARY_PATH, a name with a slash) get the host's bound over them.
-bool Placement::bind_strays(const Closure& closure, const SideChoice& sides) {
+bool Placement::bind_strays(const Closure& closure) {
   bool more = false;
   for (std::size_t i = 1; i < closure.objects.size(); ++i) {
     const auto& object = closure.objects[i];
@@ -125,12 +153,10 @@ bool Placement::bind_strays(const Closure& closure, const SideChoice& sides) {
     for (const auto& other : object.names)
       if (at == sonames_.end()) at = sonames_.find(other);
     if (at == sonames_.end()) continue;
-    binds_[target] = {
-        at->second, target,
-        object.path + " is found by " + to_string(object.found_by) + ", not by ld.so.cache"};
+    bind_over(object.path, at->second,
+              object.path + " is found by " + to_string(object.found_by) + ", not by ld.so.cache");
     more = true;
   }
-  (void)sides;
   return more;
 }
 
@@ -208,10 +234,7 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
   take_names(sides, glibc);
   if (!write_cache(trouble)) return trouble;
   const auto& interpreter = inside_.loader().interpreter;
-  if (glibc.taken == Side::host) {
-    const auto target = inside_.world().real_path(interpreter);
-    binds_[target] = {glibc_.loader.soname, target, "ld.so and libc are of one build"};
-  }
+  bind_known(sides, glibc);
   std::vector<Closure> after;
   for (int round = 0; round < kRounds; ++round) {
     SwappedWorld::Placed placed{mount_point_, names_, {}, cache_path_, cache_};
@@ -232,7 +255,7 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
     for (const auto& program : inside_.programs()) {
       auto closure = resolve(world, *loader, program.path, search_);
       if (!closure) return {"", "", closure.error().message()};
-      more |= bind_strays(*closure, sides);
+      more |= bind_strays(*closure);
       after.push_back(std::move(*closure));
     }
     if (more) continue;

@@ -39,7 +39,9 @@ class Placement {
   void take_names(const SideChoice& sides, const GlibcChoice& glibc);
   void take_folder(const PluginFolder& folder);
   bool write_cache(Trouble& trouble);
-  bool bind_strays(const Closure& closure, const SideChoice& sides);
+  void bind_over(const std::string& path, const std::string& source, const std::string& why);
+  void bind_known(const SideChoice& sides, const GlibcChoice& glibc);
+  bool bind_strays(const Closure& closure);
   Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
   void check_plugins(SwappedWorld& world, const LoaderProfile& loader);
   void place_folders(const SideChoice& sides);

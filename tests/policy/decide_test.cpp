@@ -55,6 +55,12 @@ class Decide : public ::testing::Test {
     EXPECT_EQ(value["outcome"], "incompatible");
     return value["reason"];
   }
+  /// What goes over the container's file `target`; empty: nothing.
+  static std::string bound_over(const nlohmann::json& decision, const std::string& target) {
+    for (const auto& bind : decision["binds"])
+      if (bind["target"] == target) return bind["source"];
+    return {};
+  }
   void expect_as_real(const std::string& program, const nlohmann::json& decision) {
     world_.place(decision);
     EXPECT_EQ(world_.loads(decision), world_.real_loads(program));
@@ -109,19 +115,32 @@ TEST_F(Decide, what_an_rpath_finds_gets_the_hosts_file_bound_over_it) {
     world_.run_ldconfig();
     const auto decision = world_.decide("/app/solver");
     ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
-    EXPECT_EQ(decision["binds"][0]["target"], "/opt/a b/libmpi.so.12");
-    EXPECT_EQ(decision["binds"][0]["source"], "libmpi.so.12");
+    EXPECT_EQ(bound_over(decision, "/opt/a b/libmpi.so.12"), "libmpi.so.12");
   }
   expect_as_real("/app/solver", world_.decide("/app/solver"));
+}
+
+TEST_F(Decide, programs_that_nobody_asked_about_get_the_hosts_too) {
+  usual();
+  world_.program("/app/other", kInit, theirs_,
+                 {"-Wl,--disable-new-dtags", std::string("-Wl,-rpath,") + kImageLib});
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, std::string(kImageLib) + "libmpich.so.12"), "libmpi.so.12");
+  world_.place(decision);
+  struct stat mine {
+  }, theirs{};
+  ASSERT_EQ(::stat(world_.in("/dev/heddle/libmpi.so.12").c_str(), &mine), 0);
+  ASSERT_EQ(::stat(world_.in(world_.real_loads("/app/other").at(0)).c_str(), &theirs), 0);
+  EXPECT_EQ(mine.st_ino, theirs.st_ino);
 }
 
 TEST_F(Decide, what_ld_library_path_finds_is_bound_over_when_it_is_said) {
   usual();
   fs::create_directories(world_.in("/srv"));
   fs::copy_file(theirs_, world_.in("/srv/libmpich.so.12"));
-  EXPECT_EQ(world_.decide("/app/solver")["binds"].size(), 1U);
+  EXPECT_EQ(bound_over(world_.decide("/app/solver"), "/srv/libmpich.so.12"), "");
   const auto decision = world_.decide("/app/solver", {"--library-path", "/srv"});
-  EXPECT_EQ(decision["binds"][0]["target"], "/srv/libmpich.so.12");
+  EXPECT_EQ(bound_over(decision, "/srv/libmpich.so.12"), "libmpi.so.12");
 }
 
 TEST_F(Decide, a_function_that_the_host_lacks_is_refused_by_its_name) {
