@@ -136,6 +136,11 @@ bool Decider::choose_mpi() {
         "with --mpi PREFIX");
   }
   const auto& install = *match_.install;
+  for (const auto& part : stack_.libraries)
+    if (part.identity.abi != install.identity.abi)
+      out_.warnings.push_back("the image has " + describe(part.identity) + " (" + part.path +
+                              ") too: programs that use it run on it as before; name the program "
+                              "that is to be swapped");
   stack_.keep(install.identity.abi);
   out_.mpi = side_of(install.identity, install.library.soname, install.library.path);
   const auto elf = host_.world().facts(install.library.path);

@@ -237,6 +237,21 @@ TEST_F(Decide, a_script_gets_what_the_image_has) {
   EXPECT_EQ(decision["container_mpi"]["version"], "3.0");
 }
 
+TEST_F(Decide, an_image_with_two_mpis_is_told_which_is_left_as_it_is) {
+  usual();
+  build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
+                 .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
+                           "int ompi_mpi_comm_world;const char t[]=\"v5.0.3\";",
+                 .flags = {"-Wl,-soname,libmpi.so.40"}});
+  world_.run_ldconfig();
+  build_program({.output = world_.in("/app/plain"), .source = "int main(void){return 0;}"});
+  const auto decision = world_.decide("/app/plain");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(decision["container_mpi"]["family"], "mpich");
+  EXPECT_THAT(decision["warnings"].dump(), HasSubstr("Open MPI 5.0.3"));
+  EXPECT_THAT(world_.decide("/app/solver")["warnings"], IsEmpty());
+}
+
 TEST_F(Decide, nothing_to_swap_is_said_and_an_older_map_stands) {
   usual();
   ASSERT_EQ(world_.decide("/app/solver")["outcome"], "swap");
