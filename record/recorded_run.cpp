@@ -98,6 +98,7 @@ class Run {
   trace::RunHeader header_;
   RootPlan plan_;
   std::optional<UserMount> user_mount_;
+  std::optional<Error> lack_;   ///< of the way taken, to be told once it is known to work
   bool no_namespaces_ = false;  ///< they could not be made; APP has not run
 };
 
@@ -114,8 +115,8 @@ Result<void> Run::prepare_user_mount() {
     header_.notes.push_back("mounted in a user namespace: " + lack + " (" +
                             mount.error().message() + ")");
     if (!options_.quiet)
-      warn(Error("", "recording in a user namespace: " + lack, mount.error().message(),
-                 "install fuse3 (a setuid fusermount3), or run as root"));
+      lack_.emplace("", "recording in a user namespace: " + lack, mount.error().message(),
+                    "install fuse3 (a setuid fusermount3), or run as root");
   }
   header_.notes.emplace_back(
       "user namespace: other groups show as 65534, chgrp to them fails, setuid programs do not "
@@ -216,6 +217,7 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   auto device = app->take_fuse_fd();
   if (!device) return fail(std::move(device.error()));
   no_namespaces_ = false;
+  if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) *device = user_mount_->take_device();
   auto daemon = RecordingDaemon::start(std::move(*device), options_, header_, app->pid(),
                                        user_mount_ ? user_mount_->path() : std::string());
