@@ -124,7 +124,7 @@ std::vector<SideChoice::User> SideChoice::users() {
       out.push_back({pick.container->path, &pick.container->file.elf, &pick, false});
   }
   for (const auto& [name, plugin] : host_.plugins())
-    out.push_back({plugin.path, &plugin.file.elf, nullptr, true});
+    if (is_served(name)) out.push_back({plugin.path, &plugin.file.elf, nullptr, true});
   for (const auto* object : inside_.objects())
     if (stack_.part_of(object->file.stamp.id) == nullptr &&
         find(object->file.elf.soname.value_or("")) == nullptr)
@@ -248,6 +248,12 @@ std::string SideChoice::settle(const std::vector<PluginFolder>& folders) {
   return {};
 }
 
+bool SideChoice::is_served(const std::string& plugin) const {
+  return std::any_of(folders_.begin(), folders_.end(), [&](const PluginFolder& folder) {
+    return plugin.starts_with(folder.view_name + "/");
+  });
+}
+
 std::set<std::string> SideChoice::reachable() const {
   std::set<std::string> out;
   std::vector<const ElfFacts*> work;
@@ -259,10 +265,7 @@ std::set<std::string> SideChoice::reachable() const {
   for (const auto& [soname, pick] : picks_)
     if (pick.fixed && pick.rule == "mpi-stack") reach(soname);
   for (const auto& [name, plugin] : host_.plugins())
-    if (std::any_of(folders_.begin(), folders_.end(), [&](const PluginFolder& folder) {
-          return name.starts_with(folder.view_name + "/");
-        }))
-      work.push_back(&plugin.file.elf);
+    if (is_served(name)) work.push_back(&plugin.file.elf);
   while (!work.empty()) {
     const auto* elf = work.back();
     work.pop_back();
@@ -284,10 +287,7 @@ std::vector<const HostFile*> SideChoice::taken_files() const {
   for (const auto* pick : picks())
     if (pick->taken == Side::host) out.push_back(&pick->host);
   for (const auto& [name, plugin] : host_.plugins())
-    if (std::any_of(folders_.begin(), folders_.end(), [&](const PluginFolder& folder) {
-          return name.starts_with(folder.view_name + "/");
-        }))
-      out.push_back(&plugin);
+    if (is_served(name)) out.push_back(&plugin);
   return out;
 }
 

@@ -62,6 +62,8 @@ class SideChoice {
   bool check_versions(std::string& conflict);
   bool check_open(Pick& pick, std::string& conflict);
   void flip(Pick& pick, Side side, const std::string& why);
+  /// Whether its folder is among folders().
+  bool is_served(const std::string& plugin) const;
   std::set<std::string> reachable() const;
   Pick* find(const std::string& name);
 
