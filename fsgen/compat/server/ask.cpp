@@ -12,8 +12,6 @@
 
 namespace heddle::compat {
 
-namespace v2 = ::heddle::compat::v2;
-
 namespace {
 
 constexpr std::size_t kMostAtOnce = 64;

@@ -21,7 +21,6 @@
 namespace heddle::compat {
 
 namespace v1 = convergedcomputing::org::grpc::v1;
-namespace v2 = ::heddle::compat::v2;
 
 namespace {
 
