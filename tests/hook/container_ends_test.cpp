@@ -80,7 +80,7 @@ TEST_P(ContainerEnds, its_init_is_killed) {
   EXPECT_GE(world_->mounts(), 1U);
   ::kill(started.init(), SIGKILL);
   // crun waits for all descendants, the daemon too: that ends with the container.
-  EXPECT_EQ(started.ends(2s), 128 + SIGKILL);
+  EXPECT_EQ(started.ends(10s), 128 + SIGKILL);
   expect_nothing_left();
 }
 
@@ -89,7 +89,7 @@ TEST_P(ContainerEnds, its_runtime_is_killed) {
   ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
   const int init = started.init();
   ::kill(started.runtime_process().pid(), SIGKILL);
-  EXPECT_TRUE(started.ends(2s).has_value());
+  EXPECT_TRUE(started.ends(10s).has_value());
   EXPECT_TRUE(is_running(init));
   EXPECT_FALSE(world_->daemons().empty()) << "the program lives, and so does its MPI";
   run_checked(runtime_->command({"delete", "--force", id()}));
@@ -104,7 +104,7 @@ TEST_P(ContainerEnds, its_fs_mount_is_killed) {
   EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
   EXPECT_TRUE(is_running(init)) << "what is in memory goes on";
   ::kill(init, SIGKILL);
-  EXPECT_TRUE(started.ends(2s).has_value());
+  EXPECT_TRUE(started.ends(10s).has_value());
   expect_nothing_left();
 }
 
@@ -115,7 +115,7 @@ TEST_P(ContainerEnds, a_term_signal_does_not_take_the_libraries_away) {
   const auto library = "/proc/" + std::to_string(started.init()) + "/root/usr/lib/libmpi.so.12";
   EXPECT_TRUE(read_file(library).has_value());
   ::kill(started.init(), SIGKILL);
-  EXPECT_TRUE(started.ends(2s).has_value());
+  EXPECT_TRUE(started.ends(10s).has_value());
   expect_nothing_left();
 }
 
