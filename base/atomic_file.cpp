@@ -5,9 +5,10 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
+
+#include "base/output_file.hpp"
 
 namespace heddle {
 
@@ -23,49 +24,15 @@ AtomicFile::~AtomicFile() {
   if (!temp_path_.empty()) ::unlink(temp_path_.c_str());
 }
 
-namespace {
-
-bool is_special(const std::string& path) {
-  if (path.starts_with("/dev/") || path.starts_with("/proc/"))
-    // Shared memory is files as others are.
-    return !path.starts_with("/dev/shm/");
-  struct stat st {};
-  return ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
-}
-
-/// /dev/stdout and its like are the descriptor itself: a file that is appended to stays so, and a
-/// socket cannot be opened by name.
-int own_descriptor(const std::string& path) {
-  if (path == "/dev/stdout") return STDOUT_FILENO;
-  if (path == "/dev/stderr") return STDERR_FILENO;
-  int fd = -1;
-  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    if (!path.starts_with(folder)) continue;
-    const char* end = path.data() + path.size();
-    const auto read = std::from_chars(path.data() + folder.size(), end, fd);
-    if (read.ec != std::errc() || read.ptr != end) fd = -1;
-  }
-  return fd;
-}
-
-Result<Fd> open_special(const std::string& path) {
-  const int own = own_descriptor(path);
-  Fd fd(own >= 0 ? ::fcntl(own, F_DUPFD_CLOEXEC, 0)
-                 : ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-  if (!fd) return fail_errno(path, "cannot write");
-  return fd;
-}
-
-}  // namespace
-
 Result<AtomicFile> AtomicFile::create(std::string path, Special special) {
-  if (is_special(path)) {
-    if (special == Special::refuse)
-      return fail_errno(path, "cannot write: it is no regular file", EINVAL);
-    auto fd = open_special(path);
+  if (special == Special::write_through) {
+    auto fd = open_unreplaceable(path);
     if (!fd) return fail(std::move(fd.error()));
-    return AtomicFile(std::move(path), {}, std::move(*fd));
+    if (*fd) return AtomicFile(std::move(path), {}, std::move(*fd));
   }
+  auto target = replaceable_path(path);
+  if (!target) return fail(std::move(target.error()));
+  path = std::move(*target);
   static std::atomic<unsigned> counter{0};
   // O_EXCL, not mkstemp: mkstemp gives mode 0600 whatever the umask says, and the published file is
   // for others to read.

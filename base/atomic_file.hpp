@@ -12,12 +12,13 @@ namespace heddle {
 /// the temporary file and nothing has happened.
 class AtomicFile {
  public:
-  /// What becomes of a path that is no file to replace: a device, a pipe, a socket, and all in /dev
-  /// and /proc (/dev/stdout is a link, and root may rename over it).
+  /// What becomes of a path that is no file to replace (base/output_file.hpp): a device, a pipe, a
+  /// descriptor's name, and all in /dev and /proc.
   enum class Special { write_through, refuse };
 
-  /// Makes the temporary file beside `path`, mode 0666 less the umask. A special `path` is opened
-  /// itself: write() then goes there at once. EISDIR: `path` is a folder.
+  /// Makes the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
+  /// the file it leads to is replaced. A special `path` is opened itself, and write() then goes
+  /// there at once, or refused with EINVAL. EISDIR: `path` is a folder.
   static Result<AtomicFile> create(std::string path, Special special = Special::write_through);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;

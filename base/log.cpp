@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include "base/fd.hpp"
+#include "base/standard_fds.hpp"
+
 namespace heddle {
 namespace {
 
@@ -12,11 +15,16 @@ void write_line(std::string_view kind, std::string_view message, std::string_vie
   std::string line =
       std::string(g_program_name) + ": " + std::string(kind) + std::string(message) + "\n";
   if (!hint.empty()) line += "hint: " + std::string(hint) + "\n";
-  // Talk that cannot be delivered (closed stderr) has nowhere to be reported.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  say_text(line);
 }
 
 }  // namespace
+
+void say_text(std::string_view text) {
+  const SigpipeHeld held;
+  // Talk that cannot be delivered (closed stderr) has nowhere to be reported.
+  (void)write_all(STDERR_FILENO, text, "stderr");
+}
 
 void set_program_name(const char* name) { g_program_name = name; }
 void say(std::string_view message) { write_line("", message, {}); }

@@ -2,34 +2,78 @@
 #include "base/temp_dir.hpp"
 
 #include <fts.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
+#include "base/signal_cleanup.hpp"
+
 namespace heddle {
+
+namespace {
+
+/// Else one that comes between the folder and our knowing of it leaves it behind.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+  ~SignalsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
 
 Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
   if (parent.empty()) {
     const char* tmp = std::getenv("TMPDIR");
-    parent = tmp && *tmp ? tmp : "/tmp";
+    if (!tmp || !*tmp) return create(prefix, "/tmp");
+    auto made = create(prefix, tmp);
+    if (made) return made;
+    // As tempnam(3) does; what the user set is what he should mend.
+    auto second = create(prefix, "/tmp");
+    return second ? std::move(second) : std::move(made);
   }
+  // Absolute: its owner, and programs that were told of it, may change their working folder.
+  if (std::error_code error; parent.front() != '/')
+    if (const auto whole = std::filesystem::absolute(parent, error); !error)
+      parent = whole.lexically_normal().string();
   std::string path = parent + "/" + prefix + "-XXXXXX";
+  const SignalsHeld held;
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary folder in it");
+  remember_folder(path);
   return TempDir(std::move(path));
 }
 
 TempDir& TempDir::operator=(TempDir&& other) noexcept {
   if (this != &other) {
-    if (!path_.empty()) (void)remove_tree(path_);
+    remove();
     path_ = std::exchange(other.path_, {});
   }
   return *this;
 }
 
-TempDir::~TempDir() {
-  if (!path_.empty()) (void)remove_tree(path_);
+TempDir::~TempDir() { remove(); }
+
+void TempDir::remove() noexcept {
+  if (path_.empty()) return;
+  (void)remove_tree(path_);
+  forget_folder(path_);
+}
+
+std::string TempDir::release() noexcept {
+  forget_folder(path_);
+  return std::exchange(path_, {});
 }
 
 Result<void> remove_tree(const std::string& path) {

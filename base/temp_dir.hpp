@@ -8,11 +8,13 @@
 
 namespace heddle {
 
-/// A private folder (mode 0700) that goes with its owner, files and all. It never descends into
+/// A private folder (mode 0700) that goes with its owner, files and all; by a signal too, where
+/// clean_up_on_signals() was called. It never descends into
 /// another file system: a mount that still stands below it is left, with the folder.
 class TempDir {
  public:
-  /// `<parent>/<prefix>-XXXXXX`; parent empty means $TMPDIR or /tmp.
+  /// `<parent>/<prefix>-XXXXXX`, made absolute; parent empty means $TMPDIR, or /tmp where
+  /// that is not set or cannot be used.
   static Result<TempDir> create(const std::string& prefix, std::string parent = {});
   TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
   TempDir& operator=(TempDir&& other) noexcept;
@@ -20,10 +22,11 @@ class TempDir {
 
   const std::string& path() const noexcept { return path_; }
   /// Gives up ownership: the folder stays, the caller removes it.
-  std::string release() noexcept { return std::exchange(path_, {}); }
+  std::string release() noexcept;
 
  private:
   explicit TempDir(std::string path) : path_(std::move(path)) {}
+  void remove() noexcept;
   std::string path_;
 };
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#include "base/find_program.hpp"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/escape.hpp"
+#include "base/fd.hpp"
+#include "base/log.hpp"
+
+namespace heddle {
+namespace {
+
+/// 0, or why `path` cannot be run.
+int trouble_with(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return errno;
+  if (S_ISDIR(st.st_mode)) return EISDIR;
+  return S_ISREG(st.st_mode) && ::access(path.c_str(), X_OK) == 0 ? 0 : EACCES;
+}
+
+/// The path behind a script's #!, or in an ELF file's PT_INTERP; "": none.
+std::string interpreter_of(const std::string& path) {
+  char head[4096] = {};
+  const auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  if (!fd || ::pread(fd->get(), head, sizeof(head) - 1, 0) < 2) return {};
+  if (std::memcmp(head, "#!", 2) == 0) {
+    const char* begin = head + 2 + std::strspn(head + 2, " \t");
+    return {begin, std::strcspn(begin, " \t\n")};
+  }
+  Elf64_Ehdr header;
+  std::memcpy(&header, head, sizeof(header));
+  if (std::memcmp(head, ELFMAG, SELFMAG) != 0 || head[EI_CLASS] != ELFCLASS64) return {};
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    const auto at = static_cast<off_t>(header.e_phoff + i * sizeof(segment));
+    if (::pread(fd->get(), &segment, sizeof(segment), at) != sizeof(segment)) return {};
+    if (segment.p_type != PT_INTERP) continue;
+    std::string name(std::min<std::size_t>(segment.p_filesz, PATH_MAX), '\0');
+    if (::pread(fd->get(), name.data(), name.size(), static_cast<off_t>(segment.p_offset)) < 0)
+      return {};
+    return name.c_str();
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> find_program(const std::string& name) {
+  const char* variable = std::getenv("PATH");
+  return find_program(name, variable ? variable : "/bin:/usr/bin");  // execvp(3): _CS_PATH
+}
+
+Result<std::string> find_program(const std::string& name, const std::string& path_variable) {
+  if (name.empty()) return fail_errno("''", "cannot run", ENOENT);
+  if (name.find('/') != std::string::npos) {
+    if (const int error = trouble_with(name); error != 0)
+      return fail_errno(name, "cannot run", error);
+    return name;
+  }
+  int failure = ENOENT;
+  for (std::size_t at = 0; at <= path_variable.size();) {
+    const std::size_t end = std::min(path_variable.find(':', at), path_variable.size());
+    const std::string folder = path_variable.substr(at, end - at);
+    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    const int error = trouble_with(candidate);
+    if (error == 0) return candidate;
+    if (error == EACCES || error == EISDIR)
+      failure = EACCES;  // execvp(3): remembered, the search goes on
+    at = end + 1;
+  }
+  return fail_errno(name, "cannot run", failure);
+}
+
+int report_exec_failure(const std::string& name, int error) {
+  // execve(2): ENOENT is also said of a file that is there, when its interpreter is not.
+  const auto path = error == ENOENT ? find_program(name) : Result<std::string>(name);
+  const std::string interpreter = path && error == ENOENT ? interpreter_of(*path) : "";
+  if (!interpreter.empty())
+    report(Error(name, "cannot run",
+                 "its interpreter " + escape_for_terminal(interpreter) + " is missing"));
+  else
+    report(Error::from_errno(name, "cannot run", error));
+  return error == ENOENT ? 127 : 126;
+}
+
+}  // namespace heddle

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#include "base/rank.hpp"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+namespace heddle {
+
+std::optional<int> rank_from_environment() {
+  // Slurm's last: a launcher that a batch script starts tells its ranks more.
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID",
+                           "FLUX_TASK_RANK", "SLURM_PROCID"}) {
+    const char* text = std::getenv(name);
+    if (!text) continue;
+    int rank = 0;
+    const char* end = text + std::strlen(text);
+    const auto got = std::from_chars(text, end, rank);
+    if (got.ec == std::errc() && got.ptr == end && rank >= 0) return rank;
+  }
+  return std::nullopt;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return "localhost";
+  return name;
+}
+
+std::string with_run_names(const std::string& name) {
+  std::string out;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const char what = name[i] == '%' && i + 1 < name.size() ? name[i + 1] : '\0';
+    switch (what) {
+      case 'r':
+        out += std::to_string(rank_from_environment().value_or(0));
+        break;
+      case 'h':
+        out += host_name();
+        break;
+      case 'p':
+        out += std::to_string(::getpid());
+        break;
+      case '%':
+        out += '%';
+        break;
+      default:
+        out += name[i];
+        continue;
+    }
+    ++i;
+  }
+  return out;
+}
+
+}  // namespace heddle
