@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <regex>
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -21,8 +22,22 @@ bool takes_next_word(const CLI::App& app, const std::string& word) {
 class UsageFormatter : public CLI::Formatter {
  public:
   explicit UsageFormatter(std::string usage) : usage_(std::move(usage)) {}
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    if (usage_.empty()) return CLI::Formatter::make_usage(app, std::move(name));
     return "Usage: " + usage_ + "\n";
+  }
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    // `--unified{3}`: the value of a flag.
+    static const std::regex kValue(R"(\{[^}]*\})");
+    return std::regex_replace(CLI::Formatter::make_option_name(option, is_positional), kValue, "");
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0 || option->get_positional()) return {};
+    if (!option->get_option_text().empty()) return " " + option->get_option_text();
+    // Checks append to the type what they check: `N:INT in [1 - 64]`.
+    static const std::regex kCheck(R"(:((U?INT|FLOAT) in \[|\{|NONNEGATIVE|POSITIVE).*)");
+    const auto type = std::regex_replace(option->get_type_name(), kCheck, "");
+    return type.empty() ? "" : " " + type;
   }
 
  private:
@@ -41,6 +56,11 @@ void forbid_empty_values(CLI::App& app) {
 
 void set_usage(CLI::App& app, std::string usage) {
   app.formatter(std::make_shared<UsageFormatter>(std::move(usage)));
+}
+
+int usage_error(const std::string& program, const std::string& what) {
+  report(Error("", what, {}, "see " + program + " --help"));
+  return exit_usage;
 }
 
 SplitCommandLine split_command_line(const CLI::App& app, int argc, const char* const* argv) {
@@ -67,8 +87,7 @@ int parse_options(CLI::App& app, std::vector<std::string> options) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    report(Error("", error.what(), {}, "see " + app.get_name() + " --help"));
-    return exit_usage;
+    return usage_error(app.get_name(), error.what());
   }
   return -1;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -17,15 +18,44 @@ struct SplitCommandLine {
 /// `app` tells which options take a value.
 SplitCommandLine split_command_line(const CLI::App& app, int argc, const char* const* argv);
 
-/// Makes `--help` begin with `Usage: ` and this text.
+/// Gives `app`, and the sub-commands that are added later, the help that all programs have: `Usage:
+/// ` and this text (empty: what CLI11 makes of the options), and of each option its names, its
+/// value's type and its meaning; what else only concerns the parser stays out.
 void set_usage(CLI::App& app, std::string usage);
 
 /// Makes an empty value of any option or argument an error: a script's variable that is not set
 /// must not mean "none".
 void forbid_empty_values(CLI::App& app);
 
-/// Parses `options`, printing help, version or the error as CLI11 does. Result: -1 to go on, else
-/// the exit status (exit_usage for an error).
+/// Adds an option whose value is one of `choices`, which help and the error for another word list.
+template <class Value>
+CLI::Option* add_choice(CLI::App& app, const std::string& names, Value& value,
+                        const std::vector<std::pair<std::string, Value>>& choices,
+                        const std::string& text) {
+  std::string list;
+  for (const auto& [word, meaning] : choices) list += (list.empty() ? "" : "|") + word;
+  const auto choose = [&value, choices, list](const std::string& given) -> std::string {
+    for (const auto& [word, meaning] : choices) {
+      if (given != word) continue;
+      value = meaning;
+      return {};
+    }
+    return "'" + given + "' is none of " + list;
+  };
+  // As a check, not as a conversion: only its message reaches the user whole.
+  return app
+      .add_option_function<std::string>(
+          names, [](const std::string&) {}, text)
+      ->check(CLI::Validator(choose, ""))
+      ->type_name(list);
+}
+
+/// Says what is wrong with the command line, and where to read how it should be. Result:
+/// exit_usage.
+int usage_error(const std::string& program, const std::string& what);
+
+/// Parses `options`; prints help and version, says an error as all programs do. Result: -1 to go
+/// on, else the exit status (exit_usage for an error).
 int parse_options(CLI::App& app, std::vector<std::string> options);
 
 }  // namespace heddle

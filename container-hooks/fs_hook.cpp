@@ -3,10 +3,10 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
 
+#include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "container-hooks/hook_commands.hpp"
@@ -59,6 +59,7 @@ class CommandLine {
 
 CommandLine::CommandLine() {
   app_.set_version_flag("--version", "fs-hook (heddle) " HEDDLE_VERSION);
+  set_usage(app_, "");
   app_.require_subcommand(1);
   files_.hook.cache = default_cache();
   files_.hook.log = default_log();
@@ -108,15 +109,8 @@ CommandLine::CommandLine() {
 int fs_hook(int argc, char** argv) {
   set_program_name("fs-hook");
   CommandLine line;
-  try {
-    line.app().parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    return line.app().exit(success);
-  } catch (const CLI::ParseError& error) {
-    say(error.what());
-    say("run with --help for more information");
-    return exit_usage;
-  }
+  if (const int status = parse_options(line.app(), {argv + 1, argv + argc}); status >= 0)
+    return status;
   try {
     return line.run();
   } catch (const std::exception& error) {

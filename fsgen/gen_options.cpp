@@ -1,13 +1,46 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/gen_options.hpp"
 
-#include <map>
-
 #include "base/command_line.hpp"
-#include "base/exit_code.hpp"
-#include "base/log.hpp"
+#include "base/rank.hpp"
 
 namespace heddle {
+
+namespace {
+
+/// What does not go together, in words; empty: all does.
+std::string contradiction(const GenOptions& o, const std::vector<std::string>& command,
+                          bool shell_given) {
+  if (o.print_env && command.size() != 2) return "--print-env: takes MAP and DIR";
+  if (shell_given && !o.print_env) return "--shell: belongs to --print-env";
+  if (command.empty()) return "no program named";
+  if (o.loader == LoaderKind::environment && o.via == Via::direct)
+    return "--loader env: needs a mount: it does not go with --via direct";
+  if (o.learn && o.out.empty()) return "--learn: needs --out MAP, the map to write";
+  if (o.learn && (!o.map.empty() || o.compare_runs > 0))
+    return "--learn: goes with neither --map nor --compare";
+  if (!o.map.empty() && !o.out.empty())
+    return "--out: does not go with --map, which is used as it is: nothing is resolved";
+  if (!o.map.empty() && !o.plugin_folders.empty())
+    return "--plugins: does not go with --map, which is used as it is: give it to fs-resolve build";
+  return {};
+}
+
+/// A report a rank would be a thousand reports: the first rank's alone is told, and written unless
+/// each has a file of its own.
+void adapt_to_rank(GenOptions& o) {
+  const auto rank = rank_from_environment();
+  const bool first = rank.value_or(0) == 0;
+  if (!first) o.quiet = true;
+  if (o.json_file.empty()) return;
+  const std::string file = with_run_names(o.json_file);
+  if (first || file != o.json_file)
+    o.json_file = file;
+  else
+    o.json_file.clear();
+}
+
+}  // namespace
 
 ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   GenOptions out;
@@ -29,71 +62,49 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       ->type_name("DIR")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--serve", out.serve,
-                 "What the mount serves: all, or only what lies on a remote file system")
-      ->check(CLI::IsMember({"all", "remote"}))
-      ->type_name("all|remote");
-  const std::map<std::string, Via> vias{{"best", Via::best},
-                                        {"mount", Via::mount},
-                                        {"fusermount", Via::fusermount},
-                                        {"user", Via::user},
-                                        {"direct", Via::direct}};
-  app.add_option(
-         "--via", out.via,
-         "Mount namespace (root), fusermount3, user namespace, or direct: no mount, guided to\n"
-         "the files; best takes the first that works")
-      ->transform(CLI::CheckedTransformer(vias, CLI::ignore_case).description(""))
-      ->type_name("best|mount|fusermount|user|direct");
+  add_choice<std::string>(app, "--serve", out.serve, {{"all", "all"}, {"remote", "remote"}},
+                          "What the mount serves: all (default), or only what lies on a remote "
+                          "file system");
+  add_choice<Via>(
+      app, "--via", out.via,
+      {{"best", Via::best},
+       {"mount", Via::mount},
+       {"fusermount", Via::fusermount},
+       {"user", Via::user},
+       {"direct", Via::direct}},
+      "Mount namespace (root), fusermount3, user namespace, or direct: no mount, guided to\n"
+      "the files; best (default) takes the first that works");
   app.add_flag("!--no-share", out.share,
                "A mount of one's own, not one with other fs-gens of this user and map");
-  const std::map<std::string, LoaderKind> loaders{{"audit", LoaderKind::audit},
-                                                  {"env", LoaderKind::environment}};
-  app.add_option("--loader", out.loader,
-                 "Guide ld.so by auditing (exact), or by LD_LIBRARY_PATH where that cannot work")
-      ->transform(CLI::CheckedTransformer(loaders, CLI::ignore_case).description(""))
-      ->type_name("audit|env");
+  add_choice<LoaderKind>(
+      app, "--loader", out.loader, {{"audit", LoaderKind::audit}, {"env", LoaderKind::environment}},
+      "Guide ld.so by auditing (default, exact), or by LD_LIBRARY_PATH where that cannot work");
   app.add_option("--compare", out.compare_runs,
                  "Run APP N times without heddle and N times with it, in turn; print the ratio")
       ->check(CLI::Range(1U, 1000U))
       ->type_name("N");
-  app.add_option("--json", out.json_file, "Write the report here as JSON")->type_name("FILE");
+  app.add_option("--json", out.json_file,
+                 "Write the report here as JSON; -: to stdout, %r: the rank, %h: the host, %p: the "
+                 "process")
+      ->type_name("FILE");
   app.add_flag(
       "--print-env", out.print_env,
       "Run nothing: print what guides a script's programs through the mount of MAP at DIR");
-  const std::map<std::string, ShellKind> shells{{"sh", ShellKind::sh},
-                                                {"fish", ShellKind::fish},
-                                                {"modulefile", ShellKind::modulefile},
-                                                {"json", ShellKind::json}};
-  auto* shell = app.add_option("--shell", out.shell, "The language of --print-env")
-                    ->transform(CLI::CheckedTransformer(shells, CLI::ignore_case).description(""))
-                    ->type_name("sh|fish|modulefile|json");
+  auto* shell = add_choice<ShellKind>(app, "--shell", out.shell,
+                                      {{"sh", ShellKind::sh},
+                                       {"fish", ShellKind::fish},
+                                       {"modulefile", ShellKind::modulefile},
+                                       {"json", ShellKind::json}},
+                                      "The language of --print-env (sh)");
   app.add_flag("-q,--quiet", out.quiet, "No report on stderr");
 
   auto split = split_command_line(app, argc, argv);
   const int status = parse_options(app, std::move(split.options));
   if (status >= 0) return {std::nullopt, status};
-  if (out.print_env && split.command.size() != 2) {
-    report(Error("--print-env", "takes MAP and DIR"));
-    return {std::nullopt, exit_usage};
-  }
-  if (shell->count() > 0 && !out.print_env) {
-    report(Error("--shell", "belongs to --print-env"));
-    return {std::nullopt, exit_usage};
-  }
-  if (out.loader == LoaderKind::environment && out.via == Via::direct) {
-    report(Error("--loader env", "needs a mount: it does not go with --via direct"));
-    return {std::nullopt, exit_usage};
-  }
-  if (split.command.empty()) {
-    report(Error("", "no program named", {}, "fs-gen [OPTIONS] [--] APP [ARGS...]"));
-    return {std::nullopt, exit_usage};
-  }
-  if (out.learn && (out.out.empty() || !out.map.empty() || out.compare_runs > 0)) {
-    report(Error("--learn", out.out.empty() ? "needs --out MAP, the map to write"
-                                            : "goes with neither --map nor --compare"));
-    return {std::nullopt, exit_usage};
-  }
+  if (const auto wrong = contradiction(out, split.command, shell->count() > 0); !wrong.empty())
+    return {std::nullopt, usage_error("fs-gen", wrong)};
   out.command = std::move(split.command);
+  adapt_to_rank(out);
   return {std::move(out), 0};
 }
 

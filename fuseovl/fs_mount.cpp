@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/fs_mount.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <map>
+#include <charconv>
+#include <optional>
 
+#include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/standard_fds.hpp"
 #include "fuseovl/mount_program.hpp"
 
 namespace heddle {
@@ -21,65 +22,95 @@ struct Arguments {
   std::string stats;
 };
 
+/// `256M`, `1.5G`, in powers of 1024.
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.begin(), text.end(), number, std::chars_format::fixed);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  std::string_view unit(end, static_cast<std::size_t>(text.end() - end));
+  double factor = 1;
+  if (!unit.empty()) {
+    const auto power = std::string_view("bkmgt").find(static_cast<char>(unit[0] | 0x20));
+    if (power == std::string_view::npos) return std::nullopt;
+    for (std::size_t i = 0; i < power; ++i) factor *= 1024;
+    unit.remove_prefix(1);
+    if (power > 0 && unit != "" && unit != "B" && unit != "iB") return std::nullopt;
+    if (power == 0 && !unit.empty()) return std::nullopt;
+  }
+  if (number * factor > 1e18) return std::nullopt;
+  return static_cast<std::uint64_t>(number * factor);
+}
+
 void declare(CLI::App& app, Arguments& a) {
   auto& s = a.settings;
-  app.set_version_flag("--version", std::string("fs-mount ") + HEDDLE_VERSION);
+  set_usage(app,
+            "fs-mount [OPTIONS] MAP DIR\n       fs-mount -u DIR [--lazy]\n"
+            "       fs-mount --stats DIR");
+  app.set_version_flag("--version", "fs-mount (heddle) " HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
   app.add_option("DIR", s.mount_point, "The folder to mount on, or /dev/fd/N: a mounted device");
   app.add_flag("-f,--foreground", s.foreground, "Stay in the foreground");
-  const std::map<std::string, OnDrift> drift{{"refuse", OnDrift::refuse}, {"warn", OnDrift::warn}};
-  app.add_option("--on-drift", s.load.on_drift,
-                 "When a file differs from the map: refuse to mount, or warn and serve it as it is")
-      ->transform(CLI::CheckedTransformer(drift))
-      ->option_text("refuse|warn");
-  const std::map<std::string, ServePolicy> serve{{"all", ServePolicy::all},
-                                                 {"remote", ServePolicy::remote}};
-  app.add_option(
-         "--serve", s.load.serve,
-         "Send programs to the mount for all files, or only for those on remote file systems")
-      ->transform(CLI::CheckedTransformer(serve))
-      ->option_text("all|remote");
-  app.add_option("--prefetch", s.prefetch,
-                 "How much content to read ahead in the background (default 256M; 0: none)")
-      ->transform(CLI::AsSizeValue(false))
-      ->option_text("SIZE");
-  app.add_option("--threads", s.threads, "Threads that answer the kernel")
+  add_choice<OnDrift>(app, "--on-drift", s.load.on_drift,
+                      {{"refuse", OnDrift::refuse}, {"warn", OnDrift::warn}},
+                      "When a file differs from the map: refuse to mount (default), or warn and "
+                      "serve it as it is");
+  add_choice<ServePolicy>(app, "--serve", s.load.serve,
+                          {{"all", ServePolicy::all}, {"remote", ServePolicy::remote}},
+                          "Send programs to the mount for all files (default), or only for those "
+                          "on remote file systems");
+  app.add_option_function<std::string>(
+         "--prefetch", [](const std::string&) {},
+         "How much content to read ahead in the background (256M; 0: none)")
+      ->check(CLI::Validator(
+          [&s](const std::string& text) -> std::string {
+            const auto size = parse_size(text);
+            if (!size) return "'" + text + "' is no size: a number, and K, M, G or T behind it";
+            s.prefetch = *size;
+            return {};
+          },
+          ""))
+      ->type_name("SIZE");
+  app.add_option("--threads", s.threads,
+                 fmt::format("Threads that answer the kernel, at most 64 ({})", s.threads))
       ->check(CLI::Range(1, 64))
-      ->option_text("N");
-  app.add_option("--log", s.log_path, "File for the daemon's messages")->option_text("FILE");
-  app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->option_text("DIR");
+      ->type_name("N");
+  app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
+  app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
-  app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->option_text("DIR");
+  app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
   const std::string group = "For programs that mount themselves";
   app.add_option("--fuse-fd", s.fuse_fd, "Serve this mounted /dev/fuse descriptor, stay in front")
-      ->option_text("N")
+      ->type_name("N")
       ->group(group);
   app.add_option("--mount-point", s.load.mount_point, "Where programs see that mount")
-      ->option_text("PATH")
+      ->type_name("PATH")
       ->group(group);
   app.add_option("--ready-fd", s.ready_fd, "Gets '+' when the mount answers, or an error's text")
-      ->option_text("M")
+      ->type_name("M")
       ->group(group);
   app.add_option("--cleanup", s.cleanup, "Folder to remove when the mount has gone")
-      ->option_text("DIR")
+      ->type_name("DIR")
       ->group(group);
-  const std::map<std::string, KeepKind> kinds{{"private", KeepKind::privately},
-                                              {"fusermount", KeepKind::fusermount}};
-  app.add_option("--keep", s.keep,
-                 "Mount MAP for those who connect to --listen-fd, until the last has gone")
-      ->transform(CLI::CheckedTransformer(kinds))
-      ->option_text("private|fusermount")
+  app.add_option_function<std::string>(
+         "--keep", [](const std::string&) {},
+         "Mount MAP for those who connect to --listen-fd, until the last has gone")
+      ->check(CLI::Validator(
+          [&s](const std::string& word) -> std::string {
+            if (word != "private" && word != "fusermount")
+              return "'" + word + "' is none of private|fusermount";
+            s.keep = word == "private" ? KeepKind::privately : KeepKind::fusermount;
+            return {};
+          },
+          ""))
+      ->type_name("private|fusermount")
       ->group(group);
   app.add_option("--listen-fd", s.listen_fd, "The listening socket of --keep")
-      ->option_text("N")
+      ->type_name("N")
       ->group(group);
 }
 
-int usage(std::string_view text) {
-  say(text);
-  say("run with --help for more information");
-  return exit_usage;
-}
+int usage(const std::string& text) { return usage_error("fs-mount", text); }
 
 /// `/dev/fd/N` as DIR is a device that the caller has mounted already: libfuse's convention
 /// (fuse_main(3), mount.fuse3(8)), by which apptainer --fusemount starts a file system.
@@ -129,22 +160,11 @@ int run(Arguments& a) {
 
 int fs_mount_main(int argc, char** argv) {
   set_program_name("fs-mount");
-  // A caller's closed 0, 1 or 2 must not become our device or map.
-  for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::open("/dev/null", O_RDWR)) {
-    if (fd <= STDERR_FILENO) continue;
-    ::close(fd);
-    break;
-  }
+  reserve_standard_fds();
   CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
   Arguments arguments;
   declare(app, arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    return usage(error.what());
-  }
+  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
     return run(arguments);
   } catch (const std::exception& error) {

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <chrono>
 
@@ -126,7 +127,21 @@ class Supervisor {
   void end_by_signal() {
     if (leaving_ || !detach()) end_at_once();
     leaving_ = true;
-    say("detached; ends when its last user has gone, or at the next signal");
+    if (!worker_ends_within(milliseconds(300)))
+      say("detached; ends when its last user has gone, or at the next signal");
+  }
+
+  /// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
+  bool worker_ends_within(milliseconds limit) const {
+    for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+      siginfo_t info{};
+      if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid == worker_)
+        return true;
+      const timespec moment{0, 5'000'000};
+      ::nanosleep(&moment, nullptr);
+    }
+    return false;
   }
 
   /// Result: whether to wait for the last user. The mount of another namespace cannot be detached;

@@ -12,4 +12,4 @@ complete -c compat-server -l max-request -r -d 'Largest request in bytes (838860
 complete -c compat-server -l max-checks -r -d 'Calls at once; more are turned away (64)'
 complete -c compat-server -l metrics -r -d 'Serve Prometheus metrics on this loopback address'
 complete -c compat-server -l stream-idle -r -d 'Seconds that a stream may wait for its client (60)'
-complete -c compat-server -l grace -r -d ''
+complete -c compat-server -l grace -r -d 'Seconds that calls under way have when it is ended (5)'

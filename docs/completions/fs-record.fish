@@ -2,7 +2,7 @@
 # Made by `./dev completions` from fs-record --help; do not edit.
 complete -c fs-record -s h -l help -d 'Print this help message and exit'
 complete -c fs-record -l version -d 'Display program version information and exit'
-complete -c fs-record -l out -r -d 'Write the trace here; a file that is there is replaced'
+complete -c fs-record -l out -r -d 'Write the trace here; a file that is there is replaced; -: to stdout'
 complete -c fs-record -l out-dir -r -d 'Write it into this folder, named by host, rank and pid'
 complete -c fs-record -l op -r -d 'Record only these operations: open,lookup,... (repeatable)'
 complete -c fs-record -l io -d 'Each read and write an event, not their sum on close'

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "record/diff/fs_diff.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/output_file.hpp"
+#include "base/standard_fds.hpp"
 #include "record/diff/baseline.hpp"
 #include "record/diff/fs_diff_options.hpp"
 #include "record/diff/matrix.hpp"
@@ -21,19 +21,6 @@ namespace heddle {
 namespace {
 
 constexpr int kSame = 0, kDifferent = 1, kTrouble = 2;  // diff(1)
-
-Result<void> write_page(const std::string& path, const std::string& page) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
-    auto fd = open_file(path, O_WRONLY);
-    if (!fd) return fail(std::move(fd.error()));
-    return write_all(fd->get(), page, path);
-  }
-  auto file = AtomicFile::create(path);
-  if (!file) return fail(std::move(file.error()));
-  if (auto done = file->write(page); !done) return done;
-  return file->commit();
-}
 
 Result<void> print(const FsDiffOptions& o, const std::string& text) {
   return o.quiet ? Result<void>{} : write_all(STDOUT_FILENO, text, "stdout");
@@ -61,7 +48,7 @@ Result<int> compare_two(const FsDiffOptions& o) {
   auto c = diff::compare(std::move(pair->first), std::move(pair->second), o.compare);
   if (!c) return fail(std::move(c.error()));
   if (!o.html.empty())
-    if (auto done = write_page(o.html, diff::html_report(*c, table, o.report)); !done)
+    if (auto done = write_output(o.html, diff::html_report(*c, table, o.report)); !done)
       return fail(std::move(done.error()));
   if (!o.quiet) {
     const std::string text =
@@ -100,7 +87,7 @@ Result<int> compare_all(const FsDiffOptions& o) {
   auto m = diff::make_matrix(std::move(*runs), o.compare.by_process);
   if (!m) return fail(std::move(m.error()));
   if (!o.html.empty())
-    if (auto done = write_page(o.html, diff::matrix_html(*m, o.report)); !done)
+    if (auto done = write_output(o.html, diff::matrix_html(*m, o.report)); !done)
       return fail(std::move(done.error()));
   const std::string text =
       o.json ? diff::matrix_json(*m, o.report) : diff::matrix_text(*m, o.report);
@@ -159,6 +146,7 @@ Result<int> judge_one(const FsDiffOptions& o) {
 
 int fs_diff(int argc, char** argv) {
   set_program_name("fs-diff");
+  reserve_standard_fds();
   auto parsed = parse_fs_diff(argc, argv);
   if (const int* status = std::get_if<int>(&parsed)) return *status;
   const auto& options = std::get<FsDiffOptions>(parsed);

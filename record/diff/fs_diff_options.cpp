@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdlib>
 
-#include "base/exit_code.hpp"
+#include "base/command_line.hpp"
 
 namespace heddle {
 namespace {
@@ -35,9 +34,7 @@ void add_rules(CLI::App& app, FsDiffOptions& o, Raw& raw) {
       ->allow_extra_args(false)
       ->type_name("LIST")
       ->group(group);
-  app.add_option("--by", raw.by, "Compare in parts: process")
-      ->type_name("WHAT")
-      ->check(CLI::IsMember({"process"}))
+  add_choice<std::string>(app, "--by", raw.by, {{"process", "process"}}, "Compare in parts")
       ->group(group);
   app.add_flag("--collapse", o.rules.collapse, "The same event many times in a row counts once")
       ->group(group);
@@ -81,9 +78,9 @@ void add_output(CLI::App& app, FsDiffOptions& o, Raw& raw) {
       ->check(CLI::NonNegativeNumber)
       ->group(group);
   app.add_flag("--summary", raw.no_script, "No script, only what it comes to")->group(group);
-  app.add_option("--color,--colour", raw.colour, "Colours: auto, always, never")
-      ->type_name("WHEN")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
+  add_choice<std::string>(app, "--color,--colour", raw.colour,
+                          {{"auto", "auto"}, {"always", "always"}, {"never", "never"}},
+                          "Colours (auto: on a terminal)")
       ->group(group);
   app.add_flag("--json", o.json, "One JSON object instead of text")->group(group);
   app.add_option("--html", o.html, "Write a page for browsers to FILE, too")
@@ -204,7 +201,10 @@ std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
       "script, the best local alignments, the times.",
       "fs-diff");
   app.footer(kFooter);
-  app.set_version_flag("--version", "fs-diff " HEDDLE_VERSION);
+  set_usage(app,
+            "fs-diff [OPTIONS] A B\n       fs-diff [OPTIONS] --matrix FILES...\n"
+            "       fs-diff [OPTIONS] --baseline DIR FILE");
+  app.set_version_flag("--version", "fs-diff (heddle) " HEDDLE_VERSION);
   app.add_option("FILES", o.files, "Traces: two, or many with --matrix, or one with --baseline");
   app.add_flag("--matrix", o.matrix, "Compare each with each: distances, tree, outliers");
   app.add_option("--baseline", o.baseline,
@@ -215,11 +215,11 @@ std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
   add_rules(app, o, raw);
   add_output(app, o, raw);
   add_local(app, raw);
+  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
-    app.parse(argc, argv);
     check(o, raw, app);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? exit_done : exit_usage;
+    return usage_error("fs-diff", error.what());
   }
   return o;
 }

@@ -6,6 +6,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/standard_fds.hpp"
 #include "resolver/tool/commands.hpp"
 
 namespace heddle {
@@ -107,6 +108,7 @@ void CommandLine::add_build() {
 
 CommandLine::CommandLine() {
   app_.set_version_flag("--version", "fs-resolve (heddle) " HEDDLE_VERSION);
+  set_usage(app_, "");
   app_.require_subcommand(1);
   add_build();
 
@@ -173,7 +175,9 @@ CommandLine::CommandLine() {
 
 int CommandLine::run() {
   try {
-    return action_();
+    const int status = action_();
+    value_or_throw(flush_stdout());
+    return status;
   } catch (const Error& error) {
     report(error);
   } catch (const std::exception& error) {
@@ -186,6 +190,7 @@ int CommandLine::run() {
 
 int fs_resolve(int argc, const char* const* argv) {
   set_program_name("fs-resolve");
+  reserve_standard_fds();
   CommandLine line;
   const int status = parse_options(line.app(), {argv + 1, argv + argc});
   return status >= 0 ? status : line.run();

@@ -263,7 +263,7 @@ TEST_F(FsDiff, usage_errors_are_exit_2_and_help_is_exit_0) {
                                 {a, a, "--match", "0"}})
     EXPECT_EQ(run(arguments).status, 2) << testing::PrintToString(arguments);
   EXPECT_EQ(run({"--help"}).status, 0);
-  EXPECT_EQ(run({"--version"}).out, "fs-diff " HEDDLE_VERSION "\n");
+  EXPECT_EQ(run({"--version"}).out, "fs-diff (heddle) " HEDDLE_VERSION "\n");
 }
 
 TEST_F(FsDiff, a_page_that_cannot_be_written_is_trouble) {

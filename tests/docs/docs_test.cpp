@@ -125,8 +125,36 @@ TEST_F(Docs, each_program_has_the_common_options) {
     EXPECT_FALSE(help.top.summary.empty()) << help.name;
     const auto version = run({path, "--version"});
     EXPECT_EQ(version.status, 0) << help.name;
-    EXPECT_THAT(version.out, ::testing::HasSubstr(HEDDLE_VERSION)) << help.name;
+    EXPECT_EQ(version.out, help.name + " (heddle) " + HEDDLE_VERSION + "\n");
   }
+}
+
+TEST_F(Docs, help_says_nothing_that_only_the_parser_wants_to_know) {
+  for (const auto& path : installed_programs()) {
+    auto help = run_checked({path, "--help"}).out;
+    for (const auto& [name, subcommand] : ask_for_help(path).subcommands)
+      help += run_checked({path, name, "--help"}).out;
+    for (const char* leak :
+         {"{", "->", "REQUIRED", "Excludes:", "Needs:", "INT in [", " TEXT", "NONNEGATIVE"})
+      EXPECT_THAT(help, ::testing::Not(::testing::HasSubstr(leak))) << path;
+    EXPECT_THAT(help, ::testing::HasSubstr("Usage: ")) << path;
+  }
+}
+
+TEST_F(Docs, an_unknown_option_is_said_by_all_in_the_same_way) {
+  for (const auto& path : installed_programs()) {
+    const auto name = fs::path(path).filename().string();
+    const auto wrong = run({path, "--no-such-option"});
+    EXPECT_EQ(wrong.status, 2) << name;
+    EXPECT_TRUE(wrong.err.starts_with(name + ": ")) << wrong.err;
+    EXPECT_THAT(wrong.err, ::testing::HasSubstr("\nhint: see " + name + " --help\n"));
+  }
+}
+
+TEST(DocsMan, no_line_begins_with_what_troff_takes_for_a_request) {
+  for (const auto& entry : fs::directory_iterator(source("docs/man")))
+    EXPECT_FALSE(std::regex_search(text_of(entry.path().string()), std::regex("\n[.'][^. ]")))
+        << entry.path();
 }
 
 TEST(DocsReport, every_key_of_fs_gens_report_is_described) {
