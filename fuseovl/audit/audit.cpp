@@ -142,6 +142,10 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
 HEDDLE_EXPORT void la_preinit(uintptr_t*) {
   mark_started();  // where ld.so was the command the program has a name and no cookie was kept
   if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
+  // Before ready_ns, which a program that this one executes finds set.
+  if (__atomic_load_n(&counters->ready_ns, __ATOMIC_RELAXED) == 0)
+    __atomic_store_n(&counters->start_probes, __atomic_load_n(&counters->probes, __ATOMIC_RELAXED),
+                     __ATOMIC_RELAXED);
   set_once(counters->ready_ns, monotonic_ns());
   const AppStart how = index.chosen() ? AppStart::guided
                        : other_path   ? AppStart::other_library_path

@@ -270,7 +270,7 @@ BuildResult MapBuilder::finish() && {
   for (ObjectId id = 0; id < objects_.size(); ++id) {
     content.objects[rank[id]] = objects_[id];
     for (const auto& path : objects_.paths(id)) paths.emplace(path, rank[id]);
-    if (objects_[id].imports_dladdr)
+    if (objects_[id].imports_dladdr && options_.plugin_folders.empty())
       result_.notes.push_back(escape_for_terminal(objects_[id].path) +
                               ": imports dladdr: may look for files beside itself (--plugins)");
   }

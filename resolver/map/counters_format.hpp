@@ -25,7 +25,8 @@ struct Counters {
   std::uint64_t ready_ns;
   /// Of the unguided: programs that the index knows, with another LD_LIBRARY_PATH than this one.
   std::uint64_t other_library_path;
-  std::uint64_t app_start;  ///< AppStart of the first program with pid `app_pid`
+  std::uint64_t app_start;     ///< AppStart of the first program with pid `app_pid`
+  std::uint64_t start_probes;  ///< `probes` at the moment ready_ns
 };
 
 /// How ld.so was met by APP.

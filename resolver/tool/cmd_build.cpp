@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -63,6 +64,12 @@ void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& folder
 }  // namespace
 
 int run_build(const BuildCommand& command) {
+  // Before the work; it goes again at once.
+  if (const auto place = AtomicFile::create(command.out, AtomicFile::Special::refuse); !place) {
+    const auto& error = place.error();
+    throw Error::with_code(error.code(), "", error.message(), "",
+                           error.code() == EINVAL ? "a map is a regular file: name one" : "");
+  }
   const char* path = std::getenv("PATH");
   AppInputs inputs;
   for (const auto& app : command.apps) value_or_throw(add_app(inputs, app, path ? path : ""));

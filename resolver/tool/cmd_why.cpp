@@ -57,7 +57,7 @@ void print(const Closure& closure, const Search& search) {
     std::string whose;
     if (probe.by == FoundBy::rpath || probe.by == FoundBy::runpath)
       whose = " of " + escape_for_terminal(closure.objects[probe.searched_by].path);
-    fmt::print("  {:<12} {}  [{}{}]\n", to_string(probe.outcome), escape_for_terminal(probe.path),
+    fmt::print("  {:<17} {}  [{}{}]\n", to_string(probe.outcome), escape_for_terminal(probe.path),
                to_string(probe.by), whose);
   }
   if (!search.result) fmt::print("  not found\n");

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/build/plugin_suspects.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "base/mapped_file.hpp"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_library_name(const std::string& name) {
+  const auto at = name.find(".so");
+  return at != std::string::npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
+}
+
+/// What of `folder` matters here, its entries being looked at once.
+struct Listing {
+  std::vector<std::string> libraries;
+  std::vector<std::string> folders;
+};
+
+Listing list(const std::string& folder) {
+  Listing out;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    const auto name = at->path().filename().string();
+    if (at->is_directory(ignored))
+      out.folders.push_back(name);
+    else if (is_library_name(name))
+      out.libraries.push_back(name);
+  }
+  std::sort(out.libraries.begin(), out.libraries.end());
+  std::sort(out.folders.begin(), out.folders.end());
+  return out;
+}
+
+/// Whether a string of `bytes` has `name` as a part of a path that is not absolute: an absolute one
+/// leads to the same place from everywhere. GCC's strings end with NUL. `alone`: whether the mere
+/// word will do.
+bool holds_relative_path(std::string_view bytes, std::string_view name, bool alone) {
+  const auto ends_part = [](char c) { return c == '\0' || c == '/'; };
+  for (auto at = bytes.find(name); at != bytes.npos; at = bytes.find(name, at + 1)) {
+    if (at == 0 || at + name.size() >= bytes.size()) continue;
+    if (!ends_part(bytes[at - 1]) || !ends_part(bytes[at + name.size()])) continue;
+    const auto before = bytes.rfind('\0', at - 1);
+    const auto begin = before == bytes.npos ? 0 : before + 1;
+    // "/plugins/" is put behind a folder; "/usr/lib/x/plugins" is not.
+    const bool is_word = begin == at && bytes[at + name.size()] == '\0';
+    if (is_word ? alone : bytes[begin] != '/' || begin + 1 >= at) return true;
+  }
+  return false;
+}
+
+bool is_system_folder(const std::string& folder) {
+  for (const std::string_view system : {"/lib", "/lib64", "/usr/lib", "/usr/lib64"})
+    if (folder == system || (folder.starts_with(system) && folder.find("-linux-") != folder.npos))
+      return true;
+  return false;
+}
+
+/// libucs.so.0 and ucx/: /usr/lib holds many folders, with names that are words.
+bool are_related(const std::string& library, const std::string& folder) {
+  const auto stem = [](std::string name) {
+    if (name.starts_with("lib")) name.erase(0, 3);
+    return name.substr(0, 2);
+  };
+  return stem(fs::path(library).filename().string()) == stem(folder);
+}
+
+std::optional<PluginSuspect> suspect(const MapObject& library, const MapView& view) {
+  const auto has = [&view](const std::string& name) {
+    const auto at = std::lower_bound(
+        view.names.begin(), view.names.end(), name,
+        [](const auto& entry, const std::string& wanted) { return entry.first < wanted; });
+    return at != view.names.end() && at->first.starts_with(name);
+  };
+  const auto folder = fs::path(library.path).parent_path().string();
+  const auto listing = list(folder);
+  const auto file = MappedFile::open(library.path);
+  if (!file) return std::nullopt;
+  const bool system = is_system_folder(folder);
+  for (const auto& name : listing.folders) {
+    // In a prefix of its own the folder says enough: a short name in the text is not always a
+    // string, GCC makes numbers of it.
+    if (system && !holds_relative_path(file->bytes(), name, are_related(library.path, name)))
+      continue;
+    if (!list(folder + "/" + name).libraries.empty() && !has(name + "/"))
+      return PluginSuspect{library.path, folder + "/" + name, false};
+  }
+  if (system) return std::nullopt;
+  for (const auto& name : listing.libraries)
+    if (!has(name)) return PluginSuspect{library.path, folder, true};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<PluginSuspect> find_plugin_suspects(const MapContent& content,
+                                                const MapProgram& program) {
+  std::vector<PluginSuspect> out;
+  for (const auto& loaded : program.libraries) {
+    const MapObject& library = content.objects[loaded.object];
+    if (!library.imports_dladdr || !library.imports_dlopen) continue;
+    if (auto found = suspect(library, content.views[program.view])) out.push_back(*found);
+  }
+  return out;
+}
+
+}  // namespace heddle
