@@ -6,8 +6,9 @@
 
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
+#include "base/find_program.hpp"
 #include "base/log.hpp"
-#include "record/find_command.hpp"
+#include "base/standard_fds.hpp"
 #include "record/record_options.hpp"
 #include "record/recorded_run.hpp"
 #include "record/slim_copy.hpp"
@@ -15,14 +16,6 @@
 
 namespace heddle {
 namespace {
-
-constexpr int kCannotExecute = 126;
-constexpr int kNotFound = 127;
-
-int exec_failure(const Error& error) {
-  report(error);
-  return error.code() == ENOENT ? kNotFound : kCannotExecute;
-}
 
 /// What is made from a trace.
 Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
@@ -48,40 +41,41 @@ Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
   return {};
 }
 
-int run(const RecordOptions& options) {
+AppEnd run(const RecordOptions& options) {
   if (!options.trace.empty()) {
     auto done = evaluate(options, options.trace);
-    if (done) return exit_done;
+    if (done) return {exit_done};
     report(done.error());
-    return done.error().code() != 0 ? exit_failure : exit_usage;  // an errno, or it is no trace
+    // An errno, or it is no trace.
+    return {done.error().code() != 0 ? exit_failure : exit_usage};
   }
-  const auto path = find_command(options.command[0]);
-  if (!path) return exec_failure(path.error());
+  const auto path = find_program(options.command[0]);
+  if (!path) return {report_exec_failure(options.command[0], path.error().code())};
   const auto done = value_or_throw(run_recorded(options, *path));
   if (!done.trace_failure.empty()) {
     report(Error(options.out, "the trace is not whole", done.trace_failure));
-    return exit_failure;
+    return {exit_failure};
   }
-  if (done.exec_error != 0)
-    return exec_failure(Error::from_errno(options.command[0], "cannot run", done.exec_error));
+  if (done.exec_error != 0) return {report_exec_failure(options.command[0], done.exec_error)};
   if (done.left_running)
     warn("processes that the program left behind still run; what they do now is not recorded");
   if (!options.quiet) say(fmt::format("{} events in {}", done.events, options.out));
   if (auto evaluated = evaluate(options, options.out); !evaluated) {
     report(evaluated.error());
-    return exit_failure;
+    return {exit_failure};
   }
-  return done.exit_status;
+  return done.end;
 }
 
 }  // namespace
 
 int fs_record(int argc, const char* const* argv) {
   set_program_name("fs-record");
+  reserve_standard_fds();
   const auto parsed = parse_record_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   try {
-    return run(*parsed.options);
+    return end_like(run(*parsed.options));
   } catch (const Error& error) {
     report(error);
   } catch (const std::exception& error) {

@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <map>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/output_file.hpp"
 #include "record/run_identity.hpp"
 
 namespace heddle {
@@ -45,7 +45,8 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   CLI::App app("Run APP and log every access it and its children make to files.", "fs-record");
   set_usage(app, kUsage);
   app.set_version_flag("--version", "fs-record (heddle) " HEDDLE_VERSION);
-  app.add_option("--out", out.out, "Write the trace here; a file that is there is replaced")
+  app.add_option("--out", out.out,
+                 "Write the trace here; a file that is there is replaced; -: to stdout")
       ->type_name("FILE");
   app.add_option("--out-dir", out_dir, "Write it into this folder, named by host, rank and pid")
       ->type_name("DIR")
@@ -68,13 +69,13 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   app.add_option("--trace", out.trace, "Make --summary and --slim from this trace; run nothing")
       ->type_name("FILE")
       ->excludes("--out");
-  const std::map<std::string, RecordVia> vias{{"best", RecordVia::best},
-                                              {"mount", RecordVia::mount},
-                                              {"user", RecordVia::user},
-                                              {"proot", RecordVia::proot}};
-  app.add_option("--via", out.via, "Mount namespace (root), user namespace, or proot")
-      ->transform(CLI::CheckedTransformer(vias, CLI::ignore_case).description(""))
-      ->type_name("best|mount|user|proot");
+  add_choice<RecordVia>(app, "--via", out.via,
+                        {{"best", RecordVia::best},
+                         {"mount", RecordVia::mount},
+                         {"user", RecordVia::user},
+                         {"proot", RecordVia::proot}},
+                        "Mount namespace (root), user namespace, or proot; best (default) takes "
+                        "the first that works");
   app.add_flag("-q,--quiet", out.quiet, "No word on stderr unless something fails");
 
   auto split = split_command_line(app, argc, argv);
@@ -106,7 +107,13 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
     out.out = out_dir + "/" + trace_file_name(out.json);
   }
   std::error_code ignored;
-  out.out = std::filesystem::absolute(out.out, ignored).lexically_normal().string();
+  if (!named_descriptor(out.out))
+    out.out = std::filesystem::absolute(out.out, ignored).lexically_normal().string();
+  struct stat st {};
+  if ((out.summary || !out.slim_dir.empty()) &&
+      (named_descriptor(out.out) || (::stat(out.out.c_str(), &st) == 0 && !S_ISREG(st.st_mode))))
+    return {std::nullopt, usage_error(Error(out.summary ? "--summary" : "--slim",
+                                            "wants a trace in a regular file", out.out))};
   if (!out.slim_dir.empty())
     out.slim_dir = std::filesystem::absolute(out.slim_dir, ignored).lexically_normal().string();
   for (auto& scope : out.scopes) {

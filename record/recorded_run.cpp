@@ -9,11 +9,13 @@
 
 #include <filesystem>
 
+#include "base/find_program.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
+#include "base/output_file.hpp"
+#include "base/rank.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/fusermount.hpp"
-#include "record/find_command.hpp"
 #include "record/loopback/access_log.hpp"
 #include "record/loopback/protocol.hpp"
 #include "record/native_folders.hpp"
@@ -99,6 +101,7 @@ class Run {
   RootPlan plan_;
   std::optional<UserMount> user_mount_;
   std::optional<Error> lack_;   ///< of the way taken, to be told once it is known to work
+  Fd out_;                      ///< a trace that goes into a pipe, a device
   bool no_namespaces_ = false;  ///< they could not be made; APP has not run
 };
 
@@ -156,6 +159,11 @@ Result<void> Run::prepare_namespaces() {
 }
 
 Result<RecordedRun> Run::run() {
+  // Here, since the recorder has none of our descriptors, and a pipe's reader may have to be waited
+  // for: later signals are held back.
+  auto out = open_unreplaceable(options_.out);
+  if (!out) return fail(std::move(out.error()));
+  out_ = std::move(*out);
   if (auto prepared = prepare(); !prepared) return fail(std::move(prepared.error()));
   if (options_.via == RecordVia::proot) return run_under_proot();
   const auto notes = header_.notes;
@@ -181,7 +189,7 @@ Result<RecordedRun> Run::run_in_namespaces() {
 
 Result<RecordedRun> Run::run_under_proot() {
   no_namespaces_ = true;
-  auto proot = find_command("proot");
+  auto proot = find_program("proot");
   if (!proot)
     return fail(Error("proot", "cannot run the program on the recorded tree", "it is not installed",
                       "install it (package proot), or allow user namespaces"));
@@ -220,7 +228,7 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) *device = user_mount_->take_device();
   auto daemon = RecordingDaemon::start(std::move(*device), options_, header_, app->pid(),
-                                       user_mount_ ? user_mount_->path() : std::string());
+                                       user_mount_ ? user_mount_->path() : std::string(), out_);
   if (!daemon) return fail(std::move(daemon.error()));
 
   RecordedRun out;
@@ -233,8 +241,8 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   auto status = app->wait(*signals);
   if (!status) return fail(std::move(status.error()));
   if (user_mount_) user_mount_->take_off();
-  out.exit_status = *status;
-  auto end = daemon->finish(*status, !signals->ended_by_signal() && out.exec_error == 0);
+  out.end = {*status, signals->ended_by()};
+  auto end = daemon->finish(*status, signals->ended_by() == 0 && out.exec_error == 0);
   if (!end) {
     out.trace_failure = end.error().message();
     return out;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "base/launch/app_end.hpp"
 #include "record/record_options.hpp"
 
 namespace heddle {
 
 struct RecordedRun {
-  int exit_status = 0;
+  AppEnd end;
   int exec_error = 0;  ///< errno of an exec that failed
   std::string method;
   std::uint64_t events = 0;

@@ -11,7 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <vector>
 
 #include "base/socket_pair.hpp"
 #include "fuseovl/fusermount.hpp"
@@ -74,20 +77,23 @@ void kill_run(pid_t app, ino_t space) {
   }
 }
 
-/// Every descriptor but these two: others' pipes and terminals must see their end without us.
-void keep_only(Fd& one, Fd& other) {
-  const int low = ::fcntl(one.get(), F_DUPFD_CLOEXEC, 3);
-  const int high = ::fcntl(other.get(), F_DUPFD_CLOEXEC, 3);
-  (void)one.release();
-  (void)other.release();
-  one.reset(::dup3(low, 1000 < low ? low + 1 : 1000, O_CLOEXEC));
-  if (!one) one.reset(low);
-  other.reset(high);
-  const int keep[2] = {std::min(one.get(), high), std::max(one.get(), high)};
-  if (keep[0] > 3) ::close_range(3, static_cast<unsigned>(keep[0] - 1), 0);
-  if (keep[1] > keep[0] + 1)
-    ::close_range(static_cast<unsigned>(keep[0] + 1), static_cast<unsigned>(keep[1] - 1), 0);
-  ::close_range(static_cast<unsigned>(keep[1] + 1), ~0U, 0);
+/// Closes every descriptor but these: others' pipes and terminals must see their end without us.
+void keep_only(std::initializer_list<Fd*> kept) {
+  std::vector<int> numbers;
+  for (Fd* fd : kept) {
+    if (!*fd) continue;
+    // Not one of the standard numbers, which are replaced below.
+    if (const int high = ::fcntl(fd->get(), F_DUPFD_CLOEXEC, 3); high >= 0) fd->reset(high);
+    numbers.push_back(fd->get());
+  }
+  std::sort(numbers.begin(), numbers.end());
+  unsigned from = 3;
+  for (const int number : numbers) {
+    const auto next = static_cast<unsigned>(number);
+    if (next > from) ::close_range(from, next - 1, 0);
+    from = next + 1;
+  }
+  ::close_range(from, ~0U, 0);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
   if (null > 2) ::close(null);
@@ -114,12 +120,15 @@ void report_end(int socket, const Recorder& recorder, const Result<void>& finish
 
 [[noreturn]] void daemon_main(Fd device, Fd socket, const RecordOptions& options,
                               const trace::RunHeader& header, pid_t app, ino_t space,
-                              const std::string& user_mount) {
+                              const std::string& user_mount, int out_number) {
   ::setsid();
-  keep_only(device, socket);
+  Fd out(out_number < 0 ? -1 : ::fcntl(out_number, F_DUPFD_CLOEXEC, 3));
+  keep_only({&device, &socket, &out});
+  ::signal(SIGPIPE, SIG_IGN);  // a trace that nobody reads on must not end APP's files
   raise_descriptor_limit();
   auto writer = trace::TraceWriter::create(
-      options.out, header, options.json ? trace::Form::json_lines : trace::Form::text);
+      options.out, header, options.json ? trace::Form::json_lines : trace::Form::text,
+      std::move(out));
   if (!writer) {
     send_failure(socket.get(), writer.error());
     ::_exit(3);
@@ -165,7 +174,7 @@ void report_end(int socket, const Recorder& recorder, const Result<void>& finish
 
 Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& options,
                                                const trace::RunHeader& header, pid_t app,
-                                               const std::string& user_mount) {
+                                               const std::string& user_mount, const Fd& out) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const ino_t space = mount_namespace_of(app);
@@ -174,7 +183,7 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
   if (pid == 0) {
     sockets->one.reset();
     daemon_main(std::move(device), std::move(sockets->other), options, header, app, space,
-                user_mount);
+                user_mount, out.get());
   }
   RecordingDaemon daemon(Child(pid), std::move(sockets->one));
   sockets->other.reset();

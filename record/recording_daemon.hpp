@@ -16,10 +16,10 @@ class RecordingDaemon {
  public:
   /// Forks and waits until the trace is begun and the device is served. `app` is a process in the
   /// namespace that is served; `user_mount`, when not empty, what fusermount3 must take off (with
-  /// its folder) if we die.
+  /// folder) if we die; `out` what open_unreplaceable() gave for options.out, it may be none.
   static Result<RecordingDaemon> start(Fd device, const RecordOptions& options,
                                        const trace::RunHeader& header, pid_t app,
-                                       const std::string& user_mount);
+                                       const std::string& user_mount, const Fd& out);
 
   struct End {
     std::uint64_t events = 0;

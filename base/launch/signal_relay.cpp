@@ -59,7 +59,11 @@ Result<int> SignalRelay::wait(pid_t app) {
       continue;
     }
     if (got == app) {
-      by_signal_ = WIFSIGNALED(status);
+      if (WIFSIGNALED(status)) ended_by_ = WTERMSIG(status);
+      // What came for APP and found it gone: nobody's now, and no reason for us to end.
+      signalfd_siginfo late{};
+      while (::read(fd_.get(), &late, sizeof(late)) > 0) {
+      }
       return exit_status(status);
     }
     if (::poll(&entry, 1, -1) < 0 && errno != EINTR)

@@ -22,8 +22,9 @@ class SignalRelay {
   /// Waits until `app` has ended, relaying signals; stops with it when it stops (job control).
   /// Result: its exit status, 128+n for a signal.
   Result<int> wait(pid_t app);
-  /// After wait(): whether a signal ended it.
-  bool ended_by_signal() const noexcept { return by_signal_; }
+  /// After wait(): the signal that ended it, 0 for none.
+  int ended_by() const noexcept { return ended_by_; }
+  bool ended_by_signal() const noexcept { return ended_by_ != 0; }
   SignalRelay(SignalRelay&&) = default;
   SignalRelay& operator=(SignalRelay&&) = delete;
   /// Our own mask is put back as it was.
@@ -36,7 +37,7 @@ class SignalRelay {
   Fd fd_;
   sigset_t old_mask_;
   struct sigaction old_chld_;
-  bool by_signal_ = false;
+  int ended_by_ = 0;
 };
 
 }  // namespace heddle

@@ -4,10 +4,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include <atomic>
 
+#include "base/output_file.hpp"
 #include "record/trace/trace_text.hpp"
 
 namespace heddle::trace {
@@ -17,16 +17,12 @@ namespace {
 /// renamed: somebody who reads the old one keeps it whole, and two recorders given one name do not
 /// mix their lines.
 Result<Fd> start_file(const std::string& path, const std::string& header) {
-  struct stat st {};
-  const bool exists = ::stat(path.c_str(), &st) == 0;
-  // What /dev/stdout leads to may be a regular file: root must not rename over the link.
-  const bool special = path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
-  if (!special && (!exists || S_ISREG(st.st_mode))) {
+  if (const auto target = replaceable_path(path)) {
     static std::atomic<unsigned> counter{0};
-    const std::string aside = fmt::format("{}.{}.{}.tmp", path, ::getpid(), counter++);
+    const std::string aside = fmt::format("{}.{}.{}.tmp", *target, ::getpid(), counter++);
     if (auto fd = open_file(aside, O_WRONLY | O_CREAT | O_EXCL)) {
       auto done = write_all(fd->get(), header, path);
-      if (done && ::rename(aside.c_str(), path.c_str()) != 0)
+      if (done && ::rename(aside.c_str(), target->c_str()) != 0)
         done = fail_errno(path, "cannot put the trace in place");
       if (done) return fd;
       ::unlink(aside.c_str());
@@ -47,12 +43,25 @@ TraceWriter::TraceWriter(std::string path, Fd fd, Form form)
   buffer_.reserve(kFlushBytes + 4096);
 }
 
-Result<TraceWriter> TraceWriter::create(const std::string& path, const RunHeader& header,
-                                        Form form) {
+Result<TraceWriter> TraceWriter::create(const std::string& path, const RunHeader& header, Form form,
+                                        Fd opened) {
   const std::string lines = form == Form::text ? header_text(header) : header_json(header);
-  auto fd = start_file(path, lines);
-  if (!fd) return fail(std::move(fd.error()));
-  TraceWriter writer(path, std::move(*fd), form);
+  if (!opened) {
+    auto fd = open_unreplaceable(path);
+    if (!fd) return fail(std::move(fd.error()));
+    opened = std::move(*fd);
+  }
+  const bool in_place = opened.valid();
+  if (in_place) {
+    if (auto done = write_all(opened.get(), lines, path); !done)
+      return fail(std::move(done.error()));
+  } else {
+    auto fd = start_file(path, lines);
+    if (!fd) return fail(std::move(fd.error()));
+    opened = std::move(*fd);
+  }
+  TraceWriter writer(path, std::move(opened), form);
+  writer.in_place_ = in_place;
   writer.written_ = lines.size();
   return writer;
 }
@@ -84,10 +93,9 @@ bool TraceWriter::flush() {
     // no footer follows.
     const off_t at = ::lseek(fd_.get(), 0, SEEK_CUR);
     const auto in_file = static_cast<std::uint64_t>(at < 0 ? 0 : at) - written_;
-    if (at > 0 && in_file <= buffer_.size()) {
+    if (!in_place_ && at > 0 && in_file <= buffer_.size()) {
       const std::size_t end = buffer_.rfind('\n', in_file == 0 ? 0 : in_file - 1);
       const std::uint64_t keep = in_file == 0 || end == std::string::npos ? 0 : end + 1;
-      // A device cannot be truncated, and then there is nothing to tidy.
       [[maybe_unused]] const int ignored =
           ::ftruncate(fd_.get(), static_cast<off_t>(written_ + keep));
     }

@@ -14,14 +14,17 @@ enum class Form { text, json_lines };
 /// Writes one run to one file, front to back, so that what is there is readable at any moment.
 ///
 /// A file that stood at `path` is replaced when the writer is made (new file aside, header written,
-/// renamed), never appended to; devices, FIFOs and folders where nothing can be made are written in
-/// place. Each write(2) ends at a line's end. One thread at a time; append() does not allocate on
-/// its usual way and makes a system call every kFlushBytes.
+/// renamed), never appended to; devices, pipes, descriptors' names (/dev/stdout) and files in
+/// folders where nothing can be made are written in place. Each write(2) ends at a line's end. One
+/// thread at a time; append() does not allocate on its usual way and makes a system call every
+/// kFlushBytes.
 class TraceWriter {
  public:
   static constexpr std::size_t kFlushBytes = 64 * 1024;
 
-  static Result<TraceWriter> create(const std::string& path, const RunHeader& header, Form form);
+  /// `opened`: what open_unreplaceable() gave for `path` before, if it gave a descriptor.
+  static Result<TraceWriter> create(const std::string& path, const RunHeader& header, Form form,
+                                    Fd opened = Fd());
   TraceWriter(TraceWriter&&) noexcept = default;
   TraceWriter& operator=(TraceWriter&&) = delete;
   /// Without finish(): flushes and leaves the trace without footer, that is, incomplete.
@@ -46,6 +49,7 @@ class TraceWriter {
   std::string path_;
   Fd fd_;
   Form form_;
+  bool in_place_ = false;  ///< no file of our own: nothing can be taken back
   std::string buffer_;
   std::uint64_t written_ = 0;  ///< bytes of whole lines in the file
   RunFooter footer_;
