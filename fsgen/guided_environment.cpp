@@ -35,6 +35,15 @@ void Environment::set(std::string_view name, std::string_view value) {
   entries_.push_back(std::move(line));
 }
 
+std::vector<std::string> daemon_environment() {
+  std::vector<std::string> out = Environment::current().entries();
+  std::erase_if(out, [](const std::string& entry) {
+    return (entry.starts_with("LD_") && !entry.starts_with("LD_LIBRARY_PATH=")) ||
+           entry.starts_with("HEDDLE_");
+  });
+  return out;
+}
+
 Result<std::string> audit_library_path() {
   auto here = own_program_dir();
   if (!here) return here;

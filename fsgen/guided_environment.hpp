@@ -26,6 +26,11 @@ class Environment {
   std::vector<std::string> entries_;
 };
 
+/// Ours without what the user means for his program alone, for a daemon: a preload or an auditor
+/// would work there too and talk on its stderr, and one of heddle's own, of an fs-gen around us,
+/// would hold that one's mount. LD_LIBRARY_PATH stays: our own libraries may need it.
+std::vector<std::string> daemon_environment();
+
 enum class LoaderKind : std::uint8_t {
   audit,        ///< rtld-audit: exact, for every kind of search path
   environment,  ///< LD_LIBRARY_PATH: where auditing cannot work; loses against DT_RPATH

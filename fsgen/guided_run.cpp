@@ -93,7 +93,7 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
   }
   auto status = app.wait(signals);
   if (!status) return fail(std::move(status.error()));
-  report.exit_status = *status;
+  report.end = {*status, signals.ended_by()};
   report.wall_ns = ns_since(begin);
   return {};
 }
@@ -282,6 +282,10 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
+    // A view is one folder: what a library sees beside itself there is not what lies beside it.
+    const bool is_told = !options_.quiet || !options_.json_file.empty();
+    if (!direct() && report.guided && is_told)
+      report.suspects = find_plugin_suspects(map_.content, *app);
   }
   if (daemon) finish_own(report, *daemon);
   if (lease_) finish_lease(report);
@@ -302,6 +306,24 @@ void GuidedRun::finish_lease(RunReport& report) {
   report.left_running = end->still_used;
   const auto& before = lease_->mount();
   add_daemon_counters(report, end->counters, before.requests, before.bytes_read);
+}
+
+/// A daemon's words are a message and a hint in one text; the hint may name what we have not.
+Error in_own_words(const Error& theirs) {
+  std::string text = theirs.message();
+  std::string hint = theirs.hint();
+  if (const auto at = text.rfind("\nhint: "); at != text.npos) {
+    hint = text.substr(at + 7);
+    text.resize(at);
+  }
+  if (const auto at = hint.find(", or mount with --on-drift"); at != hint.npos) hint.resize(at);
+  return Error::with_code(theirs.code(), {}, text, {}, hint);
+}
+
+std::string on_one_line(std::string text) {
+  for (auto at = text.find('\n'); at != text.npos; at = text.find('\n', at))
+    text.replace(at, 1, "; ");
+  return text;
 }
 
 }  // namespace
@@ -347,13 +369,13 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       done->passed_over = std::move(passed_over);
       return done;
     }
+    const Error error = in_own_words(done.error());
     if (last) {
-      Error& error = done.error();
-      if (!error.hint().empty() || error.code() == ESTALE) return done;
+      if (!error.hint().empty() || error.code() == ESTALE) return fail(error);
       return fail(Error::with_code(error.code(), {}, error.message(), {}, hint_for(*way)));
     }
-    passed_over.push_back(name_of(*way) + ": " + done.error().message());
-    if (done.error().code() == ESTALE || done.error().code() == ECANCELED) way = ways.end() - 2;
+    passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
+    if (error.code() == ESTALE || error.code() == ECANCELED) way = ways.end() - 2;
   }
 }
 

@@ -23,8 +23,8 @@ std::size_t count_libraries(const LearnedRun& run) {
 
 }  // namespace
 
-int learn(const GenOptions& options, const std::string& app_path,
-          const std::function<int(const GenOptions&)>& run) {
+AppEnd learn(const GenOptions& options, const std::string& app_path,
+             const std::function<AppEnd(const GenOptions&)>& run) {
   // Not in the run's own folder: that goes with the mount. Nobody else may write: what stands in
   // the log is what a later run of this user is going to load.
   const auto folder = value_or_throw(TempDir::create("hdl"));
@@ -32,19 +32,19 @@ int learn(const GenOptions& options, const std::string& app_path,
   once.out.clear();
   once.learn_log = folder.path() + "/log";
   (void)value_or_throw(open_file(once.learn_log, O_WRONLY | O_CREAT | O_EXCL, 0600));
-  const int status = run(once);
+  const AppEnd end = run(once);
   auto learned = read_learned_run(once.learn_log);
   auto map = learned ? prepare_map(options, app_path, "", *learned)
                      : Result<PreparedMap>(fail(std::move(learned.error())));
   if (!map) {
     report(map.error());
-    return status == exit_done ? exit_failure : status;
+    return end.status == exit_done ? AppEnd{exit_failure} : end;
   }
   if (!options.quiet)
     say(fmt::format("{}: {} program{}, {} names learned in this run",
                     escape_for_terminal(map->path), map->content.programs.size(),
                     map->content.programs.size() == 1 ? "" : "s", count_libraries(*learned)));
-  return status;
+  return end;
 }
 
 }  // namespace heddle

@@ -10,6 +10,7 @@
 
 #include "base/launch/private_mount.hpp"
 #include "base/temp_dir.hpp"
+#include "fsgen/guided_environment.hpp"
 #include "fsgen/lease_name.hpp"
 
 namespace heddle {
@@ -77,6 +78,7 @@ Result<Child> start_daemon(const Fd& listener, const LeaseRequest& request) {
   if (!here) return fail(std::move(here.error()));
   SpawnOptions options;
   options.fds = {{listener.get(), kListenFd}};
+  options.environment = daemon_environment();
   options.untraced = true;
   return spawn(
       *here + "/fs-mount",

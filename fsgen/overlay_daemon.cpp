@@ -30,16 +30,6 @@ std::optional<std::string> read_until(int fd, std::chrono::steady_clock::time_po
   }
 }
 
-/// Ours without what the user means for his program alone: a preload or an auditor would work in
-/// the daemon too, and talk on its stderr. LD_LIBRARY_PATH stays, our own libraries may need it.
-std::vector<std::string> daemon_environment() {
-  const auto ours = Environment::current();
-  std::vector<std::string> out;
-  for (const auto& entry : ours.entries())
-    if (!entry.starts_with("LD_") || entry.starts_with("LD_LIBRARY_PATH=")) out.push_back(entry);
-  return out;
-}
-
 }  // namespace
 
 Result<OverlayDaemon> OverlayDaemon::start(const Fd& fuse, const DaemonRequest& request) {

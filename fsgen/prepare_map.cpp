@@ -12,9 +12,11 @@
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
+#include "resolver/build/plugin_folder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/map_writer.hpp"
@@ -24,7 +26,15 @@ namespace {
 
 std::string path_variable() {
   const char* path = std::getenv("PATH");
-  return path ? path : "/usr/local/bin:/usr/bin:/bin";
+  return path ? path : "/bin:/usr/bin";
+}
+
+/// The daemon's working folder is another.
+Result<std::string> absolute_path(const std::string& path) {
+  std::error_code error;
+  auto whole = std::filesystem::absolute(path, error).string();
+  if (error) return fail_errno(path, "cannot use", error.value());
+  return whole;
 }
 
 /// Adds what `path` stands for, if it is a program that can be resolved.
@@ -46,7 +56,7 @@ void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& co
   constexpr std::size_t kMostWords = 64;  // a launcher's own line; not a list of ten thousand files
   for (std::size_t i = 1; i < std::min(command.size(), kMostWords); ++i) {
     if (command[i].empty() || command[i][0] == '-') continue;
-    auto found = find_program(command[i], path_variable());
+    auto found = find_program(command[i]);
     if (found) add_program(inputs, *found);
   }
 }
@@ -83,6 +93,9 @@ void find_app(PreparedMap& map, const std::string& app) {
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
                           const std::string& app, const std::string& path,
                           const LearnedRun& learned) {
+  // Or each program would be left out for it.
+  for (const auto& folder : options.plugin_folders)
+    if (auto listed = list_plugin_folder(folder); !listed) return fail(std::move(listed.error()));
   add_argument_programs(inputs, options.command);
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
@@ -112,6 +125,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   if (auto added = add_app(inputs, app_path, path_variable()); !added)
     map.unguided_reason = added.error().message();
   if (inputs.roots.empty() && !inputs.notes.empty()) map.unguided_reason = "static program";
+  if (!inputs.roots.empty() && inputs.roots[0].kind == RootIs::library)
+    map.unguided_reason = "a library, not a program";
   // Its ld.so would say in APP's stderr that it cannot load our library.
   if (options.loader == LoaderKind::audit && !inputs.roots.empty() &&
       !takes_audit_library(inputs.roots[0].path)) {
@@ -121,14 +136,18 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   // The programs that its arguments name come behind it.
   const std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
   if (!options.map.empty()) {
-    map.path = std::filesystem::absolute(options.map).string();
+    auto path = absolute_path(options.map);
+    if (!path) return fail(std::move(path.error()));
+    map.path = std::move(*path);
     auto reader = MapReader::open(map.path);
     if (!reader) return fail(std::move(reader.error()));
     auto content = reader->read_all();
     if (!content) return fail(std::move(content.error()));
     map.content = std::move(*content);
   } else {
-    map.path = std::filesystem::absolute(options.out.empty() ? default_path : options.out).string();
+    auto path = absolute_path(options.out.empty() ? default_path : options.out);
+    if (!path) return fail(std::move(path.error()));
+    map.path = std::move(*path);
     if (auto done = resolve_into(map, options, inputs, app, map.path, learned); !done)
       return fail(std::move(done.error()));
   }

@@ -43,17 +43,28 @@ std::string to_text(const RunReport& report) {
   } else if (report.guided) {
     out += fmt::format("{}: {} libraries, each sent to its file\n", escape_for_terminal(report.app),
                        with_commas(report.libraries));
-    // The first number is APP's start alone; what its children and dlopen would have cost without
-    // us nobody has counted.
-    const bool alone = report.counters.guided_processes + report.counters.unguided_processes <= 1;
-    out += fmt::format("  failed probes   {:>12} without heddle to start {}, {} with it{}\n",
-                       with_commas(report.probes_without), alone ? "it" : "it alone",
-                       with_commas(report.counters.probes), alone ? "" : " in all its processes");
+    // Of APP's start alone, on both sides: what its children and dlopen would have cost without us
+    // nobody has counted.
+    if (report.start_ns())
+      out += fmt::format("  failed probes   {:>12} without heddle to start it, {} with it\n",
+                         with_commas(report.probes_without),
+                         with_commas(report.counters.start_probes));
+    else
+      out += fmt::format("  failed probes   {:>12} without heddle to start it\n",
+                         with_commas(report.probes_without));
+    if (const auto later = report.counters.probes - report.counters.start_probes; later > 0)
+      out += fmt::format(
+          "  later           {:>12} paths tried for dlopen{}: --learn --out MAP puts them in a "
+          "map\n",
+          with_commas(later),
+          report.counters.guided_processes > 1
+              ? fmt::format(", in {} processes", with_commas(report.counters.guided_processes))
+              : "");
   } else {
     out += fmt::format("{}: ran as it is ({}); its mapped children were guided\n",
                        escape_for_terminal(report.app), report.unguided_reason);
-    out +=
-        fmt::format("  failed probes   {:>12} with heddle\n", with_commas(report.counters.probes));
+    out += fmt::format("  tried paths     {:>12} by ld.so in its guided processes\n",
+                       with_commas(report.counters.probes));
   }
   if (const auto start = report.start_ns())
     out += fmt::format("  start-up        {:>12} from exec until all libraries were ready\n",
@@ -73,6 +84,13 @@ std::string to_text(const RunReport& report) {
   out += fmt::format("  before the run  {:>12} to resolve, {} to mount ({})\n",
                      milliseconds(report.resolve_ns), milliseconds(report.mount_ns),
                      report.via + (report.shared ? ", shared" : ""));
+  for (const auto& suspect : report.suspects)
+    out += fmt::format("  plugins         {} may look for them beside itself, {}\n",
+                       escape_for_terminal(suspect.library),
+                       suspect.beside
+                           ? "where it is served without them: try --via direct"
+                           : "where it is served: try --plugins " +
+                                 escape_for_terminal(suspect.folder) + " (or --via direct)");
   for (const auto& way : report.passed_over)
     out += fmt::format("  not possible    {}\n", escape_for_terminal(way));
   for (const auto& limit : report.limits) out += fmt::format("  limit           {}\n", limit);
@@ -84,7 +102,7 @@ std::string to_text(const RunReport& report) {
 nlohmann::json to_json(const RunReport& report) {
   nlohmann::json out = {
       {"app", to_json_text(report.app)},
-      {"exit_status", report.exit_status},
+      {"exit_status", report.end.status},
       {"guided", report.guided},
       {"via", report.via},
       {"shared", report.shared},
@@ -98,12 +116,17 @@ nlohmann::json to_json(const RunReport& report) {
   };
   if (report.loader != "environment") {  // there nobody counts
     out["probes_with"] = report.counters.probes;
+    if (report.start_ns()) out["probes_with_start"] = report.counters.start_probes;
     out["names_guided"] = report.counters.names_guided;
     out["names_unknown"] = report.counters.names_unknown;
     out["guided_processes"] = report.counters.guided_processes;
     out["unguided_processes"] = report.counters.unguided_processes;
     out["other_library_path"] = report.counters.other_library_path;
   }
+  auto& suspects = out["plugin_suspects"] = nlohmann::json::array();
+  for (const auto& suspect : report.suspects)
+    suspects.push_back(
+        {{"library", to_json_text(suspect.library)}, {"folder", to_json_text(suspect.folder)}});
   auto& passed_over = out["passed_over"] = nlohmann::json::array();
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
   if (!report.guided) out["unguided_reason"] = report.unguided_reason;

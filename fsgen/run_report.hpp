@@ -8,6 +8,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "base/launch/app_end.hpp"
+#include "resolver/build/plugin_suspects.hpp"
 #include "resolver/map/counters_format.hpp"
 
 namespace heddle {
@@ -15,7 +17,7 @@ namespace heddle {
 /// What one guided run came to. Times are nanoseconds.
 struct RunReport {
   std::string app;
-  int exit_status = 0;
+  AppEnd end;
   int exec_error = 0;                    ///< errno of an execve that failed: APP never ran
   std::uint64_t wall_ns = 0;             ///< exec to exit
   bool guided = false;                   ///< APP itself was in the map
@@ -33,6 +35,7 @@ struct RunReport {
   std::optional<std::uint64_t> requests;    ///< that the daemon answered, warm-up included
   std::optional<std::uint64_t> bytes_read;  ///< that it handed to the kernel
   bool left_running = false;                ///< APP's children still use the mount
+  std::vector<PluginSuspect> suspects;      ///< libraries that may miss their plugins in the view
 
   /// exec to "libraries ready"; nullopt when APP was not guided or never got there.
   std::optional<std::uint64_t> start_ns() const;

@@ -24,7 +24,6 @@ class SignalRelay {
   Result<int> wait(pid_t app);
   /// After wait(): the signal that ended it, 0 for none.
   int ended_by() const noexcept { return ended_by_; }
-  bool ended_by_signal() const noexcept { return ended_by_ != 0; }
   SignalRelay(SignalRelay&&) = default;
   SignalRelay& operator=(SignalRelay&&) = delete;
   /// Our own mask is put back as it was.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "resolver/build/app_inputs.hpp"
 
@@ -48,7 +49,7 @@ Result<void> add_here(NodeTarget& node, const std::string& name, std::vector<std
   const std::string search = variable == nullptr ? "" : variable;
   const auto path = find_program(name, search);
   std::error_code error;
-  const auto file = path && !fs::is_directory(*path, error) ? *path : name;
+  const auto file = path ? fs::absolute(*path, error).string() : name;
   // A library is rarely executable, and what is no ELF file may be a script or a folder.
   if (const auto facts = node.world().facts(file); facts) {
     out.push_back(file);

@@ -2,19 +2,18 @@
 #include "fsgen/compat/compat_gen.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/atomic_file.hpp"
 #include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/oci_helper.hpp"
+#include "base/output_file.hpp"
+#include "base/standard_fds.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 #include "fsgen/compat/binaries.hpp"
 #include "fsgen/compat/describe.hpp"
@@ -64,6 +63,10 @@ class Generator {
             options_.rootfs.empty() ? search_options_from_environment() : SearchOptions{}))) {}
 
   int run() {
+    // With --push it goes to a file only when one was named.
+    std::optional<OutputFile> out;
+    if (options_.push.empty() || !options_.out.empty())
+      out = value_or_throw(OutputFile::prepare(options_.out.empty() ? "-" : options_.out));
     if (!options_.map.empty())
       map_.emplace(value_or_throw(compat::MapTarget::open(facts_, options_.map)));
     if (!options_.trace.empty()) opens_ = value_or_throw(compat::read_trace_opens(options_.trace));
@@ -74,8 +77,8 @@ class Generator {
     compat::Artifact artifact;
     for (const auto& path : paths) add(artifact, path);
     const auto text = compat::to_json(artifact);
+    if (out) value_or_throw(out->write(text));
     if (!options_.push.empty()) return push(text, artifact.programs[0].name);
-    write(text);
     return exit_done;
   }
 
@@ -110,22 +113,12 @@ class Generator {
     artifact.programs.push_back(std::move(program));
   }
 
-  /// With --out it goes to a file as well.
   int push(const std::string& text, const std::string& name) {
-    if (!options_.out.empty()) write(text);
     std::vector<std::string> arguments = {"push", "--type", kArtifactMediaType,
                                           "--title=" + name + ".json"};
     if (!options_.attach.empty()) arguments.push_back("--attach=" + options_.attach);
     arguments.insert(arguments.end(), {"--", options_.push});
     return value_or_throw(run_oci_client("compat-gen", arguments, text, STDOUT_FILENO));
-  }
-
-  void write(const std::string& text) {
-    if (options_.out.empty() || options_.out == "-")
-      return value_or_throw(write_all(STDOUT_FILENO, text, "stdout"));
-    auto file = value_or_throw(AtomicFile::create(options_.out));
-    value_or_throw(file.write(text));
-    value_or_throw(file.commit());
   }
 
   GenOptions options_;
@@ -139,6 +132,7 @@ class Generator {
 
 int compat_gen(int argc, const char* const* argv) {
   set_program_name("compat-gen");
+  reserve_standard_fds();
   CLI::App app("Describe what programs need of a machine, as a compatibility artifact.",
                "compat-gen");
   GenOptions options;

@@ -11,6 +11,7 @@
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/find_program.hpp"
 
 namespace heddle {
 namespace {
@@ -32,6 +33,18 @@ struct Peek {
   std::string first_line;  ///< of a script, without "#!"
 };
 
+/// ld -static-pie makes what looks like a library, but for this flag.
+bool is_pie(int fd, const Elf64_Phdr& dynamic) {
+  std::vector<Elf64_Dyn> entries(std::min<std::size_t>(dynamic.p_filesz / sizeof(Elf64_Dyn), 4096));
+  const auto bytes = static_cast<ssize_t>(entries.size() * sizeof(Elf64_Dyn));
+  if (::pread(fd, entries.data(), static_cast<std::size_t>(bytes),
+              static_cast<off_t>(dynamic.p_offset)) != bytes)
+    return false;
+  return std::any_of(entries.begin(), entries.end(), [](const Elf64_Dyn& entry) {
+    return entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_PIE) != 0;
+  });
+}
+
 /// Only the e_type and the kinds of the program headers are looked at here, to sort a folder's
 /// files without starting a parser for each: what an ELF file says is read by the worker.
 FileKind elf_kind(int fd, const std::string& head) {
@@ -50,7 +63,9 @@ FileKind elf_kind(int fd, const std::string& head) {
                        [&](const Elf64_Phdr& s) { return s.p_type == type; });
   };
   if (has(PT_INTERP)) return FileKind::program;
-  if (header.e_type == ET_DYN && has(PT_DYNAMIC)) return FileKind::library;
+  for (const auto& segment : segments)
+    if (segment.p_type == PT_DYNAMIC && header.e_type == ET_DYN)
+      return is_pie(fd, segment) ? FileKind::static_program : FileKind::library;
   return FileKind::static_program;
 }
 
@@ -179,39 +194,14 @@ Result<void> add_folder(AppInputs& out, const std::string& folder,
 
 }  // namespace
 
-Result<std::string> find_program(const std::string& name, const std::string& path_variable) {
-  if (name.empty()) return fail_errno("''", "cannot run", ENOENT);
-  const auto usable = [](const std::string& path) {
-    struct stat st {};
-    if (::stat(path.c_str(), &st) != 0) return errno;
-    if (!S_ISREG(st.st_mode) || ::access(path.c_str(), X_OK) != 0) return EACCES;
-    return 0;
-  };
-  int failure = ENOENT;
-  if (name.find('/') != std::string::npos) {
-    failure = usable(name);
-    if (failure == 0) return fs::absolute(name).string();
-  } else {
-    for (std::size_t at = 0; at <= path_variable.size();) {
-      const std::size_t end = std::min(path_variable.find(':', at), path_variable.size());
-      std::string folder = path_variable.substr(at, end - at);
-      if (folder.empty()) folder = ".";
-      const std::string candidate = folder + "/" + name;
-      const int error = usable(candidate);
-      if (error == 0) return fs::absolute(candidate).string();
-      if (error == EACCES) failure = EACCES;  // execvp(3): remembered, the search goes on
-      at = end + 1;
-    }
-  }
-  return fail_errno(name, "cannot run", failure);
-}
-
 Result<void> add_app(AppInputs& out, const std::string& app, const std::string& path_variable) {
   struct stat st {};
   if (::stat(app.c_str(), &st) != 0) {
     if (app.find('/') != std::string::npos || errno != ENOENT)
       return fail_errno(app, "cannot stat");
     auto found = find_program(app, path_variable);
+    if (!found && found.error().code() == ENOENT)
+      return fail(Error::with_code(ENOENT, app, "not found", "neither here nor in $PATH"));
     if (!found) return fail(std::move(found.error()));
     return add_file(out, *found, path_variable, Origin::named, 0);
   }

@@ -30,10 +30,6 @@ struct AppInputs {
   std::vector<std::string> notes;  ///< files left out, and why: "path: reason"
 };
 
-/// The absolute path that execvp(3) would start for `name`; a name with a slash is taken as it is.
-/// Fails with ENOENT or EACCES, as the shell's 127 and 126 want to be told apart.
-Result<std::string> find_program(const std::string& name, const std::string& path_variable);
-
 /// Adds what `app` (a program, a script or a folder, which is walked without following links out of
 /// it) stands for. Static programs are noted and left out. Fails when `app` itself is none of
 /// these.

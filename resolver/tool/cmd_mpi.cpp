@@ -2,11 +2,12 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/find_program.hpp"
 #include "base/log.hpp"
-#include "resolver/build/app_inputs.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/mpi/find_mpi.hpp"
 #include "resolver/tool/commands.hpp"
@@ -82,7 +83,9 @@ int run_mpi(const MpiCommand& command) {
   std::vector<TracedFile> traced;
   if (!command.program.empty() && !found.empty()) {
     const char* path = std::getenv("PATH");
-    const auto program = value_or_throw(find_program(command.program, path ? path : ""));
+    const auto program =
+        std::filesystem::absolute(value_or_throw(find_program(command.program, path ? path : "")))
+            .string();
     found = {found[value_or_throw(install_of(world, found, program))]};
     traced = value_or_throw(trace_two_ranks(world, found[0], program));
   }

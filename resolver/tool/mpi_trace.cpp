@@ -12,9 +12,9 @@
 #include <sstream>
 
 #include "base/escape.hpp"
+#include "base/find_program.hpp"
 #include "base/process.hpp"
 #include "base/temp_dir.hpp"
-#include "resolver/build/app_inputs.hpp"
 
 extern char** environ;
 

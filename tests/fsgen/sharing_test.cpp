@@ -201,7 +201,8 @@ TEST_P(Sharing, five_hundred_in_a_row_leave_no_descriptor_in_the_daemon_they_sha
   EXPECT_EQ(ours.out, " " + runs_in_a_row() + " " + git() + git() + "gone\n") << ours.err;
   EXPECT_TRUE(world_->report("last.json")["shared"].get<bool>());
   EXPECT_EQ(world_->out("before"), world_->out("after"));
-  EXPECT_EQ(world_->out("before").find("0\n"), std::string::npos) << world_->out("before");
+  EXPECT_EQ(("\n" + world_->out("before")).find("\n0\n"), std::string::npos)
+      << world_->out("before");
 }
 
 INSTANTIATE_TEST_SUITE_P(Users, Sharing, ::testing::Values(0U, 1500U),

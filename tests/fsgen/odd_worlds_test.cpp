@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT
+// fs-gen where something is missing or in the way: closed streams, relative folders, signals in the
+// middle of the set-up, files that must not be replaced. APP goes on as it would without.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/fd.hpp"
+#include "base/process.hpp"
+#include "tests/fsgen/run_fixture.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class OddWorlds : public FsGenFixture {
+ protected:
+  /// A device of our own, as /dev has it: a slip must not cost the machine its own.
+  void make_node(const std::string& name, unsigned number) const {
+    if (::mknod((dir_ / name).c_str(), S_IFCHR | 0666, makedev(1, number)) != 0)
+      HEDDLE_SKIP("device nodes need root");
+  }
+};
+
+TEST_F(OddWorlds, a_script_sees_the_name_it_was_started_by) {
+  write_text_file(dir_ / "script", "#!/bin/sh\necho \"$0\"\n", 0755);
+  write_text_file(dir_ / "plain", "echo \"$0\"\n", 0755);
+  for (const char* start :
+       {"./script", "././script", "./plain", "PATH=.:$PATH script", "PATH=:$PATH script"}) {
+    const std::string words = start;
+    const auto name = words.rfind(' ') == std::string::npos ? 0 : words.rfind(' ') + 1;
+    const auto guided = words.substr(0, name) + "$FS_GEN -q " + words.substr(name);
+    const auto ours = sh(guided);
+    EXPECT_EQ(ours.out, sh(words).out) << words << ": " << ours.err;
+  }
+}
+
+TEST_F(OddWorlds, a_device_or_a_pipe_asked_for_the_report_stays_what_it_is) {
+  make_node("node", 3);
+  if (IsSkipped()) return;
+  fs::create_symlink("node", dir_ / "null");
+  const auto ours =
+      sh("mkfifo pipe; cat pipe > got & $FS_GEN -q --json null /bin/true && "
+         "$FS_GEN -q --json pipe /bin/true; wait; test -p pipe -a -L null");
+  EXPECT_EQ(ours.status, 0) << ours.err;
+  EXPECT_TRUE(nlohmann::json::accept(std::ifstream(dir_ / "got")));
+  EXPECT_TRUE(fs::is_character_file(dir_ / "node"));
+  EXPECT_EQ(sh("$FS_GEN -q --json >(cat > more) /bin/true; "
+               "for n in {1..100}; do test -s more && exit; sleep 0.05; done; exit 1")
+                .status,
+            0);
+  const auto map = sh("$FS_GEN -q --out null /bin/true");
+  EXPECT_EQ(map.status, 3);
+  EXPECT_NE(map.err.find("not a regular file"), std::string::npos) << map.err;
+  EXPECT_TRUE(fs::is_symlink(dir_ / "null"));
+}
+
+TEST_F(OddWorlds, a_report_to_dev_stdout_stands_behind_apps_own_output) {
+  const auto ours =
+      sh("$FS_GEN -q --json - /bin/echo app > out; head -n 1 out; "
+         "tail -n +2 out > json");
+  EXPECT_EQ(ours.out, "app\n") << ours.err;
+  EXPECT_TRUE(nlohmann::json::accept(std::ifstream(dir_ / "json")));
+}
+
+TEST_F(OddWorlds, devices_stay_devices_whatever_root_writes_there) {
+  make_node("full", 7);
+  if (IsSkipped()) return;
+  const auto json = sh("$FS_GEN -q --json full /bin/true");
+  EXPECT_EQ(json.status, 3);
+  EXPECT_NE(json.err.find("No space left"), std::string::npos) << json.err;
+  const auto resolve = staged_program("fs-resolve");
+  const auto built = sh(resolve + " build -o full /bin/true");
+  EXPECT_EQ(built.status, 3);
+  EXPECT_NE(built.err.find("a map is a regular file"), std::string::npos) << built.err;
+  EXPECT_EQ(sh(resolve + " build -o /proc/self/fd/1 /bin/true | cat").out, "");
+  EXPECT_NE(sh(staged_program("compat-gen") + " -o full /bin/true").status, 0);
+  EXPECT_NE(sh(staged_program("fs-record") + " -q --out full /bin/true").status, 0);
+  EXPECT_TRUE(fs::is_character_file(dir_ / "full"));
+}
+
+TEST_F(OddWorlds, a_trace_goes_into_pipes_and_devices_too) {
+  const auto record = staged_program("fs-record") + " -q ";
+  const auto piped = sh(record + "--out - --op open --op exec /bin/true | tail -n 1");
+  EXPECT_NE(piped.out.find("complete"), std::string::npos) << piped.out << piped.err;
+  EXPECT_EQ(
+      sh(record + "--out >(cat > got) /bin/true; "
+                  "for n in {1..100}; do grep -q complete got && exit; sleep 0.05; done; exit 1")
+          .status,
+      0);
+  const auto fifo = sh("mkfifo pipe; cat pipe > from & " + record +
+                       "--out pipe /bin/true; wait; test -p pipe && grep -c complete from");
+  EXPECT_EQ(fifo.out, "1\n") << fifo.err;
+  EXPECT_EQ(sh(record + "--out - --summary /bin/true").status, 2);
+  make_node("null", 3);
+  if (IsSkipped()) return;
+  EXPECT_EQ(sh(record + "--out null /bin/true").status, 0);
+  EXPECT_TRUE(fs::is_character_file(dir_ / "null"));
+}
+
+TEST_F(OddWorlds, an_interrupted_mount_that_nobody_uses_ends_without_a_word) {
+  const auto bin = fs::path(fs_gen_).parent_path().string();
+  const auto mount =
+      sh(bin + "/fs-resolve build -o map /bin/true && mkdir mnt && { " + bin +
+         "/fs-mount -f map mnt & } && for n in {1..200}; do test -e mnt/.heddle/index && break; "
+         "sleep 0.05; done; kill $!; wait $!; echo $?");
+  EXPECT_TRUE(mount.out.ends_with("\n0\n")) << mount.out;
+  EXPECT_EQ(mount.err, "");
+}
+
+TEST_F(OddWorlds, a_report_that_cannot_be_written_is_said_before_app_runs) {
+  for (const char* options : {"--json no/such/folder/j", "--json .", "--out no/such/folder/m",
+                              "--learn --out no/such/m"}) {
+    const auto ours = sh(std::string("$FS_GEN ") + options + " /bin/echo ran");
+    EXPECT_EQ(ours.status, 3) << options;
+    EXPECT_EQ(ours.out, "") << options;
+    EXPECT_NE(ours.err.find("cannot write"), std::string::npos) << ours.err;
+  }
+}
+
+/// -n for signal n.
+int raw_end(const std::vector<std::string>& argv) {
+  auto child = value_or_throw(spawn(argv[0], argv));
+  int status = 0;
+  EXPECT_EQ(::waitpid(child.release(), &status, 0) > 0, true);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+TEST_F(OddWorlds, a_signal_that_ends_app_ends_us_too_behind_the_report) {
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL, SIGSEGV, SIGUSR1}) {
+    const auto kill = "kill -" + std::to_string(signal) + " $$";
+    const auto json = dir_ / "json";
+    EXPECT_EQ(raw_end({fs_gen_, "-q", "--json", json, "/bin/sh", "-c", kill}), -signal);
+    EXPECT_EQ(nlohmann::json::parse(std::ifstream(json))["exit_status"], 128 + signal);
+    fs::remove(json);
+  }
+  EXPECT_EQ(raw_end({fs_gen_, "-q", "/bin/sh", "-c", "exit 130"}), 130);
+}
+
+TEST_F(OddWorlds, a_loop_of_the_shell_stops_at_ctrl_c) {
+  // To the whole group, as a terminal does; bash goes on unless its child died of it.
+  write_text_file(dir_ / "app", "#!/bin/bash\nkill -INT 0\nsleep 9\n", 0755);
+  for (const std::string& wrapper : {std::string(), std::string("$FS_GEN -q "),
+                                     staged_program("fs-record") + " -q --out trace "})
+    EXPECT_EQ(sh("for n in 1 2 3; do echo $n; " + wrapper + "./app; done").out, "1\n") << wrapper;
+}
+
+TEST_F(OddWorlds, closed_streams_are_closed_for_app_and_stay_out_of_the_files) {
+  for (const char* closed : {"<&-", ">&-", "2>&-", "<&- >&- 2>&-"}) {
+    const std::string list =
+        " /bin/sh -c 'for n in 0 1 2; do test -e /proc/$$/fd/$n && : >> "
+        "open.$n; done; exit 7' ";
+    (void)sh(list + closed);
+    const auto bare = sh("ls open.*; rm -f open.*");
+    const auto ours = sh("$FS_GEN --out map --json json" + list + closed);
+    EXPECT_EQ(ours.status, 7) << closed;
+    EXPECT_EQ(sh("ls open.*; rm -f open.*").out, bare.out) << closed;
+    EXPECT_TRUE(nlohmann::json::accept(std::ifstream(dir_ / "json"))) << closed;
+    EXPECT_EQ(run({staged_program("fs-resolve"), "verify", dir_ / "map"}).status, 0) << closed;
+  }
+}
+
+TEST_F(OddWorlds, a_reader_of_the_report_who_went_away_costs_no_exit_status) {
+  const auto ours =
+      sh("exec 3>&1; { $FS_GEN /bin/sh -c 'sleep 0; exit 5'; echo $? >&3; } 2>&1 >&3 "
+         "| true");
+  EXPECT_EQ(ours.out, "5\n");
+}
+
+TEST_F(OddWorlds, a_relative_tmpdir_is_as_good_as_an_absolute_one) {
+  const auto ours = sh("TMPDIR=tmp $FS_GEN --json json /bin/sh -c 'cd / && /bin/ls /; :' /bin/ls");
+  EXPECT_EQ(ours.status, 0);
+  const auto report = nlohmann::json::parse(std::ifstream(dir_ / "json"), nullptr, false);
+  EXPECT_TRUE(report.value("passed_over", nlohmann::json::array({"?"})).empty()) << ours.err;
+  EXPECT_EQ(report.value("guided_processes", 0), 2) << ours.err;
+}
+
+TEST_F(OddWorlds, a_folder_that_was_removed_under_us_is_no_reason_not_to_run) {
+  const auto ours = sh("mkdir gone && cd gone && rmdir ../gone && $FS_GEN -q /bin/echo hello");
+  EXPECT_EQ(ours.out, "hello\n") << ours.err;
+  const auto map = sh("mkdir gone && cd gone && rmdir ../gone && $FS_GEN -q --map ../m /bin/true");
+  EXPECT_EQ(map.status, 3);
+  EXPECT_EQ(map.err.find("filesystem error"), std::string::npos) << map.err;
+}
+
+TEST_F(OddWorlds, what_is_preloaded_into_app_is_not_in_the_daemon) {
+  // fs-gen itself runs with it, as any program of this shell.
+  const auto preloaded = build_library(
+      {.output = dir_ / "preload.so",
+       .source =
+           "#include <fcntl.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
+           "__attribute__((constructor)) static void note(void){char t[64]=\"\";"
+           "int in=open(\"/proc/self/comm\",O_RDONLY),"
+           "out=open(getenv(\"NOTES\"),O_WRONLY|O_APPEND|O_CREAT,0600);"
+           "if(write(out,t,(size_t)read(in,t,64))){};}",
+       .flags = {}});
+  const auto ours =
+      sh("NOTES=$DIR/notes LD_PRELOAD=" + preloaded + " $FS_GEN -q /bin/echo hello; cat notes");
+  EXPECT_EQ(ours.out.substr(0, 6), "hello\n") << ours.err;
+  EXPECT_NE(ours.out.find("\necho\n"), std::string::npos) << ours.out;
+  EXPECT_EQ(ours.out.find("fs-mount"), std::string::npos) << ours.out;
+}
+
+TEST_F(OddWorlds, signals_at_any_moment_leave_no_folder) {
+  FarmOptions farm_options;
+  farm_options.libraries = 40;
+  const auto farm = ElfFarm::build(dir_ / "farm", farm_options);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (int delay_ms = 1; delay_ms < 24; delay_ms += 3) {
+      SpawnOptions options;
+      options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
+                             "XDG_CACHE_HOME=" + dir_ / "cache"};
+      auto child = spawn(fs_gen_,
+                         {"fs-gen", "-q", "--via", delay_ms % 2 ? "best" : "direct", "--",
+                          "/bin/sh", "-c", farm.program + " >/dev/null"},
+                         options);
+      ASSERT_TRUE(child);
+      // Not a wait for something: the moment of the signal is what varies.
+      (void)child->wait_for(std::chrono::milliseconds(delay_ms));
+      if (child->pid() > 0) ::kill(child->pid(), signal);
+      (void)child->wait_for(std::chrono::seconds(20));
+      EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return left().empty(); }))
+          << "signal " << signal << " after " << delay_ms << " ms: " << left()[0];
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(OddWorlds, compare_ends_with_the_first_run_that_a_signal_ends) {
+  const auto ours =
+      sh("$FS_GEN --compare 50 /bin/sh -c 'echo >> runs; kill -INT $$'; "
+         "echo $?; wc -l < runs");
+  EXPECT_EQ(ours.out, "130\n1\n") << ours.err;
+  EXPECT_NE(ours.err.find("a signal ended it"), std::string::npos) << ours.err;
+}
+
+TEST_F(OddWorlds, compare_says_what_cannot_run) {
+  write_text_file(dir_ / "broken", "#!/no/such/interpreter\n", 0755);
+  const auto ours = sh("$FS_GEN --compare 2 ./broken");
+  EXPECT_EQ(ours.status, 127);
+  EXPECT_NE(ours.err.find("./broken: cannot run"), std::string::npos) << ours.err;
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+// What fs-gen says: numbers that can be compared, true reasons, hints that help; and what it
+// refuses.
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/fsgen/run_fixture.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Report : public FsGenFixture {
+ protected:
+  nlohmann::json json() const {
+    return nlohmann::json::parse(std::ifstream(dir_ / "json"), nullptr, false);
+  }
+};
+
+TEST_F(Report, compares_the_probes_of_the_start_and_tells_later_ones_apart) {
+  FarmOptions farm_options;
+  farm_options.libraries = 12;
+  const auto farm = ElfFarm::build(dir_ / "farm", farm_options);
+  auto ours = sh("$FS_GEN --json json farm/app");
+  EXPECT_THAT(ours.err, HasSubstr("without heddle to start it, 0 with it\n"));
+  EXPECT_THAT(ours.err, Not(HasSubstr("  later ")));
+  EXPECT_EQ(json()["probes_with_start"], 0);
+
+  farm_options.dlopen_roots = true;
+  const auto opened = ElfFarm::build(dir_ / "opened", farm_options);
+  ours = sh("$FS_GEN --json json opened/app");
+  EXPECT_EQ(ours.out, opened.output);
+  EXPECT_THAT(ours.err, HasSubstr("without heddle to start it, 0 with it\n"));
+  EXPECT_THAT(ours.err, HasSubstr("--learn"));
+  EXPECT_EQ(json()["probes_with_start"], 0);
+  EXPECT_GT(json()["probes_with"], 12);
+}
+
+/// A library that opens a plugin from a folder beside itself, and a program that says what came.
+void build_plugin_host(const std::string& folder) {
+  build_library({.output = folder + "/lib/plugins/plug.so",
+                 .source = "int answer(void){return 42;}",
+                 .flags = {}});
+  const auto host = build_library(
+      {.output = folder + "/lib/libhost.so",
+       .source =
+           "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <string.h>\n"
+           "int host(void){Dl_info i; char p[4096]; dladdr((void*)host,&i);"
+           "snprintf(p,sizeof p,\"%s\",i.dli_fname); *strrchr(p,'/')=0;"
+           "strcat(p,\"/plugins/plug.so\"); void* h=dlopen(p,RTLD_NOW);"
+           "return h?((int(*)(void))dlsym(h,\"answer\"))():0;}",
+       .flags = {"-Wl,-soname,libhost.so"}});
+  build_program({.output = folder + "/app",
+                 .source = "#include <stdio.h>\nint host(void);"
+                           "int main(void){printf(\"%d\\n\",host());return 0;}",
+                 .flags = {host, "-Wl,-rpath," + folder + "/lib"}});
+}
+
+TEST_F(Report, names_the_library_that_looks_for_plugins_beside_itself) {
+  build_plugin_host(dir_.path());
+  const auto ours = sh("$FS_GEN --json json ./app");
+  EXPECT_THAT(ours.err, HasSubstr("libhost.so may look for them beside itself"));
+  EXPECT_THAT(ours.err, HasSubstr("--plugins " + dir_.path() + "/lib/plugins"));
+  EXPECT_EQ(json()["plugin_suspects"][0]["folder"], dir_.path() + "/lib/plugins");
+  for (const char* remedy : {"--plugins lib/plugins", "--via direct"}) {
+    const auto helped = sh(std::string("$FS_GEN ") + remedy + " ./app");
+    EXPECT_EQ(helped.out, "42\n") << remedy;
+    EXPECT_THAT(helped.err, Not(HasSubstr("beside itself"))) << remedy;
+  }
+  const auto resolve = staged_program("fs-resolve");
+  EXPECT_THAT(sh(resolve + " build -o map ./app").err, HasSubstr("imports dladdr"));
+  EXPECT_THAT(sh(resolve + " build -o map --plugins lib/plugins ./app").err,
+              Not(HasSubstr("imports dladdr")));
+}
+
+TEST_F(Report, compare_says_slower_and_what_failed) {
+  const auto ours = sh("$FS_GEN --compare 2 --json json /bin/sh -c 'exit 3'");
+  EXPECT_EQ(ours.status, 3);
+  EXPECT_THAT(ours.err, HasSubstr("a fresh mount"));
+  EXPECT_THAT(ours.err, HasSubstr("failed in 2 of 2 runs without heddle and in 2 with it"));
+  const double ratio = json()["ratio"];
+  EXPECT_THAT(ours.err, HasSubstr(ratio >= 1.05   ? "times as fast"
+                                  : ratio <= 0.95 ? "times slower"
+                                                  : "as fast"));
+}
+
+TEST_F(Report, of_many_ranks_the_first_is_told) {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
+    const std::string set = std::string(variable) + "=";
+    EXPECT_THAT(sh(set + "0 $FS_GEN /bin/true").err, HasSubstr("libraries")) << variable;
+    const auto second =
+        sh(set + "1 $FS_GEN --json json /bin/true; " + set + "7 $FS_GEN --json 'j-%r%%' /bin/true");
+    EXPECT_EQ(second.err, "") << variable;
+    EXPECT_FALSE(fs::exists(dir_ / "json")) << variable;
+    EXPECT_TRUE(fs::remove(dir_ / "j-7%")) << variable;
+  }
+}
+
+TEST_F(Report, says_why_a_program_runs_as_it_is) {
+  write_text_file(dir_ / "main.c", "int main(void){return 0;}");
+  ASSERT_EQ(sh("cc -static-pie -o static main.c").status, 0);
+  EXPECT_THAT(sh("$FS_GEN ./static").err, HasSubstr("static program"));
+  EXPECT_THAT(sh("$FS_GEN /lib64/ld-linux-x86-64.so.2 /bin/true").err,
+              HasSubstr("a library, not a program"));
+}
+
+TEST_F(Report, says_why_something_cannot_run) {
+  write_text_file(dir_ / "script", "#!/no/such/interpreter -x\n", 0755);
+  auto ours = sh("$FS_GEN ./script");
+  EXPECT_EQ(ours.status, 127);
+  EXPECT_THAT(ours.err, HasSubstr("its interpreter /no/such/interpreter is missing"));
+  write_text_file(dir_ / "main.c", "int main(void){return 0;}");
+  ASSERT_EQ(sh("cc -Wl,--dynamic-linker=/no/ld.so -o other main.c").status, 0);
+  EXPECT_THAT(sh("$FS_GEN ./other").err, HasSubstr("its interpreter /no/ld.so is missing"));
+  ours = sh("$FS_GEN ./tmp");
+  EXPECT_EQ(ours.status, 126);
+  EXPECT_THAT(ours.err, HasSubstr("Is a directory"));
+  EXPECT_THAT(sh(staged_program("fs-resolve") + " why missing").err,
+              HasSubstr("missing: not found: neither here nor in $PATH"));
+}
+
+TEST_F(Report, options_that_do_not_go_together_are_refused_before_anything_runs) {
+  ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o map /bin/true").status, 0);
+  for (const char* options : {"--map map --out other", "--map map --plugins tmp", "--via userns",
+                              "--serve some", "--loader ld", "--print-env --shell csh map tmp"}) {
+    const auto ours = sh(std::string("$FS_GEN ") + options + " /bin/echo ran");
+    EXPECT_EQ(ours.status, 2) << options;
+    EXPECT_EQ(ours.out, "") << options;
+    EXPECT_THAT(ours.err, HasSubstr("hint: see fs-gen --help")) << options;
+  }
+  EXPECT_THAT(sh("$FS_GEN --via userns /bin/true").err,
+              HasSubstr("'userns' is none of best|mount|fusermount|user|direct"));
+  const auto plugins = sh("$FS_GEN --plugins no/such /bin/echo ran");
+  EXPECT_EQ(plugins.status, 3);
+  EXPECT_EQ(plugins.out, "");
+}
+
+TEST_F(Report, a_tmpdir_that_cannot_be_used_is_no_reason_not_to_run) {
+  EXPECT_EQ(sh("TMPDIR=/no/such $FS_GEN --json json /bin/echo ran").out, "ran\n");
+  EXPECT_EQ(json()["guided"], true);
+  if (fs_gen_.starts_with("/tmp")) HEDDLE_SKIP("the programs lie below /tmp");
+  const auto ours =
+      sh("cd / && unshare -m sh -c 'mount -t tmpfs -o ro none /tmp && cd / && TMPDIR=/no/such "
+         "XDG_CACHE_HOME=/no/such $FS_GEN /bin/echo ran'");
+  EXPECT_EQ(ours.out, "ran\n") << ours.err;
+  EXPECT_THAT(ours.err, HasSubstr("going on without heddle"));
+}
+
+}  // namespace
+}  // namespace heddle::test
