@@ -68,7 +68,7 @@ std::optional<std::string> NodeTable::path(std::uint64_t id) const {
   const Node* node = find(id);
   std::string out;
   if (!node || !append_path(*node, out)) return std::nullopt;
-  if (out.empty()) out = "/";
+  if (out.empty()) out.push_back('/');
   return out;
 }
 
