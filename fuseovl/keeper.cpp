@@ -2,6 +2,7 @@
 #include "fuseovl/keeper.hpp"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +13,18 @@
 
 namespace heddle {
 namespace {
+
+/// A thread that no signal is delivered to: one that was blocked elsewhere only would be taken here
+/// and lost (SIGCHLD, which serve() waits for).
+template <class Work>
+std::thread start_deaf_thread(Work work) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 // Of a mount by fusermount3 whose last program has left children behind: the kernel tells nobody
 // when a mount stops being busy, so it is asked again, ever more rarely.
@@ -44,7 +57,7 @@ Keeper::Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay)
       mount_(mount),
       overlay_(overlay),
       stop_(value_or_throw(make_pipe())),
-      thread_([this] { run(); }) {}
+      thread_(start_deaf_thread([this] { run(); })) {}
 
 void Keeper::stop() {
   if (!thread_.joinable()) return;

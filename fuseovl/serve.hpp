@@ -32,7 +32,8 @@ struct ServeOptions {
 /// daemon ends when its last user has gone, so that running programs do not lose their libraries. A
 /// second signal ends it at once.
 ///
-/// Other threads of the caller may go on, but must not fork nor wait for children.
+/// Other threads of the caller may go on; they must have all signals blocked, and neither fork nor
+/// wait for children.
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);
 
 }  // namespace heddle

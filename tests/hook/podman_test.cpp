@@ -54,7 +54,8 @@ class Podman : public ::testing::TestWithParam<std::string> {
         "sh",
         "-c",
         "umount /sys/fs/cgroup/unified 2>/dev/null; for f in subuid subgid; do mount --bind " +
-            world_->path("$f") + " /etc/$f; done; " + before + "; exec \"$@\"",
+            world_->path("$f") + " /etc/$f; done; mount --bind " + world_->path("user/run") +
+            " /mnt; " + before + "; exec \"$@\"",
         "sh",
         HEDDLE_IN_WORLD,
         "--uid",
@@ -62,12 +63,12 @@ class Podman : public ::testing::TestWithParam<std::string> {
         "--",
         "env",
         "HOME=" + world_->path("user/home"),
-        "XDG_RUNTIME_DIR=" + world_->path("user/run"),
+        "XDG_RUNTIME_DIR=/mnt",
         "podman",
         "--root",
         world_->path("user/storage"),
         "--runroot",
-        world_->path("user/run/c"),
+        "/mnt/c",  // podman takes no more than 50 characters
         "--storage-driver",
         "vfs",
         "--cgroup-manager",

@@ -60,7 +60,8 @@ cp "$work/commands" root/tmp/
 chroot root sh /tmp/commands >"$work/before" 2>&1 || true
 "$mounter" --foreground "$work/map" root/dev/heddle &
 daemon=$!
-trap 'kill $daemon' EXIT
+# At once: the binds use the mount as long as this namespace lives, and so would the daemon.
+trap 'kill -9 $daemon' EXIT
 until [ -e root/dev/heddle/.heddle/container.json ]; do
   kill -0 $daemon
   sleep 0.02
