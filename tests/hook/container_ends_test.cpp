@@ -65,7 +65,7 @@ class ContainerEnds : public ::testing::TestWithParam<std::string> {
     return {*runtime_, world_->bundle("bundle", world_->config({"/bin/app", "wait"})), id()};
   }
   void expect_nothing_left() const {
-    EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+    EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
     EXPECT_EQ(world_->mounts(), 0U);
   }
 
@@ -101,7 +101,7 @@ TEST_P(ContainerEnds, its_fs_mount_is_killed) {
   ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
   const int init = started.init();
   for (const int daemon : world_->daemons()) ::kill(daemon, SIGKILL);
-  EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
   EXPECT_TRUE(is_running(init)) << "what is in memory goes on";
   ::kill(init, SIGKILL);
   EXPECT_TRUE(started.ends(10s).has_value());
@@ -130,7 +130,7 @@ TEST_P(ContainerEnds, its_hook_is_killed_while_it_decides) {
   const auto status = started.ends(40s);
   ASSERT_TRUE(status.has_value());
   EXPECT_NE(*status, 0);
-  EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
   EXPECT_EQ(run({"pgrep", "-f", "sleep " + seconds}).out, "");
   EXPECT_EQ(read_file(world_->path("asked")).value_or(""), "x\n");
   EXPECT_EQ(world_->mounts(), 0U);

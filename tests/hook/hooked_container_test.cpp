@@ -28,7 +28,12 @@ class HookedContainer : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
-    world_ = std::make_unique<ContainerWorld>();
+    renew();
+  }
+  /// A world in which nothing has happened yet. The runtime goes before the world it is in.
+  void renew(std::unique_ptr<ContainerWorld> world = std::make_unique<ContainerWorld>()) {
+    runtime_.reset();
+    world_ = std::move(world);
     runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
   }
   RunResult start(const nlohmann::json& config) {
@@ -36,7 +41,7 @@ class HookedContainer : public ::testing::TestWithParam<std::string> {
     return runtime_->run(world_->bundle("bundle" + std::to_string(count_), config), id);
   }
   void expect_nothing_left() const {
-    EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+    EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
     EXPECT_EQ(world_->mounts(), 0U);
   }
 
@@ -217,8 +222,7 @@ const std::vector<Trouble>& troubles() {
 TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container) {
   for (const auto& trouble : troubles()) {
     SCOPED_TRACE(trouble.name);
-    world_ = std::make_unique<ContainerWorld>();
-    runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
+    renew();
     auto config = world_->config({"/bin/app"});
     trouble.make(*world_, config);
     const auto before = world_->image_state();
@@ -240,7 +244,7 @@ TEST_P(HookedContainer, starts_unswapped_where_the_policy_is_to_warn) {
     if (std::string(trouble.name).starts_with("a program")) continue;
     if (std::string(trouble.name).starts_with("an annotation")) continue;
     SCOPED_TRACE(trouble.name);
-    world_ = std::make_unique<ContainerWorld>();
+    renew();
     auto config = world_->config({"/bin/app", "/proc/self/mountinfo"});
     config["annotations"]["heddle.policy"] = "warn";
     trouble.make(*world_, config);
@@ -321,7 +325,7 @@ TEST_P(HookedContainer, odd_names_do_no_harm) {
   for (const std::string name :
        {"with space", "new\nline\ttab", "\xC3\xA4\xE2\x82\xAC", "a\\b'\"$(x)"}) {
     SCOPED_TRACE(name);
-    world_ = std::make_unique<ContainerWorld>(name);
+    renew(std::make_unique<ContainerWorld>(name));
     const auto ran = start(world_->config({"/bin/app"}));
     EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
     expect_nothing_left();

@@ -96,7 +96,7 @@ class Podman : public ::testing::TestWithParam<std::string> {
     return run(argv, run_options);
   }
   void expect_nothing_left() const {
-    EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+    EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
     EXPECT_EQ(world_->mounts(), 0U);
   }
   /// podman tidies up in the background.

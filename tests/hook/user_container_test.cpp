@@ -74,7 +74,7 @@ class UserContainer : public ::testing::TestWithParam<std::string> {
   }
   std::string log() const { return read_file(world_->path("user/hook.log")).value_or(""); }
   void expect_nothing_left() const {
-    EXPECT_TRUE(wait_until(1s, [&] { return world_->daemons().empty(); }));
+    EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
     EXPECT_EQ(world_->mounts(), 0U);
     EXPECT_TRUE(!fs::exists(world_->path("user/run/state")) ||
                 fs::is_empty(world_->path("user/run/state")));
