@@ -112,7 +112,7 @@ class Supervisor {
       if (pause >= kLongestPause) return started;
       pause = std::max(2 * pause, milliseconds(20));
     }
-    say("fs-mount: " + died + "; " + std::to_string(worker_) + " goes on in its place");
+    say(died + "; " + std::to_string(worker_) + " goes on in its place");
     return {};
   }
 
