@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int kRounds = 8;
 constexpr std::size_t kMaxFolderFiles = 10'000;
+constexpr const char* kPrivate = "GLIBC_PRIVATE";
 constexpr const char* kCacheSource = ".heddle/ld.so.cache";
 
 std::string parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
@@ -187,6 +188,30 @@ Placement::Trouble Placement::check(const Closure& before, const Closure& after,
   return {};
 }
 
+/// A file of the container that is bound to its own glibc build: it wants GLIBC_PRIVATE symbols
+/// that the host's glibc does not have, which ld.so would say in its own words. Empty: none.
+std::string Placement::stranded_part(SwappedWorld& world, const Closure& closure,
+                                     const GlibcChoice& glibc) {
+  if (glibc.taken == Side::container) return {};
+  std::set<std::string> offered;
+  for (const auto& object : closure.objects) {
+    if (!is_glibc_part(object.file.elf) || !world.host_file(object.path).empty()) continue;
+    if (offered.empty())
+      for (const auto& [soname, file] : glibc_.files)
+        if (const auto facts = host_.facts_with_symbols(file.path))
+          for (const auto& symbol : facts->elf.exported_symbols)
+            if (symbol.version == kPrivate) offered.insert(symbol.name);
+    const auto facts = inside_.world().facts_with_symbols(object.path);
+    if (!facts) continue;
+    for (const auto& symbol : facts->elf.undefined_symbols)
+      if (symbol.version == kPrivate && !symbol.weak && !offered.contains(symbol.name))
+        return object.path + " belongs to the container's glibc " + glibc.container_version +
+               ", which cannot stay (" + glibc.why + "): it needs " + symbol.name +
+               ", which the host's glibc " + glibc_.version + " does not have";
+  }
+  return {};
+}
+
 void Placement::check_plugins(SwappedWorld& world, const LoaderProfile& loader) {
   for (const auto& [name, path] : names_) {
     if (name.find('/') == name.npos || name.find(".so") == name.npos) continue;
@@ -259,6 +284,9 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
       after.push_back(std::move(*closure));
     }
     if (more) continue;
+    for (const auto& closure : after)
+      if (auto part = stranded_part(world, closure, glibc); !part.empty())
+        return {"", "", std::move(part)};
     for (std::size_t i = 0; i < after.size(); ++i)
       if (auto found = check(inside_.programs()[i].closure, after[i], sides);
           !found.flip.empty() || !found.conflict.empty())

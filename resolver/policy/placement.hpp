@@ -43,6 +43,7 @@ class Placement {
   void bind_known(const SideChoice& sides, const GlibcChoice& glibc);
   bool bind_strays(const Closure& closure);
   Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
+  std::string stranded_part(SwappedWorld& world, const Closure& closure, const GlibcChoice& glibc);
   void check_plugins(SwappedWorld& world, const LoaderProfile& loader);
   void place_folders(const SideChoice& sides);
 

@@ -188,17 +188,28 @@ void ContainerWorld::answer_text(const std::string& out, int status, const std::
 }
 
 void ContainerWorld::write_answers_map(const Json& decision) const {
-  MapObject object;
-  object.path = path("host/libmpi.so.12");
-  struct stat status {};
-  if (::stat(object.path.c_str(), &status) != 0) throw Error(object.path, "is not there");
-  object.stamp = file_stamp(status);
-  object.mode = status.st_mode;
-  object.hash = hash_bytes(value_or_throw(read_file(object.path)));
-  object.soname = "libmpi.so.12";
+  const auto object_of = [](const std::string& path) {
+    MapObject object;
+    object.path = path;
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) throw Error(path, "is not there");
+    object.stamp = file_stamp(status);
+    object.mode = status.st_mode;
+    object.hash = hash_bytes(value_or_throw(read_file(path)));
+    object.soname = "libmpi.so.12";
+    return object;
+  };
+  auto files = plugins_;
+  files["libmpi.so.12"] = path("host/libmpi.so.12");
   MapContent content;
-  content.objects = {object};
-  content.views = {{"container", {{"libmpi.so.12", 0}}}};
+  content.views = {{"container", {}}};
+  // Objects go by path.
+  std::set<std::string> paths;
+  for (const auto& [name, file] : files) paths.insert(file);
+  for (const auto& file : paths) content.objects.push_back(object_of(file));
+  for (const auto& [name, file] : files)
+    content.views[0].names.emplace_back(
+        name, static_cast<ObjectId>(std::distance(paths.begin(), paths.find(file))));
   content.generated = {{"container.json", decision.dump() + "\n"}};
   value_or_throw(write_map(content, path("stage/bin/answer.map")));
 }

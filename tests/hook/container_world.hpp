@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -34,6 +35,9 @@ class ContainerWorld {
   nlohmann::json swap() const;
   /// How often fs-resolve was asked.
   std::size_t questions() const;
+  /// The maps from now on have a file of the host's in a plugin folder ("ucx/libuct_x.so.0").
+  void add_plugin(const std::string& name, const std::string& file) { plugins_[name] = file; }
+  void forget_plugins() { plugins_.clear(); }
   /// Writes the map that fs-resolve hands out.
   void write_answers_map(const nlohmann::json& decision) const;
 
@@ -56,6 +60,7 @@ class ContainerWorld {
   void make_image() const;
   TestDir dir_;
   std::string base_;
+  std::map<std::string, std::string> plugins_;
 };
 
 /// runc or crun as it runs here; nullptr when it cannot run a container at all, with the reason.

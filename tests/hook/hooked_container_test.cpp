@@ -21,6 +21,7 @@ namespace {
 
 using namespace std::literals;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
@@ -266,6 +267,24 @@ TEST_P(HookedContainer, a_changed_host_is_said_and_decided_on_anew) {
   EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
   EXPECT_EQ(world_->questions(), 2U);
   EXPECT_THAT(world_->log_text(), HasSubstr("host/libmpi.so.12"));
+  expect_nothing_left();
+}
+
+TEST_P(HookedContainer, a_plugin_that_was_deleted_since_is_said_at_the_start) {
+  const auto plugin = world_->path("host/ucx/libuct_odd.so.0");
+  fs::create_directories(world_->path("host/ucx"));
+  fs::copy_file(world_->path("host/libmpi.so.12"), plugin);
+  world_->add_plugin("ucx/libuct_odd.so.0", plugin);
+  world_->answer(world_->swap());
+  EXPECT_EQ(start(world_->config({"/bin/app", "exit", "0"})).out, "host\n") << world_->log_text();
+  EXPECT_THAT(world_->log_text(), Not(HasSubstr("libuct_odd")));
+  fs::remove(plugin);
+  // Whoever decides anew does not know that there was one: only the old map does.
+  world_->forget_plugins();
+  world_->answer(world_->swap());
+  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n") << world_->log_text();
+  EXPECT_THAT(world_->log_text(), HasSubstr("warning: " + plugin));
+  EXPECT_EQ(world_->questions(), 2U);
   expect_nothing_left();
 }
 

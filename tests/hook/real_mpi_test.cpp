@@ -18,6 +18,7 @@
 #include "base/fd.hpp"
 #include "base/process.hpp"
 #include "tests/hook/container_world.hpp"
+#include "tests/hook/real_mpi.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -26,167 +27,21 @@ namespace {
 using namespace std::literals;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr const char* kHello = R"(
-#include <gnu/libc-version.h>
-#include <mpi.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-#ifdef ODD
-extern int MPI_Not_on_any_host(void);
-#endif
-static void print_maps(void) {
-  char line[4096];
-  FILE* maps = fopen("/proc/self/maps", "r");
-  while (maps && fgets(line, sizeof line, maps))
-    if (strstr(line, "/libmpi") && strstr(line, " 00000000 ")) fputs(strchr(line, '/'), stdout);
-}
-int main(int argc, char** argv) {
-  char version[MPI_MAX_LIBRARY_VERSION_STRING];
-  int rank, size, length, sum, mine;
-  MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Get_library_version(version, &length);
-  version[strcspn(version, "\n")] = 0;
-  mine = rank + 1;
-  MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  printf("%d of %d, sum %d, glibc %s, %s\n", rank, size, sum, gnu_get_libc_version(), version);
-#ifdef ODD
-  MPI_Not_on_any_host();
-#endif
-  if (argc > 1) print_maps();
-  fflush(stdout);
-  if (argc > 2) pause();
-  MPI_Finalize();
-  return 0;
-}
-)";
-
-/// A rank of mpiexec's as a container of its own: PMI's descriptor and variables are passed on.
-constexpr const char* kRank = R"sh(#!/bin/bash
-# dash knows no descriptor above 9.
-# rank TEMPLATE FOLDER ID COMMAND... : COMMAND is a runtime's "run", without its last arguments
-rank=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}
-template=$1 bundle=$2/rank$rank id=$3-$rank
-shift 3
-mkdir -p "$bundle"
-pass=
-if [ -n "$PMI_FD" ]; then
-  exec 3<&"$PMI_FD"
-  PMI_FD=3
-  export PMI_FD
-  pass="--preserve-fds 1"
-fi
-variables=$(env | sed -n 's/^\(\(PMI\|MPI\|PMIX\|OMPI\|OPAL\|ORTE\)_[A-Za-z0-9_]*=[^"\\|&]*\)$/"\1",/p' |
-  tr -d '\n')
-sed "s|\"@ENV@\",*|$variables|" "$template" >"$bundle/config.json"
-exec "$@" $pass --bundle "$bundle" "$id"
-)sh";
 
 struct Debian {
   const char* suite;
   const char* glibc;  ///< that its program runs on
 };
 
-class RealMpi : public ::testing::TestWithParam<std::tuple<const char*, Debian>> {
+class RealMpi : public RealMpiTest,
+                public ::testing::WithParamInterface<std::tuple<const char*, Debian>> {
  protected:
-  void SetUp() override {
-    if (::geteuid() != 0) HEDDLE_SKIP("only root can make root file systems");
-    if (const auto reason = why_not(runtime()); !reason.empty()) HEDDLE_SKIP(reason);
-    const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
-    RunOptions options;
-    options.deadline = 9min;
-    const auto made = run({source + "/tests/support/rootfs"s, suite() + "-mpich"}, options);
-    if (made.status == 77) HEDDLE_SKIP(made.err);
-    ASSERT_EQ(made.status, 0) << made.err;
-    rootfs_ = made.out.substr(0, made.out.size() - 1);
-    fs::create_directory(dir_ / "app");
-    write_text_file(dir_ / "app/hello.c", kHello);
-    write_text_file(dir_ / "rank", kRank, 0755);
-    compile("hello");
-  }
+  void SetUp() override { prepare(runtime(), suite()); }
   std::string runtime() const { return std::get<0>(GetParam()); }
   std::string suite() const { return std::get<1>(GetParam()).suite; }
   std::string glibc() const { return std::get<1>(GetParam()).glibc; }
-  std::string log() const { return read_file(dir_ / "log").value_or(""); }
-
-  /// With the container's own compiler and MPI; the tree stays as it is.
-  void compile(const std::string& name, const std::string& flags = "",
-               const std::string& source = "hello.c") {
-    run_checked({"unshare", "-m", "sh", "-ec",
-                 "mount --bind \"$1\" \"$2/mnt\"; mount -t tmpfs tmpfs \"$2/tmp\"; exec chroot "
-                 "\"$2\" sh -c \"mpicc.mpich -O1 " +
-                     flags + " -o /mnt/" + name + " /mnt/" + source + "\"",
-                 "sh", dir_ / "app", rootfs_});
-  }
-
-  Json config(const std::vector<std::string>& args) const {
-    const auto bind = [](const std::string& from, const std::string& to) {
-      return Json{{"destination", to}, {"type", "bind"}, {"source", from}, {"options", {"rbind"}}};
-    };
-    const auto program = staged_program("fs-hook");
-    const Json hook = {
-        {"path", program},
-        {"args", {"fs-hook", "oci", "--cache", dir_ / "cache", "--log", dir_ / "log"}},
-        {"env", {"PATH=/usr/bin:/bin"}},
-        {"timeout", 60}};
-    return {{"ociVersion", "1.0.2"},
-            {"process",
-             {{"terminal", false},
-              {"user", {{"uid", 0}, {"gid", 0}}},
-              {"cwd", "/"},
-              {"args", args},
-              {"env", {"@ENV@", "PATH=/usr/bin:/bin"}},
-              {"noNewPrivileges", true}}},
-            {"root", {{"path", rootfs_}, {"readonly", true}}},
-            {"annotations", {{"heddle.mpi", "host"}}},
-            {"mounts",
-             Json::array({{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
-                          {{"destination", "/dev"},
-                           {"type", "tmpfs"},
-                           {"source", "tmpfs"},
-                           {"options", {"nosuid", "mode=755", "size=65536k"}}},
-                          bind("/dev/null", "/dev/null"),
-                          bind("/dev/urandom", "/dev/urandom"),
-                          bind("/dev/shm", "/dev/shm"),
-                          bind("/sys", "/sys"),
-                          bind(dir_ / "app", "/mnt"),
-                          {{"destination", "/tmp"}, {"type", "tmpfs"}, {"source", "tmpfs"}}})},
-            {"linux", {{"namespaces", Json::array({{{"type", "mount"}}, {{"type", "pid"}}})}}},
-            {"hooks", {{"createRuntime", {hook}}}}};
-  }
-
-  RunResult start(const Json& config, int ranks = 0,
-                  std::vector<std::string> launcher = {"mpiexec.hydra"}) {
-    write_text_file(dir_ / "template", config.dump());
-    std::vector<std::string> argv;
-    if (ranks > 0) {
-      argv = std::move(launcher);
-      argv.insert(argv.end(), {"-n", std::to_string(ranks)});
-    }
-    const auto id = "heddle-mpi-" + std::to_string(::getpid()) + "-" + std::to_string(++count_);
-    argv.insert(argv.end(),
-                {dir_ / "rank", dir_ / "template", dir_ / ("run" + std::to_string(count_)), id});
-    fs::create_directory(dir_ / ("run" + std::to_string(count_)));
-    const auto command = Runtime(runtime(), dir_ / "state").command({"run"});
-    argv.insert(argv.end(), command.begin(), command.end());
-    RunOptions options;
-    options.deadline = 1min;
-    return run(argv, options);
-  }
-  RunResult shell(const std::string& script, bool hooked) {
-    auto shell = config({"/bin/sh", "-c", script});
-    shell["annotations"]["heddle.program"] = "/mnt/hello";
-    if (!hooked) shell.erase("hooks");
-    return start(shell);
-  }
-
-  TestDir dir_;
-  std::string rootfs_;
-  int count_ = 0;
 };
 
 /// What does not depend on the runtime.
@@ -200,16 +55,14 @@ TEST_P(RealMpi, prints_the_hosts_version_and_sums_right) {
   for (const int ranks : {0, 1, 2, 4}) {
     const auto ran = start(config({"/mnt/hello"}), ranks);
     EXPECT_EQ(ran.status, 0) << ran.err << log();
-    const int size = std::max(ranks, 1);
-    std::istringstream lines(ran.out);
-    int count = 0;
-    for (std::string line; std::getline(lines, line); ++count) {
-      EXPECT_THAT(line, HasSubstr("of " + std::to_string(size) + ", sum " +
-                                  std::to_string(size * (size + 1) / 2) + ", glibc " + glibc()));
-      EXPECT_THAT(line, HasSubstr("4.0.2"));
-    }
-    EXPECT_EQ(count, size) << ran.out << ran.err;
+    expect_right_sums(ran, ranks, glibc());
   }
+  EXPECT_EQ(changed_files(), "") << "something was written into the image";
+  const bool is_newer = suite() == "trixie";
+  EXPECT_EQ(
+      log().find("MPICH 4.0.2 is older than the container's MPICH 4.2.1") != std::string::npos,
+      is_newer)
+      << log();
 }
 
 TEST_P(RealMpi, the_containers_other_programs_work_as_before) {
@@ -270,10 +123,19 @@ TEST_P(RealMpiEverything, a_function_that_the_host_lacks_is_named_before_the_sta
   EXPECT_THAT(log(), HasSubstr("MPI_Not_on_any_host"));
 }
 
+/// Names of the components that ld.so says (LD_DEBUG=files) it has opened, of all ranks together.
+std::set<std::string> opened_components(const std::string& loader_talk) {
+  static const std::regex kOpened(R"(file=\S*/(mca_[^/ ]+\.so) \[0\];  dynamically loaded by)");
+  std::set<std::string> out;
+  for (std::sregex_iterator one(loader_talk.begin(), loader_talk.end(), kOpened), end; one != end;
+       ++one)
+    out.insert((*one)[1]);
+  return out;
+}
+
 /// In images that have no Open MPI: its libraries come by the hook, its folders by the environment
 /// that the log names.
-TEST_P(RealMpiEverything, open_mpi_runs_two_ranks_with_its_own_components) {
-  if (suite() == "bullseye") return;  // the program is this machine's: its glibc is too new
+TEST_P(RealMpiEverything, open_mpi_runs_two_ranks_with_all_components_of_the_hosts_list) {
   run_checked({"mpicc.openmpi", "-o", dir_ / "app/open", dir_ / "app/hello.c"});
   auto open = config({"/mnt/open"});
   EXPECT_EQ(start(open).out, "");
@@ -283,14 +145,40 @@ TEST_P(RealMpiEverything, open_mpi_runs_two_ranks_with_its_own_components) {
   ASSERT_TRUE(std::regex_search(text, remedy, kRemedy)) << text;
   std::istringstream words(remedy[1]);
   for (std::string word; words >> word;) open["process"]["env"].push_back(word);
+  open["process"]["env"].push_back("LD_DEBUG=files");
   // Sessions of Open MPI lie in /tmp, and its ranks look at each other's processes.
   open["mounts"].back() = {
       {"destination", "/tmp"}, {"type", "bind"}, {"source", "/tmp"}, {"options", {"rbind"}}};
   open["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
-  const auto ran = start(open, 2, {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"});
-  EXPECT_EQ(ran.status, 0) << ran.err << log();
+  const std::vector<std::string> launcher = {"mpirun.openmpi", "--allow-run-as-root",
+                                             "--oversubscribe"};
+  const auto ran = start(open, 2, launcher);
+  EXPECT_EQ(ran.status, 0) << log();
   EXPECT_THAT(ran.out, HasSubstr("0 of 2, sum 3, glibc " + glibc() + ", Open MPI v4.1.4"));
   EXPECT_THAT(ran.out, HasSubstr("1 of 2, sum 3"));
+
+  auto here = launcher;
+  here.insert(here.end(), {"-n", "2", "env", "LD_DEBUG=files", dir_ / "app/open"});
+  const auto wanted = opened_components(run_checked(here).err);
+  EXPECT_GT(wanted.size(), 20U);
+  EXPECT_EQ(opened_components(ran.err), wanted);
+}
+
+/// Neither glibc will do: the host's libraries need a newer one than the container's, and a library
+/// of the program wants what only the build of the container's has.
+TEST_P(RealMpiEverything, a_glibc_that_can_neither_stay_nor_go_is_refused_with_both_versions) {
+  if (suite() != "bullseye") return;  // the one whose glibc is replaced
+  const auto bound_to_it = dir_ / "app/libbound.so";
+  fs::copy_file(rootfs_ + "/lib/x86_64-linux-gnu/libnss_compat.so.2", bound_to_it);
+  run_checked({"patchelf", "--set-soname", "libbound.so", bound_to_it});
+  compile("bound", "-Wl,--no-as-needed,-rpath,/mnt /mnt/libbound.so");
+  const auto ran = start(config({"/mnt/bound"}));
+  EXPECT_NE(ran.status, 0);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(log(), AllOf(HasSubstr("/mnt/libbound.so"), HasSubstr("the container's glibc 2.31"),
+                           HasSubstr("the host's glibc 2.36")));
+  for (const char* words : {"version `GLIBC", "symbol lookup error", "error while loading"})
+    EXPECT_EQ(ran.err.find(words), std::string::npos) << ran.err;
 }
 
 TEST_P(RealMpiEverything, a_static_program_has_nothing_to_swap) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/fd.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/policy/image_world.hpp"
 #include "tests/support/build_elf.hpp"
@@ -366,6 +367,33 @@ TEST_F(Decide, an_image_without_a_cache_is_refused) {
   usual();
   fs::remove(world_.in("/etc/ld.so.cache"));
   EXPECT_THAT(refusal("/app/solver"), HasSubstr("ld.so.cache"));
+}
+
+/// The image's libc is made up: older than the host's libraries need, with a version of its own
+/// that the host's lacks. Neither can be the only one.
+TEST_F(Decide, a_glibc_that_can_neither_stay_nor_go_is_refused_with_both_versions) {
+  usual();
+  host_mpi("4.0.2", "void*dlopen(const char*,int);void*load(void){return dlopen(\"x\",2);}");
+  const auto script = world_.prefix() + "/libc.map";
+  write_text_file(script,
+                  "GLIBC_2.2.5 { global: puts; local: *; }; GLIBC_2.31 { } GLIBC_2.2.5;"
+                  "GLIBC_2.31_VENDOR { } GLIBC_2.31;");
+  const auto libc = world_.in("/lib/x86_64-linux-gnu/libc.so.6");
+  fs::remove(libc);
+  build_library(
+      {.output = libc,
+       .source = "int puts(const char*x){return !x;}",
+       .flags = {"-nostdlib", "-Wl,-soname,libc.so.6", "-Wl,--version-script=" + script}});
+  const auto ld_so = world_.in("/lib/x86_64-linux-gnu/ld-real.so");
+  auto bytes = value_or_throw(read_file(ld_so));
+  const std::string version = " release version 2.";
+  const auto at = bytes.find(version);
+  ASSERT_NE(at, bytes.npos);
+  bytes.replace(at + version.size(), 2, "31");
+  write_text_file(ld_so, bytes, 0755);
+  const auto reason = refusal("/app/solver");
+  EXPECT_THAT(reason, AllOf(HasSubstr("the container's glibc is 2.31"), HasSubstr("libc.so.6")));
+  EXPECT_THAT(reason, HasSubstr("the host's glibc 2." + std::to_string(__GLIBC_MINOR__)));
 }
 
 TEST_F(Decide, a_damaged_image_is_an_error_and_no_crash) {

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+#include "tests/hook/real_mpi.hpp"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "base/fd.hpp"
+#include "tests/hook/container_world.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+
+using namespace std::literals;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+namespace {
+
+constexpr const char* kHello = R"(
+#include <gnu/libc-version.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef ODD
+extern int MPI_Not_on_any_host(void);
+#endif
+static void print_maps(void) {
+  char line[4096];
+  FILE* maps = fopen("/proc/self/maps", "r");
+  while (maps && fgets(line, sizeof line, maps))
+    if (strstr(line, "/libmpi") && strstr(line, " 00000000 ")) fputs(strchr(line, '/'), stdout);
+}
+int main(int argc, char** argv) {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING];
+  int rank, size, length, sum, mine;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Get_library_version(version, &length);
+  version[strcspn(version, "\n")] = 0;
+  mine = rank + 1;
+  MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("%d of %d, sum %d, glibc %s, %s\n", rank, size, sum, gnu_get_libc_version(), version);
+#ifdef ODD
+  MPI_Not_on_any_host();
+#endif
+  if (argc > 1) print_maps();
+  fflush(stdout);
+  if (argc > 2) pause();
+  MPI_Finalize();
+  return 0;
+}
+)";
+
+/// A rank of mpiexec's as a container of its own: PMI's descriptor and variables are passed on.
+constexpr const char* kRank = R"sh(#!/bin/bash
+# dash knows no descriptor above 9.
+# rank TEMPLATE FOLDER ID COMMAND... : COMMAND is a runtime's "run", without its last arguments
+rank=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}
+template=$1 bundle=$2/rank$rank id=$3-$rank
+shift 3
+mkdir -p "$bundle"
+pass=
+if [ -n "$PMI_FD" ]; then
+  exec 3<&"$PMI_FD"
+  PMI_FD=3
+  export PMI_FD
+  pass="--preserve-fds 1"
+fi
+variables=$(env | sed -n 's/^\(\(PMI\|MPI\|PMIX\|OMPI\|OPAL\|ORTE\)_[A-Za-z0-9_]*=[^"\\|&]*\)$/"\1",/p' |
+  tr -d '\n')
+sed "s|\"@ENV@\",*|$variables|" "$template" >"$bundle/config.json"
+exec "$@" $pass --bundle "$bundle" "$id"
+)sh";
+
+}  // namespace
+
+void RealMpiTest::prepare(const std::string& runtime, const std::string& suite) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root can make root file systems");
+  if (const auto reason = why_not(runtime); !reason.empty()) HEDDLE_SKIP(reason);
+  runtime_ = runtime;
+  const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
+  RunOptions options;
+  options.deadline = 9min;
+  const auto made = run({source + "/tests/support/rootfs"s, suite + "-mpich"}, options);
+  if (made.status == 77) HEDDLE_SKIP(made.err);
+  ASSERT_EQ(made.status, 0) << made.err;
+  rootfs_ = made.out.substr(0, made.out.size() - 1);
+  fs::create_directory(dir_ / "app");
+  write_text_file(dir_ / "app/hello.c", kHello);
+  write_text_file(dir_ / "rank", kRank, 0755);
+  compile("hello");
+  write_text_file(dir_ / "stamp", "");
+}
+
+std::string RealMpiTest::log() const { return read_file(dir_ / "log").value_or(""); }
+
+std::string RealMpiTest::changed_files() const {
+  const auto stamp = dir_ / "stamp";
+  return run_checked({"find", rootfs_, "-newer", stamp, "-o", "-cnewer", stamp}).out;
+}
+
+void RealMpiTest::expect_right_sums(const RunResult& ran, int ranks, const std::string& glibc) {
+  const int size = std::max(ranks, 1);
+  std::istringstream lines(ran.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_THAT(line, HasSubstr("of " + std::to_string(size) + ", sum " +
+                                std::to_string(size * (size + 1) / 2) + ", glibc " + glibc));
+    EXPECT_THAT(line, HasSubstr("4.0.2"));
+  }
+  EXPECT_EQ(count, size) << ran.out << ran.err;
+}
+
+void RealMpiTest::compile(const std::string& name, const std::string& flags,
+                          const std::string& source) {
+  run_checked({"unshare", "-m", "sh", "-ec",
+               "mount --bind \"$1\" \"$2/mnt\"; mount -t tmpfs tmpfs \"$2/tmp\"; exec chroot "
+               "\"$2\" sh -c \"mpicc.mpich -O1 " +
+                   flags + " -o /mnt/" + name + " /mnt/" + source + "\"",
+               "sh", dir_ / "app", rootfs_});
+}
+
+Json RealMpiTest::config(const std::vector<std::string>& args) const {
+  const auto bind = [](const std::string& from, const std::string& to) {
+    return Json{{"destination", to}, {"type", "bind"}, {"source", from}, {"options", {"rbind"}}};
+  };
+  const auto program = staged_program("fs-hook");
+  const Json hook = {{"path", program},
+                     {"args", {"fs-hook", "oci", "--cache", dir_ / "cache", "--log", dir_ / "log"}},
+                     {"env", {"PATH=/usr/bin:/bin"}},
+                     {"timeout", 60}};
+  return {
+      {"ociVersion", "1.0.2"},
+      {"process",
+       {{"terminal", false},
+        {"user", {{"uid", 0}, {"gid", 0}}},
+        {"cwd", "/"},
+        {"args", args},
+        {"env", {"@ENV@", "PATH=/usr/bin:/bin"}},
+        {"noNewPrivileges", true}}},
+      {"root", {{"path", rootfs_}, {"readonly", true}}},
+      {"annotations", {{"heddle.mpi", "host"}}},
+      {"mounts", Json::array({{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
+                              {{"destination", "/dev"},
+                               {"type", "tmpfs"},
+                               {"source", "tmpfs"},
+                               {"options", {"nosuid", "mode=755", "size=65536k"}}},
+                              bind("/dev/null", "/dev/null"),
+                              bind("/dev/urandom", "/dev/urandom"),
+                              bind("/dev/shm", "/dev/shm"),
+                              bind("/sys", "/sys"),
+                              bind(dir_ / "app", "/mnt"),
+                              {{"destination", "/tmp"}, {"type", "tmpfs"}, {"source", "tmpfs"}}})},
+      {"linux", {{"namespaces", Json::array({{{"type", "mount"}}, {{"type", "pid"}}})}}},
+      {"hooks", {{"createRuntime", {hook}}}}};
+}
+
+RunResult RealMpiTest::start(const Json& config, int ranks, std::vector<std::string> launcher) {
+  write_text_file(dir_ / "template", config.dump());
+  std::vector<std::string> argv;
+  if (ranks > 0) {
+    argv = std::move(launcher);
+    argv.insert(argv.end(), {"-n", std::to_string(ranks)});
+  }
+  const auto id = "heddle-mpi-" + std::to_string(::getpid()) + "-" + std::to_string(++count_);
+  argv.insert(argv.end(),
+              {dir_ / "rank", dir_ / "template", dir_ / ("run" + std::to_string(count_)), id});
+  fs::create_directory(dir_ / ("run" + std::to_string(count_)));
+  const auto command = Runtime(runtime_, dir_ / "state").command({"run"});
+  argv.insert(argv.end(), command.begin(), command.end());
+  RunOptions options;
+  options.deadline = 1min;
+  return run(argv, options);
+}
+
+RunResult RealMpiTest::shell(const std::string& script, bool hooked) {
+  auto shell = config({"/bin/sh", "-c", script});
+  shell["annotations"]["heddle.program"] = "/mnt/hello";
+  if (!hooked) shell.erase("hooks");
+  return start(shell);
+}
+
+}  // namespace heddle::test

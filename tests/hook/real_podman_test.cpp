@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+//
+// As real_mpi_test.cpp, by podman: each rank of this machine's mpiexec is a `podman run`, with the
+// hook file that fs-hook writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/hook/container_world.hpp"
+#include "tests/hook/real_mpi.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::literals;
+namespace fs = std::filesystem;
+
+/// What podman needs where cgroups are mixed, and limits are not root's to raise.
+constexpr const char* kPodmanRank = R"sh(#!/bin/bash
+# rank FOLDER PROGRAM: podman's own files below FOLDER, the image's overlay on FOLDER/root
+pass=
+if [ -n "$PMI_FD" ]; then
+  exec 3<&"$PMI_FD"
+  export PMI_FD=3
+  pass="--preserve-fds 1"
+fi
+exec podman --root "$1/storage" --runroot /mnt/c --storage-driver vfs --cgroup-manager cgroupfs \
+  --events-backend none --runtime runc --hooks-dir "$1/hooks.d" run --rm $pass --network host \
+  --ipc host --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --env 'PMI*' --env 'MPI*' \
+  --annotation heddle.mpi=host -v "$1/app:/mnt" --rootfs "$1/root" "$2"
+)sh";
+
+/// podman keeps images on an overlay, and writes /etc/mtab and the like into it.
+constexpr const char* kSession = R"sh(
+umount /sys/fs/cgroup/unified 2>/dev/null
+mount -t tmpfs tmpfs "$1/over" && mkdir "$1/over/up" "$1/over/work" "$1/over/run" &&
+  mount -t overlay -o "lowerdir=$2,upperdir=$1/over/up,workdir=$1/over/work" none "$1/root" &&
+  mount --bind "$1/over/run" /mnt || exit 125  # podman wants a short path
+shift 2
+exec "$@"
+)sh";
+
+class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
+    prepare("runc", GetParam());
+    if (IsSkipped() || HasFatalFailure()) return;
+    write_text_file(dir_ / "rank", kPodmanRank, 0755);
+    for (const char* folder : {"over", "root", "storage"}) fs::create_directory(dir_ / folder);
+    run_checked({staged_program("fs-hook"), "install", "--dir", dir_ / "hooks.d", "--cache",
+                 dir_ / "cache", "--log", dir_ / "log"});
+  }
+  RunResult ranks(int count) {
+    std::vector<std::string> argv = {"unshare", "-m", "sh",        "-c",
+                                     kSession,  "sh", dir_.path(), rootfs_};
+    if (count > 0) argv.insert(argv.end(), {"mpiexec.hydra", "-n", std::to_string(count)});
+    argv.insert(argv.end(), {dir_ / "rank", dir_.path(), "/mnt/hello"});
+    RunOptions options;
+    options.deadline = 2min;
+    return run(argv, options);
+  }
+};
+
+TEST_P(RealPodman, its_ranks_print_the_hosts_version_and_sum_right) {
+  const std::string glibc = GetParam() == "trixie"s ? "2.41" : "2.36";
+  for (const int count : {1, 2, 4}) {
+    const auto ran = ranks(count);
+    EXPECT_EQ(ran.status, 0) << ran.err << log();
+    expect_right_sums(ran, count, glibc);
+  }
+  EXPECT_EQ(changed_files(), "") << "something was written into the image";
+}
+
+INSTANTIATE_TEST_SUITE_P(Debian, RealPodman, ::testing::Values("bullseye", "bookworm", "trixie"),
+                         [](const auto& each) { return std::string(each.param); });
+
+}  // namespace
+}  // namespace heddle::test
