@@ -116,7 +116,7 @@ Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInst
 Result<MpiInstall> describe(OsWorld& world, const std::string& path, const std::string& found_by) {
   const auto file = world.facts_with_symbols(path);
   if (!file) return fail(file.error());
-  const auto bytes = world.read(path);
+  const auto bytes = world.read_data(path);
   MpiInstall out;
   out.identity = identify_mpi(file->elf, bytes ? *bytes : std::string());
   out.library = {file->elf.soname.value_or(fs::path(path).filename().string()), path};

@@ -17,7 +17,7 @@ struct MpiIdentity {
   std::string abi;
 };
 
-/// `facts` with symbols, `bytes` the file's content.
+/// `facts` with symbols, `bytes` the file's content; its code may be left out.
 MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes);
 
 /// Whether a file of that name may be an MPI library: a short list only, its symbols decide.

@@ -61,7 +61,7 @@ class Finder {
     StackPart part{soname, path, file.stamp.id, {}, {}, needs_of(file.elf)};
     add_names(part, asked_for);
     if (const auto* facts = symbols_.of(path)) {
-      const auto bytes = inside_.world().read(path);
+      const auto bytes = inside_.world().read_data(path);
       part.identity = identify_mpi(*facts, bytes ? *bytes : std::string());
     }
     (part.identity.family.empty() ? rest_ : out_.libraries).push_back(std::move(part));

@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "resolver/elf/data_segments.hpp"
+
 namespace heddle {
 
 namespace {
@@ -208,6 +210,12 @@ Result<std::string> OsWorld::read(const std::string& path) {
   auto fd = open(path, O_RDONLY | O_NONBLOCK);
   if (!fd) return fail(fd.error());
   return read_all(fd->get(), path, std::size_t{64} << 20);
+}
+
+Result<std::string> OsWorld::read_data(const std::string& path) {
+  auto fd = open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd) return fail(fd.error());
+  return read_data_segments(fd->get(), path, std::size_t{64} << 20);
 }
 
 std::string OsWorld::real_path(const std::string& path) {

@@ -34,6 +34,8 @@ class OsWorld final : public World {
   void prefetch(const std::vector<std::string>& paths) override;
   Result<std::string> head(const std::string& path) override;
   Result<std::string> read(const std::string& path) override;
+  /// The strings and data of an ELF file, without its code (read_data_segments()).
+  Result<std::string> read_data(const std::string& path);
   std::string real_path(const std::string& path) override;
 
  private:
