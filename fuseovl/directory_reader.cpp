@@ -26,13 +26,15 @@ struct RawEntry {  // getdents64(2)
 
 }  // namespace
 
-Result<void> walk_tree(
-    int root, const std::function<void(const std::string&, const DirectoryEntry&)>& visit) {
+Result<void> walk_tree(int root,
+                       const std::function<void(const std::string&, const DirectoryEntry&)>& visit,
+                       const std::function<bool(const std::string&)>& enter) {
   const std::unique_ptr<char[]> buffer(new char[kBufferSize]);
   std::vector<std::string> pending = {""};
   while (!pending.empty()) {
     const std::string folder = std::move(pending.back());
     pending.pop_back();
+    if (enter && !folder.empty() && !enter(folder)) continue;
     const Fd fd(
         ::openat(root, folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return fail_errno(folder, "cannot open");

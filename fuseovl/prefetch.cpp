@@ -74,7 +74,7 @@ class Wanted {
 };
 
 /// Each file once, whatever its aliases; smallest first, as many as the budget allows: ld.so
-/// touches every library a little. All of it is cached from the warm-up: no request is made.
+/// touches every library a little. What the warm-up left out is asked for here.
 std::vector<File> choose(int root, std::uint64_t budget) {
   std::vector<File> files;
   std::unordered_set<std::uint64_t> seen;

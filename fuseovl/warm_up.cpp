@@ -17,6 +17,8 @@ namespace {
 constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",      "x86_64",  "i686",
                                         "haswell",      "avx512_1", "xeon_phi"};
 
+constexpr std::string_view kOwnFolder = ".heddle";
+
 void probe_missing_names(int folder) {
   for (const char* name : kProbedNames) (void)::faccessat(folder, name, F_OK, 0);
 }
@@ -41,13 +43,21 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
   struct stat status {};
   if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
   probe_missing_names(root.get());
-  auto walked = walk_tree(root.get(), [&](const std::string& path, const DirectoryEntry& entry) {
-    // Views are folders of the root; ld.so does not search plugin folders.
-    if (entry.type != DT_DIR || path.find('/') != std::string::npos || path == ".heddle") return;
+  bool only_view = false;
+  const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
+    if (entry.type == DT_REG && path.find('/') == std::string::npos) only_view = true;
+  };
+  const auto enter = [&](const std::string& path) {
+    if (path == kOwnFolder) return true;
+    // The only view's names stand at the root, where programs are sent: its folder holds them once
+    // more, and plugin folders are asked for by a few. These are left to the prefetch.
+    if (only_view) return false;
     const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (view) probe_missing_names(view.get());
-  });
-  if (!walked) return walked;
+    // Views are folders of the root; ld.so does not search plugin folders.
+    if (view && path.find('/') == std::string::npos) probe_missing_names(view.get());
+    return true;
+  };
+  if (auto walked = walk_tree(root.get(), visit, enter); !walked) return walked;
   // Answered ENOSYS once, never asked again: OPEN, FLUSH, GETXATTR, LISTXATTR, STATX.
   Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");

@@ -27,10 +27,11 @@ struct WarmUpOptions {
   bool outlive_caller = false;
 };
 
-/// Asks a heddle mount once for everything that can be kept: every name and attribute, the names
-/// ld.so probes for that are not there (glibc-hwcaps), and each operation the daemon does not have.
-/// A later start then sends no request. Must not be called by the daemon itself: killed while it
-/// waits for its own answer, it could not end. The caller has one thread: it forks.
+/// Asks a heddle mount once for what starts need and the kernel can keep: the names and attributes
+/// of every view, those ld.so probes for that are not there (glibc-hwcaps), and each operation the
+/// daemon does not have. A later start then sends no request. The rest is left to the prefetch.
+/// Must not be called by the daemon itself: killed while it waits for its own answer, it could not
+/// end. The caller has one thread: it forks.
 Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options = {});
 
 }  // namespace heddle

@@ -20,7 +20,7 @@ using index_format::Bucket;
 using index_format::File;
 using index_format::Header;
 using index_format::Program;
-using Targets = std::map<std::string_view, std::string>;  ///< name -> where it leads
+using Targets = std::map<std::string_view, std::string_view>;  ///< name -> where it leads
 using StampKey = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;  ///< dev, ino, mtime
 using Files =
     std::map<StampKey, std::pair<std::string_view, std::string_view>>;  ///< target, origin
@@ -129,6 +129,28 @@ class Tables {
   std::string bytes_;
 };
 
+/// A program's ld.so, which is never led to: the kernel has loaded it.
+class Loader {
+ public:
+  Loader(const MapProgram& program, const MapContent& content)
+      : content_(content), name_(base_name(program.interpreter)) {
+    const auto at = std::lower_bound(
+        content.paths.begin(), content.paths.end(), program.interpreter,
+        [](const auto& entry, const std::string& path) { return entry.first < path; });
+    if (at != content.paths.end() && at->first == program.interpreter) object_ = at->second;
+  }
+  bool is(std::string_view name, ObjectId object) const {
+    if (object == object_) return true;
+    // Also when the map knows the loader by another of its paths.
+    return !name_.empty() && (base_name(name) == name_ || content_.objects[object].soname == name_);
+  }
+
+ private:
+  const MapContent& content_;
+  std::optional<ObjectId> object_;
+  std::string_view name_;
+};
+
 class IndexBuilder {
  public:
   explicit IndexBuilder(const IndexInput& input) : in_(input), content_(input.content) {}
@@ -137,7 +159,6 @@ class IndexBuilder {
  private:
   /// The path under which each object of `view` is opened, shortest first, by object.
   const std::vector<std::string>& view_paths(ViewId view);
-  bool is_loader(const MapProgram& program, std::string_view name, ObjectId object) const;
   const std::string& target_of(const MapProgram& program, ObjectId object);
   Targets targets_of(const MapProgram& program);
   Files files_of(const MapProgram& program);
@@ -150,7 +171,7 @@ class IndexBuilder {
   const MapContent& content_;
   std::vector<bool> direct_;
   std::map<ViewId, std::vector<std::string>> view_paths_;
-  std::unordered_map<std::string, std::uint64_t> string_offsets_;
+  std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< content_'s, and paths
   std::string strings_;
   Tables tables_;  ///< of Bucket
   Tables files_;   ///< of File
@@ -169,19 +190,6 @@ const std::vector<std::string>& IndexBuilder::view_paths(ViewId view) {
   return paths;
 }
 
-bool IndexBuilder::is_loader(const MapProgram& program, std::string_view name,
-                             ObjectId object) const {
-  const auto at = std::lower_bound(
-      content_.paths.begin(), content_.paths.end(), program.interpreter,
-      [](const auto& entry, const std::string& path) { return entry.first < path; });
-  if (at != content_.paths.end() && at->first == program.interpreter && at->second == object)
-    return true;
-  // Also when the map knows the loader by another of its paths.
-  const std::string_view loader = base_name(program.interpreter);
-  return !loader.empty() &&
-         (base_name(name) == loader || content_.objects[object].soname == loader);
-}
-
 const std::string& IndexBuilder::target_of(const MapProgram& program, ObjectId object) {
   const std::string& path = view_paths(program.view)[object];
   return direct_[object] || path.empty() ? content_.objects[object].path : path;
@@ -189,11 +197,12 @@ const std::string& IndexBuilder::target_of(const MapProgram& program, ObjectId o
 
 Files IndexBuilder::files_of(const MapProgram& program) {
   Files out;
+  const Loader loader(program, content_);
   for (const auto& [name, object] : program.guided) {
     if (object >= in_.objects.size() || !in_.objects[object]) continue;
     const std::string& origin = content_.objects[object].path;
     const std::string& target = target_of(program, object);
-    if (!is_loader(program, origin, object) && is_plain_name(target) && target.size() < PATH_MAX)
+    if (!loader.is(origin, object) && is_plain_name(target) && target.size() < PATH_MAX)
       out.emplace(key_of(*in_.objects[object]),
                   Files::mapped_type(std::string_view(target), std::string_view(origin)));
   }
@@ -202,9 +211,10 @@ Files IndexBuilder::files_of(const MapProgram& program) {
 
 Targets IndexBuilder::targets_of(const MapProgram& program) {
   Targets out;
+  const Loader loader(program, content_);
   for (const auto& [name, object] : program.guided) {
     const std::string& target = target_of(program, object);
-    if (!is_plain_name(name) || is_loader(program, name, object) || name == target ||
+    if (!is_plain_name(name) || loader.is(name, object) || name == target ||
         !is_plain_name(target) || target.size() >= PATH_MAX)
       continue;
     out.emplace(name, target);
@@ -213,7 +223,7 @@ Targets IndexBuilder::targets_of(const MapProgram& program) {
 }
 
 std::uint64_t IndexBuilder::add_string(std::string_view text) {
-  const auto [entry, fresh] = string_offsets_.try_emplace(std::string(text), strings_.size());
+  const auto [entry, fresh] = string_offsets_.try_emplace(text, strings_.size());
   if (fresh) strings_.append(text).push_back('\0');
   return entry->second;
 }
