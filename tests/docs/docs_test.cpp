@@ -13,7 +13,7 @@
 #include <set>
 
 #include "base/fd.hpp"
-#include "bench/figures_table.hpp"
+#include "bench/figure_tables.hpp"
 #include "tests/docs/help_text.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -22,6 +22,7 @@ namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 
 std::string source(const std::string& path) {
   const char* root = std::getenv("HEDDLE_SOURCE");
@@ -112,9 +113,9 @@ TEST_F(Docs, bash_completes_options_and_subcommands) {
                   "bash", file, "_" + help.name})
           .out;
     };
-    EXPECT_THAT(ask(help.name + " --he", 1), ::testing::HasSubstr("--help\n"));
+    EXPECT_THAT(ask(help.name + " --he", 1), HasSubstr("--help\n"));
     for (const auto& [name, subcommand] : help.subcommands)
-      EXPECT_THAT(ask(help.name + " " + name.substr(0, 2), 1), ::testing::HasSubstr(name + "\n"));
+      EXPECT_THAT(ask(help.name + " " + name.substr(0, 2), 1), HasSubstr(name + "\n"));
   }
 }
 
@@ -136,8 +137,8 @@ TEST_F(Docs, help_says_nothing_that_only_the_parser_wants_to_know) {
       help += run_checked({path, name, "--help"}).out;
     for (const char* leak :
          {"{", "->", "REQUIRED", "Excludes:", "Needs:", "INT in [", " TEXT", "NONNEGATIVE"})
-      EXPECT_THAT(help, ::testing::Not(::testing::HasSubstr(leak))) << path;
-    EXPECT_THAT(help, ::testing::HasSubstr("Usage: ")) << path;
+      EXPECT_THAT(help, ::testing::Not(HasSubstr(leak))) << path;
+    EXPECT_THAT(help, HasSubstr("Usage: ")) << path;
   }
 }
 
@@ -147,7 +148,7 @@ TEST_F(Docs, an_unknown_option_is_said_by_all_in_the_same_way) {
     const auto wrong = run({path, "--no-such-option"});
     EXPECT_EQ(wrong.status, 2) << name;
     EXPECT_TRUE(wrong.err.starts_with(name + ": ")) << wrong.err;
-    EXPECT_THAT(wrong.err, ::testing::HasSubstr("\nhint: see " + name + " --help\n"));
+    EXPECT_THAT(wrong.err, HasSubstr("\nhint: see " + name + " --help\n"));
   }
 }
 
@@ -167,39 +168,68 @@ TEST(DocsReport, every_key_of_fs_gens_report_is_described) {
   const auto page = text_of(source("docs/formats/report.md"));
   const auto report = nlohmann::json::parse(text_of(dir / "report"));
   EXPECT_GT(report.size(), 8U);
-  for (const auto& [key, value] : report.items())
-    EXPECT_THAT(page, ::testing::HasSubstr("`" + key + "`"));
+  for (const auto& [key, value] : report.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
 }
 
-TEST(DocsFigures, the_readmes_figures_are_those_of_the_kept_run) {
-  const auto table = bench::figures_table(text_of(source("bench/reference.json")));
+std::vector<fs::path> pages() {
+  const fs::path root = source("");
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(root)) found.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(root / "docs"))
+    found.push_back(entry.path());
+  std::erase_if(found, [](const fs::path& path) { return path.extension() != ".md"; });
+  return found;
+}
+
+TEST(DocsFigures, those_of_every_page_are_the_kept_runs) {
+  const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
+  for (const auto& path : pages()) {
+    const auto page = text_of(path);
+    EXPECT_EQ(page, bench::with_figures(page, runs)) << path << ": run ./dev figures";
+  }
+}
+
+TEST(DocsFigures, the_readme_has_both_tables) {
   const auto page = text_of(source("README.md"));
-  EXPECT_EQ(page, bench::with_figures(page, table)) << "run ./dev figures";
+  EXPECT_THAT(page, HasSubstr("<!-- figures: start -->\n| "));
+  EXPECT_THAT(page, HasSubstr("<!-- figures: demo -->\n\n    "));
 }
 
 TEST(DocsFigures, a_changed_figure_shows) {
-  const std::string json =
-      R"({"cores":2,"kernel":"6","figures":[{"name":"mount.star.1000.ready","value":VALUE}]})";
-  const auto table = [&](const std::string& value) {
-    return bench::figures_table(std::regex_replace(json, std::regex("VALUE"), value));
+  const auto table = [](const std::string& value) {
+    const std::string json =
+        R"({"cores":2,"kernel":"6","figures":[{"name":"mount.star.1000.ready","value":VALUE}]})";
+    return bench::figure_table("start",
+                               {{"start", std::regex_replace(json, std::regex("VALUE"), value)}});
   };
-  EXPECT_THAT(table("12.3"), ::testing::HasSubstr("| mounting 1,000 libraries | 12 ms |\n"));
-  const std::string page = "a\n<!-- figures -->\nold\n<!-- end of figures -->\nb\n";
-  EXPECT_EQ(bench::with_figures(page, "new\n"),
-            "a\n<!-- figures -->\nnew\n<!-- end of figures -->\nb\n");
-  EXPECT_THROW(bench::with_figures("none", "new"), Error);
+  EXPECT_THAT(table("12.3"), HasSubstr("| mounting 1,000 libraries | 12 ms |\n"));
+  EXPECT_THAT(table("13.3"), HasSubstr("| mounting 1,000 libraries | 13 ms |\n"));
+}
+
+TEST(DocsFigures, only_what_stands_between_the_marks_is_replaced) {
+  const bench::KeptRuns runs = {{"start", R"({"cores":2,"kernel":"6","figures":[]})"}};
+  const std::string page = "a\n<!-- figures: start -->\nold\n<!-- end of figures -->\nb\n";
+  EXPECT_EQ(bench::with_figures(page, runs), "a\n<!-- figures: start -->\n" +
+                                                 bench::figure_table("start", runs) +
+                                                 "<!-- end of figures -->\nb\n");
+  EXPECT_EQ(bench::with_figures("none", runs), "none");
+  EXPECT_THROW(bench::with_figures("<!-- figures: start -->\n", runs), Error);
+  EXPECT_THROW(bench::figure_table("no such", runs), Error);
+  EXPECT_THROW(bench::figure_table("record", runs), Error);
+}
+
+TEST(DocsFigures, a_demo_is_told_as_it_was_printed) {
+  const bench::KeptRuns runs = {{"demo", R"({"cores":2,"kernel":"6","rows":[{"program":"app",
+    "failed_plain":130250,"failed_guided":0,"plain_ns":[3e8,2e8,9e8],"guided_ns":[1e8]}]})"}};
+  EXPECT_THAT(bench::figure_table("demo", runs),
+              HasSubstr("\n    app                              130,250         0        300.0    "
+                        "100.0     3.0x\n"));
 }
 
 TEST(DocsLinks, every_relative_link_leads_to_a_file) {
   static const std::regex kLink(R"(\]\(([^)#:]+)\))");
-  const fs::path root = source("");
-  std::vector<fs::path> pages;
-  for (const auto& entry : fs::directory_iterator(root)) pages.push_back(entry.path());
-  for (const auto& entry : fs::recursive_directory_iterator(root / "docs"))
-    pages.push_back(entry.path());
   int links = 0;
-  for (const auto& page : pages) {
-    if (page.extension() != ".md") continue;
+  for (const auto& page : pages()) {
     const auto text = text_of(page.string());
     for (auto it = std::sregex_iterator(text.begin(), text.end(), kLink);
          it != std::sregex_iterator(); ++it, ++links)
@@ -251,8 +281,8 @@ TEST(ManPageParser, finds_options_by_section) {
 TEST(Completions, a_quote_in_a_description_stays_one_word) {
   const ProgramHelp program{"fs-x", parse_help("X\n\nOptions:\n  -f  don't [do] a:b\n"), {}};
   const TestDir dir;
-  EXPECT_THAT(zsh_completion(program), ::testing::HasSubstr(R"('-f[don'\''t \[do\] a\:b]')"));
-  EXPECT_THAT(fish_completion(program), ::testing::HasSubstr(R"(-s f -d 'don'\''t [do] a:b')"));
+  EXPECT_THAT(zsh_completion(program), HasSubstr(R"('-f[don'\''t \[do\] a\:b]')"));
+  EXPECT_THAT(fish_completion(program), HasSubstr(R"(-s f -d 'don'\''t [do] a:b')"));
 }
 
 }  // namespace
