@@ -73,25 +73,62 @@ class Wanted {
   dev_t device_ = 0;
 };
 
-/// Each file once, whatever its aliases; smallest first, as many as the budget allows: ld.so
-/// touches every library a little. What the warm-up left out is asked for here.
-std::vector<File> choose(int root, std::uint64_t budget) {
-  std::vector<File> files;
-  std::unordered_set<std::uint64_t> seen;
-  (void)walk_tree(root, [&](const std::string& path, const DirectoryEntry& entry) {
-    struct stat status {};
-    if (entry.type != DT_REG || path == ".heddle/stats" || path == ".heddle/map") return;
-    if (!seen.insert(entry.ino).second) return;
-    if (::fstatat(root, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-      files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
-  });
-  std::stable_sort(files.begin(), files.end(),
-                   [](const File& a, const File& b) { return a.size < b.size; });
-  std::uint64_t sum = 0;
-  files.erase(std::find_if(files.begin(), files.end(),
-                           [&](const File& file) { return (sum += file.size) > budget; }),
-              files.end());
-  return files;
+/// Chooses files to read ahead: each once, whatever its aliases; of those found together smallest
+/// first, as many as the budget allows: ld.so touches every library a little.
+class Chooser {
+ public:
+  Chooser(int root, std::uint64_t budget) : root_(root), budget_(budget) {}
+
+  /// Of all folders, or only of what the warm-up asked for already.
+  std::vector<File> choose(bool all) {
+    std::vector<File> files;
+    bool only_view = false;
+    const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
+      struct stat status {};
+      if (entry.type != DT_REG || path == ".heddle/stats" || path == ".heddle/map") return;
+      if (path.find('/') == std::string::npos) only_view = true;
+      if (!seen_.insert(entry.ino).second) return;
+      if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+        files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
+    };
+    (void)walk_tree(root_, visit, [&](const std::string& path) {
+      return all || !only_view || path == ".heddle";
+    });
+    std::stable_sort(files.begin(), files.end(),
+                     [](const File& a, const File& b) { return a.size < b.size; });
+    const auto too_much = [&](const File& file) {
+      if (file.size > budget_) return true;
+      budget_ -= file.size;
+      return false;
+    };
+    files.erase(std::find_if(files.begin(), files.end(), too_much), files.end());
+    return files;
+  }
+
+ private:
+  int root_;
+  std::uint64_t budget_;
+  std::unordered_set<std::uint64_t> seen_;
+};
+
+/// First asks for all, many requests at once, then waits for each window. Result: whether it is
+/// still wanted.
+bool read_ahead(const Fd& root, const std::vector<File>& files, Wanted& wanted) {
+  for (const bool waits : {false, true}) {
+    for (const auto& file : files) {
+      const Fd fd(::openat(root.get(), file.path.c_str(), O_RDONLY | O_CLOEXEC));
+      for (std::uint64_t offset = 0; fd && offset < file.size; offset += kWindow) {
+        if (!wanted.check()) return false;
+        char last = 0;
+        if (!waits)
+          (void)::readahead(fd.get(), static_cast<off64_t>(offset), kWindow);
+        else
+          (void)!::pread(fd.get(), &last, 1,
+                         static_cast<off_t>(std::min(offset + kWindow, file.size) - 1));
+      }
+    }
+  }
+  return true;
 }
 
 [[noreturn]] void live(const Fd& root, Wanted& wanted, std::uint64_t budget) {
@@ -108,22 +145,10 @@ std::vector<File> choose(int root, std::uint64_t budget) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::alarm(kLongestLife);
   (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
-  const auto files = choose(root.get(), std::min(budget, available_memory() / 4));
-  // First asks for all, many requests at once, then waits for each window.
-  for (const bool waits : {false, true}) {
-    for (const auto& file : files) {
-      const Fd fd(::openat(root.get(), file.path.c_str(), O_RDONLY | O_CLOEXEC));
-      for (std::uint64_t offset = 0; fd && offset < file.size; offset += kWindow) {
-        if (!wanted.check()) ::_exit(0);
-        char last = 0;
-        if (!waits)
-          (void)::readahead(fd.get(), static_cast<off64_t>(offset), kWindow);
-        else
-          (void)!::pread(fd.get(), &last, 1,
-                         static_cast<off_t>(std::min(offset + kWindow, file.size) - 1));
-      }
-    }
-  }
+  Chooser chooser(root.get(), std::min(budget, available_memory() / 4));
+  // A program may be starting already: what it needs first needs no listing any more.
+  for (const bool all : {false, true})
+    if (!read_ahead(root, chooser.choose(all), wanted)) ::_exit(0);
   (void)::faccessat(root.get(), kPrefetchDone, F_OK, 0);
   ::_exit(0);
 }
