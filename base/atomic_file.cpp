@@ -24,12 +24,7 @@ AtomicFile::~AtomicFile() {
   if (!temp_path_.empty()) ::unlink(temp_path_.c_str());
 }
 
-Result<AtomicFile> AtomicFile::create(std::string path, Special special) {
-  if (special == Special::write_through) {
-    auto fd = open_unreplaceable(path);
-    if (!fd) return fail(std::move(fd.error()));
-    if (*fd) return AtomicFile(std::move(path), {}, std::move(*fd));
-  }
+Result<AtomicFile> AtomicFile::create(std::string path) {
   auto target = replaceable_path(path);
   if (!target) return fail(std::move(target.error()));
   path = std::move(*target);
@@ -47,7 +42,6 @@ Result<AtomicFile> AtomicFile::create(std::string path, Special special) {
 }
 
 Result<void> AtomicFile::commit() {
-  if (temp_path_.empty()) return {};  // written through
   if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
   if (::rename(temp_path_.c_str(), path_.c_str()) != 0) return fail_errno(path_, "cannot write");
   temp_path_.clear();

@@ -12,21 +12,17 @@ namespace heddle {
 /// the temporary file and nothing has happened.
 class AtomicFile {
  public:
-  /// What becomes of a path that is no file to replace (base/output_file.hpp): a device, a pipe, a
-  /// descriptor's name, and all in /dev and /proc.
-  enum class Special { write_through, refuse };
-
   /// Makes the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
-  /// the file it leads to is replaced. A special `path` is opened itself, and write() then goes
-  /// there at once, or refused with EINVAL. EISDIR: `path` is a folder.
-  static Result<AtomicFile> create(std::string path, Special special = Special::write_through);
+  /// the file it leads to is replaced. EINVAL: `path` is no file to replace, but a device, a pipe,
+  /// a descriptor's name, or in /dev or /proc (what may lead there: base/output_file.hpp). EISDIR:
+  /// it is a folder.
+  static Result<AtomicFile> create(std::string path);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
   int fd() const noexcept { return fd_.get(); }
-  /// Where the bytes are until commit(): a library that wants a path may write there, if special
-  /// paths are refused.
+  /// Where the bytes are until commit(): a library that wants a path may write there.
   const std::string& temp_path() const noexcept { return temp_path_; }
   Result<void> write(std::string_view data) { return write_all(fd_.get(), data, path_); }
   /// Publishes. On failure nothing is published and the old file, if any, stands.

@@ -82,8 +82,7 @@ Result<OutputFile> OutputFile::prepare(std::string path) {
   auto fd = open_unreplaceable(path);
   if (!fd) return fail(std::move(fd.error()));
   if (!*fd)  // goes again at once, but tells whether there is a place
-    if (auto file = AtomicFile::create(path, AtomicFile::Special::refuse); !file)
-      return fail(std::move(file.error()));
+    if (auto file = AtomicFile::create(path); !file) return fail(std::move(file.error()));
   return OutputFile(std::move(path), std::move(*fd));
 }
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.hpp"
+#include "base/output_file.hpp"
 
 namespace heddle::bench {
 namespace {
@@ -74,9 +74,7 @@ void Results::write_json(const std::string& path) const {
     if (!aim_text(figure).empty()) entry["met"] = is_met(figure);
     json["figures"].push_back(std::move(entry));
   }
-  auto file = value_or_throw(AtomicFile::create(path));
-  value_or_throw(file.write(json.dump(2) + "\n"));
-  value_or_throw(file.commit());
+  value_or_throw(write_output(path, json.dump(2) + "\n"));
 }
 
 }  // namespace heddle::bench

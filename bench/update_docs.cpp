@@ -4,9 +4,9 @@
 // both together.
 #include <fmt/format.h>
 
-#include "base/atomic_file.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/output_file.hpp"
 #include "bench/figure_tables.hpp"
 
 namespace {
@@ -15,9 +15,7 @@ void update(const std::string& path, const heddle::bench::KeptRuns& runs) {
   const auto page = heddle::value_or_throw(heddle::read_file(path));
   const auto updated = heddle::bench::with_figures(page, runs);
   if (updated == page) return;
-  auto file = heddle::value_or_throw(heddle::AtomicFile::create(path));
-  heddle::value_or_throw(file.write(updated));
-  heddle::value_or_throw(file.commit());
+  heddle::value_or_throw(heddle::write_output(path, updated));
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 
 #include <cstdlib>
 
-#include "base/atomic_file.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/output_file.hpp"
 #include "base/process.hpp"
 #include "container-hooks/container_config.hpp"
 #include "container-hooks/hook_files.hpp"
@@ -40,13 +40,6 @@ void make_folders(const std::string& path) {
        slash = path.find('/', slash + 1))
     (void)::mkdir(path.substr(0, slash).c_str(), 0755);
   (void)::mkdir(path.c_str(), 0755);
-}
-
-Result<void> write_atomically(const std::string& path, const std::string& text) {
-  auto file = AtomicFile::create(path);
-  if (!file) return fail(std::move(file.error()));
-  if (auto written = file->write(text); !written) return written;
-  return file->commit();
 }
 
 Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }
@@ -93,7 +86,7 @@ int install_hook(const HookFileSettings& settings) {
   make_folders(directory);
   const auto path = directory + "/50-heddle-mpi.json";
   const auto json = podman_hook(*program, with_stage(settings, false));
-  if (auto done = write_atomically(path, to_text(json, 2) + "\n"); !done)
+  if (auto done = write_output(path, to_text(json, 2) + "\n"); !done)
     return fail_with(done.error());
   const auto log = settings.hook.log;
   if (const auto slash = log.rfind('/'); slash != std::string::npos && slash > 0)
@@ -134,7 +127,7 @@ int edit_bundle(const HookFileSettings& settings) {
   annotate(*edited, kMpiAnnotation, "host");
   if (!settings.program.empty()) annotate(*edited, kProgramAnnotation, settings.program);
   if (!settings.policy.empty()) annotate(*edited, kPolicyAnnotation, settings.policy);
-  return end(write_atomically(path, to_text(*edited, 2) + "\n"));
+  return end(write_output(path, to_text(*edited, 2) + "\n"));
 }
 
 }  // namespace heddle

@@ -59,8 +59,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
 
 /// Before APP runs: what could only be said after it would come too late.
 std::optional<OutputFile> prepare_outputs(const GenOptions& options) {
-  if (!options.out.empty())
-    (void)value_or_throw(AtomicFile::create(options.out, AtomicFile::Special::refuse));
+  if (!options.out.empty()) (void)value_or_throw(AtomicFile::create(options.out));
   if (options.json_file.empty()) return std::nullopt;
   return value_or_throw(OutputFile::prepare(options.json_file));
 }

@@ -144,7 +144,7 @@ int real_reason(const AtomicFile& file, int code) {
 Result<void> write_map(const MapContent& content, const std::string& path) {
   if (const std::string why = map_format::broken_rule(content); !why.empty())
     return fail_errno(path, "cannot write a map: " + why, EINVAL);
-  auto file = AtomicFile::create(path, AtomicFile::Special::refuse);
+  auto file = AtomicFile::create(path);
   if (!file) return fail(std::move(file.error()));
   auto done = write_pages(file->temp_path(), make_tables(content));
   if (done) done = append_trailer(*file);

@@ -65,7 +65,7 @@ void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& folder
 
 int run_build(const BuildCommand& command) {
   // Before the work; it goes again at once.
-  if (const auto place = AtomicFile::create(command.out, AtomicFile::Special::refuse); !place) {
+  if (const auto place = AtomicFile::create(command.out); !place) {
     const auto& error = place.error();
     throw Error::with_code(error.code(), "", error.message(), "",
                            error.code() == EINVAL ? "a map is a regular file: name one" : "");

@@ -21,7 +21,7 @@ int run_push(const PushCommand& command) {
 }
 
 int run_pull(const PullCommand& command) {
-  auto file = value_or_throw(AtomicFile::create(command.out, AtomicFile::Special::refuse));
+  auto file = value_or_throw(AtomicFile::create(command.out));
   const auto status = value_or_throw(run_oci_client(
       "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
   if (status != exit_done) return status;

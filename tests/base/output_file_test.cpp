@@ -40,7 +40,7 @@ TEST_F(OutputFile, a_pipe_is_written_to_and_stays_a_pipe) {
   ASSERT_TRUE(write_output(path("p"), "text"));
   EXPECT_EQ(read_all(reader->get(), "p").value_or(""), "text");
   EXPECT_TRUE(fs::is_fifo(path("p")));
-  EXPECT_FALSE(AtomicFile::create(path("p"), AtomicFile::Special::refuse));
+  EXPECT_FALSE(AtomicFile::create(path("p")));
   EXPECT_TRUE(fs::is_fifo(path("p")));
 }
 
@@ -51,11 +51,20 @@ TEST_F(OutputFile, a_device_behind_a_link_is_written_to_and_the_link_stays) {
     GTEST_SKIP() << "device nodes need root";
   fs::create_symlink("null", path("link"));
   EXPECT_TRUE(write_output(path("link"), "text"));
-  const auto file = AtomicFile::create(path("link"), AtomicFile::Special::refuse);
+  const auto file = AtomicFile::create(path("link"));
   ASSERT_FALSE(file);
   EXPECT_NE(file.error().message().find("not a regular file"), std::string::npos);
   EXPECT_TRUE(fs::is_symlink(path("link")));
   EXPECT_TRUE(fs::is_character_file(path("null")));
+}
+
+TEST_F(OutputFile, a_full_device_is_said) {
+  if (::mknod(path("full").c_str(), S_IFCHR | 0666, makedev(1, 7)) != 0 ||
+      !open_file(path("full"), O_WRONLY))
+    GTEST_SKIP() << "device nodes need root";
+  const auto written = write_output(path("full"), "text");
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code(), ENOSPC);
 }
 
 TEST_F(OutputFile, a_link_to_a_file_stays_and_the_file_is_replaced) {
