@@ -45,10 +45,12 @@ void forget_pages(const std::string& folder) {
   }
 }
 
-Mount::Mount(const Stage& stage, const std::string& map, std::string folder)
+Mount::Mount(const Stage& stage, const std::string& map, std::string folder,
+             const std::string& program)
     : stage_(stage), folder_(std::move(folder)) {
   fs::create_directories(folder_);
-  ready_ms_ = time_ms([&] { test::run_checked({stage.program("fs-mount"), map, folder_}); });
+  const auto server = program.empty() ? stage.program("fs-mount") : program;
+  ready_ms_ = time_ms([&] { test::run_checked({server, map, folder_}); });
 }
 
 Mount::~Mount() {

@@ -33,7 +33,9 @@ void forget_pages(const std::string& folder);
 /// A map mounted by fs-mount in a folder of its own; the destructor unmounts.
 class Mount {
  public:
-  Mount(const Stage& stage, const std::string& map, std::string folder);
+  /// `program`: in fs-mount's place; empty: the stage's.
+  Mount(const Stage& stage, const std::string& map, std::string folder,
+        const std::string& program = {});
   Mount(const Mount&) = delete;
   Mount& operator=(const Mount&) = delete;
   ~Mount();

@@ -45,9 +45,9 @@ bool is_told_apart(std::uint32_t opcode) {
 
 std::span<const RequestCounters::Kind> RequestCounters::kinds() { return kKinds; }
 
-void RequestCounters::count(std::uint32_t opcode) noexcept {
+void RequestCounters::add(std::uint32_t opcode, std::uint64_t requests) noexcept {
   auto& counter = opcode < kOpcodes && is_told_apart(opcode) ? by_opcode_[opcode] : other_;
-  counter.fetch_add(1, std::memory_order_relaxed);
+  counter.fetch_add(requests, std::memory_order_relaxed);
 }
 
 std::uint64_t RequestCounters::of(std::uint32_t opcode) const noexcept {

@@ -20,7 +20,8 @@ class RequestCounters {
   static std::span<const Kind> kinds();
 
   /// Counts one request by its FUSE opcode.
-  void count(std::uint32_t opcode) noexcept;
+  void count(std::uint32_t opcode) noexcept { add(opcode, 1); }
+  void add(std::uint32_t opcode, std::uint64_t requests) noexcept;
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }

@@ -20,6 +20,7 @@ struct Arguments {
   std::string unmount;
   bool lazy = false;
   std::string stats;
+  bool reload = false;
 };
 
 /// `256M`, `1.5G`, in powers of 1024.
@@ -45,7 +46,8 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
 void declare(CLI::App& app, Arguments& a) {
   auto& s = a.settings;
   set_usage(app,
-            "fs-mount [OPTIONS] MAP DIR\n       fs-mount -u DIR [--lazy]\n"
+            "fs-mount [OPTIONS] MAP DIR\n       fs-mount --reload [MAP] DIR\n"
+            "       fs-mount -u DIR [--lazy]\n"
             "       fs-mount --stats DIR");
   app.set_version_flag("--version", "fs-mount (heddle) " HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
@@ -76,6 +78,8 @@ void declare(CLI::App& app, Arguments& a) {
       ->check(CLI::Range(1, 64))
       ->type_name("N");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
+  app.add_flag("--reload", a.reload,
+               "Let this fs-mount serve the mount at DIR from now on, and MAP in place of its map");
   app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
   app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
@@ -105,9 +109,20 @@ void declare(CLI::App& app, Arguments& a) {
           ""))
       ->type_name("private|fusermount")
       ->group(group);
+  app.add_option("--hand-over", s.hand_over, "Go on as another fs-mount left it here")
+      ->type_name("N")
+      ->group(group);
   app.add_option("--listen-fd", s.listen_fd, "The listening socket of --keep")
       ->type_name("N")
       ->group(group);
+}
+
+/// `--reload DIR`: what stands alone is not the map.
+void take_directory_alone(Arguments& a) {
+  auto& s = a.settings;
+  if (!a.reload || !s.mount_point.empty()) return;
+  s.mount_point = std::move(s.load.map_path);
+  s.load.map_path.clear();
 }
 
 int usage(const std::string& text) { return usage_error("fs-mount", text); }
@@ -127,8 +142,15 @@ void take_mounted_device(MountSettings& s) {
 }
 
 int run(Arguments& a) {
-  take_mounted_device(a.settings);
   const auto& s = a.settings;
+  if (s.hand_over >= 0) return hand_over_program(s);
+  if (a.reload) {
+    take_directory_alone(a);
+    if (s.mount_point.empty() || !a.unmount.empty() || !a.stats.empty())
+      return usage("--reload takes [MAP] DIR");
+    return reload_program(s.load.map_path, s.mount_point, s.prefetch);
+  }
+  take_mounted_device(a.settings);
   const bool mounts = !s.load.map_path.empty();
   if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{mounts} != 1)
     return usage("give MAP and DIR, or -u DIR, or --stats DIR");
@@ -156,6 +178,13 @@ int run(Arguments& a) {
   return serve_fd_program(s);
 }
 
+std::vector<std::string> arguments_to_hand_on(int argc, char** argv) {
+  std::vector<std::string> out(argv, argv + argc);
+  // Always the first two (fuseovl/hand_over.cpp).
+  if (out.size() > 2 && out[1] == "--hand-over") out.erase(out.begin() + 1, out.begin() + 3);
+  return out;
+}
+
 }  // namespace
 
 int fs_mount_main(int argc, char** argv) {
@@ -163,6 +192,7 @@ int fs_mount_main(int argc, char** argv) {
   reserve_standard_fds();
   CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
   Arguments arguments;
+  arguments.settings.arguments = arguments_to_hand_on(argc, argv);
   declare(app, arguments);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {

@@ -7,6 +7,8 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <ctime>
+#include <map>
 
 #include "resolver/map/map_reader.hpp"
 
@@ -57,6 +59,38 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
   return make_index(input);
 }
 
+/// The same file at the same path, neither written to nor renamed nor given other rights since.
+using Unchanged = std::map<std::pair<std::string_view, FileStamp>, InodeNumber>;
+
+void add_files(Unchanged& known, const ObjectFiles& files, const auto& inode_of) {
+  for (ObjectId id = 0; id < files.size(); ++id)
+    if (files.origin(id).usable && files.refusal(id) == 0)
+      known.emplace(std::pair(std::string_view(files.path(id)), files.origin(id).stamp),
+                    inode_of(id));
+}
+
+TreeNumbers numbers_after(const OverlayContent* before, const MapContent& content,
+                          const Origins& origins) {
+  if (!before) return {};
+  Unchanged known;
+  add_files(known, before->files, [&](ObjectId id) { return before->tree.inode(id); });
+  add_files(known, before->retired.files(), [&](ObjectId id) { return before->retired.inode(id); });
+  TreeNumbers numbers = before->tree.numbers();
+  for (ObjectId id = 0; id < content.objects.size(); ++id) {
+    const auto found = known.find({content.objects[id].path, origins.files[id].stamp});
+    numbers.objects.push_back(found != known.end() && origins.files[id].usable ? found->second : 0);
+  }
+  return numbers;
+}
+
+std::string utc_text(const timespec& time) {
+  std::tm parts{};
+  ::gmtime_r(&time.tv_sec, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
 }  // namespace
 
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
@@ -90,7 +124,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
         "build the map again (fs-resolve build), or mount with --on-drift warn");
   leave_out(content, origins);
 
-  auto tree = Tree::build(content);
+  auto tree = Tree::build(content, numbers_after(options.before, content, origins));
   if (!tree) return fail(std::move(tree.error()));
   out.tree = std::move(*tree);
   auto index = index_of(content, origins, options);
@@ -105,6 +139,9 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.facts.views = content.views.size();
   for (const auto& view : content.views) out.facts.names += view.names.size();
   out.facts.index_bytes = out.index.size();
+  ::clock_gettime(CLOCK_REALTIME, &out.made);
+  out.facts.start_time = options.before ? options.before->facts.start_time : utc_text(out.made);
+  out.facts.generation = options.before ? options.before->facts.generation + 1 : 0;
   out.files = ObjectFiles(std::move(origins), std::move(paths));
   content = MapContent();
   ::malloc_trim(0);  // the map's strings are gone: the daemon lives long and is small

@@ -19,6 +19,9 @@ struct LoadOptions {
   std::string mount_point;  ///< where programs see the mount, for the index
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
+  /// What the mount shows so far, when its map is exchanged: what is the same in both keeps its
+  /// number, and so its pages in the kernel's cache. nullptr: nothing.
+  const OverlayContent* before = nullptr;
 };
 
 /// A map made ready to be served: every file checked and pinned, tree and index made. `drifts` gets

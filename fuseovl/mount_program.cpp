@@ -85,15 +85,15 @@ int fail_with(const Error& error) {
   return exit_failure;
 }
 
-int serve_here(Overlay& overlay, Fd device, ServeOptions options) {
+}  // namespace
+
+int serve_program(Overlay& overlay, Fd device, ServeOptions options) {
   const auto mount_point = options.mount_point;
   auto served = serve(overlay, std::move(device), std::move(options));
   if (served) return exit_done;
   if (mount_point) (void)unmount_fuse(*mount_point, Unmount::detach);
   return fail_with(served.error());
 }
-
-}  // namespace
 
 SessionOptions session_options(const MountSettings& settings) {
   SessionOptions options;
@@ -124,6 +124,7 @@ int mount_program(const MountSettings& settings) {
   if (const auto mounted = find_mount(*mount_point); mounted && *mounted)
     serving.mount_device = (*mounted)->device;
   serving.session = session_options(settings);
+  serving.arguments = settings.arguments;
 
   const pid_t child = ::fork();
   if (child < 0) {
@@ -136,8 +137,7 @@ int mount_program(const MountSettings& settings) {
     ready->read_end.reset();
     serving.ready = std::move(ready->write_end);
     if (settings.foreground) {
-      serving.helper = child;
-      return serve_here(overlay, std::move(*device), std::move(serving));
+      return serve_program(overlay, std::move(*device), std::move(serving));
     }
     std::vector<int> keep = overlay.descriptors();
     keep.insert(keep.end(), {device->get(), serving.ready.get()});
@@ -146,7 +146,7 @@ int mount_program(const MountSettings& settings) {
       (void)write_all(serving.ready.get(), left.error().message(), "ready");
       ::_exit(exit_failure);
     }
-    ::_exit(serve_here(overlay, std::move(*device), std::move(serving)));
+    ::_exit(serve_program(overlay, std::move(*device), std::move(serving)));
   }
 
   // Not ours any more: were it open here, a daemon that dies could not end our own requests.
@@ -168,6 +168,7 @@ int serve_fd_program(const MountSettings& settings) {
   serving.ready = Fd(settings.ready_fd);
   serving.report_at_end = true;
   serving.session = session_options(settings);
+  serving.arguments = settings.arguments;
   const auto give_up = [&](const Error& error, const std::vector<Drift>& drifts) {
     std::string text;
     for (const auto& drift : drifts) text += describe(drift) + "\n";
@@ -194,7 +195,7 @@ int serve_fd_program(const MountSettings& settings) {
   keep.insert(keep.end(), {device.get(), serving.ready.get()});
   close_fds_but(keep);
   if (auto left = leave_terminal(settings.log_path); !left) return give_up(left.error(), {});
-  return serve_here(overlay, std::move(device), std::move(serving));
+  return serve_program(overlay, std::move(device), std::move(serving));
 }
 
 }  // namespace heddle

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fuseovl/kept_mount.hpp"
 #include "fuseovl/load.hpp"
+#include "fuseovl/serve.hpp"
 #include "fuseovl/session.hpp"
 
 namespace heddle {
@@ -25,9 +27,15 @@ struct MountSettings {
   std::string cleanup;
   std::optional<KeepKind> keep;
   int listen_fd = -1;
+  int hand_over = -1;
+  /// Its own command line without --hand-over, for those that reloads put in its place.
+  std::vector<std::string> arguments;
 };
 
 SessionOptions session_options(const MountSettings& settings);
+
+/// serve(), and the mount detached when that fails.
+int serve_program(Overlay& overlay, Fd device, ServeOptions options);
 
 // Each talks to stderr and gives the exit status.
 
@@ -39,6 +47,12 @@ int serve_fd_program(const MountSettings& settings);
 /// Mounts for those who connect to settings.listen_fd, and serves until the last of them has gone
 /// (fuseovl/keeper.hpp). Says nothing: what goes wrong is told to them.
 int keep_program(const MountSettings& settings);
+/// Does what another fs-mount left it in settings.hand_over (fuseovl/hand_over.hpp).
+int hand_over_program(const MountSettings& settings);
+/// Has the mount at `directory` served by this fs-mount from here on, with the map `map_path`
+/// unless that is empty, and says what changed.
+int reload_program(const std::string& map_path, const std::string& directory,
+                   std::uint64_t prefetch);
 int unmount_program(const std::string& directory, bool lazy);
 int stats_program(const std::string& directory);
 

@@ -44,6 +44,14 @@ tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
   return handle;
 }
 
+Origin ObjectFiles::take(ObjectId object) {
+  Origin& origin = origins_.files[object];
+  if (origin.fd) --origins_.pinned;
+  Origin taken = std::move(origin);
+  origin.usable = false;
+  return taken;
+}
+
 std::string ObjectFiles::text_of(std::uint32_t reason) {
   if (reason == changed_in_place) return "changed in place while mounted";
   if (reason == replaced) return "replaced while mounted and not pinned";

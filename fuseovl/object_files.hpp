@@ -22,6 +22,7 @@ class ObjectFiles {
   ObjectFiles() : ObjectFiles({}, {}) {}
 
   const Origin& origin(ObjectId object) const { return origins_.files[object]; }
+  const std::string& path(ObjectId object) const { return paths_[object]; }
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
@@ -43,6 +44,15 @@ class ObjectFiles {
 
   /// What differs from the map, found when mounting and since.
   std::vector<Drift> drifts() const;
+
+  /// Why an object is answered with an error, as a number that refuse_again() takes in another
+  /// process; 0: it is not.
+  std::uint32_t refusal(ObjectId object) const { return refused_[object]; }
+  void refuse_again(ObjectId object, std::uint32_t reason) { refused_[object] = reason; }
+  /// What was found when mounting.
+  const std::vector<Drift>& first_drifts() const { return origins_.drifts; }
+  /// Gives the file up: from here on it cannot be served.
+  Origin take(ObjectId object);
 
  private:
   /// Why an object is answered with an error: one of these, or the errno of opening it.

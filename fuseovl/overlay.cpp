@@ -27,16 +27,35 @@ constexpr std::size_t kNameMax = 255;
 constexpr auto kBeginsName = std::string_view(kPrefetchBegins).substr(sizeof(".heddle"));
 constexpr auto kDoneName = std::string_view(kPrefetchDone).substr(sizeof(".heddle"));
 
+/// How much of `size` bytes at `offset` a file has.
+std::size_t up_to(std::uint64_t file_size, std::size_t size, off_t offset) {
+  const auto at = static_cast<std::uint64_t>(offset);
+  return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
+}
+
+void set_attributes(struct stat& st, const Origin& origin) {
+  st.st_mode = origin.mode;
+  st.st_uid = origin.uid;
+  st.st_gid = origin.gid;
+  st.st_size = static_cast<off_t>(origin.stamp.size);
+  st.st_blocks = static_cast<blkcnt_t>(origin.blocks);
+  st.st_atim = from_nanoseconds(origin.atime_ns);
+  st.st_mtim = from_nanoseconds(origin.stamp.mtime_ns);
+  st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
+}
+
 }  // namespace
 
 Overlay::Overlay(OverlayContent content)
-    : content_(std::move(content)), stats_(content_.facts, *state_, content_.files) {
-  ::clock_gettime(CLOCK_REALTIME, &started_);
+    : content_(std::move(content)),
+      stats_(content_.facts, *state_, content_.files, content_.retired) {
   (void)stats_.refresh();
 }
 
 std::vector<int> Overlay::descriptors() const {
   auto out = content_.files.descriptors();
+  const auto retired = content_.retired.files().descriptors();
+  out.insert(out.end(), retired.begin(), retired.end());
   out.push_back(content_.map_file.get());
   return out;
 }
@@ -64,12 +83,17 @@ struct stat Overlay::attributes(InodeNumber ino) const {
   st.st_blksize = kBlockSize;
   st.st_uid = owner_;
   st.st_gid = group_;
-  st.st_atim = st.st_mtim = st.st_ctim = started_;
+  st.st_atim = st.st_mtim = st.st_ctim = content_.made;
   st.st_mode = S_IFREG | 0444;
   const auto set_size = [&st](std::size_t size) {
     st.st_size = static_cast<off_t>(size);
     st.st_blocks = static_cast<blkcnt_t>((size + 511) / 512);
   };
+  if (const auto retired = content_.retired.find(ino)) {
+    st.st_nlink = 0;
+    set_attributes(st, content_.retired.files().origin(*retired));
+    return st;
+  }
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
       st.st_mode = S_IFDIR | 0555;
@@ -90,18 +114,9 @@ struct stat Overlay::attributes(InodeNumber ino) const {
       st.st_mtim = st.st_ctim = page->made;
       break;
     }
-    case NodeKind::object: {
-      const Origin& origin = content_.files.origin(content_.tree.object(ino));
-      st.st_mode = origin.mode;
-      st.st_uid = origin.uid;
-      st.st_gid = origin.gid;
-      st.st_size = static_cast<off_t>(origin.stamp.size);
-      st.st_blocks = static_cast<blkcnt_t>(origin.blocks);
-      st.st_atim = from_nanoseconds(origin.atime_ns);
-      st.st_mtim = from_nanoseconds(origin.stamp.mtime_ns);
-      st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
+    case NodeKind::object:
+      set_attributes(st, content_.files.origin(content_.tree.object(ino)));
       break;
-    }
   }
   return st;
 }
@@ -130,7 +145,7 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 }
 
 void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
-  if (!content_.tree.kind(ino)) {
+  if (!content_.tree.kind(ino) && !content_.retired.find(ino)) {
     fuse_reply_err(request, ENOENT);
     return;
   }
@@ -179,12 +194,21 @@ void Overlay::reply_file(fuse_req_t request, int fd, std::size_t size, off_t off
   fuse_reply_data(request, &bytes, {});
 }
 
+void Overlay::read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
+                          off_t offset) {
+  const auto file = files.open(object);
+  if (!file)
+    fuse_reply_err(request, file.error());
+  else
+    reply_file(request, file->fd(), up_to(files.origin(object).stamp.size, size, offset), offset);
+}
+
 void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
                    fuse_file_info*) {
-  const auto up_to = [&](std::uint64_t file_size) {
-    const auto at = static_cast<std::uint64_t>(offset);
-    return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
-  };
+  if (const auto retired = content_.retired.find(ino)) {
+    read_object(request, content_.retired.files(), *retired, size, offset);
+    return;
+  }
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
       fuse_reply_err(request, EISDIR);
@@ -200,20 +224,14 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     case NodeKind::generated:
       reply_bytes(request, content_.generated[content_.tree.generated(ino)], size, offset);
       return;
-    case NodeKind::map:
-      reply_file(request, content_.map_file.get(),
-                 up_to(static_cast<std::uint64_t>(content_.map_status.st_size)), offset);
+    case NodeKind::map: {
+      const auto map_size = static_cast<std::uint64_t>(content_.map_status.st_size);
+      reply_file(request, content_.map_file.get(), up_to(map_size, size, offset), offset);
       return;
+    }
     case NodeKind::object:
-      break;
+      read_object(request, content_.files, content_.tree.object(ino), size, offset);
   }
-  const ObjectId object = content_.tree.object(ino);
-  const auto file = content_.files.open(object);
-  if (!file) {
-    fuse_reply_err(request, file.error());
-    return;
-  }
-  reply_file(request, file->fd(), up_to(content_.files.origin(object).stamp.size), offset);
 }
 
 void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {

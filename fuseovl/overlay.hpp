@@ -9,6 +9,7 @@
 
 #include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
+#include "fuseovl/retired_files.hpp"
 #include "fuseovl/serving_state.hpp"
 #include "fuseovl/session.hpp"
 #include "fuseovl/shared.hpp"
@@ -27,6 +28,8 @@ struct OverlayContent {
   Fd map_file;  ///< served as `.heddle/map`
   struct stat map_status {};
   StatsFacts facts;
+  timespec made{};  ///< time of all that has none of its own
+  RetiredFiles retired;
 };
 
 /// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
@@ -44,6 +47,9 @@ class Overlay final : public SessionClient {
   std::string stats_text() const { return stats_.render(); }
   const RequestCounters& counters() const { return state_->counters; }
   ServingState& state() { return *state_; }
+  const OverlayContent& content() const { return content_; }
+  /// Gives a retired file up; not while a process forked from this one serves it.
+  void give_up(ObjectId retired) { (void)content_.retired.files().take(retired); }
   /// Called when the kernel and we have agreed on the protocol, by each process that serves:
   /// requests are answered from here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
@@ -64,6 +70,9 @@ class Overlay final : public SessionClient {
 
  private:
   struct stat attributes(InodeNumber ino) const;
+  /// `object` of `files`, which is `ino`.
+  void read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
+                   off_t offset);
   fuse_entry_param entry(InodeNumber ino) const;
   void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
   void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
@@ -73,7 +82,6 @@ class Overlay final : public SessionClient {
   Shared<ServingState> state_;
   StatsPage stats_;
   std::function<void()> on_ready_;
-  timespec started_{};
   uid_t owner_ = ::getuid();
   gid_t group_ = ::getgid();
   bool opens_can_be_skipped_ = false;

@@ -5,20 +5,34 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fuseovl/overlay.hpp"
 
 namespace heddle {
 
+/// Where the fs-mount was whose place this one has taken.
+struct TakenOver {
+  std::string control;  ///< name of the socket for reloads
+  Fd listener;          ///< the socket
+  Fd client;            ///< who waits for a word
+  std::string report;   ///< that word
+  std::string warnings;
+  bool map_exchanged = false;
+};
+
 struct ServeOptions {
   /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.
   std::optional<std::string> mount_point;
-  dev_t mount_device = 0;       ///< st_dev of the mount, to tell it from another at the same place
-  std::string cleanup;          ///< folder to remove at the end; empty: none
-  Fd ready;                     ///< gets kReadyByte when the daemon answers, or an error's text
-  bool report_at_end = false;   ///< `ready` gets the last counters as well
-  std::optional<pid_t> helper;  ///< a child to reap when it ends
+  dev_t mount_device = 0;      ///< st_dev of the mount, to tell it from another at the same place
+  std::string cleanup;         ///< folder to remove at the end; empty: none
+  Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
+  bool report_at_end = false;  ///< `ready` gets the last counters as well
   SessionOptions session;
+  /// The caller's own command line, for the fs-mount that a reload puts in its place; empty: there
+  /// are no reloads.
+  std::vector<std::string> arguments;
+  std::optional<TakenOver> taken_over;
 };
 
 /// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the
@@ -32,8 +46,11 @@ struct ServeOptions {
 /// daemon ends when its last user has gone, so that running programs do not lose their libraries. A
 /// second signal ends it at once.
 ///
-/// Other threads of the caller may go on; they must have all signals blocked, and neither fork nor
-/// wait for children.
+/// A reload (fuseovl/reload_desk.hpp) puts another program in this one's place, which does not
+/// return then.
+///
+/// Other threads of the caller may go on when there are no reloads; they must have all signals
+/// blocked, and not fork.
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);
 
 }  // namespace heddle

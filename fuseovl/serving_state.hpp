@@ -24,7 +24,9 @@ struct ServingState {
   std::atomic<pid_t> supervisor = 0;
   std::atomic<pid_t> worker = 0;
   std::atomic<std::uint64_t> workers_lost = 0;
+  std::atomic<std::uint64_t> reloads = 0;
   std::atomic<bool> told_ready = false;
+  std::array<char, 64> control{};    ///< name of the socket for reloads; set before a worker starts
   std::array<char, 1024> failure{};  ///< why the worker gave up; read when it has ended
 };
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -13,19 +12,11 @@ namespace {
 
 std::string json_text(std::string_view text) { return nlohmann::json(to_json_text(text)).dump(); }
 
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 }  // namespace
 
-StatsPage::StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files)
-    : facts_(std::move(facts)), state_(state), files_(files), start_time_(utc_now()) {}
+StatsPage::StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files,
+                     const RetiredFiles& retired)
+    : facts_(std::move(facts)), state_(state), files_(files), retired_(retired) {}
 
 std::shared_ptr<const StatsPage::Snapshot> StatsPage::refresh() {
   auto snapshot = std::make_shared<Snapshot>();
@@ -48,17 +39,25 @@ std::string StatsPage::render() const {
     out += fmt::format("\"{}\": {:>20}{}", name, value, end);
   };
   out += "{\n  \"version\": 1,\n";
-  out += fmt::format("  \"map\": {},\n", json_text(facts_.map_path));
+  // So wide that mostly the next map's path, after a reload, takes the same room.
+  constexpr std::size_t kPathRoom = 256;
+  const auto map = json_text(facts_.map_path);
+  const auto room = (map.size() + kPathRoom) / kPathRoom * kPathRoom;
+  out += fmt::format("  \"map\": {},{:{}}\n", map, "", room - map.size());
   out += fmt::format("  \"map_id\": {},\n", json_text(facts_.map_id));
   out += fmt::format("  \"mount_point\": {},\n", json_text(facts_.mount_point));
-  out += fmt::format("  \"start_time\": {},\n  ", json_text(start_time_));
+  out += fmt::format("  \"start_time\": {},\n  ", json_text(facts_.start_time));
+  out += fmt::format("\"control\": {},\n  ", json_text(state_.control.data()));
   number("supervisor_pid", static_cast<std::uint64_t>(state_.supervisor.load()), ",\n  ");
   number("worker_pid", static_cast<std::uint64_t>(state_.worker.load()), ",\n  ");
   number("workers_lost", state_.workers_lost, ",\n  ");
+  number("generation", facts_.generation, ",\n  ");
+  number("reloads", state_.reloads, ",\n  ");
   number("views", facts_.views, ",\n  ");
   number("names", facts_.names, ",\n  ");
   number("objects", files_.size(), ",\n  ");
   number("pinned", files_.pinned(), ",\n  ");
+  number("retired", retired_.kept(), ",\n  ");
   number("index_bytes", facts_.index_bytes, ",\n  ");
   number("requests_total", state_.counters.total(), ",\n  ");
   number("bytes_read", state_.counters.bytes_read());

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fuseovl/object_files.hpp"
+#include "fuseovl/retired_files.hpp"
 #include "fuseovl/serving_state.hpp"
 
 namespace heddle {
@@ -19,13 +20,16 @@ struct StatsFacts {
   std::size_t views = 0;
   std::size_t names = 0;
   std::uint64_t index_bytes = 0;
+  std::string start_time;        ///< of the mount, UTC
+  std::uint64_t generation = 0;  ///< how often another map took the place of the one before
 };
 
 /// The JSON text of `.heddle/stats`. All numbers have one width, so its size stays the same while
 /// they grow: a reader between two states sees a whole document of one of them. Thread-safe.
 class StatsPage {
  public:
-  StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files);
+  StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files,
+            const RetiredFiles& retired);
 
   struct Snapshot {
     std::string text;
@@ -42,7 +46,7 @@ class StatsPage {
   StatsFacts facts_;
   const ServingState& state_;
   const ObjectFiles& files_;
-  std::string start_time_;
+  const RetiredFiles& retired_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Snapshot> current_;
 };

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kNameMax = 255;  // what statfs promises; the kernel's FUSE_NAME_MAX is 1024
 constexpr std::string_view kOwnName = ".heddle";
+constexpr std::string_view kOwnFolder = ".heddle/";
 
 bool is_usable_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameMax && name != "." && name != ".." &&
@@ -22,8 +23,17 @@ bool is_usable_name(std::string_view name) {
 /// Collects names into folders first; inode numbers are dealt out when every folder is known.
 class TreeBuilder {
  public:
-  explicit TreeBuilder(const MapContent& content) : content_(content) {
-    tree_.object_links_.assign(content.objects.size(), 0);
+  TreeBuilder(const MapContent& content, const TreeNumbers& numbers)
+      : content_(content), numbers_(numbers) {
+    tree_.first_ = numbers.next;
+    // Places for all generated files there may be: what is behind them stays the same when there is
+    // one more.
+    tree_.next_ = tree_.first_ + 2 + kMaxGenerated;
+    tree_.objects_.resize(content.objects.size());
+    for (std::size_t i = 0; i < tree_.objects_.size(); ++i) {
+      const auto kept = i < numbers.objects.size() ? numbers.objects[i] : 0;
+      tree_.objects_[i].ino = kept != 0 ? kept : tree_.next_++;
+    }
   }
 
   Result<Tree> build() {
@@ -42,7 +52,7 @@ class TreeBuilder {
       if (auto added = add_view(view, ""); !added) return fail(added.error());
     }
     folders_[""];
-    folders_[std::string(kOwnName) + "/"];
+    folders_[std::string(kOwnFolder)];
     return number();
   }
 
@@ -81,41 +91,34 @@ class TreeBuilder {
   }
 
   Result<Tree> number() {
-    std::map<std::string_view, InodeNumber> inodes = {{"", Tree::kRoot},
-                                                      {".heddle/", Tree::kOwnDirectory}};
-    const auto first = Tree::kFirstObject + content_.objects.size();
     auto& directories = tree_.directories_;
-    directories.resize(2);
-    directories[1].parent = Tree::kRoot;
-    // Views into `names_` must stay valid: no reallocation that moves short strings.
-    tree_.names_.reserve(folders_.size() + total_files() + content_.generated.size());
+    std::map<std::string_view, std::size_t> places;
+    directories.reserve(folders_.size());
     // A parent's path sorts before its children's, so it has its number already.
     for (const auto& [path, files] : folders_) {
-      if (inodes.contains(path)) continue;
-      const InodeNumber ino = first + directories.size() - 2;
-      inodes[path] = ino;
-      directories.emplace_back();
-      directories.back().parent = inodes.at(parent_of(path));
+      places[path] = directories.size();
+      directories.push_back({path, number_of(path), Tree::kRoot, {}, 2});
+      if (!path.empty()) directories.back().parent = directories[places.at(parent_of(path))].ino;
     }
+    // Views into `names_` must stay valid: no reallocation that moves short strings.
+    tree_.names_.reserve(folders_.size() + total_files() + content_.generated.size());
     for (const auto& [path, files] : folders_) {
-      const InodeNumber ino = inodes.at(path);
-      Tree::Directory& directory = at(ino);
+      auto& directory = directories[places.at(path)];
       for (const auto& [name, object] : files) {
         directory.entries.push_back({keep(name), tree_.inode(object)});
-        ++tree_.object_links_[object];
+        ++tree_.objects_[object].links;
       }
-      if (ino == Tree::kRoot) continue;
-      Tree::Directory& above = at(directory.parent);
-      above.entries.push_back({keep(name_of(path)), ino});
+      if (path.empty()) continue;
+      auto& above = directories[places.at(parent_of(path))];
+      above.entries.push_back({keep(name_of(path)), directory.ino});
       ++above.links;
     }
-    at(Tree::kOwnDirectory)
-        .entries.insert(at(Tree::kOwnDirectory).entries.end(),
-                        {{"index", Tree::kIndex}, {"map", Tree::kMap}, {"stats", Tree::kStats}});
     tree_.generated_count_ = content_.generated.size();
+    auto& own = directories[places.at(kOwnFolder)].entries;
+    own.insert(own.end(),
+               {{"index", tree_.index()}, {"map", tree_.map()}, {"stats", Tree::kStats}});
     for (std::size_t i = 0; i < content_.generated.size(); ++i)
-      at(Tree::kOwnDirectory)
-          .entries.push_back({keep(content_.generated[i].first), Tree::kFirstGenerated + i});
+      own.push_back({keep(content_.generated[i].first), tree_.generated_inode(i)});
     for (auto& directory : directories) {
       auto& entries = directory.entries;
       std::sort(entries.begin(), entries.end(),
@@ -126,13 +129,15 @@ class TreeBuilder {
       if (twice != entries.end()) return fail_name(twice->name, "two files have this name");
       entries.shrink_to_fit();
     }
+    tree_.make_nodes();
     return std::move(tree_);
   }
 
-  Tree::Directory& at(InodeNumber ino) {
-    return ino <= Tree::kOwnDirectory
-               ? tree_.directories_[ino - 1]
-               : tree_.directories_[ino - Tree::kFirstObject - content_.objects.size() + 2];
+  InodeNumber number_of(const std::string& path) {
+    if (path.empty()) return Tree::kRoot;
+    if (path == kOwnFolder) return Tree::kOwnDirectory;
+    const auto kept = numbers_.folders.find(path);
+    return kept != numbers_.folders.end() ? kept->second : tree_.next_++;
   }
   std::size_t total_files() const {
     std::size_t n = 0;
@@ -150,35 +155,59 @@ class TreeBuilder {
   }
 
   const MapContent& content_;
+  const TreeNumbers& numbers_;
   std::map<std::string, Files, std::less<>> folders_;
   Tree tree_;
 };
 
-Result<Tree> Tree::build(const MapContent& content) { return TreeBuilder(content).build(); }
+Result<Tree> Tree::build(const MapContent& content, const TreeNumbers& numbers) {
+  return TreeBuilder(content, numbers).build();
+}
+
+void Tree::make_nodes() {
+  nodes_.clear();
+  const auto add = [this](InodeNumber ino, NodeKind kind, std::size_t index) {
+    nodes_.push_back({ino, kind, static_cast<std::uint32_t>(index)});
+  };
+  add(kStats, NodeKind::stats, 0);
+  add(index(), NodeKind::index, 0);
+  add(map(), NodeKind::map, 0);
+  for (std::size_t i = 0; i < generated_count_; ++i)
+    add(generated_inode(i), NodeKind::generated, i);
+  for (std::size_t i = 0; i < objects_.size(); ++i) add(objects_[i].ino, NodeKind::object, i);
+  for (std::size_t i = 0; i < directories_.size(); ++i)
+    add(directories_[i].ino, NodeKind::directory, i);
+  std::sort(nodes_.begin(), nodes_.end(),
+            [](const Node& a, const Node& b) { return a.ino < b.ino; });
+}
+
+const Tree::Node* Tree::find(InodeNumber ino) const {
+  const auto found = std::lower_bound(nodes_.begin(), nodes_.end(), ino,
+                                      [](const Node& node, InodeNumber n) { return node.ino < n; });
+  return found != nodes_.end() && found->ino == ino ? &*found : nullptr;
+}
 
 const Tree::Directory* Tree::directory(InodeNumber ino) const {
-  if (ino == kRoot || ino == kOwnDirectory) return &directories_[ino - 1];
-  const InodeNumber first = kFirstObject + object_links_.size();
-  if (ino < first || ino - first + 2 >= directories_.size()) return nullptr;
-  return &directories_[ino - first + 2];
+  const Node* node = find(ino);
+  return node && node->kind == NodeKind::directory ? &directories_[node->index] : nullptr;
+}
+
+std::vector<InodeNumber> Tree::directories() const {
+  std::vector<InodeNumber> out;
+  for (const auto& directory : directories_) out.push_back(directory.ino);
+  return out;
+}
+
+TreeNumbers Tree::numbers() const {
+  TreeNumbers out;
+  out.next = next_;
+  for (const auto& directory : directories_) out.folders.emplace(directory.path, directory.ino);
+  return out;
 }
 
 std::optional<NodeKind> Tree::kind(InodeNumber ino) const {
-  switch (ino) {
-    case kStats:
-      return NodeKind::stats;
-    case kIndex:
-      return NodeKind::index;
-    case kMap:
-      return NodeKind::map;
-    default:
-      break;
-  }
-  if (ino >= kFirstGenerated && ino - kFirstGenerated < generated_count_)
-    return NodeKind::generated;
-  if (ino >= kFirstObject && ino - kFirstObject < object_links_.size()) return NodeKind::object;
-  if (directory(ino)) return NodeKind::directory;
-  return std::nullopt;
+  const Node* node = find(ino);
+  return node ? std::optional(node->kind) : std::nullopt;
 }
 
 InodeNumber Tree::lookup(InodeNumber parent, std::string_view name) const {
@@ -201,7 +230,7 @@ InodeNumber Tree::parent(InodeNumber ino) const {
 
 std::uint32_t Tree::link_count(InodeNumber ino) const {
   if (const Directory* found = directory(ino)) return found->links;
-  if (kind(ino) == NodeKind::object) return object_links_[object(ino)];
+  if (kind(ino) == NodeKind::object) return objects_[object(ino)].links;
   return 1;
 }
 

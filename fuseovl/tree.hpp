@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.hpp"
@@ -13,8 +14,9 @@
 
 namespace heddle {
 
-/// Number of a file in the mount. It is a function of the map alone, so that another daemon can
-/// take over the same session. 0 means none.
+/// Number of a file in the mount. It is a function of the map, and of what the mount showed before
+/// when its map was exchanged, so that another process can take over the same session. 0 means
+/// none.
 using InodeNumber = std::uint64_t;
 
 enum class NodeKind : std::uint8_t { directory, object, stats, index, map, generated };
@@ -23,6 +25,15 @@ enum class NodeKind : std::uint8_t { directory, object, stats, index, map, gener
 struct TreeEntry {
   std::string_view name;
   InodeNumber ino = 0;
+};
+
+/// What a tree takes over from the one that the mount showed before it. The kernel knows files by
+/// their numbers: a number stays with what is the same, and is never given to anything else.
+struct TreeNumbers {
+  static constexpr InodeNumber kFirst = 4;
+  InodeNumber next = kFirst;                             ///< not used yet, nor any above it
+  std::vector<InodeNumber> objects;                      ///< by ObjectId, 0 or missing: a new one
+  std::unordered_map<std::string, InodeNumber> folders;  ///< by path from the root, `/` at its end
 };
 
 /// The immutable directory tree of one map: a directory for each view and plugin folder, the names
@@ -34,23 +45,21 @@ class Tree {
   static constexpr InodeNumber kRoot = 1;
   static constexpr InodeNumber kOwnDirectory = 2;  ///< `.heddle`
   static constexpr InodeNumber kStats = 3;
-  static constexpr InodeNumber kIndex = 4;
-  static constexpr InodeNumber kMap = 5;
-  static constexpr InodeNumber kFirstGenerated = 6;
-  static constexpr InodeNumber kFirstObject = 16;
-  static_assert(kFirstGenerated + kMaxGenerated <= kFirstObject);
 
   /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
   /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.
-  static Result<Tree> build(const MapContent& content);
+  static Result<Tree> build(const MapContent& content, const TreeNumbers& numbers = {});
 
   /// nullopt: there is no such inode.
   std::optional<NodeKind> kind(InodeNumber ino) const;
   /// Only for an inode of kind object.
-  ObjectId object(InodeNumber ino) const { return static_cast<ObjectId>(ino - kFirstObject); }
+  ObjectId object(InodeNumber ino) const { return find(ino)->index; }
   /// Index into MapContent::generated, for an inode of that kind.
-  std::size_t generated(InodeNumber ino) const { return ino - kFirstGenerated; }
-  InodeNumber inode(ObjectId object) const { return kFirstObject + object; }
+  std::size_t generated(InodeNumber ino) const { return find(ino)->index; }
+  InodeNumber inode(ObjectId object) const { return objects_[object].ino; }
+  InodeNumber index() const { return first_; }
+  InodeNumber map() const { return first_ + 1; }
+  InodeNumber generated_inode(std::size_t i) const { return first_ + 2 + i; }
   /// 0: `directory` has no such name, or is no directory.
   InodeNumber lookup(InodeNumber directory, std::string_view name) const;
   /// Sorted by name, without `.` and `..`; empty for anything but a directory.
@@ -61,21 +70,44 @@ class Tree {
   std::uint32_t link_count(InodeNumber ino) const;
 
   std::size_t directory_count() const { return directories_.size(); }
-  std::size_t object_count() const { return object_links_.size(); }
+  std::size_t object_count() const { return objects_.size(); }
+  std::size_t generated_count() const { return generated_count_; }
+  std::vector<InodeNumber> directories() const;
+
+  /// For the tree that follows, but for its objects, which only their files tell apart.
+  TreeNumbers numbers() const;
 
  private:
   friend class TreeBuilder;
+  friend class TreeParcel;
   struct Directory {
+    std::string path;  ///< from the root, `/` at its end; the root's is empty
+    InodeNumber ino = 0;
     InodeNumber parent = kRoot;
     std::vector<TreeEntry> entries;
     std::uint32_t links = 2;
   };
+  struct Object {
+    InodeNumber ino = 0;
+    std::uint32_t links = 0;
+  };
+  struct Node {
+    InodeNumber ino = 0;
+    NodeKind kind{};
+    std::uint32_t index = 0;  ///< of its kind
+  };
+  const Node* find(InodeNumber ino) const;
   const Directory* directory(InodeNumber ino) const;
+  void make_nodes();
 
-  std::vector<Directory> directories_;  ///< the root, `.heddle`, then in order of their paths
-  std::vector<std::uint32_t> object_links_;
+  std::vector<Directory> directories_;  ///< in order of their paths
+  std::vector<Object> objects_;         ///< by ObjectId
   std::size_t generated_count_ = 0;
+  InodeNumber first_ =
+      TreeNumbers::kFirst;  ///< index, map and generated files have theirs from here
+  InodeNumber next_ = TreeNumbers::kFirst;
   std::vector<std::string> names_;  ///< owns what the entries show
+  std::vector<Node> nodes_;         ///< in order of their numbers
 };
 
 }  // namespace heddle

@@ -11,12 +11,15 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/fd.hpp"
-#include "tests/overlay/overlay_support.hpp"
+#include "base/temp_dir.hpp"
+#include "tests/overlay/mount_users.hpp"
 #include "tests/support/build_elf.hpp"
-#include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
@@ -24,27 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
-
-std::chrono::seconds time_to_spend() {
-  const char* asked = std::getenv("HEDDLE_TEST_SECONDS");
-  return std::chrono::seconds(asked ? std::atoi(asked) : 4);
-}
-
-std::vector<int> children_of(int pid) {
-  std::vector<int> out;
-  const auto id = std::to_string(pid);
-  std::ifstream in("/proc/" + id + "/task/" + id + "/children");
-  for (int child = 0; in >> child;) out.push_back(child);
-  return out;
-}
-
-/// A file's bytes, none of them from the page cache.
-Result<std::string> read_uncached(const std::string& path) {
-  auto file = open_file(path, O_RDONLY);
-  if (!file) return fail(file.error());
-  ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
-  return read_all(file->get(), path);
-}
 
 class Supervised : public ::testing::Test {
  protected:
@@ -64,34 +46,9 @@ class Supervised : public ::testing::Test {
   TestDir dir_;
 };
 
-/// Readers of contents and of names that the kernel does not know yet, until `stop`.
-class Users {
- public:
-  Users(const Mount& mount, std::function<std::string(int)> content) {
-    for (int t = 0; t < 4; ++t)
-      threads_.emplace_back([this, &mount, content, t](const std::stop_token& stop) {
-        for (int i = 0; !stop.stop_requested(); ++i, ++rounds) {
-          const int n = i % 20;
-          const auto got = read_uncached(mount / ("file" + std::to_string(n)));
-          wrong += !got || *got != content(n);
-          struct stat st {};
-          const auto name = mount / ("none-" + std::to_string(t) + "-" + std::to_string(i));
-          wrong += ::stat(name.c_str(), &st) == 0 || errno != ENOENT;
-        }
-      });
-  }
-  void stop() { threads_.clear(); }
-
-  std::atomic<int> wrong = 0;
-  std::atomic<int> rounds = 0;
-
- private:
-  std::vector<std::jthread> threads_;
-};
-
 TEST_F(Supervised, a_worker_killed_again_and_again_is_noticed_by_nobody) {
   Mount m(dir_ / "map", dir_ / "mnt", {"--log", dir_ / "log"});
-  Users users(m, content);
+  MountReaders users(m, content);
   std::uint64_t kills = 0;
   const auto end = std::chrono::steady_clock::now() + time_to_spend();
   while (std::chrono::steady_clock::now() < end) {
@@ -110,72 +67,148 @@ TEST_F(Supervised, a_worker_killed_again_and_again_is_noticed_by_nobody) {
   EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
 }
 
-TEST_F(Supervised, programs_start_and_compile_while_workers_die) {
-  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 300, .tag = FarmTag::none});
-  // The compiler's own, under their names.
-  const auto gcc = run_checked({"gcc", "-print-prog-name=cc1"}).out;
-  const auto cc1 = gcc.substr(0, gcc.find('\n'));
+/// Programs that start and a compiler that works while something is done to the mount again and
+/// again.
+class Disturbed : public Supervised {
+ protected:
+  static void SetUpTestSuite() {
+    if (::access("/dev/fuse", R_OK | W_OK) != 0 || ::geteuid() != 0) return;
+    folder_ = value_or_throw(TempDir::create("heddle-workshop"));
+    workshop_ = std::make_unique<Workshop>(folder_->path() + "/farm");
+    maps_ = {workshop_->write_map(folder_->path() + "/map1"),
+             workshop_->write_map(folder_->path() + "/map2", folder_->path() + "/copies")};
+  }
+  static void TearDownTestSuite() {
+    workshop_.reset();
+    folder_.reset();
+  }
+  void SetUp() override {
+    Supervised::SetUp();
+    if (IsSkipped()) return;
+    mount_ = std::make_unique<Mount>(maps_[0], dir_ / "mnt",
+                                     std::vector<std::string>{"--log", dir_ / "log"});
+  }
+  /// Calls `disturb` again and again for the time to spend, while there is work. How often.
+  int work_while(const std::function<void(int)>& disturb) {
+    int times = 0;
+    Work work(*workshop_, *mount_);
+    const auto end = std::chrono::steady_clock::now() + time_to_spend();
+    for (; std::chrono::steady_clock::now() < end; ++times) disturb(times);
+    work.stop();
+    std::cout << times << " times, " << work.starts << " starts, " << work.compiled << " compiled, "
+              << work.failed << " failed\n";
+    EXPECT_EQ(work.failed, 0) << log();
+    EXPECT_GT(work.starts, 0);
+    EXPECT_GT(work.compiled, 0);
+    return times;
+  }
+  /// No process but the two is left, and those end with the mount.
+  void TearDown() override {
+    if (!mount_) return;
+    const int worker = mount_->worker();
+    EXPECT_EQ(children_of(mount_->pid()), std::vector<int>{worker});
+    EXPECT_EQ(mount_->unmount().status, 0);
+    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()) && !is_running(worker); }));
+  }
+
+  static inline std::optional<TempDir> folder_;
+  static inline std::unique_ptr<Workshop> workshop_;
+  static inline std::vector<std::string> maps_;
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_F(Disturbed, programs_start_and_compile_while_workers_die) {
+  const int times = work_while([this](int) {
+    std::this_thread::sleep_for(100ms);
+    ::kill(mount_->worker(), SIGKILL);
+  });
+  EXPECT_GT(times, 5);
+  EXPECT_EQ(mount_->stat_number("workers_lost"), static_cast<std::uint64_t>(times));
+}
+
+TEST_F(Disturbed, programs_start_and_compile_while_workers_stand_still) {
+  const int worker = mount_->worker();
+  work_while([this, worker](int) {
+    std::this_thread::sleep_for(100ms);
+    ::kill(worker, SIGSTOP);
+    std::this_thread::sleep_for(2s);
+    ::kill(worker, SIGCONT);
+  });
+  EXPECT_EQ(mount_->worker(), worker);
+}
+
+TEST_F(Disturbed, programs_start_and_compile_while_maps_are_exchanged) {
+  const int times = work_while([this](int i) {
+    std::this_thread::sleep_for(100ms);
+    const auto reloaded = run({fs_mount(), "--reload", maps_[(i + 1) % 2], mount_->path()});
+    EXPECT_EQ(reloaded.status, 0) << reloaded.err << log();
+  });
+  EXPECT_GT(times, 2);
+  EXPECT_EQ(mount_->stat_number("generation"), static_cast<std::uint64_t>(times));
+  EXPECT_EQ(mount_->stat_number("workers_lost"), 0U);
+}
+
+TEST_F(Disturbed, programs_start_and_compile_while_workers_die_and_maps_are_exchanged) {
+  std::jthread killer([this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::this_thread::sleep_for(70ms);
+      for (const int child : children_of(mount_->pid())) ::kill(child, SIGKILL);
+    }
+  });
+  int reloaded = 0;
+  work_while([&](int i) {
+    std::this_thread::sleep_for(100ms);
+    // The loader may be who was killed: then nothing has happened.
+    reloaded += run({fs_mount(), "--reload", maps_[(i + 1) % 2], mount_->path()}).status == 0;
+  });
+  killer.request_stop();
+  killer.join();
+  EXPECT_GT(reloaded, 0);
+}
+
+/// HEDDLE_TEST_STARTS: how many (24,000 is what a full node of a large job makes).
+TEST_F(Supervised, memory_and_descriptors_stay_what_they_are_over_many_starts) {
+  const char* asked = std::getenv("HEDDLE_TEST_STARTS");
+  const int all = asked ? std::atoi(asked) : 640;
+  constexpr int kAtOnce = 64;
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 20, .tag = FarmTag::none});
   MapMaker maker;
   for (std::size_t i = 0; i < farm.libraries.size(); ++i)
     maker.add_name("app", farm.sonames[i], farm.libraries[i]);
-  const auto needed = run_checked({"ldd", cc1}).out;
-  std::size_t theirs = 0;
-  for (const char* name : {"libmpc.so.3", "libmpfr.so.6", "libgmp.so.10", "libz.so.1", "libm.so.6"})
-    if (const auto at = needed.find(" => /", needed.find(name)); at != std::string::npos) {
-      maker.add_name("app", name, needed.substr(at + 4, needed.find(' ', at + 4) - at - 4));
-      ++theirs;
-    }
-  ASSERT_GT(theirs, 2U);
-  maker.write(dir_ / "map2");
-  Mount m(dir_ / "map2", dir_ / "mnt", {"--log", dir_ / "log"});
+  Mount m(maker.write(dir_ / "map2"), dir_ / "mnt");
   RunOptions options;
   options.env = {"LD_LIBRARY_PATH=" + m.path()};
-  write_text_file(dir_ / "a.c", "#include <stdio.h>\nint main(void) { puts(\"compiled\"); }\n");
-
-  std::atomic<bool> stop = false;
-  std::atomic<int> starts = 0, wrong = 0, compiled = 0;
-  std::vector<std::jthread> loops;
-  for (int i = 0; i < 8; ++i)
-    loops.emplace_back([&] {
-      for (; !stop; ++starts) {
-        const auto ran = run({farm.program}, options);
-        if (ran.out != farm.output || ran.status != 0) ++wrong, ADD_FAILURE() << ran.err;
-      }
-    });
-  loops.emplace_back([&] {
-    for (; !stop; ++compiled) {
-      const auto built = run({"gcc", "-O2", "-o", dir_ / "a", dir_ / "a.c"}, options);
-      if (built.status != 0 || run({dir_ / "a"}).out != "compiled\n")
-        ++wrong, ADD_FAILURE() << built.err;
-    }
-  });
-  // What the kernel knows already it does not ask for again.
-  std::jthread forgetful([&] {
-    while (!stop) {
-      for (const auto& soname : farm.sonames)
-        if (auto file = open_file(m / soname, O_RDONLY))
-          ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
-      std::this_thread::sleep_for(20ms);
-    }
-  });
-  std::uint64_t kills = 0;
-  const auto end = std::chrono::steady_clock::now() + time_to_spend();
-  while (std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(100ms);
-    kills += ::kill(m.worker(), SIGKILL) == 0;
-  }
-  stop = true;
-  loops.clear();
-  forgetful.join();
-  EXPECT_EQ(wrong, 0) << log();
-  EXPECT_GT(starts, 8);
-  EXPECT_GT(compiled, 0);
-  EXPECT_GT(kills, 5U);
+  std::atomic<int> wrong = 0;
+  const auto start = [&](int count) {
+    std::atomic<int> left = count;
+    std::vector<std::jthread> loops;
+    for (int i = 0; i < kAtOnce; ++i)
+      loops.emplace_back([&] {
+        while (left-- > 0) wrong += run({farm.program}, options).out != farm.output;
+        // Requests, too, not only what the kernel answers by itself.
+        for (const auto& soname : farm.sonames) wrong += !read_uncached(m / soname);
+      });
+  };
+  start(kAtOnce);
+  const int worker = m.worker();
+  const auto supervisor_before = footprint(m.pid()), worker_before = footprint(worker);
+  start(all);
+  const auto supervisor_after = footprint(m.pid()), worker_after = footprint(worker);
+  std::cout << all << " starts, " << kAtOnce << " at a time: supervisor " << supervisor_before.kib
+            << " -> " << supervisor_after.kib << " KiB, worker " << worker_before.kib << " -> "
+            << worker_after.kib << " KiB, descriptors " << supervisor_after.fds << " and "
+            << worker_after.fds << "\n";
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(m.worker(), worker);
+  EXPECT_EQ(supervisor_after.fds, supervisor_before.fds);
+  EXPECT_LE(worker_after.fds, worker_before.fds + 8);  // pipes for splice, of threads that came
+  EXPECT_LT(supervisor_after.kib, supervisor_before.kib + 256);
+  EXPECT_LT(worker_after.kib, worker_before.kib + 4096);  // buffers of those threads
 }
 
 TEST_F(Supervised, a_worker_that_stands_still_is_waited_for) {
   Mount m(dir_ / "map", dir_ / "mnt");
-  Users users(m, content);
+  MountReaders users(m, content);
   const int worker = m.worker();
   for (int i = 0; i < 3; ++i) {
     ::kill(worker, SIGSTOP);
@@ -190,7 +223,7 @@ TEST_F(Supervised, a_worker_that_stands_still_is_waited_for) {
 
 TEST_F(Supervised, one_killed_while_stopped_is_followed) {
   Mount m(dir_ / "map", dir_ / "mnt");
-  Users users(m, content);
+  MountReaders users(m, content);
   const int worker = m.worker();
   ::kill(worker, SIGSTOP);
   std::this_thread::sleep_for(100ms);  // requests pile up, read and unread

@@ -142,5 +142,23 @@ TEST(Tree, names_that_no_directory_can_hold_are_refused) {
   EXPECT_FALSE(Tree::build(map_of({{"v", {{"x", 7}}}}, 1)));
 }
 
+TEST(Tree, the_next_tree_keeps_the_numbers_of_what_is_the_same_and_uses_none_again) {
+  const auto before = tree_of({{"v", {{"a", 0}, {"b", 1}, {"sub/c", 2}}}}, 3);
+  auto numbers = before.numbers();
+  numbers.objects = {before.inode(1), 0};  // what was `b` is there still, and one is new
+  const auto after = value_or_throw(Tree::build(
+      map_of({{"v", {{"b", 0}, {"new", 1}, {"sub/d", 1}, {"other/e", 1}}}}, 2), numbers));
+  EXPECT_EQ(after.lookup(Tree::kRoot, "b"), before.lookup(Tree::kRoot, "b"));
+  const auto sub = after.lookup(Tree::kRoot, "sub");
+  EXPECT_EQ(sub, before.lookup(Tree::kRoot, "sub"));
+  EXPECT_EQ(names_of(after, sub), List{"d"});
+  EXPECT_EQ(after.parent(sub), Tree::kRoot);
+  for (const auto ino : {after.index(), after.map(), after.lookup(Tree::kRoot, "new"),
+                         after.lookup(Tree::kRoot, "other")})
+    EXPECT_EQ(before.kind(ino), std::nullopt) << ino;
+  EXPECT_EQ(after.kind(before.inode(0)), std::nullopt);
+  EXPECT_EQ(after.lookup(Tree::kOwnDirectory, "stats"), Tree::kStats);
+}
+
 }  // namespace
 }  // namespace heddle

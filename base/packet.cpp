@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#include "base/packet.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace heddle {
+namespace {
+
+union ControlBuffer {
+  char bytes[CMSG_SPACE(kMostPacketFds * sizeof(int))];
+  cmsghdr align;
+};
+
+Result<void> wait_for_input(int socket, std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd entry{socket, POLLIN, 0};
+    const int n = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
+    if (n > 0) return {};
+    if (n == 0) return fail_errno("", "cannot hear from the other process", ETIMEDOUT);
+    if (errno != EINTR) return fail_errno("", "cannot hear from the other process");
+  }
+}
+
+std::vector<Fd> descriptors_of(msghdr& message) {
+  std::vector<Fd> out;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    std::vector<int> fds((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(fds.data(), CMSG_DATA(header), fds.size() * sizeof(int));
+    for (const int fd : fds) out.emplace_back(fd);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<void> send_packet(int socket, std::string_view text, std::span<const int> fds) {
+  if (fds.size() > kMostPacketFds)
+    return fail_errno("", "cannot talk to the other process", EINVAL);
+  text = text.substr(0, kLongestPacket);
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0)
+    if (errno != EINTR) return fail_errno("", "cannot talk to the other process");
+  return {};
+}
+
+Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit) {
+  if (auto there = wait_for_input(socket, limit); !there) return fail(std::move(there.error()));
+  Packet out;
+  out.text.resize(kLongestPacket);
+  iovec data{out.text.data(), out.text.size()};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  ssize_t n;
+  do {
+    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return fail_errno("", "cannot hear from the other process");
+  out.fds = descriptors_of(message);
+  if (n == 0) return fail_errno("", "cannot hear from the other process", ECONNRESET);
+  out.text.resize(static_cast<std::size_t>(n));
+  return out;
+}
+
+}  // namespace heddle

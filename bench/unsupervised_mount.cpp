@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+//
+// unsupervised_mount MAP DIR: serves MAP as fs-mount does, by the same code, in one process that
+// nobody watches over: what supervision_bench compares fs-mount with. Returns when the mount is
+// warm.
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/log.hpp"
+#include "fuseovl/background.hpp"
+#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/load.hpp"
+#include "fuseovl/mount_program.hpp"
+#include "fuseovl/warm_up.hpp"
+
+namespace heddle::bench {
+namespace {
+
+[[noreturn]] void live(Overlay& overlay, Fd device, const Fd& ready) {
+  (void)leave_terminal({});
+  overlay.on_ready([&ready] { (void)write_all(ready.get(), {&kReadyByte, 1}, "ready"); });
+  auto session = Session::create(Overlay::ops(), overlay, std::move(device), session_options({}));
+  ::_exit(session && session->serve() ? 0 : 1);
+}
+
+void mount(const std::string& map, const std::string& folder) {
+  LoadOptions options;
+  options.map_path = map;
+  options.mount_point = value_or_throw(resolve_mount_point(folder));
+  std::vector<Drift> drifts;
+  Overlay overlay(value_or_throw(load_overlay(options, drifts)));
+  auto ready = value_or_throw(make_pipe());
+  auto device = value_or_throw(mount_fuse(options.mount_point));
+  if (::fork() == 0) live(overlay, std::move(device), ready.write_end);
+  device.reset();
+  ready.write_end.reset();
+  value_or_throw(await_ready(ready.read_end.get()));
+  value_or_throw(warm_up(options.mount_point, {kDefaultPrefetch, true}));
+}
+
+}  // namespace
+}  // namespace heddle::bench
+
+int main(int argc, char** argv) {
+  heddle::set_program_name("unsupervised_mount");
+  if (argc != 3) return 2;
+  try {
+    heddle::bench::mount(argv[1], argv[2]);
+  } catch (const heddle::Error& error) {
+    heddle::report(error);
+    return 3;
+  }
+  return 0;
+}

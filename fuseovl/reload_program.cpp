@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "fuseovl/directory_reader.hpp"
+#include "fuseovl/mount_program.hpp"
+#include "fuseovl/mount_state.hpp"
+#include "fuseovl/reload_protocol.hpp"
+#include "fuseovl/warm_up.hpp"
+
+namespace heddle {
+namespace {
+
+int fail_with(const Error& error) {
+  report(error);
+  return exit_failure;
+}
+
+Result<std::string> read_control(const std::string& directory) {
+  // Read while another reload goes on, the page may be of two moments.
+  for (int tries = 0; tries < 100; ++tries) {
+    auto text = read_file(directory + "/.heddle/stats");
+    if (!text) {
+      const int code = text.error().code();
+      if (code == ENOENT || code == ENOTDIR)
+        return fail(directory, "cannot reload", "no heddle mount is here");
+      return fail_errno(directory, "cannot reload", code);
+    }
+    const auto stats = nlohmann::json::parse(*text, nullptr, false);
+    if (stats.is_object()) return stats.value("control", "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return fail(directory, "cannot reload", "its counters cannot be understood");
+}
+
+/// A connection to the supervisor of the mount at `directory`.
+Result<Fd> connect_to(const std::string& directory) {
+  if (is_dead(directory))
+    return fail(directory, "cannot reload", "its daemon has died", "unmount it with fs-mount -u");
+  const auto name = read_control(directory);
+  if (!name) return fail(name.error());
+  struct stat root {};
+  if (::stat(directory.c_str(), &root) == 0 && root.st_uid != ::geteuid() && ::geteuid() != 0)
+    return fail(directory, "cannot reload", "it is a mount of another user's");
+  if (name->empty())
+    return fail(directory, "cannot reload", "it cannot be: fs-gen keeps it for what it runs");
+  auto socket = connect_abstract(*name);
+  if (!socket)
+    return fail_errno(directory, "cannot reach its supervisor", socket.error().code(),
+                      "it listens in the network namespace where it was mounted");
+  return socket;
+}
+
+Result<ReloadRequest> make_request(const std::string& map_path) {
+  ReloadRequest request;
+  auto program = open_file("/proc/self/exe", O_PATH);
+  if (!program) return fail(std::move(program.error()));
+  request.program = std::move(*program);
+  if (map_path.empty()) return request;
+  auto map = open_file(map_path, O_RDONLY | O_NONBLOCK);
+  if (!map) return fail(std::move(map.error()));
+  request.map = std::move(*map);
+  request.map_path = std::filesystem::absolute(map_path).string();
+  return request;
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> out;
+  const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (root)
+    (void)walk_tree(root.get(),
+                    [&](const std::string& path, const DirectoryEntry&) { out.push_back(path); });
+  return out;
+}
+
+/// The kernel keeps a name that nobody asks for, and with it the file, until memory is short.
+void ask_for_all(const std::string& directory, const std::vector<std::string>& names) {
+  const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (const auto& name : names) (void)::faccessat(root.get(), name.c_str(), F_OK, 0);
+}
+
+}  // namespace
+
+int reload_program(const std::string& map_path, const std::string& directory,
+                   std::uint64_t prefetch) {
+  auto request = make_request(map_path);
+  if (!request) return fail_with(request.error());
+  auto socket = connect_to(directory);
+  if (!socket) return fail_with(socket.error());
+  const auto old_names = request->map_path ? names_in(directory) : std::vector<std::string>();
+  if (auto sent = send_request(socket->get(), *request); !sent) return fail_with(sent.error());
+  const auto reply = receive_reply(socket->get());
+  if (!reply) {
+    if (reply.error().code() == ECONNRESET)
+      return fail_with(Error(directory, "cannot reload", "its daemon ended"));
+    return fail_with(reply.error());
+  }
+  if (!reply->warnings.empty()) say_text(reply->warnings);
+  if (!reply->done) return fail_with(Error({}, reply->text, {}, reply->hint));
+  say(directory + ": " + reply->text);
+  if (reply->map_exchanged) {
+    // A cold mount is just slower.
+    (void)warm_up(directory, {prefetch, true});
+    ask_for_all(directory, old_names);
+  }
+  return exit_done;
+}
+
+}  // namespace heddle

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/supervisor.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/log.hpp"
+#include "base/temp_dir.hpp"
+#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/parcel.hpp"
+#include "fuseovl/worker.hpp"
+
+namespace heddle {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A worker that was killed from outside has lived or answered; one that dies of what it is asked,
+// or of an empty memory, does neither, and its followers would not either.
+constexpr milliseconds kLived{50};
+constexpr int kHopeless = 10;
+constexpr milliseconds kLongestPause{1000};
+
+// What a retired file's last lookup has brought to the kernel is there by then, so that a file the
+// kernel does not know is one it will not know again.
+constexpr std::int64_t kSettledMs = 1000;
+constexpr std::int64_t kLongestLookPauseMs = 60'000;
+
+sigset_t handled_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int n : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::sigaddset(&set, n);
+  return set;
+}
+
+}  // namespace
+
+TakenSignals::TakenSignals() {
+  const sigset_t set = handled_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, &before_);
+  // An inherited SIG_IGN would have the kernel reap the workers.
+  ::signal(SIGCHLD, SIG_DFL);
+  // A reader that went away is told by EPIPE.
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
+    : overlay_(overlay),
+      state_(overlay.state()),
+      device_(std::move(device)),
+      options_(options),
+      set_(handled_signals()),
+      notes_(device_),
+      desk_(options.arguments),
+      signals_(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK)) {}
+
+Result<void> Supervisor::run() {
+  if (!signals_) return fail_errno("fs-mount", "cannot take signals");
+  state_.supervisor = ::getpid();
+  if (auto open = open_desk(); !open) warn(open.error());
+  if (options_.taken_over && options_.taken_over->map_exchanged) forget_old_names();
+  if (auto started = start_with_patience(); !started) return started;
+  if (options_.taken_over) tell_client();
+  for (;;) {
+    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}};
+    desk_.add_to(polled);
+    (void)::poll(polled.data(), polled.size(), poll_timeout());
+    desk_.hear(polled, [this] { return pack_content(); });
+    if (desk_.next() && !relieved_) make_way_for_next();
+    if (look_at_ != 0 && monotonic_ms() >= look_at_) look_for_forgotten();
+    take_signals();
+    const auto status = reap();
+    if (!status) continue;
+    const auto goes_on = after_worker(*status);
+    if (!goes_on) return fail(goes_on.error());
+    if (!*goes_on) return {};
+  }
+}
+
+void Supervisor::take_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
+    if (info.ssi_signo != SIGCHLD) end_by_signal();
+}
+
+Result<void> Supervisor::start() {
+  started_ = Clock::now();
+  answers_ = state_.session.answers;
+  worker_ = ::fork();
+  if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
+  if (worker_ == 0) work(overlay_, device_, options_, state_.supervisor);
+  return {};
+}
+
+Result<void> Supervisor::start_with_patience() {
+  for (milliseconds pause{hopeless_ == 0 ? 0 : 10 << hopeless_};;) {
+    if (pause.count() > 0) rest(std::min(pause, kLongestPause));
+    auto started = start();
+    if (started || pause >= kLongestPause) return started;
+    pause = std::max(2 * pause, milliseconds(20));
+  }
+}
+
+/// Ends the worker for another to go on. What it has not answered the kernel sends again.
+void Supervisor::relieve() {
+  relieved_ = true;
+  ::kill(worker_, SIGKILL);
+}
+
+/// What became of the worker, when it has ended.
+std::optional<int> Supervisor::reap() {
+  std::optional<int> ended;
+  int status = 0;
+  if (options_.arguments.empty()) {  // there are other threads, and children are theirs as well
+    if (::waitpid(worker_, &status, WNOHANG) == worker_) ended = status;
+    return ended;
+  }
+  for (pid_t child; (child = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (child == worker_) ended = status;
+    desk_.reaped(child);
+  }
+  return ended;
+}
+
+Result<bool> Supervisor::after_worker(int status) {
+  if (WIFEXITED(status)) {
+    if (WEXITSTATUS(status) == 0) return false;
+    return fail(Error({}, state_.failure.data()));
+  }
+  Result<void> followed;
+  if (relieved_) {
+    relieved_ = false;
+    if (desk_.next()) become_next();
+    followed = start_with_patience();
+  } else {
+    followed = follow(WTERMSIG(status));
+  }
+  if (!followed) return fail(std::move(followed.error()));
+  return true;
+}
+
+/// The worker has died of `signal`: the next.
+Result<void> Supervisor::follow(int signal) {
+  const auto died = fmt::format("its worker {} died of signal {}", worker_, signal);
+  ++state_.workers_lost;
+  if (!state_.session.can_be_taken_over())
+    return fail("fs-mount", died, "this kernel is older than Linux 6.9",
+                "nothing can take the mount over");
+  const bool worked = Clock::now() - started_ >= kLived || state_.session.answers != answers_;
+  hopeless_ = worked ? 0 : hopeless_ + 1;
+  if (hopeless_ >= kHopeless) return fail("fs-mount", died, "as those before it did");
+  if (auto started = start_with_patience(); !started) return started;
+  say(fmt::format("{}; {} goes on in its place", died, worker_));
+  return {};
+}
+
+/// Not longer than until somebody wants it to end.
+void Supervisor::rest(milliseconds pause) {
+  sigset_t ending = set_;
+  ::sigdelset(&ending, SIGCHLD);
+  const timespec time{pause.count() / 1000, pause.count() % 1000 * 1000000};
+  if (::sigtimedwait(&ending, nullptr, &time) > 0) end_by_signal();
+}
+
+Result<void> Supervisor::open_desk() {
+  Result<void> open;
+  if (options_.taken_over) {
+    TakenOver& before = *options_.taken_over;
+    desk_.adopt(before.control, std::move(before.listener), std::move(before.client));
+    ++state_.reloads;
+    if (overlay_.content().retired.kept() > 0) look_at_ = monotonic_ms() + kSettledMs;
+  } else if (!options_.arguments.empty()) {
+    open = desk_.open();
+  }
+  desk_.name().copy(state_.control.data(), state_.control.size() - 1);
+  return open;
+}
+
+Parcel Supervisor::pack_content() {
+  (void)give_up_forgotten();
+  return pack(overlay_.content());
+}
+
+/// The next content is there: from here on there is no way back but for a failing execve(2).
+void Supervisor::make_way_for_next() {
+  if (!state_.session.can_be_taken_over()) {
+    desk_.refuse(Error("fs-mount", "cannot reload", "this kernel is older than Linux 6.9"));
+  } else if (leaving_) {
+    desk_.refuse(Error("fs-mount", "cannot reload", "the mount is about to end"));
+  } else if (auto can = desk_.next()->map_exchanged ? notes_.doubt_names() : Result<void>(); !can) {
+    desk_.refuse(can.error());
+  } else {
+    relieve();
+  }
+}
+
+void Supervisor::become_next() {
+  HandOver task;
+  task.task = HandOver::Task::serve;
+  task.device = device_.get();
+  task.ready = options_.ready.get();
+  try {
+    task.serving = pack_serving(state_, options_);
+    desk_.hand_over(task);
+    desk_.refuse(become(desk_.program(), desk_.arguments(), task));
+  } catch (const std::exception& error) {  // a loader's nonsense, or no memory
+    desk_.refuse(Error("fs-mount", "cannot hand over", error.what()));
+  }
+}
+
+/// Before the first answer with the new names: what the kernel has by then, and what it still gets
+/// of the old worker's answers, is of the old ones.
+void Supervisor::forget_old_names() const {
+  if (auto done = notes_.doubt_names(); !done) warn(done.error());
+  for (const auto folder : overlay_.content().tree.directories()) notes_.doubt_attributes(folder);
+}
+
+void Supervisor::tell_client() {
+  const auto& before = *options_.taken_over;
+  const auto& facts = overlay_.content().facts;
+  const auto text =
+      fmt::format("{} (generation {}, worker {})", before.report, facts.generation, worker_);
+  say(fmt::format("{}: {}", facts.map_path, text));
+  desk_.reply({true, text, {}, before.warnings, before.map_exchanged});
+}
+
+/// True: some were.
+bool Supervisor::give_up_forgotten() {
+  const RetiredFiles& retired = overlay_.content().retired;
+  const auto settled = monotonic_ms() - kSettledMs;
+  bool some = false;
+  for (ObjectId id = 0; id < retired.size(); ++id) {
+    if (!retired.is_kept(id) || retired.since(id) > settled) continue;
+    if (notes_.knows(retired.inode(id))) continue;
+    overlay_.give_up(id);
+    some = true;
+  }
+  return some;
+}
+
+void Supervisor::look_for_forgotten() {
+  if (desk_.is_busy()) return;
+  // The worker has the descriptors and the memory too.
+  if (give_up_forgotten() && !relieved_) relieve();
+  look_at_ = overlay_.content().retired.kept() > 0 ? monotonic_ms() + look_pause_ : 0;
+  look_pause_ = std::min(2 * look_pause_, kLongestLookPauseMs);
+}
+
+int Supervisor::poll_timeout() const {
+  if (look_at_ == 0 || desk_.is_busy()) return -1;
+  return static_cast<int>(std::max<std::int64_t>(0, look_at_ - monotonic_ms()));
+}
+
+void Supervisor::end_by_signal() {
+  if (leaving_ || !detach()) end_at_once();
+  leaving_ = true;
+  if (!worker_ends_within(milliseconds(300)))
+    say("detached; ends when its last user has gone, or at the next signal");
+}
+
+/// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
+bool Supervisor::worker_ends_within(milliseconds limit) const {
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == worker_)
+      return true;
+    const timespec moment{0, 5'000'000};
+    ::nanosleep(&moment, nullptr);
+  }
+  return false;
+}
+
+/// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
+/// it goes with that namespace's last process, and a job's signal must not take its libraries
+/// away.
+bool Supervisor::detach() const {
+  if (!options_.mount_point) return true;
+  const auto mounted = find_mount(*options_.mount_point);
+  if (!mounted || !*mounted || (*mounted)->device != options_.mount_device) return false;
+  if (auto done = unmount_fuse(*options_.mount_point, Unmount::detach); !done) {
+    report(done.error());
+    return false;
+  }
+  return true;
+}
+
+// The kernel ends the connection when the device is closed; nothing else of ours is outside.
+void Supervisor::end_at_once() const {
+  if (worker_ > 0 && ::kill(worker_, SIGKILL) == 0) (void)::waitpid(worker_, nullptr, 0);
+  if (!options_.cleanup.empty()) (void)remove_tree(options_.cleanup);
+  ::_exit(0);
+}
+
+}  // namespace heddle

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+#include "tests/overlay/mount_users.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/fd.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+std::chrono::seconds time_to_spend() {
+  const char* asked = std::getenv("HEDDLE_TEST_SECONDS");
+  return std::chrono::seconds(asked ? std::atoi(asked) : 3);
+}
+
+std::vector<int> children_of(int pid) {
+  std::vector<int> out;
+  const auto id = std::to_string(pid);
+  std::ifstream in("/proc/" + id + "/task/" + id + "/children");
+  for (int child = 0; in >> child;) out.push_back(child);
+  return out;
+}
+
+Footprint footprint(int pid) {
+  const auto folder = "/proc/" + std::to_string(pid);
+  Footprint out;
+  out.fds = static_cast<std::size_t>(std::distance(fs::directory_iterator(folder + "/fd"), {}));
+  std::ifstream in(folder + "/status");
+  for (std::string word; in >> word;)
+    if (word == "RssAnon:") in >> out.kib;
+  return out;
+}
+
+Result<std::string> read_uncached(const std::string& path) {
+  auto file = open_file(path, O_RDONLY);
+  if (!file) return fail(file.error());
+  ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
+  return read_all(file->get(), path);
+}
+
+MountReaders::MountReaders(const Mount& mount, std::function<std::string(int)> content) {
+  for (int t = 0; t < 4; ++t)
+    threads_.emplace_back([this, &mount, content, t](const std::stop_token& stop) {
+      for (int i = 0; !stop.stop_requested(); ++i, ++rounds) {
+        const int n = i % 20;
+        const auto got = read_uncached(mount / ("file" + std::to_string(n)));
+        wrong += !got || *got != content(n);
+        struct stat st {};
+        const auto name = mount / ("none-" + std::to_string(t) + "-" + std::to_string(i));
+        wrong += ::stat(name.c_str(), &st) == 0 || errno != ENOENT;
+      }
+    });
+}
+
+Workshop::Workshop(const std::string& folder)
+    : folder_(folder), farm_(ElfFarm::build(folder, {.libraries = 300, .tag = FarmTag::none})) {
+  for (std::size_t i = 0; i < farm_.libraries.size(); ++i)
+    libraries_.emplace_back(farm_.sonames[i], farm_.libraries[i]);
+  // The compiler's own, under their names.
+  const auto gcc = run_checked({"gcc", "-print-prog-name=cc1"}).out;
+  const auto needed = run_checked({"ldd", gcc.substr(0, gcc.find('\n'))}).out;
+  for (const char* name : {"libmpc.so.3", "libmpfr.so.6", "libgmp.so.10", "libz.so.1", "libm.so.6"})
+    if (const auto at = needed.find(" => /", needed.find(name)); at != std::string::npos)
+      libraries_.emplace_back(name, needed.substr(at + 4, needed.find(' ', at + 4) - at - 4));
+  if (libraries_.size() < farm_.libraries.size() + 3)
+    throw Error("cc1", "needs too few libraries for this test");
+  write_text_file(folder_ + "/a.c", "#include <stdio.h>\nint main(void) { puts(\"compiled\"); }\n");
+}
+
+std::string Workshop::write_map(const std::string& map, const std::string& copies) const {
+  MapMaker maker;
+  if (!copies.empty()) fs::create_directories(copies);
+  for (const auto& [name, path] : libraries_) {
+    if (!copies.empty()) fs::copy_file(path, copies + "/" + name);
+    maker.add_name("app", name, copies.empty() ? path : copies + "/" + name);
+  }
+  return maker.write(map);
+}
+
+Work::Work(const Workshop& workshop, const Mount& mount) : workshop_(workshop), mount_(mount) {
+  RunOptions options;
+  options.env = {"LD_LIBRARY_PATH=" + mount.path()};
+  for (int i = 0; i < 8; ++i)
+    loops_.emplace_back([this, options] {
+      for (; !stop_; ++starts) {
+        const auto ran = run({workshop_.farm().program}, options);
+        if (ran.out != workshop_.farm().output || ran.status != 0)
+          ++failed, ADD_FAILURE() << ran.status << ran.err;
+      }
+    });
+  loops_.emplace_back([this, options] {
+    const auto program = workshop_.folder() + "/a";
+    for (; !stop_; ++compiled) {
+      const auto built = run({"gcc", "-O2", "-o", program, program + ".c"}, options);
+      if (built.status != 0 || run({program}).out != "compiled\n")
+        ++failed, ADD_FAILURE() << built.err;
+    }
+  });
+  // What the kernel knows already it does not ask for again.
+  loops_.emplace_back([this] {
+    while (!stop_) {
+      for (const auto& soname : workshop_.farm().sonames)
+        if (auto file = open_file(mount_ / soname, O_RDONLY))
+          ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
+      std::this_thread::sleep_for(20ms);
+    }
+  });
+}
+
+void Work::stop() {
+  stop_ = true;
+  loops_.clear();
+}
+
+}  // namespace heddle::test

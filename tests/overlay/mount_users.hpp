@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Who uses a mount while a test does something to whoever serves it.
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/support/elf_farm.hpp"
+
+namespace heddle::test {
+
+/// What HEDDLE_TEST_SECONDS says, for cases that disturb and count; else 3.
+std::chrono::seconds time_to_spend();
+
+/// Processes of which `pid` is the parent.
+std::vector<int> children_of(int pid);
+
+/// What a process holds: descriptors, and memory that is its own alone.
+struct Footprint {
+  std::size_t fds = 0;
+  long kib = 0;
+};
+Footprint footprint(int pid);
+
+/// A file's bytes, none of them from the page cache.
+Result<std::string> read_uncached(const std::string& path);
+
+/// Readers of contents and of names that the kernel does not know yet, from construction to stop().
+class MountReaders {
+ public:
+  /// `content`: of the files `file0` to `file19` of the mount.
+  MountReaders(const Mount& mount, std::function<std::string(int)> content);
+  void stop() { threads_.clear(); }
+
+  std::atomic<int> wrong = 0;
+  std::atomic<int> rounds = 0;
+
+ private:
+  std::vector<std::jthread> threads_;
+};
+
+/// A program of 300 libraries and a compiler, the libraries of both for a map to serve.
+class Workshop {
+ public:
+  /// Makes the program in `folder`.
+  explicit Workshop(const std::string& folder);
+  /// The map of all, each library a copy of its own in `copies` (empty: the originals). Returns
+  /// `map`.
+  std::string write_map(const std::string& map, const std::string& copies = {}) const;
+
+  const std::string& folder() const { return folder_; }
+  const ElfFarm& farm() const { return farm_; }
+
+ private:
+  std::string folder_;
+  ElfFarm farm_;
+  std::vector<std::pair<std::string, std::string>> libraries_;  ///< name, path
+};
+
+/// Eight loops that start the workshop's program with its libraries from the mount, and one that
+/// compiles, runs what it compiled, and has its compiler's libraries there too; while one forgets
+/// what the kernel knows. From construction to stop().
+class Work {
+ public:
+  Work(const Workshop& workshop, const Mount& mount);
+  ~Work() { stop(); }
+  void stop();
+
+  std::atomic<int> starts = 0;
+  std::atomic<int> compiled = 0;
+  std::atomic<int> failed = 0;  ///< or with wrong output; each is told as a failure
+
+ private:
+  const Workshop& workshop_;
+  const Mount& mount_;
+  std::atomic<bool> stop_ = false;
+  std::vector<std::jthread> loops_;
+};
+
+}  // namespace heddle::test
