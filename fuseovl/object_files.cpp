@@ -18,6 +18,21 @@ std::vector<int> ObjectFiles::descriptors() const {
   return out;
 }
 
+std::vector<std::string> ObjectFiles::reopened() const {
+  std::vector<std::string> out;
+  std::string last_folder;  // the paths are sorted: the files of a folder stand together
+  for (ObjectId object = 0; object < paths_.size(); ++object) {
+    const Origin& origin = origins_.files[object];
+    if (!origin.usable || origin.fd) continue;
+    const std::string& path = paths_[object];
+    std::string folder = path.substr(0, path.rfind('/') + 1);
+    if (folder != last_folder) out.push_back(folder);
+    last_folder = std::move(folder);
+    out.push_back(path);
+  }
+  return out;
+}
+
 tl::expected<ObjectFiles::Handle, int> ObjectFiles::open(ObjectId object) {
   const Origin& origin = origins_.files[object];
   if (!origin.usable) return tl::unexpected(EIO);

@@ -28,6 +28,9 @@ class ObjectFiles {
 
   /// Of every pinned file.
   std::vector<int> descriptors() const;
+  /// What open() opens by its path, each file with the folder that it may be replaced in: those
+  /// that are not pinned.
+  std::vector<std::string> reopened() const;
 
   /// A descriptor to pread from, good for this one read.
   class Handle {

@@ -52,6 +52,13 @@ Overlay::Overlay(OverlayContent content)
   (void)stats_.refresh();
 }
 
+std::vector<std::string> Overlay::reopened() const {
+  auto out = content_.files.reopened();
+  const auto retired = content_.retired.files().reopened();
+  out.insert(out.end(), retired.begin(), retired.end());
+  return out;
+}
+
 std::vector<int> Overlay::descriptors() const {
   auto out = content_.files.descriptors();
   const auto retired = content_.retired.files().descriptors();
@@ -236,6 +243,7 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
 
 void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {
   const auto entries = content_.tree.entries(ino);
+  size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
   std::string buffer(size, '\0');
   std::size_t used = 0;
   // Offsets: 1 behind `.`, 2 behind `..`, 3+i behind the entry i. They never change, so telldir and

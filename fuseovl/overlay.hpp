@@ -43,6 +43,8 @@ class Overlay final : public SessionClient {
 
   /// Every descriptor it serves from.
   std::vector<int> descriptors() const;
+  /// Every file and folder that it may have to open by its path.
+  std::vector<std::string> reopened() const;
   /// What `.heddle/stats` says now.
   std::string stats_text() const { return stats_.render(); }
   const RequestCounters& counters() const { return state_->counters; }

@@ -2,10 +2,13 @@
 #include "fuseovl/session.hpp"
 
 #include <linux/fuse.h>
+#include <signal.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cstdarg>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "base/log.hpp"
@@ -63,11 +66,39 @@ void remember_init(const void* request, std::size_t size) {
   g_memory->init_size.store(size, std::memory_order_release);
 }
 
+// A request that is read or answered in vain leaves a process waiting for ever, and what fails for
+// want of memory mostly works a moment later. ENOENT (nobody waits any more), ENODEV (unmounted)
+// and what a mistake of ours would be stay what they are.
+bool may_pass(int error) {
+  return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
+}
+
+/// `call` until it works, or fails with what `passes` says no to, for half a second.
+template <class Call, class Passes>
+ssize_t insist(Call call, Passes passes) {
+  constexpr int kTries = 9;
+  for (int attempt = 0;; ++attempt) {
+    const ssize_t n = call();
+    const int error = errno;
+    if (n >= 0 || !passes(error) || attempt == kTries) return n;
+    const timespec pause{0, 1'000'000L << attempt};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+/// The end of an answer that the kernel does not take. Another process can be given the request.
+void give_up_answer() {
+  if (g_memory && g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
+}
+
 // Custom input and output is how every request is seen, also those libfuse answers by itself
 // (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
 ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
   if (g_memory) touch(buffer, size);
-  const ssize_t n = ::read(device, buffer, size);
+  // EINTR and EAGAIN are how libfuse's threads are told to look up.
+  const ssize_t n =
+      insist([&] { return ::read(device, buffer, size); },
+             [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
   if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) return n;
   const auto* header = static_cast<const fuse_in_header*>(buffer);
   if (header->opcode == FUSE_INIT) {
@@ -86,7 +117,8 @@ ssize_t send(int device, iovec* parts, int count, void*) {
     for (int i = 0; i < count; ++i) size += static_cast<ssize_t>(parts[i].iov_len);
     return size;
   }
-  const ssize_t n = ::writev(device, parts, count);
+  const ssize_t n = insist([&] { return ::writev(device, parts, count); }, may_pass);
+  if (n < 0) give_up_answer();
   if (g_memory) {
     if (is_init && n >= 0) g_memory->agreed = true;
     g_memory->answers.fetch_add(1, std::memory_order_relaxed);
@@ -97,7 +129,10 @@ ssize_t send(int device, iovec* parts, int count, void*) {
 ssize_t send_by_splice(int pipe, off_t* offset_in, int device, off_t* offset_out, std::size_t size,
                        unsigned flags, void*) {
   if (g_memory) g_memory->answers.fetch_add(1, std::memory_order_relaxed);
-  return ::splice(pipe, offset_in, device, offset_out, size, flags);
+  const ssize_t n =
+      insist([&] { return ::splice(pipe, offset_in, device, offset_out, size, flags); }, may_pass);
+  if (n < 0) give_up_answer();
+  return n;
 }
 
 struct LoopConfig {

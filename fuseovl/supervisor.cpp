@@ -52,6 +52,7 @@ Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
       state_(overlay.state()),
       device_(std::move(device)),
       options_(options),
+      sandbox_(overlay.reopened()),
       set_(handled_signals()),
       notes_(device_),
       desk_(options.arguments),
@@ -91,7 +92,7 @@ Result<void> Supervisor::start() {
   answers_ = state_.session.answers;
   worker_ = ::fork();
   if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
-  if (worker_ == 0) work(overlay_, device_, options_, state_.supervisor);
+  if (worker_ == 0) work(overlay_, device_, options_, sandbox_, state_.supervisor);
   return {};
 }
 

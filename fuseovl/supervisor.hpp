@@ -9,6 +9,7 @@
 #include "fuseovl/kernel_notes.hpp"
 #include "fuseovl/reload_desk.hpp"
 #include "fuseovl/serve.hpp"
+#include "fuseovl/worker_sandbox.hpp"
 
 namespace heddle {
 
@@ -68,6 +69,7 @@ class Supervisor {
   ServingState& state_;
   Fd device_;
   ServeOptions& options_;
+  WorkerSandbox sandbox_;
   sigset_t set_;
   KernelNotes notes_;
   ReloadDesk desk_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/log.hpp"
 #include "fuseovl/background.hpp"
 #include "fuseovl/warm_up.hpp"
 
@@ -27,7 +28,8 @@ void pass_signals_on(pid_t supervisor) {
 
 }  // namespace
 
-void work(Overlay& overlay, const Fd& device, const ServeOptions& options, pid_t supervisor) {
+void work(Overlay& overlay, const Fd& device, const ServeOptions& options, WorkerSandbox& sandbox,
+          pid_t supervisor) {
   // A mount whose supervisor was killed is to end as one process would.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != supervisor) ::_exit(1);
@@ -35,6 +37,9 @@ void work(Overlay& overlay, const Fd& device, const ServeOptions& options, pid_t
   ::setpgid(0, 0);
   auto& state = overlay.state();
   state.worker = ::getpid();
+  // A node that forbids filters gets its libraries all the same.
+  if (const auto closed = sandbox.enter(supervisor); !closed && state.workers_lost == 0)
+    warn(closed.error());
   std::vector<int> keep = overlay.descriptors();
   keep.insert(keep.end(), {device.get(), options.ready.get()});
   close_fds_but(keep);

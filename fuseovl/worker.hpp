@@ -2,13 +2,15 @@
 #pragma once
 
 #include "fuseovl/serve.hpp"
+#include "fuseovl/worker_sandbox.hpp"
 
 namespace heddle {
 
 /// The worker, in the process just forked from `supervisor`: answers the kernel until the file
 /// system is gone (exit 0) or the session cannot go on (exit 1, the reason in the overlay's state).
-/// Keeps nothing open but the device, the overlay's files and `options.ready`.
+/// Keeps nothing open but the device, the overlay's files and `options.ready`, and no rights but
+/// what `sandbox` leaves.
 [[noreturn]] void work(Overlay& overlay, const Fd& device, const ServeOptions& options,
-                       pid_t supervisor);
+                       WorkerSandbox& sandbox, pid_t supervisor);
 
 }  // namespace heddle

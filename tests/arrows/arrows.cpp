@@ -25,8 +25,9 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
       {"base", {}},
       {"base/launch", {"base"}},
+      {"base/sandbox", {"base"}},
       {"resolver/store", {"base"}},
-      {"resolver/elf", {"base", "resolver/store"}},
+      {"resolver/elf", {"base", "base/sandbox", "resolver/store"}},
       {"resolver/search", {"base", "resolver/elf"}},
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
       {"resolver/policy", {"base", "resolver/elf", "resolver/search", "resolver/mpi"}},
@@ -40,7 +41,7 @@ const std::vector<Rule>& rules() {
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map", "resolver/build"}},
       // The daemon only reads a finished map: nothing of ELF, search or policy.
-      {"fuseovl", {"base", "resolver/map"}},
+      {"fuseovl", {"base", "base/sandbox", "resolver/map"}},
       {"record/trace", {"base"}},
       {"record/diff", {"base", "record/trace"}},
       {"record", {"base", "base/launch", "resolver/map", "fuseovl", "record/trace"}},

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+#include "base/sandbox/privileges.hpp"
+
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace heddle {
+
+Result<void> give_up_new_privileges(std::string_view who) {
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return fail_errno(who, "cannot give up privileges");
+  return {};
+}
+
+Result<void> drop_capabilities(std::string_view who, std::uint64_t keep) {
+  (void)::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  // Needs CAP_SETPCAP, so before the others; who lacks it cannot gain anything by it either. Ends
+  // at the first number that this kernel does not know (EINVAL).
+  for (unsigned number = 0; ::prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; ++number)
+    if ((keep >> number & 1) == 0) (void)::prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
+
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (::syscall(SYS_capget, &header, sets) != 0)
+    return fail_errno(who, "cannot give up capabilities");
+  for (int word = 0; word < _LINUX_CAPABILITY_U32S_3; ++word) {
+    const auto kept = static_cast<std::uint32_t>(keep >> (32 * word));
+    sets[word].permitted &= kept;
+    sets[word].effective &= kept;
+    sets[word].inheritable = 0;
+  }
+  if (::syscall(SYS_capset, &header, sets) != 0)
+    return fail_errno(who, "cannot give up capabilities");
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// What the process that answers a mount's requests may do, and for whom.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "base/sandbox/landlock.hpp"
+#include "base/sandbox/sanitized.hpp"
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr unsigned kOtherUser = 1501;
+
+class LeastPrivilege : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    if (kSanitized) HEDDLE_SKIP("the sandbox is open in a build with sanitizers");
+    fs::permissions(dir_.path(), fs::perms(0755));
+    for (const char* name : {"open", "secret"}) write_text_file(dir_ / "src/" + name, name);
+    fs::permissions(dir_ / "src/secret", fs::perms(0600));
+    MapMaker maker;
+    maker.add_folder("v", dir_ / "src");
+    maker.write(dir_ / "map");
+    fs::create_directory(dir_ / "m");
+  }
+  static std::string status_of(int pid) {
+    return value_or_throw(read_file("/proc/" + std::to_string(pid) + "/status"));
+  }
+  static void expect_closed(const std::string& status) {
+    for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapAmb"})
+      EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t0000000000000000\n"));
+    EXPECT_THAT(status, HasSubstr("NoNewPrivs:\t1\n"));
+    EXPECT_THAT(status, HasSubstr("Seccomp:\t2\n"));
+  }
+  /// errno of opening `path` as a user who is nobody here; 0: it worked.
+  static int open_as_another(const std::string& path) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::setgid(kOtherUser) != 0 || ::setuid(kOtherUser) != 0) ::_exit(255);
+      ::_exit(::open(path.c_str(), O_RDONLY) < 0 ? errno : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  }
+
+  /// What a shell started by `prefix` sees of a mount that it makes and ends: a file's content and
+  /// the worker's status.
+  std::string visit(std::vector<std::string> prefix, const std::string& before = {}) const {
+    const std::string script =
+        before +
+        "\"$0\" --prefetch 0 \"$1\" \"$2\" || exit\n"
+        "worker=$(sed -n 's/.*\"worker_pid\": *\\([0-9]*\\).*/\\1/p' \"$2/.heddle/stats\")\n"
+        "cat \"$2/v/secret\"; echo; cat /proc/$worker/status; \"$0\" -u \"$2\"";
+    prefix.insert(prefix.end(), {"sh", "-c", script, fs_mount(), dir_ / "map", dir_ / "m"});
+    return run_checked(prefix).out;
+  }
+
+  TestDir dir_;
+};
+
+TEST_F(LeastPrivilege, a_worker_has_no_rights_and_its_follower_neither) {
+  const Mount mount(dir_ / "map", dir_ / "m");
+  const int worker = mount.worker();
+  expect_closed(status_of(worker));
+  // A plain user has no right to give this one up, and no use for it.
+  EXPECT_THAT(status_of(worker), HasSubstr("CapBnd:\t0000000000000000\n"));
+  ::kill(worker, SIGKILL);
+  ASSERT_TRUE(wait_until(std::chrono::seconds(10), [&] { return mount.worker() != worker; }));
+  expect_closed(status_of(mount.worker()));
+  EXPECT_EQ(value_or_throw(read_file(mount / "v/secret")), "secret");
+}
+
+TEST_F(LeastPrivilege, another_user_gets_what_the_files_modes_allow) {
+  const Mount mount(dir_ / "map", dir_ / "m");
+  EXPECT_EQ(open_as_another(mount / "v/open"), 0);
+  EXPECT_EQ(open_as_another(mount / "v/secret"), EACCES);
+}
+
+TEST_F(LeastPrivilege, files_that_are_opened_when_they_are_read_are_all_that_can_be_opened) {
+  // So few descriptors that none is left to keep a file open with.
+  const auto seen = visit({}, "ulimit -n 45; ");
+  EXPECT_THAT(seen, HasSubstr("secret\n"));
+  EXPECT_THAT(seen, HasSubstr("Seccomp:\t2\n"));
+  EXPECT_THAT(seen, HasSubstr("CapEff:\t0000000000000004\n")) << "CAP_DAC_READ_SEARCH";
+}
+
+TEST_F(LeastPrivilege, a_plain_user_s_mount_is_served_as_that_user) {
+  fs::permissions(dir_ / "src/secret", fs::perms(0644));
+  ASSERT_EQ(::chown((dir_ / "m").c_str(), 1500, 1500), 0);
+  const auto seen = visit({HEDDLE_IN_WORLD, "--uid", "1500", "--"});
+  EXPECT_THAT(seen, HasSubstr("secret\n"));
+  EXPECT_THAT(seen, HasSubstr("Uid:\t1500\t1500\t1500\t1500\n"));
+  expect_closed(seen);
+}
+
+}  // namespace
+}  // namespace heddle::test
