@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+//
+// The overlay's side of the FUSE protocol without a kernel: a mount's INIT as it is, then requests
+// with any operation, inode and arguments. What the kernel always does, libfuse relies on, and so
+// is done here too: arguments are there in full and names end. Each request must be answered once.
+#include <fcntl.h>
+#include <linux/fuse.h>
+
+#include "base/temp_dir.hpp"
+#include "fuseovl/load.hpp"
+#include "fuseovl/overlay.hpp"
+#include "fuseovl/session.hpp"
+#include "resolver/map/map_writer.hpp"
+#include "tests/fuzz/target.hpp"
+
+namespace heddle::fuzz {
+namespace {
+
+constexpr std::size_t kRoom = std::size_t{1} << 16;  ///< of one request, zeros behind it
+
+/// Three files, one of them below a plugin folder.
+class ServedFolder {
+ public:
+  ServedFolder() {
+    MapContent map;
+    map.views = {{"v", {}}};
+    for (const char* name : {"liba.so", "libb.so", "plugins"}) add(map, name);
+    map.views[0].names = {{"liba.so", 0}, {"libb.so", 1}, {"plugins/p.so", 2}};
+    map.generated = {{"ld.so.cache", "bytes"}};
+    const std::string path = dir_.path() + "/map";
+    value_or_throw(write_map(map, path));
+    LoadOptions options;
+    options.map_path = path;
+    options.mount_point = "/m";
+    std::vector<Drift> drifts;
+    overlay_ = std::make_unique<Overlay>(value_or_throw(load_overlay(options, drifts)));
+  }
+  Overlay& overlay() { return *overlay_; }
+
+ private:
+  void add(MapContent& map, const std::string& name) {
+    MapObject object;
+    object.path = dir_.path() + "/" + name;
+    const std::string content(5000, name[3]);
+    const auto file = value_or_throw(open_file(object.path, O_RDWR | O_CREAT));
+    value_or_throw(write_all(file.get(), content, object.path));
+    struct stat status {};
+    (void)::fstat(file.get(), &status);
+    object.stamp = file_stamp(status);
+    object.mode = status.st_mode;
+    object.hash = hash_bytes(content);
+    object.is_elf = false;
+    map.paths.emplace_back(object.path, static_cast<ObjectId>(map.objects.size()));
+    map.objects.push_back(std::move(object));
+  }
+  TempDir dir_ = value_or_throw(TempDir::create("heddle-fuzz"));
+  std::unique_ptr<Overlay> overlay_;
+};
+
+bool is_answered(std::uint32_t opcode) {
+  switch (opcode) {
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT:
+    case FUSE_NOTIFY_REPLY:
+      return false;
+    default:
+      return true;
+  }
+}
+
+/// libfuse's session and the kernel that talks to it; answers go to /dev/null and are counted.
+class Kernel {
+ public:
+  explicit Kernel(Overlay& overlay)
+      : session_(value_or_throw(Session::create(Overlay::ops(), overlay,
+                                                value_or_throw(open_file("/dev/null", O_RDWR)),
+                                                SessionOptions{}, &memory_))) {}
+
+  void init(std::uint32_t flags) {
+    fuse_init_in in{};
+    in.major = FUSE_KERNEL_VERSION;
+    in.minor = FUSE_KERNEL_MINOR_VERSION;
+    in.max_readahead = 1U << 17;
+    in.flags = flags;
+    ask(FUSE_INIT, FUSE_ROOT_ID, {reinterpret_cast<const char*>(&in), sizeof(in)});
+  }
+
+  void ask(std::uint32_t opcode, std::uint64_t inode, std::string_view arguments) {
+    std::string request(kRoom, '\0');
+    fuse_in_header header{};
+    const std::size_t size = std::min(arguments.size(), kRoom / 2);
+    header.len = static_cast<std::uint32_t>(sizeof(header) + size);
+    header.opcode = opcode;
+    header.unique = unique_ += 2;
+    header.nodeid = inode;
+    std::memcpy(request.data(), &header, sizeof(header));
+    std::memcpy(request.data() + sizeof(header), arguments.data(), size);
+    fuse_buf buffer{};
+    buffer.mem = request.data();
+    buffer.size = header.len;
+    const std::uint64_t before = memory_.answers;
+    fuse_session_process_buf(session_.raw(), &buffer);
+    const std::uint64_t given = memory_.answers - before;
+    check(given == (is_answered(opcode) ? 1 : 0), "a request was not answered once");
+  }
+
+ private:
+  SessionMemory memory_;
+  Session session_;
+  std::uint64_t unique_ = 0;
+};
+
+std::string request(std::uint8_t opcode, std::uint64_t inode, std::string_view arguments) {
+  return std::string(1, static_cast<char>(opcode)) +
+         std::string(reinterpret_cast<const char*>(&inode), sizeof(inode)) + text_piece(arguments);
+}
+
+template <class T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
+
+}  // namespace
+
+void run(std::string_view bytes) {
+  static ServedFolder folder;
+  Kernel kernel(folder.overlay());
+  Input input(bytes);
+  kernel.init(input.number<std::uint32_t>());
+  while (!input.empty()) {
+    const auto opcode = input.number<std::uint8_t>();
+    const auto inode = input.number<std::uint64_t>();
+    // Its count is believed by libfuse; a real one fits what was sent.
+    std::string arguments(input.text());
+    kernel.ask(opcode, inode, arguments);
+    // After DESTROY the kernel says nothing more.
+    if (opcode == FUSE_DESTROY) return;
+  }
+}
+
+std::vector<std::string> seeds() {
+  fuse_read_in read{};
+  read.size = 8192;
+  read.offset = 100;
+  fuse_getattr_in attributes{};
+  fuse_open_in open{};
+  const std::string all_flags(4, '\xff');
+  const std::string some_flags(
+      bytes_of(std::uint32_t{FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS}));
+  std::string requests;
+  for (const char* name : {"v", "liba.so", ".heddle", "gone"})
+    requests += request(FUSE_LOOKUP, 1, std::string_view(name, std::strlen(name) + 1));
+  for (std::uint64_t inode = 1; inode < 20; ++inode) {
+    requests += request(FUSE_GETATTR, inode, bytes_of(attributes));
+    requests += request(FUSE_OPEN, inode, bytes_of(open));
+    requests += request(FUSE_READ, inode, bytes_of(read));
+    requests += request(FUSE_OPENDIR, inode, bytes_of(open));
+    requests += request(FUSE_READDIR, inode, bytes_of(read));
+    requests += request(FUSE_READDIRPLUS, inode, bytes_of(read));
+  }
+  requests += request(FUSE_STATFS, 1, {}) + request(FUSE_FORGET, 16, std::string(8, '\1')) +
+              request(FUSE_GETXATTR, 16, std::string(8, '\0') + "user.x") +
+              request(FUSE_ACCESS, 16, std::string(8, '\1')) + request(FUSE_DESTROY, 0, {});
+  return {all_flags + requests, some_flags + requests};
+}
+
+}  // namespace heddle::fuzz

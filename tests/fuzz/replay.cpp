@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+//
+// Runs a target without libFuzzer, so with any compiler and sanitizer: its seeds, the kept inputs,
+// then mutations of both until the time is over. An input that ends the process is kept and named.
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+
+#include "tests/fuzz/mutate.hpp"
+#include "tests/fuzz/target.hpp"
+
+namespace heddle::fuzz {
+namespace {
+
+/// For the signal handler.
+std::string_view g_input;
+std::string g_kept_at;
+
+void keep_input(int signal) {
+  const int fd = ::open(g_kept_at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  (void)!::write(fd, g_input.data(), g_input.size());
+  for (const std::string_view text : {std::string_view("fuzz: the input that did it is "),
+                                      std::string_view(g_kept_at), std::string_view("\n")})
+    (void)!::write(STDERR_FILENO, text.data(), text.size());
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void run_kept(std::string_view bytes) {
+  // A piece of memory of its own: an access behind its end is seen by AddressSanitizer.
+  const std::vector<char> copy(bytes.begin(), bytes.end());
+  g_input = {copy.data(), copy.size()};
+  run(g_input);
+}
+
+std::vector<std::string> inputs_in(const std::string& folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(folder.c_str()), ::closedir);
+  while (list) {
+    const dirent* entry = ::readdir(list.get());
+    if (!entry) break;
+    if (entry->d_name[0] != '.') names.emplace_back(folder + "/" + entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  std::vector<std::string> out;
+  for (const auto& name : names) out.push_back(value_or_throw(read_file(name)));
+  return out;
+}
+
+int write_seeds(const std::string& folder) {
+  std::size_t number = 0;
+  for (const auto& seed : seeds()) {
+    const std::string path = folder + "/seed-" + std::to_string(number++);
+    const auto file = value_or_throw(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
+    value_or_throw(write_all(file.get(), seed, path));
+  }
+  return 0;
+}
+
+int replay(const std::string& corpus) {
+  const char* temp = std::getenv("TMPDIR");
+  g_kept_at = std::string(temp ? temp : "/tmp") + "/fuzz-input-" + std::to_string(::getpid());
+  for (const int n : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::signal(n, keep_input);
+
+  std::vector<std::string> inputs = seeds();
+  const std::size_t sound = inputs.size();
+  for (auto& kept : inputs_in(corpus)) inputs.push_back(std::move(kept));
+  for (const auto& input : inputs) run_kept(input);
+
+  const char* text = std::getenv("HEDDLE_TEST_SECONDS");
+  const std::chrono::duration<double> limit(text ? std::atof(text) : 2.0);
+  std::random_device device;
+  std::mt19937_64 random(device());
+  std::size_t tried = 0;
+  for (const auto begin = std::chrono::steady_clock::now();
+       std::chrono::steady_clock::now() - begin < limit; ++tried)
+    run_kept(mutated(inputs[random() % inputs.size()], inputs, random));
+  std::printf("summary: %zu seeds, %zu kept inputs, %zu mutations\n", sound, inputs.size() - sound,
+              tried);
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::fuzz
+
+// usage: TARGET CORPUS-FOLDER | --write-seeds FOLDER
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "--write-seeds")
+    return heddle::fuzz::write_seeds(argv[2]);
+  if (argc == 2) return heddle::fuzz::replay(argv[1]);
+  std::fprintf(stderr, "usage: %s CORPUS-FOLDER | --write-seeds FOLDER\n", argv[0]);
+  return 2;
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// One fuzz target is one source file that defines run() and seeds(). It is linked twice: with
+// replay.cpp, by any compiler, for the test suite; and with libFuzzer (`./dev fuzz`).
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.hpp"
+
+namespace heddle::fuzz {
+
+/// Lets the piece under test read `bytes`. A crash, an exception that gets out and a failed check()
+/// are findings; that the bytes are refused is none.
+void run(std::string_view bytes);
+
+/// Sound inputs, made by the pieces' own writers: what mutations start from.
+std::vector<std::string> seeds();
+
+/// Aborts with `what` unless it holds.
+void check(bool holds, const char* what);
+
+/// Values off the front of some bytes: zeros when there are none left.
+class Input {
+ public:
+  explicit Input(std::string_view bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  template <class T>
+  T number() {
+    T out{};
+    const auto piece = take(sizeof(T));
+    if (!piece.empty()) std::memcpy(&out, piece.data(), piece.size());
+    return out;
+  }
+  /// A length of two bytes, then so many; fewer when they run out.
+  std::string_view text() { return take(number<std::uint16_t>()); }
+  std::string_view take(std::size_t count);
+  std::string_view rest() { return take(bytes_.size()); }
+
+ private:
+  std::string_view bytes_;
+};
+/// The reverse of Input::text().
+std::string text_piece(std::string_view text);
+
+/// Bytes as an open file, for readers that take a path or a descriptor.
+class BytesFile {
+ public:
+  explicit BytesFile(std::string_view bytes);
+  int fd() const { return fd_.get(); }
+  /// Good as long as this is.
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }
+
+ private:
+  Fd fd_;
+};
+
+}  // namespace heddle::fuzz
