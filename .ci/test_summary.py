@@ -10,7 +10,10 @@ import argparse
 import collections
 import fnmatch
 import json
+import os
 import pathlib
+import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 Case = collections.namedtuple("Case", "name state text")
@@ -73,6 +76,28 @@ def collect(results, log):
     return cases
 
 
+def say_excluded(path, sanitizer, log, programs):
+    """Counts the cases that were left out, by the lines that leave them out."""
+    names = []
+    for line in log.read_text().splitlines() if log.exists() else []:
+        command = json.loads(line)["command"]
+        if pathlib.Path(command[0]).name not in programs:
+            continue
+        listed = subprocess.run([command[0], "--gtest_list_tests"], capture_output=True, text=True,
+                                env=os.environ | {"GTEST_FILTER": "*"}, timeout=60, check=False)
+        suite = ""
+        for word in (l.split("#")[0].rstrip() for l in listed.stdout.splitlines()):
+            if word.startswith("  "):
+                names.append(suite + word.strip())
+            elif word.endswith("."):
+                suite = word
+    for line in path.read_text().splitlines():
+        found = re.fullmatch(r"(any|address|thread) ([^:]+): (.+)", line)
+        if found and found[1] in ("any", sanitizer):
+            count = sum(fnmatch.fnmatchcase(name, found[2]) for name in names)
+            print(f"excluded: {count} of {found[2]}: {found[3]}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=pathlib.Path, required=True)
@@ -80,12 +105,20 @@ def main():
     parser.add_argument("--expected-skips", type=pathlib.Path, required=True)
     parser.add_argument("--strict-skips", action="store_true")
     parser.add_argument("--left", default="", help="what the tests left behind, one a line")
+    parser.add_argument("--reports", default="", help="what sanitizers said")
+    parser.add_argument("--excluded", type=pathlib.Path, help="cases that a build cannot run")
+    parser.add_argument("--sanitizer", default="", help="the build's")
     args = parser.parse_args()
 
     cases = collect(args.results, args.log)
     patterns = expected_skips(args.expected_skips)
     if args.left:
         cases.append(Case("dev.nothing_is_left_behind", "failed", args.left))
+    if args.reports:
+        cases.append(Case("sanitizer.no_report", "failed", args.reports))
+    if args.excluded:
+        say_excluded(args.excluded, args.sanitizer, args.log,
+                     {path.stem for path in args.results.glob("*.xml")})
     checked = []
     for case in cases:
         if case.state == "skipped":

@@ -8,9 +8,9 @@
 
 #include <cstdarg>
 #include <cstring>
-#include <ctime>
 #include <string>
 
+#include "base/insist.hpp"
 #include "base/log.hpp"
 
 namespace heddle {
@@ -71,19 +71,6 @@ void remember_init(const void* request, std::size_t size) {
 // and what a mistake of ours would be stay what they are.
 bool may_pass(int error) {
   return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
-}
-
-/// `call` until it works, or fails with what `passes` says no to, for half a second.
-template <class Call, class Passes>
-ssize_t insist(Call call, Passes passes) {
-  constexpr int kTries = 9;
-  for (int attempt = 0;; ++attempt) {
-    const ssize_t n = call();
-    const int error = errno;
-    if (n >= 0 || !passes(error) || attempt == kTries) return n;
-    const timespec pause{0, 1'000'000L << attempt};
-    ::nanosleep(&pause, nullptr);
-  }
 }
 
 /// The end of an answer that the kernel does not take. Another process can be given the request.

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "base/insist.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/kernel_mount.hpp"
@@ -111,15 +112,25 @@ void Supervisor::relieve() {
   ::kill(worker_, SIGKILL);
 }
 
+namespace {
+
+/// A child whose end is not seen now is waited for without end: only the lack of one is a failure.
+pid_t reap_now(pid_t which, int& status) {
+  return insist([&] { return ::waitpid(which, &status, WNOHANG); },
+                [](int error) { return error != ECHILD; });
+}
+
+}  // namespace
+
 /// What became of the worker, when it has ended.
 std::optional<int> Supervisor::reap() {
   std::optional<int> ended;
   int status = 0;
   if (options_.arguments.empty()) {  // there are other threads, and children are theirs as well
-    if (::waitpid(worker_, &status, WNOHANG) == worker_) ended = status;
+    if (reap_now(worker_, status) == worker_) ended = status;
     return ended;
   }
-  for (pid_t child; (child = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+  for (pid_t child; (child = reap_now(-1, status)) > 0;) {
     if (child == worker_) ended = status;
     desk_.reaped(child);
   }
@@ -127,25 +138,24 @@ std::optional<int> Supervisor::reap() {
 }
 
 Result<bool> Supervisor::after_worker(int status) {
-  if (WIFEXITED(status)) {
-    if (WEXITSTATUS(status) == 0) return false;
-    return fail(Error({}, state_.failure.data()));
-  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return false;
+  if (WIFEXITED(status) && !state_.session.agreed) return fail(Error({}, state_.failure.data()));
   Result<void> followed;
   if (relieved_) {
     relieved_ = false;
     if (desk_.next()) become_next();
     followed = start_with_patience();
   } else {
-    followed = follow(WTERMSIG(status));
+    followed = follow(WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
+                                        : fmt::format("died of signal {}", WTERMSIG(status)));
   }
   if (!followed) return fail(std::move(followed.error()));
   return true;
 }
 
-/// The worker has died of `signal`: the next.
-Result<void> Supervisor::follow(int signal) {
-  const auto died = fmt::format("its worker {} died of signal {}", worker_, signal);
+/// The worker has ended as `how` says: the next.
+Result<void> Supervisor::follow(const std::string& how) {
+  const auto died = fmt::format("its worker {} {}", worker_, how);
   ++state_.workers_lost;
   if (!state_.session.can_be_taken_over())
     return fail("fs-mount", died, "this kernel is older than Linux 6.9",

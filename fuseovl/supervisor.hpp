@@ -43,7 +43,7 @@ class Supervisor {
   std::optional<int> reap();
   /// False: the session has ended.
   Result<bool> after_worker(int status);
-  Result<void> follow(int signal);
+  Result<void> follow(const std::string& how);
   void rest(std::chrono::milliseconds pause);
 
   // Reloads.

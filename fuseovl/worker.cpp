@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/insist.hpp"
 #include "base/log.hpp"
 #include "fuseovl/background.hpp"
 #include "fuseovl/warm_up.hpp"
@@ -46,8 +47,10 @@ void work(Overlay& overlay, const Fd& device, const ServeOptions& options, Worke
   pass_signals_on(supervisor);
 
   overlay.on_ready([&] {
+    // Whoever waits for this byte would wait for ever; EPIPE: nobody does any more.
     if (options.ready && !state.told_ready.exchange(true))
-      (void)write_all(options.ready.get(), std::string_view(&kReadyByte, 1), "ready");
+      (void)insist([&] { return ::write(options.ready.get(), &kReadyByte, 1); },
+                   [](int error) { return error != EPIPE; });
   });
   // The supervisor's stays open: the connection lives as long as that does.
   Fd own(::fcntl(device.get(), F_DUPFD_CLOEXEC, 0));
