@@ -12,7 +12,8 @@
 #include <optional>
 
 #include "base/fd.hpp"
-#include "tests/fsgen/user_world.hpp"
+#include "tests/fsgen/run_fixture.hpp"
+#include "tests/fsgen/user_world_fixture.hpp"
 #include "tests/resolve/corpus.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
@@ -22,35 +23,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FsGenInput : public ::testing::Test {
+class FsGenInput : public FsGenFixture {
  protected:
   void SetUp() override {
-    fs_gen_ = staged_program("fs-gen");
+    FsGenFixture::SetUp();
     fs_mount_ = staged_program("fs-mount");
     fs_resolve_ = staged_program("fs-resolve");
-    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    fs::create_directory(dir_ / "tmp");
     fs::create_directory(dir_ / "mnt");
-    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache"};
     options_.deadline = std::chrono::seconds(30);
   }
   void TearDown() override {
-    if (fs_gen_.empty()) return;
-    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return fs::is_empty(dir_ / "tmp"); }));
+    FsGenFixture::TearDown();
     EXPECT_EQ(mounts_with(dir_.path()), 0U);
   }
-  /// fs-gen with `words` behind its name.
-  RunResult gen(std::vector<std::string> words) const {
-    words.insert(words.begin(), fs_gen_);
-    return run(words, options_);
-  }
-  nlohmann::json report() const {
-    return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
-  }
 
-  TestDir dir_;
-  std::string fs_gen_, fs_mount_, fs_resolve_;
-  RunOptions options_;
+  std::string fs_mount_, fs_resolve_;
 };
 
 TEST_F(FsGenInput, a_map_that_is_damaged_or_none_is_refused_before_app_runs) {
@@ -192,20 +179,9 @@ TEST_F(FsGenInput, names_of_any_bytes_go_through_a_whole_run) {
 }
 
 /// What a user may not read.
-class UsersInput : public ::testing::Test {
+class UsersInput : public UserWorldFixture {
  protected:
-  void SetUp() override {
-    if (staged_program("fs-gen").empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    if (::geteuid() != 0) HEDDLE_SKIP("making a user's world needs root");
-    world_.emplace();
-  }
-  void TearDown() override {
-    if (!world_) return;
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
-                           [&] { return world_->left().empty() && world_->processes().empty(); }));
-  }
   std::string in(const std::string& name) const { return world_->dir() / name; }
-  std::optional<UserWorld> world_;
 };
 
 TEST_F(UsersInput, a_program_that_may_be_run_but_not_read_runs_as_it_is) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/run.hpp"
@@ -19,37 +20,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Learn : public ::testing::Test {
+class Learn : public FsGenFixture {
  protected:
-  void SetUp() override {
-    fs_gen_ = staged_program("fs-gen");
-    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    fs::create_directory(dir_ / "tmp");
-    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache"};
-  }
-  void TearDown() override {
-    if (fs_gen_.empty()) return;
-    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return fs::is_empty(dir_ / "tmp"); }));
-  }
-  RunResult learn(const std::vector<std::string>& words) const {
-    std::vector<std::string> all{fs_gen_, "-q", "--learn", "--out", map(), "--"};
-    all.insert(all.end(), words.begin(), words.end());
-    return run(all, options_);
+  RunResult learn(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"-q", "--learn", "--out", map(), "--"});
+    return gen(std::move(words));
   }
   std::vector<std::string> with_map(const std::vector<std::string>& words) const {
     std::vector<std::string> all{fs_gen_, "-q", "--json", json(), "--map", map(), "--"};
     all.insert(all.end(), words.begin(), words.end());
     return all;
   }
-  nlohmann::json report() const {
-    return nlohmann::json::parse(std::ifstream(json()), nullptr, false);
-  }
   std::string map() const { return dir_ / "learned.map"; }
   std::string json() const { return dir_ / "report.json"; }
-
-  TestDir dir_;
-  std::string fs_gen_;
-  RunOptions options_;
 };
 
 struct LearnCase {

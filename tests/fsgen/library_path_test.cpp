@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -14,14 +15,11 @@
 namespace heddle::test {
 namespace {
 
-class LibraryPath : public ::testing::Test {
+class LibraryPath : public FsGenFixture {
  protected:
   void SetUp() override {
-    fs_gen_ = staged_program("fs-gen");
-    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    std::filesystem::create_directory(dir_ / "tmp");
-    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache",
-                    "LD_LIBRARY_PATH=" + dir_ / "a"};
+    FsGenFixture::SetUp();
+    if (IsSkipped()) return;
     for (const auto& [folder, answer] : {std::pair{"a", "1"}, {"b", "2"}})
       build_library({dir_ / (std::string(folder) + "/libx.so.1"),
                      "int x(void) { return " + std::string(answer) + "; }",
@@ -29,16 +27,11 @@ class LibraryPath : public ::testing::Test {
     app_ = build_program(
         {dir_ / "app", "int x(void); int main(void) { return x(); }", {dir_ / "a/libx.so.1"}});
     under_b_ = options_;
-    under_b_.env.back() = "LD_LIBRARY_PATH=" + dir_ / "b";
-  }
-  nlohmann::json report() const {
-    return nlohmann::json::parse(std::ifstream(dir_ / "report.json"));
+    options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "a");
+    under_b_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "b");
   }
 
-  TestDir dir_;
-  std::string fs_gen_;
   std::string app_;
-  RunOptions options_;
   RunOptions under_b_;
 };
 

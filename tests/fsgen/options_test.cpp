@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/run.hpp"
@@ -17,30 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FsGenOptions : public ::testing::Test {
- protected:
-  void SetUp() override {
-    fs_gen_ = staged_program("fs-gen");
-    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    fs::create_directory(dir_ / "tmp");
-    options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache"};
-  }
-  void TearDown() override {
-    if (fs_gen_.empty()) return;
-    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return fs::is_empty(dir_ / "tmp"); }));
-  }
-  RunResult gen(std::vector<std::string> words) const {
-    words.insert(words.begin(), fs_gen_);
-    return run(words, options_);
-  }
-  nlohmann::json report() const {
-    return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
-  }
-
-  TestDir dir_;
-  std::string fs_gen_;
-  RunOptions options_;
-};
+class FsGenOptions : public FsGenFixture {};
 
 TEST_F(FsGenOptions, loader_env_leads_into_the_mount_and_claims_nothing_it_did_not_count) {
   const auto farm = ElfFarm::build(

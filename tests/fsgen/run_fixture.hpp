@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,15 @@ class FsGenFixture : public ::testing::Test {
     std::vector<std::string> out{fs_gen_, "-q", "--"};
     out.insert(out.end(), words.begin(), words.end());
     return out;
+  }
+  /// fs-gen with `words` behind its name.
+  RunResult gen(std::vector<std::string> words) const {
+    words.insert(words.begin(), fs_gen_);
+    return run(words, options_);
+  }
+  /// What `--json $DIR/report.json` wrote.
+  nlohmann::json report() const {
+    return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
   }
   RunResult run_guided(std::vector<std::string> words) const {
     return run(command(std::move(words)), options_);

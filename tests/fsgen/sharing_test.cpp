@@ -10,7 +10,7 @@
 #include <optional>
 #include <sstream>
 
-#include "tests/fsgen/user_world.hpp"
+#include "tests/fsgen/user_world_fixture.hpp"
 
 namespace heddle::test {
 namespace {
@@ -20,25 +20,17 @@ const std::string& git() {
   return line;
 }
 
-class Sharing : public ::testing::TestWithParam<unsigned> {
+class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<unsigned> {
  protected:
   void SetUp() override {
-    if (staged_program("fs-gen").empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    if (::geteuid() != 0) HEDDLE_SKIP("making a user's world needs root");
-    world_.emplace();
+    UserWorldFixture::SetUp();
+    if (!world_) return;
     where_.uid = GetParam();
     const auto made = sh("$FS_GEN -q --out $OUT/map /usr/bin/git --version > /dev/null; echo $?");
     ASSERT_EQ(made.out, "0\n") << made.err;
   }
-  void TearDown() override {
-    if (!world_) return;
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
-                           [&] { return world_->left().empty() && world_->processes().empty(); }))
-        << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";
-  }
   RunResult sh(const std::string& script) const { return world_->sh(where_, script); }
 
-  std::optional<UserWorld> world_;
   UserWorld::World where_;
 };
 

@@ -9,26 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "tests/fsgen/user_world.hpp"
+#include "tests/fsgen/user_world_fixture.hpp"
 
 namespace heddle::test {
 namespace {
 
-class Ways : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (staged_program("fs-gen").empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    if (::geteuid() != 0) HEDDLE_SKIP("making a user's world needs root");
-    world_.emplace();
-  }
-  void TearDown() override {
-    if (!world_) return;
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
-                           [&] { return world_->left().empty() && world_->processes().empty(); }))
-        << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";
-  }
-  std::optional<UserWorld> world_;
-};
+class Ways : public UserWorldFixture {};
 
 constexpr const char* kRun =
     "$FS_GEN -q --json $OUT/report.json /usr/bin/git --version; echo $?; "
