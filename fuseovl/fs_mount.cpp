@@ -11,6 +11,7 @@
 #include "base/log.hpp"
 #include "base/standard_fds.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/node_service.hpp"
 
 namespace heddle {
 namespace {
@@ -48,7 +49,7 @@ void declare(CLI::App& app, Arguments& a) {
   set_usage(app,
             "fs-mount [OPTIONS] MAP DIR\n       fs-mount --reload [MAP] DIR\n"
             "       fs-mount -u DIR [--lazy]\n"
-            "       fs-mount --stats DIR");
+            "       fs-mount --stats DIR\n       fs-mount [OPTIONS] --node [DIR]");
   app.set_version_flag("--version", "fs-mount (heddle) " HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
   app.add_option("DIR", s.mount_point, "The folder to mount on, or /dev/fd/N: a mounted device");
@@ -83,6 +84,13 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
   app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
+  app.add_option_function<std::string>(
+         "--node",
+         [&s](const std::string& folder) { s.node = folder.empty() ? kNodeFolder : folder; },
+         fmt::format("Serve the containers of this node: one mount a map, below DIR ({})",
+                     kNodeFolder))
+      ->expected(0, 1)
+      ->type_name("DIR");
   const std::string group = "For programs that mount themselves";
   app.add_option("--fuse-fd", s.fuse_fd, "Serve this mounted /dev/fuse descriptor, stay in front")
       ->type_name("N")
@@ -95,6 +103,9 @@ void declare(CLI::App& app, Arguments& a) {
       ->group(group);
   app.add_option("--cleanup", s.cleanup, "Folder to remove when the mount has gone")
       ->type_name("DIR")
+      ->group(group);
+  app.add_flag("--leave-tree", s.leave_tree,
+               "With --fuse-fd, in a mount namespace of its own: hold none of its mounts")
       ->group(group);
   app.add_option_function<std::string>(
          "--keep", [](const std::string&) {},
@@ -152,9 +163,10 @@ int run(Arguments& a) {
   }
   take_mounted_device(a.settings);
   const bool mounts = !s.load.map_path.empty();
-  if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{mounts} != 1)
-    return usage("give MAP and DIR, or -u DIR, or --stats DIR");
+  if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{mounts} + int{!s.node.empty()} != 1)
+    return usage("give MAP and DIR, or -u DIR, or --stats DIR, or --node");
   if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
+  if (!s.node.empty()) return node_program(s);
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
   if (!a.stats.empty()) return stats_program(a.stats);
   if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
@@ -166,8 +178,8 @@ int run(Arguments& a) {
   }
   if (s.fuse_fd < 0) {
     if (s.mount_point.empty()) return usage("DIR is missing");
-    if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty())
-      return usage("--ready-fd, --mount-point and --cleanup belong to --fuse-fd");
+    if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty() || s.leave_tree)
+      return usage("--ready-fd, --mount-point, --cleanup and --leave-tree belong to --fuse-fd");
     return mount_program(s);
   }
   if (!s.mount_point.empty()) return usage("--fuse-fd takes MAP alone: it is mounted already");

@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/kept_mount.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
 
 #include "fuseovl/fusermount.hpp"
 #include "fuseovl/kernel_mount.hpp"
 
 namespace heddle {
-namespace {
-
-// <linux/mount.h> and glibc 2.36's <sys/mount.h> cannot be included together, and older ones do not
-// declare open_tree(2) at all.
-constexpr unsigned kOpenTreeClone = 1;
-
-}  // namespace
 
 Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point) {
   if (kind == KeepKind::fusermount) {
@@ -36,11 +27,7 @@ Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point)
 
 Result<Fd> KeptMount::copy() const {
   if (kind_ == KeepKind::fusermount) return Fd();
-  // The root of a mount is reached without asking its file system: we are its daemon.
-  Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point_.c_str(),
-                                     kOpenTreeClone | unsigned{O_CLOEXEC})));
-  if (!tree) return fail_errno(mount_point_, "cannot copy the mount");
-  return tree;
+  return copy_mount(mount_point_);
 }
 
 bool KeptMount::release() {

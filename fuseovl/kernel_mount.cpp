@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -43,6 +44,10 @@ bool users_may_allow_other() {
   }
   return false;
 }
+
+// <linux/mount.h> and glibc 2.36's <sys/mount.h> cannot be included together, and older ones do not
+// declare open_tree(2) at all.
+constexpr unsigned kOpenTreeClone = 1;
 
 }  // namespace
 
@@ -85,6 +90,14 @@ std::string fusermount_options() {
                         ",subtype=heddle,max_read=" + std::to_string(kMaxRead);
   if (users_may_allow_other() || ::geteuid() == 0) options += ",allow_other";
   return options;
+}
+
+Result<Fd> copy_mount(const std::string& mount_point) {
+  // The root of a mount is reached without asking its file system: its daemon may be the caller.
+  Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
+                                     kOpenTreeClone | unsigned{O_CLOEXEC})));
+  if (!tree) return fail_errno(mount_point, "cannot copy the mount");
+  return tree;
 }
 
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how) {

@@ -33,6 +33,10 @@ Result<Fd> mount_fuse(const std::string& mount_point);
 /// /etc/fuse.conf lets users have it.
 std::string fusermount_options();
 
+/// A detached copy of the mount on `mount_point`, for another mount namespace; its file system,
+/// which is asked nothing, lives as long as the last of them.
+Result<Fd> copy_mount(const std::string& mount_point);
+
 enum class Unmount : std::uint8_t {
   now,     ///< EBUSY while somebody uses it
   detach,  ///< gone from the tree at once, ended when the last user has gone

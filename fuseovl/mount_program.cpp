@@ -15,6 +15,7 @@
 #include "base/temp_dir.hpp"
 #include "fuseovl/background.hpp"
 #include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/leave_tree.hpp"
 #include "fuseovl/mount_state.hpp"
 #include "fuseovl/serve.hpp"
 #include "fuseovl/warm_up.hpp"
@@ -190,11 +191,15 @@ int serve_fd_program(const MountSettings& settings) {
   auto content = load_overlay(settings.load, drifts);
   if (!content) return give_up(content.error(), drifts);
   for (const auto& drift : drifts) warn(describe(drift));
+  const bool all_pinned = content->files.pinned() == content->files.size();
   Overlay overlay(std::move(*content));
   std::vector<int> keep = overlay.descriptors();
   keep.insert(keep.end(), {device.get(), serving.ready.get()});
   close_fds_but(keep);
   if (auto left = leave_terminal(settings.log_path); !left) return give_up(left.error(), {});
+  // A file that is not pinned is opened by its path. What fails is a mount held for longer.
+  if (settings.leave_tree && all_pinned)
+    if (auto left = leave_tree(); !left) warn(left.error());
   return serve_program(overlay, std::move(device), std::move(serving));
 }
 

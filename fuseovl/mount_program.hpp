@@ -25,11 +25,13 @@ struct MountSettings {
   int fuse_fd = -1;
   int ready_fd = -1;
   std::string cleanup;
+  bool leave_tree = false;
   std::optional<KeepKind> keep;
   int listen_fd = -1;
   int hand_over = -1;
   /// Its own command line without --hand-over, for those that reloads put in its place.
   std::vector<std::string> arguments;
+  std::string node;  ///< folder of the node's mounts
 };
 
 SessionOptions session_options(const MountSettings& settings);
@@ -53,6 +55,9 @@ int hand_over_program(const MountSettings& settings);
 /// unless that is empty, and says what changed.
 int reload_program(const std::string& map_path, const std::string& directory,
                    std::uint64_t prefetch);
+/// Mounts in settings.node what containers ask for (fuseovl/node_service.hpp), until a signal
+/// comes.
+int node_program(const MountSettings& settings);
 int unmount_program(const std::string& directory, bool lazy);
 int stats_program(const std::string& directory);
 

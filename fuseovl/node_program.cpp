@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "fuseovl/mount_program.hpp"
+#include "fuseovl/node_service.hpp"
+
+namespace heddle {
+
+int node_program(const MountSettings& settings) {
+  sigset_t ending;
+  ::sigemptyset(&ending);
+  for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ending, n);
+  ::sigprocmask(SIG_BLOCK, &ending, nullptr);
+  const Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC));
+  auto service = NodeService::start(settings, settings.node);
+  if (!signals || !service) {
+    report(service ? Error::from_errno("", "cannot wait for signals") : service.error());
+    return exit_failure;
+  }
+  service->run(signals.get());
+  service->end();
+  return exit_done;
+}
+
+}  // namespace heddle
