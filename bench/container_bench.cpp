@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: MIT
 //
-// What fs-hook adds to the start of a container: with the image decided on before and without,
-// beside no hook at all and beside bind mounts of the same files one by one, as E4S-CL makes them.
+// What fs-hook adds to the start of a container: with the image decided on before and without, and
+// with the node's shared mount, beside no hook at all and beside bind mounts of the same files one
+// by one, as E4S-CL makes them. And how much of the host's files four containers read.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/results.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
 
 namespace heddle::bench {
 namespace {
@@ -67,12 +76,13 @@ class Bench {
     write(name + "/config.json", config.dump());
     return path(name);
   }
-  Json hooked() const {
+  /// `node`: the folder in which it asks for a shared mount.
+  Json hooked(const std::string& node) const {
     auto config = this->config();
-    const Json hook = {
-        {"path", settings_.stage + "/bin/fs-hook"},
-        {"args", Json::array({"fs-hook", "oci", "--cache", path("cache"), "--log", path("log")})},
-        {"env", Json::array({"PATH=/usr/bin:/bin"})}};
+    const Json hook = {{"path", settings_.stage + "/bin/fs-hook"},
+                       {"args", Json::array({"fs-hook", "oci", "--cache", path("cache"), "--log",
+                                             path("log"), "--node", path(node)})},
+                       {"env", Json::array({"PATH=/usr/bin:/bin"})}};
     config["hooks"]["createRuntime"] = Json::array({hook});
     return config;
   }
@@ -91,17 +101,105 @@ class Bench {
   }
   void forget() const {
     for (const auto& entry : fs::directory_iterator(path("cache")))
-      if (entry.path().extension() == ".stamps") fs::remove(entry.path());
+      if (entry.path().extension() == ".decision") fs::remove(entry.path());
   }
   double start(const std::string& runtime, const std::string& bundle) {
-    // crun 1.8 refuses to work where cgroup v1 and v2 are both mounted.
-    return run_ms(
-        {{"unshare", "-m", "sh", "-c", "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"",
-          "sh", runtime, "--root", path("state"), "run", "--bundle", bundle,
-          fmt::format("heddle-bench-{}-{}", ::getpid(), ++count_)}});
+    return run_ms({command(runtime, bundle)});
+  }
+  /// Ranks in containers of their own, one after the other so that none finds a file half read: the
+  /// bytes that the mounts have handed to the kernel, which keeps them for all users of one mount.
+  double bytes_read(const std::string& runtime, const std::string& node, int ranks) {
+    auto config = hooked(node);
+    config["process"]["args"] = {"/bin/sh", "-c",
+                                 "/mnt/hello >/dev/out 2>&1 || { cat /dev/out >&2; exit 1; }; "
+                                 "cat /dev/heddle/.heddle/stats"};
+    for (const char* folder : {"/sys", "/dev/shm"})
+      config["mounts"].push_back(bind_mount(folder, folder));
+    const auto ranks_bundle = bundle("ranks-" + node, config);
+    std::map<std::uint64_t, double> by_mount;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto ran = test::run_checked(command(runtime, ranks_bundle));
+      const auto stats = Json::parse(ran.out);
+      by_mount[stats.at("supervisor_pid")] = stats.at("bytes_read");
+    }
+    double sum = 0;
+    for (const auto& [mount, bytes] : by_mount) sum += bytes;
+    return sum;
+  }
+  std::string folder(const std::string& name) const { return path(name); }
+
+  enum class End { normal, exit_3, init_killed, runtime_killed, fs_mount_killed };
+  /// From the end of a container to that of its fs-mount, with which its mount has gone from every
+  /// namespace.
+  double end_ms(const std::string& runtime, End how) {
+    auto config = hooked("no-node");
+    const std::string last = how == End::normal   ? "exit 0"
+                             : how == End::exit_3 ? "exit 3"
+                                                  : "exec sleep 1000";
+    config["process"]["args"] = {"/bin/sh", "-c",
+                                 "cat /dev/heddle/.heddle/stats; echo all; read word; " + last};
+    const auto argv = command(runtime, bundle("end", config));
+    const auto out = value_or_throw(open_file(path("out"), O_RDWR | O_CREAT | O_TRUNC));
+    auto input = value_or_throw(make_pipe());
+    auto child =
+        value_or_throw(spawn("/usr/bin/unshare", argv,
+                             {{{input.read_end.get(), STDIN_FILENO}, {out.get(), STDOUT_FILENO}}}));
+    std::string text;
+    wait_for([&] {
+      text = value_or_throw(read_file(path("out")));
+      return text.ends_with("all\n");
+    });
+    const auto stats = Json::parse(text.substr(0, text.rfind('}') + 1));
+    const std::vector<int> daemons = {stats.at("supervisor_pid"), stats.at("worker_pid")};
+    const auto gone = [&] {
+      return std::none_of(daemons.begin(), daemons.end(), test::is_running);
+    };
+    const auto asked = test::run({runtime, "--root", path("state"), "state", argv.back()}).out;
+    const int init = Json::parse(asked).at("pid");
+    if (how == End::fs_mount_killed) {
+      for (const int daemon : daemons) ::kill(daemon, SIGKILL);
+      wait_for(gone);
+    }
+    if (how == End::runtime_killed) {
+      ::kill(child.pid(), SIGKILL);
+      (void)child.wait();
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    if (how == End::normal || how == End::exit_3)
+      (void)write_all(input.write_end.get(), "\n", "the container");
+    else
+      ::kill(init, SIGKILL);
+    wait_for(gone);
+    wait_for([&] { return !test::is_running(init); });
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    if (how == End::runtime_killed)
+      (void)test::run({runtime, "--root", path("state"), "delete", "--force", argv.back()});
+    else
+      (void)child.wait();
+    return took.count();
   }
 
  private:
+  std::vector<std::string> command(const std::string& runtime, const std::string& bundle) {
+    // crun 1.8 refuses to work where cgroup v1 and v2 are both mounted.
+    return {"unshare",
+            "-m",
+            "sh",
+            "-c",
+            "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"",
+            "sh",
+            runtime,
+            "--root",
+            path("state"),
+            "run",
+            "--bundle",
+            bundle,
+            fmt::format("heddle-bench-{}-{}", ::getpid(), ++count_)};
+  }
+  static void wait_for(const std::function<bool()>& what) {
+    if (!test::wait_until(std::chrono::seconds(30), what))
+      throw Error("a container", "did not do what it should within 30 s");
+  }
   std::string path(const std::string& name) const { return dir_.path() + "/" + name; }
   void write(const std::string& name, const std::string& text) const {
     test::write_text_file(path(name), text);
@@ -111,29 +209,70 @@ class Bench {
   unsigned count_ = 0;
 };
 
+/// fs-mount --node, as long as it stands.
+class NodeService {
+ public:
+  NodeService(const std::string& stage, const std::string& folder)
+      : child_(value_or_throw(
+            spawn(stage + "/bin/fs-mount", {"fs-mount", "--prefetch", "0", "--node", folder}))) {
+    if (!test::wait_until(std::chrono::seconds(10), [&] { return fs::exists(folder + "/socket"); }))
+      throw Error("fs-mount --node", "does not serve");
+  }
+  NodeService(const NodeService&) = delete;
+  NodeService& operator=(const NodeService&) = delete;
+  ~NodeService() {
+    ::kill(child_.pid(), SIGTERM);
+    (void)child_.wait();
+  }
+
+ private:
+  Child child_;
+};
+
 void measure(const Settings& settings, const std::string& runtime, Results& results) {
   Bench bench(settings);
-  const auto hook = bench.bundle("hook", bench.hooked());
+  const NodeService service(settings.stage, bench.folder("node"));
+  const auto hook = bench.bundle("hook", bench.hooked("no-node"));
+  const auto shared = bench.bundle("shared", bench.hooked("node"));
   (void)bench.start(runtime, hook);  // fills the cache of ELF facts, and decides
   const auto plain = bench.bundle("plain", bench.config());
   const auto binds = bench.bundle("binds", bench.bound());
-  std::vector<Variant> variants = {{"no hook", [&] { return bench.start(runtime, plain); }},
-                                   {"fs-hook", [&] { return bench.start(runtime, hook); }},
-                                   {"bind mounts", [&] { return bench.start(runtime, binds); }},
-                                   {"fs-hook, undecided",
-                                    [&] {
-                                      bench.forget();
-                                      return bench.start(runtime, hook);
-                                    },
-                                    6}};
+  std::vector<Variant> variants = {
+      {"no hook", [&] { return bench.start(runtime, plain); }},
+      {"fs-hook", [&] { return bench.start(runtime, hook); }},
+      {"fs-hook, --node", [&] { return bench.start(runtime, shared); }},
+      {"bind mounts", [&] { return bench.start(runtime, binds); }},
+      {"fs-hook, undecided",
+       [&] {
+         bench.forget();
+         return bench.start(runtime, hook);
+       },
+       6}};
   interleave(variants, settings.rounds);
   const auto group = "container." + runtime;
   results.add(group, variants);
   const double none = results.median_of(group, "no hook");
   results.add({group + ".added", results.median_of(group, "fs-hook") - none, "ms", 10});
+  results.add(
+      {group + ".added_with_node", results.median_of(group, "fs-hook, --node") - none, "ms", 10});
   results.add({group + ".added_undecided", results.median_of(group, "fs-hook, undecided") - none,
                "ms", 300});
   results.add({group + ".added_by_binds", results.median_of(group, "bind mounts") - none, "ms"});
+  using End = Bench::End;
+  double longest = 0;
+  for (const auto how :
+       {End::normal, End::exit_3, End::init_killed, End::runtime_killed, End::fs_mount_killed})
+    for (int round = 0; round < 3; ++round) longest = std::max(longest, bench.end_ms(runtime, how));
+  results.add({group + ".gone_after_its_end_at_the_latest", longest, "ms", 1000});
+  constexpr int kRanks = 4;
+  constexpr double kMiB = 1U << 20;
+  const double once = bench.bytes_read(runtime, "no-node", 1);
+  results.add({group + ".read_by_1_container", once / kMiB, "MiB"});
+  results.add({group + ".read_by_4_containers_alone",
+               bench.bytes_read(runtime, "no-node", kRanks) / kMiB, "MiB"});
+  const double together = bench.bytes_read(runtime, "node", kRanks);
+  results.add({group + ".read_by_4_containers_with_node", together / kMiB, "MiB"});
+  results.add({group + ".host_files_read_by_4_containers", together / once, "times", 1.1});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/container_mounts.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -61,6 +62,15 @@ std::string real_path(const Fd& fd, const std::string& otherwise) {
   return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : otherwise;
 }
 
+/// Of a FUSE folder a listing is asked for with all attributes (READDIRPLUS): two requests, where
+/// each name that is bound would be one. Programs find the names known, too.
+void list_once(const Fd& folder) {
+  const Fd fd(::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  char entries[32 * 1024];
+  while (fd && ::getdents64(fd.get(), entries, sizeof(entries)) > 0) {
+  }
+}
+
 }  // namespace
 
 Result<ContainerMounts> ContainerMounts::open(const std::string& rootfs) {
@@ -111,14 +121,18 @@ Result<Fd> ContainerMounts::make_folder(const std::string& path) {
 Result<void> ContainerMounts::mount(int device, const std::string& mount_point) {
   auto tree = new_fuse_mount(device);
   if (!tree) return fail(std::move(tree.error()));
+  return attach(std::move(*tree), mount_point);
+}
+
+Result<void> ContainerMounts::attach(Fd tree, const std::string& mount_point) {
   auto folder = make_folder(mount_point);
   if (!folder) return fail(std::move(folder.error()));
-  if (auto attached = attach_mount(tree->get(), folder->get(), mount_point); !attached) {
+  if (auto attached = attach_mount(tree.get(), folder->get(), mount_point); !attached) {
     undo();
     return attached;
   }
-  overlay_ = Fd(::fcntl(tree->get(), F_DUPFD_CLOEXEC, 3));
-  placed_.push_back(std::move(*tree));
+  overlay_ = Fd(::fcntl(tree.get(), F_DUPFD_CLOEXEC, 3));
+  placed_.push_back(std::move(tree));
   return {};
 }
 
@@ -134,6 +148,7 @@ Result<void> ContainerMounts::place(const Bind& bind) {
 }
 
 Result<void> ContainerMounts::bind(const Decision& decision) {
+  list_once(overlay_);
   // Folders first: a file that is bound may lie below one of them.
   for (const auto& bind : decision.directories)
     if (auto done = place(bind); !done) return done;

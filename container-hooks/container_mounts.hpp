@@ -22,6 +22,8 @@ class ContainerMounts {
   /// Mounts the FUSE file system of `device` at `mount_point`. A missing folder is made only in a
   /// tmpfs of the container's own (its /dev): elsewhere it would stay in the image.
   Result<void> mount(int device, const std::string& mount_point);
+  /// As mount(), of the detached mount `tree`.
+  Result<void> attach(Fd tree, const std::string& mount_point);
   /// Once the daemon answers. Stops at the first failure.
   Result<void> bind(const Decision& decision);
   /// Takes away what was mounted and made, the last first.

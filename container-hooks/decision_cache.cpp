@@ -2,43 +2,24 @@
 #include "container-hooks/decision_cache.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
+
+#include <optional>
 
 #include "base/atomic_file.hpp"
 #include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
 #include "base/file_stamp.hpp"
+#include "container-hooks/entry_lock.hpp"
 #include "container-hooks/helper_program.hpp"
+#include "container-hooks/image_stamps.hpp"
 #include "container-hooks/mount_calls.hpp"
+#include "container-hooks/packed_decision.hpp"
 
 namespace heddle {
 namespace {
 
 constexpr std::size_t kDecisionLimit = 16U << 20;
-
-/// Size, mtime and first page of an image's file, which every way to unpack or stack an image
-/// keeps; device and inode are another in each container. The page holds an ELF file's build id:
-/// images whose files all have the epoch's mtime are common.
-std::string stamp_of(int root, const std::string& path) {
-  struct stat status {};
-  const auto place = open_in_root(root, path, 0);
-  if (!place || ::fstat(place->get(), &status) != 0 || !S_ISREG(status.st_mode))
-    return path + "\t-\n";
-  const auto file = open_file("/proc/self/fd/" + std::to_string(place->get()), O_RDONLY);
-  char page[4096];
-  const ssize_t n = file ? ::pread(file->get(), page, sizeof(page), 0) : -1;
-  const auto head = n < 0 ? "-" : hash_bytes({page, static_cast<std::size_t>(n)}).hex();
-  const auto stamp = file_stamp(status);
-  return path + "\t" + std::to_string(stamp.size) + "\t" + std::to_string(stamp.mtime_ns) + "\t" +
-         head + "\n";
-}
-
-std::string stamps_of(int root, const Decision& decision) {
-  std::string out;
-  for (const auto& path : decision.image_files) out += stamp_of(root, path);
-  return out;
-}
 
 std::string key_of(int root, const ImageQuestion& question) {
   // Of the host what a new MPI would change; a changed file of a known one is fs-mount's to see.
@@ -49,7 +30,7 @@ std::string key_of(int root, const ImageQuestion& question) {
                      question.mount_point + "\n" + question.mpi + "\n" + question.library_path +
                      "\n" + std::to_string(stamp.size) + "\t" + std::to_string(stamp.mtime_ns) +
                      "\n";
-  text += stamp_of(root, question.program) + stamp_of(root, "/etc/ld.so.cache");
+  text += image_stamps(root, {question.program, "/etc/ld.so.cache"});
   return hash_bytes(text).hex();
 }
 
@@ -79,9 +60,67 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
                                                    : answer->last_words));
 }
 
+/// One image's files in the cache; its lock is held meanwhile.
+class Entry {
+ public:
+  Entry(std::string stem, const Fd& root) : stem_(std::move(stem)), root_(root) {}
+
+  /// What was decided on this very image, unless part of it has gone.
+  std::optional<Decided> cached() const {
+    const auto file = open_file(stem_ + ".decision", O_RDONLY);
+    struct stat status {};
+    if (!file || ::fstat(file->get(), &status) != 0) return std::nullopt;
+    const auto bytes = read_all(file->get(), stem_, kDecisionLimit);
+    if (!bytes) return std::nullopt;
+    auto packed = unpack(*bytes, stem_);
+    if (!packed || packed->stamps != image_stamps(root_.get(), packed->decision.image_files))
+      return std::nullopt;
+    Decided out{std::move(packed->decision), {}, std::move(packed->map_id), true, {}};
+    if (!take_map(out)) return std::nullopt;
+    mark_used(file->get(), status.st_mtim.tv_sec);
+    return out;
+  }
+
+  Result<Decided> decide(const ImageQuestion& question, const std::string& folder) const {
+    auto text = ask_fs_resolve(question, folder, stem_ + ".map");
+    if (!text) return fail(std::move(text.error()));
+    auto decision = parse_decision(*text, stem_ + ".json");
+    if (!decision) return fail(std::move(decision.error()));
+    Decided out{std::move(*decision), {}, {}, false, {}};
+    if (auto taken = take_map(out); !taken) return fail(std::move(taken.error()));
+    // Only what may start is worth keeping: whoever mends an image wants to be asked again.
+    if (out.decision.outcome == Outcome::incompatible) return out;
+    if (out.in_use) {
+      const auto hash = hash_file(out.in_use.get(), out.map);
+      if (!hash) return fail(hash.error());
+      out.map_id = hash->hex();
+    }
+    const PackedDecision packed{out.decision, image_stamps(root_.get(), out.decision.image_files),
+                                out.map_id};
+    if (auto kept = write_file(stem_ + ".json", *text); !kept) return fail(std::move(kept.error()));
+    if (auto kept = write_file(stem_ + ".decision", pack(packed)); !kept)
+      return fail(std::move(kept.error()));
+    return out;
+  }
+
+ private:
+  Result<void> take_map(Decided& decided) const {
+    if (decided.decision.outcome != Outcome::swap) return {};
+    decided.map = stem_ + ".map";
+    auto map = open_file(decided.map, O_RDONLY);
+    if (!map) return fail(std::move(map.error()));
+    hold_entry(*map);
+    decided.in_use = std::move(*map);
+    return {};
+  }
+
+  std::string stem_;
+  const Fd& root_;
+};
+
 }  // namespace
 
-Result<DecisionCache> DecisionCache::open(const std::string& folder) {
+Result<DecisionCache> DecisionCache::open(const std::string& folder, const CacheLimits& limits) {
   for (auto slash = folder.find('/', 1); slash != std::string::npos;
        slash = folder.find('/', slash + 1))
     (void)::mkdir(folder.substr(0, slash).c_str(), 0755);
@@ -91,46 +130,22 @@ Result<DecisionCache> DecisionCache::open(const std::string& folder) {
   if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0022) != 0)
     return fail(folder, "cannot use as cache", "others may write to it",
                 "give fs-hook a folder of its own (--cache)");
-  return DecisionCache(folder);
+  return DecisionCache(folder, limits);
 }
 
 Result<Decided> DecisionCache::decide(const ImageQuestion& question, bool fresh) const {
   auto root = open_file(question.rootfs, O_PATH | O_DIRECTORY);
   if (!root) return fail(std::move(root.error()));
   const std::string stem = folder_ + "/" + key_of(root->get(), question);
-  Decided out;
-  out.map = stem + ".map";
-  const auto take = [&](const std::string& text) -> Result<Decided> {
-    auto decision = parse_decision(text, stem + ".json");
-    if (!decision) return fail(std::move(decision.error()));
-    out.decision = std::move(*decision);
-    out.text = text;
-    if (out.decision.outcome != Outcome::swap) out.map.clear();
-    return out;
-  };
-  const auto cached = [&]() -> bool {
-    const auto text = read_file(stem + ".json", kDecisionLimit);
-    const auto stamps = read_file(stem + ".stamps", kDecisionLimit);
-    if (!text || !stamps || !take(*text)) return false;
-    return *stamps == stamps_of(root->get(), out.decision);
-  };
+  const Entry entry(stem, *root);
   // Many containers of one image start at once: one decides, the others wait for it.
-  const Fd lock(::open((stem + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock || ::flock(lock.get(), LOCK_EX) != 0) return fail_errno(stem, "cannot lock the cache");
-  if (!fresh && cached()) {
-    out.from_cache = true;
-    return out;
-  }
-  auto text = ask_fs_resolve(question, folder_, stem + ".map");
-  if (!text) return fail(std::move(text.error()));
-  out.map = stem + ".map";
-  auto decided = take(*text);
-  if (!decided) return decided;
-  // Only what may start is worth keeping: whoever mends an image wants to be asked again.
-  if (decided->decision.outcome == Outcome::incompatible) return decided;
-  if (auto kept = write_file(stem + ".json", *text); !kept) return fail(std::move(kept.error()));
-  if (auto kept = write_file(stem + ".stamps", stamps_of(root->get(), decided->decision)); !kept)
-    return fail(std::move(kept.error()));
+  auto lock = lock_entry(stem + ".lock", Wait::yes);
+  if (!lock) return fail(std::move(lock.error()));
+  if (!fresh)
+    if (auto cached = entry.cached()) return std::move(*cached);
+  auto decided = entry.decide(question, folder_);
+  lock->reset();
+  if (decided) prune_decisions(folder_, limits_);
   return decided;
 }
 

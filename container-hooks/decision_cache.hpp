@@ -2,10 +2,10 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "base/fd.hpp"
 #include "container-hooks/decision.hpp"
+#include "container-hooks/prune_decisions.hpp"
 
 namespace heddle {
 
@@ -21,27 +21,30 @@ struct ImageQuestion {
 
 struct Decided {
   Decision decision;
-  std::string text;         ///< the decision as JSON
   std::string map;          ///< empty without a swap
+  std::string map_id;       ///< hash of its bytes, in hex digits
   bool from_cache = false;  ///< host files may have changed since: fs-mount says so
+  Fd in_use;                ///< while open the map is not pruned
 };
 
 /// Decisions kept in a folder, each with its map: one for each content of an image, so that its
 /// containers share it, whichever rootfs they have. The folder is the caller's alone: what lies in
-/// it is mounted into containers.
+/// it is mounted into containers. An entry is four files: KEY.map, KEY.json (the decision for
+/// people), KEY.decision (the same for us; written last, it makes the entry valid), KEY.lock.
 class DecisionCache {
  public:
-  /// Makes the folder; refuses one that others may write to.
-  static Result<DecisionCache> open(const std::string& folder);
+  /// Makes the folder; refuses one that others may write to. Each new decision prunes it.
+  static Result<DecisionCache> open(const std::string& folder, const CacheLimits& limits = {});
 
   /// From the cache, or by fs-resolve. `fresh` decides anew in any case. Fails when fs-resolve
   /// fails; an incompatible pair is no failure here.
   Result<Decided> decide(const ImageQuestion& question, bool fresh) const;
-  const std::string& folder() const { return folder_; }
 
  private:
-  explicit DecisionCache(std::string folder) : folder_(std::move(folder)) {}
+  DecisionCache(std::string folder, const CacheLimits& limits)
+      : folder_(std::move(folder)), limits_(limits) {}
   std::string folder_;
+  CacheLimits limits_;
 };
 
 }  // namespace heddle

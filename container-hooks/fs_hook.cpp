@@ -43,9 +43,18 @@ class CommandLine {
         ->option_text("createRuntime|createContainer");
     sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
         ->option_text("DIR");
+    sub->add_option_function<std::uint64_t>(
+           "--cache-limit",
+           [this](std::uint64_t mebibytes) { files_.hook.limits.bytes = mebibytes << 20; },
+           "MiB of that folder above which what is unused longest goes (256)")
+        ->check(CLI::Range(0, 1 << 20))
+        ->option_text("MIB");
     sub->add_option("--log", s.log, "File that gets each line of the hook")->option_text("FILE");
     sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
         ->option_text("PATH");
+    sub->add_option("--node", s.node,
+                    "Folder of the node's shared mounts, where fs-mount --node runs")
+        ->option_text("DIR");
     sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")->option_text("MPI");
   }
 

@@ -28,6 +28,14 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
   Json args{
       "fs-hook", "oci",        "--stage", stage_name(settings.stage), "--cache", settings.cache,
       "--log",   settings.log, "--at",    settings.mount_point,       "--mpi",   settings.mpi};
+  if (settings.node != kNodeFolder) {
+    args.push_back("--node");
+    args.push_back(settings.node);
+  }
+  if (settings.limits.bytes != CacheLimits().bytes) {
+    args.push_back("--cache-limit");
+    args.push_back(std::to_string(settings.limits.bytes >> 20));
+  }
   if (settings.always) args.push_back("--always");
   return {{"path", program},
           {"args", args},

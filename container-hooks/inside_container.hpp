@@ -4,42 +4,54 @@
 #include <sys/types.h>
 
 #include <string>
-#include <vector>
 
 #include "base/process.hpp"
 #include "container-hooks/container_config.hpp"
-#include "container-hooks/decision.hpp"
+#include "container-hooks/decision_cache.hpp"
 
 namespace heddle {
 
-struct MountOrder {
+struct InsideOrder {
   Stage stage = Stage::create_runtime;
-  pid_t pid = 0;       ///< create_runtime: the container's first process
-  std::string rootfs;  ///< absolute; both namespaces have it there
-  Decision decision;
+  pid_t pid = 0;           ///< create_runtime: the container's first process
+  ContainerConfig config;  ///< rootfs free of symbolic links; both namespaces have it there
+  std::string program;     ///< empty: the container's own first word
+  std::string cache;       ///< folder
+  CacheLimits limits;
+  std::string mount_point;
+  std::string mpi = "auto";
 };
 
 /// A process of ours in the container's mount namespace, so that the hook itself stays where it is
-/// (a process cannot come back from a user namespace). It mounts in two steps, since the files that
-/// are bound come from the mount. Destroyed, it is killed and reaped.
+/// (a process cannot come back from a user namespace). It decides with the container's mounts in
+/// place: a program may lie in a volume, which the rootfs as the host sees it does not show. Then
+/// it mounts, in two steps, since the files that are bound come from the mount. Destroyed, it is
+/// killed and reaped.
 class InsideContainer {
  public:
   /// Forks. It does nothing yet.
-  static Result<InsideContainer> start(const MountOrder& order);
+  static Result<InsideContainer> start(const InsideOrder& order);
 
-  /// Enters, makes the mount point and mounts on it. The device, for the daemon; when the image
-  /// has no place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
+  /// Enters the namespace and decides, once. `fresh`: whatever the cache says.
+  Result<Decided> decide(bool fresh);
+  /// Makes the mount point and mounts on it. The device, for the daemon; when the image has no
+  /// place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
   Result<Fd> mount();
-  /// The daemon answers: binds what the decision names. On failure all that was mounted is taken
-  /// away again.
+  /// The daemon answers: binds what was decided. On failure all that was mounted is taken away
+  /// again.
   Result<void> bind();
+  /// In place of mount() and bind(): with the node's mount, detached.
+  Result<void> share(const Fd& tree);
   /// The daemon does not answer: takes the mount away.
   void give_up();
 
  private:
-  InsideContainer(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
+  Result<void> done();
+  InsideContainer(Child child, Fd socket, Fd answers)
+      : child_(std::move(child)), socket_(std::move(socket)), answers_(std::move(answers)) {}
   Child child_;
-  Fd socket_;
+  Fd socket_;   ///< words to it; descriptors and failures from it
+  Fd answers_;  ///< the decision; it also sees by it that we have gone
 };
 
 }  // namespace heddle

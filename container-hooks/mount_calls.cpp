@@ -22,6 +22,8 @@ constexpr unsigned kNoDev = 0x4;
 constexpr unsigned kFromEmptyPath = 0x4;
 constexpr unsigned kToEmptyPath = 0x40;
 constexpr unsigned kOpenTreeClone = 1;
+// <asm/unistd.h> since Linux 5.12, the same number on every architecture.
+constexpr long kMountSetattr = 442;
 
 class FsContext {
  public:
@@ -86,6 +88,13 @@ Result<Fd> clone_mount(int folder, const std::string& name) {
                 kOpenTreeClone | unsigned{O_CLOEXEC} | unsigned{AT_SYMLINK_NOFOLLOW})));
   if (!tree) return fail_errno(name, "cannot copy its mount");
   return tree;
+}
+
+void make_private(int tree) {
+  struct {
+    std::uint64_t set, clear, propagation, user_namespace;
+  } attributes{0, 0, MS_PRIVATE, 0};  // struct mount_attr
+  (void)::syscall(kMountSetattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof(attributes));
 }
 
 Result<void> attach_mount(int tree, int target, const std::string& name) {

@@ -21,6 +21,9 @@ Result<Fd> open_in_root(int root, const std::string& path, int flags);
 
 /// A detached copy of the mount at `name` below `folder`: of that file or folder alone.
 Result<Fd> clone_mount(int folder, const std::string& name);
+/// What is mounted or unmounted below the detached `tree` shows nowhere else (Linux 5.12; before
+/// that it stays as it is).
+void make_private(int tree);
 /// Mounts `tree` over what `target` (O_PATH) is open on. `name` is for the message.
 Result<void> attach_mount(int tree, int target, const std::string& name);
 /// Takes the mount whose root `fd` is open on out of the tree.

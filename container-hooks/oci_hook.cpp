@@ -14,8 +14,9 @@
 
 #include "base/exit_code.hpp"
 #include "container-hooks/container_config.hpp"
-#include "container-hooks/decide_in_container.hpp"
 #include "container-hooks/hook_log.hpp"
+#include "container-hooks/inside_container.hpp"
+#include "container-hooks/node_mount.hpp"
 #include "container-hooks/overlay_server.hpp"
 #include "container-hooks/swap_request.hpp"
 
@@ -59,24 +60,24 @@ class HookRun {
     auto rootfs = resolved(config->rootfs);
     if (!rootfs) return fail(std::move(rootfs.error()));
     config->rootfs = *rootfs;
-    DecideOrder order{
-        settings_.stage,       state_.pid,    *config, request.program, settings_.cache,
-        settings_.mount_point, settings_.mpi, false};
-    auto decided = decide_in_container(order);
-    if (!decided) return fail(std::move(decided.error()));
-    auto done = follow(*decided, *config);
-    if (done || !decided->from_cache || done.error().code() != ESTALE) return done;
+    const InsideOrder order{settings_.stage,       state_.pid,      *config,
+                            request.program,       settings_.cache, settings_.limits,
+                            settings_.mount_point, settings_.mpi};
+    auto done = attempt(order, false);
+    if (done || !from_cache_ || done.error().code() != ESTALE) return done;
     // The host's files are others than when this image was decided on: said, and decided anew.
     log_.warning(done.error().message());
-    order.fresh = true;
-    decided = decide_in_container(order);
-    if (!decided) return fail(std::move(decided.error()));
-    return follow(*decided, *config);
+    return attempt(order, true);
   }
 
  private:
-  Result<void> follow(const Decided& decided, const ContainerConfig& config) {
-    const Decision& decision = decided.decision;
+  Result<void> attempt(const InsideOrder& order, bool fresh) {
+    auto inside = InsideContainer::start(order);
+    if (!inside) return fail(std::move(inside.error()));
+    const auto decided = inside->decide(fresh);
+    if (!decided) return fail(decided.error());
+    from_cache_ = decided->from_cache;
+    const Decision& decision = decided->decision;
     for (const auto& line : decision.warnings) log_.warning(line);
     if (decision.outcome == Outcome::incompatible)
       return fail(Error({}, decision.reason, {}, decision.hint));
@@ -84,8 +85,8 @@ class HookRun {
       log_.warning("nothing to swap: " + decision.reason);
       return {};
     }
-    tell_unreachable(decision, config);
-    return swap(decided, config);
+    tell_unreachable(decision, order.config);
+    return swap(*inside, *decided);
   }
 
   /// Plugins that the image has no folder for are found by environment alone, which is not a
@@ -109,30 +110,49 @@ class HookRun {
     log_.warning(line);
   }
 
-  Result<void> swap(const Decided& decided, const ContainerConfig& config) {
-    auto inside =
-        InsideContainer::start({settings_.stage, state_.pid, config.rootfs, decided.decision});
-    if (!inside) return fail(std::move(inside.error()));
+  Result<void> swap(InsideContainer& inside, const Decided& decided) {
+    auto shared = share(inside, decided);
+    if (!shared) return fail(std::move(shared.error()));
+    if (*shared) return {};
     if (settings_.stage == Stage::create_container)
       if (auto kept = keep_host_tree(); !kept) return kept;
-    auto device = inside->mount();
+    auto device = inside.mount();
     if (!device) return fail(std::move(device.error()));
     auto server =
-        OverlayServer::start(*device, {decided.map, decided.decision.mount_point, settings_.log});
+        OverlayServer::start(*device, {decided.map, decided.decision.mount_point,
+                                       settings_.stage == Stage::create_container, settings_.log});
     device->reset();
     if (!server) {
-      inside->give_up();
+      inside.give_up();
       return fail(std::move(server.error()));
     }
-    if (auto bound = inside->bind(); !bound) return bound;
+    if (auto bound = inside.bind(); !bound) return bound;
     server->leave_running();
     log_.note("swapped: " + decided.decision.host_mpi);
     return {};
   }
 
+  /// By the mount that the node has of this map. False: there is none, and the container gets one
+  /// of its own; where a service should have made it, the log says why it did not.
+  Result<bool> share(InsideContainer& inside, const Decided& decided) const {
+    if (settings_.node.empty()) return false;
+    auto tree = node_mount(settings_.node, decided.map_id, decided.map);
+    if (!tree) {
+      const auto& error = tree.error();
+      if (error.code() == ESTALE) return fail(error);
+      if (error.code() != ENOENT && error.code() != EPERM)
+        log_.warning("a mount of its own for this container: " + error.message());
+      return false;
+    }
+    if (auto done = inside.share(*tree); !done) return fail(std::move(done.error()));
+    log_.note("swapped: " + decided.decision.host_mpi + ", by the node's mount");
+    return true;
+  }
+
   const HookSettings& settings_;
   const ContainerState& state_;
   const HookLog& log_;
+  bool from_cache_ = false;
 };
 
 }  // namespace

@@ -3,16 +3,20 @@
 
 #include <string>
 
-#include "container-hooks/inside_container.hpp"
+#include "container-hooks/container_config.hpp"
+#include "container-hooks/node_mount.hpp"
+#include "container-hooks/prune_decisions.hpp"
 
 namespace heddle {
 
 struct HookSettings {
   Stage stage = Stage::create_runtime;
   std::string cache;  ///< folder of decisions
-  std::string log;    ///< gets each line as well, with the container's id; empty: none
+  CacheLimits limits;
+  std::string log;  ///< gets each line as well, with the container's id; empty: none
   std::string mount_point = "/dev/heddle";
   std::string mpi = "auto";
+  std::string node = kNodeFolder;  ///< where fs-mount --node serves; empty: never asked
   bool always = false;  ///< as if the container had heddle.mpi=host (CDI cannot annotate)
 };
 

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 
+#include <cstdlib>
+
 #include "container-hooks/helper_program.hpp"
 
 namespace heddle {
@@ -23,12 +25,30 @@ std::string one_line(const std::string& text) {
   return out;
 }
 
-/// While mapped files lose their daemon programs get SIGBUS: it goes after the programs. Only root
-/// may lower it; elsewhere it stays as it is.
-void protect_from_oom(pid_t pid) {
-  auto file = open_file("/proc/" + std::to_string(pid) + "/oom_score_adj", O_WRONLY);
-  if (file) (void)write_all(file->get(), "-500", "oom_score_adj");
-}
+constexpr const char* kOomScore = "/proc/self/oom_score_adj";
+
+/// While it stands what we start is spared by the OOM killer: programs whose mapped files lose
+/// their daemon get SIGBUS, so it goes after the programs. Inherited, so that fs-mount's worker has
+/// it from its first moment too. Only root may go below what it was started with (proc(5)):
+/// elsewhere it is as little above that as may be.
+class SparedByOomKiller {
+ public:
+  SparedByOomKiller() : before_(read_file(kOomScore, 64).value_or("0")) {
+    const int now = std::atoi(before_.c_str());
+    for (const int wanted : {-500, 0})
+      if (now <= wanted || set(std::to_string(wanted))) return;
+  }
+  SparedByOomKiller(const SparedByOomKiller&) = delete;
+  SparedByOomKiller& operator=(const SparedByOomKiller&) = delete;
+  ~SparedByOomKiller() { (void)set(before_); }
+
+ private:
+  static bool set(const std::string& score) {
+    const auto file = open_file(kOomScore, O_WRONLY);
+    return file && write_all(file->get(), score, kOomScore).has_value();
+  }
+  std::string before_;
+};
 
 }  // namespace
 
@@ -42,6 +62,7 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   helper.arguments = {"--fuse-fd",     std::to_string(kDeviceFd),
                       "--ready-fd",    std::to_string(kReadyFd),
                       "--mount-point", request.mount_point};
+  if (request.own_namespace) helper.arguments.push_back("--leave-tree");
   if (!request.log.empty()) helper.arguments.insert(helper.arguments.end(), {"--log", request.log});
   helper.arguments.push_back(request.map);
   // What it says comes through the pipe; a daemon that kept the hook's stderr would hold the
@@ -51,7 +72,10 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
                 {null->get(), STDERR_FILENO},
                 {device.get(), kDeviceFd},
                 {ready->write_end.get(), kReadyFd}};
-  auto child = start_helper(helper);
+  auto child = [&] {
+    const SparedByOomKiller spared;
+    return start_helper(helper);
+  }();
   if (!child) return fail(std::move(child.error()));
   ready->write_end.reset();
   char first = 0;
@@ -59,10 +83,7 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   do {
     n = ::read(ready->read_end.get(), &first, 1);
   } while (n < 0 && errno == EINTR);
-  if (n == 1 && first == kReady) {
-    protect_from_oom(child->pid());
-    return OverlayServer(std::move(*child));
-  }
+  if (n == 1 && first == kReady) return OverlayServer(std::move(*child));
   if (n <= 0) return fail("fs-mount", "did not start", "it ended without a word");
   auto text = first + read_all(ready->read_end.get(), "fs-mount", 1U << 20).value_or("");
   while (text.ends_with('\n')) text.pop_back();

@@ -9,8 +9,9 @@ namespace heddle {
 
 struct ServeRequest {
   std::string map;
-  std::string mount_point;  ///< in the container
-  std::string log;          ///< file for the daemon's messages; empty: none
+  std::string mount_point;     ///< in the container
+  bool own_namespace = false;  ///< we have unshared the mount namespace for it
+  std::string log;             ///< file for the daemon's messages; empty: none
 };
 
 /// fs-mount behind one container's mount. It holds nothing of the container's and ends when the

@@ -6,8 +6,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "base/process.hpp"
 #include "tests/hook/container_world.hpp"
+#include "tests/hook/started_container.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -15,38 +18,6 @@ namespace {
 
 using namespace std::literals;
 using ::testing::HasSubstr;
-
-/// A runtime's `run` in the background, its words in files.
-class Started {
- public:
-  Started(const Runtime& runtime, const std::string& bundle, const std::string& id)
-      : runtime_(runtime), id_(id), out_(bundle + "/out") {
-    const auto out = value_or_throw(open_file(out_, O_RDWR | O_CREAT | O_TRUNC));
-    auto argv = runtime.run_command(bundle, id);
-    argv.insert(argv.begin(), "env");
-    child_.emplace(value_or_throw(
-        spawn("/usr/bin/env", argv, {{{out.get(), STDOUT_FILENO}, {out.get(), STDERR_FILENO}}})));
-  }
-  std::string text() const { return read_file(out_).value_or(""); }
-  bool says(const std::string& text) const {
-    return wait_until(20s, [&] { return this->text().find(text) != std::string::npos; });
-  }
-  Child& runtime_process() { return *child_; }
-  /// The container's first process.
-  int init() const {
-    const auto state = run(runtime_.command({"state", id_}));
-    return nlohmann::json::parse(state.out).at("pid");
-  }
-  std::optional<int> ends(std::chrono::milliseconds limit) {
-    return value_or_throw(child_->wait_for(limit));
-  }
-
- private:
-  const Runtime& runtime_;
-  std::string id_;
-  std::string out_;
-  std::optional<Child> child_;
-};
 
 class ContainerEnds : public ::testing::TestWithParam<std::string> {
  protected:
@@ -61,7 +32,7 @@ class ContainerEnds : public ::testing::TestWithParam<std::string> {
   void TearDown() override {
     if (runtime_) (void)run(runtime_->command({"delete", "--force", id()}));
   }
-  Started start_waiting() {
+  StartedContainer start_waiting() {
     return {*runtime_, world_->bundle("bundle", world_->config({"/bin/app", "wait"})), id()};
   }
   void expect_nothing_left() const {
@@ -119,6 +90,48 @@ TEST_P(ContainerEnds, a_term_signal_does_not_take_the_libraries_away) {
   expect_nothing_left();
 }
 
+/// The daemon of a hook that runs inside the container has a copy of the container's namespace,
+/// which is one of the host's tree at that moment.
+TEST_P(ContainerEnds, a_daemon_from_inside_holds_no_other_mount) {
+  // crun runs in a namespace of its own here, and itself holds what was in it.
+  if (GetParam() != "runc") return;
+  const auto standing = world_->path("standing");
+  run_checked({"mkdir", standing});
+  run_checked({world_->path("stage/bin/fs-mount"), world_->path("stage/bin/answer.map"), standing});
+  const auto others = world_->daemons();
+  auto config = world_->config({"/bin/app", "wait"});
+  config["hooks"] = {{"createContainer", {world_->hook_json("createContainer")}}};
+  config["linux"]["resources"] = {
+      {"devices",
+       {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
+  StartedContainer started(*runtime_, world_->bundle("bundle", config), id());
+  EXPECT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
+  run_checked({world_->path("stage/bin/fs-mount"), "-u", standing});
+  for (const int other : others)
+    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(other); })) << "its mount is held";
+  EXPECT_FALSE(world_->daemons().empty()) << "the container's own";
+  ::kill(started.init(), SIGKILL);
+  EXPECT_TRUE(started.ends(10s).has_value());
+  // Not its mounts: any namespace that was made meanwhile, by whomever, has a copy of `standing`.
+  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+}
+
+TEST_P(ContainerEnds, its_fs_mount_is_spared_by_the_oom_killer) {
+  const auto bundle = world_->bundle("bundle", world_->config({"/bin/app", "wait"}));
+  // As in a user's session of systemd, which is to go before the system's services.
+  StartedContainer started(*runtime_, bundle, id(), "300");
+  ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
+  const auto daemons = world_->daemons();
+  EXPECT_GE(daemons.size(), 2U) << "a supervisor and its worker";
+  for (const int daemon : daemons) {
+    const auto score = read_file("/proc/" + std::to_string(daemon) + "/oom_score_adj");
+    EXPECT_LE(std::stoi(value_or_throw(score)), 0);
+  }
+  ::kill(started.init(), SIGKILL);
+  EXPECT_TRUE(started.ends(10s).has_value());
+  expect_nothing_left();
+}
+
 TEST_P(ContainerEnds, its_hook_is_killed_while_it_decides) {
   const auto seconds = "60" + std::to_string(::getpid());
   write_text_file(world_->path("stage/bin/fs-resolve"),
@@ -126,7 +139,7 @@ TEST_P(ContainerEnds, its_hook_is_killed_while_it_decides) {
                   0755);
   auto config = world_->config({"/bin/app"});
   config["hooks"]["createRuntime"][0]["timeout"] = 1;
-  Started started(*runtime_, world_->bundle("bundle", config), id());
+  StartedContainer started(*runtime_, world_->bundle("bundle", config), id());
   const auto status = started.ends(40s);
   ASSERT_TRUE(status.has_value());
   EXPECT_NE(*status, 0);
@@ -138,9 +151,9 @@ TEST_P(ContainerEnds, its_hook_is_killed_while_it_decides) {
 
 TEST_P(ContainerEnds, sixty_four_start_at_once_and_share_one_decision) {
   constexpr int kMany = 64;
-  std::vector<std::unique_ptr<Started>> all;
+  std::vector<std::unique_ptr<StartedContainer>> all;
   for (int i = 1; i <= kMany; ++i)
-    all.push_back(std::make_unique<Started>(
+    all.push_back(std::make_unique<StartedContainer>(
         *runtime_, world_->bundle("b" + std::to_string(i), world_->config({"/bin/app"})), id(i)));
   for (auto& started : all) {
     EXPECT_EQ(started->ends(120s), 0) << started->text();
@@ -148,6 +161,34 @@ TEST_P(ContainerEnds, sixty_four_start_at_once_and_share_one_decision) {
   }
   EXPECT_EQ(world_->questions(), 1U);
   expect_nothing_left();
+}
+
+TEST_P(ContainerEnds, decisions_are_pruned_under_starts_that_use_them) {
+  constexpr int kMany = 12;
+  constexpr int kImages = 4;
+  std::vector<std::unique_ptr<StartedContainer>> all;
+  for (int i = 1; i <= kMany; ++i) {
+    auto config = world_->config({"/bin/app"});
+    // Decided on apart: where the program is to look for libraries is part of the question.
+    config["process"]["env"].push_back("LD_LIBRARY_PATH=/" + std::to_string(i % kImages));
+    for (const char* word : {"--cache-limit", "0"})
+      config["hooks"]["createRuntime"][0]["args"].push_back(word);
+    all.push_back(std::make_unique<StartedContainer>(
+        *runtime_, world_->bundle("b" + std::to_string(i), config), id(i)));
+  }
+  for (auto& started : all) {
+    EXPECT_EQ(started->ends(120s), 0) << started->text();
+    EXPECT_EQ(started->text(), "host\n");
+  }
+  EXPECT_GE(world_->questions(), std::size_t{kImages});
+  // All but what the last one itself uses.
+  auto config = world_->config({"/bin/app"});
+  config["process"]["env"].push_back("LD_LIBRARY_PATH=/last");
+  for (const char* word : {"--cache-limit", "0"})
+    config["hooks"]["createRuntime"][0]["args"].push_back(word);
+  EXPECT_EQ(runtime_->run(world_->bundle("last", config), id(kMany + 1)).out, "host\n");
+  const auto maps = run({"find", world_->path("cache"), "-name", "*.map"}).out;
+  EXPECT_EQ(std::count(maps.begin(), maps.end(), '\n'), 1) << maps;
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, ContainerEnds, ::testing::Values("runc", "crun"),

@@ -223,7 +223,9 @@ std::string ContainerWorld::log_text() const { return read_file(log()).value_or(
 
 nlohmann::json ContainerWorld::hook_json(const std::string& stage) const {
   return {{"path", hook()},
-          {"args", {"fs-hook", "oci", "--stage", stage, "--cache", path("cache"), "--log", log()}},
+          {"args",
+           {"fs-hook", "oci", "--stage", stage, "--cache", path("cache"), "--log", log(), "--node",
+            path("node")}},
           {"env", {"PATH=/usr/bin:/bin"}},
           {"timeout", 30}};
 }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "base/fd.hpp"
+
+namespace heddle {
+
+enum class Wait : bool { no, yes };
+
+/// The lock of one entry of the decisions' cache, held while its files are looked at, made or
+/// removed. The file `path` is made when it is missing, and locked as it is named at that moment:
+/// pruning removes it with the rest. EWOULDBLOCK with Wait::no: somebody has it.
+Result<Fd> lock_entry(const std::string& path, Wait wait);
+
+/// Marks an open file as in use, as long as the descriptor, or a copy of it, is open.
+void hold_entry(const Fd& file);
+/// Whether somebody holds it.
+bool is_held(const Fd& file);
+
+}  // namespace heddle

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/packed_decision.hpp"
+
+#include <charconv>
+
+namespace heddle {
+namespace {
+
+constexpr std::string_view kFormat = "heddle packed decision 1 " HEDDLE_VERSION;
+
+/// Texts and numbers one behind the other: `5:a text`, so that a text may hold any byte.
+class Packer {
+ public:
+  void operator()(const std::string& text) { out_ += std::to_string(text.size()) + ":" + text; }
+  void operator()(const Bind& bind) {
+    (*this)(bind.source);
+    (*this)(bind.target);
+    (*this)(bind.why);
+  }
+  void operator()(const std::pair<std::string, std::string>& variable) {
+    (*this)(variable.first);
+    (*this)(variable.second);
+  }
+  void operator()(const Verdict& verdict) {
+    (*this)(verdict.soname);
+    number(verdict.from_host ? 1 : 0);
+    (*this)(verdict.why);
+  }
+  template <class T>
+  void operator()(const std::vector<T>& list) {
+    number(list.size());
+    for (const auto& entry : list) (*this)(entry);
+  }
+  void number(std::size_t value) { out_ += std::to_string(value) + ":"; }
+  std::string take() { return std::move(out_); }
+
+ private:
+  std::string out_;
+};
+
+class Unpacker {
+ public:
+  explicit Unpacker(std::string_view bytes) : rest_(bytes) {}
+  void operator()(std::string& text) {
+    const auto size = number();
+    if (size > rest_.size()) return give_up();
+    text = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+  }
+  void operator()(Bind& bind) {
+    (*this)(bind.source);
+    (*this)(bind.target);
+    (*this)(bind.why);
+  }
+  void operator()(std::pair<std::string, std::string>& variable) {
+    (*this)(variable.first);
+    (*this)(variable.second);
+  }
+  void operator()(Verdict& verdict) {
+    (*this)(verdict.soname);
+    verdict.from_host = number() == 1;
+    (*this)(verdict.why);
+  }
+  template <class T>
+  void operator()(std::vector<T>& list) {
+    for (auto count = number(); count > 0; --count) {
+      if (rest_.empty()) return give_up();
+      (*this)(list.emplace_back());
+    }
+  }
+  std::size_t number() {
+    std::size_t value = 0;
+    const auto [end, error] = std::from_chars(rest_.begin(), rest_.end(), value);
+    if (error != std::errc() || end == rest_.end() || *end != ':') {
+      give_up();
+      return 0;
+    }
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.begin()) + 1);
+    return value;
+  }
+  bool is_at_its_end() const { return !failed_ && rest_.empty(); }
+
+ private:
+  void give_up() {
+    failed_ = true;
+    rest_ = {};
+  }
+  std::string_view rest_;
+  bool failed_ = false;
+};
+
+/// One list of the members for both directions.
+template <class Visitor, class Packed>
+void visit(Visitor& visitor, Packed& packed) {
+  auto& decision = packed.decision;
+  visitor(packed.stamps);
+  visitor(packed.map_id);
+  visitor(decision.reason);
+  visitor(decision.hint);
+  visitor(decision.mount_point);
+  visitor(decision.host_mpi);
+  visitor(decision.binds);
+  visitor(decision.directories);
+  visitor(decision.unreachable);
+  visitor(decision.environment);
+  visitor(decision.verdicts);
+  visitor(decision.warnings);
+  visitor(decision.image_files);
+}
+
+}  // namespace
+
+std::string pack(const PackedDecision& packed) {
+  Packer packer;
+  packer(std::string(kFormat));
+  packer.number(static_cast<std::size_t>(packed.decision.outcome));
+  visit(packer, packed);
+  return packer.take();
+}
+
+Result<PackedDecision> unpack(std::string_view bytes, const std::string& name) {
+  PackedDecision out;
+  Unpacker unpacker(bytes);
+  std::string format;
+  unpacker(format);
+  const auto outcome = unpacker.number();
+  visit(unpacker, out);
+  if (format != kFormat || outcome > static_cast<std::size_t>(Outcome::incompatible) ||
+      !unpacker.is_at_its_end())
+    return fail(name, "cannot use it", "it is damaged or of another version");
+  out.decision.outcome = static_cast<Outcome>(outcome);
+  return out;
+}
+
+}  // namespace heddle

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "base/process.hpp"
+#include "tests/hook/container_world.hpp"
+
+namespace heddle::test {
+
+/// A runtime's `run` in the background, its words in files.
+class StartedContainer {
+ public:
+  /// `oom_score`: what it is started with, in place of ours.
+  StartedContainer(const Runtime& runtime, const std::string& bundle, const std::string& id,
+                   const std::string& oom_score = "")
+      : runtime_(runtime), id_(id), out_(bundle + "/out") {
+    const auto out = value_or_throw(open_file(out_, O_RDWR | O_CREAT | O_TRUNC));
+    auto argv = runtime.run_command(bundle, id);
+    const std::string script =
+        oom_score.empty() ? "exec \"$@\""
+                          : "echo " + oom_score + " >/proc/self/oom_score_adj; exec \"$@\"";
+    argv.insert(argv.begin(), {"sh", "-c", script, "sh"});
+    child_.emplace(value_or_throw(
+        spawn("/bin/sh", argv, {{{out.get(), STDOUT_FILENO}, {out.get(), STDERR_FILENO}}})));
+  }
+  std::string text() const { return read_file(out_).value_or(""); }
+  bool says(const std::string& text) const {
+    return wait_until(std::chrono::seconds(20),
+                      [&] { return this->text().find(text) != std::string::npos; });
+  }
+  Child& runtime_process() { return *child_; }
+  /// The container's first process.
+  int init() const {
+    const auto state = run(runtime_.command({"state", id_}));
+    return nlohmann::json::parse(state.out).at("pid");
+  }
+  std::optional<int> ends(std::chrono::milliseconds limit) {
+    return value_or_throw(child_->wait_for(limit));
+  }
+
+ private:
+  const Runtime& runtime_;
+  std::string id_;
+  std::string out_;
+  std::optional<Child> child_;
+};
+
+}  // namespace heddle::test
