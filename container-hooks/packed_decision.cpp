@@ -12,6 +12,7 @@ constexpr std::string_view kFormat = "heddle packed decision 1 " HEDDLE_VERSION;
 class Packer {
  public:
   void operator()(const std::string& text) { out_ += std::to_string(text.size()) + ":" + text; }
+  void operator()(Outcome outcome) { number(static_cast<std::size_t>(outcome)); }
   void operator()(const Bind& bind) {
     (*this)(bind.source);
     (*this)(bind.target);
@@ -46,6 +47,11 @@ class Unpacker {
     if (size > rest_.size()) return give_up();
     text = rest_.substr(0, size);
     rest_.remove_prefix(size);
+  }
+  void operator()(Outcome& outcome) {
+    const auto value = number();
+    if (value > static_cast<std::size_t>(Outcome::incompatible)) return give_up();
+    outcome = static_cast<Outcome>(value);
   }
   void operator()(Bind& bind) {
     (*this)(bind.source);
@@ -89,23 +95,26 @@ class Unpacker {
   bool failed_ = false;
 };
 
-/// One list of the members for both directions.
+/// One list of the members for both directions, which the compiler holds complete.
 template <class Visitor, class Packed>
 void visit(Visitor& visitor, Packed& packed) {
-  auto& decision = packed.decision;
-  visitor(packed.stamps);
-  visitor(packed.map_id);
-  visitor(decision.reason);
-  visitor(decision.hint);
-  visitor(decision.mount_point);
-  visitor(decision.host_mpi);
-  visitor(decision.binds);
-  visitor(decision.directories);
-  visitor(decision.unreachable);
-  visitor(decision.environment);
-  visitor(decision.verdicts);
-  visitor(decision.warnings);
-  visitor(decision.image_files);
+  auto& [decision, stamps, map_id] = packed;
+  auto& [outcome, reason, hint, mount_point, host_mpi, binds, directories, unreachable, environment,
+         verdicts, warnings, image_files] = decision;
+  visitor(stamps);
+  visitor(map_id);
+  visitor(outcome);
+  visitor(reason);
+  visitor(hint);
+  visitor(mount_point);
+  visitor(host_mpi);
+  visitor(binds);
+  visitor(directories);
+  visitor(unreachable);
+  visitor(environment);
+  visitor(verdicts);
+  visitor(warnings);
+  visitor(image_files);
 }
 
 }  // namespace
@@ -113,7 +122,6 @@ void visit(Visitor& visitor, Packed& packed) {
 std::string pack(const PackedDecision& packed) {
   Packer packer;
   packer(std::string(kFormat));
-  packer.number(static_cast<std::size_t>(packed.decision.outcome));
   visit(packer, packed);
   return packer.take();
 }
@@ -123,12 +131,9 @@ Result<PackedDecision> unpack(std::string_view bytes, const std::string& name) {
   Unpacker unpacker(bytes);
   std::string format;
   unpacker(format);
-  const auto outcome = unpacker.number();
   visit(unpacker, out);
-  if (format != kFormat || outcome > static_cast<std::size_t>(Outcome::incompatible) ||
-      !unpacker.is_at_its_end())
+  if (format != kFormat || !unpacker.is_at_its_end())
     return fail(name, "cannot use it", "it is damaged or of another version");
-  out.decision.outcome = static_cast<Outcome>(outcome);
   return out;
 }
 
