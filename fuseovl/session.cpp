@@ -12,6 +12,7 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
+#include "fuseovl/succession.hpp"
 
 namespace heddle {
 namespace {
@@ -24,10 +25,6 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
   while (line.ends_with('\n')) line.remove_suffix(1);
   say(line);
 }
-
-// Of Linux 6.9's fuse.h, which is newer than the headers of Debian 12.
-constexpr int kNotifyResend = 7;
-constexpr std::uint32_t kHasResendInFlags2 = 1U << 7;  // FUSE_HAS_RESEND is bit 39 of both together
 
 // libfuse hands custom input and output its own userdata, which is the client; one process has one
 // session that can be taken over.
@@ -181,11 +178,8 @@ Result<void> Session::take_over() {
   g_replaying = false;
   t_init_unique = 0;
   memory_->agreed = true;
-  fuse_out_header resend{};
-  resend.len = sizeof(resend);
-  resend.error = kNotifyResend;
-  if (::write(fuse_session_fd(raw()), &resend, sizeof(resend)) < 0 && errno != ENODEV)
-    return fail_errno("FUSE session", "cannot be taken over");
+  auto asked = ask_to_resend(fuse_session_fd(raw()));
+  if (!asked && asked.error().code() != ENODEV) return asked;
   return {};
 }
 

@@ -19,12 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A worker that was killed from outside has lived or answered; one that dies of what it is asked,
-// or of an empty memory, does neither, and its followers would not either.
-constexpr milliseconds kLived{50};
-constexpr int kHopeless = 10;
-constexpr milliseconds kLongestPause{1000};
-
 // What a retired file's last lookup has brought to the kernel is there by then, so that a file the
 // kernel does not know is one it will not know again.
 constexpr std::int64_t kSettledMs = 1000;
@@ -89,8 +83,7 @@ void Supervisor::take_signals() {
 }
 
 Result<void> Supervisor::start() {
-  started_ = Clock::now();
-  answers_ = state_.session.answers;
+  succession_.starts(state_.session.answers);
   worker_ = ::fork();
   if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
   if (worker_ == 0) work(overlay_, device_, options_, sandbox_, state_.supervisor);
@@ -98,7 +91,7 @@ Result<void> Supervisor::start() {
 }
 
 Result<void> Supervisor::start_with_patience() {
-  for (milliseconds pause{hopeless_ == 0 ? 0 : 10 << hopeless_};;) {
+  for (milliseconds pause = succession_.pause();;) {
     if (pause.count() > 0) rest(std::min(pause, kLongestPause));
     auto started = start();
     if (started || pause >= kLongestPause) return started;
@@ -160,9 +153,8 @@ Result<void> Supervisor::follow(const std::string& how) {
   if (!state_.session.can_be_taken_over())
     return fail("fs-mount", died, "this kernel is older than Linux 6.9",
                 "nothing can take the mount over");
-  const bool worked = Clock::now() - started_ >= kLived || state_.session.answers != answers_;
-  hopeless_ = worked ? 0 : hopeless_ + 1;
-  if (hopeless_ >= kHopeless) return fail("fs-mount", died, "as those before it did");
+  if (!succession_.died(state_.session.answers))
+    return fail("fs-mount", died, "as those before it did");
   if (auto started = start_with_patience(); !started) return started;
   say(fmt::format("{}; {} goes on in its place", died, worker_));
   return {};

@@ -9,6 +9,7 @@
 #include "fuseovl/kernel_notes.hpp"
 #include "fuseovl/reload_desk.hpp"
 #include "fuseovl/serve.hpp"
+#include "fuseovl/succession.hpp"
 #include "fuseovl/worker_sandbox.hpp"
 
 namespace heddle {
@@ -76,9 +77,7 @@ class Supervisor {
   Fd signals_;  ///< signalfd(2)
   pid_t worker_ = -1;
   bool relieved_ = false;  ///< the worker was killed by us: another is to go on
-  Clock::time_point started_;
-  std::uint64_t answers_ = 0;  ///< there were when the worker was started
-  int hopeless_ = 0;
+  Succession succession_;
   bool leaving_ = false;
   std::int64_t look_at_ =
       0;  ///< when to look for retired files to give up, monotonic_ms(); 0: never
