@@ -37,14 +37,24 @@ std::int32_t process_of(std::int32_t tid) {
 
 }  // namespace
 
-std::string_view Callers::intern(std::string text) { return *texts_.insert(std::move(text)).first; }
+Callers::Callers(loopback::BlockStore& store) : store_(store) {
+  store_.each(loopback::BlockKind::text,
+              [this](void* block) { texts_.insert(static_cast<const char*>(block)); });
+}
+
+/// A program's name that a worker has given out stays, for those after it.
+std::string_view Callers::intern(std::string_view text) {
+  const auto at = texts_.find(text);
+  if (at != texts_.end()) return *at;
+  return *texts_.insert({loopback::keep_text(store_, text), text.size()}).first;
+}
 
 std::string_view Callers::read_exe(std::int32_t tid) {
   char path[48];
   std::snprintf(path, sizeof(path), "/proc/%d/exe", tid);
   char text[PATH_MAX];
   const ssize_t n = ::readlink(path, text, sizeof(text));
-  return n <= 0 ? std::string_view() : intern(std::string(text, static_cast<std::size_t>(n)));
+  return n <= 0 ? std::string_view() : intern({text, static_cast<std::size_t>(n)});
 }
 
 Caller Callers::of(std::int32_t tid, std::uint64_t now_ns) {

@@ -147,6 +147,9 @@ Result<void> Run::prepare() {
   } else {
     header_.notes.emplace_back("native: everything outside the scopes");
   }
+  header_.notes.emplace_back(
+      "inotify, FIFOs and shared mappings do not reach processes outside the run, but in native "
+      "folders");
   return {};
 }
 
@@ -248,6 +251,7 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
     return out;
   }
   out.events = end->events;
+  out.workers_lost = end->workers_lost;
   out.trace_failure = end->failure;
   out.left_running = end->left_running;
   return out;

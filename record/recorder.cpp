@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include <system_error>
+
 namespace heddle {
 namespace {
 
@@ -15,14 +17,24 @@ std::uint64_t monotonic_ns() {
 
 }  // namespace
 
-Recorder::Recorder(trace::TraceWriter writer, const RecorderOptions& options)
-    : options_(options), start_ns_(monotonic_ns()), queue_(std::move(writer)) {}
+Result<std::unique_ptr<RecordingMemory>> RecordingMemory::create() {
+  try {
+    auto events = EventRing::create();
+    if (!events) return fail(std::move(events.error()));
+    auto memory = std::make_unique<RecordingMemory>();
+    memory->events = std::move(*events);
+    memory->start_ns = monotonic_ns();
+    return memory;
+  } catch (const std::system_error& error) {
+    return fail_errno("", "cannot start the recorder", error.code().value());
+  }
+}
 
-std::uint64_t Recorder::now() const { return monotonic_ns() - start_ns_; }
+std::uint64_t RecordingMemory::now() const { return monotonic_ns() - start_ns; }
 
-void Recorder::add(trace::Event& event) {
-  if (!on_) return;
-  event.ns = now();
+void Recorder::add(trace::Event& event, const loopback::Telling& telling) {
+  if (!on()) return;
+  event.ns = memory_.now();
   std::string asked;
   if (walks_.asked_path(event, asked)) {
     event.resolved = event.path;
@@ -36,13 +48,8 @@ void Recorder::add(trace::Event& event) {
     event.pid = caller.pid;
     event.exe = caller.exe;
   }
-  if (wanted) queue_.add(event);
+  if (wanted) memory_.events->add(event, telling);
   if (event.op == trace::Op::exec && event.error == 0) callers_.executes(event.tid);
-}
-
-Result<void> Recorder::finish(bool complete, std::optional<int> exit_status) {
-  on_ = false;
-  return queue_.finish(complete, exit_status, now());
 }
 
 }  // namespace heddle

@@ -4,9 +4,10 @@
 #include <atomic>
 #include <bitset>
 
+#include "fuseovl/shared.hpp"
 #include "record/callers.hpp"
-#include "record/event_queue.hpp"
-#include "record/loopback/access_log.hpp"
+#include "record/event_ring.hpp"
+#include "record/loopback/loopback.hpp"
 #include "record/walks.hpp"
 
 namespace heddle {
@@ -16,28 +17,36 @@ struct RecorderOptions {
   bool each_io = false;
 };
 
-/// The loopback's accesses as events of one run: time, process and executable are added here.
+/// What outlives the workers of a recording: made by their supervisor.
+struct RecordingMemory {
+  /// Fails where there is no memory or descriptor for it.
+  static Result<std::unique_ptr<RecordingMemory>> create();
+
+  loopback::LoopbackMemory loopback;
+  std::unique_ptr<EventRing> events;
+  Shared<std::atomic<bool>> on;  ///< the program runs, and its accesses are wanted
+  std::uint64_t start_ns = 0;    ///< of CLOCK_MONOTONIC
+  std::uint64_t now() const;     ///< since start_ns
+};
+
+/// The loopback's accesses as events of one run: time, process and executable are added here, in
+/// the worker.
 class Recorder final : public loopback::AccessLog {
  public:
-  Recorder(trace::TraceWriter writer, const RecorderOptions& options);
+  Recorder(RecordingMemory& memory, const RecorderOptions& options)
+      : memory_(memory), options_(options), callers_(memory.loopback.store) {}
 
-  void start() override { on_ = true; }
-  bool on() const noexcept override { return on_; }
+  void start() override { *memory_.on = true; }
+  bool on() const noexcept override { return memory_.on->load(std::memory_order_relaxed); }
   bool each_io() const noexcept override { return options_.each_io; }
-  void add(trace::Event& event) override;
-
-  /// Ends the run; accesses after it are not recorded.
-  Result<void> finish(bool complete, std::optional<int> exit_status);
-  std::uint64_t events() const noexcept { return queue_.written(); }
+  void add(trace::Event& event, const loopback::Telling& telling) override;
+  unsigned told(std::uint64_t note) const override { return memory_.events->told(note); }
 
  private:
-  std::uint64_t now() const;
-  RecorderOptions options_;
-  std::uint64_t start_ns_;
-  std::atomic<bool> on_{false};
+  RecordingMemory& memory_;
+  const RecorderOptions& options_;
   Callers callers_;
   Walks walks_;
-  EventQueue queue_;  // last: it goes first, and holds views into callers_
 };
 
 }  // namespace heddle

@@ -9,9 +9,10 @@
 
 namespace heddle {
 
-/// The process that serves the loopback and writes the trace. It stays outside APP's namespace, in
-/// a session of its own, so that no signal of the terminal reaches it. When we die it kills what
-/// runs on the loopback and leaves the trace incomplete; it ends with the mount.
+/// The process that writes the trace, and supervises the worker that serves the loopback. It stays
+/// outside APP's namespace, in a session of its own, so that no signal of the terminal reaches it.
+/// When we die it kills what runs on the loopback and leaves the trace incomplete; it ends with the
+/// mount.
 class RecordingDaemon {
  public:
   /// Forks and waits until the trace is begun and the device is served. `app` is a process in the
@@ -23,8 +24,9 @@ class RecordingDaemon {
 
   struct End {
     std::uint64_t events = 0;
-    std::string failure;        ///< why the trace is not whole; empty: it is
-    bool left_running = false;  ///< processes that APP left behind still use the loopback
+    std::uint64_t workers_lost = 0;  ///< of the recorder, that were followed by others
+    std::string failure;             ///< why the trace is not whole; empty: it is
+    bool left_running = false;       ///< processes that APP left behind still use the loopback
   };
   /// APP has ended: the trace is finished once the mount has gone, or after a second.
   Result<End> finish(int exit_status, bool complete);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <linux/limits.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 
@@ -20,6 +21,15 @@ class XattrPath {
   }
   const char* name() const { return name_.c_str(); }
   bool follow() const { return follow_; }
+  /// nullopt: the file has no such attribute.
+  std::optional<std::string> value(const std::string& attribute) const {
+    std::string out(XATTR_SIZE_MAX, '\0');
+    const ssize_t n = follow_ ? ::getxattr(name(), attribute.c_str(), out.data(), out.size())
+                              : ::lgetxattr(name(), attribute.c_str(), out.data(), out.size());
+    if (n < 0) return std::nullopt;
+    out.resize(static_cast<std::size_t>(n));
+    return out;
+  }
 
  private:
   std::string name_;
@@ -35,7 +45,7 @@ void Loopback::getattr(Request& request) {
   const auto in = request.body<fuse_getattr_in>();
   const bool by_handle = (in.getattr_flags & FUSE_GETATTR_FH) != 0;
   struct statx st {};
-  const int rc = by_handle ? stat_at(Handle::of(in.fh).fd.get(), "", AT_EMPTY_PATH, st)
+  const int rc = by_handle ? stat_at(Handle::of(in.fh).fd, "", AT_EMPTY_PATH, st)
                            : stat_node(request.node(), st);
   // With a handle it is the kernel that asks, about the end of a file it reads; stat(2) and
   // fstat(2) come without one.
@@ -74,7 +84,7 @@ void Loopback::statx(Request& request) {
 }
 
 int Loopback::apply(const fuse_setattr_in& in, const Target& target, const FileKey& key) {
-  const int handle_fd = (in.valid & FATTR_FH) != 0 ? Handle::of(in.fh).fd.get() : -1;
+  const int handle_fd = (in.valid & FATTR_FH) != 0 ? Handle::of(in.fh).fd : -1;
   if ((in.valid & FATTR_MODE) != 0) {
     if (S_ISLNK(key.type)) return EOPNOTSUPP;  // and following it would change another file
     if (::fchmodat(target.dir(), target.name(), in.mode & 07777, 0) != 0) return errno;
@@ -114,7 +124,7 @@ void Loopback::setattr(Request& request) {
   if (rc == 0) rc = apply(in, *target, nodes_.key(request.node()));
   struct statx st {};
   if (rc == 0)
-    rc = (in.valid & FATTR_FH) != 0 ? stat_at(Handle::of(in.fh).fd.get(), "", AT_EMPTY_PATH, st)
+    rc = (in.valid & FATTR_FH) != 0 ? stat_at(Handle::of(in.fh).fd, "", AT_EMPTY_PATH, st)
                                     : stat_node(request.node(), st);
   const auto path = nodes_.path(request.node()).value_or("");
   if ((in.valid & FATTR_SIZE) != 0) log(request, Op::truncate, rc, path);
@@ -141,7 +151,7 @@ void Loopback::access(Request& request) {
   request.reply_error(rc);
 }
 
-void Loopback::getxattr(Request& request, RequestBuffer& buffer) {
+void Loopback::getxattr(Request& request, ReplyBuffer& buffer) {
   const auto in = request.body<fuse_getxattr_in>();
   const std::string name(request.name(sizeof(in)));
   std::optional<Target> target;
@@ -157,7 +167,7 @@ void Loopback::getxattr(Request& request, RequestBuffer& buffer) {
   request.reply(out);
 }
 
-void Loopback::listxattr(Request& request, RequestBuffer& buffer) {
+void Loopback::listxattr(Request& request, ReplyBuffer& buffer) {
   const auto in = request.body<fuse_getxattr_in>();
   std::optional<Target> target;
   if (const int rc = reach(request.node(), target); rc != 0) return request.reply_error(rc);
@@ -184,10 +194,13 @@ void Loopback::setxattr(Request& request) {
   if (rc == 0) {
     const XattrPath path(*target);
     const int flags = static_cast<int>(in.flags);
-    rc = errno_if(
-        (path.follow()
-             ? ::setxattr(path.name(), name.c_str(), value.data(), value.size(), flags)
-             : ::lsetxattr(path.name(), name.c_str(), value.data(), value.size(), flags)) != 0);
+    const auto set = [&] {
+      return errno_if(
+          (path.follow()
+               ? ::setxattr(path.name(), name.c_str(), value.data(), value.size(), flags)
+               : ::lsetxattr(path.name(), name.c_str(), value.data(), value.size(), flags)) != 0);
+    };
+    rc = carry_out(request, set, [&] { return path.value(name) == value; });
   }
   log(request, Op::setxattr, rc, nodes_.path(request.node()).value_or(""));
   request.reply_error(rc);
@@ -199,8 +212,11 @@ void Loopback::removexattr(Request& request) {
   int rc = reach(request.node(), target);
   if (rc == 0) {
     const XattrPath path(*target);
-    rc = errno_if((path.follow() ? ::removexattr(path.name(), name.c_str())
-                                 : ::lremovexattr(path.name(), name.c_str())) != 0);
+    const auto remove = [&] {
+      return errno_if((path.follow() ? ::removexattr(path.name(), name.c_str())
+                                     : ::lremovexattr(path.name(), name.c_str())) != 0);
+    };
+    rc = carry_out(request, remove, [&] { return !path.value(name); });
   }
   log(request, Op::setxattr, rc, nodes_.path(request.node()).value_or(""));
   request.reply_error(rc);

@@ -6,7 +6,7 @@
 namespace heddle::loopback {
 namespace {
 
-void send(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
+void send_to(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
   fuse_out_header header{};
   header.len = static_cast<std::uint32_t>(sizeof(header) + size);
   header.error = -error;
@@ -19,10 +19,24 @@ void send(int device, std::uint64_t unique, int error, const void* data, std::si
 
 }  // namespace
 
-void Request::reply_error(int error) { send(device_, header().unique, error, nullptr, 0); }
-
-void Request::reply_bytes(const void* data, std::size_t size) {
-  send(device_, header().unique, 0, data, size);
+/// What is noted before it is sent is sent once more when the kernel asks again. Longer answers are
+/// those of requests that only read.
+void Request::send(int error, const void* data, std::size_t size) {
+  if (size <= sizeof(progress_.reply)) {
+    progress_.reply_error = error;
+    progress_.reply_size = static_cast<std::uint32_t>(size);
+    if (size > 0) std::memcpy(progress_.reply, data, size);
+    progress_.stage.store(RequestProgress::Stage::done, std::memory_order_release);
+  }
+  send_to(device_, header().unique, error, data, size);
 }
+
+void Request::reply_as_noted() {
+  send_to(device_, header().unique, progress_.reply_error, progress_.reply, progress_.reply_size);
+}
+
+void Request::reply_error(int error) { send(error, nullptr, 0); }
+
+void Request::reply_bytes(const void* data, std::size_t size) { send(0, data, size); }
 
 }  // namespace heddle::loopback

@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "base/fd.hpp"
+#include "fuseovl/succession.hpp"
 #include "record/loopback/protocol.hpp"
+#include "record/loopback/request_slots.hpp"
 
 namespace heddle::loopback {
 
@@ -14,8 +16,16 @@ namespace heddle::loopback {
 /// thread has it; each request but FORGET and its like is answered exactly once.
 class Request {
  public:
-  Request(int device, char* bytes, std::size_t size)
-      : device_(device), bytes_(bytes), size_(size) {}
+  Request(int device, char* bytes, std::size_t size, RequestProgress& progress)
+      : device_(device), bytes_(bytes), size_(size), progress_(progress) {}
+
+  RequestProgress& progress() { return progress_; }
+  /// It comes again: a worker that was killed has had it.
+  bool is_resent() const { return (header().unique & kResentUnique) != 0; }
+  /// One more event of it: its number, from 1.
+  unsigned next_event() { return ++events_; }
+  /// Gives the answer that an earlier worker had found.
+  void reply_as_noted();
 
   const fuse_in_header& header() const { return *reinterpret_cast<const fuse_in_header*>(bytes_); }
   std::uint32_t opcode() const { return header().opcode; }
@@ -60,21 +70,22 @@ class Request {
     const std::size_t used = sizeof(fuse_in_header) + skip;
     return size_ > used ? size_ - used : 0;
   }
+  void send(int error, const void* data, std::size_t size);
   int device_;
   char* bytes_;
   std::size_t size_;
+  RequestProgress& progress_;
+  unsigned events_ = 0;
 };
 
-/// Room for one request and for what is read in answer to it; one a thread.
-class RequestBuffer {
+/// Room for what is read in answer to a request; one a thread.
+class ReplyBuffer {
  public:
-  static constexpr std::size_t kSize = kMaxData + 4096;
-  RequestBuffer() : in_(new char[kSize]), out_(new char[kMaxData]) {}
-  char* in() { return in_.get(); }
+  ReplyBuffer() : out_(new char[kMaxData]) {}
   char* out() { return out_.get(); }
 
  private:
-  std::unique_ptr<char[]> in_, out_;
+  std::unique_ptr<char[]> out_;
 };
 
 }  // namespace heddle::loopback

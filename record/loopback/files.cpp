@@ -18,6 +18,22 @@ constexpr int kPassedFlags = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC |
 
 int errno_if(bool failed) { return failed ? errno : 0; }
 
+/// How much of `data` a killed worker has appended to the file, which had `offset` bytes before.
+std::size_t appended_already(int fd, std::uint64_t offset, std::string_view data) {
+  struct statx st {};
+  if (stat_at(fd, "", AT_EMPTY_PATH, st) != 0 || st.stx_size <= offset) return 0;
+  const auto there = std::min<std::size_t>(st.stx_size - offset, data.size());
+  const Fd own(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!own) return there;
+  std::string text(there, '\0');
+  const auto begins_at = [&](std::uint64_t at) {
+    const ssize_t n = ::pread(own.get(), text.data(), there, static_cast<off_t>(at));
+    return n == static_cast<ssize_t>(there) && data.starts_with(text);
+  };
+  // The offset is where the kernel takes the end to be: another process may have moved it.
+  return begins_at(offset) || begins_at(st.stx_size - there) ? there : 0;
+}
+
 /// An execute-only program is read by the kernel, not by its user: exec needs X alone.
 int open_as_exec(const Target& target, CallerRights& rights, Request& request) {
   if (::faccessat(target.dir(), target.name(), X_OK, AT_EACCESS) != 0) return -1;
@@ -29,12 +45,23 @@ int open_as_exec(const Target& target, CallerRights& rights, Request& request) {
 
 }  // namespace
 
-void Loopback::log_open(const Request& request, trace::Event& event, Handle* opened) {
+/// What a killed worker has created and not noted is created anew: by now its mode may forbid the
+/// caller to open it.
+void Loopback::remove_half_made(const Request& request, std::string_view name, const Place& place) {
+  struct statx st {};
+  if (nodes_.child(request.node(), name) == 0 &&
+      stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st) == 0 && S_ISREG(st.stx_mode) &&
+      st.stx_size == 0 && st.stx_nlink == 1 && st.stx_uid == request.header().uid &&
+      ::unlinkat(place.dir(), place.name(), 0) == 0)
+    ++memory_.slots.decided();
+}
+
+void Loopback::log_open(Request& request, trace::Event& event, Handle* opened) {
   if (opened) event.handle = opened->number;
   log_event(request, event);
   if (!opened) return;
+  opened->exe = event.exe.empty() ? nullptr : event.exe.data();
   opened->pid = event.pid;
-  opened->exe = event.exe;
 }
 
 void Loopback::open(Request& request, CallerRights& rights) {
@@ -62,13 +89,17 @@ void Loopback::open(Request& request, CallerRights& rights) {
   Handle* opened = nullptr;
   if (rc == 0) {
     // Kept pages are right as long as nobody changed the file since they were read.
-    if ((in.flags & O_TRUNC) == 0 && nodes_.same_content(request.node(), content_stamp(st)))
+    // When the open comes again, a dead worker may have noted what the kernel does not have yet.
+    const bool same = nodes_.same_content(request.node(), content_stamp(st));
+    if ((in.flags & O_TRUNC) == 0 && same && !request.is_resent())
       out.open_flags |= FOPEN_KEEP_CACHE;
     if ((in.flags & O_ACCMODE) == O_RDONLY) out.open_flags |= FOPEN_NOFLUSH;
-    opened = &handles_.add(std::move(fd), request.node(), request.tid(), path.value_or(""));
-    opened->append = (in.flags & O_APPEND) != 0;
-    opened->number = handles_.next_number();
-    nodes_.add_handle(request.node(), opened->fd.get());
+    opened = &handles_.add(
+        std::move(fd),
+        {request.node(), request.tid(), path ? std::string_view(*path) : std::string_view(), true,
+         (in.flags & O_APPEND) != 0},
+        request.progress().opened);
+    nodes_.add_handle(request.node(), opened->fd);
     out.fh = opened->fh();
   }
   if (log_.on()) {
@@ -92,6 +123,9 @@ void Loopback::create(Request& request, CallerRights& rights, bool nameless) {
   const Place place(*path);
   const int flags =
       (static_cast<int>(in.flags) & (kPassedFlags | O_EXCL)) | (nameless ? O_TMPFILE : O_CREAT);
+  auto& stage = request.progress().stage;
+  if (!nameless && stage.exchange(RequestProgress::Stage::acting) != RequestProgress::Stage::taken)
+    remove_half_made(request, name, place);
   Fd fd(::openat(place.dir(), place.name(), flags | O_CLOEXEC | O_NOFOLLOW, in.mode));
   struct statx st {};
   int rc = errno_if(!fd);
@@ -102,11 +136,12 @@ void Loopback::create(Request& request, CallerRights& rights, bool nameless) {
   if (rc == 0) {
     const auto key = file_key(st);
     const auto node = nameless ? nodes_.bind_nameless(key) : nodes_.bind(request.node(), name, key);
+    request.progress().bound.store(node, std::memory_order_release);
     entry = entry_out(node, st);
-    opened = &handles_.add(std::move(fd), node, request.tid(), *path);
-    opened->append = (in.flags & O_APPEND) != 0;
-    opened->number = handles_.next_number();
-    nodes_.add_handle(node, opened->fd.get());
+    opened =
+        &handles_.add(std::move(fd), {node, request.tid(), *path, true, (in.flags & O_APPEND) != 0},
+                      request.progress().opened);
+    nodes_.add_handle(node, opened->fd);
     out.fh = opened->fh();
   }
   if (log_.on()) {
@@ -123,13 +158,13 @@ void Loopback::create(Request& request, CallerRights& rights, bool nameless) {
   request.reply(entry, out);
 }
 
-void Loopback::tell_io(const Request& request, Op op, const Handle& handle, std::int64_t offset,
+void Loopback::tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
                        std::int64_t bytes, int error) {
   if (!log_.each_io() || !log_.on()) return;
   trace::Event event;
   event.op = op;
   event.error = error;
-  event.path = handle.path;
+  event.path = handle.path();
   event.handle = handle.number;
   event.offset = offset;
   event.count = 1;
@@ -137,7 +172,7 @@ void Loopback::tell_io(const Request& request, Op op, const Handle& handle, std:
   log_event(request, event);
 }
 
-void Loopback::read(Request& request, RequestBuffer& buffer) {
+void Loopback::read(Request& request, ReplyBuffer& buffer) {
   const auto in = request.body<fuse_read_in>();
   auto& handle = Handle::of(in.fh);
   const std::size_t size = std::min<std::size_t>(in.size, kMaxData);
@@ -145,8 +180,8 @@ void Loopback::read(Request& request, RequestBuffer& buffer) {
   int rc = 0;
   // A short answer means end of file to the kernel.
   while (done < size) {
-    const ssize_t n = ::pread(handle.fd.get(), buffer.out() + done, size - done,
-                              static_cast<off_t>(in.offset + done));
+    const ssize_t n =
+        ::pread(handle.fd, buffer.out() + done, size - done, static_cast<off_t>(in.offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && done == 0) rc = errno;
     if (n <= 0) break;
@@ -160,7 +195,7 @@ void Loopback::read(Request& request, RequestBuffer& buffer) {
   request.reply_bytes(buffer.out(), done);
 }
 
-void Loopback::write(Request& request) {
+void Loopback::write(Request& request, CallerRights& rights) {
   const auto in = request.body<fuse_write_in>();
   auto& handle = Handle::of(in.fh);
   const auto data = request.rest(sizeof(in)).substr(0, in.size);
@@ -168,25 +203,34 @@ void Loopback::write(Request& request) {
   const bool append = (in.flags & O_APPEND) != 0;
   if (!of_pages && append != handle.append) {  // fcntl(F_SETFL)
     const std::lock_guard lock(handle.mutex);
-    const int flags = ::fcntl(handle.fd.get(), F_GETFL);
-    ::fcntl(handle.fd.get(), F_SETFL, append ? flags | O_APPEND : flags & ~O_APPEND);
+    const int flags = ::fcntl(handle.fd, F_GETFL);
+    ::fcntl(handle.fd, F_SETFL, append ? flags | O_APPEND : flags & ~O_APPEND);
     handle.append = append;
   }
   std::size_t done = 0;
   int rc = 0;
+  if (append && !of_pages) {
+    if (request.progress().stage == RequestProgress::Stage::acting) {
+      rights.assume_own();
+      done = appended_already(handle.fd, in.offset, data);
+      rights.assume(request);
+      if (done > 0) ++memory_.slots.decided();
+    }
+    request.progress().stage = RequestProgress::Stage::acting;
+  }
   while (done < data.size()) {
     const iovec part{const_cast<char*>(data.data()) + done, data.size() - done};
     const auto offset = static_cast<off_t>(in.offset + done);
     // Pages of a shared mapping go where they belong, also through an O_APPEND descriptor.
     ssize_t n = of_pages && handle.append
-                    ? ::pwritev2(handle.fd.get(), &part, 1, offset, RWF_NOAPPEND)
-                    : ::pwrite(handle.fd.get(), part.iov_base, part.iov_len, offset);
+                    ? ::pwritev2(handle.fd, &part, 1, offset, RWF_NOAPPEND)
+                    : ::pwrite(handle.fd, part.iov_base, part.iov_len, offset);
     if (n < 0 && errno == EOPNOTSUPP && of_pages && handle.append) {
       const std::lock_guard lock(handle.mutex);
-      const int flags = ::fcntl(handle.fd.get(), F_GETFL);
-      ::fcntl(handle.fd.get(), F_SETFL, flags & ~O_APPEND);
-      n = ::pwrite(handle.fd.get(), part.iov_base, part.iov_len, offset);
-      ::fcntl(handle.fd.get(), F_SETFL, flags);
+      const int flags = ::fcntl(handle.fd, F_GETFL);
+      ::fcntl(handle.fd, F_SETFL, flags & ~O_APPEND);
+      n = ::pwrite(handle.fd, part.iov_base, part.iov_len, offset);
+      ::fcntl(handle.fd, F_SETFL, flags);
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && done == 0) rc = errno;
@@ -206,23 +250,24 @@ void Loopback::write(Request& request) {
 void Loopback::flush(Request& request) {
   // close(2) is where network file systems tell of a full disk; ours stays open.
   const auto& handle = Handle::of(request.body<fuse_flush_in>().fh);
-  const int copy = ::dup(handle.fd.get());
+  const int copy = ::dup(handle.fd);
   request.reply_error(copy >= 0 && ::close(copy) != 0 ? errno : 0);
 }
 
-void Loopback::tell_closed(Handle& handle) {
+void Loopback::tell_closed(Handle& handle, Request* request) {
   if (handle.number < 0 || !log_.on()) return;
   trace::Event event;
   event.tid = handle.tid;
   event.pid = handle.pid;
-  event.exe = handle.exe;
-  event.path = handle.path;
+  if (const char* exe = handle.exe) event.exe = exe;
+  event.path = handle.path();
   event.handle = handle.number;
   const auto tell = [&](Op op, std::int64_t count, std::int64_t bytes) {
     event.op = op;
     event.count = count;
     event.bytes = bytes;
-    log_.add(event);
+    log_.add(event,
+             request ? Telling{&request->progress().told, request->next_event()} : Telling{});
   };
   if (!log_.each_io() && handle.reads > 0) tell(Op::read, handle.reads, handle.read_bytes);
   if (!log_.each_io() && handle.writes > 0) tell(Op::write, handle.writes, handle.write_bytes);
@@ -230,24 +275,26 @@ void Loopback::tell_closed(Handle& handle) {
 }
 
 void Loopback::release(Request& request) {
-  auto& handle = Handle::of(request.body<fuse_release_in>().fh);
-  tell_closed(handle);
-  nodes_.remove_handle(handle.node, handle.fd.get());
+  const auto fh = request.body<fuse_release_in>().fh;
+  if (!handles_.has(fh)) return request.reply_error(0);  // closed by a worker that was killed
+  auto& handle = Handle::of(fh);
+  tell_closed(handle, &request);
+  nodes_.remove_handle(handle.node, handle.fd);
   handles_.remove(handle);
   request.reply_error(0);
 }
 
 void Loopback::fsync(Request& request) {
   const auto in = request.body<fuse_fsync_in>();
-  const int fd = Handle::of(in.fh).fd.get();
+  const int fd = Handle::of(in.fh).fd;
   request.reply_error(errno_if(
       ((in.fsync_flags & FUSE_FSYNC_FDATASYNC) != 0 ? ::fdatasync(fd) : ::fsync(fd)) != 0));
 }
 
 void Loopback::lseek(Request& request) {
   const auto in = request.body<fuse_lseek_in>();
-  const off_t at = ::lseek(Handle::of(in.fh).fd.get(), static_cast<off_t>(in.offset),
-                           static_cast<int>(in.whence));
+  const off_t at =
+      ::lseek(Handle::of(in.fh).fd, static_cast<off_t>(in.offset), static_cast<int>(in.whence));
   if (at < 0) return request.reply_error(errno);
   fuse_lseek_out out{};
   out.offset = static_cast<std::uint64_t>(at);
@@ -257,7 +304,7 @@ void Loopback::lseek(Request& request) {
 void Loopback::fallocate(Request& request) {
   const auto in = request.body<fuse_fallocate_in>();
   request.reply_error(
-      errno_if(::fallocate(Handle::of(in.fh).fd.get(), static_cast<int>(in.mode),
+      errno_if(::fallocate(Handle::of(in.fh).fd, static_cast<int>(in.mode),
                            static_cast<off_t>(in.offset), static_cast<off_t>(in.length)) != 0));
 }
 
@@ -269,7 +316,7 @@ void Loopback::copy_file_range(Request& request) {
   auto to_offset = static_cast<off_t>(in.off_out);
   // The answer's size field has 32 bits.
   const ssize_t n =
-      ::copy_file_range(from.fd.get(), &from_offset, to.fd.get(), &to_offset,
+      ::copy_file_range(from.fd, &from_offset, to.fd, &to_offset,
                         std::min<std::uint64_t>(in.len, 1U << 30), static_cast<unsigned>(in.flags));
   if (n < 0) return request.reply_error(errno);
   ++from.reads;
@@ -282,7 +329,7 @@ void Loopback::copy_file_range(Request& request) {
 }
 
 // What lsattr and chattr need; others carry pointers or are for devices.
-void Loopback::ioctl(Request& request, RequestBuffer& buffer) {
+void Loopback::ioctl(Request& request, ReplyBuffer& buffer) {
   const auto in = request.body<fuse_ioctl_in>();
   const bool known = in.cmd == FS_IOC_GETFLAGS || in.cmd == FS_IOC_SETFLAGS ||
                      in.cmd == FS_IOC_FSGETXATTR || in.cmd == FS_IOC_FSSETXATTR ||
@@ -291,7 +338,7 @@ void Loopback::ioctl(Request& request, RequestBuffer& buffer) {
   alignas(8) char data[128] = {};
   const auto given = request.rest(sizeof(in)).substr(0, sizeof(data));
   std::memcpy(data, given.data(), given.size());
-  const int result = ::ioctl(Handle::of(in.fh).fd.get(), in.cmd, data);
+  const int result = ::ioctl(Handle::of(in.fh).fd, in.cmd, data);
   if (result < 0) return request.reply_error(errno);
   fuse_ioctl_out out{};
   out.result = result;

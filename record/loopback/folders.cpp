@@ -31,19 +31,20 @@ void Loopback::opendir(Request& request) {
   }
   log(request, Op::opendir, rc, path);
   if (rc != 0) return request.reply_error(rc);
-  Handle& handle = handles_.add(std::move(fd), request.node(), request.tid(), path);
-  nodes_.add_handle(request.node(), handle.fd.get());
+  Handle& handle = handles_.add(std::move(fd), {request.node(), request.tid(), path, false},
+                                request.progress().opened);
+  nodes_.add_handle(request.node(), handle.fd);
   fuse_open_out out{};
   out.fh = handle.fh();
   request.reply(out);
 }
 
-void Loopback::readdir(Request& request, RequestBuffer& buffer) {
+void Loopback::readdir(Request& request, ReplyBuffer& buffer) {
   const auto in = request.body<fuse_read_in>();
   auto& handle = Handle::of(in.fh);
   const std::lock_guard lock(handle.mutex);
   const auto offset = static_cast<std::int64_t>(in.offset);
-  if (offset != handle.dir_offset && ::lseek(handle.fd.get(), offset, SEEK_SET) < 0)
+  if (offset != handle.dir_offset && ::lseek(handle.fd, offset, SEEK_SET) < 0)
     return request.reply_error(errno);
   handle.dir_offset = offset;
   const auto device = nodes_.key(handle.node).device;
@@ -51,8 +52,7 @@ void Loopback::readdir(Request& request, RequestBuffer& buffer) {
   std::size_t used = 0;
   alignas(8) char raw[16384];
   // An entry grows by a third at most (24 bytes to 32) in the protocol's form, so all of them fit.
-  const long n =
-      ::syscall(SYS_getdents64, handle.fd.get(), raw, std::min(sizeof(raw), room / 4 * 3));
+  const long n = ::syscall(SYS_getdents64, handle.fd, raw, std::min(sizeof(raw), room / 4 * 3));
   if (n < 0) return request.reply_error(errno);
   for (long at = 0; at < n;) {
     RawEntry entry;
@@ -77,8 +77,10 @@ void Loopback::readdir(Request& request, RequestBuffer& buffer) {
 }
 
 void Loopback::releasedir(Request& request) {
-  auto& handle = Handle::of(request.body<fuse_release_in>().fh);
-  nodes_.remove_handle(handle.node, handle.fd.get());
+  const auto fh = request.body<fuse_release_in>().fh;
+  if (!handles_.has(fh)) return request.reply_error(0);  // closed by a worker that was killed
+  auto& handle = Handle::of(fh);
+  nodes_.remove_handle(handle.node, handle.fd);
   handles_.remove(handle);
   request.reply_error(0);
 }

@@ -26,7 +26,30 @@ int stat_at(int dir, const char* name, int flags, struct statx& st) {
              : errno;
 }
 
-Loopback::Loopback(AccessLog& log) : log_(log), nodes_(root_key()), numbers_(root_key().device) {}
+Loopback::Loopback(AccessLog& log, LoopbackMemory& memory)
+    : log_(log),
+      memory_(memory),
+      nodes_(memory.store, root_key()),
+      numbers_(memory.store, root_key().device),
+      handles_(memory.store) {
+  handles_.each([this](Handle& handle) { nodes_.add_handle(handle.node, handle.fd); });
+}
+
+void Loopback::take_over(Request& request) {
+  auto& progress = request.progress();
+  if (is_forget(request.opcode()))
+    return request.opcode() == FUSE_FORGET ? forget(request) : batch_forget(request);
+  progress.told = log_.told(progress.told);
+  if (progress.stage == RequestProgress::Stage::done) return;
+  if (const std::uint64_t fh = progress.opened; fh != 0 && handles_.has(fh)) {
+    Handle& handle = Handle::of(fh);
+    nodes_.remove_handle(handle.node, handle.fd);
+    handles_.remove(handle);
+  }
+  progress.opened = 0;
+  // Rather a look-up that is never forgotten than one forgotten twice.
+  if (const std::uint64_t node = progress.bound.exchange(0); node != 0) nodes_.forget(node, 1);
+}
 
 bool Loopback::is_slow(const Request& request) {
   switch (request.opcode()) {
@@ -66,12 +89,12 @@ void Loopback::init(Request& request) {
   request.reply(out);
 }
 
-void Loopback::log_event(const Request& request, trace::Event& event) {
+void Loopback::log_event(Request& request, trace::Event& event) {
   event.tid = request.tid();
-  log_.add(event);
+  log_.add(event, {&request.progress().told, request.next_event()});
 }
 
-void Loopback::log(const Request& request, Op op, int error, std::string_view path,
+void Loopback::log(Request& request, Op op, int error, std::string_view path,
                    std::string_view target) {
   if (!log_.on()) return;
   trace::Event event;
@@ -132,21 +155,23 @@ fuse_entry_out Loopback::entry_out(std::uint64_t node, const struct statx& st) {
   return out;
 }
 
-int Loopback::make_entry(std::uint64_t parent, std::string_view name, const std::string& path,
+int Loopback::make_entry(Request& request, std::string_view name, const std::string& path,
                          Entry& entry) {
   const Place place(path);
   if (const int rc = stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, entry.st); rc != 0) {
-    if (rc == ENOENT) nodes_.unbind(parent, name);
+    if (rc == ENOENT) nodes_.unbind(request.node(), name);
     return rc;
   }
-  entry.out = entry_out(nodes_.bind(parent, name, file_key(entry.st)), entry.st);
+  const auto node = nodes_.bind(request.node(), name, file_key(entry.st));
+  request.progress().bound.store(node, std::memory_order_release);
+  entry.out = entry_out(node, entry.st);
   return 0;
 }
 
 void Loopback::answer_made(Request& request, Op op, int rc, std::string_view name,
                            const std::string& path, std::int64_t mode, std::string_view target) {
   Entry entry;
-  if (rc == 0) rc = make_entry(request.node(), name, path, entry);
+  if (rc == 0) rc = make_entry(request, name, path, entry);
   if (log_.on()) {
     trace::Event event;
     event.op = op;
@@ -184,10 +209,13 @@ void Loopback::statfs(Request& request) {
 }
 
 void Loopback::close_all() {
-  handles_.each([this](Handle& handle) { tell_closed(handle); });
+  handles_.each([this](Handle& handle) {
+    tell_closed(handle, nullptr);
+    handle.number = -1;  // once
+  });
 }
 
-void Loopback::handle(Request& request, CallerRights& rights, RequestBuffer& buffer) {
+void Loopback::handle(Request& request, CallerRights& rights, ReplyBuffer& buffer) {
   const auto opcode = request.opcode();
   switch (opcode) {
     case FUSE_FORGET:
@@ -244,7 +272,7 @@ void Loopback::handle(Request& request, CallerRights& rights, RequestBuffer& buf
     case FUSE_READ:
       return read(request, buffer);
     case FUSE_WRITE:
-      return write(request);
+      return write(request, rights);
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
       return fsync(request);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "record/loopback/access_log.hpp"
+#include "record/loopback/block_store.hpp"
 #include "record/loopback/caller_rights.hpp"
 #include "record/loopback/channel.hpp"
 #include "record/loopback/handle.hpp"
@@ -11,6 +12,12 @@
 
 namespace heddle::loopback {
 
+/// Made before the first worker, handed on from each to the next.
+struct LoopbackMemory {
+  BlockStore store;
+  RequestSlots slots;
+};
+
 /// The file system that shows `/` as it is and tells an AccessLog what is asked of it.
 ///
 /// The kernel keeps the entries of folders for kFolderEntrySeconds and nothing else: no entry of a
@@ -18,15 +25,20 @@ namespace heddle::loopback {
 /// folders on the way once a second; of these the log is told the first. File pages are kept while
 /// a file's size and times stay.
 ///
-/// handle() may be called by many threads at once, each with rights of its own.
+/// What it must not forget when its process dies stands in a LoopbackMemory, from which the
+/// Loopback of another process goes on. handle() may be called by many threads at once, each with
+/// rights of its own.
 class Loopback {
  public:
-  explicit Loopback(AccessLog& log);
+  Loopback(AccessLog& log, LoopbackMemory& memory);
 
   /// Answers one request. The answer to FLUSH must wait for nothing in /proc: execve closes files
   /// while it holds exec_update_lock, which /proc/PID/{exe,stat,syscall} take (fs/exec.c,
   /// begin_new_exec(); measured on 6.18: a program that cannot be killed any more).
-  void handle(Request& request, CallerRights& rights, RequestBuffer& buffer);
+  void handle(Request& request, CallerRights& rights, ReplyBuffer& buffer);
+  /// A request that a dead worker had in hand: what it has half made is taken back, so that the
+  /// request can come again; a FORGET, which does not, is carried out.
+  void take_over(Request& request);
   /// Whether the request may keep its thread for long (data to disk, large data).
   static bool is_slow(const Request& request);
   /// Whether the caller's /proc files may be read before the answer.
@@ -47,13 +59,13 @@ class Loopback {
   // loopback.cpp
   void init(Request& request);
   void statfs(Request& request);
-  void log(const Request& request, Op op, int error, std::string_view path,
-           std::string_view target = {});
-  void log_event(const Request& request, trace::Event& event);
+  void log(Request& request, Op op, int error, std::string_view path, std::string_view target = {});
+  void log_event(Request& request, trace::Event& event);
+  template <class Act, class IsDone>
+  int carry_out(Request& request, Act act, IsDone is_done);
   int reach(std::uint64_t node, std::optional<Target>& target) const;
   int stat_node(std::uint64_t node, struct statx& st) const;
-  int make_entry(std::uint64_t parent, std::string_view name, const std::string& path,
-                 Entry& entry);
+  int make_entry(Request& request, std::string_view name, const std::string& path, Entry& entry);
   void fill_attr(const struct statx& st, fuse_attr& attr);
   fuse_entry_out entry_out(std::uint64_t node, const struct statx& st);
   void answer_made(Request& request, Op op, int rc, std::string_view name, const std::string& path,
@@ -75,23 +87,24 @@ class Loopback {
   // files.cpp
   void open(Request& request, CallerRights& rights);
   void create(Request& request, CallerRights& rights, bool nameless);
-  void read(Request& request, RequestBuffer& buffer);
-  void write(Request& request);
+  void read(Request& request, ReplyBuffer& buffer);
+  void write(Request& request, CallerRights& rights);
   void flush(Request& request);
   void release(Request& request);
   void fsync(Request& request);
   void lseek(Request& request);
   void fallocate(Request& request);
   void copy_file_range(Request& request);
-  void ioctl(Request& request, RequestBuffer& buffer);
-  void log_open(const Request& request, trace::Event& event, Handle* opened);
-  void tell_closed(Handle& handle);
-  void tell_io(const Request& request, Op op, const Handle& handle, std::int64_t offset,
+  void ioctl(Request& request, ReplyBuffer& buffer);
+  void remove_half_made(const Request& request, std::string_view name, const Place& place);
+  void log_open(Request& request, trace::Event& event, Handle* opened);
+  void tell_closed(Handle& handle, Request* request);
+  void tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
                std::int64_t bytes, int error);
 
   // folders.cpp
   void opendir(Request& request);
-  void readdir(Request& request, RequestBuffer& buffer);
+  void readdir(Request& request, ReplyBuffer& buffer);
   void releasedir(Request& request);
 
   // attributes.cpp
@@ -100,16 +113,36 @@ class Loopback {
   void setattr(Request& request);
   int apply(const fuse_setattr_in& in, const Target& target, const FileKey& key);
   void access(Request& request);
-  void getxattr(Request& request, RequestBuffer& buffer);
-  void listxattr(Request& request, RequestBuffer& buffer);
+  void getxattr(Request& request, ReplyBuffer& buffer);
+  void listxattr(Request& request, ReplyBuffer& buffer);
   void setxattr(Request& request);
   void removexattr(Request& request);
 
   AccessLog& log_;
+  LoopbackMemory& memory_;
   NodeTable nodes_;
   InodeNumbers numbers_;
   HandleSet handles_;
 };
+
+/// Makes the system call of a request that changes something, once, whatever workers die over it:
+/// act() gives 0 or an errno. Where a worker was killed between the call and its note of it,
+/// is_done() tells by the effect whether it was made; that is counted.
+template <class Act, class IsDone>
+int Loopback::carry_out(Request& request, Act act, IsDone is_done) {
+  using Stage = RequestProgress::Stage;
+  auto& stage = request.progress().stage;
+  const Stage before = stage.load(std::memory_order_relaxed);
+  if (before == Stage::made) return 0;
+  if (before == Stage::acting && is_done()) {
+    ++memory_.slots.decided();
+    return 0;
+  }
+  stage.store(Stage::acting, std::memory_order_release);
+  const int rc = act();
+  if (rc == 0) stage.store(Stage::made, std::memory_order_release);
+  return rc;
+}
 
 /// statx(2) with what the loopback needs; 0 or an errno.
 int stat_at(int dir, const char* name, int flags, struct statx& st);

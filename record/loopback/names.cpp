@@ -14,6 +14,22 @@ namespace {
 
 int errno_if(bool failed) { return failed ? errno : 0; }
 
+bool is_there(const Place& place) {
+  struct statx st {};
+  return stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st) != ENOENT;
+}
+
+bool is_of_type(const Place& place, mode_t type) {
+  struct statx st {};
+  return stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st) == 0 &&
+         (st.stx_mode & static_cast<unsigned>(S_IFMT)) == type;
+}
+
+bool is_file(const Place& place, const FileKey& key) {
+  struct statx st {};
+  return stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st) == 0 && file_key(st) == key;
+}
+
 }  // namespace
 
 void Loopback::lookup(Request& request) {
@@ -27,7 +43,7 @@ void Loopback::lookup(Request& request) {
   if (!path) return request.reply_error(ENOENT);
   const auto known = nodes_.child(request.node(), name);
   Entry entry;
-  const int rc = make_entry(request.node(), name, *path, entry);
+  const int rc = make_entry(request, name, *path, entry);
   // When the kernel asks again for a folder it knows is a matter of time: it would be noise.
   const bool again = rc == 0 && S_ISDIR(entry.st.stx_mode) && known == entry.out.nodeid;
   if (!again) log(request, Op::lookup, rc, *path);
@@ -37,16 +53,20 @@ void Loopback::lookup(Request& request) {
 }
 
 void Loopback::forget(Request& request) {
-  nodes_.forget(request.node(), request.body<fuse_forget_in>().nlookup);
+  if (request.progress().forgotten++ == 0)
+    nodes_.forget(request.node(), request.body<fuse_forget_in>().nlookup);
 }
 
 void Loopback::batch_forget(Request& request) {
   const auto count = request.body<fuse_batch_forget_in>().count;
   auto list = request.rest(sizeof(fuse_batch_forget_in));
+  volatile std::uint32_t& forgotten = request.progress().forgotten;
   for (std::uint32_t i = 0; i < count && list.size() >= sizeof(fuse_forget_one); ++i) {
     fuse_forget_one one{};
     std::memcpy(&one, list.data(), sizeof(one));
     list.remove_prefix(sizeof(one));
+    if (i < forgotten) continue;  // by a worker that was killed
+    forgotten = i + 1;
     nodes_.forget(one.nodeid, one.nlookup);
   }
 }
@@ -58,7 +78,9 @@ void Loopback::mkdir(Request& request, CallerRights& rights) {
   if (!path) return request.reply_error(ENOENT);
   rights.set_umask(in.umask);
   const Place place(*path);
-  const int rc = errno_if(::mkdirat(place.dir(), place.name(), in.mode) != 0);
+  const int rc = carry_out(
+      request, [&] { return errno_if(::mkdirat(place.dir(), place.name(), in.mode) != 0); },
+      [&] { return is_of_type(place, S_IFDIR); });
   answer_made(request, Op::mkdir, rc, name, *path, in.mode & 07777);
 }
 
@@ -69,8 +91,10 @@ void Loopback::mknod(Request& request, CallerRights& rights) {
   if (!path) return request.reply_error(ENOENT);
   rights.set_umask(in.umask);
   const Place place(*path);
-  const int rc =
-      errno_if(::mknodat(place.dir(), place.name(), in.mode, decode_device(in.rdev)) != 0);
+  const auto make = [&] {
+    return errno_if(::mknodat(place.dir(), place.name(), in.mode, decode_device(in.rdev)) != 0);
+  };
+  const int rc = carry_out(request, make, [&] { return is_of_type(place, in.mode & S_IFMT); });
   answer_made(request, Op::mknod, rc, name, *path, in.mode & 07777);
 }
 
@@ -80,7 +104,10 @@ void Loopback::symlink(Request& request) {
   const auto path = nodes_.path(request.node(), name);
   if (!path) return request.reply_error(ENOENT);
   const Place place(*path);
-  const int rc = errno_if(::symlinkat(target.c_str(), place.dir(), place.name()) != 0);
+  const auto make = [&] {
+    return errno_if(::symlinkat(target.c_str(), place.dir(), place.name()) != 0);
+  };
+  const int rc = carry_out(request, make, [&] { return is_of_type(place, S_IFLNK); });
   answer_made(request, Op::symlink, rc, name, *path, -1, target);
 }
 
@@ -93,11 +120,14 @@ void Loopback::link(Request& request) {
   if (rc != 0) return request.reply_error(rc);
   const Place place(*path);
   // An O_TMPFILE becomes a file by its descriptor's name in /proc (open(2)).
-  rc = errno_if(::linkat(old->dir(), old->name(), place.dir(), place.name(),
-                         old->fd() >= 0 ? AT_SYMLINK_FOLLOW : 0) != 0);
+  const int follow = old->fd() >= 0 ? AT_SYMLINK_FOLLOW : 0;
+  const auto make = [&] {
+    return errno_if(::linkat(old->dir(), old->name(), place.dir(), place.name(), follow) != 0);
+  };
+  rc = carry_out(request, make, [&] { return is_file(place, nodes_.key(in.oldnodeid)); });
   const auto old_path = nodes_.path(in.oldnodeid).value_or("");
   Entry entry;
-  if (rc == 0) rc = make_entry(request.node(), name, *path, entry);
+  if (rc == 0) rc = make_entry(request, name, *path, entry);
   log(request, Op::link, rc, old_path, *path);
   if (rc != 0) return request.reply_error(rc);
   request.reply(entry.out);
@@ -118,7 +148,10 @@ void Loopback::remove(Request& request, int flags) {
   if (!path) return request.reply_error(ENOENT);
   hold_before_removal(request.node(), name, *path);
   const Place place(*path);
-  const int rc = errno_if(::unlinkat(place.dir(), place.name(), flags) != 0);
+  const auto known = nodes_.child(request.node(), name);
+  const int rc = carry_out(
+      request, [&] { return errno_if(::unlinkat(place.dir(), place.name(), flags) != 0); },
+      [&] { return known != 0 ? !is_file(place, nodes_.key(known)) : !is_there(place); });
   if (rc == 0 || rc == ENOENT) nodes_.unbind(request.node(), name);
   log(request, flags == 0 ? Op::unlink : Op::rmdir, rc, *path);
   request.reply_error(rc);
@@ -133,9 +166,16 @@ void Loopback::rename(Request& request, std::uint64_t to, unsigned flags, std::s
   if (flags == 0) hold_before_removal(to, new_name, *new_path);
   const Place from(*old_path);
   const Place target(*new_path);
-  const int rc = errno_if(
-      ::syscall(SYS_renameat2, from.dir(), from.name(), target.dir(), target.name(), flags) != 0);
-  if (rc == 0)
+  const auto moved = nodes_.child(request.node(), old_name);
+  const auto move = [&] {
+    return errno_if(
+        ::syscall(SYS_renameat2, from.dir(), from.name(), target.dir(), target.name(), flags) != 0);
+  };
+  const int rc = carry_out(request, move, [&] { return is_file(target, nodes_.key(moved)); });
+  // Our table has followed already when a worker died later than that.
+  const bool followed =
+      request.is_resent() && is_file(target, nodes_.key(nodes_.child(to, new_name)));
+  if (rc == 0 && !followed)
     nodes_.rename(request.node(), old_name, to, new_name, (flags & RENAME_EXCHANGE) != 0);
   log(request, Op::rename, rc, *old_path, *new_path);
   request.reply_error(rc);

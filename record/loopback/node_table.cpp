@@ -5,15 +5,29 @@
 
 namespace heddle::loopback {
 
-struct NodeTable::Node {
+struct NodeTable::NodeRecord {
   std::uint64_t id = 0;
   FileKey key;
-  std::uint64_t lookups = 0;
-  std::vector<Name> names;  ///< the one used last stands last
-  std::unordered_map<std::string, Node*> children;
-  std::vector<int> handles;
-  Fd pin;
+  std::atomic<std::uint64_t> lookups = 0;
+  std::atomic<int> pin = -1;  ///< a descriptor
   ContentStamp stamp;
+};
+
+struct NodeTable::NameRecord {
+  std::uint64_t node;
+  std::uint64_t parent;
+  std::atomic<std::uint64_t> turn;
+  std::size_t length;
+  char* bytes() { return reinterpret_cast<char*>(this + 1); }
+  std::string_view text() { return {bytes(), length}; }
+};
+
+struct NodeTable::Node {
+  explicit Node(NodeRecord& r) : record(r) {}
+  NodeRecord& record;
+  std::vector<Name> names;  ///< the one used last stands last
+  std::unordered_map<std::string_view, Node*> children;
+  std::vector<int> handles;
 };
 
 FileKey file_key(const struct statx& st) {
@@ -28,8 +42,9 @@ ContentStamp content_stamp(const struct statx& st) {
           st.stx_size};
 }
 
-NodeTable::NodeTable(const FileKey& root) {
-  make(root).lookups = 1;  // the kernel never forgets it
+NodeTable::NodeTable(BlockStore& store, const FileKey& root) : store_(store) {
+  recover();
+  if (nodes_.empty()) make(root).record.lookups = 1;  // the kernel never forgets it
 }
 NodeTable::~NodeTable() = default;
 
@@ -38,27 +53,83 @@ NodeTable::Node* NodeTable::find(std::uint64_t id) const {
   return at == nodes_.end() ? nullptr : at->second.get();
 }
 
+NodeTable::Node& NodeTable::know(NodeRecord& record) {
+  Node& node = *(nodes_[record.id] = std::make_unique<Node>(record));
+  by_key_[record.key] = &node;
+  return node;
+}
+
 NodeTable::Node& NodeTable::make(const FileKey& key) {
-  auto node = std::make_unique<Node>();
-  node->id = next_id_++;
-  node->key = key;
-  Node& made = *node;
-  nodes_.emplace(made.id, std::move(node));
-  by_key_[key] = &made;
-  return made;
+  auto* record = new (store_.make(sizeof(NodeRecord))) NodeRecord;
+  record->id = store_.next(Counter::node);
+  record->key = key;
+  BlockStore::commit(record, BlockKind::node);
+  return know(*record);
+}
+
+NodeTable::NameRecord& NodeTable::make_name(const Node& node, const Node& parent,
+                                            std::string_view name) {
+  auto* record = new (store_.make(sizeof(NameRecord) + name.size()))
+      NameRecord{node.record.id, parent.record.id, ++last_turn_, name.size()};
+  std::copy(name.begin(), name.end(), record->bytes());
+  BlockStore::commit(record, BlockKind::name);
+  return *record;
+}
+
+void NodeTable::link(Node& node, Node& parent, NameRecord& record) {
+  parent.children[record.text()] = &node;
+  node.names.push_back({&parent, &record});
+}
+
+/// What a killed worker left: of two files under one name, and of two names of a folder, the later
+/// counts.
+void NodeTable::recover() {
+  std::vector<NameRecord*> names;
+  store_.each(BlockKind::node, [this](void* block) { know(*static_cast<NodeRecord*>(block)); });
+  store_.each(BlockKind::name,
+              [&](void* block) { names.push_back(static_cast<NameRecord*>(block)); });
+  std::sort(names.begin(), names.end(),
+            [](const NameRecord* a, const NameRecord* b) { return a->turn < b->turn; });
+  for (NameRecord* record : names) {
+    last_turn_ = record->turn;
+    Node* parent = find(record->parent);
+    Node* node = find(record->node);
+    if (!parent || !node) {
+      store_.give_up(record);
+      continue;
+    }
+    drop_name(*parent, record->text());
+    if (S_ISDIR(node->record.key.type))
+      while (!node->names.empty())
+        drop_name(*node->names.back().parent, node->names.back().record->text());
+    link(*node, *parent, *record);
+  }
+  std::vector<std::uint64_t> unused;
+  for (const auto& [id, node] : nodes_)
+    if (node->record.lookups == 0) unused.push_back(id);
+  for (const auto id : unused)
+    if (Node* node = find(id)) release_if_unused(node);
+}
+
+std::vector<int> NodeTable::pins(const BlockStore& store) {
+  std::vector<int> out;
+  store.each(BlockKind::node, [&](void* block) {
+    if (const int fd = static_cast<NodeRecord*>(block)->pin; fd >= 0) out.push_back(fd);
+  });
+  return out;
 }
 
 bool NodeTable::append_path(const Node& node, std::string& out) const {
-  if (node.id == FUSE_ROOT_ID) return true;
+  if (node.record.id == FUSE_ROOT_ID) return true;
   // Up first, then the names from the top down; no recursion, because trees may be very deep.
-  std::vector<const std::string*> parts;
-  for (const Node* at = &node; at->id != FUSE_ROOT_ID; at = at->names.back().parent) {
+  std::vector<std::string_view> parts;
+  for (const Node* at = &node; at->record.id != FUSE_ROOT_ID; at = at->names.back().parent) {
     if (at->names.empty()) return false;
-    parts.push_back(at->names.back().name);
+    parts.push_back(at->names.back().record->text());
   }
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
     out += '/';
-    out += **part;
+    out += *part;
   }
   return true;
 }
@@ -87,52 +158,56 @@ std::uint64_t NodeTable::bind(std::uint64_t parent_id, std::string_view name, co
   const std::lock_guard lock(mutex_);
   const auto known = by_key_.find(key);
   Node& node = known != by_key_.end() ? *known->second : make(key);
-  ++node.lookups;
+  ++node.record.lookups;
   Node* parent = find(parent_id);
-  if (!parent || node.id == FUSE_ROOT_ID) return node.id;
-  auto [at, is_new] = parent->children.try_emplace(std::string(name), &node);
-  if (!is_new && at->second != &node) {
-    drop_name(*parent, at->first);  // another file took the name, outside
-    at = parent->children.try_emplace(std::string(name), &node).first;
-    is_new = true;
-  }
-  const std::string* stored = &at->first;
-  if (is_new) {
-    // A folder has one name: what it had before is where it was moved from, outside.
-    if (S_ISDIR(key.type))
-      while (!node.names.empty()) {
-        const Name old = node.names.back();
-        drop_name(*old.parent, *old.name);
-        if (old.parent != parent) release_if_unused(old.parent);
-      }
-    node.names.push_back({parent, stored});
-  } else if (node.names.back().name != stored) {
-    auto here = std::find_if(node.names.begin(), node.names.end(),
-                             [&](const Name& n) { return n.name == stored; });
+  if (!parent || node.record.id == FUSE_ROOT_ID) return node.record.id;
+  const auto at = parent->children.find(name);
+  if (at != parent->children.end() && at->second == &node) {
+    if (const auto& last = node.names.back(); last.parent == parent && last.record->text() == name)
+      return node.record.id;
+    const auto here = std::find_if(node.names.begin(), node.names.end(), [&](const Name& n) {
+      return n.parent == parent && n.record->text() == name;
+    });
+    here->record->turn = ++last_turn_;
     std::rotate(here, here + 1, node.names.end());
+    return node.record.id;
   }
-  return node.id;
+  NameRecord& record = make_name(node, *parent, name);
+  drop_name(*parent, name);  // another file had the name: it was taken outside
+  // A folder has one name: what it had before is where it was moved from, outside.
+  if (S_ISDIR(key.type))
+    while (!node.names.empty()) {
+      const Name old = node.names.back();
+      drop_name(*old.parent, old.record->text());
+      if (old.parent != parent) release_if_unused(old.parent);
+    }
+  link(node, *parent, record);
+  return node.record.id;
 }
 
 std::uint64_t NodeTable::bind_nameless(const FileKey& key) {
   const std::lock_guard lock(mutex_);
   Node& node = make(key);
-  ++node.lookups;
-  return node.id;
+  ++node.record.lookups;
+  return node.record.id;
 }
 
-void NodeTable::drop_name(Node& parent, const std::string& name) {
+void NodeTable::drop_name(Node& parent, std::string_view name) {
   const auto at = parent.children.find(name);
   if (at == parent.children.end()) return;
-  Node& node = *at->second;
-  const std::string* stored = &at->first;
-  std::erase_if(node.names, [&](const Name& n) { return n.name == stored; });
+  auto& names = at->second->names;
+  const auto here = std::find_if(names.begin(), names.end(), [&](const Name& n) {
+    return n.parent == &parent && n.record->text() == name;
+  });
+  NameRecord* record = here->record;
+  names.erase(here);
   parent.children.erase(at);
+  store_.give_up(record);  // last: `name` may be its text
 }
 
 void NodeTable::unbind(std::uint64_t parent_id, std::string_view name) {
   const std::lock_guard lock(mutex_);
-  if (Node* parent = find(parent_id)) drop_name(*parent, std::string(name));
+  if (Node* parent = find(parent_id)) drop_name(*parent, name);
 }
 
 void NodeTable::rename(std::uint64_t from_id, std::string_view from_name, std::uint64_t to_id,
@@ -141,49 +216,53 @@ void NodeTable::rename(std::uint64_t from_id, std::string_view from_name, std::u
   Node* from = find(from_id);
   Node* to = find(to_id);
   if (!from || !to) return;
-  const std::string old_name(from_name), new_name(to_name);
-  const auto take = [&](Node& parent, const std::string& name) -> Node* {
+  const auto known_as = [](const Node& parent, std::string_view name) -> Node* {
     const auto at = parent.children.find(name);
-    if (at == parent.children.end()) return nullptr;
-    Node* node = at->second;
-    drop_name(parent, name);
-    return node;
+    return at == parent.children.end() ? nullptr : at->second;
   };
-  const auto put = [](Node* node, Node& parent, const std::string& name) {
-    if (!node) return;
-    const auto at = parent.children.insert_or_assign(name, node).first;
-    node->names.push_back({&parent, &at->first});
-  };
-  Node* moved = take(*from, old_name);
-  Node* other = take(*to, new_name);
-  if (moved == other && !exchange) other = nullptr;
-  put(moved, *to, new_name);
-  if (exchange) put(other, *from, old_name);
+  Node* moved = known_as(*from, from_name);
+  Node* other = known_as(*to, to_name);
+  if (moved == other) {
+    if (!exchange) drop_name(*from, from_name);
+    return;
+  }
+  // The new names come first: a worker killed in between leaves one too many.
+  NameRecord* moved_name = moved ? &make_name(*moved, *to, to_name) : nullptr;
+  NameRecord* other_name = exchange && other ? &make_name(*other, *from, from_name) : nullptr;
+  drop_name(*from, from_name);
+  drop_name(*to, to_name);
+  if (moved) link(*moved, *to, *moved_name);
+  if (other_name) link(*other, *from, *other_name);
 }
 
 void NodeTable::forget(std::uint64_t id, std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   Node* node = find(id);
   if (!node || id == FUSE_ROOT_ID) return;
-  node->lookups -= std::min(node->lookups, count);
+  const std::uint64_t had = node->record.lookups;
+  node->record.lookups = had - std::min(had, count);
   release_if_unused(node);
 }
 
 void NodeTable::release_if_unused(Node* first) {
-  std::vector<std::uint64_t> candidates{first->id};
+  std::vector<std::uint64_t> candidates{first->record.id};
   while (!candidates.empty()) {
     Node* node = find(candidates.back());
     candidates.pop_back();
-    if (!node || node->id == FUSE_ROOT_ID || node->lookups != 0 || !node->children.empty())
+    if (!node || node->record.id == FUSE_ROOT_ID || node->record.lookups != 0 ||
+        !node->children.empty())
       continue;
     while (!node->names.empty()) {
       const Name name = node->names.back();
-      candidates.push_back(name.parent->id);  // it may have waited for this child
-      drop_name(*name.parent, *name.name);
+      candidates.push_back(name.parent->record.id);  // it may have waited for this child
+      drop_name(*name.parent, name.record->text());
     }
-    const auto known = by_key_.find(node->key);
+    NodeRecord& record = node->record;
+    const auto known = by_key_.find(record.key);
     if (known != by_key_.end() && known->second == node) by_key_.erase(known);
-    nodes_.erase(node->id);
+    nodes_.erase(record.id);
+    const Fd pin(record.pin);
+    store_.give_up(&record);  // before its descriptor goes: the number may be another's at once
   }
 }
 
@@ -191,23 +270,23 @@ std::uint64_t NodeTable::child(std::uint64_t parent_id, std::string_view name) c
   const std::lock_guard lock(mutex_);
   const Node* parent = find(parent_id);
   if (!parent) return 0;
-  const auto at = parent->children.find(std::string(name));
-  return at == parent->children.end() ? 0 : at->second->id;
+  const auto at = parent->children.find(name);
+  return at == parent->children.end() ? 0 : at->second->record.id;
 }
 
 bool NodeTable::is_last_name(std::uint64_t parent_id, std::string_view name) const {
   const std::lock_guard lock(mutex_);
   const Node* parent = find(parent_id);
   if (!parent) return false;
-  const auto at = parent->children.find(std::string(name));
+  const auto at = parent->children.find(name);
   if (at == parent->children.end()) return false;
   const Node& node = *at->second;
-  return node.names.size() <= 1 && node.handles.empty() && !node.pin;
+  return node.names.size() <= 1 && node.handles.empty() && node.record.pin < 0;
 }
 
 void NodeTable::pin(std::uint64_t id, Fd path_fd) {
   const std::lock_guard lock(mutex_);
-  if (Node* node = find(id); node && !node->pin) node->pin = std::move(path_fd);
+  if (Node* node = find(id); node && node->record.pin < 0) node->record.pin = path_fd.release();
 }
 
 void NodeTable::add_handle(std::uint64_t id, int fd) {
@@ -225,21 +304,21 @@ int NodeTable::any_fd(std::uint64_t id) const {
   const Node* node = find(id);
   if (!node) return -1;
   if (!node->handles.empty()) return node->handles.back();
-  return node->pin.get();
+  return node->record.pin;
 }
 
 FileKey NodeTable::key(std::uint64_t id) const {
   const std::lock_guard lock(mutex_);
   const Node* node = find(id);
-  return node ? node->key : FileKey{};
+  return node ? node->record.key : FileKey{};
 }
 
 bool NodeTable::same_content(std::uint64_t id, const ContentStamp& stamp) {
   const std::lock_guard lock(mutex_);
   Node* node = find(id);
   if (!node) return false;
-  const bool same = node->stamp == stamp;
-  node->stamp = stamp;
+  const bool same = node->record.stamp == stamp;
+  node->record.stamp = stamp;
   return same;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "record/loopback/block_store.hpp"
 #include "record/loopback/protocol.hpp"
 
 namespace heddle::loopback {
@@ -38,10 +39,15 @@ ContentStamp content_stamp(const struct statx& st);
 /// The files that the kernel knows, by the node ids it uses, with the names by which they were
 /// reached. Files are found again by path, so that no descriptor is held for them; one that lost
 /// its last name while known is held by an O_PATH descriptor until the kernel forgets it.
+///
+/// Nodes and names stand in the store, so that the table of one worker is that of the next; what
+/// finds them is made anew. A worker that is killed halfway leaves a name too many or a look-up
+/// counted twice: as if somebody outside had moved the file, or the kernel had forgotten one less.
 /// All members lock; any thread.
 class NodeTable {
  public:
-  explicit NodeTable(const FileKey& root);
+  /// What stands in the store is known at once. `root` counts when nothing does.
+  NodeTable(BlockStore& store, const FileKey& root);
   ~NodeTable();
 
   /// The absolute path of a node, as last known; nullopt: it has none (unlinked, never named).
@@ -75,12 +81,16 @@ class NodeTable {
   /// Notes the content's stamp; true when it is the one noted before.
   bool same_content(std::uint64_t id, const ContentStamp& stamp);
   std::size_t size() const;
+  /// Descriptors of the nodes in the store, for one who closes what nobody knows of.
+  static std::vector<int> pins(const BlockStore& store);
 
  private:
   struct Node;
+  struct NodeRecord;
+  struct NameRecord;
   struct Name {
     Node* parent;
-    const std::string* name;  ///< the key in parent's children
+    NameRecord* record;  ///< its text is the key in parent's children
   };
   struct KeyHash {
     std::size_t operator()(const FileKey& key) const {
@@ -89,15 +99,20 @@ class NodeTable {
     }
   };
   Node* find(std::uint64_t id) const;
+  Node& know(NodeRecord& record);
   Node& make(const FileKey& key);
-  void drop_name(Node& parent, const std::string& name);
+  void recover();
+  NameRecord& make_name(const Node& node, const Node& parent, std::string_view name);
+  void link(Node& node, Node& parent, NameRecord& record);
+  void drop_name(Node& parent, std::string_view name);
   void release_if_unused(Node* node);
   bool append_path(const Node& node, std::string& out) const;
 
+  BlockStore& store_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Node>> nodes_;
   std::unordered_map<FileKey, Node*, KeyHash> by_key_;
-  std::uint64_t next_id_ = FUSE_ROOT_ID;
+  std::uint64_t last_turn_ = 0;  ///< of names: the higher was used later
 };
 
 }  // namespace heddle::loopback

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "record/loopback/server.hpp"
 
+#include <new>
+
+#include "fuseovl/succession.hpp"
 #include "record/loopback/core_follower.hpp"
 
 namespace heddle::loopback {
@@ -10,10 +13,26 @@ constexpr std::chrono::milliseconds kStuck{20};
 
 }  // namespace
 
+Result<void> Server::take_over() {
+  slots_.take_over([this](std::size_t slot) {
+    auto* bytes = slots_.buffer(slot);
+    const auto size = reinterpret_cast<const fuse_in_header*>(bytes)->len;
+    Request request(device_, bytes, size, slots_.progress(slot));
+    loopback_.take_over(request);
+  });
+  auto asked = ask_to_resend(device_);
+  if (!asked && asked.error().code() == ENODEV) return {};  // run() sees it too
+  return asked;
+}
+
+void Server::start_thread() {
+  threads_.emplace_back([this, slot = started_++] { thread_main(slot); });
+}
+
 void Server::run() {
   {
     const std::lock_guard lock(mutex_);
-    for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { thread_main(); });
+    for (int i = 0; i < 2; ++i) start_thread();
   }
   for (;;) {
     std::thread next;
@@ -47,15 +66,24 @@ bool Server::become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& te
   has_leader_ = true;
   term = ++term_;
   begun_ = done_ = 0;
-  if (waiting_ == 0 && threads_.size() < kMostThreads)
-    threads_.emplace_back([this] { thread_main(); });
+  if (waiting_ == 0 && started_ < RequestSlots::kSlots) start_thread();
   return true;
 }
 
-void Server::lead(std::uint64_t term, CallerRights& rights, RequestBuffer& buffer) {
+void Server::handle(Request& request, CallerRights& rights, ReplyBuffer& buffer) {
+  if (request.progress().stage == RequestProgress::Stage::done) return request.reply_as_noted();
+  try {
+    loopback_.handle(request, rights, buffer);
+  } catch (const std::bad_alloc&) {
+    request.reply_error(ENOMEM);
+  }
+}
+
+void Server::lead(std::uint64_t term, std::size_t slot, CallerRights& rights, ReplyBuffer& buffer) {
   CoreFollower core;
   for (;;) {
-    const ssize_t n = ::read(device_.get(), buffer.in(), RequestBuffer::kSize);
+    slots_.before_read(slot);
+    const ssize_t n = ::read(device_, slots_.buffer(slot), RequestSlots::kBufferSize);
     if (n < 0) {
       // ENOENT: the request was taken back before we had it (fuse.ko, fuse_dev_do_read).
       if (errno == EINTR || errno == EAGAIN || errno == ENOENT) continue;
@@ -65,32 +93,37 @@ void Server::lead(std::uint64_t term, CallerRights& rights, RequestBuffer& buffe
       return;
     }
     if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) continue;
-    Request request(device_.get(), buffer.in(), static_cast<std::size_t>(n));
+    slots_.after_read(slot);
+    Request request(device_, slots_.buffer(slot), static_cast<std::size_t>(n),
+                    slots_.progress(slot));
     if (Loopback::is_slow(request)) {
       {
         const std::lock_guard lock(mutex_);
         if (term_ == term) has_leader_ = false;
         free_.notify_one();
       }
-      loopback_.handle(request, rights, buffer);
+      handle(request, rights, buffer);
       return;
     }
     if (Loopback::may_ask_about_caller(request)) core.on_request(request.tid());
     ++begun_;
-    loopback_.handle(request, rights, buffer);
+    handle(request, rights, buffer);
     if (term_.load() != term) return;  // replaced meanwhile
     ++done_;
   }
 }
 
-void Server::thread_main() {
+void Server::thread_main(std::size_t slot) {
   CallerRights rights;
-  RequestBuffer buffer;
+  ReplyBuffer buffer;
+  // A process that is killed while the kernel waits for a page to copy a request to makes that
+  // request fail (fs/fuse/dev.c, fuse_copy_fill()), where it should be sent again.
+  make_present(slots_.buffer(slot), RequestSlots::kBufferSize);
   std::uint64_t term = 0;
   std::unique_lock lock(mutex_);
   while (become_leader(lock, term)) {
     lock.unlock();
-    lead(term, rights, buffer);
+    lead(term, slot, rights, buffer);
     lock.lock();
   }
 }

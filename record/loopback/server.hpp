@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/result.hpp"
 #include "record/loopback/loopback.hpp"
 
 namespace heddle::loopback {
@@ -19,18 +20,25 @@ namespace heddle::loopback {
 /// replaced after kStuck. Threads are made as needed.
 class Server {
  public:
-  Server(Loopback& loopback, Fd device) : loopback_(loopback), device_(std::move(device)) {}
+  /// Not the device's owner: the connection lives as long as the supervisor has it.
+  Server(Loopback& loopback, const RequestSlots& slots, int device)
+      : loopback_(loopback), slots_(slots), device_(device) {}
+  /// Where another worker has died: sees to what it had in hand, and has the kernel send the
+  /// requests again. Before run(). Fails where the kernel cannot (EINVAL: before Linux 6.9).
+  Result<void> take_over();
   /// Blocks until the mount has gone.
   void run();
 
  private:
-  static constexpr std::size_t kMostThreads = 64;
-  void thread_main();
+  void start_thread();
+  void thread_main(std::size_t slot);
   bool become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term);
-  void lead(std::uint64_t term, CallerRights& rights, RequestBuffer& buffer);
+  void lead(std::uint64_t term, std::size_t slot, CallerRights& rights, ReplyBuffer& buffer);
+  void handle(Request& request, CallerRights& rights, ReplyBuffer& buffer);
 
   Loopback& loopback_;
-  Fd device_;
+  const RequestSlots& slots_;
+  int device_;
   std::mutex mutex_;
   std::condition_variable free_;
   bool has_leader_ = false;
@@ -39,6 +47,7 @@ class Server {
   std::atomic<std::uint64_t> term_{0};   ///< raised when the leader changes
   std::atomic<std::uint64_t> begun_{0};  ///< requests the leader has begun, and
   std::atomic<std::uint64_t> done_{0};   ///< answered
+  std::size_t started_ = 0;              ///< threads: the slots that are taken
   std::list<std::thread> threads_;
 };
 

@@ -1,23 +1,33 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <thread>
+
+#include "fuseovl/succession.hpp"
+#include "record/event_ring.hpp"
 #include "record/loopback/inode_numbers.hpp"
 #include "record/loopback/node_table.hpp"
+#include "record/loopback/request_slots.hpp"
 #include "record/native_folders.hpp"
 #include "record/walks.hpp"
 
 namespace heddle {
 namespace {
 
+using loopback::BlockKind;
+using loopback::BlockStore;
 using loopback::FileKey;
 using loopback::InodeNumbers;
 using loopback::NodeTable;
+using loopback::RequestSlots;
 
 FileKey folder(std::uint64_t inode) { return {1, inode, S_IFDIR, 1, 0}; }
 FileKey file(std::uint64_t inode) { return {1, inode, S_IFREG, 1, 0}; }
 
 TEST(InodeNumbers, are_unique_over_devices_and_stay) {
-  InodeNumbers numbers(7);
+  BlockStore store;
+  InodeNumbers numbers(store, 7);
   EXPECT_EQ(numbers.of(7, 12), 12U);
   const auto other = numbers.of(8, 12);
   EXPECT_NE(other, 12U);
@@ -28,7 +38,8 @@ TEST(InodeNumbers, are_unique_over_devices_and_stay) {
 }
 
 TEST(NodeTable, a_renamed_folder_takes_what_is_below_with_it) {
-  NodeTable nodes(folder(2));
+  BlockStore store;
+  NodeTable nodes(store, folder(2));
   const auto a = nodes.bind(1, "a", folder(3));
   const auto f = nodes.bind(a, "f", file(4));
   nodes.rename(1, "a", 1, "b", false);
@@ -37,7 +48,8 @@ TEST(NodeTable, a_renamed_folder_takes_what_is_below_with_it) {
 }
 
 TEST(NodeTable, names_of_one_file_are_one_node) {
-  NodeTable nodes(folder(2));
+  BlockStore store;
+  NodeTable nodes(store, folder(2));
   const auto one = nodes.bind(1, "one", file(4));
   EXPECT_EQ(nodes.bind(1, "two", file(4)), one);
   EXPECT_EQ(nodes.path(one), "/two");
@@ -48,7 +60,8 @@ TEST(NodeTable, names_of_one_file_are_one_node) {
 }
 
 TEST(NodeTable, exchange_swaps_two_files) {
-  NodeTable nodes(folder(2));
+  BlockStore store;
+  NodeTable nodes(store, folder(2));
   const auto one = nodes.bind(1, "one", file(4));
   const auto two = nodes.bind(1, "two", file(5));
   nodes.rename(1, "one", 1, "two", true);
@@ -57,7 +70,8 @@ TEST(NodeTable, exchange_swaps_two_files) {
 }
 
 TEST(NodeTable, what_the_kernel_forgets_is_forgotten) {
-  NodeTable nodes(folder(2));
+  BlockStore store;
+  NodeTable nodes(store, folder(2));
   const auto a = nodes.bind(1, "a", folder(3));
   const auto f = nodes.bind(a, "f", file(4));
   nodes.bind(a, "f", file(4));
@@ -70,12 +84,165 @@ TEST(NodeTable, what_the_kernel_forgets_is_forgotten) {
 }
 
 TEST(NodeTable, a_file_replaced_outside_is_another_node) {
-  NodeTable nodes(folder(2));
+  BlockStore store;
+  NodeTable nodes(store, folder(2));
   const auto old = nodes.bind(1, "f", file(4));
   auto again = file(4);
   again.born_ns = 9;  // its inode number was given out again
   EXPECT_NE(nodes.bind(1, "f", again), old);
   EXPECT_FALSE(nodes.path(old));
+}
+
+TEST(BlockStore, what_was_committed_is_there_for_the_next_and_the_rest_is_free) {
+  BlockStore store;
+  auto* kept = static_cast<int*>(store.make(400));
+  *kept = 7;
+  BlockStore::commit(kept, BlockKind::handle);
+  void* half_made = store.make(400);
+  void* given_up = store.make(40);
+  BlockStore::commit(given_up, BlockKind::name);
+  store.give_up(given_up);
+  store.recover();
+  std::vector<int> found;
+  store.each(BlockKind::handle, [&](void* block) { found.push_back(*static_cast<int*>(block)); });
+  EXPECT_EQ(found, std::vector<int>{7});
+  EXPECT_EQ(store.make(400), half_made);
+  EXPECT_EQ(store.make(33), given_up);
+}
+
+TEST(NodeTable, the_next_worker_knows_what_the_one_before_knew) {
+  BlockStore store;
+  std::uint64_t a = 0, f = 0, gone = 0;
+  {
+    NodeTable nodes(store, folder(2));
+    a = nodes.bind(1, "a", folder(3));
+    f = nodes.bind(a, "f", file(4));
+    nodes.bind(a, "f", file(4));
+    nodes.bind(a, "g", file(4));
+    nodes.bind(1, "x", file(5));
+    nodes.rename(1, "x", a, "y", false);
+    gone = nodes.bind(1, "gone", file(6));
+    nodes.forget(gone, 1);
+  }
+  store.recover();
+  NodeTable nodes(store, folder(2));
+  EXPECT_EQ(nodes.path(f), "/a/g");
+  nodes.unbind(a, "g");
+  EXPECT_EQ(nodes.path(f), "/a/f");
+  EXPECT_EQ(nodes.path(nodes.child(a, "y")), "/a/y");
+  EXPECT_FALSE(nodes.path(gone));
+  EXPECT_EQ(nodes.key(f), file(4));
+  nodes.forget(f, 2);
+  EXPECT_TRUE(nodes.path(f));
+  nodes.forget(f, 1);
+  EXPECT_FALSE(nodes.path(f));
+  EXPECT_GT(nodes.bind(1, "new", file(7)), gone) << "no number is given out twice";
+}
+
+trace::Event event_at(std::string_view path) {
+  trace::Event event;
+  event.path = path;
+  return event;
+}
+
+TEST(EventRing, an_event_that_was_noted_is_not_told_again) {
+  const auto ring = value_or_throw(EventRing::create());
+  std::atomic<std::uint64_t> note = 0;
+  ring->add(event_at("/one"), {&note, 1});
+  ring->add(event_at("/two"), {&note, 2});
+  EXPECT_EQ(ring->told(note), 2U);
+  // Killed between the note and the event.
+  const std::uint64_t ahead = (3ULL << 8U) | 3U;
+  EXPECT_EQ(ring->told(ahead), 2U);
+  note = ring->told(ahead);
+  ring->take_over();
+  for (unsigned number = 1; number <= 3; ++number) ring->add(event_at("/again"), {&note, number});
+  std::vector<std::string> got;
+  ring->drain([&](const trace::Event& event) { got.emplace_back(event.path); });
+  EXPECT_EQ(got, (std::vector<std::string>{"/one", "/two", "/again"}));
+  EXPECT_TRUE(ring->empty());
+}
+
+TEST(EventRing, who_puts_in_waits_for_who_takes_out) {
+  const auto ring = value_or_throw(EventRing::create());
+  constexpr std::size_t kMany = 5 * EventRing::kEvents;
+  std::jthread putting([&] {
+    for (std::size_t i = 0; i < kMany; ++i)
+      ring->add(event_at(std::string(i % 997, 'p') + std::to_string(i)), {});
+  });
+  std::size_t got = 0, wrong = 0;
+  while (got < kMany)
+    ring->drain([&](const trace::Event& event) {
+      wrong += event.path != std::string(got % 997, 'p') + std::to_string(got);
+      ++got;
+    });
+  EXPECT_EQ(wrong, 0U);
+}
+
+/// As the kernel writes a request into a slot that was made ready for it.
+void put_request(const RequestSlots& slots, std::size_t slot, std::uint64_t unique,
+                 std::uint32_t opcode = FUSE_MKDIR) {
+  slots.before_read(slot);
+  fuse_in_header header{};
+  header.len = sizeof(header);
+  header.opcode = opcode;
+  header.unique = unique;
+  std::memcpy(slots.buffer(slot), &header, sizeof(header));
+}
+
+TEST(RequestSlots, a_request_that_comes_again_goes_on_where_it_was) {
+  using Stage = loopback::RequestProgress::Stage;
+  const RequestSlots slots;
+  put_request(slots, 0, 10);
+  slots.after_read(0);
+  slots.progress(0).stage = Stage::made;
+  put_request(slots, 1, 12);  // killed before it was looked at
+  put_request(slots, 2, 14, FUSE_FORGET);
+  std::vector<std::size_t> seen;
+  slots.take_over([&](std::size_t slot) { seen.push_back(slot); });
+  EXPECT_EQ(seen, (std::vector<std::size_t>{0, 1, 2}));
+  slots.take_over([](std::size_t) { ADD_FAILURE() << "each request is seen to once"; });
+  put_request(slots, 3, 10 | kResentUnique);
+  slots.after_read(3);
+  EXPECT_EQ(slots.progress(3).stage, Stage::made);
+  put_request(slots, 4, 12 | kResentUnique);
+  slots.after_read(4);
+  EXPECT_EQ(slots.progress(4).stage, Stage::taken);
+  put_request(slots, 5, 18 | kResentUnique);
+  slots.after_read(5);
+  EXPECT_EQ(slots.progress(5).stage, Stage::acting) << "nobody knows: its effect decides";
+}
+
+TEST(RequestSlots, what_was_answered_is_dropped_once_new_requests_come) {
+  using Stage = loopback::RequestProgress::Stage;
+  const RequestSlots slots;
+  put_request(slots, 0, 10);
+  slots.after_read(0);
+  slots.progress(0).stage = Stage::done;
+  slots.take_over([](std::size_t) {});
+  put_request(slots, 0, 16);
+  slots.after_read(0);
+  EXPECT_EQ(slots.progress(0).stage, Stage::taken);
+  slots.take_over([](std::size_t) {});
+  put_request(slots, 0, 10 | kResentUnique);
+  slots.after_read(0);
+  EXPECT_EQ(slots.progress(0).stage, Stage::acting);
+}
+
+TEST(Succession, workers_that_do_nothing_are_not_followed_for_ever) {
+  Succession succession;
+  int followed = 0;
+  for (; followed < 1000; ++followed) {
+    succession.starts(5);
+    if (!succession.died(5)) break;
+  }
+  EXPECT_GE(followed, 9);
+  EXPECT_LT(followed, 1000);
+  for (std::uint64_t answers = 0; answers < 100; ++answers) {
+    succession.starts(answers);
+    EXPECT_TRUE(succession.died(answers + 1));
+    EXPECT_EQ(succession.pause(), std::chrono::milliseconds(0));
+  }
 }
 
 TEST(Walks, destinations_are_absolute_and_plain) {

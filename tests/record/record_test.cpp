@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -8,9 +9,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
+#include <thread>
 
-#include "base/fd.hpp"
 #include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -266,19 +266,6 @@ TEST(Recorder, few_descriptors_suffice) {
   EXPECT_EQ(done.out, "ok\n") << done.err;
 }
 
-/// Ends the recorders that have `mark` in their environment, however stuck what they record is: no
-/// file in /proc of a process that may be in the midst of execve is read for it.
-void kill_recorders(const std::string& mark) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const int pid = std::atoi(entry.path().filename().c_str());
-    if (pid <= 0) continue;
-    const auto name = read_file(entry.path() / "comm");
-    if (!name || !name->starts_with("fs-record")) continue;
-    const auto environment = read_file(entry.path() / "environ");
-    if (environment && environment->find(mark) != std::string::npos) ::kill(pid, SIGKILL);
-  }
-}
-
 // execve closes files under a lock that much of /proc waits for (fs/exec.c, begin_new_exec()).
 TEST(Recorder, a_program_with_many_files_open_to_write_execs_another) {
   HEDDLE_STAGED(program, "fs-record");
@@ -298,7 +285,8 @@ TEST(Recorder, a_program_with_many_files_open_to_write_execs_another) {
   for (const auto& form : {std::vector<std::string>{}, std::vector<std::string>{"--io"},
                            std::vector<std::string>{"--op", "close"}}) {
     const auto done = record(dir / "run.txt", {"/usr/bin/python3", "-c", script}, options, form);
-    if (done.timed_out) kill_recorders(mark);
+    if (done.timed_out)
+      for (const int pid : recorders(mark)) ::kill(pid, SIGKILL);
     ASSERT_FALSE(done.timed_out);
     EXPECT_EQ(done.out, "[7, 7, 7, 7]\n") << done.err;
     const auto seen = read_seen(dir / "run.txt");
@@ -419,6 +407,45 @@ TEST(Recorder, a_full_disk_is_said_and_the_program_runs_on) {
   EXPECT_FALSE(seen.complete());
 }
 
+/// A small tmpfs, gone with it.
+class SmallDisk {
+ public:
+  explicit SmallDisk(std::string path) : path_(std::move(path)) {
+    run_checked({"mkdir", path_});
+    if (::mount("small", path_.c_str(), "tmpfs", 0, "size=1m") != 0)
+      throw Error::from_errno(path_, "cannot mount");
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() { ::umount2(path_.c_str(), MNT_DETACH); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// elf/dl-load.c, _dl_map_object_from_fd(): of equal (dev, ino) the second is taken for the first.
+TEST(Recorder, libraries_of_two_devices_with_one_inode_number_stay_two) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount two disks");
+  TestDir dir;
+  const SmallDisk one(dir / "one"), two(dir / "two");
+  write_text_file(dir / "one.c", "int which(void) { return 1; }\n");
+  write_text_file(dir / "two.c", "int which(void) { return 2; }\n");
+  run_checked({"gcc", "-shared", "-fPIC", "-o", dir / "one.so", dir / "one.c"});
+  run_checked({"gcc", "-shared", "-fPIC", "-o", dir / "two.so", dir / "two.c"});
+  run_checked({"cp", dir / "one.so", one / "lib.so"});
+  run_checked({"cp", dir / "two.so", two / "lib.so"});
+  struct stat a {
+  }, b{};
+  ASSERT_EQ(::stat((one / "lib.so").c_str(), &a), 0);
+  ASSERT_EQ(::stat((two / "lib.so").c_str(), &b), 0);
+  ASSERT_EQ(a.st_ino, b.st_ino) << "tmpfs counts from the same number";
+  expect_same_run({"/usr/bin/python3", "-c",
+                   "import ctypes, sys; print([ctypes.CDLL(l).which() for l in sys.argv[1:]])",
+                   one / "lib.so", two / "lib.so"});
+}
+
 TEST(Recorder, the_slim_copy_is_enough_to_run) {
   HEDDLE_STAGED(program, "fs-record");
   if (::geteuid() != 0) HEDDLE_SKIP("needs root for chroot");
@@ -459,18 +486,30 @@ TEST(Recorder, the_static_program_runs_in_a_foreign_root) {
   EXPECT_TRUE(read_seen(dir / "root/tmp/run.txt").complete());
 }
 
+/// A listening socket at `path`.
+Fd listen_at(const std::string& path) {
+  Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) throw Error(path, "too long for a socket");
+  std::copy(path.begin(), path.end(), address.sun_path);
+  if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(listener.get(), 1) != 0)
+    throw Error::from_errno(path, "cannot listen");
+  return listener;
+}
+
+bool says(const trace::RunHeader& header, const std::string& text) {
+  return std::any_of(header.notes.begin(), header.notes.end(),
+                     [&](const std::string& note) { return note.find(text) != std::string::npos; });
+}
+
 TEST(Recorder, sockets_answered_outside_are_reached) {
   HEDDLE_STAGED(program, "fs-record");
   TestDir dir;
   run_checked({"mkdir", dir / "daemon"});
   const std::string name = dir / "daemon/socket";
-  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  ASSERT_LT(name.size(), sizeof(address.sun_path));
-  std::copy(name.begin(), name.end(), address.sun_path);
-  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(::listen(listener, 1), 0);
+  const Fd listener = listen_at(name);
   RunOptions options;
   options.cwd = "/";
   const auto done = record(dir / "run.txt",
@@ -479,12 +518,63 @@ TEST(Recorder, sockets_answered_outside_are_reached) {
                             "s.connect(sys.argv[1]); print('connected')",
                             name},
                            options);
-  ::close(listener);
   EXPECT_EQ(done.out, "connected\n") << done.err;
-  const auto& notes = read_seen(dir / "run.txt").header.notes;
-  EXPECT_TRUE(std::any_of(notes.begin(), notes.end(), [&](const std::string& note) {
-    return note.find(dir / "daemon") != std::string::npos;
-  }));
+  EXPECT_TRUE(says(read_seen(dir / "run.txt").header, dir / "daemon"));
+}
+
+/// Waits for the program's `go`, and then makes a file in each folder, as a process outside does.
+class Outsider {
+ public:
+  explicit Outsider(const TestDir& dir)
+      : thread_([&dir] {
+          if (!wait_until(std::chrono::seconds(20),
+                          [&] { return ::access((dir / "plain/go").c_str(), F_OK) == 0; }))
+            return;
+          write_text_file(dir / "plain/outside", "");
+          write_text_file(dir / "native/outside", "");
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+TEST(Recorder, inotify_sees_what_the_run_does_and_in_native_folders_what_others_do) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", dir / "plain", dir / "native"});
+  const Fd listener = listen_at(dir / "native/socket");
+  const Fd outside(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ASSERT_GE(::inotify_add_watch(outside.get(), (dir / "plain").c_str(), IN_CREATE), 0);
+  // Ends at the first event from the native folder: the one of the plain folder was due before.
+  const std::string script = R"(
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init1(0)
+names = {libc.inotify_add_watch(fd, (sys.argv[1] + '/' + n).encode(), 0x100): n for n in ('plain', 'native')}
+open(sys.argv[1] + '/plain/go', 'w').close()
+seen = []
+while not [s for s in seen if s.startswith('native')]:
+    data = os.read(fd, 4096)
+    while data:
+        wd, mask, cookie, size = struct.unpack_from('iIII', data)
+        seen.append(names[wd] + '/' + data[16:16 + size].rstrip(b'\0').decode())
+        data = data[16 + size:]
+print(sorted(seen), os.path.exists(sys.argv[1] + '/plain/outside'))
+)";
+  RunOptions options;
+  options.cwd = "/";
+  options.deadline = std::chrono::seconds(30);
+  const Outsider outsider(dir);
+  const auto done =
+      record(dir / "run.txt", {"/usr/bin/python3", "-c", script, dir.path()}, options);
+  EXPECT_EQ(done.out, "['native/outside', 'plain/go'] True\n") << done.err;
+  const auto& header = read_seen(dir / "run.txt").header;
+  EXPECT_TRUE(says(header, dir / "native"));
+  EXPECT_TRUE(says(header, "inotify"));
+  alignas(inotify_event) char events[1024];
+  const ssize_t n = ::read(outside.get(), events, sizeof(events));
+  ASSERT_GT(n, 0) << "outside, what the run does is seen";
+  EXPECT_STREQ(reinterpret_cast<const inotify_event*>(events)->name, "go");
 }
 
 /// Lines of `ps` that hold `text` and are alive.

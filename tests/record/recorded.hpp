@@ -2,9 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "record/trace/trace_reader.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -64,6 +67,22 @@ inline RunResult record(const std::string& trace, const std::vector<std::string>
   all.emplace_back("--");
   all.insert(all.end(), argv.begin(), argv.end());
   return run(all, options);
+}
+
+/// Processes of recorders, by the beginning of their names, that have `mark` in their environment.
+/// However stuck what they record is: no file in /proc of a process that may be in the midst of
+/// execve is read for it.
+inline std::vector<int> recorders(const std::string& mark, const std::string& name = "fs-record") {
+  std::vector<int> out;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const int pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    const auto called = read_file(entry.path() / "comm");
+    if (!called || !called->starts_with(name)) continue;
+    const auto environment = read_file(entry.path() / "environ");
+    if (environment && environment->find(mark) != std::string::npos) out.push_back(pid);
+  }
+  return out;
 }
 
 }  // namespace heddle::test

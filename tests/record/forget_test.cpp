@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+// What the kernel forgets the loopback forgets: run in this process, where its table can be seen.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "record/loopback/server.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+constexpr int kFiles = 20'000;
+
+struct NoLog final : loopback::AccessLog {
+  void start() override {}
+  bool on() const noexcept override { return false; }
+  bool each_io() const noexcept override { return false; }
+  void add(trace::Event&, const loopback::Telling&) override {}
+  unsigned told(std::uint64_t) const override { return 0; }
+};
+
+/// A new instance of a FUSE file system on `device`, attached nowhere: gone with its descriptor.
+Fd mount_detached(int device) {
+  const Fd context(::fsopen("fuse", FSOPEN_CLOEXEC));
+  const auto set = [&](const char* key, const std::string& value) {
+    ::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0);
+  };
+  set("source", "forget_test");
+  set("fd", std::to_string(device));
+  set("rootmode", "40000");
+  set("user_id", "0");
+  set("group_id", "0");
+  ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
+  return Fd(::fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+}
+
+/// The loopback, served by this process.
+class Served {
+ public:
+  Served() : root_(mount_detached(device_.get())), serving_([this] { server_.run(); }) {}
+  ~Served() {
+    root_.reset();
+    serving_.join();
+  }
+  int root() const { return root_.get(); }
+  std::size_t nodes() const { return loopback_.nodes(); }
+  std::size_t bytes() const { return memory_.store.used(); }
+
+ private:
+  Fd device_ = value_or_throw(open_file("/dev/fuse", O_RDWR));
+  NoLog log_;
+  loopback::LoopbackMemory memory_;
+  loopback::Loopback loopback_{log_, memory_};
+  loopback::Server server_{loopback_, memory_.slots, device_.get()};
+  Fd root_;
+  std::thread serving_;
+};
+
+/// A memory cgroup of one's own, whose share of the kernel's caches can be taken back without
+/// touching the machine's; none where it may not be made.
+class OwnMemory {
+ public:
+  OwnMemory() {
+    std::istringstream groups(read_file("/proc/self/cgroup").value_or(""));
+    for (std::string line; std::getline(groups, line);) {
+      const auto path = line.substr(line.find(':', line.find(':') + 1) + 1);
+      const bool v1 = line.find(":memory:") != std::string::npos;
+      if (!v1 && !line.starts_with("0::")) continue;
+      const auto folder = (v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") + path +
+                          "/heddle-test-" + std::to_string(::getpid());
+      if (::mkdir(folder.c_str(), 0700) != 0) continue;
+      const auto handle = folder + (v1 ? "/memory.force_empty" : "/memory.reclaim");
+      if (::access(handle.c_str(), W_OK) == 0) {
+        folder_ = folder;
+        handle_ = handle;
+        return;
+      }
+      ::rmdir(folder.c_str());
+    }
+  }
+  ~OwnMemory() {
+    if (!folder_.empty())
+      wait_until(std::chrono::seconds(5), [&] { return ::rmdir(folder_.c_str()) == 0; });
+  }
+  bool exists() const { return !folder_.empty(); }
+  /// For a process that is to live in it.
+  void enter() const { write_to(folder_ + "/cgroup.procs", "0"); }
+  /// The kernel keeps some 1.2 KB of each file of ours.
+  void limit(std::size_t bytes) const {
+    const bool v1 = handle_.ends_with("force_empty");
+    write_to(folder_ + (v1 ? "/memory.limit_in_bytes" : "/memory.max"),
+             std::to_string(bytes).c_str());
+  }
+  void take_back() const {
+    exists() ? write_to(handle_, handle_.ends_with("reclaim") ? "1G" : "1")
+             : write_to("/proc/sys/vm/drop_caches", "2");
+  }
+
+ private:
+  static void write_to(const std::string& path, const char* text) {
+    if (const Fd fd{::open(path.c_str(), O_WRONLY | O_CLOEXEC)}; fd)
+      (void)!::write(fd.get(), text, std::strlen(text));
+  }
+  std::string folder_, handle_;
+};
+
+/// In another process, so that what the kernel keeps of it counts as that one's.
+void look_at_all(const Served& served, const OwnMemory& memory, const std::string& folder) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (memory.exists()) memory.enter();
+    int missing = 0;
+    for (int i = 0; i < kFiles; ++i) {
+      char name[256];
+      std::snprintf(name, sizeof(name), "%s/%d", folder.c_str() + 1, i);
+      struct stat st {};
+      missing += ::fstatat(served.root(), name, &st, 0) != 0;
+    }
+    ::_exit(missing != 0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+std::size_t open_files() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount and to take memory back");
+  TestDir dir;
+  for (int i = 0; i < kFiles; ++i) {
+    const Fd made(::open((dir / std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+    ASSERT_TRUE(made);
+  }
+  const OwnMemory memory;
+  const Served served;
+  const auto fds = open_files();
+  std::size_t bytes = 0;
+  for (int round = 0; round < 2; ++round) {
+    look_at_all(served, memory, dir.path());
+    EXPECT_GE(served.nodes(), static_cast<std::size_t>(kFiles));
+    EXPECT_LE(open_files(), fds + 3) << "a look-up holds no descriptor";
+    if (round == 0) bytes = served.bytes();
+    EXPECT_LE(served.bytes(), bytes + bytes / 20) << "what was given up is used again";
+    const bool shrunk = wait_until(std::chrono::seconds(20), [&] {
+      memory.take_back();
+      return served.nodes() < kFiles / 20;
+    });
+    EXPECT_TRUE(shrunk) << served.nodes() << " nodes are left";
+  }
+  if (!memory.exists()) return;  // the machine's memory is not ours to fill
+  memory.limit(12 << 20);
+  look_at_all(served, memory, dir.path());
+  EXPECT_LT(served.nodes(), static_cast<std::size_t>(kFiles)) << "what does not fit is forgotten";
+}
+
+}  // namespace
+}  // namespace heddle::test
