@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/gen_options.hpp"
 
+#include <filesystem>
+
+#include "base/byte_size.hpp"
 #include "base/command_line.hpp"
 #include "base/rank.hpp"
 
@@ -19,6 +22,9 @@ std::string contradiction(const GenOptions& o, const std::vector<std::string>& c
   if (o.learn && o.out.empty()) return "--learn: needs --out MAP, the map to write";
   if (o.learn && (!o.map.empty() || o.compare_runs > 0))
     return "--learn: goes with neither --map nor --compare";
+  if (!o.stage.empty() && o.via == Via::direct)
+    return "--stage: needs a mount: it does not go with --via direct";
+  if (!o.stage_budget.empty() && o.stage.empty()) return "--budget: belongs to --stage";
   if (!o.map.empty() && !o.out.empty())
     return "--out: does not go with --map, which is used as it is: nothing is resolved";
   if (!o.map.empty() && !o.plugin_folders.empty())
@@ -41,6 +47,13 @@ void adapt_to_rank(GenOptions& o) {
 }
 
 }  // namespace
+
+std::vector<std::string> mount_options(const GenOptions& options) {
+  std::vector<std::string> out{"--serve", options.serve};
+  if (!options.stage.empty()) out.insert(out.end(), {"--stage", options.stage});
+  if (!options.stage_budget.empty()) out.insert(out.end(), {"--budget", options.stage_budget});
+  return out;
+}
 
 ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   GenOptions out;
@@ -65,6 +78,17 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   add_choice<std::string>(app, "--serve", out.serve, {{"all", "all"}, {"remote", "remote"}},
                           "What the mount serves: all (default), or only what lies on a remote "
                           "file system");
+  app.add_option("--stage", out.stage,
+                 "Have the mount copy its files to this folder on the node, and serve these")
+      ->type_name("DIR");
+  app.add_option("--budget", out.stage_budget, "With --stage: how much that folder may hold (4G)")
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            if (parse_byte_size(text)) return {};
+            return "'" + text + "' is no size: a number, and K, M, G or T behind it";
+          },
+          ""))
+      ->type_name("SIZE");
   add_choice<Via>(
       app, "--via", out.via,
       {{"best", Via::best},
@@ -104,6 +128,8 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   if (const auto wrong = contradiction(out, split.command, shell->count() > 0); !wrong.empty())
     return {std::nullopt, usage_error("fs-gen", wrong)};
   out.command = std::move(split.command);
+  // The daemon's folder is `/`.
+  if (!out.stage.empty()) out.stage = std::filesystem::absolute(out.stage).string();
   adapt_to_rank(out);
   return {std::move(out), 0};
 }

@@ -30,6 +30,8 @@ struct GenOptions {
   ShellKind shell = ShellKind::sh;
   std::string json_file;
   std::string serve = "all";
+  std::string stage;         ///< fs-mount --stage, absolute; empty: nothing is staged
+  std::string stage_budget;  ///< empty: fs-mount's own
   Via via = Via::best;
   LoaderKind loader = LoaderKind::audit;
   bool share = true;  ///< one mount for all fs-gens of this user and map
@@ -37,6 +39,9 @@ struct GenOptions {
   unsigned compare_runs = 0;
   std::vector<std::string> command;  ///< APP ARGS
 };
+
+/// What fs-mount is told of them.
+std::vector<std::string> mount_options(const GenOptions& options);
 
 /// The options, or the exit status when there is nothing more to do (--help, a usage error, said).
 struct ParsedGenOptions {

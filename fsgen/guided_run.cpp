@@ -175,7 +175,7 @@ Result<std::optional<OverlayDaemon>> GuidedRun::mount_for(AppProcess& app) {
   if (direct() || lease_) return std::optional<OverlayDaemon>();
   auto fuse = app.take_fuse_fd();
   if (!fuse) return fail(std::move(fuse.error()));
-  DaemonRequest request{map_.path, mount_point_, work_path_, {"--serve", options_.serve}};
+  DaemonRequest request{map_.path, mount_point_, work_path_, mount_options(options_)};
   auto daemon = OverlayDaemon::start(*fuse, request);
   if (!daemon) return fail(std::move(daemon.error()));
   (void)work_.release();  // the daemon's to remove now
@@ -187,7 +187,7 @@ Result<void> GuidedRun::take_lease() {
   request.kind = via_ == Via::mount ? KeepKind::privately : KeepKind::fusermount;
   request.sharing = options_.share ? Sharing::shared : Sharing::own;
   request.map_path = map_.path;
-  request.serve = options_.serve;
+  request.mount_options = mount_options(options_);
   for (;;) {
     auto lease = MountLease::take(request);
     if (lease) {

@@ -54,9 +54,10 @@ Result<std::string> lease_name(const LeaseRequest& request) {
   const char* tmp = std::getenv("TMPDIR");  // where its mount point stands
   std::string all;
   for (const std::string& part : {std::string(HEDDLE_VERSION), *program, *mounts, *root,
-                                  without_task(cgroup), std::string(tmp ? tmp : ""), request.serve,
+                                  without_task(cgroup), std::string(tmp ? tmp : ""),
                                   map->id().hex(), std::to_string(static_cast<int>(request.kind))})
     all += part + '\0';
+  for (const auto& word : request.mount_options) all += word + '\0';
   return fmt::format("heddle/{}/{}", ::geteuid(), hash_bytes(all).hex());
 }
 

@@ -80,11 +80,12 @@ Result<Child> start_daemon(const Fd& listener, const LeaseRequest& request) {
   options.fds = {{listener.get(), kListenFd}};
   options.environment = daemon_environment();
   options.untraced = true;
-  return spawn(
-      *here + "/fs-mount",
-      {"fs-mount", "--keep", request.kind == KeepKind::privately ? "private" : "fusermount",
-       "--listen-fd", std::to_string(kListenFd), "--serve", request.serve, request.map_path},
-      options);
+  std::vector<std::string> argv{"fs-mount", "--keep",
+                                request.kind == KeepKind::privately ? "private" : "fusermount",
+                                "--listen-fd", std::to_string(kListenFd)};
+  argv.insert(argv.end(), request.mount_options.begin(), request.mount_options.end());
+  argv.push_back(request.map_path);
+  return spawn(*here + "/fs-mount", argv, options);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/process.hpp"
 #include "base/result.hpp"
@@ -20,8 +21,8 @@ enum class Sharing : std::uint8_t {
 struct LeaseRequest {
   KeepKind kind = KeepKind::privately;
   Sharing sharing = Sharing::shared;
-  std::string map_path;  ///< absolute
-  std::string serve;     ///< fs-mount --serve
+  std::string map_path;                    ///< absolute
+  std::vector<std::string> mount_options;  ///< of fs-mount: what differs in them shares nothing
 };
 
 /// Our hold on a mount that a daemon keeps (fs-mount --keep): the first fs-gen starts the daemon,

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <optional>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
 
+#include "base/byte_size.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -22,26 +25,35 @@ struct Arguments {
   bool lazy = false;
   std::string stats;
   bool reload = false;
+  std::string verify;
 };
 
-/// `256M`, `1.5G`, in powers of 1024.
-std::optional<std::uint64_t> parse_size(std::string_view text) {
-  double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.begin(), text.end(), number, std::chars_format::fixed);
-  if (error != std::errc() || number < 0) return std::nullopt;
-  std::string_view unit(end, static_cast<std::size_t>(text.end() - end));
-  double factor = 1;
-  if (!unit.empty()) {
-    const auto power = std::string_view("bkmgt").find(static_cast<char>(unit[0] | 0x20));
-    if (power == std::string_view::npos) return std::nullopt;
-    for (std::size_t i = 0; i < power; ++i) factor *= 1024;
-    unit.remove_prefix(1);
-    if (power > 0 && unit != "" && unit != "B" && unit != "iB") return std::nullopt;
-    if (power == 0 && !unit.empty()) return std::nullopt;
-  }
-  if (number * factor > 1e18) return std::nullopt;
-  return static_cast<std::uint64_t>(number * factor);
+/// What is wrong with `text` as a size; else it is `out`.
+std::string take_size(const std::string& text, std::uint64_t& out) {
+  const auto size = parse_byte_size(text);
+  if (!size) return "'" + text + "' is no size: a number, and K, M, G or T behind it";
+  out = *size;
+  return {};
+}
+
+void add_size(CLI::App& app, const std::string& name, std::uint64_t& value,
+              const std::string& text) {
+  app.add_option_function<std::string>(
+         name, [](const std::string&) {}, text)
+      ->check(CLI::Validator([&value](const std::string& given) { return take_size(given, value); },
+                             ""))
+      ->type_name("SIZE");
+}
+
+/// --on-drift answers two questions, with a word for each.
+std::string take_drift_word(const std::string& word, LoadOptions& out) {
+  if (word == "refuse" || word == "warn")
+    out.on_drift = word == "warn" ? OnDrift::warn : OnDrift::refuse;
+  else if (word == "keep" || word == "eio")
+    out.on_change = word == "keep" ? OnChange::keep : OnChange::refuse;
+  else
+    return "'" + word + "' is none of refuse|warn|keep|eio";
+  return {};
 }
 
 void declare(CLI::App& app, Arguments& a) {
@@ -49,41 +61,56 @@ void declare(CLI::App& app, Arguments& a) {
   set_usage(app,
             "fs-mount [OPTIONS] MAP DIR\n       fs-mount --reload [MAP] DIR\n"
             "       fs-mount -u DIR [--lazy]\n"
-            "       fs-mount --stats DIR\n       fs-mount [OPTIONS] --node [DIR]");
+            "       fs-mount --stats DIR\n       fs-mount --verify DIR|MAP\n"
+            "       fs-mount [OPTIONS] --node [DIR]");
   app.set_version_flag("--version", "fs-mount (heddle) " HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
   app.add_option("DIR", s.mount_point, "The folder to mount on, or /dev/fd/N: a mounted device");
   app.add_flag("-f,--foreground", s.foreground, "Stay in the foreground");
-  add_choice<OnDrift>(app, "--on-drift", s.load.on_drift,
-                      {{"refuse", OnDrift::refuse}, {"warn", OnDrift::warn}},
-                      "When a file differs from the map: refuse to mount (default), or warn and "
-                      "serve it as it is");
+  app.add_option_function<std::vector<std::string>>(
+         "--on-drift", [](const std::vector<std::string>&) {},
+         "A file differs from the map: refuse to mount (default), or warn and serve it as it is. "
+         "One changes later: keep its staged copy (default), or eio (repeatable)")
+      ->check(CLI::Validator(
+          [&s](const std::string& word) { return take_drift_word(word, s.load); }, ""))
+      ->type_name("refuse|warn|keep|eio")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_choice<ServePolicy>(app, "--serve", s.load.serve,
                           {{"all", ServePolicy::all}, {"remote", ServePolicy::remote}},
                           "Send programs to the mount for all files (default), or only for those "
                           "on remote file systems");
-  app.add_option_function<std::string>(
-         "--prefetch", [](const std::string&) {},
-         "How much content to read ahead in the background (256M; 0: none)")
-      ->check(CLI::Validator(
-          [&s](const std::string& text) -> std::string {
-            const auto size = parse_size(text);
-            if (!size) return "'" + text + "' is no size: a number, and K, M, G or T behind it";
-            s.prefetch = *size;
-            return {};
-          },
-          ""))
-      ->type_name("SIZE");
+  add_size(app, "--prefetch", s.prefetch,
+           "How much content to read ahead in the background (256M; 0: none)");
+  app.add_option("--stage", s.load.stage.directory,
+                 "Copy the files to this folder on the node, shared by its mounts, and serve these")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst)
+      ->type_name("DIR");
+  add_size(app, "--budget", s.load.stage.budget,
+           "With --stage: how much that folder may hold (4G)");
   app.add_option("--threads", s.threads,
                  fmt::format("Threads that answer the kernel, at most 64 ({})", s.threads))
       ->check(CLI::Range(1, 64))
       ->type_name("N");
+  app.add_option_function<double>(
+         "--origin-timeout",
+         [&s](double seconds) {
+           s.load.origin_timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
+         },
+         fmt::format("Answer with an error what a file's own file system does not answer for so "
+                     "long ({}; 0: wait)",
+                     kOriginTimeout.count()))
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("SECONDS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
   app.add_flag("--reload", a.reload,
                "Let this fs-mount serve the mount at DIR from now on, and MAP in place of its map");
   app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
   app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
+  app.add_option("--verify", a.verify,
+                 "Compare what the mount at DIR serves, or MAP's files, with MAP, byte by byte")
+      ->type_name("DIR|MAP");
   app.add_option_function<std::string>(
          "--node",
          [&s](const std::string& folder) { s.node = folder.empty() ? kNodeFolder : folder; },
@@ -152,7 +179,17 @@ void take_mounted_device(MountSettings& s) {
   if (s.load.mount_point.empty()) s.load.mount_point = "/dev/heddle";
 }
 
+/// The daemon's folder is `/`, and that of those that reloads put in its place: for them the word
+/// stands in front of the one that was given.
+void make_stage_absolute(MountSettings& s) {
+  auto& stage = s.load.stage.directory;
+  if (stage.empty() || stage.starts_with('/')) return;
+  stage = std::filesystem::absolute(stage).string();
+  s.arguments.insert(s.arguments.begin() + 1, {"--stage", stage});
+}
+
 int run(Arguments& a) {
+  make_stage_absolute(a.settings);
   const auto& s = a.settings;
   if (s.hand_over >= 0) return hand_over_program(s);
   if (a.reload) {
@@ -163,12 +200,15 @@ int run(Arguments& a) {
   }
   take_mounted_device(a.settings);
   const bool mounts = !s.load.map_path.empty();
-  if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{mounts} + int{!s.node.empty()} != 1)
-    return usage("give MAP and DIR, or -u DIR, or --stats DIR, or --node");
+  if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{!a.verify.empty()} + int{mounts} +
+          int{!s.node.empty()} !=
+      1)
+    return usage("give MAP and DIR, or -u DIR, or --stats DIR, or --verify DIR|MAP, or --node");
   if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
   if (!s.node.empty()) return node_program(s);
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
   if (!a.stats.empty()) return stats_program(a.stats);
+  if (!a.verify.empty()) return verify_program(a.verify);
   if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
   if (s.keep) {
     if (!s.mount_point.empty() || s.fuse_fd >= 0 || s.ready_fd >= 0 || !s.cleanup.empty() ||

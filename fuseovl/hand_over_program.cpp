@@ -121,6 +121,7 @@ Result<std::optional<OverlayContent>> load_map(const MountSettings& settings, co
   options.map_path = path_of_map(task);
   options.mount_point = before.facts.mount_point;
   options.before = &before;
+  options.stage = {};  // who goes on serving stages
   auto reader = MapReader::open(options.map_path);
   if (!reader) return fail(std::move(reader.error()));
   if (reader->id().hex() == before.facts.map_id) return std::nullopt;
@@ -168,6 +169,7 @@ int go_on_serving(const MountSettings& settings, HandOver task) {
   options.ready = Fd(task.ready);
   auto content = unpack(task.content.bytes, task.content.fds);
   if (!content) return report(content.error()), exit_failure;
+  if (auto set = set_options(*content, settings.load); !set) warn(set.error());
   Overlay overlay(std::move(*content));
   if (auto known = unpack_serving(task.serving, overlay.state(), options); !known)
     return report(known.error()), exit_failure;

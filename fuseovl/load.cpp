@@ -91,7 +91,26 @@ std::string utc_text(const timespec& time) {
   return text;
 }
 
+void set_options(OverlayContent& out, const LoadOptions& options, const MapContent& content) {
+  out.origin_timeout = options.origin_timeout;
+  out.files.on_change(options.on_change);
+  out.files.stage(options.stage, content);
+}
+
 }  // namespace
+
+Result<void> set_options(OverlayContent& content, const LoadOptions& options) {
+  MapContent map;
+  if (!options.stage.directory.empty()) {
+    auto reader = MapReader::open("/proc/self/fd/" + std::to_string(content.map_file.get()));
+    if (!reader) return fail(std::move(reader.error()));
+    auto all = reader->read_all();
+    if (!all) return fail(std::move(all.error()));
+    map = std::move(*all);
+  }
+  set_options(content, options, map);
+  return {};
+}
 
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
   OverlayContent out;
@@ -143,6 +162,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.facts.start_time = options.before ? options.before->facts.start_time : utc_text(out.made);
   out.facts.generation = options.before ? options.before->facts.generation + 1 : 0;
   out.files = ObjectFiles(std::move(origins), std::move(paths));
+  set_options(out, options, content);
   content = MapContent();
   ::malloc_trim(0);  // the map's strings are gone: the daemon lives long and is small
   return out;

@@ -19,6 +19,9 @@ struct LoadOptions {
   std::string mount_point;  ///< where programs see the mount, for the index
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
+  OnChange on_change = OnChange::keep;
+  StageOptions stage;
+  std::chrono::milliseconds origin_timeout = kOriginTimeout;
   /// What the mount shows so far, when its map is exchanged: what is the same in both keeps its
   /// number, and so its pages in the kernel's cache. nullptr: nothing.
   const OverlayContent* before = nullptr;
@@ -29,5 +32,10 @@ struct LoadOptions {
 /// changed is left out of the index and runs unguided, and so is every name of a missing file:
 /// ld.so then looks for it itself, and says what it says without us.
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
+
+/// Of `options` those that are not in a Parcel, for a content out of one: how it is staged, and
+/// what becomes of files that change or hang. Failure: its map cannot be read, and nothing has
+/// happened.
+Result<void> set_options(OverlayContent& content, const LoadOptions& options);
 
 }  // namespace heddle

@@ -60,5 +60,8 @@ int reload_program(const std::string& map_path, const std::string& directory,
 int node_program(const MountSettings& settings);
 int unmount_program(const std::string& directory, bool lazy);
 int stats_program(const std::string& directory);
+/// Reads all that the mount at `path` serves, or that the map there names, and compares XXH3-128:
+/// exit_different, and a line to stdout for each file that is not the map's.
+int verify_program(const std::string& path);
 
 }  // namespace heddle

@@ -1,20 +1,34 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "fuseovl/origins.hpp"
+#include "fuseovl/read_at.hpp"
 #include "fuseovl/shared.hpp"
+#include "fuseovl/staging.hpp"
 
 namespace heddle {
 
-/// The files behind the objects while the mount stands. A pinned file that is replaced by rename
-/// goes on with its old content; one that is changed in place, or replaced while not pinned,
-/// answers EIO from then on, since its old and new content would mix. Safe for many threads, and
-/// for the processes forked from the one that made it: what one finds, all of them report.
+/// What becomes of a file that changes while it is mounted.
+enum class OnChange : std::uint8_t {
+  keep,    ///< its staged copy goes on; without one it answers EIO
+  refuse,  ///< EIO in any case
+};
+
+/// The files behind the objects while the mount stands: staged copies where there are some, else
+/// the origins. A pinned file that is replaced by rename goes on with its old content; one that is
+/// changed in place, or replaced while not pinned, answers EIO from then on, since its old and new
+/// content would mix. Safe for many threads, and for the processes forked from the one that made
+/// it: what one finds, all of them report.
 class ObjectFiles {
  public:
   /// `paths` by ObjectId, for reopening and for messages.
@@ -26,24 +40,39 @@ class ObjectFiles {
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
-  /// Of every pinned file.
+  /// Of every pinned file, and the staging folder's.
   std::vector<int> descriptors() const;
   /// What open() opens by its path, each file with the folder that it may be replaced in: those
   /// that are not pinned.
   std::vector<std::string> reopened() const;
 
-  /// A descriptor to pread from, good for this one read.
-  class Handle {
-   public:
-    int fd() const { return fd_; }
+  /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
+  /// and no other.
+  std::size_t lane(ObjectId object) const {
+    return staging_ && staging_->has(object) ? lane_kinds_.size() : lanes_[object];
+  }
+  std::size_t lane_count() const { return lane_kinds_.size() + 1; }
 
-   private:
-    friend class ObjectFiles;
-    int fd_ = -1;
-    Fd reopened_;
-  };
-  /// The object's file, checked against its stamp; else an errno (EIO when it has changed).
-  tl::expected<Handle, int> open(ObjectId object);
+  /// Reads from the object's file; fewer bytes than asked for mean its end. Its stamp is compared
+  /// behind the read, so that no answer holds bytes of two contents. Failure: an errno; EIO when
+  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp).
+  tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
+                                      MayBlock block);
+
+  /// Before anybody reads: Staging::create() with what is served, which `content` names.
+  void stage(const StageOptions& options, const MapContent& content) {
+    staging_ = Staging::create(options, content, origins_);
+  }
+  void on_change(OnChange what) { on_change_ = what; }
+  /// nullptr: nothing is staged.
+  const Staging* staging() const { return staging_.get(); }
+  /// Staging::start(); nullopt as well when nothing is to be staged.
+  std::optional<pid_t> start_staging();
+
+  /// Where inotify(7) sees what becomes of the object's file, whoever changes it; nullopt: nowhere.
+  std::optional<std::string> watchable(ObjectId object) const;
+  /// Finds out now whether the object's file has changed, and says so.
+  void check(ObjectId object);
 
   /// What differs from the map, found when mounting and since.
   std::vector<Drift> drifts() const;
@@ -62,9 +91,18 @@ class ObjectFiles {
   enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
   static std::string text_of(std::uint32_t reason);
   int refuse(ObjectId object, std::uint32_t reason);
+  enum class LaneKind : std::uint8_t { remote, local, in_memory };
+  void assign_lanes();
+  tl::expected<Fd, int> reopen(ObjectId object, int tries);
+  /// 0, or why what `fd` holds is not what was mounted: an errno.
+  int compare(ObjectId object, int fd);
 
   Origins origins_;
   std::vector<std::string> paths_;
+  std::vector<std::uint32_t> lanes_;  ///< by ObjectId
+  std::vector<LaneKind> lane_kinds_;
+  std::unique_ptr<Staging> staging_;
+  OnChange on_change_ = OnChange::keep;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
 };
 

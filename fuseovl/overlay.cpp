@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/origin_watch.hpp"
 #include "fuseovl/warm_up.hpp"
 
 namespace heddle {
@@ -48,7 +49,8 @@ void set_attributes(struct stat& st, const Origin& origin) {
 
 Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
-      stats_(content_.facts, *state_, content_.files, content_.retired) {
+      stats_(content_.facts, *state_, content_.files, content_.retired),
+      pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {
   (void)stats_.refresh();
 }
 
@@ -57,6 +59,11 @@ std::vector<std::string> Overlay::reopened() const {
   const auto retired = content_.retired.files().reopened();
   out.insert(out.end(), retired.begin(), retired.end());
   return out;
+}
+
+std::vector<std::string> Overlay::staged_in() const {
+  const Staging* staging = content_.files.staging();
+  return staging ? std::vector{staging->folder()} : std::vector<std::string>();
 }
 
 std::vector<int> Overlay::descriptors() const {
@@ -72,14 +79,14 @@ void Overlay::init(fuse_conn_info& connection) {
   // page. READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first
   // page's only.
   constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
-                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
-                              FUSE_CAP_SPLICE_WRITE;
+                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS;
   connection.want = connection.capable & wanted;
   connection.max_read = kMaxRead;
   connection.max_background = 64;
   connection.congestion_threshold = 48;
   opens_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPEN_SUPPORT;
   opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
+  watch_origins(content_.files);
   if (on_ready_) on_ready_();
 }
 
@@ -190,24 +197,38 @@ void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_
   fuse_reply_buf(request, piece.data(), piece.size());
 }
 
-void Overlay::reply_file(fuse_req_t request, int fd, std::size_t size, off_t offset) {
-  fuse_bufvec bytes{};  // FUSE_BUFVEC_INIT is C99 only
-  bytes.count = 1;
-  bytes.buf[0].size = size;
-  bytes.buf[0].flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
-  bytes.buf[0].fd = fd;
-  bytes.buf[0].pos = offset;
-  state_->counters.add_bytes_read(size);
-  fuse_reply_data(request, &bytes, {});
+template <class Read>
+void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view path,
+                         std::size_t size, Read read) {
+  const auto reply = [this, request](const tl::expected<std::string_view, int>& got) {
+    if (!got) {
+      fuse_reply_err(request, got.error());
+      return;
+    }
+    state_->counters.add_bytes_read(got->size());
+    fuse_reply_buf(request, got->data(), got->size());
+  };
+  // One a thread, as large as the requests are: libfuse's threads are few and stay.
+  static thread_local std::vector<char> buffer;
+  if (buffer.size() < size) buffer.resize(size);
+  const auto got = read(std::span(buffer.data(), size), MayBlock::no);
+  if (got)
+    reply(std::string_view(buffer.data(), *got));
+  else if (got.error() != EAGAIN)
+    reply(tl::unexpected(got.error()));
+  else
+    pool_.submit({lane, size, path,
+                  [read](std::span<char> into) { return read(into, MayBlock::yes); }, reply});
 }
 
 void Overlay::read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
                           off_t offset) {
-  const auto file = files.open(object);
-  if (!file)
-    fuse_reply_err(request, file.error());
-  else
-    reply_file(request, file->fd(), up_to(files.origin(object).stamp.size, size, offset), offset);
+  const auto lane = files.lane(object) + (&files == &content_.files ? 0 : first_retired_lane());
+  reply_read(request, lane, files.path(object),
+             up_to(files.origin(object).stamp.size, size, offset),
+             [&files, object, offset](std::span<char> into, MayBlock block) {
+               return files.read(object, into, offset, block);
+             });
 }
 
 void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
@@ -233,7 +254,10 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
       return;
     case NodeKind::map: {
       const auto map_size = static_cast<std::uint64_t>(content_.map_status.st_size);
-      reply_file(request, content_.map_file.get(), up_to(map_size, size, offset), offset);
+      reply_read(request, map_lane(), content_.facts.map_path, up_to(map_size, size, offset),
+                 [this, offset](std::span<char> into, MayBlock block) {
+                   return read_at(content_.map_file.get(), into, offset, block);
+                 });
       return;
     }
     case NodeKind::object:

@@ -9,6 +9,7 @@
 
 #include "fuseovl/counters.hpp"
 #include "fuseovl/object_files.hpp"
+#include "fuseovl/reader_pool.hpp"
 #include "fuseovl/retired_files.hpp"
 #include "fuseovl/serving_state.hpp"
 #include "fuseovl/session.hpp"
@@ -17,6 +18,10 @@
 #include "fuseovl/tree.hpp"
 
 namespace heddle {
+
+/// Longer than a parallel file system's fail-over takes to be noticed, shorter than a job's
+/// patience.
+inline constexpr std::chrono::seconds kOriginTimeout{60};
 
 /// All that one mount serves; made before mounting, constant while it stands.
 struct OverlayContent {
@@ -30,6 +35,8 @@ struct OverlayContent {
   StatsFacts facts;
   timespec made{};  ///< time of all that has none of its own
   RetiredFiles retired;
+  /// After so long a read that its file system does not answer is an error; 0: never.
+  std::chrono::milliseconds origin_timeout = kOriginTimeout;
 };
 
 /// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
@@ -45,6 +52,10 @@ class Overlay final : public SessionClient {
   std::vector<int> descriptors() const;
   /// Every file and folder that it may have to open by its path.
   std::vector<std::string> reopened() const;
+  /// The folder of the staged copies, when there is one.
+  std::vector<std::string> staged_in() const;
+  /// ObjectFiles::start_staging().
+  std::optional<pid_t> start_staging() { return content_.files.start_staging(); }
   /// What `.heddle/stats` says now.
   std::string stats_text() const { return stats_.render(); }
   const RequestCounters& counters() const { return state_->counters; }
@@ -78,11 +89,21 @@ class Overlay final : public SessionClient {
   fuse_entry_param entry(InodeNumber ino) const;
   void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
   void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
-  void reply_file(fuse_req_t request, int fd, std::size_t size, off_t offset);
+  /// Answers with what `read` brings, which is tried here first and in a thread that may wait
+  /// for it next.
+  template <class Read>
+  void reply_read(fuse_req_t request, std::size_t lane, std::string_view path, std::size_t size,
+                  Read read);
+  // The pool's lanes: those of the files, those of the retired ones, and one for the map.
+  std::size_t first_retired_lane() const { return content_.files.lane_count(); }
+  std::size_t map_lane() const {
+    return first_retired_lane() + content_.retired.files().lane_count();
+  }
 
   OverlayContent content_;
   Shared<ServingState> state_;
   StatsPage stats_;
+  ReaderPool pool_;
   std::function<void()> on_ready_;
   uid_t owner_ = ::getuid();
   gid_t group_ = ::getgid();

@@ -58,6 +58,13 @@ std::string StatsPage::render() const {
   number("objects", files_.size(), ",\n  ");
   number("pinned", files_.pinned(), ",\n  ");
   number("retired", retired_.kept(), ",\n  ");
+  constexpr std::string_view staging[] = {"running", "done", "incomplete"};
+  const Staging* staged = files_.staging();
+  out +=
+      fmt::format("\"staging\": {:<12},\n  ",
+                  json_text(staged ? staging[static_cast<std::size_t>(staged->state())] : "none"));
+  number("staged", staged ? staged->objects() : 0, ",\n  ");
+  number("staged_bytes", staged ? staged->bytes() : 0, ",\n  ");
   number("index_bytes", facts_.index_bytes, ",\n  ");
   number("requests_total", state_.counters.total(), ",\n  ");
   number("bytes_read", state_.counters.bytes_read());

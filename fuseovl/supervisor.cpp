@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/supervisor.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -18,6 +20,10 @@ namespace heddle {
 namespace {
 
 using std::chrono::milliseconds;
+
+// Of Linux 6.9's pidfd.h: told of one thread's end, whatever becomes of its process. Of the first
+// thread it tells only with the last (kernel/exit.c, exit_notify), so it is another one.
+constexpr unsigned kPidfdThread = O_EXCL;
 
 // What a retired file's last lookup has brought to the kernel is there by then, so that a file the
 // kernel does not know is one it will not know again.
@@ -47,7 +53,7 @@ Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
       state_(overlay.state()),
       device_(std::move(device)),
       options_(options),
-      sandbox_(overlay.reopened()),
+      sandbox_(overlay.reopened(), overlay.staged_in()),
       set_(handled_signals()),
       notes_(device_),
       desk_(options.arguments),
@@ -60,8 +66,9 @@ Result<void> Supervisor::run() {
   if (options_.taken_over && options_.taken_over->map_exchanged) forget_old_names();
   if (auto started = start_with_patience(); !started) return started;
   if (options_.taken_over) tell_client();
+  stager_ = overlay_.start_staging();
   for (;;) {
-    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}};
+    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}, {worker_thread_.get(), POLLIN, 0}};
     desk_.add_to(polled);
     (void)::poll(polled.data(), polled.size(), poll_timeout());
     desk_.hear(polled, [this] { return pack_content(); });
@@ -84,9 +91,14 @@ void Supervisor::take_signals() {
 
 Result<void> Supervisor::start() {
   succession_.starts(state_.session.answers);
+  state_.exit_status = ServingState::kWorks;
+  state_.thread = 0;
   worker_ = ::fork();
   if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
   if (worker_ == 0) work(overlay_, device_, options_, sandbox_, state_.supervisor);
+  // Until its thread is known. It takes a place from the first, so that their number stays.
+  worker_thread_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, worker_, 0)));
+  thread_watched_ = false;
   return {};
 }
 
@@ -121,13 +133,35 @@ std::optional<int> Supervisor::reap() {
   int status = 0;
   if (options_.arguments.empty()) {  // there are other threads, and children are theirs as well
     if (reap_now(worker_, status) == worker_) ended = status;
-    return ended;
+    int ignored = 0;
+    if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();
+    return ended ? ended : stuck_end();
   }
   for (pid_t child; (child = reap_now(-1, status)) > 0;) {
     if (child == worker_) ended = status;
     desk_.reaped(child);
   }
-  return ended;
+  return ended ? ended : stuck_end();
+}
+
+/// What has become of a worker that is dead but for a thread that cannot be killed: it waits for a
+/// file system that has taken its request and does not answer (fs/fuse/dev.c, request_wait_answer).
+/// Such a worker can do nothing any more and is left behind.
+std::optional<int> Supervisor::stuck_end() {
+  if (const pid_t thread = state_.thread; !thread_watched_ && thread != 0) {
+    thread_watched_ = true;
+    if (Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kPidfdThread))); fd)
+      worker_thread_ = std::move(fd);
+  }
+  pollfd entry{worker_thread_.get(), POLLIN, 0};
+  if (!worker_thread_ || ::poll(&entry, 1, 0) <= 0) return std::nullopt;
+  int status = 0;
+  if (worker_ends_within(milliseconds(200)) && ::waitpid(worker_, &status, WNOHANG) == worker_)
+    return status;
+  say(fmt::format("its worker {} cannot end: a file system does not answer it", worker_));
+  worker_thread_.reset();
+  const int code = state_.exit_status;
+  return code == ServingState::kWorks ? SIGKILL : W_EXITCODE(code, 0);
 }
 
 Result<bool> Supervisor::after_worker(int status) {
@@ -271,7 +305,7 @@ bool Supervisor::worker_ends_within(milliseconds limit) const {
     if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid == worker_)
       return true;
-    const timespec moment{0, 5'000'000};
+    const timespec moment{0, 200'000};
     ::nanosleep(&moment, nullptr);
   }
   return false;
@@ -293,7 +327,10 @@ bool Supervisor::detach() const {
 
 // The kernel ends the connection when the device is closed; nothing else of ours is outside.
 void Supervisor::end_at_once() const {
-  if (worker_ > 0 && ::kill(worker_, SIGKILL) == 0) (void)::waitpid(worker_, nullptr, 0);
+  // Whoever waits for a file system that does not answer would wait on.
+  state_.giving_up = true;
+  if (!worker_ends_within(milliseconds(300)) && ::kill(worker_, SIGKILL) == 0)
+    (void)worker_ends_within(milliseconds(300));
   if (!options_.cleanup.empty()) (void)remove_tree(options_.cleanup);
   ::_exit(0);
 }

@@ -42,6 +42,7 @@ class Supervisor {
   Result<void> start_with_patience();
   void relieve();
   std::optional<int> reap();
+  std::optional<int> stuck_end();
   /// False: the session has ended.
   Result<bool> after_worker(int status);
   Result<void> follow(const std::string& how);
@@ -76,6 +77,9 @@ class Supervisor {
   ReloadDesk desk_;
   Fd signals_;  ///< signalfd(2)
   pid_t worker_ = -1;
+  Fd worker_thread_;  ///< readable when a thread of it has ended; before Linux 6.9, when all have
+  bool thread_watched_ = false;
+  std::optional<pid_t> stager_;
   bool relieved_ = false;  ///< the worker was killed by us: another is to go on
   Succession succession_;
   bool leaving_ = false;

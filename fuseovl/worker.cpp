@@ -18,8 +18,10 @@ namespace heddle {
 namespace {
 
 /// What ends a daemon is the supervisor's to decide upon, whichever of us it is sent to.
-void pass_signals_on(pid_t supervisor) {
-  std::thread([supervisor] {
+void pass_signals_on(pid_t supervisor, std::atomic<pid_t>& thread) {
+  std::thread([supervisor, &thread] {
+    thread = ::gettid();
+    ::kill(supervisor, SIGCHLD);  // it watches this thread
     sigset_t set;
     ::sigemptyset(&set);
     for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set, n);
@@ -44,7 +46,7 @@ void work(Overlay& overlay, const Fd& device, const ServeOptions& options, Worke
   std::vector<int> keep = overlay.descriptors();
   keep.insert(keep.end(), {device.get(), options.ready.get()});
   close_fds_but(keep);
-  pass_signals_on(supervisor);
+  pass_signals_on(supervisor, state.thread);
 
   overlay.on_ready([&] {
     // Whoever waits for this byte would wait for ever; EPIPE: nobody does any more.
@@ -63,7 +65,8 @@ void work(Overlay& overlay, const Fd& device, const ServeOptions& options, Worke
     std::copy_n(text.data(), end, state.failure.data());
     state.failure[end] = '\0';
   }
-  ::_exit(served ? 0 : 1);
+  state.exit_status = served ? 0 : 1;
+  ::_exit(state.exit_status);
 }
 
 }  // namespace heddle

@@ -101,11 +101,13 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
 
 }  // namespace
 
-WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened)
+WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
+                             const std::vector<std::string>& own)
     : reopens_(!reopened.empty()) {
   allow_serving(calls_);
   // One that is not there now cannot be opened later either, and is answered with an error.
   for (const auto& path : reopened) (void)files_.allow_reading(path);
+  for (const auto& path : own) (void)files_.allow_reading(path);
 }
 
 Result<void> WorkerSandbox::enter(pid_t supervisor) {

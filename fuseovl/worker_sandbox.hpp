@@ -16,9 +16,10 @@ namespace heddle {
 /// its first thread, so that following a dead one stays quick.
 class WorkerSandbox {
  public:
-  /// `reopened`: files and folders that workers may have to open. Never fails: what the kernel does
-  /// not have is left out.
-  explicit WorkerSandbox(const std::vector<std::string>& reopened);
+  /// `reopened`: files and folders that workers may have to open. `own`: more of these, which take
+  /// no capability. Never fails: what the kernel does not have is left out.
+  explicit WorkerSandbox(const std::vector<std::string>& reopened,
+                         const std::vector<std::string>& own = {});
 
   /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// nothing else to open where the kernel has Landlock, and no system call but those of reading,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Made by `./dev completions` from fs-gen --help; do not edit.
 _fs_gen() {
-  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --map --out --learn --plugins --serve --via --no-share --loader --compare --json --print-env --shell -q --quiet'
+  local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --map --out --learn --plugins --serve --stage --budget --via --no-share --loader --compare --json --print-env --shell -q --quiet'
   if [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

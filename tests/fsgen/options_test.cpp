@@ -2,6 +2,7 @@
 // --loader env, --compare, --json, --out: what each says and does, beside the run itself.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -62,6 +63,24 @@ TEST_F(FsGenOptions, loader_env_without_a_mount_is_a_usage_error) {
   const auto ours = gen({"--loader", "env", "--via", "direct", "/bin/echo", "ran"});
   EXPECT_EQ(ours.status, 2);
   EXPECT_EQ(ours.out, "");
+}
+
+TEST_F(FsGenOptions, what_is_staged_is_what_the_mount_serves) {
+  fs::create_directory(dir_ / "node");
+  RunOptions options = options_;
+  options.cwd = dir_.path();
+  for (const char* way : {"--no-share", "--budget=1G"}) {
+    const auto ours = run({fs_gen_, "-q", way, "--stage", "node", "/bin/sh", "-c",
+                           "for i in $(seq 1000); do grep -q '\"staging\": \"done\"' "
+                           "\"${HEDDLE_INDEX%/index}/stats\" && exit 7; sleep 0.01; done"},
+                          options);
+    EXPECT_EQ(ours.status, 7) << ours.err;
+  }
+  const auto copies = dir_ / ("node/heddle-" + std::to_string(::geteuid()) + "/objects");
+  EXPECT_FALSE(fs::is_empty(copies));
+  EXPECT_EQ(gen({"--budget", "1G", "/bin/true"}).status, 2);
+  EXPECT_EQ(gen({"--stage", dir_ / "node", "--budget", "much", "/bin/true"}).status, 2);
+  EXPECT_EQ(gen({"--stage", dir_ / "node", "--via", "direct", "/bin/true"}).status, 2);
 }
 
 TEST_F(FsGenOptions, compare_runs_both_ways_and_prints_the_ratio) {

@@ -28,11 +28,9 @@ class OriginsTest : public ::testing::Test {
     return ObjectFiles(open(pinned), paths);
   }
   static std::string content(ObjectFiles& files, ObjectId object) {
-    const auto handle = files.open(object);
-    if (!handle) return "errno " + std::to_string(handle.error());
     char buffer[100];
-    const auto n = ::pread(handle->fd(), buffer, sizeof(buffer), 0);
-    return std::string(buffer, static_cast<std::size_t>(n));
+    const auto got = files.read(object, buffer, 0, MayBlock::yes);
+    return got ? std::string(buffer, *got) : "errno " + std::to_string(got.error());
   }
   void set_time(const std::string& path, time_t seconds) {
     const timespec times[2] = {{seconds, 5}, {seconds, 5}};

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <vector>
+
+namespace heddle {
+
+/// Does reads that may block, each in a thread that may stand still: one file system that does not
+/// answer holds up only what is asked of itself. Requests are told apart by `lane`, one for each
+/// file system, with a few threads each, started when needed and ended when idle.
+///
+/// A read that takes longer than the limit is answered with EIO in its stead, exactly once, and its
+/// lane counts as silent: what else waits there is answered so at once, until one of its reads
+/// comes back. A silent lane is asked again once in each such time. A slow one is not silent: a
+/// read that waits for others is given the limit from the last that came back.
+class ReaderPool {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Fills the buffer from its begin; result: how many bytes, or an errno.
+  using Work = std::function<tl::expected<std::size_t, int>(std::span<char>)>;
+  /// Gets the bytes, or an errno. Must not throw.
+  using Answer = std::function<void(tl::expected<std::string_view, int>)>;
+  struct Read {
+    std::size_t lane = 0;
+    std::size_t size = 0;   ///< of the buffer
+    std::string_view path;  ///< for messages; outlives the pool
+    Work work;
+    Answer answer;
+  };
+  static constexpr std::size_t kThreadsPerLane = 8;
+
+  /// No thread starts before the first read, so that a process may fork after this.
+  /// `limit` 0: waits for ever, and says so. When `giving_up` is set, which outlives the pool, the
+  /// time of all is over.
+  ReaderPool(std::size_t lanes, std::chrono::milliseconds limit,
+             const std::atomic<bool>& giving_up);
+  ReaderPool(const ReaderPool&) = delete;
+  ReaderPool& operator=(const ReaderPool&) = delete;
+  /// Waits for all reads.
+  ~ReaderPool();
+
+  /// Returns at once, but where no thread can be had: then the read is done here. Throws
+  /// std::bad_alloc, and nothing has happened.
+  void submit(Read read);
+  /// Threads that stand in a read whose time is over.
+  std::size_t stuck() const;
+
+ private:
+  struct Job {
+    Read read;
+    Clock::time_point since;  ///< it came, or a thread took it
+    bool running = false;
+    bool answered = false;  ///< its time was over
+  };
+  using Jobs = std::list<Job>;
+  struct Lane {
+    std::size_t threads = 0;
+    std::size_t idle = 0;
+    std::size_t waiting = 0;  ///< reads without a thread
+    std::size_t stuck = 0;
+    bool said = false;  ///< that it does not answer; nothing has come back since
+    Clock::time_point last_done;
+    Clock::time_point next_try;
+    std::condition_variable wake;
+  };
+  struct Expired {
+    Jobs waited;                  ///< for a thread
+    std::vector<Answer> answers;  ///< of those that run
+    std::vector<std::string> messages;
+  };
+
+  bool ends_waiting() const { return limit_.count() > 0 || giving_up_; }
+  bool is_silent(const Lane& lane) const { return lane.said && ends_waiting(); }
+  bool take(Jobs& made);
+  bool start_thread(std::size_t lane);
+  void run_lane(std::size_t lane);
+  Jobs::iterator next_of(std::size_t lane);
+  void watch();
+  void expire(Clock::time_point now, Expired& out);
+
+  const std::chrono::milliseconds limit_;
+  const std::atomic<bool>& giving_up_;
+  mutable std::mutex mutex_;
+  std::vector<Lane> lanes_;
+  Jobs jobs_;  ///< in order of arrival; what runs stays in it until it is done
+  std::size_t threads_ = 0;
+  bool watched_ = false;
+  bool ending_ = false;
+  std::condition_variable watch_;
+  std::condition_variable ended_;
+};
+
+}  // namespace heddle

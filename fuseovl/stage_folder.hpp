@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/content_hash.hpp"
+#include "base/fd.hpp"
+#include "base/file_stamp.hpp"
+
+namespace heddle {
+
+/// Copies of files on the node's own storage, named by their XXH3-128, shared by all mounts of one
+/// user: `DIR/heddle-UID/{objects,copying,users}`, which nobody else may write nor read. Copies of
+/// another user are not trusted, who could change them at any time.
+///
+/// A copy is written to copying/HASH under flock(2), so one process makes it however many want it,
+/// and a dead one's lock is gone with it; it is hashed, then renamed to objects/HASH. Nobody takes
+/// a copy that he has not hashed himself since the power came back: no fsync is needed.
+class StageFolder {
+ public:
+  /// `directory` must exist, be writable for us, and others may not rename what is ours in it.
+  static Result<StageFolder> open(const std::string& directory);
+
+  /// Protects the copies of `hashes` from trim() while any process has the result open.
+  Result<Fd> announce(std::span<const ContentHash> hashes) const;
+
+  /// The stamp of the copy of `hash`, all of which was read and is right; it counts as used now.
+  /// One that is wrong is removed. nullopt: there is none.
+  std::optional<FileStamp> verify(const ContentHash& hash, std::uint64_t size) const;
+
+  enum class Copied : std::uint8_t {
+    done,
+    again,  ///< another process makes it, or just did
+    no,     ///< the source cannot be read, or is not what it was
+  };
+  struct Copy {
+    Copied how = Copied::again;
+    FileStamp stamp;  ///< of the copy, when it is done
+  };
+  /// Copies `source` (a descriptor, read from its begin) and hashes the copy. Failure: this side's,
+  /// ENOSPC and such.
+  Result<Copy> copy(int source, const ContentHash& hash, std::uint64_t size) const;
+
+  /// Bytes of all copies.
+  std::uint64_t used() const;
+  /// Removes copies, least recently used first, until `budget` holds them and `wanted` bytes more;
+  /// those that a mount has announced stay. Result: whether it does.
+  bool trim(std::uint64_t budget, std::uint64_t wanted) const;
+  /// Removes what dead processes left half made.
+  void sweep() const;
+
+  /// The folder of the copies, for openat(2) by ContentHash::hex().
+  int objects() const noexcept { return objects_.get(); }
+  std::vector<int> descriptors() const { return {objects_.get(), copying_.get(), users_.get()}; }
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  struct Entry {
+    std::int64_t used_ns = 0;
+    std::uint64_t size = 0;
+    std::string name;
+  };
+  StageFolder() = default;
+  std::vector<Entry> entries() const;
+  std::unordered_set<std::string> announced() const;
+  Result<Copy> fill(const Fd& file, int source, const ContentHash& hash, std::uint64_t size) const;
+  std::string path_;
+  Fd objects_;
+  Fd copying_;
+  Fd users_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// fs-mount --verify: whether a mount, or a map's files, are what the map says, byte by byte.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "fuseovl/mount_program.hpp"
+#include "resolver/map/map_reader.hpp"
+
+namespace heddle {
+namespace {
+
+struct Check {
+  std::string path;
+  ContentHash hash;
+  std::string difference = {};  ///< empty: none
+};
+
+/// Every object that has a name in a view, by one of its names below `mount`.
+std::vector<Check> checks_of_mount(const MapContent& content, const std::string& mount) {
+  std::vector<Check> out;
+  std::vector<bool> seen(content.objects.size());
+  for (const auto& view : content.views)
+    for (const auto& [name, object] : view.names) {
+      if (seen[object]) continue;
+      seen[object] = true;
+      out.push_back({mount + "/" + view.name + "/" + name, content.objects[object].hash});
+    }
+  return out;
+}
+
+std::vector<Check> checks_of_map(const MapContent& content) {
+  std::vector<Check> out;
+  for (const auto& object : content.objects) out.push_back({object.path, object.hash});
+  return out;
+}
+
+std::string difference(const Check& check) {
+  const auto file = open_file(check.path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  if (!file) return Error::from_errno({}, "cannot open", file.error().code()).message();
+  struct stat status {};
+  if (::fstat(file->get(), &status) != 0 || !S_ISREG(status.st_mode)) return "no regular file";
+  const auto hash = hash_file(file->get(), {});
+  if (!hash) return Error::from_errno({}, "cannot read", hash.error().code()).message();
+  if (*hash == check.hash) return {};
+  return "XXH3-128 is " + hash->hex() + ", the map's is " + check.hash.hex();
+}
+
+void run_checks(std::vector<Check>& checks) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < checks.size(); i = next++)
+      checks[i].difference = difference(checks[i]);
+  };
+  // More than cores would not hash faster, but a file system far away answers many at once.
+  const auto count = std::clamp(std::thread::hardware_concurrency(), 4U, 16U);
+  std::vector<std::jthread> helpers;
+  for (unsigned i = 1; i < count; ++i) helpers.emplace_back(work);
+  work();
+}
+
+Result<std::vector<Check>> find_checks(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return fail_errno(path, "cannot verify");
+  const bool is_mount = S_ISDIR(status.st_mode);
+  auto reader = MapReader::open(is_mount ? path + "/.heddle/map" : path);
+  if (!reader && is_mount && reader.error().code() == ENOENT)
+    return fail(path, "cannot verify", "no heddle mount is here");
+  if (!reader) return fail(std::move(reader.error()));
+  auto content = reader->read_all();
+  if (!content) return fail(std::move(content.error()));
+  return is_mount ? checks_of_mount(*content, path) : checks_of_map(*content);
+}
+
+}  // namespace
+
+int verify_program(const std::string& path) {
+  auto checks = find_checks(path);
+  if (!checks) {
+    report(checks.error());
+    return exit_failure;
+  }
+  run_checks(*checks);
+  std::string text;
+  for (const auto& check : *checks)
+    if (!check.difference.empty()) text += Error(check.path, check.difference).message() + "\n";
+  if (auto written = write_all(STDOUT_FILENO, text, "stdout"); !written) {
+    report(written.error());
+    return exit_failure;
+  }
+  return text.empty() ? exit_done : exit_no;
+}
+
+}  // namespace heddle

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// A file system that stops answering holds up nobody but those who want its own files.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "tests/overlay/origin_fs.hpp"
+#include "tests/overlay/overlay_support.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class Hang : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    for (int i = 0; i < 12; ++i) write_text_file(dir_ / ("src/far" + std::to_string(i)), far_);
+    for (int i = 0; i < 12; ++i) write_text_file(dir_ / ("near/near" + std::to_string(i)), near_);
+    origin_.emplace(dir_ / "src", dir_ / "far");
+    MapMaker maker;
+    for (int i = 0; i < 12; ++i) {
+      maker.add_name("v", "far" + std::to_string(i), *origin_ / ("far" + std::to_string(i)));
+      maker.add_name("v", "near" + std::to_string(i), dir_ / ("near/near" + std::to_string(i)));
+    }
+    maker.write(dir_ / "map");
+  }
+  void mount(const std::string& timeout) {
+    mount_.emplace(dir_ / "map", dir_ / "mnt",
+                   std::vector<std::string>{"--log", dir_ / "log", "--prefetch", "0",
+                                            "--origin-timeout", timeout});
+  }
+  Result<std::string> read(const std::string& name) {
+    auto file = open_file(*mount_ / name, O_RDONLY);
+    if (!file) return fail(file.error());
+    ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
+    return read_all(file->get(), name);
+  }
+  std::string log() const { return read_file(dir_ / "log").value_or(""); }
+  void expect_others_served() {
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(value_or_throw(read("near" + std::to_string(i))), near_);
+    EXPECT_EQ(read("none").error().code(), ENOENT);
+    EXPECT_GT(mount_->stat_number("requests_total"), 0U);
+  }
+
+  TestDir dir_;
+  const std::string far_ = std::string(50'000, 'f');
+  const std::string near_ = std::string(50'000, 'n');
+  std::optional<OriginFs> origin_;
+  std::optional<Mount> mount_;
+};
+
+TEST_F(Hang, blocks_its_own_files_only_and_not_for_ever) {
+  mount("1");
+  ASSERT_EQ(value_or_throw(read("far0")), far_);
+  origin_->hang_reads();
+  std::atomic<int> errors = 0;
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 12; ++i)
+    readers.emplace_back([&, i] {
+      const auto got = read("far" + std::to_string(i));
+      errors += !got && got.error().code() == EIO;
+    });
+  // More readers wait than the daemon has threads to answer with.
+  for (int i = 0; i < 20; ++i) expect_others_served();
+  readers.clear();
+  EXPECT_EQ(errors, 12);
+  EXPECT_THAT(log(), HasSubstr("far"));
+  EXPECT_THAT(log(), HasSubstr("its file system has not answered for 1 s"));
+  origin_->answer();
+  EXPECT_TRUE(wait_until(10s, [&] {
+    const auto got = read("far3");
+    return got && *got == far_;
+  }));
+  EXPECT_THAT(log(), HasSubstr("answers again"));
+}
+
+TEST_F(Hang, a_short_one_is_waited_for) {
+  mount("60");
+  origin_->hang_reads();
+  std::atomic<int> right = 0;
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 12; ++i)
+    readers.emplace_back([&, i] {
+      const auto got = read("far" + std::to_string(i));
+      right += got && *got == far_;
+    });
+  expect_others_served();
+  origin_->answer();
+  readers.clear();
+  EXPECT_EQ(right, 12);
+}
+
+TEST_F(Hang, of_attributes_too_is_kept_from_others) {
+  mount("1");
+  origin_->hang();
+  std::jthread reader([&] { EXPECT_EQ(read("far1").error().code(), EIO); });
+  expect_others_served();
+  reader.join();
+  expect_others_served();
+}
+
+TEST_F(Hang, unmount_and_signals_end_the_daemon) {
+  for (const bool by_signal : {false, true}) {
+    mount("1");
+    origin_->hang_reads();
+    EXPECT_EQ(read("far5").error().code(), EIO);
+    const int daemon = mount_->pid();
+    if (by_signal)
+      ::kill(daemon, SIGTERM);
+    else
+      EXPECT_EQ(mount_->unmount().status, 0);
+    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(daemon); })) << by_signal;
+    EXPECT_EQ(mounts_with(" " + mount_->path() + " "), 0U);
+    origin_->answer();
+  }
+}
+
+TEST_F(Hang, a_worker_killed_meanwhile_is_followed) {
+  mount("30");
+  origin_->hang_reads();
+  std::jthread reader([&] { EXPECT_EQ(value_or_throw(read("far6")), far_); });
+  const int worker = mount_->worker();
+  ASSERT_TRUE(wait_until(5s, [&] { return origin_->held() > 0; }));
+  ::kill(worker, SIGKILL);
+  expect_others_served();
+  origin_->answer();
+  reader.join();
+}
+
+TEST_F(Hang, a_second_signal_ends_a_daemon_whose_readers_wait) {
+  mount("60");
+  origin_->hang_reads();
+  std::jthread reader([&] { EXPECT_FALSE(read("far7")); });
+  ASSERT_TRUE(wait_until(5s, [&] { return origin_->held() > 0; }));
+  ::kill(mount_->pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(5s, [&] { return mounts_with(" " + mount_->path() + " ") == 0; }));
+  ::kill(mount_->pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()); }));
+  origin_->answer();
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+
+/// A folder served by tests/overlay/origin_fs.cpp, until the end.
+class OriginFs {
+ public:
+  OriginFs(std::string source, std::string folder)
+      : source_(std::move(source)), folder_(std::move(folder)) {
+    std::filesystem::create_directories(source_);
+    std::filesystem::create_directories(folder_);
+    run_checked({std::getenv("HEDDLE_ORIGIN_FS"), source_, folder_});
+  }
+  OriginFs(const OriginFs&) = delete;
+  OriginFs& operator=(const OriginFs&) = delete;
+  ~OriginFs() {
+    answer();
+    ::umount2(folder_.c_str(), MNT_DETACH);
+  }
+
+  std::string operator/(const std::string& name) const { return folder_ + "/" + name; }
+  const std::string& folder() const { return folder_; }
+  const std::string& source() const { return source_; }
+  /// Reads are taken and not answered any more; or nothing is.
+  void hang_reads() const { write_text_file(source_ + "/.hang", ""); }
+  void hang() const { write_text_file(source_ + "/.hang-all", ""); }
+  void answer() const {
+    ::unlink((source_ + "/.hang").c_str());
+    ::unlink((source_ + "/.hang-all").c_str());
+  }
+  /// How many requests it has taken and held.
+  std::uint64_t held() const {
+    std::error_code none;
+    const auto size = std::filesystem::file_size(source_ + "/.held", none);
+    return none ? 0 : size;
+  }
+  /// The server is gone for good: ENOTCONN.
+  void disconnect() const { ::umount2(folder_.c_str(), MNT_FORCE | MNT_DETACH); }
+  /// Bytes that were read of each file, by its path below the folder.
+  std::map<std::string, std::uint64_t> bytes_read() const {
+    std::map<std::string, std::uint64_t> out;
+    std::ifstream lines(source_ + "/.reads");
+    std::uint64_t offset = 0, size = 0;
+    for (std::string path; lines >> offset >> size >> path;) out[path] += size;
+    return out;
+  }
+
+ private:
+  std::string source_;
+  std::string folder_;
+};
+
+}  // namespace heddle::test

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/reader_pool.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <thread>
+
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Reads that stand still until they are let go, and what was answered.
+class ReaderPoolTest : public ::testing::Test {
+ protected:
+  ~ReaderPoolTest() override { let_go(); }
+  void let_go() {
+    if (!free_.exchange(true)) gate_.set_value();
+  }
+  void submit(std::size_t lane, ReaderPool::Work work) {
+    pool_.submit({lane, 100, "/far/file", std::move(work), [this](auto got) {
+                    if (!got) {
+                      ++errors_;
+                      error_ = got.error();
+                    } else {
+                      ++answers_;
+                    }
+                  }});
+  }
+  void submit_blocking(std::size_t lane) {
+    submit(lane, [this](std::span<char>) {
+      open_.wait();
+      return std::size_t{0};
+    });
+  }
+  void submit_ready(std::size_t lane) {
+    submit(lane, [](std::span<char> into) {
+      std::memset(into.data(), 'x', into.size());
+      return into.size();
+    });
+  }
+  bool reached(const std::atomic<int>& count, int n) {
+    return wait_until(10s, [&] { return count >= n; });
+  }
+
+  std::promise<void> gate_;
+  std::shared_future<void> open_ = gate_.get_future().share();
+  std::atomic<bool> free_ = false;
+  std::atomic<int> answers_ = 0, errors_ = 0, error_ = 0;
+  std::atomic<bool> giving_up_ = false;
+  ReaderPool pool_{2, 200ms, giving_up_};
+};
+
+TEST_F(ReaderPoolTest, a_lane_that_blocks_holds_up_no_other) {
+  for (std::size_t i = 0; i < 3 * ReaderPool::kThreadsPerLane; ++i) submit_blocking(0);
+  for (int i = 0; i < 50; ++i) submit_ready(1);
+  EXPECT_TRUE(reached(answers_, 50));
+}
+
+TEST_F(ReaderPoolTest, what_takes_too_long_is_answered_once) {
+  for (int i = 0; i < 20; ++i) submit_blocking(0);
+  EXPECT_TRUE(reached(errors_, 20));
+  EXPECT_EQ(error_, EIO);
+  EXPECT_EQ(pool_.stuck(), ReaderPool::kThreadsPerLane);
+  let_go();
+  EXPECT_TRUE(wait_until(10s, [&] { return pool_.stuck() == 0; }));
+  EXPECT_EQ(answers_, 0);
+  EXPECT_EQ(errors_, 20);
+}
+
+TEST_F(ReaderPoolTest, a_silent_lane_refuses_at_once_until_it_answers_again) {
+  for (std::size_t i = 0; i < ReaderPool::kThreadsPerLane; ++i) submit_blocking(0);
+  ASSERT_TRUE(reached(errors_, static_cast<int>(ReaderPool::kThreadsPerLane)));
+  const int before = errors_;
+  submit_ready(0);
+  EXPECT_EQ(errors_, before + 1);
+  let_go();
+  ASSERT_TRUE(wait_until(10s, [&] { return pool_.stuck() == 0; }));
+  submit_ready(0);
+  EXPECT_TRUE(reached(answers_, 1));
+}
+
+TEST_F(ReaderPoolTest, a_lane_of_which_one_read_stands_still_is_tried_again) {
+  submit_blocking(0);
+  ASSERT_TRUE(reached(errors_, 1));
+  EXPECT_TRUE(wait_until(10s, [&] {
+    submit_ready(0);
+    return answers_ > 0;
+  }));
+}
+
+TEST_F(ReaderPoolTest, a_slow_lane_is_not_a_silent_one) {
+  // Together far longer than the limit, each far shorter.
+  std::vector<std::promise<void>> gates(20);
+  for (auto& gate : gates)
+    submit(0, [&gate](std::span<char>) {
+      (void)gate.get_future().wait_for(50ms);
+      return std::size_t{0};
+    });
+  for (int i = 0; i < 80; ++i)
+    submit(0, [](std::span<char>) {
+      std::promise<void> never;
+      (void)never.get_future().wait_for(40ms);
+      return std::size_t{0};
+    });
+  EXPECT_TRUE(reached(answers_, 100));
+  EXPECT_EQ(errors_, 0);
+}
+
+TEST_F(ReaderPoolTest, reads_from_many_threads_are_all_answered) {
+  std::vector<std::jthread> users;
+  for (int t = 0; t < 8; ++t)
+    users.emplace_back([&] {
+      for (std::size_t i = 0; i < 500; ++i) submit_ready(i % 2);
+    });
+  EXPECT_TRUE(reached(answers_, 4000));
+  EXPECT_EQ(errors_, 0);
+}
+
+TEST(ReaderPool, that_gives_up_answers_what_waits) {
+  std::promise<void> gate;
+  std::atomic<int> errors = 0;
+  std::atomic<bool> giving_up = false;
+  ReaderPool pool(1, 0ms, giving_up);
+  pool.submit({0, 1, "/f",
+               [&](std::span<char>) {
+                 gate.get_future().wait();
+                 return std::size_t{1};
+               },
+               [&](auto got) { errors += !got; }});
+  giving_up = true;
+  EXPECT_TRUE(wait_until(10s, [&] { return errors == 1; }));
+  gate.set_value();
+}
+
+TEST(ReaderPool, without_a_limit_it_waits) {
+  std::promise<void> gate;
+  std::atomic<int> answers = 0;
+  const std::atomic<bool> giving_up = false;
+  ReaderPool pool(1, 0ms, giving_up);
+  pool.submit({0, 1, "/f",
+               [&](std::span<char>) {
+                 gate.get_future().wait();
+                 return std::size_t{1};
+               },
+               [&](auto got) { answers += got.has_value(); }});
+  gate.set_value();
+  EXPECT_TRUE(wait_until(10s, [&] { return answers == 1; }));
+}
+
+}  // namespace
+}  // namespace heddle::test
