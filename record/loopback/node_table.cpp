@@ -84,10 +84,15 @@ void NodeTable::link(Node& node, Node& parent, NameRecord& record) {
 /// What a killed worker left: of two files under one name, and of two names of a folder, the later
 /// counts.
 void NodeTable::recover() {
+  std::vector<NodeRecord*> nodes;
   std::vector<NameRecord*> names;
-  store_.each(BlockKind::node, [this](void* block) { know(*static_cast<NodeRecord*>(block)); });
+  store_.each(BlockKind::node,
+              [&](void* block) { nodes.push_back(static_cast<NodeRecord*>(block)); });
   store_.each(BlockKind::name,
               [&](void* block) { names.push_back(static_cast<NameRecord*>(block)); });
+  nodes_.reserve(nodes.size());
+  by_key_.reserve(nodes.size());
+  for (NodeRecord* record : nodes) know(*record);
   std::sort(names.begin(), names.end(),
             [](const NameRecord* a, const NameRecord* b) { return a->turn < b->turn; });
   for (NameRecord* record : names) {

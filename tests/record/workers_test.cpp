@@ -32,7 +32,8 @@ class Killer {
     thread_ = std::jthread([this, mark, pause](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
         for (const int pid : recorders(mark, kWorker)) kills_ += ::kill(pid, SIGKILL) == 0;
-        std::this_thread::sleep_for(pause);
+        // The more files are known, the longer a worker takes before it can answer anything.
+        std::this_thread::sleep_for(pause + kills_.load() * 50us);
       }
     });
   }
