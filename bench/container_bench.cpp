@@ -113,8 +113,9 @@ class Bench {
     config["process"]["args"] = {"/bin/sh", "-c",
                                  "/mnt/hello >/dev/out 2>&1 || { cat /dev/out >&2; exit 1; }; "
                                  "cat /dev/heddle/.heddle/stats"};
-    for (const char* folder : {"/sys", "/dev/shm"})
-      config["mounts"].push_back(bind_mount(folder, folder));
+    config["mounts"].push_back(bind_mount("/sys", "/sys"));
+    config["mounts"].push_back(
+        {{"destination", "/dev/shm"}, {"type", "tmpfs"}, {"source", "tmpfs"}});
     const auto ranks_bundle = bundle("ranks-" + node, config);
     std::map<std::uint64_t, double> by_mount;
     for (int rank = 0; rank < ranks; ++rank) {

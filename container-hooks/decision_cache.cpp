@@ -4,9 +4,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <optional>
 
-#include "base/atomic_file.hpp"
 #include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
 #include "base/file_stamp.hpp"
@@ -34,11 +34,16 @@ std::string key_of(int root, const ImageQuestion& question) {
   return hash_bytes(text).hex();
 }
 
+/// Whole or not at all for all that look, but not for a machine that loses its power: what is then
+/// cut off is decided on anew, and a container's start need not wait for the disk (0.1 s and more
+/// where it is busy).
 Result<void> write_file(const std::string& path, const std::string& text) {
-  auto file = AtomicFile::create(path);
-  if (!file) return fail(std::move(file.error()));
-  if (auto written = file->write(text); !written) return written;
-  return file->commit();
+  const auto aside = path + ".new";
+  const auto file = open_file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
+  if (!file) return fail(file.error());
+  if (auto written = write_all(file->get(), text, aside); !written) return written;
+  if (::rename(aside.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot write");
+  return {};
 }
 
 Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::string& folder,

@@ -287,11 +287,29 @@ std::size_t ContainerWorld::mounts() const {
     if (gone || !seen.insert(space).second) continue;
     const auto mounts = read_file("/proc/" + pid + "/mountinfo").value_or("");
     if (mounts.find(here) == std::string::npos) continue;  // no container of this world's
-    for (auto at = mounts.find(" fuse.heddle "); at != std::string::npos;
-         at = mounts.find(" fuse.heddle ", at + 1))
-      ++count;
+    std::istringstream lines(mounts);
+    for (std::string line; std::getline(lines, line);) {
+      // A namespace that was copied from this machine's has what other tests had mounted, too.
+      const bool is_foreign =
+          line.find("/heddle-test-") != std::string::npos && line.find(here) == std::string::npos;
+      count += line.find(" fuse.heddle ") != std::string::npos && !is_foreign;
+    }
   }
   return count;
+}
+
+std::vector<int> ContainerWorld::namespace_holders() const {
+  std::vector<int> out;
+  std::error_code gone;
+  const auto ours = fs::read_symlink("/proc/self/ns/mnt", gone);
+  const auto here = octal_escaped(base_);
+  for (const auto& pid : all_processes()) {
+    const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
+    if (gone || space == ours) continue;
+    const auto mounts = read_file("/proc/" + pid + "/mountinfo").value_or("");
+    if (mounts.find(here) != std::string::npos) out.push_back(std::stoi(pid));
+  }
+  return out;
 }
 
 std::string ContainerWorld::image_state() const {

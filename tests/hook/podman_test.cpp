@@ -3,6 +3,7 @@
 // podman with the hook file and the CDI specification that fs-hook writes, as root and as a user.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -103,6 +104,10 @@ class Podman : public ::testing::TestWithParam<std::string> {
   void TearDown() override {
     if (!world_) return;
     EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
+    // A user's podman leaves a process that keeps its namespaces, with a copy of each mount that
+    // was there, other tests' too.
+    if (is_user())
+      for (const int holder : world_->namespace_holders()) ::kill(holder, SIGKILL);
   }
   std::unique_ptr<ContainerWorld> world_;
 };
