@@ -67,10 +67,12 @@ Result<void> Supervisor::run() {
   if (auto started = start_with_patience(); !started) return started;
   if (options_.taken_over) tell_client();
   stager_ = overlay_.start_staging();
-  for (;;) {
+  // The first round does not wait: TakenSignals has discarded a SIGCHLD that was pending (setting
+  // SIG_DFL does, sigaction(2)), such as that of the loader from before a reload.
+  for (int timeout = 0;; timeout = poll_timeout()) {
     std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}, {worker_thread_.get(), POLLIN, 0}};
     desk_.add_to(polled);
-    (void)::poll(polled.data(), polled.size(), poll_timeout());
+    (void)::poll(polled.data(), polled.size(), timeout);
     desk_.hear(polled, [this] { return pack_content(); });
     if (desk_.next() && !relieved_) make_way_for_next();
     if (look_at_ != 0 && monotonic_ms() >= look_at_) look_for_forgotten();
