@@ -115,9 +115,13 @@ struct stat Overlay::attributes(InodeNumber ino) const {
     case NodeKind::index:
       set_size(content_.index.size());
       break;
-    case NodeKind::generated:
-      set_size(content_.generated[content_.tree.generated(ino)].size());
+    case NodeKind::generated: {
+      const auto& bytes = content_.generated[content_.tree.generated(ino)];
+      set_size(bytes.size());
+      // A copy of ld.so: the kernel wants to execute it.
+      if (bytes.starts_with("\177ELF")) st.st_mode |= 0111;
       break;
+    }
     case NodeKind::map:
       set_size(static_cast<std::size_t>(content_.map_status.st_size));
       st.st_mtim = content_.map_status.st_mtim;

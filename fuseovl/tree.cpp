@@ -101,7 +101,7 @@ class TreeBuilder {
       if (!path.empty()) directories.back().parent = directories[places.at(parent_of(path))].ino;
     }
     // Views into `names_` must stay valid: no reallocation that moves short strings.
-    tree_.names_.reserve(folders_.size() + total_files() + content_.generated.size());
+    tree_.names_.reserve(folders_.size() + total_files() + content_.generated.size() + 1);
     for (const auto& [path, files] : folders_) {
       auto& directory = directories[places.at(path)];
       for (const auto& [name, object] : files) {
@@ -117,8 +117,13 @@ class TreeBuilder {
     auto& own = directories[places.at(kOwnFolder)].entries;
     own.insert(own.end(),
                {{"index", tree_.index()}, {"map", tree_.map()}, {"stats", Tree::kStats}});
-    for (std::size_t i = 0; i < content_.generated.size(); ++i)
-      own.push_back({keep(content_.generated[i].first), tree_.generated_inode(i)});
+    for (std::size_t i = 0; i < content_.generated.size(); ++i) {
+      const auto& name = content_.generated[i].first;
+      own.push_back({keep(name), tree_.generated_inode(i)});
+      // By a path that has room where /etc/ld.so.cache had (resolver/policy/placement.cpp).
+      if (name == "ld.so.cache")
+        directories[places.at("")].entries.push_back({keep(".ldc"), tree_.generated_inode(i)});
+    }
     for (auto& directory : directories) {
       auto& entries = directory.entries;
       std::sort(entries.begin(), entries.end(),

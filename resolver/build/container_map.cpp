@@ -55,7 +55,10 @@ Result<MapContent> build_container_map(World& host, const Decision& decision,
     for (const auto& path : objects.paths(id)) paths.emplace(path, rank[id]);
   }
   out.paths.assign(paths.begin(), paths.end());
-  out.generated = {{"container.json", container_json}, {"ld.so.cache", decision.ld_so_cache}};
+  auto generated = decision.made;
+  generated["container.json"] = container_json;
+  generated["ld.so.cache"] = decision.ld_so_cache;
+  out.generated.assign(generated.begin(), generated.end());
   char name[256] = {};
   if (::gethostname(name, sizeof(name) - 1) == 0) out.host = name;
   return out;

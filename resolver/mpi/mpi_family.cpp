@@ -46,6 +46,18 @@ std::string lone_version(std::string_view bytes, std::size_t from, std::string_v
   return {};
 }
 
+/// "2019 Update 6", as Intel counted up to 2019: "2019.6". Empty: it is no year.
+std::string year_at(std::string_view text) {
+  constexpr std::string_view kUpdate = " Update ";
+  if (text.size() < 4 || !std::all_of(text.begin(), text.begin() + 4, is_digit)) return {};
+  std::string out(text.substr(0, 4));
+  text.remove_prefix(4);
+  if (!text.starts_with(kUpdate)) return text.starts_with(' ') ? out : "";
+  text.remove_prefix(kUpdate.size());
+  const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
+  return end == text.begin() ? out : out + "." + std::string(text.begin(), end);
+}
+
 /// The version that follows `words` in the same string, a few words later at most.
 std::string version_behind(std::string_view bytes, std::string_view words) {
   for (auto at = find_word(bytes, words); at != bytes.npos; at = find_word(bytes, words, at + 1)) {
@@ -54,9 +66,28 @@ std::string version_behind(std::string_view bytes, std::string_view words) {
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto version = is_digit(text[i]) ? version_at(text.substr(i)) : std::string_view();
       if (!version.empty()) return std::string(version);
+      if (auto year = is_digit(text[i]) ? year_at(text.substr(i)) : ""; !year.empty()) return year;
     }
   }
   return {};
+}
+
+/// Cray MPICH has a library for each compiler and its version: libmpi_gnu_112.so.12,
+/// libmpi_cray.so.12.
+bool is_cray_name(std::string_view soname, std::string_view major) {
+  constexpr std::string_view kPrefix = "libmpi_";
+  const auto dot = soname.find(".so.");
+  if (dot == soname.npos || soname.substr(dot + 4) != major || !soname.starts_with(kPrefix))
+    return false;
+  auto compiler = soname.substr(kPrefix.size(), dot - kPrefix.size());
+  if (const auto version = compiler.find('_'); version != compiler.npos) {
+    const auto digits = compiler.substr(version + 1);
+    if (digits.empty() || !std::all_of(digits.begin(), digits.end(), is_digit)) return false;
+    compiler = compiler.substr(0, version);
+  }
+  constexpr std::array<std::string_view, 8> kCompilers = {"amd", "aocc",  "cray",   "crayclang",
+                                                          "gnu", "intel", "nvidia", "pgi"};
+  return std::find(kCompilers.begin(), kCompilers.end(), compiler) != kCompilers.end();
 }
 
 std::string major_of(std::string_view soname) {
@@ -127,16 +158,22 @@ std::vector<std::string> mpi_aliases(const std::string& soname, const std::strin
       Names{"libmpicxx.so.", "libmpichcxx.so."}};
   const auto major = abi.substr(abi.find('-') + 1);
   for (const auto& names : kinds) {
-    const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      const auto stem = name.substr(0, name.find(".so"));
-      return soname == name + major || (stem == "libmpi_gnu" && soname.starts_with("libmpi_gnu_"));
-    });
+    const bool fits =
+        std::any_of(names.begin(), names.end(),
+                    [&](const std::string& name) { return soname == name + major; }) ||
+        (&names == kinds.data() && is_cray_name(soname, major));
     if (!fits) continue;
     for (const auto& name : names)
       if (name + major != soname) out.push_back(name + major);
     break;
   }
   return out;
+}
+
+bool stands_for(const std::vector<std::string>& aliases, const std::string& abi,
+                const std::string& name) {
+  if (std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return true;
+  return abi.starts_with("mpich-") && is_cray_name(name, abi.substr(abi.find('-') + 1));
 }
 
 bool is_mpi_symbol(std::string_view name) {

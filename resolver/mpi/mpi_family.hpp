@@ -27,6 +27,10 @@ bool may_be_mpi(std::string_view file_name);
 /// "libmpi.so.12" with upstream MPICH, its Fortran and C++ bindings likewise. Just `soname` where
 /// it has no other names.
 std::vector<std::string> mpi_aliases(const std::string& soname, const std::string& abi);
+/// Whether a library with these aliases is what a program asks for by `name`: one of them, or any
+/// of the names that Cray MPICH's library has, one for each compiler.
+bool stands_for(const std::vector<std::string>& aliases, const std::string& abi,
+                const std::string& name);
 
 /// MPI_, PMPI_ and MPIX_ functions, in C's or Fortran's spelling.
 bool is_mpi_symbol(std::string_view name);

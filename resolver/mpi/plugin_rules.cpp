@@ -19,12 +19,13 @@ struct Rule {
   std::vector<std::string> environment;
 };
 
-// Where each looks: UCX src/ucs/sys/module.c (dladdr, "ucx" beside); Open MPI opal/mca/installdirs
-// (built in, OPAL_*); PMIx the same (PMIX_*); libfabric PROVDLDIR (FI_PROVIDER_PATH); hwloc
-// HWLOC_PLUGINS_DIR; rdma-core VERBS_PROVIDER_DIR and IBV_CONFIG_DIR (no variable).
+// Where each looks: UCX src/ucs/sys/module.c (dladdr of libucs, "ucx" beside); Open MPI
+// opal/mca/installdirs (built in, OPAL_*); PMIx the same (PMIX_*); libfabric PROVDLDIR
+// (FI_PROVIDER_PATH); hwloc HWLOC_PLUGINS_DIR; rdma-core VERBS_PROVIDER_DIR and IBV_CONFIG_DIR (no
+// variable).
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
-      {"libuct.so.", {"ucx"}, "libuct_", "ucx", true, {"UCX_MODULE_DIR"}},
+      {"libucs.so.", {"ucx"}, "libuct_", "ucx", true, {"UCX_MODULE_DIR"}},
       {"libopen-pal.so.",
        {"openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"},
        "mca_",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/policy/container_side.hpp"
 
+#include <elf.h>
+
 #include <algorithm>
 
 namespace heddle {
@@ -14,6 +16,11 @@ std::string script_interpreter(const std::string& bytes) {
   const auto begin = bytes.find_first_not_of(" \t", 2);
   if (begin == bytes.npos) return {};
   return bytes.substr(begin, bytes.find_first_of(" \t\n", begin) - begin);
+}
+
+/// What is loaded by others (an interpreter's module: mpi4py's MPI.so), not started.
+bool is_library(const ElfFacts& elf) {
+  return elf.dynamic && !elf.dependencies.empty() && (elf.flags_1 & DF_1_PIE) == 0;
 }
 
 }  // namespace
@@ -40,11 +47,11 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
     file = world_.facts(*path);
   }
   if (!file) return fail(std::move(file.error()));
-  if (!file->elf.interp) {
+  if (!file->elf.interp && !is_library(file->elf)) {
     reason = *path + " is a static program: nothing to swap";
     return false;
   }
-  auto loader = read_loader_profile(world_, *file->elf.interp);
+  auto loader = read_loader_profile(world_, file->elf.interp.value_or(LoaderProfile{}.interpreter));
   if (!loader) return fail(std::move(loader.error()));
   auto closure = resolve(world_, *loader, *path, options);
   if (!closure) return fail(std::move(closure.error()));

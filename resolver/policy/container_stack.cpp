@@ -39,6 +39,31 @@ std::vector<StackPart> bindings_among(std::vector<StackPart> candidates,
   return out;
 }
 
+/// What a program may ask for that loads its MPI late: mpi_aliases() of all families and bindings.
+constexpr const char* kNames[] = {"libmpi.so.12",     "libmpich.so.12",        "libmpi.so.40",
+                                  "libmpi_abi.so.0",  "libmpifort.so.12",      "libmpichfort.so.12",
+                                  "libmpicxx.so.12",  "libmpichcxx.so.12",     "libmpi_mpifh.so.40",
+                                  "libmpi_cxx.so.40", "libmpi_usempif08.so.40"};
+
+/// Folders that the object's RPATH or RUNPATH names.
+std::vector<std::string> tagged_folders(const LoadedObject& object, OsWorld& world) {
+  const auto& elf = object.file.elf;
+  const auto text = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find(':', at), text.size());
+    auto folder = text.substr(at, end - at);
+    at = end + 1;
+    for (const std::string token : {"$ORIGIN", "${ORIGIN}"})
+      if (folder.starts_with(token)) {
+        const auto real = world.real_path(object.path);
+        folder.replace(0, token.size(), real.substr(0, real.rfind('/')));
+      }
+    if (folder.starts_with('/') && folder.find('$') == folder.npos) out.push_back(folder);
+  }
+  return out;
+}
+
 class Finder {
  public:
   Finder(ContainerSide& inside, SymbolReader& symbols) : inside_(inside), symbols_(symbols) {}
@@ -124,6 +149,17 @@ ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols
         needs_any(needs_of(file->elf), out.libraries))
       finder.consider(path, *file, {std::string(line.name)});
   }
+  // An interpreter in a prefix of its own (conda, Spack): its modules load the MPI beside it.
+  if (!out.needed_by_program)
+    for (const auto* object : inside.objects())
+      for (const auto& folder : tagged_folders(*object, inside.world()))
+        for (const std::string name : kNames) {
+          const auto path = folder + "/" + name;
+          if (inside.world().real_path(path).empty()) continue;
+          const auto file = inside.world().facts(path);
+          if (file && file->elf.machine == inside.loader().machine)
+            finder.consider(path, *file, {name});
+        }
   return finder.take();
 }
 

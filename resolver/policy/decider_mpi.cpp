@@ -164,6 +164,8 @@ bool Decider::take_bindings(const MpiInstall& install, SideChoice& sides) {
   for (const auto& part : stack_.libraries)
     if (part.identity.abi == install.identity.abi)
       names.insert(names.end(), part.names.begin(), part.names.end());
+  for (const auto& name : stack_.missing)
+    if (stands_for(install.aliases, install.identity.abi, name)) names.push_back(name);
   force(install.library, names);
   for (const auto& binding : install.bindings) {
     if (!host_.files().contains(binding.soname)) continue;

@@ -67,7 +67,8 @@ struct Decision {
 
   /// View name -> file on the host.
   std::map<std::string, std::string> names;
-  std::string ld_so_cache;  ///< bytes
+  std::string ld_so_cache;                  ///< bytes
+  std::map<std::string, std::string> made;  ///< further files that the mount serves in .heddle
 };
 
 }  // namespace heddle

@@ -5,13 +5,6 @@
 #include <set>
 
 namespace heddle {
-namespace {
-
-bool holds(const std::vector<std::string>& list, const std::string& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-}  // namespace
 
 MpiMatch match_mpi(const std::vector<MpiInstall>& installs, const ContainerStack& stack) {
   for (const auto& install : installs) {
@@ -19,7 +12,7 @@ MpiMatch match_mpi(const std::vector<MpiInstall>& installs, const ContainerStack
       if (library.identity.abi == install.identity.abi) return {&install, library};
     if (!stack.libraries.empty()) continue;
     for (const auto& name : stack.missing)
-      if (holds(install.aliases, name)) return {&install, std::nullopt};
+      if (stands_for(install.aliases, install.identity.abi, name)) return {&install, std::nullopt};
   }
   MpiMatch none;
   if (!stack.libraries.empty()) none.library = stack.libraries.front();

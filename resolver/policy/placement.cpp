@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/policy/placement.hpp"
 
+#include <elf.h>
+
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -16,9 +19,40 @@ namespace fs = std::filesystem;
 constexpr int kRounds = 8;
 constexpr std::size_t kMaxFolderFiles = 10'000;
 constexpr const char* kPrivate = "GLIBC_PRIVATE";
-constexpr const char* kCacheSource = ".heddle/ld.so.cache";
+// What the mount serves besides the host's files (docs/formats/map.md).
+constexpr const char* kOwnFolder = ".heddle/";
+constexpr const char* kCache = "ld.so.cache";
+constexpr const char* kShortCache = ".ldc";  // the same: a path no longer than /etc/ld.so.cache
+constexpr const char* kLoaderCopy = "ld.so";
+constexpr const char* kOtherClass = "other-class";
 
 std::string parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+/// Writes `to` over each string `from` of `bytes`, NUL and all. False: there is none, or no room.
+bool replace_string(std::string& bytes, const std::string& from, const std::string& to) {
+  if (to.size() > from.size()) return false;
+  const auto whole = '\0' + from + '\0';
+  auto other = '\0' + to;
+  other.resize(whole.size());
+  bool any = false;
+  for (auto at = bytes.find(whole); at != bytes.npos; at = bytes.find(whole, at + 1)) {
+    bytes.replace(at, whole.size(), other);
+    any = true;
+  }
+  return any;
+}
+
+/// A file that ld.so passes over in its search: an ELF header of the class that it does not load.
+std::string of_another_class(const LoaderProfile& loader) {
+  Elf64_Ehdr header{};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = loader.elf_class == ELFCLASS64 ? ELFCLASS32 : ELFCLASS64;
+  header.e_ident[EI_DATA] = ELFDATA2LSB;
+  header.e_ident[EI_VERSION] = EV_CURRENT;
+  header.e_type = ET_DYN;
+  header.e_version = EV_CURRENT;
+  return {reinterpret_cast<const char*>(&header), sizeof(header)};
+}
 
 const LoadedObject* provider(const Closure& closure, const std::string& name) {
   for (const auto& object : closure.objects)
@@ -78,15 +112,34 @@ void Placement::take_names(const SideChoice& sides, const GlibcChoice& glibc) {
   for (const auto& folder : sides.folders()) take_folder(folder);
 }
 
-bool Placement::write_cache(Trouble& trouble) {
-  const auto& loader = inside_.loader();
+/// Where the generated cache goes: over the one that ld.so reads. An image without one has no file
+/// to bind over, and none can be made there: ld.so is then served as a copy that reads another.
+Placement::Trouble Placement::place_cache(const GlibcChoice& glibc) {
+  const bool of_host = glibc.taken == Side::host;
+  const auto& loader = of_host ? glibc_.loader : inside_.loader();
+  const auto target = inside_.world().real_path(inside_.loader().interpreter);
   cache_path_ = loader.cache_path;
   cache_target_ = cache_path_.empty() ? "" : inside_.world().real_path(cache_path_);
-  if (cache_target_.empty()) {
-    trouble.conflict = (cache_path_.empty() ? loader.interpreter : cache_path_) +
-                       ": the container has no ld.so.cache to put the host's libraries into";
-    return false;
-  }
+  if (!cache_target_.empty()) return {};
+  const auto origin =
+      of_host ? glibc_.files.at(glibc_.loader.soname).path : inside_.loader().interpreter;
+  auto bytes = (of_host ? host_ : inside_.world()).read(origin);
+  if (!bytes) return {"", "", bytes.error().message()};
+  const auto path = mount_point_ + "/" + kShortCache;
+  if (cache_path_.empty() || !replace_string(*bytes, cache_path_, path))
+    return {"", "",
+            "the image has no ld.so.cache to put the host's libraries into, and in its ld.so " +
+                origin + " there is no room for the path of another, " + path};
+  made_[target] = {kLoaderCopy, std::move(*bytes), origin, of_host};
+  binds_.insert_or_assign(
+      target, FileBind{std::string(kOwnFolder) + kLoaderCopy, target,
+                       "the image has no " + cache_path_ + ": this copy of ld.so reads " + path});
+  cache_path_ = path;
+  return {};
+}
+
+void Placement::write_cache() {
+  const auto& loader = inside_.loader();
   std::vector<CacheLine> lines;
   std::set<std::string> known;
   for (const auto& [name, path] : names_) {
@@ -107,7 +160,6 @@ bool Placement::write_cache(Trouble& trouble) {
     }
   }
   cache_ = write_ld_so_cache(inside_.cache(), lines, loader);
-  return true;
 }
 
 void Placement::bind_over(const std::string& path, const std::string& source,
@@ -147,7 +199,10 @@ bool Placement::bind_strays(const Closure& closure) {
     if (object.path.starts_with(mount_point_ + "/") || object.found_by == FoundBy::interpreter)
       continue;
     const auto target = inside_.world().real_path(object.path);
-    if (target.empty() || binds_.contains(target)) continue;
+    if (target.empty()) continue;
+    if (object.found_by == FoundBy::rpath || object.found_by == FoundBy::runpath)
+      found_by_tag_.insert(target);
+    if (binds_.contains(target)) continue;
     auto name = object.file.elf.soname.value_or("");
     if (const auto* part = stack_.part_of(object.file.stamp.id)) name = part->soname;
     auto at = sonames_.find(name);
@@ -159,6 +214,58 @@ bool Placement::bind_strays(const Closure& closure) {
     more = true;
   }
   return more;
+}
+
+/// A plugin's own libraries are looked for in the RPATH of the program that loads it too
+/// (elf/dl-load.c: the loaders' up to the program's), which resolving it alone does not show.
+bool Placement::bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile& loader) {
+  bool more = false;
+  for (const auto& program : inside_.programs()) {
+    const auto& elf = program.closure.objects[0].file.elf;
+    if (!elf.rpath || elf.runpath) continue;
+    for (const auto& [name, path] : names_) {
+      const auto plugin = mount_point_ + "/" + name;
+      if (name.find('/') == name.npos || name.find(".so") == name.npos ||
+          plugin.find_first_of(" :") != plugin.npos)
+        continue;
+      auto options = search_;
+      options.ld_preload = plugin;
+      if (const auto closure = resolve(world, loader, program.path, options))
+        more |= bind_strays(*closure);
+    }
+  }
+  return more;
+}
+
+/// A library that looks for its plugins beside itself, found by a tag in a folder of the image that
+/// has no place for them: it must come from the mount, where they stand. What is bound over the
+/// image's file is then no library for ld.so, but of another ELF class, which it passes over
+/// (elf/dl-load.c, open_verify: "not a fatal error"): the search goes on to the cache, whoever
+/// searches, and all else that the tag leads to is found as before.
+bool Placement::hide_strays(const SideChoice& sides) {
+  bool more = false;
+  for (const auto& folder : sides.folders()) {
+    if (!folder.beside) continue;
+    for (auto& [target, bind] : binds_) {
+      const auto at = names_.find(bind.source);
+      if (at == names_.end() || at->second != folder.wanted_by || !found_by_tag_.contains(target) ||
+          !inside_.world().real_path(parent(target) + "/" + folder.view_name).empty())
+        continue;
+      made_[target] = {kOtherClass, of_another_class(inside_.loader()), "", false};
+      bind.source = std::string(kOwnFolder) + kOtherClass;
+      bind.why = "hidden from RPATH and RUNPATH: found below " + mount_point_ +
+                 ", where its plugins are beside it";
+      more = true;
+    }
+  }
+  return more;
+}
+
+SwappedWorld::Placed Placement::placed() const {
+  SwappedWorld::Placed out{mount_point_, names_, {}, made_, cache_path_, cache_};
+  for (const auto& [target, bind] : binds_)
+    if (!made_.contains(target)) out.binds[target] = names_.at(bind.source);
+  return out;
 }
 
 Placement::Trouble Placement::check(const Closure& before, const Closure& after,
@@ -253,28 +360,21 @@ void Placement::place_folders(const SideChoice& sides) {
 }
 
 Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& glibc) {
-  Trouble trouble;
   warnings_.clear();
   binds_.clear();
+  made_.clear();
+  found_by_tag_.clear();
   take_names(sides, glibc);
-  if (!write_cache(trouble)) return trouble;
-  const auto& interpreter = inside_.loader().interpreter;
   bind_known(sides, glibc);
+  if (auto trouble = place_cache(glibc); !trouble.conflict.empty()) return trouble;
+  write_cache();
+  const auto& interpreter = inside_.loader().interpreter;
   std::vector<Closure> after;
   for (int round = 0; round < kRounds; ++round) {
-    SwappedWorld::Placed placed{mount_point_, names_, {}, cache_path_, cache_};
-    for (const auto& [target, bind] : binds_) placed.binds[target] = names_.at(bind.source);
-    SwappedWorld world(inside_.world(), host_, std::move(placed));
+    SwappedWorld world(inside_.world(), host_, placed());
     auto loader = read_loader_profile(world, interpreter);
     if (!loader) return {"", "", loader.error().message()};
-    if (loader->cache_path != cache_path_ && glibc.taken == Side::host) {
-      // The host's ld.so reads its own path.
-      cache_path_ = loader->cache_path;
-      cache_target_ = inside_.world().real_path(cache_path_);
-      if (cache_target_.empty())
-        return {"", "", cache_path_ + ": the host's ld.so reads it, the container has none"};
-      continue;
-    }
+    loader->cache_path = cache_path_;
     after.clear();
     bool more = false;
     for (const auto& program : inside_.programs()) {
@@ -283,7 +383,7 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
       more |= bind_strays(*closure);
       after.push_back(std::move(*closure));
     }
-    if (more) continue;
+    if (more || bind_strays_of_plugins(world, *loader) || hide_strays(sides)) continue;
     for (const auto& closure : after)
       if (auto part = stranded_part(world, closure, glibc); !part.empty())
         return {"", "", std::move(part)};
@@ -307,8 +407,10 @@ void Placement::write(Decision& decision) const {
   decision.names = names_;
   decision.ld_so_cache = cache_;
   for (const auto& [target, bind] : binds_) decision.binds.push_back(bind);
-  decision.binds.push_back({kCacheSource, cache_target_,
-                            "the host's libraries are found by it, the container's as before"});
+  for (const auto& [target, made] : made_) decision.made[made.name] = made.bytes;
+  if (!cache_target_.empty())
+    decision.binds.push_back({std::string(kOwnFolder) + kCache, cache_target_,
+                              "the host's libraries are found by it, the container's as before"});
   decision.folders = folders_;
   decision.environment = environment_;
   decision.loads = loads_;

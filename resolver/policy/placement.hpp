@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,10 +39,14 @@ class Placement {
  private:
   void take_names(const SideChoice& sides, const GlibcChoice& glibc);
   void take_folder(const PluginFolder& folder);
-  bool write_cache(Trouble& trouble);
+  Trouble place_cache(const GlibcChoice& glibc);
+  void write_cache();
   void bind_over(const std::string& path, const std::string& source, const std::string& why);
   void bind_known(const SideChoice& sides, const GlibcChoice& glibc);
   bool bind_strays(const Closure& closure);
+  bool bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile& loader);
+  bool hide_strays(const SideChoice& sides);
+  SwappedWorld::Placed placed() const;
   Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
   std::string stranded_part(SwappedWorld& world, const Closure& closure, const GlibcChoice& glibc);
   void check_plugins(SwappedWorld& world, const LoaderProfile& loader);
@@ -57,9 +62,11 @@ class Placement {
   std::map<std::string, std::string> names_;    ///< below the mount -> host's file
   std::map<std::string, std::string> sonames_;  ///< a name asked for -> name below the mount
   std::string cache_path_;
-  std::string cache_target_;  ///< free of links
+  std::string cache_target_;  ///< free of links; empty: the image has none, ld.so reads the mount's
   std::string cache_;
-  std::map<std::string, FileBind> binds_;  ///< by target
+  std::map<std::string, FileBind> binds_;           ///< by target
+  std::map<std::string, SwappedWorld::Made> made_;  ///< by target, each bound too
+  std::set<std::string> found_by_tag_;              ///< targets that an RPATH or RUNPATH leads to
   std::vector<FolderBind> folders_;
   std::map<std::string, std::string> environment_;
   std::vector<std::pair<std::string, std::string>> loads_;

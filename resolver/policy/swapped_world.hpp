@@ -13,10 +13,19 @@ namespace heddle {
 /// the host, files bound over others, a new ld.so.cache. For resolving its programs once more.
 class SwappedWorld final : public World {
  public:
+  /// A file that the decision makes: another's bytes, changed, or no library at all.
+  struct Made {
+    std::string name;  ///< in the mount's .heddle
+    std::string bytes;
+    std::string
+        origin;  ///< what it is a copy of; empty: of another ELF class, so that ld.so goes on
+    bool of_host = false;  ///< whose file the origin is
+  };
   struct Placed {
     std::string mount_point;                   ///< no slash at its end
     std::map<std::string, std::string> names;  ///< name below the mount -> host's file
     std::map<std::string, std::string> binds;  ///< target, free of links -> host's file
+    std::map<std::string, Made> made;          ///< target, free of links -> file of ours
     std::string cache_path;
     std::string cache;  ///< bytes
   };
@@ -40,6 +49,7 @@ class SwappedWorld final : public World {
   /// Folders below the mount point are ours: their numbers have this bit.
   static constexpr DirId kOurs = DirId{1} << 31;
   bool is_ours(std::string_view path) const;
+  const Made* made(const std::string& path);
 
   OsWorld& inside_;
   OsWorld& host_;

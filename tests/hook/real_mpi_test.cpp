@@ -94,6 +94,18 @@ TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped_too) {
   }
 }
 
+/// As minimal images come; also one that is read-only, so that none can be made.
+TEST_P(RealMpiEverything, an_image_without_an_ld_so_cache_is_swapped_too) {
+  auto bare = config({"/mnt/hello"});
+  bare["mounts"].push_back({{"destination", "/etc"}, {"type", "tmpfs"}, {"source", "tmpfs"}});
+  const auto ran = start(bare, 2);
+  EXPECT_EQ(ran.status, 0) << ran.err << log();
+  expect_right_sums(ran, 2, glibc());
+  bare["process"]["args"] = {"/bin/sh", "-c", "ls /etc; env -i /usr/bin/perl -e 'print 42'"};
+  bare["annotations"]["heddle.program"] = "/mnt/hello";
+  EXPECT_EQ(start(bare).out, "42") << log();
+}
+
 TEST_P(RealMpiEverything, both_names_in_one_process_are_one_file) {
   write_text_file(dir_ / "app/other.c",
                   "#include <mpi.h>\nint other(void) { int f; return MPI_Initialized(&f); }\n");

@@ -104,6 +104,58 @@ TEST_F(FsResolveMpi, a_prefix_is_searched_and_names_do_not_deceive) {
   EXPECT_EQ(open_mpi[0]["version"], "5.0.3");
 }
 
+/// What MPI_Get_library_version of each prints, in its own words, as its users report it; the
+/// libraries themselves are not to be had here.
+TEST_F(FsResolveMpi, each_maker_of_the_mpich_abi_is_told_by_its_own_words) {
+  struct Row {
+    const char *soname, *words, *family, *version;
+  };
+  int count = 0;
+  for (const auto& row : {
+           Row{"libmpi.so.12", "Intel(R) MPI Library 2021.6 for Linux* OS\\n", "intel", "2021.6"},
+           Row{"libmpi.so.12", "Intel(R) MPI Library 2019 Update 6 for Linux* OS\\n", "intel",
+               "2019.6"},
+           Row{"libmpi.so.12", "Intel(R) MPI Library 2018 for Linux* OS\\n", "intel", "2018"},
+           Row{"libmpi_gnu_123.so.12",
+               "MPI VERSION    : CRAY MPICH version 8.1.25.17 (ANL base 3.4a2)\\n", "cray",
+               "8.1.25.17"},
+           Row{"libmpi.so.12", "MVAPICH2 Version      :\\t2.3.7\\n", "mvapich", "2.3.7"},
+           Row{"libmpi.so.12", "MVAPICH2 Version:       2.3.7\\n", "mvapich", "2.3.7"},
+           Row{"libmpi.so.12", "MVAPICH Version:        3.0\\n", "mvapich", "3.0"},
+       }) {
+    const auto prefix = dir_ / std::to_string(++count);
+    make_mpi(prefix + "/lib/" + row.soname, row.soname,
+             std::string("int MPIR_Err(void){return 0;}const char t[]=\"") + row.words + "\";");
+    const auto found_there = found({"--prefix", prefix});
+    ASSERT_EQ(found_there.size(), 1U) << row.words;
+    EXPECT_EQ(found_there[0]["family"], row.family) << row.words;
+    EXPECT_EQ(found_there[0]["version"], row.version) << row.words;
+    EXPECT_EQ(found_there[0]["abi"], "mpich-12");
+  }
+}
+
+/// Open MPI 5 has no libopen-rte, another number of libopen-pal, and its components inside.
+TEST_F(FsResolveMpi, open_mpi_5_without_components_of_its_own_is_whole) {
+  const auto lib = dir_ / "ompi/lib/";
+  const auto pal = build_library({.output = lib + "libopen-pal.so.80",
+                                  .source = "int opal_a,opal_b,opal_c;",
+                                  .flags = {"-Wl,-soname,libopen-pal.so.80"}});
+  std::filesystem::create_directories(dir_ / "ompi/share/openmpi");
+  std::ofstream(dir_ / "ompi/share/openmpi/help-mpi-runtime.txt") << "[x]\n";
+  build_library(
+      {.output = lib + "libmpi.so.40",
+       .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
+                 "int ompi_mpi_comm_world;const char t[]=\"v5.0.7\";",
+       .flags = {"-Wl,-soname,libmpi.so.40", "-Wl,--no-as-needed", pal, "-Wl,-rpath," + lib}});
+  const auto list = found({"--prefix", dir_ / "ompi"});
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0]["version"], "5.0.7");
+  EXPECT_EQ(list[0]["abi"], "openmpi-40");
+  EXPECT_TRUE(list[0]["missing"].empty());
+  ASSERT_EQ(list[0]["plugin_folders"].size(), 1U) << list[0].dump(2);
+  EXPECT_EQ(list[0]["plugin_folders"][0]["view_name"], "share/openmpi");
+}
+
 TEST_F(FsResolveMpi, a_library_is_never_loaded) {
   const auto mark = dir_ / "loaded";
   make_mpi(dir_ / "p/lib/libmpi.so.12", "libmpi.so.12",
@@ -151,7 +203,16 @@ TEST(MpiAliases, names_of_one_abi_stand_for_each_other) {
   EXPECT_THAT(mpi_aliases("libmpich.so.12", "mpich-12"), Contains("libmpi.so.12"));
   EXPECT_THAT(mpi_aliases("libmpi_gnu_123.so.12", "mpich-12"), Contains("libmpich.so.12"));
   EXPECT_THAT(mpi_aliases("libmpichfort.so.12", "mpich-12"), Contains("libmpifort.so.12"));
+  EXPECT_THAT(mpi_aliases("libmpi_nvidia.so.12", "mpich-12"), Contains("libmpi.so.12"));
   EXPECT_THAT(mpi_aliases("libmpi.so.40", "openmpi-40"), ElementsAre("libmpi.so.40"));
+  const auto aliases = mpi_aliases("libmpi.so.12", "mpich-12");
+  EXPECT_TRUE(stands_for(aliases, "mpich-12", "libmpich.so.12"));
+  EXPECT_TRUE(stands_for(aliases, "mpich-12", "libmpi_gnu_112.so.12"));
+  EXPECT_TRUE(stands_for(aliases, "mpich-12", "libmpi_crayclang.so.12"));
+  for (const char* other : {"libmpi_gnu_112.so.40", "libmpi_cxx.so.12", "libmpi_gnu_x.so.12",
+                            "libmpi_.so.12", "libmpi_gnu_.so.12"})
+    EXPECT_FALSE(stands_for(aliases, "mpich-12", other)) << other;
+  EXPECT_FALSE(stands_for({"libmpi.so.40"}, "openmpi-40", "libmpi_gnu.so.40"));
 }
 
 }  // namespace

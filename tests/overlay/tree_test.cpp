@@ -47,6 +47,8 @@ TEST(Tree, generated_files_stand_in_heddles_own_folder) {
   const auto ino = tree.lookup(Tree::kOwnDirectory, "ld.so.cache");
   EXPECT_EQ(tree.kind(ino), NodeKind::generated);
   EXPECT_EQ(tree.generated(ino), 1U);
+  // By a path as short as /etc/ld.so.cache.
+  EXPECT_EQ(tree.lookup(Tree::kRoot, ".ldc"), ino);
   EXPECT_EQ(tree.kind(ino + 1), std::nullopt);
 }
 

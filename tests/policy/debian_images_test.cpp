@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kHello = R"(#include <mpi.h>
 #include <stdio.h>
@@ -39,8 +40,9 @@ int main(int argc, char** argv) {
 
 /// $1 the image, $2 a folder of ours, $3 and $4 fs-resolve and fs-mount. In a mount namespace of
 /// its own, below an overlay so that nothing is written into the image: the program is compiled by
-/// the image's own compiler, decided on ($2/decision.json), and $2/commands is run in the image,
-/// first as it is and then with everything mounted.
+/// the image's own compiler ($2/flags), the image changed ($2/prepare), decided on
+/// ($2/decision.json), and $2/commands is run in the image, first as it is and then with everything
+/// mounted.
 constexpr const char* kSession = R"sh(set -e
 image=$1 work=$2 resolve=$3 mounter=$4
 mount -t tmpfs none "$work/mnt"
@@ -48,7 +50,13 @@ cd "$work/mnt"
 mkdir up work root
 mount -t overlay -o "lowerdir=$image,upperdir=$PWD/up,workdir=$PWD/work" none root
 cp "$work/hello.c" root/tmp/
-chroot root mpicc.mpich -o /tmp/hello /tmp/hello.c
+flags=
+[ ! -e "$work/flags" ] || flags=$(cat "$work/flags")
+chroot root mpicc.mpich $flags -o /tmp/hello /tmp/hello.c
+if [ -e "$work/prepare" ]; then
+  cp "$work/prepare" root/tmp/
+  chroot root sh -e /tmp/prepare
+fi
 mkdir -p root/dev/heddle root/dev/shm
 : >root/dev/null
 mount --bind /dev/null root/dev/null
@@ -128,6 +136,45 @@ TEST_P(DebianImage, its_program_runs_on_the_hosts_mpich_and_its_programs_still_r
   EXPECT_THAT(text("after"), HasSubstr("/etc/passwd\n42\nroot:x:0:0"));
   EXPECT_THAT(text("ranks"), HasSubstr("rank 0 of 2 sum 1 MPICH Version:\t" + version));
   EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
+}
+
+TEST_P(DebianImage, without_an_ld_so_cache_its_program_runs_on_it_as_well) {
+  write_text_file(dir_ / "prepare", "rm /etc/ld.so.cache\n");
+  const auto decision = session(
+      "/tmp/hello; env -i /bin/ls /etc/passwd; perl -e 'print 40+2, \"\\n\"'; getent passwd root\n",
+      true);
+  ASSERT_TRUE(decision.is_object());
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  const auto version = decision["mpi"]["version"].get<std::string>();
+  EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version));
+  EXPECT_THAT(text("after"), HasSubstr("/etc/passwd\n42\nroot:x:0:0"));
+  EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
+}
+
+/// As Spack has it: MPI and UCX in a prefix of their own, found by the program's RPATH, UCX without
+/// modules there. The host's are to be loaded, and find theirs.
+TEST_P(DebianImage, an_mpi_in_a_prefix_that_an_rpath_leads_to_is_replaced_with_its_modules) {
+  write_text_file(dir_ / "flags", "-Wl,--disable-new-dtags,-rpath,/opt/spack/lib");
+  write_text_file(dir_ / "prepare", R"(mkdir -p /opt/spack/lib
+cd /usr/lib/x86_64-linux-gnu
+for f in libmpich.so.12* libmpi.so.12* libuc[mpst].so.0*; do
+  [ ! -e $f ] && [ ! -L $f ] || mv $f /opt/spack/lib/
+done
+rm -rf ucx
+ldconfig
+)");
+  const auto decision = session(R"(/tmp/hello
+LD_DEBUG=files /tmp/hello 2>&1 | grep -o 'calling init: .*' | sort -u
+)",
+                                true);
+  ASSERT_TRUE(decision.is_object());
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  const auto version = decision["mpi"]["version"].get<std::string>();
+  EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version));
+  EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
+  EXPECT_THAT(text("after"), HasSubstr("calling init: /dev/heddle/libucs.so.0\n"));
+  EXPECT_THAT(text("after"), HasSubstr("calling init: /dev/heddle/ucx/libuct_cma.so"));
+  EXPECT_THAT(text("after"), Not(HasSubstr("init: /opt/spack/lib/libucs")));
 }
 
 TEST_P(DebianImage, its_loader_maps_what_was_predicted) {

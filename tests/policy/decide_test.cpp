@@ -229,6 +229,20 @@ TEST_F(Decide, a_program_whose_mpi_the_image_lacks_gets_the_hosts) {
   expect_as_real("/app/solver", decision);
 }
 
+/// A wheel that was built on a Cray names the library of one compiler.
+TEST_F(Decide, a_name_of_crays_gets_the_hosts_mpich) {
+  const auto theirs =
+      world_.mpich(world_.in("/gone/libmpi_gnu_112.so.12"), "libmpi_gnu_112.so.12", "3.0");
+  world_.program("/app/solver", kInit, theirs);
+  fs::remove(theirs);
+  host_mpi("4.0.2");
+  world_.run_ldconfig();
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_THAT(world_.loads(decision), Contains("/dev/heddle/libmpi_gnu_112.so.12"));
+  expect_as_real("/app/solver", decision);
+}
+
 TEST_F(Decide, a_script_gets_what_the_image_has) {
   usual();
   fs::copy_file("/bin/true", world_.in("/bin-true"));
@@ -363,10 +377,153 @@ TEST_F(Decide, links_of_the_image_are_followed_inside_it) {
   EXPECT_EQ(decision["binds"].back()["target"], "/app/cache");
 }
 
-TEST_F(Decide, an_image_without_a_cache_is_refused) {
+/// Minimal and distroless images have none; there is no file to bind over, and none can be made.
+TEST_F(Decide, an_image_without_a_cache_gets_an_ld_so_that_reads_the_mounts) {
   usual();
   fs::remove(world_.in("/etc/ld.so.cache"));
-  EXPECT_THAT(refusal("/app/solver"), HasSubstr("ld.so.cache"));
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/lib/x86_64-linux-gnu/ld-real.so"), ".heddle/ld.so");
+  EXPECT_THAT(world_.loads(decision), Contains("/dev/heddle/libmpich.so.12"));
+  // The path of the mount's must fit where that of /etc/ld.so.cache stands in ld.so.
+  EXPECT_THAT(refusal("/app/solver", {"--at", "/dev/heddle-mpi"}),
+              AllOf(HasSubstr("no ld.so.cache"), HasSubstr("/dev/heddle-mpi/.ldc")));
+  EXPECT_EQ(world_.decide("/app/solver", {"--at", "/srv"})["outcome"], "swap");
+  expect_as_real("/app/solver", world_.decide("/app/solver"));
+}
+
+/// Alpine's. Its loader is the libc, and reads no cache.
+TEST_F(Decide, an_image_of_musl_is_refused_as_such) {
+  const auto musl = build_library({.output = world_.in("/lib/ld-musl-x86_64.so.1"),
+                                   .source = "const char t[]=\"musl libc (x86_64)\";"
+                                             "int puts(const char*x){return !x;}",
+                                   .flags = {"-nostdlib", "-Wl,-soname,libc.musl-x86_64.so.1"}});
+  build_program({.output = world_.in("/app/solver"),
+                 .source = "int puts(const char*);void _start(void){puts(\"\");}",
+                 .flags = {"-nostdlib", musl, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"}});
+  host_mpi("4.0.2");
+  EXPECT_THAT(refusal("/app/solver"),
+              AllOf(HasSubstr("ld-musl-x86_64.so.1"), HasSubstr("musl"), HasSubstr("needs glibc")));
+}
+
+/// Whatever libucs is, by name: the host's has UCX's modules beside it.
+TEST_F(Decide, a_library_with_plugins_beside_it_is_hidden_from_an_rpath_without_place_for_them) {
+  const auto uct = [&](const std::string& output, const std::string& more = "") {
+    return build_library({.output = output,
+                          .source = "int uct_a(void){return 0;}int uct_b(void){return 0;}"
+                                    "int uct_c(void){return 0;}" +
+                                    more,
+                          .flags = {"-Wl,-soname,libucs.so.0"}});
+  };
+  const auto theirs = world_.mpich(world_.in("/opt/spack/lib/libmpi.so.12"), "libmpi.so.12", "3.0",
+                                   "", {uct(world_.in("/opt/spack/lib/libucs.so.0"))});
+  build_library({.output = world_.in("/opt/spack/lib/libother.so.1"),
+                 .source = "int other(void){return 0;}",
+                 .flags = {"-Wl,-soname,libother.so.1"}});
+  const auto host_uct = uct(world_.prefix() + "/lib/libucs.so.0", "int uct_d(void){return 0;}");
+  build_library({.output = world_.prefix() + "/lib/ucx/libuct_x.so.0",
+                 .source = "int x(void){return 0;}",
+                 .flags = {"-Wl,--no-as-needed", host_uct}});
+  host_mpi("4.0.2", "int uct_d(void);int uses(void){return uct_d();}",
+           {host_uct, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  for (const char* tags : {"-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"}) {
+    world_.program(
+        "/app/solver", std::string(kInit) + "extern int other(void); other();", theirs,
+        {tags, "-Wl,-rpath,/opt/spack/lib", "-Wl,--no-as-needed",
+         world_.in("/opt/spack/lib/libother.so.1"), world_.in("/opt/spack/lib/libucs.so.0")});
+    world_.run_ldconfig();
+    const auto decision = world_.decide("/app/solver");
+    ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+    EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libucs.so.0"), ".heddle/other-class");
+    EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libmpi.so.12"), "libmpi.so.12");
+    EXPECT_THAT(world_.loads(decision), Contains("/dev/heddle/libucs.so.0"));
+    EXPECT_THAT(world_.loads(decision), Contains("/opt/spack/lib/libother.so.1"));
+    EXPECT_EQ(decision["directories"].size(), 0U) << decision["directories"];
+  }
+  // Where the image has the folder, it is bound over and nothing is hidden.
+  fs::create_directories(world_.in("/opt/spack/lib/ucx"));
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libucs.so.0"), "libucs.so.0");
+  fs::remove(world_.in("/opt/spack/lib/ucx"));
+  expect_as_real("/app/solver", world_.decide("/app/solver"));
+}
+
+TEST_F(Decide, what_a_plugin_finds_in_the_programs_rpath_gets_the_hosts_bound_over_it) {
+  const auto dep = [&](const std::string& output, const std::string& more) {
+    return build_library({.output = output,
+                          .source = "int dep(void){return 0;}" + more,
+                          .flags = {"-Wl,-soname,libdep.so.1"}});
+  };
+  const auto theirs = world_.mpich(world_.in("/opt/conda/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
+  dep(world_.in("/opt/conda/lib/libdep.so.1"), "");
+  world_.program("/app/solver", kInit, theirs,
+                 {"-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/conda/lib"});
+  world_.program("/app/runpath", kInit, theirs,
+                 {"-Wl,--enable-new-dtags", "-Wl,-rpath,/opt/conda/lib"});
+  const auto host_uct = build_library({.output = world_.prefix() + "/lib/libucs.so.0",
+                                       .source = "int uct_a;int uct_b;int uct_c;",
+                                       .flags = {"-Wl,-soname,libucs.so.0"}});
+  build_library(
+      {.output = world_.prefix() + "/lib/ucx/libuct_x.so.0",
+       .source = "int dep2(void);int x(void){return dep2();}",
+       .flags = {dep(world_.prefix() + "/lib/libdep.so.1", "int dep2(void){return 0;}")}});
+  host_mpi("4.0.2", "", {"-Wl,--no-as-needed", host_uct, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  world_.run_ldconfig();
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/conda/lib/libdep.so.1"), "libdep.so.1") << decision.dump(2);
+  // A RUNPATH is for the program's own libraries: the plugin's are found by the cache.
+  EXPECT_EQ(bound_over(world_.decide("/app/runpath"), "/opt/conda/lib/libdep.so.1"), "");
+  world_.decide("/app/solver");
+  world_.place(decision);
+  EXPECT_THAT(world_.real_loads("/app/solver", "/dev/heddle/ucx/libuct_x.so.0"),
+              Contains("/opt/conda/lib/libdep.so.1"));
+}
+
+/// python of a conda environment needs no MPI; mpi4py loads the one beside it.
+TEST_F(Decide, an_mpi_that_modules_of_an_interpreter_load_late_is_found_by_its_tags) {
+  const auto theirs = world_.mpich(world_.in("/opt/conda/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
+  host_mpi("4.0.2");
+  world_.run_ldconfig();
+  for (const char* folder : {"/opt/conda/lib", "$ORIGIN/../lib", "${ORIGIN}/../lib"}) {
+    build_program({.output = world_.in("/opt/conda/bin/python"),
+                   .source = "int main(void){return 0;}",
+                   .flags = {std::string("-Wl,-rpath,") + folder}});
+    const auto decision = world_.decide("/opt/conda/bin/python");
+    ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+    EXPECT_EQ(decision["container_mpi"]["version"], "3.0");
+    EXPECT_EQ(bound_over(decision, "/opt/conda/lib/libmpi.so.12"), "libmpi.so.12");
+  }
+  // Elsewhere, as Spack has it: the module itself is named.
+  const auto module =
+      build_library({.output = world_.in("/opt/mpi4py/MPI.so"),
+                     .source = "int MPI_Init(void);int go(void){return MPI_Init();}",
+                     .flags = {theirs, "-Wl,-rpath,/opt/conda/lib"}});
+  const auto decision = world_.decide("/opt/mpi4py/MPI.so");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/conda/lib/libmpi.so.12"), "libmpi.so.12");
+  expect_as_real("/opt/mpi4py/MPI.so", decision);
+}
+
+/// Each of a program's libraries with a prefix of its own, one name and the other: still one MPI.
+TEST_F(Decide, several_copies_that_tags_lead_to_are_one_file_afterwards) {
+  const auto first = world_.mpich(world_.in("/opt/a/libmpi.so.12"), "libmpi.so.12", "3.0");
+  const auto second = world_.mpich(world_.in("/opt/b/libmpich.so.12"), "libmpich.so.12", "3.0");
+  const auto helper =
+      build_library({.output = world_.in("/opt/c/libhelp.so.1"),
+                     .source = "int MPI_Comm_rank(void);int help(void){return MPI_Comm_rank();}",
+                     .flags = {"-Wl,-soname,libhelp.so.1", second, "-Wl,-rpath,$ORIGIN/../b"}});
+  world_.program("/app/solver", std::string(kInit) + "extern int help(void); help();", first,
+                 {helper, "-Wl,-rpath,$ORIGIN/../opt/a:/opt/c", "-Wl,--allow-shlib-undefined"});
+  host_mpi("4.0.2");
+  world_.run_ldconfig();
+  ASSERT_EQ(world_.real_loads("/app/solver").size(), 5U) << "two MPIs in one process, as it is";
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/a/libmpi.so.12"), "libmpi.so.12");
+  EXPECT_EQ(bound_over(decision, "/opt/b/libmpich.so.12"), "libmpi.so.12");
+  expect_as_real("/app/solver", decision);
+  EXPECT_EQ(world_.loads(decision).size(), 4U);
 }
 
 /// The image's libc is made up: older than the host's libraries need, with a version of its own

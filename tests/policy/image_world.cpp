@@ -99,7 +99,8 @@ void ImageWorld::place(const Json& decision) const {
   }
   for (const auto& [name, bytes] : content.generated) {
     fs::create_directories(mount + "/.heddle");
-    std::ofstream(mount + "/.heddle/" + name) << bytes;
+    write_text_file(mount + "/.heddle/" + name, bytes, bytes.starts_with("\177ELF") ? 0755 : 0644);
+    if (name == "ld.so.cache") write_text_file(mount + "/.ldc", bytes);
   }
   for (const auto& bind : decision["binds"]) {
     const auto target = in(bind["target"]);
@@ -108,8 +109,12 @@ void ImageWorld::place(const Json& decision) const {
   }
 }
 
-std::vector<std::string> ImageWorld::real_loads(const std::string& program) const {
-  const auto listed = run({"chroot", root(), kLoader, "--list", program});
+std::vector<std::string> ImageWorld::real_loads(const std::string& program,
+                                                const std::string& preload) const {
+  std::vector<std::string> words = {"chroot", root(), kLoader};
+  if (!preload.empty()) words.insert(words.end(), {"--preload", preload});
+  words.insert(words.end(), {"--list", program});
+  const auto listed = run(words);
   std::vector<std::string> out;
   std::istringstream lines(listed.out + listed.err);
   for (std::string line; std::getline(lines, line);) {

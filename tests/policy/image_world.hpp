@@ -40,7 +40,8 @@ class ImageWorld {
   /// Puts copies of what the map serves where the decision says; aliases stay one file.
   void place(const nlohmann::json& decision) const;
   /// Paths of the libraries as the image's own ld.so lists them for `program`.
-  std::vector<std::string> real_loads(const std::string& program) const;
+  std::vector<std::string> real_loads(const std::string& program,
+                                      const std::string& preload = "") const;
   /// As they were predicted.
   static std::vector<std::string> loads(const nlohmann::json& decision);
   static nlohmann::json verdict(const nlohmann::json& decision, const std::string& soname);
