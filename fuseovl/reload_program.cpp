@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "fuseovl/directory_reader.hpp"
@@ -104,7 +105,8 @@ int reload_program(const std::string& map_path, const std::string& directory,
   }
   if (!reply->warnings.empty()) say_text(reply->warnings);
   if (!reply->done) return fail_with(Error({}, reply->text, {}, reply->hint));
-  say(directory + ": " + reply->text);
+  const auto line = escape_for_terminal(directory) + ": " + reply->text + "\n";
+  if (auto said = write_all(STDOUT_FILENO, line, "stdout"); !said) warn(said.error());
   if (reply->map_exchanged) {
     // A cold mount is just slower.
     (void)warm_up(directory, {prefetch, true});

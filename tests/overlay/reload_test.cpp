@@ -91,7 +91,7 @@ TEST_F(Reload, another_map_takes_the_place_of_the_first) {
   const int supervisor = m.pid(), worker = m.worker();
   const auto done = reload({dir_ / "map2", m.path()});
   ASSERT_EQ(done.status, 0) << done.err << log();
-  EXPECT_THAT(done.err,
+  EXPECT_THAT(done.out,
               AllOf(HasSubstr(m.path() + ": files: 1 as before, 1 changed, 2 new, 2 gone"),
                     HasSubstr("generation 1")));
   EXPECT_THAT(list(m.path()),
@@ -196,7 +196,7 @@ TEST_F(Reload, the_mount_alone_gets_a_new_worker_and_nothing_else) {
     const int worker = m.worker();
     const auto done = reload(arguments);
     EXPECT_EQ(done.status, 0) << done.err;
-    EXPECT_THAT(done.err, HasSubstr("the same map (generation 0"));
+    EXPECT_THAT(done.out, HasSubstr("the same map (generation 0"));
     EXPECT_NE(m.worker(), worker);
   }
   EXPECT_EQ(text_of(m / "same"), "one same\n");

@@ -110,7 +110,7 @@ class Disturbed : public Supervised {
     EXPECT_TRUE(
         wait_until(5s, [&] { return children_of(mount_->pid()) == std::vector<int>{worker}; }));
     EXPECT_EQ(mount_->unmount().status, 0);
-    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(mount_->pid()) && !is_running(worker); }));
+    EXPECT_TRUE(wait_until(30s, [&] { return !is_running(mount_->pid()) && !is_running(worker); }));
   }
 
   static inline std::optional<TempDir> folder_;
