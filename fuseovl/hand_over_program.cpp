@@ -54,6 +54,18 @@ std::string describe_exchange(const Tree& before, const Tree& after) {
                      changed.size(), added.size(), gone.size());
 }
 
+/// A loader has few descriptors left where a map has many files: those of before are open in it.
+void keep_pinned(OverlayContent& before, OverlayContent& after) {
+  for (ObjectId id = 0; id < after.files.size(); ++id) {
+    if (after.files.origin(id).fd) continue;
+    const InodeNumber ino = after.tree.inode(id);
+    if (before.tree.kind(ino) == NodeKind::object)
+      after.files.pin(id, before.files.take(before.tree.object(ino)).fd);
+    else if (const auto retired = before.retired.find(ino))
+      after.files.pin(id, before.retired.files().take(*retired).fd);
+  }
+}
+
 /// All that `before` shows or keeps and `after` does not show.
 Result<RetiredFiles> retire(OverlayContent& before, const Tree& after) {
   std::vector<RetiredFiles::File> out;
@@ -130,6 +142,7 @@ Result<std::optional<OverlayContent>> load_map(const MountSettings& settings, co
   for (const auto& drift : drifts) warnings += Error(drift.path, drift.what).message() + "\n";
   if (!after) return fail(std::move(after.error()));
   after->facts.map_path = task.map_path;
+  keep_pinned(before, *after);
   auto retired = retire(before, after->tree);
   if (!retired) return fail(std::move(retired.error()));
   after->retired = std::move(*retired);

@@ -136,6 +136,11 @@ Origin ObjectFiles::take(ObjectId object) {
   return taken;
 }
 
+void ObjectFiles::pin(ObjectId object, Fd file) {
+  if (file && !origins_.files[object].fd) ++origins_.pinned;
+  if (file) origins_.files[object].fd = std::move(file);
+}
+
 std::string ObjectFiles::text_of(std::uint32_t reason) {
   if (reason == changed_in_place) return "changed in place while mounted";
   if (reason == replaced) return "replaced while mounted and not pinned";

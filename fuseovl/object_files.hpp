@@ -85,6 +85,8 @@ class ObjectFiles {
   const std::vector<Drift>& first_drifts() const { return origins_.drifts; }
   /// Gives the file up: from here on it cannot be served.
   Origin take(ObjectId object);
+  /// Pins one that is not, to `file`, which is the same.
+  void pin(ObjectId object, Fd file);
 
  private:
   /// Why an object is answered with an error: one of these, or the errno of opening it.

@@ -391,6 +391,26 @@ TEST_F(Reload, memory_and_descriptors_stay_what_they_are_over_many_reloads) {
   EXPECT_EQ(children_of(m.pid()), std::vector<int>{m.worker()});
 }
 
+TEST_F(Reload, few_descriptors_are_enough_for_what_stays_the_same) {
+  MapMaker maker;
+  for (int i = 0; i < 50; ++i)
+    maker.add_name("v", "f" + std::to_string(i),
+                   write_text_file(dir_ / "many/f" + std::to_string(i), "x"));
+  maker.write(dir_ / "fifty");
+  maker.add_name("v", "new", dir_ / "two/new");
+  maker.write(dir_ / "fifty-one");
+  fs::create_directories(dir_ / "mnt");
+  run_checked({"sh", "-c", "ulimit -n 128; exec \"$0\" \"$1\" \"$2\"", fs_mount(), dir_ / "fifty",
+               dir_ / "mnt"});
+  const std::string stats = dir_ / "mnt/.heddle/stats";
+  EXPECT_THAT(text_of(stats), ::testing::ContainsRegex("\"pinned\": +50,"));
+  const auto done = reload({dir_ / "fifty-one", dir_ / "mnt"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(text_of(stats), ::testing::ContainsRegex("\"pinned\": +5[01],"));
+  EXPECT_EQ(text_of(dir_ / "mnt/new"), "two new\n");
+  EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
+}
+
 TEST_F(Reload, several_at_once_come_one_after_the_other) {
   Mount m(dir_ / "map1", dir_ / "mnt", {"--log", dir_ / "log"});
   std::atomic<int> failed = 0;
