@@ -146,6 +146,7 @@ Result<std::optional<OverlayContent>> load_map(const MountSettings& settings, co
   auto retired = retire(before, after->tree);
   if (!retired) return fail(std::move(retired.error()));
   after->retired = std::move(*retired);
+  after->previous = std::move(before.tree);
   return after;
 }
 
@@ -160,7 +161,8 @@ Result<void> load_next(const MountSettings& settings, const HandOver& task, std:
   }
   NextContent next;
   next.map_exchanged = after.has_value();
-  next.report = after ? describe_exchange(before->tree, after->tree) : "the same map";
+  next.report = after ? describe_exchange(*after->previous, after->tree) : "the same map";
+  before->previous.reset();
   next.warnings = warnings;
   std::vector<int> sent_fds;
   fill(next, after ? *after : *before, task.content.fds, sent_fds);

@@ -142,11 +142,20 @@ struct stat Overlay::attributes(InodeNumber ino) const {
 fuse_entry_param Overlay::entry(InodeNumber ino) const {
   fuse_entry_param out{};
   out.ino = ino;
-  out.entry_timeout = kForever;
+  out.entry_timeout = state_->exchanging ? 0 : kForever;
   if (ino == 0) return out;  // a negative entry: kept as long as any other
   out.attr = attributes(ino);
   out.attr_timeout = ino == Tree::kStats ? 0 : kForever;
   return out;
+}
+
+/// While a map is exchanged, whoever was there before gets the names of before: a program that is
+/// being started has its libraries of one map. Process ids grow; where they began anew, or are
+/// those of another namespace, a process is still taken for the same each time.
+const Tree& Overlay::tree_for(fuse_req_t request) const {
+  const bool was_there =
+      state_->exchanging && content_.previous && fuse_req_ctx(request)->pid <= state_->first_worker;
+  return was_there ? *content_.previous : content_.tree;
 }
 
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -158,7 +167,7 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
     if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
   }
-  const auto found = entry(content_.tree.lookup(parent, name));
+  const auto found = entry(tree_for(request).lookup(parent, name));
   fuse_reply_entry(request, &found);
 }
 

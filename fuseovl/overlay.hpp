@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct OverlayContent {
   RetiredFiles retired;
   /// After so long a read that its file system does not answer is an error; 0: never.
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
+  /// The names that the mount showed before its map was exchanged: ServingState::exchanging.
+  std::optional<Tree> previous;
 };
 
 /// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
@@ -87,6 +90,7 @@ class Overlay final : public SessionClient {
   void read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
                    off_t offset);
   fuse_entry_param entry(InodeNumber ino) const;
+  const Tree& tree_for(fuse_req_t request) const;
   void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
   void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
   /// Answers with what `read` brings, which is tried here first and in a thread that may wait

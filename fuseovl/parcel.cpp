@@ -210,6 +210,7 @@ Parcel pack(const OverlayContent& content) {
                            pack_time(content.map_status.st_mtim)})},
       {"facts", pack_facts(content.facts)},
       {"made", pack_time(content.made)},
+      {"previous", content.previous ? TreeParcel::pack(*content.previous) : Json()},
   };
   Json::to_cbor(json, out.bytes);
   return out;
@@ -236,6 +237,8 @@ Result<OverlayContent> unpack(std::string_view bytes, std::span<const int> fds) 
     out.map_status.st_mtim = unpack_time(map.at(2));
     out.facts = unpack_facts(json.at("facts"));
     out.made = unpack_time(json.at("made"));
+    if (const auto& tree = json.at("previous"); !tree.is_null())
+      out.previous = TreeParcel::unpack(tree);
     return out;
   } catch (const std::exception& error) {
     return fail(Error::with_code(ENOTSUP, "fs-mount", "cannot take the mount over", error.what(),

@@ -107,8 +107,9 @@ int reload_program(const std::string& map_path, const std::string& directory,
   if (!reply->done) return fail_with(Error({}, reply->text, {}, reply->hint));
   const auto line = escape_for_terminal(directory) + ": " + reply->text + "\n";
   if (auto said = write_all(STDOUT_FILENO, line, "stdout"); !said) warn(said.error());
-  if (reply->map_exchanged) {
-    // A cold mount is just slower.
+  if (reply->map_exchanged && prefetch > 0) {
+    // Until then the kernel does not keep what it is told. A cold mount is just slower.
+    std::this_thread::sleep_for(kExchangeTime + std::chrono::milliseconds(100));
     (void)warm_up(directory, {prefetch, true});
     ask_for_all(directory, old_names);
   }

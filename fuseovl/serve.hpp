@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "fuseovl/overlay.hpp"
 
 namespace heddle {
+
+/// So long after an exchange of maps those that were there before still find the old names. A
+/// program that has begun to start before it, and is done by then, has all its files of one map.
+inline constexpr std::chrono::milliseconds kExchangeTime{2000};
 
 /// Where the fs-mount was whose place this one has taken.
 struct TakenOver {

@@ -32,6 +32,10 @@ struct ServingState {
   static constexpr int kWorks = -1;
   std::atomic<pid_t> thread = 0;        ///< one of the worker's that ends when it does
   std::atomic<bool> giving_up = false;  ///< nothing is to be waited for any more
+  /// The map was exchanged a moment ago: names are not kept by the kernel yet, and depend on who
+  /// asks.
+  std::atomic<bool> exchanging = false;
+  std::atomic<pid_t> first_worker = 0;  ///< of this supervisor's program: older processes have less
   std::array<char, 64> control{};    ///< name of the socket for reloads; set before a worker starts
   std::array<char, 1024> failure{};  ///< why the worker gave up; read when it has ended
 };

@@ -27,7 +27,7 @@ constexpr unsigned kPidfdThread = O_EXCL;
 
 // What a retired file's last lookup has brought to the kernel is there by then, so that a file the
 // kernel does not know is one it will not know again.
-constexpr std::int64_t kSettledMs = 1000;
+constexpr std::int64_t kSettledMs = kExchangeTime.count() + 1000;
 constexpr std::int64_t kLongestLookPauseMs = 60'000;
 
 sigset_t handled_signals() {
@@ -63,7 +63,7 @@ Result<void> Supervisor::run() {
   if (!signals_) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
   if (auto open = open_desk(); !open) warn(open.error());
-  if (options_.taken_over && options_.taken_over->map_exchanged) forget_old_names();
+  if (options_.taken_over && options_.taken_over->map_exchanged) begin_exchange();
   if (auto started = start_with_patience(); !started) return started;
   if (options_.taken_over) tell_client();
   stager_ = overlay_.start_staging();
@@ -75,6 +75,7 @@ Result<void> Supervisor::run() {
     (void)::poll(polled.data(), polled.size(), timeout);
     desk_.hear(polled, [this] { return pack_content(); });
     if (desk_.next() && !relieved_) make_way_for_next();
+    if (exchange_ends_at_ != 0 && monotonic_ms() >= exchange_ends_at_) end_exchange();
     if (look_at_ != 0 && monotonic_ms() >= look_at_) look_for_forgotten();
     take_signals();
     const auto status = reap();
@@ -252,7 +253,9 @@ void Supervisor::become_next() {
 
 /// Before the first answer with the new names: what the kernel has by then, and what it still gets
 /// of the old worker's answers, is of the old ones.
-void Supervisor::forget_old_names() const {
+void Supervisor::begin_exchange() {
+  state_.exchanging = true;
+  exchange_ends_at_ = monotonic_ms() + kExchangeTime.count();
   if (auto done = notes_.doubt_names(); !done) warn(done.error());
   for (const auto folder : overlay_.content().tree.directories()) notes_.doubt_attributes(folder);
 }
@@ -288,9 +291,19 @@ void Supervisor::look_for_forgotten() {
   look_pause_ = std::min(2 * look_pause_, kLongestLookPauseMs);
 }
 
+/// From here on the kernel keeps the names it gets.
+void Supervisor::end_exchange() {
+  state_.exchanging = false;
+  exchange_ends_at_ = 0;
+}
+
 int Supervisor::poll_timeout() const {
-  if (look_at_ == 0 || desk_.is_busy()) return -1;
-  return static_cast<int>(std::max<std::int64_t>(0, look_at_ - monotonic_ms()));
+  const std::int64_t look_at = desk_.is_busy() ? 0 : look_at_;
+  if (look_at == 0 && exchange_ends_at_ == 0) return -1;
+  const auto next = look_at == 0             ? exchange_ends_at_
+                    : exchange_ends_at_ == 0 ? look_at
+                                             : std::min(look_at, exchange_ends_at_);
+  return static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
 }
 
 void Supervisor::end_by_signal() {

@@ -53,10 +53,11 @@ class Supervisor {
   Parcel pack_content();
   void make_way_for_next();
   void become_next();
-  void forget_old_names() const;
+  void begin_exchange();
   void tell_client();
   bool give_up_forgotten();
   void look_for_forgotten();
+  void end_exchange();
   int poll_timeout() const;
 
   // The end.
@@ -86,6 +87,7 @@ class Supervisor {
   std::int64_t look_at_ =
       0;  ///< when to look for retired files to give up, monotonic_ms(); 0: never
   std::int64_t look_pause_ = 2000;
+  std::int64_t exchange_ends_at_ = 0;  ///< when `exchanging` ends, monotonic_ms(); 0: it has
 };
 
 }  // namespace heddle

@@ -164,6 +164,42 @@ TEST_F(Reload, programs_that_start_afterwards_are_guided_by_the_new_map) {
   EXPECT_THAT(ran.err, HasSubstr("file=" + m.path() + "/"));
 }
 
+TEST_F(Reload, a_program_that_is_being_started_has_all_its_libraries_of_one_map) {
+  const FarmOptions options{.libraries = 100, .tag = FarmTag::none};
+  FarmOptions others = options;
+  others.first_number = 1000;
+  const ElfFarm farms[] = {ElfFarm::build(dir_ / "farm1", options),
+                           ElfFarm::build(dir_ / "farm2", others)};
+  std::string maps[2];
+  for (int f = 0; f < 2; ++f) {
+    MapMaker maker;
+    for (std::size_t i = 0; i < farms[f].libraries.size(); ++i)
+      maker.add_name("app", farms[f].sonames[i], farms[f].libraries[i]);
+    maps[f] = maker.write(dir_ / ("farm-map" + std::to_string(f)));
+  }
+  Mount m(maps[0], dir_ / "mnt");
+  RunOptions run_options;
+  run_options.env = {"LD_LIBRARY_PATH=" + m.path()};
+  std::atomic<int> starts = 0, mixed = 0;
+  {
+    std::vector<std::jthread> loops;
+    for (int i = 0; i < 8; ++i)
+      loops.emplace_back([&](const std::stop_token& stop) {
+        for (; !stop.stop_requested(); ++starts) {
+          const auto out = run({farms[0].program}, run_options).out;
+          mixed += out != farms[0].output && out != farms[1].output;
+        }
+      });
+    int turn = 0;
+    for (const auto end = std::chrono::steady_clock::now() + time_to_spend();
+         std::chrono::steady_clock::now() < end;)
+      EXPECT_EQ(reload({maps[++turn % 2], m.path()}).status, 0);
+    EXPECT_EQ(run({farms[0].program}, run_options).out, farms[turn % 2].output);
+  }
+  std::cout << starts << " starts\n";
+  EXPECT_EQ(mixed, 0);
+}
+
 TEST_F(Reload, what_is_the_same_in_both_maps_stays_one_file_and_in_the_cache) {
   Mount m(dir_ / "map1", dir_ / "mnt", {"--prefetch", "0"});
   const auto before = inode(m / "same"), folder = inode(m / "v"), changed = inode(m / "changed");
@@ -379,7 +415,8 @@ TEST_F(Reload, memory_and_descriptors_stay_what_they_are_over_many_reloads) {
   int rounds = 0;
   for (const auto end = std::chrono::steady_clock::now() + time_to_spend() / 2;
        std::chrono::steady_clock::now() < end; ++rounds)
-    ASSERT_EQ(reload({maps[rounds % 2], m.path()}).status, 0) << rounds;
+    ASSERT_EQ(reload({maps[rounds % 2], m.path(), "--prefetch", "0"}).status, 0) << rounds;
+  ASSERT_EQ(reload({maps[rounds++ % 2], m.path()}).status, 0);  // asks for all names
   settle();
   std::cout << rounds << " reloads\n";
   EXPECT_GT(rounds, 3);
@@ -418,7 +455,8 @@ TEST_F(Reload, several_at_once_come_one_after_the_other) {
     std::vector<std::jthread> all;
     for (int i = 0; i < 6; ++i)
       all.emplace_back([&, i] {
-        failed += reload({dir_ / (i % 2 ? "map1" : "map2"), m.path()}).status != 0;
+        failed +=
+            reload({dir_ / (i % 2 ? "map1" : "map2"), m.path(), "--prefetch", "0"}).status != 0;
       });
   }
   EXPECT_EQ(failed, 0) << log();

@@ -142,7 +142,8 @@ TEST_F(Disturbed, programs_start_and_compile_while_workers_stand_still) {
 TEST_F(Disturbed, programs_start_and_compile_while_maps_are_exchanged) {
   const int times = work_while([this](int i) {
     std::this_thread::sleep_for(100ms);
-    const auto reloaded = run({fs_mount(), "--reload", maps_[(i + 1) % 2], mount_->path()});
+    const auto reloaded =
+        run({fs_mount(), "--reload", "--prefetch", "0", maps_[(i + 1) % 2], mount_->path()});
     EXPECT_EQ(reloaded.status, 0) << reloaded.err << log();
   });
   EXPECT_GT(times, 2);
@@ -161,7 +162,8 @@ TEST_F(Disturbed, programs_start_and_compile_while_workers_die_and_maps_are_exch
   work_while([&](int i) {
     std::this_thread::sleep_for(100ms);
     // The loader may be who was killed: then nothing has happened.
-    reloaded += run({fs_mount(), "--reload", maps_[(i + 1) % 2], mount_->path()}).status == 0;
+    reloaded += run({fs_mount(), "--reload", "--prefetch", "0", maps_[(i + 1) % 2], mount_->path()})
+                    .status == 0;
   });
   killer.request_stop();
   killer.join();
