@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/container_config.hpp"
 
+#include <algorithm>
+
 #include "base/fd.hpp"
 #include "container-hooks/json_text.hpp"
 
@@ -26,6 +28,35 @@ std::vector<std::string> texts_of(const Json& value, const std::string& key) {
 }
 
 bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
+
+/// Where a runtime mounts what every container has.
+bool is_system_folder(const std::string& path) {
+  for (const std::string folder : {"/dev", "/proc", "/sys"})
+    if (path == folder || path.starts_with(folder + "/")) return true;
+  return false;
+}
+
+/// Bind mounts as runtimes know them: the option makes one, the type is for show.
+std::vector<Volume> volumes_of(const Json& value, const std::string& bundle) {
+  std::vector<Volume> out;
+  const Json* mounts = member(value, "mounts");
+  if (!mounts || !mounts->is_array()) return out;
+  for (const auto& mount : *mounts) {
+    const auto options = texts_of(mount, "options");
+    auto source = text_member(mount, "source").value_or("");
+    const auto target = text_member(mount, "destination").value_or("");
+    const bool is_bind = text_member(mount, "type") == "bind" ||
+                         std::any_of(options.begin(), options.end(), [](const std::string& option) {
+                           return option == "bind" || option == "rbind";
+                         });
+    if (!is_bind || source.empty() || target.empty() || has_nul(source) || has_nul(target) ||
+        is_system_folder(target))
+      continue;
+    if (!source.starts_with('/')) source = bundle + "/" + source;
+    out.push_back({source, target});
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -53,6 +84,7 @@ Result<ContainerConfig> parse_config(const std::string& text, const std::string&
   if (config.rootfs.empty() || has_nul(config.rootfs))
     return fail(name, "cannot use", "it has no root.path");
   if (!config.rootfs.starts_with('/')) config.rootfs = bundle + "/" + config.rootfs;
+  config.volumes = volumes_of(*value, bundle);
   if (const Json* process = member(*value, "process")) {
     config.args = texts_of(*process, "args");
     config.cwd = text_member(*process, "cwd").value_or("/");

@@ -25,6 +25,12 @@ struct ContainerState {
   std::map<std::string, std::string> annotations;
 };
 
+/// A file or folder of the host's in the container.
+struct Volume {
+  std::string source;
+  std::string target;
+};
+
 /// What a hook wants of config.json.
 struct ContainerConfig {
   std::string rootfs;  ///< absolute, as the host sees it
@@ -32,6 +38,7 @@ struct ContainerConfig {
   std::vector<std::string> args;
   std::vector<std::string> environment;
   std::string cwd = "/";
+  std::vector<Volume> volumes;  ///< bind mounts outside /dev, /proc, /sys
 };
 
 /// More is no honest runtime's: podman's largest, with seccomp rules, is 0.1 MB.

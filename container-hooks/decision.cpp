@@ -88,6 +88,10 @@ Result<Decision> parse_decision(const std::string& text, const std::string& name
   if (!out.mount_point.starts_with('/') || out.mount_point == "/" || !is_clean(out.mount_point))
     return bad("it has no mount_point");
   out.host_mpi = describe_mpi(*value);
+  for (const Json* program : list(*value, "program"))
+    if (program->is_string()) out.programs.push_back(program->get<std::string>());
+  if (const Json* interpreter = member(*value, "interpreter"))
+    out.interpreter = text_member(*interpreter, "path").value_or("");
   for (const Json* entry : list(*value, "binds")) {
     Bind bind;
     if (!read_bind(*entry, bind)) return bad("one of its binds has no source or target");

@@ -29,7 +29,9 @@ struct Decision {
   std::string reason;
   std::string hint;
   std::string mount_point;
-  std::string host_mpi;  ///< "MPICH 4.0.2"
+  std::vector<std::string> programs;
+  std::string interpreter;  ///< PT_INTERP of them
+  std::string host_mpi;     ///< "MPICH 4.0.2"
   std::vector<Bind> binds;
   std::vector<Bind> directories;         ///< those that exist in the image
   std::vector<std::string> unreachable;  ///< targets of those that do not

@@ -12,6 +12,7 @@
 #include "container-hooks/hook_commands.hpp"
 #include "container-hooks/oci_hook.hpp"
 #include "container-hooks/verify.hpp"
+#include "container-hooks/verify_image.hpp"
 
 namespace heddle {
 namespace {
@@ -41,8 +42,6 @@ class CommandLine {
            "When the runtime calls the hook")
         ->check(CLI::IsMember({"createRuntime", "createContainer"}))
         ->option_text("createRuntime|createContainer");
-    sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
-        ->option_text("DIR");
     sub->add_option_function<std::uint64_t>(
            "--cache-limit",
            [this](std::uint64_t mebibytes) { files_.hook.limits.bytes = mebibytes << 20; },
@@ -50,21 +49,40 @@ class CommandLine {
         ->check(CLI::Range(0, 1 << 20))
         ->option_text("MIB");
     sub->add_option("--log", s.log, "File that gets each line of the hook")->option_text("FILE");
-    sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
-        ->option_text("PATH");
     sub->add_option("--node", s.node,
                     "Folder of the node's shared mounts, where fs-mount --node runs")
         ->option_text("DIR");
+    add_decision_options(sub);
+  }
+  void add_decision_options(CLI::App* sub) {
+    auto& s = files_.hook;
+    sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
+        ->option_text("DIR");
+    sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
+        ->option_text("PATH");
     sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")->option_text("MPI");
   }
+  int verify();
 
   CLI::App app_{"Runs a container's MPI program on the host's MPI: an OCI hook, and its set-up.",
                 "fs-hook"};
   std::function<int()> action_;
   HookFileSettings files_;
+  ImageToVerify image_;
   pid_t pid_ = 0;
   bool json_ = false;
 };
+
+int CommandLine::verify() {
+  const int ways = (pid_ > 0) + !image_.bundle.empty() + !image_.rootfs.empty();
+  if (ways != 1 || (!image_.rootfs.empty() && image_.program.empty())) {
+    say("verify: give a PID, --bundle DIR, or --rootfs DIR with --program PATH");
+    return exit_usage;
+  }
+  if (pid_ > 0) return verify_process(pid_, json_);
+  image_.hook = files_.hook;
+  return verify_image(image_, json_);
+}
 
 CommandLine::CommandLine() {
   app_.set_version_flag("--version", "fs-hook (heddle) " HEDDLE_VERSION);
@@ -104,13 +122,19 @@ CommandLine::CommandLine() {
       ->option_text("enforce|warn");
   add_hook_options(sub);
 
-  sub = add("verify", "What a running program of a container has really loaded",
-            [this] { return verify_process(pid_, json_); });
-  sub->add_option("PID", pid_, "The process, as the host numbers it")
-      ->required()
+  sub = add("verify", "What a program of a container really loads: swapped, or not and why",
+            [this] { return verify(); });
+  sub->add_option("PID", pid_, "A running process, as the host numbers it")
       ->check(CLI::PositiveNumber)
       ->type_name("");
+  sub->add_option("--bundle", image_.bundle, "Before the start: what this bundle would start")
+      ->option_text("DIR");
+  sub->add_option("--rootfs", image_.rootfs, "Before the start: a program of this image")
+      ->option_text("DIR");
+  sub->add_option("--program", image_.program, "The program, as the container names it")
+      ->option_text("PATH");
   sub->add_flag("--json", json_, "As JSON");
+  add_decision_options(sub);
 }
 
 }  // namespace

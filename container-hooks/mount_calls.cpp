@@ -19,6 +19,8 @@ constexpr unsigned kCreate = 6;
 constexpr unsigned kReadOnly = 0x1;
 constexpr unsigned kNoSuid = 0x2;
 constexpr unsigned kNoDev = 0x4;
+constexpr unsigned kNoExec = 0x8;
+constexpr unsigned kRecursive = 0x8000;
 constexpr unsigned kFromEmptyPath = 0x4;
 constexpr unsigned kToEmptyPath = 0x40;
 constexpr unsigned kOpenTreeClone = 1;
@@ -95,6 +97,31 @@ void make_private(int tree) {
     std::uint64_t set, clear, propagation, user_namespace;
   } attributes{0, 0, MS_PRIVATE, 0};  // struct mount_attr
   (void)::syscall(kMountSetattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof(attributes));
+}
+
+Result<Fd> clone_tree(const std::string& path) {
+  Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path.c_str(),
+                                     kOpenTreeClone | unsigned{O_CLOEXEC} | kRecursive)));
+  if (!tree) return fail_errno(path, "cannot copy its mount");
+  return tree;
+}
+
+Result<void> make_inert(int tree, const std::string& name) {
+  struct {
+    std::uint64_t set, clear, propagation, user_namespace;
+  } attributes{kReadOnly | kNoSuid | kNoDev, 0, 0, 0};
+  if (::syscall(kMountSetattr, tree, "", unsigned{AT_EMPTY_PATH} | kRecursive, &attributes,
+                sizeof(attributes)) != 0)
+    return fail_errno(name, "cannot make its mount read-only");
+  return {};
+}
+
+Result<Fd> new_tmpfs() {
+  FsContext context("tmpfs");
+  context.set("source", "heddle");
+  context.set("mode", "0755");
+  context.set("size", "65536");
+  return context.mount(kNoSuid | kNoDev | kNoExec);
 }
 
 Result<void> attach_mount(int tree, int target, const std::string& name) {

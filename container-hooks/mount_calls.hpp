@@ -24,6 +24,12 @@ Result<Fd> clone_mount(int folder, const std::string& name);
 /// What is mounted or unmounted below the detached `tree` shows nowhere else (Linux 5.12; before
 /// that it stays as it is).
 void make_private(int tree);
+/// A detached copy of the folder or file `path` with all that is mounted below it.
+Result<Fd> clone_tree(const std::string& path);
+/// Read-only, nosuid, nodev, with all that is mounted below it.
+Result<void> make_inert(int tree, const std::string& name);
+/// An empty tmpfs, mounted nowhere yet.
+Result<Fd> new_tmpfs();
 /// Mounts `tree` over what `target` (O_PATH) is open on. `name` is for the message.
 Result<void> attach_mount(int tree, int target, const std::string& name);
 /// Takes the mount whose root `fd` is open on out of the tree.

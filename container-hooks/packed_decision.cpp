@@ -6,7 +6,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kFormat = "heddle packed decision 1 " HEDDLE_VERSION;
+constexpr std::string_view kFormat = "heddle packed decision 2 " HEDDLE_VERSION;
 
 /// Texts and numbers one behind the other: `5:a text`, so that a text may hold any byte.
 class Packer {
@@ -99,14 +99,16 @@ class Unpacker {
 template <class Visitor, class Packed>
 void visit(Visitor& visitor, Packed& packed) {
   auto& [decision, stamps, map_id] = packed;
-  auto& [outcome, reason, hint, mount_point, host_mpi, binds, directories, unreachable, environment,
-         verdicts, warnings, image_files] = decision;
+  auto& [outcome, reason, hint, mount_point, programs, interpreter, host_mpi, binds, directories,
+         unreachable, environment, verdicts, warnings, image_files] = decision;
   visitor(stamps);
   visitor(map_id);
   visitor(outcome);
   visitor(reason);
   visitor(hint);
   visitor(mount_point);
+  visitor(programs);
+  visitor(interpreter);
   visitor(host_mpi);
   visitor(binds);
   visitor(directories);

@@ -52,6 +52,12 @@ bool is_library(const std::string& path) {
   return name.find(".so") != std::string::npos && !name.ends_with(".cache");
 }
 
+/// A mapped file goes by its own name, "libucp.so.0.0.0", not by the link that led to it.
+bool goes_by(const MappedLibrary& library, const std::string& soname) {
+  const auto name = base_name(library.path);
+  return library.name == soname || name == soname || name.starts_with(soname + ".");
+}
+
 bool is_mpi(const std::string& soname) {
   return soname.starts_with("libmpi") || soname.starts_with("libmpich");
 }
@@ -89,8 +95,9 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
   bool all_right = true;
   for (const auto& library : libraries) {
     const auto name = base_name(library.path);
-    const auto verdict = std::find_if(decision.verdicts.begin(), decision.verdicts.end(),
-                                      [&](const Verdict& entry) { return entry.soname == name; });
+    const auto verdict =
+        std::find_if(decision.verdicts.begin(), decision.verdicts.end(),
+                     [&](const Verdict& entry) { return goes_by(library, entry.soname); });
     std::string line = (library.from_host ? "host       " : "container  ") + library.path;
     if (verdict != decision.verdicts.end() && verdict->from_host && !library.from_host) {
       all_right = false;
@@ -108,6 +115,27 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
   if (!any_mpi) out.lines.emplace_back("it has loaded no MPI library");
   out.swapped = any_mpi && all_right;
   return out;
+}
+
+int print_finding(const Finding& finding, const std::vector<MappedLibrary>& libraries,
+                  const Decision& decision, Json about, bool json) {
+  if (json) {
+    about["swapped"] = finding.swapped;
+    about["mpi"] = to_json_text(decision.host_mpi);
+    Json list = Json::array();
+    for (const auto& library : libraries)
+      list.push_back({{"path", to_json_text(library.path)},
+                      {"from", library.from_host ? "host" : "container"}});
+    about["libraries"] = std::move(list);
+    Json lines = Json::array();
+    for (const auto& line : finding.lines) lines.push_back(to_json_text(line));
+    about["lines"] = std::move(lines);
+    std::puts(to_text(about, 2).c_str());
+  } else {
+    for (const auto& line : finding.lines) std::puts(escape_for_terminal(line).c_str());
+    std::puts(finding.swapped ? ("swapped: " + decision.host_mpi).c_str() : "NOT swapped");
+  }
+  return finding.swapped ? exit_done : exit_no;
 }
 
 int verify_process(pid_t pid, bool json) {
@@ -137,23 +165,8 @@ int verify_process(pid_t pid, bool json) {
     decision = std::move(*parsed);
     finding = compare_with_decision(libraries, decision);
   }
-  if (json) {
-    Json out{{"version", 1},
-             {"pid", pid},
-             {"swapped", finding.swapped},
-             {"mpi", decision.host_mpi},
-             {"mount_point", mount_point}};
-    Json list = Json::array();
-    for (const auto& library : libraries)
-      list.push_back({{"path", to_json_text(library.path)},
-                      {"from", library.from_host ? "host" : "container"}});
-    out["libraries"] = std::move(list);
-    std::puts(to_text(out, 2).c_str());
-  } else {
-    for (const auto& line : finding.lines) std::puts(escape_for_terminal(line).c_str());
-    std::puts(finding.swapped ? ("swapped: " + decision.host_mpi).c_str() : "NOT swapped");
-  }
-  return finding.swapped ? exit_done : exit_no;
+  return print_finding(finding, libraries, decision,
+                       {{"version", 1}, {"pid", pid}, {"mount_point", mount_point}}, json);
 }
 
 }  // namespace heddle

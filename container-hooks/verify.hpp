@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "container-hooks/decision.hpp"
+#include "container-hooks/json_text.hpp"
 
 namespace heddle {
 
-/// A file that a process has mapped.
+/// A file that a process has mapped, or would map.
 struct MappedLibrary {
   std::string path;        ///< as the process sees it
   bool from_host = false;  ///< it is of our mount
+  std::string name;        ///< it is asked for by; empty: not known
 };
 
 /// From the texts of /proc/PID/maps and mountinfo: libraries and ld.so, each once, in the order of
@@ -31,6 +33,10 @@ struct Finding {
 /// What the process really loads, against what was decided for it.
 Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
                               const Decision& decision);
+
+/// Prints the finding; `about` leads the JSON form. Exit status: 0 swapped, 1 not.
+int print_finding(const Finding& finding, const std::vector<MappedLibrary>& libraries,
+                  const Decision& decision, Json about, bool json);
 
 /// Prints the finding for a process; exit status: 0 swapped, 1 not, 3 cannot be told.
 int verify_process(pid_t pid, bool json);

@@ -3,12 +3,12 @@
 _fs_hook() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
   case ${COMP_WORDS[1]} in
-    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache --cache-limit --log --at --node --mpi' ;;
-    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache --cache-limit --log --at --node --mpi' ;;
-    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache --cache-limit --log --at --node --mpi' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache --cache-limit --log --at --node --mpi --always' ;;
-    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache --cache-limit --log --at --node --mpi' ;;
-    verify) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --cache --at --mpi' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache-limit --log --node --cache --at --mpi' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --always' ;;
+    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --json --cache --at --mpi' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci precreate verify'
   if [[ $word == -* || $COMP_CWORD == 1 ]]; then

@@ -28,6 +28,7 @@ using namespace std::literals;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 struct Debian {
@@ -228,6 +229,34 @@ TEST_P(RealMpiEverything, verify_tells_swapped_from_not_swapped) {
     EXPECT_TRUE(value_or_throw(child.wait_for(5s)).has_value());
     (void)run(runtime.command({"delete", "--force", id}));
   }
+}
+
+/// The same by the image's own ld.so, before anything runs; with plugins, which a program loads
+/// late.
+TEST_P(RealMpiEverything, verify_tells_it_before_the_start_too) {
+  compile("rpath", "-Wl,--disable-new-dtags,-rpath,/usr/lib/x86_64-linux-gnu");
+  for (const char* program : {"/mnt/hello", "/mnt/rpath"}) {
+    auto bundle = config({program});
+    bundle["process"]["env"].erase(0);
+    write_text_file(dir_ / "config.json", bundle.dump());
+    const auto verified = run(
+        {staged_program("fs-hook"), "verify", "--cache", dir_ / "cache", "--bundle", dir_.path()});
+    EXPECT_EQ(verified.status, 0) << verified.out << verified.err;
+    EXPECT_THAT(verified.out, HasSubstr("\nswapped: mpich 4.0.2\n"));
+    EXPECT_THAT(verified.out, HasSubstr("/ucx/libuct_cma.so"));
+    EXPECT_THAT(verified.out,
+                ContainsRegex(suite() == "bullseye" ? "host +/[^\n]*/libc.so.6"
+                                                    : "container +/[^\n]*/libc.so.6"));
+    const auto ran = start(config({program, "maps"}));
+    std::istringstream lines(ran.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("/")) {
+        // Less what the file's own name has behind the name that led to it.
+        const auto path = line.substr(0, line.find(".so.12") + 6);
+        EXPECT_THAT(verified.out, HasSubstr("host       " + path)) << "what it really maps";
+      }
+  }
+  EXPECT_EQ(changed_files(), "");
 }
 
 const auto kDebians = ::testing::Values(Debian{"bullseye", "2.36"}, Debian{"bookworm", "2.36"},

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/sandbox_container.hpp"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+
+#include "base/socket_pair.hpp"
+#include "container-hooks/mount_calls.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr std::size_t kOutputLimit = 4U << 20;
+constexpr std::size_t kCommandLimit = 96U << 10;  // one packet: net.core.wmem_default is 208 KiB
+constexpr auto kTimeLimit = std::chrono::seconds(30);
+constexpr rlim_t kCpuSeconds = 10;
+
+/// fork() that ends with who forked it.
+pid_t fork_with_us() {
+  const pid_t pid = ::fork();
+  if (pid == 0) (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return pid;
+}
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  auto file = open_file(path, O_WRONLY);
+  if (!file) return fail(std::move(file.error()));
+  return write_all(file->get(), text, path);
+}
+
+Result<void> leave_for_own_namespaces() {
+  if (::unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) != 0)
+    return fail_errno("", "cannot make a container to look into the image");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return fail_errno("", "cannot make a mount namespace");
+  return {};
+}
+
+/// `from` with all that is mounted below it, read-only, over what `target` is open on.
+Result<void> place_tree(const std::string& from, const Fd& target, const std::string& name) {
+  auto tree = clone_tree(from);
+  if (!tree) return fail(std::move(tree.error()));
+  if (auto done = make_inert(tree->get(), from); !done) return done;
+  return attach_mount(tree->get(), target.get(), name);
+}
+
+Result<void> make_root(const std::string& rootfs, const std::vector<Volume>& volumes) {
+  {
+    auto before = open_file(rootfs, O_PATH | O_DIRECTORY);
+    if (!before) return fail(std::move(before.error()));
+    if (auto done = place_tree(rootfs, *before, rootfs); !done) return done;
+  }
+  auto root = open_file(rootfs, O_PATH | O_DIRECTORY);
+  if (!root) return fail(std::move(root.error()));
+  for (const auto& volume : volumes) {
+    auto target = open_in_root(root->get(), volume.target, 0);
+    if (!target && target.error().code() == ENOENT) continue;
+    if (!target) return fail(std::move(target.error()));
+    if (auto done = place_tree(volume.source, *target, volume.target); !done) return done;
+  }
+  // For the mount point, as runtimes do it; an image without /dev has no place for it either.
+  auto dev = open_in_root(root->get(), "/dev", O_DIRECTORY);
+  if (!dev) return dev.error().code() == ENOENT ? Result<void>() : fail(std::move(dev.error()));
+  auto tmpfs = new_tmpfs();
+  if (!tmpfs) return fail(std::move(tmpfs.error()));
+  return attach_mount(tmpfs->get(), dev->get(), "/dev");
+}
+
+/// pivot_root(2), "pivot_root(".", ".")": the host's tree is gone from this namespace.
+bool change_root(const std::string& rootfs) {
+  return ::chdir(rootfs.c_str()) == 0 && ::syscall(SYS_pivot_root, ".", ".") == 0 &&
+         ::umount2(".", MNT_DETACH) == 0 && ::chdir("/") == 0;
+}
+
+bool give_up_rights() {
+  for (int capability = 0; capability <= CAP_LAST_CAP; ++capability)
+    (void)::prctl(PR_CAPBSET_DROP, capability);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> none{};
+  const rlimit cpu{kCpuSeconds, kCpuSeconds};
+  const rlimit core{0, 0};
+  return ::syscall(SYS_capset, &header, none.data()) == 0 &&
+         ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::setrlimit(RLIMIT_CPU, &cpu) == 0 &&
+         ::setrlimit(RLIMIT_CORE, &core) == 0;
+}
+
+struct Words {
+  std::vector<std::string> list;
+  std::vector<char*> pointers() {
+    std::vector<char*> out;
+    for (auto& word : list) out.push_back(word.data());
+    out.push_back(nullptr);
+    return out;
+  }
+};
+
+/// "count of argv NUL argv... NUL environment... NUL"
+std::string pack(const std::vector<std::string>& argv, const std::vector<std::string>& more) {
+  std::string out = std::to_string(argv.size()) + '\0';
+  for (const auto* list : {&argv, &more})
+    for (const auto& word : *list) out += word + '\0';
+  return out;
+}
+
+std::pair<Words, Words> unpack(const std::string& text) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find('\0', at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  std::pair<Words, Words> out;
+  const auto count = words.empty() ? 0 : std::strtoul(words[0].c_str(), nullptr, 10);
+  for (std::size_t i = 1; i < words.size(); ++i)
+    (i <= count ? out.first : out.second).list.push_back(words[i]);
+  return out;
+}
+
+[[noreturn]] void execute(const std::string& command, int out, int err) {
+  auto [argv, environment] = unpack(command);
+  if (argv.list.empty() || !give_up_rights() || ::dup2(out, STDOUT_FILENO) < 0 ||
+      ::dup2(err, STDERR_FILENO) < 0)
+    ::_exit(127);
+  (void)::close(STDIN_FILENO);
+  (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+  // The kernel gives a program's own path free of links ($ORIGIN); ld.so, told a path, does not.
+  char real[PATH_MAX];
+  if (::realpath(argv.list.back().c_str(), real) != nullptr) argv.list.back() = real;
+  ::execve(argv.list[0].c_str(), argv.pointers().data(), environment.pointers().data());
+  const std::string words = argv.list[0] + ": cannot start it\n";
+  (void)!::write(STDERR_FILENO, words.data(), words.size());
+  ::_exit(127);
+}
+
+/// The first process of the pid namespace: one command after the other until nobody asks.
+[[noreturn]] void serve_commands(const std::string& rootfs, int socket) {
+  bool inside = false;
+  for (;;) {
+    auto out = receive_fd(socket);
+    auto err = out ? receive_fd(socket) : Result<Fd>(fail(std::move(out.error())));
+    if (!out || !err) ::_exit(0);
+    std::string command(kCommandLimit, '\0');
+    const ssize_t n = ::recv(socket, command.data(), command.size(), 0);
+    if (n <= 0) ::_exit(0);
+    command.resize(static_cast<std::size_t>(n));
+    if (!inside && !change_root(rootfs)) {
+      const std::string words = rootfs + ": cannot become the root\n";
+      (void)!::write(err->get(), words.data(), words.size());
+      ::_exit(1);
+    }
+    inside = true;
+    if (fork_with_us() == 0) execute(command, out->get(), err->get());
+    out->reset();
+    err->reset();
+    while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
+    }
+  }
+}
+
+[[noreturn]] void live(const std::string& rootfs, const std::vector<Volume>& volumes, int socket) {
+  auto ready = leave_for_own_namespaces();
+  if (ready) ready = make_root(rootfs, volumes);
+  if (!ready) {
+    send_failure(socket, ready.error());
+    ::_exit(1);
+  }
+  const pid_t first = fork_with_us();
+  if (first == 0) serve_commands(rootfs, socket);
+  if (first < 0 || !send_fd(socket, socket)) ::_exit(1);
+  (void)::waitpid(first, nullptr, 0);
+  ::_exit(0);
+}
+
+Result<void> collect(const Fd& out, const Fd& err, SandboxContainer::Output& output) {
+  std::array<pollfd, 2> entries{pollfd{out.get(), POLLIN, 0}, pollfd{err.get(), POLLIN, 0}};
+  const auto end = std::chrono::steady_clock::now() + kTimeLimit;
+  char buffer[1U << 16];
+  while (entries[0].fd >= 0 || entries[1].fd >= 0) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return fail("the image's ld.so", "stopped", "it takes too long");
+    if (::poll(entries.data(), entries.size(), static_cast<int>(left.count())) < 0 &&
+        errno != EINTR)
+      return fail_errno("the image's ld.so", "cannot wait for it");
+    for (auto& entry : entries) {
+      if (entry.fd < 0 || entry.revents == 0) continue;
+      const ssize_t n = ::read(entry.fd, buffer, sizeof(buffer));
+      if (n < 0 && errno == EINTR) continue;
+      auto& text = entry.fd == out.get() ? output.out : output.err;
+      if (n <= 0)
+        entry.fd = -1;
+      else if (text.size() + static_cast<std::size_t>(n) > kOutputLimit)
+        return fail("the image's ld.so", "stopped", "it says too much");
+      else
+        text.append(buffer, static_cast<std::size_t>(n));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> become_root_of_own_namespace() {
+  const auto ids = [](auto id) { return "0 " + std::to_string(id) + " 1"; };
+  const auto uid = ids(::geteuid());
+  const auto gid = ids(::getegid());
+  if (::unshare(CLONE_NEWUSER) != 0)
+    return fail_errno("", "cannot make a container to look into the image", errno,
+                      "users need user namespaces for it");
+  if (auto done = write_text("/proc/self/setgroups", "deny"); !done) return done;
+  if (auto done = write_text("/proc/self/uid_map", uid); !done) return done;
+  return write_text("/proc/self/gid_map", gid);
+}
+
+Result<SandboxContainer> SandboxContainer::start(const std::string& rootfs,
+                                                 const std::vector<Volume>& volumes) {
+  auto sockets = make_socket_pair();
+  if (!sockets) return fail(std::move(sockets.error()));
+  const pid_t pid = fork_with_us();
+  if (pid < 0) return fail_errno("fs-hook", "cannot start a process");
+  if (pid == 0) {
+    sockets->one.reset();
+    live(rootfs, volumes, sockets->other.get());
+  }
+  SandboxContainer container(Child(pid), std::move(sockets->one));
+  sockets->other.reset();
+  if (auto ready = receive_fd(container.socket_.get()); !ready)
+    return fail(std::move(ready.error()));
+  return container;
+}
+
+Result<SandboxContainer::Output> SandboxContainer::run(
+    const std::vector<std::string>& argv, const std::vector<std::string>& environment) {
+  const auto command = pack(argv, environment);
+  if (command.size() > kCommandLimit)
+    return fail_errno(argv[0], "cannot start it in the image", E2BIG);
+  auto out = make_pipe();
+  auto err = make_pipe();
+  if (!out || !err) return fail(std::move((out ? err : out).error()));
+  for (const auto* pipe : {&*out, &*err})
+    if (auto sent = send_fd(socket_.get(), pipe->write_end.get()); !sent)
+      return fail(std::move(sent.error()));
+  if (::send(socket_.get(), command.data(), command.size(), MSG_NOSIGNAL) < 0)
+    return fail_errno("fs-hook", "cannot look into the image");
+  out->write_end.reset();
+  err->write_end.reset();
+  Output output;
+  if (auto all = collect(out->read_end, err->read_end, output); !all)
+    return fail(std::move(all.error()));
+  return output;
+}
+
+}  // namespace heddle

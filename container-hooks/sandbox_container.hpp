@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/process.hpp"
+#include "container-hooks/container_config.hpp"
+
+namespace heddle {
+
+/// Makes this process, single-threaded and a user's, root of a new user namespace.
+Result<void> become_root_of_own_namespace();
+
+/// An image as a container of ours, to look into it before anybody starts it: namespaces of its own
+/// (mount, pid, network, IPC), everything read-only, no network, no capability, no device, bounded
+/// time. What runs in it belongs to the image: not to be believed.
+/// It is gone with this object.
+class SandboxContainer {
+ public:
+  /// For root, of this user namespace. `rootfs` is absolute and free of links. A volume whose
+  /// target the image lacks is left out: to make one would write to the image.
+  static Result<SandboxContainer> start(const std::string& rootfs,
+                                        const std::vector<Volume>& volumes);
+
+  /// Its first process, which is in its mount namespace: what a hook gets as the container's pid.
+  pid_t pid() const { return child_.pid(); }
+
+  struct Output {
+    std::string out;
+    std::string err;
+  };
+  /// Runs argv[0] with the image as root. argv's last word is a path, given free of links. From the
+  /// first run on the container's root is changed: mount before it. Fails when it takes too long or
+  /// says too much; whatever its exit status, what it said is no failure.
+  Result<Output> run(const std::vector<std::string>& argv,
+                     const std::vector<std::string>& environment);
+
+ private:
+  SandboxContainer(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
+  Child child_;
+  Fd socket_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+//
+// fs-hook verify of an image that nobody has started: what its own ld.so lists, and that nothing of
+// the image gets out of the box it is run in.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "container-hooks/verify_image.hpp"
+#include "tests/hook/container_world.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::literals;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kLoader = "/lib64/ld-linux-x86-64.so.2";
+
+class VerifyImage : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("only root can become another user");
+    if (staged_program("fs-hook").empty()) HEDDLE_SKIP("fs-hook is not installed");
+    if (!open_file("/dev/fuse", O_RDWR)) HEDDLE_SKIP("/dev/fuse cannot be opened");
+    world_ = std::make_unique<ContainerWorld>();
+    fs::create_directory(world_->path("user"));
+    ASSERT_EQ(::chown(world_->path("user").c_str(), GetParam(), GetParam()), 0);
+    write_text_file(world_->path("stage/bin/questions"), "");
+    ::chmod(world_->path("stage/bin/questions").c_str(), 0666);
+    answer();
+  }
+  Json decision() const {
+    auto out = world_->swap();
+    out["interpreter"] = {{"path", kLoader}, {"real_path", kLoader}, {"taken", "container"}};
+    return out;
+  }
+  void answer() const { world_->answer(decision()); }
+  RunResult verify(std::vector<std::string> words) const {
+    std::vector<std::string> argv{HEDDLE_IN_WORLD,
+                                  "--uid",
+                                  std::to_string(GetParam()),
+                                  "--",
+                                  "env",
+                                  "HOME=" + world_->path("user"),
+                                  world_->hook(),
+                                  "verify",
+                                  "--cache",
+                                  world_->path("user/cache")};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return run(argv);
+  }
+  RunResult verify_bundle(const Json& config, std::vector<std::string> words = {}) const {
+    words.insert(words.end(), {"--bundle", world_->bundle("bundle", config)});
+    return verify(words);
+  }
+  void expect_nothing_left() const {
+    EXPECT_TRUE(wait_until(5s, [&] { return world_->processes().empty(); }));
+    EXPECT_EQ(world_->mounts(), 0U);
+  }
+
+  std::unique_ptr<ContainerWorld> world_;
+};
+
+TEST_P(VerifyImage, tells_what_a_bundles_program_would_load) {
+  const auto before = world_->image_state();
+  const auto ran = verify_bundle(world_->config({"/bin/app"}));
+  EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("host       /usr/lib/libmpi.so.12\n"),
+                             HasSubstr("container  /lib64/ld-linux-x86-64.so.2\n"),
+                             HasSubstr("\nswapped: mpich 4.0.2\n")));
+  const auto json = Json::parse(verify_bundle(world_->config({"/bin/app"}), {"--json"}).out);
+  EXPECT_EQ(json.at("swapped"), true);
+  EXPECT_EQ(json.at("program"), "/bin/app");
+  EXPECT_EQ(world_->image_state(), before);
+  expect_nothing_left();
+}
+
+TEST_P(VerifyImage, tells_it_of_a_program_in_a_root_file_system_or_a_volume) {
+  EXPECT_EQ(verify({"--rootfs", world_->rootfs(), "--program", "/bin/app"}).status, 0);
+  fs::create_directories(world_->path("volume"));
+  fs::copy_file(world_->rootfs() + "/bin/app", world_->path("volume/solver"));
+  auto config = world_->config({"/data/solver"});
+  config["mounts"].push_back({{"destination", "/data"},
+                              {"type", "bind"},
+                              {"source", world_->path("volume")},
+                              {"options", {"rbind", "ro"}}});
+  auto elsewhere = decision();
+  elsewhere["program"] = {"/data/solver"};
+  world_->answer(elsewhere);
+  const auto ran = verify_bundle(config);
+  EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  expect_nothing_left();
+}
+
+TEST_P(VerifyImage, a_library_that_is_found_elsewhere_is_not_swapped) {
+  auto unbound = decision();
+  unbound["binds"] = Json::array();
+  world_->answer(unbound);
+  const auto ran = verify_bundle(world_->config({"/bin/app"}));
+  EXPECT_EQ(ran.status, 1) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("container  /usr/lib/libmpi.so.12  NOT swapped: the host's "
+                                       "was decided on (the host's MPI)"),
+                             HasSubstr("\nNOT swapped\n")));
+}
+
+TEST_P(VerifyImage, a_library_that_is_not_found_at_all_is_named) {
+  auto away = decision();
+  away["binds"] = Json::array();
+  world_->answer(away);
+  fs::remove(world_->rootfs() + ContainerWorld::kLibrary);
+  const auto ran = verify_bundle(world_->config({"/bin/app"}));
+  EXPECT_EQ(ran.status, 1) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("libmpi.so.12: not found\n"));
+}
+
+TEST_P(VerifyImage, what_needs_no_swap_or_must_not_start_is_said) {
+  world_->answer({{"format", "heddle-container"},
+                  {"version", 1},
+                  {"outcome", "nothing"},
+                  {"reason", "/bin/app is static"}});
+  const auto nothing = verify_bundle(world_->config({"/bin/app"}));
+  EXPECT_EQ(nothing.status, 1);
+  EXPECT_EQ(nothing.out, "nothing to swap: /bin/app is static\nNOT swapped\n");
+  auto refused = decision();
+  refused["outcome"] = "incompatible";
+  refused["reason"] = "the reason";
+  world_->answer(refused, 1);
+  const auto ran = verify({"--rootfs", world_->rootfs(), "--program", "/bin/true"});
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_EQ(ran.out, "must not start: the reason\nNOT swapped\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{}, {"1", "--bundle", "x"}, {"--rootfs", "/"}})
+    EXPECT_EQ(verify(words).status, 2);
+  EXPECT_EQ(verify({"--bundle", world_->path("none")}).status, 3);
+}
+
+/// The image's ld.so is whatever the image's maker wants: each thing that it gets done it lists.
+constexpr const char* kHostileLoader = R"(
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define TRY(what, good) if (good) printf("\tbad-%s => not found\n", what)
+int main(void) {
+  TRY("write", open("/etc/evil", O_CREAT | O_WRONLY, 0600) >= 0);
+  TRY("write-data", open("/data/evil", O_CREAT | O_WRONLY, 0600) >= 0);
+  TRY("unlink", unlink("/bin/app") == 0);
+  TRY("chmod", chmod("/bin/app", 0777) == 0);
+  TRY("mount", mount("none", "/tmp", "tmpfs", 0, "") == 0);
+  TRY("remount", mount(0, "/", 0, MS_REMOUNT | MS_BIND, "") == 0);
+  TRY("device", mknod("/dev/null", S_IFCHR | 0666, 259) == 0);
+  TRY("chroot", chroot("/tmp") == 0);
+  TRY("proc", access("/proc/1/root", F_OK) == 0);
+  TRY("parent", getppid() != 1);
+  kill(1, SIGKILL);  // the box's first process: we would not come to the end
+  TRY("rights", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1);
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(9)};
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int net = socket(AF_INET, SOCK_DGRAM, 0);
+  TRY("net", net >= 0 && connect(net, (struct sockaddr*)&at, sizeof at) == 0);
+  for (int fd = 3; fd < 64; ++fd) TRY("descriptor", fcntl(fd, F_GETFD) >= 0);
+  printf("\tlibmpi.so.12 => /usr/lib/libmpi.so.12 (0x1)\n\tall-tried => not found\n");
+  return 0;
+})";
+
+TEST_P(VerifyImage, a_hostile_image_gets_nothing_done) {
+  const auto loader = world_->rootfs() + kLoader;
+  fs::remove(loader);
+  fs::create_directories(fs::path(loader).parent_path());
+  build_program({.output = loader, .source = kHostileLoader, .flags = {"-static"}});
+  const auto before = world_->image_state();
+  const auto ran = verify_bundle(world_->config({"/bin/app"}));
+  EXPECT_EQ(ran.status, 1) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("all-tried: not found\n"), Not(HasSubstr("bad-"))));
+  EXPECT_EQ(world_->image_state(), before);
+  expect_nothing_left();
+}
+
+TEST_P(VerifyImage, what_a_hostile_image_says_is_bounded_and_escaped) {
+  const auto loader = world_->rootfs() + kLoader;
+  fs::remove(loader);
+  build_program({.output = loader,
+                 .source = "#include <stdio.h>\nint main(void){puts(\"\\t/\\033[31mred (0x1)\");"
+                           "fflush(stdout);for(;;)puts(\"\\t/x (0x1)\");}",
+                 .flags = {"-static"}});
+  const auto flood = verify_bundle(world_->config({"/bin/app"}));
+  EXPECT_EQ(flood.status, 3);
+  EXPECT_THAT(flood.err, HasSubstr("it says too much"));
+  expect_nothing_left();
+}
+
+INSTANTIATE_TEST_SUITE_P(User, VerifyImage, ::testing::Values(0U, 1500U), [](const auto& each) {
+  return each.param == 0 ? std::string("root") : std::string("user");
+});
+
+TEST(LoaderList, is_read_as_ld_so_prints_it) {
+  const auto list = parse_loader_list(
+      "\tlinux-vdso.so.1 (0x00007ffd)\n"
+      "\tliba b.so.1 => /lib/x (0x2)/liba b.so.1 (0x00007f)\n"
+      "\tlibgone.so => not found\n"
+      "\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\n \nstatically linked\n");
+  ASSERT_EQ(list.libraries.size(), 2U);
+  EXPECT_EQ(list.libraries[0].name, "liba b.so.1");
+  EXPECT_EQ(list.libraries[0].path, "/lib/x (0x2)/liba b.so.1");
+  EXPECT_EQ(list.libraries[1].path, kLoader);
+  EXPECT_EQ(list.missing, std::vector<std::string>{"libgone.so"});
+}
+
+}  // namespace
+}  // namespace heddle::test
