@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/open_in_root.hpp"
+
 namespace heddle {
 namespace {
 
@@ -70,18 +72,9 @@ Result<Fd> new_fuse_mount(int device) {
 }
 
 Result<Fd> open_in_root(int root, const std::string& path, int flags) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC | O_PATH;
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  long fd = -1;
-  // EAGAIN: something was renamed on the way, and the kernel cannot tell that it stayed inside
-  // (openat2(2)); an image is not renamed for ever.
-  for (int tries = 0; tries < 32; ++tries) {
-    fd = ::syscall(SYS_openat2, root, path.c_str(), &how, sizeof(how));
-    if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
-  }
-  if (fd < 0) return fail_errno(path, "cannot open it in the container");
-  return Fd(static_cast<int>(fd));
+  auto fd = open_in_root(root, path, flags | O_PATH, RESOLVE_NO_MAGICLINKS);
+  if (!fd) return fail_errno(path, "cannot open it in the container", fd.error().code());
+  return fd;
 }
 
 Result<Fd> clone_mount(int folder, const std::string& name) {

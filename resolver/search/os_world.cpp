@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <elf.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -13,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/open_in_root.hpp"
 #include "resolver/elf/data_segments.hpp"
 
 namespace heddle {
@@ -46,12 +46,7 @@ Result<OsWorld> OsWorld::below(FactsSource& source, const std::string& root) {
 Result<Fd> OsWorld::open(const std::string& path, int flags) {
   const std::string& name = path.empty() ? std::string(".") : path;
   if (!root_) return open_file(name, flags);
-  open_how how{};
-  how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_IN_ROOT;
-  const long fd = ::syscall(SYS_openat2, root_.get(), name.c_str(), &how, sizeof how);
-  if (fd < 0) return fail_errno(path, "cannot open");
-  return Fd(static_cast<int>(fd));
+  return open_in_root(root_.get(), name, flags, 0);
 }
 
 Result<std::string> OsWorld::outside_path(const std::string& path) {

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/fd.hpp"
+
+namespace heddle {
+
+/// openat2(2) with RESOLVE_IN_ROOT and `resolve`, O_CLOEXEC: `path`, and symbolic links on its way,
+/// lead nowhere outside the folder `root`. The error names `path`. EAGAIN: what lies there is
+/// renamed without end.
+Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve);
+
+}  // namespace heddle
