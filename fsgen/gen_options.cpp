@@ -73,8 +73,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   app.add_option("--plugins", out.plugin_folders,
                  "Serve this plugin folder too, under its own name (repeatable)")
       ->type_name("DIR")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
   add_choice<std::string>(app, "--serve", out.serve, {{"all", "all"}, {"remote", "remote"}},
                           "What the mount serves: all (default), or only what lies on a remote "
                           "file system");

@@ -121,7 +121,8 @@ int print_env(const std::string& map, const std::string& directory, ShellKind sh
   std::string why_not;
   const auto environment = value_or_throw(mount_environment(map, directory, why_not));
   if (!environment) {
-    report(Error(directory, "no mount of this map", why_not, "fs-mount MAP DIR makes one"));
+    report(Error(directory, "no mount of this map", why_not,
+                 "fs-mount MAP DIR makes one, fs-mount --reload MAP DIR of another"));
     return exit_no;
   }
   value_or_throw(write_all(STDOUT_FILENO, to_shell_text(*environment, shell), "stdout"));

@@ -74,8 +74,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->check(CLI::Validator(
           [&s](const std::string& word) { return take_drift_word(word, s.load); }, ""))
       ->type_name("refuse|warn|keep|eio")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);  // a word each time: MAP and DIR follow
   add_choice<ServePolicy>(app, "--serve", s.load.serve,
                           {{"all", ServePolicy::all}, {"remote", ServePolicy::remote}},
                           "Send programs to the mount for all files (default), or only for those "
@@ -188,6 +187,17 @@ void make_stage_absolute(MountSettings& s) {
   s.arguments.insert(s.arguments.begin() + 1, {"--stage", stage});
 }
 
+/// `-u --lazy DIR` is what umount(8) takes too; DIR belongs to -u.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const auto at =
+      std::adjacent_find(words.begin(), words.end(), [](const auto& word, const auto& next) {
+        return (word == "-u" || word == "--unmount") && next == "--lazy";
+      });
+  if (at != words.end()) std::iter_swap(at, at + 1);
+  return words;
+}
+
 int run(Arguments& a) {
   make_stage_absolute(a.settings);
   const auto& s = a.settings;
@@ -203,7 +213,8 @@ int run(Arguments& a) {
   if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{!a.verify.empty()} + int{mounts} +
           int{!s.node.empty()} !=
       1)
-    return usage("give MAP and DIR, or -u DIR, or --stats DIR, or --verify DIR|MAP, or --node");
+    return usage(
+        "give MAP and DIR, or --reload, -u or --stats and DIR, or --verify DIR|MAP, or --node");
   if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
   if (!s.node.empty()) return node_program(s);
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
@@ -246,7 +257,7 @@ int fs_mount_main(int argc, char** argv) {
   Arguments arguments;
   arguments.settings.arguments = arguments_to_hand_on(argc, argv);
   declare(app, arguments);
-  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
+  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0) return status;
   try {
     return run(arguments);
   } catch (const std::exception& error) {

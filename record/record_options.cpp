@@ -54,14 +54,12 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   app.add_option("--op", ops, "Record only these operations: open,lookup,... (repeatable)")
       ->type_name("LIST")
       ->delimiter(',')
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
   app.add_flag("--io", out.recorder.each_io,
                "Each read and write an event, not their sum on close");
   app.add_option("--scope", out.scopes, "Record only what lies in this folder (repeatable)")
       ->type_name("DIR")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
   app.add_flag("--json", out.json, "Write JSON lines");
   app.add_flag("--summary", out.summary, "Tell on stderr what was accessed most, and the misses");
   app.add_option("--slim", out.slim_dir, "Copy the files that the run used into this folder")

@@ -43,7 +43,9 @@ void Summary::begin_run(const trace::RunHeader&, int) {}
 void Summary::event(const trace::Event& event) {
   auto& process = processes_[event.pid];
   ++process.events;
-  if (!event.exe.empty()) process.exe = event.exe;
+  // These come late, and name who opened the file: fs-record, before it became the program.
+  const bool late = event.op == Op::close || event.op == Op::read || event.op == Op::write;
+  if (!event.exe.empty() && !late) process.exe = event.exe;
   const bool opens = event.op == Op::open || event.op == Op::create || event.op == Op::exec;
   if (opens) ++paths_[std::string(event.path)];
   if (event.error != 0 && event.op == Op::lookup) {

@@ -59,8 +59,7 @@ void CommandLine::add_build() {
   sub->add_option("--plugins", build_.plugin_folders,
                   "Put this folder's files into every view, under the folder's name (repeatable)")
       ->type_name("DIR")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
   sub->add_flag("--allow-missing", build_.allow_missing,
                 "Write the map even if a library is not found anywhere");
   sub->add_option("--mpi", build_.mpi,
@@ -78,8 +77,7 @@ void CommandLine::add_build() {
       sub->add_option("--program", build_.programs,
                       "With --into: a program in it, by its path there (repeatable)")
           ->type_name("PATH")
-          ->expected(1)
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll),
+          ->allow_extra_args(false),
       sub->add_option("--at", build_.mount_point, "With --into: where the map will be mounted")
           ->type_name("DIR")
           ->capture_default_str(),
@@ -90,8 +88,7 @@ void CommandLine::add_build() {
                       "With --into: this library is to be the host's too, a soname or a path "
                       "(repeatable)")
           ->type_name("SONAME")
-          ->expected(1)
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)};
+          ->allow_extra_args(false)};
   sub->parse_complete_callback([this, into, for_into] {
     if (into->count() == 0) {
       for (const auto* option : for_into)

@@ -302,7 +302,7 @@ TEST_F(Lifecycle, minus_u_of_a_busy_mount_says_so_and_lazy_ends_it_with_its_last
   const auto busy = m.unmount();
   EXPECT_EQ(busy.status, 3);
   EXPECT_THAT(busy.err, HasSubstr("Device or resource busy"));
-  EXPECT_EQ(fs_mount_run({"-u", mnt(), "--lazy"}).status, 0);
+  EXPECT_EQ(fs_mount_run({"-u", "--lazy", mnt()}).status, 0);
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
   EXPECT_TRUE(is_running(m.pid()));
   EXPECT_EQ(value_or_throw(read_all(user->get(), "a.so")), "content of a.so");

@@ -159,7 +159,7 @@ TEST_F(FsResolve, plugin_folders_stand_under_their_own_name_with_what_they_need)
                  .source = "int h(void);int m(void){return h();}",
                  .flags = {helper, "-Wl,-rpath," + dir_ / "h"}});
   write_text_file(dir_ / "p/one/plug ins/help.txt", "help\n");
-  ASSERT_EQ(resolve({"build", "-o", map_, app, "--plugins", dir_ / "p/one/plug ins/"}).status, 0);
+  ASSERT_EQ(resolve({"build", "-o", map_, "--plugins", dir_ / "p/one/plug ins/", app}).status, 0);
   const auto names = shown(map_)["views"][0]["names"];
   EXPECT_EQ(names["plug ins/deep/mod.so"], dir_ / "p/one/plug ins/deep/mod.so");
   EXPECT_EQ(names["plug ins/help.txt"], dir_ / "p/one/plug ins/help.txt");
