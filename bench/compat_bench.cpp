@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
 #include <regex>
@@ -17,12 +16,11 @@
 
 #include <compat_v2.grpc.pb.h>
 #include <compatibility.grpc.pb.h>
-#include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/temp_dir.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 #include "fsgen/compat/binaries.hpp"
 #include "fsgen/compat/describe.hpp"
@@ -39,7 +37,6 @@ using Clock = std::chrono::steady_clock;
 struct Settings {
   std::string stage;
   std::string work;
-  std::string json;
   unsigned clients = 8;
   unsigned seconds = 3;
 };
@@ -227,23 +224,9 @@ int compat_bench(int argc, char** argv) {
   CLI::App app("Measures compatibility checks and the index they are made against");
   app.add_option("--stage", settings.stage, "where heddle is installed")->required();
   app.add_option("--work", settings.work, "a folder for the index, on a local file system");
-  app.add_option("--json", settings.json, "write all figures here");
   app.add_option("--clients", settings.clients, "connections over gRPC");
   app.add_option("--seconds", settings.seconds, "for each figure");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    Results results;
-    Bench(settings).run(results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-  } catch (const Error& error) {
-    report(error);
-    return exit_failure;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-  return exit_done;
+  return run_program(app, argc, argv, [&](Results& results) { Bench(settings).run(results); });
 }
 
 }  // namespace heddle::bench

@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -21,7 +20,7 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/temp_dir.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -35,7 +34,6 @@ using Json = nlohmann::json;
 struct Settings {
   std::string stage;
   std::string rootfs;
-  std::string json;
   unsigned rounds = 30;
 };
 
@@ -286,17 +284,8 @@ int main(int argc, char** argv) {
   app.add_option("--stage", settings.stage, "Where heddle is installed")->required();
   app.add_option("--rootfs", settings.rootfs, "A tree with MPICH (tests/support/rootfs)")
       ->required();
-  app.add_option("--json", settings.json, "File for all samples");
   app.add_option("--rounds", settings.rounds, "Samples of each way");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    heddle::bench::Results results;
+  return heddle::bench::run_program(app, argc, argv, [&](heddle::bench::Results& results) {
     for (const char* runtime : {"runc", "crun"}) heddle::bench::measure(settings, runtime, results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-    return heddle::exit_done;
-  } catch (const heddle::Error& error) {
-    heddle::report(error);
-    return heddle::exit_failure;
-  }
+  });
 }

@@ -4,13 +4,11 @@
 // parasail where those are installed (their alphabets have at most 256 letters).
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <random>
 
-#include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "record/diff/smith_waterman.hpp"
 #include "record/trace/trace_writer.hpp"
 #ifdef HEDDLE_WITH_EDLIB
@@ -28,7 +26,6 @@ using diff::Token;
 struct Settings {
   std::string fs_diff;
   std::string work;
-  std::string json;
   std::size_t events = 1'000'000;
   unsigned rounds = 7;
 };
@@ -193,22 +190,13 @@ int diff_bench(int argc, char** argv) {
   CLI::App app("Measures fs-diff against GNU diff, and its kernels");
   app.add_option("--fs-diff", settings.fs_diff, "the program")->required();
   app.add_option("--work", settings.work, "a folder for the traces");
-  app.add_option("--json", settings.json, "write all samples and figures here");
   app.add_option("--events", settings.events, "of each trace");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    Results results;
+  return run_program(app, argc, argv, [&](Results& results) {
     measure_programs(settings, results);
     measure_distance(settings, results);
     measure_local(settings, results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-  return exit_done;
+  });
 }
 
 }  // namespace heddle::bench

@@ -5,13 +5,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 
@@ -21,7 +19,6 @@ namespace {
 struct Settings {
   std::string program;
   std::string work;
-  std::string json;
   std::size_t libraries = 500;
   unsigned rounds = 5;
 };
@@ -96,23 +93,9 @@ int record_bench(int argc, char** argv) {
   CLI::App app("Measures what recording a program's file accesses costs");
   app.add_option("--fs-record", settings.program, "the program to measure")->required();
   app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
-  app.add_option("--json", settings.json, "write all samples and figures here");
   app.add_option("--libraries", settings.libraries, "of the RPATH start");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    Results results;
-    measure_all(settings, results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-  } catch (const Error& error) {
-    report(error);
-    return exit_failure;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-  return exit_done;
+  return run_program(app, argc, argv, [&](Results& results) { measure_all(settings, results); });
 }
 
 }  // namespace heddle::bench

@@ -5,16 +5,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -27,7 +25,6 @@ struct Settings {
   std::string stage;
   unsigned rounds = 7;
   std::string work;
-  std::string json;
 };
 
 class Bench {
@@ -112,26 +109,14 @@ int stage_bench(int argc, char** argv) {
   CLI::App app("Measures staging beside cp");
   app.add_option("--stage", settings.stage, "where heddle is installed")->required();
   app.add_option("--work", settings.work, "a folder for files and copies");
-  app.add_option("--json", settings.json, "write all samples and figures here");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return run_program(app, argc, argv, [&](Results& results) {
     const auto folder = value_or_throw(TempDir::create(
         "stage", settings.work.empty() ? std::string() : fs::absolute(settings.work).string()));
-    Results results;
     Bench bench(settings, folder.path());
     bench.measure("large", 64, 4U << 20, settings.rounds, results);
     bench.measure("small", 1000, 64U << 10, settings.rounds, results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-  } catch (const Error& error) {
-    report(error);
-    return exit_failure;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-  return exit_done;
+  });
 }
 
 }  // namespace heddle::bench

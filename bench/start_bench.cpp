@@ -5,14 +5,12 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/guided.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::bench {
@@ -27,7 +25,6 @@ struct Settings {
   unsigned rounds = 15;
   unsigned at_once = 64;
   std::string work;
-  std::string json;
 };
 
 /// One program in its two forms, its map, and a plain directory of the same files.
@@ -185,25 +182,11 @@ int start_bench(int argc, char** argv) {
   CLI::App app("Measures heddle's start-up against stock, absolute paths and a local directory");
   app.add_option("--stage", settings.stage.prefix, "where heddle is installed")->required();
   app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
-  app.add_option("--json", settings.json, "write all samples and figures here");
   app.add_option("--sizes", settings.sizes, "libraries")->delimiter(',');
   app.add_option("--shapes", settings.shapes, "star, random")->delimiter(',');
   app.add_option("--rounds", settings.rounds, "samples of each variant");
   app.add_option("--at-once", settings.at_once, "processes started at once");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    Results results;
-    measure_all(settings, results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-  } catch (const Error& error) {
-    report(error);
-    return exit_failure;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-  return exit_done;
+  return run_program(app, argc, argv, [&](Results& results) { measure_all(settings, results); });
 }
 
 }  // namespace heddle::bench

@@ -6,19 +6,17 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <thread>
 
-#include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/guided.hpp"
-#include "bench/results.hpp"
+#include "bench/program.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::bench {
@@ -31,7 +29,6 @@ struct Settings {
   std::size_t size = 500;
   unsigned rounds = 40;
   std::string work;
-  std::string json;
 };
 
 /// Reads every file of the mount, none of it from the page cache: the server brings all of it.
@@ -149,23 +146,9 @@ int supervision_bench(int argc, char** argv) {
   CLI::App app("Measures what supervision and reloads cost");
   app.add_option("--stage", settings.stage.prefix, "where heddle is installed")->required();
   app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
-  app.add_option("--json", settings.json, "write all samples and figures here");
   app.add_option("--size", settings.size, "libraries");
   app.add_option("--rounds", settings.rounds, "samples of each start");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    Results results;
-    measure_all(settings, results);
-    results.print();
-    if (!settings.json.empty()) results.write_json(settings.json);
-  } catch (const Error& error) {
-    report(error);
-    return exit_failure;
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-  return exit_done;
+  return run_program(app, argc, argv, [&](Results& results) { measure_all(settings, results); });
 }
 
 }  // namespace heddle::bench
