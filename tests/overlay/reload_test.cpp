@@ -424,7 +424,9 @@ TEST_F(Reload, memory_and_descriptors_stay_what_they_are_over_many_reloads) {
   EXPECT_EQ(footprint(m.worker()).fds, worker.fds);
   // A few pages more or less are the allocator's; a reload that left something would show sooner.
   EXPECT_LT(footprint(m.pid()).kib, supervisor.kib + 2048);
-  EXPECT_LT(footprint(m.worker()).kib, worker.kib + 2048);
+  // Each of its four threads keeps a buffer as large as the largest read it answered, 1 MiB at
+  // most; which of them answered is chance.
+  EXPECT_LT(footprint(m.worker()).kib, worker.kib + 4 * 1024 + 2048);
   EXPECT_EQ(m.stat_number("reloads"), static_cast<std::uint64_t>(rounds + 1));
   EXPECT_TRUE(wait_until(5s, [&] { return children_of(m.pid()).size() == 1; }));
 }
