@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -63,7 +64,7 @@ const std::map<std::string, std::vector<Row>> kTables = {
     {"diff",
      {{"diff", "diff.events.ours_to_gnu",
        "two traces of 1,000,000 events, 1 % edits, against GNU diff", kTime},
-      {"diff", "diff.local.avx2", "Smith-Waterman on one core", "{:.1e} cells a second"}}},
+      {"diff", "diff.local.AVX2", "Smith-Waterman on one core", "{:.1e} cells a second"}}},
     {"container",
      {{"container", "container.runc.added", "runc, image decided on before", "{:.0f} ms"},
       {"container", "container.crun.added", "crun, image decided on before", "{:.0f} ms"},
@@ -135,6 +136,26 @@ std::string figure_table(const std::string& name, const KeptRuns& runs) {
                            fmt::format(fmt::runtime(row.format), figure.at("value").get<double>()));
   }
   return out + where_measured(run, "./dev bench");
+}
+
+std::vector<std::string> table_names() {
+  std::vector<std::string> out = {"demo"};
+  for (const auto& [name, rows] : kTables) out.push_back(name);
+  return out;
+}
+
+std::vector<std::string> missing_figures(const KeptRuns& runs) {
+  std::vector<std::string> out;
+  for (const auto& [name, rows] : kTables) {
+    for (const auto& row : rows) {
+      const auto run = nlohmann::json::parse(run_named(runs, row.run));
+      const auto& figures = run.at("figures");
+      if (std::none_of(figures.begin(), figures.end(),
+                       [&](const auto& figure) { return figure.at("name") == row.figure; }))
+        out.emplace_back(row.figure);
+    }
+  }
+  return out;
 }
 
 std::string with_figures(const std::string& page, const KeptRuns& runs) {

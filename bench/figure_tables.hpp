@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 
@@ -19,6 +20,12 @@ Result<KeptRuns> read_kept_runs(const std::string& folder);
 /// Throws heddle::Error for an unknown name or a run that is missing, nlohmann::json::exception on
 /// a run that is no result.
 std::string figure_table(const std::string& name, const KeptRuns& runs);
+
+/// Every name that figure_table() knows.
+std::vector<std::string> table_names();
+
+/// The figures that tables have a row for and the runs do not hold. Throws as figure_table() does.
+std::vector<std::string> missing_figures(const KeptRuns& runs);
 
 /// `page` with what stands between each `<!-- figures: NAME -->` and `<!-- end of figures -->`
 /// replaced by that table. Throws as figure_table() does, and heddle::Error for a mark without end.

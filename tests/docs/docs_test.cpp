@@ -189,6 +189,15 @@ TEST(DocsFigures, those_of_every_page_are_the_kept_runs) {
   }
 }
 
+TEST(DocsFigures, every_table_stands_on_a_page_and_lacks_nothing) {
+  const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
+  EXPECT_THAT(bench::missing_figures(runs), ::testing::IsEmpty());
+  std::string all;
+  for (const auto& path : pages()) all += text_of(path);
+  for (const auto& name : bench::table_names())
+    EXPECT_THAT(all, HasSubstr("<!-- figures: " + name + " -->\n"));
+}
+
 TEST(DocsFigures, the_readme_has_both_tables) {
   const auto page = text_of(source("README.md"));
   EXPECT_THAT(page, HasSubstr("<!-- figures: start -->\n| "));
