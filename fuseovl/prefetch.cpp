@@ -86,7 +86,7 @@ class Chooser {
     const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
       struct stat status {};
       if (entry.type != DT_REG || path == ".heddle/stats" || path == ".heddle/map") return;
-      if (path.find('/') == std::string::npos) only_view = true;
+      if (is_of_only_view(path, entry)) only_view = true;
       if (!seen_.insert(entry.ino).second) return;
       if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
         files.push_back({path, static_cast<std::uint64_t>(status.st_size)});

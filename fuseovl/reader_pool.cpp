@@ -30,6 +30,11 @@ tl::expected<std::string_view, int> done(const ReaderPool::Read& read, std::vect
   }
 }
 
+void answer_now(const ReaderPool::Read& read) {
+  std::vector<char> buffer;
+  read.answer(done(read, buffer));
+}
+
 std::string not_answering(std::string_view path, milliseconds limit) {
   const auto time = limit.count() > 0 ? limit : kSaidAfter;
   const auto text = time.count() % 1000 == 0 ? std::to_string(time.count() / 1000) + " s"
@@ -51,13 +56,6 @@ ReaderPool::~ReaderPool() {
   for (auto& lane : lanes_) lane.wake.notify_all();
   ended_.wait(lock, [this] { return threads_ == 0; });
 }
-
-namespace {
-void answer_now(const ReaderPool::Read& read) {
-  std::vector<char> buffer;
-  read.answer(done(read, buffer));
-}
-}  // namespace
 
 void ReaderPool::submit(Read read) {
   Jobs made;

@@ -120,9 +120,8 @@ class TreeBuilder {
     for (std::size_t i = 0; i < content_.generated.size(); ++i) {
       const auto& name = content_.generated[i].first;
       own.push_back({keep(name), tree_.generated_inode(i)});
-      // By a path that has room where /etc/ld.so.cache had (resolver/policy/placement.cpp).
       if (name == "ld.so.cache")
-        directories[places.at("")].entries.push_back({keep(".ldc"), tree_.generated_inode(i)});
+        directories[places.at("")].entries.push_back({Tree::kShortCache, tree_.generated_inode(i)});
     }
     for (auto& directory : directories) {
       auto& entries = directory.entries;

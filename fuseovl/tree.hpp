@@ -45,6 +45,9 @@ class Tree {
   static constexpr InodeNumber kRoot = 1;
   static constexpr InodeNumber kOwnDirectory = 2;  ///< `.heddle`
   static constexpr InodeNumber kStats = 3;
+  /// Another name, at the root, of the generated ld.so.cache: no longer than /etc/ld.so.cache where
+  /// the mount point is short (resolver/policy/placement.cpp).
+  static constexpr std::string_view kShortCache = ".ldc";
 
   /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
   /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.

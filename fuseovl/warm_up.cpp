@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.hpp"
-#include "fuseovl/directory_reader.hpp"
+#include "fuseovl/tree.hpp"
 
 namespace heddle {
 namespace {
@@ -38,6 +38,10 @@ Result<void> await_ready(int ready_fd) {
   return fail(Error({}, first + rest.value_or("")));
 }
 
+bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
+  return entry.type == DT_REG && path.find('/') == std::string::npos && path != Tree::kShortCache;
+}
+
 Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options) {
   Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
@@ -45,12 +49,11 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
   probe_missing_names(root.get());
   bool only_view = false;
   const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
-    if (entry.type == DT_REG && path.find('/') == std::string::npos) only_view = true;
+    if (is_of_only_view(path, entry)) only_view = true;
   };
   const auto enter = [&](const std::string& path) {
     if (path == kOwnFolder) return true;
-    // The only view's names stand at the root, where programs are sent: its folder holds them once
-    // more, and plugin folders are asked for by a few. These are left to the prefetch.
+    // The only view's folder, and plugin folders, which few ask for, are left to the prefetch.
     if (only_view) return false;
     const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     // Views are folders of the root; ld.so does not search plugin folders.

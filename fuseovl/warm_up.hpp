@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/result.hpp"
+#include "fuseovl/directory_reader.hpp"
 #include "fuseovl/prefetch.hpp"
 
 namespace heddle {
@@ -19,6 +20,10 @@ inline constexpr const char* kPrefetchDone = ".heddle/prefetch-done";
 /// ended, is the failure. Behind the ready byte the daemon writes its last counters, the JSON of
 /// `.heddle/stats`, when the mount has gone, then closes.
 Result<void> await_ready(int ready_fd);
+
+/// Whether `path` below a mount's root shows that the mount has one view: its names stand at the
+/// root, where programs are sent, and its folder holds them once more.
+bool is_of_only_view(const std::string& path, const DirectoryEntry& entry);
 
 struct WarmUpOptions {
   /// Of the prefetch that follows in the background (fuseovl/prefetch.hpp); 0: none.

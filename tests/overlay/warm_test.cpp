@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
+#include "resolver/map/map_writer.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
@@ -124,6 +125,22 @@ TEST_F(Warm, listing_stat_missing_names_and_xattrs_ask_nothing_when_warm) {
           options);
   EXPECT_FALSE(after.timed_out);
   EXPECT_EQ(before.status, after.status);
+}
+
+TEST_F(Warm, every_view_is_warm_where_a_generated_file_stands_beside_them) {
+  const auto file = write_text_file(dir_ / "file", "content");
+  for (const char* view : {"one", "two"}) maker_.add_name(view, "liba.so", file);
+  auto content = maker_.content();
+  content.generated = {{"ld.so.cache", "bytes"}};
+  value_or_throw(write_map(content, dir_ / "map"));
+  const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
+  ASSERT_TRUE(fs::exists(m / ".ldc"));
+  const Stopped stopped(m.worker());
+  RunOptions options;
+  options.deadline = 10s;
+  const auto seen = run({"stat", "-c", "%s", m / "one/liba.so", m / "two/liba.so"}, options);
+  EXPECT_FALSE(seen.timed_out);
+  EXPECT_EQ(seen.out, "7\n7\n");
 }
 
 TEST_F(Warm, no_open_opendir_or_release_round_trips) {
