@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "base/log.hpp"
-#include "fuseovl/background.hpp"
-#include "fuseovl/kernel_mount.hpp"
-#include "fuseovl/load.hpp"
+#include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/mount_program.hpp"
-#include "fuseovl/warm_up.hpp"
+#include "fuseovl/overlay/load.hpp"
 
 namespace heddle::bench {
 namespace {

@@ -19,8 +19,8 @@
 #include "fsgen/mount_lease.hpp"
 #include "fsgen/mount_ways.hpp"
 #include "fsgen/overlay_daemon.hpp"
-#include "fuseovl/origins.hpp"
-#include "fuseovl/warm_up.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "resolver/map/index_writer.hpp"
 
 namespace heddle {
@@ -339,7 +339,7 @@ Result<TempDir> make_work_dir() {
   // Others than the owner may have to come through: children of APP that change their user.
   if (work) ::chmod(work->path().c_str(), 0755);
   // Locked as long as we live: should we be killed, the next daemon of this user to end sees that
-  // the folder is nobody's (fuseovl/mount_guard.cpp).
+  // the folder is nobody's (fuseovl/keep/mount_guard.cpp).
   static std::vector<Fd> locks;
   if (work)
     if (auto lock = open_file(work->path(), O_RDONLY | O_DIRECTORY);

@@ -8,8 +8,8 @@
 
 #include "base/process.hpp"
 #include "base/result.hpp"
-#include "fuseovl/keeper_protocol.hpp"
-#include "fuseovl/kept_mount.hpp"
+#include "fuseovl/keep/keeper_protocol.hpp"
+#include "fuseovl/keep/kept_mount.hpp"
 
 namespace heddle {
 

@@ -4,7 +4,7 @@
 #include <poll.h>
 
 #include "fsgen/guided_environment.hpp"
-#include "fuseovl/warm_up.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/file_stamp.hpp"
 #include "base/log.hpp"
 #include "fsgen/guided_environment.hpp"
-#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {

@@ -243,7 +243,7 @@ int run(Arguments& a) {
 
 std::vector<std::string> arguments_to_hand_on(int argc, char** argv) {
   std::vector<std::string> out(argv, argv + argc);
-  // Always the first two (fuseovl/hand_over.cpp).
+  // Always the first two (fuseovl/supervise/hand_over.cpp).
   if (out.size() > 2 && out[1] == "--hand-over") out.erase(out.begin() + 1, out.begin() + 3);
   return out;
 }

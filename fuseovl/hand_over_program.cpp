@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The two things an fs-mount does that was started in another's place (fuseovl/hand_over.hpp).
+// The two things an fs-mount does that was started in another's place
+// (fuseovl/supervise/hand_over.hpp).
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -10,11 +11,11 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount_program.hpp"
-#include "fuseovl/next_content.hpp"
-#include "fuseovl/parcel.hpp"
-#include "fuseovl/serve.hpp"
+#include "fuseovl/supervise/next_content.hpp"
+#include "fuseovl/supervise/parcel.hpp"
+#include "fuseovl/supervise/serve.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {

@@ -4,11 +4,11 @@
 
 #include "base/exit_code.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/background.hpp"
-#include "fuseovl/keeper.hpp"
-#include "fuseovl/mount_guard.hpp"
+#include "fuseovl/keep/keeper.hpp"
+#include "fuseovl/keep/mount_guard.hpp"
+#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount_program.hpp"
-#include "fuseovl/serve.hpp"
+#include "fuseovl/supervise/serve.hpp"
 
 namespace heddle {
 namespace {

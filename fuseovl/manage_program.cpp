@@ -8,10 +8,10 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount_program.hpp"
-#include "fuseovl/mount_state.hpp"
-#include "fuseovl/origins.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {

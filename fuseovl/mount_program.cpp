@@ -13,12 +13,12 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/background.hpp"
-#include "fuseovl/kernel_mount.hpp"
 #include "fuseovl/leave_tree.hpp"
-#include "fuseovl/mount_state.hpp"
-#include "fuseovl/serve.hpp"
-#include "fuseovl/warm_up.hpp"
+#include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/mount_state.hpp"
+#include "fuseovl/mount/warm_up.hpp"
+#include "fuseovl/supervise/serve.hpp"
 
 namespace heddle {
 namespace {

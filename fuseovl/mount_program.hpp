@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "fuseovl/kept_mount.hpp"
-#include "fuseovl/load.hpp"
-#include "fuseovl/serve.hpp"
-#include "fuseovl/session.hpp"
+#include "fuseovl/keep/kept_mount.hpp"
+#include "fuseovl/overlay/load.hpp"
+#include "fuseovl/session/session.hpp"
+#include "fuseovl/supervise/serve.hpp"
 
 namespace heddle {
 
@@ -47,9 +47,9 @@ int mount_program(const MountSettings& settings);
 /// Serves settings.fuse_fd until its mount is gone.
 int serve_fd_program(const MountSettings& settings);
 /// Mounts for those who connect to settings.listen_fd, and serves until the last of them has gone
-/// (fuseovl/keeper.hpp). Says nothing: what goes wrong is told to them.
+/// (fuseovl/keep/keeper.hpp). Says nothing: what goes wrong is told to them.
 int keep_program(const MountSettings& settings);
-/// Does what another fs-mount left it in settings.hand_over (fuseovl/hand_over.hpp).
+/// Does what another fs-mount left it in settings.hand_over (fuseovl/supervise/hand_over.hpp).
 int hand_over_program(const MountSettings& settings);
 /// Has the mount at `directory` served by this fs-mount from here on, with the map `map_path`
 /// unless that is empty, and says what changed.

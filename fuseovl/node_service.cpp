@@ -18,10 +18,10 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/socket_pair.hpp"
-#include "fuseovl/keeper_protocol.hpp"
-#include "fuseovl/kernel_mount.hpp"
-#include "fuseovl/mount_state.hpp"
-#include "fuseovl/origins.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/keep/keeper_protocol.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/mount_state.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {

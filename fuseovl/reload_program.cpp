@@ -10,11 +10,11 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "fuseovl/directory_reader.hpp"
+#include "fuseovl/mount/directory_reader.hpp"
+#include "fuseovl/mount/mount_state.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/mount_program.hpp"
-#include "fuseovl/mount_state.hpp"
-#include "fuseovl/reload_protocol.hpp"
-#include "fuseovl/warm_up.hpp"
+#include "fuseovl/supervise/reload_protocol.hpp"
 
 namespace heddle {
 namespace {

@@ -15,7 +15,7 @@
 #include "base/output_file.hpp"
 #include "base/rank.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/fusermount.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 #include "record/loopback/access_log.hpp"
 #include "record/loopback/protocol.hpp"
 #include "record/native_folders.hpp"

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <bitset>
 
-#include "fuseovl/shared.hpp"
+#include "fuseovl/session/shared.hpp"
 #include "record/callers.hpp"
 #include "record/event_ring.hpp"
 #include "record/loopback/loopback.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <set>
 
-#include "fuseovl/succession.hpp"
+#include "fuseovl/session/succession.hpp"
 #include "record/recorder.hpp"
 #include "record/trace/trace_writer.hpp"
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "base/fd.hpp"
-#include "fuseovl/fusermount.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {
 namespace {

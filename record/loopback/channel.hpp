@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/fd.hpp"
-#include "fuseovl/succession.hpp"
+#include "fuseovl/session/succession.hpp"
 #include "record/loopback/protocol.hpp"
 #include "record/loopback/request_slots.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "fuseovl/succession.hpp"
+#include "fuseovl/session/succession.hpp"
 
 namespace heddle::loopback {
 namespace {

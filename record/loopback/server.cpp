@@ -3,7 +3,7 @@
 
 #include <new>
 
-#include "fuseovl/succession.hpp"
+#include "fuseovl/session/succession.hpp"
 #include "record/loopback/core_follower.hpp"
 
 namespace heddle::loopback {

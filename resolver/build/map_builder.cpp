@@ -16,6 +16,7 @@
 #include "resolver/build/plugin_folder.hpp"
 #include "resolver/build/view_names.hpp"
 #include "resolver/map/library_path.hpp"
+#include "resolver/map/served_names.hpp"
 #include "resolver/map/static_tls.hpp"
 
 namespace heddle {
@@ -236,7 +237,7 @@ BuildResult MapBuilder::finish() && {
   std::sort(roots_.begin(), roots_.end(),
             [](const Root& a, const Root& b) { return a.path < b.path; });
   const auto rank = objects_.ranks();
-  view_names_.insert(".heddle");
+  view_names_.insert(std::string(kOwnFolder));
   for (const auto& root : roots_)
     for (const auto& [name, id] : root.names.view)
       view_names_.insert(name.substr(0, name.find('/')));

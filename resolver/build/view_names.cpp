@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <unordered_set>
 
+#include "resolver/map/served_names.hpp"
+
 namespace heddle {
 namespace {
 
@@ -12,7 +14,7 @@ namespace {
 /// empty,
 /// "..", or a path.
 bool is_entry_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name != ".heddle" &&
+  return !name.empty() && name != "." && name != ".." && name != kOwnFolder &&
          name.find('/') == std::string::npos && name.size() <= 255;
 }
 

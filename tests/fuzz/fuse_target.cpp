@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "base/temp_dir.hpp"
-#include "fuseovl/load.hpp"
-#include "fuseovl/overlay.hpp"
-#include "fuseovl/session.hpp"
+#include "fuseovl/overlay/load.hpp"
+#include "fuseovl/overlay/overlay.hpp"
+#include "fuseovl/session/session.hpp"
 #include "resolver/map/map_writer.hpp"
 #include "tests/fuzz/target.hpp"
 
@@ -111,7 +111,7 @@ class Kernel {
     const std::uint64_t before = memory_.answers;
     fuse_session_process_buf(session_.raw(), &buffer);
     const std::uint64_t due = is_answered(opcode) ? 1 : 0;
-    // A read is answered by another thread (fuseovl/reader_pool.hpp).
+    // A read is answered by another thread (fuseovl/files/reader_pool.hpp).
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (memory_.answers - before < due && std::chrono::steady_clock::now() < deadline)
       std::this_thread::yield();

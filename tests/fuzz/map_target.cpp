@@ -7,7 +7,7 @@
 
 #include "base/content_hash.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/tree.hpp"
+#include "fuseovl/overlay/tree.hpp"
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"

@@ -17,8 +17,8 @@
 
 #include "base/process.hpp"
 #include "base/socket_pair.hpp"
-#include "fuseovl/kernel_mount.hpp"
-#include "fuseovl/warm_up.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 

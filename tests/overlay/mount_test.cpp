@@ -17,7 +17,7 @@
 
 #include "base/fd.hpp"
 #include "base/mapped_file.hpp"
-#include "fuseovl/kernel_mount.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 

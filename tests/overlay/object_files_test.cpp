@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/object_files.hpp"
+#include "fuseovl/files/object_files.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

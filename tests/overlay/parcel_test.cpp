@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/parcel.hpp"
+#include "fuseovl/supervise/parcel.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "fuseovl/load.hpp"
+#include "fuseovl/overlay/load.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 

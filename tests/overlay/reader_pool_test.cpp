@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/reader_pool.hpp"
+#include "fuseovl/files/reader_pool.hpp"
 
 #include <gtest/gtest.h>
 

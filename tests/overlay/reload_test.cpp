@@ -18,7 +18,7 @@
 #include "base/packet.hpp"
 #include "base/process.hpp"
 #include "fuseovl/mount_program.hpp"
-#include "fuseovl/reload_protocol.hpp"
+#include "fuseovl/supervise/reload_protocol.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/support/build_elf.hpp"
 

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "base/sandbox/sanitized.hpp"
-#include "fuseovl/worker_sandbox.hpp"
+#include "fuseovl/supervise/worker_sandbox.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/test_dir.hpp"
 

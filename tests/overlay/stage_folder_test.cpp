@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/stage_folder.hpp"
+#include "fuseovl/files/stage_folder.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

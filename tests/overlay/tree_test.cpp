@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/tree.hpp"
+#include "fuseovl/overlay/tree.hpp"
 
 #include <gtest/gtest.h>
 

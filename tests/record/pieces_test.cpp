@@ -4,7 +4,7 @@
 #include <cstring>
 #include <thread>
 
-#include "fuseovl/succession.hpp"
+#include "fuseovl/session/succession.hpp"
 #include "record/event_ring.hpp"
 #include "record/loopback/inode_numbers.hpp"
 #include "record/loopback/node_table.hpp"

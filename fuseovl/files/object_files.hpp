@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/files/read_at.hpp"
+#include "fuseovl/files/staging.hpp"
+#include "fuseovl/session/shared.hpp"
+
+namespace heddle {
+
+/// What becomes of a file that changes while it is mounted.
+enum class OnChange : std::uint8_t {
+  keep,    ///< its staged copy goes on; without one it answers EIO
+  refuse,  ///< EIO in any case
+};
+
+/// The files behind the objects while the mount stands: staged copies where there are some, else
+/// the origins. A pinned file that is replaced by rename goes on with its old content; one that is
+/// changed in place, or replaced while not pinned, answers EIO from then on, since its old and new
+/// content would mix. Safe for many threads, and for the processes forked from the one that made
+/// it: what one finds, all of them report.
+class ObjectFiles {
+ public:
+  /// `paths` by ObjectId, for reopening and for messages.
+  ObjectFiles(Origins origins, std::vector<std::string> paths);
+  ObjectFiles() : ObjectFiles({}, {}) {}
+
+  const Origin& origin(ObjectId object) const { return origins_.files[object]; }
+  const std::string& path(ObjectId object) const { return paths_[object]; }
+  std::size_t size() const { return origins_.files.size(); }
+  std::size_t pinned() const { return origins_.pinned; }
+
+  /// Of every pinned file, and the staging folder's.
+  std::vector<int> descriptors() const;
+  /// What open() opens by its path, each file with the folder that it may be replaced in: those
+  /// that are not pinned.
+  std::vector<std::string> reopened() const;
+
+  /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
+  /// and no other.
+  std::size_t lane(ObjectId object) const {
+    return staging_ && staging_->has(object) ? lane_kinds_.size() : lanes_[object];
+  }
+  std::size_t lane_count() const { return lane_kinds_.size() + 1; }
+
+  /// Reads from the object's file; fewer bytes than asked for mean its end. Its stamp is compared
+  /// behind the read, so that no answer holds bytes of two contents. Failure: an errno; EIO when
+  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp).
+  tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
+                                      MayBlock block);
+
+  /// Before anybody reads: Staging::create() with what is served, which `content` names.
+  void stage(const StageOptions& options, const MapContent& content) {
+    staging_ = Staging::create(options, content, origins_);
+  }
+  void on_change(OnChange what) { on_change_ = what; }
+  /// nullptr: nothing is staged.
+  const Staging* staging() const { return staging_.get(); }
+  /// Staging::start(); nullopt as well when nothing is to be staged.
+  std::optional<pid_t> start_staging();
+
+  /// Where inotify(7) sees what becomes of the object's file, whoever changes it; nullopt: nowhere.
+  std::optional<std::string> watchable(ObjectId object) const;
+  /// Finds out now whether the object's file has changed, and says so.
+  void check(ObjectId object);
+
+  /// What differs from the map, found when mounting and since.
+  std::vector<Drift> drifts() const;
+
+  /// Why an object is answered with an error, as a number that refuse_again() takes in another
+  /// process; 0: it is not.
+  std::uint32_t refusal(ObjectId object) const { return refused_[object]; }
+  void refuse_again(ObjectId object, std::uint32_t reason) { refused_[object] = reason; }
+  /// What was found when mounting.
+  const std::vector<Drift>& first_drifts() const { return origins_.drifts; }
+  /// Gives the file up: from here on it cannot be served.
+  Origin take(ObjectId object);
+  /// Pins one that is not, to `file`, which is the same.
+  void pin(ObjectId object, Fd file);
+
+ private:
+  /// Why an object is answered with an error: one of these, or the errno of opening it.
+  enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
+  static std::string text_of(std::uint32_t reason);
+  int refuse(ObjectId object, std::uint32_t reason);
+  enum class LaneKind : std::uint8_t { remote, local, in_memory };
+  void assign_lanes();
+  tl::expected<Fd, int> reopen(ObjectId object, int tries);
+  /// 0, or why what `fd` holds is not what was mounted: an errno.
+  int compare(ObjectId object, int fd);
+
+  Origins origins_;
+  std::vector<std::string> paths_;
+  std::vector<std::uint32_t> lanes_;  ///< by ObjectId
+  std::vector<LaneKind> lane_kinds_;
+  std::unique_ptr<Staging> staging_;
+  OnChange on_change_ = OnChange::keep;
+  SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
+};
+
+}  // namespace heddle

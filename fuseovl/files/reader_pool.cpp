@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/files/reader_pool.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/result.hpp"
+
+namespace heddle {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kIdleLife = std::chrono::seconds(5);
+// When nobody is answered in its stead, somebody should know all the same.
+constexpr milliseconds kSaidAfter{30'000};
+
+/// `buffer` grows as needed.
+tl::expected<std::string_view, int> done(const ReaderPool::Read& read, std::vector<char>& buffer) {
+  try {
+    if (buffer.size() < read.size) buffer.resize(read.size);
+    const auto size = read.work({buffer.data(), read.size});
+    if (!size) return tl::unexpected(size.error());
+    return std::string_view(buffer.data(), *size);
+  } catch (const std::bad_alloc&) {
+    return tl::unexpected(ENOMEM);
+  }
+}
+
+void answer_now(const ReaderPool::Read& read) {
+  std::vector<char> buffer;
+  read.answer(done(read, buffer));
+}
+
+std::string not_answering(std::string_view path, milliseconds limit) {
+  const auto time = limit.count() > 0 ? limit : kSaidAfter;
+  const auto text = time.count() % 1000 == 0 ? std::to_string(time.count() / 1000) + " s"
+                                             : std::to_string(time.count()) + " ms";
+  return Error(path, "its file system has not answered for " + text,
+               limit.count() > 0 ? "its files answer with an error, until it does" : "waiting")
+      .message();
+}
+
+}  // namespace
+
+ReaderPool::ReaderPool(std::size_t lanes, milliseconds limit, const std::atomic<bool>& giving_up)
+    : limit_(limit), giving_up_(giving_up), lanes_(lanes) {}
+
+ReaderPool::~ReaderPool() {
+  std::unique_lock lock(mutex_);
+  ending_ = true;
+  watch_.notify_all();
+  for (auto& lane : lanes_) lane.wake.notify_all();
+  ended_.wait(lock, [this] { return threads_ == 0; });
+}
+
+void ReaderPool::submit(Read read) {
+  Jobs made;
+  made.push_back({std::move(read), Clock::now()});
+  if (take(made)) return;
+  const Read& mine = made.front().read;
+  if (made.front().answered)
+    mine.answer(tl::unexpected(EIO));
+  else
+    answer_now(mine);
+}
+
+/// Puts the one job of `made` into the queue; false: it is to be answered at once, with EIO when
+/// it is marked as answered, or by doing it.
+bool ReaderPool::take(Jobs& made) {
+  Job& job = made.front();
+  const std::size_t number = job.read.lane;
+  const std::lock_guard lock(mutex_);
+  Lane& lane = lanes_[number];
+  if (is_silent(lane) && (job.since < lane.next_try || lane.stuck >= kThreadsPerLane)) {
+    job.answered = true;
+    return false;
+  }
+  lane.next_try = job.since + limit_;
+  if (!watched_) watched_ = start_thread(lanes_.size());
+  if (lane.waiting >= lane.idle && lane.threads < kThreadsPerLane) (void)start_thread(number);
+  if (lane.threads == 0) return false;
+  if (jobs_.empty()) watch_.notify_one();
+  jobs_.splice(jobs_.end(), made);
+  ++lane.waiting;
+  lane.wake.notify_one();
+  return true;
+}
+
+/// `number` one past the lanes: the watch. False: no thread to be had.
+bool ReaderPool::start_thread(std::size_t number) {
+  const bool is_watch = number == lanes_.size();
+  try {
+    std::thread([this, number, is_watch] {
+      is_watch ? watch() : run_lane(number);
+      const std::lock_guard lock(mutex_);
+      if (--threads_ == 0) ended_.notify_all();
+    }).detach();
+  } catch (const std::system_error&) {
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  ++threads_;
+  if (!is_watch) ++lanes_[number].threads;
+  return true;
+}
+
+ReaderPool::Jobs::iterator ReaderPool::next_of(std::size_t number) {
+  return std::find_if(jobs_.begin(), jobs_.end(),
+                      [number](const Job& job) { return job.read.lane == number && !job.running; });
+}
+
+void ReaderPool::run_lane(std::size_t number) {
+  std::vector<char> buffer;
+  std::unique_lock lock(mutex_);
+  Lane& lane = lanes_[number];
+  for (;;) {
+    auto job = next_of(number);
+    if (job == jobs_.end()) {
+      if (ending_) break;
+      ++lane.idle;
+      const auto woken = lane.wake.wait_for(lock, kIdleLife);
+      --lane.idle;
+      if (woken == std::cv_status::timeout && next_of(number) == jobs_.end()) break;
+      continue;
+    }
+    job->running = true;
+    job->since = Clock::now();
+    --lane.waiting;
+    lock.unlock();
+    const auto result = done(job->read, buffer);
+    lock.lock();
+    const bool back = std::exchange(lane.said, false);
+    lane.last_done = Clock::now();
+    if (job->answered) --lane.stuck;
+    Jobs mine;
+    mine.splice(mine.end(), jobs_, job);
+    lock.unlock();
+    if (!job->answered) job->read.answer(result);
+    if (back) say(Error(job->read.path, "its file system answers again").message());
+    mine.clear();
+    lock.lock();
+  }
+  --lane.threads;
+}
+
+void ReaderPool::watch() {
+  const milliseconds limit = limit_.count() > 0 ? limit_ : kSaidAfter;
+  const milliseconds pace = std::clamp(limit / 10, milliseconds(10), milliseconds(100));
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    if (jobs_.empty()) {
+      watch_.wait(lock);
+      continue;
+    }
+    watch_.wait_for(lock, pace, [this] { return ending_; });
+    Expired expired;
+    try {
+      expire(giving_up_ ? Clock::now() : Clock::now() - limit, expired);
+    } catch (const std::bad_alloc&) {
+      // What was not expired is so at the next round.
+    }
+    lock.unlock();
+    for (const auto& answer : expired.answers) answer(tl::unexpected(EIO));
+    for (const auto& job : expired.waited) job.read.answer(tl::unexpected(EIO));
+    for (const auto& message : expired.messages) warn(message);
+    expired = {};
+    lock.lock();
+  }
+}
+
+/// Takes out of the queue what has had no answer since `begin`.
+void ReaderPool::expire(Clock::time_point begin, Expired& out) {
+  const bool answers = ends_waiting();
+  out.answers.reserve(jobs_.size());
+  for (auto& job : jobs_) {
+    Lane& lane = lanes_[job.read.lane];
+    if (job.answered || job.since > begin || (!job.running && lane.last_done > begin)) continue;
+    if (lane.last_done <= job.since && !lane.said) {
+      out.messages.push_back(not_answering(job.read.path, limit_));
+      lane.said = true;
+      lane.next_try = begin + 2 * limit_;
+    }
+    if (!answers || !job.running) continue;
+    out.answers.push_back(std::move(job.read.answer));
+    job.answered = true;
+    ++lane.stuck;
+  }
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto next = std::next(job);
+    Lane& lane = lanes_[job->read.lane];
+    const bool over = job->since <= begin && lane.last_done <= begin;
+    if (answers && !job->running && (is_silent(lane) || over)) {
+      --lane.waiting;
+      out.waited.splice(out.waited.end(), jobs_, job);
+    }
+    job = next;
+  }
+}
+
+std::size_t ReaderPool::stuck() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t sum = 0;
+  for (const auto& lane : lanes_) sum += lane.stuck;
+  return sum;
+}
+
+}  // namespace heddle

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/files/stage_folder.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "fuseovl/files/read_at.hpp"
+
+namespace heddle {
+namespace {
+
+/// A folder of ours below `parent`, made when it is not there.
+Result<Fd> private_folder(int parent, const std::string& name, const std::string& shown) {
+  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
+    return fail_errno(shown, "cannot stage there");
+  Fd folder(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!folder || ::fstat(folder.get(), &status) != 0)
+    return fail_errno(shown, "cannot stage there");
+  if (status.st_uid != ::geteuid())
+    return fail(shown, "cannot stage there", "it belongs to another user");
+  if ((status.st_mode & 077) != 0)
+    return fail(shown, "cannot stage there", "others may use it",
+                "its mode has to be 0700: what is in it is trusted");
+  if (::faccessat(folder.get(), ".", W_OK, AT_EACCESS) != 0)
+    return fail_errno(shown, "cannot stage there");
+  return folder;
+}
+
+void for_each_name(int folder, const std::function<void(const std::string&)>& call) {
+  Fd own(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!own) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(own.get()), ::closedir);
+  if (!listing) return;
+  (void)own.release();
+  while (const dirent* entry = ::readdir(listing.get()))
+    if (entry->d_name[0] != '.') call(entry->d_name);
+}
+
+/// `name` of `folder`, locked; nullopt: another process has it locked.
+Result<std::optional<Fd>> create_locked(int folder, const std::string& name) {
+  for (;;) {
+    Fd file(::openat(folder, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) return fail_errno(name, "cannot write");
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) return std::optional<Fd>();
+      return fail_errno(name, "cannot lock");
+    }
+    // Who had it until now has renamed or removed it: what is locked has to be what is there.
+    struct stat mine {
+    }, there{};
+    if (::fstat(file.get(), &mine) != 0) return fail_errno(name, "cannot stat");
+    if (::fstatat(folder, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+        file_id(mine) == file_id(there))
+      return std::optional(std::move(file));
+  }
+}
+
+/// False: `from` cannot be read, or is shorter.
+Result<bool> copy_bytes(int from, int to, std::uint64_t size) {
+  std::vector<char> buffer(std::min<std::uint64_t>(size, 1U << 20));
+  for (std::uint64_t done = 0; done < size;) {
+    const auto want = std::min<std::uint64_t>(buffer.size(), size - done);
+    const auto got = read_at(from, {buffer.data(), want}, static_cast<off_t>(done), MayBlock::yes);
+    if (!got || *got != want) return false;
+    if (auto written = write_all(to, {buffer.data(), want}, "copy"); !written)
+      return fail(std::move(written.error()));
+    done += want;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<StageFolder> StageFolder::open(const std::string& directory) {
+  const Fd parent(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  struct stat status {};
+  if (!parent || ::fstat(parent.get(), &status) != 0)
+    return fail_errno(directory, "cannot stage there");
+  // Who may rename our folder in it could put another in its place: as in /tmp, only its owner may.
+  if ((status.st_mode & 022) != 0 && !(status.st_mode & S_ISVTX))
+    return fail(directory, "cannot stage there", "others may rename what is in it",
+                "chmod +t, or take a folder of your own");
+  if (status.st_uid != 0 && status.st_uid != ::geteuid())
+    return fail(directory, "cannot stage there", "it belongs to another user");
+  StageFolder out;
+  const std::string name = "heddle-" + std::to_string(::geteuid());
+  out.path_ = directory + "/" + name;
+  auto own = private_folder(parent.get(), name, out.path_);
+  if (!own) return fail(std::move(own.error()));
+  for (const auto& [part, fd] :
+       {std::pair("objects", &out.objects_), std::pair("copying", &out.copying_),
+        std::pair("users", &out.users_)}) {
+    auto folder = private_folder(own->get(), part, out.path_ + "/" + part);
+    if (!folder) return fail(std::move(folder.error()));
+    *fd = std::move(*folder);
+  }
+  return out;
+}
+
+Result<Fd> StageFolder::announce(std::span<const ContentHash> hashes) const {
+  for (unsigned i = 0;; ++i) {
+    const auto name = std::to_string(::getpid()) + "-" + std::to_string(i);
+    auto file = create_locked(users_.get(), name);
+    if (!file) return fail(std::move(file.error()));
+    if (!*file) continue;  // another mount's, of another process namespace
+    std::string bytes;
+    for (const auto& hash : hashes) bytes.append(hash.bytes.begin(), hash.bytes.end());
+    if (auto written = write_all((*file)->get(), bytes, path_); !written)
+      return fail(std::move(written.error()));
+    if (::ftruncate((*file)->get(), static_cast<off_t>(bytes.size())) != 0)
+      return fail_errno(path_, "cannot write");
+    return std::move(**file);
+  }
+}
+
+std::unordered_set<std::string> StageFolder::announced() const {
+  std::unordered_set<std::string> out;
+  for_each_name(users_.get(), [&](const std::string& name) {
+    const Fd file(::openat(users_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!file) return;
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+      // Its mount has gone. Were it one just being announced, create_locked() makes another.
+      ::unlinkat(users_.get(), name.c_str(), 0);
+      return;
+    }
+    const auto bytes = read_all(file.get(), name).value_or("");
+    ContentHash hash;
+    for (std::size_t at = 0; at + hash.bytes.size() <= bytes.size(); at += hash.bytes.size()) {
+      std::memcpy(hash.bytes.data(), bytes.data() + at, hash.bytes.size());
+      out.insert(hash.hex());
+    }
+  });
+  return out;
+}
+
+std::optional<FileStamp> StageFolder::verify(const ContentHash& hash, std::uint64_t size) const {
+  const auto name = hash.hex();
+  const Fd file(::openat(objects(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat before {
+  }, after{};
+  if (!file || ::fstat(file.get(), &before) != 0) return std::nullopt;
+  if (S_ISREG(before.st_mode) && before.st_uid == ::geteuid() &&
+      static_cast<std::uint64_t>(before.st_size) == size) {
+    const auto found = hash_file(file.get(), name);
+    if (!found) return std::nullopt;
+    if (*found == hash && ::fstat(file.get(), &after) == 0 && before.st_size == after.st_size &&
+        file_stamp(before).mtime_ns == file_stamp(after).mtime_ns) {
+      // Noted by hand: file systems are mounted noatime, and relatime is coarse.
+      constexpr timespec now_and_unchanged[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+      (void)::futimens(file.get(), now_and_unchanged);
+      return file_stamp(after);
+    }
+  }
+  ::unlinkat(objects(), name.c_str(), 0);
+  return std::nullopt;
+}
+
+Result<StageFolder::Copy> StageFolder::copy(int source, const ContentHash& hash,
+                                            std::uint64_t size) const {
+  const auto name = hash.hex();
+  auto file = create_locked(copying_.get(), name);
+  if (!file) return fail(std::move(file.error()));
+  if (!*file) return Copy{};
+  auto copied = fill(**file, source, hash, size);
+  if (copied && copied->how == Copied::done &&
+      ::renameat(copying_.get(), name.c_str(), objects(), name.c_str()) == 0)
+    return copied;
+  if (copied && copied->how == Copied::done) copied = fail_errno(path_, "cannot rename");
+  ::unlinkat(copying_.get(), name.c_str(), 0);
+  return copied;
+}
+
+Result<StageFolder::Copy> StageFolder::fill(const Fd& file, int source, const ContentHash& hash,
+                                            std::uint64_t size) const {
+  struct stat status {};
+  // Who had the lock before may have made it.
+  if (::fstatat(objects(), hash.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return Copy{};
+  if (::ftruncate(file.get(), 0) != 0) return fail_errno(path_, "cannot write");
+  auto copied = copy_bytes(source, file.get(), size);
+  if (!copied) return fail_errno(path_, "cannot write", copied.error().code());
+  if (!*copied) return Copy{Copied::no, {}};
+  const auto found = hash_file(file.get(), path_);
+  if (!found) return fail(found.error());
+  if (*found != hash) return Copy{Copied::no, {}};
+  if (::fstat(file.get(), &status) != 0) return fail_errno(path_, "cannot stat");
+  return Copy{Copied::done, file_stamp(status)};
+}
+
+std::vector<StageFolder::Entry> StageFolder::entries() const {
+  std::vector<Entry> out;
+  for_each_name(objects(), [&](const std::string& name) {
+    struct stat status {};
+    if (::fstatat(objects(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return;
+    out.push_back({status.st_atim.tv_sec * INT64_C(1000000000) + status.st_atim.tv_nsec,
+                   static_cast<std::uint64_t>(status.st_size), name});
+  });
+  return out;
+}
+
+std::uint64_t StageFolder::used() const {
+  std::uint64_t sum = 0;
+  for (const auto& entry : entries()) sum += entry.size;
+  return sum;
+}
+
+bool StageFolder::trim(std::uint64_t budget, std::uint64_t wanted) const {
+  auto all = entries();
+  std::uint64_t sum = wanted;
+  for (const auto& entry : all) sum += entry.size;
+  if (sum <= budget) return true;
+  const auto in_use = announced();
+  std::sort(all.begin(), all.end(),
+            [](const Entry& a, const Entry& b) { return a.used_ns < b.used_ns; });
+  for (const auto& entry : all) {
+    if (sum <= budget) break;
+    if (in_use.count(entry.name) != 0) continue;
+    if (::unlinkat(objects(), entry.name.c_str(), 0) == 0) sum -= entry.size;
+  }
+  return sum <= budget;
+}
+
+void StageFolder::sweep() const {
+  (void)announced();
+  for_each_name(copying_.get(), [&](const std::string& name) {
+    const Fd file(::openat(copying_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+      ::unlinkat(copying_.get(), name.c_str(), 0);
+  });
+}
+
+}  // namespace heddle

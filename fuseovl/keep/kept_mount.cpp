@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/keep/kept_mount.hpp"
+
+#include <sched.h>
+#include <sys/mount.h>
+
+#include "fuseovl/mount/fusermount.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+
+namespace heddle {
+
+Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point) {
+  if (kind == KeepKind::fusermount) {
+    auto device = fusermount_mount(mount_point, fusermount_options());
+    if (!device) return fail(std::move(device.error()));
+    return KeptMount(kind, mount_point, std::move(*device));
+  }
+  if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return fail_errno("/", "cannot make the mounts private");
+  auto device = open_fuse_device();
+  if (!device) return fail(std::move(device.error()));
+  if (auto mounted = mount_fuse_device(device->get(), mount_point); !mounted)
+    return fail(std::move(mounted.error()));
+  return KeptMount(kind, mount_point, std::move(*device));
+}
+
+Result<Fd> KeptMount::copy() const {
+  if (kind_ == KeepKind::fusermount) return Fd();
+  return copy_mount(mount_point_);
+}
+
+bool KeptMount::release() {
+  const auto how = kind_ == KeepKind::privately ? Unmount::detach : Unmount::now;
+  if (unmount_fuse(mount_point_, how)) return true;
+  const auto mounted = find_mount(mount_point_);
+  return mounted && !*mounted;  // somebody else unmounted it
+}
+
+}  // namespace heddle

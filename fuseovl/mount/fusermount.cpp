@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/mount/fusermount.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/process.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr const char* kProgram = "fusermount3";
+constexpr int kSocketInChild = 3;
+
+std::string find_program() {
+  const char* variable = std::getenv("PATH");
+  const std::string path = std::string(variable ? variable : "") + ":/usr/local/bin:/usr/bin:/bin";
+  for (std::size_t begin = 0; begin < path.size();) {
+    const auto end = std::min(path.find(':', begin), path.size());
+    const std::string candidate = path.substr(begin, end - begin) + "/" + kProgram;
+    if (candidate.front() == '/' && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    begin = end + 1;
+  }
+  return {};
+}
+
+/// fusermount3's last words without its own name, on one line.
+std::string reason_of(std::string words) {
+  while (!words.empty() && words.back() == '\n') words.pop_back();
+  if (const auto line = words.rfind('\n'); line != std::string::npos) words.erase(0, line + 1);
+  const std::string prefix = std::string(kProgram) + ": ";
+  if (words.starts_with(prefix)) words.erase(0, prefix.size());
+  return words;
+}
+
+/// fusermount3 sends the open device over the socket named by _FUSE_COMMFD (util/fusermount.c).
+Fd receive_device(int socket) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t n;
+  do {
+    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (!header || header->cmsg_type != SCM_RIGHTS) return Fd();
+  int device = -1;
+  std::memcpy(&device, CMSG_DATA(header), sizeof(device));
+  return Fd(device);
+}
+
+struct Outcome {
+  int status = 0;
+  std::string words;
+  Fd device;
+};
+
+Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device) {
+  const std::string program = find_program();
+  if (program.empty())
+    return fail(kProgram, "cannot mount as a user", "the program is not installed",
+                "install it (package fuse3), or run as root");
+  auto words = make_pipe();
+  if (!words) return fail(std::move(words.error()));
+  Fd ours, theirs;
+  SpawnOptions options;
+  options.fds.emplace_back(words->write_end.get(), STDERR_FILENO);
+  if (wants_device) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      return fail_errno(kProgram, "cannot talk to it");
+    ours = Fd(ends[0]);
+    theirs = Fd(ends[1]);
+    options.fds.emplace_back(theirs.get(), kSocketInChild);
+    options.environment.emplace();
+    for (char** variable = ::environ; *variable; ++variable)
+      options.environment->emplace_back(*variable);
+    options.environment->push_back("_FUSE_COMMFD=" + std::to_string(kSocketInChild));
+  }
+  std::vector<std::string> argv = {kProgram};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  auto child = spawn(program, argv, options);
+  if (!child) return fail(std::move(child.error()));
+  words->write_end.reset();
+  theirs.reset();
+  Outcome outcome;
+  if (wants_device) outcome.device = receive_device(ours.get());
+  auto text = read_all(words->read_end.get(), kProgram, 1U << 16);
+  if (text) outcome.words = reason_of(std::move(*text));
+  auto status = child->wait();
+  if (!status) return fail(std::move(status.error()));
+  outcome.status = *status;
+  return outcome;
+}
+
+}  // namespace
+
+Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options) {
+  auto outcome = run({"-o", options, "--", mount_point}, true);
+  if (!outcome) return fail(std::move(outcome.error()));
+  if (!outcome->device) return fail(Error(mount_point, "cannot mount", outcome->words));
+  return std::move(outcome->device);
+}
+
+Result<void> fusermount_unmount(const std::string& mount_point, bool detach) {
+  std::vector<std::string> arguments = {"-u"};
+  if (detach) arguments.emplace_back("-z");
+  arguments.insert(arguments.end(), {"--", mount_point});
+  auto outcome = run(arguments, false);
+  if (!outcome) return fail(std::move(outcome.error()));
+  if (outcome->status != 0) return fail(Error(mount_point, "cannot unmount", outcome->words));
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/mount/warm_up.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/fd.hpp"
+#include "resolver/map/served_names.hpp"
+
+namespace heddle {
+namespace {
+
+// Below each directory of LD_LIBRARY_PATH ld.so tries these sub-folders first (glibc
+// elf/dl-hwcaps_subdirs.c and, up to 2.36, sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).
+constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",      "x86_64",  "i686",
+                                        "haswell",      "avx512_1", "xeon_phi"};
+
+void probe_missing_names(int folder) {
+  for (const char* name : kProbedNames) (void)::faccessat(folder, name, F_OK, 0);
+}
+
+}  // namespace
+
+Result<void> await_ready(int ready_fd) {
+  char first = 0;
+  ssize_t n;
+  do {
+    n = ::read(ready_fd, &first, 1);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return fail_errno("fs-mount", "cannot hear from it");
+  if (n == 0) return fail("fs-mount", "did not start", "it ended without a word");
+  if (first == kReadyByte) return {};
+  auto rest = read_all(ready_fd, "fs-mount", 1U << 20);
+  return fail(Error({}, first + rest.value_or("")));
+}
+
+bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
+  return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
+}
+
+Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options) {
+  Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status {};
+  if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
+  probe_missing_names(root.get());
+  bool only_view = false;
+  const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
+    if (is_of_only_view(path, entry)) only_view = true;
+  };
+  const auto enter = [&](const std::string& path) {
+    if (path == kOwnFolder) return true;
+    // The only view's folder, and plugin folders, which few ask for, are left to the prefetch.
+    if (only_view) return false;
+    const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    // Views are folders of the root; ld.so does not search plugin folders.
+    if (view && path.find('/') == std::string::npos) probe_missing_names(view.get());
+    return true;
+  };
+  if (auto walked = walk_tree(root.get(), visit, enter); !walked) return walked;
+  // Answered ENOSYS once, never asked again: OPEN, FLUSH, GETXATTR, LISTXATTR, STATX.
+  Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
+  if (!index) return fail_errno(mount_point, "is no heddle mount");
+  (void)::fgetxattr(root.get(), "user.heddle", nullptr, 0);
+  (void)::flistxattr(root.get(), nullptr, 0);
+  struct statx extended {};
+  (void)::statx(root.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &extended);
+  // Not into the prefetch's hands: an open file would keep the mount busy.
+  index.reset();
+  root.reset();
+  // Whether it can work here is no matter of the warm-up's success.
+  PrefetchOptions prefetch;
+  prefetch.budget = options.prefetch;
+  if (!options.outlive_caller) prefetch.while_alive = ::getpid();
+  (void)start_prefetch(mount_point, prefetch);
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/overlay/load.hpp"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+
+#include "resolver/map/map_reader.hpp"
+
+namespace heddle {
+namespace {
+
+/// Whether the node itself holds the file, going by statfs(2)'s magic: unknown ones count as
+/// remote, which costs a copy in the page cache and is right everywhere.
+bool is_node_local(const Origin& origin, const std::string& path) {
+  struct statfs status {};
+  const int rc = origin.fd ? ::fstatfs(origin.fd.get(), &status) : ::statfs(path.c_str(), &status);
+  if (rc != 0) return false;
+  constexpr std::uint32_t local[] = {
+      0xEF53,      // ext2, ext3, ext4
+      0x58465342,  // xfs
+      0x9123683E,  // btrfs
+      0x2FC12FC1,  // zfs
+      0xF2F52010,  // f2fs
+      0x01021994,  // tmpfs
+      0x858458F6,  // ramfs
+      0x794C7630,  // overlayfs: its layers are the container engine's, on the node
+      0x73717368,  // squashfs
+      0xE0F5E1E2,  // erofs
+  };
+  return std::find(std::begin(local), std::end(local), static_cast<std::uint32_t>(status.f_type)) !=
+         std::end(local);
+}
+
+void leave_out(MapContent& content, const Origins& origins) {
+  const auto gone = [&](const auto& entry) { return !origins.files[entry.second].usable; };
+  for (auto& view : content.views) std::erase_if(view.names, gone);
+  for (auto& program : content.programs) std::erase_if(program.guided, gone);
+  std::erase_if(content.paths, gone);
+}
+
+Result<std::string> index_of(const MapContent& content, const Origins& origins,
+                             const LoadOptions& options) {
+  IndexInput input{content, options.mount_point, {}, std::vector<bool>(content.objects.size())};
+  for (const auto& program : content.programs) {
+    const Origin& origin = origins.files[program.object];
+    input.programs.push_back(origin.as_mapped ? std::optional(origin.stamp) : std::nullopt);
+  }
+  for (const Origin& origin : origins.files)
+    input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
+  if (options.serve == ServePolicy::remote)
+    for (ObjectId id = 0; id < content.objects.size(); ++id)
+      input.direct[id] = is_node_local(origins.files[id], content.objects[id].path);
+  return make_index(input);
+}
+
+/// The same file at the same path, neither written to nor renamed nor given other rights since.
+using Unchanged = std::map<std::pair<std::string_view, FileStamp>, InodeNumber>;
+
+void add_files(Unchanged& known, const ObjectFiles& files, const auto& inode_of) {
+  for (ObjectId id = 0; id < files.size(); ++id)
+    if (files.origin(id).usable && files.refusal(id) == 0)
+      known.emplace(std::pair(std::string_view(files.path(id)), files.origin(id).stamp),
+                    inode_of(id));
+}
+
+TreeNumbers numbers_after(const OverlayContent* before, const MapContent& content,
+                          const Origins& origins) {
+  if (!before) return {};
+  Unchanged known;
+  add_files(known, before->files, [&](ObjectId id) { return before->tree.inode(id); });
+  add_files(known, before->retired.files(), [&](ObjectId id) { return before->retired.inode(id); });
+  TreeNumbers numbers = before->tree.numbers();
+  for (ObjectId id = 0; id < content.objects.size(); ++id) {
+    const auto found = known.find({content.objects[id].path, origins.files[id].stamp});
+    numbers.objects.push_back(found != known.end() && origins.files[id].usable ? found->second : 0);
+  }
+  return numbers;
+}
+
+std::string utc_text(const timespec& time) {
+  std::tm parts{};
+  ::gmtime_r(&time.tv_sec, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+void set_options(OverlayContent& out, const LoadOptions& options, const MapContent& content) {
+  out.origin_timeout = options.origin_timeout;
+  out.files.on_change(options.on_change);
+  out.files.stage(options.stage, content);
+}
+
+}  // namespace
+
+Result<void> set_options(OverlayContent& content, const LoadOptions& options) {
+  MapContent map;
+  if (!options.stage.directory.empty()) {
+    auto reader = MapReader::open("/proc/self/fd/" + std::to_string(content.map_file.get()));
+    if (!reader) return fail(std::move(reader.error()));
+    auto all = reader->read_all();
+    if (!all) return fail(std::move(all.error()));
+    map = std::move(*all);
+  }
+  set_options(content, options, map);
+  return {};
+}
+
+Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
+  OverlayContent out;
+  MapContent content;
+  // Opened first: what is served as `.heddle/map` is never another file than the one that was read,
+  // or it fails the comparison of stamps below.
+  auto map_file = open_file(options.map_path, O_RDONLY);
+  if (!map_file) return fail(std::move(map_file.error()));
+  {
+    auto reader = MapReader::open(options.map_path);
+    if (!reader) return fail(std::move(reader.error()));
+    auto all = reader->read_all();
+    if (!all) return fail(std::move(all.error()));
+    content = std::move(*all);
+    out.facts.map_id = reader->id().hex();
+  }
+  struct stat now {};
+  if (::fstat(map_file->get(), &out.map_status) != 0 || ::stat(options.map_path.c_str(), &now) != 0)
+    return fail_errno(options.map_path, "cannot stat");
+  if (file_stamp(now).id != file_stamp(out.map_status).id)
+    return fail(options.map_path, "cannot use", "it was replaced meanwhile", "try again");
+  out.map_file = std::move(*map_file);
+
+  Origins origins = open_origins(content, raise_fd_limit());
+  drifts = origins.drifts;
+  if (!drifts.empty() && options.on_drift == OnDrift::refuse)
+    return fail(
+        options.map_path, "does not fit this node",
+        std::to_string(drifts.size()) + (drifts.size() == 1 ? " file differs" : " files differ"),
+        "build the map again (fs-resolve build), or mount with --on-drift warn");
+  leave_out(content, origins);
+
+  auto tree = Tree::build(content, numbers_after(options.before, content, origins));
+  if (!tree) return fail(std::move(tree.error()));
+  out.tree = std::move(*tree);
+  auto index = index_of(content, origins, options);
+  if (!index) return fail(std::move(index.error()));
+  out.index = std::move(*index);
+  for (auto& [name, bytes] : content.generated) out.generated.push_back(std::move(bytes));
+  std::vector<std::string> paths;
+  paths.reserve(content.objects.size());
+  for (auto& object : content.objects) paths.push_back(std::move(object.path));
+  out.facts.map_path = options.map_path;
+  out.facts.mount_point = options.mount_point;
+  out.facts.views = content.views.size();
+  for (const auto& view : content.views) out.facts.names += view.names.size();
+  out.facts.index_bytes = out.index.size();
+  ::clock_gettime(CLOCK_REALTIME, &out.made);
+  out.facts.start_time = options.before ? options.before->facts.start_time : utc_text(out.made);
+  out.facts.generation = options.before ? options.before->facts.generation + 1 : 0;
+  out.files = ObjectFiles(std::move(origins), std::move(paths));
+  set_options(out, options, content);
+  content = MapContent();
+  ::malloc_trim(0);  // the map's strings are gone: the daemon lives long and is small
+  return out;
+}
+
+}  // namespace heddle

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fuseovl/overlay/overlay.hpp"
+#include "resolver/map/index_writer.hpp"
+
+namespace heddle {
+
+enum class OnDrift : std::uint8_t {
+  refuse,  ///< nothing is mounted when one file differs from the map
+  warn,    ///< a changed file is served as it is now, a missing one is left out
+};
+
+struct LoadOptions {
+  std::string map_path;
+  std::string mount_point;  ///< where programs see the mount, for the index
+  OnDrift on_drift = OnDrift::refuse;
+  ServePolicy serve = ServePolicy::all;
+  OnChange on_change = OnChange::keep;
+  StageOptions stage;
+  std::chrono::milliseconds origin_timeout = kOriginTimeout;
+  /// What the mount shows so far, when its map is exchanged: what is the same in both keeps its
+  /// number, and so its pages in the kernel's cache. nullptr: nothing.
+  const OverlayContent* before = nullptr;
+};
+
+/// A map made ready to be served: every file checked and pinned, tree and index made. `drifts` gets
+/// each file that differs, also when that is why it fails. With OnDrift::warn a program that
+/// changed is left out of the index and runs unguided, and so is every name of a missing file:
+/// ld.so then looks for it itself, and says what it says without us.
+Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
+
+/// Of `options` those that are not in a Parcel, for a content out of one: how it is staged, and
+/// what becomes of files that change or hang. Failure: its map cannot be read, and nothing has
+/// happened.
+Result<void> set_options(OverlayContent& content, const LoadOptions& options);
+
+}  // namespace heddle

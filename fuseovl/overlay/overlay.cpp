@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/overlay/overlay.hpp"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "fuseovl/files/origin_watch.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/warm_up.hpp"
+
+namespace heddle {
+namespace {
+
+timespec from_nanoseconds(std::int64_t ns) {
+  std::int64_t seconds = ns / 1000000000;
+  std::int64_t rest = ns % 1000000000;
+  if (rest < 0) {
+    rest += 1000000000;
+    --seconds;
+  }
+  return {seconds, rest};
+}
+
+constexpr std::uint32_t kBlockSize = 4096;
+constexpr std::size_t kNameMax = 255;
+constexpr auto kBeginsName = std::string_view(kPrefetchBegins).substr(sizeof(".heddle"));
+constexpr auto kDoneName = std::string_view(kPrefetchDone).substr(sizeof(".heddle"));
+
+/// How much of `size` bytes at `offset` a file has.
+std::size_t up_to(std::uint64_t file_size, std::size_t size, off_t offset) {
+  const auto at = static_cast<std::uint64_t>(offset);
+  return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
+}
+
+void set_attributes(struct stat& st, const Origin& origin) {
+  st.st_mode = origin.mode;
+  st.st_uid = origin.uid;
+  st.st_gid = origin.gid;
+  st.st_size = static_cast<off_t>(origin.stamp.size);
+  st.st_blocks = static_cast<blkcnt_t>(origin.blocks);
+  st.st_atim = from_nanoseconds(origin.atime_ns);
+  st.st_mtim = from_nanoseconds(origin.stamp.mtime_ns);
+  st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
+}
+
+}  // namespace
+
+Overlay::Overlay(OverlayContent content)
+    : content_(std::move(content)),
+      stats_(content_.facts, *state_, content_.files, content_.retired),
+      pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {
+  (void)stats_.refresh();
+}
+
+std::vector<std::string> Overlay::reopened() const {
+  auto out = content_.files.reopened();
+  const auto retired = content_.retired.files().reopened();
+  out.insert(out.end(), retired.begin(), retired.end());
+  return out;
+}
+
+std::vector<std::string> Overlay::staged_in() const {
+  const Staging* staging = content_.files.staging();
+  return staging ? std::vector{staging->folder()} : std::vector<std::string>();
+}
+
+std::vector<int> Overlay::descriptors() const {
+  auto out = content_.files.descriptors();
+  const auto retired = content_.retired.files().descriptors();
+  out.insert(out.end(), retired.begin(), retired.end());
+  out.push_back(content_.map_file.get());
+  return out;
+}
+
+void Overlay::init(fuse_conn_info& connection) {
+  // AUTO_INVAL_DATA: `.heddle/stats` shows a new mtime at each GETATTR and the kernel drops its
+  // page. READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first
+  // page's only.
+  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS;
+  connection.want = connection.capable & wanted;
+  connection.max_read = kMaxRead;
+  connection.max_background = 64;
+  connection.congestion_threshold = 48;
+  opens_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPEN_SUPPORT;
+  opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
+  watch_origins(content_.files);
+  if (on_ready_) on_ready_();
+}
+
+struct stat Overlay::attributes(InodeNumber ino) const {
+  struct stat st {};
+  st.st_ino = ino;
+  st.st_nlink = content_.tree.link_count(ino);
+  st.st_blksize = kBlockSize;
+  st.st_uid = owner_;
+  st.st_gid = group_;
+  st.st_atim = st.st_mtim = st.st_ctim = content_.made;
+  st.st_mode = S_IFREG | 0444;
+  const auto set_size = [&st](std::size_t size) {
+    st.st_size = static_cast<off_t>(size);
+    st.st_blocks = static_cast<blkcnt_t>((size + 511) / 512);
+  };
+  if (const auto retired = content_.retired.find(ino)) {
+    st.st_nlink = 0;
+    set_attributes(st, content_.retired.files().origin(*retired));
+    return st;
+  }
+  switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
+    case NodeKind::directory:
+      st.st_mode = S_IFDIR | 0555;
+      break;
+    case NodeKind::index:
+      set_size(content_.index.size());
+      break;
+    case NodeKind::generated: {
+      const auto& bytes = content_.generated[content_.tree.generated(ino)];
+      set_size(bytes.size());
+      // A copy of ld.so: the kernel wants to execute it.
+      if (bytes.starts_with("\177ELF")) st.st_mode |= 0111;
+      break;
+    }
+    case NodeKind::map:
+      set_size(static_cast<std::size_t>(content_.map_status.st_size));
+      st.st_mtim = content_.map_status.st_mtim;
+      break;
+    case NodeKind::stats: {
+      const auto page = stats_.current();
+      set_size(page->text.size());
+      st.st_mtim = st.st_ctim = page->made;
+      break;
+    }
+    case NodeKind::object:
+      set_attributes(st, content_.files.origin(content_.tree.object(ino)));
+      break;
+  }
+  return st;
+}
+
+fuse_entry_param Overlay::entry(InodeNumber ino) const {
+  fuse_entry_param out{};
+  out.ino = ino;
+  out.entry_timeout = state_->exchanging ? 0 : kForever;
+  if (ino == 0) return out;  // a negative entry: kept as long as any other
+  out.attr = attributes(ino);
+  out.attr_timeout = ino == Tree::kStats ? 0 : kForever;
+  return out;
+}
+
+/// While a map is exchanged, whoever was there before gets the names of before: a program that is
+/// being started has its libraries of one map. Process ids grow; where they began anew, or are
+/// those of another namespace, a process is still taken for the same each time.
+const Tree& Overlay::tree_for(fuse_req_t request) const {
+  const bool was_there =
+      state_->exchanging && content_.previous && fuse_req_ctx(request)->pid <= state_->first_worker;
+  return was_there ? *content_.previous : content_.tree;
+}
+
+void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  if (std::strlen(name) > kNameMax) {  // the kernel's own limit is 1024
+    fuse_reply_err(request, ENAMETOOLONG);
+    return;
+  }
+  if (parent == Tree::kOwnDirectory) {
+    if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
+    if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
+  }
+  const auto found = entry(tree_for(request).lookup(parent, name));
+  fuse_reply_entry(request, &found);
+}
+
+void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
+  if (!content_.tree.kind(ino) && !content_.retired.find(ino)) {
+    fuse_reply_err(request, ENOENT);
+    return;
+  }
+  if (ino == Tree::kStats) (void)stats_.refresh();
+  const auto st = attributes(ino);
+  fuse_reply_attr(request, &st, ino == Tree::kStats ? 0 : kForever);
+}
+
+void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  // ENOSYS once: the kernel opens by itself from then on, keeps the page cache, and sends no
+  // RELEASE (fs/fuse/file.c, fuse_file_open).
+  if (opens_can_be_skipped_) {
+    fuse_reply_err(request, ENOSYS);
+    return;
+  }
+  info->keep_cache = 1;
+  fuse_reply_open(request, info);
+}
+
+void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  if (opendirs_can_be_skipped_) {
+    fuse_reply_err(request, ENOSYS);
+    return;
+  }
+  info->keep_cache = 1;
+  info->cache_readdir = 1;
+  fuse_reply_open(request, info);
+}
+
+void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size,
+                          off_t offset) {
+  const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
+  const auto piece = bytes.substr(from, size);
+  state_->counters.add_bytes_read(piece.size());
+  fuse_reply_buf(request, piece.data(), piece.size());
+}
+
+template <class Read>
+void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view path,
+                         std::size_t size, Read read) {
+  const auto reply = [this, request](const tl::expected<std::string_view, int>& got) {
+    if (!got) {
+      fuse_reply_err(request, got.error());
+      return;
+    }
+    state_->counters.add_bytes_read(got->size());
+    fuse_reply_buf(request, got->data(), got->size());
+  };
+  // One a thread, as large as the requests are: libfuse's threads are few and stay.
+  static thread_local std::vector<char> buffer;
+  if (buffer.size() < size) buffer.resize(size);
+  const auto got = read(std::span(buffer.data(), size), MayBlock::no);
+  if (got)
+    reply(std::string_view(buffer.data(), *got));
+  else if (got.error() != EAGAIN)
+    reply(tl::unexpected(got.error()));
+  else
+    pool_.submit({lane, size, path,
+                  [read](std::span<char> into) { return read(into, MayBlock::yes); }, reply});
+}
+
+void Overlay::read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
+                          off_t offset) {
+  const auto lane = files.lane(object) + (&files == &content_.files ? 0 : first_retired_lane());
+  reply_read(request, lane, files.path(object),
+             up_to(files.origin(object).stamp.size, size, offset),
+             [&files, object, offset](std::span<char> into, MayBlock block) {
+               return files.read(object, into, offset, block);
+             });
+}
+
+void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                   fuse_file_info*) {
+  if (const auto retired = content_.retired.find(ino)) {
+    read_object(request, content_.retired.files(), *retired, size, offset);
+    return;
+  }
+  switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
+    case NodeKind::directory:
+      fuse_reply_err(request, EISDIR);
+      return;
+    case NodeKind::stats: {
+      const auto page = stats_.current();
+      reply_bytes(request, page->text, size, offset);
+      return;
+    }
+    case NodeKind::index:
+      reply_bytes(request, content_.index, size, offset);
+      return;
+    case NodeKind::generated:
+      reply_bytes(request, content_.generated[content_.tree.generated(ino)], size, offset);
+      return;
+    case NodeKind::map: {
+      const auto map_size = static_cast<std::uint64_t>(content_.map_status.st_size);
+      reply_read(request, map_lane(), content_.facts.map_path, up_to(map_size, size, offset),
+                 [this, offset](std::span<char> into, MayBlock block) {
+                   return read_at(content_.map_file.get(), into, offset, block);
+                 });
+      return;
+    }
+    case NodeKind::object:
+      read_object(request, content_.files, content_.tree.object(ino), size, offset);
+  }
+}
+
+void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {
+  const auto entries = content_.tree.entries(ino);
+  size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
+  std::string buffer(size, '\0');
+  std::size_t used = 0;
+  // Offsets: 1 behind `.`, 2 behind `..`, 3+i behind the entry i. They never change, so telldir and
+  // seekdir hold for ever. libfuse takes names with an end, ours lie in std::strings.
+  for (auto at = static_cast<std::size_t>(offset); at < entries.size() + 2; ++at) {
+    const char* name = at == 0 ? "." : at == 1 ? ".." : entries[at - 2].name.data();
+    const InodeNumber child = at == 0   ? ino
+                              : at == 1 ? content_.tree.parent(ino)
+                                        : entries[at - 2].ino;
+    std::size_t needed = 0;
+    const auto next = static_cast<off_t>(at + 1);
+    if (plus && at >= 2) {
+      const auto param = entry(child);
+      needed =
+          fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
+    } else {
+      fuse_entry_param param{};  // ino 0: the kernel makes no entry of `.` and `..`
+      param.attr.st_ino = child;
+      param.attr.st_mode = attributes(child).st_mode;
+      needed = plus ? fuse_add_direntry_plus(request, buffer.data() + used, size - used, name,
+                                             &param, next)
+                    : fuse_add_direntry(request, buffer.data() + used, size - used, name,
+                                        &param.attr, next);
+    }
+    if (needed > size - used) break;
+    used += needed;
+  }
+  fuse_reply_buf(request, buffer.data(), used);
+}
+
+void Overlay::readdir(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                      fuse_file_info*) {
+  list(request, ino, size, offset, false);
+}
+
+void Overlay::readdirplus(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                          fuse_file_info*) {
+  list(request, ino, size, offset, true);
+}
+
+void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
+  struct statvfs out {};
+  out.f_bsize = out.f_frsize = kBlockSize;
+  out.f_files = content_.tree.object_count() + content_.tree.directory_count();
+  out.f_namemax = kNameMax;
+  out.f_flag = ST_RDONLY;
+  fuse_reply_statfs(request, &out);
+}
+
+}  // namespace heddle

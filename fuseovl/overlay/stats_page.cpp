@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/overlay/stats_page.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/escape.hpp"
+
+namespace heddle {
+namespace {
+
+std::string json_text(std::string_view text) { return nlohmann::json(to_json_text(text)).dump(); }
+
+}  // namespace
+
+StatsPage::StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files,
+                     const RetiredFiles& retired)
+    : facts_(std::move(facts)), state_(state), files_(files), retired_(retired) {}
+
+std::shared_ptr<const StatsPage::Snapshot> StatsPage::refresh() {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->text = render();
+  ::clock_gettime(CLOCK_REALTIME, &snapshot->made);
+  const std::lock_guard lock(mutex_);
+  current_ = snapshot;
+  return snapshot;
+}
+
+std::shared_ptr<const StatsPage::Snapshot> StatsPage::current() const {
+  const std::lock_guard lock(mutex_);
+  return current_;
+}
+
+std::string StatsPage::render() const {
+  std::string out;
+  const auto number = [&](std::string_view name, std::uint64_t value,
+                          std::string_view end = ",\n") {
+    out += fmt::format("\"{}\": {:>20}{}", name, value, end);
+  };
+  out += "{\n  \"version\": 1,\n";
+  // So wide that mostly the next map's path, after a reload, takes the same room.
+  constexpr std::size_t kPathRoom = 256;
+  const auto map = json_text(facts_.map_path);
+  const auto room = (map.size() + kPathRoom) / kPathRoom * kPathRoom;
+  out += fmt::format("  \"map\": {},{:{}}\n", map, "", room - map.size());
+  out += fmt::format("  \"map_id\": {},\n", json_text(facts_.map_id));
+  out += fmt::format("  \"mount_point\": {},\n", json_text(facts_.mount_point));
+  out += fmt::format("  \"start_time\": {},\n  ", json_text(facts_.start_time));
+  out += fmt::format("\"control\": {},\n  ", json_text(state_.control.data()));
+  number("supervisor_pid", static_cast<std::uint64_t>(state_.supervisor.load()), ",\n  ");
+  number("worker_pid", static_cast<std::uint64_t>(state_.worker.load()), ",\n  ");
+  number("workers_lost", state_.workers_lost, ",\n  ");
+  number("generation", facts_.generation, ",\n  ");
+  number("reloads", state_.reloads, ",\n  ");
+  number("views", facts_.views, ",\n  ");
+  number("names", facts_.names, ",\n  ");
+  number("objects", files_.size(), ",\n  ");
+  number("pinned", files_.pinned(), ",\n  ");
+  number("retired", retired_.kept(), ",\n  ");
+  constexpr std::string_view staging[] = {"running", "done", "incomplete"};
+  const Staging* staged = files_.staging();
+  out +=
+      fmt::format("\"staging\": {:<12},\n  ",
+                  json_text(staged ? staging[static_cast<std::size_t>(staged->state())] : "none"));
+  number("staged", staged ? staged->objects() : 0, ",\n  ");
+  number("staged_bytes", staged ? staged->bytes() : 0, ",\n  ");
+  number("index_bytes", facts_.index_bytes, ",\n  ");
+  number("requests_total", state_.counters.total(), ",\n  ");
+  number("bytes_read", state_.counters.bytes_read());
+  out += "  \"requests\": {\n    ";
+  for (const auto& kind : RequestCounters::kinds())
+    number(kind.name, state_.counters.of(kind.opcode), ",\n    ");
+  number("other", state_.counters.other(), "\n");
+  // Padded behind the word, where JSON allows it: see the header about the page's size.
+  constexpr std::string_view prefetch[] = {"none", "running", "done"};
+  out += fmt::format("  }},\n  \"prefetch\": {:<9},\n  \"drift\": [",
+                     json_text(prefetch[static_cast<std::size_t>(state_.prefetch.load())]));
+  const char* separator = "\n    ";
+  for (const auto& drift : files_.drifts()) {
+    out += fmt::format("{}{{\"path\": {}, \"what\": {}}}", separator, json_text(drift.path),
+                       json_text(drift.what));
+    separator = ",\n    ";
+  }
+  out += "]\n}\n";
+  return out;
+}
+
+}  // namespace heddle

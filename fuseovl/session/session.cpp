@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/session/session.hpp"
+
+#include <linux/fuse.h>
+#include <signal.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstring>
+#include <string>
+
+#include "base/insist.hpp"
+#include "base/log.hpp"
+#include "fuseovl/session/succession.hpp"
+
+namespace heddle {
+namespace {
+
+void log_from_libfuse(fuse_log_level level, const char* format, va_list arguments) {
+  if (level > FUSE_LOG_WARNING) return;
+  char text[512];
+  std::vsnprintf(text, sizeof(text), format, arguments);
+  std::string_view line(text);
+  while (line.ends_with('\n')) line.remove_suffix(1);
+  say(line);
+}
+
+// libfuse hands custom input and output its own userdata, which is the client; one process has one
+// session that can be taken over.
+SessionMemory* g_memory = nullptr;
+bool g_replaying = false;  // before any other thread is there
+
+// The INIT request this thread is answering, 0 when none.
+thread_local std::uint64_t t_init_unique = 0;
+
+// libfuse 3.14 takes FUSE_CAP_PARALLEL_DIROPS but never sends the flag (lib/fuse_lowlevel.c,
+// do_init); without it the kernel sends the lookups of one directory one after the other.
+void complete_init_reply(const iovec* parts, int count) {
+  if (count != 2 || parts[0].iov_len != sizeof(fuse_out_header)) return;
+  const auto* header = static_cast<const fuse_out_header*>(parts[0].iov_base);
+  if (header->unique != t_init_unique) return;
+  t_init_unique = 0;
+  if (header->error == 0 && parts[1].iov_len == sizeof(fuse_init_out))
+    static_cast<fuse_init_out*>(parts[1].iov_base)->flags |= FUSE_PARALLEL_DIROPS;
+}
+
+// A process that is killed while the kernel copies a request to a page that is not there yet makes
+// that request fail (fs/fuse/dev.c, fuse_copy_fill: get_user_pages fails with a fatal signal
+// pending), where it should be sent again. Requests other than WRITE fit in two pages.
+void touch(void* buffer, std::size_t size) {
+  static thread_local void* touched = nullptr;
+  if (touched == buffer) return;
+  touched = buffer;
+  constexpr std::size_t kPage = 4096;
+  for (std::size_t at = 0; at < size && at <= 2 * kPage; at += kPage)
+    static_cast<volatile char*>(buffer)[at] = 0;
+}
+
+void remember_init(const void* request, std::size_t size) {
+  if (size > g_memory->init.size()) return;
+  std::memcpy(g_memory->init.data(), request, size);
+  g_memory->init_size.store(size, std::memory_order_release);
+}
+
+// A request that is read or answered in vain leaves a process waiting for ever, and what fails for
+// want of memory mostly works a moment later. ENOENT (nobody waits any more), ENODEV (unmounted)
+// and what a mistake of ours would be stay what they are.
+bool may_pass(int error) {
+  return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
+}
+
+/// The end of an answer that the kernel does not take. Another process can be given the request.
+void give_up_answer() {
+  if (g_memory && g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
+}
+
+// Custom input and output is how every request is seen, also those libfuse answers by itself
+// (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
+ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
+  if (g_memory) touch(buffer, size);
+  // EINTR and EAGAIN are how libfuse's threads are told to look up.
+  const ssize_t n =
+      insist([&] { return ::read(device, buffer, size); },
+             [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
+  if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) return n;
+  const auto* header = static_cast<const fuse_in_header*>(buffer);
+  if (header->opcode == FUSE_INIT) {
+    t_init_unique = header->unique;
+    if (g_memory) remember_init(buffer, static_cast<std::size_t>(n));
+  }
+  static_cast<SessionClient*>(userdata)->on_request(header->opcode);
+  return n;
+}
+
+ssize_t send(int device, iovec* parts, int count, void*) {
+  const bool is_init = t_init_unique != 0;
+  if (is_init) complete_init_reply(parts, count);
+  if (g_replaying && g_memory->agreed) {
+    ssize_t size = 0;
+    for (int i = 0; i < count; ++i) size += static_cast<ssize_t>(parts[i].iov_len);
+    return size;
+  }
+  const ssize_t n = insist([&] { return ::writev(device, parts, count); }, may_pass);
+  if (n < 0) give_up_answer();
+  if (g_memory) {
+    if (is_init && n >= 0) g_memory->agreed = true;
+    g_memory->answers.fetch_add(1, std::memory_order_relaxed);
+  }
+  return n;
+}
+
+ssize_t send_by_splice(int pipe, off_t* offset_in, int device, off_t* offset_out, std::size_t size,
+                       unsigned flags, void*) {
+  if (g_memory) g_memory->answers.fetch_add(1, std::memory_order_relaxed);
+  const ssize_t n =
+      insist([&] { return ::splice(pipe, offset_in, device, offset_out, size, flags); }, may_pass);
+  if (n < 0) give_up_answer();
+  return n;
+}
+
+struct LoopConfig {
+  LoopConfig() : config(fuse_loop_cfg_create()) {}
+  LoopConfig(const LoopConfig&) = delete;
+  LoopConfig& operator=(const LoopConfig&) = delete;
+  ~LoopConfig() { fuse_loop_cfg_destroy(config); }
+  fuse_loop_config* config;
+};
+
+}  // namespace
+
+Result<Session> Session::create(const fuse_lowlevel_ops& ops, SessionClient& client, Fd device,
+                                const SessionOptions& options, SessionMemory* memory) {
+  fuse_set_log_func(log_from_libfuse);
+  // libfuse compares conn->max_read, set in init, with this option and refuses a difference.
+  std::string max_read = "-omax_read=" + std::to_string(options.max_read);
+  char name[] = "heddle";
+  char* argv[] = {name, max_read.data(), nullptr};
+  fuse_args args = FUSE_ARGS_INIT(2, argv);
+  Session session(fuse_session_new(&args, &ops, sizeof(ops), &client), options, memory);
+  fuse_opt_free_args(&args);
+  if (!session.session_) return fail("FUSE session", "cannot be set up", "libfuse refused it");
+  fuse_custom_io io{};
+  io.read = receive;
+  io.writev = send;
+  io.splice_send = send_by_splice;
+  if (const int rc = fuse_session_custom_io(session.raw(), &io, device.get()); rc != 0)
+    return fail_errno("FUSE session", "cannot be set up", -rc);
+  g_memory = memory;
+  (void)device.release();  // fuse_session_destroy() closes it from here on
+  return session;
+}
+
+bool SessionMemory::can_be_taken_over() const noexcept {
+  const std::size_t size = init_size.load(std::memory_order_acquire);
+  if (size == 0) return true;
+  fuse_in_header header{};
+  fuse_init_in request{};
+  if (size < sizeof(header) + sizeof(request)) return false;
+  std::memcpy(&request, init.data() + sizeof(header), sizeof(request));
+  return (request.flags & FUSE_INIT_EXT) && (request.flags2 & kHasResendInFlags2);
+}
+
+/// Brings libfuse to where the process before us was, and has the kernel send again what that one
+/// had read and not answered.
+Result<void> Session::take_over() {
+  auto request = memory_->init;
+  fuse_buf buffer{};
+  buffer.mem = request.data();
+  buffer.size = memory_->init_size;
+  fuse_in_header header{};
+  std::memcpy(&header, request.data(), sizeof(header));
+  t_init_unique = header.unique;
+  g_replaying = true;
+  // When the kernel does have an answer and we died before noting it, it takes no second one
+  // (ENOENT), which is what libfuse makes nothing of.
+  fuse_session_process_buf(raw(), &buffer);
+  g_replaying = false;
+  t_init_unique = 0;
+  memory_->agreed = true;
+  auto asked = ask_to_resend(fuse_session_fd(raw()));
+  if (!asked && asked.error().code() != ENODEV) return asked;
+  return {};
+}
+
+Result<void> Session::serve() {
+  if (memory_ && memory_->init_size.load(std::memory_order_acquire) != 0)
+    if (auto taken = take_over(); !taken) return taken;
+  LoopConfig loop;
+  fuse_loop_cfg_set_max_threads(loop.config, options_.threads);
+  fuse_loop_cfg_set_clone_fd(loop.config, options_.clone_fd ? 1 : 0);
+  const int rc = fuse_session_loop_mt(raw(), loop.config);
+  if (rc != 0) return fail_errno("FUSE session", "cannot go on", rc < 0 ? -rc : rc);
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The one header that brings in libfuse, for fuseovl and for what is built on its session.
+#ifndef FUSE_USE_VERSION
+#define FUSE_USE_VERSION 312
+#endif
+#include <fuse_lowlevel.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/fd.hpp"
+
+namespace heddle {
+
+/// What a Session tells the file system behind it. The ops' userdata is a SessionClient*.
+class SessionClient {
+ public:
+  virtual ~SessionClient() = default;
+  /// One request has arrived (FUSE opcode); called by many threads, before the op itself.
+  virtual void on_request(std::uint32_t opcode) noexcept = 0;
+};
+
+struct SessionOptions {
+  unsigned max_read = 1U << 20;  ///< must be the mount's own max_read: the kernel believes either
+  unsigned threads = 2;
+  bool clone_fd = false;  ///< a queue of its own for each thread; needs /dev/fuse in reach
+};
+
+/// What a process that takes a session over must know of it; kept in memory that both share. The
+/// kernel says INIT once in a mount's life, so the request is kept and answered again in silence.
+struct SessionMemory {
+  std::array<char, 512> init{};            ///< the INIT request as it came
+  std::atomic<std::size_t> init_size = 0;  ///< 0: none has come yet
+  std::atomic<bool> agreed = false;        ///< the kernel has our answer
+  std::atomic<std::uint64_t> answers = 0;  ///< written since the mount was made
+
+  /// Whether the kernel sends again what a dead process had read (FUSE_NOTIFY_RESEND, Linux 6.9).
+  /// Before INIT has come there is nothing to send again.
+  bool can_be_taken_over() const noexcept;
+};
+
+/// One libfuse low-level session over a device that is mounted already
+/// (fuseovl/mount/kernel_mount.hpp): libfuse itself never mounts nor unmounts, so no path is needed
+/// and no namespace matters.
+class Session {
+ public:
+  /// Takes the device. `ops` is copied; `client` must outlive the session. libfuse's own messages
+  /// go to stderr by base/log. With `memory`, which must outlive the session, another process can
+  /// take over where this one dies; one that has seen an INIT is what this session goes on from.
+  static Result<Session> create(const fuse_lowlevel_ops& ops, SessionClient& client, Fd device,
+                                const SessionOptions& options, SessionMemory* memory = nullptr);
+  Session(Session&&) noexcept = default;
+  Session& operator=(Session&&) noexcept = default;
+
+  /// Answers requests until the file system is unmounted everywhere (or the connection aborted);
+  /// blocks. Fails when the device is not mounted or the protocol cannot be agreed upon.
+  Result<void> serve();
+
+  /// For fuse_lowlevel_notify_*; valid as long as the Session.
+  fuse_session* raw() const noexcept { return session_.get(); }
+
+  /// The client behind a request, as the type it has.
+  template <class Client>
+  static Client& client(fuse_req_t request) {
+    return *static_cast<Client*>(static_cast<SessionClient*>(fuse_req_userdata(request)));
+  }
+
+ private:
+  struct Destroy {
+    void operator()(fuse_session* session) const { fuse_session_destroy(session); }
+  };
+  Session(fuse_session* session, const SessionOptions& options, SessionMemory* memory)
+      : session_(session), options_(options), memory_(memory) {}
+  Result<void> take_over();
+  std::unique_ptr<fuse_session, Destroy> session_;
+  SessionOptions options_;
+  SessionMemory* memory_;
+};
+
+/// Lifetime of names and attributes that never change, in seconds: 31 years. The kernel clamps
+/// anything larger than its jiffies hold (fs/fuse/dir.c, time_to_jiffies), libfuse anything above
+/// ULONG_MAX; this value is exact in both.
+inline constexpr double kForever = 1e9;
+
+}  // namespace heddle

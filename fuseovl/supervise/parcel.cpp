@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/supervise/parcel.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace heddle {
+
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr int kVersion = 1;
+
+/// Hands each descriptor out once.
+class Descriptors {
+ public:
+  explicit Descriptors(std::span<const int> fds) {
+    for (const int fd : fds) fds_.emplace_back(fd);
+  }
+  Fd take(int place) {
+    return place < 0 ? Fd() : std::move(fds_.at(static_cast<std::size_t>(place)));
+  }
+
+ private:
+  std::vector<Fd> fds_;
+};
+
+int add(std::vector<int>& fds, const Fd& fd) {
+  if (!fd) return -1;
+  fds.push_back(fd.get());
+  return static_cast<int>(fds.size()) - 1;
+}
+
+Json pack_bytes(std::string_view bytes) {
+  return Json::binary(std::vector<std::uint8_t>(bytes.begin(), bytes.end()));
+}
+std::string unpack_bytes(const Json& json) {
+  const auto& bytes = json.get_binary();
+  return {bytes.begin(), bytes.end()};
+}
+
+Json pack_origin(const Origin& origin, std::vector<int>& fds) {
+  const FileStamp& stamp = origin.stamp;
+  return Json::array({add(fds, origin.fd), stamp.id.dev, stamp.id.ino, stamp.size, stamp.mtime_ns,
+                      stamp.ctime_ns, origin.atime_ns, origin.mode, origin.uid, origin.gid,
+                      origin.blocks, origin.usable, origin.as_mapped});
+}
+
+Origin unpack_origin(const Json& json, Descriptors& fds) {
+  Origin origin;
+  origin.fd = fds.take(json.at(0).get<int>());
+  json.at(1).get_to(origin.stamp.id.dev);
+  json.at(2).get_to(origin.stamp.id.ino);
+  json.at(3).get_to(origin.stamp.size);
+  json.at(4).get_to(origin.stamp.mtime_ns);
+  json.at(5).get_to(origin.stamp.ctime_ns);
+  json.at(6).get_to(origin.atime_ns);
+  json.at(7).get_to(origin.mode);
+  json.at(8).get_to(origin.uid);
+  json.at(9).get_to(origin.gid);
+  json.at(10).get_to(origin.blocks);
+  json.at(11).get_to(origin.usable);
+  json.at(12).get_to(origin.as_mapped);
+  return origin;
+}
+
+Json pack_files(const ObjectFiles& files, std::vector<int>& fds) {
+  auto list = Json::array();
+  for (ObjectId id = 0; id < files.size(); ++id)
+    list.push_back(
+        Json::array({files.path(id), pack_origin(files.origin(id), fds), files.refusal(id)}));
+  auto drifts = Json::array();
+  for (const auto& drift : files.first_drifts())
+    drifts.push_back(Json::array({drift.object, drift.path, drift.what}));
+  return {{"list", std::move(list)}, {"drifts", std::move(drifts)}};
+}
+
+ObjectFiles unpack_files(const Json& json, Descriptors& fds) {
+  Origins origins;
+  std::vector<std::string> paths;
+  for (const auto& file : json.at("list")) {
+    paths.push_back(file.at(0).get<std::string>());
+    origins.files.push_back(unpack_origin(file.at(1), fds));
+    if (origins.files.back().fd) ++origins.pinned;
+  }
+  for (const auto& drift : json.at("drifts"))
+    origins.drifts.push_back({drift.at(0).get<ObjectId>(), drift.at(1).get<std::string>(),
+                              drift.at(2).get<std::string>()});
+  ObjectFiles files(std::move(origins), std::move(paths));
+  ObjectId id = 0;
+  for (const auto& file : json.at("list"))
+    files.refuse_again(id++, file.at(2).get<std::uint32_t>());
+  return files;
+}
+
+Json pack_retired(const RetiredFiles& retired, std::vector<int>& fds) {
+  const ObjectFiles& files = retired.files();
+  auto list = Json::array();
+  for (ObjectId id = 0; id < retired.size(); ++id)
+    if (retired.is_kept(id))
+      list.push_back(
+          Json::array({retired.inode(id), files.path(id), pack_origin(files.origin(id), fds),
+                       files.refusal(id), retired.since(id)}));
+  return list;
+}
+
+RetiredFiles unpack_retired(const Json& json, Descriptors& fds) {
+  std::vector<RetiredFiles::File> files;
+  for (const auto& file : json)
+    files.push_back({file.at(0).get<InodeNumber>(), file.at(1).get<std::string>(),
+                     unpack_origin(file.at(2), fds), file.at(3).get<std::uint32_t>(),
+                     file.at(4).get<std::int64_t>()});
+  return RetiredFiles(std::move(files));
+}
+
+Json pack_facts(const StatsFacts& facts) {
+  return {{"map_path", facts.map_path},
+          {"map_id", facts.map_id},
+          {"mount_point", facts.mount_point},
+          {"views", facts.views},
+          {"names", facts.names},
+          {"index_bytes", facts.index_bytes},
+          {"start_time", facts.start_time},
+          {"generation", facts.generation}};
+}
+
+StatsFacts unpack_facts(const Json& json) {
+  StatsFacts facts;
+  json.at("map_path").get_to(facts.map_path);
+  json.at("map_id").get_to(facts.map_id);
+  json.at("mount_point").get_to(facts.mount_point);
+  json.at("views").get_to(facts.views);
+  json.at("names").get_to(facts.names);
+  json.at("index_bytes").get_to(facts.index_bytes);
+  json.at("start_time").get_to(facts.start_time);
+  json.at("generation").get_to(facts.generation);
+  return facts;
+}
+
+Json pack_time(const timespec& time) { return Json::array({time.tv_sec, time.tv_nsec}); }
+timespec unpack_time(const Json& json) {
+  return {json.at(0).get<time_t>(), json.at(1).get<long>()};
+}
+
+}  // namespace
+
+/// The way to a Tree's inside.
+class TreeParcel {
+ public:
+  static Json pack(const Tree& tree) {
+    auto objects = Json::array();
+    for (const auto& object : tree.objects_)
+      objects.push_back(Json::array({object.ino, object.links}));
+    auto directories = Json::array();
+    for (const auto& directory : tree.directories_) {
+      auto entries = Json::array();
+      for (const auto& entry : directory.entries) {
+        entries.push_back(std::string(entry.name));
+        entries.push_back(entry.ino);
+      }
+      directories.push_back(Json::array(
+          {directory.path, directory.ino, directory.parent, directory.links, std::move(entries)}));
+    }
+    return {{"first", tree.first_},
+            {"next", tree.next_},
+            {"generated", tree.generated_count_},
+            {"objects", std::move(objects)},
+            {"directories", std::move(directories)}};
+  }
+
+  static Tree unpack(const Json& json) {
+    Tree tree;
+    json.at("first").get_to(tree.first_);
+    json.at("next").get_to(tree.next_);
+    json.at("generated").get_to(tree.generated_count_);
+    for (const auto& object : json.at("objects"))
+      tree.objects_.push_back({object.at(0).get<InodeNumber>(), object.at(1).get<std::uint32_t>()});
+    std::size_t names = 0;
+    for (const auto& directory : json.at("directories")) names += directory.at(4).size() / 2;
+    tree.names_.reserve(names);  // what the entries show must not move
+    for (const auto& directory : json.at("directories")) {
+      tree.directories_.push_back({directory.at(0).get<std::string>(),
+                                   directory.at(1).get<InodeNumber>(),
+                                   directory.at(2).get<InodeNumber>(),
+                                   {},
+                                   directory.at(3).get<std::uint32_t>()});
+      const auto& entries = directory.at(4);
+      for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+        tree.directories_.back().entries.push_back(
+            {tree.names_.emplace_back(entries[i].get<std::string>()),
+             entries[i + 1].get<InodeNumber>()});
+    }
+    tree.make_nodes();
+    return tree;
+  }
+};
+
+Parcel pack(const OverlayContent& content) {
+  Parcel out;
+  auto generated = Json::array();
+  for (const auto& bytes : content.generated) generated.push_back(pack_bytes(bytes));
+  const Json json = {
+      {"version", kVersion},
+      {"tree", TreeParcel::pack(content.tree)},
+      {"files", pack_files(content.files, out.fds)},
+      {"retired", pack_retired(content.retired, out.fds)},
+      {"index", pack_bytes(content.index)},
+      {"generated", std::move(generated)},
+      {"map", Json::array({add(out.fds, content.map_file), content.map_status.st_size,
+                           pack_time(content.map_status.st_mtim)})},
+      {"facts", pack_facts(content.facts)},
+      {"made", pack_time(content.made)},
+      {"previous", content.previous ? TreeParcel::pack(*content.previous) : Json()},
+  };
+  Json::to_cbor(json, out.bytes);
+  return out;
+}
+
+Result<OverlayContent> unpack(std::string_view bytes, std::span<const int> fds) {
+  Descriptors descriptors(fds);
+  try {
+    const Json json = Json::from_cbor(bytes);
+    if (const auto version = json.at("version").get<int>(); version != kVersion)
+      return fail(Error::with_code(ENOTSUP, "fs-mount", "cannot take the mount over",
+                                   "it is served by another version: " + std::to_string(version) +
+                                       ", not " + std::to_string(kVersion),
+                                   "mount anew"));
+    OverlayContent out;
+    out.tree = TreeParcel::unpack(json.at("tree"));
+    out.files = unpack_files(json.at("files"), descriptors);
+    out.retired = unpack_retired(json.at("retired"), descriptors);
+    out.index = unpack_bytes(json.at("index"));
+    for (const auto& one : json.at("generated")) out.generated.push_back(unpack_bytes(one));
+    const auto& map = json.at("map");
+    out.map_file = descriptors.take(map.at(0).get<int>());
+    map.at(1).get_to(out.map_status.st_size);
+    out.map_status.st_mtim = unpack_time(map.at(2));
+    out.facts = unpack_facts(json.at("facts"));
+    out.made = unpack_time(json.at("made"));
+    if (const auto& tree = json.at("previous"); !tree.is_null())
+      out.previous = TreeParcel::unpack(tree);
+    return out;
+  } catch (const std::exception& error) {
+    return fail(Error::with_code(ENOTSUP, "fs-mount", "cannot take the mount over", error.what(),
+                                 "mount anew"));
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fuseovl/overlay/overlay.hpp"
+
+namespace heddle {
+
+/// So long after an exchange of maps those that were there before still find the old names. A
+/// program that has begun to start before it, and is done by then, has all its files of one map.
+inline constexpr std::chrono::milliseconds kExchangeTime{2000};
+
+/// Where the fs-mount was whose place this one has taken.
+struct TakenOver {
+  std::string control;  ///< name of the socket for reloads
+  Fd listener;          ///< the socket
+  Fd client;            ///< who waits for a word
+  std::string report;   ///< that word
+  std::string warnings;
+  bool map_exchanged = false;
+};
+
+struct ServeOptions {
+  /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.
+  std::optional<std::string> mount_point;
+  dev_t mount_device = 0;      ///< st_dev of the mount, to tell it from another at the same place
+  std::string cleanup;         ///< folder to remove at the end; empty: none
+  Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
+  bool report_at_end = false;  ///< `ready` gets the last counters as well
+  SessionOptions session;
+  /// The caller's own command line, for the fs-mount that a reload puts in its place; empty: there
+  /// are no reloads.
+  std::vector<std::string> arguments;
+  std::optional<TakenOver> taken_over;
+};
+
+/// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the
+/// supervisor: it holds the device and the pinned files, and a worker forked from it answers the
+/// kernel. A worker that dies is followed by another, which has all of it at once, and the kernel
+/// sends it what the dead one had not answered; programs notice nothing. Fails when workers die as
+/// soon as they start, or die where the kernel is older than Linux 6.9. A supervisor that dies
+/// takes its worker along.
+///
+/// SIGTERM, SIGINT and SIGHUP to either detach the mount: it leaves the tree at once, and the
+/// daemon ends when its last user has gone, so that running programs do not lose their libraries. A
+/// second signal ends it at once.
+///
+/// A reload (fuseovl/supervise/reload_desk.hpp) puts another program in this one's place, which
+/// does not return then.
+///
+/// Other threads of the caller may go on when there are no reloads; they must have all signals
+/// blocked, and not fork.
+Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);
+
+}  // namespace heddle

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/supervise/supervisor.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/insist.hpp"
+#include "base/log.hpp"
+#include "base/temp_dir.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/supervise/parcel.hpp"
+#include "fuseovl/supervise/worker.hpp"
+
+namespace heddle {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Of Linux 6.9's pidfd.h: told of one thread's end, whatever becomes of its process. Of the first
+// thread it tells only with the last (kernel/exit.c, exit_notify), so it is another one.
+constexpr unsigned kPidfdThread = O_EXCL;
+
+// What a retired file's last lookup has brought to the kernel is there by then, so that a file the
+// kernel does not know is one it will not know again.
+constexpr std::int64_t kSettledMs = kExchangeTime.count() + 1000;
+constexpr std::int64_t kLongestLookPauseMs = 60'000;
+
+sigset_t handled_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int n : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::sigaddset(&set, n);
+  return set;
+}
+
+}  // namespace
+
+TakenSignals::TakenSignals() {
+  const sigset_t set = handled_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, &before_);
+  // An inherited SIG_IGN would have the kernel reap the workers.
+  ::signal(SIGCHLD, SIG_DFL);
+  // A reader that went away is told by EPIPE.
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
+    : overlay_(overlay),
+      state_(overlay.state()),
+      device_(std::move(device)),
+      options_(options),
+      sandbox_(overlay.reopened(), overlay.staged_in()),
+      set_(handled_signals()),
+      notes_(device_),
+      desk_(options.arguments),
+      signals_(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK)) {}
+
+Result<void> Supervisor::run() {
+  if (!signals_) return fail_errno("fs-mount", "cannot take signals");
+  state_.supervisor = ::getpid();
+  if (auto open = open_desk(); !open) warn(open.error());
+  if (options_.taken_over && options_.taken_over->map_exchanged) begin_exchange();
+  if (auto started = start_with_patience(); !started) return started;
+  if (options_.taken_over) tell_client();
+  stager_ = overlay_.start_staging();
+  // The first round does not wait: TakenSignals has discarded a SIGCHLD that was pending (setting
+  // SIG_DFL does, sigaction(2)), such as that of the loader from before a reload.
+  for (int timeout = 0;; timeout = poll_timeout()) {
+    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}, {worker_thread_.get(), POLLIN, 0}};
+    desk_.add_to(polled);
+    (void)::poll(polled.data(), polled.size(), timeout);
+    desk_.hear(polled, [this] { return pack_content(); });
+    if (desk_.next() && !relieved_) make_way_for_next();
+    if (exchange_ends_at_ != 0 && monotonic_ms() >= exchange_ends_at_) end_exchange();
+    if (look_at_ != 0 && monotonic_ms() >= look_at_) look_for_forgotten();
+    take_signals();
+    const auto status = reap();
+    if (!status) continue;
+    const auto goes_on = after_worker(*status);
+    if (!goes_on) return fail(goes_on.error());
+    if (!*goes_on) return {};
+  }
+}
+
+void Supervisor::take_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
+    if (info.ssi_signo != SIGCHLD) end_by_signal();
+}
+
+Result<void> Supervisor::start() {
+  succession_.starts(state_.session.answers);
+  state_.exit_status = ServingState::kWorks;
+  state_.thread = 0;
+  worker_ = ::fork();
+  if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
+  if (worker_ == 0) work(overlay_, device_, options_, sandbox_, state_.supervisor);
+  // Until its thread is known. It takes a place from the first, so that their number stays.
+  worker_thread_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, worker_, 0)));
+  thread_watched_ = false;
+  return {};
+}
+
+Result<void> Supervisor::start_with_patience() {
+  for (milliseconds pause = succession_.pause();;) {
+    if (pause.count() > 0) rest(std::min(pause, kLongestPause));
+    auto started = start();
+    if (started || pause >= kLongestPause) return started;
+    pause = std::max(2 * pause, milliseconds(20));
+  }
+}
+
+/// Ends the worker for another to go on. What it has not answered the kernel sends again.
+void Supervisor::relieve() {
+  relieved_ = true;
+  ::kill(worker_, SIGKILL);
+}
+
+namespace {
+
+/// A child whose end is not seen now is waited for without end: only the lack of one is a failure.
+pid_t reap_now(pid_t which, int& status) {
+  return insist([&] { return ::waitpid(which, &status, WNOHANG); },
+                [](int error) { return error != ECHILD; });
+}
+
+}  // namespace
+
+/// What became of the worker, when it has ended.
+std::optional<int> Supervisor::reap() {
+  std::optional<int> ended;
+  int status = 0;
+  if (options_.arguments.empty()) {  // there are other threads, and children are theirs as well
+    if (reap_now(worker_, status) == worker_) ended = status;
+    int ignored = 0;
+    if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();
+    return ended ? ended : stuck_end();
+  }
+  for (pid_t child; (child = reap_now(-1, status)) > 0;) {
+    if (child == worker_) ended = status;
+    desk_.reaped(child);
+  }
+  return ended ? ended : stuck_end();
+}
+
+/// What has become of a worker that is dead but for a thread that cannot be killed: it waits for a
+/// file system that has taken its request and does not answer (fs/fuse/dev.c, request_wait_answer).
+/// Such a worker can do nothing any more and is left behind.
+std::optional<int> Supervisor::stuck_end() {
+  if (const pid_t thread = state_.thread; !thread_watched_ && thread != 0) {
+    thread_watched_ = true;
+    if (Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kPidfdThread))); fd)
+      worker_thread_ = std::move(fd);
+  }
+  pollfd entry{worker_thread_.get(), POLLIN, 0};
+  if (!worker_thread_ || ::poll(&entry, 1, 0) <= 0) return std::nullopt;
+  int status = 0;
+  if (worker_ends_within(milliseconds(200)) && ::waitpid(worker_, &status, WNOHANG) == worker_)
+    return status;
+  say(fmt::format("its worker {} cannot end: a file system does not answer it", worker_));
+  worker_thread_.reset();
+  const int code = state_.exit_status;
+  return code == ServingState::kWorks ? SIGKILL : W_EXITCODE(code, 0);
+}
+
+Result<bool> Supervisor::after_worker(int status) {
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return false;
+  if (WIFEXITED(status) && !state_.session.agreed) return fail(Error({}, state_.failure.data()));
+  Result<void> followed;
+  if (relieved_) {
+    relieved_ = false;
+    if (desk_.next()) become_next();
+    followed = start_with_patience();
+  } else {
+    followed = follow(WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
+                                        : fmt::format("died of signal {}", WTERMSIG(status)));
+  }
+  if (!followed) return fail(std::move(followed.error()));
+  return true;
+}
+
+/// The worker has ended as `how` says: the next.
+Result<void> Supervisor::follow(const std::string& how) {
+  const auto died = fmt::format("its worker {} {}", worker_, how);
+  ++state_.workers_lost;
+  if (!state_.session.can_be_taken_over())
+    return fail("fs-mount", died, "this kernel is older than Linux 6.9",
+                "nothing can take the mount over");
+  if (!succession_.died(state_.session.answers))
+    return fail("fs-mount", died, "as those before it did");
+  if (auto started = start_with_patience(); !started) return started;
+  say(fmt::format("{}; {} goes on in its place", died, worker_));
+  return {};
+}
+
+/// Not longer than until somebody wants it to end.
+void Supervisor::rest(milliseconds pause) {
+  sigset_t ending = set_;
+  ::sigdelset(&ending, SIGCHLD);
+  const timespec time{pause.count() / 1000, pause.count() % 1000 * 1000000};
+  if (::sigtimedwait(&ending, nullptr, &time) > 0) end_by_signal();
+}
+
+Result<void> Supervisor::open_desk() {
+  Result<void> open;
+  if (options_.taken_over) {
+    TakenOver& before = *options_.taken_over;
+    desk_.adopt(before.control, std::move(before.listener), std::move(before.client));
+    ++state_.reloads;
+    if (overlay_.content().retired.kept() > 0) look_at_ = monotonic_ms() + kSettledMs;
+  } else if (!options_.arguments.empty()) {
+    open = desk_.open();
+  }
+  desk_.name().copy(state_.control.data(), state_.control.size() - 1);
+  return open;
+}
+
+Parcel Supervisor::pack_content() {
+  (void)give_up_forgotten();
+  return pack(overlay_.content());
+}
+
+/// The next content is there: from here on there is no way back but for a failing execve(2).
+void Supervisor::make_way_for_next() {
+  if (!state_.session.can_be_taken_over()) {
+    desk_.refuse(Error("fs-mount", "cannot reload", "this kernel is older than Linux 6.9"));
+  } else if (leaving_) {
+    desk_.refuse(Error("fs-mount", "cannot reload", "the mount is about to end"));
+  } else if (auto can = desk_.next()->map_exchanged ? notes_.doubt_names() : Result<void>(); !can) {
+    desk_.refuse(can.error());
+  } else {
+    relieve();
+  }
+}
+
+void Supervisor::become_next() {
+  HandOver task;
+  task.task = HandOver::Task::serve;
+  task.device = device_.get();
+  task.ready = options_.ready.get();
+  try {
+    task.serving = pack_serving(state_, options_);
+    desk_.hand_over(task);
+    desk_.refuse(become(desk_.program(), desk_.arguments(), task));
+  } catch (const std::exception& error) {  // a loader's nonsense, or no memory
+    desk_.refuse(Error("fs-mount", "cannot hand over", error.what()));
+  }
+}
+
+/// Before the first answer with the new names: what the kernel has by then, and what it still gets
+/// of the old worker's answers, is of the old ones.
+void Supervisor::begin_exchange() {
+  state_.exchanging = true;
+  exchange_ends_at_ = monotonic_ms() + kExchangeTime.count();
+  if (auto done = notes_.doubt_names(); !done) warn(done.error());
+  for (const auto folder : overlay_.content().tree.directories()) notes_.doubt_attributes(folder);
+}
+
+void Supervisor::tell_client() {
+  const auto& before = *options_.taken_over;
+  const auto& facts = overlay_.content().facts;
+  const auto text =
+      fmt::format("{} (generation {}, worker {})", before.report, facts.generation, worker_);
+  say(fmt::format("{}: {}", facts.map_path, text));
+  desk_.reply({true, text, {}, before.warnings, before.map_exchanged});
+}
+
+/// True: some were.
+bool Supervisor::give_up_forgotten() {
+  const RetiredFiles& retired = overlay_.content().retired;
+  const auto settled = monotonic_ms() - kSettledMs;
+  bool some = false;
+  for (ObjectId id = 0; id < retired.size(); ++id) {
+    if (!retired.is_kept(id) || retired.since(id) > settled) continue;
+    if (notes_.knows(retired.inode(id))) continue;
+    overlay_.give_up(id);
+    some = true;
+  }
+  return some;
+}
+
+void Supervisor::look_for_forgotten() {
+  if (desk_.is_busy()) return;
+  // The worker has the descriptors and the memory too.
+  if (give_up_forgotten() && !relieved_) relieve();
+  look_at_ = overlay_.content().retired.kept() > 0 ? monotonic_ms() + look_pause_ : 0;
+  look_pause_ = std::min(2 * look_pause_, kLongestLookPauseMs);
+}
+
+/// From here on the kernel keeps the names it gets.
+void Supervisor::end_exchange() {
+  state_.exchanging = false;
+  exchange_ends_at_ = 0;
+}
+
+int Supervisor::poll_timeout() const {
+  const std::int64_t look_at = desk_.is_busy() ? 0 : look_at_;
+  if (look_at == 0 && exchange_ends_at_ == 0) return -1;
+  const auto next = look_at == 0             ? exchange_ends_at_
+                    : exchange_ends_at_ == 0 ? look_at
+                                             : std::min(look_at, exchange_ends_at_);
+  return static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
+}
+
+void Supervisor::end_by_signal() {
+  if (leaving_ || !detach()) end_at_once();
+  leaving_ = true;
+  if (!worker_ends_within(milliseconds(300)))
+    say("detached; ends when its last user has gone, or at the next signal");
+}
+
+/// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
+bool Supervisor::worker_ends_within(milliseconds limit) const {
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == worker_)
+      return true;
+    const timespec moment{0, 200'000};
+    ::nanosleep(&moment, nullptr);
+  }
+  return false;
+}
+
+/// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
+/// it goes with that namespace's last process, and a job's signal must not take its libraries
+/// away.
+bool Supervisor::detach() const {
+  if (!options_.mount_point) return true;
+  const auto mounted = find_mount(*options_.mount_point);
+  if (!mounted || !*mounted || (*mounted)->device != options_.mount_device) return false;
+  if (auto done = unmount_fuse(*options_.mount_point, Unmount::detach); !done) {
+    report(done.error());
+    return false;
+  }
+  return true;
+}
+
+// The kernel ends the connection when the device is closed; nothing else of ours is outside.
+void Supervisor::end_at_once() const {
+  // Whoever waits for a file system that does not answer would wait on.
+  state_.giving_up = true;
+  if (!worker_ends_within(milliseconds(300)) && ::kill(worker_, SIGKILL) == 0)
+    (void)worker_ends_within(milliseconds(300));
+  if (!options_.cleanup.empty()) (void)remove_tree(options_.cleanup);
+  ::_exit(0);
+}
+
+}  // namespace heddle

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/supervise/worker_sandbox.hpp"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include "base/sandbox/privileges.hpp"
+#include "base/sandbox/sanitized.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr const char* kName = "fs-mount";
+
+/// The work itself: requests from the device, answers from open files.
+void allow_serving(SeccompFilter& calls) {
+  calls.allow({SCMP_SYS(read),
+               SCMP_SYS(readv),
+               SCMP_SYS(pread64),
+               SCMP_SYS(preadv),
+               SCMP_SYS(preadv2),
+               SCMP_SYS(write),
+               SCMP_SYS(writev),
+               SCMP_SYS(splice),
+               SCMP_SYS(vmsplice),
+               SCMP_SYS(tee),
+               SCMP_SYS(pipe2),
+               SCMP_SYS(lseek),
+               SCMP_SYS(fstat),
+               SCMP_SYS(newfstatat),
+               SCMP_SYS(statx),
+               SCMP_SYS(fstatfs),
+               SCMP_SYS(fcntl),
+               SCMP_SYS(dup),
+               SCMP_SYS(close),
+               SCMP_SYS(close_range),
+               SCMP_SYS(readahead),
+               SCMP_SYS(fadvise64),
+               SCMP_SYS(poll),
+               SCMP_SYS(ppoll),
+               SCMP_SYS(eventfd2),
+               SCMP_SYS(inotify_init1),
+               SCMP_SYS(inotify_add_watch),
+               SCMP_SYS(inotify_rm_watch)});
+  calls.allow_if(SCMP_SYS(openat),
+                 SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
+}
+
+/// What malloc and threads need: memory without code, threads and no processes, signals to oneself.
+void allow_living(SeccompFilter& calls, pid_t supervisor) {
+  const auto not_executable = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0);
+  calls.allow({SCMP_SYS(brk),
+               SCMP_SYS(munmap),
+               SCMP_SYS(mremap),
+               SCMP_SYS(madvise),
+               SCMP_SYS(futex),
+               SCMP_SYS(set_robust_list),
+               SCMP_SYS(rseq),
+               SCMP_SYS(membarrier),
+               SCMP_SYS(sched_yield),
+               SCMP_SYS(sched_getaffinity),
+               SCMP_SYS(getpid),
+               SCMP_SYS(gettid),
+               SCMP_SYS(getppid),
+               SCMP_SYS(getuid),
+               SCMP_SYS(geteuid),
+               SCMP_SYS(getgid),
+               SCMP_SYS(getegid),
+               SCMP_SYS(clock_gettime),
+               SCMP_SYS(clock_nanosleep),
+               SCMP_SYS(nanosleep),
+               SCMP_SYS(gettimeofday),
+               SCMP_SYS(getrandom),
+               SCMP_SYS(sysinfo),
+               SCMP_SYS(getrusage),
+               SCMP_SYS(rt_sigaction),
+               SCMP_SYS(rt_sigprocmask),
+               SCMP_SYS(rt_sigreturn),
+               SCMP_SYS(rt_sigtimedwait),
+               SCMP_SYS(rt_sigpending),
+               SCMP_SYS(sigaltstack),
+               SCMP_SYS(restart_syscall),
+               SCMP_SYS(exit),
+               SCMP_SYS(exit_group)});
+  calls.allow_if(SCMP_SYS(mmap), not_executable);
+  calls.allow_if(SCMP_SYS(mprotect), not_executable);
+  // Only limits are asked for, and only one's own.
+  calls.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A2(SCMP_CMP_EQ, 0));
+  calls.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
+  // glibc tries clone3 first, whose arguments no filter can see.
+  calls.refuse(SCMP_SYS(clone3), ENOSYS);
+  calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+  calls.allow_if(SCMP_SYS(kill), SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(supervisor)));
+  const auto self = static_cast<scmp_datum_t>(::getpid());
+  calls.allow_if(SCMP_SYS(kill), SCMP_A0(SCMP_CMP_EQ, self));
+  calls.allow_if(SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, self));
+}
+
+}  // namespace
+
+WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
+                             const std::vector<std::string>& own)
+    : reopens_(!reopened.empty()) {
+  allow_serving(calls_);
+  // One that is not there now cannot be opened later either, and is answered with an error.
+  for (const auto& path : reopened) (void)files_.allow_reading(path);
+  for (const auto& path : own) (void)files_.allow_reading(path);
+}
+
+Result<void> WorkerSandbox::enter(pid_t supervisor) {
+  if constexpr (kSanitized) return {};
+  const std::uint64_t kept = reopens_ ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0;
+  if (auto done = drop_capabilities(kName, kept); !done) return done;
+  if (auto done = give_up_new_privileges(kName); !done) return done;
+  if (auto done = files_.restrict_thread(kName); !done) return done;
+  allow_living(calls_, supervisor);
+  return calls_.load(kName);
+}
+
+}  // namespace heddle
