@@ -2,6 +2,17 @@
 # Made by `./dev completions` from fs-gen --help; do not edit.
 _fs_gen() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version --map --out --learn --plugins --serve --stage --budget --via --no-share --loader --compare --json --print-env --shell -q --quiet'
+  local values=
+  case ${COMP_WORDS[COMP_CWORD-1]} in
+    --serve) values='all remote' ;;
+    --via) values='best mount fusermount user direct' ;;
+    --loader) values='audit env' ;;
+    --shell) values='sh fish modulefile json' ;;
+  esac
+  if [[ $values ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")
+    return
+  fi
   if [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

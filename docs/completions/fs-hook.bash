@@ -2,6 +2,11 @@
 # Made by `./dev completions` from fs-hook --help; do not edit.
 _fs_hook() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
+  local values=
+  case ${COMP_WORDS[COMP_CWORD-1]} in
+    --policy) values='enforce warn' ;;
+    --runtime) values='podman runc crun' ;;
+  esac
   case ${COMP_WORDS[1]} in
     bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --cache --at --mpi' ;;
     cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi' ;;
@@ -11,6 +16,10 @@ _fs_hook() {
     verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --json --cache --at --mpi' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci precreate verify'
+  if [[ $values ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")
+    return
+  fi
   if [[ $word == -* || $COMP_CWORD == 1 ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

@@ -40,12 +40,21 @@ std::string function_name(const std::string& program) {
   return name;
 }
 
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  return fmt::format("{}", fmt::join(words, between));
+}
+
+std::string zsh_value(const HelpOption& option) {
+  if (!option.takes_value) return "";
+  return ":value:" + (option.choices.empty() ? "_files" : "(" + joined(option.choices, " ") + ")");
+}
+
 std::string zsh_arguments(const HelpText& help, const std::string& indent) {
   std::string out;
   for (const auto& option : help.options)
     for (const auto& name : option.names)
       out += fmt::format("{}'{}[{}]{}' \\\n", indent, name, quoted(option.description, "[]:\\"),
-                         option.takes_value ? ":value:_files" : "");
+                         zsh_value(option));
   return out;
 }
 
@@ -56,9 +65,30 @@ std::string fish_options(const std::string& program, const HelpText& help,
     out += "complete -c " + program + condition;
     for (const auto& name : option.names)
       out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-    out += fmt::format("{} -d '{}'\n", option.takes_value ? " -r" : "", quoted(option.description));
+    if (!option.choices.empty())
+      out += " -x -a '" + joined(option.choices, " ") + "'";
+    else if (option.takes_value)
+      out += " -r";
+    out += fmt::format(" -d '{}'\n", quoted(option.description));
   }
   return out;
+}
+
+/// Words for the values of `help`'s options, as arms of a case of the word before.
+std::string bash_values(const HelpText& help, const std::string& indent) {
+  std::string out;
+  for (const auto& option : help.options)
+    if (!option.choices.empty())
+      out += fmt::format("{}{}) values='{}' ;;\n", indent, joined(option.names, "|"),
+                         joined(option.choices, " "));
+  return out;
+}
+
+/// Sets `values` by the option that the word before is.
+std::string bash_values(const ProgramHelp& program) {
+  std::string arms = bash_values(program.top, "    ");
+  for (const auto& [name, help] : program.subcommands) arms += bash_values(help, "    ");
+  return arms.empty() ? "" : "  case ${COMP_WORDS[COMP_CWORD-1]} in\n" + arms + "  esac\n";
 }
 
 }  // namespace
@@ -68,16 +98,22 @@ std::string bash_completion(const ProgramHelp& program) {
   std::string out = fmt::format(kHead, program.name);
   out += function + "() {\n  local word=${COMP_WORDS[COMP_CWORD]} words=";
   out += fmt::format("'{}'\n", option_words(program.top));
+  const auto values = bash_values(program);
+  if (!values.empty()) out += "  local values=\n" + values;
   if (!program.subcommands.empty()) {
     out += "  case ${COMP_WORDS[1]} in\n";
     for (const auto& [name, help] : program.subcommands)
       out += fmt::format("    {}) ((COMP_CWORD < 2)) || words='{}' ;;\n", name, option_words(help));
     out +=
         fmt::format("  esac\n  ((COMP_CWORD != 1)) || words+=' {}'\n", subcommand_words(program));
-    out += "  if [[ $word == -* || $COMP_CWORD == 1 ]]; then\n";
-  } else {
-    out += "  if [[ $word == -* ]]; then\n";
   }
+  if (!values.empty())
+    out +=
+        "  if [[ $values ]]; then\n    mapfile -t COMPREPLY < <(compgen -W \"$values\" -- "
+        "\"$word\")\n"
+        "    return\n  fi\n";
+  out += program.subcommands.empty() ? "  if [[ $word == -* ]]; then\n"
+                                     : "  if [[ $word == -* || $COMP_CWORD == 1 ]]; then\n";
   out += "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n  fi\n}\n";
   // No words of ours: files and programs, as for any command.
   out += fmt::format("complete -o default -F {} {}\n", function, program.name);

@@ -18,6 +18,18 @@ std::string trimmed(const std::string& text) {
                                     : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
+/// {a, b} of `a|b REQUIRED`; none of `DIR|MAP`.
+std::vector<std::string> choices_of(const std::string& value) {
+  const auto word = value.substr(0, value.find(' '));
+  const auto is_of_choice = [](char c) { return c == '|' || std::islower(c); };
+  if (word.find('|') == word.npos || !std::all_of(word.begin(), word.end(), is_of_choice))
+    return {};
+  std::vector<std::string> out;
+  std::istringstream words(word);
+  for (std::string choice; std::getline(words, choice, '|');) out.push_back(choice);
+  return out;
+}
+
 /// `-o,--out MAP REQUIRED      where to write`: CLI11 puts two spaces or a new line before the
 /// description.
 HelpOption parse_option(const std::string& line) {
@@ -30,6 +42,7 @@ HelpOption parse_option(const std::string& line) {
   for (std::string name; std::getline(names, name, ',');)
     if (!name.empty()) option.names.push_back(name.substr(0, name.find('{')));
   option.takes_value = names_end != std::string::npos;
+  if (option.takes_value) option.choices = choices_of(head.substr(names_end + 1));
   return option;
 }
 

@@ -10,6 +10,7 @@ namespace heddle::test {
 struct HelpOption {
   std::vector<std::string> names;  ///< {"-o", "--out"}
   bool takes_value = false;
+  std::vector<std::string> choices;  ///< `a|b`, where these are all its values
   std::string description;
 };
 
