@@ -258,8 +258,18 @@ Result<RunReport> GuidedRun::run_with_mount() {
   report.mount_ns = lease_ns_ + ns_since(begin);
   if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
   report.counters = counters->snapshot();
+  report.learned = !options_.learn_log.empty();
   finish(report, *daemon);
   return report;
+}
+
+std::string why_not_audited(const MapProgram& app) {
+  if (!app.missing.empty())
+    return fmt::format("{} {} not there",
+                       escape_for_terminal(fmt::format("{}", fmt::join(app.missing, ", "))),
+                       app.missing.size() == 1 ? "is" : "are");
+  return "its ld.so took no audit library (a setuid program), it started itself again without one "
+         "(docs/limits.md: thread-local data), or it did not get as far as main";
 }
 
 void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) {
@@ -275,9 +285,7 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
   } else if (report.guided && options_.loader == LoaderKind::audit &&
              report.counters.guided_processes == 0) {
     report.guided = false;
-    report.unguided_reason =
-        "its ld.so took no audit library (a setuid program), it started itself again without one "
-        "(docs/limits.md: thread-local data), or it did not get as far as main";
+    report.unguided_reason = why_not_audited(*map_.app());
   }
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();

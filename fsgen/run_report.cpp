@@ -54,12 +54,11 @@ std::string to_text(const RunReport& report) {
                          with_commas(report.probes_without));
     if (const auto later = report.counters.probes - report.counters.start_probes; later > 0)
       out += fmt::format(
-          "  later           {:>12} paths tried for dlopen{}: --learn --out MAP puts them in a "
-          "map\n",
-          with_commas(later),
+          "  later           {:>12} paths tried for dlopen{}{}\n", with_commas(later),
           report.counters.guided_processes > 1
               ? fmt::format(", in {} processes", with_commas(report.counters.guided_processes))
-              : "");
+              : "",
+          report.learned ? "" : ": --learn --out MAP puts them in a map");
   } else {
     out += fmt::format("{}: ran as it is ({}); its mapped children were guided\n",
                        escape_for_terminal(report.app), report.unguided_reason);

@@ -34,6 +34,7 @@ struct RunReport {
   std::uint64_t mount_ns = 0;
   std::optional<std::uint64_t> requests;    ///< that the daemon answered, warm-up included
   std::optional<std::uint64_t> bytes_read;  ///< that it handed to the kernel
+  bool learned = false;                     ///< what this run opened goes into its map (--learn)
   bool left_running = false;                ///< APP's children still use the mount
   std::vector<PluginSuspect> suspects;      ///< libraries that may miss their plugins in the view
 

@@ -110,8 +110,11 @@ int run_mpi(const MpiCommand& command) {
                  file.known ? "" : " (by this run only)");
   }
   if (found.empty())
-    report(Error(command.prefix.empty() ? "mpi" : command.prefix, "no MPI library found", "",
-                 "name its prefix: fs-resolve mpi --prefix DIR"));
+    report(command.prefix.empty()
+               ? Error("mpi", "no MPI library found", "",
+                       "name its prefix: fs-resolve mpi --prefix DIR")
+               : Error(command.prefix, "no MPI library found", "",
+                       "name the folder that libmpi lies in, or the one above its lib"));
   return found.empty() ? exit_no : exit_done;
 }
 

@@ -38,8 +38,9 @@ TEST(Arrows, what_is_allowed_passes) {
 TEST(Arrows, a_folder_that_knows_too_much_is_found) {
   EXPECT_THAT(breaches_of("base/a.cpp", "#include \"resolver/map/map_reader.hpp\"\n"),
               ElementsAre("base/a.cpp:2: base must not know resolver/map"));
-  EXPECT_THAT(breaches_of("fuseovl/overlay/ops.cpp", "\n#include \"resolver/search/search.hpp\"\n"),
-              ElementsAre("fuseovl/overlay/ops.cpp:3: fuseovl/overlay must not know resolver/search"));
+  EXPECT_THAT(
+      breaches_of("fuseovl/overlay/ops.cpp", "\n#include \"resolver/search/search.hpp\"\n"),
+      ElementsAre("fuseovl/overlay/ops.cpp:3: fuseovl/overlay must not know resolver/search"));
   EXPECT_THAT(breaches_of("record/diff/a.cpp", "#include \"fuseovl/session/session.hpp\"\n"),
               ElementsAre(HasSubstr("record/diff must not know fuseovl")));
   EXPECT_THAT(breaches_of("container-hooks/a.cpp", "#include \"resolver/map/map_reader.hpp\"\n"),
