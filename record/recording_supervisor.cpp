@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/insist.hpp"
 #include "record/loopback/handle.hpp"
 #include "record/loopback/node_table.hpp"
 #include "record/recording_worker.hpp"
@@ -114,7 +115,10 @@ void RecordingSupervisor::see_to_worker() {
   while (::read(children_.get(), &info, sizeof(info)) > 0) {
   }
   int status = 0;
-  if (::waitpid(worker_, &status, WNOHANG) != worker_) return;
+  // The signal has been taken: nobody will tell us again.
+  if (insist([&] { return ::waitpid(worker_, &status, WNOHANG); }, [](int) { return true; }) !=
+      worker_)
+    return;
   const pid_t died = worker_;
   worker_ = -1;
   write_events();
@@ -124,6 +128,8 @@ void RecordingSupervisor::see_to_worker() {
       writer_.append_lost_worker(
           memory_.now(),
           "worker " + std::to_string(died) + " died of signal " + std::to_string(WTERMSIG(status)));
+    // One that was not killed from outside may have died of what stands in its tables.
+    if (WTERMSIG(status) != SIGKILL) memory_.loopback.tables.distrust();
     followed = follow();
   } else if (WEXITSTATUS(status) == kNoResend) {
     followed = fail("", "the recorder's worker died", "this kernel is older than Linux 6.9",
@@ -152,9 +158,9 @@ Result<void> RecordingSupervisor::follow() {
 /// A worker may have died with files open that are in none of its records.
 void RecordingSupervisor::close_unknown() const {
   std::set<int> known = own_fds_;
-  const auto& store = memory_.loopback.store;
-  for (const int fd : loopback::HandleSet::descriptors(store)) known.insert(fd);
-  for (const int fd : loopback::NodeTable::pins(store)) known.insert(fd);
+  const auto& memory = memory_.loopback;
+  for (const int fd : loopback::HandleSet::descriptors(memory.store)) known.insert(fd);
+  for (const int fd : loopback::NodeTable::pins(memory)) known.insert(fd);
   for (const int fd : open_descriptors())
     if (!known.contains(fd)) ::close(fd);
 }

@@ -29,12 +29,16 @@ void work(RecordingMemory& memory, const RecorderOptions& options, int device, p
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != supervisor) ::_exit(1);
   ::prctl(PR_SET_NAME, "fs-record:work");
-  memory.loopback.store.recover();
+  memory.loopback.recover();
   memory.events->take_over();
   Recorder recorder(memory, options);
   loopback::Loopback loopback(recorder, memory.loopback);
   loopback::Server server(loopback, memory.loopback.slots, device);
-  if (follows && !server.take_over()) ::_exit(kNoResend);
+  if (follows) {
+    const auto taken = server.take_over();
+    if (!taken && taken.error().code() == EINVAL) ::_exit(kNoResend);
+    if (!taken) loopback::leave_to_next_worker();
+  }
   server.run();
   loopback.close_all();
   ::_exit(kMountGone);

@@ -63,13 +63,6 @@ void remember_init(const void* request, std::size_t size) {
   g_memory->init_size.store(size, std::memory_order_release);
 }
 
-// A request that is read or answered in vain leaves a process waiting for ever, and what fails for
-// want of memory mostly works a moment later. ENOENT (nobody waits any more), ENODEV (unmounted)
-// and what a mistake of ours would be stay what they are.
-bool may_pass(int error) {
-  return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
-}
-
 /// The end of an answer that the kernel does not take. Another process can be given the request.
 void give_up_answer() {
   if (g_memory && g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);

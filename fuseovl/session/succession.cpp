@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "base/insist.hpp"
+
 namespace heddle {
 namespace {
 
@@ -32,11 +34,15 @@ milliseconds Succession::pause() const {
   return std::min(milliseconds(hopeless_ == 0 ? 0 : 10 << hopeless_), kLongestPause);
 }
 
+bool may_pass(int error) {
+  return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
+}
+
 Result<void> ask_to_resend(int device) {
   fuse_out_header resend{};
   resend.len = sizeof(resend);
   resend.error = kNotifyResend;
-  if (::write(device, &resend, sizeof(resend)) < 0)
+  if (insist([&] { return ::write(device, &resend, sizeof(resend)); }, may_pass) < 0)
     return fail_errno("FUSE session", "cannot be taken over");
   return {};
 }

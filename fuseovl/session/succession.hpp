@@ -32,6 +32,12 @@ class Succession {
 /// No pause between two starts is longer.
 inline constexpr std::chrono::milliseconds kLongestPause{1000};
 
+/// Whether a read or write of the device that failed with `error` is to be tried again: a request
+/// that is read or answered in vain leaves a process waiting for ever, and what fails for want of
+/// memory mostly works a moment later. ENOENT (nobody waits any more), ENODEV (unmounted) and what
+/// a mistake of ours would be stay what they are.
+bool may_pass(int error);
+
 /// The kernel sends again what a dead process has read from `device` and not answered
 /// (FUSE_NOTIFY_RESEND). EINVAL before Linux 6.9.
 Result<void> ask_to_resend(int device);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "record/loopback/block_store.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <new>
@@ -8,14 +9,12 @@
 namespace heddle::loopback {
 namespace {
 
-// Address space, not memory: some 50 million files that the kernel knows at once.
-constexpr std::size_t kMost = std::size_t{16} << 30U;
 constexpr std::size_t kLeast = std::size_t{64} << 20U;
 constexpr std::uint32_t kExactUnits = 32;  // up to here each size has its list, then powers of two
 
 }  // namespace
 
-BlockStore::BlockStore() : pages_(kMost, kLeast) {
+BlockStore::BlockStore(std::size_t most) : pages_(most, std::min(most, kLeast)) {
   static_assert(sizeof(Header) == 8 && sizeof(Head) <= kFirst);
 }
 
@@ -32,7 +31,7 @@ void* BlockStore::make(std::size_t bytes) {
   const auto units =
       rounded(static_cast<std::uint32_t>((sizeof(Header) + bytes + kUnit - 1) / kUnit));
   const std::lock_guard lock(mutex_);
-  if (Free*& first = lists_.at(list_of(units)); first != nullptr) {
+  if (Free*& first = head().lists.at(list_of(units)); first != nullptr) {
     Free* taken = first;
     first = taken->next;
     return taken;
@@ -41,6 +40,7 @@ void* BlockStore::make(std::size_t bytes) {
   if (kFirst + at + units * kUnit > pages_.size()) throw std::bad_alloc();
   Header& header = header_at(at);
   header.units = units;  // before the store that makes it one of the blocks
+  header.kind.store(BlockKind::free, std::memory_order_release);
   head().used = at + units * kUnit;
   return &header + 1;
 }
@@ -50,7 +50,7 @@ void BlockStore::commit(void* block, BlockKind kind) {
 }
 
 void BlockStore::put_in_list(void* block) {
-  Free*& first = lists_.at(list_of(header_of(block).units));
+  Free*& first = head().lists.at(list_of(header_of(block).units));
   first = new (block) Free{first};
 }
 
@@ -62,8 +62,14 @@ void BlockStore::give_up(void* block) {
 
 void BlockStore::recover() {
   const std::lock_guard lock(mutex_);
-  lists_.fill(nullptr);
+  head().lists.fill(nullptr);
   each(BlockKind::free, [this](void* block) { put_in_list(block); });
+}
+
+void BlockStore::clear() {
+  const std::lock_guard lock(mutex_);
+  head().lists.fill(nullptr);
+  head().used = 0;
 }
 
 const char* keep_text(BlockStore& store, std::string_view text) {

@@ -11,17 +11,18 @@
 
 namespace heddle::loopback {
 
-enum class BlockKind : std::uint32_t { free, node, name, handle, inode_number, text };
+enum class BlockKind : std::uint32_t { free, node, name, pin, handle, inode_number, text };
 enum class Counter : std::uint8_t { node, handle, tag };
 
 /// What the loopback must not forget when its worker dies: blocks of memory at fixed addresses that
 /// one worker leaves to the next. A block is made, filled, and there from the one store that
 /// commits it to the one that gives it up; what was being made when a worker was killed is free
-/// again. Made by the supervisor before the first worker. All members lock; any thread of one
-/// process at a time.
+/// again once a recover() has gone through all of them. Made by the supervisor before the first
+/// worker. All members lock; any thread of one process at a time.
 class BlockStore {
  public:
-  BlockStore();
+  /// Room for `most` bytes, of address space, not memory: by default for some 50 million files.
+  explicit BlockStore(std::size_t most = std::size_t{16} << 30U);
 
   /// At least `bytes`, aligned to 8, their content undefined. Throws std::bad_alloc.
   void* make(std::size_t bytes);
@@ -40,8 +41,11 @@ class BlockStore {
   }
   /// Bytes of all blocks that have ever been needed at once, about.
   std::size_t used() const { return head().used; }
-  /// In a new worker, before anything is made: finds what is free.
+  /// In a new worker, before anything is made: finds what is free. Without it, all is free that
+  /// was, unless a worker was killed within one of the members.
   void recover();
+  /// In a new worker: gives up all that there is.
+  void clear();
 
  private:
   struct Header {
@@ -49,15 +53,16 @@ class BlockStore {
     std::uint32_t units;
     std::size_t bytes() const { return std::size_t{units} * kUnit; }
   };
-  struct Head {
-    std::atomic<std::size_t> used;  ///< the blocks stand side by side up to here
-    std::array<std::atomic<std::uint64_t>, 3> counters;
-  };
   struct Free {
     Free* next;
   };
+  struct Head {
+    std::atomic<std::size_t> used;  ///< the blocks stand side by side up to here
+    std::array<std::atomic<std::uint64_t>, 3> counters;
+    std::array<Free*, 64> lists;  ///< free blocks by their size
+  };
   static constexpr std::size_t kUnit = 16;
-  static constexpr std::size_t kFirst = 64;  ///< of the blocks in pages_
+  static constexpr std::size_t kFirst = 1024;  ///< of the blocks in pages_
   static std::uint32_t rounded(std::uint32_t units);
   static std::size_t list_of(std::uint32_t units);
   static Header& header_of(void* block) { return static_cast<Header*>(block)[-1]; }
@@ -68,8 +73,7 @@ class BlockStore {
   void put_in_list(void* block);
 
   SharedPages pages_;
-  std::mutex mutex_;
-  std::array<Free*, 64> lists_{};  ///< free blocks by their size; each process its own
+  std::mutex mutex_;  ///< each process its own
 };
 
 /// A copy of `text` that stays, ended by a NUL.

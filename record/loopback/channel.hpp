@@ -78,6 +78,9 @@ class Request {
   unsigned events_ = 0;
 };
 
+/// For one who cannot go on: the next worker gets the requests in hand.
+[[noreturn]] void leave_to_next_worker();
+
 /// Room for what is read in answer to a request; one a thread.
 class ReplyBuffer {
  public:

@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "record/loopback/block_store.hpp"
+#include "record/loopback/worker_memory.hpp"
 
 namespace heddle::loopback {
 
@@ -15,27 +15,39 @@ namespace heddle::loopback {
 ///
 /// The root's device keeps its numbers; each further device has its own range of 2^48. A number
 /// beyond 2^48 (some network and stacked file systems) gets one of a range for such. What was given
-/// out stands in the store: a worker's numbers are the next one's.
+/// out stands in the memory: a worker's numbers are the next one's.
 class InodeNumbers {
  public:
-  InodeNumbers(BlockStore& store, std::uint64_t root_device) : store_(store) {
-    store_.each(BlockKind::inode_number, [this](void* block) {
+  InodeNumbers(WorkerMemory& memory, std::uint64_t root_device)
+      : memory_(memory), tables_(memory.tables.root<Tables>(TableMemory::Root::inode_numbers)) {
+    if (tables_) return;
+    const TableMemory::Change change(memory_.tables);
+    tables_ = &memory_.tables.make_root<Tables>(TableMemory::Root::inode_numbers);
+    memory_.store.each(BlockKind::inode_number, [this](void* block) {
       const auto& given = *static_cast<Given*>(block);
-      (given.is_device ? devices_[{given.device, 0}] : foreign_[{given.device, given.inode}]) =
-          given.number;
+      (given.is_device ? tables_->devices[{given.device, 0}]
+                       : tables_->foreign[{given.device, given.inode}]) = given.number;
     });
-    if (devices_.empty()) give(devices_, {root_device, 0}, 0);
+    if (tables_->devices.empty()) give(tables_->devices, {root_device, 0}, 0);
   }
 
   std::uint64_t of(std::uint64_t device, std::uint64_t inode) {
     const std::lock_guard lock(mutex_);
-    const auto index = give(devices_, {device, 0}, devices_.size());
+    auto& [devices, foreign] = *tables_;
+    const auto index = give(devices, {device, 0}, devices.size());
     if (inode < kRange && index < kForeign) return index << kShift | inode;
-    return give(foreign_, {device, inode}, (kForeign << kShift) + foreign_.size());
+    return give(foreign, {device, inode}, (kForeign << kShift) + foreign.size());
   }
 
  private:
-  using Numbers = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  using Numbers = std::map<Key, std::uint64_t, std::less<>,
+                           TableAllocator<std::pair<const Key, std::uint64_t>>>;
+  struct Tables {
+    explicit Tables(TableMemory& memory) : devices(memory), foreign(memory) {}
+    Numbers devices;  ///< (device, 0) to its index
+    Numbers foreign;
+  };
   struct Given {
     bool is_device;
     std::uint64_t device, inode, number;
@@ -45,18 +57,19 @@ class InodeNumbers {
   static constexpr std::uint64_t kForeign = 0x7fff;
 
   std::uint64_t give(Numbers& numbers, const Numbers::key_type& key, std::uint64_t next) {
-    const auto [at, is_new] = numbers.try_emplace(key, next);
-    if (is_new) {
-      auto* given = new (store_.make(sizeof(Given)))
-          Given{&numbers == &devices_, key.first, key.second, next};
-      BlockStore::commit(given, BlockKind::inode_number);
-    }
-    return at->second;
+    const auto known = numbers.find(key);
+    if (known != numbers.end()) return known->second;
+    const TableMemory::Change change(memory_.tables);
+    auto* given = new (memory_.store.make(sizeof(Given)))
+        Given{&numbers == &tables_->devices, key.first, key.second, next};
+    BlockStore::commit(given, BlockKind::inode_number);
+    numbers.emplace(key, next);
+    return next;
   }
 
-  BlockStore& store_;
+  WorkerMemory& memory_;
   std::mutex mutex_;
-  Numbers devices_, foreign_;  ///< of devices the index: (device, 0)
+  Tables* tables_;
 };
 
 }  // namespace heddle::loopback

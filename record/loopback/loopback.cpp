@@ -29,9 +29,11 @@ int stat_at(int dir, const char* name, int flags, struct statx& st) {
 Loopback::Loopback(AccessLog& log, LoopbackMemory& memory)
     : log_(log),
       memory_(memory),
-      nodes_(memory.store, root_key()),
-      numbers_(memory.store, root_key().device),
+      nodes_(memory, root_key()),
+      numbers_(memory, root_key().device),
       handles_(memory.store) {
+  // A worker may have died between its note of a handle here and there.
+  handles_.each([this](Handle& handle) { nodes_.forget_handles(handle.node); });
   handles_.each([this](Handle& handle) { nodes_.add_handle(handle.node, handle.fd); });
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "record/loopback/access_log.hpp"
-#include "record/loopback/block_store.hpp"
 #include "record/loopback/caller_rights.hpp"
 #include "record/loopback/channel.hpp"
 #include "record/loopback/handle.hpp"
@@ -13,8 +12,7 @@
 namespace heddle::loopback {
 
 /// Made before the first worker, handed on from each to the next.
-struct LoopbackMemory {
-  BlockStore store;
+struct LoopbackMemory : WorkerMemory {
   RequestSlots slots;
 };
 

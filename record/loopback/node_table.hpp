@@ -2,17 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/fd.hpp"
-#include "record/loopback/block_store.hpp"
 #include "record/loopback/protocol.hpp"
+#include "record/loopback/worker_memory.hpp"
 
 namespace heddle::loopback {
 
@@ -40,15 +38,14 @@ ContentStamp content_stamp(const struct statx& st);
 /// reached. Files are found again by path, so that no descriptor is held for them; one that lost
 /// its last name while known is held by an O_PATH descriptor until the kernel forgets it.
 ///
-/// Nodes and names stand in the store, so that the table of one worker is that of the next; what
-/// finds them is made anew. A worker that is killed halfway leaves a name too many or a look-up
-/// counted twice: as if somebody outside had moved the file, or the kernel had forgotten one less.
-/// All members lock; any thread.
+/// All of it stands in the memory, so that the table of one worker is that of the next. Where that
+/// was killed in the midst of a change, it is made anew from its nodes and names, of which there
+/// may be a name too many or a look-up counted twice: as if somebody outside had moved the file, or
+/// the kernel had forgotten one less. All members lock; any thread.
 class NodeTable {
  public:
-  /// What stands in the store is known at once. `root` counts when nothing does.
-  NodeTable(BlockStore& store, const FileKey& root);
-  ~NodeTable();
+  /// What stands in the memory is known at once. `root` counts when nothing does.
+  NodeTable(WorkerMemory& memory, const FileKey& root);
 
   /// The absolute path of a node, as last known; nullopt: it has none (unlinked, never named).
   std::optional<std::string> path(std::uint64_t id) const;
@@ -73,6 +70,8 @@ class NodeTable {
   void pin(std::uint64_t id, Fd path_fd);
   void add_handle(std::uint64_t id, int fd);
   void remove_handle(std::uint64_t id, int fd);
+  /// There are none, until add_handle() says so.
+  void forget_handles(std::uint64_t id);
   /// A descriptor by which a file without name is still reached, -1 when none; valid as long as
   /// the node (or the handle) is not given up, which the kernel does not while it asks.
   int any_fd(std::uint64_t id) const;
@@ -81,38 +80,30 @@ class NodeTable {
   /// Notes the content's stamp; true when it is the one noted before.
   bool same_content(std::uint64_t id, const ContentStamp& stamp);
   std::size_t size() const;
-  /// Descriptors of the nodes in the store, for one who closes what nobody knows of.
-  static std::vector<int> pins(const BlockStore& store);
+  /// Descriptors of the nodes, for one who closes what nobody knows of.
+  static std::vector<int> pins(const WorkerMemory& memory);
 
  private:
   struct Node;
   struct NodeRecord;
   struct NameRecord;
-  struct Name {
-    Node* parent;
-    NameRecord* record;  ///< its text is the key in parent's children
-  };
-  struct KeyHash {
-    std::size_t operator()(const FileKey& key) const {
-      return (key.inode * 0x9e3779b97f4a7c15ULL) ^ (key.device << 1U) ^
-             static_cast<std::uint64_t>(key.born_ns);
-    }
-  };
+  struct Pin;
+  struct Tables;
   Node* find(std::uint64_t id) const;
   Node& know(NodeRecord& record);
   Node& make(const FileKey& key);
-  void recover();
+  void make_anew();
+  void find_pins();
+  void give_up(Pin& pin);
   NameRecord& make_name(const Node& node, const Node& parent, std::string_view name);
   void link(Node& node, Node& parent, NameRecord& record);
   void drop_name(Node& parent, std::string_view name);
   void release_if_unused(Node* node);
   bool append_path(const Node& node, std::string& out) const;
 
-  BlockStore& store_;
+  WorkerMemory& memory_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Node>> nodes_;
-  std::unordered_map<FileKey, Node*, KeyHash> by_key_;
-  std::uint64_t last_turn_ = 0;  ///< of names: the higher was used later
+  Tables* tables_;
 };
 
 }  // namespace heddle::loopback

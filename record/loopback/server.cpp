@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "base/insist.hpp"
 #include "fuseovl/session/succession.hpp"
 #include "record/loopback/core_follower.hpp"
 
@@ -83,10 +84,13 @@ void Server::lead(std::uint64_t term, std::size_t slot, CallerRights& rights, Re
   CoreFollower core;
   for (;;) {
     slots_.before_read(slot);
-    const ssize_t n = ::read(device_, slots_.buffer(slot), RequestSlots::kBufferSize);
+    const ssize_t n =
+        insist([&] { return ::read(device_, slots_.buffer(slot), RequestSlots::kBufferSize); },
+               [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
     if (n < 0) {
       // ENOENT: the request was taken back before we had it (fuse.ko, fuse_dev_do_read).
       if (errno == EINTR || errno == EAGAIN || errno == ENOENT) continue;
+      if (errno != ENODEV) leave_to_next_worker();
       const std::lock_guard lock(mutex_);
       ended_ = true;  // ENODEV: unmounted everywhere
       free_.notify_all();

@@ -24,7 +24,7 @@ class Server {
   Server(Loopback& loopback, const RequestSlots& slots, int device)
       : loopback_(loopback), slots_(slots), device_(device) {}
   /// Where another worker has died: sees to what it had in hand, and has the kernel send the
-  /// requests again. Before run(). Fails where the kernel cannot (EINVAL: before Linux 6.9).
+  /// requests again. Before run(). Fails with EINVAL where the kernel cannot: before Linux 6.9.
   Result<void> take_over();
   /// Blocks until the mount has gone.
   void run();

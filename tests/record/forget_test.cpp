@@ -54,7 +54,9 @@ class Served {
   }
   int root() const { return root_.get(); }
   std::size_t nodes() const { return loopback_.nodes(); }
-  std::size_t bytes() const { return memory_.store.used(); }
+  std::size_t bytes() const {
+    return memory_.store.used() + memory_.nodes.used() + memory_.tables.used();
+  }
 
  private:
   Fd device_ = value_or_throw(open_file("/dev/fuse", O_RDWR));

@@ -6,8 +6,6 @@
 
 #include "fuseovl/session/succession.hpp"
 #include "record/event_ring.hpp"
-#include "record/loopback/inode_numbers.hpp"
-#include "record/loopback/node_table.hpp"
 #include "record/loopback/request_slots.hpp"
 #include "record/native_folders.hpp"
 #include "record/walks.hpp"
@@ -15,129 +13,7 @@
 namespace heddle {
 namespace {
 
-using loopback::BlockKind;
-using loopback::BlockStore;
-using loopback::FileKey;
-using loopback::InodeNumbers;
-using loopback::NodeTable;
 using loopback::RequestSlots;
-
-FileKey folder(std::uint64_t inode) { return {1, inode, S_IFDIR, 1, 0}; }
-FileKey file(std::uint64_t inode) { return {1, inode, S_IFREG, 1, 0}; }
-
-TEST(InodeNumbers, are_unique_over_devices_and_stay) {
-  BlockStore store;
-  InodeNumbers numbers(store, 7);
-  EXPECT_EQ(numbers.of(7, 12), 12U);
-  const auto other = numbers.of(8, 12);
-  EXPECT_NE(other, 12U);
-  EXPECT_EQ(numbers.of(8, 12), other);
-  const auto huge = numbers.of(8, ~0ULL);
-  EXPECT_EQ(numbers.of(8, ~0ULL), huge);
-  EXPECT_NE(huge, numbers.of(9, ~0ULL));
-}
-
-TEST(NodeTable, a_renamed_folder_takes_what_is_below_with_it) {
-  BlockStore store;
-  NodeTable nodes(store, folder(2));
-  const auto a = nodes.bind(1, "a", folder(3));
-  const auto f = nodes.bind(a, "f", file(4));
-  nodes.rename(1, "a", 1, "b", false);
-  EXPECT_EQ(nodes.path(f), "/b/f");
-  EXPECT_EQ(nodes.path(a, "new"), "/b/new");
-}
-
-TEST(NodeTable, names_of_one_file_are_one_node) {
-  BlockStore store;
-  NodeTable nodes(store, folder(2));
-  const auto one = nodes.bind(1, "one", file(4));
-  EXPECT_EQ(nodes.bind(1, "two", file(4)), one);
-  EXPECT_EQ(nodes.path(one), "/two");
-  nodes.unbind(1, "two");
-  EXPECT_EQ(nodes.path(one), "/one");
-  nodes.unbind(1, "one");
-  EXPECT_FALSE(nodes.path(one));
-}
-
-TEST(NodeTable, exchange_swaps_two_files) {
-  BlockStore store;
-  NodeTable nodes(store, folder(2));
-  const auto one = nodes.bind(1, "one", file(4));
-  const auto two = nodes.bind(1, "two", file(5));
-  nodes.rename(1, "one", 1, "two", true);
-  EXPECT_EQ(nodes.path(one), "/two");
-  EXPECT_EQ(nodes.path(two), "/one");
-}
-
-TEST(NodeTable, what_the_kernel_forgets_is_forgotten) {
-  BlockStore store;
-  NodeTable nodes(store, folder(2));
-  const auto a = nodes.bind(1, "a", folder(3));
-  const auto f = nodes.bind(a, "f", file(4));
-  nodes.bind(a, "f", file(4));
-  nodes.forget(a, 1);  // the child still needs its path
-  EXPECT_EQ(nodes.path(f), "/a/f");
-  nodes.forget(f, 1);
-  EXPECT_EQ(nodes.size(), 3U);
-  nodes.forget(f, 1);
-  EXPECT_EQ(nodes.size(), 1U);
-}
-
-TEST(NodeTable, a_file_replaced_outside_is_another_node) {
-  BlockStore store;
-  NodeTable nodes(store, folder(2));
-  const auto old = nodes.bind(1, "f", file(4));
-  auto again = file(4);
-  again.born_ns = 9;  // its inode number was given out again
-  EXPECT_NE(nodes.bind(1, "f", again), old);
-  EXPECT_FALSE(nodes.path(old));
-}
-
-TEST(BlockStore, what_was_committed_is_there_for_the_next_and_the_rest_is_free) {
-  BlockStore store;
-  auto* kept = static_cast<int*>(store.make(400));
-  *kept = 7;
-  BlockStore::commit(kept, BlockKind::handle);
-  void* half_made = store.make(400);
-  void* given_up = store.make(40);
-  BlockStore::commit(given_up, BlockKind::name);
-  store.give_up(given_up);
-  store.recover();
-  std::vector<int> found;
-  store.each(BlockKind::handle, [&](void* block) { found.push_back(*static_cast<int*>(block)); });
-  EXPECT_EQ(found, std::vector<int>{7});
-  EXPECT_EQ(store.make(400), half_made);
-  EXPECT_EQ(store.make(33), given_up);
-}
-
-TEST(NodeTable, the_next_worker_knows_what_the_one_before_knew) {
-  BlockStore store;
-  std::uint64_t a = 0, f = 0, gone = 0;
-  {
-    NodeTable nodes(store, folder(2));
-    a = nodes.bind(1, "a", folder(3));
-    f = nodes.bind(a, "f", file(4));
-    nodes.bind(a, "f", file(4));
-    nodes.bind(a, "g", file(4));
-    nodes.bind(1, "x", file(5));
-    nodes.rename(1, "x", a, "y", false);
-    gone = nodes.bind(1, "gone", file(6));
-    nodes.forget(gone, 1);
-  }
-  store.recover();
-  NodeTable nodes(store, folder(2));
-  EXPECT_EQ(nodes.path(f), "/a/g");
-  nodes.unbind(a, "g");
-  EXPECT_EQ(nodes.path(f), "/a/f");
-  EXPECT_EQ(nodes.path(nodes.child(a, "y")), "/a/y");
-  EXPECT_FALSE(nodes.path(gone));
-  EXPECT_EQ(nodes.key(f), file(4));
-  nodes.forget(f, 2);
-  EXPECT_TRUE(nodes.path(f));
-  nodes.forget(f, 1);
-  EXPECT_FALSE(nodes.path(f));
-  EXPECT_GT(nodes.bind(1, "new", file(7)), gone) << "no number is given out twice";
-}
 
 trace::Event event_at(std::string_view path) {
   trace::Event event;

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// Programs do under the recorder what they do without it.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/record/native_twin.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+TEST(Recorder, files_behave_as_natively) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", dir / "native", dir / "recorded"});
+  const auto native = run({HEDDLE_FS_PROBE, dir / "native"});
+  const auto recorded = record(dir / "run.txt", {HEDDLE_FS_PROBE, dir / "recorded"});
+  expect_same(native, recorded);
+  EXPECT_EQ(native.status, 0);
+  EXPECT_GT(native.out.size(), 3000U);
+  EXPECT_EQ(run({"diff", "-r", "--no-dereference", "--exclude=sock", "--exclude=fifo",
+                 "--exclude=node", dir / "native", dir / "recorded"})
+                .status,
+            0);
+}
+
+TEST(Recorder, arguments_arrive_as_they_are) {
+  expect_same_run({"printf", "[%s]", "a b", "", "$x", "tab\tnl\n", "\xff"});
+}
+
+TEST(Recorder, exit_codes_are_the_programs_own) {
+  expect_same_run({"sh", "-c", "exit 7"});
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  EXPECT_EQ(record(dir / "r", {"/no/such/program"}).status, 127);
+  EXPECT_EQ(record(dir / "r", {dir.path()}).status, 126);
+  EXPECT_EQ(run({program, "--append", dir / "r", "true"}).status, 2);
+  EXPECT_EQ(run({program, "--trace", dir / "missing", "--summary"}).status, 3);
+  write_text_file(dir / "bad", "no trace\n");
+  EXPECT_EQ(run({program, "--trace", dir / "bad", "--summary"}).status, 2);
+  EXPECT_EQ(run({program, "true"}).status, 2);
+  EXPECT_EQ(record("/no/such/folder/run.txt", {"true"}).status, 3);
+}
+
+TEST(Recorder, small_programs_run_as_natively) { expect_same_run({"xz", "--help"}); }
+
+TEST(Recorder, python_imports_numpy) {
+  expect_same_run({"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(9).sum())"});
+}
+
+TEST(Recorder, lammps_helps) {
+  if (run({"sh", "-c", "command -v lmp"}).status != 0) HEDDLE_SKIP("lmp is not installed");
+  expect_same_run({"lmp", "-h"});
+}
+
+TEST(Recorder, sqlite_works_with_a_write_ahead_log) {
+  if (run({"sh", "-c", "command -v sqlite3"}).status != 0) HEDDLE_SKIP("sqlite3 is not installed");
+  TestDir dir;
+  RunOptions options;
+  options.cwd = dir.path();
+  expect_same_run(
+      {"sh", "-c",
+       "rm -f db*; sqlite3 db 'pragma journal_mode=wal; create table t(x); insert into t "
+       "select value from generate_series(1,20000); pragma integrity_check; select "
+       "sum(x) from t;' && sqlite3 db 'delete from t where x%2; vacuum; pragma "
+       "integrity_check; select count(*) from t'"},
+      options);
+}
+
+TEST(Recorder, a_project_is_configured_built_cloned_and_packed) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const std::string script =
+      "set -e; mkdir p && cd p && git init -q . && mkdir many && for i in $(seq 800); do echo $i > "
+      "many/f$i; done; printf 'int f(void){return 3;}' > f.c; printf '#include <stdio.h>\\nint "
+      "f(void);int main(void){printf(\"%d\\\\n\",f());return 0;}' > m.c; printf 'app: m.o "
+      "f.o\\n\\tcc -o app m.o f.o\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile; make -s -j2; "
+      "./app; "
+      "make -s; git add -A; git -c user.name=a -c user.email=b commit -q -m c; git clone -q "
+      "--no-local . ../q; git -C ../q fsck --no-progress; tar cf ../t.tar many; mkdir ../x; tar xf "
+      "../t.tar -C ../x; diff -r many ../x/many; rm -rf ../q/many; ls ../q | sort";
+  run_checked({"mkdir", dir / "a", dir / "b"});
+  RunOptions here, there;
+  here.cwd = dir / "a";
+  there.cwd = dir / "b";
+  const auto native = run({"sh", "-c", script}, here);
+  expect_same(native, record(dir / "run.txt", {"sh", "-c", script}, there));
+  EXPECT_EQ(native.status, 0) << native.err;
+  EXPECT_EQ(run({"diff", "-r", "--exclude=.git", "--exclude=t.tar", dir / "a", dir / "b"}).status,
+            0);
+}
+
+TEST(Recorder, few_descriptors_suffice) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const auto done =
+      record(dir / "run.txt", {"bash", "-c",
+                               "ulimit -n 256; exec /usr/bin/python3 -c \"\nfor i in range(20000): "
+                               "open('/etc/passwd').close()\n"
+                               "f=[open('/etc/passwd') for i in range(240)]\nprint('ok')\""});
+  EXPECT_EQ(done.out, "ok\n") << done.err;
+}
+
+/// A small tmpfs, gone with it.
+class SmallDisk {
+ public:
+  explicit SmallDisk(std::string path) : path_(std::move(path)) {
+    run_checked({"mkdir", path_});
+    if (::mount("small", path_.c_str(), "tmpfs", 0, "size=1m") != 0)
+      throw Error::from_errno(path_, "cannot mount");
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() { ::umount2(path_.c_str(), MNT_DETACH); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// elf/dl-load.c, _dl_map_object_from_fd(): of equal (dev, ino) the second is taken for the first.
+TEST(Recorder, libraries_of_two_devices_with_one_inode_number_stay_two) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount two disks");
+  TestDir dir;
+  const SmallDisk one(dir / "one"), two(dir / "two");
+  write_text_file(dir / "one.c", "int which(void) { return 1; }\n");
+  write_text_file(dir / "two.c", "int which(void) { return 2; }\n");
+  run_checked({"gcc", "-shared", "-fPIC", "-o", dir / "one.so", dir / "one.c"});
+  run_checked({"gcc", "-shared", "-fPIC", "-o", dir / "two.so", dir / "two.c"});
+  run_checked({"cp", dir / "one.so", one / "lib.so"});
+  run_checked({"cp", dir / "two.so", two / "lib.so"});
+  struct stat a {
+  }, b{};
+  ASSERT_EQ(::stat((one / "lib.so").c_str(), &a), 0);
+  ASSERT_EQ(::stat((two / "lib.so").c_str(), &b), 0);
+  ASSERT_EQ(a.st_ino, b.st_ino) << "tmpfs counts from the same number";
+  expect_same_run({"/usr/bin/python3", "-c",
+                   "import ctypes, sys; print([ctypes.CDLL(l).which() for l in sys.argv[1:]])",
+                   one / "lib.so", two / "lib.so"});
+}
+
+}  // namespace
+}  // namespace heddle::test
