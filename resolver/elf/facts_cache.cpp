@@ -2,10 +2,8 @@
 #include "resolver/elf/facts_cache.hpp"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -204,38 +202,6 @@ void FactsCache::save() {
   drop_longest_unused(entries, limit_);
   static_cast<void>(CacheFile::publish(path_, entries));  // a full disk: no cache, no harm
   fresh_.clear();
-}
-
-std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
-  const auto [entry, is_new] = by_device_.try_emplace(stamp.id.dev);
-  if (is_new) {
-    struct statfs fs {};
-    if (::fstatfs(fd, &fs) == 0) {
-      entry->second.type = static_cast<std::uint32_t>(fs.f_type);
-      static_assert(sizeof(fs.f_fsid) == sizeof(entry->second.id));
-      std::memcpy(&entry->second.id, &fs.f_fsid, sizeof(fs.f_fsid));
-    }
-  }
-  constexpr std::uint64_t lustre = 0x0BD0'0BD0;  // not in linux/magic.h
-  constexpr std::uint64_t fuse = 0x6573'5546;
-  switch (entry->second.type) {
-    case 0:
-    case SQUASHFS_MAGIC:
-    case EROFS_SUPER_MAGIC_V1:
-    case ISOFS_SUPER_MAGIC:
-    case CRAMFS_MAGIC:
-    case fuse:
-      return std::nullopt;
-    case lustre:            // whole seconds, kept by the server
-    case EXT4_SUPER_MAGIC:  // may be an image too (mke2fs -d), but then f_fsid is its own UUID
-    case BTRFS_SUPER_MAGIC:
-      return entry->second.id;
-    default:
-      break;
-  }
-  // One time for all, in whole seconds: an image seen through an overlay.
-  if (stamp.ctime_ns == stamp.mtime_ns && stamp.ctime_ns % kSecond == 0) return std::nullopt;
-  return entry->second.id;
 }
 
 }  // namespace heddle

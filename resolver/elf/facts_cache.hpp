@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "base/file_systems.hpp"
 #include "resolver/elf/cache_file.hpp"
 #include "resolver/elf/facts_source.hpp"
 
@@ -45,24 +46,6 @@ class FactsCache {
   CacheFile kept_;
   std::map<std::string, std::string> fresh_;  ///< key -> value
   std::set<std::string> used_;                ///< keys found in kept_
-};
-
-/// Tells file systems apart, and on which of them a stamp changes whenever the content does. Not so
-/// on images (squashfs, ISO 9660, EROFS, also below an overlay) and on FUSE: there the ctime is
-/// what the image's maker or the daemon says, device numbers are used again, and a rebuilt image
-/// with pinned times can show another library under the very same stamp.
-class FileSystems {
- public:
-  /// A number for the file system of the open file `fd` (its UUID's where there is one); nullopt:
-  /// the stamp of the file is not to be trusted.
-  std::optional<std::uint64_t> of(int fd, const FileStamp& stamp);
-
- private:
-  struct Kind {
-    std::uint64_t type = 0;  ///< statfs(2) f_type
-    std::uint64_t id = 0;    ///< f_fsid
-  };
-  std::map<std::uint64_t, Kind> by_device_;
 };
 
 }  // namespace heddle

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#include "base/file_systems.hpp"
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include <cstring>
+
+namespace heddle {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+}  // namespace
+
+std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
+  const auto [entry, is_new] = by_device_.try_emplace(stamp.id.dev);
+  if (is_new) {
+    struct statfs fs {};
+    if (::fstatfs(fd, &fs) == 0) {
+      entry->second.type = static_cast<std::uint32_t>(fs.f_type);
+      static_assert(sizeof(fs.f_fsid) == sizeof(entry->second.id));
+      std::memcpy(&entry->second.id, &fs.f_fsid, sizeof(fs.f_fsid));
+    }
+  }
+  constexpr std::uint64_t lustre = 0x0BD0'0BD0;  // not in linux/magic.h
+  constexpr std::uint64_t fuse = 0x6573'5546;
+  switch (entry->second.type) {
+    case 0:
+    case SQUASHFS_MAGIC:
+    case EROFS_SUPER_MAGIC_V1:
+    case ISOFS_SUPER_MAGIC:
+    case CRAMFS_MAGIC:
+    case fuse:
+      return std::nullopt;
+    case lustre:            // whole seconds, kept by the server
+    case EXT4_SUPER_MAGIC:  // may be an image too (mke2fs -d), but then f_fsid is its own UUID
+    case BTRFS_SUPER_MAGIC:
+      return entry->second.id;
+    default:
+      break;
+  }
+  // One time for all, in whole seconds: an image seen through an overlay.
+  if (stamp.ctime_ns == stamp.mtime_ns && stamp.ctime_ns % kSecond == 0) return std::nullopt;
+  return entry->second.id;
+}
+
+}  // namespace heddle

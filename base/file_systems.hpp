@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/file_stamp.hpp"
+
+namespace heddle {
+
+/// Tells file systems apart, and on which of them a stamp changes whenever the content does. Not so
+/// on images (squashfs, ISO 9660, EROFS, also below an overlay) and on FUSE: there the ctime is
+/// what the image's maker or the daemon says, device numbers are used again, and a rebuilt image
+/// with pinned times can show another library under the very same stamp.
+class FileSystems {
+ public:
+  /// A number for the file system of the open file `fd` (O_PATH will do) (its UUID's where there is
+  /// one); nullopt: the stamp of the file is not to be trusted.
+  std::optional<std::uint64_t> of(int fd, const FileStamp& stamp);
+
+ private:
+  struct Kind {
+    std::uint64_t type = 0;  ///< statfs(2) f_type
+    std::uint64_t id = 0;    ///< f_fsid
+  };
+  std::map<std::uint64_t, Kind> by_device_;
+};
+
+}  // namespace heddle
