@@ -44,15 +44,20 @@ GlibcChoice choose_glibc(const GlibcFamily& host, ContainerSide& inside,
   std::vector<std::string> wanted;
   std::string wanted_by;
   bool by_stack = false;
+  std::string lacking;  // an image of but what its own program needs may have no libm
   for (const auto* file : host_files) {
     std::set<std::string> sonames;
     for (const auto& need : file->file.elf.version_needs)
       if (host.files.contains(need.file)) sonames.insert(need.file);
     for (const auto& soname : sonames) {
       const auto* theirs = container_file(inside, soname, ld_so);
-      const auto missing = theirs == nullptr
-                               ? std::vector<std::string>()
-                               : missing_versions(file->file.elf, soname, theirs->elf);
+      if (theirs == nullptr) {
+        if (lacking.empty())
+          lacking = file->path + " needs " + soname + ", which the container's glibc " +
+                    out.container_version + " lacks";
+        continue;
+      }
+      const auto missing = missing_versions(file->file.elf, soname, theirs->elf);
       if (missing.empty()) continue;
       // The MPI itself explains more than some library behind it.
       const bool better = !by_stack && !file->stack_part.empty();
@@ -62,13 +67,14 @@ GlibcChoice choose_glibc(const GlibcFamily& host, ContainerSide& inside,
       if (wanted_by == file->path) wanted.insert(wanted.end(), missing.begin(), missing.end());
     }
   }
-  if (wanted.empty()) {
+  if (wanted.empty() && lacking.empty()) {
     out.why = "the container's glibc " + out.container_version +
               " has all that the host's libraries need";
     return out;
   }
-  const auto reason = wanted_by + " needs " + newest(wanted) + ", the container's glibc is " +
-                      out.container_version;
+  const auto reason = wanted.empty() ? lacking
+                                     : wanted_by + " needs " + newest(wanted) +
+                                           ", the container's glibc is " + out.container_version;
   out.why = reason;
   out.taken = Side::host;
   for (const auto& [soname, file] : host.files) {
