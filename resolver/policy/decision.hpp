@@ -64,6 +64,7 @@ struct Decision {
   std::vector<Verdict> verdicts;                           ///< sorted by soname
   std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
   std::vector<std::string> warnings;
+  std::vector<std::string> asked;  ///< OsWorld::asked() of the container
 
   /// View name -> file on the host.
   std::map<std::string, std::string> names;

@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "base/open_in_root.hpp"
 #include "resolver/elf/data_segments.hpp"
@@ -18,6 +19,12 @@
 namespace heddle {
 
 namespace {
+
+/// Names looked for in one folder above which all of its names count: a program with hundreds of
+/// RPATH folders looks for each of its libraries in each of them.
+constexpr std::size_t kMostNames = 64;
+/// And altogether: whoever goes by them looks at each.
+constexpr std::size_t kMostNamesInAll = 8192;
 
 /// getdents64's records (getdents(2)); <dirent.h> has no name for the raw form.
 struct RawEntry {
@@ -46,6 +53,7 @@ Result<OsWorld> OsWorld::below(FactsSource& source, const std::string& root) {
 Result<Fd> OsWorld::open(const std::string& path, int flags) {
   const std::string& name = path.empty() ? std::string(".") : path;
   if (!root_) return open_file(name, flags);
+  opened_.insert(name);
   return open_in_root(root_.get(), name, flags, 0);
 }
 
@@ -148,7 +156,34 @@ bool OsWorld::probe(DirId dir, const EntryName& name) {
   return slot->second;
 }
 
+void OsWorld::note(DirId dir, const EntryName& name) {
+  if (looked_for_.size() <= dir) looked_for_.resize(folders_.size());
+  // One more than is needed, to tell that there were more.
+  if (auto& names = looked_for_[dir]; names.size() <= kMostNames) names.emplace(name.text);
+}
+
+std::vector<std::string> OsWorld::asked() const {
+  std::set<std::string> out;
+  for (const auto& path : opened_) {
+    const auto end = path.find_last_not_of('/');
+    if (end != path.npos) out.insert(path.substr(0, end + 1));
+  }
+  std::size_t all = 0;
+  for (const auto& names : looked_for_) all += names.size();
+  const auto most = all > kMostNamesInAll ? 0 : kMostNames;
+  for (std::size_t dir = 0; dir < looked_for_.size(); ++dir) {
+    const auto& names = looked_for_[dir];
+    const auto& folder = folders_[dir].path;
+    if (names.size() > most)
+      out.insert(folder);
+    else
+      for (const auto& name : names) out.insert(folder + name);
+  }
+  return {out.begin(), out.end()};
+}
+
 World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
+  if (root_) note(dir, name);
   // The name is mostly that of the last call: equal bytes at an equal place need no comparison.
   if (name.hash != wanted_hash_ || round_ == 0 ||
       (name.text.data() != wanted_at_ && name.text != wanted_))

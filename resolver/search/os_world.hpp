@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/fd.hpp"
@@ -38,6 +39,11 @@ class OsWorld final : public World {
   Result<std::string> read_data(const std::string& path);
   std::string real_path(const std::string& path) override;
 
+  /// All that its answers hang on, below another root: each path that was looked at, there or not,
+  /// and each name that was looked for in a folder. Of a folder in which many were it is the folder
+  /// itself with a slash behind it, meaning all its names. Sorted. Nothing without another root.
+  std::vector<std::string> asked() const;
+
  private:
   struct Folder {
     std::string path;  ///< ends in '/', or empty
@@ -51,6 +57,7 @@ class OsWorld final : public World {
   NameIndex::ListingId list(int fd);
   void look_for(const EntryName& name);
   bool probe(DirId dir, const EntryName& name);
+  void note(DirId dir, const EntryName& name);
 
   /// Listings that are none: of what is no folder, and of what cannot be listed.
   static constexpr NameIndex::ListingId kNothing = 0;
@@ -73,6 +80,8 @@ class OsWorld final : public World {
   const char* wanted_at_ = nullptr;
   std::uint64_t wanted_hash_ = 0;
   std::unordered_map<std::string, std::shared_ptr<const Result<FileFacts>>> facts_;
+  std::unordered_set<std::string> opened_;
+  std::vector<std::unordered_set<std::string>> looked_for_;  ///< by folder
 };
 
 }  // namespace heddle

@@ -53,7 +53,8 @@ int run_container(const BuildCommand& command) {
   options.installs = find_wanted_mpi(host, command.mpi);
   for (const auto& root : command.roots)
     options.roots.push_back(value_or_throw(find_root(host, root)));
-  const auto decision = value_or_throw(decide(host, inside, options));
+  auto decision = value_or_throw(decide(host, inside, options));
+  decision.asked = inside.asked();
   const auto json = container_json(decision);
   if (decision.outcome == Outcome::swap)
     value_or_throw(

@@ -105,6 +105,7 @@ std::string container_json(const Decision& decision) {
   for (const auto& [soname, path] : decision.loads)
     loads.push_back({{"soname", to_json_text(soname)}, {"path", to_json_text(path)}});
   out["warnings"] = to_json(decision.warnings);
+  out["asked"] = to_json(decision.asked);
   return out.dump(2) + "\n";
 }
 

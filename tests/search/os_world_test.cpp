@@ -136,5 +136,29 @@ TEST(OsWorld, lists_each_search_directory_once_and_probes_nothing) {
   EXPECT_EQ(listed, farm.directories.size());
 }
 
+TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
+  const TestDir dir;
+  write_text_file(dir / "lib/liba.so", "x");
+  PlainFacts source;
+  auto world = value_or_throw(OsWorld::below(source, dir.path()));
+  const auto folder = world.directory("/lib/");
+  (void)world.entry(folder, EntryName("liba.so"));
+  (void)world.entry(folder, EntryName("libb.so"));
+  (void)world.subdirectory(folder, "tls/x86_64/");
+  (void)world.directory("/none/");
+  (void)world.facts("/lib/liba.so");
+  (void)world.read("/etc/ld.so.cache");
+  (void)world.real_path("/opt/odd");
+  EXPECT_EQ(world.asked(),
+            (std::vector<std::string>{"/etc/ld.so.cache", "/lib", "/lib/liba.so", "/lib/libb.so",
+                                      "/lib/tls", "/none", "/opt/odd"}));
+  for (int i = 0; i < 100; ++i) {
+    const auto name = "lib" + std::to_string(i) + ".so";
+    (void)world.entry(folder, EntryName(name));
+  }
+  EXPECT_EQ(world.asked(), (std::vector<std::string>{"/etc/ld.so.cache", "/lib", "/lib/",
+                                                     "/lib/liba.so", "/none", "/opt/odd"}));
+}
+
 }  // namespace
 }  // namespace heddle::test
