@@ -22,6 +22,7 @@
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/oci_config.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -37,10 +38,6 @@ struct Settings {
   unsigned rounds = 30;
 };
 
-Json bind_mount(const std::string& from, const std::string& to) {
-  return {{"destination", to}, {"type", "bind"}, {"source", from}, {"options", {"rbind", "ro"}}};
-}
-
 class Bench {
  public:
   explicit Bench(const Settings& settings)
@@ -55,20 +52,10 @@ class Bench {
 
   /// The container runs /bin/true: its start is measured, not its program.
   Json config() const {
-    return {
-        {"ociVersion", "1.0.2"},
-        {"process",
-         {{"terminal", false},
-          {"user", {{"uid", 0}, {"gid", 0}}},
-          {"cwd", "/"},
-          {"args", Json::array({"/bin/true"})},
-          {"env", Json::array({"PATH=/usr/bin:/bin"})}}},
-        {"root", {{"path", settings_.rootfs}, {"readonly", true}}},
-        {"annotations", {{"heddle.mpi", "host"}, {"heddle.program", "/mnt/hello"}}},
-        {"mounts", Json::array({{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
-                                {{"destination", "/dev"}, {"type", "tmpfs"}, {"source", "tmpfs"}},
-                                bind_mount(path("app"), "/mnt")})},
-        {"linux", {{"namespaces", Json::array({{{"type", "mount"}}, {{"type", "pid"}}})}}}};
+    auto out = test::oci_config(settings_.rootfs, {"/bin/true"});
+    out["annotations"]["heddle.program"] = "/mnt/hello";
+    out["mounts"].push_back(test::oci_bind(path("app"), "/mnt"));
+    return out;
   }
   std::string bundle(const std::string& name, const Json& config) const {
     write(name + "/config.json", config.dump());
@@ -77,10 +64,9 @@ class Bench {
   /// `node`: the folder in which it asks for a shared mount.
   Json hooked(const std::string& node) const {
     auto config = this->config();
-    const Json hook = {{"path", settings_.stage + "/bin/fs-hook"},
-                       {"args", Json::array({"fs-hook", "oci", "--cache", path("cache"), "--log",
-                                             path("log"), "--node", path(node)})},
-                       {"env", Json::array({"PATH=/usr/bin:/bin"})}};
+    const auto hook = test::oci_hook_entry(
+        settings_.stage + "/bin/fs-hook",
+        {"--cache", path("cache"), "--log", path("log"), "--node", path(node)});
     config["hooks"]["createRuntime"] = Json::array({hook});
     return config;
   }
@@ -92,7 +78,7 @@ class Bench {
       const auto decision = Json::parse(value_or_throw(read_file(entry.path())));
       for (const auto& verdict : decision.at("verdict"))
         if (verdict.at("taken") == "host")
-          config["mounts"].push_back(bind_mount(
+          config["mounts"].push_back(test::oci_bind(
               verdict.at("host"), "/dev/host/" + verdict.at("soname").get<std::string>()));
     }
     return config;
@@ -111,9 +97,8 @@ class Bench {
     config["process"]["args"] = {"/bin/sh", "-c",
                                  "/mnt/hello >/dev/out 2>&1 || { cat /dev/out >&2; exit 1; }; "
                                  "cat /dev/heddle/.heddle/stats"};
-    config["mounts"].push_back(bind_mount("/sys", "/sys"));
-    config["mounts"].push_back(
-        {{"destination", "/dev/shm"}, {"type", "tmpfs"}, {"source", "tmpfs"}});
+    config["mounts"].push_back(test::oci_bind("/sys", "/sys"));
+    config["mounts"].push_back(test::oci_tmpfs("/dev/shm"));
     const auto ranks_bundle = bundle("ranks-" + node, config);
     std::map<std::uint64_t, double> by_mount;
     for (int rank = 0; rank < ranks; ++rank) {

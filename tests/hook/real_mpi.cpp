@@ -12,6 +12,7 @@
 #include "base/fd.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 
@@ -129,38 +130,15 @@ void RealMpiTest::compile(const std::string& name, const std::string& flags,
 }
 
 Json RealMpiTest::config(const std::vector<std::string>& args) const {
-  const auto bind = [](const std::string& from, const std::string& to) {
-    return Json{{"destination", to}, {"type", "bind"}, {"source", from}, {"options", {"rbind"}}};
-  };
-  const auto program = staged_program("fs-hook");
-  const Json hook = {{"path", program},
-                     {"args", {"fs-hook", "oci", "--cache", dir_ / "cache", "--log", dir_ / "log"}},
-                     {"env", {"PATH=/usr/bin:/bin"}},
-                     {"timeout", 60}};
-  return {
-      {"ociVersion", "1.0.2"},
-      {"process",
-       {{"terminal", false},
-        {"user", {{"uid", 0}, {"gid", 0}}},
-        {"cwd", "/"},
-        {"args", args},
-        {"env", {"@ENV@", "PATH=/usr/bin:/bin"}},
-        {"noNewPrivileges", true}}},
-      {"root", {{"path", rootfs_}, {"readonly", true}}},
-      {"annotations", {{"heddle.mpi", "host"}}},
-      {"mounts", Json::array({{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
-                              {{"destination", "/dev"},
-                               {"type", "tmpfs"},
-                               {"source", "tmpfs"},
-                               {"options", {"nosuid", "mode=755", "size=65536k"}}},
-                              bind("/dev/null", "/dev/null"),
-                              bind("/dev/urandom", "/dev/urandom"),
-                              bind("/dev/shm", "/dev/shm"),
-                              bind("/sys", "/sys"),
-                              bind(dir_ / "app", "/mnt"),
-                              {{"destination", "/tmp"}, {"type", "tmpfs"}, {"source", "tmpfs"}}})},
-      {"linux", {{"namespaces", Json::array({{{"type", "mount"}}, {{"type", "pid"}}})}}},
-      {"hooks", {{"createRuntime", {hook}}}}};
+  auto out = oci_config(rootfs_, args);
+  out["process"]["env"].insert(out["process"]["env"].begin(), "@ENV@");
+  for (const char* path : {"/dev/null", "/dev/urandom", "/dev/shm", "/sys"})
+    out["mounts"].push_back(oci_bind(path, path, "rw"));
+  out["mounts"].push_back(oci_bind(dir_ / "app", "/mnt", "rw"));
+  out["mounts"].push_back(oci_tmpfs("/tmp"));
+  out["hooks"]["createRuntime"] = Json::array({oci_hook_entry(
+      staged_program("fs-hook"), {"--cache", dir_ / "cache", "--log", dir_ / "log"})});
+  return out;
 }
 
 RunResult RealMpiTest::start(const Json& config, int ranks, std::vector<std::string> launcher) {
