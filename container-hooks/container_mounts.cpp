@@ -7,6 +7,7 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -136,8 +137,9 @@ Result<void> ContainerMounts::attach(Fd tree, const std::string& mount_point) {
   return {};
 }
 
-Result<void> ContainerMounts::place(const Bind& bind) {
-  auto tree = clone_mount(overlay_.get(), bind.source);
+Result<void> ContainerMounts::place(const KeptFiles* kept, const Bind& bind) {
+  auto tree = kept ? kept->mount(bind.source) : Fd();
+  if (tree && !*tree) tree = clone_mount(overlay_.get(), bind.source);
   if (!tree) return fail(std::move(tree.error()));
   auto target = open_in_root(root_.get(), bind.target, 0);
   if (!target) return fail(std::move(target.error()));
@@ -149,11 +151,23 @@ Result<void> ContainerMounts::place(const Bind& bind) {
 
 Result<void> ContainerMounts::bind(const Decision& decision) {
   list_once(overlay_);
+  std::optional<KeptFiles> kept;
+  if (!decision.kept.empty()) {
+    auto copied = KeptFiles::copy(overlay_, decision.kept);
+    if (!copied) return fail(std::move(copied.error()));
+    kept.emplace(std::move(*copied));
+  }
+  const auto* copies = kept ? &*kept : nullptr;
   // Folders first: a file that is bound may lie below one of them.
   for (const auto& bind : decision.directories)
-    if (auto done = place(bind); !done) return done;
+    if (auto done = place(copies, bind); !done) return done;
   for (const auto& bind : decision.binds)
-    if (auto done = place(bind); !done) return done;
+    if (auto done = place(copies, bind); !done) return done;
+  // ld.so.cache leads to the mount: the same file must stand there, or a process has two of it.
+  for (const auto& name : decision.kept)
+    if (name.find('/') == name.npos)
+      if (auto done = place(copies, {name, decision.mount_point + "/" + name, {}}); !done)
+        return done;
   return {};
 }
 

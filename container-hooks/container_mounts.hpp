@@ -6,6 +6,7 @@
 
 #include "base/fd.hpp"
 #include "container-hooks/decision.hpp"
+#include "container-hooks/kept_files.hpp"
 
 namespace heddle {
 
@@ -32,7 +33,7 @@ class ContainerMounts {
  private:
   explicit ContainerMounts(Fd root) : root_(std::move(root)) {}
   Result<Fd> make_folder(const std::string& path);
-  Result<void> place(const Bind& bind);
+  Result<void> place(const KeptFiles* kept, const Bind& bind);
 
   Fd root_;
   Fd overlay_;              ///< the FUSE mount's root

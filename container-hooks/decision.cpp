@@ -9,6 +9,7 @@ namespace heddle {
 namespace {
 
 constexpr long kVersion = 1;
+constexpr const char* kOwnFolder = ".heddle/";
 
 bool is_clean(const std::string& path) {
   if (path.empty() || path.find('\0') != std::string::npos) return false;
@@ -42,7 +43,22 @@ std::string describe_mpi(const Json& value) {
          text_member(*mpi, "version").value_or("?");
 }
 
-/// The image's files that were compared or will be loaded.
+/// ld.so and its cache as fs-resolve made them, and the glibc family where it is the host's: in the
+/// mount's root under their sonames.
+std::vector<std::string> kept_files(const Json& value, const std::vector<Bind>& binds) {
+  std::vector<std::string> out;
+  for (const auto& bind : binds)
+    if (bind.source.starts_with(kOwnFolder)) out.push_back(bind.source);
+  for (const Json* verdict : list(value, "verdict")) {
+    const auto soname = text_member(*verdict, "soname").value_or("");
+    if (text_member(*verdict, "rule") == "glibc" && text_member(*verdict, "taken") == "host" &&
+        is_clean(soname) && soname.find('/') == soname.npos)
+      out.push_back(soname);
+  }
+  return out;
+}
+
+/// The image's files that were compared or will be loaded, and all else that was looked at.
 std::vector<std::string> image_files(const Json& value, const std::string& mount_point) {
   std::vector<std::string> out{"/etc/ld.so.cache"};
   const auto add = [&](const std::optional<std::string>& path) {
@@ -55,6 +71,8 @@ std::vector<std::string> image_files(const Json& value, const std::string& mount
     add(text_member(*interpreter, "real_path"));
   for (const Json* verdict : list(value, "verdict")) add(text_member(*verdict, "container"));
   for (const Json* load : list(value, "loads")) add(text_member(*load, "path"));
+  for (const Json* path : list(value, "asked"))
+    if (path->is_string()) add(path->get<std::string>());
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
@@ -97,6 +115,7 @@ Result<Decision> parse_decision(const std::string& text, const std::string& name
     if (!read_bind(*entry, bind)) return bad("one of its binds has no source or target");
     out.binds.push_back(std::move(bind));
   }
+  out.kept = kept_files(*value, out.binds);
   for (const Json* entry : list(*value, "directories")) {
     Bind bind;
     if (!read_bind(*entry, bind)) return bad("one of its directories has no source or target");

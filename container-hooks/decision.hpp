@@ -33,12 +33,15 @@ struct Decision {
   std::string interpreter;  ///< PT_INTERP of them
   std::string host_mpi;     ///< "MPICH 4.0.2"
   std::vector<Bind> binds;
+  /// Files of the mount without which no program of the container starts.
+  std::vector<std::string> kept;
   std::vector<Bind> directories;         ///< those that exist in the image
   std::vector<std::string> unreachable;  ///< targets of those that do not
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<Verdict> verdicts;
   std::vector<std::string> warnings;
-  /// Files of the image that the decision was made by: while they are the same, it holds.
+  /// Paths of the image that the decision was made by, absent ones too: while they hold the same,
+  /// it stands. One that ends in a slash: the names in that folder.
   std::vector<std::string> image_files;
 };
 

@@ -12,8 +12,7 @@
 #include "base/file_stamp.hpp"
 #include "container-hooks/entry_lock.hpp"
 #include "container-hooks/helper_program.hpp"
-#include "container-hooks/image_stamps.hpp"
-#include "container-hooks/mount_calls.hpp"
+#include "container-hooks/image_contents.hpp"
 #include "container-hooks/packed_decision.hpp"
 
 namespace heddle {
@@ -21,24 +20,29 @@ namespace {
 
 constexpr std::size_t kDecisionLimit = 16U << 20;
 
-std::string key_of(int root, const ImageQuestion& question) {
+constexpr const char* kLibraryCache = "/etc/ld.so.cache";
+
+/// All that a decision is asked by, but for the image itself.
+std::string text_of(const ImageQuestion& question) {
   // Of the host what a new MPI would change; a changed file of a known one is fs-mount's to see.
   struct stat host {};
-  (void)::stat("/etc/ld.so.cache", &host);
+  (void)::stat(kLibraryCache, &host);
   const auto stamp = file_stamp(host);
-  std::string text = std::string(HEDDLE_VERSION) + "\n" + question.program + "\n" +
-                     question.mount_point + "\n" + question.mpi + "\n" + question.library_path +
-                     "\n" + std::to_string(stamp.size) + "\t" + std::to_string(stamp.mtime_ns) +
-                     "\n";
-  text += image_stamps(root, {question.program, "/etc/ld.so.cache"});
-  return hash_bytes(text).hex();
+  std::string text = HEDDLE_VERSION;
+  for (const auto& word :
+       {question.program, question.mount_point, question.mpi, question.library_path})
+    text += "\n" + word;
+  for (const auto number : {static_cast<std::int64_t>(stamp.id.ino),
+                            static_cast<std::int64_t>(stamp.size), stamp.mtime_ns, stamp.ctime_ns})
+    text += "\n" + std::to_string(number);
+  return text + "\n";
 }
 
 /// Whole or not at all for all that look, but not for a machine that loses its power: what is then
 /// cut off is decided on anew, and a container's start need not wait for the disk (0.1 s and more
 /// where it is busy).
 Result<void> write_file(const std::string& path, const std::string& text) {
-  const auto aside = path + ".new";
+  const auto aside = path + "." + std::to_string(::getpid()) + ".new";
   const auto file = open_file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
   if (!file) return fail(file.error());
   if (auto written = write_all(file->get(), text, aside); !written) return written;
@@ -65,20 +69,53 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
                                                    : answer->last_words));
 }
 
+/// ImageContents with its memory, of the image that a question is about, in the cache's folder.
+class KnownContents {
+ public:
+  KnownContents(const std::string& folder, const Fd& root, const ImageQuestion& question)
+      : contents_(root), question_(text_of(question)) {
+    const auto copy = contents_.copy_id(question.program);
+    path_ = folder + "/" + hash_bytes(question_ + copy).hex() + ".seen";
+    const auto file = open_file(path_, O_RDONLY);
+    struct stat status {};
+    if (file && ::fstat(file->get(), &status) == 0) {
+      contents_.recall(read_all(file->get(), path_, kDecisionLimit).value_or(""));
+      mark_used(file->get(), status.st_mtim.tv_sec);
+    }
+    key_ = hash_bytes(question_ + contents_.of({question.program, kLibraryCache})).hex();
+  }
+  KnownContents(const KnownContents&) = delete;
+  KnownContents& operator=(const KnownContents&) = delete;
+  /// What cannot be kept is read again next time.
+  ~KnownContents() {
+    if (const auto text = contents_.remembered(); !text.empty()) (void)write_file(path_, text);
+  }
+
+  /// Of the question about an image with that program and these libraries.
+  const std::string& key() const { return key_; }
+  std::string of(const std::vector<std::string>& paths) { return contents_.of(paths); }
+
+ private:
+  ImageContents contents_;
+  std::string question_;
+  std::string path_;
+  std::string key_;
+};
+
 /// One image's files in the cache; its lock is held meanwhile.
 class Entry {
  public:
-  Entry(std::string stem, const Fd& root) : stem_(std::move(stem)), root_(root) {}
+  Entry(std::string stem, KnownContents& contents) : stem_(std::move(stem)), contents_(contents) {}
 
   /// What was decided on this very image, unless part of it has gone.
-  std::optional<Decided> cached() const {
+  std::optional<Decided> cached() {
     const auto file = open_file(stem_ + ".decision", O_RDONLY);
     struct stat status {};
     if (!file || ::fstat(file->get(), &status) != 0) return std::nullopt;
     const auto bytes = read_all(file->get(), stem_, kDecisionLimit);
     if (!bytes) return std::nullopt;
     auto packed = unpack(*bytes, stem_);
-    if (!packed || packed->stamps != image_stamps(root_.get(), packed->decision.image_files))
+    if (!packed || packed->contents != contents_.of(packed->decision.image_files))
       return std::nullopt;
     Decided out{std::move(packed->decision), {}, std::move(packed->map_id), true, {}};
     if (!take_map(out)) return std::nullopt;
@@ -86,7 +123,7 @@ class Entry {
     return out;
   }
 
-  Result<Decided> decide(const ImageQuestion& question, const std::string& folder) const {
+  Result<Decided> decide(const ImageQuestion& question, const std::string& folder) {
     auto text = ask_fs_resolve(question, folder, stem_ + ".map");
     if (!text) return fail(std::move(text.error()));
     auto decision = parse_decision(*text, stem_ + ".json");
@@ -100,8 +137,7 @@ class Entry {
       if (!hash) return fail(hash.error());
       out.map_id = hash->hex();
     }
-    const PackedDecision packed{out.decision, image_stamps(root_.get(), out.decision.image_files),
-                                out.map_id};
+    const PackedDecision packed{out.decision, contents_.of(out.decision.image_files), out.map_id};
     if (auto kept = write_file(stem_ + ".json", *text); !kept) return fail(std::move(kept.error()));
     if (auto kept = write_file(stem_ + ".decision", pack(packed)); !kept)
       return fail(std::move(kept.error()));
@@ -120,7 +156,7 @@ class Entry {
   }
 
   std::string stem_;
-  const Fd& root_;
+  KnownContents& contents_;
 };
 
 }  // namespace
@@ -141,8 +177,9 @@ Result<DecisionCache> DecisionCache::open(const std::string& folder, const Cache
 Result<Decided> DecisionCache::decide(const ImageQuestion& question, bool fresh) const {
   auto root = open_file(question.rootfs, O_PATH | O_DIRECTORY);
   if (!root) return fail(std::move(root.error()));
-  const std::string stem = folder_ + "/" + key_of(root->get(), question);
-  const Entry entry(stem, *root);
+  KnownContents contents(folder_, *root, question);
+  const std::string stem = folder_ + "/" + contents.key();
+  Entry entry(stem, contents);
   // Many containers of one image start at once: one decides, the others wait for it.
   auto lock = lock_entry(stem + ".lock", Wait::yes);
   if (!lock) return fail(std::move(lock.error()));

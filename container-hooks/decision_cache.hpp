@@ -28,9 +28,11 @@ struct Decided {
 };
 
 /// Decisions kept in a folder, each with its map: one for each content of an image, so that its
-/// containers share it, whichever rootfs they have. The folder is the caller's alone: what lies in
-/// it is mounted into containers. An entry is four files: KEY.map, KEY.json (the decision for
-/// people), KEY.decision (the same for us; written last, it makes the entry valid), KEY.lock.
+/// containers share it, whichever rootfs they have. (Of images that have their program and
+/// ld.so.cache in common and differ elsewhere, the one decided on last is kept.) The folder is the
+/// caller's alone: what lies in it is mounted into containers. An entry is four files: KEY.map,
+/// KEY.json (the decision for people), KEY.decision (the same for us; written last, it makes the
+/// entry valid), KEY.lock. COPY.seen holds what ImageContents remembers of one copy of an image.
 class DecisionCache {
  public:
   /// Makes the folder; refuses one that others may write to. Each new decision prunes it.

@@ -133,6 +133,11 @@ CommandLine::CommandLine() {
       ->option_text("DIR");
   sub->add_option("--program", image_.program, "The program, as the container names it")
       ->option_text("PATH");
+  sub->add_option_function<unsigned>(
+         "--timeout", [this](unsigned seconds) { image_.limit = std::chrono::seconds(seconds); },
+         "How long the image's ld.so may take before the start (30)")
+      ->check(CLI::Range(1, 3600))
+      ->option_text("SECONDS");
   sub->add_flag("--json", json_, "As JSON");
   add_decision_options(sub);
 }

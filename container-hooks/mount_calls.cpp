@@ -59,7 +59,7 @@ class FsContext {
 
 Result<Fd> new_fuse_mount(int device) {
   FsContext context("fuse");
-  context.set("source", "heddle");
+  context.set("source", kMountSource);
   context.set("subtype", "heddle");
   context.set("fd", std::to_string(device));
   context.set("rootmode", "40000");
@@ -99,22 +99,33 @@ Result<Fd> clone_tree(const std::string& path) {
   return tree;
 }
 
-Result<void> make_inert(int tree, const std::string& name) {
+Result<void> make_inert(int tree, const std::string& name, Reach reach) {
   struct {
     std::uint64_t set, clear, propagation, user_namespace;
   } attributes{kReadOnly | kNoSuid | kNoDev, 0, 0, 0};
-  if (::syscall(kMountSetattr, tree, "", unsigned{AT_EMPTY_PATH} | kRecursive, &attributes,
-                sizeof(attributes)) != 0)
+  const unsigned flags = unsigned{AT_EMPTY_PATH} | (reach == Reach::tree ? kRecursive : 0);
+  if (::syscall(kMountSetattr, tree, "", flags, &attributes, sizeof(attributes)) != 0)
     return fail_errno(name, "cannot make its mount read-only");
   return {};
 }
 
-Result<Fd> new_tmpfs() {
+Result<Fd> new_tmpfs(std::size_t bytes, Programs programs) {
   FsContext context("tmpfs");
-  context.set("source", "heddle");
+  context.set("source", kMountSource);
   context.set("mode", "0755");
-  context.set("size", "65536");
-  return context.mount(kNoSuid | kNoDev | kNoExec);
+  context.set("size", std::to_string(bytes));
+  return context.mount(kNoSuid | kNoDev | (programs == Programs::may_run ? 0 : kNoExec));
+}
+
+Result<Fd> new_overlay(int lower, int memory) {
+  // By descriptor: a path may hold what the options take for a separator.
+  const auto link = [](int fd) { return "/proc/self/fd/" + std::to_string(fd); };
+  FsContext context("overlay");
+  context.set("source", kMountSource);
+  context.set("lowerdir", link(lower));
+  context.set("upperdir", link(memory) + "/upper");
+  context.set("workdir", link(memory) + "/work");
+  return context.mount(kNoSuid | kNoDev);
 }
 
 Result<void> attach_mount(int tree, int target, const std::string& name) {

@@ -11,6 +11,9 @@
 
 namespace heddle {
 
+/// The source of every mount that is made here, as mountinfo shows it.
+inline constexpr const char* kMountSource = "heddle";
+
 /// A FUSE file system over `device`, mounted nowhere yet: read only, nosuid, nodev, for all users.
 /// The device must have been opened in this process's user namespace.
 Result<Fd> new_fuse_mount(int device);
@@ -26,10 +29,16 @@ Result<Fd> clone_mount(int folder, const std::string& name);
 void make_private(int tree);
 /// A detached copy of the folder or file `path` with all that is mounted below it.
 Result<Fd> clone_tree(const std::string& path);
-/// Read-only, nosuid, nodev, with all that is mounted below it.
-Result<void> make_inert(int tree, const std::string& name);
-/// An empty tmpfs, mounted nowhere yet.
-Result<Fd> new_tmpfs();
+/// One mount, or also all that is mounted below it.
+enum class Reach : std::uint8_t { mount, tree };
+/// Read-only, nosuid, nodev.
+Result<void> make_inert(int tree, const std::string& name, Reach reach = Reach::tree);
+enum class Programs : bool { may_not_run, may_run };
+/// An empty tmpfs of at most `bytes`, mounted nowhere yet.
+Result<Fd> new_tmpfs(std::size_t bytes, Programs programs);
+/// An overlay of the folder `lower` (O_PATH), mounted nowhere yet: what is made in it goes to
+/// "upper" in `memory`, which also has a "work".
+Result<Fd> new_overlay(int lower, int memory);
 /// Mounts `tree` over what `target` (O_PATH) is open on. `name` is for the message.
 Result<void> attach_mount(int tree, int target, const std::string& name);
 /// Takes the mount whose root `fd` is open on out of the tree.

@@ -6,7 +6,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kFormat = "heddle packed decision 2 " HEDDLE_VERSION;
+constexpr std::string_view kFormat = "heddle packed decision 3 " HEDDLE_VERSION;
 
 /// Texts and numbers one behind the other: `5:a text`, so that a text may hold any byte.
 class Packer {
@@ -98,10 +98,10 @@ class Unpacker {
 /// One list of the members for both directions, which the compiler holds complete.
 template <class Visitor, class Packed>
 void visit(Visitor& visitor, Packed& packed) {
-  auto& [decision, stamps, map_id] = packed;
-  auto& [outcome, reason, hint, mount_point, programs, interpreter, host_mpi, binds, directories,
-         unreachable, environment, verdicts, warnings, image_files] = decision;
-  visitor(stamps);
+  auto& [decision, contents, map_id] = packed;
+  auto& [outcome, reason, hint, mount_point, programs, interpreter, host_mpi, binds, kept,
+         directories, unreachable, environment, verdicts, warnings, image_files] = decision;
+  visitor(contents);
   visitor(map_id);
   visitor(outcome);
   visitor(reason);
@@ -111,6 +111,7 @@ void visit(Visitor& visitor, Packed& packed) {
   visitor(interpreter);
   visitor(host_mpi);
   visitor(binds);
+  visitor(kept);
   visitor(directories);
   visitor(unreachable);
   visitor(environment);

@@ -12,8 +12,8 @@ namespace heddle {
 /// start needs, read in a tenth of JSON's time. Only fs-hook of this very version reads it.
 struct PackedDecision {
   Decision decision;
-  std::string stamps;  ///< of the image's files it was made by
-  std::string map_id;  ///< hash of the map's bytes; empty without a swap
+  std::string contents;  ///< ImageContents of the image's files that it was made by
+  std::string map_id;    ///< hash of the map's bytes; empty without a swap
 };
 
 std::string pack(const PackedDecision& packed);

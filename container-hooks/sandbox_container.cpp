@@ -20,14 +20,13 @@
 #include <cstdlib>
 
 #include "base/socket_pair.hpp"
-#include "container-hooks/mount_calls.hpp"
+#include "container-hooks/sandbox_root.hpp"
 
 namespace heddle {
 namespace {
 
 constexpr std::size_t kOutputLimit = 4U << 20;
 constexpr std::size_t kCommandLimit = 96U << 10;  // one packet: net.core.wmem_default is 208 KiB
-constexpr auto kTimeLimit = std::chrono::seconds(30);
 constexpr rlim_t kCpuSeconds = 10;
 
 /// fork() that ends with who forked it.
@@ -49,36 +48,6 @@ Result<void> leave_for_own_namespaces() {
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return fail_errno("", "cannot make a mount namespace");
   return {};
-}
-
-/// `from` with all that is mounted below it, read-only, over what `target` is open on.
-Result<void> place_tree(const std::string& from, const Fd& target, const std::string& name) {
-  auto tree = clone_tree(from);
-  if (!tree) return fail(std::move(tree.error()));
-  if (auto done = make_inert(tree->get(), from); !done) return done;
-  return attach_mount(tree->get(), target.get(), name);
-}
-
-Result<void> make_root(const std::string& rootfs, const std::vector<Volume>& volumes) {
-  {
-    auto before = open_file(rootfs, O_PATH | O_DIRECTORY);
-    if (!before) return fail(std::move(before.error()));
-    if (auto done = place_tree(rootfs, *before, rootfs); !done) return done;
-  }
-  auto root = open_file(rootfs, O_PATH | O_DIRECTORY);
-  if (!root) return fail(std::move(root.error()));
-  for (const auto& volume : volumes) {
-    auto target = open_in_root(root->get(), volume.target, 0);
-    if (!target && target.error().code() == ENOENT) continue;
-    if (!target) return fail(std::move(target.error()));
-    if (auto done = place_tree(volume.source, *target, volume.target); !done) return done;
-  }
-  // For the mount point, as runtimes do it; an image without /dev has no place for it either.
-  auto dev = open_in_root(root->get(), "/dev", O_DIRECTORY);
-  if (!dev) return dev.error().code() == ENOENT ? Result<void>() : fail(std::move(dev.error()));
-  auto tmpfs = new_tmpfs();
-  if (!tmpfs) return fail(std::move(tmpfs.error()));
-  return attach_mount(tmpfs->get(), dev->get(), "/dev");
 }
 
 /// pivot_root(2), "pivot_root(".", ".")": the host's tree is gone from this namespace.
@@ -174,7 +143,7 @@ std::pair<Words, Words> unpack(const std::string& text) {
 
 [[noreturn]] void live(const std::string& rootfs, const std::vector<Volume>& volumes, int socket) {
   auto ready = leave_for_own_namespaces();
-  if (ready) ready = make_root(rootfs, volumes);
+  if (ready) ready = make_sandbox_root(rootfs, volumes);
   if (!ready) {
     send_failure(socket, ready.error());
     ::_exit(1);
@@ -186,14 +155,18 @@ std::pair<Words, Words> unpack(const std::string& text) {
   ::_exit(0);
 }
 
-Result<void> collect(const Fd& out, const Fd& err, SandboxContainer::Output& output) {
+Result<void> collect(const Fd& out, const Fd& err, std::chrono::seconds limit,
+                     SandboxContainer::Output& output) {
   std::array<pollfd, 2> entries{pollfd{out.get(), POLLIN, 0}, pollfd{err.get(), POLLIN, 0}};
-  const auto end = std::chrono::steady_clock::now() + kTimeLimit;
+  const auto end = std::chrono::steady_clock::now() + limit;
   char buffer[1U << 16];
   while (entries[0].fd >= 0 || entries[1].fd >= 0) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         end - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return fail("the image's ld.so", "stopped", "it takes too long");
+    if (left.count() <= 0)
+      return fail("the image's ld.so", "stopped",
+                  "it takes longer than " + std::to_string(limit.count()) + " s",
+                  "a slow file system may need more: --timeout");
     if (::poll(entries.data(), entries.size(), static_cast<int>(left.count())) < 0 &&
         errno != EINTR)
       return fail_errno("the image's ld.so", "cannot wait for it");
@@ -228,7 +201,8 @@ Result<void> become_root_of_own_namespace() {
 }
 
 Result<SandboxContainer> SandboxContainer::start(const std::string& rootfs,
-                                                 const std::vector<Volume>& volumes) {
+                                                 const std::vector<Volume>& volumes,
+                                                 std::chrono::seconds limit) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const pid_t pid = fork_with_us();
@@ -237,7 +211,7 @@ Result<SandboxContainer> SandboxContainer::start(const std::string& rootfs,
     sockets->one.reset();
     live(rootfs, volumes, sockets->other.get());
   }
-  SandboxContainer container(Child(pid), std::move(sockets->one));
+  SandboxContainer container(Child(pid), std::move(sockets->one), limit);
   sockets->other.reset();
   if (auto ready = receive_fd(container.socket_.get()); !ready)
     return fail(std::move(ready.error()));
@@ -260,7 +234,7 @@ Result<SandboxContainer::Output> SandboxContainer::run(
   out->write_end.reset();
   err->write_end.reset();
   Output output;
-  if (auto all = collect(out->read_end, err->read_end, output); !all)
+  if (auto all = collect(out->read_end, err->read_end, limit_, output); !all)
     return fail(std::move(all.error()));
   return output;
 }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,10 +22,11 @@ Result<void> become_root_of_own_namespace();
 /// It is gone with this object.
 class SandboxContainer {
  public:
-  /// For root, of this user namespace. `rootfs` is absolute and free of links. A volume whose
-  /// target the image lacks is left out: to make one would write to the image.
+  /// For root, of this user namespace. `rootfs` is absolute and free of links. A run may take
+  /// `limit`.
   static Result<SandboxContainer> start(const std::string& rootfs,
-                                        const std::vector<Volume>& volumes);
+                                        const std::vector<Volume>& volumes,
+                                        std::chrono::seconds limit);
 
   /// Its first process, which is in its mount namespace: what a hook gets as the container's pid.
   pid_t pid() const { return child_.pid(); }
@@ -40,9 +42,11 @@ class SandboxContainer {
                      const std::vector<std::string>& environment);
 
  private:
-  SandboxContainer(Child child, Fd socket) : child_(std::move(child)), socket_(std::move(socket)) {}
+  SandboxContainer(Child child, Fd socket, std::chrono::seconds limit)
+      : child_(std::move(child)), socket_(std::move(socket)), limit_(limit) {}
   Child child_;
   Fd socket_;
+  std::chrono::seconds limit_;
 };
 
 }  // namespace heddle

@@ -11,6 +11,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "container-hooks/json_text.hpp"
+#include "container-hooks/mount_calls.hpp"
 
 namespace heddle {
 namespace {
@@ -19,6 +20,7 @@ struct Mount {
   std::string device;  ///< "major:minor", decimal
   std::string root;
   std::string point;
+  bool is_overlay = false;  ///< else copies of its files
 };
 
 std::vector<Mount> our_mounts(const std::string& mountinfo) {
@@ -31,8 +33,11 @@ std::vector<Mount> our_mounts(const std::string& mountinfo) {
     fields >> id >> parent >> mount.device >> mount.root >> mount.point;
     while (fields >> word && word != "-") {
     }
-    fields >> word;
-    if (word == "fuse.heddle") out.push_back(std::move(mount));
+    std::string type, source;
+    fields >> type >> source;
+    mount.is_overlay = type == "fuse.heddle";
+    if (mount.is_overlay || (type == "tmpfs" && source == kMountSource))
+      out.push_back(std::move(mount));
   }
   return out;
 }
@@ -64,9 +69,14 @@ bool is_mpi(const std::string& soname) {
 
 }  // namespace
 
+std::set<std::string> heddle_devices(const std::string& mountinfo) {
+  std::set<std::string> out;
+  for (const auto& mount : our_mounts(mountinfo)) out.insert(mount.device);
+  return out;
+}
+
 std::vector<MappedLibrary> mapped_libraries(const std::string& maps, const std::string& mountinfo) {
-  std::set<std::string> devices;
-  for (const auto& mount : our_mounts(mountinfo)) devices.insert(mount.device);
+  const auto devices = heddle_devices(mountinfo);
   std::vector<MappedLibrary> out;
   std::set<std::string> seen;
   std::istringstream lines(maps);
@@ -84,7 +94,7 @@ std::vector<MappedLibrary> mapped_libraries(const std::string& maps, const std::
 
 std::string heddle_mount_point(const std::string& mountinfo) {
   for (const auto& mount : our_mounts(mountinfo))
-    if (mount.root == "/") return mount.point;
+    if (mount.is_overlay && mount.root == "/") return mount.point;
   return {};
 }
 

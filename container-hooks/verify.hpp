@@ -16,10 +16,12 @@ namespace heddle {
 /// A file that a process has mapped, or would map.
 struct MappedLibrary {
   std::string path;        ///< as the process sees it
-  bool from_host = false;  ///< it is of our mount
+  bool from_host = false;  ///< it is of our mounts
   std::string name;        ///< it is asked for by; empty: not known
 };
 
+/// Devices ("major:minor", decimal) of our mounts, copies of their files too.
+std::set<std::string> heddle_devices(const std::string& mountinfo);
 /// From the texts of /proc/PID/maps and mountinfo: libraries and ld.so, each once, in the order of
 /// their addresses.
 std::vector<MappedLibrary> mapped_libraries(const std::string& maps, const std::string& mountinfo);

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/verify_image.hpp"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -19,16 +14,13 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "container-hooks/inside_container.hpp"
-#include "container-hooks/mount_calls.hpp"
+#include "container-hooks/inside_files.hpp"
 #include "container-hooks/overlay_server.hpp"
 #include "container-hooks/sandbox_container.hpp"
 #include "container-hooks/swap_request.hpp"
 
 namespace heddle {
 namespace {
-
-constexpr int kFolderDepth = 4;  // share/openmpi/...
-constexpr std::size_t kMaxPlugins = 1000;
 
 Result<ContainerConfig> config_of(const ImageToVerify& image) {
   ContainerConfig config;
@@ -51,7 +43,7 @@ Result<ContainerConfig> config_of(const ImageToVerify& image) {
 class PlacedImage {
  public:
   static Result<PlacedImage> make(const ImageToVerify& image, const ContainerConfig& config) {
-    auto sandbox = SandboxContainer::start(config.rootfs, config.volumes);
+    auto sandbox = SandboxContainer::start(config.rootfs, config.volumes, image.limit);
     if (!sandbox) return fail(std::move(sandbox.error()));
     PlacedImage out(std::move(*sandbox));
     auto annotation = config.annotations.find(kProgramAnnotation);
@@ -100,78 +92,6 @@ class PlacedImage {
   Decision decision_;
 };
 
-/// The container's files, as it sees them now.
-class InsideFiles {
- public:
-  static Result<InsideFiles> open(pid_t pid, const std::string& mount_point) {
-    auto root = open_file("/proc/" + std::to_string(pid) + "/root", O_PATH | O_DIRECTORY);
-    if (!root) return fail(std::move(root.error()));
-    InsideFiles out(std::move(*root));
-    struct stat status {};
-    if (!out.stat(mount_point, status)) return fail_errno(mount_point, "cannot look into it");
-    out.device_ = status.st_dev;
-    return out;
-  }
-  bool is_from_host(const std::string& path) const {
-    struct stat status {};
-    return stat(path, status) && status.st_dev == device_;
-  }
-  /// Shared objects in folders below `folder`, each file once.
-  std::vector<std::string> plugins(const std::string& folder) const {
-    std::map<ino_t, std::string> found;
-    walk(folder, 0, found);
-    std::vector<std::string> out;
-    for (auto& [ino, path] : found) out.push_back(std::move(path));
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-
- private:
-  explicit InsideFiles(Fd root) : root_(std::move(root)) {}
-  bool stat(const std::string& path, struct stat& status) const {
-    const auto file = open_in_root(root_.get(), path, 0);
-    return file && ::fstat(file->get(), &status) == 0;
-  }
-  std::vector<std::string> names_in(const std::string& folder) const {
-    std::vector<std::string> out;
-    const auto fd = open_in_root(root_.get(), folder, O_DIRECTORY);
-    if (!fd) return out;
-    const std::unique_ptr<DIR, int (*)(DIR*)> list(
-        ::opendir(("/proc/self/fd/" + std::to_string(fd->get())).c_str()), &::closedir);
-    while (const dirent* entry = list ? ::readdir(list.get()) : nullptr)
-      if (entry->d_name[0] != '.') out.emplace_back(entry->d_name);
-    return out;
-  }
-  /// A view has all of the root's files a second time; of a plugin folder some may be there too.
-  bool is_view(const std::string& root, const std::string& name) const {
-    for (const auto& file : names_in(root)) {
-      struct stat here {};
-      struct stat there {};
-      if (stat(root + "/" + file, here) && S_ISREG(here.st_mode))
-        return stat(root + "/" + name + "/" + file, there) && here.st_ino == there.st_ino;
-    }
-    return false;
-  }
-  void walk(const std::string& folder, int depth, std::map<ino_t, std::string>& found) const {
-    if (depth > kFolderDepth) return;
-    for (const auto& name : names_in(folder)) {
-      const auto path = folder + "/" + name;
-      struct stat status {};
-      if (!stat(path, status)) continue;
-      if (S_ISDIR(status.st_mode)) {
-        if (depth > 0 || !is_view(folder, name)) walk(path, depth + 1, found);
-      } else if (depth > 0 && name.find(".so") != std::string::npos &&
-                 path.find(':') == path.npos && path.find(' ') == path.npos &&
-                 found.size() < kMaxPlugins) {
-        found.emplace(status.st_ino, path);
-      }
-    }
-  }
-
-  Fd root_;
-  dev_t device_ = 0;
-};
-
 std::string program_of(const ContainerConfig& config, const ImageToVerify& image,
                        const Decision& decision) {
   if (!decision.programs.empty()) return decision.programs.front();
@@ -191,10 +111,11 @@ class Verification {
       : image_(image), config_(config), program_(std::move(program)) {}
 
   Result<Finding> run() {
+    auto files = InsideFiles::open(image_.sandbox().pid(), config_.rootfs);
+    if (!files) return fail(std::move(files.error()));
+    program_ = files->started_by(program_);
     auto main = list({});
     if (!main) return fail(std::move(main.error()));
-    auto files = InsideFiles::open(image_.sandbox().pid(), image_.decision().mount_point);
-    if (!files) return fail(std::move(files.error()));
     const auto plugins = files->plugins(image_.decision().mount_point);
     auto with_plugins = plugins.empty() ? main : list(plugins);
     if (!with_plugins) return fail(std::move(with_plugins.error()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,11 @@ namespace heddle {
 
 /// An image before anybody starts it.
 struct ImageToVerify {
-  std::string bundle;   ///< an OCI bundle; empty: `rootfs`
-  std::string rootfs;   ///< a root file system
-  std::string program;  ///< in the container; empty: what the bundle starts
-  HookSettings hook;    ///< cache, mount point and MPI as the hook would be given them
+  std::string bundle;              ///< an OCI bundle; empty: `rootfs`
+  std::string rootfs;              ///< a root file system
+  std::string program;             ///< in the container; empty: what the bundle starts
+  std::chrono::seconds limit{30};  ///< for each run of its ld.so
+  HookSettings hook;               ///< cache, mount point and MPI as the hook would be given them
 };
 
 /// What the container's own ld.so lists for the program once all is in place as the hook places it:

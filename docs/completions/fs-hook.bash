@@ -13,7 +13,7 @@ _fs_hook() {
     install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache-limit --log --node --cache --at --mpi' ;;
     oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --always' ;;
     precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi' ;;
-    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --json --cache --at --mpi' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci precreate verify'
   if [[ $values ]]; then

@@ -57,6 +57,7 @@ complete -c fs-hook -n '__fish_seen_subcommand_from verify' -s h -l help -d 'Pri
 complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l bundle -r -d 'Before the start: what this bundle would start'
 complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l rootfs -r -d 'Before the start: a program of this image'
 complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l program -r -d 'The program, as the container names it'
+complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l timeout -r -d 'How long the image'\''s ld.so may take before the start (30)'
 complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l json -d 'As JSON'
 complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l cache -r -d 'Folder of what was decided for each image'
 complete -c fs-hook -n '__fish_seen_subcommand_from verify' -l at -r -d 'Where the mount stands in containers'

@@ -79,6 +79,30 @@ TEST_P(ContainerEnds, its_fs_mount_is_killed) {
   expect_nothing_left();
 }
 
+/// Programs of a container that runs on the host's glibc start all the same: that and ld.so.cache
+/// are copies, of which none is asked of the daemon.
+TEST_P(ContainerEnds, programs_still_start_when_its_fs_mount_is_killed) {
+  world_->serve_glibc();
+  auto started = start_waiting();
+  ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
+  const auto root = "/proc/" + std::to_string(started.init()) + "/root";
+  EXPECT_EQ(run({"chroot", root, "/bin/plain"}).out, "plain\n");
+  for (const int daemon : world_->daemons()) ::kill(daemon, SIGKILL);
+  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+  for (const auto& file : world_->glibc()) {
+    for (const auto& place : {root + file, root + "/dev/heddle" + file.substr(file.rfind('/'))}) {
+      // What the kernel has of it, it may forget at any time.
+      const auto fd = value_or_throw(open_file(place, O_RDONLY));
+      ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+      EXPECT_TRUE(read_file(place).value_or("") == value_or_throw(read_file(file))) << place;
+    }
+  }
+  EXPECT_EQ(run({"chroot", root, "/bin/plain"}).out, "plain\n");
+  ::kill(started.init(), SIGKILL);
+  EXPECT_TRUE(started.ends(10s).has_value());
+  expect_nothing_left();
+}
+
 TEST_P(ContainerEnds, a_term_signal_does_not_take_the_libraries_away) {
   auto started = start_waiting();
   ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();

@@ -13,6 +13,7 @@
 #include "base/fd.hpp"
 #include "resolver/map/map_writer.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 
@@ -70,6 +71,8 @@ struct Parts {
   TestDir dir;
   std::vector<std::string> system;  ///< libc and ld.so, as the program names them
   Parts() {
+    build_program({.output = dir / "plain",
+                   .source = "#include <stdio.h>\nint main(void) { return puts(\"plain\") < 0; }"});
     const auto mine = library(dir / "container/libmpi.so.12", "container");
     library(dir / "host/libmpi.so.12", "host");
     const auto app = build_program({dir / "app", kApp, {mine}});
@@ -146,6 +149,7 @@ void ContainerWorld::make_image() const {
     fs::create_directories(root + folder);
   copy(parts().dir / "container/libmpi.so.12", root + kLibrary);
   copy(parts().dir / "app", root + "/bin/app");
+  copy(parts().dir / "plain", root + "/bin/plain");
   for (const auto& file : parts().system) copy(file, root + file);
   run_checked({"ldconfig", "-r", root});
 }
@@ -171,6 +175,19 @@ nlohmann::json ContainerWorld::swap() const {
                                     {"why", "the host's MPI"}}})},
           {"loads", Json::array({{{"soname", "libmpi.so.12"}, {"path", kLibrary}}})},
           {"warnings", Json::array()}};
+}
+
+const std::vector<std::string>& ContainerWorld::glibc() { return parts().system; }
+
+void ContainerWorld::serve_glibc() {
+  auto decision = swap();
+  for (const auto& file : glibc()) {
+    const auto name = file.substr(file.rfind('/') + 1);
+    add_plugin(name, file);
+    decision["binds"].push_back({{"source", name}, {"target", file}, {"why", "a test"}});
+    decision["verdict"].push_back({{"soname", name}, {"taken", "host"}, {"rule", "glibc"}});
+  }
+  answer(decision);
 }
 
 void ContainerWorld::answer(const Json& decision, int status) {
@@ -222,36 +239,16 @@ std::size_t ContainerWorld::questions() const {
 std::string ContainerWorld::log_text() const { return read_file(log()).value_or(""); }
 
 nlohmann::json ContainerWorld::hook_json(const std::string& stage) const {
-  return {{"path", hook()},
-          {"args",
-           {"fs-hook", "oci", "--stage", stage, "--cache", path("cache"), "--log", log(), "--node",
-            path("node")}},
-          {"env", {"PATH=/usr/bin:/bin"}},
-          {"timeout", 30}};
+  return oci_hook_entry(
+      hook(), {"--stage", stage, "--cache", path("cache"), "--log", log(), "--node", path("node")});
 }
 
 nlohmann::json ContainerWorld::config(const std::vector<std::string>& args) const {
-  return {
-      {"ociVersion", "1.0.2"},
-      {"process",
-       {{"terminal", false},
-        {"user", {{"uid", 0}, {"gid", 0}}},
-        {"cwd", "/"},
-        {"args", args},
-        {"env", {"PATH=/usr/bin:/bin"}},
-        {"noNewPrivileges", true}}},
-      {"root", {{"path", rootfs()}, {"readonly", true}}},
-      {"hostname", "c1"},
-      {"annotations", {{"heddle.mpi", "host"}}},
-      {"mounts",
-       Json::array({{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
-                    {{"destination", "/dev"},
-                     {"type", "tmpfs"},
-                     {"source", "tmpfs"},
-                     {"options", {"nosuid", "strictatime", "mode=755", "size=65536k"}}}})},
-      {"linux",
-       {{"namespaces", Json::array({{{"type", "mount"}}, {{"type", "pid"}}, {{"type", "uts"}}})}}},
-      {"hooks", {{"createRuntime", Json::array({hook_json()})}}}};
+  auto out = oci_config(rootfs(), args);
+  out["hostname"] = "c1";
+  out["linux"]["namespaces"].push_back({{"type", "uts"}});
+  out["hooks"]["createRuntime"] = Json::array({hook_json()});
+  return out;
 }
 
 std::string ContainerWorld::bundle(const std::string& name, const Json& config) const {

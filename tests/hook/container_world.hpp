@@ -38,6 +38,10 @@ class ContainerWorld {
   /// The maps from now on have a file of the host's in a plugin folder ("ucx/libuct_x.so.0").
   void add_plugin(const std::string& name, const std::string& file) { plugins_[name] = file; }
   void forget_plugins() { plugins_.clear(); }
+  /// From now on what is answered has the container run on the host's glibc().
+  void serve_glibc();
+  /// libc and ld.so of this machine, and of the image.
+  static const std::vector<std::string>& glibc();
   /// Writes the map that fs-resolve hands out.
   void write_answers_map(const nlohmann::json& decision) const;
 

@@ -15,6 +15,7 @@
 #include "base/process.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
@@ -92,20 +93,53 @@ TEST_P(HookedContainer, the_programs_exit_status_and_environment_are_its_own) {
   EXPECT_EQ(swapped.substr(5), plain.substr(10));
 }
 
+/// Other bytes behind the first page, of the same number and time, as in an image that was built
+/// anew with all times pinned.
+void change_what_times_do_not_tell(const std::string& file) {
+  auto bytes = value_or_throw(read_file(file));
+  struct stat before {};
+  ASSERT_EQ(::stat(file.c_str(), &before), 0);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text_file(file, bytes, before.st_mode & 07777);
+  const timespec times[] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+}
+
 TEST_P(HookedContainer, an_image_is_decided_on_once) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
   EXPECT_EQ(world_->questions(), 1U);
-  // Another program of the same size and time: the image's content counts.
-  const auto library = world_->rootfs() + ContainerWorld::kLibrary;
-  auto bytes = value_or_throw(read_file(library));
-  struct stat before {};
-  ASSERT_EQ(::stat(library.c_str(), &before), 0);
-  bytes[9] = '\1';
-  write_text_file(library, bytes);
-  const timespec times[] = {before.st_atim, before.st_mtim};
-  ASSERT_EQ(::utimensat(AT_FDCWD, library.c_str(), times, 0), 0);
-  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
-  EXPECT_EQ(world_->questions(), 2U);
+  // The same again, unpacked elsewhere.
+  auto copied = world_->config({"/bin/app"});
+  copied["root"]["path"] = world_->path("copy");
+  fs::copy(world_->rootfs(), world_->path("copy"), fs::copy_options::recursive);
+  EXPECT_EQ(start(copied).out, "host\n");
+  EXPECT_EQ(world_->questions(), 1U);
+  std::size_t questions = 1;
+  for (const std::string file : {ContainerWorld::kLibrary, "/etc/ld.so.cache", "/bin/app"}) {
+    change_what_times_do_not_tell(world_->path("copy") + file);
+    EXPECT_EQ(start(copied).out, "host\n") << file;
+    EXPECT_EQ(world_->questions(), ++questions) << file;
+  }
+}
+
+TEST_P(HookedContainer, what_an_image_did_not_have_is_part_of_the_decision) {
+  auto decision = world_->swap();
+  decision["asked"] = {"/opt/lib/libmpi.so.12", "/opt/plugins/"};
+  world_->answer(decision);
+  const auto ask = [&] {
+    EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+    return world_->questions();
+  };
+  EXPECT_EQ(ask(), 1U);
+  write_text_file(world_->rootfs() + "/opt/lib/libodd.so", "");
+  EXPECT_EQ(ask(), 1U);
+  write_text_file(world_->rootfs() + "/opt/lib/libmpi.so.12", "");
+  EXPECT_EQ(ask(), 2U);
+  fs::create_directories(world_->rootfs() + "/opt/plugins");
+  EXPECT_EQ(ask(), 3U);
+  write_text_file(world_->rootfs() + "/opt/plugins/a.so", "");
+  EXPECT_EQ(ask(), 4U);
+  EXPECT_EQ(ask(), 4U);
 }
 
 TEST_P(HookedContainer, says_why_a_program_must_not_start) {
@@ -212,6 +246,13 @@ const std::vector<Trouble>& troubles() {
          decision["mount_point"] = "/usr/heddle";
          w.answer(decision);
        }},
+      {"a device cgroup that forbids /dev/fuse",
+       "/dev/fuse: cannot open: Operation not permitted (a device cgroup forbids it",
+       [](ContainerWorld& w, Json& config) {
+         config["hooks"] = {{"createContainer", {w.hook_json("createContainer")}}};
+         config["linux"]["resources"]["devices"] =
+             Json::array({Json{{"allow", false}, {"access", "rwm"}}});
+       }},
       {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
       {"a program that is no path", "heddle.program: cannot follow it",
@@ -292,10 +333,7 @@ TEST_P(HookedContainer, finds_a_program_that_lies_in_a_volume) {
   fs::create_directories(world_->path("volume"));
   fs::rename(world_->rootfs() + "/bin/app", world_->path("volume/app"));
   auto config = world_->config({"/data/app"});
-  config["mounts"].push_back({{"destination", "/data"},
-                              {"type", "bind"},
-                              {"source", world_->path("volume")},
-                              {"options", {"rbind", "ro"}}});
+  config["mounts"].push_back(oci_bind(world_->path("volume"), "/data"));
   EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
 }
 

@@ -38,17 +38,23 @@ class Podman : public ::testing::TestWithParam<std::string> {
       run_checked({"chown", "-R", "1500:1500", world_->path("user"), world_->rootfs()});
     for (const char* file : {"subuid", "subgid"})
       write_text_file(world_->path(file), "heddle-test:300000:65536\n");
-    const auto installed = run({world_->hook(), "install", "--dir", world_->path("hooks.d"),
-                                "--cache", world_->path("user/cache"), "--log", log_path()});
-    ASSERT_EQ(installed.status, 0) << installed.err;
+    install();
+  }
+  void install(const std::vector<std::string>& options = {}) const {
+    std::vector<std::string> argv{world_->hook(), "install",
+                                  "--dir",        world_->path("hooks.d"),
+                                  "--cache",      world_->path("user/cache"),
+                                  "--log",        log_path()};
+    argv.insert(argv.end(), options.begin(), options.end());
+    run_checked(argv);
   }
   bool is_user() const { return GetParam().starts_with("user_"); }
   std::string runtime() const { return is_user() ? GetParam().substr(5) : GetParam(); }
   std::string log_path() const { return world_->path("user/hook.log"); }
   std::string log() const { return read_file(log_path()).value_or(""); }
 
-  RunResult podman(const std::vector<std::string>& options, const std::vector<std::string>& command,
-                   const std::string& before = "true") {
+  /// Runs `words` as the user whose podman it is. /mnt is his $XDG_RUNTIME_DIR.
+  RunResult in_world(const std::vector<std::string>& words, const std::string& before) const {
     std::vector<std::string> argv{
         "unshare",
         "-m",
@@ -64,37 +70,43 @@ class Podman : public ::testing::TestWithParam<std::string> {
         "--",
         "env",
         "HOME=" + world_->path("user/home"),
-        "XDG_RUNTIME_DIR=/mnt",
-        "podman",
-        "--root",
-        world_->path("user/storage"),
-        "--runroot",
-        "/mnt/c",  // podman takes no more than 50 characters
-        "--storage-driver",
-        "vfs",
-        "--cgroup-manager",
-        "cgroupfs",
-        "--events-backend",
-        "none",
-        "--runtime",
-        runtime(),
-        "--hooks-dir",
-        world_->path("hooks.d"),
-        "run",
-        "--rm",
-        "--network",
-        "host",
-        "--ulimit",
-        "nofile=1024:1024",
-        "--ulimit",
-        "nproc=4096:4096"};
+        "XDG_RUNTIME_DIR=/mnt"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    RunOptions run_options;
+    run_options.cwd = world_->path("user/home");
+    return run(argv, run_options);
+  }
+  std::vector<std::string> podman_words() const {
+    return {"podman",
+            "--root",
+            world_->path("user/storage"),
+            "--runroot",
+            "/mnt/c",  // podman takes no more than 50 characters
+            "--storage-driver",
+            "vfs",
+            "--cgroup-manager",
+            "cgroupfs",
+            "--events-backend",
+            "none",
+            "--runtime",
+            runtime(),
+            "--hooks-dir",
+            world_->path("hooks.d")};
+  }
+  std::vector<std::string> run_words(const std::vector<std::string>& options,
+                                     const std::vector<std::string>& command) const {
+    auto argv = podman_words();
+    argv.insert(argv.end(), {"run", "--rm", "--network", "host", "--ulimit", "nofile=1024:1024",
+                             "--ulimit", "nproc=4096:4096"});
     if (runtime() == "crun") argv.emplace_back("--cgroups=disabled");
     argv.insert(argv.end(), options.begin(), options.end());
     argv.insert(argv.end(), {"--rootfs", world_->rootfs()});
     argv.insert(argv.end(), command.begin(), command.end());
-    RunOptions run_options;
-    run_options.cwd = world_->path("user/home");
-    return run(argv, run_options);
+    return argv;
+  }
+  RunResult podman(const std::vector<std::string>& options, const std::vector<std::string>& command,
+                   const std::string& before = "true") const {
+    return in_world(run_words(options, command), before);
   }
   void expect_nothing_left() const {
     EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
@@ -131,6 +143,35 @@ TEST_P(PodmanOfAUser, keeps_his_id) {
   options.insert(options.end(), {"--userns=keep-id", "--passwd=false"});
   const auto ran = podman(options, {"/bin/app"});
   EXPECT_EQ(ran.out, "host\n") << ran.err << log();
+  expect_nothing_left();
+}
+
+/// `podman unshare` is the user namespace of all his containers: FUSE mounted there is open to
+/// them.
+TEST_P(PodmanOfAUser, shares_one_mount_among_his_containers) {
+  install({"--node", "/mnt/node"});
+  std::string unshare;
+  for (const auto& word : podman_words()) unshare += "'" + word + "' ";
+  const auto script =
+      unshare +
+      "unshare sh -c 'echo $$ >/mnt/pid; exec \"$0\" --prefetch 0 --node "
+      "/mnt/node' '" +
+      world_->path("stage/bin/fs-mount") +
+      "' </dev/null >/dev/null 2>&1 &\n"
+      "for i in $(seq 400); do [ ! -e /mnt/node/socket ] || break; sleep 0.05; done\n"
+      "\"$@\"; \"$@\"; kill $(cat /mnt/pid); wait\n";
+  std::vector<std::string> argv{"sh", "-c", script, "sh"};
+  const auto words = run_words(kAnnotation, {"/bin/app", "/dev/heddle/.heddle/stats"});
+  argv.insert(argv.end(), words.begin(), words.end());
+  const auto ran = in_world(argv, "true");
+  const auto second = ran.out.rfind("host\n");
+  ASSERT_TRUE(ran.out.starts_with("host\n") && second > 0) << ran.out << ran.err << log();
+  const auto pid_in = [](const std::string& text) {
+    return nlohmann::json::parse(text.substr(text.find('{'))).at("supervisor_pid");
+  };
+  EXPECT_EQ(pid_in(ran.out.substr(0, second)), pid_in(ran.out.substr(second)));
+  EXPECT_THAT(log(), HasSubstr("by the node's mount"));
+  EXPECT_THAT(log(), ::testing::Not(HasSubstr("a mount of its own")));
   expect_nothing_left();
 }
 

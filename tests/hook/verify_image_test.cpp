@@ -14,6 +14,7 @@
 #include "container-hooks/verify_image.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
@@ -91,16 +92,49 @@ TEST_P(VerifyImage, tells_it_of_a_program_in_a_root_file_system_or_a_volume) {
   fs::create_directories(world_->path("volume"));
   fs::copy_file(world_->rootfs() + "/bin/app", world_->path("volume/solver"));
   auto config = world_->config({"/data/solver"});
-  config["mounts"].push_back({{"destination", "/data"},
-                              {"type", "bind"},
-                              {"source", world_->path("volume")},
-                              {"options", {"rbind", "ro"}}});
+  config["mounts"].push_back(oci_bind(world_->path("volume"), "/data"));
   auto elsewhere = decision();
   elsewhere["program"] = {"/data/solver"};
   world_->answer(elsewhere);
   const auto ran = verify_bundle(config);
   EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
   expect_nothing_left();
+}
+
+/// Runtimes make such a place in the image; to look into it must not.
+TEST_P(VerifyImage, a_volume_that_the_image_has_no_place_for_is_there) {
+  fs::create_directories(world_->path("volume"));
+  fs::rename(world_->rootfs() + "/bin/app", world_->path("volume/solver"));
+  const auto program = world_->path("volume/solver");
+  auto config = world_->config({});
+  config["mounts"].push_back(oci_bind(world_->path("volume"), "/new/folder"));
+  config["mounts"].push_back(oci_bind(program, "/new/file"));
+  config["mounts"].push_back(oci_bind(program, "/new/folder/in-the-volume"));
+  const auto before = world_->image_state();
+  for (const char* word : {"/new/folder/solver", "/new/file"}) {
+    config["process"]["args"] = {word};
+    auto elsewhere = decision();
+    elsewhere["program"] = {word};
+    world_->answer(elsewhere);
+    const auto ran = verify_bundle(config);
+    EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  }
+  EXPECT_EQ(world_->image_state(), before);
+  EXPECT_FALSE(fs::exists(world_->path("volume/in-the-volume")));
+  expect_nothing_left();
+}
+
+TEST_P(VerifyImage, of_a_script_the_interpreter_is_looked_at) {
+  write_text_file(world_->rootfs() + "/bin/script", "#! /bin/other -x\n", 0755);
+  write_text_file(world_->rootfs() + "/bin/other", "#!/bin/app\n", 0755);
+  auto of_script = decision();
+  of_script["program"] = {"/bin/script"};
+  world_->answer(of_script);
+  const auto ran = verify_bundle(world_->config({"/bin/script"}));
+  EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("host       /usr/lib/libmpi.so.12\n"));
+  write_text_file(world_->rootfs() + "/bin/other", "#!/bin/script\n", 0755);
+  EXPECT_EQ(verify_bundle(world_->config({"/bin/script"})).status, 1) << "round and round";
 }
 
 TEST_P(VerifyImage, a_library_that_is_found_elsewhere_is_not_swapped) {
@@ -202,6 +236,18 @@ TEST_P(VerifyImage, what_a_hostile_image_says_is_bounded_and_escaped) {
   const auto flood = verify_bundle(world_->config({"/bin/app"}));
   EXPECT_EQ(flood.status, 3);
   EXPECT_THAT(flood.err, HasSubstr("it says too much"));
+  expect_nothing_left();
+}
+
+TEST_P(VerifyImage, an_image_that_takes_for_ever_is_stopped) {
+  const auto loader = world_->rootfs() + kLoader;
+  fs::remove(loader);
+  build_program({.output = loader,
+                 .source = "#include <unistd.h>\nint main(void){if(!fork())setsid();pause();}",
+                 .flags = {"-static"}});
+  const auto ran = verify_bundle(world_->config({"/bin/app"}), {"--timeout", "1"});
+  EXPECT_EQ(ran.status, 3);
+  EXPECT_THAT(ran.err, HasSubstr("it takes longer than 1 s"));
   expect_nothing_left();
 }
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/image_contents.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <climits>
+#include <ctime>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "base/content_hash.hpp"
+#include "container-hooks/mount_calls.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr const char* kNone = "-";
+constexpr std::int64_t kSecond = 1'000'000'000;
+/// A file that was changed within a tick of the clock after it was read looks unchanged; two
+/// seconds are the coarsest (as for the facts of ELF files, resolver/elf/facts_cache.cpp).
+constexpr std::int64_t kYoung = 2;
+constexpr std::size_t kHeading = 33;  ///< hash of the rest, in hex digits, and a newline
+
+std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+std::string target_of(int fd) {
+  char text[PATH_MAX];
+  const ssize_t n = ::readlink(link_of(fd).c_str(), text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+}
+
+std::string names_in(const Fd& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(link_of(folder.get()).c_str()),
+                                                 &::closedir);
+  if (!list) return kNone;
+  std::set<std::string> names;
+  while (const dirent* entry = ::readdir(list.get())) names.emplace(entry->d_name);
+  std::string all;
+  for (const auto& name : names) all += name + '\0';
+  return hash_bytes(all).hex();
+}
+
+}  // namespace
+
+void ImageContents::recall(const std::string& text) {
+  if (text.size() < kHeading || hash_bytes(std::string_view(text).substr(kHeading)).hex() !=
+                                    std::string_view(text).substr(0, kHeading - 1))
+    return;
+  std::istringstream lines(text.substr(kHeading));
+  for (std::string stamp, hash; lines >> stamp >> hash;) known_.emplace(stamp, hash);
+}
+
+std::string ImageContents::remembered() const {
+  if (!news_) return {};
+  std::string out;
+  for (const auto& [stamp, hash] : known_) out += stamp + " " + hash + "\n";
+  return hash_bytes(out).hex() + "\n" + out;
+}
+
+/// Without a word of the device where its number is made up anew with each mount (major 0: overlay,
+/// btrfs, NFS): inode and ctime, to the nanosecond, are met twice on one file system only. A time
+/// in whole seconds is one that somebody gave it: an image's maker.
+std::string ImageContents::stamp_of(const Fd& file, const struct stat& status) {
+  const auto stamp = file_stamp(status);
+  if (stamp.ctime_ns % kSecond == 0 || !file_systems_.of(file.get(), stamp)) return {};
+  const auto device = major(status.st_dev) == 0 ? 0 : stamp.id.dev;
+  std::string out;
+  for (const auto number :
+       {device, stamp.id.ino, stamp.size, static_cast<std::uint64_t>(stamp.mtime_ns),
+        static_cast<std::uint64_t>(stamp.ctime_ns)})
+    out += (out.empty() ? "" : ":") + std::to_string(number);
+  return out;
+}
+
+std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
+  const auto stamp = stamp_of(file, status);
+  if (!stamp.empty())
+    if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
+  const auto now = std::time(nullptr);
+  const auto readable = open_file(link_of(file.get()), O_RDONLY);
+  const auto hash = readable ? hash_file(readable->get(), "") : fail(readable.error());
+  if (!hash) return kNone;
+  const auto hex = hash->hex();
+  if (!stamp.empty() && std::max(status.st_ctim.tv_sec, status.st_mtim.tv_sec) < now - kYoung)
+    news_ |= known_.emplace(stamp, hex).second;
+  return hex;
+}
+
+std::string ImageContents::of(const std::string& path) {
+  struct stat status {};
+  const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
+  if (!place || ::fstat(place->get(), &status) != 0) return path + "\t" + kNone + "\n";
+  const auto top = target_of(root_.get());
+  auto where = target_of(place->get());
+  if (where.starts_with(top) && top != "/") where.erase(0, top.size());
+  std::string what = "other";
+  if (S_ISREG(status.st_mode))
+    what = hash_of(*place, status);
+  else if (S_ISDIR(status.st_mode))
+    what = path.ends_with('/') ? names_in(*place) : "folder";
+  return path + "\t" + (where == path ? "" : where) + "\t" + what + "\n";
+}
+
+std::string ImageContents::of(const std::vector<std::string>& paths) {
+  std::string out;
+  for (const auto& path : paths) out += of(path);
+  return out;
+}
+
+std::string ImageContents::copy_id(const std::string& path) {
+  struct stat status {};
+  const auto file = open_in_root(root_.get(), path, 0);
+  return file && ::fstat(file->get(), &status) == 0 ? stamp_of(*file, status) : std::string();
+}
+
+}  // namespace heddle

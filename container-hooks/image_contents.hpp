@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/file_stamp.hpp"
+#include "base/file_systems.hpp"
+
+namespace heddle {
+
+/// What an image holds at the paths that a decision hangs on: content, not times, since images that
+/// are built reproducibly give all their files one time, and device and inode are another in each
+/// container. To hash an MPI each time would take longer than all else at a container's start, so
+/// what was hashed is remembered by the file's stamp, ctime included, where the kernel keeps that:
+/// it is when this node unpacked the file, which nothing sets back.
+class ImageContents {
+ public:
+  /// `root`: the image's root folder, which must outlive this.
+  explicit ImageContents(const Fd& root) : root_(root) {}
+
+  /// Takes what remembered() gave before; of anything else, nothing.
+  void recall(const std::string& text);
+  /// What recall() is to be given next time; empty: no more than this time.
+  std::string remembered() const;
+
+  /// A line for `path`: its content, that it is not there, that it is a folder; and its place,
+  /// where links lead there. Of a path that ends in a slash it is the names in that folder.
+  std::string of(const std::string& path);
+  std::string of(const std::vector<std::string>& paths);
+
+  /// Tells this copy of an image from others, as long as it is not touched: the file's stamp.
+  /// Empty: there is none that could be trusted.
+  std::string copy_id(const std::string& path);
+
+ private:
+  std::string stamp_of(const Fd& file, const struct stat& status);
+  std::string hash_of(const Fd& file, const struct stat& status);
+
+  const Fd& root_;
+  FileSystems file_systems_;
+  std::unordered_map<std::string, std::string> known_;  ///< stamp -> hash
+  bool news_ = false;
+};
+
+}  // namespace heddle

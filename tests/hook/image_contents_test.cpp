@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/image_contents.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/content_hash.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+class ImageContentsTest : public ::testing::Test {
+ protected:
+  std::string of(const std::string& path) const { return ImageContents(root_).of(path); }
+  void write(const std::string& path, const std::string& text) const {
+    write_text_file(dir_ / path, text);
+  }
+  TestDir dir_;
+  Fd root_ = value_or_throw(open_file(dir_.path(), O_PATH | O_DIRECTORY));
+};
+
+TEST_F(ImageContentsTest, are_the_bytes_of_files_and_not_their_times) {
+  write("a", "one");
+  const auto before = of("/a");
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
+  EXPECT_EQ(of("/a"), before);
+  write("a", "two");
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
+  EXPECT_NE(of("/a"), before);
+}
+
+TEST_F(ImageContentsTest, are_the_same_in_every_copy_of_an_image) {
+  const TestDir other;
+  write("etc/a", "text");
+  write_text_file(other / "etc/a", "text");
+  const auto there = value_or_throw(open_file(other.path(), O_PATH | O_DIRECTORY));
+  for (const char* path : {"/etc/a", "/etc", "/etc/", "/none", "/etc/a/b"})
+    EXPECT_EQ(of(path), ImageContents(there).of(path));
+}
+
+TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
+  EXPECT_EQ(of("/a"), "/a\t-\n");
+  write("x/file", "text");
+  write("y/file", "text");
+  fs::create_symlink("/x/file", dir_ / "a");
+  const auto to_x = of("/a");
+  EXPECT_THAT(to_x, HasSubstr("\t/x/file\t"));
+  fs::remove(dir_ / "a");
+  fs::create_symlink("/y/file", dir_ / "a");
+  EXPECT_NE(of("/a"), to_x) << "what is bound over it would be at the other place";
+  EXPECT_THAT(of("/x"), EndsWith("\tfolder\n"));
+  const auto names = of("/x/");
+  write("x/other", "");
+  EXPECT_NE(of("/x/"), names);
+  EXPECT_THAT(of("/x"), EndsWith("\tfolder\n"));
+  EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
+}
+
+/// This very program: a file that nobody has changed for seconds.
+TEST(RememberedContents, are_not_read_again) {
+  const auto program = fs::read_symlink("/proc/self/exe");
+  const auto root = value_or_throw(open_file(program.parent_path(), O_PATH | O_DIRECTORY));
+  const auto path = "/" + program.filename().string();
+  ImageContents first(root);
+  const auto content = first.of(path);
+  if (first.copy_id(path).empty()) GTEST_SKIP() << "the file system keeps no times of its own";
+  auto memory = first.remembered();
+  ASSERT_FALSE(memory.empty());
+  ImageContents second(root);
+  second.recall(memory);
+  EXPECT_EQ(second.of(path), content);
+  EXPECT_EQ(second.remembered(), "") << "no news";
+
+  // Another hash in its place comes back: it was taken from memory.
+  auto lines = memory.substr(33);
+  lines.replace(lines.find(' ') + 1, 4, "fake");
+  ImageContents third(root);
+  third.recall(hash_bytes(lines).hex() + "\n" + lines);
+  EXPECT_THAT(third.of(path), HasSubstr("\tfake"));
+  // Half of it is nothing.
+  ImageContents fourth(root);
+  memory.replace(memory.find(' ') + 1, 4, "fake");
+  fourth.recall(memory);
+  EXPECT_EQ(fourth.of(path), content);
+}
+
+TEST_F(ImageContentsTest, of_a_file_that_has_just_been_written_are_not_remembered) {
+  write("a", "text");
+  ImageContents contents(root_);
+  (void)contents.of("/a");
+  EXPECT_EQ(contents.remembered(), "");
+}
+
+}  // namespace
+}  // namespace heddle::test
