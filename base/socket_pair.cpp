@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 namespace heddle {
@@ -47,17 +48,27 @@ Result<void> send_fd(int socket, int fd) {
 }
 
 void send_failure(int socket, const Error& error) noexcept {
-  // One packet: the message, a NUL, the hint.
+  // One packet: the message, a NUL, the hint, a NUL, the errno.
   char text[kLongestText];
-  const auto end =
-      fmt::format_to_n(text, sizeof(text), "{}{}{}", error.message(), '\0', error.hint());
+  const auto end = fmt::format_to_n(text, sizeof(text), "{}{}{}{}{}", error.message(), '\0',
+                                    error.hint(), '\0', error.code());
   // Nobody is left to tell when the other end is gone.
   (void)::send(socket, text, std::min(end.size, sizeof(text)), MSG_NOSIGNAL);
 }
 
 Error received_failure(std::string_view bytes) {
-  const auto end = std::min(bytes.find('\0'), bytes.size());
-  return Error("", bytes.substr(0, end), {}, bytes.substr(std::min(end + 1, bytes.size())));
+  const auto next = [&] {
+    const auto end = std::min(bytes.find('\0'), bytes.size());
+    const auto part = bytes.substr(0, end);
+    bytes.remove_prefix(std::min(end + 1, bytes.size()));
+    return part;
+  };
+  const auto message = next();
+  const auto hint = next();
+  int code = 0;
+  const auto digits = next();
+  std::from_chars(digits.begin(), digits.end(), code);
+  return Error::with_code(code, "", message, {}, hint);
 }
 
 Result<Fd> receive_fd(int socket) {

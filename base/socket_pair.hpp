@@ -14,7 +14,7 @@ Result<SocketPair> make_socket_pair();
 
 /// Sends one byte with `fd` attached (SCM_RIGHTS); `fd` stays the caller's. MSG_NOSIGNAL.
 Result<void> send_fd(int socket, int fd);
-/// Sends an error's text and hint in place of the descriptor, cut at 4 KiB.
+/// Sends an error (text, hint, code) in place of the descriptor, cut at 4 KiB.
 void send_failure(int socket, const Error& error) noexcept;
 /// The error that send_failure() sent as these bytes.
 Error received_failure(std::string_view bytes);

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/insist.hpp"
 #include "base/launch/private_mount.hpp"
 #include "record/loopback/access_log.hpp"
 #include "record/loopback/protocol.hpp"
@@ -134,7 +135,10 @@ Result<void> PrivateRoot::enter() {
 
 void PrivateRoot::mark_start() const {
   struct stat st {};
-  (void)::fstatat(loopback_.get(), loopback::kStartName, &st, AT_SYMLINK_NOFOLLOW);
+  // There is no such file: any other outcome has not reached the recorder.
+  (void)insist(
+      [&] { return ::fstatat(loopback_.get(), loopback::kStartName, &st, AT_SYMLINK_NOFOLLOW); },
+      [](int error) { return error != ENOENT; });
 }
 
 }  // namespace heddle

@@ -7,9 +7,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/find_program.hpp"
+#include "base/insist.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
@@ -79,6 +81,13 @@ class UserMount {
   Fd device_;
   bool mounted_ = true;
 };
+
+/// Nothing that is forbidden: the same may work a moment later.
+bool is_shortage(const Error& error) {
+  constexpr int kShortages[] = {ENOMEM, EMFILE, ENFILE, EAGAIN, EINTR, EIO};
+  return std::find(std::begin(kShortages), std::end(kShortages), error.code()) !=
+         std::end(kShortages);
+}
 
 /// One run; its members end in the reverse of the order in which they began.
 class Run {
@@ -171,7 +180,8 @@ Result<RecordedRun> Run::run() {
   if (options_.via == RecordVia::proot) return run_under_proot();
   const auto notes = header_.notes;
   auto done = run_in_namespaces();
-  if (done || options_.via != RecordVia::best || !no_namespaces_) return done;
+  if (done || options_.via != RecordVia::best || !no_namespaces_ || is_shortage(done.error()))
+    return done;
   header_.notes = notes;
   header_.notes.push_back("proot, because no namespaces can be made: " + done.error().message());
   auto second = run_under_proot();
@@ -215,7 +225,9 @@ Result<RecordedRun> Run::run_under_proot() {
     // When we die, the recorder kills what proot traces, and needs it alive to know that.
     ::prctl(PR_SET_PDEATHSIG, 0);
     struct stat st {};
-    (void)::lstat((root + "/" + loopback::kStartName).c_str(), &st);
+    const auto mark = root + "/" + loopback::kStartName;
+    (void)insist([&] { return ::lstat(mark.c_str(), &st); },
+                 [](int error) { return error != ENOENT; });
   };
   return run_with({*proot, argv, own_environment()}, setup);
 }

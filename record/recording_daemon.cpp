@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "base/insist.hpp"
 #include "base/socket_pair.hpp"
 #include "record/recording_supervisor.hpp"
 #include "record/run_end.hpp"
@@ -111,7 +112,10 @@ std::optional<EndMessage> receive_end(int socket) {
   if (!memory) give_up(socket.get(), memory.error());
   RecordingSupervisor supervisor(**memory, options.recorder, std::move(*writer), std::move(device));
   if (auto started = supervisor.start(); !started) give_up(socket.get(), started.error());
-  (void)::send(socket.get(), "ready", 5, MSG_NOSIGNAL);
+  // fs-record waits for this, or for our end.
+  if (insist([&] { return ::send(socket.get(), "ready", 5, MSG_NOSIGNAL); },
+             [](int error) { return error != EPIPE; }) < 0)
+    ::_exit(3);
 
   (void)supervisor.run(socket.get(), std::nullopt);
   const auto end = receive_end(socket.get());

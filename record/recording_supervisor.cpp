@@ -173,6 +173,8 @@ void RecordingSupervisor::kill_worker() {
 }
 
 Result<void> RecordingSupervisor::finish(bool complete, std::optional<int> exit_status) {
+  if (complete && !*memory_.on && !failure_)
+    failure_ = Error("", "the recorder was never told that the program began");
   *memory_.on = false;
   write_events();
   finished_ = true;

@@ -107,8 +107,11 @@ Result<AppProcess> AppProcess::start(const AppCommand& command, const AppSetup& 
 Result<Fd> AppProcess::take_fuse_fd() { return receive_fd(socket_.get()); }
 
 Result<void> AppProcess::run() {
-  if (::send(socket_.get(), "g", 1, MSG_NOSIGNAL) != 1)
-    return fail_errno("", "cannot start the program");
+  // Without an errno, which would say that it is exec that failed.
+  const auto cannot_start = [](const std::string& reason) {
+    return fail("", "cannot start the program", reason);
+  };
+  if (::send(socket_.get(), "g", 1, MSG_NOSIGNAL) != 1) return cannot_start(std::strerror(errno));
   // The child's end closes on exec: end of file is success.
   char text[4096];
   ssize_t n;
@@ -120,8 +123,10 @@ Result<void> AppProcess::run() {
     std::memcpy(&error, text, sizeof(error));
     return fail_errno("", "cannot run", error);
   }
-  if (n > 0) return fail(received_failure({text, static_cast<std::size_t>(n)}));
-  return {};
+  if (n < 0) return cannot_start(std::strerror(errno));
+  if (n == 0) return {};
+  const auto failure = received_failure({text, static_cast<std::size_t>(n)});
+  return fail("", failure.message(), std::string(), failure.hint());
 }
 
 Result<int> AppProcess::wait(SignalRelay& signals) {

@@ -50,7 +50,9 @@ Result<int> SignalRelay::wait(pid_t app) {
   for (;;) {
     int status = 0;
     const pid_t got = ::waitpid(app, &status, WNOHANG | WUNTRACED);
-    if (got < 0 && errno != EINTR) return fail_errno("", "cannot wait for the program");
+    // At once: the signal that said it may have been taken.
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno("", "cannot wait for the program");
     if (got == app && WIFSTOPPED(status)) {
       // The shell must see its job stop. On SIGCONT we go on; APP, in the same group, got it too
       // when the shell sent it, and gets it from us when it was sent to us alone.

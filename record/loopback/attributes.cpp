@@ -47,8 +47,9 @@ void Loopback::getattr(Request& request) {
   struct statx st {};
   const int rc = by_handle ? stat_at(Handle::of(in.fh).fd, "", AT_EMPTY_PATH, st)
                            : stat_node(request.node(), st);
-  // With a handle it is the kernel that asks, about the end of a file it reads; stat(2) and
-  // fstat(2) come without one.
+  // With a handle it is the kernel that asks, about the end of a file it reads, which then fails if
+  // we do; stat(2) and fstat(2) come without one.
+  if (by_handle && rc != 0) log(request, Op::stat, rc, Handle::of(in.fh).path());
   if (!by_handle) log(request, Op::stat, rc, nodes_.path(request.node()).value_or(""));
   if (rc != 0) return request.reply_error(rc);
   fuse_attr_out out{};

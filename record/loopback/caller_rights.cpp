@@ -12,15 +12,20 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/insist.hpp"
+
 namespace heddle::loopback {
 namespace {
 
 std::vector<gid_t> groups_of(std::int32_t tid) {
   char path[48];
   std::snprintf(path, sizeof(path), "/proc/%d/status", tid);
-  const Fd fd(::open(path, O_RDONLY | O_CLOEXEC));
+  // Not read, the caller would be refused what he may have. ENOENT, ESRCH: he has gone.
+  const auto may_be_read = [](int error) { return error != ENOENT && error != ESRCH; };
+  const Fd fd(insist([&] { return ::open(path, O_RDONLY | O_CLOEXEC); }, may_be_read));
   char text[8192];
-  const ssize_t n = fd ? ::read(fd.get(), text, sizeof(text) - 1) : -1;
+  const ssize_t n =
+      fd ? insist([&] { return ::read(fd.get(), text, sizeof(text) - 1); }, may_be_read) : -1;
   if (n <= 0) return {};
   text[n] = '\0';
   const char* at = std::strstr(text, "\nGroups:");
@@ -59,7 +64,11 @@ void CallerRights::assume(const Request& request) {
   if (uid == uid_ && gid == gid_ && uid == 0) return;
   if (uid != 0 && header.pid != 0) {
     const auto groups = groups_of(request.tid());
-    ::syscall(SYS_setgroups, groups.size(), groups.data());
+    // With those of the caller before he would be given what he may not have. EPERM: a root who may
+    // not set them (a user namespace that denies it) has set none before.
+    const auto set = [&] { return ::syscall(SYS_setgroups, groups.size(), groups.data()); };
+    if (insist(set, [](int error) { return error != EPERM; }) < 0 && errno != EPERM)
+      leave_to_next_worker();
   }
   become(uid, gid);
 }

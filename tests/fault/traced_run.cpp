@@ -22,8 +22,8 @@ namespace {
 /// The process that traces; it and its tracees share nothing with the test but the pipe.
 class Tracer {
  public:
-  Tracer(pid_t program, std::optional<Fault> fault, int told)
-      : program_(program), fault_(std::move(fault)), told_(told) {}
+  Tracer(pid_t program, std::optional<Fault> fault, TracedRun::Scope scope, int told)
+      : program_(program), fault_(std::move(fault)), scope_(scope), told_(told) {}
 
   void run() {
     int status = 0;
@@ -55,6 +55,10 @@ class Tracer {
     if (signal == (SIGTRAP | 0x80)) {
       at_call(thread, at);
       go_on(thread, 0);
+    } else if (begun_ && scope_ == TracedRun::Scope::until_exec &&
+               (status >> 8) == (SIGTRAP | (PTRACE_EVENT_EXEC << 8))) {
+      known_.erase(thread);
+      ::ptrace(PTRACE_DETACH, thread, 0, 0);
     } else if ((status >> 16) != 0 || (is_new && signal == SIGSTOP)) {
       // Its own start, a fork or an exec: none of the program's signals.
       go_on(thread, 0);
@@ -113,6 +117,7 @@ class Tracer {
 
   pid_t program_;
   std::optional<Fault> fault_;
+  TracedRun::Scope scope_;
   int told_;
   std::map<pid_t, At> known_;
   bool begun_ = false;
@@ -145,7 +150,7 @@ class Tracer {
 
 TracedRun TracedRun::start(const std::vector<std::string>& argv,
                            const std::vector<std::string>& environment, const std::string& output,
-                           const std::optional<Fault>& fault) {
+                           const std::optional<Fault>& fault, Scope scope) {
   Pipe told = value_or_throw(make_pipe());
   const pid_t tracer = ::fork();
   if (tracer < 0) throw Error::from_errno(argv.at(0), "cannot be started");
@@ -154,7 +159,7 @@ TracedRun TracedRun::start(const std::vector<std::string>& argv,
     const pid_t program = ::fork();
     if (program == 0) become(argv, environment, output);
     told.read_end.reset();
-    Tracer(program, fault, told.write_end.get()).run();
+    Tracer(program, fault, scope, told.write_end.get()).run();
     ::_exit(0);
   }
   return {tracer, std::move(told.read_end)};

@@ -31,10 +31,15 @@ class TracedRun {
  public:
   using Counts = std::map<long, unsigned>;
 
+  enum class Scope : std::uint8_t {
+    everything,
+    until_exec,  ///< a process that becomes another program runs on by itself
+  };
+
   /// `environment`: NAME=value, the whole of it. stdout and stderr go to `output`.
   static TracedRun start(const std::vector<std::string>& argv,
                          const std::vector<std::string>& environment, const std::string& output,
-                         const std::optional<Fault>& fault);
+                         const std::optional<Fault>& fault, Scope scope = Scope::everything);
   TracedRun(TracedRun&&) noexcept = default;
   TracedRun& operator=(TracedRun&&) = delete;
   /// Kills what still runs.

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+//
+// Every system call of a recording fails once, in its own run: of fs-record, of what it forks, of
+// the program's process until it is the program, and of the worker that follows a killed one.
+// Whatever fails, the program meets what it should or an error that is in the trace, or fs-record
+// says what is wrong; a trace that is said to be complete is; nobody waits for ever, and nothing is
+// left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "base/sandbox/sanitized.hpp"
+#include "tests/fault/faults.hpp"
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/record/recorded.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using trace::Op;
+
+/// One line of the program: what it met in a step.
+struct Met {
+  std::string step;
+  int error;
+  std::string path;
+};
+
+std::vector<Met> met_in(const std::string& output) {
+  std::vector<Met> out;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    Met met;
+    std::string who;
+    std::istringstream words(line);
+    if (words >> who >> met.step >> met.error >> met.path && who == "app:") out.push_back(met);
+  }
+  return out;
+}
+
+/// What fs-record itself says in `output`.
+std::string said_in(const std::string& output) {
+  std::string out;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
+    if (!line.starts_with("app: ")) out += line + "\n";
+  return out;
+}
+
+class RecorderFaults : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef __x86_64__
+    HEDDLE_SKIP("the tracer knows x86-64's registers only");
+#endif
+    HEDDLE_NEEDS_FUSE();
+    if (kSanitized) HEDDLE_SKIP("a sanitizer's runtime makes system calls of its own");
+    run_checked({"gcc", "-O1", "-static", "-o", dir_ / "app", HEDDLE_RECORDED_APP});
+    run_checked({"chmod", "0755", dir_.path()});
+  }
+
+  /// One recording. Adds a failure, named by `fault`, when it does not end as it should.
+  TracedRun::Counts live(const std::optional<Fault>& fault);
+
+ private:
+  void make_files(const std::string& work) const;
+  void judge(int status, const std::string& output, const std::string& trace,
+             const std::string& work);
+  using Told = std::multiset<std::string>;
+  Told told_in(const SeenTrace& seen, const std::string& work) const;
+
+ protected:
+  TestDir dir_;
+  Told native_;  ///< what the trace of a run without a fault tells
+  unsigned runs_ = 0;
+};
+
+void RecorderFaults::make_files(const std::string& work) const {
+  fs::create_directories(work);
+  write_text_file(work + "/in", "what stands in it");
+  write_text_file(work + "/shared", "s", 0640);
+  run_checked({"chgrp", "12346", work + "/shared"});
+}
+
+/// What does not depend on what the kernel keeps in its caches.
+RecorderFaults::Told RecorderFaults::told_in(const SeenTrace& seen, const std::string& work) const {
+  static const std::set<Op> kLeftOut = {Op::stat, Op::access, Op::read, Op::write};
+  Told out;
+  for (const auto& e : seen.events)
+    if (!kLeftOut.contains(e.op) && e.place().starts_with(work + "/"))
+      out.insert(std::string(trace::op_name(e.op)) + " " + std::to_string(e.error) + " " +
+                 e.place().substr(work.size()));
+  return out;
+}
+
+void RecorderFaults::judge(int status, const std::string& output, const std::string& trace,
+                           const std::string& work) {
+  const auto met = met_in(output);
+  const auto said = said_in(output);
+  for (const auto& m : met) EXPECT_NE(m.error, -1) << m.step << " met wrong bytes of " << m.path;
+  EXPECT_TRUE(status != 3 || !said.empty()) << "it fails without a word";
+  SeenTrace seen;
+  const auto read = fs::exists(trace) ? trace::read_trace(trace, seen) : Result<void>();
+  EXPECT_TRUE(read) << read.error().message();
+  if (!seen.complete()) {
+    EXPECT_FALSE(said.empty()) << "its trace is not whole, and nothing is said";
+    EXPECT_NE(status, 7) << "its trace is not whole";
+    return;
+  }
+  EXPECT_EQ(seen.footer.events, seen.events.size());
+  if (status == 7) {
+    const auto told = told_in(seen, work);
+    std::string missing, more;
+    for (const auto& line : native_)
+      if (told.count(line) < native_.count(line)) missing += line + "\n";
+    for (const auto& line : told)
+      if (told.count(line) > native_.count(line) && !line.starts_with("lookup") &&
+          line.find(" 0 ") != std::string::npos)
+        more += line + "\n";
+    EXPECT_EQ(missing, "") << "is not in the trace";
+    EXPECT_EQ(more, "") << "is in the trace, and did not happen";
+  }
+  // Under proot another user is refused by the mount's folder, which is ours: nobody is asked. And
+  // reading on in a folder is no event.
+  const bool proot = seen.header.method == "proot";
+  for (const auto& m : met) {
+    if (m.error == 0 || (proot && m.step == "another") || m.step == "readdir") continue;
+    EXPECT_NE(m.error, EACCES) << m.step << " was refused what it may do";
+    EXPECT_TRUE(std::any_of(seen.events.begin(), seen.events.end(),
+                            [&](const SeenEvent& e) {
+                              return e.error == m.error &&
+                                     (e.place().starts_with(work) || work.starts_with(e.place()));
+                            }))
+        << m.step << " met errno " << m.error << ", which is not in the trace";
+  }
+}
+
+TracedRun::Counts RecorderFaults::live(const std::optional<Fault>& fault) {
+  const std::string base = dir_ / ("run" + std::to_string(++runs_));
+  const std::string work = base + "/work";
+  const std::string temp = base + "/tmp";
+  const std::string said = base + "/said";
+  const std::string trace = base + "/out/run.txt";
+  const std::string mark = "HEDDLE_TEST_MARK=" + base + "/";
+  make_files(work);
+  fs::create_directories(temp);
+  fs::create_directories(base + "/out");
+  SCOPED_TRACE(fault ? to_text(*fault) : "no fault");
+
+  auto traced = TracedRun::start(
+      {std::getenv("HEDDLE_FS_RECORD"), "-q", "--io", "--out", trace, dir_ / "app", work, mark},
+      {"TMPDIR=" + temp, "PATH=/usr/bin:/bin", mark}, said, fault, TracedRun::Scope::until_exec);
+  const auto status = traced.wait_for_program(20s);
+  EXPECT_TRUE(status) << "fs-record does not end";
+  const auto counts = traced.wait_for_all(20s);
+  EXPECT_TRUE(counts) << "a process is left";
+  EXPECT_EQ(mounts_with(base), 0U);
+  EXPECT_TRUE(fs::is_empty(temp)) << "a file is left";
+  const std::string output = read_file(said).value_or("");
+  EXPECT_TRUE(wait_until(5s, [&] { return recorders(mark, "app").empty(); }))
+      << "the program is left";
+  for (const auto& entry : fs::directory_iterator(base + "/out"))
+    EXPECT_EQ(entry.path(), trace) << "is left";
+  if (!fault) {
+    EXPECT_EQ(status, 7) << output;
+    native_ = told_in(read_seen(trace), work);
+    EXPECT_GT(native_.size(), 20U);
+  }
+  if (status) judge(*status, output, trace, work);
+  if (HasFailure()) std::cerr << output;
+  if (!HasFailure()) fs::remove_all(base);
+  return counts.value_or(TracedRun::Counts());
+}
+
+TEST_F(RecorderFaults, no_failing_system_call_costs_more_than_an_error) {
+  const auto counts = live(std::nullopt);
+  ASSERT_FALSE(HasFailure());
+  const auto faults = all_faults(counts);
+  ASSERT_GT(faults.size(), 500U);
+  try_faults(faults, [this](const Fault& fault) { (void)live(fault); });
+}
+
+}  // namespace
+}  // namespace heddle::test
