@@ -47,11 +47,12 @@ Result<void> send_fd(int socket, int fd) {
   return {};
 }
 
-void send_failure(int socket, const Error& error) noexcept {
+void send_failure(int socket, const Error& error, FailureCode code) noexcept {
   // One packet: the message, a NUL, the hint, a NUL, the errno.
   char text[kLongestText];
-  const auto end = fmt::format_to_n(text, sizeof(text), "{}{}{}{}{}", error.message(), '\0',
-                                    error.hint(), '\0', error.code());
+  const auto end =
+      fmt::format_to_n(text, sizeof(text), "{}{}{}{}{}", error.message(), '\0', error.hint(), '\0',
+                       code == FailureCode::sent ? error.code() : 0);
   // Nobody is left to tell when the other end is gone.
   (void)::send(socket, text, std::min(end.size, sizeof(text)), MSG_NOSIGNAL);
 }

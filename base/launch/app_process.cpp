@@ -65,7 +65,7 @@ bool may_be_script(const std::string& path) {
   if (setup.mount) {
     auto fuse = setup.mount();
     if (!fuse) {
-      send_failure(socket, fuse.error());
+      send_failure(socket, fuse.error(), FailureCode::sent);
       ::_exit(126);
     }
     if (auto sent = send_fd(socket, fuse->get()); !sent) ::_exit(126);
