@@ -33,7 +33,7 @@ ContentHash hash_bytes(std::string_view data) {
   return canonical(XXH3_128bits(data.data(), data.size()));
 }
 
-Result<ContentHash> hash_file(int fd, const std::string& name) {
+Result<ContentHash> hash_file(int fd, const std::string& name, const EditBytes& edit) {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
   if (!state || XXH3_128bits_reset(state.get()) != XXH_OK)
@@ -44,6 +44,8 @@ Result<ContentHash> hash_file(int fd, const std::string& name) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_errno(name, "cannot read");
     if (n == 0) break;
+    if (edit)
+      edit({buffer.data(), static_cast<std::size_t>(n)}, static_cast<std::uint64_t>(offset));
     XXH3_128bits_update(state.get(), buffer.data(), static_cast<std::size_t>(n));
     offset += n;
   }

@@ -4,6 +4,8 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,7 +23,8 @@ struct ContentHash {
 
 ContentHash hash_bytes(std::string_view data);
 /// Hash of the whole file behind `fd`, read by pread: the file offset stays. `name` is for
-/// messages.
-Result<ContentHash> hash_file(int fd, const std::string& name);
+/// messages. `edit` may change the bytes at an offset before they count.
+using EditBytes = std::function<void(std::span<char> bytes, std::uint64_t offset)>;
+Result<ContentHash> hash_file(int fd, const std::string& name, const EditBytes& edit = {});
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/standard_fds.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/node_service.hpp"
+#include "fuseovl/supervise/hand_over.hpp"
 
 namespace heddle {
 namespace {
@@ -248,6 +250,25 @@ std::vector<std::string> arguments_to_hand_on(int argc, char** argv) {
   return out;
 }
 
+/// Of those given one that is not about --reload.
+std::string option_of_mounting(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const auto name = option->get_name();
+    const bool fits = name == "MAP" || name == "DIR" || name == "--reload" ||
+                      name == "--prefetch" || name == "--unmount" || name == "--stats";
+    if (option->count() > 0 && !fits) return name;
+  }
+  return {};
+}
+
+/// Put in the place of another fs-mount, whose options we do not know.
+void refuse_reload(int argc, char** argv) {
+  if (argc < 3 || std::string_view(argv[1]) != "--hand-over") return;
+  refuse_hand_over(Fd(std::atoi(argv[2])),
+                   Error("fs-mount", "cannot take the mount over",
+                         "this version does not know the options it was made with", "mount anew"));
+}
+
 }  // namespace
 
 int fs_mount_main(int argc, char** argv) {
@@ -257,7 +278,14 @@ int fs_mount_main(int argc, char** argv) {
   Arguments arguments;
   arguments.settings.arguments = arguments_to_hand_on(argc, argv);
   declare(app, arguments);
-  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0) return status;
+  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0) {
+    refuse_reload(argc, argv);
+    return status;
+  }
+  if (arguments.reload)
+    if (const auto option = option_of_mounting(app); !option.empty())
+      return usage(option +
+                   " does not go with --reload: a mount keeps the options it was made with");
   try {
     return run(arguments);
   } catch (const std::exception& error) {

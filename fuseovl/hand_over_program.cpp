@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "base/exit_code.hpp"
@@ -65,6 +66,18 @@ void keep_pinned(OverlayContent& before, OverlayContent& after) {
     else if (const auto retired = before.retired.find(ino))
       after.files.pin(id, before.retired.files().take(*retired).fd);
   }
+}
+
+/// What is staged for `before` is read from there for `after` too, from the first moment on: its
+/// origin may have gone.
+void keep_copies(const OverlayContent& before, OverlayContent& after) {
+  std::map<ContentHash, CopyStamp> copies;
+  for (const ObjectFiles* files : {&before.files, &before.retired.files()})
+    for (ObjectId id = 0; id < files->size(); ++id)
+      if (const auto copy = files->copy_of(id)) copies.emplace(files->origin(id).hash, *copy);
+  for (ObjectId id = 0; id < after.files.size(); ++id)
+    if (const auto copy = copies.find(after.files.origin(id).hash); copy != copies.end())
+      after.files.has_copy(id, copy->second);
 }
 
 /// All that `before` shows or keeps and `after` does not show.
@@ -138,20 +151,35 @@ Result<std::optional<OverlayContent>> load_map(const MountSettings& settings, co
   auto reader = MapReader::open(options.map_path);
   if (!reader) return fail(std::move(reader.error()));
   if (reader->id().hex() == before.facts.map_id) return std::nullopt;
+  if (!settings.node.empty())
+    return fail(before.facts.mount_point, "cannot exchange its map",
+                "it is the node's mount of this one",
+                "the service makes one for each map that it is asked for");
   std::vector<Drift> drifts;
   auto after = load_overlay(options, drifts);
   for (const auto& drift : drifts) warnings += Error(drift.path, drift.what).message() + "\n";
   if (!after) return fail(std::move(after.error()));
   after->facts.map_path = task.map_path;
+  keep_copies(before, *after);
   keep_pinned(before, *after);
   auto retired = retire(before, after->tree);
   if (!retired) return fail(std::move(retired.error()));
   after->retired = std::move(*retired);
   after->previous = std::move(before.tree);
+  after->announced = std::move(before.announced);
   return after;
 }
 
+/// Who is to serve must understand all of it when it comes to that: there is no way back then.
+Result<void> check_serving(const HandOver& task) {
+  if (task.serving.empty()) return {};
+  const auto state = std::make_unique<ServingState>();
+  ServeOptions options;
+  return unpack_serving(task.serving, *state, options);
+}
+
 Result<void> load_next(const MountSettings& settings, const HandOver& task, std::string& warnings) {
+  if (auto understood = check_serving(task); !understood) return understood;
   auto before = unpack(task.content.bytes, task.content.fds);
   if (!before) return fail(std::move(before.error()));
   std::optional<OverlayContent> after;
@@ -185,7 +213,7 @@ int go_on_serving(const MountSettings& settings, HandOver task) {
   options.ready = Fd(task.ready);
   auto content = unpack(task.content.bytes, task.content.fds);
   if (!content) return report(content.error()), exit_failure;
-  if (auto set = set_options(*content, settings.load); !set) warn(set.error());
+  set_options(*content, settings.load);
   Overlay overlay(std::move(*content));
   if (auto known = unpack_serving(task.serving, overlay.state(), options); !known)
     return report(known.error()), exit_failure;
@@ -202,8 +230,13 @@ int go_on_serving(const MountSettings& settings, HandOver task) {
 int hand_over_program(const MountSettings& settings) {
   // Started by descriptor, the kernel names us after its number.
   ::prctl(PR_SET_NAME, "fs-mount");
-  auto task = read_hand_over(settings.hand_over);
-  if (!task) return report(task.error()), exit_failure;
+  Fd memfd(settings.hand_over);
+  auto task = read_hand_over(memfd);
+  if (!task) {
+    refuse_hand_over(memfd, task.error());
+    return report(task.error()), exit_failure;
+  }
+  memfd.reset();
   if (task->task == HandOver::Task::load) return load_program(settings, *task);
   return go_on_serving(settings, std::move(*task));
 }

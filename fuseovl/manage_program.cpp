@@ -3,8 +3,6 @@
 
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -12,6 +10,7 @@
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/stats_reader.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {
@@ -22,9 +21,9 @@ int fail_with(const Error& error) {
   return exit_failure;
 }
 
-/// The files that differ from the mount's map at this moment, as JSON. Asked here and not by the
+/// The files that differ from the mount's map at this moment. Asked here and not by the
 /// daemon: a file system that hangs must hold nobody but us.
-Result<std::string> drift_now(const std::string& directory) {
+Result<nlohmann::ordered_json> drift_now(const std::string& directory) {
   auto reader = MapReader::open(directory + "/.heddle/map");
   if (!reader) return fail(std::move(reader.error()));
   auto content = reader->read_all();
@@ -32,7 +31,7 @@ Result<std::string> drift_now(const std::string& directory) {
   auto list = nlohmann::ordered_json::array();
   for (const auto& drift : open_origins(*content, 0).drifts)
     list.push_back({{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}});
-  return list.dump();
+  return list;
 }
 
 }  // namespace
@@ -56,20 +55,13 @@ int unmount_program(const std::string& directory, bool lazy) {
 }
 
 int stats_program(const std::string& directory) {
-  auto text = read_file(directory + "/.heddle/stats");
-  if (!text) {
-    const int code = text.error().code();
-    return fail_with(code == ENOENT || code == ENOTDIR
-                         ? Error(directory, "cannot read counters", "no heddle mount is here")
-                         : Error::from_errno(directory, "cannot read counters", code));
-  }
-  if (const auto end = text->rfind("\n}"); end != std::string::npos) {
-    if (auto now = drift_now(directory))
-      text->insert(end, ",\n  \"drift_now\": " + *now);
-    else
-      warn(now.error());
-  }
-  if (auto written = write_all(STDOUT_FILENO, *text, "stdout"); !written)
+  auto stats = read_stats(directory, "cannot read counters");
+  if (!stats) return fail_with(stats.error());
+  if (auto now = drift_now(directory))
+    (*stats)["drift_now"] = std::move(*now);
+  else
+    warn(now.error());
+  if (auto written = write_all(STDOUT_FILENO, stats->dump(2) + "\n", "stdout"); !written)
     return fail_with(written.error());
   return exit_done;
 }

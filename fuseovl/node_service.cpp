@@ -14,15 +14,12 @@
 #include <chrono>
 #include <filesystem>
 
-#include "base/content_hash.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/socket_pair.hpp"
-#include "fuseovl/files/origins.hpp"
 #include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/mount_state.hpp"
-#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -71,28 +68,6 @@ bool is_mounted(const std::string& place) {
   return mounted && *mounted && (*mounted)->type == kMountType;
 }
 
-/// Whether all files of the host are as the map says. Opened here, not asked of the mount: what
-/// hangs holds its daemon's threads.
-Result<void> check_origins(const std::string& map) {
-  auto reader = MapReader::open(map);
-  if (!reader) return fail(std::move(reader.error()));
-  auto content = reader->read_all();
-  if (!content) return fail(std::move(content.error()));
-  const auto drifts = open_origins(*content, 0).drifts;
-  if (drifts.empty()) return {};
-  return fail(Error::with_code(ESTALE, map, "does not fit this node",
-                               drifts.front().path + ": " + drifts.front().what));
-}
-
-Result<void> check_hash(const std::string& map, const std::string& id) {
-  const auto file = open_file(map, O_RDONLY);
-  if (!file) return fail(file.error());
-  const auto hash = hash_file(file->get(), map);
-  if (!hash) return fail(hash.error());
-  if (hash->hex() != id) return fail(map, "cannot use", "it is another map than was asked for");
-  return {};
-}
-
 /// What is in a pipe that may still have writers.
 std::string drain(const Fd& pipe) {
   char text[4096];
@@ -130,16 +105,26 @@ void NodeService::adopt_mounts() {
 }
 
 void NodeService::run(int signals) {
-  pollfd entries[2] = {{signals, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
   for (;;) {
-    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+    std::vector<pollfd> entries{{signals, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const auto& asked : asked_) entries.push_back({asked.check.ended(), POLLIN, 0});
+    if (::poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return;
     if (entries[0].revents != 0) return;
-    const Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (client) answer(client);
+    auto entry = entries.begin() + 2;
+    for (auto asked = asked_.begin(); asked != asked_.end(); ++entry) {
+      const auto next = std::next(asked);
+      if (entry->revents != 0) {
+        answer(*asked);
+        asked_.erase(asked);
+      }
+      asked = next;
+    }
+    if (Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)); client)
+      hear(std::move(client));
   }
 }
 
-void NodeService::answer(const Fd& client) {
+void NodeService::hear(Fd client) {
   // A client that says nothing must not hold up the others.
   (void)::setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
   std::string request(kLongestRequest, '\0');
@@ -147,36 +132,47 @@ void NodeService::answer(const Fd& client) {
   if (n <= 0) return;
   request.resize(static_cast<std::size_t>(n));
   const auto space = std::min(request.find(' '), request.size());
-  const auto id = request.substr(0, space);
-  const auto map = request.substr(std::min(space + 1, request.size()));
-  const auto tree = [&]() -> Result<Fd> {
+  auto id = request.substr(0, space);
+  auto map = request.substr(std::min(space + 1, request.size()));
+  auto check = [&]() -> Result<NodeCheck> {
     if (!is_id(id) || !map.starts_with('/') || map.find('\0') != map.npos)
       return fail("fs-mount --node", "cannot understand it", "is it of another version?");
     // Root may reach any socket.
     if (!is_own_user(client.get())) return fail("fs-mount --node", "is another user's");
-    if (auto provided = provide(id, map); !provided) return fail(std::move(provided.error()));
-    return copy_mount(place(id));
+    return NodeCheck::start(id, map, settings_.load.origin_timeout);
   }();
-  if (tree)
-    (void)send_fd(client.get(), tree->get());
+  if (check)
+    asked_.push_back({std::move(client), std::move(id), std::move(map), std::move(*check)});
   else
-    send_failure(client.get(), tree.error());
+    send_failure(client.get(), check.error());
 }
 
-Result<void> NodeService::provide(const std::string& id, const std::string& map) {
-  if (auto same = check_hash(map, id); !same) return same;
+void NodeService::answer(Asked& asked) {
+  const auto tree = [&]() -> Result<Fd> {
+    if (auto provided = provide(asked.id, asked.map, asked.check.result()); !provided)
+      return fail(std::move(provided.error()));
+    return copy_mount(place(asked.id));
+  }();
+  if (tree)
+    (void)send_fd(asked.client.get(), tree->get());
+  else
+    send_failure(asked.client.get(), tree.error());
+}
+
+Result<void> NodeService::provide(const std::string& id, const std::string& map,
+                                  const Result<void>& fits) {
   const auto found = std::find(mounts_.begin(), mounts_.end(), id);
-  if (found == mounts_.end()) return mount(id, map);
-  if (!is_mounted(place(id)) || is_dead(place(id))) {
-    drop(found);
-    return mount(id, map);
-  }
-  if (auto fits = check_origins(map); !fits) {
-    if (fits.error().code() == ESTALE) drop(found);
+  const bool is_known = found != mounts_.end();
+  if (!fits) {
+    if (is_known && fits.error().code() == ESTALE) drop(found);
     return fits;
   }
-  mounts_.splice(mounts_.begin(), mounts_, found);
-  return {};
+  if (is_known && is_mounted(place(id)) && !is_dead(place(id))) {
+    mounts_.splice(mounts_.begin(), mounts_, found);
+    return {};
+  }
+  if (is_known) drop(found);
+  return mount(id, map);
 }
 
 Result<void> NodeService::mount(const std::string& id, const std::string& map) {

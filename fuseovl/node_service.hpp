@@ -6,6 +6,7 @@
 
 #include "base/fd.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/node_check.hpp"
 
 namespace heddle {
 
@@ -36,8 +37,18 @@ class NodeService {
         listener_(std::move(listener)) {}
 
   void adopt_mounts();
-  void answer(const Fd& client);
-  Result<void> provide(const std::string& id, const std::string& map);
+  /// Somebody who waits until his map is checked.
+  struct Asked {
+    Fd client;
+    std::string id;
+    std::string map;
+    NodeCheck check;
+  };
+
+  void hear(Fd client);
+  void answer(Asked& asked);
+  /// `fits`: what the check has found.
+  Result<void> provide(const std::string& id, const std::string& map, const Result<void>& fits);
   Result<void> mount(const std::string& id, const std::string& map);
   void drop(std::list<std::string>::iterator id);
   std::string place(const std::string& id) const { return folder_ + "/" + id; }
@@ -46,6 +57,7 @@ class NodeService {
   std::string folder_;
   Fd lock_;
   Fd listener_;
+  std::list<Asked> asked_;
   std::list<std::string> mounts_;  ///< ids; the one asked for last is the first
 };
 

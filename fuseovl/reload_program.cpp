@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/escape.hpp"
@@ -14,6 +13,7 @@
 #include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/stats_reader.hpp"
 #include "fuseovl/supervise/reload_protocol.hpp"
 
 namespace heddle {
@@ -24,35 +24,19 @@ int fail_with(const Error& error) {
   return exit_failure;
 }
 
-Result<std::string> read_control(const std::string& directory) {
-  // Read while another reload goes on, the page may be of two moments.
-  for (int tries = 0; tries < 100; ++tries) {
-    auto text = read_file(directory + "/.heddle/stats");
-    if (!text) {
-      const int code = text.error().code();
-      if (code == ENOENT || code == ENOTDIR)
-        return fail(directory, "cannot reload", "no heddle mount is here");
-      return fail_errno(directory, "cannot reload", code);
-    }
-    const auto stats = nlohmann::json::parse(*text, nullptr, false);
-    if (stats.is_object()) return stats.value("control", "");
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return fail(directory, "cannot reload", "its counters cannot be understood");
-}
-
 /// A connection to the supervisor of the mount at `directory`.
 Result<Fd> connect_to(const std::string& directory) {
   if (is_dead(directory))
     return fail(directory, "cannot reload", "its daemon has died", "unmount it with fs-mount -u");
-  const auto name = read_control(directory);
-  if (!name) return fail(name.error());
+  const auto stats = read_stats(directory, "cannot reload");
+  if (!stats) return fail(stats.error());
+  const auto name = stats->value("control", "");
   struct stat root {};
   if (::stat(directory.c_str(), &root) == 0 && root.st_uid != ::geteuid() && ::geteuid() != 0)
     return fail(directory, "cannot reload", "it is a mount of another user's");
-  if (name->empty())
+  if (name.empty())
     return fail(directory, "cannot reload", "it cannot be: fs-gen keeps it for what it runs");
-  auto socket = connect_abstract(*name);
+  auto socket = connect_abstract(name);
   if (!socket)
     return fail_errno(directory, "cannot reach its supervisor", socket.error().code(),
                       "it listens in the network namespace where it was mounted");

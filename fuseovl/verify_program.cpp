@@ -12,6 +12,7 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/stats_reader.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {
@@ -79,6 +80,18 @@ Result<std::vector<Check>> find_checks(const std::string& path) {
   return is_mount ? checks_of_mount(*content, path) : checks_of_map(*content);
 }
 
+/// What is served is right, and its origin may be another all the same: pages that the kernel has
+/// cached and staged copies stay what they were.
+void say_drift(const std::string& mount) {
+  const auto stats = read_stats(mount, "cannot read counters");
+  const auto drifts = stats ? stats->value("drift", nlohmann::ordered_json::array()).size() : 0;
+  if (drifts > 0)
+    say(Error(mount, "serves what the map says",
+              std::to_string(drifts) + (drifts == 1 ? " file has" : " files have") +
+                  " changed where it was mapped (fs-mount --stats names them)")
+            .message());
+}
+
 }  // namespace
 
 int verify_program(const std::string& path) {
@@ -95,7 +108,10 @@ int verify_program(const std::string& path) {
     report(written.error());
     return exit_failure;
   }
-  return text.empty() ? exit_done : exit_no;
+  if (!text.empty()) return exit_no;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) say_drift(path);
+  return exit_done;
 }
 
 }  // namespace heddle

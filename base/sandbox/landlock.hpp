@@ -17,6 +17,8 @@ class Landlock {
 
   /// Whether the kernel has it.
   bool works() const { return static_cast<bool>(rules_); }
+  /// What a process forked from this one needs to allow more; -1 where the kernel has none.
+  int descriptor() const { return rules_.get(); }
   /// Lets files be read: the one at `path`, or all below it.
   Result<void> allow_reading(const std::string& path);
   /// From here on, for this thread and those it starts; one with no new privileges or

@@ -21,8 +21,8 @@ std::vector<int> ObjectFiles::descriptors() const {
   std::vector<int> out;
   for (const auto& origin : origins_.files)
     if (origin.fd) out.push_back(origin.fd.get());
-  if (staging_)
-    for (const int fd : staging_->descriptors()) out.push_back(fd);
+  if (copies_)
+    for (const int fd : copies_->descriptors()) out.push_back(fd);
   return out;
 }
 
@@ -41,13 +41,46 @@ std::vector<std::string> ObjectFiles::reopened() const {
   return out;
 }
 
+Result<void> ObjectFiles::stage(std::shared_ptr<const StageFolder> folder, std::uint64_t budget) {
+  std::vector<ContentHash> hashes;
+  for (const auto& origin : origins_.files) hashes.push_back(origin.hash);
+  if (auto used = use_copies(std::move(folder), std::move(hashes)); !used) return used;
+  staging_ = std::make_unique<Staging>(*copies_, origins_, budget);
+  return {};
+}
+
+Result<void> ObjectFiles::read_copies(std::shared_ptr<const StageFolder> folder) {
+  std::vector<ContentHash> hashes;
+  for (const auto& origin : origins_.files)
+    hashes.push_back(origin.copy ? origin.hash : ContentHash());
+  return use_copies(std::move(folder), std::move(hashes));
+}
+
+Result<void> ObjectFiles::use_copies(std::shared_ptr<const StageFolder> folder,
+                                     std::vector<ContentHash> hashes) {
+  auto copies = StagedCopies::create(std::move(folder), std::move(hashes));
+  if (!copies) return fail(std::move(copies.error()));
+  copies_ = std::move(*copies);
+  for (ObjectId object = 0; object < size(); ++object)
+    if (const auto& copy = origins_.files[object].copy) copies_->publish(object, *copy);
+  return {};
+}
+
+void ObjectFiles::keep_copies_of_usable() {
+  if (!copies_) return;
+  std::vector<bool> usable;
+  for (const auto& origin : origins_.files) usable.push_back(origin.usable);
+  // What is announced for too long takes room, and no more.
+  (void)copies_->keep_only(usable);
+}
+
 std::optional<pid_t> ObjectFiles::start_staging() {
   return staging_ ? staging_->start(origins_, paths_) : std::nullopt;
 }
 
 void ObjectFiles::assign_lanes() {
   const auto kind_of = [](int fd) {
-    if (is_in_memory(fd)) return LaneKind::in_memory;
+    if (is_of_tmpfs(fd)) return LaneKind::in_memory;
     // Disks know what is cached; what goes through a network says EOPNOTSUPP.
     char byte = 0;
     const iovec part{&byte, 1};
@@ -69,8 +102,8 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   if (!origin.usable) return tl::unexpected(EIO);
   if (on_change_ == OnChange::refuse && refused_[object] >= changed_in_place)
     return tl::unexpected(EIO);
-  if (staging_)
-    if (const auto got = staging_->read(object, into, offset, block)) return *got;
+  if (copies_)
+    if (const auto got = copies_->read(object, into, offset, block)) return *got;
   Fd reopened;
   if (!origin.fd) {
     if (block == MayBlock::no) return tl::unexpected(EAGAIN);
@@ -131,6 +164,7 @@ int ObjectFiles::compare(ObjectId object, int fd) {
 Origin ObjectFiles::take(ObjectId object) {
   Origin& origin = origins_.files[object];
   if (origin.fd) --origins_.pinned;
+  origin.copy = copy_of(object);
   Origin taken = std::move(origin);
   origin.usable = false;
   return taken;
@@ -148,7 +182,7 @@ std::string ObjectFiles::text_of(std::uint32_t reason) {
 }
 
 int ObjectFiles::refuse(ObjectId object, std::uint32_t reason) {
-  const bool goes_on = on_change_ == OnChange::keep && staging_ && staging_->has(object);
+  const bool goes_on = on_change_ == OnChange::keep && copies_ && copies_->has(object);
   if (refused_[object].exchange(reason, std::memory_order_relaxed) != reason)
     warn(Error(paths_[object], goes_on ? "its staged copy goes on" : "answered with an error",
                text_of(reason)));

@@ -49,7 +49,7 @@ class ObjectFiles {
   /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
   /// and no other.
   std::size_t lane(ObjectId object) const {
-    return staging_ && staging_->has(object) ? lane_kinds_.size() : lanes_[object];
+    return copies_ && copies_->has(object) ? lane_kinds_.size() : lanes_[object];
   }
   std::size_t lane_count() const { return lane_kinds_.size() + 1; }
 
@@ -59,13 +59,24 @@ class ObjectFiles {
   tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
                                       MayBlock block);
 
-  /// Before anybody reads: Staging::create() with what is served, which `content` names.
-  void stage(const StageOptions& options, const MapContent& content) {
-    staging_ = Staging::create(options, content, origins_);
-  }
+  /// Before anybody reads: has the files copied to `folder`, and read from there. The copies that
+  /// the origins speak of are read at once.
+  Result<void> stage(std::shared_ptr<const StageFolder> folder, std::uint64_t budget);
+  /// Likewise, but only these: nothing is copied.
+  Result<void> read_copies(std::shared_ptr<const StageFolder> folder);
+  /// Lets go of the copies of files that were given up.
+  void keep_copies_of_usable();
   void on_change(OnChange what) { on_change_ = what; }
   /// nullptr: nothing is staged.
   const Staging* staging() const { return staging_.get(); }
+  /// nullptr: none are read.
+  const StagedCopies* copies() const { return copies_.get(); }
+  /// The object's, when there is one; also before stage().
+  std::optional<CopyStamp> copy_of(ObjectId object) const {
+    return copies_ ? copies_->stamp(object) : origins_.files[object].copy;
+  }
+  /// Speaks of it, before stage().
+  void has_copy(ObjectId object, const CopyStamp& copy) { origins_.files[object].copy = copy; }
   /// Staging::start(); nullopt as well when nothing is to be staged.
   std::optional<pid_t> start_staging();
 
@@ -95,6 +106,8 @@ class ObjectFiles {
   int refuse(ObjectId object, std::uint32_t reason);
   enum class LaneKind : std::uint8_t { remote, local, in_memory };
   void assign_lanes();
+  Result<void> use_copies(std::shared_ptr<const StageFolder> folder,
+                          std::vector<ContentHash> hashes);
   tl::expected<Fd, int> reopen(ObjectId object, int tries);
   /// 0, or why what `fd` holds is not what was mounted: an errno.
   int compare(ObjectId object, int fd);
@@ -103,7 +116,8 @@ class ObjectFiles {
   std::vector<std::string> paths_;
   std::vector<std::uint32_t> lanes_;  ///< by ObjectId
   std::vector<LaneKind> lane_kinds_;
-  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<StagedCopies> copies_;
+  std::unique_ptr<Staging> staging_;  ///< refers to copies_
   OnChange on_change_ = OnChange::keep;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
 };

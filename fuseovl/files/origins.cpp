@@ -6,13 +6,14 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
+#include <map>
 #include <memory>
-#include <thread>
+#include <string_view>
 
 #include "base/content_hash.hpp"
+#include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/session/shared.hpp"
 
 namespace heddle {
 namespace {
@@ -23,44 +24,206 @@ constexpr std::size_t kReservedFds = 40;
 
 std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; }
 
-std::string changed_size(std::uint64_t now, std::uint64_t was) {
-  return "size is " + std::to_string(now) + ", was " + std::to_string(was);
+/// What was found where an object's file should be.
+struct Finding {
+  enum class What : std::uint8_t {
+    as_mapped,
+    missing,
+    cannot_open,
+    cannot_stat,
+    no_regular_file,
+    other_size,
+    other_content,
+    cannot_read,
+    silent,
+  };
+  What what = What::silent;
+  int code = 0;  ///< errno
+  FileStamp stamp;
+  std::int64_t atime_ns = 0;
+  std::uint32_t mode = 0;
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::uint64_t blocks = 0;
+
+  bool is_usable() const {
+    return what == What::as_mapped || what == What::other_size || what == What::other_content;
+  }
+};
+using What = Finding::What;
+
+Finding failed(What what, int code) {
+  Finding out;
+  out.what = what;
+  out.code = code;
+  return out;
 }
 
-/// Fills `origin`; result: what differs, empty when nothing does.
-std::string check(const MapObject& object, bool pin, Origin& origin) {
+What compare_content(const MapObject& object, const Fd& file, WorkPlace& place, Finding& out) {
+  if (out.stamp.size != object.stamp.size) return What::other_size;
+  if (out.stamp.mtime_ns == object.stamp.mtime_ns) return What::as_mapped;
+  const auto hash =
+      hash_file(file.get(), object.path, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
+  if (hash) return *hash == object.hash ? What::as_mapped : What::other_content;
+  out.code = hash.error().code();
+  return What::cannot_read;
+}
+
+/// Gives the open file to `place` when it is to be pinned.
+Finding check(const MapObject& object, bool pin, WorkPlace& place) {
   // O_NONBLOCK: a FIFO in the file's place must not hang us; it has no effect on regular files.
   auto fd = open_file(object.path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (!fd) {
     const int code = fd.error().code();
-    if (code == ENOENT || code == ENOTDIR) return "missing";
-    return Error::from_errno({}, "cannot open", code).message();
+    const bool gone = code == ENOENT || code == ENOTDIR;
+    return failed(gone ? What::missing : What::cannot_open, code);
   }
   struct stat status {};
-  if (::fstat(fd->get(), &status) != 0) return Error::from_errno({}, "cannot stat").message();
-  if (!S_ISREG(status.st_mode)) return "no regular file any more";
-  origin.stamp = file_stamp(status);
-  origin.atime_ns = nanoseconds(status.st_atim);
-  origin.mode = status.st_mode;
-  origin.uid = status.st_uid;
-  origin.gid = status.st_gid;
-  origin.blocks = static_cast<std::uint64_t>(status.st_blocks);
-  origin.usable = true;
-  std::string what;
-  if (origin.stamp.size != object.stamp.size) {
-    what = changed_size(origin.stamp.size, object.stamp.size);
-  } else if (origin.stamp.mtime_ns != object.stamp.mtime_ns) {
-    const auto hash = hash_file(fd->get(), object.path);
-    if (!hash) {
-      origin.usable = false;
-      return hash.error().message();
-    }
-    if (*hash != object.hash) what = "content changed";
-  }
-  origin.as_mapped = what.empty();
-  if (pin) origin.fd = std::move(*fd);
-  return what;
+  if (::fstat(fd->get(), &status) != 0) return failed(What::cannot_stat, errno);
+  if (!S_ISREG(status.st_mode)) return failed(What::no_regular_file, 0);
+  Finding out;
+  out.stamp = file_stamp(status);
+  out.atime_ns = nanoseconds(status.st_atim);
+  out.mode = status.st_mode;
+  out.uid = status.st_uid;
+  out.gid = status.st_gid;
+  out.blocks = static_cast<std::uint64_t>(status.st_blocks);
+  out.what = compare_content(object, *fd, place, out);
+  if (pin && out.is_usable()) place.give(std::move(*fd));
+  return out;
 }
+
+/// What differs, in words; empty when nothing does.
+std::string describe(const Finding& found, const MapObject& object,
+                     std::chrono::milliseconds limit) {
+  const auto with_code = [&](const char* what) {
+    return Error::from_errno({}, what, found.code).message();
+  };
+  switch (found.what) {
+    case What::as_mapped:
+      return {};
+    case What::missing:
+      return "missing";
+    case What::cannot_open:
+      return with_code("cannot open");
+    case What::cannot_stat:
+      return with_code("cannot stat");
+    case What::no_regular_file:
+      return "no regular file any more";
+    case What::other_size:
+      return "size is " + std::to_string(found.stamp.size) + ", was " +
+             std::to_string(object.stamp.size);
+    case What::other_content:
+      return "content changed";
+    case What::cannot_read:
+      return with_code("cannot read");
+    case What::silent:
+      return not_answered_for(limit);
+  }
+  return {};
+}
+
+Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
+  Origin out;
+  out.fd = std::move(file);
+  out.stamp = found.stamp;
+  out.atime_ns = found.atime_ns;
+  out.mode = found.mode;
+  out.uid = found.uid;
+  out.gid = found.gid;
+  out.blocks = found.blocks;
+  out.usable = found.is_usable();
+  out.as_mapped = found.what == What::as_mapped;
+  if (out.as_mapped) out.hash = object.hash;
+  return out;
+}
+
+/// Where a file system is mounted that `path` lies on by its name; what is mounted is not asked.
+std::string_view mount_of(const std::string& path, const std::vector<std::string>& mounts) {
+  std::string_view longest = "/";
+  for (const auto& mount : mounts)
+    if (mount.size() > longest.size() && path.starts_with(mount) && path[mount.size()] == '/')
+      longest = mount;
+  return longest;
+}
+
+/// Looks at the objects of a map, some in each round, until none is left.
+class Rounds {
+ public:
+  Rounds(const MapContent& content, std::size_t max_pinned, OriginPatience patience)
+      : content_(content),
+        max_pinned_(max_pinned),
+        patience_(patience),
+        found_(content.objects.size()),
+        known_(content.objects.size()) {
+    origins_.files.resize(content.objects.size());
+    for (std::size_t i = 0; i < content.objects.size(); ++i) todo_.push_back(i);
+  }
+
+  Origins run() {
+    while (!todo_.empty() && (patience_.with_others || !origins_.silent)) round();
+    for (ObjectId id = 0; id < origins_.files.size(); ++id) {
+      const auto& object = content_.objects[id];
+      const bool looked_at = patience_.with_others || known_[id].what != What::silent ||
+                             origins_.silent == std::optional(id);
+      auto what = describe(known_[id], object, patience_.limit);
+      if (origins_.files[id].fd) ++origins_.pinned;
+      if (!what.empty() && looked_at) origins_.drifts.push_back({id, object.path, std::move(what)});
+    }
+    return std::move(origins_);
+  }
+
+ private:
+  void round() {
+    auto results =
+        do_within(patience_.limit, todo_.size(), [this](std::size_t at, WorkPlace& place) {
+          const std::size_t id = todo_[at];
+          found_[id] = check(content_.objects[id], id < max_pinned_, place);
+        });
+    std::vector<std::size_t> left;
+    for (std::size_t at = 0; at < results.size(); ++at) {
+      const std::size_t id = todo_[at];
+      if (results[at].state == WorkResult::State::done) {
+        known_[id] = found_[id];
+        origins_.files[id] =
+            make_origin(known_[id], content_.objects[id], std::move(results[at].file));
+      } else if (results[at].state == WorkResult::State::not_begun) {
+        left.push_back(id);
+      } else if (!origins_.silent) {
+        origins_.silent = static_cast<ObjectId>(id);
+      }
+    }
+    if (left.size() < results.size()) leave_silent_out(left, results);
+    todo_ = std::move(left);
+  }
+
+  /// Files of a file system of which nothing has come back since one was waited for would be waited
+  /// for as well.
+  void leave_silent_out(std::vector<std::size_t>& left, const std::vector<WorkResult>& results) {
+    const auto mounts = mount_points().value_or(std::vector<std::string>());
+    const auto mount = [&](std::size_t id) { return mount_of(content_.objects[id].path, mounts); };
+    std::map<std::string_view, std::int64_t> waits_since;
+    for (std::size_t at = 0; at < results.size(); ++at)
+      if (results[at].state == WorkResult::State::late)
+        waits_since.emplace(mount(todo_[at]), results[at].at_ms);
+    if (waits_since.empty()) return;
+    for (std::size_t at = 0; at < results.size(); ++at) {
+      const auto silent = waits_since.find(mount(todo_[at]));
+      if (results[at].state == WorkResult::State::done && silent != waits_since.end() &&
+          results[at].at_ms > silent->second)
+        waits_since.erase(silent);
+    }
+    std::erase_if(left, [&](std::size_t id) { return waits_since.contains(mount(id)); });
+  }
+
+  const MapContent& content_;
+  std::size_t max_pinned_;
+  OriginPatience patience_;
+  SharedArray<Finding> found_;  ///< by ObjectId; written by a process that may be left behind
+  std::vector<Finding> known_;  ///< of it what is done; what is not counts as silent
+  std::vector<std::size_t> todo_;
+  Origins origins_;
+};
 
 std::size_t count_open_fds() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
@@ -71,37 +234,14 @@ std::size_t count_open_fds() {
 
 }  // namespace
 
-Origins open_origins(const MapContent& content, std::size_t max_pinned) {
-  const std::size_t count = content.objects.size();
-  Origins origins;
-  origins.files.resize(count);
-  std::vector<std::string> differences(count);
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&](std::size_t end) {
-    for (std::size_t i = next++; i < end; i = next++)
-      differences[i] = check(content.objects[i], i < max_pinned, origins.files[i]);
-  };
-  // A local open takes 3 us and threads only cost; a parallel file system answers in 0.1 to 10 ms
-  // and many at once, so the first few decide.
-  constexpr std::size_t kSample = 16;
-  constexpr auto kSlow = std::chrono::microseconds(100);
-  const auto begin = std::chrono::steady_clock::now();
-  work(std::min(count, kSample));
-  next = std::min(count, kSample);
-  if (count > 2 * kSample && std::chrono::steady_clock::now() - begin > kSlow * kSample) {
-    std::vector<std::jthread> helpers;
-    for (int i = 0; i < 15; ++i) helpers.emplace_back(work, count);
-    work(count);
-  } else {
-    work(count);
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    if (origins.files[i].fd) ++origins.pinned;
-    if (!differences[i].empty())
-      origins.drifts.push_back(
-          {static_cast<ObjectId>(i), content.objects[i].path, std::move(differences[i])});
-  }
-  return origins;
+Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience) {
+  return Rounds(content, max_pinned, patience).run();
+}
+
+std::string not_answered_for(std::chrono::milliseconds time) {
+  return "its file system has not answered for " + (time.count() % 1000 == 0
+                                                        ? std::to_string(time.count() / 1000) + " s"
+                                                        : std::to_string(time.count()) + " ms");
 }
 
 std::size_t raise_fd_limit() {

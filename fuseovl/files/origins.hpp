@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "base/file_stamp.hpp"
 #include "resolver/map/map_content.hpp"
 
 namespace heddle {
+
+/// What makes a staged copy (staged_copies.hpp) the one that was hashed.
+struct CopyStamp {
+  std::uint64_t ino = 0;
+  std::int64_t mtime_ns = 0;
+};
 
 /// One object's file on this node, as it was found when the mount was made.
 struct Origin {
@@ -22,6 +31,9 @@ struct Origin {
   std::uint64_t blocks = 0;  ///< of 512 bytes
   bool usable = false;       ///< false: missing or unreadable, it cannot be served
   bool as_mapped = false;    ///< content is the map's
+  ContentHash hash;          ///< of the content, when it is the map's; zeros: not known
+  /// Its staged copy, of whoever served before.
+  std::optional<CopyStamp> copy;
 };
 
 /// One file that is not what the map says.
@@ -35,12 +47,31 @@ struct Origins {
   std::vector<Origin> files;  ///< by ObjectId
   std::vector<Drift> drifts;  ///< in order of objects
   std::size_t pinned = 0;
+  /// The first whose file system did not answer in time; it is among `drifts`.
+  std::optional<ObjectId> silent;
+};
+
+/// Longer than a parallel file system's fail-over takes to be noticed, shorter than a job's
+/// patience.
+inline constexpr std::chrono::seconds kOriginTimeout{60};
+
+/// How long to wait for file systems that do not answer.
+struct OriginPatience {
+  /// For one answer; 0: for ever.
+  std::chrono::milliseconds limit = kOriginTimeout;
+  /// Go on with files of other file systems; those of this one count as unreadable. Else the first
+  /// that does not answer ends it.
+  bool with_others = true;
 };
 
 /// Opens and checks every object's file: size and mtime first, then XXH3-128, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
 /// when the file system is slow to answer.
-Origins open_origins(const MapContent& content, std::size_t max_pinned);
+Origins open_origins(const MapContent& content, std::size_t max_pinned,
+                     OriginPatience patience = {});
+
+/// Words about a file whose file system is silent.
+std::string not_answered_for(std::chrono::milliseconds time);
 
 /// Raises the soft limit of open files to the hard one; result: how many objects may be pinned when
 /// the daemon keeps enough for itself.

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/result.hpp"
+#include "fuseovl/files/origins.hpp"
 
 namespace heddle {
 namespace {
@@ -37,9 +38,7 @@ void answer_now(const ReaderPool::Read& read) {
 
 std::string not_answering(std::string_view path, milliseconds limit) {
   const auto time = limit.count() > 0 ? limit : kSaidAfter;
-  const auto text = time.count() % 1000 == 0 ? std::to_string(time.count() / 1000) + " s"
-                                             : std::to_string(time.count()) + " ms";
-  return Error(path, "its file system has not answered for " + text,
+  return Error(path, not_answered_for(time),
                limit.count() > 0 ? "its files answer with an error, until it does" : "waiting")
       .message();
 }

@@ -65,6 +65,29 @@ Result<std::optional<Fd>> create_locked(int folder, const std::string& name) {
   }
 }
 
+/// A new file of `folder` that is named after this process, locked.
+Result<Fd> create_own(int folder) {
+  for (unsigned i = 0;; ++i) {
+    auto file = create_locked(folder, std::to_string(::getpid()) + "-" + std::to_string(i));
+    if (!file) return fail(std::move(file.error()));
+    // Else it is another's of ours, or of another process namespace.
+    if (*file) return std::move(**file);
+  }
+}
+
+/// Calls with each file of `folder` that a living process has locked; removes the others. Were one
+/// just being made, create_locked() makes another.
+void for_each_locked(int folder, const std::function<void(const Fd&)>& call) {
+  for_each_name(folder, [&](const std::string& name) {
+    const Fd file(::openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!file) return;
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+      ::unlinkat(folder, name.c_str(), 0);
+    else
+      call(file);
+  });
+}
+
 /// False: `from` cannot be read, or is shorter.
 Result<bool> copy_bytes(int from, int to, std::uint64_t size) {
   std::vector<char> buffer(std::min<std::uint64_t>(size, 1U << 20));
@@ -99,7 +122,7 @@ Result<StageFolder> StageFolder::open(const std::string& directory) {
   if (!own) return fail(std::move(own.error()));
   for (const auto& [part, fd] :
        {std::pair("objects", &out.objects_), std::pair("copying", &out.copying_),
-        std::pair("users", &out.users_)}) {
+        std::pair("users", &out.users_), std::pair("rooms", &out.rooms_)}) {
     auto folder = private_folder(own->get(), part, out.path_ + "/" + part);
     if (!folder) return fail(std::move(folder.error()));
     *fd = std::move(*folder);
@@ -108,32 +131,21 @@ Result<StageFolder> StageFolder::open(const std::string& directory) {
 }
 
 Result<Fd> StageFolder::announce(std::span<const ContentHash> hashes) const {
-  for (unsigned i = 0;; ++i) {
-    const auto name = std::to_string(::getpid()) + "-" + std::to_string(i);
-    auto file = create_locked(users_.get(), name);
-    if (!file) return fail(std::move(file.error()));
-    if (!*file) continue;  // another mount's, of another process namespace
-    std::string bytes;
-    for (const auto& hash : hashes) bytes.append(hash.bytes.begin(), hash.bytes.end());
-    if (auto written = write_all((*file)->get(), bytes, path_); !written)
-      return fail(std::move(written.error()));
-    if (::ftruncate((*file)->get(), static_cast<off_t>(bytes.size())) != 0)
-      return fail_errno(path_, "cannot write");
-    return std::move(**file);
-  }
+  auto file = create_own(users_.get());
+  if (!file) return file;
+  std::string bytes;
+  for (const auto& hash : hashes) bytes.append(hash.bytes.begin(), hash.bytes.end());
+  if (auto written = write_all(file->get(), bytes, path_); !written)
+    return fail(std::move(written.error()));
+  if (::ftruncate(file->get(), static_cast<off_t>(bytes.size())) != 0)
+    return fail_errno(path_, "cannot write");
+  return file;
 }
 
 std::unordered_set<std::string> StageFolder::announced() const {
   std::unordered_set<std::string> out;
-  for_each_name(users_.get(), [&](const std::string& name) {
-    const Fd file(::openat(users_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    if (!file) return;
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
-      // Its mount has gone. Were it one just being announced, create_locked() makes another.
-      ::unlinkat(users_.get(), name.c_str(), 0);
-      return;
-    }
-    const auto bytes = read_all(file.get(), name).value_or("");
+  for_each_locked(users_.get(), [&](const Fd& file) {
+    const auto bytes = read_all(file.get(), "users").value_or("");
     ContentHash hash;
     for (std::size_t at = 0; at + hash.bytes.size() <= bytes.size(); at += hash.bytes.size()) {
       std::memcpy(hash.bytes.data(), bytes.data() + at, hash.bytes.size());
@@ -141,6 +153,28 @@ std::unordered_set<std::string> StageFolder::announced() const {
     }
   });
   return out;
+}
+
+Result<Fd> StageFolder::lock_rooms() const {
+  // A lock belongs to an open file, and a forked process has ours in common with us.
+  Fd own(::openat(rooms_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!own || ::flock(own.get(), LOCK_EX) != 0) return fail_errno(path_ + "/rooms", "cannot lock");
+  return own;
+}
+
+Result<Fd> StageFolder::make_room_file() const {
+  auto file = create_own(rooms_.get());
+  if (file && ::ftruncate(file->get(), 0) != 0) return fail_errno(path_, "cannot write");
+  return file;
+}
+
+std::uint64_t StageFolder::set_aside() const {
+  std::uint64_t sum = 0;
+  for_each_locked(rooms_.get(), [&](const Fd& file) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) == 0) sum += static_cast<std::uint64_t>(status.st_size);
+  });
+  return sum;
 }
 
 std::optional<FileStamp> StageFolder::verify(const ContentHash& hash, std::uint64_t size) const {
@@ -213,29 +247,40 @@ std::uint64_t StageFolder::used() const {
   return sum;
 }
 
-bool StageFolder::trim(std::uint64_t budget, std::uint64_t wanted) const {
+StageFolder::Plan StageFolder::plan(std::uint64_t budget, std::uint64_t wanted) const {
   auto all = entries();
   std::uint64_t sum = wanted;
   for (const auto& entry : all) sum += entry.size;
-  if (sum <= budget) return true;
+  Plan out;
+  if (sum <= budget) return out;
   const auto in_use = announced();
   std::sort(all.begin(), all.end(),
             [](const Entry& a, const Entry& b) { return a.used_ns < b.used_ns; });
-  for (const auto& entry : all) {
+  for (auto& entry : all) {
     if (sum <= budget) break;
     if (in_use.count(entry.name) != 0) continue;
-    if (::unlinkat(objects(), entry.name.c_str(), 0) == 0) sum -= entry.size;
+    sum -= entry.size;
+    out.goes.push_back(std::move(entry));
   }
-  return sum <= budget;
+  out.fits = sum <= budget;
+  return out;
+}
+
+bool StageFolder::could_hold(std::uint64_t budget, std::uint64_t wanted) const {
+  return plan(budget, wanted).fits;
+}
+
+bool StageFolder::trim(std::uint64_t budget, std::uint64_t wanted) const {
+  const auto planned = plan(budget, wanted);
+  if (wanted > 0 && !planned.fits) return false;
+  for (const auto& entry : planned.goes)
+    if (::unlinkat(objects(), entry.name.c_str(), 0) != 0 && errno != ENOENT) return false;
+  return planned.fits;
 }
 
 void StageFolder::sweep() const {
-  (void)announced();
-  for_each_name(copying_.get(), [&](const std::string& name) {
-    const Fd file(::openat(copying_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
-      ::unlinkat(copying_.get(), name.c_str(), 0);
-  });
+  for (const Fd* folder : {&users_, &rooms_, &copying_})
+    for_each_locked(folder->get(), [](const Fd&) {});
 }
 
 }  // namespace heddle

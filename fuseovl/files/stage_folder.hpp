@@ -15,8 +15,8 @@
 namespace heddle {
 
 /// Copies of files on the node's own storage, named by their XXH3-128, shared by all mounts of one
-/// user: `DIR/heddle-UID/{objects,copying,users}`, which nobody else may write nor read. Copies of
-/// another user are not trusted, who could change them at any time.
+/// user: `DIR/heddle-UID/{objects,copying,users,rooms}`, which nobody else may write nor read.
+/// Copies of another user are not trusted, who could change them at any time.
 ///
 /// A copy is written to copying/HASH under flock(2), so one process makes it however many want it,
 /// and a dead one's lock is gone with it; it is hashed, then renamed to objects/HASH. Nobody takes
@@ -49,14 +49,28 @@ class StageFolder {
   /// Bytes of all copies.
   std::uint64_t used() const;
   /// Removes copies, least recently used first, until `budget` holds them and `wanted` bytes more;
-  /// those that a mount has announced stay. Result: whether it does.
+  /// those that a mount has announced stay. Result: whether it does; with `wanted` bytes none is
+  /// removed when it would not.
   bool trim(std::uint64_t budget, std::uint64_t wanted) const;
+  /// Whether trim() would succeed.
+  bool could_hold(std::uint64_t budget, std::uint64_t wanted) const;
+
+  // For StageRoom.
+  /// One at a time looks how much is set aside and sets more aside: held while the result is open.
+  Result<Fd> lock_rooms() const;
+  /// An empty file in `rooms/`, locked.
+  Result<Fd> make_room_file() const;
+  /// Bytes that living processes have set aside.
+  std::uint64_t set_aside() const;
+
   /// Removes what dead processes left half made.
   void sweep() const;
 
   /// The folder of the copies, for openat(2) by ContentHash::hex().
   int objects() const noexcept { return objects_.get(); }
-  std::vector<int> descriptors() const { return {objects_.get(), copying_.get(), users_.get()}; }
+  std::vector<int> descriptors() const {
+    return {objects_.get(), copying_.get(), users_.get(), rooms_.get()};
+  }
   const std::string& path() const noexcept { return path_; }
 
  private:
@@ -65,14 +79,21 @@ class StageFolder {
     std::uint64_t size = 0;
     std::string name;
   };
+  /// What is to go, in this order, for the rest to fit.
+  struct Plan {
+    std::vector<Entry> goes;
+    bool fits = true;
+  };
   StageFolder() = default;
   std::vector<Entry> entries() const;
+  Plan plan(std::uint64_t budget, std::uint64_t wanted) const;
   std::unordered_set<std::string> announced() const;
   Result<Copy> fill(const Fd& file, int source, const ContentHash& hash, std::uint64_t size) const;
   std::string path_;
   Fd objects_;
   Fd copying_;
   Fd users_;
+  Fd rooms_;
 };
 
 }  // namespace heddle

@@ -17,9 +17,6 @@
 namespace heddle {
 namespace {
 
-// How much of the budget is used is asked again after so many bytes: others fill the folder too.
-constexpr std::uint64_t kLookAgain = 64U << 20;
-
 void rest() {
   constexpr timespec pause{0, 20'000'000};
   ::nanosleep(&pause, nullptr);
@@ -31,53 +28,24 @@ void say_incomplete(const std::string& folder, const std::string& why) {
 
 }  // namespace
 
-Staging::Staging(StageFolder folder, Fd announced, std::uint64_t budget, std::size_t objects)
-    : folder_(std::move(folder)),
-      announced_(std::move(announced)),
-      budget_(budget),
-      in_memory_(is_in_memory(folder_.objects())),
-      names_(objects),
-      slots_(objects) {}
-
-std::unique_ptr<Staging> Staging::create(const StageOptions& options, const MapContent& content,
-                                         const Origins& origins) {
-  if (options.directory.empty()) return nullptr;
-  const auto give_up = [](const Error& error) {
-    warn(error);
-    return nullptr;
-  };
-  auto folder = StageFolder::open(options.directory);
-  if (!folder) return give_up(folder.error());
-  std::vector<Item> items;
-  std::vector<ContentHash> hashes;
-  for (ObjectId id = 0; id < content.objects.size(); ++id) {
-    const auto& object = content.objects[id];
-    if (!origins.files[id].as_mapped || object.hash == ContentHash()) continue;
-    items.push_back({id, object.stamp.size, object.hash});
-    hashes.push_back(object.hash);
+Staging::Staging(StagedCopies& copies, const Origins& origins, std::uint64_t budget)
+    : copies_(copies), budget_(budget) {
+  for (ObjectId id = 0; id < origins.files.size(); ++id) {
+    const Origin& origin = origins.files[id];
+    if (origin.hash != ContentHash()) items_.push_back({id, origin.stamp.size, origin.hash});
   }
-  auto announced = folder->announce(hashes);
-  if (!announced) return give_up(announced.error());
-  std::unique_ptr<Staging> out(new Staging(std::move(*folder), std::move(*announced),
-                                           options.budget, content.objects.size()));
-  for (const auto& item : items) out->names_[item.object] = item.hash.hex();
-  std::stable_sort(items.begin(), items.end(),
+  std::stable_sort(items_.begin(), items_.end(),
                    [](const Item& a, const Item& b) { return a.size < b.size; });
-  out->items_ = std::move(items);
-  return out;
-}
-
-std::vector<int> Staging::descriptors() const {
-  auto out = folder_.descriptors();
-  out.push_back(announced_.get());
-  return out;
 }
 
 std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
+  if (state() == State::done) return std::nullopt;
+  *state_ = State::running;
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
-    warn(Error::from_errno(folder_.path(), "cannot start to stage"));
+    warn(Error::from_errno(folder().path(), "cannot start to stage"));
+    *state_ = State::incomplete;
     return std::nullopt;
   }
   if (child > 0) return child;
@@ -88,7 +56,7 @@ std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<st
 
 void Staging::live(const Origins& origins, const std::vector<std::string>& paths) {
   ::prctl(PR_SET_NAME, "heddle-stage");
-  auto keep = descriptors();
+  auto keep = copies_.descriptors();
   for (const auto& origin : origins.files)
     if (origin.fd) keep.push_back(origin.fd.get());
   close_fds_but(keep);
@@ -101,42 +69,59 @@ void Staging::live(const Origins& origins, const std::vector<std::string>& paths
   bool all = false;
   try {
     all = stage_all(origins, paths);
+    (void)folder().trim(budget_, 0);
   } catch (const std::exception& error) {
-    say_incomplete(folder_.path(), error.what());
+    say_incomplete(folder().path(), error.what());
   }
-  progress_->state = all ? State::done : State::incomplete;
+  *state_ = all ? State::done : State::incomplete;
   ::_exit(0);
 }
 
 /// Result: whether every item is staged. What is missing is said, once.
 bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& paths) {
-  folder_.sweep();
+  folder().sweep();
+  StageRoom room(folder(), budget_);
   std::vector<const Item*> todo;
-  for (const auto& item : items_) todo.push_back(&item);
+  for (const auto& item : items_)
+    if (!copies_.has(item.object)) todo.push_back(&item);
   std::size_t left_out = 0;
   while (!todo.empty()) {
     std::vector<const Item*> later;
+    bool no_room = false;  // to ask for each of thousands would take long
     for (const Item* item : todo) {
-      const auto step = stage(*item, origins.files[item->object], paths[item->object]);
+      const auto step = no_room
+                            ? Step::later
+                            : stage(*item, origins.files[item->object], paths[item->object], room);
       if (step == Step::stop) return false;
-      if (step == Step::later) later.push_back(item);
+      no_room = no_room || step == Step::no_room_yet;
+      if (step == Step::later || step == Step::no_room_yet) later.push_back(item);
       left_out += step == Step::left_out;
     }
-    // Another mount's process is at these: it finishes, or dies and leaves them to us.
-    if (!later.empty()) rest();
+    if (!later.empty()) {
+      // Another mount's process is at these: it finishes, or dies and leaves them to us. Two that
+      // wait for each other's room would wait for ever.
+      room.release();
+      rest();
+    }
     todo = std::move(later);
   }
-  (void)folder_.trim(budget_, 0);
   return left_out == 0;
 }
 
-Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::string& path) {
-  if (const auto found = folder_.verify(item.hash, item.size)) {
+Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::string& path,
+                             StageRoom& room) {
+  if (const auto found = folder().verify(item.hash, item.size)) {
     publish(item, *found);
     return Step::ready;
   }
-  if (!make_room(item.size)) {
-    say_incomplete(folder_.path(),
+  const auto got = room.take(item.size);
+  if (!got) {
+    say_incomplete(folder().path(), got.error().message());
+    return Step::stop;
+  }
+  if (*got == StageRoom::Got::later) return Step::no_room_yet;
+  if (*got == StageRoom::Got::no) {
+    say_incomplete(folder().path(),
                    "the budget of " + std::to_string(budget_) + " bytes is used up");
     return Step::stop;  // the others are larger
   }
@@ -146,71 +131,39 @@ Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::
     if (!file) return Step::left_out;  // said by who is asked for it
     reopened = std::move(*file);
   }
-  const auto copied =
-      folder_.copy(reopened ? reopened.get() : origin.fd.get(), item.hash, item.size);
+  return copy(item, reopened ? reopened.get() : origin.fd.get(), room);
+}
+
+Staging::Step Staging::copy(const Item& item, int source, StageRoom& room) {
+  const auto copied = folder().copy(source, item.hash, item.size);
   if (!copied) {
     const int code = copied.error().code();
-    if ((code == ENOSPC || code == EDQUOT) && folder_.trim(folder_.used(), item.size))
+    if ((code == ENOSPC || code == EDQUOT) && folder().trim(folder().used(), item.size))
       return Step::later;
-    say_incomplete(folder_.path(), copied.error().message());
+    say_incomplete(folder().path(), copied.error().message());
     return Step::stop;
   }
   if (copied->how == StageFolder::Copied::again) return Step::later;
   if (copied->how == StageFolder::Copied::no) return Step::left_out;
+  room.used(item.size);
   publish(item, copied->stamp);
   return Step::ready;
 }
 
-bool Staging::make_room(std::uint64_t size) {
-  if (size > room_) {
-    const auto wanted = std::max(size, std::min(kLookAgain, budget_ / 4));
-    if (folder_.trim(budget_, wanted))
-      room_ = wanted;
-    else if (folder_.trim(budget_, size))
-      room_ = size;
-    else
-      return false;
-  }
-  room_ -= size;
-  return true;
-}
-
 void Staging::publish(const Item& item, const FileStamp& stamp) {
-  Slot& slot = slots_[item.object];
-  slot.ino = stamp.id.ino;
-  slot.mtime_ns = stamp.mtime_ns;
-  slot.ready.store(true, std::memory_order_release);
-  ++progress_->objects;
-  progress_->bytes += item.size;
+  copies_.publish(item.object, {stamp.id.ino, stamp.mtime_ns});
 }
 
-bool Staging::has(ObjectId object) const {
-  return slots_[object].ready.load(std::memory_order_acquire);
+std::uint64_t Staging::objects() const {
+  return static_cast<std::uint64_t>(std::count_if(
+      items_.begin(), items_.end(), [this](const Item& item) { return copies_.has(item.object); }));
 }
 
-std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std::span<char> into,
-                                                            off_t offset, MayBlock block) {
-  if (!has(object)) return std::nullopt;
-  const Slot& slot = slots_[object];
-  const Fd file(::openat(folder_.objects(), names_[object].c_str(),
-                         O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  // Ours to run out of: the copy is as good as it was.
-  if (!file && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return std::nullopt;
-  std::string wrong = "is gone";
-  if (file) {
-    const auto got = read_at(file.get(), into, offset, in_memory_ ? MayBlock::yes : block);
-    if (!got && got.error() == EAGAIN) return got;
-    struct stat now {};
-    // Behind the read, as for origins; ctime is left out, since use is noted in atime.
-    const bool same = ::fstat(file.get(), &now) == 0 && now.st_ino == slot.ino &&
-                      file_stamp(now).mtime_ns == slot.mtime_ns;
-    if (got && same) return got;
-    wrong = got ? "has changed" : Error::from_errno({}, "cannot read", got.error()).message();
-  }
-  if (slots_[object].ready.exchange(false))
-    warn(Error(folder_.path() + "/objects/" + names_[object], "a staged copy is not used any more",
-               wrong));
-  return std::nullopt;
+std::uint64_t Staging::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& item : items_)
+    if (copies_.has(item.object)) sum += item.size;
+  return sum;
 }
 
 }  // namespace heddle

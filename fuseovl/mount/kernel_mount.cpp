@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <sstream>
 
 #include "fuseovl/mount/fusermount.hpp"
@@ -107,17 +108,19 @@ Result<void> unmount_fuse(const std::string& mount_point, Unmount how) {
   return fail_errno(mount_point, "cannot unmount");
 }
 
-Result<std::optional<MountEntry>> find_mount(const std::string& path) {
+namespace {
+
+/// Calls with the mount point and the entry of each line of mountinfo.
+Result<void> for_each_mount(
+    const std::function<void(std::string point, const MountEntry& entry)>& call) {
   auto text = read_file("/proc/self/mountinfo");
   if (!text) return fail(std::move(text.error()));
-  std::optional<MountEntry> found;
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
     // 36 35 98:0 /root /mount/point options optional... - type source super-options (proc(5))
     std::istringstream fields(line);
     std::string id, parent, device, root, point, word;
     fields >> id >> parent >> device >> root >> point;
-    if (decode_octal(point) != path) continue;
     while (fields >> word && word != "-") {
     }
     MountEntry entry;
@@ -126,9 +129,28 @@ Result<std::optional<MountEntry>> find_mount(const std::string& path) {
     entry.device =
         ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),
                   static_cast<unsigned>(std::strtoul(device.c_str() + colon + 1, nullptr, 10)));
-    found = std::move(entry);
+    call(decode_octal(point), entry);
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::optional<MountEntry>> find_mount(const std::string& path) {
+  std::optional<MountEntry> found;
+  auto read = for_each_mount([&](const std::string& point, const MountEntry& entry) {
+    if (point == path) found = entry;
+  });
+  if (!read) return fail(std::move(read.error()));
   return found;
+}
+
+Result<std::vector<std::string>> mount_points() {
+  std::vector<std::string> out;
+  auto read = for_each_mount(
+      [&](std::string point, const MountEntry&) { out.push_back(std::move(point)); });
+  if (!read) return fail(std::move(read.error()));
+  return out;
 }
 
 Result<std::string> resolve_mount_point(const std::string& path) {

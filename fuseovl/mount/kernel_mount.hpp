@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fd.hpp"
 
@@ -52,6 +53,9 @@ struct MountEntry {
 /// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it
 /// is no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.
 Result<std::optional<MountEntry>> find_mount(const std::string& path);
+
+/// Every mount point of this namespace, likewise.
+Result<std::vector<std::string>> mount_points();
 
 /// `path` absolute and free of links as the kernel spells it, without touching what is mounted
 /// there when its parent can be resolved. Fails as realpath(3).

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <map>
 
+#include "base/log.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {
@@ -91,25 +92,26 @@ std::string utc_text(const timespec& time) {
   return text;
 }
 
-void set_options(OverlayContent& out, const LoadOptions& options, const MapContent& content) {
-  out.origin_timeout = options.origin_timeout;
-  out.files.on_change(options.on_change);
-  out.files.stage(options.stage, content);
+void stage(OverlayContent& out, const StageOptions& options) {
+  auto folder = StageFolder::open(options.directory);
+  if (!folder) {
+    warn(folder.error());
+    return;
+  }
+  const auto shared = std::make_shared<const StageFolder>(std::move(*folder));
+  auto staged = out.files.stage(shared, options.budget);
+  if (staged && out.retired.kept() > 0) staged = out.retired.files().read_copies(shared);
+  if (!staged) warn(staged.error());
 }
 
 }  // namespace
 
-Result<void> set_options(OverlayContent& content, const LoadOptions& options) {
-  MapContent map;
-  if (!options.stage.directory.empty()) {
-    auto reader = MapReader::open("/proc/self/fd/" + std::to_string(content.map_file.get()));
-    if (!reader) return fail(std::move(reader.error()));
-    auto all = reader->read_all();
-    if (!all) return fail(std::move(all.error()));
-    map = std::move(*all);
-  }
-  set_options(content, options, map);
-  return {};
+void set_options(OverlayContent& out, const LoadOptions& options) {
+  out.origin_timeout = options.origin_timeout;
+  out.files.on_change(options.on_change);
+  out.retired.files().on_change(options.on_change);
+  if (!options.stage.directory.empty()) stage(out, options.stage);
+  out.announced.clear();
 }
 
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
@@ -134,7 +136,14 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
     return fail(options.map_path, "cannot use", "it was replaced meanwhile", "try again");
   out.map_file = std::move(*map_file);
 
-  Origins origins = open_origins(content, raise_fd_limit());
+  Origins origins = open_origins(content, raise_fd_limit(),
+                                 {options.origin_timeout, options.on_drift == OnDrift::warn});
+  if (origins.silent && options.on_drift == OnDrift::refuse)
+    return fail(Error::with_code(
+        ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",
+        not_answered_for(options.origin_timeout),
+        "--on-drift warn mounts without the files of such a file system, --origin-timeout says how "
+        "long to wait"));
   drifts = origins.drifts;
   if (!drifts.empty() && options.on_drift == OnDrift::refuse)
     return fail(
@@ -162,7 +171,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.facts.start_time = options.before ? options.before->facts.start_time : utc_text(out.made);
   out.facts.generation = options.before ? options.before->facts.generation + 1 : 0;
   out.files = ObjectFiles(std::move(origins), std::move(paths));
-  set_options(out, options, content);
+  set_options(out, options);
   content = MapContent();
   ::malloc_trim(0);  // the map's strings are gone: the daemon lives long and is small
   return out;

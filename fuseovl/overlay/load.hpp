@@ -34,8 +34,7 @@ struct LoadOptions {
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
 
 /// Of `options` those that are not in a Parcel, for a content out of one: how it is staged, and
-/// what becomes of files that change or hang. Failure: its map cannot be read, and nothing has
-/// happened.
-Result<void> set_options(OverlayContent& content, const LoadOptions& options);
+/// what becomes of files that change or hang.
+void set_options(OverlayContent& content, const LoadOptions& options);
 
 }  // namespace heddle

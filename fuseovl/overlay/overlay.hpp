@@ -20,10 +20,6 @@
 
 namespace heddle {
 
-/// Longer than a parallel file system's fail-over takes to be noticed, shorter than a job's
-/// patience.
-inline constexpr std::chrono::seconds kOriginTimeout{60};
-
 /// All that one mount serves; made before mounting, constant while it stands.
 struct OverlayContent {
   Tree tree;
@@ -38,6 +34,8 @@ struct OverlayContent {
   RetiredFiles retired;
   /// After so long a read that its file system does not answer is an error; 0: never.
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
+  /// Of whoever served before: protects its staged copies until ours are announced.
+  std::vector<Fd> announced;
   /// The names that the mount showed before its map was exchanged: ServingState::exchanging.
   std::optional<Tree> previous;
 };
@@ -66,6 +64,8 @@ class Overlay final : public SessionClient {
   const OverlayContent& content() const { return content_; }
   /// Gives a retired file up; not while a process forked from this one serves it.
   void give_up(ObjectId retired) { (void)content_.retired.files().take(retired); }
+  /// Lets go of the staged copies of those.
+  void release_copies() { content_.retired.files().keep_copies_of_usable(); }
   /// Called when the kernel and we have agreed on the protocol, by each process that serves:
   /// requests are answered from here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "fuseovl/supervise/next_content.hpp"
+
 namespace heddle {
 namespace {
 
@@ -50,11 +52,11 @@ Json pack_counters(const RequestCounters& counters) {
 }
 
 void unpack_counters(const Json& json, RequestCounters& counters) {
-  for (const auto& kind : json.at("requests"))
+  for (const auto& kind : json.value("requests", Json::array()))
     counters.add(kind.at(0).get<std::uint32_t>(), kind.at(1).get<std::uint64_t>());
   constexpr std::uint32_t kNone = 0;  // no opcode: counted as `other`
-  counters.add(kNone, json.at("other").get<std::uint64_t>());
-  counters.add_bytes_read(json.at("bytes_read").get<std::uint64_t>());
+  counters.add(kNone, json.value("other", std::uint64_t{0}));
+  counters.add_bytes_read(json.value("bytes_read", std::uint64_t{0}));
 }
 
 Json pack_session(const SessionMemory& memory) {
@@ -69,7 +71,7 @@ void unpack_session(const Json& json, SessionMemory& memory) {
   init.copy(memory.init.data(), init.size());
   memory.init_size = init.size();
   memory.agreed = json.at("agreed").get<bool>();
-  memory.answers = json.at("answers").get<std::uint64_t>();
+  memory.answers = json.value("answers", std::uint64_t{0});
 }
 
 /// Nothing changes for whoever has the file: only what exec does with the descriptor.
@@ -106,15 +108,15 @@ Result<void> unpack_serving(std::string_view bytes, ServingState& state, ServeOp
     const Json json = Json::from_cbor(bytes);
     expect_version(json);
     unpack_session(json.at("session"), state.session);
-    unpack_counters(json.at("counters"), state.counters);
+    unpack_counters(json.value("counters", Json::object()), state.counters);
     state.prefetch =
-        static_cast<ServingState::Prefetch>(std::clamp(json.at("prefetch").get<int>(), 0, 2));
-    state.workers_lost = json.at("workers_lost").get<std::uint64_t>();
-    state.reloads = json.at("reloads").get<std::uint64_t>();
-    state.told_ready = json.at("told_ready").get<bool>();
-    json.at("mount_device").get_to(options.mount_device);
-    json.at("cleanup").get_to(options.cleanup);
-    json.at("report_at_end").get_to(options.report_at_end);
+        static_cast<ServingState::Prefetch>(std::clamp(json.value("prefetch", 0), 0, 2));
+    state.workers_lost = json.value("workers_lost", std::uint64_t{0});
+    state.reloads = json.value("reloads", std::uint64_t{0});
+    state.told_ready = json.value("told_ready", true);
+    options.mount_device = json.value("mount_device", dev_t{0});
+    options.cleanup = json.value("cleanup", "");
+    options.report_at_end = json.value("report_at_end", false);
     if (json.contains("mount_point"))
       options.mount_point = json.at("mount_point").get<std::string>();
     return {};
@@ -158,30 +160,48 @@ Error become(const Fd& program, std::vector<std::string> arguments, const HandOv
   return error;
 }
 
-Result<HandOver> read_hand_over(int number) {
-  const Fd memfd(number);
+namespace {
+
+Result<Json> read_document(const Fd& memfd) {
   if (::lseek(memfd.get(), 0, SEEK_SET) != 0) return fail_errno("--hand-over", "is no hand-over");
   auto bytes = read_all(memfd.get(), "--hand-over");
   if (!bytes) return fail(std::move(bytes.error()));
+  Json json = Json::from_cbor(*bytes, true, false);
+  if (!json.is_object()) return fail(not_understood("it makes no sense"));
+  return json;
+}
+
+HandOver::Task task_of(const Json& json) {
+  const auto task = json.at("task").get<std::string>();
+  if (task == "load") return HandOver::Task::load;
+  if (task == "serve") return HandOver::Task::serve;
+  throw not_understood("it is to do what this version does not know: " + task);
+}
+
+}  // namespace
+
+Result<HandOver> read_hand_over(const Fd& memfd) {
+  auto document = read_document(memfd);
+  if (!document) return fail(std::move(document.error()));
   try {
-    const Json json = Json::from_cbor(*bytes);
+    const Json& json = *document;
     expect_version(json);
     HandOver out;
-    out.task = json.at("task") == "serve" ? HandOver::Task::serve : HandOver::Task::load;
+    out.task = task_of(json);
     out.content.bytes = text_of(json.at("content"));
     json.at("fds").get_to(out.content.fds);
-    json.at("device").get_to(out.device);
-    json.at("answer").get_to(out.answer);
-    json.at("map").get_to(out.map);
-    json.at("map_path").get_to(out.map_path);
-    json.at("map_exchanged").get_to(out.map_exchanged);
-    out.serving = text_of(json.at("serving"));
-    json.at("ready").get_to(out.ready);
-    json.at("control").get_to(out.control);
-    json.at("listener").get_to(out.listener);
-    json.at("client").get_to(out.client);
-    json.at("report").get_to(out.report);
-    json.at("warnings").get_to(out.warnings);
+    out.serving = text_of(json.value("serving", binary("")));
+    out.device = json.value("device", -1);
+    out.answer = json.value("answer", -1);
+    out.map = json.value("map", -1);
+    out.map_path = json.value("map_path", "");
+    out.map_exchanged = json.value("map_exchanged", true);
+    out.ready = json.value("ready", -1);
+    out.control = json.value("control", "");
+    out.listener = json.value("listener", -1);
+    out.client = json.value("client", -1);
+    out.report = json.value("report", "");
+    out.warnings = json.value("warnings", "");
     set_close_on_exec(out.descriptors(), true);
     return out;
   } catch (const Error& error) {
@@ -189,6 +209,14 @@ Result<HandOver> read_hand_over(int number) {
   } catch (const std::exception& error) {
     return fail(not_understood(error.what()));
   }
+}
+
+void refuse_hand_over(const Fd& memfd, const Error& error) {
+  const auto document = read_document(memfd);
+  if (!document || !document->contains("answer") || !document->at("answer").is_number_integer())
+    return;
+  if (const int answer = document->at("answer").get<int>(); answer >= 0)
+    send_load_failure(answer, error, {});
 }
 
 }  // namespace heddle

@@ -18,6 +18,8 @@ constexpr char kMoreFds = 'f';
 constexpr char kDone = 'd';     // with a memfd: the rest, in CBOR
 constexpr char kFailure = 'e';  // CBOR
 
+constexpr int kVersion = 1;  // as hand_over.hpp's
+
 Error not_understood(std::string_view why) {
   return {"fs-mount", "cannot understand its loader", why};
 }
@@ -30,6 +32,7 @@ Result<void> send_next_content(int socket, const NextContent& next, std::span<co
     if (auto sent = send_packet(socket, {&kMoreFds, 1}, piece); !sent) return sent;
   }
   const Json json = {
+      {"version", kVersion},
       {"content", Json::binary(std::vector<std::uint8_t>(next.bytes.begin(), next.bytes.end()))},
       {"places", next.places},
       {"map_exchanged", next.map_exchanged},
@@ -56,7 +59,8 @@ Result<bool> NextContentReceiver::receive(int socket) {
   auto packet = receive_packet(socket, std::chrono::milliseconds(0));
   if (!packet) {
     if (packet.error().code() == ETIMEDOUT) return false;
-    return fail("fs-mount", "cannot make the map ready", "its loader ended without a word");
+    return fail("fs-mount", "cannot make the map ready", "its loader ended without a word",
+                "an fs-mount of another version may not know the options of the mount");
   }
   try {
     if (packet->text[0] == kMoreFds) {
@@ -65,9 +69,8 @@ Result<bool> NextContentReceiver::receive(int socket) {
     }
     if (packet->text[0] == kFailure) {
       const Json json = Json::from_cbor(packet->text.substr(1));
-      json.at("warnings").get_to(next_.warnings);
-      return fail(
-          Error({}, json.at("message").get<std::string>(), {}, json.at("hint").get<std::string>()));
+      next_.warnings = json.value("warnings", "");
+      return fail(Error({}, json.at("message").get<std::string>(), {}, json.value("hint", "")));
     }
     if (packet->text[0] != kDone || packet->fds.empty()) return fail(not_understood("a packet"));
     const int memfd = packet->fds.front().get();
@@ -75,12 +78,14 @@ Result<bool> NextContentReceiver::receive(int socket) {
     auto bytes = read_all(memfd, "fs-mount");
     if (!bytes) return fail(std::move(bytes.error()));
     const Json json = Json::from_cbor(*bytes);
+    if (json.value("version", kVersion) != kVersion)
+      return fail(not_understood("it is of another version"));
     const auto& content = json.at("content").get_binary();
     next_.bytes.assign(content.begin(), content.end());
     json.at("places").get_to(next_.places);
     json.at("map_exchanged").get_to(next_.map_exchanged);
-    json.at("report").get_to(next_.report);
-    json.at("warnings").get_to(next_.warnings);
+    next_.report = json.value("report", "");
+    next_.warnings = json.value("warnings", "");
     return true;
   } catch (const std::exception& error) {
     return fail(not_understood(error.what()));

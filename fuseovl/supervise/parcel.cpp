@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/supervise/parcel.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace heddle {
@@ -39,11 +40,24 @@ std::string unpack_bytes(const Json& json) {
   return {bytes.begin(), bytes.end()};
 }
 
-Json pack_origin(const Origin& origin, std::vector<int>& fds) {
+Json pack_hash(const ContentHash& hash) {
+  return Json::binary(std::vector<std::uint8_t>(hash.bytes.begin(), hash.bytes.end()));
+}
+ContentHash unpack_hash(const Json& json) {
+  ContentHash out;
+  const auto& bytes = json.get_binary();
+  if (bytes.size() == out.bytes.size()) std::copy(bytes.begin(), bytes.end(), out.bytes.begin());
+  return out;
+}
+
+Json pack_origin(const ObjectFiles& files, ObjectId id, std::vector<int>& fds) {
+  const Origin& origin = files.origin(id);
   const FileStamp& stamp = origin.stamp;
+  const auto copy = files.copy_of(id);
   return Json::array({add(fds, origin.fd), stamp.id.dev, stamp.id.ino, stamp.size, stamp.mtime_ns,
                       stamp.ctime_ns, origin.atime_ns, origin.mode, origin.uid, origin.gid,
-                      origin.blocks, origin.usable, origin.as_mapped});
+                      origin.blocks, origin.usable, origin.as_mapped, pack_hash(origin.hash),
+                      copy ? Json::array({copy->ino, copy->mtime_ns}) : Json()});
 }
 
 Origin unpack_origin(const Json& json, Descriptors& fds) {
@@ -61,14 +75,17 @@ Origin unpack_origin(const Json& json, Descriptors& fds) {
   json.at(10).get_to(origin.blocks);
   json.at(11).get_to(origin.usable);
   json.at(12).get_to(origin.as_mapped);
+  if (json.size() > 13) origin.hash = unpack_hash(json.at(13));
+  if (json.size() > 14 && !json.at(14).is_null())
+    origin.copy =
+        CopyStamp{json.at(14).at(0).get<std::uint64_t>(), json.at(14).at(1).get<std::int64_t>()};
   return origin;
 }
 
 Json pack_files(const ObjectFiles& files, std::vector<int>& fds) {
   auto list = Json::array();
   for (ObjectId id = 0; id < files.size(); ++id)
-    list.push_back(
-        Json::array({files.path(id), pack_origin(files.origin(id), fds), files.refusal(id)}));
+    list.push_back(Json::array({files.path(id), pack_origin(files, id, fds), files.refusal(id)}));
   auto drifts = Json::array();
   for (const auto& drift : files.first_drifts())
     drifts.push_back(Json::array({drift.object, drift.path, drift.what}));
@@ -83,7 +100,7 @@ ObjectFiles unpack_files(const Json& json, Descriptors& fds) {
     origins.files.push_back(unpack_origin(file.at(1), fds));
     if (origins.files.back().fd) ++origins.pinned;
   }
-  for (const auto& drift : json.at("drifts"))
+  for (const auto& drift : json.value("drifts", Json::array()))
     origins.drifts.push_back({drift.at(0).get<ObjectId>(), drift.at(1).get<std::string>(),
                               drift.at(2).get<std::string>()});
   ObjectFiles files(std::move(origins), std::move(paths));
@@ -98,9 +115,8 @@ Json pack_retired(const RetiredFiles& retired, std::vector<int>& fds) {
   auto list = Json::array();
   for (ObjectId id = 0; id < retired.size(); ++id)
     if (retired.is_kept(id))
-      list.push_back(
-          Json::array({retired.inode(id), files.path(id), pack_origin(files.origin(id), fds),
-                       files.refusal(id), retired.since(id)}));
+      list.push_back(Json::array({retired.inode(id), files.path(id), pack_origin(files, id, fds),
+                                  files.refusal(id), retired.since(id)}));
   return list;
 }
 
@@ -129,12 +145,20 @@ StatsFacts unpack_facts(const Json& json) {
   json.at("map_path").get_to(facts.map_path);
   json.at("map_id").get_to(facts.map_id);
   json.at("mount_point").get_to(facts.mount_point);
-  json.at("views").get_to(facts.views);
-  json.at("names").get_to(facts.names);
-  json.at("index_bytes").get_to(facts.index_bytes);
-  json.at("start_time").get_to(facts.start_time);
-  json.at("generation").get_to(facts.generation);
+  facts.views = json.value("views", std::size_t{0});
+  facts.names = json.value("names", std::size_t{0});
+  facts.index_bytes = json.value("index_bytes", std::uint64_t{0});
+  facts.start_time = json.value("start_time", "");
+  facts.generation = json.value("generation", std::uint64_t{0});
   return facts;
+}
+
+Json pack_announced(const OverlayContent& content, std::vector<int>& fds) {
+  auto list = Json::array();
+  for (const auto& fd : content.announced) list.push_back(add(fds, fd));
+  for (const ObjectFiles* files : {&content.files, &content.retired.files()})
+    if (const auto* copies = files->copies()) list.push_back(add(fds, copies->announcement()));
+  return list;
 }
 
 Json pack_time(const timespec& time) { return Json::array({time.tv_sec, time.tv_nsec}); }
@@ -210,6 +234,7 @@ Parcel pack(const OverlayContent& content) {
                            pack_time(content.map_status.st_mtim)})},
       {"facts", pack_facts(content.facts)},
       {"made", pack_time(content.made)},
+      {"announced", pack_announced(content, out.fds)},
       {"previous", content.previous ? TreeParcel::pack(*content.previous) : Json()},
   };
   Json::to_cbor(json, out.bytes);
@@ -228,16 +253,19 @@ Result<OverlayContent> unpack(std::string_view bytes, std::span<const int> fds) 
     OverlayContent out;
     out.tree = TreeParcel::unpack(json.at("tree"));
     out.files = unpack_files(json.at("files"), descriptors);
-    out.retired = unpack_retired(json.at("retired"), descriptors);
+    out.retired = unpack_retired(json.value("retired", Json::array()), descriptors);
     out.index = unpack_bytes(json.at("index"));
-    for (const auto& one : json.at("generated")) out.generated.push_back(unpack_bytes(one));
+    for (const auto& one : json.value("generated", Json::array()))
+      out.generated.push_back(unpack_bytes(one));
     const auto& map = json.at("map");
     out.map_file = descriptors.take(map.at(0).get<int>());
     map.at(1).get_to(out.map_status.st_size);
     out.map_status.st_mtim = unpack_time(map.at(2));
     out.facts = unpack_facts(json.at("facts"));
     out.made = unpack_time(json.at("made"));
-    if (const auto& tree = json.at("previous"); !tree.is_null())
+    for (const auto& place : json.value("announced", Json::array()))
+      out.announced.push_back(descriptors.take(place.get<int>()));
+    if (const auto tree = json.value("previous", Json()); !tree.is_null())
       out.previous = TreeParcel::unpack(tree);
     return out;
   } catch (const std::exception& error) {

@@ -12,7 +12,8 @@ namespace heddle {
 
 /// What a mount serves, made fit to outlive execve(2): bytes, and the descriptors that they speak
 /// of by place. Between an fs-mount and the one that takes its mount over, which may be newer or
-/// older: a CBOR document with a version, whose lists and objects only ever grow at their ends.
+/// older: a CBOR document with a version, whose lists and objects only ever grow at their ends;
+/// what an older one lacks has a default (hand_over.hpp).
 struct Parcel {
   std::string bytes;
   std::vector<int> fds;  ///< still the content's own

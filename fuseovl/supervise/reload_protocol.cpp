@@ -17,6 +17,9 @@ using Json = nlohmann::json;
 // A reload checks every file of a map, on a file system that may be slow: whoever waits can end.
 constexpr std::chrono::hours kPatience(24 * 7);
 
+// Changes when an older one would do what was not asked.
+constexpr int kVersion = 1;
+
 /// unix(7): a name that begins with NUL is in no folder, and gone with its socket.
 struct AbstractAddress {
   explicit AbstractAddress(const std::string& name) {
@@ -45,7 +48,7 @@ Result<void> send_cbor(int socket, const Json& json, std::span<const int> fds = 
 }  // namespace
 
 Result<void> send_request(int socket, const ReloadRequest& request) {
-  Json json = {{"version", 1}};
+  Json json = {{"version", kVersion}};
   std::vector<int> fds = {request.program.get()};
   if (request.map_path) {
     json["map"] = *request.map_path;
@@ -59,6 +62,11 @@ Result<ReloadRequest> receive_request(int socket) {
   if (!packet) return fail(std::move(packet.error()));
   try {
     const Json json = Json::from_cbor(packet->text);
+    if (const int version = json.value("version", kVersion); version != kVersion)
+      return fail("fs-mount", "cannot understand what is asked",
+                  "it is asked by another version: " + std::to_string(version) + ", not " +
+                      std::to_string(kVersion),
+                  "mount anew");
     ReloadRequest out;
     out.program = std::move(packet->fds.at(0));
     if (json.contains("map")) {
@@ -72,9 +80,9 @@ Result<ReloadRequest> receive_request(int socket) {
 }
 
 Result<void> send_reply(int socket, const ReloadReply& reply) {
-  const Json json = {
-      {"version", 1},       {"done", reply.done},         {"text", reply.text},
-      {"hint", reply.hint}, {"warnings", reply.warnings}, {"map_exchanged", reply.map_exchanged}};
+  const Json json = {{"version", kVersion},        {"done", reply.done},
+                     {"text", reply.text},         {"hint", reply.hint},
+                     {"warnings", reply.warnings}, {"map_exchanged", reply.map_exchanged}};
   return send_cbor(socket, json);
 }
 

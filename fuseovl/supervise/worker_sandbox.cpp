@@ -7,8 +7,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include "base/log.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/sanitized.hpp"
+#include "fuseovl/files/bounded_work.hpp"
 
 namespace heddle {
 namespace {
@@ -102,12 +104,22 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
 }  // namespace
 
 WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
-                             const std::vector<std::string>& own)
+                             const std::vector<std::string>& own, std::chrono::milliseconds limit)
     : reopens_(!reopened.empty()) {
   allow_serving(calls_);
+  if (!files_->works()) return;
   // One that is not there now cannot be opened later either, and is answered with an error.
-  for (const auto& path : reopened) (void)files_.allow_reading(path);
-  for (const auto& path : own) (void)files_.allow_reading(path);
+  for (const auto& path : own) (void)files_->allow_reading(path);
+  const auto named =
+      do_within(limit, reopened.size(),
+                [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); },
+                {files_->descriptor()});
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (named[i].state != WorkResult::State::late) continue;
+    warn(Error(reopened[i], "workers are not held to the map's files", not_answered_for(limit)));
+    files_.reset();
+    return;
+  }
 }
 
 Result<void> WorkerSandbox::enter(pid_t supervisor) {
@@ -115,7 +127,8 @@ Result<void> WorkerSandbox::enter(pid_t supervisor) {
   const std::uint64_t kept = reopens_ ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0;
   if (auto done = drop_capabilities(kName, kept); !done) return done;
   if (auto done = give_up_new_privileges(kName); !done) return done;
-  if (auto done = files_.restrict_thread(kName); !done) return done;
+  if (files_)
+    if (auto done = files_->restrict_thread(kName); !done) return done;
   allow_living(calls_, supervisor);
   return calls_.load(kName);
 }

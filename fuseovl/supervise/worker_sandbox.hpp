@@ -3,11 +3,14 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/seccomp_filter.hpp"
+#include "fuseovl/files/origins.hpp"
 
 namespace heddle {
 
@@ -17,9 +20,12 @@ namespace heddle {
 class WorkerSandbox {
  public:
   /// `reopened`: files and folders that workers may have to open. `own`: more of these, which take
-  /// no capability. Never fails: what the kernel does not have is left out.
+  /// no capability, on the node itself. Never fails: what the kernel does not have is left out. So
+  /// is Landlock, and that is said, when a file of `reopened` does not answer for `limit`: it must
+  /// be there to be named.
   explicit WorkerSandbox(const std::vector<std::string>& reopened,
-                         const std::vector<std::string>& own = {});
+                         const std::vector<std::string>& own = {},
+                         std::chrono::milliseconds limit = kOriginTimeout);
 
   /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// nothing else to open where the kernel has Landlock, and no system call but those of reading,
@@ -29,7 +35,7 @@ class WorkerSandbox {
   Result<void> enter(pid_t supervisor);
 
  private:
-  Landlock files_;
+  std::optional<Landlock> files_ = Landlock();
   SeccompFilter calls_{SeccompFilter::Denied::fail};
   bool reopens_;
 };

@@ -7,7 +7,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "base/fd.hpp"
@@ -18,7 +20,9 @@ namespace heddle::test {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Hang : public ::testing::Test {
  protected:
@@ -38,6 +42,15 @@ class Hang : public ::testing::Test {
     mount_.emplace(dir_ / "map", dir_ / "mnt",
                    std::vector<std::string>{"--log", dir_ / "log", "--prefetch", "0",
                                             "--origin-timeout", timeout});
+  }
+  /// One that may fail.
+  RunResult run_mount(std::vector<std::string> options) {
+    std::filesystem::create_directories(dir_ / "mnt");
+    options.insert(options.begin(), {fs_mount(), "--log", dir_ / "log", "--prefetch", "0"});
+    options.insert(options.end(), {dir_ / "map", dir_ / "mnt"});
+    RunOptions patience;
+    patience.deadline = 20s;
+    return run(options, patience);
   }
   Result<std::string> read(const std::string& name) {
     auto file = open_file(*mount_ / name, O_RDONLY);
@@ -135,6 +148,78 @@ TEST_F(Hang, a_worker_killed_meanwhile_is_followed) {
   expect_others_served();
   origin_->answer();
   reader.join();
+}
+
+TEST_F(Hang, of_an_origin_while_mounting_ends_it_with_one_line) {
+  origin_->hang();
+  const auto refused = run_mount({"--origin-timeout", "0.5"});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("/far/far"), HasSubstr("cannot be checked: its file "
+                                                                  "system has not answered for "
+                                                                  "500 ms")));
+  EXPECT_THAT(refused.err, HasSubstr("hint: --on-drift warn"));
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 2) << refused.err;
+  EXPECT_EQ(mounts_with(" " + (dir_ / "mnt") + " "), 0U);
+  origin_->answer();
+  mount("1");
+  EXPECT_EQ(value_or_throw(read("far0")), far_);
+}
+
+TEST_F(Hang, of_an_origin_while_mounting_costs_its_own_files_when_they_may_differ) {
+  origin_->hang();
+  const auto mounted = run_mount({"--origin-timeout", "0.5", "--on-drift", "warn"});
+  ASSERT_EQ(mounted.status, 0) << mounted.err;
+  EXPECT_THAT(mounted.err, HasSubstr("far11: its file system has not answered for 500 ms"));
+  EXPECT_THAT(mounted.err, Not(HasSubstr("near")));
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(value_or_throw(read_file(dir_ / ("mnt/v/near" + std::to_string(i)))), near_);
+  EXPECT_EQ(read_file(dir_ / "mnt/v/far0").error().code(), ENOENT);
+  EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
+  origin_->answer();
+}
+
+TEST_F(Hang, of_an_origin_keeps_no_reload_waiting) {
+  mount("1");
+  const int worker = mount_->worker();
+  origin_->hang();
+  const auto same = run({fs_mount(), "--reload", "--prefetch", "0", mount_->path()});
+  EXPECT_EQ(same.status, 0) << same.err << log();
+  EXPECT_NE(mount_->worker(), worker);
+  expect_others_served();
+  MapMaker maker;
+  maker.add_name("v", "near0", dir_ / "near/near0");
+  origin_->answer();
+  maker.add_name("v", "far0", *origin_ / "far0");
+  maker.write(dir_ / "map2");
+  origin_->hang();
+  const auto refused =
+      run({fs_mount(), "--reload", "--prefetch", "0", dir_ / "map2", mount_->path()});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr("far0: cannot be checked: its file system has not answered"));
+  expect_others_served();
+  origin_->answer();
+  EXPECT_EQ(value_or_throw(read("far3")), far_);
+}
+
+TEST_F(Hang, of_an_origin_whose_files_are_not_open_keeps_no_reload_waiting) {
+  std::filesystem::create_directories(dir_ / "mnt");
+  // So few that most files are opened for each read, and named to Landlock for that.
+  run_checked({"prlimit", "--nofile=56:56", fs_mount(), "--log", dir_ / "log", "--prefetch", "0",
+               "--origin-timeout", "1", dir_ / "map", dir_ / "mnt"});
+  const auto stats = value_or_throw(read_file(dir_ / "mnt/.heddle/stats"));
+  EXPECT_THAT(stats, ::testing::ContainsRegex("\"pinned\": +[0-9],"));
+  origin_->hang();
+  const auto done = run({fs_mount(), "--reload", "--prefetch", "0", dir_ / "mnt"});
+  EXPECT_EQ(done.status, 0) << done.err << log();
+  EXPECT_THAT(log(), HasSubstr("workers are not held to the map's files"));
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(value_or_throw(read_file(dir_ / ("mnt/v/near" + std::to_string(i)))), near_);
+  origin_->answer();
+  EXPECT_TRUE(wait_until(10s, [&] {
+    const auto got = read_file(dir_ / "mnt/v/far3");
+    return got && *got == far_;
+  }));
+  EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
 }
 
 TEST_F(Hang, a_second_signal_ends_a_daemon_whose_readers_wait) {

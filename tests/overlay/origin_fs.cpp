@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fuse.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -69,6 +70,11 @@ int list_folder(const char* path, void* buffer, fuse_fill_dir_t fill, off_t, fus
   return -failed.value();
 }
 
+int describe(const char*, struct statvfs* out) {
+  hold_while({"/.hang-all"});
+  return ::statvfs(g_source.c_str(), out) == 0 ? 0 : -errno;
+}
+
 void* start(fuse_conn_info*, fuse_config* config) {
   config->use_ino = 1;
   config->entry_timeout = config->attr_timeout = config->negative_timeout = 0;
@@ -87,6 +93,7 @@ int main(int argc, char** argv) {
   operations.release = release_origin;
   operations.read = read_origin;
   operations.readdir = list_folder;
+  operations.statfs = describe;
   // Exec, as a file system of libraries is.
   std::string options = "-ofsname=origin,allow_other,exec";
   char* arguments[] = {argv[0], options.data(), argv[2], nullptr};

@@ -97,6 +97,19 @@ Mount::~Mount() {
 }
 
 namespace {
+/// While who answers is exchanged, a page that is read may be of two moments.
+nlohmann::json read_stats(const std::string& mount) {
+  nlohmann::json stats;
+  std::string text;
+  if (!wait_until(std::chrono::seconds(5), [&] {
+        text = value_or_throw(read_file(mount + "/.heddle/stats"));
+        stats = nlohmann::json::parse(text, nullptr, false);
+        return stats.is_object();
+      }))
+    throw Error(mount, "has no stats", text);
+  return stats;
+}
+
 nlohmann::json find(const nlohmann::json& in, const std::string& name) {
   if (in.contains(name)) return in.at(name);
   for (const auto& [key, value] : in.items())
@@ -107,13 +120,11 @@ nlohmann::json find(const nlohmann::json& in, const std::string& name) {
 }  // namespace
 
 std::uint64_t Mount::stat_number(const std::string& name) const {
-  const auto text = value_or_throw(read_file(path_ + "/.heddle/stats"));
-  return find(nlohmann::json::parse(text), name).get<std::uint64_t>();
+  return find(read_stats(path_), name).get<std::uint64_t>();
 }
 
 std::string Mount::stat_text(const std::string& name) const {
-  const auto text = value_or_throw(read_file(path_ + "/.heddle/stats"));
-  return find(nlohmann::json::parse(text), name).get<std::string>();
+  return find(read_stats(path_), name).get<std::string>();
 }
 
 void Mount::wait_for_prefetch() const {

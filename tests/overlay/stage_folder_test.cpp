@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/files/stage_folder.hpp"
+#include "fuseovl/files/stage_room.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -135,6 +135,54 @@ TEST_F(StageFolderTest, the_least_recently_used_goes_first_and_what_is_announced
   EXPECT_TRUE(folder.trim(500, 0));
   EXPECT_TRUE(names("objects").empty());
   EXPECT_TRUE(names("users").empty());
+}
+
+TEST_F(StageFolderTest, room_that_one_process_has_set_aside_is_not_another_s) {
+  using Got = StageRoom::Got;
+  const auto folder = open();
+  StageRoom a(folder, 1000), b(folder, 1000), c(folder, 1000);
+  EXPECT_EQ(a.take(400).value(), Got::yes);
+  EXPECT_EQ(b.take(400).value(), Got::yes);
+  EXPECT_EQ(folder.set_aside(), 800U);
+  EXPECT_EQ(c.take(400).value(), Got::later);
+  // What has become a copy is not set aside any more.
+  ASSERT_EQ(copy(folder, std::string(400, 'a')), Copied::done);
+  a.used(400);
+  EXPECT_EQ(folder.set_aside(), 400U);
+  b.release();
+  const ContentHash hashes[] = {hash_bytes(std::string(400, 'a'))};
+  const auto announced = value_or_throw(folder.announce(hashes));
+  EXPECT_EQ(c.take(400).value(), Got::yes);
+  EXPECT_EQ(b.take(700).value(), Got::no);
+  EXPECT_TRUE(is_right(folder, std::string(400, 'a')));
+  EXPECT_EQ(names("rooms").size(), 3U);
+}
+
+TEST_F(StageFolderTest, room_of_a_dead_process_is_free) {
+  const auto folder = open();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    StageRoom room(folder, 1000);
+    ::_exit(room.take(900).value() == StageRoom::Got::yes ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(names("rooms").size(), 1U);
+  StageRoom room(folder, 1000);
+  EXPECT_EQ(room.take(900).value(), StageRoom::Got::yes);
+}
+
+TEST_F(StageFolderTest, what_cannot_fit_drives_no_copy_out) {
+  const auto folder = open();
+  const std::string a(600, 'a'), b(300, 'b');
+  for (const auto& content : {a, b}) ASSERT_EQ(copy(folder, content), Copied::done);
+  const ContentHash hashes[] = {hash_bytes(a)};
+  const auto announced = value_or_throw(folder.announce(hashes));
+  EXPECT_FALSE(folder.trim(1000, 500));
+  EXPECT_TRUE(is_right(folder, b));
+  EXPECT_TRUE(folder.trim(1000, 400));
+  EXPECT_FALSE(is_right(folder, b));
 }
 
 TEST_F(StageFolderTest, folders_that_others_can_change_are_refused) {

@@ -206,6 +206,70 @@ TEST_F(Staged, the_budget_is_kept_and_the_least_used_makes_room) {
   EXPECT_THAT(log(), HasSubstr("the budget"));
 }
 
+TEST_F(Staged, the_budget_is_kept_by_many_mounts_that_stage_at_once) {
+  constexpr int kMounts = 4;
+  constexpr std::uintmax_t kBudget = 3U << 20;  // less than one of them has
+  std::vector<std::unique_ptr<Mount>> mounts;
+  std::uintmax_t most = 0;
+  const auto look = [&] {
+    std::uintmax_t sum = 0;
+    std::error_code gone;
+    for (const char* part : {"/../objects", "/../copying"})
+      for (const auto& entry : fs::directory_iterator(objects() + part, gone)) {
+        const auto size = entry.file_size(gone);
+        sum += gone ? 0 : size;
+      }
+    most = std::max(most, sum);
+  };
+  for (int n = 0; n < kMounts; ++n) {
+    MapMaker maker;
+    for (int i = 0; i < kFiles; ++i)
+      maker.add_name(
+          "v", "file" + std::to_string(i),
+          write_text_file(dir_ / ("src" + std::to_string(n) + "/file" + std::to_string(i)),
+                          content(i) + std::to_string(n)));
+    maker.write(dir_ / ("map" + std::to_string(n)));
+  }
+  std::atomic<bool> looking = true;
+  std::thread looker([&] {
+    while (looking) look();
+  });
+  for (int n = 0; n < kMounts; ++n)
+    mounts.push_back(std::make_unique<Mount>(dir_ / ("map" + std::to_string(n)),
+                                             dir_ / ("mnt" + std::to_string(n)),
+                                             options("node", {"--budget", "3M"})));
+  for (const auto& m : mounts) EXPECT_EQ(staging(*m), "incomplete");
+  looking = false;
+  looker.join();
+  EXPECT_LE(most, kBudget);
+  EXPECT_GT(most, kBudget / 2);
+}
+
+TEST_F(Staged, a_disk_that_is_as_full_as_the_budget_costs_copies_only) {
+  // Less room than the budget for the folders' own blocks; a copy that nobody uses makes room.
+  mount_tmpfs(dir_ / "small", "size=3500k");
+  {
+    const Mount m(dir_ / "map", dir_ / "mnt", options("small", {"--budget", "3500K"}));
+    EXPECT_EQ(staging(m), "done") << log();
+    EXPECT_EQ(right(m), kFiles);
+  }
+  MapMaker maker;
+  for (int i = 0; i < kFiles; ++i)
+    maker.add_name("v", "file" + std::to_string(i),
+                   write_text_file(dir_ / ("other/file" + std::to_string(i)), content(15 - i)));
+  write_text_file(dir_ / "other/more", std::string(500'000, 'm'));
+  maker.add_name("v", "more", dir_ / "other/more");
+  write_text_file(dir_ / "other/new", std::string(1'000'000, 'n'));
+  maker.add_name("v", "new", dir_ / "other/new");
+  maker.write(dir_ / "map2");
+  const Mount m(dir_ / "map2", dir_ / "mnt2", options("small", {"--budget", "8M"}));
+  EXPECT_EQ(staging(m), "incomplete");
+  EXPECT_THAT(log(), HasSubstr("not everything is staged: "));
+  EXPECT_THAT(log(), HasSubstr("No space left on device"));
+  EXPECT_EQ(read(m, 0).value(), content(15));
+  EXPECT_EQ(read_file(m / "new").value(), std::string(1'000'000, 'n'));
+}
+
 TEST_F(Staged, what_changes_in_place_goes_on_from_its_copy_or_answers_eio_as_asked) {
   for (const bool keeps : {true, false}) {
     SCOPED_TRACE(keeps);
@@ -272,8 +336,23 @@ TEST_F(Staged, verify_names_what_differs) {
   EXPECT_EQ(served.status, 1) << served.out;
   EXPECT_THAT(served.out, HasSubstr("/v/file7"));
   EXPECT_THAT(served.out, Not(HasSubstr("file8"))) << "it is pinned";
+  EXPECT_EQ(served.err, "");
   EXPECT_EQ(verify(dir_ / "src").status, 3);
   EXPECT_EQ(verify(dir_ / "none").status, 3);
+}
+
+TEST_F(Staged, verify_says_that_what_is_served_is_right_though_its_origin_is_another) {
+  const Mount m(dir_ / "map", dir_ / "mnt", options());
+  ASSERT_EQ(staging(m), "done");
+  EXPECT_EQ(verify(m.path()).err, "");
+  std::ofstream(dir_ / "src/file5", std::ios::app) << "more";
+  EXPECT_TRUE(wait_until(20s, [&] {
+    return read_file(m / ".heddle/stats").value().find("changed in place") != std::string::npos;
+  }));
+  const auto served = verify(m.path());
+  EXPECT_EQ(served.status, 0) << served.out;
+  EXPECT_EQ(served.out, "");
+  EXPECT_THAT(served.err, HasSubstr("serves what the map says: 1 file has changed"));
 }
 
 TEST_F(Staged, ten_thousand_objects_are_served_with_256_descriptors) {

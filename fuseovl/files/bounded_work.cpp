@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/files/bounded_work.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "base/packet.hpp"
+#include "base/socket_pair.hpp"
+#include "fuseovl/mount/background.hpp"
+#include "fuseovl/session/shared.hpp"
+
+namespace heddle {
+namespace {
+
+using std::chrono::milliseconds;
+using State = WorkResult::State;
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// How far a piece is, as both processes know it.
+struct Slot {
+  std::atomic<State> state;    ///< `late` means begun, here
+  std::atomic<bool> has_file;  ///< it gave one, which is in a packet
+  std::atomic<std::int64_t> at_ms;
+};
+struct Progress {
+  explicit Progress(std::size_t count) : slots(count) {}
+  SharedArray<Slot> slots;
+  Shared<std::atomic<std::size_t>> next;
+};
+
+/// Sends open files, many in a packet: their numbers, and they.
+class FileSender {
+ public:
+  explicit FileSender(int socket) : socket_(socket) {}
+  void add(std::size_t number, Fd file) {
+    const std::lock_guard lock(mutex_);
+    numbers_.push_back(number);
+    files_.push_back(std::move(file));
+    if (files_.size() == kMostPacketFds) send();
+  }
+  void flush() {
+    const std::lock_guard lock(mutex_);
+    send();
+  }
+
+ private:
+  void send() {
+    std::vector<int> fds;
+    for (const auto& file : files_) fds.push_back(file.get());
+    const std::string_view text(reinterpret_cast<const char*>(numbers_.data()),
+                                numbers_.size() * sizeof(numbers_[0]));
+    // The user's processes have only so many files on their way at once (unix(7), ETOOMANYREFS).
+    // What is lost the other end does itself.
+    constexpr timespec kPause{0, 1'000'000};
+    for (int tries = 0; !fds.empty() && tries < 1000; ++tries) {
+      const auto sent = send_packet(socket_, text, fds);
+      if (sent || sent.error().code() != ETOOMANYREFS) break;
+      ::nanosleep(&kPause, nullptr);
+    }
+    numbers_.clear();
+    files_.clear();
+  }
+
+  int socket_;
+  std::mutex mutex_;
+  std::vector<std::size_t> numbers_;
+  std::vector<Fd> files_;
+};
+
+/// The work's place in the process made for it.
+class ApartPlace final : public WorkPlace {
+ public:
+  ApartPlace(Slot& slot, std::size_t number, FileSender& files)
+      : slot_(slot), number_(number), files_(files) {}
+  void moves_on() override { slot_.at_ms = now_ms(); }
+  void give(Fd file) override {
+    slot_.has_file = true;
+    files_.add(number_, std::move(file));
+  }
+
+ private:
+  Slot& slot_;
+  std::size_t number_;
+  FileSender& files_;
+};
+
+/// And in ours.
+class OwnPlace final : public WorkPlace {
+ public:
+  explicit OwnPlace(WorkResult& result) : result_(result) {}
+  void moves_on() override {}
+  void give(Fd file) override { result_.file = std::move(file); }
+
+ private:
+  WorkResult& result_;
+};
+
+void do_next_ones(Progress& progress, FileSender& files, std::size_t end, const Work& work) {
+  for (;;) {
+    auto number = progress.next->load();
+    while (number < end && !progress.next->compare_exchange_weak(number, number + 1)) {
+    }
+    if (number >= end) break;
+    Slot& slot = progress.slots[number];
+    slot.at_ms = now_ms();
+    slot.state = State::late;
+    ApartPlace place(slot, number, files);
+    work(number, place);
+    slot.at_ms = now_ms();
+    slot.state = State::done;
+  }
+  files.flush();
+}
+
+void do_all(Progress& progress, FileSender& files, const Work& work) {
+  // A local open takes 3 us and threads only cost; a parallel file system answers in 0.1 to 10 ms
+  // and many at once, so the first few decide.
+  constexpr std::size_t kSample = 16;
+  constexpr auto kSlow = std::chrono::microseconds(100);
+  const std::size_t count = progress.slots.size();
+  const auto begin = std::chrono::steady_clock::now();
+  do_next_ones(progress, files, std::min(count, kSample), work);
+  std::vector<std::jthread> helpers;
+  if (count > 2 * kSample && std::chrono::steady_clock::now() - begin > kSlow * kSample)
+    for (int i = 0; i < 15; ++i)
+      helpers.emplace_back([&] { do_next_ones(progress, files, count, work); });
+  do_next_ones(progress, files, count, work);
+}
+
+/// The process for the work. Whoever reads our output to its end must not wait for it.
+[[noreturn]] void live_apart(Progress& progress, int socket, const Work& work,
+                             std::vector<int> kept) {
+  ::prctl(PR_SET_NAME, "heddle-check");
+  kept.push_back(socket);
+  close_fds_but(kept);
+  if (const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null)
+    for (const int n : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), n);
+  try {
+    FileSender files(socket);
+    do_all(progress, files, work);
+  } catch (const std::exception&) {
+    ::_exit(1);  // what is not done is done by whoever made us
+  }
+  ::_exit(0);
+}
+
+void take_files(const Fd& socket, std::vector<WorkResult>& results) {
+  for (;;) {
+    auto packet = receive_packet(socket.get(), milliseconds(0));
+    if (!packet) return;
+    std::vector<std::size_t> numbers(packet->text.size() / sizeof(std::size_t));
+    std::memcpy(numbers.data(), packet->text.data(), numbers.size() * sizeof(std::size_t));
+    for (std::size_t i = 0; i < std::min(numbers.size(), packet->fds.size()); ++i)
+      if (numbers[i] < results.size()) results[numbers[i]].file = std::move(packet->fds[i]);
+  }
+}
+
+bool is_late(const Progress& progress, std::int64_t limit) {
+  const auto since = now_ms() - limit;
+  for (std::size_t i = 0; i < std::min(progress.next->load(), progress.slots.size()); ++i)
+    if (progress.slots[i].state == State::late && progress.slots[i].at_ms < since) return true;
+  return false;
+}
+
+/// Until the process `child` has ended, or is to be left behind: then it is killed, and the result
+/// is true.
+bool watch(pid_t child, const Progress& progress, const Fd& socket, milliseconds limit,
+           std::vector<WorkResult>& results) {
+  const Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  const auto pace =
+      static_cast<int>(std::clamp<std::int64_t>(limit.count() / 10, 10, ended ? 100 : 10));
+  for (;;) {
+    pollfd entries[] = {{ended.get(), POLLIN, 0}, {socket.get(), POLLIN, 0}};
+    (void)::poll(entries, 2, pace);
+    take_files(socket, results);
+    if (const pid_t reaped = ::waitpid(child, nullptr, WNOHANG);
+        reaped == child || (reaped < 0 && errno == ECHILD))
+      break;
+    if (!is_late(progress, limit.count())) continue;
+    ::kill(child, SIGKILL);
+    return true;
+  }
+  take_files(socket, results);
+  return false;
+}
+
+std::vector<WorkResult> do_here(std::vector<WorkResult> results, const Work& work) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].state == State::done) continue;
+    OwnPlace place(results[i]);
+    work(i, place);
+    results[i].state = State::done;
+    results[i].at_ms = now_ms();
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<WorkResult> do_within(milliseconds limit, std::size_t count, const Work& work,
+                                  std::vector<int> kept) {
+  std::vector<WorkResult> results(count);
+  auto sockets = make_socket_pair();
+  if (limit.count() == 0 || count == 0 || !sockets) return do_here(std::move(results), work);
+  Progress progress(count);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return do_here(std::move(results), work);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    live_apart(progress, sockets->other.get(), work, std::move(kept));
+  }
+  sockets->other.reset();
+  const bool left_behind = watch(child, progress, sockets->one, limit, results);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Slot& slot = progress.slots[i];
+    results[i].at_ms = slot.at_ms;
+    results[i].state = slot.state;
+    // Done, but lost on its way.
+    if (slot.has_file && !results[i].file) results[i].state = State::not_begun;
+  }
+  if (left_behind) return results;
+  return do_here(std::move(results), work);
+}
+
+}  // namespace heddle

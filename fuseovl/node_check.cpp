@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/node_check.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/content_hash.hpp"
+#include "base/socket_pair.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/mount/background.hpp"
+#include "resolver/map/map_reader.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kDiffers = 1;
+constexpr int kFailed = 2;
+
+Result<void> check_hash(const std::string& map, const std::string& id) {
+  const auto file = open_file(map, O_RDONLY);
+  if (!file) return fail(file.error());
+  const auto hash = hash_file(file->get(), map);
+  if (!hash) return fail(hash.error());
+  if (hash->hex() != id) return fail(map, "cannot use", "it is another map than was asked for");
+  return {};
+}
+
+/// Opened here, not asked of the mount: what hangs holds its daemon's threads.
+Result<void> check_origins(const std::string& map, std::chrono::milliseconds limit) {
+  auto reader = MapReader::open(map);
+  if (!reader) return fail(std::move(reader.error()));
+  auto content = reader->read_all();
+  if (!content) return fail(std::move(content.error()));
+  const auto origins = open_origins(*content, 0, {limit, false});
+  if (origins.drifts.empty()) return {};
+  const auto& first = origins.drifts.front();
+  if (origins.silent)
+    return fail(Error::with_code(ETIMEDOUT, first.path, "cannot be checked", first.what));
+  return fail(
+      Error::with_code(ESTALE, map, "does not fit this node", first.path + ": " + first.what));
+}
+
+int check(const std::string& id, const std::string& map, std::chrono::milliseconds limit,
+          int socket) {
+  auto fits = check_hash(map, id);
+  if (fits) fits = check_origins(map, limit);
+  if (fits) return 0;
+  send_failure(socket, fits.error());
+  return fits.error().code() == ESTALE ? kDiffers : kFailed;
+}
+
+}  // namespace
+
+Result<NodeCheck> NodeCheck::start(const std::string& id, const std::string& map,
+                                   std::chrono::milliseconds limit) {
+  auto sockets = make_socket_pair();
+  if (!sockets) return fail(std::move(sockets.error()));
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return fail_errno("fs-mount --node", "cannot start a check");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kFailed);
+    const int kept[] = {sockets->other.get()};
+    close_fds_but(kept);
+    ::_exit(check(id, map, limit, sockets->other.get()));
+  }
+  Child child(pid);
+  Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!ended) return fail_errno("fs-mount --node", "cannot wait for a check");
+  return NodeCheck(std::move(child), std::move(ended), std::move(sockets->one));
+}
+
+Result<void> NodeCheck::result() {
+  const auto status = child_.wait();
+  if (!status) return fail(status.error());
+  if (*status == 0) return {};
+  auto said = receive_fd(words_.get());  // never a descriptor
+  if (*status != kDiffers)
+    return fail(said ? Error("fs-mount --node", "cannot check") : said.error());
+  return fail(Error::with_code(ESTALE, {}, said ? "" : said.error().message(), {}));
+}
+
+}  // namespace heddle

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// fs-mount --node with --stage and with --reload, asked as fs-hook asks. Its containers are in
+// tests/hook.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/content_hash.hpp"
+#include "base/process.hpp"
+#include "base/socket_pair.hpp"
+#include "tests/overlay/mount_users.hpp"
+#include "tests/overlay/origin_fs.hpp"
+#include "tests/overlay/overlay_support.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Strings = std::vector<std::string>;
+
+class Node : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    fs::create_directory(dir_ / "copies");
+    write_text_file(dir_ / "src/file", text_);
+    write_text_file(dir_ / "near/file", "near");
+    origin_.emplace(dir_ / "src", dir_ / "far");
+    MapMaker far, near;
+    far.add_name("v", "file", *origin_ / "file");
+    far.write(dir_ / "map");
+    near.add_name("v", "file", dir_ / "near/file");
+    near.write(dir_ / "near-map");
+  }
+  void TearDown() override {
+    origin_->answer();
+    end();
+  }
+  void start(Strings options) {
+    Strings argv{"fs-mount", "--prefetch", "0", "--log", dir_ / "log", "--node", dir_ / "node"};
+    argv.insert(argv.begin() + 1, options.begin(), options.end());
+    const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
+    service_.emplace(value_or_throw(spawn(
+        fs_mount(), argv,
+        {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}})));
+    ASSERT_TRUE(wait_until(10s, [&] { return static_cast<bool>(connect()); }));
+  }
+  void end() {
+    if (!service_) return;
+    ::kill(service_->pid(), SIGTERM);
+    EXPECT_EQ(value_or_throw(service_->wait_for(10s)), std::optional<int>(0));
+    service_.reset();
+  }
+  Fd connect() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    (dir_ / "node/socket").copy(address.sun_path, sizeof(address.sun_path) - 1);
+    Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+      socket.reset();
+    return socket;
+  }
+  std::string id(const std::string& map) const {
+    return hash_bytes(value_or_throw(read_file(dir_ / map))).hex();
+  }
+  /// A copy of the mount, as a container gets it.
+  Result<Fd> ask(const std::string& map) const {
+    const Fd socket = connect();
+    const auto request = id(map) + " " + (dir_ / map);
+    (void)::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
+    return receive_fd(socket.get());
+  }
+  static Result<std::string> read(const Fd& tree) {
+    const Fd file(::openat(tree.get(), "v/file", O_RDONLY | O_CLOEXEC));
+    if (!file) return fail_errno("v/file", "cannot open");
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+    return read_all(file.get(), "v/file");
+  }
+  std::string place(const std::string& map) const { return dir_ / "node/" + id(map); }
+  nlohmann::json stats(const std::string& map) const {
+    return nlohmann::json::parse(value_or_throw(read_file(place(map) + "/.heddle/stats")));
+  }
+  std::string log() const { return read_file(dir_ / "log").value_or(""); }
+
+  TestDir dir_;
+  const std::string text_ = std::string(300'000, 't');
+  std::optional<OriginFs> origin_;
+  std::optional<Child> service_;
+};
+
+TEST_F(Node, containers_are_served_from_staged_copies_when_the_origin_has_gone) {
+  start({"--stage", dir_ / "copies"});
+  const auto tree = value_or_throw(ask("map"));
+  ASSERT_TRUE(wait_until(10s, [&] { return stats("map").at("staging") == "done"; })) << log();
+  origin_->disconnect();
+  EXPECT_EQ(value_or_throw(read(tree)), text_);
+  ASSERT_EQ(run({fs_mount(), "--reload", place("map")}).status, 0);
+  EXPECT_EQ(value_or_throw(read(tree)), text_);
+}
+
+TEST_F(Node, a_mount_of_one_gets_another_worker_and_is_shared_as_before) {
+  start({});
+  const auto tree = value_or_throw(ask("map"));
+  const auto before = stats("map");
+  const auto done = run({fs_mount(), "--reload", place("map")});
+  ASSERT_EQ(done.status, 0) << done.err << log();
+  const auto after = stats("map");
+  EXPECT_EQ(after.at("supervisor_pid"), before.at("supervisor_pid"));
+  EXPECT_NE(after.at("worker_pid"), before.at("worker_pid"));
+  EXPECT_EQ(value_or_throw(read(tree)), text_);
+  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
+  EXPECT_EQ(stats("map").at("supervisor_pid"), before.at("supervisor_pid"));
+}
+
+TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
+  start({});
+  const auto tree = value_or_throw(ask("map"));
+  const auto refused = run({fs_mount(), "--reload", dir_ / "near-map", place("map")});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err,
+              HasSubstr("cannot exchange its map: it is the node's mount of this one"));
+  EXPECT_EQ(value_or_throw(read(tree)), text_);
+  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
+  EXPECT_EQ(run({fs_mount(), "--reload", dir_ / "map", place("map")}).status, 0);
+}
+
+TEST_F(Node, one_whose_service_was_started_again_is_reloaded_too) {
+  start({"--stage", dir_ / "copies"});
+  const auto tree = value_or_throw(ask("map"));
+  const auto before = stats("map");
+  ::kill(service_->pid(), SIGKILL);
+  (void)service_->wait();
+  service_->release();
+  start({});
+  ASSERT_EQ(run({fs_mount(), "--reload", place("map")}).status, 0);
+  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
+  EXPECT_EQ(stats("map").at("supervisor_pid"), before.at("supervisor_pid"));
+  EXPECT_TRUE(wait_until(10s, [&] { return stats("map").at("staging") == "done"; })) << log();
+}
+
+TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long) {
+  start({"--origin-timeout", "0.3"});
+  const auto tree = value_or_throw(ask("map"));
+  origin_->hang();
+  const auto again = ask("map");
+  ASSERT_FALSE(again);
+  EXPECT_THAT(again.error().message(), HasSubstr("its file system has not answered for 300 ms"));
+  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
+  origin_->answer();
+  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
+}
+
+}  // namespace
+}  // namespace heddle::test
