@@ -164,7 +164,7 @@ Result<void> ContainerMounts::bind(const Decision& decision) {
   for (const auto& bind : decision.binds)
     if (auto done = place(copies, bind); !done) return done;
   // ld.so.cache leads to the mount: the same file must stand there, or a process has two of it.
-  for (const auto& name : decision.kept)
+  for (const auto& [name, origin] : decision.kept)
     if (name.find('/') == name.npos)
       if (auto done = place(copies, {name, decision.mount_point + "/" + name, {}}); !done)
         return done;

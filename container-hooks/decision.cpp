@@ -45,15 +45,15 @@ std::string describe_mpi(const Json& value) {
 
 /// ld.so and its cache as fs-resolve made them, and the glibc family where it is the host's: in the
 /// mount's root under their sonames.
-std::vector<std::string> kept_files(const Json& value, const std::vector<Bind>& binds) {
-  std::vector<std::string> out;
+std::vector<KeptFile> kept_files(const Json& value, const std::vector<Bind>& binds) {
+  std::vector<KeptFile> out;
   for (const auto& bind : binds)
-    if (bind.source.starts_with(kOwnFolder)) out.push_back(bind.source);
+    if (bind.source.starts_with(kOwnFolder)) out.push_back({bind.source, {}});
   for (const Json* verdict : list(value, "verdict")) {
     const auto soname = text_member(*verdict, "soname").value_or("");
     if (text_member(*verdict, "rule") == "glibc" && text_member(*verdict, "taken") == "host" &&
         is_clean(soname) && soname.find('/') == soname.npos)
-      out.push_back(soname);
+      out.push_back({soname, text_member(*verdict, "host").value_or("")});
   }
   return out;
 }

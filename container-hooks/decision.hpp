@@ -17,6 +17,12 @@ struct Bind {
   std::string why;
 };
 
+/// A file of the mount without which no program of the container starts.
+struct KeptFile {
+  std::string name;    ///< relative to the mount's root
+  std::string origin;  ///< the host's file; empty: made for the mount
+};
+
 struct Verdict {
   std::string soname;
   bool from_host = false;
@@ -33,8 +39,7 @@ struct Decision {
   std::string interpreter;  ///< PT_INTERP of them
   std::string host_mpi;     ///< "MPICH 4.0.2"
   std::vector<Bind> binds;
-  /// Files of the mount without which no program of the container starts.
-  std::vector<std::string> kept;
+  std::vector<KeptFile> kept;
   std::vector<Bind> directories;         ///< those that exist in the image
   std::vector<std::string> unreachable;  ///< targets of those that do not
   std::vector<std::pair<std::string, std::string>> environment;

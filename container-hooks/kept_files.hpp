@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "container-hooks/decision.hpp"
 
 namespace heddle {
 
@@ -14,9 +15,10 @@ namespace heddle {
 /// with the last mount of them.
 class KeptFiles {
  public:
-  /// Of the files `names` below the mount's root `overlay`, for a moment mounted over its folder
-  /// .heddle: only what stands in a mount namespace can be bound (before Linux 6.15).
-  static Result<KeptFiles> copy(const Fd& overlay, const std::vector<std::string>& names);
+  /// Of the files `wanted` below the mount's root `overlay`, for a moment mounted over its folder
+  /// .heddle: only what stands in a mount namespace can be bound (before Linux 6.15). Read from
+  /// their origins where these are to be seen and are what is served.
+  static Result<KeptFiles> copy(const Fd& overlay, const std::vector<KeptFile>& wanted);
   KeptFiles(KeptFiles&&) = default;
   ~KeptFiles();
 

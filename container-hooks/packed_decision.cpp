@@ -6,7 +6,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kFormat = "heddle packed decision 3 " HEDDLE_VERSION;
+constexpr std::string_view kFormat = "heddle packed decision 4 " HEDDLE_VERSION;
 
 /// Texts and numbers one behind the other: `5:a text`, so that a text may hold any byte.
 class Packer {
@@ -17,6 +17,10 @@ class Packer {
     (*this)(bind.source);
     (*this)(bind.target);
     (*this)(bind.why);
+  }
+  void operator()(const KeptFile& file) {
+    (*this)(file.name);
+    (*this)(file.origin);
   }
   void operator()(const std::pair<std::string, std::string>& variable) {
     (*this)(variable.first);
@@ -57,6 +61,10 @@ class Unpacker {
     (*this)(bind.source);
     (*this)(bind.target);
     (*this)(bind.why);
+  }
+  void operator()(KeptFile& file) {
+    (*this)(file.name);
+    (*this)(file.origin);
   }
   void operator()(std::pair<std::string, std::string>& variable) {
     (*this)(variable.first);

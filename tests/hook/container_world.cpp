@@ -185,7 +185,8 @@ void ContainerWorld::serve_glibc() {
     const auto name = file.substr(file.rfind('/') + 1);
     add_plugin(name, file);
     decision["binds"].push_back({{"source", name}, {"target", file}, {"why", "a test"}});
-    decision["verdict"].push_back({{"soname", name}, {"taken", "host"}, {"rule", "glibc"}});
+    decision["verdict"].push_back(
+        {{"soname", name}, {"taken", "host"}, {"host", file}, {"rule", "glibc"}});
   }
   answer(decision);
 }

@@ -30,6 +30,7 @@ PackedDecision example() {
   decision.host_mpi = "mpich 4.0.2";
   decision.binds = {{"libmpi.so.12", "/usr/lib/libmpi.so.12", "it is found there"},
                     {"a", "/b", ""}};
+  decision.kept = {{".heddle/ld.so.cache", ""}, {"libc.so.6", "/lib/libc.so.6"}};
   decision.directories = {{"ucx", "/usr/lib/ucx", "plugins"}};
   decision.unreachable = {"/usr/lib/openmpi"};
   decision.environment = {{"OPAL_PREFIX", "/usr"}};
