@@ -18,6 +18,8 @@ class ContainerMounts {
   /// `rootfs`: the container's root as this mount namespace has it.
   static Result<ContainerMounts> open(const std::string& rootfs);
 
+  /// The container's root.
+  const Fd& root() const { return root_; }
   /// Whether each file and folder that is to be bound over is there.
   Result<void> check(const Decision& decision) const;
   /// Mounts the FUSE file system of `device` at `mount_point`. A missing folder is made only in a

@@ -61,6 +61,11 @@ class CommandLine {
     sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
         ->option_text("PATH");
     sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")->option_text("MPI");
+    sub->add_option("--rpath", s.rpath,
+                    "Where RPATH or RUNPATH leads to the image's MPI: bind the host's over it, or "
+                    "serve the file that has it with another")
+        ->check(CLI::IsMember({"bind", "neutralise"}))
+        ->option_text("bind|neutralise");
   }
   int verify();
 

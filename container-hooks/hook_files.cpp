@@ -32,6 +32,10 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
     args.push_back("--node");
     args.push_back(settings.node);
   }
+  if (settings.rpath != HookSettings().rpath) {
+    args.push_back("--rpath");
+    args.push_back(settings.rpath);
+  }
   if (settings.limits.bytes != CacheLimits().bytes) {
     args.push_back("--cache-limit");
     args.push_back(std::to_string(settings.limits.bytes >> 20));

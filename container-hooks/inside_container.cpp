@@ -44,9 +44,16 @@ Result<Decided> InsideContainer::decide(bool fresh) {
   return parse_answer(*answer);
 }
 
-Result<Fd> InsideContainer::mount() {
+Result<InsideContainer::Mounted> InsideContainer::mount(const Decision& decision) {
   if (auto told = tell(socket_, InsideWord::mount); !told) return fail(std::move(told.error()));
-  return receive_fd(socket_.get());
+  auto device = receive_fd(socket_.get());
+  if (!device) return fail(std::move(device.error()));
+  Mounted out{std::move(*device), {}};
+  if (decision.served.empty()) return out;
+  auto image = receive_fd(socket_.get());
+  if (!image) return fail(std::move(image.error()));
+  out.image = std::move(*image);
+  return out;
 }
 
 Result<void> InsideContainer::bind() {

@@ -20,6 +20,7 @@ struct InsideOrder {
   CacheLimits limits;
   std::string mount_point;
   std::string mpi = "auto";
+  std::string rpath = "bind";
 };
 
 /// A process of ours in the container's mount namespace, so that the hook itself stays where it is
@@ -34,9 +35,13 @@ class InsideContainer {
 
   /// Enters the namespace and decides, once. `fresh`: whatever the cache says.
   Result<Decided> decide(bool fresh);
-  /// Makes the mount point and mounts on it. The device, for the daemon; when the image has no
+  /// Makes the mount point and mounts on it. For the daemon; when the image has no
   /// place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
-  Result<Fd> mount();
+  struct Mounted {
+    Fd device;
+    Fd image;  ///< the container's root, where files of it are served
+  };
+  Result<Mounted> mount(const Decision& decision);
   /// The daemon answers: binds what was decided. On failure all that was mounted is taken away
   /// again.
   Result<void> bind();

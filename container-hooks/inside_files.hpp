@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.hpp"
@@ -16,8 +17,10 @@ namespace heddle {
 /// leads out of its root.
 class InsideFiles {
  public:
-  /// `rootfs`: its root, which has not become that of `pid` yet.
-  static Result<InsideFiles> open(pid_t pid, const std::string& rootfs);
+  /// `rootfs`: its root, which has not become that of `pid` yet. `served`: the image's own that a
+  /// mount of ours has over them.
+  static Result<InsideFiles> open(pid_t pid, const std::string& rootfs,
+                                  const std::vector<std::string>& served);
 
   bool is_from_host(const std::string& path) const;
   /// What the kernel starts for `program`: that, or the interpreter that it names behind #!.
@@ -34,6 +37,7 @@ class InsideFiles {
 
   Fd root_;
   std::set<std::string> devices_;  ///< of our mounts
+  std::set<std::pair<dev_t, ino_t>> served_;
 };
 
 }  // namespace heddle

@@ -60,9 +60,15 @@ class HookRun {
     auto rootfs = resolved(config->rootfs);
     if (!rootfs) return fail(std::move(rootfs.error()));
     config->rootfs = *rootfs;
-    const InsideOrder order{settings_.stage,       state_.pid,      *config,
-                            request.program,       settings_.cache, settings_.limits,
-                            settings_.mount_point, settings_.mpi};
+    const InsideOrder order{settings_.stage,
+                            state_.pid,
+                            *config,
+                            request.program,
+                            settings_.cache,
+                            settings_.limits,
+                            settings_.mount_point,
+                            settings_.mpi,
+                            request.rpath.empty() ? settings_.rpath : request.rpath};
     auto done = attempt(order, false);
     if (done || !from_cache_ || done.error().code() != ESTALE) return done;
     // The host's files are others than when this image was decided on: said, and decided anew.
@@ -116,12 +122,12 @@ class HookRun {
     if (*shared) return {};
     if (settings_.stage == Stage::create_container)
       if (auto kept = keep_host_tree(); !kept) return kept;
-    auto device = inside.mount();
-    if (!device) return fail(std::move(device.error()));
-    auto server =
-        OverlayServer::start(*device, {decided.map, decided.decision.mount_point,
-                                       settings_.stage == Stage::create_container, settings_.log});
-    device->reset();
+    auto mounted = inside.mount(decided.decision);
+    if (!mounted) return fail(std::move(mounted.error()));
+    auto server = OverlayServer::start(mounted->device, {decided.map, decided.decision.mount_point,
+                                                         settings_.stage == Stage::create_container,
+                                                         mounted->image.get(), settings_.log});
+    *mounted = {};
     if (!server) {
       inside.give_up();
       return fail(std::move(server.error()));
@@ -135,7 +141,8 @@ class HookRun {
   /// By the mount that the node has of this map. False: there is none, and the container gets one
   /// of its own; where a service should have made it, the log says why it did not.
   Result<bool> share(InsideContainer& inside, const Decided& decided) const {
-    if (settings_.node.empty()) return false;
+    // Another container's file may differ from this one's though they look alike.
+    if (settings_.node.empty() || !decided.decision.served.empty()) return false;
     auto tree = node_mount(settings_.node, decided.map_id, decided.map);
     if (!tree) {
       const auto& error = tree.error();

@@ -16,6 +16,7 @@ struct HookSettings {
   std::string log;  ///< gets each line as well, with the container's id; empty: none
   std::string mount_point = "/dev/heddle";
   std::string mpi = "auto";
+  std::string rpath = "bind";      ///< for containers without that annotation
   std::string node = kNodeFolder;  ///< where fs-mount --node serves; empty: never asked
   bool always = false;  ///< as if the container had heddle.mpi=host (CDI cannot annotate)
 };

@@ -6,7 +6,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kFormat = "heddle packed decision 4 " HEDDLE_VERSION;
+constexpr std::string_view kFormat = "heddle packed decision 5 " HEDDLE_VERSION;
 
 /// Texts and numbers one behind the other: `5:a text`, so that a text may hold any byte.
 class Packer {
@@ -108,7 +108,7 @@ template <class Visitor, class Packed>
 void visit(Visitor& visitor, Packed& packed) {
   auto& [decision, contents, map_id] = packed;
   auto& [outcome, reason, hint, mount_point, programs, interpreter, host_mpi, binds, kept,
-         directories, unreachable, environment, verdicts, warnings, image_files] = decision;
+         directories, unreachable, environment, verdicts, warnings, served, image_files] = decision;
   visitor(contents);
   visitor(map_id);
   visitor(outcome);
@@ -125,6 +125,7 @@ void visit(Visitor& visitor, Packed& packed) {
   visitor(environment);
   visitor(verdicts);
   visitor(warnings);
+  visitor(served);
   visitor(image_files);
 }
 

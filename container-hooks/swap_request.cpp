@@ -22,6 +22,12 @@ Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annot
       return fail(kPolicyAnnotation, "cannot follow it", "it is '" + *policy + "'",
                   "enforce or warn");
   }
+  if (const auto rpath = value(kRpathAnnotation)) {
+    if (*rpath != "bind" && *rpath != "neutralise")
+      return fail(kRpathAnnotation, "cannot follow it", "it is '" + *rpath + "'",
+                  "bind or neutralise");
+    request.rpath = *rpath;
+  }
   if (const auto program = value(kProgramAnnotation)) {
     if (!program->starts_with('/') || program->find('\0') != std::string::npos)
       return fail(kProgramAnnotation, "cannot follow it", "'" + *program + "' is no absolute path");

@@ -13,6 +13,8 @@ inline constexpr const char* kMpiAnnotation = "heddle.mpi";
 inline constexpr const char* kPolicyAnnotation = "heddle.policy";
 inline constexpr const char* kProgramAnnotation = "heddle.program";
 
+inline constexpr const char* kRpathAnnotation = "heddle.rpath";
+
 enum class OnFailure : std::uint8_t {
   enforce,  ///< no container
   warn,     ///< the container as it is, and a line in the log
@@ -22,6 +24,7 @@ enum class OnFailure : std::uint8_t {
 struct SwapRequest {
   bool host_mpi = false;
   OnFailure on_failure = OnFailure::enforce;
+  std::string rpath;    ///< bind or neutralise (fs-resolve build --rpath); empty: not said
   std::string program;  ///< empty: the container's own first word
 };
 

@@ -50,9 +50,12 @@ class PlacedImage {
     const auto program = image.program.empty() && annotation != config.annotations.end()
                              ? annotation->second
                              : image.program;
+    annotation = config.annotations.find(kRpathAnnotation);
+    const auto rpath =
+        annotation == config.annotations.end() ? image.hook.rpath : annotation->second;
     const InsideOrder order{
-        Stage::create_runtime, out.sandbox_.pid(),     config,        program, image.hook.cache,
-        image.hook.limits,     image.hook.mount_point, image.hook.mpi};
+        Stage::create_runtime, out.sandbox_.pid(),     config,         program, image.hook.cache,
+        image.hook.limits,     image.hook.mount_point, image.hook.mpi, rpath};
     for (bool fresh = false;; fresh = true) {
       auto inside = InsideContainer::start(order);
       if (!inside) return fail(std::move(inside.error()));
@@ -74,10 +77,11 @@ class PlacedImage {
   explicit PlacedImage(SandboxContainer sandbox) : sandbox_(std::move(sandbox)) {}
 
   Result<void> place(InsideContainer& inside, const std::string& map) {
-    auto device = inside.mount();
-    if (!device) return fail(std::move(device.error()));
-    auto server = OverlayServer::start(*device, {map, decision_.mount_point, false, {}});
-    device->reset();
+    auto mounted = inside.mount(decision_);
+    if (!mounted) return fail(std::move(mounted.error()));
+    auto server = OverlayServer::start(
+        mounted->device, {map, decision_.mount_point, false, mounted->image.get(), {}});
+    *mounted = {};
     if (!server) {
       inside.give_up();
       return fail(std::move(server.error()));
@@ -111,7 +115,8 @@ class Verification {
       : image_(image), config_(config), program_(std::move(program)) {}
 
   Result<Finding> run() {
-    auto files = InsideFiles::open(image_.sandbox().pid(), config_.rootfs);
+    auto files =
+        InsideFiles::open(image_.sandbox().pid(), config_.rootfs, image_.decision().served);
     if (!files) return fail(std::move(files.error()));
     program_ = files->started_by(program_);
     auto main = list({});

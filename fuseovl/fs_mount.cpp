@@ -103,6 +103,9 @@ void declare(CLI::App& app, Arguments& a) {
                      kOriginTimeout.count()))
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("SECONDS");
+  app.add_option("--image", s.load.image,
+                 "Root of the container whose own files the map serves with other search tags")
+      ->type_name("ROOTFS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
   app.add_flag("--reload", a.reload,
                "Let this fs-mount serve the mount at DIR from now on, and MAP in place of its map");

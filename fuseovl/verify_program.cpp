@@ -11,6 +11,7 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "fuseovl/files/patches.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/stats_reader.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -21,7 +22,8 @@ namespace {
 struct Check {
   std::string path;
   ContentHash hash;
-  std::string difference = {};  ///< empty: none
+  std::vector<BytePatch> patches = {};  ///< that the file at `path` has, and the hash is without
+  std::string difference = {};          ///< empty: none
 };
 
 /// Every object that has a name in a view, by one of its names below `mount`.
@@ -32,14 +34,17 @@ std::vector<Check> checks_of_mount(const MapContent& content, const std::string&
     for (const auto& [name, object] : view.names) {
       if (seen[object]) continue;
       seen[object] = true;
-      out.push_back({mount + "/" + view.name + "/" + name, content.objects[object].hash});
+      out.push_back({mount + "/" + view.name + "/" + name, content.objects[object].hash,
+                     content.objects[object].patches});
     }
   return out;
 }
 
+/// Without those of a container's image: whose root is nowhere in the map, and a mount has them.
 std::vector<Check> checks_of_map(const MapContent& content) {
   std::vector<Check> out;
-  for (const auto& object : content.objects) out.push_back({object.path, object.hash});
+  for (const auto& object : content.objects)
+    if (!object.in_image) out.push_back({object.path, object.hash});
   return out;
 }
 
@@ -48,7 +53,11 @@ std::string difference(const Check& check) {
   if (!file) return Error::from_errno({}, "cannot open", file.error().code()).message();
   struct stat status {};
   if (::fstat(file->get(), &status) != 0 || !S_ISREG(status.st_mode)) return "no regular file";
-  const auto hash = hash_file(file->get(), {});
+  if (!has_patches(file->get(), check.patches, &BytePatch::after))
+    return "it does not have the bytes that the map puts there";
+  const auto hash = hash_file(file->get(), {}, [&](std::span<char> bytes, std::uint64_t offset) {
+    put_patches(check.patches, &BytePatch::before, bytes, offset);
+  });
   if (!hash) return Error::from_errno({}, "cannot read", hash.error().code()).message();
   if (*hash == check.hash) return {};
   return "XXH3-128 is " + hash->hex() + ", the map's is " + check.hash.hex();

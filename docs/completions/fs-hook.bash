@@ -5,15 +5,21 @@ _fs_hook() {
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --policy) values='enforce warn' ;;
+    --rpath) values='bind neutralise' ;;
+    --rpath) values='bind neutralise' ;;
     --runtime) values='podman runc crun' ;;
+    --rpath) values='bind neutralise' ;;
+    --rpath) values='bind neutralise' ;;
+    --rpath) values='bind neutralise' ;;
+    --rpath) values='bind neutralise' ;;
   esac
   case ${COMP_WORDS[1]} in
-    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --cache --at --mpi' ;;
-    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi' ;;
-    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache-limit --log --node --cache --at --mpi' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --always' ;;
-    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi' ;;
-    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi' ;;
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --rpath --always' ;;
+    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi --rpath' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci precreate verify'
   if [[ $values ]]; then

@@ -55,7 +55,8 @@ class ObjectFiles {
 
   /// Reads from the object's file; fewer bytes than asked for mean its end. Its stamp is compared
   /// behind the read, so that no answer holds bytes of two contents. Failure: an errno; EIO when
-  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp).
+  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp). What
+  /// the map has patches for comes with them, from a staged copy too.
   tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
                                       MayBlock block);
 
@@ -108,6 +109,8 @@ class ObjectFiles {
   void assign_lanes();
   Result<void> use_copies(std::shared_ptr<const StageFolder> folder,
                           std::vector<ContentHash> hashes);
+  tl::expected<std::size_t, int> read_plain(ObjectId object, std::span<char> into, off_t offset,
+                                            MayBlock block);
   tl::expected<Fd, int> reopen(ObjectId object, int tries);
   /// 0, or why what `fd` holds is not what was mounted: an errno.
   int compare(ObjectId object, int fd);

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -11,7 +12,9 @@
 #include <string_view>
 
 #include "base/content_hash.hpp"
+#include "base/open_in_root.hpp"
 #include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/files/patches.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -35,6 +38,7 @@ struct Finding {
     other_size,
     other_content,
     cannot_read,
+    no_image,
     silent,
   };
   What what = What::silent;
@@ -69,10 +73,17 @@ What compare_content(const MapObject& object, const Fd& file, WorkPlace& place, 
   return What::cannot_read;
 }
 
+/// O_NONBLOCK: a FIFO in the file's place must not hang us; it has no effect on regular files.
+Result<Fd> open_origin(const MapObject& object, int image) {
+  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;
+  if (!object.in_image) return open_file(object.path, kFlags);
+  return open_in_root(image, object.path, kFlags, RESOLVE_NO_MAGICLINKS);
+}
+
 /// Gives the open file to `place` when it is to be pinned.
-Finding check(const MapObject& object, bool pin, WorkPlace& place) {
-  // O_NONBLOCK: a FIFO in the file's place must not hang us; it has no effect on regular files.
-  auto fd = open_file(object.path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+Finding check(const MapObject& object, bool pin, int image, WorkPlace& place) {
+  if (object.in_image && image < 0) return failed(What::no_image, 0);
+  auto fd = open_origin(object, image);
   if (!fd) {
     const int code = fd.error().code();
     const bool gone = code == ENOENT || code == ENOTDIR;
@@ -89,7 +100,9 @@ Finding check(const MapObject& object, bool pin, WorkPlace& place) {
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
   out.what = compare_content(object, *fd, place, out);
-  if (pin && out.is_usable()) place.give(std::move(*fd));
+  if (out.what == What::as_mapped && !has_patches(fd->get(), object.patches, &BytePatch::before))
+    out.what = What::other_content;
+  if ((pin || object.in_image) && out.is_usable()) place.give(std::move(*fd));
   return out;
 }
 
@@ -117,6 +130,8 @@ std::string describe(const Finding& found, const MapObject& object,
       return "content changed";
     case What::cannot_read:
       return with_code("cannot read");
+    case What::no_image:
+      return "is an image's, whose root is not known (--image)";
     case What::silent:
       return not_answered_for(limit);
   }
@@ -135,6 +150,13 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   out.usable = found.is_usable();
   out.as_mapped = found.what == What::as_mapped;
   if (out.as_mapped) out.hash = object.hash;
+  if (object.in_image) {
+    out.uid = object.owner;
+    out.gid = object.group;
+  }
+  out.patches = object.patches;
+  // Whatever is done about drift: a patch on other bytes than those it was made for breaks them.
+  if (!out.as_mapped && !out.patches.empty()) out.usable = false;
   return out;
 }
 
@@ -150,10 +172,11 @@ std::string_view mount_of(const std::string& path, const std::vector<std::string
 /// Looks at the objects of a map, some in each round, until none is left.
 class Rounds {
  public:
-  Rounds(const MapContent& content, std::size_t max_pinned, OriginPatience patience)
+  Rounds(const MapContent& content, std::size_t max_pinned, OriginPatience patience, int image)
       : content_(content),
         max_pinned_(max_pinned),
         patience_(patience),
+        image_(image),
         found_(content.objects.size()),
         known_(content.objects.size()) {
     origins_.files.resize(content.objects.size());
@@ -175,11 +198,12 @@ class Rounds {
 
  private:
   void round() {
-    auto results =
-        do_within(patience_.limit, todo_.size(), [this](std::size_t at, WorkPlace& place) {
-          const std::size_t id = todo_[at];
-          found_[id] = check(content_.objects[id], id < max_pinned_, place);
-        });
+    const auto look_at = [this](std::size_t at, WorkPlace& place) {
+      const std::size_t id = todo_[at];
+      found_[id] = check(content_.objects[id], id < max_pinned_, image_, place);
+    };
+    auto results = do_within(patience_.limit, todo_.size(), look_at,
+                             image_ < 0 ? std::vector<int>() : std::vector{image_});
     std::vector<std::size_t> left;
     for (std::size_t at = 0; at < results.size(); ++at) {
       const std::size_t id = todo_[at];
@@ -219,6 +243,7 @@ class Rounds {
   const MapContent& content_;
   std::size_t max_pinned_;
   OriginPatience patience_;
+  int image_;
   SharedArray<Finding> found_;  ///< by ObjectId; written by a process that may be left behind
   std::vector<Finding> known_;  ///< of it what is done; what is not counts as silent
   std::vector<std::size_t> todo_;
@@ -234,8 +259,9 @@ std::size_t count_open_fds() {
 
 }  // namespace
 
-Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience) {
-  return Rounds(content, max_pinned, patience).run();
+Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience,
+                     int image) {
+  return Rounds(content, max_pinned, patience, image).run();
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {

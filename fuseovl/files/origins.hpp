@@ -34,6 +34,8 @@ struct Origin {
   ContentHash hash;          ///< of the content, when it is the map's; zeros: not known
   /// Its staged copy, of whoever served before.
   std::optional<CopyStamp> copy;
+  /// Bytes that readers get in place of the file's, by offset (MapObject::patches).
+  std::vector<BytePatch> patches;
 };
 
 /// One file that is not what the map says.
@@ -66,9 +68,10 @@ struct OriginPatience {
 
 /// Opens and checks every object's file: size and mtime first, then XXH3-128, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
-/// when the file system is slow to answer.
+/// when the file system is slow to answer. Files of an image are looked for below the folder
+/// `image`, whatever links it has, and stay open in any case: by -1 there is none, and they differ.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     OriginPatience patience = {});
+                     OriginPatience patience = {}, int image = -1);
 
 /// Words about a file whose file system is silent.
 std::string not_answered_for(std::chrono::milliseconds time);

@@ -61,13 +61,17 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
 }
 
 /// The same file at the same path, neither written to nor renamed nor given other rights since.
-using Unchanged = std::map<std::pair<std::string_view, FileStamp>, InodeNumber>;
+struct Known {
+  InodeNumber ino = 0;
+  const Origin* origin = nullptr;
+};
+using Unchanged = std::map<std::pair<std::string_view, FileStamp>, Known>;
 
 void add_files(Unchanged& known, const ObjectFiles& files, const auto& inode_of) {
   for (ObjectId id = 0; id < files.size(); ++id)
     if (files.origin(id).usable && files.refusal(id) == 0)
       known.emplace(std::pair(std::string_view(files.path(id)), files.origin(id).stamp),
-                    inode_of(id));
+                    Known{inode_of(id), &files.origin(id)});
 }
 
 TreeNumbers numbers_after(const OverlayContent* before, const MapContent& content,
@@ -79,7 +83,10 @@ TreeNumbers numbers_after(const OverlayContent* before, const MapContent& conten
   TreeNumbers numbers = before->tree.numbers();
   for (ObjectId id = 0; id < content.objects.size(); ++id) {
     const auto found = known.find({content.objects[id].path, origins.files[id].stamp});
-    numbers.objects.push_back(found != known.end() && origins.files[id].usable ? found->second : 0);
+    const auto& now = origins.files[id];
+    const bool same =
+        found != known.end() && now.usable && found->second.origin->patches == now.patches;
+    numbers.objects.push_back(same ? found->second.ino : 0);
   }
   return numbers;
 }
@@ -136,8 +143,15 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
     return fail(options.map_path, "cannot use", "it was replaced meanwhile", "try again");
   out.map_file = std::move(*map_file);
 
+  Fd image;
+  if (!options.image.empty()) {
+    auto folder = open_file(options.image, O_PATH | O_DIRECTORY);
+    if (!folder) return fail(std::move(folder.error()));
+    image = std::move(*folder);
+  }
   Origins origins = open_origins(content, raise_fd_limit(),
-                                 {options.origin_timeout, options.on_drift == OnDrift::warn});
+                                 {options.origin_timeout, options.on_drift == OnDrift::warn},
+                                 image ? image.get() : -1);
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error::with_code(
         ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",

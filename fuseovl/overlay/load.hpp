@@ -17,6 +17,7 @@ enum class OnDrift : std::uint8_t {
 struct LoadOptions {
   std::string map_path;
   std::string mount_point;  ///< where programs see the mount, for the index
+  std::string image;        ///< root of the container whose files the map has patches for
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
   OnChange on_change = OnChange::keep;

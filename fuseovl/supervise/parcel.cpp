@@ -40,6 +40,13 @@ std::string unpack_bytes(const Json& json) {
   return {bytes.begin(), bytes.end()};
 }
 
+Json pack_patches(const std::vector<BytePatch>& patches) {
+  auto list = Json::array();
+  for (const auto& patch : patches)
+    list.push_back(Json::array({patch.offset, pack_bytes(patch.before), pack_bytes(patch.after)}));
+  return list;
+}
+
 Json pack_hash(const ContentHash& hash) {
   return Json::binary(std::vector<std::uint8_t>(hash.bytes.begin(), hash.bytes.end()));
 }
@@ -57,7 +64,8 @@ Json pack_origin(const ObjectFiles& files, ObjectId id, std::vector<int>& fds) {
   return Json::array({add(fds, origin.fd), stamp.id.dev, stamp.id.ino, stamp.size, stamp.mtime_ns,
                       stamp.ctime_ns, origin.atime_ns, origin.mode, origin.uid, origin.gid,
                       origin.blocks, origin.usable, origin.as_mapped, pack_hash(origin.hash),
-                      copy ? Json::array({copy->ino, copy->mtime_ns}) : Json()});
+                      copy ? Json::array({copy->ino, copy->mtime_ns}) : Json(),
+                      pack_patches(origin.patches)});
 }
 
 Origin unpack_origin(const Json& json, Descriptors& fds) {
@@ -79,6 +87,10 @@ Origin unpack_origin(const Json& json, Descriptors& fds) {
   if (json.size() > 14 && !json.at(14).is_null())
     origin.copy =
         CopyStamp{json.at(14).at(0).get<std::uint64_t>(), json.at(14).at(1).get<std::int64_t>()};
+  if (json.size() > 15)
+    for (const auto& patch : json.at(15))
+      origin.patches.push_back(
+          {patch.at(0).get<std::uint64_t>(), unpack_bytes(patch.at(1)), unpack_bytes(patch.at(2))});
   return origin;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/fd.hpp"
@@ -26,9 +27,29 @@ Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& 
   return objects.add_data(path, file_stamp(st), st.st_mode, *hash);
 }
 
+/// Behind the host's objects, as a map has them.
+Result<void> add_served(World& inside, const Decision& decision, MapContent& out) {
+  auto& names = out.views[0].names;
+  for (const auto& file : decision.served) {
+    auto facts = inside.facts(file.target);
+    if (!facts) return fail(std::move(facts.error()));
+    auto object = object_of(*facts);
+    object.path = file.target;
+    object.in_image = true;
+    object.owner = file.owner;
+    object.group = file.group;
+    for (const auto& patch : file.patches)
+      object.patches.push_back({patch.offset, patch.before, patch.after});
+    names.emplace_back(served_as(file), static_cast<ObjectId>(out.objects.size()));
+    out.objects.push_back(std::move(object));
+  }
+  std::sort(names.begin(), names.end());
+  return {};
+}
+
 }  // namespace
 
-Result<MapContent> build_container_map(World& host, const Decision& decision,
+Result<MapContent> build_container_map(World& host, World& inside, const Decision& decision,
                                        const std::string& container_json) {
   ObjectTable objects;
   std::map<std::string, ObjectId> names;
@@ -55,6 +76,7 @@ Result<MapContent> build_container_map(World& host, const Decision& decision,
     for (const auto& path : objects.paths(id)) paths.emplace(path, rank[id]);
   }
   out.paths.assign(paths.begin(), paths.end());
+  if (auto added = add_served(inside, decision, out); !added) return fail(std::move(added.error()));
   auto generated = decision.made;
   generated["container.json"] = container_json;
   generated["ld.so.cache"] = decision.ld_so_cache;

@@ -44,10 +44,8 @@ void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
   }
 }
 
-ObjectId ObjectTable::add(const std::string& path, const FileFacts& file) {
-  const auto [id, is_new] = place(path, file.stamp.id);
-  if (!is_new) return id;
-  MapObject& object = entries_[id].object;
+MapObject object_of(const FileFacts& file) {
+  MapObject object;
   const ElfFacts& elf = file.elf;
   object.stamp = file.stamp;
   object.mode = file.mode;
@@ -68,6 +66,16 @@ ObjectId ObjectTable::add(const std::string& path, const FileFacts& file) {
   }
   object.imports_dladdr = elf.imports_dladdr;
   object.imports_dlopen = elf.imports_dlopen;
+  return object;
+}
+
+ObjectId ObjectTable::add(const std::string& path, const FileFacts& file) {
+  const auto [id, is_new] = place(path, file.stamp.id);
+  if (!is_new) return id;
+  MapObject& object = entries_[id].object;
+  auto found_as = std::move(object.path);
+  object = object_of(file);
+  object.path = std::move(found_as);
   return id;
 }
 

@@ -12,6 +12,9 @@
 
 namespace heddle {
 
+/// All of an ELF file's object but its path.
+MapObject object_of(const FileFacts& file);
+
 /// The objects of a map while it is built: one per origin file (dev, ino), with every absolute path
 /// that leads to it. Ids are those of the order of arrival until sort() puts them in the path's
 /// order.

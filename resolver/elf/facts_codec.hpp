@@ -10,7 +10,7 @@
 namespace heddle {
 
 /// Changes whenever encode() does: part of the workers' greeting and of the cache's format.
-inline constexpr std::uint32_t kFactsCodecVersion = 1;
+inline constexpr std::uint32_t kFactsCodecVersion = 2;
 
 /// Facts as bytes, for the socket of a worker and for the cache.
 std::string encode_facts(const ElfFacts& facts);

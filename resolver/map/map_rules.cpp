@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <tuple>
 #include <unordered_set>
 
 #include "base/escape.hpp"
@@ -64,6 +65,20 @@ std::string broken_view(const MapView& view, std::size_t objects) {
   return {};
 }
 
+std::string broken_patch(const MapObject& object) {
+  std::uint64_t from = 0;
+  for (const auto& patch : object.patches) {
+    const auto size = patch.after.size();
+    const auto end = patch.offset + size;
+    if (size == 0 || patch.before.size() != size || patch.offset < from || end < patch.offset ||
+        end > object.stamp.size)
+      return fmt::format("object '{}' has a patch that does not fit",
+                         escape_for_terminal(object.path));
+    from = end;
+  }
+  return {};
+}
+
 std::string broken_program(const MapProgram& program, const MapContent& content) {
   const auto say = [&](std::string_view why) {
     return fmt::format("program '{}' {}", escape_for_terminal(program.path), why);
@@ -82,15 +97,17 @@ std::string broken_program(const MapProgram& program, const MapContent& content)
 std::string broken_rule(const MapContent& content) {
   // Also keeps every number within the 32 bits of its record.
   if (content.objects.size() >= UINT32_MAX) return "too many objects";
-  const std::string* previous = nullptr;
+  const MapObject* before = nullptr;
   for (const MapObject& object : content.objects) {
-    const bool ordered = !previous || *previous < object.path;
+    const bool ordered = !before || std::tie(before->in_image, before->path) <
+                                        std::tie(object.in_image, object.path);
     if (!is_absolute(object.path) || !ordered)
       return fmt::format("object '{}' {}", escape_for_terminal(object.path),
                          ordered ? "has no absolute path" : "is out of order or double");
-    previous = &object.path;
+    if (auto why = broken_patch(object); !why.empty()) return why;
+    before = &object;
   }
-  previous = nullptr;
+  const std::string* previous = nullptr;
   for (const MapView& view : content.views) {
     if (auto why = broken_view(view, content.objects.size()); !why.empty()) return why;
     if (previous && *previous >= view.name)

@@ -2,6 +2,10 @@
 #include "resolver/policy/container_stack.hpp"
 
 #include <algorithm>
+#include <set>
+
+#include "resolver/policy/find_copies.hpp"
+#include "resolver/policy/tagged_folders.hpp"
 
 namespace heddle {
 namespace {
@@ -45,25 +49,6 @@ constexpr const char* kNames[] = {"libmpi.so.12",     "libmpich.so.12",        "
                                   "libmpicxx.so.12",  "libmpichcxx.so.12",     "libmpi_mpifh.so.40",
                                   "libmpi_cxx.so.40", "libmpi_usempif08.so.40"};
 
-/// Folders that the object's RPATH or RUNPATH names.
-std::vector<std::string> tagged_folders(const LoadedObject& object, OsWorld& world) {
-  const auto& elf = object.file.elf;
-  const auto text = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
-  std::vector<std::string> out;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto end = std::min(text.find(':', at), text.size());
-    auto folder = text.substr(at, end - at);
-    at = end + 1;
-    for (const std::string token : {"$ORIGIN", "${ORIGIN}"})
-      if (folder.starts_with(token)) {
-        const auto real = world.real_path(object.path);
-        folder.replace(0, token.size(), real.substr(0, real.rfind('/')));
-      }
-    if (folder.starts_with('/') && folder.find('$') == folder.npos) out.push_back(folder);
-  }
-  return out;
-}
-
 class Finder {
  public:
   Finder(ContainerSide& inside, SymbolReader& symbols) : inside_(inside), symbols_(symbols) {}
@@ -92,8 +77,11 @@ class Finder {
     (part.identity.family.empty() ? rest_ : out_.libraries).push_back(std::move(part));
   }
 
-  ContainerStack take() {
-    out_.bindings = bindings_among(std::move(rest_), out_.libraries);
+  /// `known`: further libraries that bindings may be of.
+  ContainerStack take(const std::vector<StackPart>& known = {}) {
+    auto libraries = out_.libraries;
+    libraries.insert(libraries.end(), known.begin(), known.end());
+    out_.bindings = bindings_among(std::move(rest_), libraries);
     return std::move(out_);
   }
   ContainerStack& out() { return out_; }
@@ -121,9 +109,66 @@ const StackPart* ContainerStack::part_of(const FileId& id) const {
   return nullptr;
 }
 
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+bool ContainerStack::has_to_stay(const StackPart& part) const {
+  const auto is_it = [&](const StackPart& copy) { return copy.id == part.id; };
+  return stays.contains(folder_of(part.path)) && std::any_of(copies.begin(), copies.end(), is_it);
+}
+
+void ContainerStack::take_copies() {
+  for (const auto& part : copies)
+    (part.identity.family.empty() ? bindings : libraries).push_back(part);
+}
+
+namespace {
+
+/// What every program finds.
+class SystemFiles {
+ public:
+  explicit SystemFiles(ContainerSide& inside) {
+    auto& world = inside.world();
+    for (const auto& line : inside.cache().lines())
+      if (may_be_mpi(line.name)) files_.insert(world.real_path(std::string(line.path)));
+    for (const auto& folder : inside.loader().default_directories)
+      folders_.insert(world.real_path(folder));
+  }
+  bool has(const std::string& real) const {
+    return files_.contains(real) || folders_.contains(folder_of(real));
+  }
+
+ private:
+  std::set<std::string> files_, folders_;
+};
+
+}  // namespace
+
+bool find_stack_copies(ContainerSide& inside, SymbolReader& symbols, ContainerStack& stack) {
+  auto found =
+      find_copies(inside.world(), [](const std::string& name) { return may_be_mpi(name); });
+  const SystemFiles system(inside);
+  Finder finder(inside, symbols);
+  for (const auto& path : found.paths) {
+    const auto file = inside.world().facts(path);
+    if (!file || file->elf.machine != inside.loader().machine ||
+        file->elf.elf_class != inside.loader().elf_class ||
+        stack.part_of(file->stamp.id) != nullptr)
+      continue;
+    const auto real = inside.world().real_path(path);
+    if (!real.empty() && !system.has(real)) finder.consider(real, *file, {});
+  }
+  auto copies = finder.take(stack.libraries);
+  stack.copies = std::move(copies.libraries);
+  stack.copies.insert(stack.copies.end(), copies.bindings.begin(), copies.bindings.end());
+  return found.complete;
+}
+
 void ContainerStack::keep(const std::string& abi) {
   std::erase_if(libraries, [&](const StackPart& part) { return part.identity.abi != abi; });
   if (!libraries.empty()) bindings = bindings_among(std::move(bindings), libraries);
+  std::erase_if(copies, [&](const StackPart& part) {
+    return !part.identity.family.empty() && part.identity.abi != abi;
+  });
 }
 
 ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols) {
@@ -152,7 +197,7 @@ ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols
   // An interpreter in a prefix of its own (conda, Spack): its modules load the MPI beside it.
   if (!out.needed_by_program)
     for (const auto* object : inside.objects())
-      for (const auto& folder : tagged_folders(*object, inside.world()))
+      for (const auto& folder : tagged_folders(*object, inside.world()).folders)
         for (const std::string name : kNames) {
           const auto path = folder + "/" + name;
           if (inside.world().real_path(path).empty()) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,25 @@ struct ContainerStack {
   /// False: no program needs it by itself (a script, an interpreter, a shell that starts one); it
   /// is what the image's ld.so.cache has.
   bool needed_by_program = false;
+  /// Libraries and bindings in folders that neither the programs nor ld.so.cache lead to: what
+  /// others find there by tags of their own.
+  std::vector<StackPart> copies;
+  /// Folders of copies that stay as they are, and why.
+  std::map<std::string, std::string> stays;
 
   bool empty() const { return libraries.empty() && missing.empty(); }
   const StackPart* part_of(const FileId& id) const;
   /// Leaves out libraries of another ABI than `abi` and their bindings.
   void keep(const std::string& abi);
+  /// One of the copies, in a folder that stays.
+  bool has_to_stay(const StackPart& part) const;
+  /// The copies are all that the image has.
+  void take_copies();
 };
+std::string folder_of(const std::string& path);
+
+/// Fills in `stack`'s copies. False: the image has more files than were looked at.
+bool find_stack_copies(ContainerSide& inside, SymbolReader& symbols, ContainerStack& stack);
 
 ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols);
 

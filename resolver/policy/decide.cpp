@@ -26,6 +26,11 @@ Result<Decision> Decider::run() {
   out_.interpreter = inside_.loader().interpreter;
   out_.interpreter_file = inside_.world().real_path(out_.interpreter);
   stack_ = find_container_stack(inside_, inside_symbols_);
+  if (options_.mpi_wanted && options_.rpath == RpathWay::bind &&
+      !find_stack_copies(inside_, inside_symbols_, stack_))
+    out_.warnings.push_back(
+        "the image has more files than are looked at: an MPI in a folder of its "
+        "own may be left as it is");
   if (!choose_mpi() || !pass_gate()) return std::move(out_);
   if (auto taken = take_host_libraries(); !taken) return fail(std::move(taken.error()));
   if (!ended_) decide_sides();
@@ -54,7 +59,8 @@ void Decider::decide_sides() {
   for (const auto& root : options_.roots)
     sides.force(root.library.soname, root.aliases, container_file(root.aliases),
                 "the host's is asked for");
-  Placement placement(inside_, host_.world(), stack_, glibc_, search_, options_.mount_point);
+  Placement placement(inside_, host_.world(), stack_, glibc_, search_, options_.mount_point,
+                      options_.rpath);
   for (int round = 0; round < kRounds; ++round) {
     if (const auto conflict = sides.settle(folders_); !conflict.empty()) {
       refuse(conflict);

@@ -41,6 +41,7 @@ class Decider {
   Result<void> read_programs();
   bool choose_mpi();
   bool pass_gate();
+  void judge_copies(const MpiInstall& install);
   Result<void> take_host_libraries();
   bool take_bindings(const MpiInstall& install, SideChoice& sides);
   void decide_sides();

@@ -23,6 +23,7 @@ bool Decider::choose_mpi() {
                                         "fs-resolve mpi shows what is found; --mpi PREFIX adds one")
                                : nothing("no library of the host is asked for");
   const auto& program = inside_.programs()[0].path;
+  if (stack_.empty()) stack_.take_copies();
   if (stack_.empty()) {
     if (!options_.roots.empty()) return true;
     return nothing(program + " needs no MPI library, and the image has none");
@@ -49,7 +50,10 @@ bool Decider::choose_mpi() {
         "with --mpi PREFIX");
   }
   const auto& install = *match_.install;
-  for (const auto& part : stack_.libraries)
+  auto all = stack_.libraries;
+  for (const auto& part : stack_.copies)
+    if (!part.identity.family.empty() && stack_.part_of(part.id) == nullptr) all.push_back(part);
+  for (const auto& part : all)
     if (part.identity.abi != install.identity.abi)
       out_.warnings.push_back("the image has " + describe(part.identity) + " (" + part.path +
                               ") too: programs that use it run on it as before; name the program "
@@ -106,6 +110,7 @@ bool Decider::pass_gate() {
             (match_.library ? "; the container's is " + describe(match_.library->identity) : ""),
         "use a newer MPI on the host, or an image built with an older one");
   }
+  judge_copies(install);
   if (!match_.library) return true;
   const auto& theirs = match_.library->identity;
   if (theirs.family == install.identity.family &&
@@ -120,6 +125,24 @@ bool Decider::pass_gate() {
   return true;
 }
 
+/// Programs that nobody named use them: what these might miss with the host's is left to them.
+void Decider::judge_copies(const MpiInstall& install) {
+  for (const auto& part : stack_.copies) {
+    auto& why = stack_.stays[folder_of(part.path)];
+    if (!why.empty()) continue;
+    if (part.identity.family.empty()) {
+      if (host_binding(part) == nullptr)
+        why = "the host's " + describe(install.identity) + " has no bindings as " + part.path;
+      continue;
+    }
+    const auto lost =
+        lost_functions(inside_symbols_, part.path, host_.symbols(), install.library.path);
+    if (!lost.empty())
+      why = "the host's " + describe(install.identity) + " lacks " + shortened(lost);
+  }
+  std::erase_if(stack_.stays, [](const auto& folder) { return folder.second.empty(); });
+}
+
 Result<void> Decider::take_host_libraries() {
   const auto add = [&](const MpiInstall& install, const std::string& part) -> Result<void> {
     if (auto added = host_.add(install.library.path, part); !added) return added;
@@ -131,9 +154,9 @@ Result<void> Decider::take_host_libraries() {
     if (auto added = add(install, describe(install.identity)); !added) return added;
     for (const auto& binding : install.bindings) {
       const auto names = mpi_aliases(binding.soname, install.identity.abi);
-      const bool wanted =
-          std::any_of(stack_.bindings.begin(), stack_.bindings.end(),
-                      [&](const StackPart& part) { return host_binding(part) == &binding; });
+      const auto is_it = [&](const StackPart& part) { return host_binding(part) == &binding; };
+      const bool wanted = std::any_of(stack_.bindings.begin(), stack_.bindings.end(), is_it) ||
+                          std::any_of(stack_.copies.begin(), stack_.copies.end(), is_it);
       const bool asked_for = std::any_of(names.begin(), names.end(), [&](const auto& name) {
         return holds(stack_.missing, name);
       });
@@ -164,15 +187,18 @@ bool Decider::take_bindings(const MpiInstall& install, SideChoice& sides) {
   for (const auto& part : stack_.libraries)
     if (part.identity.abi == install.identity.abi)
       names.insert(names.end(), part.names.begin(), part.names.end());
+  for (const auto& part : stack_.copies)
+    if (!part.identity.family.empty()) names.push_back(part.soname);
   for (const auto& name : stack_.missing)
     if (stands_for(install.aliases, install.identity.abi, name)) names.push_back(name);
   force(install.library, names);
   for (const auto& binding : install.bindings) {
     if (!host_.files().contains(binding.soname)) continue;
     auto asked_for = mpi_aliases(binding.soname, install.identity.abi);
-    for (const auto& part : stack_.bindings)
-      if (host_binding(part) == &binding)
-        asked_for.insert(asked_for.end(), part.names.begin(), part.names.end());
+    for (const auto* list : {&stack_.bindings, &stack_.copies})
+      for (const auto& part : *list)
+        if (host_binding(part) == &binding)
+          asked_for.insert(asked_for.end(), part.names.begin(), part.names.end());
     force(binding, asked_for);
   }
   return true;

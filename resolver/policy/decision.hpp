@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -43,6 +44,29 @@ struct FolderBind {
   std::string why;
 };
 
+/// A file of the image that is served over itself with another RPATH or RUNPATH.
+struct ServedFile {
+  struct Patch {
+    std::uint64_t offset = 0;
+    std::string before;
+    std::string after;
+  };
+  std::string target;  ///< in the container, free of symbolic links
+  std::string tags;    ///< its own search path
+  std::string now;     ///< the one it is served with; empty: none
+  std::uint32_t owner = 0;
+  std::uint32_t group = 0;
+  std::vector<Patch> patches;  ///< by offset
+};
+/// Where the mount has such a file, below its root.
+inline std::string served_as(const ServedFile& file) { return ".image" + file.target; }
+
+/// What becomes of a search path that leads to the image's copy of what is the host's.
+enum class RpathWay {
+  bind,        ///< the host's file is bound over the copy
+  neutralise,  ///< the file that has the tag is served with another
+};
+
 /// What docs/formats/container.md describes, and what the map needs to be made of.
 struct Decision {
   Outcome outcome = Outcome::nothing;
@@ -61,6 +85,8 @@ struct Decision {
   std::vector<FileBind> binds;
   std::vector<FolderBind> folders;
   std::map<std::string, std::string> environment;
+  RpathWay rpath = RpathWay::bind;                         ///< as it is done
+  std::vector<ServedFile> served;                          ///< sorted by target
   std::vector<Verdict> verdicts;                           ///< sorted by soname
   std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
   std::vector<std::string> warnings;

@@ -144,6 +144,7 @@ void Placement::write_cache() {
   std::set<std::string> known;
   for (const auto& [name, path] : names_) {
     if (name.find('/') != name.npos || name == loader.soname) continue;
+    if (changes_ && changes_->is_alone(name)) continue;
     lines.push_back({name, mount_point_ + "/" + name});
     known.insert(name);
   }
@@ -181,19 +182,80 @@ void Placement::bind_known(const SideChoice& sides, const GlibcChoice& glibc) {
           theirs != nullptr && is_glibc_part(theirs->file.elf))
         bind_over(theirs->path, soname, why);
   }
-  for (const auto* list : {&stack_.libraries, &stack_.bindings})
+  for (const auto* list : {&stack_.libraries, &stack_.bindings, &stack_.copies})
     for (const auto& part : *list)
-      if (const auto at = sonames_.find(part.soname); at != sonames_.end())
+      if (const auto at = sonames_.find(part.soname); at != sonames_.end() &&
+                                                      !is_left_alone(part.path, part.soname) &&
+                                                      !stack_.has_to_stay(part))
         bind_over(part.path, at->second, why);
   for (const auto* pick : sides.picks())
-    if (pick->taken == Side::host && pick->container)
+    if (pick->taken == Side::host && pick->container &&
+        !is_left_alone(pick->container->path, pick->host.soname))
       bind_over(pick->container->path, pick->host.soname, why);
+}
+
+/// With changed tags: the container's file that they alone lead to.
+bool Placement::is_left_alone(const std::string& path, const std::string& soname) {
+  if (!changes_) return false;
+  const auto target = inside_.world().real_path(path);
+  if (const std::string cached(inside_.cache().lookup(soname));
+      !cached.empty() && inside_.world().real_path(cached) == target)
+    return false;
+  for (const auto& program : inside_.programs())
+    for (const auto& object : program.closure.objects)
+      if ((object.found_by == FoundBy::rpath || object.found_by == FoundBy::runpath) &&
+          inside_.world().real_path(object.path) == target)
+        return true;
+  return false;
+}
+
+/// Below the mount, or bound over a file of the container.
+bool Placement::is_hosts(const std::string& path) {
+  return path.starts_with(mount_point_ + "/") || binds_.contains(inside_.world().real_path(path));
+}
+
+/// Has the tags that led to `strays`, by the object that has them, lead to the mount. Empty: done;
+/// else why they cannot.
+std::string Placement::change_tags(const Closure& closure, const StraysByOwner& strays) {
+  for (const auto& [owner, found] : strays) {
+    if (auto why = changes_->change(closure.objects[owner], found, names_); !why.empty())
+      return why;
+    for (const auto& stray : found)
+      left_alone_.insert(inside_.world().real_path(stray.object->path));
+  }
+  return {};
+}
+
+/// A search path of the host's own files may lead to the image's, which the host's go over. Not
+/// into a folder that is left alone: who uses that would get a part of each.
+std::string Placement::mixed_folder() const {
+  std::set<std::string> folders;
+  for (const auto& path : left_alone_) folders.insert(folder_of(path));
+  for (const auto& [target, bind] : binds_)
+    if (folders.contains(folder_of(target)))
+      return "the host's files lead to the image's " + target;
+  return {};
+}
+
+/// What is the container's must be the file that it was: "X: Y in place of Z", or empty.
+std::string Placement::moved_file(const Closure& before, const Closure& after,
+                                  SwappedWorld& world) {
+  for (const auto& object : after.objects) {
+    const bool by_host =
+        object.needed_by && !world.host_file(after.objects[*object.needed_by].path).empty();
+    if (by_host || !world.host_file(object.path).empty() || object.requested_as.empty()) continue;
+    const auto* was = provider(before, object.requested_as);
+    if (was != nullptr && was->file.stamp.id != object.file.stamp.id)
+      return object.requested_as + ": " + object.path + " would be found in place of " + was->path;
+  }
+  return {};
 }
 
 /// Files of the container that are found before the cache is asked (RPATH, RUNPATH,
 /// LD_LIBRARY_PATH, a name with a slash) get the host's bound over them.
 bool Placement::bind_strays(const Closure& closure) {
   bool more = false;
+  StraysByOwner by_owner;
   for (std::size_t i = 1; i < closure.objects.size(); ++i) {
     const auto& object = closure.objects[i];
     if (object.path.starts_with(mount_point_ + "/") || object.found_by == FoundBy::interpreter)
@@ -209,10 +271,15 @@ bool Placement::bind_strays(const Closure& closure) {
     for (const auto& other : object.names)
       if (at == sonames_.end()) at = sonames_.find(other);
     if (at == sonames_.end()) continue;
+    more = true;
+    if (changes_ && object.searched_by && !is_hosts(closure.objects[*object.searched_by].path)) {
+      by_owner[*object.searched_by].push_back({&object, at->second});
+      continue;
+    }
     bind_over(object.path, at->second,
               object.path + " is found by " + to_string(object.found_by) + ", not by ld.so.cache");
-    more = true;
   }
+  if (changes_ && not_changed_.empty()) not_changed_ = change_tags(closure, by_owner);
   return more;
 }
 
@@ -232,6 +299,61 @@ bool Placement::bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile&
       options.ld_preload = plugin;
       if (const auto closure = resolve(world, loader, program.path, options))
         more |= bind_strays(*closure);
+    }
+  }
+  return more;
+}
+
+/// "X lacks Y of Z" for a file of a copy's folder that the host's would go over, whose users nobody
+/// has asked about.
+std::string Placement::misfit_of_copies(const Closure& closure) const {
+  for (const auto& object : closure.objects) {
+    if (object.found_by != FoundBy::ld_library_path ||
+        object.path.starts_with(mount_point_ + "/") ||
+        binds_.contains(inside_.world().real_path(object.path)))
+      continue;
+    const auto at = sonames_.find(object.file.elf.soname.value_or(""));
+    const auto host = at == sonames_.end() ? names_.end() : names_.find(at->second);
+    if (host == names_.end()) continue;
+    const auto file = host_.facts(host->second);
+    const auto& offered = file ? file->elf.version_definitions : std::vector<std::string>();
+    for (const auto& version : object.file.elf.version_definitions)
+      if (std::find(offered.begin(), offered.end(), version) == offered.end())
+        return host->second + " lacks " + version + " of " + object.path;
+  }
+  return {};
+}
+
+/// A copy of MPI that only programs find that nobody named: most likely by RPATH, so the host's
+/// library that stands there looks for its own in that folder first, as by LD_LIBRARY_PATH. What
+/// it finds must be the host's too, or do for it; else nothing is bound in that folder.
+bool Placement::bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader) {
+  bool more = false;
+  for (const auto& part : stack_.copies) {
+    const auto folder = folder_of(part.path);
+    if (stack_.stays.contains(folder)) continue;
+    auto options = search_;
+    options.ld_library_path = folder;
+    options.ld_library_path_set = true;
+    std::string why;
+    if (folder.find_first_of(":;$") != folder.npos) why = "its name is none for a search path";
+    const auto closure = resolve(world, loader, part.path, options);
+    if (why.empty()) why = closure ? misfit_of_copies(*closure) : closure.error().message();
+    if (!why.empty()) {
+      stack_.stays[folder] = why;
+      return true;
+    }
+    for (const auto& object : closure->objects)
+      if (object.found_by == FoundBy::ld_library_path)
+        found_by_tag_.insert(inside_.world().real_path(object.path));
+    const bool bound = bind_strays(*closure);
+    more |= bound;
+    if (bound) continue;
+    if (const auto lines = unmet(*closure); !lines.empty()) why = lines[0].second;
+    if (!closure->missing.empty()) why = closure->missing[0].name + " would not be found";
+    if (!why.empty()) {
+      stack_.stays[folder] = why;
+      return true;
     }
   }
   return more;
@@ -262,7 +384,8 @@ bool Placement::hide_strays(const SideChoice& sides) {
 }
 
 SwappedWorld::Placed Placement::placed() const {
-  SwappedWorld::Placed out{mount_point_, names_, {}, made_, cache_path_, cache_};
+  SwappedWorld::Placed out{mount_point_, names_, {}, made_, cache_path_, cache_, {}};
+  if (changes_) out.tags = changes_->tags();
   for (const auto& [target, bind] : binds_)
     if (!made_.contains(target)) out.binds[target] = names_.at(bind.source);
   return out;
@@ -360,17 +483,34 @@ void Placement::place_folders(const SideChoice& sides) {
 }
 
 Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& glibc) {
+  if (rpath_ == RpathWay::neutralise && not_changed_.empty()) {
+    changes_.emplace(inside_, mount_point_);
+    auto trouble = try_to_place(sides, glibc);
+    if (trouble.conflict.empty()) return trouble;
+    changes_.reset();
+    not_changed_ = trouble.conflict;
+  }
+  auto trouble = try_to_place(sides, glibc);
+  if (!not_changed_.empty())
+    warnings_.push_back("no search path is neutralised, the host's files are bound: " +
+                        not_changed_);
+  return trouble;
+}
+
+Placement::Trouble Placement::try_to_place(const SideChoice& sides, const GlibcChoice& glibc) {
   warnings_.clear();
+  left_alone_.clear();
   binds_.clear();
   made_.clear();
   found_by_tag_.clear();
   take_names(sides, glibc);
   bind_known(sides, glibc);
   if (auto trouble = place_cache(glibc); !trouble.conflict.empty()) return trouble;
-  write_cache();
   const auto& interpreter = inside_.loader().interpreter;
   std::vector<Closure> after;
   for (int round = 0; round < kRounds; ++round) {
+    if (changes_) changes_->settle();
+    write_cache();
     SwappedWorld world(inside_.world(), host_, placed());
     auto loader = read_loader_profile(world, interpreter);
     if (!loader) return {"", "", loader.error().message()};
@@ -383,7 +523,18 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
       more |= bind_strays(*closure);
       after.push_back(std::move(*closure));
     }
-    if (more || bind_strays_of_plugins(world, *loader) || hide_strays(sides)) continue;
+    if (changes_ && !not_changed_.empty()) return {"", "", not_changed_};
+    more = more || bind_strays_of_plugins(world, *loader);
+    const auto stayed = stack_.stays.size();
+    more = more || bind_strays_of_copies(world, *loader);
+    if (stack_.stays.size() != stayed)
+      return try_to_place(sides, glibc);  // once for each folder at most
+    if (changes_ && !not_changed_.empty()) return {"", "", not_changed_};
+    if (more || hide_strays(sides)) continue;
+    for (std::size_t i = 0; changes_ && i < after.size(); ++i)
+      if (auto moved = moved_file(inside_.programs()[i].closure, after[i], world); !moved.empty())
+        return {"", "", std::move(moved)};
+    if (auto mixed = mixed_folder(); !mixed.empty()) return {"", "", std::move(mixed)};
     for (const auto& closure : after)
       if (auto part = stranded_part(world, closure, glibc); !part.empty())
         return {"", "", std::move(part)};
@@ -392,6 +543,9 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
           !found.flip.empty() || !found.conflict.empty())
         return found;
     check_plugins(world, *loader);
+    for (const auto& [folder, why] : stack_.stays)
+      warnings_.push_back("what of MPI is in " + folder +
+                          " stays for programs that nobody named: " + why);
     place_folders(sides);
     loads_.clear();
     for (std::size_t i = 1; i < after[0].objects.size(); ++i) {
@@ -403,10 +557,24 @@ Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& 
   return {"", "", "the container's libraries lead from one to another without end"};
 }
 
+void Placement::write_changes(Decision& decision) const {
+  decision.rpath = RpathWay::neutralise;
+  for (const auto& [target, file] : changes_->files()) {
+    decision.binds.push_back(
+        {served_as(file), target,
+         "its search path " + file.tags + " leads to the image's copy of what is the host's: " +
+             (file.now.empty() ? "served without" : "served with " + file.now)});
+    decision.served.push_back(file);
+  }
+  for (const auto& path : left_alone_)
+    decision.warnings.push_back(path + ": stays for programs that nobody asked about");
+}
+
 void Placement::write(Decision& decision) const {
   decision.names = names_;
   decision.ld_so_cache = cache_;
   for (const auto& [target, bind] : binds_) decision.binds.push_back(bind);
+  if (changes_) write_changes(decision);
   for (const auto& [target, made] : made_) decision.made[made.name] = made.bytes;
   if (!cache_target_.empty())
     decision.binds.push_back({std::string(kOwnFolder) + kCache, cache_target_,

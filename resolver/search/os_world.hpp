@@ -43,13 +43,14 @@ class OsWorld final : public World {
   /// and each name that was looked for in a folder. Of a folder in which many were it is the folder
   /// itself with a slash behind it, meaning all its names. Sorted. Nothing without another root.
   std::vector<std::string> asked() const;
+  /// The file or folder there.
+  Result<Fd> open(const std::string& path, int flags);
 
  private:
   struct Folder {
     std::string path;  ///< ends in '/', or empty
     DirState state;
   };
-  Result<Fd> open(const std::string& path, int flags);
   /// The path to hand to the facts source: `path` itself, or where it lies below the other root.
   Result<std::string> outside_path(const std::string& path);
   DirId add(std::string path, DirState state, NameIndex::ListingId listing);

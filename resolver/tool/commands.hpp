@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "resolver/mpi/find_mpi.hpp"
+#include "resolver/policy/decision.hpp"
 
 namespace heddle {
 
@@ -20,6 +21,7 @@ struct BuildCommand {
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
   std::string library_path;
+  RpathWay rpath = RpathWay::bind;
   std::vector<std::string> roots;
 };
 struct ExplainCommand {

@@ -84,6 +84,11 @@ void CommandLine::add_build() {
       sub->add_option("--library-path", build_.library_path,
                       "With --into: LD_LIBRARY_PATH that the container runs with")
           ->type_name("DIRS"),
+      add_choice<RpathWay>(*sub, "--rpath", build_.rpath,
+                           {{"bind", RpathWay::bind}, {"neutralise", RpathWay::neutralise}},
+                           "With --into: where a search path leads to the image's copy, bind the "
+                           "host's over it (default), or serve the file that has the path with "
+                           "another"),
       sub->add_option("--root", build_.roots,
                       "With --into: this library is to be the host's too, a soname or a path "
                       "(repeatable)")

@@ -129,6 +129,13 @@ void RealMpiTest::compile(const std::string& name, const std::string& flags,
                "sh", dir_ / "app", rootfs_});
 }
 
+void RealMpiTest::copy_mpi(const std::string& folder) const {
+  fs::create_directories(dir_ / folder);
+  auto theirs = run_checked({"sh", "-c", "realpath \"$0\"/usr/lib/*/libmpich.so.12", rootfs_}).out;
+  theirs.pop_back();
+  fs::copy_file(theirs, dir_ / (folder + "/libmpich.so.12"));
+}
+
 Json RealMpiTest::config(const std::vector<std::string>& args) const {
   auto out = oci_config(rootfs_, args);
   out["process"]["env"].insert(out["process"]["env"].begin(), "@ENV@");

@@ -29,7 +29,7 @@ fi
 exec podman --root "$1/storage" --runroot /mnt/c --storage-driver vfs --cgroup-manager cgroupfs \
   --events-backend none --runtime runc --hooks-dir "$1/hooks.d" run --rm $pass --network host \
   --ipc host --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --env 'PMI*' --env 'MPI*' \
-  --annotation heddle.mpi=host -v "$1/app:/mnt" --rootfs "$1/root" "$2"
+  --annotation heddle.mpi=host $3 -v "$1/app:/mnt" --rootfs "$1/root" "$2"
 )sh";
 
 /// podman keeps images on an overlay, and writes /etc/mtab and the like into it.
@@ -38,8 +38,11 @@ umount /sys/fs/cgroup/unified 2>/dev/null
 mount -t tmpfs tmpfs "$1/over" && mkdir "$1/over/up" "$1/over/work" "$1/over/run" &&
   mount -t overlay -o "lowerdir=$2,upperdir=$1/over/up,workdir=$1/over/work" none "$1/root" &&
   mount --bind "$1/over/run" /mnt || exit 125  # podman wants a short path
+if [ -d "$1/into" ]; then cp -r "$1/into/." "$1/root/" || exit 125; fi
+folder=$1
 shift 2
-exec "$@"
+"$@" || exit
+umount "$folder/root"  # not busy: who served it is gone, or holds nothing of this mount
 )sh";
 
 class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
@@ -53,11 +56,12 @@ class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<cons
     run_checked({staged_program("fs-hook"), "install", "--dir", dir_ / "hooks.d", "--cache",
                  dir_ / "cache", "--log", dir_ / "log"});
   }
-  RunResult ranks(int count) {
+  RunResult ranks(int count, const std::string& program = "/mnt/hello",
+                  const std::string& more = "") {
     std::vector<std::string> argv = {"unshare", "-m", "sh",        "-c",
                                      kSession,  "sh", dir_.path(), rootfs_};
     if (count > 0) argv.insert(argv.end(), {"mpiexec.hydra", "-n", std::to_string(count)});
-    argv.insert(argv.end(), {dir_ / "rank", dir_.path(), "/mnt/hello"});
+    argv.insert(argv.end(), {dir_ / "rank", dir_.path(), program, more});
     RunOptions options;
     options.deadline = 2min;
     return run(argv, options);
@@ -72,6 +76,16 @@ TEST_P(RealPodman, its_ranks_print_the_hosts_version_and_sum_right) {
     expect_right_sums(ran, count, glibc);
   }
   EXPECT_EQ(changed_files(), "") << "something was written into the image";
+}
+
+TEST_P(RealPodman, a_search_path_is_neutralised_and_the_image_can_be_unmounted_in_the_end) {
+  copy_mpi("into/opt/mpi");
+  compile("solver", "-Wl,-rpath,/opt/mpi");
+  fs::rename(dir_ / "app/solver", dir_ / "into/opt/solver");
+  const auto ran = ranks(2, "/opt/solver", "--annotation heddle.rpath=neutralise");
+  EXPECT_EQ(ran.status, 0) << ran.err << log();
+  expect_right_sums(ran, 2, GetParam() == "trixie"s ? "2.41" : "2.36");
+  EXPECT_THAT(log(), ::testing::HasSubstr("/opt/mpi/libmpich.so.12: stays"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Debian, RealPodman, ::testing::Values("bullseye", "bookworm", "trixie"),

@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/fd.hpp"
 #include "base/result.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/support/build_elf.hpp"
@@ -84,6 +85,16 @@ Json ImageWorld::decide(const std::string& program, std::vector<std::string> mor
   return value;
 }
 
+void ImageWorld::copy_object(const MapObject& object, const std::string& to) const {
+  auto bytes = value_or_throw(read_file(object.in_image ? in(object.path) : object.path));
+  for (const auto& patch : object.patches) {
+    if (bytes.substr(patch.offset, patch.before.size()) != patch.before)
+      throw Error(object.path, "has other bytes than its patch was made for");
+    bytes.replace(patch.offset, patch.after.size(), patch.after);
+  }
+  write_text_file(to, bytes, object.mode & 0777);
+}
+
 void ImageWorld::place(const Json& decision) const {
   const auto content = value_or_throw(value_or_throw(MapReader::open(map())).read_all());
   const auto mount = in(decision["mount_point"]);
@@ -93,7 +104,7 @@ void ImageWorld::place(const Json& decision) const {
     fs::create_directories(fs::path(to).parent_path());
     const auto [known, is_new] = first.try_emplace(id, to);
     if (is_new)
-      fs::copy_file(content.objects[id].path, to);
+      copy_object(content.objects[id], to);
     else
       fs::create_hard_link(known->second, to);
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "resolver/map/map_content.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -47,6 +48,8 @@ class ImageWorld {
   static nlohmann::json verdict(const nlohmann::json& decision, const std::string& soname);
 
  private:
+  void copy_object(const MapObject& object, const std::string& to) const;
+
   TestDir dir_;
 };
 

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+// Copies of MPI in folders of their own, which only programs find that nobody named.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "tests/policy/image_world.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
+constexpr const char* kCopy = "/opt/own/lib/libmpich.so.12.1";
+
+class Copies : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-resolve").empty())
+      HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
+    if (::geteuid() != 0) HEDDLE_SKIP("only root may chroot into an image");
+    const auto theirs = world_.mpich(world_.in("/usr/lib/libmpich.so.12"), "libmpich.so.12", "3.0");
+    world_.program("/app/solver", kInit, theirs);
+    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2");
+    world_.run_ldconfig();
+  }
+  /// The copy, and a program that finds it by its RPATH.
+  void copy(const std::string& more = "", const std::vector<std::string>& flags = {}) {
+    const auto library = world_.mpich(world_.in(kCopy), "libmpich.so.12", "3.4", more, flags);
+    fs::create_symlink("libmpich.so.12.1", world_.in("/opt/own/lib/libmpich.so.12"));
+    world_.program("/app/unnamed", kInit, library,
+                   {"-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own/lib"});
+  }
+  static std::string bound_over(const nlohmann::json& decision, const std::string& target) {
+    for (const auto& bind : decision["binds"])
+      if (bind["target"] == target) return bind["source"];
+    return {};
+  }
+  ino_t inode(const std::string& path) const {
+    struct stat status {};
+    return ::stat(world_.in(path).c_str(), &status) == 0 ? status.st_ino : 0;
+  }
+
+  ImageWorld world_;
+};
+
+TEST_F(Copies, one_of_that_abi_gets_the_hosts_bound_over_it) {
+  copy();
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12") << decision.dump(2);
+  world_.place(decision);
+  const auto loads = world_.real_loads("/app/unnamed");
+  ASSERT_EQ(loads.at(0), "/opt/own/lib/libmpich.so.12");
+  EXPECT_EQ(inode(loads[0]), inode("/dev/heddle/libmpi.so.12"));
+}
+
+TEST_F(Copies, a_shell_that_starts_such_a_program_is_enough) {
+  copy();
+  fs::remove(world_.in("/usr/lib/libmpich.so.12"));
+  world_.run_ldconfig();
+  build_program({.output = world_.in("/app/shell"), .source = "int main(void){return 0;}"});
+  const auto decision = world_.decide("/app/shell");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(decision["container_mpi"]["path"], kCopy);
+  EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12");
+}
+
+TEST_F(Copies, one_whose_functions_the_host_lacks_stays_and_is_named) {
+  copy("int MPI_Of_the_copy(void){return 0;}");
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(decision["outcome"], "swap");
+  EXPECT_EQ(bound_over(decision, kCopy), "");
+  EXPECT_THAT(decision["warnings"].dump(),
+              AllOf(HasSubstr("/opt/own/lib stays"), HasSubstr("MPI_Of_the_copy")));
+}
+
+TEST_F(Copies, one_of_another_abi_or_cpu_is_left_alone) {
+  build_library({.output = world_.in("/opt/open/libmpi.so.40"),
+                 .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
+                           "int ompi_mpi_comm_world;const char t[]=\"v5.0.3\";",
+                 .flags = {"-Wl,-soname,libmpi.so.40"}});
+  write_text_file(world_.in("/opt/text/libmpich.so.12"), "no library");
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(decision["outcome"], "swap");
+  EXPECT_EQ(bound_over(decision, "/opt/open/libmpi.so.40"), "");
+  EXPECT_EQ(bound_over(decision, "/opt/text/libmpich.so.12"), "");
+  EXPECT_THAT(decision["warnings"].dump(), HasSubstr("Open MPI 5.0.3"));
+}
+
+/// What the host's library needs is found in the folder of the copy first.
+TEST_F(Copies, what_lies_beside_it_is_the_hosts_too_or_nothing_is) {
+  const auto dep = [&](const std::string& output, const std::string& versions) {
+    const auto script = world_.prefix() + "/v.map";
+    write_text_file(script, versions);
+    return build_library({.output = output,
+                          .source = "int dep(void){return 0;}int more(void){return 0;}",
+                          .flags = {"-Wl,-soname,libdep.so.1", "-Wl,--version-script," + script}});
+  };
+  const std::string one = "D_1{dep;};";
+  const std::string two = one + "D_2{more;}D_1;";
+  const auto hosts = dep(world_.prefix() + "/lib/libdep.so.1", two);
+  world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2",
+               "int more(void);int uses(void){return more();}",
+               {hosts, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  copy();
+  dep(world_.in("/opt/own/lib/libdep.so.1"), one);
+  auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/own/lib/libdep.so.1"), "libdep.so.1");
+  // Programs may need what only theirs has.
+  dep(world_.in("/opt/own/lib/libdep.so.1"), two + "D_3{other;}D_2;");
+  decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, kCopy), "");
+  EXPECT_EQ(bound_over(decision, "/opt/own/lib/libdep.so.1"), "");
+  EXPECT_THAT(decision["warnings"].dump(),
+              AllOf(HasSubstr("/opt/own/lib stays"), HasSubstr("D_3")));
+}
+
+TEST_F(Copies, links_to_folders_and_volumes_are_not_walked) {
+  fs::create_directories(world_.in("/opt/loop"));
+  fs::create_symlink("..", world_.in("/opt/loop/up"));
+  fs::create_symlink("/", world_.in("/opt/root"));
+  copy();
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12");
+  EXPECT_EQ(decision["warnings"].size(), 0U) << decision["warnings"];
+}
+
+}  // namespace
+}  // namespace heddle::test
