@@ -170,9 +170,11 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options)
     if (listed.insert(folder.path).second)
       for (const auto& path : shortlist(folder.path)) finder.consider(path, folder.named_by);
   if (options.prefix.empty())
-    if (auto bytes = world.read(loader->cache_path))
-      for (const auto& line : LdSoCache(std::move(*bytes), *loader).lines())
+    if (auto bytes = world.read(loader->cache_path)) {
+      const LdSoCache cache(std::move(*bytes), *loader);
+      for (const auto& line : cache.lines())
         if (may_be_mpi(line.name)) finder.consider(std::string(line.path), loader->cache_path);
+    }
   return finder.take();
 }
 

@@ -28,7 +28,7 @@ void run(std::string_view bytes) {
   // mmap gives whole pages; the format asks for 8-byte records at 8-byte places.
   const std::unique_ptr<char, decltype(&std::free)> memory(
       static_cast<char*>(std::aligned_alloc(16, (bytes.size() + 31) / 16 * 16)), &std::free);
-  std::memcpy(memory.get(), bytes.data(), bytes.size());
+  bytes.copy(memory.get(), bytes.size());
   audit::IndexView view;
   if (!view.open(memory.get(), bytes.size())) return;
   const MapContent sample = sample_map(kLibraries);
