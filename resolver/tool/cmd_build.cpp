@@ -41,11 +41,13 @@ class Progress {
 };
 
 void tell_missing(const BuildResult& built) {
-  for (const auto& missing : built.missing)
-    report(Error(
-        missing.program,
-        escape_for_terminal(missing.needed_by) + " needs " + escape_for_terminal(missing.name),
-        missing.reason));
+  for (const auto& missing : built.missing) {
+    const auto who = missing.needed_by == missing.program
+                         ? std::string()
+                         : escape_for_terminal(missing.needed_by) + " ";
+    report(
+        Error(missing.program, who + "needs " + escape_for_terminal(missing.name), missing.reason));
+  }
 }
 
 /// Folders that MPI's libraries look for beside themselves: in a view they stand beside them too.

@@ -119,8 +119,9 @@ int run_why(const WhyCommand& command) {
   if (command.json) fmt::print("{}\n", out.dump(2));
   if (any || command.name.empty()) {
     if (!command.json)
-      fmt::print("{} opens and {} stats fail before the program starts\n",
-                 closure.probes.opens_failed, closure.probes.stats_failed);
+      fmt::print("{}{} opens and {} stats fail before the program starts\n",
+                 command.name.empty() ? "" : "for all its libraries ", closure.probes.opens_failed,
+                 closure.probes.stats_failed);
     return found ? exit_done : exit_no;
   }
   if (!command.json && tell_loaded(closure, command.name)) return exit_done;
