@@ -10,13 +10,17 @@
 #include <thread>
 #include <vector>
 
+#include "base/sandbox/sanitized.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 
-/// What HEDDLE_TEST_SECONDS says, for cases that disturb and count; else 3.
+/// What HEDDLE_TEST_SECONDS says, for cases that disturb and count; else 3. With a sanitizer 10.
 std::chrono::seconds time_to_spend();
+
+/// Between one disturbance and the next, and as long as a process of a build takes to start.
+inline constexpr std::chrono::milliseconds kPace{kSanitized ? 1000 : 100};
 
 /// Processes of which `pid` is the parent.
 std::vector<int> children_of(int pid);

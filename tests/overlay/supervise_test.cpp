@@ -120,7 +120,7 @@ class Disturbed : public Supervised {
 
 TEST_F(Disturbed, programs_start_and_compile_while_workers_die) {
   const int times = work_while([this](int) {
-    std::this_thread::sleep_for(100ms);
+    std::this_thread::sleep_for(kPace);
     ::kill(mount_->worker(), SIGKILL);
   });
   EXPECT_GT(times, 5);
@@ -130,7 +130,7 @@ TEST_F(Disturbed, programs_start_and_compile_while_workers_die) {
 TEST_F(Disturbed, programs_start_and_compile_while_workers_stand_still) {
   const int worker = mount_->worker();
   work_while([this, worker](int) {
-    std::this_thread::sleep_for(100ms);
+    std::this_thread::sleep_for(kPace);
     ::kill(worker, SIGSTOP);
     std::this_thread::sleep_for(2s);
     ::kill(worker, SIGCONT);
@@ -140,7 +140,7 @@ TEST_F(Disturbed, programs_start_and_compile_while_workers_stand_still) {
 
 TEST_F(Disturbed, programs_start_and_compile_while_maps_are_exchanged) {
   const int times = work_while([this](int i) {
-    std::this_thread::sleep_for(100ms);
+    std::this_thread::sleep_for(kPace);
     const auto reloaded =
         run({fs_mount(), "--reload", "--prefetch", "0", maps_[(i + 1) % 2], mount_->path()});
     EXPECT_EQ(reloaded.status, 0) << reloaded.err << log();
@@ -153,13 +153,13 @@ TEST_F(Disturbed, programs_start_and_compile_while_maps_are_exchanged) {
 TEST_F(Disturbed, programs_start_and_compile_while_workers_die_and_maps_are_exchanged) {
   std::jthread killer([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      std::this_thread::sleep_for(70ms);
+      std::this_thread::sleep_for(kPace * 7 / 10);
       for (const int child : children_of(mount_->pid())) ::kill(child, SIGKILL);
     }
   });
   int reloaded = 0;
   work_while([&](int i) {
-    std::this_thread::sleep_for(100ms);
+    std::this_thread::sleep_for(kPace);
     // The loader may be who was killed: then nothing has happened.
     reloaded += run({fs_mount(), "--reload", "--prefetch", "0", maps_[(i + 1) % 2], mount_->path()})
                     .status == 0;
