@@ -60,10 +60,10 @@ Outcome keep(const MountSettings& settings, Fd& listener) {
   serving.cleanup = folder->path();
   serving.ready = std::move(ready->write_end);
   serving.session = session_options(settings);
-  // Signals are held back since leave_terminal(): the keeper's thread inherits that.
   Keeper keeper(std::move(listener), std::move(ready->read_end), *mount, overlay);
+  serving.attendant = &keeper;
   auto served = serve(overlay, mount->take_device(), std::move(serving));
-  keeper.stop();
+  keeper.end();
   if (!served) return refuse(KeeperWord::failed, std::move(served.error()));
   return {};
 }

@@ -2,11 +2,9 @@
 #include "fuseovl/keep/keeper.hpp"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -14,22 +12,10 @@
 namespace heddle {
 namespace {
 
-/// A thread that no signal is delivered to: one that was blocked elsewhere only would be taken here
-/// and lost (SIGCHLD, which serve() waits for).
-template <class Work>
-std::thread start_deaf_thread(Work work) {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
 // Of a mount by fusermount3 whose last program has left children behind: the kernel tells nobody
 // when a mount stops being busy, so it is asked again, ever more rarely.
-constexpr int kFirstRetryMs = 5;
-constexpr int kLastRetryMs = 1000;
+constexpr std::int64_t kFirstRetryMs = 5;
+constexpr std::int64_t kLastRetryMs = 1000;
 
 Fd accept_client(const Fd& listener) {
   pollfd entry{listener.get(), POLLIN, 0};
@@ -56,14 +42,7 @@ Keeper::Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay)
       ready_(std::move(ready)),
       mount_(mount),
       overlay_(overlay),
-      stop_(value_or_throw(make_pipe())),
-      thread_(start_deaf_thread([this] { run(); })) {}
-
-void Keeper::stop() {
-  if (!thread_.joinable()) return;
-  stop_.write_end.reset();
-  thread_.join();
-}
+      retry_pause_(kFirstRetryMs) {}
 
 void Keeper::accept_clients() {
   for (Fd client = accept_client(listener_); client; client = accept_client(listener_))
@@ -104,7 +83,7 @@ void Keeper::say_goodbye(Client& client) {
                      std::to_string(holders()) + " " + overlay_.stats_text());
 }
 
-bool Keeper::hear(Client& client) {
+bool Keeper::hear_client(Client& client) {
   auto message = receive_message(client.socket.get(), std::chrono::milliseconds(0));
   if (!message) return message.error().code() == ETIMEDOUT;
   if (message->word == KeeperWord::hello) {
@@ -125,42 +104,41 @@ std::size_t Keeper::holders() const {
 }
 
 void Keeper::release_if_unused() {
-  if (released_ || holders() > 0) return;
+  if (holders() > 0) return;
   accept_clients();  // who came in the meantime is served; who comes later finds the name free
   if (holders() > 0) return;
   listener_.reset();
-  released_ = mount_.release();
+  retry_at_ = 0;
+  if (mount_.release()) return;
+  retry_at_ = monotonic_ms() + retry_pause_;
+  retry_pause_ = std::min(2 * retry_pause_, kLastRetryMs);
 }
 
-void Keeper::run() {
-  int retry_ms = kFirstRetryMs;
-  for (bool stopping = false; !stopping;) {
-    std::vector<pollfd> polled{
-        {stop_.read_end.get(), POLLIN, 0}, {ready_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    for (const auto& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
-    const bool retrying = !listener_ && !released_;
-    const int n = ::poll(polled.data(), polled.size(), retrying ? retry_ms : -1);
-    if (n < 0 && errno != EINTR) break;
-    if (n < 0) continue;
-    if (retrying && n == 0) retry_ms = std::min(2 * retry_ms, kLastRetryMs);
-    stopping = polled[0].revents != 0;
-    if (polled[1].revents != 0) hear_ready();
-    std::size_t at = 3;
-    for (auto client = clients_.begin(); client != clients_.end(); ++at) {
-      if (polled[at].revents == 0 || hear(*client)) {
-        ++client;
-        continue;
-      }
-      if (!client->folder.empty()) (void)remove_tree(client->folder);
-      client = clients_.erase(client);
-    }
-    if (polled[2].revents != 0) accept_clients();
-    if (answers_ || !failure_.empty())
-      for (auto& client : clients_)
-        if (client.waits) answer(client);
-    if (!retrying || n == 0) release_if_unused();
-  }
-  // The session has ended, before or after it answered; sockets close behind this.
+void Keeper::add_to(std::vector<pollfd>& polled) const {
+  if (ready_) polled.push_back({ready_.get(), POLLIN, 0});
+  if (listener_) polled.push_back({listener_.get(), POLLIN, 0});
+  for (const auto& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
+}
+
+void Keeper::hear_clients(const std::vector<pollfd>& polled) {
+  std::erase_if(clients_, [&](Client& client) {
+    if (!has_input(polled, client.socket) || hear_client(client)) return false;
+    if (!client.folder.empty()) (void)remove_tree(client.folder);
+    return true;
+  });
+}
+
+void Keeper::hear(const std::vector<pollfd>& polled) {
+  if (has_input(polled, ready_)) hear_ready();
+  hear_clients(polled);
+  if (has_input(polled, listener_)) accept_clients();
+  if (answers_ || !failure_.empty())
+    for (auto& client : clients_)
+      if (client.waits) answer(client);
+  if (listener_ || (retry_at_ != 0 && monotonic_ms() >= retry_at_)) release_if_unused();
+}
+
+void Keeper::end() {
   if (ready_) hear_ready();
   const Error gone("fs-mount", "does not serve", failure_.empty() ? "its mount is gone" : failure_);
   for (auto& client : clients_) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <list>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/keep/kept_mount.hpp"
 #include "fuseovl/overlay/overlay.hpp"
+#include "fuseovl/supervise/attendant.hpp"
 
 namespace heddle {
 
@@ -15,18 +15,19 @@ namespace heddle {
 void refuse_clients(const Fd& listener, KeeperWord word, const Error& error);
 
 /// Hands a kept mount to those who connect, and releases it when the last of them has gone, be it
-/// by kill -9. Works in a thread of its own, from construction to stop().
-class Keeper {
+/// by kill -9.
+class Keeper : public Attendant {
  public:
   /// `listener`: a listening SOCK_SEQPACKET socket, at which one client waits already. `ready`:
-  /// where serve() says that it answers. The references must outlive stop().
+  /// where serve() says that it answers. The references must outlive it.
   Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay);
-  ~Keeper() { stop(); }
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
 
-  /// The session has ended: the last words are said, the thread is joined.
-  void stop();
+  void add_to(std::vector<pollfd>& polled) const override;
+  void hear(const std::vector<pollfd>& polled) override;
+  std::int64_t wakes_at() const override { return retry_at_; }
+
+  /// The session has ended: says the last words.
+  void end();
 
  private:
   struct Client {
@@ -35,11 +36,11 @@ class Keeper {
     bool waits = false;  ///< has said hello and not been answered
     bool holds = true;
   };
-  void run();
   void accept_clients();
   void hear_ready();
+  void hear_clients(const std::vector<pollfd>& polled);
   /// False: it has gone.
-  bool hear(Client& client);
+  bool hear_client(Client& client);
   void answer(Client& client);
   void say_goodbye(Client& client);
   std::size_t holders() const;
@@ -49,13 +50,12 @@ class Keeper {
   Fd ready_;
   KeptMount& mount_;
   Overlay& overlay_;
-  Pipe stop_;
-  std::list<Client> clients_;
+  std::vector<Client> clients_;
   bool answers_ = false;
   bool warm_ = false;
-  bool released_ = false;
+  std::int64_t retry_at_ = 0;  ///< when to try again to release the mount, monotonic_ms(); 0: never
+  std::int64_t retry_pause_;
   std::string failure_;
-  std::thread thread_;
 };
 
 }  // namespace heddle

@@ -10,15 +10,10 @@
 #include <algorithm>
 
 #include "base/socket_pair.hpp"
+#include "fuseovl/supervise/attendant.hpp"
 
 namespace heddle {
 namespace {
-
-bool has_input(const std::vector<pollfd>& polled, const Fd& fd) {
-  return fd && std::any_of(polled.begin(), polled.end(), [&](const pollfd& entry) {
-           return entry.fd == fd.get() && entry.revents != 0;
-         });
-}
 
 /// Whoever may end the daemon may also say what it is to serve: its own user, and root.
 bool may_ask(int socket) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fuseovl/overlay/overlay.hpp"
+#include "fuseovl/supervise/attendant.hpp"
 
 namespace heddle {
 
@@ -38,6 +39,7 @@ struct ServeOptions {
   /// are no reloads.
   std::vector<std::string> arguments;
   std::optional<TakenOver> taken_over;
+  Attendant* attendant = nullptr;  ///< where there are no reloads; the caller's
 };
 
 /// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the
@@ -54,8 +56,7 @@ struct ServeOptions {
 /// A reload (fuseovl/supervise/reload_desk.hpp) puts another program in this one's place, which
 /// does not return then.
 ///
-/// Other threads of the caller may go on when there are no reloads; they must have all signals
-/// blocked, and not fork.
+/// The caller has no other threads.
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);
 
 }  // namespace heddle

@@ -72,8 +72,10 @@ Result<void> Supervisor::run() {
   for (int timeout = 0;; timeout = poll_timeout()) {
     std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}, {worker_thread_.get(), POLLIN, 0}};
     desk_.add_to(polled);
+    if (options_.attendant) options_.attendant->add_to(polled);
     (void)::poll(polled.data(), polled.size(), timeout);
     desk_.hear(polled, [this] { return pack_content(); });
+    if (options_.attendant) options_.attendant->hear(polled);
     if (desk_.next() && !relieved_) make_way_for_next();
     if (exchange_ends_at_ != 0 && monotonic_ms() >= exchange_ends_at_) end_exchange();
     if (look_at_ != 0 && monotonic_ms() >= look_at_) look_for_forgotten();
@@ -134,7 +136,7 @@ pid_t reap_now(pid_t which, int& status) {
 std::optional<int> Supervisor::reap() {
   std::optional<int> ended;
   int status = 0;
-  if (options_.arguments.empty()) {  // there are other threads, and children are theirs as well
+  if (options_.arguments.empty()) {  // children are the caller's and the attendant's as well
     if (reap_now(worker_, status) == worker_) ended = status;
     int ignored = 0;
     if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();
@@ -298,12 +300,11 @@ void Supervisor::end_exchange() {
 }
 
 int Supervisor::poll_timeout() const {
-  const std::int64_t look_at = desk_.is_busy() ? 0 : look_at_;
-  if (look_at == 0 && exchange_ends_at_ == 0) return -1;
-  const auto next = look_at == 0             ? exchange_ends_at_
-                    : exchange_ends_at_ == 0 ? look_at
-                                             : std::min(look_at, exchange_ends_at_);
-  return static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
+  std::int64_t next = 0;
+  for (const std::int64_t at : {desk_.is_busy() ? 0 : look_at_, exchange_ends_at_,
+                                options_.attendant ? options_.attendant->wakes_at() : 0})
+    if (at != 0 && (next == 0 || at < next)) next = at;
+  return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
 }
 
 void Supervisor::end_by_signal() {
