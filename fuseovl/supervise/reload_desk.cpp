@@ -52,7 +52,7 @@ void ReloadDesk::add_to(std::vector<pollfd>& polled) const {
   if (answer_) polled.push_back({answer_.get(), POLLIN, 0});
 }
 
-void ReloadDesk::hear(const std::vector<pollfd>& polled, const std::function<Parcel()>& pack) {
+void ReloadDesk::hear(const std::vector<pollfd>& polled, const std::function<HandOver()>& pack) {
   if (has_input(polled, answer_))
     hear_loader();
   else if (has_input(polled, client_))
@@ -67,7 +67,7 @@ void ReloadDesk::accept_client() {
   if (client_ && !may_ask(client_.get())) client_.reset();
 }
 
-void ReloadDesk::hear_client(const std::function<Parcel()>& pack) {
+void ReloadDesk::hear_client(const std::function<HandOver()>& pack) {
   auto request = receive_request(client_.get());
   if (!request && request.error().code() == ECONNRESET) {
     // Whoever asked does not want it any more; but what is ready goes its way.
@@ -81,12 +81,10 @@ void ReloadDesk::hear_client(const std::function<Parcel()>& pack) {
   }
 }
 
-Result<void> ReloadDesk::start_loader(Parcel content) {
+Result<void> ReloadDesk::start_loader(HandOver task) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
-  HandOver task;
   task.task = HandOver::Task::load;
-  task.content = std::move(content);
   task.answer = sockets->other.get();
   task.map = request_->map.get();
   task.map_path = request_->map_path.value_or("");

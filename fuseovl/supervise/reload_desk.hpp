@@ -36,7 +36,7 @@ class ReloadDesk {
   void add_to(std::vector<pollfd>& polled) const;
   /// What poll(2) said. `pack` is called when a loader starts: the content must stay so from there
   /// on, as long as is_busy().
-  void hear(const std::vector<pollfd>& polled, const std::function<Parcel()>& pack);
+  void hear(const std::vector<pollfd>& polled, const std::function<HandOver()>& pack);
   bool is_busy() const { return answer_ || next_; }
   /// A child was reaped; it may be ours.
   void reaped(pid_t child) { loader_ = loader_ == child ? -1 : loader_; }
@@ -54,8 +54,8 @@ class ReloadDesk {
 
  private:
   void accept_client();
-  void hear_client(const std::function<Parcel()>& pack);
-  Result<void> start_loader(Parcel content);
+  void hear_client(const std::function<HandOver()>& pack);
+  Result<void> start_loader(HandOver task);
   void hear_loader();
   void end_loader();
 

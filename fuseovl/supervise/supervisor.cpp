@@ -11,9 +11,6 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
-#include "base/temp_dir.hpp"
-#include "fuseovl/mount/kernel_mount.hpp"
-#include "fuseovl/supervise/parcel.hpp"
 #include "fuseovl/supervise/worker.hpp"
 
 namespace heddle {
@@ -24,11 +21,6 @@ using std::chrono::milliseconds;
 // Of Linux 6.9's pidfd.h: told of one thread's end, whatever becomes of its process. Of the first
 // thread it tells only with the last (kernel/exit.c, exit_notify), so it is another one.
 constexpr unsigned kPidfdThread = O_EXCL;
-
-// What a retired file's last lookup has brought to the kernel is there by then, so that a file the
-// kernel does not know is one it will not know again.
-constexpr std::int64_t kSettledMs = kExchangeTime.count() + 1000;
-constexpr std::int64_t kLongestLookPauseMs = 60'000;
 
 sigset_t handled_signals() {
   sigset_t set;
@@ -53,7 +45,7 @@ Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
       state_(overlay.state()),
       device_(std::move(device)),
       options_(options),
-      sandbox_(overlay.reopened(), overlay.staged_in()),
+      sandbox_(overlay.reopened(), overlay.staged_in(), overlay.content().origin_timeout),
       set_(handled_signals()),
       notes_(device_),
       desk_(options.arguments),
@@ -74,7 +66,7 @@ Result<void> Supervisor::run() {
     desk_.add_to(polled);
     if (options_.attendant) options_.attendant->add_to(polled);
     (void)::poll(polled.data(), polled.size(), timeout);
-    desk_.hear(polled, [this] { return pack_content(); });
+    desk_.hear(polled, [this] { return pack_all(); });
     if (options_.attendant) options_.attendant->hear(polled);
     if (desk_.next() && !relieved_) make_way_for_next();
     if (exchange_ends_at_ != 0 && monotonic_ms() >= exchange_ends_at_) end_exchange();
@@ -88,10 +80,12 @@ Result<void> Supervisor::run() {
   }
 }
 
-void Supervisor::take_signals() {
-  signalfd_siginfo info{};
-  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
-    if (info.ssi_signo != SIGCHLD) end_by_signal();
+int Supervisor::poll_timeout() const {
+  std::int64_t next = 0;
+  for (const std::int64_t at : {desk_.is_busy() ? 0 : look_at_, exchange_ends_at_,
+                                options_.attendant ? options_.attendant->wakes_at() : 0})
+    if (at != 0 && (next == 0 || at < next)) next = at;
+  return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
 }
 
 Result<void> Supervisor::start() {
@@ -144,6 +138,7 @@ std::optional<int> Supervisor::reap() {
   }
   for (pid_t child; (child = reap_now(-1, status)) > 0;) {
     if (child == worker_) ended = status;
+    if (child == stager_) stager_.reset();
     desk_.reaped(child);
   }
   return ended ? ended : stuck_end();
@@ -205,150 +200,6 @@ void Supervisor::rest(milliseconds pause) {
   ::sigdelset(&ending, SIGCHLD);
   const timespec time{pause.count() / 1000, pause.count() % 1000 * 1000000};
   if (::sigtimedwait(&ending, nullptr, &time) > 0) end_by_signal();
-}
-
-Result<void> Supervisor::open_desk() {
-  Result<void> open;
-  if (options_.taken_over) {
-    TakenOver& before = *options_.taken_over;
-    desk_.adopt(before.control, std::move(before.listener), std::move(before.client));
-    ++state_.reloads;
-    if (overlay_.content().retired.kept() > 0) look_at_ = monotonic_ms() + kSettledMs;
-  } else if (!options_.arguments.empty()) {
-    open = desk_.open();
-  }
-  desk_.name().copy(state_.control.data(), state_.control.size() - 1);
-  return open;
-}
-
-Parcel Supervisor::pack_content() {
-  (void)give_up_forgotten();
-  return pack(overlay_.content());
-}
-
-/// The next content is there: from here on there is no way back but for a failing execve(2).
-void Supervisor::make_way_for_next() {
-  if (!state_.session.can_be_taken_over()) {
-    desk_.refuse(Error("fs-mount", "cannot reload", "this kernel is older than Linux 6.9"));
-  } else if (leaving_) {
-    desk_.refuse(Error("fs-mount", "cannot reload", "the mount is about to end"));
-  } else if (auto can = desk_.next()->map_exchanged ? notes_.doubt_names() : Result<void>(); !can) {
-    desk_.refuse(can.error());
-  } else {
-    relieve();
-  }
-}
-
-void Supervisor::become_next() {
-  HandOver task;
-  task.task = HandOver::Task::serve;
-  task.device = device_.get();
-  task.ready = options_.ready.get();
-  try {
-    task.serving = pack_serving(state_, options_);
-    desk_.hand_over(task);
-    desk_.refuse(become(desk_.program(), desk_.arguments(), task));
-  } catch (const std::exception& error) {  // a loader's nonsense, or no memory
-    desk_.refuse(Error("fs-mount", "cannot hand over", error.what()));
-  }
-}
-
-/// Before the first answer with the new names: what the kernel has by then, and what it still gets
-/// of the old worker's answers, is of the old ones.
-void Supervisor::begin_exchange() {
-  state_.exchanging = true;
-  exchange_ends_at_ = monotonic_ms() + kExchangeTime.count();
-  if (auto done = notes_.doubt_names(); !done) warn(done.error());
-  for (const auto folder : overlay_.content().tree.directories()) notes_.doubt_attributes(folder);
-}
-
-void Supervisor::tell_client() {
-  const auto& before = *options_.taken_over;
-  const auto& facts = overlay_.content().facts;
-  const auto text =
-      fmt::format("{} (generation {}, worker {})", before.report, facts.generation, worker_);
-  say(fmt::format("{}: {}", facts.map_path, text));
-  desk_.reply({true, text, {}, before.warnings, before.map_exchanged});
-}
-
-/// True: some were.
-bool Supervisor::give_up_forgotten() {
-  const RetiredFiles& retired = overlay_.content().retired;
-  const auto settled = monotonic_ms() - kSettledMs;
-  bool some = false;
-  for (ObjectId id = 0; id < retired.size(); ++id) {
-    if (!retired.is_kept(id) || retired.since(id) > settled) continue;
-    if (notes_.knows(retired.inode(id))) continue;
-    overlay_.give_up(id);
-    some = true;
-  }
-  return some;
-}
-
-void Supervisor::look_for_forgotten() {
-  if (desk_.is_busy()) return;
-  // The worker has the descriptors and the memory too.
-  if (give_up_forgotten() && !relieved_) relieve();
-  look_at_ = overlay_.content().retired.kept() > 0 ? monotonic_ms() + look_pause_ : 0;
-  look_pause_ = std::min(2 * look_pause_, kLongestLookPauseMs);
-}
-
-/// From here on the kernel keeps the names it gets.
-void Supervisor::end_exchange() {
-  state_.exchanging = false;
-  exchange_ends_at_ = 0;
-}
-
-int Supervisor::poll_timeout() const {
-  std::int64_t next = 0;
-  for (const std::int64_t at : {desk_.is_busy() ? 0 : look_at_, exchange_ends_at_,
-                                options_.attendant ? options_.attendant->wakes_at() : 0})
-    if (at != 0 && (next == 0 || at < next)) next = at;
-  return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
-}
-
-void Supervisor::end_by_signal() {
-  if (leaving_ || !detach()) end_at_once();
-  leaving_ = true;
-  if (!worker_ends_within(milliseconds(300)))
-    say("detached; ends when its last user has gone, or at the next signal");
-}
-
-/// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
-bool Supervisor::worker_ends_within(milliseconds limit) const {
-  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
-    siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid == worker_)
-      return true;
-    const timespec moment{0, 200'000};
-    ::nanosleep(&moment, nullptr);
-  }
-  return false;
-}
-
-/// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
-/// it goes with that namespace's last process, and a job's signal must not take its libraries
-/// away.
-bool Supervisor::detach() const {
-  if (!options_.mount_point) return true;
-  const auto mounted = find_mount(*options_.mount_point);
-  if (!mounted || !*mounted || (*mounted)->device != options_.mount_device) return false;
-  if (auto done = unmount_fuse(*options_.mount_point, Unmount::detach); !done) {
-    report(done.error());
-    return false;
-  }
-  return true;
-}
-
-// The kernel ends the connection when the device is closed; nothing else of ours is outside.
-void Supervisor::end_at_once() const {
-  // Whoever waits for a file system that does not answer would wait on.
-  state_.giving_up = true;
-  if (!worker_ends_within(milliseconds(300)) && ::kill(worker_, SIGKILL) == 0)
-    (void)worker_ends_within(milliseconds(300));
-  if (!options_.cleanup.empty()) (void)remove_tree(options_.cleanup);
-  ::_exit(0);
 }
 
 }  // namespace heddle

@@ -50,7 +50,7 @@ class Supervisor {
 
   // Reloads.
   Result<void> open_desk();
-  Parcel pack_content();
+  HandOver pack_all();
   void make_way_for_next();
   void become_next();
   void begin_exchange();

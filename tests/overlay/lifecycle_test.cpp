@@ -220,6 +220,8 @@ TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
   const auto now = [&] {
     const auto told = fs_mount_run({"--stats", mnt()});
     EXPECT_EQ(told.err, "");
+    EXPECT_EQ(told.out.find("  \n"), told.out.npos);
+    EXPECT_EQ(told.out.find(":   "), told.out.npos) << "the page's padding is its own";
     return nlohmann::json::parse(told.out)["drift_now"];
   };
   EXPECT_EQ(now(), nlohmann::json::array());

@@ -132,6 +132,57 @@ TEST_F(ReloadStaged, what_is_in_use_of_the_old_map_is_read_from_its_copy) {
   ::munmap(const_cast<char*>(bytes), kSize);
 }
 
+TEST_F(ReloadStaged, copies_of_the_old_map_stay_until_nobody_needs_them_and_count) {
+  // For one map and a half.
+  constexpr std::uintmax_t kBudget = 3 * kFiles * kSize / 2;
+  mount('a', {"--budget", std::to_string(kBudget)});
+  ASSERT_EQ(staging(*mount_), "done");
+  auto held = value_or_throw(open_file(*mount_ / name(3), O_RDONLY));
+  ASSERT_EQ(reload(map('b')).status, 0) << log();
+  EXPECT_TRUE(fs::exists(copy_of('a', 3)));
+  EXPECT_THAT(log(), HasSubstr("bytes is used up")) << "both maps do not fit";
+  EXPECT_LE(copied_bytes(), kBudget);
+  EXPECT_EQ(right('b'), kFiles);
+  // The kernel forgets what nobody has: there is room for all but what is held.
+  EXPECT_TRUE(wait_until(20s, [&] { return mount_->stat_text("staging") == "done"; }))
+      << mount_->stat_number("staged") << log();
+  EXPECT_EQ(mount_->stat_number("staged"), std::uint64_t{kFiles});
+  EXPECT_LE(copied_bytes(), kBudget);
+  // Another mount takes what room it can get.
+  {
+    const Mount other(map('b'), dir_ / "other",
+                      {"--prefetch", "0", "--stage", dir_ / "node", "--budget", "1"});
+    EXPECT_EQ(staging(other), "done");
+    EXPECT_TRUE(fs::exists(copy_of('a', 3)));
+    EXPECT_FALSE(fs::exists(copy_of('a', 4)));
+  }
+  origin_->disconnect();
+  EXPECT_EQ(read_again(held), content('a', 3));
+  held.reset();
+  EXPECT_TRUE(wait_until(20s, [&] { return mount_->stat_number("retired") == 0; }));
+  {
+    const Mount other(
+        map('b'), dir_ / "other",
+        {"--prefetch", "0", "--on-drift", "warn", "--stage", dir_ / "node", "--budget", "1"});
+    EXPECT_TRUE(wait_until(10s, [&] { return !fs::exists(copy_of('a', 3)); }));
+    EXPECT_TRUE(fs::exists(copy_of('b', 3)));
+  }
+}
+
+TEST_F(ReloadStaged, one_that_comes_while_files_are_being_copied_leaves_one_process_at_it) {
+  origin_->hang_reads();
+  mount('a', {"--origin-timeout", "30"});
+  ASSERT_TRUE(wait_until(5s, [&] { return origin_->held() > 0; }));
+  EXPECT_EQ(children_of(mount_->pid()).size(), 2U);
+  ASSERT_EQ(reload().status, 0) << log();
+  ASSERT_EQ(reload().status, 0) << log();
+  origin_->answer();
+  EXPECT_EQ(staging(*mount_), "done");
+  EXPECT_EQ(right('a'), kFiles);
+  EXPECT_TRUE(
+      wait_until(5s, [&] { return children_of(mount_->pid()) == std::vector{mount_->worker()}; }));
+}
+
 TEST_F(ReloadStaged, the_options_of_a_mount_stay_and_others_are_refused) {
   mount('a');
   const auto refused = run({fs_mount(), "--reload", "--budget", "1G", mount_->path()});

@@ -89,6 +89,7 @@ TEST_F(ReloadVersion, what_is_not_understood_is_refused_in_a_line_and_the_mount_
   const std::pair<const char*, const char*> cases[] = {
       {"newer", "cannot take the mount over: it is served by another version: 99, not 1"},
       {"newer-content", "cannot take the mount over: it is served by another version: 99, not 1"},
+      {"newer-serving", "cannot take the mount over: it is served by another version: 99, not 1"},
       {"other-task", "it is to do what this version does not know: dance"},
       {"options", "this version does not know the options it was made with"},
       {"nonsense", "its loader ended without a word"},
