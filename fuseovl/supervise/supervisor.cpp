@@ -172,6 +172,7 @@ Result<bool> Supervisor::after_worker(int status) {
     relieved_ = false;
     if (desk_.next()) become_next();
     followed = start_with_patience();
+    if (std::exchange(stage_again_, false) && !stager_) stager_ = overlay_.start_staging();
   } else {
     followed = follow(WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
                                         : fmt::format("died of signal {}", WTERMSIG(status)));

@@ -81,6 +81,7 @@ class Supervisor {
   Fd worker_thread_;  ///< readable when a thread of it has ended; before Linux 6.9, when all have
   bool thread_watched_ = false;
   std::optional<pid_t> stager_;
+  bool stage_again_ = false;  ///< when the next worker is there
   bool relieved_ = false;  ///< the worker was killed by us: another is to go on
   Succession succession_;
   bool leaving_ = false;

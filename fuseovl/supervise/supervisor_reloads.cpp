@@ -107,8 +107,8 @@ void Supervisor::look_for_forgotten() {
   // The worker has the descriptors and the memory too.
   if (give_up_forgotten()) {
     if (!relieved_) relieve();
-    // There may be room now for what had none.
-    if (!stager_) stager_ = overlay_.start_staging();
+    // There may be room for what had none, once the worker is gone: it holds those copies too.
+    stage_again_ = true;
   }
   look_at_ = overlay_.content().retired.kept() > 0 ? monotonic_ms() + look_pause_ : 0;
   look_pause_ = std::min(2 * look_pause_, kLongestLookPauseMs);
