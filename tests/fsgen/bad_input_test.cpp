@@ -204,7 +204,7 @@ TEST_F(UsersInput, a_library_or_program_that_cannot_be_read_is_named) {
   const auto resolve = "$(dirname $FS_GEN)/fs-resolve ";
   auto ours = world_->sh(resolve + ("build -o $OUT/map " + app + "; echo $?"));
   EXPECT_EQ(ours.out, "1\n");
-  EXPECT_NE(ours.err.find(app + " needs libx.so.1"), std::string::npos) << ours.err;
+  EXPECT_NE(ours.err.find(app + ": needs libx.so.1"), std::string::npos) << ours.err;
   ours = world_->sh(resolve + ("why " + app + " libx.so.1"));
   EXPECT_NE(ours.out.find("cannot be opened"), std::string::npos) << ours.out << ours.err;
   // ld.so's own words and status.
