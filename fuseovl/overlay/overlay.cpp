@@ -4,11 +4,13 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "fuseovl/files/origin_watch.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
+#include "fuseovl/overlay/process_age.hpp"
 
 namespace heddle {
 namespace {
@@ -39,12 +41,25 @@ void set_attributes(struct stat& st, const Origin& origin) {
   st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
 }
 
+/// One more than the greatest process id, as it was when this was called first: a worker may not
+/// open the file.
+pid_t pid_max() {
+  constexpr pid_t kGreatest = 1 << 22;  // PID_MAX_LIMIT of linux/threads.h
+  static const pid_t value = [] {
+    const auto text = read_file("/proc/sys/kernel/pid_max");
+    const pid_t read = text ? std::atoi(text->c_str()) : 0;
+    return read > 0 ? read : kGreatest;
+  }();
+  return value;
+}
+
 }  // namespace
 
 Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
       stats_(content_.facts, *state_, content_.files, content_.retired),
       pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {
+  (void)pid_max();
   (void)stats_.refresh();
 }
 
@@ -144,11 +159,10 @@ fuse_entry_param Overlay::entry(InodeNumber ino) const {
 }
 
 /// While a map is exchanged, whoever was there before gets the names of before: a program that is
-/// being started has its libraries of one map. Process ids grow; where they began anew, or are
-/// those of another namespace, a process is still taken for the same each time.
+/// being started has its libraries of one map.
 const Tree& Overlay::tree_for(fuse_req_t request) const {
-  const bool was_there =
-      state_->exchanging && content_.previous && fuse_req_ctx(request)->pid <= state_->first_worker;
+  const bool was_there = state_->exchanging && content_.previous &&
+                         is_older(fuse_req_ctx(request)->pid, state_->first_worker, pid_max());
   return was_there ? *content_.previous : content_.tree;
 }
 

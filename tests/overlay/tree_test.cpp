@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "fuseovl/overlay/process_age.hpp"
+
 namespace heddle {
 namespace {
 
@@ -160,6 +162,16 @@ TEST(Tree, the_next_tree_keeps_the_numbers_of_what_is_the_same_and_uses_none_aga
     EXPECT_EQ(before.kind(ino), std::nullopt) << ino;
   EXPECT_EQ(after.kind(before.inode(0)), std::nullopt);
   EXPECT_EQ(after.lookup(Tree::kOwnDirectory, "stats"), Tree::kStats);
+}
+
+TEST(ProcessAge, is_told_by_ids_that_begin_anew) {
+  constexpr pid_t kMax = 32768;
+  EXPECT_TRUE(is_older(1000, 1000, kMax));
+  EXPECT_TRUE(is_older(999, 1000, kMax));
+  EXPECT_FALSE(is_older(1001, 1000, kMax));
+  EXPECT_TRUE(is_older(32000, 310, kMax)) << "it was there before ids began anew";
+  EXPECT_FALSE(is_older(310, 32000, kMax));
+  EXPECT_TRUE(is_older(20000, 1000, kMax)) << "one of the round before";
 }
 
 }  // namespace
