@@ -8,9 +8,6 @@
 namespace heddle {
 namespace {
 
-/// Deciding for an image that was never seen reads tens of megabytes of ELF files, once.
-constexpr int kTimeout = 60;
-
 bool is_ours(const Json& hook) {
   const Json* args = member(hook, "args");
   const auto path = text_member(hook, "path").value_or("");
@@ -41,10 +38,10 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
     args.push_back(std::to_string(settings.limits.bytes >> 20));
   }
   if (settings.always) args.push_back("--always");
-  return {{"path", program},
-          {"args", args},
-          {"env", Json::array({"PATH=/usr/bin:/bin"})},
-          {"timeout", kTimeout}};
+  // No "timeout": with one crun 1.8 waits by sigtimedwait(2) for the SIGCHLD of its hook, and where
+  // that of another child came at the same moment it sees one of the two, waits for the whole time
+  // and ends the container.
+  return {{"path", program}, {"args", args}, {"env", Json::array({"PATH=/usr/bin:/bin"})}};
 }
 
 Json podman_hook(const std::string& program, const HookSettings& settings) {

@@ -67,7 +67,7 @@ class VerifyImage : public ::testing::TestWithParam<unsigned> {
   }
   void expect_nothing_left() const {
     EXPECT_TRUE(wait_until(5s, [&] { return world_->processes().empty(); }));
-    EXPECT_EQ(world_->mounts(), 0U);
+    EXPECT_TRUE(wait_until(5s, [&] { return world_->mounts() == 0; }));
   }
 
   std::unique_ptr<ContainerWorld> world_;

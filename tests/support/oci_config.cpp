@@ -37,10 +37,7 @@ Json oci_tmpfs(const std::string& target) {
 Json oci_hook_entry(const std::string& program, const std::vector<std::string>& options) {
   auto args = Json::array({"fs-hook", "oci"});
   for (const auto& option : options) args.push_back(option);
-  return {{"path", program},
-          {"args", args},
-          {"env", Json::array({"PATH=/usr/bin:/bin"})},
-          {"timeout", 60}};
+  return {{"path", program}, {"args", args}, {"env", Json::array({"PATH=/usr/bin:/bin"})}};
 }
 
 }  // namespace heddle::test
