@@ -8,9 +8,11 @@
 
 namespace heddle {
 
-/// openat2(2) with RESOLVE_IN_ROOT and `resolve`, O_CLOEXEC: `path`, and symbolic links on its way,
-/// lead nowhere outside the folder `root`. The error names `path`. EAGAIN: what lies there is
-/// renamed without end.
+/// openat2(2) with `resolve`, O_CLOEXEC, from the folder `from`. The error names `path`.
+Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint64_t resolve);
+
+/// open_resolved() with RESOLVE_IN_ROOT and `resolve`: `path`, and symbolic links on its way, lead
+/// nowhere outside the folder `root`. EAGAIN: what lies there is renamed without end.
 Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve);
 
 }  // namespace heddle

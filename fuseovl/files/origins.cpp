@@ -14,6 +14,7 @@
 #include "base/content_hash.hpp"
 #include "base/open_in_root.hpp"
 #include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/files/local_files.hpp"
 #include "fuseovl/files/patches.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/session/shared.hpp"
@@ -73,18 +74,19 @@ What compare_content(const MapObject& object, const Fd& file, WorkPlace& place, 
   return What::cannot_read;
 }
 
-/// O_NONBLOCK: a FIFO in the file's place must not hang us; it has no effect on regular files.
+/// A FIFO in the file's place must not hang us: O_NONBLOCK, without effect on regular files.
+constexpr int kOpenFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;
+
 Result<Fd> open_origin(const MapObject& object, int image) {
-  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;
-  if (!object.in_image) return open_file(object.path, kFlags);
-  return open_in_root(image, object.path, kFlags, RESOLVE_NO_MAGICLINKS);
+  if (!object.in_image) return open_file(object.path, kOpenFlags);
+  if (image < 0) return fail_errno(object.path, "cannot open", EBADF);
+  return open_in_root(image, object.path, kOpenFlags, RESOLVE_NO_MAGICLINKS);
 }
 
-/// Gives the open file to `place` when it is to be pinned.
-Finding check(const MapObject& object, bool pin, int image, WorkPlace& place) {
-  if (object.in_image && image < 0) return failed(What::no_image, 0);
-  auto fd = open_origin(object, image);
+/// Gives the open file to `place` when it is to be kept.
+Finding check(const MapObject& object, Result<Fd> fd, bool keep, WorkPlace& place) {
   if (!fd) {
+    if (object.in_image && fd.error().code() == EBADF) return failed(What::no_image, 0);
     const int code = fd.error().code();
     const bool gone = code == ENOENT || code == ENOTDIR;
     return failed(gone ? What::missing : What::cannot_open, code);
@@ -102,7 +104,7 @@ Finding check(const MapObject& object, bool pin, int image, WorkPlace& place) {
   out.what = compare_content(object, *fd, place, out);
   if (out.what == What::as_mapped && !has_patches(fd->get(), object.patches, &BytePatch::before))
     out.what = What::other_content;
-  if ((pin || object.in_image) && out.is_usable()) place.give(std::move(*fd));
+  if (keep && out.is_usable()) place.give(std::move(*fd));
   return out;
 }
 
@@ -160,14 +162,11 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   return out;
 }
 
-/// Where a file system is mounted that `path` lies on by its name; what is mounted is not asked.
-std::string_view mount_of(const std::string& path, const std::vector<std::string>& mounts) {
-  std::string_view longest = "/";
-  for (const auto& mount : mounts)
-    if (mount.size() > longest.size() && path.starts_with(mount) && path[mount.size()] == '/')
-      longest = mount;
-  return longest;
-}
+struct KeptHere final : WorkPlace {
+  void moves_on() override {}
+  void give(Fd kept) override { file = std::move(kept); }
+  Fd file;
+};
 
 /// Looks at the objects of a map, some in each round, until none is left.
 class Rounds {
@@ -177,10 +176,9 @@ class Rounds {
         max_pinned_(max_pinned),
         patience_(patience),
         image_(image),
-        found_(content.objects.size()),
         known_(content.objects.size()) {
     origins_.files.resize(content.objects.size());
-    for (std::size_t i = 0; i < content.objects.size(); ++i) todo_.push_back(i);
+    look_at_local_files();
   }
 
   Origins run() {
@@ -197,10 +195,32 @@ class Rounds {
   }
 
  private:
+  bool keeps(std::size_t id) const { return id < max_pinned_ || content_.objects[id].in_image; }
+
+  /// Here, at once; others are to be done.
+  void look_at_local_files() {
+    LocalFiles files(list_mounts().value_or(std::vector<MountEntry>()));
+    for (std::size_t id = 0; id < content_.objects.size(); ++id) {
+      const auto& object = content_.objects[id];
+      Result<Fd> file = fail_errno(object.path, "cannot open", EXDEV);
+      if (!object.in_image) file = files.open(object.path, kOpenFlags);
+      if (!file && file.error().code() == EXDEV) {
+        todo_.push_back(id);
+        continue;
+      }
+      KeptHere place;
+      known_[id] = check(object, std::move(file), keeps(id), place);
+      origins_.files[id] = make_origin(known_[id], object, std::move(place.file));
+    }
+  }
+
   void round() {
-    const auto look_at = [this](std::size_t at, WorkPlace& place) {
+    // Written by a process that may be left behind.
+    const SharedArray<Finding> found(todo_.size());
+    const auto look_at = [&](std::size_t at, WorkPlace& place) {
       const std::size_t id = todo_[at];
-      found_[id] = check(content_.objects[id], id < max_pinned_, image_, place);
+      const auto& object = content_.objects[id];
+      found[at] = check(object, open_origin(object, image_), keeps(id), place);
     };
     auto results = do_within(patience_.limit, todo_.size(), look_at,
                              image_ < 0 ? std::vector<int>() : std::vector{image_});
@@ -208,7 +228,7 @@ class Rounds {
     for (std::size_t at = 0; at < results.size(); ++at) {
       const std::size_t id = todo_[at];
       if (results[at].state == WorkResult::State::done) {
-        known_[id] = found_[id];
+        known_[id] = found[at];
         origins_.files[id] =
             make_origin(known_[id], content_.objects[id], std::move(results[at].file));
       } else if (results[at].state == WorkResult::State::not_begun) {
@@ -224,9 +244,9 @@ class Rounds {
   /// Files of a file system of which nothing has come back since one was waited for would be waited
   /// for as well.
   void leave_silent_out(std::vector<std::size_t>& left, const std::vector<WorkResult>& results) {
-    const auto mounts = mount_points().value_or(std::vector<std::string>());
+    const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
     const auto mount = [&](std::size_t id) { return mount_of(content_.objects[id].path, mounts); };
-    std::map<std::string_view, std::int64_t> waits_since;
+    std::map<const MountEntry*, std::int64_t> waits_since;
     for (std::size_t at = 0; at < results.size(); ++at)
       if (results[at].state == WorkResult::State::late)
         waits_since.emplace(mount(todo_[at]), results[at].at_ms);
@@ -244,8 +264,7 @@ class Rounds {
   std::size_t max_pinned_;
   OriginPatience patience_;
   int image_;
-  SharedArray<Finding> found_;  ///< by ObjectId; written by a process that may be left behind
-  std::vector<Finding> known_;  ///< of it what is done; what is not counts as silent
+  std::vector<Finding> known_;  ///< by ObjectId; what is not done counts as silent
   std::vector<std::size_t> todo_;
   Origins origins_;
 };

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <functional>
 #include <sstream>
 
 #include "fuseovl/mount/fusermount.hpp"
@@ -108,13 +107,10 @@ Result<void> unmount_fuse(const std::string& mount_point, Unmount how) {
   return fail_errno(mount_point, "cannot unmount");
 }
 
-namespace {
-
-/// Calls with the mount point and the entry of each line of mountinfo.
-Result<void> for_each_mount(
-    const std::function<void(std::string point, const MountEntry& entry)>& call) {
+Result<std::vector<MountEntry>> list_mounts() {
   auto text = read_file("/proc/self/mountinfo");
   if (!text) return fail(std::move(text.error()));
+  std::vector<MountEntry> out;
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
     // 36 35 98:0 /root /mount/point options optional... - type source super-options (proc(5))
@@ -124,33 +120,24 @@ Result<void> for_each_mount(
     while (fields >> word && word != "-") {
     }
     MountEntry entry;
+    entry.point = decode_octal(point);
     fields >> entry.type >> entry.source;
     const auto colon = device.find(':');
     entry.device =
         ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),
                   static_cast<unsigned>(std::strtoul(device.c_str() + colon + 1, nullptr, 10)));
-    call(decode_octal(point), entry);
+    out.push_back(std::move(entry));
   }
-  return {};
+  return out;
 }
-
-}  // namespace
 
 Result<std::optional<MountEntry>> find_mount(const std::string& path) {
+  auto mounts = list_mounts();
+  if (!mounts) return fail(std::move(mounts.error()));
   std::optional<MountEntry> found;
-  auto read = for_each_mount([&](const std::string& point, const MountEntry& entry) {
-    if (point == path) found = entry;
-  });
-  if (!read) return fail(std::move(read.error()));
+  for (auto& mount : *mounts)
+    if (mount.point == path) found = std::move(mount);
   return found;
-}
-
-Result<std::vector<std::string>> mount_points() {
-  std::vector<std::string> out;
-  auto read = for_each_mount(
-      [&](std::string point, const MountEntry&) { out.push_back(std::move(point)); });
-  if (!read) return fail(std::move(read.error()));
-  return out;
 }
 
 Result<std::string> resolve_mount_point(const std::string& path) {

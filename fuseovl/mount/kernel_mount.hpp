@@ -46,6 +46,7 @@ enum class Unmount : std::uint8_t {
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how);
 
 struct MountEntry {
+  std::string point;
   std::string type;
   std::string source;
   dev_t device = 0;  ///< st_dev of its files
@@ -54,8 +55,8 @@ struct MountEntry {
 /// is no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.
 Result<std::optional<MountEntry>> find_mount(const std::string& path);
 
-/// Every mount point of this namespace, likewise.
-Result<std::vector<std::string>> mount_points();
+/// Every mount of this namespace, likewise; of several on one point the last is the one seen.
+Result<std::vector<MountEntry>> list_mounts();
 
 /// `path` absolute and free of links as the kernel spells it, without touching what is mounted
 /// there when its parent can be resolved. Fails as realpath(3).

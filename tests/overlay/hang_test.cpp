@@ -165,6 +165,22 @@ TEST_F(Hang, of_an_origin_while_mounting_ends_it_with_one_line) {
   EXPECT_EQ(value_or_throw(read("far0")), far_);
 }
 
+TEST_F(Hang, of_an_origin_behind_a_link_is_waited_for_no_longer) {
+  MapMaker maker;
+  std::filesystem::create_directories(dir_ / "links");
+  std::filesystem::create_symlink(*origin_ / "far0", dir_ / "links/file");
+  std::filesystem::create_directory_symlink(origin_->folder(), dir_ / "links/folder");
+  maker.add_name("v", "near", dir_ / "near/near0");
+  maker.add_name("v", "file", dir_ / "links/file");
+  maker.add_name("v", "folder", dir_ / "links/folder/far1");
+  std::filesystem::remove(dir_ / "map");
+  maker.write(dir_ / "map");
+  origin_->hang();
+  const auto refused = run_mount({"--origin-timeout", "0.5"});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr("cannot be checked: its file system has not answered"));
+}
+
 TEST_F(Hang, of_an_origin_while_mounting_costs_its_own_files_when_they_may_differ) {
   origin_->hang();
   const auto mounted = run_mount({"--origin-timeout", "0.5", "--on-drift", "warn"});
