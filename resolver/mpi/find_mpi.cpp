@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "base/fd.hpp"
@@ -138,6 +139,19 @@ void Finder::consider(const std::string& path, const std::string& found_by) {
   found_.push_back(std::move(*install));
 }
 
+/// Links lead out of a prefix: those of a view to the packages (Spack, Nix), which is all that it
+/// has; and those of another root file system to this machine's MPI (Debian's libmpi.so to
+/// /etc/alternatives), which is none of its own.
+void keep_below(const std::string& prefix, std::vector<MpiInstall>& found) {
+  std::error_code error;
+  const auto top = fs::canonical(prefix, error) / "";
+  const auto is_below = [&](const MpiInstall& install) {
+    return install.library.path.starts_with(top.string());
+  };
+  if (std::any_of(found.begin(), found.end(), is_below))
+    std::erase_if(found, std::not_fn(is_below));
+}
+
 }  // namespace
 
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
@@ -175,7 +189,9 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options)
       for (const auto& line : cache.lines())
         if (may_be_mpi(line.name)) finder.consider(std::string(line.path), loader->cache_path);
     }
-  return finder.take();
+  auto found = finder.take();
+  if (!options.prefix.empty()) keep_below(options.prefix, found);
+  return found;
 }
 
 Result<MpiInstall> find_root(OsWorld& world, const std::string& soname) {

@@ -31,7 +31,7 @@ struct MpiInstall {
 };
 
 struct FindMpi {
-  std::string prefix;         ///< only below it; empty: everywhere
+  std::string prefix;         ///< what is below it, or all its links lead to; empty: everywhere
   std::string path_variable;  ///< PATH
 };
 

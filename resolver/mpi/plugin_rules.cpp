@@ -17,6 +17,7 @@ struct Rule {
   const char* view_name;
   bool beside;
   std::vector<std::string> environment;
+  const char* built_in = nullptr;  ///< what the library has before the folder's own name
 };
 
 // Where each looks: UCX src/ucs/sys/module.c (dladdr of libucs, "ucx" beside); Open MPI
@@ -26,12 +27,16 @@ struct Rule {
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
       {"libucs.so.", {"ucx"}, "libuct_", "ucx", true, {"UCX_MODULE_DIR"}},
+      // Its name in a view is short: the mount's path of it must fit where "${libdir}/openmpi"
+      // stands.
       {"libopen-pal.so.",
-       {"openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"},
+       {"openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi40", "openmpi/lib/openmpi",
+        "openmpi3", "openmpi40"},
        "mca_",
-       "openmpi",
+       "ompi",
        false,
-       {"OPAL_PKGLIBDIR"}},
+       {"OPAL_PKGLIBDIR"},
+       "${libdir}/"},
       {"libopen-pal.so.",
        {"../share/openmpi", "../../share/openmpi", "../../../share/openmpi"},
        "help-",
@@ -99,7 +104,9 @@ std::vector<PluginFolder> plugin_folders_of(const std::string& path, const std::
       std::error_code error;
       const auto place = fs::canonical(fs::path(path).parent_path() / relative, error);
       if (error) continue;
-      PluginFolder folder{place.string(), rule.view_name, path, rule.beside, rule.environment, {}};
+      PluginFolder folder{
+          place.string(), rule.view_name, path, rule.beside, rule.environment, {}, {}};
+      if (rule.built_in != nullptr) folder.built_in = rule.built_in + place.filename().string();
       if (!fill(folder, rule.has)) continue;
       out.push_back(std::move(folder));
       break;

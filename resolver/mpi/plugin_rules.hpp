@@ -15,7 +15,9 @@ struct PluginFolder {
   /// string built into it, unless the environment says otherwise.
   bool beside = false;
   std::vector<std::string> environment;  ///< variables that name the folder, if any
-  std::vector<std::string> plugins;      ///< its ELF files' names, sorted; the rest is data
+  /// How the library has the folder's name built in, as one string of its own; empty: not known.
+  std::string built_in;
+  std::vector<std::string> plugins;  ///< its ELF files' names, sorted; the rest is data
 };
 
 /// The folders that the library `path` (symlink-free) with `soname` looks into and that are there.

@@ -71,7 +71,7 @@ TEST_F(FsResolveMpi, both_of_this_machine_are_found_side_by_side) {
   EXPECT_THAT(mpich["aliases"].get<std::vector<std::string>>(), Contains("libmpi.so.12"));
   std::vector<std::string> folders;
   for (const auto& folder : open_mpi["plugin_folders"]) folders.push_back(folder["view_name"]);
-  EXPECT_THAT(folders, Contains("openmpi"));
+  EXPECT_THAT(folders, Contains("ompi"));
   EXPECT_THAT(folders, Contains("share/openmpi"));
   EXPECT_TRUE(mpich["missing"].empty());
 }
@@ -102,6 +102,20 @@ TEST_F(FsResolveMpi, a_prefix_is_searched_and_names_do_not_deceive) {
   ASSERT_EQ(open_mpi.size(), 1U);
   EXPECT_EQ(open_mpi[0]["family"], "openmpi");
   EXPECT_EQ(open_mpi[0]["version"], "5.0.3");
+}
+
+/// As views of Spack and Nix are.
+TEST_F(FsResolveMpi, links_of_a_prefix_count_where_it_has_nothing_else) {
+  const auto elsewhere =
+      make_mpi(dir_ / "store/lib/libmpi.so.12", "libmpi.so.12", "int MPIR_Err(void){return 0;}");
+  std::filesystem::create_directories(dir_ / "view/lib");
+  std::filesystem::create_symlink(elsewhere, dir_ / "view/lib/libmpi.so.12");
+  ASSERT_EQ(found({"--prefix", dir_ / "view"}).size(), 1U);
+  make_mpi(dir_ / "view/lib/libmpi.so.40", "libmpi.so.40",
+           "int ompi_mpi_comm_world;const char t[]=\"v5.0.3\";");
+  const auto list = found({"--prefix", dir_ / "view"});
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0]["family"], "openmpi");
 }
 
 /// What MPI_Get_library_version of each prints, in its own words, as its users report it; the

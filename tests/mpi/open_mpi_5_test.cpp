@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// fs-resolve mpi on a real Open MPI 5: Debian 13's, from inside its own root file system and from
+// outside.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+/// $1 the root file system, $2 our stage, $3 a folder of ours, $4 what is run in the tree, in a
+/// mount namespace of its own. Our programs run there on its glibc, with the libraries of this
+/// machine that it may lack.
+constexpr const char* kSession = R"sh(set -e
+root=$1 stage=$2 work=$3
+mount -t proc none "$root/proc"
+mount --rbind /sys "$root/sys"
+mount -t tmpfs none "$root/tmp"
+mount -t tmpfs none "$root/mnt"
+mount -t tmpfs none "$root/dev"
+mkdir -p "$root/dev/shm" "$root/mnt/stage" "$root/mnt/libs" "$root/mnt/work"
+for device in null urandom; do
+  : >"$root/dev/$device"
+  mount --bind /dev/$device "$root/dev/$device"
+done
+mount --bind "$stage" "$root/mnt/stage"
+mount --bind "$work" "$root/mnt/work"
+for library in $(ldd "$stage/bin/fs-resolve" "$stage/libexec/heddle/elf-worker" |
+  awk '$2 == "=>" && $3 ~ "^/" && $1 !~ /^lib(c|m|dl|rt|pthread|gcc_s|stdc[+][+])[.]so/ { print $3 }')
+do
+  cp "$library" "$root/mnt/libs/"
+done
+exec chroot "$root" sh -c "$4"
+)sh";
+
+constexpr const char* kFsResolve =
+    "XDG_CACHE_HOME=/tmp LD_LIBRARY_PATH=/mnt/libs /mnt/stage/bin/fs-resolve ";
+
+constexpr const char* kHello = R"(#include <mpi.h>
+int main(int argc, char** argv) {
+  int one = 1, sum;
+  MPI_Init(&argc, &argv);
+  MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  return MPI_Finalize();
+}
+)";
+
+class OpenMpi5 : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-resolve").empty()) HEDDLE_SKIP("fs-resolve is not installed");
+    if (::geteuid() != 0) HEDDLE_SKIP("only root can make root file systems");
+    RunOptions slow;
+    slow.deadline = std::chrono::minutes(15);
+    const auto made = run({HEDDLE_ROOTFS, "trixie-openmpi"}, slow);
+    if (made.status != 0) HEDDLE_SKIP("no image: " + made.err);
+    root_ = made.out.substr(0, made.out.find('\n'));
+  }
+  RunResult inside(const std::string& commands) const {
+    const auto stage = fs::path(staged_program("fs-resolve")).parent_path().parent_path();
+    RunOptions options;
+    options.deadline = std::chrono::minutes(2);
+    return run(
+        {"unshare", "-m", "sh", "-c", kSession, "sh", root_, stage.string(), dir_.path(), commands},
+        options);
+  }
+  Json found_inside() const {
+    const auto result = inside(std::string(kFsResolve) + "mpi --json");
+    EXPECT_EQ(result.status, 0) << result.err;
+    return Json::parse(result.out, nullptr, false);
+  }
+
+  TestDir dir_;
+  std::string root_;
+};
+
+std::vector<std::string> paths_of(const Json& list) {
+  std::vector<std::string> out;
+  for (const auto& one : list) out.push_back(one["path"]);
+  return out;
+}
+
+TEST_F(OpenMpi5, is_told_as_what_it_says_of_itself) {
+  const auto list = found_inside();
+  ASSERT_EQ(list.size(), 1U) << list.dump(2);
+  const auto& mpi = list[0];
+  EXPECT_EQ(mpi["family"], "openmpi");
+  EXPECT_EQ(mpi["abi"], "openmpi-40");
+  EXPECT_THAT(mpi["version"].get<std::string>(), ::testing::StartsWith("5."));
+  EXPECT_THAT(inside("ompi_info --version").out,
+              HasSubstr("Open MPI v" + mpi["version"].get<std::string>()));
+  EXPECT_EQ(mpi["missing"].size(), 0U) << mpi["missing"];
+  std::vector<std::string> bindings;
+  for (const auto& binding : mpi["bindings"]) bindings.push_back(binding["soname"]);
+  EXPECT_THAT(bindings, Contains("libmpi_mpifh.so.40"));
+  EXPECT_THAT(bindings, Contains("libmpi_usempif08.so.40"));
+}
+
+TEST_F(OpenMpi5, its_closure_is_what_its_own_loader_lists) {
+  const auto list = found_inside();
+  ASSERT_EQ(list.size(), 1U);
+  const auto listed = inside("ldd " + list[0]["path"].get<std::string>());
+  std::vector<std::string> real;
+  std::istringstream lines(listed.out);
+  for (std::string line; std::getline(lines, line);) {
+    const auto slash = line.find('/');
+    if (slash != line.npos) real.push_back(line.substr(slash, line.find(" (0x") - slash));
+  }
+  EXPECT_EQ(paths_of(list[0]["closure"]), real);
+}
+
+/// Its components are inside its libraries; what UCX and PMIx load is in folders.
+TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_folders_that_were_found) {
+  write_text_file(dir_ / "hello.c", kHello);
+  const auto list = found_inside();
+  ASSERT_EQ(list.size(), 1U);
+  const auto folders = paths_of(list[0]["plugin_folders"]);
+  for (const char* data : {"/usr/share/openmpi", "/etc/openmpi"})
+    EXPECT_THAT(folders, Contains(data));
+  const auto ran = inside(
+      "mpicc.openmpi -o /mnt/hello /mnt/work/hello.c && LD_DEBUG=files /mnt/hello 2>&1 | "
+      "sed -n 's|.*calling init: ||p' | while read -r f; do realpath \"$f\"; done");
+  ASSERT_EQ(ran.status, 0) << ran.out << ran.err;
+  std::set<std::string> late;
+  std::istringstream lines(ran.out);
+  for (std::string path; std::getline(lines, path);) {
+    const auto folder = fs::path(path).parent_path().string();
+    // What DT_NEEDED leads to stands in ld.so's own folder; libpmix itself is a link's target.
+    if (folder == "/usr/lib/x86_64-linux-gnu" || path.find("/libpmix.so.") != path.npos) continue;
+    late.insert(path);
+    EXPECT_THAT(folders, Contains(folder)) << path;
+  }
+  EXPECT_THAT(late, Contains(HasSubstr("/ucx/lib")));
+  EXPECT_THAT(late, Contains(HasSubstr("/pmix_mca_")));
+}
+
+/// Links of the tree lead to this machine's own MPI (libmpi.so by /etc/alternatives): that is none
+/// of this prefix.
+TEST_F(OpenMpi5, a_prefix_in_another_root_file_system_is_that_one_alone) {
+  RunOptions options;
+  options.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"};
+  const auto result =
+      run({staged_program("fs-resolve"), "mpi", "--json", "--prefix", root_ + "/usr"}, options);
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto list = Json::parse(result.out);
+  ASSERT_EQ(list.size(), 1U) << list.dump(2);
+  EXPECT_THAT(list[0]["path"].get<std::string>(), ::testing::StartsWith(root_));
+  EXPECT_THAT(list[0]["version"].get<std::string>(), ::testing::StartsWith("5."));
+}
+
+}  // namespace
+}  // namespace heddle::test
