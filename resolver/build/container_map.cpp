@@ -47,6 +47,18 @@ Result<void> add_served(World& inside, const Decision& decision, MapContent& out
   return {};
 }
 
+/// With the bytes that `decision` puts in place of theirs.
+void change_objects(const Decision& decision, std::vector<MapObject>& objects) {
+  for (const auto& file : decision.changed)
+    for (auto& object : objects)
+      if (object.path == file.path) {
+        const auto before = file.was + '\0';
+        auto after = file.now;
+        after.resize(before.size());
+        object.patches.push_back({file.offset, before, after});
+      }
+}
+
 }  // namespace
 
 Result<MapContent> build_container_map(World& host, World& inside, const Decision& decision,
@@ -76,6 +88,7 @@ Result<MapContent> build_container_map(World& host, World& inside, const Decisio
     for (const auto& path : objects.paths(id)) paths.emplace(path, rank[id]);
   }
   out.paths.assign(paths.begin(), paths.end());
+  change_objects(decision, out.objects);
   if (auto added = add_served(inside, decision, out); !added) return fail(std::move(added.error()));
   auto generated = decision.made;
   generated["container.json"] = container_json;

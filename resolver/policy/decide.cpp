@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "resolver/policy/decider.hpp"
+#include "resolver/policy/left_behind.hpp"
 
 namespace heddle {
 namespace {
@@ -102,6 +103,7 @@ void Decider::finish(const SideChoice& sides, const GlibcChoice& glibc,
   };
   warn(sides.warnings());
   warn(glibc.warnings);
+  warn(left_behind(inside_, inside_symbols_, host_.symbols(), sides, stack_));
   placement.write(out_);
 }
 

@@ -61,6 +61,15 @@ struct ServedFile {
 /// Where the mount has such a file, below its root.
 inline std::string served_as(const ServedFile& file) { return ".image" + file.target; }
 
+/// A file of the host that is served with another path built into it, where the image has no folder
+/// that the host's could go over.
+struct ChangedFile {
+  std::string path;
+  std::uint64_t offset = 0;
+  std::string was;  ///< a string of its own in the file
+  std::string now;  ///< no longer
+};
+
 /// What becomes of a search path that leads to the image's copy of what is the host's.
 enum class RpathWay {
   bind,        ///< the host's file is bound over the copy
@@ -87,10 +96,12 @@ struct Decision {
   std::map<std::string, std::string> environment;
   RpathWay rpath = RpathWay::bind;                         ///< as it is done
   std::vector<ServedFile> served;                          ///< sorted by target
+  std::vector<ChangedFile> changed;                        ///< by path and offset
   std::vector<Verdict> verdicts;                           ///< sorted by soname
   std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
   std::vector<std::string> warnings;
-  std::vector<std::string> asked;  ///< OsWorld::asked() of the container
+  /// Paths of the container that the answer hangs on, as OsWorld::asked() has them.
+  std::vector<std::string> asked;
 
   /// View name -> file on the host.
   std::map<std::string, std::string> names;

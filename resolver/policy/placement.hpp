@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "resolver/policy/cache_place.hpp"
 #include "resolver/policy/glibc_choice.hpp"
+#include "resolver/policy/plugin_places.hpp"
+#include "resolver/policy/served_names.hpp"
 #include "resolver/policy/side_choice.hpp"
 #include "resolver/policy/swapped_world.hpp"
 #include "resolver/policy/tag_changes.hpp"
@@ -45,11 +48,19 @@ class Placement {
 
  private:
   Trouble try_to_place(const SideChoice& sides, const GlibcChoice& glibc);
-  void write_changes(Decision& decision) const;
-  void take_names(const SideChoice& sides, const GlibcChoice& glibc);
-  void take_folder(const PluginFolder& folder);
-  Trouble place_cache(const GlibcChoice& glibc);
+  void begin(const SideChoice& sides, const GlibcChoice& glibc);
+  std::string resolve_programs(SwappedWorld& world, const LoaderProfile& loader,
+                               std::vector<Closure>& after, bool& more);
+  Trouble judge(const std::vector<Closure>& after, SwappedWorld& world, const SideChoice& sides,
+                const GlibcChoice& glibc);
+  Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
+  void conclude(const Closure& first, SwappedWorld& world, const LoaderProfile& loader,
+                const SideChoice& sides);
   void write_cache();
+  void write_changes(Decision& decision) const;
+  SwappedWorld::Placed placed() const;
+
+  // placement_strays.cpp: files that are found without ld.so.cache
   void bind_over(const std::string& path, const std::string& source, const std::string& why);
   void bind_known(const SideChoice& sides, const GlibcChoice& glibc);
   bool bind_strays(const Closure& closure);
@@ -58,16 +69,12 @@ class Placement {
   std::string change_tags(const Closure& closure, const StraysByOwner& strays);
   bool is_hosts(const std::string& path);
   std::string mixed_folder() const;
-  std::string moved_file(const Closure& before, const Closure& after, SwappedWorld& world);
+  bool bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile& loader);
+
+  // placement_copies.cpp: folders that the host's files must not simply go into
   bool bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader);
   std::string misfit_of_copies(const Closure& closure) const;
-  bool bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile& loader);
   bool hide_strays(const SideChoice& sides);
-  SwappedWorld::Placed placed() const;
-  Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
-  std::string stranded_part(SwappedWorld& world, const Closure& closure, const GlibcChoice& glibc);
-  void check_plugins(SwappedWorld& world, const LoaderProfile& loader);
-  void place_folders(const SideChoice& sides);
 
   ContainerSide& inside_;
   OsWorld& host_;
@@ -80,16 +87,13 @@ class Placement {
   std::optional<TagChanges> changes_;  ///< none: bind
   std::string not_changed_;            ///< why search paths stay as they are
   std::set<std::string> left_alone_;   ///< the image's, free of links, that changed tags led to
-  std::map<std::string, std::string> names_;    ///< below the mount -> host's file
-  std::map<std::string, std::string> sonames_;  ///< a name asked for -> name below the mount
-  std::string cache_path_;
-  std::string cache_target_;  ///< free of links; empty: the image has none, ld.so reads the mount's
-  std::string cache_;
+  ServedNames names_;
+  CachePlace cache_place_;
+  std::string cache_;                               ///< bytes
   std::map<std::string, FileBind> binds_;           ///< by target
   std::map<std::string, SwappedWorld::Made> made_;  ///< by target, each bound too
   std::set<std::string> found_by_tag_;              ///< targets that an RPATH or RUNPATH leads to
-  std::vector<FolderBind> folders_;
-  std::map<std::string, std::string> environment_;
+  PluginPlaces plugins_;
   std::vector<std::pair<std::string, std::string>> loads_;
   std::vector<std::string> warnings_;
 };

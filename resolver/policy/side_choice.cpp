@@ -15,16 +15,6 @@ bool depends_on(const ElfFacts& elf, const std::string& soname) {
                      [&](const Dependency& need) { return need.name == soname; });
 }
 
-/// Names that `user` wants, `has` exports and `lacks` does not.
-std::vector<std::string> lost(const ElfFacts& user, const std::set<std::string>& has,
-                              const std::set<std::string>& lacks) {
-  std::vector<std::string> out;
-  for (const auto& symbol : user.undefined_symbols)
-    if (!symbol.weak && has.contains(symbol.name) && !lacks.contains(symbol.name))
-      out.push_back(symbol.name);
-  return out;
-}
-
 }  // namespace
 
 Pick* SideChoice::find(const std::string& name) {
@@ -203,7 +193,7 @@ bool SideChoice::check_open(Pick& pick, std::string& conflict) {
     if (!depends_on(file->file.elf, pick.host.soname)) continue;
     const auto* facts = host_.symbols().of(file->path);
     if (facts == nullptr) continue;
-    if (const auto names = lost(*facts, host_has, container_has); !names.empty())
+    if (const auto names = lost_symbols(*facts, host_has, container_has); !names.empty())
       host_wants = file->path + " needs " + shortened(names);
   }
   if (host_wants.empty()) return false;
@@ -214,7 +204,7 @@ bool SideChoice::check_open(Pick& pick, std::string& conflict) {
       continue;
     const auto* facts = inside_symbols_.of(object->path);
     if (facts == nullptr) continue;
-    if (const auto names = lost(*facts, container_has, host_has); !names.empty()) {
+    if (const auto names = lost_symbols(*facts, container_has, host_has); !names.empty()) {
       conflict = pick.host.soname + ": the host's " + host_wants +
                  ", which the container's lacks; " + "the container's " + object->path + " needs " +
                  shortened(names) + ", which the host's lacks";

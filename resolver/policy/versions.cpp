@@ -50,6 +50,15 @@ std::vector<std::string> missing_versions(const ElfFacts& user, const std::strin
   return out;
 }
 
+std::vector<std::string> lost_symbols(const ElfFacts& user, const std::set<std::string>& has,
+                                      const std::set<std::string>& lacks) {
+  std::vector<std::string> out;
+  for (const auto& symbol : user.undefined_symbols)
+    if (!symbol.weak && has.contains(symbol.name) && !lacks.contains(symbol.name))
+      out.push_back(symbol.name);
+  return out;
+}
+
 bool is_older(const std::string& version, const std::string& than) {
   std::size_t i = 0;
   std::size_t j = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ bool is_glibc_part(const ElfFacts& facts);
 /// do not count.
 std::vector<std::string> missing_versions(const ElfFacts& user, const std::string& soname,
                                           const ElfFacts& provider);
+
+/// Names that `user` wants, `has` exports and `lacks` does not; weak ones do not count.
+std::vector<std::string> lost_symbols(const ElfFacts& user, const std::set<std::string>& has,
+                                      const std::set<std::string>& lacks);
 
 /// Numbers of a version compared one by one: "4.0.2" < "4.1".
 bool is_older(const std::string& version, const std::string& than);

@@ -92,6 +92,11 @@ std::string container_json(const Decision& decision) {
                       {"target", to_json_text(file.target)},
                       {"tags", to_json_text(file.tags)},
                       {"now", to_json_text(file.now)}});
+  Json& changed = out["changed"] = Json::array();
+  for (const auto& file : decision.changed)
+    changed.push_back({{"host", to_json_text(file.path)},
+                       {"was", to_json_text(file.was)},
+                       {"now", to_json_text(file.now)}});
   Json& folders = out["directories"] = Json::array();
   for (const auto& folder : decision.folders)
     folders.push_back({{"source", to_json_text(folder.source)},
@@ -144,6 +149,9 @@ void print_container(const std::string& json, const std::string& name) {
           "  {} over {}: {}{}\n", text(folder, "source"), text(folder, "target"),
           text(folder, "why"),
           folder.value("exists", Json(false)) == true ? "" : "; the image has no such folder");
+    for (const auto& file : list(value, "changed"))
+      fmt::print("  {} in {}: {} is there, {} would not be in the image\n", text(file, "now"),
+                 text(file, "host"), text(file, "now"), text(file, "was"));
     const auto environment = value.value("environment", Json::object());
     for (const auto& [variable, setting] : environment.items())
       if (setting.is_string())

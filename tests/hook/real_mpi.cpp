@@ -83,14 +83,16 @@ exec "$@" $pass --bundle "$bundle" "$id"
 
 }  // namespace
 
-void RealMpiTest::prepare(const std::string& runtime, const std::string& suite) {
+void RealMpiTest::prepare(const std::string& runtime, const std::string& suite,
+                          const std::string& mpi) {
   if (::geteuid() != 0) HEDDLE_SKIP("only root can make root file systems");
   if (const auto reason = why_not(runtime); !reason.empty()) HEDDLE_SKIP(reason);
   runtime_ = runtime;
+  mpi_ = mpi;
   const auto source = std::getenv("HEDDLE_SOURCE") ? std::getenv("HEDDLE_SOURCE") : ".";
   RunOptions options;
   options.deadline = 9min;
-  const auto made = run({source + "/tests/support/rootfs"s, suite + "-mpich"}, options);
+  const auto made = run({source + "/tests/support/rootfs"s, suite + "-" + mpi}, options);
   if (made.status == 77) HEDDLE_SKIP(made.err);
   ASSERT_EQ(made.status, 0) << made.err;
   rootfs_ = made.out.substr(0, made.out.size() - 1);
@@ -124,8 +126,8 @@ void RealMpiTest::compile(const std::string& name, const std::string& flags,
                           const std::string& source) {
   run_checked({"unshare", "-m", "sh", "-ec",
                "mount --bind \"$1\" \"$2/mnt\"; mount -t tmpfs tmpfs \"$2/tmp\"; exec chroot "
-               "\"$2\" sh -c \"mpicc.mpich -O1 " +
-                   flags + " -o /mnt/" + name + " /mnt/" + source + "\"",
+               "\"$2\" sh -c \"mpicc." +
+                   mpi_ + " -O1 " + flags + " -o /mnt/" + name + " /mnt/" + source + "\"",
                "sh", dir_ / "app", rootfs_});
 }
 

@@ -12,12 +12,14 @@
 
 namespace heddle::test {
 
-/// A Debian root file system with its own MPICH, a program that was compiled in it, and this
+/// A Debian root file system with its own MPI, a program that was compiled in it, and this
 /// machine's launchers. Nothing here is faked.
 class RealMpiTest : public ::testing::Test {
  protected:
   /// Skips with the reason where `runtime` cannot run containers. The last call of a SetUp().
-  void prepare(const std::string& runtime, const std::string& suite);
+  /// `mpi`: mpich or openmpi, as Debian calls them.
+  void prepare(const std::string& runtime, const std::string& suite,
+               const std::string& mpi = "mpich");
 
   /// With the container's own compiler and MPI; the tree stays as it is.
   void compile(const std::string& name, const std::string& flags = "",
@@ -42,6 +44,7 @@ class RealMpiTest : public ::testing::Test {
 
  private:
   std::string runtime_;
+  std::string mpi_;
   int count_ = 0;
 };
 

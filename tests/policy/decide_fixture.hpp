@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/policy/image_world.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+
+inline constexpr const char* kImageLib = "/usr/lib/";
+inline constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
+
+class Decide : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-resolve").empty())
+      HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
+    if (::geteuid() != 0) HEDDLE_SKIP("only root may chroot into an image");
+  }
+  /// MPICH 3.0 in the image under Debian's name, MPICH 4.0.2 on the host under upstream's.
+  void usual() {
+    theirs_ = world_.mpich(world_.in(kImageLib) + "libmpich.so.12", "libmpich.so.12", "3.0");
+    world_.program("/app/solver", kInit, theirs_);
+    host_mpi("4.0.2");
+    world_.run_ldconfig();
+  }
+  void host_mpi(const std::string& version, const std::string& more = "",
+                const std::vector<std::string>& flags = {}) {
+    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", version, more, flags);
+  }
+  std::string refusal(const std::string& program, std::vector<std::string> more = {}) {
+    std::filesystem::remove(world_.map());
+    const auto result = world_.build(program, std::move(more));
+    EXPECT_EQ(result.status, 1) << result.out << result.err;
+    EXPECT_FALSE(std::filesystem::exists(world_.map()));
+    const auto value = nlohmann::json::parse(result.out, nullptr, false);
+    if (!value.is_object()) return "no JSON: " + result.err;
+    EXPECT_EQ(value["outcome"], "incompatible");
+    return value["reason"];
+  }
+  /// What goes over the container's file `target`; empty: nothing.
+  static std::string bound_over(const nlohmann::json& decision, const std::string& target) {
+    for (const auto& bind : decision["binds"])
+      if (bind["target"] == target) return bind["source"];
+    return {};
+  }
+  void expect_as_real(const std::string& program, const nlohmann::json& decision) {
+    world_.place(decision);
+    EXPECT_EQ(world_.loads(decision), world_.real_loads(program));
+  }
+
+  ImageWorld world_;
+  std::string theirs_;
+};
+
+}  // namespace heddle::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// Images that are odd: without a cache, with links, of musl, damaged.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/policy/decide_fixture.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+TEST_F(Decide, a_map_for_a_container_explains_itself) {
+  usual();
+  const auto built = world_.build("/app/solver");
+  EXPECT_EQ(world_.fs_resolve({"explain", "--json", world_.map()}).out, built.out);
+  const auto text = world_.fs_resolve({"explain", world_.map()}).out;
+  EXPECT_THAT(text, AllOf(HasSubstr("mpich 4.0.2"), HasSubstr("mpich 3.0"),
+                          HasSubstr("libmpi.so.12"), HasSubstr("mpi-stack")));
+  EXPECT_EQ(world_.build("/app/solver").out, built.out);
+  ASSERT_EQ(world_.fs_resolve({"build", "-o", world_.map(), "/bin/true"}).status, 0);
+  const auto plain = world_.fs_resolve({"explain", world_.map()});
+  EXPECT_EQ(plain.status, 1);
+  EXPECT_THAT(plain.err, HasSubstr("was made for no container"));
+}
+
+TEST_F(Decide, links_of_the_image_are_followed_inside_it) {
+  usual();
+  fs::rename(world_.in("/etc/ld.so.cache"), world_.in("/app/cache"));
+  fs::create_symlink("../../../../../app/cache", world_.in("/etc/ld.so.cache"));
+  fs::create_symlink("/app", world_.in("/link"));
+  const auto decision = world_.decide("/link/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(decision["binds"].back()["target"], "/app/cache");
+}
+
+/// Minimal and distroless images have none; there is no file to bind over, and none can be made.
+TEST_F(Decide, an_image_without_a_cache_gets_an_ld_so_that_reads_the_mounts) {
+  usual();
+  fs::remove(world_.in("/etc/ld.so.cache"));
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/lib/x86_64-linux-gnu/ld-real.so"), ".heddle/ld.so");
+  EXPECT_THAT(world_.loads(decision), Contains("/dev/heddle/libmpich.so.12"));
+  // The path of the mount's must fit where that of /etc/ld.so.cache stands in ld.so.
+  EXPECT_THAT(refusal("/app/solver", {"--at", "/dev/heddle-mpi"}),
+              AllOf(HasSubstr("no ld.so.cache"), HasSubstr("/dev/heddle-mpi/.ldc")));
+  EXPECT_EQ(world_.decide("/app/solver", {"--at", "/srv"})["outcome"], "swap");
+  expect_as_real("/app/solver", world_.decide("/app/solver"));
+}
+
+/// Alpine's. Its loader is the libc, and reads no cache.
+TEST_F(Decide, an_image_of_musl_is_refused_as_such) {
+  const auto musl = build_library({.output = world_.in("/lib/ld-musl-x86_64.so.1"),
+                                   .source = "const char t[]=\"musl libc (x86_64)\";"
+                                             "int puts(const char*x){return !x;}",
+                                   .flags = {"-nostdlib", "-Wl,-soname,libc.musl-x86_64.so.1"}});
+  build_program({.output = world_.in("/app/solver"),
+                 .source = "int puts(const char*);void _start(void){puts(\"\");}",
+                 .flags = {"-nostdlib", musl, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"}});
+  host_mpi("4.0.2");
+  EXPECT_THAT(refusal("/app/solver"),
+              AllOf(HasSubstr("ld-musl-x86_64.so.1"), HasSubstr("musl"), HasSubstr("needs glibc")));
+}
+
+TEST_F(Decide, a_damaged_image_is_an_error_and_no_crash) {
+  usual();
+  std::ofstream(world_.in("/etc/ld.so.cache"), std::ios::in).seekp(20) << "\xff\xff\xff\x7f";
+  EXPECT_LT(world_.build("/app/solver").status, 4);
+  world_.run_ldconfig();
+  fs::resize_file(theirs_, 700);
+  EXPECT_LT(world_.build("/app/solver").status, 4);
+  fs::remove(world_.in("/lib64/ld-linux-x86-64.so.2"));
+  const auto result = world_.build("/app/solver");
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, HasSubstr("ld-linux"));
+  EXPECT_EQ(world_.build("/no/such").status, 3);
+  EXPECT_EQ(world_.fs_resolve({"build", "--into", "/no/such", "--program", "/a", "-o", "m"}).status,
+            3);
+}
+
+TEST_F(Decide, odd_names_are_kept) {
+  usual();
+  const std::string name = "/app/a \n\"\xC3\xA4";
+  fs::copy_file(world_.in("/app/solver"), world_.in(name));
+  const auto decision = world_.decide(name);
+  EXPECT_EQ(decision["outcome"], "swap");
+  EXPECT_EQ(decision["program"][0], name);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+// Files that are found before ld.so.cache is asked, by search paths and beside one another.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <map>
+
+#include "base/fd.hpp"
+#include "tests/policy/decide_fixture.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+
+TEST_F(Decide, what_an_rpath_finds_gets_the_hosts_file_bound_over_it) {
+  const auto theirs = world_.mpich(world_.in("/opt/a b/libmpi.so.12"), "libmpi.so.12", "3.0");
+  host_mpi("4.0.2");
+  world_.run_ldconfig();
+  std::map<std::string, nlohmann::json> decided;
+  // Spack writes whole paths, conda $ORIGIN.
+  for (const char* folder : {"/opt/a b", "$ORIGIN/../opt/a b"})
+    for (const char* tags : {"-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"}) {
+      const auto program = "/app/solver" + std::to_string(decided.size());
+      world_.program(program, kInit, theirs, {tags, std::string("-Wl,-rpath,") + folder});
+      auto& decision = decided[program] = world_.decide(program);
+      ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+      EXPECT_EQ(bound_over(decision, "/opt/a b/libmpi.so.12"), "libmpi.so.12");
+    }
+  world_.place(decided.rbegin()->second);
+  for (const auto& [program, decision] : decided)
+    EXPECT_EQ(world_.loads(decision), world_.real_loads(program)) << program;
+}
+
+TEST_F(Decide, programs_that_nobody_asked_about_get_the_hosts_too) {
+  usual();
+  world_.program("/app/other", kInit, theirs_,
+                 {"-Wl,--disable-new-dtags", std::string("-Wl,-rpath,") + kImageLib});
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, std::string(kImageLib) + "libmpich.so.12"), "libmpi.so.12");
+  world_.place(decision);
+  struct stat mine {
+  }, theirs{};
+  ASSERT_EQ(::stat(world_.in("/dev/heddle/libmpi.so.12").c_str(), &mine), 0);
+  ASSERT_EQ(::stat(world_.in(world_.real_loads("/app/other").at(0)).c_str(), &theirs), 0);
+  EXPECT_EQ(mine.st_ino, theirs.st_ino);
+}
+
+TEST_F(Decide, what_ld_library_path_finds_is_bound_over_when_it_is_said) {
+  usual();
+  fs::create_directories(world_.in("/srv"));
+  fs::copy_file(theirs_, world_.in("/srv/libmpich.so.12"));
+  const auto decision = world_.decide("/app/solver", {"--library-path", "/srv"});
+  EXPECT_EQ(bound_over(decision, "/srv/libmpich.so.12"), "libmpi.so.12");
+}
+
+/// Whatever libucs is, by name: the host's has UCX's modules beside it.
+TEST_F(Decide, a_library_with_plugins_beside_it_is_hidden_from_an_rpath_without_place_for_them) {
+  const auto uct = [&](const std::string& output, const std::string& more = "") {
+    return build_library({.output = output,
+                          .source = "int uct_a(void){return 0;}int uct_b(void){return 0;}"
+                                    "int uct_c(void){return 0;}" +
+                                    more,
+                          .flags = {"-Wl,-soname,libucs.so.0"}});
+  };
+  const auto theirs = world_.mpich(world_.in("/opt/spack/lib/libmpi.so.12"), "libmpi.so.12", "3.0",
+                                   "", {uct(world_.in("/opt/spack/lib/libucs.so.0"))});
+  build_library({.output = world_.in("/opt/spack/lib/libother.so.1"),
+                 .source = "int other(void){return 0;}",
+                 .flags = {"-Wl,-soname,libother.so.1"}});
+  const auto host_uct = uct(world_.prefix() + "/lib/libucs.so.0", "int uct_d(void){return 0;}");
+  build_library({.output = world_.prefix() + "/lib/ucx/libuct_x.so.0",
+                 .source = "int x(void){return 0;}",
+                 .flags = {"-Wl,--no-as-needed", host_uct}});
+  host_mpi("4.0.2", "int uct_d(void);int uses(void){return uct_d();}",
+           {host_uct, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  for (const char* tags : {"-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"}) {
+    world_.program(
+        "/app/solver", std::string(kInit) + "extern int other(void); other();", theirs,
+        {tags, "-Wl,-rpath,/opt/spack/lib", "-Wl,--no-as-needed",
+         world_.in("/opt/spack/lib/libother.so.1"), world_.in("/opt/spack/lib/libucs.so.0")});
+    world_.run_ldconfig();
+    const auto decision = world_.decide("/app/solver");
+    ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+    EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libucs.so.0"), ".heddle/other-class");
+    EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libmpi.so.12"), "libmpi.so.12");
+    EXPECT_THAT(world_.loads(decision), Contains("/dev/heddle/libucs.so.0"));
+    EXPECT_THAT(world_.loads(decision), Contains("/opt/spack/lib/libother.so.1"));
+    EXPECT_EQ(decision["directories"].size(), 0U) << decision["directories"];
+  }
+  // Where the image has the folder, it is bound over and nothing is hidden.
+  fs::create_directories(world_.in("/opt/spack/lib/ucx"));
+  const auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libucs.so.0"), "libucs.so.0");
+  fs::remove(world_.in("/opt/spack/lib/ucx"));
+  expect_as_real("/app/solver", world_.decide("/app/solver"));
+}
+
+TEST_F(Decide, what_a_plugin_finds_in_the_programs_rpath_gets_the_hosts_bound_over_it) {
+  const auto dep = [&](const std::string& output, const std::string& more) {
+    return build_library({.output = output,
+                          .source = "int dep(void){return 0;}" + more,
+                          .flags = {"-Wl,-soname,libdep.so.1"}});
+  };
+  const auto theirs = world_.mpich(world_.in("/opt/conda/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
+  dep(world_.in("/opt/conda/lib/libdep.so.1"), "");
+  world_.program("/app/solver", kInit, theirs,
+                 {"-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/conda/lib"});
+  world_.program("/app/runpath", kInit, theirs,
+                 {"-Wl,--enable-new-dtags", "-Wl,-rpath,/opt/conda/lib"});
+  const auto host_uct = build_library({.output = world_.prefix() + "/lib/libucs.so.0",
+                                       .source = "int uct_a;int uct_b;int uct_c;",
+                                       .flags = {"-Wl,-soname,libucs.so.0"}});
+  build_library(
+      {.output = world_.prefix() + "/lib/ucx/libuct_x.so.0",
+       .source = "int dep2(void);int x(void){return dep2();}",
+       .flags = {dep(world_.prefix() + "/lib/libdep.so.1", "int dep2(void){return 0;}")}});
+  host_mpi("4.0.2", "", {"-Wl,--no-as-needed", host_uct, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  world_.run_ldconfig();
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/conda/lib/libdep.so.1"), "libdep.so.1") << decision.dump(2);
+  // A RUNPATH is for the program's own libraries: the plugin's are found by the cache.
+  EXPECT_EQ(bound_over(world_.decide("/app/runpath"), "/opt/conda/lib/libdep.so.1"), "");
+  world_.decide("/app/solver");
+  world_.place(decision);
+  EXPECT_THAT(world_.real_loads("/app/solver", "/dev/heddle/ucx/libuct_x.so.0"),
+              Contains("/opt/conda/lib/libdep.so.1"));
+}
+
+/// python of a conda environment needs no MPI; mpi4py loads the one beside it.
+TEST_F(Decide, an_mpi_that_modules_of_an_interpreter_load_late_is_found_by_its_tags) {
+  const auto theirs = world_.mpich(world_.in("/opt/conda/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
+  host_mpi("4.0.2");
+  world_.run_ldconfig();
+  for (const char* folder : {"/opt/conda/lib", "$ORIGIN/../lib", "${ORIGIN}/../lib"}) {
+    build_program({.output = world_.in("/opt/conda/bin/python"),
+                   .source = "int main(void){return 0;}",
+                   .flags = {std::string("-Wl,-rpath,") + folder}});
+    const auto decision = world_.decide("/opt/conda/bin/python");
+    ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+    EXPECT_EQ(decision["container_mpi"]["version"], "3.0");
+    EXPECT_EQ(bound_over(decision, "/opt/conda/lib/libmpi.so.12"), "libmpi.so.12");
+  }
+  // Elsewhere, as Spack has it: the module itself is named.
+  const auto module =
+      build_library({.output = world_.in("/opt/mpi4py/MPI.so"),
+                     .source = "int MPI_Init(void);int go(void){return MPI_Init();}",
+                     .flags = {theirs, "-Wl,-rpath,/opt/conda/lib"}});
+  const auto decision = world_.decide("/opt/mpi4py/MPI.so");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/conda/lib/libmpi.so.12"), "libmpi.so.12");
+  expect_as_real("/opt/mpi4py/MPI.so", decision);
+}
+
+/// Each of a program's libraries with a prefix of its own, one name and the other: still one MPI.
+TEST_F(Decide, several_copies_that_tags_lead_to_are_one_file_afterwards) {
+  const auto first = world_.mpich(world_.in("/opt/a/libmpi.so.12"), "libmpi.so.12", "3.0");
+  const auto second = world_.mpich(world_.in("/opt/b/libmpich.so.12"), "libmpich.so.12", "3.0");
+  const auto helper =
+      build_library({.output = world_.in("/opt/c/libhelp.so.1"),
+                     .source = "int MPI_Comm_rank(void);int help(void){return MPI_Comm_rank();}",
+                     .flags = {"-Wl,-soname,libhelp.so.1", second, "-Wl,-rpath,$ORIGIN/../b"}});
+  world_.program("/app/solver", std::string(kInit) + "extern int help(void); help();", first,
+                 {helper, "-Wl,-rpath,$ORIGIN/../opt/a:/opt/c", "-Wl,--allow-shlib-undefined"});
+  host_mpi("4.0.2");
+  world_.run_ldconfig();
+  ASSERT_EQ(world_.real_loads("/app/solver").size(), 5U) << "two MPIs in one process, as it is";
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, "/opt/a/libmpi.so.12"), "libmpi.so.12");
+  EXPECT_EQ(bound_over(decision, "/opt/b/libmpich.so.12"), "libmpi.so.12");
+  expect_as_real("/app/solver", decision);
+  EXPECT_EQ(world_.loads(decision).size(), 4U);
+}
+
+/// As Open MPI looks for its components, in an image that has no such folder.
+TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
+  const std::string open_mpi =
+      "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}int ompi_mpi_comm_world;"
+      "const char t[]=\"v4.1.4\";";
+  const auto theirs = build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
+                                     .source = open_mpi,
+                                     .flags = {"-Wl,-soname,libmpi.so.40"}});
+  world_.program("/app/solver", kInit, theirs);
+  world_.run_ldconfig();
+  const auto lib = world_.prefix() + "/lib";
+  const auto pal = build_library({.output = lib + "/libopen-pal.so.40",
+                                  .source = "int opal_a,opal_b,opal_c;"
+                                            "const char t[]=\"\\0${libdir}/openmpi\\0end\";",
+                                  .flags = {"-Wl,-soname,libopen-pal.so.40"}});
+  build_library({.output = lib + "/openmpi/mca_x.so", .source = "int x;"});
+  build_library(
+      {.output = lib + "/libmpi.so.40",
+       .source = open_mpi,
+       .flags = {"-Wl,-soname,libmpi.so.40", "-Wl,--no-as-needed", pal, "-Wl,-rpath," + lib}});
+  const auto longer = world_.decide("/app/solver", {"--at", "/srv/heddle-of-this"});
+  EXPECT_EQ(longer["changed"].size(), 0U) << "there is no room";
+  EXPECT_TRUE(longer["environment"].contains("OPAL_PKGLIBDIR"));
+  fs::create_directories(world_.in(lib + "/openmpi"));
+  EXPECT_EQ(world_.decide("/app/solver")["changed"].size(), 0U) << "it goes over the image's";
+  fs::remove(world_.in(lib + "/openmpi"));
+
+  const auto decision = world_.decide("/app/solver");
+  ASSERT_EQ(decision["changed"].size(), 1U) << decision.dump(2);
+  EXPECT_EQ(decision["changed"][0]["was"], "${libdir}/openmpi");
+  EXPECT_EQ(decision["changed"][0]["now"], "/dev/heddle/ompi");
+  EXPECT_FALSE(decision["environment"].contains("OPAL_PKGLIBDIR"));
+  expect_as_real("/app/solver", decision);
+  const auto served = value_or_throw(read_file(world_.in("/dev/heddle/libopen-pal.so.40")));
+  EXPECT_NE(served.find(std::string("\0/dev/heddle/ompi\0\0end", 22)), served.npos);
+}
+
+}  // namespace
+}  // namespace heddle::test
