@@ -90,6 +90,18 @@ std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
   return hex;
 }
 
+/// The ctime of a folder tells that a name came or went, as a file's tells of its bytes.
+std::string ImageContents::names_of(const Fd& folder, const struct stat& status) {
+  const auto stamp = stamp_of(folder, status);
+  if (!stamp.empty())
+    if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
+  const auto now = std::time(nullptr);
+  const auto names = names_in(folder);
+  if (!stamp.empty() && names != kNone && status.st_ctim.tv_sec < now - kYoung)
+    news_ |= known_.emplace(stamp, names).second;
+  return names;
+}
+
 std::string ImageContents::of(const std::string& path) {
   struct stat status {};
   const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
@@ -101,7 +113,7 @@ std::string ImageContents::of(const std::string& path) {
   if (S_ISREG(status.st_mode))
     what = hash_of(*place, status);
   else if (S_ISDIR(status.st_mode))
-    what = path.ends_with('/') ? names_in(*place) : "folder";
+    what = path.ends_with('/') ? names_of(*place, status) : "folder";
   return path + "\t" + (where == path ? "" : where) + "\t" + what + "\n";
 }
 

@@ -38,6 +38,7 @@ class ImageContents {
  private:
   std::string stamp_of(const Fd& file, const struct stat& status);
   std::string hash_of(const Fd& file, const struct stat& status);
+  std::string names_of(const Fd& folder, const struct stat& status);
 
   const Fd& root_;
   FileSystems file_systems_;

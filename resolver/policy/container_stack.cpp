@@ -146,6 +146,7 @@ class SystemFiles {
 bool find_stack_copies(ContainerSide& inside, SymbolReader& symbols, ContainerStack& stack) {
   auto found =
       find_copies(inside.world(), [](const std::string& name) { return may_be_mpi(name); });
+  stack.watched = found.watched;
   const SystemFiles system(inside);
   Finder finder(inside, symbols);
   for (const auto& path : found.paths) {

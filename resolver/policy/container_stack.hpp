@@ -32,6 +32,7 @@ struct ContainerStack {
   /// Libraries and bindings in folders that neither the programs nor ld.so.cache lead to: what
   /// others find there by tags of their own.
   std::vector<StackPart> copies;
+  std::vector<std::string> watched;  ///< folders in which one that is added later shows
   /// Folders of copies that stay as they are, and why.
   std::map<std::string, std::string> stays;
 

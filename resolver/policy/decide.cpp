@@ -32,6 +32,7 @@ Result<Decision> Decider::run() {
     out_.warnings.push_back(
         "the image has more files than are looked at: an MPI in a folder of its "
         "own may be left as it is");
+  out_.asked = stack_.watched;
   if (!choose_mpi() || !pass_gate()) return std::move(out_);
   if (auto taken = take_host_libraries(); !taken) return fail(std::move(taken.error()));
   if (!ended_) decide_sides();

@@ -13,6 +13,9 @@ namespace heddle {
 struct FoundCopies {
   std::vector<std::string> paths;  ///< sorted; files and links to them
   bool complete = true;            ///< false: it has more files than are looked at
+  /// Folders in which one that is added later most likely shows: those next to the root, where a
+  /// prefix of its own begins, and those with libraries. Each ends in a slash.
+  std::vector<std::string> watched;
 };
 
 /// Walks the image's own file system: no volume, nothing below /proc, /sys and /dev, no link to a

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/escape.hpp"
@@ -55,7 +56,10 @@ int run_container(const BuildCommand& command) {
   for (const auto& root : command.roots)
     options.roots.push_back(value_or_throw(find_root(host, root)));
   auto decision = value_or_throw(decide(host, inside, options));
-  decision.asked = inside.asked();
+  for (auto& path : inside.asked()) decision.asked.push_back(std::move(path));
+  std::sort(decision.asked.begin(), decision.asked.end());
+  decision.asked.erase(std::unique(decision.asked.begin(), decision.asked.end()),
+                       decision.asked.end());
   const auto json = container_json(decision);
   if (decision.outcome == Outcome::swap)
     value_or_throw(

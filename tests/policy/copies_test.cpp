@@ -136,5 +136,17 @@ TEST_F(Copies, links_to_folders_and_volumes_are_not_walked) {
   EXPECT_EQ(decision["warnings"].size(), 0U) << decision["warnings"];
 }
 
+/// Cached decisions are compared by them: one that is added later must show.
+TEST_F(Copies, folders_in_which_one_may_be_added_are_among_what_is_asked) {
+  build_library({.output = world_.in("/opt/conda/envs/a/lib/libx.so.1"), .source = "int x;"});
+  for (const char* folder : {"/opt/other/deep/er", "/usr/share/doc", "/tmp"})
+    fs::create_directories(world_.in(folder));
+  const auto asked = world_.decide("/app/solver")["asked"].get<std::vector<std::string>>();
+  for (const char* folder : {"/", "/opt/", "/opt/other/", "/usr/lib/", "/opt/conda/envs/a/lib/"})
+    EXPECT_THAT(asked, ::testing::Contains(folder));
+  for (const char* folder : {"/opt/other/deep/er/", "/usr/share/", "/tmp/", "/etc/", "/dev/"})
+    EXPECT_THAT(asked, ::testing::Not(::testing::Contains(folder)));
+}
+
 }  // namespace
 }  // namespace heddle::test
