@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/packet.hpp"
@@ -27,6 +28,9 @@ namespace {
 using std::chrono::milliseconds;
 using State = WorkResult::State;
 
+/// A process that is killed from outside is followed by another, so often.
+constexpr int kMostProcesses = 3;
+
 std::int64_t now_ms() {
   return std::chrono::duration_cast<milliseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -35,12 +39,15 @@ std::int64_t now_ms() {
 
 /// How far a piece is, as both processes know it.
 struct Slot {
-  std::atomic<State> state;    ///< `late` means begun, here
+  enum class Is : std::uint8_t { waiting, begun, done };
+  std::atomic<Is> is;
   std::atomic<bool> has_file;  ///< it gave one, which is in a packet
   std::atomic<std::int64_t> at_ms;
 };
 struct Progress {
-  explicit Progress(std::size_t count) : slots(count) {}
+  explicit Progress(std::vector<std::size_t> pieces)
+      : numbers(std::move(pieces)), slots(numbers.size()) {}
+  std::vector<std::size_t> numbers;  ///< of the pieces that the slots stand for
   SharedArray<Slot> slots;
   Shared<std::atomic<std::size_t>> next;
 };
@@ -114,17 +121,18 @@ class OwnPlace final : public WorkPlace {
 
 void do_next_ones(Progress& progress, FileSender& files, std::size_t end, const Work& work) {
   for (;;) {
-    auto number = progress.next->load();
-    while (number < end && !progress.next->compare_exchange_weak(number, number + 1)) {
+    auto at = progress.next->load();
+    while (at < end && !progress.next->compare_exchange_weak(at, at + 1)) {
     }
-    if (number >= end) break;
-    Slot& slot = progress.slots[number];
+    if (at >= end) break;
+    Slot& slot = progress.slots[at];
     slot.at_ms = now_ms();
-    slot.state = State::late;
+    slot.is = Slot::Is::begun;
+    const std::size_t number = progress.numbers[at];
     ApartPlace place(slot, number, files);
     work(number, place);
     slot.at_ms = now_ms();
-    slot.state = State::done;
+    slot.is = Slot::Is::done;
   }
   files.flush();
 }
@@ -138,9 +146,13 @@ void do_all(Progress& progress, FileSender& files, const Work& work) {
   const auto begin = std::chrono::steady_clock::now();
   do_next_ones(progress, files, std::min(count, kSample), work);
   std::vector<std::jthread> helpers;
-  if (count > 2 * kSample && std::chrono::steady_clock::now() - begin > kSlow * kSample)
-    for (int i = 0; i < 15; ++i)
-      helpers.emplace_back([&] { do_next_ones(progress, files, count, work); });
+  if (count > 2 * kSample && std::chrono::steady_clock::now() - begin > kSlow * kSample) {
+    try {
+      for (int i = 0; i < 15; ++i)
+        helpers.emplace_back([&] { do_next_ones(progress, files, count, work); });
+    } catch (const std::system_error&) {  // no more threads: with those there are
+    }
+  }
   do_next_ones(progress, files, count, work);
 }
 
@@ -148,6 +160,7 @@ void do_all(Progress& progress, FileSender& files, const Work& work) {
 [[noreturn]] void live_apart(Progress& progress, int socket, const Work& work,
                              std::vector<int> kept) {
   ::prctl(PR_SET_NAME, "heddle-check");
+  (void)::chdir("/");
   kept.push_back(socket);
   close_fds_but(kept);
   if (const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null)
@@ -172,17 +185,21 @@ void take_files(const Fd& socket, std::vector<WorkResult>& results) {
   }
 }
 
-bool is_late(const Progress& progress, std::int64_t limit) {
-  const auto since = now_ms() - limit;
+/// The piece has not come back since `since`.
+bool is_late(const Slot& slot, std::int64_t since) {
+  return slot.is == Slot::Is::begun && slot.at_ms < since;
+}
+
+bool some_are_late(const Progress& progress, std::int64_t since) {
   for (std::size_t i = 0; i < std::min(progress.next->load(), progress.slots.size()); ++i)
-    if (progress.slots[i].state == State::late && progress.slots[i].at_ms < since) return true;
+    if (is_late(progress.slots[i], since)) return true;
   return false;
 }
 
-/// Until the process `child` has ended, or is to be left behind: then it is killed, and the result
-/// is true.
-bool watch(pid_t child, const Progress& progress, const Fd& socket, milliseconds limit,
-           std::vector<WorkResult>& results) {
+/// Until the process `child` has ended: its wait(2) status; or is to be left behind: nullopt, and
+/// it is killed.
+std::optional<int> watch(pid_t child, const Progress& progress, const Fd& socket,
+                         milliseconds limit, std::vector<WorkResult>& results) {
   const Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   const auto pace =
       static_cast<int>(std::clamp<std::int64_t>(limit.count() / 10, 10, ended ? 100 : 10));
@@ -190,55 +207,92 @@ bool watch(pid_t child, const Progress& progress, const Fd& socket, milliseconds
     pollfd entries[] = {{ended.get(), POLLIN, 0}, {socket.get(), POLLIN, 0}};
     (void)::poll(entries, 2, pace);
     take_files(socket, results);
-    if (const pid_t reaped = ::waitpid(child, nullptr, WNOHANG);
-        reaped == child || (reaped < 0 && errno == ECHILD))
-      break;
-    if (!is_late(progress, limit.count())) continue;
+    int status = 0;
+    if (const pid_t reaped = ::waitpid(child, &status, WNOHANG);
+        reaped == child || (reaped < 0 && errno == ECHILD)) {
+      take_files(socket, results);
+      return status;
+    }
+    const auto since = now_ms() - limit.count();
+    if (!some_are_late(progress, since)) continue;
     ::kill(child, SIGKILL);
-    return true;
+    // What else it was at comes back in time, as far as is known, and is for another to do.
+    for (std::size_t i = 0; i < progress.slots.size(); ++i)
+      if (is_late(progress.slots[i], since)) results[progress.numbers[i]].state = State::late;
+    return std::nullopt;
   }
-  take_files(socket, results);
-  return false;
 }
 
-std::vector<WorkResult> do_here(std::vector<WorkResult> results, const Work& work) {
+enum class End : std::uint8_t {
+  regular,
+  left_behind,
+  died,
+  not_begun,  ///< there is no process to be had
+};
+
+void take_progress(const Progress& progress, End end, std::vector<WorkResult>& results) {
+  for (std::size_t i = 0; i < progress.slots.size(); ++i) {
+    const Slot& slot = progress.slots[i];
+    auto& result = results[progress.numbers[i]];
+    result.at_ms = slot.at_ms;
+    // Done, but what it gave was lost on its way: not done.
+    if (slot.is == Slot::Is::done && (!slot.has_file || result.file)) result.state = State::done;
+    // Of one that died in it nobody knows whether it would have come back: another tries.
+    if (slot.is == Slot::Is::begun && end == End::died) result.state = State::late;
+  }
+}
+
+/// Does what is not done in a process of its own.
+End do_apart(milliseconds limit, const Work& work, const std::vector<int>& kept,
+             std::vector<WorkResult>& results) {
+  std::vector<std::size_t> pieces;
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (results[i].state != State::done) pieces.push_back(i);
+  auto sockets = make_socket_pair();
+  if (pieces.empty()) return End::regular;
+  if (!sockets) return End::not_begun;
+  for (const auto piece : pieces) results[piece].state = State::not_begun;
+  Progress progress(std::move(pieces));
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return End::not_begun;
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    live_apart(progress, sockets->other.get(), work, kept);
+  }
+  sockets->other.reset();
+  const auto status = watch(child, progress, sockets->one, limit, results);
+  const End end = !status ? End::left_behind : *status == 0 ? End::regular : End::died;
+  take_progress(progress, end, results);
+  return end;
+}
+
+void do_here(std::vector<WorkResult>& results, const Work& work) {
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (results[i].state == State::done) continue;
+    if (results[i].state != State::not_begun) continue;
     OwnPlace place(results[i]);
     work(i, place);
     results[i].state = State::done;
     results[i].at_ms = now_ms();
   }
-  return results;
 }
 
 }  // namespace
 
 std::vector<WorkResult> do_within(milliseconds limit, std::size_t count, const Work& work,
-                                  std::vector<int> kept) {
+                                  const std::vector<int>& kept) {
   std::vector<WorkResult> results(count);
-  auto sockets = make_socket_pair();
-  if (limit.count() == 0 || count == 0 || !sockets) return do_here(std::move(results), work);
-  Progress progress(count);
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) return do_here(std::move(results), work);
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);
-    live_apart(progress, sockets->other.get(), work, std::move(kept));
+  for (int tries = 0; limit.count() > 0 && tries < kMostProcesses; ++tries) {
+    const auto end = do_apart(limit, work, kept, results);
+    if (end == End::left_behind) return results;
+    const bool all_done =
+        std::ranges::all_of(results, [](const auto& r) { return r.state == State::done; });
+    if (all_done) return results;
+    if (end == End::not_begun) break;
   }
-  sockets->other.reset();
-  const bool left_behind = watch(child, progress, sockets->one, limit, results);
-  for (std::size_t i = 0; i < count; ++i) {
-    const Slot& slot = progress.slots[i];
-    results[i].at_ms = slot.at_ms;
-    results[i].state = slot.state;
-    // Done, but lost on its way.
-    if (slot.has_file && !results[i].file) results[i].state = State::not_begun;
-  }
-  if (left_behind) return results;
-  return do_here(std::move(results), work);
+  do_here(results, work);
+  return results;
 }
 
 }  // namespace heddle

@@ -37,11 +37,13 @@ struct WorkResult {
 /// Does `work` for each number below `count`, many at once when the first of them are slow, in a
 /// process that has no descriptor of ours but those in `kept`. Once a piece has not come back for
 /// `limit` the whole process is left behind, as a thread that waits for a file system that does not
-/// answer can be ended by nobody, and its process neither. All are done otherwise. What `work`
-/// finds it writes to shared memory (session/shared.hpp), which is to be read for what is done.
+/// answer can be ended by nobody, and its process neither; what it was at besides counts as not
+/// begun. All are done otherwise, but for pieces in which one process after another was killed:
+/// these are late. What `work` finds it writes to shared memory (session/shared.hpp), which is to
+/// be read for what is done. Its folder is `/`.
 ///
 /// `limit` 0, or no process to be had: the work is done here, and waits.
 std::vector<WorkResult> do_within(std::chrono::milliseconds limit, std::size_t count,
-                                  const Work& work, std::vector<int> kept = {});
+                                  const Work& work, const std::vector<int>& kept = {});
 
 }  // namespace heddle

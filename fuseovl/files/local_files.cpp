@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/open_in_root.hpp"
+#include "fuseovl/files/own_disk.hpp"
 
 namespace heddle {
 namespace {
@@ -17,17 +19,19 @@ bool is_below(std::string_view path, std::string_view folder) {
          (path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/'));
 }
 
+bool is_own_disks(const std::string& source) {
+  struct stat status {};
+  return source.starts_with("/dev/") && ::stat(source.c_str(), &status) == 0 &&
+         S_ISBLK(status.st_mode) && is_own_disk(status.st_rdev);
+}
+
 /// Kept by this kernel alone. Overlays are not: what they lie over may be anything.
-bool is_local(const MountEntry& mount) {
+bool is_local(const MountEntry& mount, const LocalFiles::DiskCheck& is_disk) {
   constexpr std::array<std::string_view, 3> kMemory = {"tmpfs", "ramfs", "devtmpfs"};
   constexpr std::array<std::string_view, 6> kDisk = {"ext2", "ext3",  "ext4",
                                                      "xfs",  "btrfs", "f2fs"};
-  // Devices whose blocks come from elsewhere: a file's, another node's.
-  constexpr std::array<std::string_view, 5> kRemote = {"/dev/loop", "/dev/nbd", "/dev/rbd",
-                                                       "/dev/drbd", "/dev/ublk"};
   if (std::ranges::find(kMemory, mount.type) != kMemory.end()) return true;
-  return std::ranges::find(kDisk, mount.type) != kDisk.end() && mount.source.starts_with("/dev/") &&
-         std::ranges::none_of(kRemote, [&](auto name) { return mount.source.starts_with(name); });
+  return std::ranges::find(kDisk, mount.type) != kDisk.end() && is_disk(mount.source);
 }
 
 /// Direct mounts of autofs ask their daemon when a link leads onto them, before the kernel sees
@@ -46,8 +50,10 @@ const MountEntry* mount_of(std::string_view path, const std::vector<MountEntry>&
   return longest;
 }
 
-LocalFiles::LocalFiles(std::vector<MountEntry> mounts)
-    : mounts_(std::move(mounts)), resolve_(RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS) {
+LocalFiles::LocalFiles(std::vector<MountEntry> mounts, DiskCheck is_disk)
+    : mounts_(std::move(mounts)),
+      is_disk_(is_disk ? std::move(is_disk) : is_own_disks),
+      resolve_(RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS) {
   if (std::ranges::any_of(mounts_, may_ask_a_daemon)) resolve_ |= RESOLVE_NO_SYMLINKS;
 }
 
@@ -57,7 +63,7 @@ const Fd& LocalFiles::root_of(const MountEntry& mount) {
   if (!is_new) return root;
   // The way to it leads over the mounts above it.
   const bool all_local = std::ranges::all_of(mounts_, [&](const MountEntry& above) {
-    return !is_below(mount.point, above.point) || is_local(above);
+    return !is_below(mount.point, above.point) || is_local(above, is_disk_);
   });
   if (all_local)
     if (auto opened = open_file(mount.point, O_PATH | O_DIRECTORY)) root = std::move(*opened);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -18,8 +19,10 @@ const MountEntry* mount_of(std::string_view path, const std::vector<MountEntry>&
 /// way to them, nor for them.
 class LocalFiles {
  public:
-  /// Of this namespace's mounts as they are now.
-  explicit LocalFiles(std::vector<MountEntry> mounts);
+  /// Whether the source of a mount (`/dev/sda1`) is a disk of this node alone.
+  using DiskCheck = std::function<bool(const std::string& source)>;
+  /// Of this namespace's mounts as they are now. `is_disk`: is_own_disk() (own_disk.hpp) if none.
+  explicit LocalFiles(std::vector<MountEntry> mounts, DiskCheck is_disk = {});
 
   /// open(2) with O_CLOEXEC of the absolute `path`. EXDEV: it may be another's file, or a symbolic
   /// link on the way may lead there; nobody was asked.
@@ -30,6 +33,7 @@ class LocalFiles {
   const Fd& root_of(const MountEntry& mount);
 
   std::vector<MountEntry> mounts_;
+  DiskCheck is_disk_;
   std::uint64_t resolve_;
   std::map<const MountEntry*, Fd> roots_;
 };

@@ -245,7 +245,12 @@ class Rounds {
   /// for as well.
   void leave_silent_out(std::vector<std::size_t>& left, const std::vector<WorkResult>& results) {
     const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
-    const auto mount = [&](std::size_t id) { return mount_of(content_.objects[id].path, mounts); };
+    // All of an image counts as one: its paths say nothing of this namespace's mounts.
+    const MountEntry image;
+    const auto mount = [&](std::size_t id) {
+      const auto& object = content_.objects[id];
+      return object.in_image ? &image : mount_of(object.path, mounts);
+    };
     std::map<const MountEntry*, std::int64_t> waits_since;
     for (std::size_t at = 0; at < results.size(); ++at)
       if (results[at].state == WorkResult::State::late)

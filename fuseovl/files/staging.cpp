@@ -17,8 +17,11 @@
 namespace heddle {
 namespace {
 
-void rest() {
-  constexpr timespec pause{0, 20'000'000};
+constexpr std::int64_t kFirstRestMs = 20;
+constexpr std::int64_t kLastRestMs = 2000;
+
+void rest(std::int64_t ms) {
+  const timespec pause{ms / 1000, ms % 1000 * 1'000'000};
   ::nanosleep(&pause, nullptr);
 }
 
@@ -85,6 +88,7 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
   for (const auto& item : items_)
     if (!copies_.has(item.object)) todo.push_back(&item);
   std::size_t left_out = 0;
+  std::int64_t pause = kFirstRestMs;
   while (!todo.empty()) {
     std::vector<const Item*> later;
     bool no_room = false;  // to ask for each of thousands would take long
@@ -101,7 +105,9 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
       // Another mount's process is at these: it finishes, or dies and leaves them to us. Two that
       // wait for each other's room would wait for ever.
       room.release();
-      rest();
+      rest(pause);
+      // One that waits for an origin that does not answer may stay at it for long.
+      pause = later.size() < todo.size() ? kFirstRestMs : std::min(2 * pause, kLastRestMs);
     }
     todo = std::move(later);
   }

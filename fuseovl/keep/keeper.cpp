@@ -3,10 +3,14 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/temp_dir.hpp"
+#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
@@ -17,9 +21,15 @@ namespace {
 constexpr std::int64_t kFirstRetryMs = 5;
 constexpr std::int64_t kLastRetryMs = 1000;
 
+constexpr std::int64_t kAcceptPauseMs = 50;
+
+bool is_readable(const Fd& fd) {
+  pollfd entry{fd.get(), POLLIN, 0};
+  return fd && ::poll(&entry, 1, 0) > 0;
+}
+
 Fd accept_client(const Fd& listener) {
-  pollfd entry{listener.get(), POLLIN, 0};
-  if (!listener || ::poll(&entry, 1, 0) <= 0) return Fd();
+  if (!is_readable(listener)) return Fd();
   return Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
 }
 
@@ -47,6 +57,13 @@ Keeper::Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay)
 void Keeper::accept_clients() {
   for (Fd client = accept_client(listener_); client; client = accept_client(listener_))
     if (is_own_user(client.get())) clients_.push_back({std::move(client), {}});
+  // No descriptor for who waits there still: to be woken at once again would be for nothing.
+  accept_at_ = is_readable(listener_) ? monotonic_ms() + kAcceptPauseMs : 0;
+}
+
+std::int64_t Keeper::wakes_at() const {
+  if (retry_at_ == 0 || accept_at_ == 0) return std::max(retry_at_, accept_at_);
+  return std::min(retry_at_, accept_at_);
 }
 
 void Keeper::hear_ready() {
@@ -77,10 +94,27 @@ void Keeper::answer(Client& client) {
 
 void Keeper::say_goodbye(Client& client) {
   client.holds = false;
-  if (!client.folder.empty()) (void)remove_tree(client.folder);
-  client.folder.clear();
-  (void)send_message(client.socket.get(), KeeperWord::counters,
-                     std::to_string(holders()) + " " + overlay_.stats_text());
+  const auto words = std::to_string(holders()) + " " + overlay_.stats_text();
+  tidy_up(client, [&] { (void)send_message(client.socket.get(), KeeperWord::counters, words); });
+}
+
+/// Removes the client's folder and does `last`, in a process of its own: the folder may lie where
+/// nothing answers.
+void Keeper::tidy_up(Client& client, const std::function<void()>& last) {
+  const auto folder = std::exchange(client.folder, {});
+  const pid_t child = folder.empty() ? -1 : ::fork();
+  if (child > 0) {
+    tidying_.push_back(child);
+    return;
+  }
+  if (child == 0) {
+    const int kept[] = {client.socket.get()};
+    close_fds_but(kept);
+    (void)::chdir("/");
+  }
+  if (!folder.empty()) (void)remove_tree(folder);
+  last();
+  if (child == 0) ::_exit(0);
 }
 
 bool Keeper::hear_client(Client& client) {
@@ -108,6 +142,7 @@ void Keeper::release_if_unused() {
   accept_clients();  // who came in the meantime is served; who comes later finds the name free
   if (holders() > 0) return;
   listener_.reset();
+  accept_at_ = 0;
   retry_at_ = 0;
   if (mount_.release()) return;
   retry_at_ = monotonic_ms() + retry_pause_;
@@ -116,22 +151,26 @@ void Keeper::release_if_unused() {
 
 void Keeper::add_to(std::vector<pollfd>& polled) const {
   if (ready_) polled.push_back({ready_.get(), POLLIN, 0});
-  if (listener_) polled.push_back({listener_.get(), POLLIN, 0});
+  if (listener_ && monotonic_ms() >= accept_at_) polled.push_back({listener_.get(), POLLIN, 0});
   for (const auto& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
 }
 
 void Keeper::hear_clients(const std::vector<pollfd>& polled) {
-  std::erase_if(clients_, [&](Client& client) {
-    if (!has_input(polled, client.socket) || hear_client(client)) return false;
-    if (!client.folder.empty()) (void)remove_tree(client.folder);
-    return true;
-  });
+  for (auto& client : clients_) {
+    if (!has_input(polled, client.socket) || hear_client(client)) continue;
+    client.holds = false;  // nor is it counted among those who do, for the next in turn
+    tidy_up(client);
+    client.socket.reset();
+  }
+  std::erase_if(clients_, [](const Client& client) { return !client.socket; });
 }
 
 void Keeper::hear(const std::vector<pollfd>& polled) {
+  std::erase_if(tidying_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
   if (has_input(polled, ready_)) hear_ready();
   hear_clients(polled);
-  if (has_input(polled, listener_)) accept_clients();
+  if (has_input(polled, listener_) || (accept_at_ != 0 && monotonic_ms() >= accept_at_))
+    accept_clients();
   if (answers_ || !failure_.empty())
     for (auto& client : clients_)
       if (client.waits) answer(client);
@@ -143,7 +182,7 @@ void Keeper::end() {
   const Error gone("fs-mount", "does not serve", failure_.empty() ? "its mount is gone" : failure_);
   for (auto& client : clients_) {
     if (client.waits) (void)send_message(client.socket.get(), KeeperWord::failed, words_of(gone));
-    if (!client.folder.empty()) (void)remove_tree(client.folder);
+    tidy_up(client);
   }
   refuse_clients(listener_, KeeperWord::failed, gone);
   clients_.clear();

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,9 +27,9 @@ class Keeper : public Attendant {
 
   void add_to(std::vector<pollfd>& polled) const override;
   void hear(const std::vector<pollfd>& polled) override;
-  std::int64_t wakes_at() const override { return retry_at_; }
+  std::int64_t wakes_at() const override;
 
-  /// The session has ended: says the last words.
+  /// The session has ended: says the last words. Waits for nobody who removes a folder.
   void end();
 
  private:
@@ -43,6 +46,8 @@ class Keeper : public Attendant {
   bool hear_client(Client& client);
   void answer(Client& client);
   void say_goodbye(Client& client);
+  void tidy_up(
+      Client& client, const std::function<void()>& last = [] {});
   std::size_t holders() const;
   void release_if_unused();
 
@@ -51,10 +56,12 @@ class Keeper : public Attendant {
   KeptMount& mount_;
   Overlay& overlay_;
   std::vector<Client> clients_;
+  std::vector<pid_t> tidying_;  ///< processes that remove folders
   bool answers_ = false;
   bool warm_ = false;
   std::int64_t retry_at_ = 0;  ///< when to try again to release the mount, monotonic_ms(); 0: never
   std::int64_t retry_pause_;
+  std::int64_t accept_at_ = 0;  ///< likewise to accept clients for whom there was no descriptor
   std::string failure_;
 };
 

@@ -82,6 +82,7 @@ class Supervisor {
   bool thread_watched_ = false;
   std::optional<pid_t> stager_;
   bool stage_again_ = false;  ///< when the next worker is there
+  bool given_up_ = false;     ///< retired files were, which the worker does not know
   bool relieved_ = false;     ///< the worker was killed by us: another is to go on
   Succession succession_;
   bool leaving_ = false;

@@ -32,7 +32,8 @@ Result<void> Supervisor::open_desk() {
 }
 
 HandOver Supervisor::pack_all() {
-  (void)give_up_forgotten();
+  // The worker is told when it is its turn: this reload may be refused.
+  if (give_up_forgotten()) given_up_ = true;
   HandOver out;
   out.content = pack(overlay_.content());
   out.serving = pack_serving(state_, options_);
@@ -105,7 +106,8 @@ bool Supervisor::give_up_forgotten() {
 void Supervisor::look_for_forgotten() {
   if (desk_.is_busy()) return;
   // The worker has the descriptors and the memory too.
-  if (give_up_forgotten()) {
+  if (give_up_forgotten() || given_up_) {
+    given_up_ = false;
     if (!relieved_) relieve();
     // There may be room for what had none, once the worker is gone: it holds those copies too.
     stage_again_ = true;
