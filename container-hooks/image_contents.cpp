@@ -46,6 +46,8 @@ std::string names_in(const Fd& folder) {
 
 }  // namespace
 
+ImageContents::ImageContents(const Fd& root) : root_(root), top_(target_of(root.get())) {}
+
 void ImageContents::recall(const std::string& text) {
   if (text.size() < kHeading || hash_bytes(std::string_view(text).substr(kHeading)).hex() !=
                                     std::string_view(text).substr(0, kHeading - 1))
@@ -106,9 +108,8 @@ std::string ImageContents::of(const std::string& path) {
   struct stat status {};
   const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
   if (!place || ::fstat(place->get(), &status) != 0) return path + "\t" + kNone + "\n";
-  const auto top = target_of(root_.get());
   auto where = target_of(place->get());
-  if (where.starts_with(top) && top != "/") where.erase(0, top.size());
+  if (where.starts_with(top_) && top_ != "/") where.erase(0, top_.size());
   std::string what = "other";
   if (S_ISREG(status.st_mode))
     what = hash_of(*place, status);

@@ -19,7 +19,7 @@ namespace heddle {
 class ImageContents {
  public:
   /// `root`: the image's root folder, which must outlive this.
-  explicit ImageContents(const Fd& root) : root_(root) {}
+  explicit ImageContents(const Fd& root);
 
   /// Takes what remembered() gave before; of anything else, nothing.
   void recall(const std::string& text);
@@ -41,6 +41,7 @@ class ImageContents {
   std::string names_of(const Fd& folder, const struct stat& status);
 
   const Fd& root_;
+  std::string top_;  ///< where it is
   FileSystems file_systems_;
   std::unordered_map<std::string, std::string> known_;  ///< stamp -> hash
   bool news_ = false;

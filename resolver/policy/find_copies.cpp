@@ -19,9 +19,9 @@ namespace {
 constexpr std::size_t kMostNames = 300'000;
 constexpr std::size_t kMostFound = 64;
 constexpr int kDeepest = 40;
-// Each costs a cached start 5 us. Debian with an MPI has 90 folders with libraries, and 30 others
-// that are no deeper than this.
-constexpr std::size_t kMostWatched = 192;
+// Each costs a cached start 7 us. Debian with an MPI has 100 that have libraries or are no deeper
+// than this.
+constexpr std::size_t kMostWatched = 128;
 constexpr int kShallow = 2;
 
 /// Folders of the root that change with each container or hold data.
