@@ -23,7 +23,7 @@ class InodeNumbers {
     if (tables_) return;
     const TableMemory::Change change(memory_.tables);
     tables_ = &memory_.tables.make_root<Tables>(TableMemory::Root::inode_numbers);
-    memory_.store.each(BlockKind::inode_number, [this](void* block) {
+    memory_.nodes.each(BlockKind::inode_number, [this](void* block) {
       const auto& given = *static_cast<Given*>(block);
       (given.is_device ? tables_->devices[{given.device, 0}]
                        : tables_->foreign[{given.device, given.inode}]) = given.number;
@@ -60,7 +60,7 @@ class InodeNumbers {
     const auto known = numbers.find(key);
     if (known != numbers.end()) return known->second;
     const TableMemory::Change change(memory_.tables);
-    auto* given = new (memory_.store.make(sizeof(Given)))
+    auto* given = new (memory_.nodes.make(sizeof(Given)))
         Given{&numbers == &tables_->devices, key.first, key.second, next};
     BlockStore::commit(given, BlockKind::inode_number);
     numbers.emplace(key, next);

@@ -87,8 +87,8 @@ class TableAllocator {
 
 /// What a worker leaves to those that follow it; made before the first.
 struct WorkerMemory {
-  BlockStore store{std::size_t{1} << 30U};  ///< handles and all that there is little of
-  BlockStore nodes;                         ///< the nodes and their names
+  BlockStore store{std::size_t{1} << 30U};  ///< handles and what else there is little of
+  BlockStore nodes;                         ///< the nodes, their names, numbers given out
   TableMemory tables;                       ///< what finds those in `nodes`
 
   /// In a new worker, before anything is made. What takes the longer the more files are known is
