@@ -58,11 +58,13 @@ std::vector<KeptFile> kept_files(const Json& value, const std::vector<Bind>& bin
   return out;
 }
 
-/// The image's files that were compared or will be loaded, and all else that was looked at.
+/// The image's files that were compared or will be loaded, and all else that was looked at. As
+/// ld.so spells them, with the `..` of $ORIGIN/../lib: they are only ever opened with the image as
+/// root.
 std::vector<std::string> image_files(const Json& value, const std::string& mount_point) {
   std::vector<std::string> out{"/etc/ld.so.cache"};
   const auto add = [&](const std::optional<std::string>& path) {
-    if (!path || !path->starts_with('/') || !is_clean(*path)) return;
+    if (!path || !path->starts_with('/') || path->find('\0') != path->npos) return;
     if (mount_point.empty() || !path->starts_with(mount_point + "/")) out.push_back(*path);
   };
   for (const Json* program : list(value, "program"))

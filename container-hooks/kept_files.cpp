@@ -39,6 +39,9 @@ Result<void> copy_file(const Fd& overlay, const KeptFile& file, const Fd& to,
   const Fd target(::openat(to.get(), copy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
                            status.st_mode & 0777));
   if (!target) return fail_errno(file.name, "cannot copy it");
+  // A shell's umask of 077, which the hook got from it, is none of the container's users'.
+  if (::fchmod(target.get(), status.st_mode & 0777) != 0)
+    return fail_errno(file.name, "cannot copy its mode");
   for (ssize_t n; (n = ::read(source.get(), buffer.data(), buffer.size())) != 0;) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_errno(file.name, "cannot copy it");

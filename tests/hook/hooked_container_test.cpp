@@ -124,8 +124,10 @@ TEST_P(HookedContainer, an_image_is_decided_on_once) {
 
 TEST_P(HookedContainer, what_an_image_did_not_have_is_part_of_the_decision) {
   auto decision = world_->swap();
-  decision["asked"] = {"/opt/lib/libmpi.so.12", "/opt/plugins/"};
+  // As ld.so spells what lies at $ORIGIN/../lib.
+  decision["asked"] = {"/opt/lib/libmpi.so.12", "/opt/plugins/", "/opt/bin/../lib/libcore.so.1"};
   world_->answer(decision);
+  fs::create_directories(world_->rootfs() + "/opt/bin");
   const auto ask = [&] {
     EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
     return world_->questions();
@@ -140,6 +142,30 @@ TEST_P(HookedContainer, what_an_image_did_not_have_is_part_of_the_decision) {
   write_text_file(world_->rootfs() + "/opt/plugins/a.so", "");
   EXPECT_EQ(ask(), 4U);
   EXPECT_EQ(ask(), 4U);
+  write_text_file(world_->rootfs() + "/opt/lib/libcore.so.1", "one");
+  EXPECT_EQ(ask(), 5U);
+  write_text_file(world_->rootfs() + "/opt/lib/libcore.so.1", "two");
+  EXPECT_EQ(ask(), 6U);
+  EXPECT_EQ(ask(), 6U);
+}
+
+/// A file that is loaded, compared and served is spelled as ld.so found it, too.
+TEST_P(HookedContainer, what_ld_so_found_by_dots_is_part_of_the_decision) {
+  for (const std::string list : {"loads", "verdict"}) {
+    renew();
+    fs::create_directories(world_->rootfs() + "/opt/bin");
+    write_text_file(world_->rootfs() + "/opt/lib/libcore.so.1", "one");
+    auto decision = world_->swap();
+    decision[list].push_back(
+        {{"soname", "libcore.so.1"},
+         {"taken", "container"},
+         {list == "loads" ? "path" : "container", "/opt/bin/../lib/libcore.so.1"}});
+    world_->answer(decision);
+    EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n") << list;
+    write_text_file(world_->rootfs() + "/opt/lib/libcore.so.1", "two");
+    EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n") << list;
+    EXPECT_EQ(world_->questions(), 2U) << list;
+  }
 }
 
 TEST_P(HookedContainer, says_why_a_program_must_not_start) {
@@ -347,6 +373,18 @@ TEST_P(HookedContainer, works_from_inside_the_container_too) {
       {"devices",
        {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
   EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+  expect_nothing_left();
+}
+
+/// Copies of ld.so and libc that only root may read would start nobody else's program.
+TEST_P(HookedContainer, under_a_strict_umask_it_starts_for_other_users_too) {
+  world_->serve_glibc();
+  auto config = world_->config({"/bin/app"});
+  config["process"]["user"] = {{"uid", 1500}, {"gid", 1500}};
+  const auto umask_before = ::umask(077);
+  const auto ran = start(config);
+  ::umask(umask_before);
+  EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
   expect_nothing_left();
 }
 
