@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "container-hooks/mount_calls.hpp"
 
@@ -12,6 +14,7 @@ namespace heddle {
 namespace {
 
 constexpr std::size_t kEmptyFolder = 65536;  ///< for a few names in it
+constexpr int kMostLinks = 40;               ///< <linux/namei.h>, MAXSYMLINKS
 
 /// `from` with all that is mounted below it, read-only, over what `target` is open on.
 Result<void> place_tree(const std::string& from, const Fd& target, const std::string& name) {
@@ -44,8 +47,17 @@ Result<void> place_overlay(const std::string& rootfs) {
   return attach_mount(overlay->get(), memory->get(), rootfs);
 }
 
-/// The place of a volume, made with all folders above it as runtimes do: a file for a file.
-Result<Fd> make_place(const Fd& root, const std::string& path, bool is_folder) {
+/// Where the symbolic link `name` leads; empty: it is none.
+std::string target_of_link(const Fd& folder, const std::string& name) {
+  char text[PATH_MAX];
+  const ssize_t n = ::readlinkat(folder.get(), name.c_str(), text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+}
+
+/// The place of a volume, made with all folders above it as runtimes do: a file for a file, and
+/// where a link leads, though nothing is there yet (/etc/resolv.conf of an image with systemd).
+Result<Fd> make_place(const Fd& root, std::string path, bool is_folder) {
+  int links = 0;
   auto folder = open_in_root(root.get(), "/", O_DIRECTORY);
   for (std::size_t at = 0; folder && at < path.size();) {
     const auto begin = path.find_first_not_of('/', at);
@@ -56,6 +68,13 @@ Result<Fd> make_place(const Fd& root, const std::string& path, bool is_folder) {
     auto next = open_in_root(root.get(), above, is_last ? 0 : O_DIRECTORY);
     if (!next && next.error().code() == ENOENT) {
       const auto name = path.substr(begin, at - begin);
+      if (const auto target = target_of_link(*folder, name); !target.empty()) {
+        if (++links > kMostLinks) return fail_errno(path, "cannot make a place there", ELOOP);
+        path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
+        folder = open_in_root(root.get(), "/", O_DIRECTORY);
+        at = 0;
+        continue;
+      }
       const int made = is_last && !is_folder
                            ? ::mknodat(folder->get(), name.c_str(), S_IFREG | 0644, 0)
                            : ::mkdirat(folder->get(), name.c_str(), 0755);

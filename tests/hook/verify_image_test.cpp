@@ -124,6 +124,29 @@ TEST_P(VerifyImage, a_volume_that_the_image_has_no_place_for_is_there) {
   expect_nothing_left();
 }
 
+/// As podman gives its resolv.conf to an image that was made with systemd.
+TEST_P(VerifyImage, a_volume_goes_where_a_link_of_the_image_leads_though_nothing_is_there) {
+  const auto link = [&](const std::string& target, const std::string& name) {
+    fs::create_symlink(target, world_->rootfs() + name);
+  };
+  link("../run/systemd/resolve/stub-resolv.conf", "/etc/resolv.conf");
+  link("/srv/none", "/etc/folder");
+  link("round", "/etc/round");
+  const auto before = world_->image_state();
+  auto config = world_->config({"/bin/app"});
+  config["mounts"].push_back(oci_bind("/etc/hostname", "/etc/resolv.conf"));
+  config["mounts"].push_back(oci_bind(world_->path("host"), "/etc/folder/below"));
+  config["mounts"].push_back(oci_bind("/etc/hostname", "/srv/none/file"));
+  const auto ran = verify_bundle(config);
+  EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  config["mounts"].push_back(oci_bind("/etc/hostname", "/etc/round"));
+  const auto round = verify_bundle(config);
+  EXPECT_EQ(round.status, 3);
+  EXPECT_THAT(round.err, HasSubstr("/etc/round: "));
+  EXPECT_EQ(world_->image_state(), before);
+  expect_nothing_left();
+}
+
 TEST_P(VerifyImage, of_a_script_the_interpreter_is_looked_at) {
   write_text_file(world_->rootfs() + "/bin/script", "#! /bin/other -x\n", 0755);
   write_text_file(world_->rootfs() + "/bin/other", "#!/bin/app\n", 0755);
