@@ -13,7 +13,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 
 }  // namespace
 
-std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
+const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
   const auto [entry, is_new] = by_device_.try_emplace(stamp.id.dev);
   if (is_new) {
     struct statfs fs {};
@@ -23,9 +23,31 @@ std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
       std::memcpy(&entry->second.id, &fs.f_fsid, sizeof(fs.f_fsid));
     }
   }
+  return entry->second;
+}
+
+bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
+  switch (kind_of(fd, stamp).type) {
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+    case CGROUP_SUPER_MAGIC:
+    case CGROUP2_SUPER_MAGIC:
+    case DEBUGFS_MAGIC:
+    case TRACEFS_MAGIC:
+    case SECURITYFS_MAGIC:
+    case SELINUX_MAGIC:
+    case BINFMTFS_MAGIC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
+  const auto& kind = kind_of(fd, stamp);
   constexpr std::uint64_t lustre = 0x0BD0'0BD0;  // not in linux/magic.h
   constexpr std::uint64_t fuse = 0x6573'5546;
-  switch (entry->second.type) {
+  switch (kind.type) {
     case 0:
     case SQUASHFS_MAGIC:
     case EROFS_SUPER_MAGIC_V1:
@@ -36,13 +58,18 @@ std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
     case lustre:            // whole seconds, kept by the server
     case EXT4_SUPER_MAGIC:  // may be an image too (mke2fs -d), but then f_fsid is its own UUID
     case BTRFS_SUPER_MAGIC:
-      return entry->second.id;
+      return kind.id;
     default:
       break;
   }
-  // One time for all, in whole seconds: an image seen through an overlay.
-  if (stamp.ctime_ns == stamp.mtime_ns && stamp.ctime_ns % kSecond == 0) return std::nullopt;
-  return entry->second.id;
+  // An image seen through an overlay (composefs): EROFS and squashfs have one time, which both are
+  // (fs/erofs/inode.c), down to nanoseconds where the image's maker kept them. A file that was
+  // unpacked got its mtime from the archive after it was made; one that was written below the
+  // overlay and never touched again looks like the image's, and is read once more.
+  if (stamp.ctime_ns == stamp.mtime_ns &&
+      (kind.type == OVERLAYFS_SUPER_MAGIC || stamp.ctime_ns % kSecond == 0))
+    return std::nullopt;
+  return kind.id;
 }
 
 }  // namespace heddle

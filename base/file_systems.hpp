@@ -19,11 +19,16 @@ class FileSystems {
   /// one); nullopt: the stamp of the file is not to be trusted.
   std::optional<std::uint64_t> of(int fd, const FileStamp& stamp);
 
+  /// Whether the kernel makes up what is read from such a file (proc, sysfs and the like): to read
+  /// it may wait for ever, or take something from its other readers.
+  bool is_made_up(int fd, const FileStamp& stamp);
+
  private:
   struct Kind {
     std::uint64_t type = 0;  ///< statfs(2) f_type
     std::uint64_t id = 0;    ///< f_fsid
   };
+  const Kind& kind_of(int fd, const FileStamp& stamp);
   std::map<std::uint64_t, Kind> by_device_;
 };
 

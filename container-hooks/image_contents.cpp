@@ -23,6 +23,9 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 /// A file that was changed within a tick of the clock after it was read looks unchanged; two
 /// seconds are the coarsest (as for the facts of ELF files, resolver/elf/facts_cache.cpp).
 constexpr std::int64_t kYoung = 2;
+/// A start waits for what is read. The image says which files, and they may be as sparse as it
+/// likes.
+constexpr std::uint64_t kMostRead = std::uint64_t{4} << 30;
 constexpr std::size_t kHeading = 33;  ///< hash of the rest, in hex digits, and a newline
 
 std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
@@ -42,6 +45,23 @@ std::string names_in(const Fd& folder) {
   std::string all;
   for (const auto& name : names) all += name + '\0';
   return hash_bytes(all).hex();
+}
+
+Result<ContentHash> hash_bounded(const Fd& file, std::uint64_t size) {
+  if (size > kMostRead) return fail_errno("", "cannot be compared", EFBIG);
+  if (size == 0) return hash_bytes({});
+  // Without a wait for somebody's lease (fcntl(2), F_SETLEASE).
+  const auto readable = open_file(link_of(file.get()), O_RDONLY | O_NONBLOCK);
+  if (!readable) return fail(readable.error());
+  return hash_file(readable->get(), "");
+}
+
+/// In place of the hash of a file that cannot be read. Another copy of the image is decided on
+/// anew.
+std::string what_times_tell(const struct stat& status) {
+  const auto stamp = file_stamp(status);
+  return "unread:" + std::to_string(stamp.size) + ":" + std::to_string(stamp.mtime_ns) + ":" +
+         std::to_string(stamp.ctime_ns);
 }
 
 }  // namespace
@@ -83,9 +103,8 @@ std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
   if (!stamp.empty())
     if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
   const auto now = std::time(nullptr);
-  const auto readable = open_file(link_of(file.get()), O_RDONLY);
-  const auto hash = readable ? hash_file(readable->get(), "") : fail(readable.error());
-  if (!hash) return kNone;
+  const auto hash = hash_bounded(file, static_cast<std::uint64_t>(status.st_size));
+  if (!hash) return what_times_tell(status);
   const auto hex = hash->hex();
   if (!stamp.empty() && std::max(status.st_ctim.tv_sec, status.st_mtim.tv_sec) < now - kYoung)
     news_ |= known_.emplace(stamp, hex).second;
@@ -105,13 +124,19 @@ std::string ImageContents::names_of(const Fd& folder, const struct stat& status)
 }
 
 std::string ImageContents::of(const std::string& path) {
+  const auto [line, is_new] = lines_.try_emplace(path);
+  if (is_new) line->second = look_at(path);
+  return line->second;
+}
+
+std::string ImageContents::look_at(const std::string& path) {
   struct stat status {};
   const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
   if (!place || ::fstat(place->get(), &status) != 0) return path + "\t" + kNone + "\n";
   auto where = target_of(place->get());
   if (where.starts_with(top_) && top_ != "/") where.erase(0, top_.size());
   std::string what = "other";
-  if (S_ISREG(status.st_mode))
+  if (S_ISREG(status.st_mode) && !file_systems_.is_made_up(place->get(), file_stamp(status)))
     what = hash_of(*place, status);
   else if (S_ISDIR(status.st_mode))
     what = path.ends_with('/') ? names_of(*place, status) : "folder";

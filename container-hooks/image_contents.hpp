@@ -27,7 +27,8 @@ class ImageContents {
   std::string remembered() const;
 
   /// A line for `path`: its content, that it is not there, that it is a folder; and its place,
-  /// where links lead there. Of a path that ends in a slash it is the names in that folder.
+  /// where links lead there. Of a path that ends in a slash it is the names in that folder. Always
+  /// what it was when first asked: with a decision goes what was there before it was made.
   std::string of(const std::string& path);
   std::string of(const std::vector<std::string>& paths);
 
@@ -36,6 +37,7 @@ class ImageContents {
   std::string copy_id(const std::string& path);
 
  private:
+  std::string look_at(const std::string& path);
   std::string stamp_of(const Fd& file, const struct stat& status);
   std::string hash_of(const Fd& file, const struct stat& status);
   std::string names_of(const Fd& folder, const struct stat& status);
@@ -44,6 +46,7 @@ class ImageContents {
   std::string top_;  ///< where it is
   FileSystems file_systems_;
   std::unordered_map<std::string, std::string> known_;  ///< stamp -> hash
+  std::unordered_map<std::string, std::string> lines_;  ///< path -> what of() says
   bool news_ = false;
 };
 

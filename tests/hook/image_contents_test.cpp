@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/content_hash.hpp"
+#include "container-hooks/mount_calls.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -66,6 +67,52 @@ TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
   EXPECT_NE(of("/x/"), names);
   EXPECT_THAT(of("/x"), EndsWith("\tfolder\n"));
   EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
+}
+
+/// The image says what is read: not the kernel's log, which others want to read, nor for ever.
+TEST_F(ImageContentsTest, are_not_asked_of_what_the_kernel_makes_up) {
+  const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
+  for (const char* path : {"/proc/version", "/proc/kmsg", "/proc/kcore"})
+    if (fs::exists(path)) {
+      EXPECT_EQ(ImageContents(root).of(path), std::string(path) + "\t\tother\n");
+    }
+}
+
+TEST_F(ImageContentsTest, of_a_huge_file_are_what_its_times_tell) {
+  write("a", "");
+  ASSERT_EQ(::truncate((dir_ / "a").c_str(), off_t{5} << 30), 0);
+  const auto before = of("/a");
+  EXPECT_THAT(before, HasSubstr("\tunread:5368709120:"));
+  EXPECT_EQ(of("/a"), before);
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
+  EXPECT_NE(of("/a"), before);
+}
+
+TEST_F(ImageContentsTest, stay_what_they_were_when_first_asked_for) {
+  write("a", "one");
+  ImageContents contents(root_);
+  const auto before = contents.of("/a");
+  write("a", "two");
+  EXPECT_EQ(contents.of("/a"), before) << "a decision made since may hang on either";
+  EXPECT_NE(of("/a"), before);
+}
+
+/// As over EROFS, whose files have one time, and nanoseconds of it (composefs).
+TEST_F(ImageContentsTest, below_an_overlay_one_time_for_all_is_not_trusted) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
+  for (const char* folder : {"lower", "memory/upper", "memory/work"})
+    fs::create_directories(dir_ / folder);
+  write("lower/a", "text");
+  const auto lower = value_or_throw(open_file(dir_ / "lower", O_PATH | O_DIRECTORY));
+  const auto memory = value_or_throw(open_file(dir_ / "memory", O_PATH | O_DIRECTORY));
+  const auto overlay = new_overlay(lower.get(), memory.get());
+  if (!overlay) HEDDLE_SKIP(overlay.error().message());
+  const auto is_trusted = [&] { return !ImageContents(*overlay).copy_id("/a").empty(); };
+  EXPECT_FALSE(is_trusted());
+  const timespec times[2] = {{1, 5}, {1, 5}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "lower/a").c_str(), times, 0), 0);
+  EXPECT_TRUE(is_trusted()) << "unpacked here, with the archive's mtime";
 }
 
 /// This very program: a file that nobody has changed for seconds.
