@@ -2,6 +2,7 @@
 #include "container-hooks/decision_cache.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -88,35 +89,64 @@ class KnownContents {
     path_ = folder + "/" + hash_bytes(question_ + copy).hex() + ".seen";
     const auto file = open_file(path_, O_RDONLY);
     struct stat status {};
+    is_new_copy_ = !file;
     if (file && ::fstat(file->get(), &status) == 0) {
       contents_.recall(read_all(file->get(), path_, kDecisionLimit).value_or(""));
       mark_used(file->get(), status.st_mtim.tv_sec);
     }
     key_ = hash_bytes(question_ + contents_.of({question.program, kLibraryCache})).hex();
   }
-  KnownContents(const KnownContents&) = delete;
-  KnownContents& operator=(const KnownContents&) = delete;
-  /// What cannot be kept is read again next time.
-  ~KnownContents() {
-    if (const auto text = contents_.remembered(); !text.empty()) (void)write_file(path_, text);
-  }
 
   /// Of the question about an image with that program and these libraries.
   const std::string& key() const { return key_; }
   std::string of(const std::vector<std::string>& paths) { return contents_.of(paths); }
+  /// For the next start; what cannot be kept is read again. True: a file was added to the folder.
+  bool remember() const {
+    const auto text = contents_.remembered();
+    return !text.empty() && write_file(path_, text).has_value() && is_new_copy_;
+  }
 
  private:
   ImageContents contents_;
   std::string question_;
   std::string path_;
+  bool is_new_copy_ = true;
   std::string key_;
 };
 
-/// One image's files in the cache; its lock is held meanwhile.
+/// One image's files in the cache.
 class Entry {
  public:
-  Entry(std::string stem, KnownContents& contents) : stem_(std::move(stem)), contents_(contents) {}
+  Entry(const std::string& folder, KnownContents& contents)
+      : folder_(folder), stem_(folder + "/" + contents.key()), contents_(contents) {}
 
+  /// Many containers of one image start at once: one decides, and the others wait for it. What is
+  /// there they compare with their images side by side: that may mean to read all its libraries.
+  Result<Decided> decided(const ImageQuestion& question) {
+    const auto lock_path = stem_ + ".lock";
+    for (;;) {
+      {
+        const auto lock = lock_entry(lock_path, Access::look, Wait::yes, question.asker);
+        if (!lock) return fail(lock.error());
+        if (auto found = cached()) return std::move(*found);
+      }
+      const auto lock = lock_entry(lock_path, Access::change, Wait::no);
+      if (!lock && lock.error().code() != EWOULDBLOCK) return fail(lock.error());
+      if (lock) {
+        if (auto found = cached()) return std::move(*found);
+        return decide(question);
+      }
+      ::poll(nullptr, 0, 1);  // it may be another's look
+    }
+  }
+
+  Result<Decided> decided_anew(const ImageQuestion& question) {
+    const auto lock = lock_entry(stem_ + ".lock", Access::change, Wait::yes, question.asker);
+    if (!lock) return fail(lock.error());
+    return decide(question);
+  }
+
+ private:
   /// What was decided on this very image, unless part of it has gone.
   std::optional<Decided> cached() {
     const auto file = open_file(stem_ + ".decision", O_RDONLY);
@@ -128,25 +158,21 @@ class Entry {
     if (!packed || packed->contents != contents_.of(packed->decision.image_files))
       return std::nullopt;
     Decided out{std::move(packed->decision), {}, std::move(packed->map_id), true, {}};
-    if (!take_map(out)) return std::nullopt;
+    if (out.decision.outcome == Outcome::swap && !take_map(out)) return std::nullopt;
     mark_used(file->get(), status.st_mtim.tv_sec);
     return out;
   }
 
-  Result<Decided> decide(const ImageQuestion& question, const std::string& folder) {
-    auto text = ask_fs_resolve(question, folder, stem_ + ".map");
+  Result<Decided> decide(const ImageQuestion& question) {
+    auto text = ask_fs_resolve(question, folder_, stem_ + ".map");
     if (!text) return fail(std::move(text.error()));
     auto decision = parse_decision(*text, stem_ + ".json");
     if (!decision) return fail(std::move(decision.error()));
     Decided out{std::move(*decision), {}, {}, false, {}};
-    if (auto taken = take_map(out); !taken) return fail(std::move(taken.error()));
     // Only what may start is worth keeping: whoever mends an image wants to be asked again.
     if (out.decision.outcome == Outcome::incompatible) return out;
-    if (out.in_use) {
-      const auto hash = hash_file(out.in_use.get(), out.map);
-      if (!hash) return fail(hash.error());
-      out.map_id = hash->hex();
-    }
+    if (out.decision.outcome == Outcome::swap)
+      if (auto kept = keep_map(out); !kept) return fail(std::move(kept.error()));
     const PackedDecision packed{out.decision, contents_.of(out.decision.image_files), out.map_id};
     if (auto kept = write_file(stem_ + ".json", *text); !kept) return fail(std::move(kept.error()));
     if (auto kept = write_file(stem_ + ".decision", pack(packed)); !kept)
@@ -154,17 +180,44 @@ class Entry {
     return out;
   }
 
- private:
-  Result<void> take_map(Decided& decided) const {
-    if (decided.decision.outcome != Outcome::swap) return {};
-    decided.map = stem_ + ".map";
-    auto map = open_file(decided.map, O_RDONLY);
-    if (!map) return fail(std::move(map.error()));
-    hold_entry(*map);
-    decided.in_use = std::move(*map);
+  /// The new map, named by its content: fs-mount opens it by path when this entry is no longer
+  /// locked, and a map of another image that looks like this one may have been made meanwhile.
+  Result<void> keep_map(Decided& out) const {
+    const auto made = stem_ + ".map";
+    auto id = hash_of(made);
+    if (!id) return fail(std::move(id.error()));
+    out.map_id = std::move(*id);
+    const auto kept = map_path(out.map_id);
+    // One that is there may be in use, and that is to be seen.
+    if (hash_of(kept).value_or("") == out.map_id)
+      (void)::unlink(made.c_str());
+    else if (::rename(made.c_str(), kept.c_str()) != 0)
+      return fail_errno(kept, "cannot write");
+    if (auto taken = take_map(out); !taken) return taken;
+    remove_other_maps(out.map);
     return {};
   }
 
+  Result<void> take_map(Decided& out) const {
+    out.map = map_path(out.map_id);
+    auto map = open_file(out.map, O_RDONLY);
+    if (!map) return fail(std::move(map.error()));
+    hold_entry(*map);
+    out.in_use = std::move(*map);
+    return {};
+  }
+
+  std::string map_path(const std::string& id) const { return stem_ + "." + id + ".map"; }
+
+  static Result<std::string> hash_of(const std::string& map) {
+    const auto file = open_file(map, O_RDONLY);
+    if (!file) return fail(file.error());
+    const auto hash = hash_file(file->get(), map);
+    if (!hash) return fail(hash.error());
+    return hash->hex();
+  }
+
+  std::string folder_;
   std::string stem_;
   KnownContents& contents_;
 };
@@ -188,16 +241,10 @@ Result<Decided> DecisionCache::decide(const ImageQuestion& question, bool fresh)
   auto root = open_file(question.rootfs, O_PATH | O_DIRECTORY);
   if (!root) return fail(std::move(root.error()));
   KnownContents contents(folder_, *root, question);
-  const std::string stem = folder_ + "/" + contents.key();
-  Entry entry(stem, contents);
-  // Many containers of one image start at once: one decides, the others wait for it.
-  auto lock = lock_entry(stem + ".lock", Wait::yes);
-  if (!lock) return fail(std::move(lock.error()));
-  if (!fresh)
-    if (auto cached = entry.cached()) return std::move(*cached);
-  auto decided = entry.decide(question, folder_);
-  lock->reset();
-  if (decided) prune_decisions(folder_, limits_);
+  Entry entry(folder_, contents);
+  auto decided = fresh ? entry.decided_anew(question) : entry.decided(question);
+  const bool is_new_copy = contents.remember();
+  if (is_new_copy || (decided && !decided->from_cache)) prune_decisions(folder_, limits_);
   return decided;
 }
 

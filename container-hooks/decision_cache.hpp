@@ -31,12 +31,14 @@ struct Decided {
 /// Decisions kept in a folder, each with its map: one for each content of an image, so that its
 /// containers share it, whichever rootfs they have. (Of images that have their program and
 /// ld.so.cache in common and differ elsewhere, the one decided on last is kept.) The folder is the
-/// caller's alone: what lies in it is mounted into containers. An entry is four files: KEY.map,
-/// KEY.json (the decision for people), KEY.decision (the same for us; written last, it makes the
-/// entry valid), KEY.lock. COPY.seen holds what ImageContents remembers of one copy of an image.
+/// caller's alone: what lies in it is mounted into containers. An entry is four files: KEY.ID.map
+/// (ID is its content's hash: a path never comes to lead to another map), KEY.json (the decision
+/// for people), KEY.decision (the same for us; written last, it makes the entry valid), KEY.lock; a
+/// new map removes older ones of its KEY that nobody uses. COPY.seen holds what ImageContents
+/// remembers of one copy of an image.
 class DecisionCache {
  public:
-  /// Makes the folder; refuses one that others may write to. Each new decision prunes it.
+  /// Makes the folder; refuses one that others may write to. What is added to it prunes it.
   static Result<DecisionCache> open(const std::string& folder, const CacheLimits& limits = {});
 
   /// From the cache, or by fs-resolve. `fresh` decides anew in any case. Fails when fs-resolve

@@ -6,7 +6,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::string_view kFormat = "heddle packed decision 5 " HEDDLE_VERSION;
+constexpr std::string_view kFormat = "heddle packed decision 7 " HEDDLE_VERSION;
 
 /// Texts and numbers one behind the other: `5:a text`, so that a text may hold any byte.
 class Packer {

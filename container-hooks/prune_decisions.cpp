@@ -48,18 +48,30 @@ std::vector<Entry> entries_of(const std::string& folder) {
   return out;
 }
 
+std::vector<fs::path> files_of(const std::string& folder, const std::string& stem) {
+  std::vector<fs::path> out;
+  std::error_code gone;
+  for (const auto& file : fs::directory_iterator(folder, gone))
+    if (file.path().filename().string().starts_with(stem + ".")) out.push_back(file.path());
+  return out;
+}
+
+bool is_map_in_use(const fs::path& file) {
+  if (file.extension() != ".map") return false;
+  const auto map = open_file(file, O_RDONLY);
+  return map && is_held(*map);
+}
+
 /// All its files, a temporary one of somebody who was killed too; the lock last.
 bool remove_entry(const std::string& folder, const std::string& stem) {
   const auto lock_path = folder + "/" + stem + ".lock";
-  const auto lock = lock_entry(lock_path, Wait::no);
+  const auto lock = lock_entry(lock_path, Access::change, Wait::no);
   if (!lock) return false;
-  if (const auto map = open_file(folder + "/" + stem + ".map", O_RDONLY); map && is_held(*map))
-    return false;
+  const auto files = files_of(folder, stem);
+  if (std::any_of(files.begin(), files.end(), is_map_in_use)) return false;
   std::error_code gone;
-  for (const auto& file : fs::directory_iterator(folder, gone)) {
-    const auto name = file.path().filename().string();
-    if (name.starts_with(stem + ".") && name != stem + ".lock") fs::remove(file.path(), gone);
-  }
+  for (const auto& file : files)
+    if (file != lock_path) fs::remove(file, gone);
   fs::remove(lock_path, gone);
   return true;
 }
@@ -76,6 +88,14 @@ void prune_decisions(const std::string& folder, const CacheLimits& limits) {
     if (entry.used >= oldest && bytes <= limits.bytes) break;
     if (remove_entry(folder, entry.stem)) bytes -= entry.bytes;
   }
+}
+
+void remove_other_maps(const std::string& map) {
+  const fs::path kept(map);
+  const auto name = kept.filename().string();
+  std::error_code gone;
+  for (const auto& file : files_of(kept.parent_path(), name.substr(0, name.find('.'))))
+    if (file.extension() == ".map" && file != kept && !is_map_in_use(file)) fs::remove(file, gone);
 }
 
 void mark_used(int fd, std::int64_t seen) {

@@ -17,6 +17,10 @@ struct CacheLimits {
 /// decision is being made.
 void prune_decisions(const std::string& folder, const CacheLimits& limits);
 
+/// Removes the maps of `map`'s entry that no start uses, but for `map` itself. The entry's lock
+/// must be held.
+void remove_other_maps(const std::string& map);
+
 /// Marks the open file `fd`, of mtime `seen` (seconds), as used now; at most once a day, so that
 /// starts do not write.
 void mark_used(int fd, std::int64_t seen);

@@ -8,7 +8,9 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "container-hooks/decision_cache.hpp"
 #include "container-hooks/entry_lock.hpp"
+#include "container-hooks/image_contents.hpp"
 #include "container-hooks/packed_decision.hpp"
 #include "container-hooks/prune_decisions.hpp"
 #include "tests/support/build_elf.hpp"
@@ -122,7 +124,7 @@ TEST_F(PruneDecisions, what_is_in_use_stays) {
   for (const char letter : "abc"s) add(letter, 10, 91);
   const auto map = value_or_throw(open_file(file('a', "map"), O_RDONLY));
   hold_entry(map);
-  auto deciding = value_or_throw(lock_entry(file('b', "lock"), Wait::yes));
+  auto deciding = value_or_throw(lock_entry(file('b', "lock"), Access::look, Wait::no));
   prune_decisions(dir_.path(), {0, 0h});
   EXPECT_EQ(left(), "ab");
   deciding.reset();
@@ -142,6 +144,56 @@ TEST_F(PruneDecisions, a_use_is_marked_once_a_day) {
   mark_used(decision.get(), before.st_mtim.tv_sec);
   ::fstat(decision.get(), &after);
   EXPECT_EQ(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+}
+
+TEST_F(PruneDecisions, older_maps_of_an_entry_go_when_nobody_uses_them) {
+  const auto map = [&](const std::string& id) { return file('a', id + ".map"); };
+  for (const char* id : {"1", "2", "3"}) write_text_file(map(id), id);
+  write_text_file(file('b', "1.map"), "");
+  auto used = value_or_throw(open_file(map("2"), O_RDONLY));
+  hold_entry(used);
+  remove_other_maps(map("3"));
+  EXPECT_FALSE(fs::exists(map("1")));
+  EXPECT_TRUE(fs::exists(map("2")) && fs::exists(map("3")) && fs::exists(file('b', "1.map")));
+  prune_decisions(dir_.path(), {0, 0h});
+  EXPECT_TRUE(fs::exists(map("2")) && fs::exists(map("3"))) << "the entry is in use";
+  used.reset();
+  prune_decisions(dir_.path(), {0, 0h});
+  EXPECT_FALSE(fs::exists(map("3")));
+}
+
+/// A copy of a known image leaves what it remembers, and decides nothing.
+TEST_F(PruneDecisions, a_new_copy_of_an_image_is_reason_enough) {
+  const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
+  const std::string program = fs::canonical("/proc/self/exe");
+  if (ImageContents(root).copy_id(program).empty())
+    HEDDLE_SKIP("the file system keeps no times of its own");
+  ImageQuestion question;
+  question.rootfs = "/";
+  question.program = program;
+  const auto cache = value_or_throw(DecisionCache::open(dir_.path()));
+  for (const char* expected : {"", "a"}) {
+    add('a', 10, 91);
+    EXPECT_FALSE(cache.decide(question, false)) << "there is no fs-resolve beside this program";
+    EXPECT_EQ(left(), expected);
+  }
+}
+
+TEST(EntryLock, is_for_many_who_look_or_one_who_changes) {
+  const TestDir dir;
+  const auto path = dir / "lock";
+  const auto one = value_or_throw(lock_entry(path, Access::look, Wait::no));
+  auto other = value_or_throw(lock_entry(path, Access::look, Wait::no));
+  EXPECT_EQ(lock_entry(path, Access::change, Wait::no).error().code(), EWOULDBLOCK);
+}
+
+TEST(EntryLock, is_not_waited_for_when_nobody_asks_any_more) {
+  const TestDir dir;
+  const auto held = value_or_throw(lock_entry(dir / "lock", Access::change, Wait::no));
+  auto asker = value_or_throw(make_pipe());
+  asker.read_end.reset();
+  for (const auto access : {Access::look, Access::change})
+    EXPECT_FALSE(lock_entry(dir / "lock", access, Wait::yes, asker.write_end.get()));
 }
 
 }  // namespace
