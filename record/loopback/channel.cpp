@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/insist.hpp"
+#include "fuseovl/session/kernel_order.hpp"
 
 namespace heddle::loopback {
 namespace {
@@ -16,6 +17,7 @@ void send_to(int device, std::uint64_t unique, int error, const void* data, std:
   header.error = -error;
   header.unique = unique;
   const iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
+  before_answer();
   if (insist([&] { return ::writev(device, parts, size > 0 ? 2 : 1); }, may_pass) < 0 &&
       may_pass(errno))
     leave_to_next_worker();

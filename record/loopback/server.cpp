@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/insist.hpp"
+#include "fuseovl/session/kernel_order.hpp"
 #include "fuseovl/session/succession.hpp"
 #include "record/loopback/core_follower.hpp"
 
@@ -97,6 +98,7 @@ void Server::lead(std::uint64_t term, std::size_t slot, CallerRights& rights, Re
       return;
     }
     if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) continue;
+    after_request();
     slots_.after_read(slot);
     Request request(device_, slots_.buffer(slot), static_cast<std::size_t>(n),
                     slots_.progress(slot));
