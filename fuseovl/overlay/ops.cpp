@@ -30,6 +30,7 @@ fuse_lowlevel_ops make_ops() {
   fuse_lowlevel_ops ops{};
   ops.init = on_init;
   ops.lookup = answer<&Overlay::lookup>;
+  ops.forget = answer<&Overlay::forget>;
   ops.getattr = answer<&Overlay::getattr>;
   ops.open = answer<&Overlay::open>;
   ops.opendir = answer<&Overlay::opendir>;

@@ -60,7 +60,6 @@ Overlay::Overlay(OverlayContent content)
       stats_(content_.facts, *state_, content_.files, content_.retired),
       pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {
   (void)pid_max();
-  (void)stats_.refresh();
 }
 
 std::vector<std::string> Overlay::reopened() const {
@@ -84,11 +83,9 @@ std::vector<int> Overlay::descriptors() const {
 }
 
 void Overlay::init(fuse_conn_info& connection) {
-  // AUTO_INVAL_DATA: `.heddle/stats` shows a new mtime at each GETATTR and the kernel drops its
-  // page. READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first
-  // page's only.
-  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
-                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS;
+  // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's
+  // only.
+  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS;
   connection.want = connection.capable & wanted;
   connection.max_read = kMaxRead;
   connection.max_background = 64;
@@ -135,12 +132,8 @@ struct stat Overlay::attributes(InodeNumber ino) const {
       set_size(static_cast<std::size_t>(content_.map_status.st_size));
       st.st_mtim = content_.map_status.st_mtim;
       break;
-    case NodeKind::stats: {
-      const auto page = stats_.current();
-      set_size(page->text.size());
-      st.st_mtim = st.st_ctim = page->made;
+    case NodeKind::stats:  // a page of it has a size
       break;
-    }
     case NodeKind::object:
       set_attributes(st, content_.files.origin(content_.tree.object(ino)));
       break;
@@ -148,22 +141,42 @@ struct stat Overlay::attributes(InodeNumber ino) const {
   return st;
 }
 
-fuse_entry_param Overlay::entry(InodeNumber ino) const {
+/// Whichever page it is, it shows itself as one file: cp(1) and others compare numbers.
+struct stat Overlay::attributes(const StatsText& page) const {
+  auto st = attributes(Tree::kStats);
+  st.st_size = static_cast<off_t>(page.text.size());
+  st.st_blocks = static_cast<blkcnt_t>((page.text.size() + 511) / 512);
+  st.st_mtim = st.st_ctim = page.made;
+  return st;
+}
+
+fuse_entry_param Overlay::entry(InodeNumber ino, double name_timeout) const {
   fuse_entry_param out{};
   out.ino = ino;
-  out.entry_timeout = state_->exchanging ? 0 : kForever;
+  out.entry_timeout = name_timeout;
   if (ino == 0) return out;  // a negative entry: kept as long as any other
   out.attr = attributes(ino);
-  out.attr_timeout = ino == Tree::kStats ? 0 : kForever;
+  out.attr_timeout = kForever;
+  return out;
+}
+
+/// A page of its own for each that asks.
+fuse_entry_param Overlay::stats_entry() {
+  fuse_entry_param out{};
+  out.ino = stats_.add();
+  if (const auto page = stats_.find(out.ino)) out.attr = attributes(*page);
+  out.attr_timeout = kForever;
   return out;
 }
 
 /// While a map is exchanged, whoever was there before gets the names of before: a program that is
-/// being started has its libraries of one map.
-const Tree& Overlay::tree_for(fuse_req_t request) const {
-  const bool was_there = state_->exchanging && content_.previous &&
-                         is_older(fuse_req_ctx(request)->pid, state_->first_worker, pid_max());
-  return was_there ? *content_.previous : content_.tree;
+/// being started has its libraries of one map. The exchange may end at any moment; no old name is
+/// to stay then.
+Overlay::Names Overlay::names_for(fuse_req_t request) const {
+  if (!state_->exchanging) return {content_.tree, kForever};
+  const bool was_there =
+      content_.previous && is_older(fuse_req_ctx(request)->pid, state_->first_worker, pid_max());
+  return {was_there ? *content_.previous : content_.tree, 0};
 }
 
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -175,18 +188,26 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
     if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
   }
-  const auto found = entry(tree_for(request).lookup(parent, name));
+  const auto names = names_for(request);
+  const auto ino = names.tree.lookup(parent, name);
+  const auto found = ino == Tree::kStats ? stats_entry() : entry(ino, names.timeout);
   fuse_reply_entry(request, &found);
 }
 
+void Overlay::forget(fuse_req_t request, fuse_ino_t ino, std::uint64_t) {
+  // Its number was found once and by one.
+  if (StatsPage::is_page(ino)) stats_.forget(ino);
+  fuse_reply_none(request);
+}
+
 void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
-  if (!content_.tree.kind(ino) && !content_.retired.find(ino)) {
-    fuse_reply_err(request, ENOENT);
+  const auto page = StatsPage::is_page(ino) ? stats_.find(ino) : std::nullopt;
+  if (!page && !content_.tree.kind(ino) && !content_.retired.find(ino)) {
+    fuse_reply_err(request, StatsPage::is_page(ino) ? ESTALE : ENOENT);
     return;
   }
-  if (ino == Tree::kStats) (void)stats_.refresh();
-  const auto st = attributes(ino);
-  fuse_reply_attr(request, &st, ino == Tree::kStats ? 0 : kForever);
+  const auto st = page ? attributes(*page) : attributes(ino);
+  fuse_reply_attr(request, &st, kForever);
 }
 
 void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
@@ -213,6 +234,7 @@ void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {
   const auto entries = content_.tree.entries(ino);
   size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
+  const double timeout = state_->exchanging ? 0 : kForever;
   std::string buffer(size, '\0');
   std::size_t used = 0;
   // Offsets: 1 behind `.`, 2 behind `..`, 3+i behind the entry i. They never change, so telldir and
@@ -224,8 +246,9 @@ void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t 
                                         : entries[at - 2].ino;
     std::size_t needed = 0;
     const auto next = static_cast<off_t>(at + 1);
-    if (plus && at >= 2) {
-      const auto param = entry(child);
+    // Who lists the folder does not read the page.
+    if (plus && at >= 2 && child != Tree::kStats) {
+      const auto param = entry(child, timeout);
       needed =
           fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
     } else {

@@ -75,6 +75,7 @@ class Overlay final : public SessionClient {
   // One for each operation; each answers the request exactly once.
   void init(fuse_conn_info& connection);
   void lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
+  void forget(fuse_req_t request, fuse_ino_t ino, std::uint64_t lookups);
   void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*);
   void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
   void opendir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
@@ -89,8 +90,15 @@ class Overlay final : public SessionClient {
   /// `object` of `files`, which is `ino`.
   void read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
                    off_t offset);
-  fuse_entry_param entry(InodeNumber ino) const;
-  const Tree& tree_for(fuse_req_t request) const;
+  struct stat attributes(const StatsText& page) const;
+  fuse_entry_param entry(InodeNumber ino, double name_timeout) const;
+  fuse_entry_param stats_entry();
+  /// What names mean to `request`, and for how long the kernel may keep them.
+  struct Names {
+    const Tree& tree;
+    double timeout;
+  };
+  Names names_for(fuse_req_t request) const;
   void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
   void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
   /// Answers with what `read` brings, which is tried here first and in a thread that may wait

@@ -64,15 +64,18 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     read_object(request, content_.retired.files(), *retired, size, offset);
     return;
   }
+  if (StatsPage::is_page(ino)) {
+    if (const auto page = stats_.find(ino))
+      reply_bytes(request, page->text, size, offset);
+    else
+      fuse_reply_err(request, ESTALE);
+    return;
+  }
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
+    case NodeKind::stats:  // its pages are read
       fuse_reply_err(request, EISDIR);
       return;
-    case NodeKind::stats: {
-      const auto page = stats_.current();
-      reply_bytes(request, page->text, size, offset);
-      return;
-    }
     case NodeKind::index:
       reply_bytes(request, content_.index, size, offset);
       return;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "fuseovl/overlay/stats_slots.hpp"
 #include "fuseovl/session/counters.hpp"
 #include "fuseovl/session/session.hpp"
 
@@ -19,6 +20,7 @@ struct ServingState {
   enum class Prefetch : std::uint8_t { none, running, done };
 
   RequestCounters counters;
+  StatsSlots stats;
   SessionMemory session;
   std::atomic<Prefetch> prefetch = Prefetch::none;
   std::atomic<pid_t> supervisor = 0;

@@ -14,36 +14,45 @@ std::string json_text(std::string_view text) { return nlohmann::json(to_json_tex
 
 }  // namespace
 
-StatsPage::StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files,
+StatsPage::StatsPage(StatsFacts facts, ServingState& state, const ObjectFiles& files,
                      const RetiredFiles& retired)
     : facts_(std::move(facts)), state_(state), files_(files), retired_(retired) {}
 
-std::shared_ptr<const StatsPage::Snapshot> StatsPage::refresh() {
-  auto snapshot = std::make_shared<Snapshot>();
-  snapshot->text = render();
-  ::clock_gettime(CLOCK_REALTIME, &snapshot->made);
+InodeNumber StatsPage::add() {
+  constexpr std::size_t kMostLarge = 16;
+  StatsText page{render(), {}};
+  ::clock_gettime(CLOCK_REALTIME, &page.made);
   const std::lock_guard lock(mutex_);
-  current_ = snapshot;
-  return snapshot;
+  const auto number = state_.stats.next_number();
+  if (page.text.size() <= StatsSlots::kRoom) {
+    state_.stats.put(number, page.text, page.made);
+  } else {
+    if (large_.size() == kMostLarge) large_.erase(large_.begin());
+    large_.emplace(number, std::move(page));
+  }
+  return number;
 }
 
-std::shared_ptr<const StatsPage::Snapshot> StatsPage::current() const {
+std::optional<StatsText> StatsPage::find(InodeNumber number) const {
   const std::lock_guard lock(mutex_);
-  return current_;
+  if (const auto large = large_.find(number); large != large_.end()) return large->second;
+  return state_.stats.find(number);
+}
+
+void StatsPage::forget(InodeNumber number) {
+  const std::lock_guard lock(mutex_);
+  large_.erase(number);
+  state_.stats.drop(number);
 }
 
 std::string StatsPage::render() const {
   std::string out;
   const auto number = [&](std::string_view name, std::uint64_t value,
                           std::string_view end = ",\n") {
-    out += fmt::format("\"{}\": {:>20}{}", name, value, end);
+    out += fmt::format("\"{}\": {}{}", name, value, end);
   };
   out += "{\n  \"version\": 1,\n";
-  // So wide that mostly the next map's path, after a reload, takes the same room.
-  constexpr std::size_t kPathRoom = 256;
-  const auto map = json_text(facts_.map_path);
-  const auto room = (map.size() + kPathRoom) / kPathRoom * kPathRoom;
-  out += fmt::format("  \"map\": {},{:{}}\n", map, "", room - map.size());
+  out += fmt::format("  \"map\": {},\n", json_text(facts_.map_path));
   out += fmt::format("  \"map_id\": {},\n", json_text(facts_.map_id));
   out += fmt::format("  \"mount_point\": {},\n", json_text(facts_.mount_point));
   out += fmt::format("  \"start_time\": {},\n  ", json_text(facts_.start_time));
@@ -61,7 +70,7 @@ std::string StatsPage::render() const {
   constexpr std::string_view staging[] = {"running", "done", "incomplete"};
   const Staging* staged = files_.staging();
   out +=
-      fmt::format("\"staging\": {:<12},\n  ",
+      fmt::format("\"staging\": {},\n  ",
                   json_text(staged ? staging[static_cast<std::size_t>(staged->state())] : "none"));
   number("staged", staged ? staged->objects() : 0, ",\n  ");
   number("staged_bytes", staged ? staged->bytes() : 0, ",\n  ");
@@ -72,9 +81,8 @@ std::string StatsPage::render() const {
   for (const auto& kind : RequestCounters::kinds())
     number(kind.name, state_.counters.of(kind.opcode), ",\n    ");
   number("other", state_.counters.other(), "\n");
-  // Padded behind the word, where JSON allows it: see the header about the page's size.
   constexpr std::string_view prefetch[] = {"none", "running", "done"};
-  out += fmt::format("  }},\n  \"prefetch\": {:<9},\n  \"drift\": [",
+  out += fmt::format("  }},\n  \"prefetch\": {},\n  \"drift\": [",
                      json_text(prefetch[static_cast<std::size_t>(state_.prefetch.load())]));
   const char* separator = "\n    ";
   for (const auto& drift : files_.drifts()) {

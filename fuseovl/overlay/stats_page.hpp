@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <ctime>
-#include <memory>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "fuseovl/files/object_files.hpp"
@@ -24,31 +24,35 @@ struct StatsFacts {
   std::uint64_t generation = 0;  ///< how often another map took the place of the one before
 };
 
-/// The JSON text of `.heddle/stats`. All numbers have one width, so its size stays the same while
-/// they grow: a reader between two states sees a whole document of one of them. Thread-safe.
+/// The JSON text of `.heddle/stats`. The kernel keeps one size and one set of pages for an inode,
+/// whoever reads it, and does not tell us of opens (Overlay::open): a document that changed under
+/// its readers would be of two moments for them, or cut. So each that finds the name gets a page,
+/// with a number, of its own, which stays what it is whoever answers. Thread-safe.
 class StatsPage {
  public:
-  StatsPage(StatsFacts facts, const ServingState& state, const ObjectFiles& files,
+  StatsPage(StatsFacts facts, ServingState& state, const ObjectFiles& files,
             const RetiredFiles& retired);
 
-  struct Snapshot {
-    std::string text;
-    timespec made{};
-  };
-  /// The page as it is now; reads go on with it until the next refresh().
-  std::shared_ptr<const Snapshot> refresh();
-  std::shared_ptr<const Snapshot> current() const;
-  /// The same text, apart from what refresh() and current() have. Takes no lock: it may be asked
-  /// for by one thread while another forks a process that asks as well.
+  /// Makes a page of now; its number.
+  InodeNumber add();
+  /// nullopt: there is none any more. Of those that the kernel has not forgotten only the latest
+  /// StatsSlots::kSlots are kept, and large ones not longer than this process.
+  std::optional<StatsText> find(InodeNumber number) const;
+  /// Nobody can ask for it any more.
+  void forget(InodeNumber number);
+  static bool is_page(InodeNumber number) { return number >= StatsSlots::kFirst; }
+
+  /// The text of now. Takes no lock: it may be asked for by one thread while another forks a
+  /// process that asks as well.
   std::string render() const;
 
  private:
   StatsFacts facts_;
-  const ServingState& state_;
+  ServingState& state_;
   const ObjectFiles& files_;
   const RetiredFiles& retired_;
   mutable std::mutex mutex_;
-  std::shared_ptr<const Snapshot> current_;
+  std::map<InodeNumber, StatsText> large_;  ///< those without room in the slots
 };
 
 }  // namespace heddle

@@ -74,6 +74,27 @@ void unpack_session(const Json& json, SessionMemory& memory) {
   memory.answers = json.value("answers", std::uint64_t{0});
 }
 
+/// What readers have before them of `.heddle/stats`. A worker that lives may be writing; what is
+/// packed then is for a loader, which looks whether it understands it.
+Json pack_stats(const StatsSlots& stats) {
+  auto pages = Json::array();
+  for (const InodeNumber number : stats.numbers())
+    if (const auto page = number != 0 ? stats.find(number) : std::nullopt)
+      pages.push_back(
+          Json::array({number, page->made.tv_sec, page->made.tv_nsec, binary(page->text)}));
+  return {{"next", stats.next()}, {"pages", std::move(pages)}};
+}
+
+void unpack_stats(const Json& json, StatsSlots& stats) {
+  stats.go_on_from(json.value("next", StatsSlots::kFirst));
+  for (const auto& page : json.value("pages", Json::array())) {
+    const auto text = text_of(page.at(3));
+    if (text.size() > StatsSlots::kRoom) continue;
+    stats.put(page.at(0).get<InodeNumber>(), text,
+              {page.at(1).get<time_t>(), page.at(2).get<long>()});
+  }
+}
+
 /// Nothing changes for whoever has the file: only what exec does with the descriptor.
 void set_close_on_exec(const std::vector<int>& fds, bool on) {
   for (const int fd : fds) ::fcntl(fd, F_SETFD, on ? FD_CLOEXEC : 0);
@@ -92,6 +113,7 @@ std::string pack_serving(const ServingState& state, const ServeOptions& options)
   Json json = {{"version", kVersion},
                {"session", pack_session(state.session)},
                {"counters", pack_counters(state.counters)},
+               {"stats", pack_stats(state.stats)},
                {"prefetch", static_cast<int>(state.prefetch.load())},
                {"workers_lost", state.workers_lost.load()},
                {"reloads", state.reloads.load()},
@@ -109,6 +131,7 @@ Result<void> unpack_serving(std::string_view bytes, ServingState& state, ServeOp
     expect_version(json);
     unpack_session(json.at("session"), state.session);
     unpack_counters(json.value("counters", Json::object()), state.counters);
+    unpack_stats(json.value("stats", Json::object()), state.stats);
     state.prefetch =
         static_cast<ServingState::Prefetch>(std::clamp(json.value("prefetch", 0), 0, 2));
     state.workers_lost = json.value("workers_lost", std::uint64_t{0});

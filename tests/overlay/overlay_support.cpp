@@ -97,17 +97,8 @@ Mount::~Mount() {
 }
 
 namespace {
-/// While who answers is exchanged, a page that is read may be of two moments.
 nlohmann::json read_stats(const std::string& mount) {
-  nlohmann::json stats;
-  std::string text;
-  if (!wait_until(std::chrono::seconds(5), [&] {
-        text = value_or_throw(read_file(mount + "/.heddle/stats"));
-        stats = nlohmann::json::parse(text, nullptr, false);
-        return stats.is_object();
-      }))
-    throw Error(mount, "has no stats", text);
-  return stats;
+  return nlohmann::json::parse(value_or_throw(read_file(mount + "/.heddle/stats")));
 }
 
 nlohmann::json find(const nlohmann::json& in, const std::string& name) {
@@ -132,6 +123,22 @@ void Mount::wait_for_prefetch() const {
     const auto state = stat_text("prefetch");
     return state == "done";
   });
+}
+
+std::string Mount::wait_for_staging() const {
+  std::string state;
+  (void)wait_until(std::chrono::seconds(20),
+                   [&] { return (state = stat_text("staging")) != "running"; });
+  return state;
+}
+
+RunResult Mount::reload(const std::string& map, std::vector<std::string> options) const {
+  options.insert(options.begin(), {fs_mount(), "--reload"});
+  if (!map.empty()) options.push_back(map);
+  options.push_back(path_);
+  RunOptions patience;
+  patience.deadline = std::chrono::seconds(30);
+  return run(options, patience);
 }
 
 RunResult Mount::unmount() const { return run({fs_mount(), "-u", path_}); }

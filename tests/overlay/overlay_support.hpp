@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <signal.h>
+
 #include <string>
 #include <vector>
 
@@ -56,12 +58,29 @@ class Mount {
   std::string stat_text(const std::string& name) const;
   /// Polls until the prefetch is done.
   void wait_for_prefetch() const;
+  /// Polls until the files are staged, or cannot be; `staging` then.
+  std::string wait_for_staging() const;
+  /// By `fs-mount --reload`: with `map`, unless that is empty.
+  RunResult reload(const std::string& map = {}, std::vector<std::string> options = {}) const;
   /// By `fs-mount -u`.
   RunResult unmount() const;
 
  private:
   std::string path_;
   int pid_ = -1;
+};
+
+/// Stops a process, such as a worker, while it lives. Whoever needs an answer then waits, so each
+/// test has a deadline.
+class Stopped {
+ public:
+  explicit Stopped(int pid) : pid_(pid) { ::kill(pid, SIGSTOP); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+  ~Stopped() { ::kill(pid_, SIGCONT); }
+
+ private:
+  int pid_;
 };
 
 }  // namespace heddle::test
