@@ -211,7 +211,7 @@ int run(Arguments& a) {
     take_directory_alone(a);
     if (s.mount_point.empty() || !a.unmount.empty() || !a.stats.empty())
       return usage("--reload takes [MAP] DIR");
-    return reload_program(s.load.map_path, s.mount_point, s.prefetch);
+    return reload_program(s);
   }
   take_mounted_device(a.settings);
   const bool mounts = !s.load.map_path.empty();
@@ -224,7 +224,7 @@ int run(Arguments& a) {
   if (!s.node.empty()) return node_program(s);
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
   if (!a.stats.empty()) return stats_program(a.stats);
-  if (!a.verify.empty()) return verify_program(a.verify);
+  if (!a.verify.empty()) return verify_program(a.verify, s.load.origin_timeout);
   if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
   if (s.keep) {
     if (!s.mount_point.empty() || s.fuse_fd >= 0 || s.ready_fd >= 0 || !s.cleanup.empty() ||
@@ -258,7 +258,8 @@ std::string option_of_mounting(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const auto name = option->get_name();
     const bool fits = name == "MAP" || name == "DIR" || name == "--reload" ||
-                      name == "--prefetch" || name == "--unmount" || name == "--stats";
+                      name == "--prefetch" || name == "--origin-timeout" || name == "--unmount" ||
+                      name == "--stats";
     if (option->count() > 0 && !fits) return name;
   }
   return {};

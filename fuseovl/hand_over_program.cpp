@@ -7,17 +7,17 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "fuseovl/files/map_file.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/session/shared.hpp"
 #include "fuseovl/supervise/next_content.hpp"
 #include "fuseovl/supervise/parcel.hpp"
 #include "fuseovl/supervise/serve.hpp"
-#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -105,21 +105,9 @@ Result<RetiredFiles> retire(OverlayContent& before, const Tree& after) {
   for (std::size_t i = 0; kept && i < before.generated.size(); ++i)
     kept = keep_bytes(before.tree.generated_inode(i), before.generated[i], ".heddle");
   if (!kept) return fail(std::move(kept.error()));
-  if (auto map = origin_of(std::move(before.map_file), ".heddle/map"); map)
-    out.push_back({before.tree.map(), ".heddle/map", std::move(*map), 0, now});
-  else
-    return fail(std::move(map.error()));
+  out.push_back({before.tree.map(), ".heddle/map",
+                 origin_of(std::move(before.map_file), before.map_status), 0, now});
   return RetiredFiles(std::move(out));
-}
-
-/// The path when it leads to the file, which the caller may see elsewhere than we do.
-std::string path_of_map(const HandOver& task) {
-  struct stat given {
-  }, found{};
-  if (::fstat(task.map, &given) == 0 && ::stat(task.map_path.c_str(), &found) == 0 &&
-      file_id(given) == file_id(found))
-    return task.map_path;
-  return "/proc/self/fd/" + std::to_string(task.map);
 }
 
 /// Fills `next` in, but for its descriptors; `sent_fds` are those of `content`, shown or next, that
@@ -144,22 +132,25 @@ void fill(NextContent& next, const OverlayContent& content, const std::vector<in
 Result<std::optional<OverlayContent>> load_map(const MountSettings& settings, const HandOver& task,
                                                OverlayContent& before, std::string& warnings) {
   LoadOptions options = settings.load;
-  options.map_path = path_of_map(task);
+  options.map_path = task.map_path;
   options.mount_point = before.facts.mount_point;
   options.before = &before;
   options.stage = {};  // who goes on serving stages
-  auto reader = MapReader::open(options.map_path);
-  if (!reader) return fail(std::move(reader.error()));
-  if (reader->id().hex() == before.facts.map_id) return std::nullopt;
+  auto map = MapFile::find(task.map_path, options.origin_timeout, task.map);
+  if (!map) return fail(std::move(map.error()));
+  {
+    const auto reader = map->read();
+    if (!reader) return fail(reader.error());
+    if (reader->id().hex() == before.facts.map_id) return std::nullopt;
+  }
   if (!settings.node.empty())
     return fail(before.facts.mount_point, "cannot exchange its map",
                 "it is the node's mount of this one",
                 "the service makes one for each map that it is asked for");
   std::vector<Drift> drifts;
-  auto after = load_overlay(options, drifts);
+  auto after = load_overlay(std::move(*map), options, drifts);
   for (const auto& drift : drifts) warnings += Error(drift.path, drift.what).message() + "\n";
   if (!after) return fail(std::move(after.error()));
-  after->facts.map_path = task.map_path;
   keep_copies(before, *after);
   keep_pinned(before, *after);
   auto retired = retire(before, after->tree);
@@ -173,7 +164,7 @@ Result<std::optional<OverlayContent>> load_map(const MountSettings& settings, co
 /// Who is to serve must understand all of it when it comes to that: there is no way back then.
 Result<void> check_serving(const HandOver& task) {
   if (task.serving.empty()) return {};
-  const auto state = std::make_unique<ServingState>();
+  const Shared<ServingState> state;
   ServeOptions options;
   return unpack_serving(task.serving, *state, options);
 }

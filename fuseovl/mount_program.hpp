@@ -51,17 +51,17 @@ int serve_fd_program(const MountSettings& settings);
 int keep_program(const MountSettings& settings);
 /// Does what another fs-mount left it in settings.hand_over (fuseovl/supervise/hand_over.hpp).
 int hand_over_program(const MountSettings& settings);
-/// Has the mount at `directory` served by this fs-mount from here on, with the map `map_path`
-/// unless that is empty, and says what changed.
-int reload_program(const std::string& map_path, const std::string& directory,
-                   std::uint64_t prefetch);
+/// Has the mount at settings.mount_point served by this fs-mount from here on, with the map
+/// settings.load.map_path unless that is empty, and says what changed.
+int reload_program(const MountSettings& settings);
 /// Mounts in settings.node what containers ask for (fuseovl/node_service.hpp), until a signal
 /// comes.
 int node_program(const MountSettings& settings);
 int unmount_program(const std::string& directory, bool lazy);
 int stats_program(const std::string& directory);
 /// Reads all that the mount at `path` serves, or that the map there names, and compares XXH3-128:
-/// exit_different, and a line to stdout for each file that is not the map's.
-int verify_program(const std::string& path);
+/// exit_different, and a line to stdout for each file that is not the map's. What is at `path` is
+/// found within `limit`.
+int verify_program(const std::string& path, std::chrono::milliseconds limit);
 
 }  // namespace heddle

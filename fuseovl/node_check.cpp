@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/node_check.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/content_hash.hpp"
 #include "base/socket_pair.hpp"
+#include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/background.hpp"
-#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -19,18 +17,14 @@ namespace {
 constexpr int kDiffers = 1;
 constexpr int kFailed = 2;
 
-Result<void> check_hash(const std::string& map, const std::string& id) {
-  const auto file = open_file(map, O_RDONLY);
+/// Opened here, not asked of the mount: what hangs holds its daemon's threads.
+Result<void> check(const std::string& id, const std::string& map, std::chrono::milliseconds limit) {
+  const auto file = MapFile::find(map, limit);
   if (!file) return fail(file.error());
-  const auto hash = hash_file(file->get(), map);
+  const auto hash = file->hash();
   if (!hash) return fail(hash.error());
   if (hash->hex() != id) return fail(map, "cannot use", "it is another map than was asked for");
-  return {};
-}
-
-/// Opened here, not asked of the mount: what hangs holds its daemon's threads.
-Result<void> check_origins(const std::string& map, std::chrono::milliseconds limit) {
-  auto reader = MapReader::open(map);
+  auto reader = file->read();
   if (!reader) return fail(std::move(reader.error()));
   auto content = reader->read_all();
   if (!content) return fail(std::move(content.error()));
@@ -43,10 +37,9 @@ Result<void> check_origins(const std::string& map, std::chrono::milliseconds lim
       Error::with_code(ESTALE, map, "does not fit this node", first.path + ": " + first.what));
 }
 
-int check(const std::string& id, const std::string& map, std::chrono::milliseconds limit,
-          int socket) {
-  auto fits = check_hash(map, id);
-  if (fits) fits = check_origins(map, limit);
+int check_and_tell(const std::string& id, const std::string& map, std::chrono::milliseconds limit,
+                   int socket) {
+  const auto fits = check(id, map, limit);
   if (fits) return 0;
   send_failure(socket, fits.error());
   return fits.error().code() == ESTALE ? kDiffers : kFailed;
@@ -66,7 +59,7 @@ Result<NodeCheck> NodeCheck::start(const std::string& id, const std::string& map
     if (::getppid() != parent) ::_exit(kFailed);
     const int kept[] = {sockets->other.get()};
     close_fds_but(kept);
-    ::_exit(check(id, map, limit, sockets->other.get()));
+    ::_exit(check_and_tell(id, map, limit, sockets->other.get()));
   }
   Child child(pid);
   Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

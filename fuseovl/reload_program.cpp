@@ -9,6 +9,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "fuseovl/files/map_file.hpp"
 #include "fuseovl/mount/directory_reader.hpp"
 #include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -43,13 +44,13 @@ Result<Fd> connect_to(const std::string& directory) {
   return socket;
 }
 
-Result<ReloadRequest> make_request(const std::string& map_path) {
+Result<ReloadRequest> make_request(const std::string& map_path, std::chrono::milliseconds limit) {
   ReloadRequest request;
   auto program = open_file("/proc/self/exe", O_PATH);
   if (!program) return fail(std::move(program.error()));
   request.program = std::move(*program);
   if (map_path.empty()) return request;
-  auto map = open_file(map_path, O_RDONLY | O_NONBLOCK);
+  auto map = open_map_file(map_path, limit);
   if (!map) return fail(std::move(map.error()));
   request.map = std::move(*map);
   request.map_path = std::filesystem::absolute(map_path).string();
@@ -73,9 +74,9 @@ void ask_for_all(const std::string& directory, const std::vector<std::string>& n
 
 }  // namespace
 
-int reload_program(const std::string& map_path, const std::string& directory,
-                   std::uint64_t prefetch) {
-  auto request = make_request(map_path);
+int reload_program(const MountSettings& settings) {
+  const std::string& directory = settings.mount_point;
+  auto request = make_request(settings.load.map_path, settings.load.origin_timeout);
   if (!request) return fail_with(request.error());
   auto socket = connect_to(directory);
   if (!socket) return fail_with(socket.error());
@@ -91,10 +92,10 @@ int reload_program(const std::string& map_path, const std::string& directory,
   if (!reply->done) return fail_with(Error({}, reply->text, {}, reply->hint));
   const auto line = escape_for_terminal(directory) + ": " + reply->text + "\n";
   if (auto said = write_all(STDOUT_FILENO, line, "stdout"); !said) warn(said.error());
-  if (reply->map_exchanged && prefetch > 0) {
+  if (reply->map_exchanged && settings.prefetch > 0) {
     // Until then the kernel does not keep what it is told. A cold mount is just slower.
     std::this_thread::sleep_for(kExchangeTime + std::chrono::milliseconds(100));
-    (void)warm_up(directory, {prefetch, true});
+    (void)warm_up(directory, {settings.prefetch, true});
     ask_for_all(directory, old_names);
   }
   return exit_done;

@@ -11,10 +11,13 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/files/map_file.hpp"
+#include "fuseovl/files/origins.hpp"
 #include "fuseovl/files/patches.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/session/shared.hpp"
 #include "fuseovl/stats_reader.hpp"
-#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -76,15 +79,35 @@ void run_checks(std::vector<Check>& checks) {
   work();
 }
 
-Result<std::vector<Check>> find_checks(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return fail_errno(path, "cannot verify");
-  const bool is_mount = S_ISDIR(status.st_mode);
-  auto reader = MapReader::open(is_mount ? path + "/.heddle/map" : path);
-  if (!reader && is_mount && reader.error().code() == ENOENT)
-    return fail(path, "cannot verify", "no heddle mount is here");
+/// Whether a folder is at `path`.
+Result<bool> is_folder(const std::string& path, std::chrono::milliseconds limit) {
+  struct Found {
+    int code = 0;
+    struct stat status {};
+  };
+  const Shared<Found> found;
+  const auto results = do_within(limit, 1, [&](std::size_t, WorkPlace&) {
+    if (::stat(path.c_str(), &found->status) != 0) found->code = errno;
+  });
+  if (results[0].state != WorkResult::State::done)
+    return fail(Error::with_code(ETIMEDOUT, path, "cannot verify", not_answered_for(limit)));
+  if (found->code != 0) return fail_errno(path, "cannot verify", found->code);
+  return S_ISDIR(found->status.st_mode);
+}
+
+Result<MapContent> read_map(const std::string& path, std::chrono::milliseconds limit) {
+  const auto map = MapFile::find(path, limit);
+  if (!map) return fail(map.error());
+  auto reader = map->read();
   if (!reader) return fail(std::move(reader.error()));
-  auto content = reader->read_all();
+  return reader->read_all();
+}
+
+Result<std::vector<Check>> find_checks(const std::string& path, bool is_mount,
+                                       std::chrono::milliseconds limit) {
+  auto content = read_map(is_mount ? path + "/.heddle/map" : path, limit);
+  if (!content && is_mount && content.error().code() == ENOENT)
+    return fail(path, "cannot verify", "no heddle mount is here");
   if (!content) return fail(std::move(content.error()));
   return is_mount ? checks_of_mount(*content, path) : checks_of_map(*content);
 }
@@ -103,12 +126,11 @@ void say_drift(const std::string& mount) {
 
 }  // namespace
 
-int verify_program(const std::string& path) {
-  auto checks = find_checks(path);
-  if (!checks) {
-    report(checks.error());
-    return exit_failure;
-  }
+int verify_program(const std::string& path, std::chrono::milliseconds limit) {
+  const auto is_mount = is_folder(path, limit);
+  if (!is_mount) return report(is_mount.error()), exit_failure;
+  auto checks = find_checks(path, *is_mount, limit);
+  if (!checks) return report(checks.error()), exit_failure;
   run_checks(*checks);
   std::string text;
   for (const auto& check : *checks)
@@ -118,8 +140,7 @@ int verify_program(const std::string& path) {
     return exit_failure;
   }
   if (!text.empty()) return exit_no;
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) say_drift(path);
+  if (*is_mount) say_drift(path);
   return exit_done;
 }
 

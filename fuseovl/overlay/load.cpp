@@ -11,7 +11,6 @@
 #include <map>
 
 #include "base/log.hpp"
-#include "resolver/map/map_reader.hpp"
 
 namespace heddle {
 namespace {
@@ -122,26 +121,25 @@ void set_options(OverlayContent& out, const LoadOptions& options) {
 }
 
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
+  auto map = MapFile::find(options.map_path, options.origin_timeout);
+  if (!map) return fail(std::move(map.error()));
+  return load_overlay(std::move(*map), options, drifts);
+}
+
+Result<OverlayContent> load_overlay(MapFile map, const LoadOptions& options,
+                                    std::vector<Drift>& drifts) {
   OverlayContent out;
   MapContent content;
-  // Opened first: what is served as `.heddle/map` is never another file than the one that was read,
-  // or it fails the comparison of stamps below.
-  auto map_file = open_file(options.map_path, O_RDONLY);
-  if (!map_file) return fail(std::move(map_file.error()));
   {
-    auto reader = MapReader::open(options.map_path);
+    auto reader = map.read();
     if (!reader) return fail(std::move(reader.error()));
     auto all = reader->read_all();
     if (!all) return fail(std::move(all.error()));
     content = std::move(*all);
     out.facts.map_id = reader->id().hex();
   }
-  struct stat now {};
-  if (::fstat(map_file->get(), &out.map_status) != 0 || ::stat(options.map_path.c_str(), &now) != 0)
-    return fail_errno(options.map_path, "cannot stat");
-  if (file_stamp(now).id != file_stamp(out.map_status).id)
-    return fail(options.map_path, "cannot use", "it was replaced meanwhile", "try again");
-  out.map_file = std::move(*map_file);
+  out.map_status = map.status();
+  out.map_file = map.take_file();
 
   Fd image;
   if (!options.image.empty()) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fuseovl/files/map_file.hpp"
 #include "fuseovl/overlay/overlay.hpp"
 #include "resolver/map/index_writer.hpp"
 
@@ -33,6 +34,9 @@ struct LoadOptions {
 /// changed is left out of the index and runs unguided, and so is every name of a missing file:
 /// ld.so then looks for it itself, and says what it says without us.
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
+/// Of the map `map`, which options.map_path names.
+Result<OverlayContent> load_overlay(MapFile map, const LoadOptions& options,
+                                    std::vector<Drift>& drifts);
 
 /// Of `options` those that are not in a Parcel, for a content out of one: how it is staged, and
 /// what becomes of files that change or hang.

@@ -43,9 +43,7 @@ std::int64_t monotonic_ms() {
   return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-Result<Origin> origin_of(Fd file, const std::string& name) {
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return fail_errno(name, "cannot keep");
+Origin origin_of(Fd file, const struct stat& status) {
   Origin origin;
   origin.fd = std::move(file);
   origin.stamp = file_stamp(status);
@@ -63,7 +61,9 @@ Result<Origin> make_origin(std::string_view bytes, const std::string& name) {
   if (!file) return fail_errno(name, "cannot keep");
   if (auto written = write_all(file.get(), bytes, name); !written)
     return fail(std::move(written.error()));
-  return origin_of(std::move(file), name);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return fail_errno(name, "cannot keep");
+  return origin_of(std::move(file), status);
 }
 
 }  // namespace heddle

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/stat.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,9 +49,9 @@ class RetiredFiles {
 /// CLOCK_MONOTONIC in milliseconds, for RetiredFiles::File::since.
 std::int64_t monotonic_ms();
 
-/// What the mount itself has open, as a file that all may read; `name` is for messages.
-Result<Origin> origin_of(Fd file, const std::string& name);
-/// The same of a file that is in no folder and holds `bytes`.
+/// What the mount itself has open, whose status is `status`, as a file that all may read.
+Origin origin_of(Fd file, const struct stat& status);
+/// The same of a file that is in no folder and holds `bytes`; `name` is for messages.
 Result<Origin> make_origin(std::string_view bytes, const std::string& name);
 
 }  // namespace heddle

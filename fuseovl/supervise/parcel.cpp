@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/supervise/parcel.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +12,8 @@ using Json = nlohmann::json;
 
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+constexpr int kOldest = 1;  ///< it knows no patches
 
 /// Hands each descriptor out once.
 class Descriptors {
@@ -178,6 +181,37 @@ timespec unpack_time(const Json& json) {
   return {json.at(0).get<time_t>(), json.at(1).get<long>()};
 }
 
+/// The oldest version that does no wrong with it: one that leaves patches aside would serve the
+/// bytes that they are to hide.
+int version_for(const OverlayContent& content) {
+  for (const ObjectFiles* files : {&content.files, &content.retired.files()})
+    for (ObjectId id = 0; id < files->size(); ++id)
+      if (!files->origin(id).patches.empty()) return kVersion;
+  return kOldest;
+}
+
+Json pack_map(const OverlayContent& content, std::vector<int>& fds) {
+  const auto& status = content.map_status;
+  return Json::array({add(fds, content.map_file), status.st_size, pack_time(status.st_mtim),
+                      status.st_dev, status.st_ino, pack_time(status.st_ctim), status.st_blocks});
+}
+
+void unpack_map(const Json& json, Descriptors& fds, OverlayContent& out) {
+  out.map_file = fds.take(json.at(0).get<int>());
+  auto& status = out.map_status;
+  if (json.size() < 7) {
+    // Where the file lies may not answer, but whoever says so little has waited for it as well.
+    (void)::fstat(out.map_file.get(), &status);
+  } else {
+    json.at(3).get_to(status.st_dev);
+    json.at(4).get_to(status.st_ino);
+    status.st_ctim = unpack_time(json.at(5));
+    json.at(6).get_to(status.st_blocks);
+  }
+  json.at(1).get_to(status.st_size);
+  status.st_mtim = unpack_time(json.at(2));
+}
+
 }  // namespace
 
 /// The way to a Tree's inside.
@@ -236,14 +270,13 @@ Parcel pack(const OverlayContent& content) {
   auto generated = Json::array();
   for (const auto& bytes : content.generated) generated.push_back(pack_bytes(bytes));
   const Json json = {
-      {"version", kVersion},
+      {"version", version_for(content)},
       {"tree", TreeParcel::pack(content.tree)},
       {"files", pack_files(content.files, out.fds)},
       {"retired", pack_retired(content.retired, out.fds)},
       {"index", pack_bytes(content.index)},
       {"generated", std::move(generated)},
-      {"map", Json::array({add(out.fds, content.map_file), content.map_status.st_size,
-                           pack_time(content.map_status.st_mtim)})},
+      {"map", pack_map(content, out.fds)},
       {"facts", pack_facts(content.facts)},
       {"made", pack_time(content.made)},
       {"announced", pack_announced(content, out.fds)},
@@ -257,7 +290,7 @@ Result<OverlayContent> unpack(std::string_view bytes, std::span<const int> fds) 
   Descriptors descriptors(fds);
   try {
     const Json json = Json::from_cbor(bytes);
-    if (const auto version = json.at("version").get<int>(); version != kVersion)
+    if (const auto version = json.at("version").get<int>(); version < kOldest || version > kVersion)
       return fail(Error::with_code(ENOTSUP, "fs-mount", "cannot take the mount over",
                                    "it is served by another version: " + std::to_string(version) +
                                        ", not " + std::to_string(kVersion),
@@ -269,10 +302,7 @@ Result<OverlayContent> unpack(std::string_view bytes, std::span<const int> fds) 
     out.index = unpack_bytes(json.at("index"));
     for (const auto& one : json.value("generated", Json::array()))
       out.generated.push_back(unpack_bytes(one));
-    const auto& map = json.at("map");
-    out.map_file = descriptors.take(map.at(0).get<int>());
-    map.at(1).get_to(out.map_status.st_size);
-    out.map_status.st_mtim = unpack_time(map.at(2));
+    unpack_map(json.at("map"), descriptors, out);
     out.facts = unpack_facts(json.at("facts"));
     out.made = unpack_time(json.at("made"));
     for (const auto& place : json.value("announced", Json::array()))

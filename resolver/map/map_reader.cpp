@@ -147,12 +147,19 @@ MapReader::MapReader(MapReader&&) noexcept = default;
 MapReader& MapReader::operator=(MapReader&&) noexcept = default;
 MapReader::~MapReader() = default;
 
-Result<MapReader> MapReader::open(const std::string& path) {
+Result<MapReader> MapReader::open(const std::string& path) { return open_at(path, path); }
+
+Result<MapReader> MapReader::open(int file, const std::string& path) {
+  return open_at("/proc/self/fd/" + std::to_string(file), path);
+}
+
+/// The map at `place`, which is called `path`.
+Result<MapReader> MapReader::open_at(const std::string& place, const std::string& path) {
   // Another process may publish a new map between our check and LMDB's own open of the path; what
   // was checked must be what is read.
   for (int attempt = 0; attempt < 10; ++attempt) {
-    auto fd = open_file(path, O_RDONLY | O_NONBLOCK);  // a FIFO must not hold us
-    if (!fd) return fail(std::move(fd.error()));
+    auto fd = open_file(place, O_RDONLY | O_NONBLOCK);  // a FIFO must not hold us
+    if (!fd) return fail_errno(path, "cannot open", fd.error().code());
     struct stat checked {
     }, opened{};
     if (::fstat(fd->get(), &checked) != 0) return fail_errno(path, "cannot stat");
@@ -163,7 +170,7 @@ Result<MapReader> MapReader::open(const std::string& path) {
     auto id = check_bytes(path, file->bytes());
     if (!id) return fail(std::move(id.error()));
     auto env = store::Env::open(
-        path, {.access = store::Access::read_only, .locking = store::Locking::none});
+        place, {.access = store::Access::read_only, .locking = store::Locking::none});
     if (!env) return fail(std::move(env.error()));
     if (::fstat(env->fd(), &opened) != 0) return fail_errno(path, "cannot stat");
     if (file_id(opened) != file_id(checked)) continue;

@@ -18,6 +18,8 @@ class MapReader {
   /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),
   /// truncated or damaged (EBADMSG), and what open(2) says.
   static Result<MapReader> open(const std::string& path);
+  /// Of the file that `file` is open on, called `path`; `file` stays the caller's.
+  static Result<MapReader> open(int file, const std::string& path);
   MapReader(MapReader&&) noexcept;
   MapReader& operator=(MapReader&&) noexcept;
   ~MapReader();
@@ -33,6 +35,7 @@ class MapReader {
 
  private:
   struct State;
+  static Result<MapReader> open_at(const std::string& place, const std::string& path);
   explicit MapReader(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

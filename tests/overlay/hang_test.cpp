@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/fd.hpp"
+#include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
 
@@ -44,20 +45,18 @@ class Hang : public ::testing::Test {
                                             "--origin-timeout", timeout});
   }
   /// One that may fail.
-  RunResult run_mount(std::vector<std::string> options) {
+  RunResult run_mount(std::vector<std::string> options, const std::string& map = {}) {
     std::filesystem::create_directories(dir_ / "mnt");
     options.insert(options.begin(), {fs_mount(), "--log", dir_ / "log", "--prefetch", "0"});
-    options.insert(options.end(), {dir_ / "map", dir_ / "mnt"});
-    RunOptions patience;
-    patience.deadline = 20s;
-    return run(options, patience);
+    options.insert(options.end(), {map.empty() ? dir_ / "map" : map, dir_ / "mnt"});
+    return run(options, patience());
   }
-  Result<std::string> read(const std::string& name) {
-    auto file = open_file(*mount_ / name, O_RDONLY);
-    if (!file) return fail(file.error());
-    ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
-    return read_all(file->get(), name);
+  static RunOptions patience() {
+    RunOptions out;
+    out.deadline = 20s;
+    return out;
   }
+  Result<std::string> read(const std::string& name) { return read_uncached(*mount_ / name); }
   std::string log() const { return read_file(dir_ / "log").value_or(""); }
   void expect_others_served() {
     for (int i = 0; i < 12; ++i) EXPECT_EQ(value_or_throw(read("near" + std::to_string(i))), near_);
@@ -198,7 +197,7 @@ TEST_F(Hang, of_an_origin_keeps_no_reload_waiting) {
   mount("1");
   const int worker = mount_->worker();
   origin_->hang();
-  const auto same = run({fs_mount(), "--reload", "--prefetch", "0", mount_->path()});
+  const auto same = mount_->reload();
   EXPECT_EQ(same.status, 0) << same.err << log();
   EXPECT_NE(mount_->worker(), worker);
   expect_others_served();
@@ -208,8 +207,7 @@ TEST_F(Hang, of_an_origin_keeps_no_reload_waiting) {
   maker.add_name("v", "far0", *origin_ / "far0");
   maker.write(dir_ / "map2");
   origin_->hang();
-  const auto refused =
-      run({fs_mount(), "--reload", "--prefetch", "0", dir_ / "map2", mount_->path()});
+  const auto refused = mount_->reload(dir_ / "map2", {"--prefetch", "0"});
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err, HasSubstr("far0: cannot be checked: its file system has not answered"));
   expect_others_served();
@@ -236,6 +234,68 @@ TEST_F(Hang, of_an_origin_whose_files_are_not_open_keeps_no_reload_waiting) {
     return got && *got == far_;
   }));
   EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
+}
+
+TEST_F(Hang, of_the_map_while_mounting_ends_it_with_one_line) {
+  write_text_file(dir_ / "src/map", value_or_throw(read_file(dir_ / "map")));
+  for (const bool reads_only : {false, true}) {
+    reads_only ? origin_->hang_reads() : origin_->hang();
+    const auto refused = run_mount({"--origin-timeout", "0.5"}, *origin_ / "map");
+    EXPECT_EQ(refused.status, 3);
+    EXPECT_THAT(refused.err, HasSubstr("/far/map: cannot be read: its file system has not answered "
+                                       "for 500 ms\nhint: --origin-timeout"));
+    EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 2) << refused.err;
+    EXPECT_EQ(mounts_with(" " + (dir_ / "mnt") + " "), 0U);
+    const auto verified =
+        run({fs_mount(), "--origin-timeout", "0.5", "--verify", *origin_ / "map"}, patience());
+    EXPECT_EQ(verified.status, 3);
+    EXPECT_THAT(verified.err, HasSubstr("its file system has not answered for 500 ms"));
+    origin_->answer();
+  }
+  EXPECT_EQ(run_mount({}, *origin_ / "map").status, 0);
+  EXPECT_EQ(value_or_throw(read_file(dir_ / "mnt/.heddle/map")),
+            value_or_throw(read_file(dir_ / "map")));
+  EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
+}
+
+TEST_F(Hang, of_the_next_map_keeps_no_reload_waiting) {
+  MapMaker maker;
+  maker.add_name("v", "near0", dir_ / "near/near0");
+  maker.write(dir_ / "src/map2");
+  mount("1");
+  const auto reload = [&] {
+    return mount_->reload(*origin_ / "map2", {"--prefetch", "0", "--origin-timeout", "0.5"});
+  };
+  for (const bool reads_only : {false, true}) {
+    reads_only ? origin_->hang_reads() : origin_->hang();
+    const auto refused = reload();
+    EXPECT_EQ(refused.status, 3);
+    // It is found by who asks for it, and read by who is to serve it.
+    EXPECT_THAT(refused.err,
+                HasSubstr(std::string("/far/map2: cannot be read: its file system has not "
+                                      "answered for ") +
+                          (reads_only ? "1 s" : "500 ms")));
+    expect_others_served();
+    origin_->answer();
+  }
+  EXPECT_EQ(reload().status, 0);
+  EXPECT_EQ(mount_->stat_number("generation"), 1U);
+}
+
+TEST_F(Hang, of_the_map_that_is_served_keeps_no_reload_waiting) {
+  std::filesystem::rename(dir_ / "map", dir_ / "src/map");
+  std::filesystem::create_symlink(*origin_ / "map", dir_ / "map");
+  MapMaker maker;
+  for (int i = 0; i < 12; ++i)
+    maker.add_name("v", "near" + std::to_string(i), dir_ / ("near/near" + std::to_string(i)));
+  maker.write(dir_ / "map2");
+  mount("1");
+  origin_->hang();
+  for (const auto& map : {std::string(), dir_ / "map2"}) {
+    const auto done = mount_->reload(map, {"--prefetch", "0"});
+    EXPECT_EQ(done.status, 0) << done.err << log();
+    expect_others_served();
+  }
 }
 
 TEST_F(Hang, a_second_signal_ends_a_daemon_whose_readers_wait) {

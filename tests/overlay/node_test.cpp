@@ -74,9 +74,10 @@ class Node : public ::testing::Test {
     return hash_bytes(value_or_throw(read_file(dir_ / map))).hex();
   }
   /// A copy of the mount, as a container gets it.
-  Result<Fd> ask(const std::string& map) const {
+  Result<Fd> ask(const std::string& map) const { return ask(map, id(map)); }
+  Result<Fd> ask(const std::string& map, const std::string& id) const {
     const Fd socket = connect();
-    const auto request = id(map) + " " + (dir_ / map);
+    const auto request = id + " " + (dir_ / map);
     (void)::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
     return receive_fd(socket.get());
   }
@@ -158,6 +159,19 @@ TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long)
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
   origin_->answer();
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
+}
+
+TEST_F(Node, a_map_that_does_not_answer_is_said_and_holds_nobody_else_up_for_long) {
+  std::filesystem::copy_file(dir_ / "near-map", origin_->source() + "/far-map");
+  std::filesystem::create_symlink(*origin_ / "far-map", dir_ / "far-map");
+  start({"--origin-timeout", "0.3"});
+  const auto far = id("far-map");
+  origin_->hang_reads();
+  const auto refused = ask("far-map", far);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("far-map: cannot be read: its file system has not answered for 300 ms"));
+  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
 }
 
 }  // namespace

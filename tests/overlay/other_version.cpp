@@ -45,6 +45,7 @@ void say_less(Json& json) {
   edit_inner(json, "content", [](Json& content) {
     drop(content, {"announced", "previous", "retired", "generated"});
     content.at("files").erase("drifts");
+    while (content.at("map").size() > 3) content.at("map").erase(content.at("map").size() - 1);
     drop(content.at("facts"), {"views", "names", "index_bytes", "start_time", "generation"});
     for (auto& file : content.at("files").at("list")) {
       auto& origin = file.at(1);
@@ -52,9 +53,16 @@ void say_less(Json& json) {
     }
   });
   edit_inner(json, "serving", [](Json& serving) {
-    drop(serving, {"counters", "prefetch", "workers_lost", "reloads", "told_ready", "cleanup",
-                   "report_at_end"});
+    drop(serving, {"counters", "stats", "prefetch", "workers_lost", "reloads", "told_ready",
+                   "cleanup", "report_at_end"});
     serving.at("session").erase("answers");
+  });
+}
+
+/// As an older one would understand it: no parcel but those of version 1.
+void understand_less(Json& json) {
+  edit_inner(json, "content", [](Json& content) {
+    if (content.at("version") != 1) content["version"] = 99;
   });
 }
 
@@ -91,6 +99,7 @@ int main(int argc, char** argv) {
   Json json = Json::from_cbor(bytes);
   if (how == "less") say_less(json);
   if (how == "more") say_more(json);
+  if (how == "older") understand_less(json);
   if (how == "newer") json["version"] = 99;
   if (how == "newer-content") edit_inner(json, "content", [](Json& c) { c["version"] = 99; });
   if (how == "newer-serving") edit_inner(json, "serving", [](Json& s) { s["version"] = 99; });

@@ -83,13 +83,31 @@ TEST_F(ParcelTest, what_was_given_up_is_not_packed) {
   EXPECT_EQ(again.retired.inode(0), 71U);
 }
 
+TEST_F(ParcelTest, one_with_patches_is_of_the_version_that_knows_them) {
+  const auto version = [](const Parcel& parcel) {
+    return nlohmann::json::from_cbor(parcel.bytes).at("version");
+  };
+  auto content = load();
+  EXPECT_EQ(version(pack(content)), 1);
+  std::vector<RetiredFiles::File> old;
+  old.push_back({77, "/app", value_or_throw(make_origin("old", "app")), 0, 5});
+  old[0].origin.patches = {{1, "ld", "LD"}};
+  content.retired = RetiredFiles(std::move(old));
+  const auto parcel = pack(content);
+  EXPECT_EQ(version(parcel), 2);
+  const auto again = value_or_throw(unpack(parcel.bytes, inherited(parcel)));
+  EXPECT_EQ(again.retired.files().origin(0).patches, content.retired.files().origin(0).patches);
+}
+
 TEST_F(ParcelTest, what_another_version_packed_or_nobody_is_refused) {
   const auto content = load();
   auto json = nlohmann::json::from_cbor(pack(content).bytes);
-  json["version"] = 2;
-  std::string bytes;
-  nlohmann::json::to_cbor(json, bytes);
-  EXPECT_EQ(unpack(bytes, {}).error().code(), ENOTSUP);
+  for (const int version : {0, 3}) {
+    json["version"] = version;
+    std::string bytes;
+    nlohmann::json::to_cbor(json, bytes);
+    EXPECT_EQ(unpack(bytes, {}).error().code(), ENOTSUP);
+  }
   for (const std::string& nonsense : {std::string(), std::string("x"), std::string(100, '\xff')})
     EXPECT_EQ(unpack(nonsense, {}).error().code(), ENOTSUP);
   // Descriptors that it speaks of and nobody gave.

@@ -13,6 +13,7 @@
 
 #include "base/packet.hpp"
 #include "fuseovl/supervise/reload_protocol.hpp"
+#include "resolver/map/map_writer.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
@@ -88,7 +89,7 @@ TEST_F(ReloadVersion, what_is_not_understood_is_refused_in_a_line_and_the_mount_
   const int worker = mount_->worker(), supervisor = mount_->pid();
   const std::pair<const char*, const char*> cases[] = {
       {"newer", "cannot take the mount over: it is served by another version: 99, not 1"},
-      {"newer-content", "cannot take the mount over: it is served by another version: 99, not 1"},
+      {"newer-content", "cannot take the mount over: it is served by another version: 99, not 2"},
       {"newer-serving", "cannot take the mount over: it is served by another version: 99, not 1"},
       {"other-task", "it is to do what this version does not know: dance"},
       {"options", "this version does not know the options it was made with"},
@@ -106,6 +107,29 @@ TEST_F(ReloadVersion, what_is_not_understood_is_refused_in_a_line_and_the_mount_
   EXPECT_EQ(mount_->pid(), supervisor);
   EXPECT_EQ(mount_->stat_number("reloads"), 0U);
   EXPECT_EQ(run({fs_mount(), "--reload", mount_->path()}).status, 0);
+}
+
+TEST_F(ReloadVersion, patches_are_handed_to_none_that_does_not_know_them) {
+  EXPECT_TRUE(value_or_throw(reload("older")).done);
+  MapMaker maker;
+  maker.add_name("v", "file", write_text_file(dir_ / "image/file", "a plain one"));
+  auto content = maker.content();
+  auto& object = content.objects.at(0);
+  object.path = "/file";
+  object.in_image = true;
+  object.patches = {{2, "plain", "swept"}};
+  content.paths.clear();
+  value_or_throw(write_map(content, dir_ / "patched"));
+  mount_.emplace(dir_ / "patched", dir_ / "mnt",
+                 std::vector<std::string>{"--image", dir_ / "image", "--prefetch", "0"});
+  const int worker = mount_->worker();
+  const auto refused = value_or_throw(reload("older"));
+  EXPECT_FALSE(refused.done);
+  EXPECT_THAT(refused.text, HasSubstr("it is served by another version"));
+  EXPECT_EQ(mount_->worker(), worker);
+  EXPECT_EQ(served(), "a swept one");
+  EXPECT_TRUE(value_or_throw(reload("")).done);
+  EXPECT_EQ(served(), "a swept one");
 }
 
 TEST_F(ReloadVersion, a_request_of_another_version_is_refused) {

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/files/map_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "base/content_hash.hpp"
+#include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/files/local_files.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/files/read_at.hpp"
+#include "fuseovl/session/shared.hpp"
+#include "resolver/map/map_format.hpp"
+
+namespace heddle {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kOpenFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;  // a FIFO must not hold us
+
+/// EXDEV: it may be another's.
+Result<Fd> open_local(const std::string& path) {
+  std::error_code none;
+  const auto whole = std::filesystem::absolute(path, none);
+  if (none) return fail_errno(path, "cannot open", EXDEV);
+  auto file = LocalFiles(list_mounts().value_or(std::vector<MountEntry>())).open(whole, kOpenFlags);
+  if (!file) return fail_errno(path, "cannot open", file.error().code());
+  return file;
+}
+
+/// Whether both are one file, by what this kernel knows: no server is asked.
+bool are_one(int a, int b) {
+  struct statx found[2]{};
+  const int files[] = {a, b};
+  for (int i = 0; i < 2; ++i)
+    if (::statx(files[i], "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found[i]) != 0)
+      return false;
+  return found[0].stx_ino == found[1].stx_ino && found[0].stx_dev_major == found[1].stx_dev_major &&
+         found[0].stx_dev_minor == found[1].stx_dev_minor;
+}
+
+Error silent(const std::string& path, milliseconds limit) {
+  return Error::with_code(ETIMEDOUT, path, "cannot be read", not_answered_for(limit),
+                          "--origin-timeout says how long to wait");
+}
+
+/// How much of a file has to be read to know it. What only is a file may be of any size.
+std::size_t known_by(int file, std::size_t size) {
+  constexpr std::size_t kHead = 4096;
+  char end[map_format::kTrailerSize];
+  if (size < sizeof(end)) return size;
+  const auto read = read_at(file, end, static_cast<off_t>(size - sizeof(end)), MayBlock::yes);
+  const bool is_map =
+      read && *read == sizeof(end) && map_format::decode_trailer({end, sizeof(end)});
+  return is_map ? size : std::min(size, kHead);
+}
+
+/// errno, 0 when all is well.
+int copy(int from, int to, struct stat& status, WorkPlace& place) {
+  if (::fstat(from, &status) != 0) return errno;
+  if (!S_ISREG(status.st_mode)) return 0;  // its reader says what it is not
+  const auto size = known_by(from, static_cast<std::size_t>(status.st_size));
+  std::vector<char> buffer(std::size_t{1} << 20);
+  for (std::size_t at = 0; at < size; place.moves_on()) {
+    const auto piece = std::span(buffer.data(), std::min(buffer.size(), size - at));
+    const auto read = read_at(from, piece, static_cast<off_t>(at), MayBlock::yes);
+    if (!read) return read.error();
+    if (*read == 0) return 0;
+    if (const auto written = write_all(to, {buffer.data(), *read}, "map"); !written)
+      return written.error().code();
+    at += *read;
+  }
+  return 0;
+}
+
+/// What a process that may be left behind has found.
+struct Found {
+  int code = 0;
+  struct stat status {};
+};
+
+}  // namespace
+
+Result<MapFile> MapFile::find(const std::string& path, milliseconds limit, int open) {
+  auto local = open_local(path);
+  if (local && (open < 0 || are_one(local->get(), open))) {
+    MapFile out(path, std::move(*local));
+    if (::fstat(out.file_.get(), &out.status_) != 0) return fail_errno(path, "cannot stat");
+    return out;
+  }
+  if (open < 0 && local.error().code() != EXDEV) return fail(std::move(local.error()));
+  Fd same(open >= 0 ? ::fcntl(open, F_DUPFD_CLOEXEC, 0) : -1);
+  if (open >= 0 && !same) return fail_errno(path, "cannot keep");
+  MapFile out(path, std::move(same));
+  if (auto copied = out.copy_within(limit); !copied) return fail(std::move(copied.error()));
+  return out;
+}
+
+Result<void> MapFile::copy_within(milliseconds limit) {
+  copy_ = Fd(::memfd_create("heddle-map", MFD_CLOEXEC));
+  if (!copy_) return fail_errno(path_, "cannot be read");
+  const Shared<Found> found;
+  const auto work = [&](std::size_t, WorkPlace& place) {
+    if (file_) {
+      found->code = copy(file_.get(), copy_.get(), found->status, place);
+      return;
+    }
+    auto file = open_file(path_, kOpenFlags);
+    found->code = file ? copy(file->get(), copy_.get(), found->status, place) : file.error().code();
+    if (file) place.give(std::move(*file));
+  };
+  std::vector<int> kept{copy_.get()};
+  if (file_) kept.push_back(file_.get());
+  auto results = do_within(limit, 1, work, kept);
+  if (results[0].state != WorkResult::State::done) return fail(silent(path_, limit));
+  if (found->code != 0) return fail_errno(path_, "cannot open", found->code);
+  if (!file_) file_ = std::move(results[0].file);
+  status_ = found->status;
+  return {};
+}
+
+Result<ContentHash> MapFile::hash() const { return hash_file(readable(), path_); }
+
+Result<Fd> open_map_file(const std::string& path, milliseconds limit) {
+  auto local = open_local(path);
+  if (local || local.error().code() != EXDEV) return local;
+  const Shared<int> code;
+  auto results = do_within(limit, 1, [&](std::size_t, WorkPlace& place) {
+    auto file = open_file(path, kOpenFlags);
+    *code = file ? 0 : file.error().code();
+    if (file) place.give(std::move(*file));
+  });
+  if (results[0].state != WorkResult::State::done) return fail(silent(path, limit));
+  if (*code != 0) return fail_errno(path, "cannot open", *code);
+  return std::move(results[0].file);
+}
+
+}  // namespace heddle
