@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "base/exit_code.hpp"
@@ -86,8 +87,10 @@ Result<bool> is_folder(const std::string& path, std::chrono::milliseconds limit)
     struct stat status {};
   };
   const Shared<Found> found;
+  std::error_code none;
+  const auto whole = std::filesystem::absolute(path, none);  // the work's folder is another
   const auto results = do_within(limit, 1, [&](std::size_t, WorkPlace&) {
-    if (::stat(path.c_str(), &found->status) != 0) found->code = errno;
+    if (::stat(whole.c_str(), &found->status) != 0) found->code = errno;
   });
   if (results[0].state != WorkResult::State::done)
     return fail(Error::with_code(ETIMEDOUT, path, "cannot verify", not_answered_for(limit)));

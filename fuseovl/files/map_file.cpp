@@ -25,12 +25,17 @@ using std::chrono::milliseconds;
 
 constexpr int kOpenFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;  // a FIFO must not hold us
 
-/// EXDEV: it may be another's.
-Result<Fd> open_local(const std::string& path) {
+/// As a process in another folder, such as do_within()'s, would call it.
+std::string absolute(const std::string& path) {
   std::error_code none;
   const auto whole = std::filesystem::absolute(path, none);
-  if (none) return fail_errno(path, "cannot open", EXDEV);
-  auto file = LocalFiles(list_mounts().value_or(std::vector<MountEntry>())).open(whole, kOpenFlags);
+  return none ? path : whole.string();
+}
+
+/// EXDEV: it may be another's.
+Result<Fd> open_local(const std::string& path) {
+  auto file = LocalFiles(list_mounts().value_or(std::vector<MountEntry>()))
+                  .open(absolute(path), kOpenFlags);
   if (!file) return fail_errno(path, "cannot open", file.error().code());
   return file;
 }
@@ -107,12 +112,12 @@ Result<void> MapFile::copy_within(milliseconds limit) {
   copy_ = Fd(::memfd_create("heddle-map", MFD_CLOEXEC));
   if (!copy_) return fail_errno(path_, "cannot be read");
   const Shared<Found> found;
-  const auto work = [&](std::size_t, WorkPlace& place) {
+  const auto work = [&, whole = absolute(path_)](std::size_t, WorkPlace& place) {
     if (file_) {
       found->code = copy(file_.get(), copy_.get(), found->status, place);
       return;
     }
-    auto file = open_file(path_, kOpenFlags);
+    auto file = open_file(whole, kOpenFlags);
     found->code = file ? copy(file->get(), copy_.get(), found->status, place) : file.error().code();
     if (file) place.give(std::move(*file));
   };
@@ -132,8 +137,9 @@ Result<Fd> open_map_file(const std::string& path, milliseconds limit) {
   auto local = open_local(path);
   if (local || local.error().code() != EXDEV) return local;
   const Shared<int> code;
+  const auto whole = absolute(path);
   auto results = do_within(limit, 1, [&](std::size_t, WorkPlace& place) {
-    auto file = open_file(path, kOpenFlags);
+    auto file = open_file(whole, kOpenFlags);
     *code = file ? 0 : file.error().code();
     if (file) place.give(std::move(*file));
   });
