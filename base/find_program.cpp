@@ -14,6 +14,7 @@
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/script_interpreter.hpp"
 
 namespace heddle {
 namespace {
@@ -31,10 +32,7 @@ std::string interpreter_of(const std::string& path) {
   char head[4096] = {};
   const auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
   if (!fd || ::pread(fd->get(), head, sizeof(head) - 1, 0) < 2) return {};
-  if (std::memcmp(head, "#!", 2) == 0) {
-    const char* begin = head + 2 + std::strspn(head + 2, " \t");
-    return {begin, std::strcspn(begin, " \t\n")};
-  }
+  if (auto script = script_interpreter({head, sizeof(head)}); !script.empty()) return script;
   Elf64_Ehdr header;
   std::memcpy(&header, head, sizeof(header));
   if (std::memcmp(head, ELFMAG, SELFMAG) != 0 || head[EI_CLASS] != ELFCLASS64) return {};

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/script_interpreter.hpp"
 #include "container-hooks/mount_calls.hpp"
 #include "container-hooks/verify.hpp"
 
@@ -17,16 +18,6 @@ namespace {
 
 constexpr int kFolderDepth = 4;  // share/openmpi/...
 constexpr std::size_t kMaxPlugins = 1000;
-constexpr int kScriptDepth = 5;          // fs/exec.c, exec_binprm
-constexpr std::size_t kFirstLine = 256;  // <linux/binfmts.h>, BINPRM_BUF_SIZE
-
-/// "/usr/bin/python3" of "#! /usr/bin/python3 -E\n"; empty: no script.
-std::string interpreter_in(const std::string& text) {
-  if (!text.starts_with("#!")) return {};
-  const auto begin = text.find_first_not_of(" \t", 2);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_first_of(" \t\n", begin) - begin);
-}
 
 }  // namespace
 
@@ -54,7 +45,7 @@ bool InsideFiles::is_from_host(const std::string& path) const {
 
 std::string InsideFiles::started_by(const std::string& program) const {
   auto out = program;
-  for (int depth = 0; depth < kScriptDepth; ++depth) {
+  for (int depth = 0; depth < kMostScripts; ++depth) {
     const auto place = open_in_root(root_.get(), out, 0);
     struct stat status {};
     if (!place || ::fstat(place->get(), &status) != 0 || !S_ISREG(status.st_mode)) break;
@@ -62,7 +53,7 @@ std::string InsideFiles::started_by(const std::string& program) const {
     char text[kFirstLine];
     const ssize_t n = file ? ::pread(file->get(), text, sizeof(text), 0) : -1;
     if (n <= 0) break;
-    const auto next = interpreter_in(std::string(text, static_cast<std::size_t>(n)));
+    const auto next = script_interpreter({text, static_cast<std::size_t>(n)});
     if (!next.starts_with('/')) break;
     out = next;
   }

@@ -5,18 +5,10 @@
 
 #include <algorithm>
 
+#include "base/script_interpreter.hpp"
+
 namespace heddle {
 namespace {
-
-constexpr int kScriptDepth = 5;  // fs/exec.c, exec_binprm
-
-/// The interpreter of a #! line, empty: none.
-std::string script_interpreter(const std::string& bytes) {
-  if (!bytes.starts_with("#!")) return {};
-  const auto begin = bytes.find_first_not_of(" \t", 2);
-  if (begin == bytes.npos) return {};
-  return bytes.substr(begin, bytes.find_first_of(" \t\n", begin) - begin);
-}
 
 /// What is loaded by others (an interpreter's module: mpi4py's MPI.so), not started.
 bool is_library(const ElfFacts& elf) {
@@ -41,7 +33,7 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
   for (int depth = 0; !file && file.error().code() == ENOEXEC; ++depth) {
     const auto bytes = world_.read(*path);
     const auto next = bytes ? script_interpreter(*bytes) : "";
-    if (next.empty() || depth == kScriptDepth)
+    if (next.empty() || depth == kMostScripts)
       return fail(*path, "not a program", "neither an ELF file nor a #! script");
     *path = next;
     file = world_.facts(*path);

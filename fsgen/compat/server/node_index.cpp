@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/content_hash.hpp"
+#include "base/folder_of.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 
 namespace heddle::compat {
@@ -32,8 +33,6 @@ std::vector<std::string> cached_paths(const std::string& bytes) {
   }
   return out;
 }
-
-std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 /// Whether all that the verdict depends on lies in folders that are watched.
 bool searches_watched_folders_only(const Artifact& artifact) {
