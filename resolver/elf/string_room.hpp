@@ -38,8 +38,8 @@ bool is_used(const ElfSource<Elf>& elf, const std::vector<typename Elf::Shdr>& s
 }
 
 /// The largest room behind a segment of `elf` whose memory is all of the file's; size 0: none. It
-/// may be written to by nobody, and is never the last segment: of that the kernel clears the rest
-/// of the page (fs/binfmt_elf.c, padzero).
+/// may be read and is written to by nobody, and is never the last segment: of that the kernel
+/// clears the rest of the page (fs/binfmt_elf.c, padzero).
 template <class Elf>
 StringRoom find_string_room(const ElfSource<Elf>& elf, std::uint64_t string_table) {
   StringRoom best;
@@ -50,7 +50,7 @@ StringRoom find_string_room(const ElfSource<Elf>& elf, std::uint64_t string_tabl
     if (number(s.p_type) == PT_LOAD) last = std::max<std::uint64_t>(last, number(s.p_vaddr));
   for (const auto& s : elf.segments) {
     const std::uint64_t size = number(s.p_filesz);
-    if (number(s.p_type) != PT_LOAD || (number(s.p_flags) & PF_W) != 0 || size == 0 ||
+    if (number(s.p_type) != PT_LOAD || (number(s.p_flags) & (PF_R | PF_W)) != PF_R || size == 0 ||
         size != number(s.p_memsz) || number(s.p_vaddr) == last)
       continue;
     const std::uint64_t address = number(s.p_vaddr) + size;
