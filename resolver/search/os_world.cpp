@@ -162,8 +162,12 @@ void OsWorld::note(DirId dir, const EntryName& name) {
   if (auto& names = looked_for_[dir]; names.size() <= kMostNames) names.emplace(name.text);
 }
 
+void OsWorld::note_listing(const std::string& path) {
+  if (root_) listed_.insert(path.ends_with('/') ? path : path + "/");
+}
+
 std::vector<std::string> OsWorld::asked() const {
-  std::set<std::string> out;
+  std::set<std::string> out(listed_.begin(), listed_.end());
   for (const auto& path : opened_) {
     const auto end = path.find_last_not_of('/');
     if (end != path.npos) out.insert(path.substr(0, end + 1));
@@ -173,7 +177,8 @@ std::vector<std::string> OsWorld::asked() const {
   const auto most = all > kMostNamesInAll ? 0 : kMostNames;
   for (std::size_t dir = 0; dir < looked_for_.size(); ++dir) {
     const auto& names = looked_for_[dir];
-    const auto& folder = folders_[dir].path;
+    // The current folder is the root.
+    const std::string folder = folders_[dir].path.empty() ? "/" : folders_[dir].path;
     if (names.size() > most)
       out.insert(folder);
     else
@@ -183,7 +188,7 @@ std::vector<std::string> OsWorld::asked() const {
 }
 
 World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
-  if (root_) note(dir, name);
+  if (root_ && dir != kMissing) note(dir, name);
   // The name is mostly that of the last call: equal bytes at an equal place need no comparison.
   if (name.hash != wanted_hash_ || round_ == 0 ||
       (name.text.data() != wanted_at_ && name.text != wanted_))

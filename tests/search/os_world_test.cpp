@@ -144,20 +144,24 @@ TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
   const auto folder = world.directory("/lib/");
   (void)world.entry(folder, EntryName("liba.so"));
   (void)world.entry(folder, EntryName("libb.so"));
-  (void)world.subdirectory(folder, "tls/x86_64/");
+  const auto missing = world.subdirectory(folder, "tls/x86_64/");
+  (void)world.entry(missing, EntryName("libc.so"));
+  (void)world.entry(world.directory(""), EntryName("libd.so"));
   (void)world.directory("/none/");
   (void)world.facts("/lib/liba.so");
   (void)world.read("/etc/ld.so.cache");
   (void)world.real_path("/opt/odd");
-  EXPECT_EQ(world.asked(),
-            (std::vector<std::string>{"/etc/ld.so.cache", "/lib", "/lib/liba.so", "/lib/libb.so",
-                                      "/lib/tls", "/none", "/opt/odd"}));
+  EXPECT_EQ(world.asked(), (std::vector<std::string>{".", "/etc/ld.so.cache", "/lib",
+                                                     "/lib/liba.so", "/lib/libb.so", "/lib/tls",
+                                                     "/libd.so", "/none", "/opt/odd"}));
+  world.note_listing("/opt");
   for (int i = 0; i < 100; ++i) {
     const auto name = "lib" + std::to_string(i) + ".so";
     (void)world.entry(folder, EntryName(name));
   }
-  EXPECT_EQ(world.asked(), (std::vector<std::string>{"/etc/ld.so.cache", "/lib", "/lib/",
-                                                     "/lib/liba.so", "/none", "/opt/odd"}));
+  EXPECT_EQ(world.asked(),
+            (std::vector<std::string>{".", "/etc/ld.so.cache", "/lib", "/lib/", "/lib/liba.so",
+                                      "/libd.so", "/none", "/opt/", "/opt/odd"}));
 }
 
 }  // namespace
