@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/folder_of.hpp"
 #include "resolver/policy/find_copies.hpp"
 #include "resolver/policy/tagged_folders.hpp"
 
@@ -109,11 +110,27 @@ const StackPart* ContainerStack::part_of(const FileId& id) const {
   return nullptr;
 }
 
-std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+bool ContainerStack::is_copy(const StackPart& part) const {
+  return std::any_of(copies.begin(), copies.end(),
+                     [&](const StackPart& copy) { return copy.id == part.id; });
+}
 
 bool ContainerStack::has_to_stay(const StackPart& part) const {
-  const auto is_it = [&](const StackPart& copy) { return copy.id == part.id; };
-  return stays.contains(folder_of(part.path)) && std::any_of(copies.begin(), copies.end(), is_it);
+  return stays.contains(folder_of(part.path)) && is_copy(part);
+}
+
+void ContainerStack::note_swapped_folders(OsWorld& inside) {
+  for (const auto* list : {&libraries, &bindings})
+    for (const auto& part : *list)
+      if (const auto real = inside.real_path(part.path); !real.empty() && !is_copy(part))
+        swapped.insert(folder_of(real));
+}
+
+bool ContainerStack::leave(const StackPart& copy, const std::string& why) {
+  const auto folder = folder_of(copy.path);
+  if (!swapped.contains(folder)) return stays.try_emplace(folder, why).second;
+  mixed.try_emplace(copy.path, why);
+  return false;
 }
 
 void ContainerStack::take_copies() {
@@ -198,9 +215,9 @@ ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols
   // An interpreter in a prefix of its own (conda, Spack): its modules load the MPI beside it.
   if (!out.needed_by_program)
     for (const auto* object : inside.objects())
-      for (const auto& folder : tagged_folders(*object, inside.world()).folders)
+      for (const auto& folder : tagged_folders(*object, inside.world(), inside.loader()).folders)
         for (const std::string name : kNames) {
-          const auto path = folder + "/" + name;
+          const auto path = folder + name;
           if (inside.world().real_path(path).empty()) continue;
           const auto file = inside.world().facts(path);
           if (file && file->elf.machine == inside.loader().machine)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,11 @@ struct ContainerStack {
   std::vector<std::string> watched;  ///< folders in which one that is added later shows
   /// Folders of copies that stay as they are, and why.
   std::map<std::string, std::string> stays;
+  /// Folders, free of links, of libraries and bindings that are no copies: the host's goes over
+  /// those, whatever lies beside them.
+  std::set<std::string> swapped;
+  /// Copies in such a folder that should have stayed, by path, and why.
+  std::map<std::string, std::string> mixed;
 
   bool empty() const { return libraries.empty() && missing.empty(); }
   const StackPart* part_of(const FileId& id) const;
@@ -42,12 +48,18 @@ struct ContainerStack {
   void keep(const std::string& abi);
   /// One of the copies, in a folder that stays.
   bool has_to_stay(const StackPart& part) const;
+  /// Fills in `swapped`.
+  void note_swapped_folders(OsWorld& inside);
+  /// The folder of `copy` stays for the reason `why`. False: that cannot be, or was so before.
+  bool leave(const StackPart& copy, const std::string& why);
   /// The copies are all that the image has.
   void take_copies();
-};
-std::string folder_of(const std::string& path);
 
-/// Fills in `stack`'s copies. False: the image has more files than were looked at.
+ private:
+  bool is_copy(const StackPart& part) const;
+};
+
+/// Fills in `stack`'s copies. False: not all of the image was looked at.
 bool find_stack_copies(ContainerSide& inside, SymbolReader& symbols, ContainerStack& stack);
 
 ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols);

@@ -27,11 +27,11 @@ Result<Decision> Decider::run() {
   out_.interpreter = inside_.loader().interpreter;
   out_.interpreter_file = inside_.world().real_path(out_.interpreter);
   stack_ = find_container_stack(inside_, inside_symbols_);
-  if (options_.mpi_wanted && options_.rpath == RpathWay::bind &&
-      !find_stack_copies(inside_, inside_symbols_, stack_))
+  // For --rpath neutralise too: it may turn out that files are bound after all.
+  if (options_.mpi_wanted && !find_stack_copies(inside_, inside_symbols_, stack_))
     out_.warnings.push_back(
-        "the image has more files than are looked at: an MPI in a folder of its "
-        "own may be left as it is");
+        "the image has more files than are looked at, or can be: an MPI in a folder of its own may "
+        "be left as it is");
   out_.asked = stack_.watched;
   if (!choose_mpi() || !pass_gate()) return std::move(out_);
   if (auto taken = take_host_libraries(); !taken) return fail(std::move(taken.error()));

@@ -41,6 +41,7 @@ class Decider {
   Result<void> read_programs();
   bool choose_mpi();
   bool pass_gate();
+  std::string lacks_of(const StackPart& part, const MpiInstall& install);
   void judge_copies(const MpiInstall& install);
   Result<void> take_host_libraries();
   bool take_bindings(const MpiInstall& install, SideChoice& sides);

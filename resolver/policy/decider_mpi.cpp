@@ -23,10 +23,11 @@ bool Decider::choose_mpi() {
                                         "fs-resolve mpi shows what is found; --mpi PREFIX adds one")
                                : nothing("no library of the host is asked for");
   const auto& program = inside_.programs()[0].path;
-  if (stack_.empty()) stack_.take_copies();
+  if (stack_.empty() && options_.rpath == RpathWay::bind) stack_.take_copies();
   if (stack_.empty()) {
     if (!options_.roots.empty()) return true;
-    return nothing(program + " needs no MPI library, and the image has none");
+    return nothing(program + " needs no MPI library, and the image has none" +
+                   (stack_.copies.empty() ? "" : " but what --rpath neutralise leaves alone"));
   }
   if (options_.installs.empty()) return true;
   match_ = match_mpi(options_.installs, stack_);
@@ -125,22 +126,22 @@ bool Decider::pass_gate() {
   return true;
 }
 
+/// What programs that use `part` might miss with the host's; empty: nothing.
+std::string Decider::lacks_of(const StackPart& part, const MpiInstall& install) {
+  const auto host_name = describe(install.identity);
+  if (part.identity.family.empty())
+    return host_binding(part) != nullptr ? "" : "the host's " + host_name + " has no such bindings";
+  const auto lost =
+      lost_functions(inside_symbols_, part.path, host_.symbols(), install.library.path);
+  return lost.empty() ? "" : "the host's " + host_name + " lacks " + shortened(lost);
+}
+
 /// Programs that nobody named use them: what these might miss with the host's is left to them.
 void Decider::judge_copies(const MpiInstall& install) {
-  for (const auto& part : stack_.copies) {
-    auto& why = stack_.stays[folder_of(part.path)];
-    if (!why.empty()) continue;
-    if (part.identity.family.empty()) {
-      if (host_binding(part) == nullptr)
-        why = "the host's " + describe(install.identity) + " has no bindings as " + part.path;
-      continue;
-    }
-    const auto lost =
-        lost_functions(inside_symbols_, part.path, host_.symbols(), install.library.path);
-    if (!lost.empty())
-      why = "the host's " + describe(install.identity) + " lacks " + shortened(lost);
-  }
-  std::erase_if(stack_.stays, [](const auto& folder) { return folder.second.empty(); });
+  stack_.note_swapped_folders(inside_.world());
+  for (const auto& part : stack_.copies)
+    if (auto why = lacks_of(part, install); !why.empty())
+      stack_.leave(part, part.path + ": " + why);
 }
 
 Result<void> Decider::take_host_libraries() {

@@ -3,13 +3,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <linux/openat2.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <set>
 #include <utility>
+
+#include "base/open_in_root.hpp"
 
 namespace heddle {
 namespace {
@@ -35,6 +37,12 @@ bool is_data(const std::string& path) {
   return path == "/usr/share/" || path == "/usr/include/" || path == "/usr/src/";
 }
 
+/// Whether opening a folder failed for what it is: no folder, one of a volume, gone, or one that
+/// whoever asks may not look into, and so has no programs from there.
+bool is_none_of_ours(int code) {
+  return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
+}
+
 class Walk {
  public:
   Walk(FoundCopies& out, const std::function<bool(const std::string&)>& is_wanted)
@@ -42,15 +50,21 @@ class Walk {
 
   /// `path` ends in '/'.
   void enter(Fd folder, const std::string& path, int depth, bool watched = true) {
-    struct stat status {};
-    if (::fstat(folder.get(), &status) != 0) return;
-    if (depth == 0) device_ = status.st_dev;
-    if (status.st_dev != device_ || depth > kDeepest) return;
-    const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(folder.get()), &::closedir);
-    if (!list) return;
+    const std::unique_ptr<DIR, int (*)(DIR*)> list(
+        depth > kDeepest ? nullptr : ::fdopendir(folder.get()), &::closedir);
+    if (!list) {
+      out_.complete = false;
+      return;
+    }
     const int fd = folder.release();  // the list's
     bool libraries = false;
-    while (const dirent* entry = ::readdir(list.get())) {
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(list.get());
+      if (entry == nullptr) {
+        if (errno != 0) out_.complete = false;
+        break;
+      }
       const std::string name = entry->d_name;
       if (name == "." || name == "..") continue;
       if (++names_ > kMostNames || out_.paths.size() >= kMostFound) {
@@ -78,17 +92,18 @@ class Walk {
   void look_at(int fd, const std::string& path, const std::string& name, bool may_be_folder,
                int depth, bool watched) {
     if (may_be_folder) {
-      Fd below(
-          ::openat(fd, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+      // A device's number does not tell a volume: one bound from the same disk has the image's.
+      auto below = open_resolved(fd, name, O_RDONLY | O_DIRECTORY | O_NONBLOCK,
+                                 RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS);
       if (below)
-        return enter(std::move(below), path + "/", depth + 1, watched && !is_data(path + "/"));
+        return enter(std::move(*below), path + "/", depth + 1, watched && !is_data(path + "/"));
+      if (!is_none_of_ours(below.error().code())) out_.complete = false;
     }
     if (is_wanted_(name)) out_.paths.push_back(path);
   }
 
   FoundCopies& out_;
   const std::function<bool(const std::string&)>& is_wanted_;
-  dev_t device_ = 0;
   std::size_t names_ = 0;
   std::set<std::pair<int, std::string>> watched_;
 };
@@ -102,6 +117,8 @@ FoundCopies find_copies(OsWorld& world, const std::function<bool(const std::stri
     Walk walk(out, is_wanted);
     walk.enter(std::move(*root), "/", 0);
     out.watched = walk.watched();
+  } else {
+    out.complete = false;
   }
   std::sort(out.paths.begin(), out.paths.end());
   return out;

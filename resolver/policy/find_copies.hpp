@@ -12,7 +12,7 @@ namespace heddle {
 /// Where in an image files of some names are.
 struct FoundCopies {
   std::vector<std::string> paths;  ///< sorted; files and links to them
-  bool complete = true;            ///< false: it has more files than are looked at
+  bool complete = true;            ///< false: it has more than is looked at, or can be
   /// Folders in which one that is added later most likely shows: those next to the root, where a
   /// prefix of its own begins, and those with libraries. Each ends in a slash.
   std::vector<std::string> watched;

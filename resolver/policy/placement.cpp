@@ -137,7 +137,7 @@ Placement::Trouble Placement::try_to_place(const SideChoice& sides, const GlibcC
     if (changes_ && !not_changed_.empty()) return {"", "", not_changed_};
     more = more || bind_strays_of_plugins(world, *loader);
     const auto stayed = stack_.stays.size();
-    more = more || bind_strays_of_copies(world, *loader);
+    more = more || bind_strays_of_copies(world, *loader, sides);
     if (stack_.stays.size() != stayed)
       return try_to_place(sides, glibc);  // once for each folder at most
     if (changes_ && !not_changed_.empty()) return {"", "", not_changed_};
@@ -170,13 +170,21 @@ Placement::Trouble Placement::judge(const std::vector<Closure>& after, SwappedWo
   return {};
 }
 
+void Placement::warn_of_copies() {
+  for (const auto& [folder, why] : stack_.stays)
+    warnings_.push_back("what of MPI is in " + folder +
+                        " stays for programs that nobody named: " + why);
+  for (const auto& [path, why] : stack_.mixed)
+    warnings_.push_back(path + ": " + why +
+                        ", and the host's MPI goes over what is beside it: a program that loads it "
+                        "mixes both");
+}
+
 void Placement::conclude(const Closure& first, SwappedWorld& world, const LoaderProfile& loader,
                          const SideChoice& sides) {
   for (auto& line : plugins_that_fail(names_, world, loader, search_, mount_point_))
     warnings_.push_back(std::move(line));
-  for (const auto& [folder, why] : stack_.stays)
-    warnings_.push_back("what of MPI is in " + folder +
-                        " stays for programs that nobody named: " + why);
+  if (!changes_) warn_of_copies();
   plugins_ =
       find_plugin_places(sides.folders(), binds_, names_, inside_.world(), host_, mount_point_);
   loads_.clear();

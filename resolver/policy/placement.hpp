@@ -26,6 +26,8 @@ class Placement {
             RpathWay rpath)
       : inside_(inside),
         host_(host),
+        inside_symbols_(inside.world()),
+        host_symbols_(host),
         stack_(stack),
         glibc_(glibc),
         search_(search),
@@ -40,7 +42,8 @@ class Placement {
   };
   /// With RpathWay::neutralise all search paths that need it are changed, or none: were only some,
   /// programs that nobody asked about would find the host's file for one library and the image's
-  /// for the next.
+  /// for the next. (Those that share a changed library with the named ones still may:
+  /// docs/formats/container.md.)
   Trouble place(const SideChoice& sides, const GlibcChoice& glibc);
 
   /// Fills in what place() found: names, cache, binds, folders, environment, loads, warnings.
@@ -56,6 +59,7 @@ class Placement {
   Trouble check(const Closure& before, const Closure& after, const SideChoice& sides);
   void conclude(const Closure& first, SwappedWorld& world, const LoaderProfile& loader,
                 const SideChoice& sides);
+  void warn_of_copies();
   void write_cache();
   void write_changes(Decision& decision) const;
   SwappedWorld::Placed placed() const;
@@ -72,12 +76,18 @@ class Placement {
   bool bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile& loader);
 
   // placement_copies.cpp: folders that the host's files must not simply go into
-  bool bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader);
-  std::string misfit_of_copies(const Closure& closure) const;
+  bool bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader,
+                             const SideChoice& sides);
+  bool bind_strays_of_copy(const StackPart& part, SwappedWorld& world, const LoaderProfile& loader,
+                           const SideChoice& sides, std::string& why);
+  std::string misfit_of_copies(const Closure& closure, const SideChoice& sides);
+  std::string misfit_for_host(const Closure& closure, SwappedWorld& world, const SideChoice& sides);
   bool hide_strays(const SideChoice& sides);
 
   ContainerSide& inside_;
   OsWorld& host_;
+  SymbolReader inside_symbols_;
+  SymbolReader host_symbols_;
   ContainerStack stack_;
   const GlibcFamily& glibc_;
   const SearchOptions& search_;
@@ -86,7 +96,7 @@ class Placement {
 
   std::optional<TagChanges> changes_;  ///< none: bind
   std::string not_changed_;            ///< why search paths stay as they are
-  std::set<std::string> left_alone_;   ///< the image's, free of links, that changed tags led to
+  std::set<std::string> left_alone_;   ///< the image's, free of links, that tags led to
   ServedNames names_;
   CachePlace cache_place_;
   std::string cache_;                               ///< bytes

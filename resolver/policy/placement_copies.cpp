@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/folder_of.hpp"
 #include "resolver/policy/cache_place.hpp"
 #include "resolver/policy/closure_checks.hpp"
 #include "resolver/policy/placement.hpp"
+#include "resolver/policy/versions.hpp"
 
 namespace heddle {
 namespace {
@@ -27,60 +29,97 @@ std::string of_another_class(const LoaderProfile& loader) {
   return {reinterpret_cast<const char*>(&header), sizeof(header)};
 }
 
+/// What only the MPI itself uses, and is the host's with it.
+bool is_of_mpi(const Pick* pick) {
+  return pick != nullptr &&
+         (pick->host.stack_part == "Open MPI" || pick->host.stack_part == "PRRTE");
+}
+
+std::set<std::string> versions_of(const ElfFacts& elf) {
+  return {elf.version_definitions.begin(), elf.version_definitions.end()};
+}
+
 }  // namespace
 
 /// "X lacks Y of Z" for a file of a copy's folder that the host's would go over, whose users nobody
-/// has asked about.
-std::string Placement::misfit_of_copies(const Closure& closure) const {
+/// has asked about: versions that the image's has, or symbols where it has none.
+std::string Placement::misfit_of_copies(const Closure& closure, const SideChoice& sides) {
   for (const auto& object : closure.objects) {
-    if (object.found_by != FoundBy::ld_library_path ||
-        object.path.starts_with(mount_point_ + "/") ||
-        binds_.contains(inside_.world().real_path(object.path)))
-      continue;
-    const auto at = names_.sonames.find(object.file.elf.soname.value_or(""));
+    if (object.found_by != FoundBy::ld_library_path || is_hosts(object.path)) continue;
+    const auto& elf = object.file.elf;
+    const auto at = names_.sonames.find(elf.soname.value_or(""));
     const auto host =
         at == names_.sonames.end() ? names_.files.end() : names_.files.find(at->second);
-    if (host == names_.files.end()) continue;
+    if (host == names_.files.end() || is_of_mpi(sides.find(at->first))) continue;
     const auto file = host_.facts(host->second);
-    const auto& offered = file ? file->elf.version_definitions : std::vector<std::string>();
-    for (const auto& version : object.file.elf.version_definitions)
-      if (std::find(offered.begin(), offered.end(), version) == offered.end())
-        return host->second + " lacks " + version + " of " + object.path;
+    if (!file) return file.error().message();
+    const auto lacking = elf.version_definitions.empty()
+                             ? missing_offers(inside_symbols_.exports(object.path),
+                                              host_symbols_.exports(host->second))
+                             : missing_offers(versions_of(elf), versions_of(file->elf));
+    if (!lacking.empty())
+      return host->second + " lacks " + shortened(lacking) + " of " + object.path;
+  }
+  return {};
+}
+
+/// "X needs Y, which Z lacks" for a file of the host that would have Z from a copy's folder, and
+/// was decided on for another that has Y.
+std::string Placement::misfit_for_host(const Closure& closure, SwappedWorld& world,
+                                       const SideChoice& sides) {
+  for (const auto& object : closure.objects) {
+    const auto host = world.host_file(object.path);
+    const auto* facts = host.empty() ? nullptr : host_symbols_.of(host);
+    if (facts == nullptr) continue;
+    for (const auto next : object.needs) {
+      const auto& found = closure.objects[next];
+      const auto* pick = sides.find(found.file.elf.soname.value_or(""));
+      if (found.found_by != FoundBy::ld_library_path || is_hosts(found.path) || pick == nullptr)
+        continue;
+      const auto lost = lost_symbols(*facts, host_symbols_.exports(pick->host.path),
+                                     inside_symbols_.exports(found.path));
+      if (!lost.empty())
+        return host + " needs " + shortened(lost) + ", which " + found.path + " lacks";
+    }
   }
   return {};
 }
 
 /// A copy of MPI that only programs find that nobody named: most likely by RPATH, so the host's
 /// library that stands there looks for its own in that folder first, as by LD_LIBRARY_PATH. What
-/// it finds must be the host's too, or do for it; else nothing is bound in that folder.
-bool Placement::bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader) {
+/// it finds must be the host's too, or do for it; else nothing is bound in that folder. `why`: it
+/// does not.
+bool Placement::bind_strays_of_copy(const StackPart& part, SwappedWorld& world,
+                                    const LoaderProfile& loader, const SideChoice& sides,
+                                    std::string& why) {
+  const auto folder = folder_of(part.path);
+  if (folder.find_first_of(":;$") != folder.npos) why = "its name is none for a search path";
+  if (!why.empty()) return false;
+  auto options = search_;
+  options.ld_library_path = folder;
+  options.ld_library_path_set = true;
+  const auto closure = resolve(world, loader, part.path, options);
+  why = closure ? misfit_of_copies(*closure, sides) : closure.error().message();
+  if (!why.empty()) return false;
+  for (const auto& object : closure->objects)
+    if (object.found_by == FoundBy::ld_library_path)
+      found_by_tag_.insert(inside_.world().real_path(object.path));
+  if (bind_strays(*closure)) return true;
+  why = misfit_for_host(*closure, world, sides);
+  if (const auto lines = unmet_needs(*closure); !lines.empty()) why = lines[0].line;
+  if (!closure->missing.empty()) why = closure->missing[0].name + " would not be found";
+  return false;
+}
+
+bool Placement::bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader,
+                                      const SideChoice& sides) {
+  if (changes_) return false;  // nothing goes over them
   bool more = false;
   for (const auto& part : stack_.copies) {
-    const auto folder = folder_of(part.path);
-    if (stack_.stays.contains(folder)) continue;
-    auto options = search_;
-    options.ld_library_path = folder;
-    options.ld_library_path_set = true;
+    if (stack_.stays.contains(folder_of(part.path))) continue;
     std::string why;
-    if (folder.find_first_of(":;$") != folder.npos) why = "its name is none for a search path";
-    const auto closure = resolve(world, loader, part.path, options);
-    if (why.empty()) why = closure ? misfit_of_copies(*closure) : closure.error().message();
-    if (!why.empty()) {
-      stack_.stays[folder] = why;
-      return true;
-    }
-    for (const auto& object : closure->objects)
-      if (object.found_by == FoundBy::ld_library_path)
-        found_by_tag_.insert(inside_.world().real_path(object.path));
-    const bool bound = bind_strays(*closure);
-    more |= bound;
-    if (bound) continue;
-    if (const auto lines = unmet_needs(*closure); !lines.empty()) why = lines[0].line;
-    if (!closure->missing.empty()) why = closure->missing[0].name + " would not be found";
-    if (!why.empty()) {
-      stack_.stays[folder] = why;
-      return true;
-    }
+    more |= bind_strays_of_copy(part, world, loader, sides, why);
+    if (!why.empty() && stack_.leave(part, why)) return true;
   }
   return more;
 }

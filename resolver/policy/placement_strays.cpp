@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Placement: the host's files over those of the container that are found without ld.so.cache.
-#include "resolver/policy/placement.hpp"
+#include <set>
 
+#include "base/folder_of.hpp"
+#include "resolver/policy/placement.hpp"
 #include "resolver/policy/versions.hpp"
 
 namespace heddle {
@@ -26,11 +28,13 @@ void Placement::bind_known(const SideChoice& sides, const GlibcChoice& glibc) {
         bind_over(theirs->path, soname, why);
   }
   for (const auto* list : {&stack_.libraries, &stack_.bindings, &stack_.copies})
-    for (const auto& part : *list)
+    for (const auto& part : *list) {
+      if (changes_ && list == &stack_.copies) continue;
       if (const auto at = names_.sonames.find(part.soname);
           at != names_.sonames.end() && !is_left_alone(part.path, part.soname) &&
           !stack_.has_to_stay(part))
         bind_over(part.path, at->second, why);
+    }
   for (const auto* pick : sides.picks())
     if (pick->taken == Side::host && pick->container &&
         !is_left_alone(pick->container->path, pick->host.soname))
@@ -58,14 +62,21 @@ bool Placement::is_hosts(const std::string& path) {
 }
 
 /// Has the tags that led to `strays`, by the object that has them, lead to the mount. Empty: done;
-/// else why they cannot.
+/// else why they cannot. One that is a stray itself is left as it is: the next round has the host's
+/// in its place, and programs that nobody asked about go on with it and with what it leads to.
 std::string Placement::change_tags(const Closure& closure, const StraysByOwner& strays) {
+  std::set<const LoadedObject*> astray;
+  for (const auto& [owner, found] : strays)
+    for (const auto& stray : found) {
+      astray.insert(stray.object);
+      if (auto why = changes_->take_names(stray, names_.files); !why.empty()) return why;
+    }
   for (const auto& [owner, found] : strays) {
+    if (astray.contains(&closure.objects[owner])) continue;
     if (auto why = changes_->change(closure.objects[owner], found, names_.files); !why.empty())
       return why;
-    for (const auto& stray : found)
-      left_alone_.insert(inside_.world().real_path(stray.object->path));
   }
+  for (const auto* object : astray) left_alone_.insert(inside_.world().real_path(object->path));
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/folder_of.hpp"
 #include "resolver/policy/closure_checks.hpp"
 #include "resolver/policy/container_stack.hpp"
 #include "resolver/search/search.hpp"

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/folder_of.hpp"
 #include "resolver/policy/tagged_folders.hpp"
 
 namespace heddle {
@@ -30,25 +31,13 @@ std::uint64_t tag_in_force(const ElfFacts& elf) { return elf.runpath ? DT_RUNPAT
 
 bool may_be_library(const std::string& name) { return name.find(".so") != name.npos; }
 
-/// A folder for CPU levels, which no entry of ours in ld.so.cache stands for.
-bool is_for_cpus(const FolderEntry& entry, const LoaderProfile& loader) {
-  if (!entry.is_folder) return false;
-  if (entry.name == "glibc-hwcaps" || entry.name == "tls" || entry.name == loader.platform)
-    return true;
-  const auto& legacy = loader.legacy_hwcaps;
-  return std::any_of(legacy.begin(), legacy.end(), [&](const std::string& folder) {
-    return folder.starts_with(entry.name + "/");
-  });
-}
-
 }  // namespace
 
 std::string TagChanges::change(const LoadedObject& owner, const std::vector<Stray>& strays,
-                               std::map<std::string, std::string>& names) {
+                               const std::map<std::string, std::string>& names) {
   const auto& elf = owner.file.elf;
   const auto target = inside_.world().real_path(owner.path);
   if (settled_.contains(target)) return owner.path + " still leads to " + strays[0].object->path;
-  for (const auto& stray : strays) add_names_of(stray, names);
   if (const auto known = files_.find(target); known != files_.end())
     return known->second.now.empty() ? share_names(known->second) : "";
   ServedFile file;
@@ -83,19 +72,22 @@ std::string TagChanges::why_not_served(const std::string& path, ServedFile& file
 }
 
 /// libmpi.so beside libmpi.so.12: a program that loads it by that name would have both MPIs.
-void TagChanges::add_names_of(const Stray& stray, std::map<std::string, std::string>& names) {
+std::string TagChanges::take_names(const Stray& stray, std::map<std::string, std::string>& names) {
   auto& world = inside_.world();
   const auto& path = stray.object->path;
   const auto real = world.real_path(path);
-  const auto folder = path.substr(0, path.rfind('/'));
+  const auto folder = folder_of(path);
   const auto host = names.at(stray.mount_name);
-  for (const auto& entry : list_folder(world, folder)) {
+  const auto entries = list_folder(world, folder);
+  if (!entries) return "other names of " + path + " are not known: " + entries.error().message();
+  for (const auto& entry : *entries) {
     if (entry.is_folder || !may_be_library(entry.name) || names.contains(entry.name) ||
         world.real_path(folder + "/" + entry.name) != real)
       continue;
     names[entry.name] = host;
     alone_.insert(entry.name);
   }
+  return {};
 }
 
 bool TagChanges::put_mount_in_front(const ElfFacts& elf, ServedFile& file) const {
@@ -119,17 +111,21 @@ std::string TagChanges::drop(const LoadedObject& owner,
     return file.target + " has no room for a longer search path, and without its own " + why;
   };
   auto& world = inside_.world();
-  const auto tagged = tagged_folders(owner, world);
-  if (!tagged.complete) return because("folders with tokens would be left out");
-  for (const auto& folder : tagged.folders)
-    for (const auto& entry : list_folder(world, folder)) {
-      const auto path = folder + "/" + entry.name;
-      if (is_for_cpus(entry, inside_.loader())) return because(path + " would not be found");
+  const auto tagged = tagged_folders(owner, world, inside_.loader());
+  if (!tagged.complete) return because("folders that are relative would be left out");
+  // No entry of ours in ld.so.cache stands for what is there.
+  if (!tagged.for_cpus.empty()) return because(tagged.for_cpus[0] + " would not be looked into");
+  for (const auto& folder : tagged.folders) {
+    const auto entries = list_folder(world, folder);
+    if (!entries) return because("who knows what would be lost: " + entries.error().message());
+    for (const auto& entry : *entries) {
       if (entry.is_folder || !may_be_library(entry.name) || names.contains(entry.name)) continue;
+      const auto path = folder + entry.name;
       const std::string cached(inside_.cache().lookup(entry.name));
       if (cached.empty() || world.real_path(cached) != world.real_path(path))
         return because(path + " would not be found");
     }
+  }
   const auto& elf = owner.file.elf;
   for (const auto& tag : elf.search_tags)
     file.patches.push_back({tag.offset, bytes_of(tag.tag, elf), bytes_of(kIgnoredTag, elf)});

@@ -30,10 +30,13 @@ class TagChanges {
     const LoadedObject* object = nullptr;
     std::string mount_name;
   };
-  /// `owner`'s tags lead to `strays`. `names`: what the mount serves; gets the other names by which
-  /// the tags lead to these files. Empty: done; else why it cannot be.
+  /// Gives `names`, what the mount serves, the other names that the image has beside `stray` for
+  /// it. Empty: done; else why it cannot be.
+  std::string take_names(const Stray& stray, std::map<std::string, std::string>& names);
+  /// `owner`'s tags lead to `strays`, whose names were taken. `names`: what the mount serves.
+  /// Empty: done; else why it cannot be.
   std::string change(const LoadedObject& owner, const std::vector<Stray>& strays,
-                     std::map<std::string, std::string>& names);
+                     const std::map<std::string, std::string>& names);
   /// What was changed so far is in effect from here on: it may lead astray no more.
   void settle();
 
@@ -45,7 +48,6 @@ class TagChanges {
 
  private:
   std::string why_not_served(const std::string& path, ServedFile& file);
-  void add_names_of(const Stray& stray, std::map<std::string, std::string>& names);
   std::string share_names(const ServedFile& file);
   bool put_mount_in_front(const ElfFacts& elf, ServedFile& file) const;
   std::string drop(const LoadedObject& owner, const std::map<std::string, std::string>& names,

@@ -4,39 +4,69 @@
 #include <dirent.h>
 #include <fcntl.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <memory>
 
-namespace heddle {
+#include "resolver/search/search_path.hpp"
 
-TaggedFolders tagged_folders(const LoadedObject& object, OsWorld& world) {
+namespace heddle {
+namespace {
+
+/// The kernel's word of a program (/proc/self/exe) is free of links, ld.so's of a library is as it
+/// was found (elf/dl-object.c; of what it was itself asked to load: until 2.42).
+std::string origin_of(const LoadedObject& object, OsWorld& world, const LoaderProfile& loader) {
+  const bool resolved = object.found_by == FoundBy::program &&
+                        (object.file.elf.interp.has_value() || loader.glibc_minor >= 42);
+  auto path = resolved ? world.real_path(object.path) : object.path;
+  path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  return path;
+}
+
+}  // namespace
+
+TaggedFolders tagged_folders(const LoadedObject& object, OsWorld& world,
+                             const LoaderProfile& loader) {
   const auto& elf = object.file.elf;
   const auto text = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
   TaggedFolders out;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto end = std::min(text.find(':', at), text.size());
-    auto folder = text.substr(at, end - at);
-    at = end + 1;
-    for (const std::string token : {"$ORIGIN", "${ORIGIN}"})
-      if (folder.starts_with(token)) {
-        const auto real = world.real_path(object.path);
-        folder.replace(0, token.size(), real.substr(0, real.rfind('/')));
-      }
-    if (folder.starts_with('/') && folder.find('$') == folder.npos)
-      out.folders.push_back(folder);
-    else
+  if (text.empty()) return out;
+  const auto origin = origin_of(object, world, loader);
+  SearchDirs dirs(world, loader);
+  SearchList list;
+  dirs.fill(list, text, ":", {origin, loader.platform, loader.lib});
+  for (auto* dir : list.dirs) {
+    if (!dir->name.starts_with('/')) {
       out.complete = false;
+      continue;
+    }
+    out.folders.push_back(dir->name);
+    for (const auto i : dirs.present(*dir))
+      if (const auto& level = dirs.capability(i); !level.empty())
+        out.for_cpus.push_back(dir->name + level);
   }
   return out;
 }
 
-std::vector<FolderEntry> list_folder(OsWorld& world, const std::string& path) {
+Result<std::vector<FolderEntry>> list_folder(OsWorld& world, const std::string& path) {
+  world.note_listing(path);
   std::vector<FolderEntry> out;
   const auto folder = world.open(path, O_RDONLY | O_DIRECTORY);
-  if (!folder) return out;
+  if (!folder) {
+    const int code = folder.error().code();
+    if (code == ENOENT || code == ENOTDIR) return out;
+    return fail(folder.error());
+  }
   const std::unique_ptr<DIR, int (*)(DIR*)> list(
       ::opendir(("/proc/self/fd/" + std::to_string(folder->get())).c_str()), &::closedir);
-  while (const dirent* entry = list ? ::readdir(list.get()) : nullptr)
+  if (!list) return fail_errno(path, "cannot list");
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(list.get());
+    if (entry == nullptr) break;
     out.push_back({entry->d_name, entry->d_type == DT_DIR});
+  }
+  if (errno != 0) return fail_errno(path, "cannot list");
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 
 namespace heddle {
 
@@ -13,6 +14,14 @@ Contains compare_offers(std::vector<std::string> first, std::vector<std::string>
   const bool has_first = std::includes(second.begin(), second.end(), first.begin(), first.end());
   if (has_first && has_second) return Contains::equal;
   return has_second ? Contains::first : has_first ? Contains::second : Contains::neither;
+}
+
+std::vector<std::string> missing_offers(const std::set<std::string>& first,
+                                        const std::set<std::string>& second) {
+  std::vector<std::string> out;
+  std::set_difference(first.begin(), first.end(), second.begin(), second.end(),
+                      std::back_inserter(out));
+  return out;
 }
 
 std::vector<std::string> exported_names(const ElfFacts& facts) {

@@ -13,6 +13,10 @@ namespace heddle {
 enum class Contains { equal, first, second, neither };
 Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second);
 
+/// What is in `first` and not in `second`.
+std::vector<std::string> missing_offers(const std::set<std::string>& first,
+                                        const std::set<std::string>& second);
+
 /// Exported names, with their versions where they have one.
 std::vector<std::string> exported_names(const ElfFacts& facts);
 

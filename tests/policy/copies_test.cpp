@@ -3,9 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/fd.hpp"
@@ -18,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
 constexpr const char* kCopy = "/opt/own/lib/libmpich.so.12.1";
@@ -126,13 +131,108 @@ TEST_F(Copies, what_lies_beside_it_is_the_hosts_too_or_nothing_is) {
               AllOf(HasSubstr("/opt/own/lib stays"), HasSubstr("D_3")));
 }
 
+/// Libraries without versions, as most are: their symbols count.
+TEST_F(Copies, what_lies_beside_it_without_versions_does_by_its_symbols) {
+  const auto dep = [&](const std::string& output, const std::string& more = "") {
+    return build_library({.output = output,
+                          .source = "int dep(void){return 0;}" + more,
+                          .flags = {"-Wl,-soname,libdep.so.1"}});
+  };
+  const std::string asked_for = "int more(void){return 0;}";
+  const auto hosts = dep(world_.prefix() + "/lib/libdep.so.1", asked_for);
+  world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2",
+               "int more(void);int uses(void){return more();}",
+               {hosts, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  copy();
+  const std::string beside = "/opt/own/lib/libdep.so.1";
+  dep(world_.in(beside));
+  auto decision = world_.decide("/app/solver");
+  EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12") << decision.dump(2);
+  EXPECT_EQ(bound_over(decision, beside), "libdep.so.1");
+  const auto expect_stays = [&](const std::string& reason) {
+    decision = world_.decide("/app/solver");
+    EXPECT_EQ(bound_over(decision, kCopy), "");
+    EXPECT_EQ(bound_over(decision, beside), "");
+    EXPECT_THAT(decision["warnings"].dump(),
+                AllOf(HasSubstr("/opt/own/lib stays"), HasSubstr(reason)));
+  };
+  // Programs may need what only theirs has.
+  dep(world_.in(beside), asked_for + "int newer(void){return 0;}");
+  expect_stays("lacks newer of");
+  // The image's own is taken, and the host's MPI would find the older one.
+  dep(world_.in("/usr/lib/libdep.so.1"), asked_for);
+  world_.run_ldconfig();
+  dep(world_.in(beside));
+  ASSERT_EQ(ImageWorld::verdict(world_.decide("/app/solver"), "libdep.so.1")["taken"], "container");
+  expect_stays("needs more, which " + beside + " lacks");
+}
+
+/// The host has no such bindings; libmpi beside them is the named program's own.
+TEST_F(Copies, bindings_beside_the_programs_own_mpi_do_not_keep_it) {
+  const auto mine = world_.mpich(world_.in("/opt/mine/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
+  build_library({.output = world_.in("/opt/mine/lib/libmpicxx.so.12"),
+                 .source = "int MPI_Init(void);int cxx(void){return MPI_Init();}",
+                 .flags = {"-Wl,-soname,libmpicxx.so.12", mine}});
+  world_.program("/app/mine", kInit, mine, {"-Wl,-rpath,/opt/mine/lib"});
+  const auto decision = world_.decide("/app/mine");
+  EXPECT_EQ(bound_over(decision, "/opt/mine/lib/libmpi.so.12"), "libmpi.so.12");
+  EXPECT_EQ(bound_over(decision, "/opt/mine/lib/libmpicxx.so.12"), "");
+  EXPECT_THAT(decision["warnings"].dump(),
+              AllOf(HasSubstr("/opt/mine/lib/libmpicxx.so.12: the host's MPICH 4.0.2 has no such "
+                              "bindings"),
+                    HasSubstr("mixes both"), Not(HasSubstr("/opt/mine/lib stays"))));
+}
+
+/// Where search paths cannot be changed it is as if nobody had asked for it.
+TEST_F(Copies, are_left_alone_by_neutralise_unless_it_cannot_be_done) {
+  copy();
+  const auto mine = world_.mpich(world_.in("/opt/mine/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
+  for (const bool can : {true, false}) {
+    world_.program("/app/mine", kInit, mine, {"-Wl,-rpath,/opt/mine/lib"});
+    if (!can) {
+      ASSERT_EQ(::chmod(world_.in("/app/mine").c_str(), 04755), 0);
+    }
+    const auto decision = world_.decide("/app/mine", {"--rpath", "neutralise"});
+    EXPECT_EQ(decision["rpath"], can ? "neutralise" : "bind");
+    EXPECT_EQ(bound_over(decision, kCopy), can ? "" : "libmpi.so.12") << decision.dump(2);
+    fs::remove(world_.in("/app/mine"));
+  }
+}
+
+/// A folder bound over another one, in a mount namespace of this process.
+class Volume {
+ public:
+  Volume(const std::string& folder, const std::string& target) : target_(target) {
+    fs::create_directories(target);
+    is_there_ = ::unshare(CLONE_NEWNS) == 0 &&
+                ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                ::mount(folder.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) == 0;
+  }
+  ~Volume() {
+    if (is_there_) ::umount2(target_.c_str(), MNT_DETACH);
+  }
+  Volume(const Volume&) = delete;
+  Volume& operator=(const Volume&) = delete;
+  explicit operator bool() const { return is_there_; }
+
+ private:
+  std::string target_;
+  bool is_there_ = false;
+};
+
+/// A volume from the disk that the image is on has the same device number.
 TEST_F(Copies, links_to_folders_and_volumes_are_not_walked) {
   fs::create_directories(world_.in("/opt/loop"));
   fs::create_symlink("..", world_.in("/opt/loop/up"));
   fs::create_symlink("/", world_.in("/opt/root"));
   copy();
+  world_.mpich(world_.prefix() + "/home/libmpich.so.12.1", "libmpich.so.12", "3.4");
+  const Volume volume(world_.prefix() + "/home", world_.in("/home"));
+  ASSERT_TRUE(volume) << std::strerror(errno);
+  ASSERT_TRUE(fs::exists(world_.in("/home/libmpich.so.12.1")));
   const auto decision = world_.decide("/app/solver");
   EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12");
+  EXPECT_EQ(bound_over(decision, "/home/libmpich.so.12.1"), "");
   EXPECT_EQ(decision["warnings"].size(), 0U) << decision["warnings"];
 }
 

@@ -4,9 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/fd.hpp"
@@ -113,6 +117,31 @@ TEST_F(Neutralise, libraries_with_a_search_path_of_their_own_are_served_too) {
   EXPECT_EQ(world_.loads(decision).size(), 4U) << "one MPI";
 }
 
+/// Fortran: the program needs the bindings alone, whose own search path leads to their libmpi.
+TEST_F(Neutralise, an_image_library_that_is_replaced_is_not_served_besides) {
+  const auto fortran = [&](const std::string& output, const std::string& library) {
+    return build_library(
+        {.output = output,
+         .source = "int MPI_Init(void);int mpi_init_(void){return MPI_Init();}",
+         .flags = {"-Wl,-soname,libmpifort.so.12", library, "-Wl,-rpath,$ORIGIN"}});
+  };
+  const auto theirs = fortran(world_.in("/opt/mpi/lib/libmpifort.so.12"), theirs_);
+  fortran(world_.prefix() + "/lib/libmpifort.so.12", world_.prefix() + "/lib/libmpi.so.12");
+  fs::create_symlink("libmpi.so.12", world_.in("/opt/mpi/lib/libmpi.so"));
+  for (const char* program : {"/app/solver", "/app/unnamed"})
+    world_.program(program, "extern int mpi_init_(void); mpi_init_();", theirs,
+                   {"-Wl,-rpath,/opt/mpi/lib", "-Wl,--allow-shlib-undefined"});
+  const auto decision = decide("/app/solver");
+  EXPECT_EQ(served(decision), std::vector<std::string>{"/app/solver"});
+  EXPECT_THAT(world_.loads(decision),
+              AllOf(Contains(kHosts), Contains("/dev/heddle/libmpifort.so.12")));
+  expect_as_real("/app/solver", decision);
+  EXPECT_THAT(world_.real_loads("/app/solver", "libmpi.so"), Not(Contains(HasSubstr("/opt/mpi"))));
+  const auto unnamed = world_.real_loads("/app/unnamed");
+  EXPECT_THAT(unnamed, AllOf(Contains(HasSubstr("/opt/mpi/lib/libmpifort.so")), Contains(kMine),
+                             Not(Contains(HasSubstr("/dev/heddle")))));
+}
+
 /// A program may load it late by the name that compilers use.
 TEST_F(Neutralise, other_names_of_the_images_mpi_are_the_hosts_for_the_program_alone) {
   fs::create_symlink("libmpi.so.12", world_.in("/opt/mpi/lib/libmpi.so"));
@@ -120,7 +149,9 @@ TEST_F(Neutralise, other_names_of_the_images_mpi_are_the_hosts_for_the_program_a
   const auto decision = decide("/app/solver");
   world_.place(decision);
   const auto loads = world_.real_loads("/app/solver", "libmpi.so");
-  EXPECT_THAT(loads, Not(Contains(HasSubstr("/opt/mpi"))));
+  EXPECT_THAT(loads,
+              AllOf(Contains("/dev/heddle/libmpi.so"), Not(Contains(HasSubstr("/opt/mpi")))));
+  EXPECT_THAT(decision["asked"], Contains("/opt/mpi/lib/")) << "another name may be added";
   const auto cache = value_or_throw(read_file(world_.in("/etc/ld.so.cache")));
   EXPECT_EQ(cache.find(std::string("libmpi.so") + '\0'), std::string::npos);
 }
@@ -159,6 +190,7 @@ TEST_F(Neutralise, without_room_for_a_longer_path_the_tag_goes_where_nothing_is_
   const auto decision = decide("/app/solver");
   EXPECT_EQ(served(decision), std::vector<std::string>{"/app/solver"});
   EXPECT_EQ(decision["served"][0]["now"], "");
+  EXPECT_THAT(decision["asked"], Contains("/opt/mpi/lib/")) << "what is added would be lost";
   expect_as_real("/app/solver", decision);
   fs::remove_all(world_.in("/dev/heddle"));
   // Another library there would not be found any more, who ever asks for it.
@@ -173,19 +205,64 @@ TEST_F(Neutralise, without_room_for_a_longer_path_the_tag_goes_where_nothing_is_
   expect_as_real("/app/second", bound);
 }
 
+TEST_F(Neutralise, without_room_a_tag_stays_where_it_cannot_be_told_what_is_lost) {
+  const std::string relative = "folders that are relative";
+  const std::string levels = "/opt/mpi/lib/x86_64/ would not be looked into";
+  for (const auto& [path, reason] :
+       std::vector<std::pair<std::string, std::string>>{{"/opt/mpi/lib:", relative},
+                                                        {"/opt/mpi/lib:$ORIGINx", relative},
+                                                        {"/opt/mpi/$LIB", ""},
+                                                        {"/opt/mpi/lib", levels}}) {
+    if (reason == levels)
+      library("/opt/mpi/lib/x86_64/libother.so.1", "libother.so.1", "int other(void){return 0;}");
+    if (reason.empty()) {
+      fs::create_directories(world_.in("/opt/mpi/lib/x86_64-linux-gnu"));
+      fs::copy_file(world_.in(kMine), world_.in("/opt/mpi/lib/x86_64-linux-gnu/libmpi.so.12"));
+    }
+    world_.program("/app/solver", kInit, theirs_, {"-Wl,-rpath," + path, "-Wl,-z,noseparate-code"});
+    const auto decision = decide("/app/solver");
+    EXPECT_EQ(decision["rpath"], reason.empty() ? "neutralise" : "bind") << path;
+    if (!reason.empty()) {
+      EXPECT_THAT(decision["warnings"].dump(), HasSubstr(reason)) << path;
+    }
+    fs::remove(world_.in("/app/solver"));
+  }
+}
+
+/// $ORIGIN of a library is the folder that it was found in, not that of the file a link leads to.
+TEST_F(Neutralise, without_room_what_lies_beside_the_link_to_a_library_counts) {
+  const auto mine = world_.mpich(world_.in("/opt/c/libmpich.so.12"), "libmpich.so.12", "3.0");
+  library("/opt/c/libother.so.1", "libother.so.1", "int other(void){return 0;}");
+  const auto helper = library("/opt/d/libhelp.so.1", "libhelp.so.1",
+                              "int MPI_Comm_rank(void);int help(void){return MPI_Comm_rank();}",
+                              {mine, "-Wl,-rpath,$ORIGIN", "-Wl,-z,noseparate-code"});
+  fs::create_symlink("../d/libhelp.so.1", world_.in("/opt/c/libhelp.so.1"));
+  world_.program("/app/solver", "extern int help(void); help();", helper,
+                 {"-Wl,-rpath,/opt/c", "-Wl,--allow-shlib-undefined"});
+  const auto decision = decide("/app/solver");
+  EXPECT_EQ(decision["rpath"], "bind");
+  EXPECT_THAT(decision["warnings"].dump(), HasSubstr("without its own /opt/c/"));
+}
+
 TEST_F(Neutralise, a_program_with_rights_of_its_own_is_not_served) {
+  // A version 2 capability set (capabilities(7)): cap_net_raw, permitted and effective.
+  vfs_cap_data rights{};
+  rights.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE;
+  rights.data[0].permitted = 1U << CAP_NET_RAW;
   for (const bool capability : {false, true}) {
     world_.program("/app/solver", kInit, theirs_, {"-Wl,-rpath,/opt/mpi/lib"});
-    const auto mode = capability ? 0755 : 04755;
-    ASSERT_EQ(::chmod(world_.in("/app/solver").c_str(), static_cast<mode_t>(mode)), 0);
-    if (capability && run({"setcap", "cap_net_raw+ep", world_.in("/app/solver")}).status != 0)
-      continue;
+    const auto program = world_.in("/app/solver");
+    if (capability)
+      ASSERT_EQ(::setxattr(program.c_str(), "security.capability", &rights, XATTR_CAPS_SZ_2, 0), 0)
+          << std::strerror(errno);
+    else
+      ASSERT_EQ(::chmod(program.c_str(), 04755), 0);
     const auto decision = decide("/app/solver");
     EXPECT_EQ(decision["rpath"], "bind");
     EXPECT_EQ(bound_over(decision, kMine), "libmpi.so.12");
     EXPECT_THAT(decision["warnings"].dump(),
                 HasSubstr(capability ? "has file capabilities" : "is set-user-ID"));
-    fs::remove(world_.in("/app/solver"));
+    fs::remove(program);
   }
 }
 
