@@ -2,7 +2,8 @@
 //
 // What fs-hook adds to the start of a container: with the image decided on before and without, and
 // with the node's shared mount, beside no hook at all and beside bind mounts of the same files one
-// by one, as E4S-CL makes them. And how much of the host's files four containers read.
+// by one, as E4S-CL makes them. How much of the host's files four containers read. And how soon a
+// container that must not start is refused.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -21,6 +22,8 @@
 #include "base/process.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
+#include "tests/hook/container_runtime.hpp"
+#include "tests/hook/hook_troubles.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 #include "tests/support/run.hpp"
@@ -213,6 +216,41 @@ class NodeService {
   Child child_;
 };
 
+/// From the start of `run` to its end, with what fs-hook must refuse a container for.
+double refused_ms(const std::string& runtime, const test::HookTrouble& trouble) {
+  static unsigned count = 0;
+  test::ContainerWorld world;
+  auto config = world.config({"/bin/app"});
+  trouble.make(world, config);
+  auto argv = trouble.before;
+  const auto command =
+      test::Runtime(runtime, world.path("state"))
+          .run_command(world.bundle("bundle", config),
+                       fmt::format("heddle-bench-refused-{}-{}", ::getpid(), ++count));
+  argv.insert(argv.end(), command.begin(), command.end());
+  test::RunResult ran;
+  const double took = time_ms([&] { ran = test::run(argv); });
+  if (ran.status == 0 || world.log_text().find(trouble.line) == std::string::npos)
+    throw Error(trouble.name, "was not refused", world.log_text());
+  return took;
+}
+
+void measure_refusals(const std::string& runtime, unsigned rounds, Results& results) {
+  std::vector<Variant> variants;
+  for (const auto& trouble : test::hook_troubles())
+    for (const char* name : {"no map", "a damaged map", "a host's file that has gone",
+                             "no /dev/fuse", "a device cgroup that forbids /dev/fuse"})
+      if (trouble.name == name)
+        variants.push_back({name, [&] { return refused_ms(runtime, trouble); }});
+  interleave(variants, rounds);
+  const auto group = "container." + runtime + ".refused";
+  results.add(group, variants);
+  double longest = 0;
+  for (const auto& variant : variants)
+    for (const double sample : variant.samples) longest = std::max(longest, sample);
+  results.add({group + "_at_the_latest", longest, "ms", 1000});
+}
+
 void measure(const Settings& settings, const std::string& runtime, Results& results) {
   Bench bench(settings);
   const NodeService service(settings.stage, bench.folder("node"));
@@ -248,6 +286,7 @@ void measure(const Settings& settings, const std::string& runtime, Results& resu
        {End::normal, End::exit_3, End::init_killed, End::runtime_killed, End::fs_mount_killed})
     for (int round = 0; round < 3; ++round) longest = std::max(longest, bench.end_ms(runtime, how));
   results.add({group + ".gone_after_its_end_at_the_latest", longest, "ms", 1000});
+  measure_refusals(runtime, std::max(1U, settings.rounds / 6), results);
   constexpr int kRanks = 4;
   constexpr double kMiB = 1U << 20;
   const double once = bench.bytes_read(runtime, "no-node", 1);
@@ -271,6 +310,7 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--rounds", settings.rounds, "Samples of each way");
   return heddle::bench::run_program(app, argc, argv, [&](heddle::bench::Results& results) {
+    ::setenv("HEDDLE_STAGE", settings.stage.c_str(), 1);  // for the containers of tests/hook
     for (const char* runtime : {"runc", "crun"}) heddle::bench::measure(settings, runtime, results);
   });
 }

@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
 namespace heddle {
@@ -82,6 +83,7 @@ Result<ContainerMounts> ContainerMounts::open(const std::string& rootfs) {
 
 Result<void> ContainerMounts::check(const Decision& decision) const {
   for (const auto& bind : decision.binds) {
+    note_step("looking for the image's", bind.target);
     auto target = open_in_root(root_.get(), bind.target, 0);
     struct stat status {};
     if (!target) return fail(std::move(target.error()));
@@ -126,8 +128,13 @@ Result<void> ContainerMounts::mount(int device, const std::string& mount_point) 
 }
 
 Result<void> ContainerMounts::attach(Fd tree, const std::string& mount_point) {
+  note_step("mounting at", mount_point);
+  note_placed(true);
   auto folder = make_folder(mount_point);
-  if (!folder) return fail(std::move(folder.error()));
+  if (!folder) {
+    note_placed(false);
+    return fail(std::move(folder.error()));
+  }
   if (auto attached = attach_mount(tree.get(), folder->get(), mount_point); !attached) {
     undo();
     return attached;
@@ -138,6 +145,7 @@ Result<void> ContainerMounts::attach(Fd tree, const std::string& mount_point) {
 }
 
 Result<void> ContainerMounts::place(const KeptFiles* kept, const Bind& bind) {
+  note_step("mounting over the image's", bind.target);
   auto tree = kept ? kept->mount(bind.source) : Fd();
   if (tree && !*tree) tree = clone_mount(overlay_.get(), bind.source);
   if (!tree) return fail(std::move(tree.error()));
@@ -150,6 +158,7 @@ Result<void> ContainerMounts::place(const KeptFiles* kept, const Bind& bind) {
 }
 
 Result<void> ContainerMounts::bind(const Decision& decision) {
+  note_step("reading", decision.mount_point);
   list_once(overlay_);
   std::optional<KeptFiles> kept;
   if (!decision.kept.empty()) {
@@ -176,6 +185,7 @@ void ContainerMounts::undo() {
   for (; !placed_.empty(); placed_.pop_back()) detach_mount(placed_.back().get());
   if (!made_name_.empty()) (void)::unlinkat(made_in_.get(), made_name_.c_str(), AT_REMOVEDIR);
   made_name_.clear();
+  note_placed(false);
 }
 
 }  // namespace heddle

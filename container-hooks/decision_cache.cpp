@@ -13,6 +13,7 @@
 #include "base/file_stamp.hpp"
 #include "container-hooks/entry_lock.hpp"
 #include "container-hooks/helper_program.hpp"
+#include "container-hooks/hook_progress.hpp"
 #include "container-hooks/image_contents.hpp"
 #include "container-hooks/packed_decision.hpp"
 
@@ -73,6 +74,7 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
     request.arguments.insert(request.arguments.end(), {"--library-path", question.library_path});
   request.environment = {"XDG_CACHE_HOME=" + folder};
   request.reader = question.asker;
+  note_step("waiting for fs-resolve, which decides on", question.rootfs);
   auto answer = run_helper(request, kDecisionLimit);
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status == exit_done || answer->status == exit_no) return std::move(answer->out);
@@ -126,6 +128,7 @@ class Entry {
     const auto lock_path = stem_ + ".lock";
     for (;;) {
       {
+        note_step("waiting for another fs-hook, which holds", lock_path);
         const auto lock = lock_entry(lock_path, Access::look, Wait::yes, question.asker);
         if (!lock) return fail(lock.error());
         if (auto found = cached()) return std::move(*found);
@@ -141,6 +144,7 @@ class Entry {
   }
 
   Result<Decided> decided_anew(const ImageQuestion& question) {
+    note_step("waiting for another fs-hook, which holds", stem_ + ".lock");
     const auto lock = lock_entry(stem_ + ".lock", Access::change, Wait::yes, question.asker);
     if (!lock) return fail(lock.error());
     return decide(question);

@@ -52,6 +52,11 @@ class CommandLine {
     sub->add_option("--node", s.node,
                     "Folder of the node's shared mounts, where fs-mount --node runs")
         ->option_text("DIR");
+    sub->add_option_function<unsigned>(
+           "--timeout", [&s](unsigned seconds) { s.limit = std::chrono::seconds(seconds); },
+           "After so many seconds a start that is not done fails; 0: never (120)")
+        ->check(CLI::Range(0, 86400))
+        ->option_text("SECONDS");
     add_decision_options(sub);
   }
   void add_decision_options(CLI::App* sub) {

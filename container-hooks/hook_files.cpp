@@ -37,10 +37,14 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
     args.push_back("--cache-limit");
     args.push_back(std::to_string(settings.limits.bytes >> 20));
   }
+  if (settings.limit != HookSettings().limit) {
+    args.push_back("--timeout");
+    args.push_back(std::to_string(settings.limit.count()));
+  }
   if (settings.always) args.push_back("--always");
   // No "timeout": with one crun 1.8 waits by sigtimedwait(2) for the SIGCHLD of its hook, and where
   // that of another child came at the same moment it sees one of the two, waits for the whole time
-  // and ends the container.
+  // and ends the container. The hook has a limit of its own.
   return {{"path", program}, {"args", args}, {"env", Json::array({"PATH=/usr/bin:/bin"})}};
 }
 

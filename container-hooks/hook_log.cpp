@@ -6,22 +6,33 @@
 #include <ctime>
 
 #include "base/escape.hpp"
-#include "base/fd.hpp"
 #include "base/log.hpp"
+#include "container-hooks/hook_progress.hpp"
 
 namespace heddle {
 
+Result<Fd> HookLog::open() const {
+  note_step("opening", file_);
+  // Not through a link: the log of root's hook may lie where others write.
+  return open_file(file_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
+}
+
+void HookLog::keep_open() {
+  if (file_.empty()) return;
+  if (auto file = open()) kept_ = std::move(*file);
+}
+
 void HookLog::append(const std::string& text) const {
   if (file_.empty()) return;
-  // Not through a link: the log of root's hook may lie where others write.
-  auto file = open_file(file_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
+  const auto file = kept_ ? Result<Fd>(Fd()) : open();
   if (!file) return;
+  note_step("writing to", file_);
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   char stamp[32] = "";
   if (::gmtime_r(&now, &parts))
     (void)std::strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  (void)write_all(file->get(),
+  (void)write_all(kept_ ? kept_.get() : file->get(),
                   std::string(stamp) + " " + escape_for_terminal(container_) + " " + text + "\n",
                   file_);
 }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/result.hpp"
+#include "base/fd.hpp"
 
 namespace heddle {
 
@@ -17,11 +17,15 @@ class HookLog {
   void warning(const std::string& text) const;
   /// In the file alone.
   void note(const std::string& text) const;
+  /// The file is open from here on: it will not be found by its name any more.
+  void keep_open();
 
  private:
+  Result<Fd> open() const;
   void append(const std::string& text) const;
   std::string file_;
   std::string container_;
+  Fd kept_;
 };
 
 }  // namespace heddle

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/content_hash.hpp"
+#include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
 namespace heddle {
@@ -130,6 +131,7 @@ std::string ImageContents::of(const std::string& path) {
 }
 
 std::string ImageContents::look_at(const std::string& path) {
+  note_step("reading the image's", path);
   struct stat status {};
   const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
   if (!place || ::fstat(place->get(), &status) != 0) return path + "\t" + kNone + "\n";
@@ -150,6 +152,7 @@ std::string ImageContents::of(const std::vector<std::string>& paths) {
 }
 
 std::string ImageContents::copy_id(const std::string& path) {
+  note_step("looking at the image's", path);
   struct stat status {};
   const auto file = open_in_root(root_.get(), path, 0);
   return file && ::fstat(file->get(), &status) == 0 ? stamp_of(*file, status) : std::string();

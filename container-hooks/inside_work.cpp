@@ -13,6 +13,7 @@
 #include "container-hooks/container_mounts.hpp"
 #include "container-hooks/container_program.hpp"
 #include "container-hooks/enter_namespace.hpp"
+#include "container-hooks/hook_progress.hpp"
 #include "container-hooks/packed_decision.hpp"
 
 namespace heddle {
@@ -56,6 +57,7 @@ Result<Decided> decide(const InsideOrder& order, bool fresh, int asker) {
   if (order.stage == Stage::create_runtime)
     if (auto entered = enter_mount_namespace(order.pid); !entered)
       return fail(std::move(entered.error()));
+  note_step("looking for the program of", order.config.rootfs);
   const auto program =
       order.program.empty() ? container_program(order.config) : std::optional(order.program);
   if (!program) {
@@ -64,6 +66,7 @@ Result<Decided> decide(const InsideOrder& order, bool fresh, int asker) {
     return none;
   }
   const Descendants reaped;
+  note_step("opening", order.cache);
   auto cache = DecisionCache::open(order.cache, order.limits);
   if (!cache) return fail(std::move(cache.error()));
   ImageQuestion question{

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
 namespace heddle {
@@ -33,6 +34,7 @@ Fd open_source(const Fd& overlay, const KeptFile& file, struct stat& status) {
 
 Result<void> copy_file(const Fd& overlay, const KeptFile& file, const Fd& to,
                        const std::string& copy, std::string& buffer) {
+  note_step("copying", file.origin.empty() ? file.name : file.origin);
   struct stat status {};
   const auto source = open_source(overlay, file, status);
   if (!source) return fail_errno(file.name, "cannot copy it");

@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 
 #include "base/socket_pair.hpp"
+#include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
 namespace heddle {
@@ -59,10 +60,12 @@ Result<Fd> ask(const Fd& socket, const std::string& request) {
 Result<Fd> node_mount(const std::string& folder, const std::string& map_id,
                       const std::string& map) {
   if (auto ours = check_folder(folder); !ours) return fail(std::move(ours.error()));
+  note_step("waiting for fs-mount --node at", folder);
   const auto socket = connect_to(folder + "/socket");
   if (!socket) return fail(socket.error());
   auto tree = ask(*socket, map_id + " " + map);
   if (!tree) return tree;
+  note_step("waiting for the node's mount of", map);
   struct statfs system {};
   if (::fstatfs(tree->get(), &system) != 0) return fail_errno(folder, "its mount does not answer");
   if (system.f_type != kFuseMagic) return fail(folder, "gives no heddle mount");

@@ -1,27 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/oci_hook.hpp"
 
-#include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/syscall.h>
 
-#include <algorithm>
 #include <climits>
-#include <cstdlib>
-#include <optional>
 
 #include "base/exit_code.hpp"
-#include "container-hooks/container_config.hpp"
 #include "container-hooks/hook_log.hpp"
-#include "container-hooks/inside_container.hpp"
-#include "container-hooks/node_mount.hpp"
-#include "container-hooks/overlay_server.hpp"
-#include "container-hooks/swap_request.hpp"
+#include "container-hooks/hook_progress.hpp"
+#include "container-hooks/swap_run.hpp"
+#include "container-hooks/watched_work.hpp"
 
 namespace heddle {
 namespace {
+
+/// For the line of a hook that ran out of time: the log may lie where it waited for an answer.
+constexpr std::chrono::seconds kLogLimit{5};
 
 /// crun starts hooks with nearly every signal blocked, runc with descriptors of its own open
 /// (measured: crun 1.8 to 1.28, runc 1.1 and 1.3): a daemon that kept either could not be ended, or
@@ -33,162 +28,81 @@ void leave_runtimes_traces() {
   (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
 }
 
-/// The hook is about to mount in this very namespace: the daemon is to keep the host's tree as it
-/// is now, and must not hold the container's mounts.
-Result<void> keep_host_tree() {
-  if (::unshare(CLONE_NEWNS) != 0 ||
-      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-    return fail_errno("", "cannot make a mount namespace for fs-mount");
-  return {};
-}
-
-Result<std::string> resolved(const std::string& path) {
-  char buffer[PATH_MAX];
-  if (!::realpath(path.c_str(), buffer))
-    return fail_errno(path, "cannot use as the container's root");
-  return std::string(buffer);
-}
-
-class HookRun {
+/// One container's start, as its state asks for it.
+class HookedStart {
  public:
-  HookRun(const HookSettings& settings, const ContainerState& state, const HookLog& log)
-      : settings_(settings), state_(state), log_(log) {}
+  explicit HookedStart(const HookSettings& settings)
+      : settings_(settings), log_(settings.log, "?") {
+    const auto text = read_all(STDIN_FILENO, "the container's state", kStateLimit);
+    state_ = text ? parse_state(*text) : Result<ContainerState>(fail(text.error()));
+    if (!state_) {
+      request_ = fail(state_.error());
+      return;
+    }
+    log_ = HookLog(settings.log, state_->id);
+    auto annotations = state_->annotations;
+    if (settings.always) annotations.emplace(kMpiAnnotation, "host");
+    request_ = swap_request(annotations);
+  }
 
-  Result<void> run(const SwapRequest& request) {
-    auto config = read_config(state_.bundle);
-    if (!config) return fail(std::move(config.error()));
-    auto rootfs = resolved(config->rootfs);
-    if (!rootfs) return fail(std::move(rootfs.error()));
-    config->rootfs = *rootfs;
-    const InsideOrder order{settings_.stage,
-                            state_.pid,
-                            *config,
-                            request.program,
-                            settings_.cache,
-                            settings_.limits,
-                            settings_.mount_point,
-                            settings_.mpi,
-                            request.rpath.empty() ? settings_.rpath : request.rpath};
-    auto done = attempt(order, false);
-    if (done || !from_cache_ || done.error().code() != ESTALE) return done;
-    // The host's files are others than when this image was decided on: said, and decided anew.
-    log_.warning(done.error().message());
-    return attempt(order, true);
+  int run() {
+    if (request_ && !request_->host_mpi) return exit_done;
+    if (settings_.limit.count() == 0) {
+      const auto progress = HookProgress::share();
+      return swap();
+    }
+    const auto ended = run_watched(settings_.limit, [this] { return swap(); });
+    if (ended && ended->done()) return *ended->status;
+    const auto error = ended ? what_happened(*ended) : ended.error();
+    const auto say = [&] { return end_with(error, ended && ended->placed); };
+    const auto said = run_watched(kLogLimit, say);
+    return said && said->done() ? *said->status : fallback(ended && ended->placed);
   }
 
  private:
-  Result<void> attempt(const InsideOrder& order, bool fresh) {
-    auto inside = InsideContainer::start(order);
-    if (!inside) return fail(std::move(inside.error()));
-    const auto decided = inside->decide(fresh);
-    if (!decided) return fail(decided.error());
-    from_cache_ = decided->from_cache;
-    const Decision& decision = decided->decision;
-    for (const auto& line : decision.warnings) log_.warning(line);
-    if (decision.outcome == Outcome::incompatible)
-      return fail(Error({}, decision.reason, {}, decision.hint));
-    if (decision.outcome == Outcome::nothing) {
-      log_.warning("nothing to swap: " + decision.reason);
-      return {};
-    }
-    tell_unreachable(decision, order.config);
-    return swap(*inside, *decided);
+  int swap() {
+    if (!request_) return end_with(request_.error(), false);
+    const auto done = run_swap(settings_, *state_, *request_, log_);
+    return done ? int{exit_done} : end_with(done.error(), is_placed());
   }
 
-  /// Plugins that the image has no folder for are found by environment alone, which is not a
-  /// hook's to set.
-  void tell_unreachable(const Decision& decision, const ContainerConfig& config) const {
-    const auto is_set = [&](const auto& variable) {
-      const auto& given = config.environment;
-      return std::find(given.begin(), given.end(), variable.first + "=" + variable.second) !=
-             given.end();
-    };
-    const auto& wanted = decision.environment;
-    if (decision.unreachable.empty()) return;
-    if (!wanted.empty() && std::all_of(wanted.begin(), wanted.end(), is_set)) return;
-    std::string line = "the image lacks the folder ";
-    for (const auto& folder : decision.unreachable)
-      line += (&folder == &decision.unreachable.front() ? "" : ", ") + folder;
-    line += ": what the host's MPI has there is not found";
-    std::string remedy;
-    for (const auto& [name, value] : wanted) remedy += " " + name + "=" + value;
-    if (!remedy.empty()) line += " (start the container with" + remedy + ")";
-    log_.warning(line);
+  int fallback(bool placed) const {
+    const bool may_start = request_ && request_->on_failure == OnFailure::warn && !placed;
+    return may_start ? exit_done : exit_failure;
   }
 
-  Result<void> swap(InsideContainer& inside, const Decided& decided) {
-    auto shared = share(inside, decided);
-    if (!shared) return fail(std::move(shared.error()));
-    if (*shared) return {};
-    if (settings_.stage == Stage::create_container)
-      if (auto kept = keep_host_tree(); !kept) return kept;
-    auto mounted = inside.mount(decided.decision);
-    if (!mounted) return fail(std::move(mounted.error()));
-    auto server = OverlayServer::start(mounted->device, {decided.map, decided.decision.mount_point,
-                                                         settings_.stage == Stage::create_container,
-                                                         mounted->image.get(), settings_.log});
-    *mounted = {};
-    if (!server) {
-      inside.give_up();
-      return fail(std::move(server.error()));
-    }
-    if (auto bound = inside.bind(); !bound) return bound;
-    server->leave_running();
-    log_.note("swapped: " + decided.decision.host_mpi);
-    return {};
+  /// `placed`: the container is neither as it was nor as it should be.
+  int end_with(const Error& error, bool placed) const {
+    const int status = fallback(placed);
+    if (status == exit_done)
+      log_.warning("the container runs with its own MPI: " + error.message());
+    else
+      log_.error(error);
+    return status;
   }
 
-  /// By the mount that the node has of this map. False: there is none, and the container gets one
-  /// of its own; where a service should have made it, the log says why it did not.
-  Result<bool> share(InsideContainer& inside, const Decided& decided) const {
-    // Another container's file may differ from this one's though they look alike.
-    if (settings_.node.empty() || !decided.decision.served.empty()) return false;
-    auto tree = node_mount(settings_.node, decided.map_id, decided.map);
-    if (!tree) {
-      const auto& error = tree.error();
-      if (error.code() == ESTALE) return fail(error);
-      if (error.code() != ENOENT && error.code() != EPERM)
-        log_.warning("a mount of its own for this container: " + error.message());
-      return false;
-    }
-    if (auto done = inside.share(*tree); !done) return fail(std::move(done.error()));
-    log_.note("swapped: " + decided.decision.host_mpi + ", by the node's mount");
-    return true;
+  Error what_happened(const WatchedEnd& ended) const {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(settings_.limit).count();
+    std::string text = ended.status
+                           ? "killed by signal " + std::to_string(*ended.status - 128)
+                           : "not done after " + std::to_string(seconds) + " s (--timeout)";
+    text += ": " + ended.step;
+    for (const auto& name : ended.unending)
+      text += (&name == &ended.unending.front() ? "; not to be ended: " : ", ") + name;
+    return Error("", text);
   }
 
   const HookSettings& settings_;
-  const ContainerState& state_;
-  const HookLog& log_;
-  bool from_cache_ = false;
+  HookLog log_;
+  Result<ContainerState> state_ = ContainerState();
+  Result<SwapRequest> request_ = SwapRequest();
 };
 
 }  // namespace
 
 int oci_hook(const HookSettings& settings) {
   leave_runtimes_traces();
-  const auto text = read_all(STDIN_FILENO, "the container's state", kStateLimit);
-  auto state = text ? parse_state(*text) : Result<ContainerState>(fail(text.error()));
-  if (!state) {
-    HookLog(settings.log, "?").error(state.error());
-    return exit_failure;
-  }
-  const HookLog log(settings.log, state->id);
-  auto annotations = state->annotations;
-  if (settings.always) annotations.emplace(kMpiAnnotation, "host");
-  const auto request = swap_request(annotations);
-  if (!request) {
-    log.error(request.error());
-    return exit_failure;
-  }
-  if (!request->host_mpi) return exit_done;
-  const auto done = HookRun(settings, *state, log).run(*request);
-  if (done) return exit_done;
-  if (request->on_failure == OnFailure::warn) {
-    log.warning("the container runs with its own MPI: " + done.error().message());
-    return exit_done;
-  }
-  log.error(done.error());
-  return exit_failure;
+  return HookedStart(settings).run();
 }
 
 }  // namespace heddle

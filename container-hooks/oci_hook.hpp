@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "container-hooks/container_config.hpp"
@@ -16,8 +17,9 @@ struct HookSettings {
   std::string log;  ///< gets each line as well, with the container's id; empty: none
   std::string mount_point = "/dev/heddle";
   std::string mpi = "auto";
-  std::string rpath = "bind";      ///< for containers without that annotation
-  std::string node = kNodeFolder;  ///< where fs-mount --node serves; empty: never asked
+  std::string rpath = "bind";       ///< for containers without that annotation
+  std::string node = kNodeFolder;   ///< where fs-mount --node serves; empty: never asked
+  std::chrono::seconds limit{120};  ///< for all of a start; 0: none
   bool always = false;  ///< as if the container had heddle.mpi=host (CDI cannot annotate)
 };
 

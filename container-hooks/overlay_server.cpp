@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "container-hooks/helper_program.hpp"
+#include "container-hooks/hook_progress.hpp"
 
 namespace heddle {
 namespace {
@@ -84,6 +85,7 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   }();
   if (!child) return fail(std::move(child.error()));
   ready->write_end.reset();
+  note_step("waiting for fs-mount, which is to serve", request.map);
   char first = 0;
   ssize_t n;
   do {

@@ -14,11 +14,11 @@ _fs_hook() {
     --rpath) values='bind neutralise' ;;
   esac
   case ${COMP_WORDS[1]} in
-    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
-    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
-    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --rpath --always' ;;
-    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --cache --at --mpi --rpath' ;;
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath --always' ;;
+    precreate) ((COMP_CWORD < 2)) || words='-h --help --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
     verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi --rpath' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci precreate verify'

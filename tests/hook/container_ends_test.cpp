@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "base/process.hpp"
-#include "tests/hook/container_world.hpp"
+#include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -19,29 +19,11 @@ namespace {
 using namespace std::literals;
 using ::testing::HasSubstr;
 
-class ContainerEnds : public ::testing::TestWithParam<std::string> {
+class ContainerEnds : public RuntimeTest {
  protected:
-  void SetUp() override {
-    if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
-    world_ = std::make_unique<ContainerWorld>();
-    runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
-  }
-  static std::string id(int number = 0) {
-    return "heddle-ends-" + std::to_string(::getpid()) + "-" + std::to_string(number);
-  }
-  void TearDown() override {
-    if (runtime_) (void)run(runtime_->command({"delete", "--force", id()}));
-  }
   StartedContainer start_waiting() {
     return {*runtime_, world_->bundle("bundle", world_->config({"/bin/app", "wait"})), id()};
   }
-  void expect_nothing_left() const {
-    EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
-    EXPECT_EQ(world_->mounts(), 0U);
-  }
-
-  std::unique_ptr<ContainerWorld> world_;
-  std::unique_ptr<Runtime> runtime_;
 };
 
 TEST_P(ContainerEnds, its_init_is_killed) {

@@ -17,6 +17,7 @@
 
 namespace heddle::test {
 
+using namespace std::literals;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
@@ -37,6 +38,7 @@ static void print(const char* path) {
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   printf("%s\n", MPI_Whose());
+  if (!strcmp(what, "which")) puts("the image's own form");
   if (!strcmp(what, "exit")) return atoi(argv[2]);
   for (int i = 1; i < argc; ++i)
     if (argv[i][0] == '/') print(argv[i]);
@@ -59,6 +61,26 @@ cat "$here/answer.err" >&2
 cat "$here/answer.json"
 exit "$(cat "$here/answer.status")"
 )sh";
+
+constexpr const char* kProgram = "/bin/app";
+constexpr std::string_view kOwnForm = "the image's own form";
+constexpr std::string_view kServedForm = "the form of a mount.";
+static_assert(kOwnForm.size() == kServedForm.size());
+
+/// As in a map that serves it in another form.
+MapObject program_in_image(const std::string& rootfs) {
+  MapObject object;
+  object.path = kProgram;
+  struct stat status {};
+  if (::stat((rootfs + kProgram).c_str(), &status) != 0) throw Error(kProgram, "is not there");
+  object.stamp = file_stamp(status);
+  object.mode = status.st_mode;
+  const auto bytes = value_or_throw(read_file(rootfs + kProgram));
+  object.hash = hash_bytes(bytes);
+  object.in_image = true;
+  object.patches = {{bytes.find(kOwnForm), std::string(kOwnForm), std::string(kServedForm)}};
+  return object;
+}
 
 std::string library(const std::string& output, const std::string& whose) {
   return build_library({output,
@@ -191,6 +213,15 @@ void ContainerWorld::serve_glibc() {
   answer(decision);
 }
 
+void ContainerWorld::serve_program() {
+  serves_program_ = true;
+  auto decision = swap();
+  const Json served = {{"source", ".image"s + kProgram}, {"target", kProgram}};
+  decision["served"].push_back(served);
+  decision["binds"].push_back(served);
+  answer(decision);
+}
+
 void ContainerWorld::answer(const Json& decision, int status) {
   answer_text(decision.dump() + "\n", status);
   if (decision.value("outcome", "") == "swap")
@@ -228,6 +259,11 @@ void ContainerWorld::write_answers_map(const Json& decision) const {
   for (const auto& [name, file] : files)
     content.views[0].names.emplace_back(
         name, static_cast<ObjectId>(std::distance(paths.begin(), paths.find(file))));
+  if (serves_program_) {
+    content.views[0].names.emplace_back(".image"s + kProgram, content.objects.size());
+    content.objects.push_back(program_in_image(rootfs()));
+    std::sort(content.views[0].names.begin(), content.views[0].names.end());
+  }
   content.generated = {{"container.json", decision.dump() + "\n"}};
   value_or_throw(write_map(content, path("stage/bin/answer.map")));
 }
@@ -312,50 +348,6 @@ std::vector<int> ContainerWorld::namespace_holders() const {
 
 std::string ContainerWorld::image_state() const {
   return run_checked({"find", rootfs(), "-printf", "%P %y %s %m %T@ %C@ %l\\n"}).out;
-}
-
-Runtime::Runtime(const std::string& name, const std::string& state_folder)
-    : name_(name), state_(state_folder) {}
-
-std::vector<std::string> Runtime::command(const std::vector<std::string>& arguments) const {
-  std::vector<std::string> out;
-  // crun 1.8 refuses to work where cgroup v1 and v2 are both mounted; without v2 it works.
-  if (name_ == "crun")
-    out = {"unshare", "-m", "sh", "-c", "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"",
-           "crun"};
-  out.insert(out.end(), {name_, "--root", state_});
-  out.insert(out.end(), arguments.begin(), arguments.end());
-  return out;
-}
-
-std::vector<std::string> Runtime::run_command(const std::string& bundle,
-                                              const std::string& id) const {
-  return command({"run", "--bundle", bundle, id});
-}
-
-RunResult Runtime::run(const std::string& bundle, const std::string& id,
-                       const RunOptions& options) const {
-  return test::run(run_command(bundle, id), options);
-}
-
-std::string why_not(const std::string& name) {
-  static std::map<std::string, std::string> known;
-  const auto found = known.find(name);
-  if (found != known.end()) return found->second;
-  std::string reason;
-  if (staged_program("fs-hook").empty()) {
-    reason = "fs-hook is not installed in $HEDDLE_STAGE";
-  } else if (test::run({"sh", "-c", "command -v " + name}).status != 0) {
-    reason = name + " is not installed";
-  } else {
-    const ContainerWorld world;
-    auto config = world.config({"/bin/app"});
-    config.erase("hooks");
-    const auto ran =
-        Runtime(name, world.path("state")).run(world.bundle("plain", config), "heddle-plain");
-    if (ran.out != "container\n") reason = name + " cannot run a container here: " + ran.err;
-  }
-  return known[name] = reason;
 }
 
 }  // namespace heddle::test

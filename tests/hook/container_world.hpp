@@ -42,6 +42,9 @@ class ContainerWorld {
   void serve_glibc();
   /// libc and ld.so of this machine, and of the image.
   static const std::vector<std::string>& glibc();
+  /// From now on what is answered has the mount serve the image's /bin/app with a few bytes of our
+  /// own: what `/bin/app which` says.
+  void serve_program();
   /// Writes the map that fs-resolve hands out.
   void write_answers_map(const nlohmann::json& decision) const;
 
@@ -67,26 +70,7 @@ class ContainerWorld {
   TestDir dir_;
   std::string base_;
   std::map<std::string, std::string> plugins_;
+  bool serves_program_ = false;
 };
-
-/// runc or crun as it runs here; nullptr when it cannot run a container at all, with the reason.
-class Runtime {
- public:
-  /// `user`: not root's. Empty reason(): usable.
-  explicit Runtime(const std::string& name, const std::string& state_folder);
-  std::vector<std::string> command(const std::vector<std::string>& arguments) const;
-  /// `run` of a bundle.
-  RunResult run(const std::string& bundle, const std::string& id,
-                const RunOptions& options = {}) const;
-  std::vector<std::string> run_command(const std::string& bundle, const std::string& id) const;
-  const std::string& name() const { return name_; }
-
- private:
-  std::string name_;
-  std::string state_;
-};
-
-/// Why `name` cannot run a container on this machine; empty: it can. Asked once a process.
-std::string why_not(const std::string& name);
 
 }  // namespace heddle::test

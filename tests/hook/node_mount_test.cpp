@@ -9,8 +9,8 @@
 
 #include <filesystem>
 
-#include "tests/hook/container_world.hpp"
 #include "tests/hook/node_service.hpp"
+#include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -24,26 +24,14 @@ using ::testing::StartsWith;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-class NodeMount : public ::testing::TestWithParam<std::string> {
+class NodeMount : public RuntimeTest {
  protected:
-  void SetUp() override {
-    if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
-    world_ = std::make_unique<ContainerWorld>();
-    runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
-  }
-  void TearDown() override {
-    if (runtime_) (void)run(runtime_->command({"delete", "--force", id(0)}));
-  }
   NodeService serve() const { return {world_->path("stage/bin/fs-mount"), world_->path("node")}; }
-  static std::string id(int number) {
-    return "heddle-node-" + std::to_string(::getpid()) + "-" + std::to_string(number);
-  }
   std::string start(const std::vector<std::string>& args) {
-    const auto name = "b" + std::to_string(++count_);
-    return runtime_->run(world_->bundle(name, world_->config(args)), id(count_)).out;
+    return RuntimeTest::start(world_->config(args)).out;
   }
   StartedContainer start_waiting() {
-    return {*runtime_, world_->bundle("waiting", world_->config({"/bin/app", "wait"})), id(0)};
+    return {*runtime_, world_->bundle("waiting", world_->config({"/bin/app", "wait"})), id()};
   }
   /// `.heddle/stats` as a container sees it at its end.
   Json stats() {
@@ -51,9 +39,6 @@ class NodeMount : public ::testing::TestWithParam<std::string> {
     EXPECT_THAT(out, StartsWith("host\n")) << world_->log_text();
     return Json::parse(out.substr(out.find('\n') + 1), nullptr, false);
   }
-  std::unique_ptr<ContainerWorld> world_;
-  std::unique_ptr<Runtime> runtime_;
-  int count_ = 0;
 };
 
 TEST_P(NodeMount, containers_share_one_mount_and_read_a_file_once) {

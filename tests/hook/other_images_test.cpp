@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -19,8 +20,6 @@ namespace {
 using namespace std::literals;
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-constexpr unsigned kUser = 1500;
 
 class Podman : public ::testing::TestWithParam<std::string> {
  protected:
@@ -55,22 +54,10 @@ class Podman : public ::testing::TestWithParam<std::string> {
 
   /// Runs `words` as the user whose podman it is. /mnt is his $XDG_RUNTIME_DIR.
   RunResult in_world(const std::vector<std::string>& words, const std::string& before) const {
-    std::vector<std::string> argv{
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        "umount /sys/fs/cgroup/unified 2>/dev/null; for f in subuid subgid; do mount --bind " +
-            world_->path("$f") + " /etc/$f; done; mount --bind " + world_->path("user/run") +
-            " /mnt; " + before + "; exec \"$@\"",
-        "sh",
-        HEDDLE_IN_WORLD,
-        "--uid",
-        std::to_string(is_user() ? kUser : 0),
-        "--",
-        "env",
-        "HOME=" + world_->path("user/home"),
-        "XDG_RUNTIME_DIR=/mnt"};
+    auto argv = words_of({world_->path("user/home"), "/mnt", is_user() ? kUser : 0, "open",
+                          "for f in subuid subgid; do mount --bind " + world_->path("$f") +
+                              " /etc/$f; done; mount --bind " + world_->path("user/run") +
+                              " /mnt; " + before});
     argv.insert(argv.end(), words.begin(), words.end());
     RunOptions run_options;
     run_options.cwd = world_->path("user/home");
@@ -135,6 +122,14 @@ TEST_P(Podman, runs_on_the_hosts_library_where_annotated) {
   EXPECT_EQ(ran.out, "host\n") << ran.err << log();
   EXPECT_EQ(podman({}, {"/bin/app"}).out, "container\n");
   EXPECT_EQ(podman({"--annotation", "heddle.mpi=off"}, {"/bin/app"}).out, "container\n");
+  expect_nothing_left();
+}
+
+TEST_P(Podman, a_file_of_the_image_is_served_in_another_form) {
+  world_->serve_program();
+  const auto ran = podman(kAnnotation, {"/bin/app", "which"});
+  EXPECT_EQ(ran.out, "host\nthe form of a mount.\n") << ran.err << log();
+  EXPECT_EQ(podman({}, {"/bin/app", "which"}).out, "container\nthe image's own form\n");
   expect_nothing_left();
 }
 

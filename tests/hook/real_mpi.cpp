@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"

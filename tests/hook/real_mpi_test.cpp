@@ -19,6 +19,7 @@
 
 #include "base/fd.hpp"
 #include "base/process.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/hook/real_mpi.hpp"
 #include "tests/support/build_elf.hpp"

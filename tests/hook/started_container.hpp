@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/process.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 
 namespace heddle::test {

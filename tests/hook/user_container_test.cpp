@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -20,8 +21,6 @@ using namespace std::literals;
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-constexpr unsigned kUser = 1500;
 
 class UserContainer : public ::testing::TestWithParam<std::string> {
  protected:
@@ -50,24 +49,8 @@ class UserContainer : public ::testing::TestWithParam<std::string> {
   }
   RunResult start(const nlohmann::json& config, const std::string& fuse = "open") const {
     const auto id = "heddle-user-" + std::to_string(::getpid());
-    std::vector<std::string> argv{"unshare",
-                                  "-m",
-                                  "sh",
-                                  "-c",
-                                  "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"",
-                                  "sh",
-                                  HEDDLE_IN_WORLD,
-                                  "--uid",
-                                  std::to_string(kUser),
-                                  "--fuse",
-                                  fuse,
-                                  "--",
-                                  "env",
-                                  "HOME=" + world_->path("user/home"),
-                                  "XDG_RUNTIME_DIR=" + world_->path("user/run"),
-                                  GetParam(),
-                                  "--root",
-                                  world_->path("user/run/state")};
+    auto argv = words_of({world_->path("user/home"), world_->path("user/run"), kUser, fuse});
+    argv.insert(argv.end(), {GetParam(), "--root", world_->path("user/run/state")});
     if (GetParam() == "crun") argv.insert(argv.end(), {"--cgroup-manager", "disabled"});
     argv.insert(argv.end(), {"run", "--bundle", world_->bundle("bundle", config), id});
     return run(argv);
@@ -95,6 +78,19 @@ TEST_P(UserContainer, runs_on_the_hosts_library) {
 TEST_P(UserContainer, runs_on_it_from_inside_too) {
   EXPECT_EQ(start(config("createContainer", {"/bin/app"})).out, "host\n") << log();
   expect_nothing_left();
+}
+
+/// What heddle.rpath=neutralise comes to: the daemon reads the image in the user's namespaces.
+TEST_P(UserContainer, a_file_of_the_image_is_served_in_another_form) {
+  world_->serve_program();
+  const auto before = world_->image_state();
+  for (const std::string stage : {"createRuntime", "createContainer"}) {
+    if (stage == "createRuntime" && GetParam() == "crun") continue;
+    const auto ran = start(config(stage, {"/bin/app", "which"}));
+    EXPECT_EQ(ran.out, "host\nthe form of a mount.\n") << stage << ran.err << log();
+    expect_nothing_left();
+  }
+  EXPECT_EQ(world_->image_state(), before);
 }
 
 TEST_P(UserContainer, a_device_that_is_absent_is_named) {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "tests/hook/hook_troubles.hpp"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+const std::vector<HookTrouble>& hook_troubles() {
+  static const std::vector<HookTrouble> kTroubles = {
+      {"no fs-resolve", "fs-resolve",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/fs-resolve")); }},
+      {"fs-resolve fails", "libx.so: cannot read: damaged (look)",
+       [](ContainerWorld& w, Json&) {
+         w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
+       }},
+      {"fs-resolve is killed", "fs-resolve: it failed without a word",
+       [](ContainerWorld& w, Json&) { w.answer_text("", 137); }},
+      {"no JSON", "it is no JSON", [](ContainerWorld& w, Json&) { w.answer_text("{]", 0); }},
+      {"too much", "says too much",
+       [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
+      {"another version", "it is of another version",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["version"] = 2;
+         w.answer_text(decision.dump(), 0);
+       }},
+      {"a target that leads out", "one of its binds has no source or target",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["binds"][0]["target"] = "/usr/../../etc/passwd";
+         w.answer_text(decision.dump(), 0);
+       }},
+      {"a target that is not there", "/usr/lib/none.so: cannot open it in the container",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["binds"][0]["target"] = "/usr/lib/none.so";
+         w.answer(decision);
+       }},
+      {"a source that is not there", "none.so: cannot copy its mount",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["binds"][0]["source"] = "none.so";
+         w.answer(decision);
+       }},
+      {"no map", ".map: cannot open",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/answer.map")); }},
+      {"a damaged map", ".map",
+       [](ContainerWorld& w, Json&) {
+         write_text_file(w.path("stage/bin/answer.map"), std::string(8192, 'x'));
+       }},
+      {"a host's file that has gone", "host/libmpi.so.12",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("host/libmpi.so.12")); }},
+      {"no fs-mount", "fs-mount",
+       [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/fs-mount")); }},
+      {"fs-mount dies", "fs-mount: did not start: it ended without a word",
+       [](ContainerWorld& w, Json&) {
+         fs::remove(w.path("stage/bin/fs-mount"));  // a link to the installed one
+         write_text_file(w.path("stage/bin/fs-mount"), "#!/bin/sh\nkill -9 $$\n", 0755);
+       }},
+      {"a cache that others write to", "cannot use as cache: others may write to it",
+       [](ContainerWorld& w, Json&) {
+         fs::create_directories(w.path("cache"));
+         ::chmod(w.path("cache").c_str(), 0777);
+       }},
+      {"a mount point that the image lacks", "the container has no such folder",
+       [](ContainerWorld& w, Json&) {
+         auto decision = w.swap();
+         decision["mount_point"] = "/usr/heddle";
+         w.answer(decision);
+       }},
+      {"no /dev/fuse",
+       "/dev/fuse: cannot open: No such file or directory (load the module",
+       [](ContainerWorld&, Json&) {},
+       {HEDDLE_IN_WORLD, "--fuse", "absent", "--"}},
+      {"a device cgroup that forbids /dev/fuse",
+       "/dev/fuse: cannot open: Operation not permitted (a device cgroup forbids it",
+       [](ContainerWorld& w, Json& config) {
+         config["hooks"] = {{"createContainer", {w.hook_json("createContainer")}}};
+         config["linux"]["resources"]["devices"] =
+             Json::array({Json{{"allow", false}, {"access", "rwm"}}});
+       }},
+      {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
+       [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
+      {"a program that is no path", "heddle.program: cannot follow it",
+       [](ContainerWorld&, Json& config) { config["annotations"]["heddle.program"] = "app"; }},
+  };
+  return kTroubles;
+}
+
+}  // namespace heddle::test
