@@ -30,11 +30,13 @@ Result<void> check(const std::string& id, const std::string& map, std::chrono::m
   if (!content) return fail(std::move(content.error()));
   const auto origins = open_origins(*content, 0, {limit, false});
   if (origins.drifts.empty()) return {};
-  const auto& first = origins.drifts.front();
-  if (origins.silent)
-    return fail(Error::with_code(ETIMEDOUT, first.path, "cannot be checked", first.what));
-  return fail(
-      Error::with_code(ESTALE, map, "does not fit this node", first.path + ": " + first.what));
+  // One that differs is enough, whether others answer or not.
+  for (const auto& drift : origins.drifts)
+    if (origins.silent != std::optional(drift.object))
+      return fail(
+          Error::with_code(ESTALE, map, "does not fit this node", drift.path + ": " + drift.what));
+  const auto& silent = origins.drifts.front();
+  return fail(Error::with_code(ETIMEDOUT, silent.path, "cannot be checked", silent.what));
 }
 
 int check_and_tell(const std::string& id, const std::string& map, std::chrono::milliseconds limit,

@@ -15,27 +15,40 @@
 namespace heddle {
 namespace {
 
-/// Whether the node itself holds the file, going by statfs(2)'s magic: unknown ones count as
-/// remote, which costs a copy in the page cache and is right everywhere.
-bool is_node_local(const Origin& origin, const std::string& path) {
-  struct statfs status {};
-  const int rc = origin.fd ? ::fstatfs(origin.fd.get(), &status) : ::statfs(path.c_str(), &status);
-  if (rc != 0) return false;
-  constexpr std::uint32_t local[] = {
-      0xEF53,      // ext2, ext3, ext4
-      0x58465342,  // xfs
-      0x9123683E,  // btrfs
-      0x2FC12FC1,  // zfs
-      0xF2F52010,  // f2fs
-      0x01021994,  // tmpfs
-      0x858458F6,  // ramfs
-      0x794C7630,  // overlayfs: its layers are the container engine's, on the node
-      0x73717368,  // squashfs
-      0xE0F5E1E2,  // erofs
-  };
-  return std::find(std::begin(local), std::end(local), static_cast<std::uint32_t>(status.f_type)) !=
-         std::end(local);
-}
+/// Whether the node itself holds files, going by statfs(2)'s magic: unknown ones count as remote,
+/// which costs a copy in the page cache and is right everywhere. Each file system is asked once,
+/// and none whose files could not be looked at.
+class NodeLocal {
+ public:
+  bool has(const Origin& origin, const std::string& path) {
+    if (!origin.usable) return false;
+    const auto [entry, is_new] = by_device_.try_emplace(origin.stamp.id.dev);
+    if (is_new) entry->second = ask(origin, path);
+    return entry->second;
+  }
+
+ private:
+  static bool ask(const Origin& origin, const std::string& path) {
+    struct statfs status {};
+    const int rc =
+        origin.fd ? ::fstatfs(origin.fd.get(), &status) : ::statfs(path.c_str(), &status);
+    if (rc != 0) return false;
+    constexpr std::uint32_t local[] = {
+        0xEF53,      // ext2, ext3, ext4
+        0x58465342,  // xfs
+        0x9123683E,  // btrfs
+        0x2FC12FC1,  // zfs
+        0xF2F52010,  // f2fs
+        0x01021994,  // tmpfs
+        0x858458F6,  // ramfs
+        0x794C7630,  // overlayfs: its layers are the container engine's, on the node
+        0x73717368,  // squashfs
+        0xE0F5E1E2,  // erofs
+    };
+    return std::ranges::find(local, static_cast<std::uint32_t>(status.f_type)) != std::end(local);
+  }
+  std::map<std::uint64_t, bool> by_device_;
+};
 
 void leave_out(MapContent& content, const Origins& origins) {
   const auto gone = [&](const auto& entry) { return !origins.files[entry.second].usable; };
@@ -53,9 +66,10 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
   }
   for (const Origin& origin : origins.files)
     input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
+  NodeLocal local;
   if (options.serve == ServePolicy::remote)
     for (ObjectId id = 0; id < content.objects.size(); ++id)
-      input.direct[id] = is_node_local(origins.files[id], content.objects[id].path);
+      input.direct[id] = local.has(origins.files[id], content.objects[id].path);
   return make_index(input);
 }
 

@@ -105,6 +105,7 @@ class Kernel {
     header.nodeid = inode;
     std::memcpy(request.data(), &header, sizeof(header));
     std::memcpy(request.data() + sizeof(header), arguments.data(), size);
+    if (opcode == FUSE_BATCH_FORGET) hold_true(request.data() + sizeof(header), size);
     fuse_buf buffer{};
     buffer.mem = request.data();
     buffer.size = header.len;
@@ -127,6 +128,16 @@ class Kernel {
   }
 
  private:
+  /// libfuse takes the kernel's word for how many inodes a BATCH_FORGET names
+  /// (lib/fuse_lowlevel.c).
+  static void hold_true(char* arguments, std::size_t size) {
+    fuse_batch_forget_in in{};
+    std::memcpy(&in, arguments, sizeof(in));
+    const std::size_t room = size > sizeof(in) ? size - sizeof(in) : 0;
+    in.count = std::min(in.count, static_cast<std::uint32_t>(room / sizeof(fuse_forget_one)));
+    std::memcpy(arguments, &in, sizeof(in));
+  }
+
   SessionMemory memory_;
   Session session_;
   std::uint64_t unique_ = 0;

@@ -159,7 +159,8 @@ TEST_F(Stats, need_no_more_memory_however_often_they_are_read) {
   read_often();
   const auto before = footprint(mount_->worker()).kib;
   read_often();
-  EXPECT_LT(footprint(mount_->worker()).kib, before + 256);
+  // A page of 16 KiB kept for each would be 8 MiB; a thread that comes to work only now needs some.
+  EXPECT_LT(footprint(mount_->worker()).kib, before + 2048);
 }
 
 }  // namespace
