@@ -6,6 +6,7 @@
 // container that must not start is refused.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -302,6 +303,8 @@ void measure(const Settings& settings, const std::string& runtime, Results& resu
 }  // namespace heddle::bench
 
 int main(int argc, char** argv) {
+  // Made before the folders of tests/hook, which ask it at their end whether they are to stay.
+  (void)::testing::UnitTest::GetInstance();
   heddle::set_program_name("container_bench");
   CLI::App app("Measures what fs-hook adds to the start of a container");
   heddle::bench::Settings settings;
