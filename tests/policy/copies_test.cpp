@@ -45,11 +45,6 @@ class Copies : public ::testing::Test {
     world_.program("/app/unnamed", kInit, library,
                    {"-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own/lib"});
   }
-  static std::string bound_over(const nlohmann::json& decision, const std::string& target) {
-    for (const auto& bind : decision["binds"])
-      if (bind["target"] == target) return bind["source"];
-    return {};
-  }
   ino_t inode(const std::string& path) const {
     struct stat status {};
     return ::stat(world_.in(path).c_str(), &status) == 0 ? status.st_ino : 0;

@@ -44,12 +44,6 @@ class Decide : public ::testing::Test {
     EXPECT_EQ(value["outcome"], "incompatible");
     return value["reason"];
   }
-  /// What goes over the container's file `target`; empty: nothing.
-  static std::string bound_over(const nlohmann::json& decision, const std::string& target) {
-    for (const auto& bind : decision["binds"])
-      if (bind["target"] == target) return bind["source"];
-    return {};
-  }
   void expect_as_real(const std::string& program, const nlohmann::json& decision) {
     world_.place(decision);
     EXPECT_EQ(world_.loads(decision), world_.real_loads(program));

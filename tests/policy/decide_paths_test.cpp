@@ -58,19 +58,12 @@ TEST_F(Decide, what_ld_library_path_finds_is_bound_over_when_it_is_said) {
 
 /// Whatever libucs is, by name: the host's has UCX's modules beside it.
 TEST_F(Decide, a_library_with_plugins_beside_it_is_hidden_from_an_rpath_without_place_for_them) {
-  const auto uct = [&](const std::string& output, const std::string& more = "") {
-    return build_library({.output = output,
-                          .source = "int uct_a(void){return 0;}int uct_b(void){return 0;}"
-                                    "int uct_c(void){return 0;}" +
-                                    more,
-                          .flags = {"-Wl,-soname,libucs.so.0"}});
-  };
   const auto theirs = world_.mpich(world_.in("/opt/spack/lib/libmpi.so.12"), "libmpi.so.12", "3.0",
-                                   "", {uct(world_.in("/opt/spack/lib/libucs.so.0"))});
+                                   "", {ucs(world_.in("/opt/spack/lib/libucs.so.0"))});
   build_library({.output = world_.in("/opt/spack/lib/libother.so.1"),
                  .source = "int other(void){return 0;}",
                  .flags = {"-Wl,-soname,libother.so.1"}});
-  const auto host_uct = uct(world_.prefix() + "/lib/libucs.so.0", "int uct_d(void){return 0;}");
+  const auto host_uct = ucs(world_.prefix() + "/lib/libucs.so.0", "int uct_d(void){return 0;}");
   build_library({.output = world_.prefix() + "/lib/ucx/libuct_x.so.0",
                  .source = "int x(void){return 0;}",
                  .flags = {"-Wl,--no-as-needed", host_uct}});

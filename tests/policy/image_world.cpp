@@ -151,4 +151,18 @@ Json ImageWorld::verdict(const Json& decision, const std::string& soname) {
   return {};
 }
 
+std::string bound_over(const nlohmann::json& decision, const std::string& target) {
+  for (const auto& bind : decision["binds"])
+    if (bind["target"] == target) return bind["source"];
+  return {};
+}
+
+std::string ucs(const std::string& output, const std::string& more) {
+  return build_library({.output = output,
+                        .source = "int uct_a(void){return 0;}int uct_b(void){return 0;}"
+                                  "int uct_c(void){return 0;}" +
+                                  more,
+                        .flags = {"-Wl,-soname,libucs.so.0"}});
+}
+
 }  // namespace heddle::test

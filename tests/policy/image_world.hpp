@@ -53,4 +53,9 @@ class ImageWorld {
   TestDir dir_;
 };
 
+/// What goes over the container's file `target`; empty: nothing.
+std::string bound_over(const nlohmann::json& decision, const std::string& target);
+/// A library with the name and marks of UCX's libucs, and `more`; its path.
+std::string ucs(const std::string& output, const std::string& more = "");
+
 }  // namespace heddle::test

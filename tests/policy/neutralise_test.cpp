@@ -57,11 +57,6 @@ class Neutralise : public ::testing::Test {
     for (const auto& file : decision["served"]) out.push_back(file["target"]);
     return out;
   }
-  static std::string bound_over(const nlohmann::json& decision, const std::string& target) {
-    for (const auto& bind : decision["binds"])
-      if (bind["target"] == target) return bind["source"];
-    return {};
-  }
   void expect_as_real(const std::string& program, const nlohmann::json& decision) {
     world_.place(decision);
     EXPECT_EQ(world_.loads(decision), world_.real_loads(program)) << decision.dump(2);
@@ -157,15 +152,8 @@ TEST_F(Neutralise, other_names_of_the_images_mpi_are_the_hosts_for_the_program_a
 }
 
 TEST_F(Neutralise, nothing_is_hidden_where_a_library_has_plugins_beside_it) {
-  const auto uct = [&](const std::string& output, const std::string& more = "") {
-    return build_library({.output = output,
-                          .source = "int uct_a(void){return 0;}int uct_b(void){return 0;}"
-                                    "int uct_c(void){return 0;}" +
-                                    more,
-                          .flags = {"-Wl,-soname,libucs.so.0"}});
-  };
-  const auto ucs = uct(world_.in("/opt/mpi/lib/libucs.so.0"));
-  const auto host_ucs = uct(world_.prefix() + "/lib/libucs.so.0", "int uct_d(void){return 0;}");
+  const auto image_ucs = ucs(world_.in("/opt/mpi/lib/libucs.so.0"));
+  const auto host_ucs = ucs(world_.prefix() + "/lib/libucs.so.0", "int uct_d(void){return 0;}");
   build_library({.output = world_.prefix() + "/lib/ucx/libuct_x.so.0",
                  .source = "int x(void){return 0;}",
                  .flags = {"-Wl,--no-as-needed", host_ucs}});
@@ -173,7 +161,7 @@ TEST_F(Neutralise, nothing_is_hidden_where_a_library_has_plugins_beside_it) {
                "int uct_d(void);int uses(void){return uct_d();}",
                {host_ucs, "-Wl,-rpath," + world_.prefix() + "/lib"});
   world_.program("/app/solver", kInit, theirs_,
-                 {"-Wl,-rpath,/opt/mpi/lib", "-Wl,--no-as-needed", ucs});
+                 {"-Wl,-rpath,/opt/mpi/lib", "-Wl,--no-as-needed", image_ucs});
   EXPECT_EQ(bound_over(world_.decide("/app/solver"), "/opt/mpi/lib/libucs.so.0"),
             ".heddle/other-class")
       << "without it, it would be";
