@@ -23,10 +23,11 @@ using ::testing::Not;
 
 class OpenMpi5Image : public RealMpiTest {
  protected:
-  void SetUp() override {
+  void SetUp() override { prepare_for("runc"); }
+  void prepare_for(const std::string& runtime) {
     if (run({"ompi_info", "--version"}).out.find("Open MPI v4.") == std::string::npos)
       HEDDLE_SKIP("this machine's Open MPI is not of version 4");
-    prepare("runc", "trixie", "openmpi");
+    prepare(runtime, "trixie", "openmpi");
   }
   /// Sessions of Open MPI lie in /tmp, and its ranks look at each other's processes.
   Json open_config(const std::vector<std::string>& args) const {
@@ -41,7 +42,13 @@ class OpenMpi5Image : public RealMpiTest {
   }
 };
 
-TEST_F(OpenMpi5Image, its_program_runs_on_the_hosts_open_mpi_4_without_a_variable) {
+class OpenMpi5ImageBy : public OpenMpi5Image,
+                        public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override { prepare_for(GetParam()); }
+};
+
+TEST_P(OpenMpi5ImageBy, its_program_runs_on_the_hosts_open_mpi_4_without_a_variable) {
   for (const int count : {1, 2}) {
     const auto ran = ranks(open_config({"/mnt/hello", "maps"}), count);
     EXPECT_EQ(ran.status, 0) << ran.err << log();
@@ -68,7 +75,7 @@ TEST_F(OpenMpi5Image, the_hosts_components_are_found_in_an_image_without_their_f
   EXPECT_THAT(ran.err, HasSubstr("calling init: /dev/heddle/ompi/mca_coll_tuned.so"));
 }
 
-TEST_F(OpenMpi5Image, a_function_that_only_version_5_has_is_refused_by_its_name) {
+TEST_P(OpenMpi5ImageBy, a_function_that_only_version_5_has_is_refused_by_its_name) {
   write_text_file(dir_ / "app/session.c",
                   "#include <mpi.h>\nint main(void) { MPI_Session s; "
                   "return MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &s); }\n");
@@ -106,6 +113,9 @@ TEST_F(OpenMpi5Image, verify_tells_that_it_is_swapped) {
                                   HasSubstr("/dev/heddle/ompi/mca_pml_ob1.so")));
   EXPECT_EQ(changed_files(), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(Oci, OpenMpi5ImageBy, ::testing::Values("runc", "crun"),
+                         [](const auto& each) { return std::string(each.param); });
 
 }  // namespace
 }  // namespace heddle::test
