@@ -332,11 +332,11 @@ std::size_t ContainerWorld::mounts() const {
   return count;
 }
 
-std::vector<int> ContainerWorld::namespace_holders() const {
+std::vector<int> ContainerWorld::namespace_holders(const std::string& folder) {
   std::vector<int> out;
   std::error_code gone;
   const auto ours = fs::read_symlink("/proc/self/ns/mnt", gone);
-  const auto here = octal_escaped(base_);
+  const auto here = octal_escaped(folder);
   for (const auto& pid : all_processes()) {
     const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
     if (gone || space == ours) continue;

@@ -58,8 +58,8 @@ class ContainerWorld {
   std::vector<int> daemons() const;
   /// All processes with our folder's name in their arguments.
   std::vector<int> processes() const;
-  /// All processes in mount namespaces that have mounts below our folder, and are not this one's.
-  std::vector<int> namespace_holders() const;
+  /// All processes in mount namespaces that have mounts below `folder`, and are not this one's.
+  static std::vector<int> namespace_holders(const std::string& folder);
   /// Mounts of ours in the mount namespaces that have this world's image.
   std::size_t mounts() const;
   /// Files of the image, each with its size, times and mode.

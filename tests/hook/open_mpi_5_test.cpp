@@ -42,8 +42,7 @@ class OpenMpi5Image : public RealMpiTest {
   }
 };
 
-class OpenMpi5ImageBy : public OpenMpi5Image,
-                        public ::testing::WithParamInterface<const char*> {
+class OpenMpi5ImageBy : public OpenMpi5Image, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override { prepare_for(GetParam()); }
 };

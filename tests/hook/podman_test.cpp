@@ -3,8 +3,6 @@
 // podman with the hook file and the CDI specification that fs-hook writes, as root and as a user.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "base/fd.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
+#include "tests/hook/podman_session.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -28,20 +27,15 @@ class Podman : public ::testing::TestWithParam<std::string> {
     if (const auto reason = why_not(runtime()); !reason.empty()) HEDDLE_SKIP(reason);
     if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
     world_ = std::make_unique<ContainerWorld>();
-    for (const char* folder : {"user", "user/run", "user/home", "user/storage"}) {
-      fs::create_directory(world_->path(folder));
-      ::chmod(world_->path(folder).c_str(), 0700);
-    }
+    session_ =
+        std::make_unique<PodmanSession>(world_->path("user"), runtime(), is_user() ? kUser : 0);
     // podman makes /etc/mtab and the like in a --rootfs.
-    if (is_user())
-      run_checked({"chown", "-R", "1500:1500", world_->path("user"), world_->rootfs()});
-    for (const char* file : {"subuid", "subgid"})
-      write_text_file(world_->path(file), "heddle-test:300000:65536\n");
+    if (is_user()) run_checked({"chown", "-R", "1500:1500", world_->rootfs()});
     install();
   }
   void install(const std::vector<std::string>& options = {}) const {
     std::vector<std::string> argv{world_->hook(), "install",
-                                  "--dir",        world_->path("hooks.d"),
+                                  "--dir",        world_->path("user/hooks.d"),
                                   "--cache",      world_->path("user/cache"),
                                   "--log",        log_path()};
     argv.insert(argv.end(), options.begin(), options.end());
@@ -52,48 +46,16 @@ class Podman : public ::testing::TestWithParam<std::string> {
   std::string log_path() const { return world_->path("user/hook.log"); }
   std::string log() const { return read_file(log_path()).value_or(""); }
 
-  /// Runs `words` as the user whose podman it is. /mnt is his $XDG_RUNTIME_DIR.
-  RunResult in_world(const std::vector<std::string>& words, const std::string& before) const {
-    auto argv = words_of({world_->path("user/home"), "/mnt", is_user() ? kUser : 0, "open",
-                          "for f in subuid subgid; do mount --bind " + world_->path("$f") +
-                              " /etc/$f; done; mount --bind " + world_->path("user/run") +
-                              " /mnt; " + before});
-    argv.insert(argv.end(), words.begin(), words.end());
-    RunOptions run_options;
-    run_options.cwd = world_->path("user/home");
-    return run(argv, run_options);
-  }
-  std::vector<std::string> podman_words() const {
-    return {"podman",
-            "--root",
-            world_->path("user/storage"),
-            "--runroot",
-            "/mnt/c",  // podman takes no more than 50 characters
-            "--storage-driver",
-            "vfs",
-            "--cgroup-manager",
-            "cgroupfs",
-            "--events-backend",
-            "none",
-            "--runtime",
-            runtime(),
-            "--hooks-dir",
-            world_->path("hooks.d")};
-  }
   std::vector<std::string> run_words(const std::vector<std::string>& options,
                                      const std::vector<std::string>& command) const {
-    auto argv = podman_words();
-    argv.insert(argv.end(), {"run", "--rm", "--network", "host", "--ulimit", "nofile=1024:1024",
-                             "--ulimit", "nproc=4096:4096"});
-    if (runtime() == "crun") argv.emplace_back("--cgroups=disabled");
-    argv.insert(argv.end(), options.begin(), options.end());
+    auto argv = session_->run_words(options);
     argv.insert(argv.end(), {"--rootfs", world_->rootfs()});
     argv.insert(argv.end(), command.begin(), command.end());
     return argv;
   }
   RunResult podman(const std::vector<std::string>& options, const std::vector<std::string>& command,
                    const std::string& before = "true") const {
-    return in_world(run_words(options, command), before);
+    return session_->run(run_words(options, command), before);
   }
   void expect_nothing_left() const {
     EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
@@ -103,12 +65,9 @@ class Podman : public ::testing::TestWithParam<std::string> {
   void TearDown() override {
     if (!world_) return;
     EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
-    // A user's podman leaves a process that keeps its namespaces, with a copy of each mount that
-    // was there, other tests' too.
-    if (is_user())
-      for (const int holder : world_->namespace_holders()) ::kill(holder, SIGKILL);
   }
   std::unique_ptr<ContainerWorld> world_;
+  std::unique_ptr<PodmanSession> session_;
 };
 
 class PodmanOfAUser : public Podman {};
@@ -146,7 +105,7 @@ TEST_P(PodmanOfAUser, keeps_his_id) {
 TEST_P(PodmanOfAUser, shares_one_mount_among_his_containers) {
   install({"--node", "/mnt/node"});
   std::string unshare;
-  for (const auto& word : podman_words()) unshare += "'" + word + "' ";
+  for (const auto& word : session_->words()) unshare += "'" + word + "' ";
   const auto script =
       unshare +
       "unshare sh -c 'echo $$ >/mnt/pid; exec \"$0\" --prefetch 0 --node "
@@ -158,7 +117,7 @@ TEST_P(PodmanOfAUser, shares_one_mount_among_his_containers) {
   std::vector<std::string> argv{"sh", "-c", script, "sh"};
   const auto words = run_words(kAnnotation, {"/bin/app", "/dev/heddle/.heddle/stats"});
   argv.insert(argv.end(), words.begin(), words.end());
-  const auto ran = in_world(argv, "true");
+  const auto ran = session_->run(argv);
   const auto second = ran.out.rfind("host\n");
   ASSERT_TRUE(ran.out.starts_with("host\n") && second > 0) << ran.out << ran.err << log();
   const auto pid_in = [](const std::string& text) {

@@ -4,10 +4,14 @@
 // hook file that fs-hook writes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
+#include "base/fd.hpp"
+#include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
+#include "tests/hook/podman_session.hpp"
 #include "tests/hook/real_mpi.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -16,6 +20,8 @@ namespace {
 
 using namespace std::literals;
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// What podman needs where cgroups are mixed, and limits are not root's to raise.
 constexpr const char* kPodmanRank = R"sh(#!/bin/bash
@@ -85,8 +91,61 @@ TEST_P(RealPodman, a_search_path_is_neutralised_and_the_image_can_be_unmounted_i
   const auto ran = ranks(2, "/opt/solver", "--annotation heddle.rpath=neutralise");
   EXPECT_EQ(ran.status, 0) << ran.err << log();
   expect_right_sums(ran, 2, GetParam() == "trixie"s ? "2.41" : "2.36");
-  EXPECT_THAT(log(), ::testing::HasSubstr("/opt/mpi/libmpich.so.12: stays"));
+  EXPECT_THAT(log(), HasSubstr("/opt/mpi/libmpich.so.12: stays"));
 }
+
+/// A user's, each container with his id inside (keep-id). What podman writes into an image is all
+/// that is his there.
+class RealPodmanOfAUser : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
+    prepare(GetParam(), "bullseye");
+    if (IsSkipped() || HasFatalFailure()) return;
+    ::chmod(dir_.path().c_str(), 0755);
+    for (const char* folder : {"over", "root"}) fs::create_directory(dir_ / folder);
+    copy_mpi("into/opt/mpi");
+    compile("solver", "-Wl,-rpath,/opt/mpi");
+    fs::rename(dir_ / "app/solver", dir_ / "into/opt/solver");
+    session_ = std::make_unique<PodmanSession>(dir_ / "user", GetParam(), kUser);
+    const auto installed =
+        session_->run({staged_program("fs-hook"), "install", "--dir", session_->path("hooks.d")});
+    ASSERT_EQ(installed.status, 0) << installed.err;
+  }
+  RunResult start(const std::string& rpath) const {
+    return session_->run(
+        session_->run_words({"--userns=keep-id", "--passwd=false", "--annotation",
+                             "heddle.mpi=host", "--annotation", "heddle.rpath=" + rpath, "--rootfs",
+                             dir_ / "root", "/opt/solver", "maps"}),
+        "cd '" + dir_.path() +
+            "'; mount -t tmpfs tmpfs over; mkdir over/up over/work; mount -t overlay -o "
+            "lowerdir='" +
+            rootfs_ +
+            "',upperdir=over/up,workdir=over/work none root; cp -r into/. root; "
+            "for f in . dev etc proc run sys; do chown 1500:1500 root/$f; done; cd user/home");
+  }
+  std::string log() const {
+    return read_file(session_->path("home/.local/state/heddle-hook.log")).value_or("");
+  }
+  std::unique_ptr<PodmanSession> session_;
+};
+
+TEST_P(RealPodmanOfAUser, gets_the_hosts_over_the_images_or_another_tag) {
+  for (const auto& [rpath, mapped] : {std::pair("bind", "/opt/mpi/libmpich.so.12"),
+                                      {"neutralise", "/dev/heddle/libmpich.so.12"}}) {
+    const auto ran = start(rpath);
+    EXPECT_EQ(ran.status, 0) << rpath << ran.err << log();
+    EXPECT_THAT(ran.out, AllOf(HasSubstr("0 of 1, sum 1, glibc 2.36, MPICH Version:\t4.0.2\n"),
+                               ::testing::EndsWith(mapped + "\n"s)))
+        << rpath << ran.err << log();
+    EXPECT_THAT(log(), HasSubstr("swapped: mpich 4.0.2"));
+  }
+  EXPECT_THAT(log(), HasSubstr("/opt/mpi/libmpich.so.12: stays"));
+  EXPECT_EQ(changed_files(), "") << "something was written into the image";
+}
+
+INSTANTIATE_TEST_SUITE_P(Oci, RealPodmanOfAUser, ::testing::Values("runc", "crun"),
+                         [](const auto& each) { return std::string(each.param); });
 
 INSTANTIATE_TEST_SUITE_P(Debian, RealPodman, ::testing::Values("bullseye", "bookworm", "trixie"),
                          [](const auto& each) { return std::string(each.param); });
