@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <memory>
-#include <vector>
 
 namespace heddle {
 namespace {
@@ -38,15 +37,15 @@ Result<ContentHash> hash_file(int fd, const std::string& name, const EditBytes& 
                                                                               XXH3_freeState);
   if (!state || XXH3_128bits_reset(state.get()) != XXH_OK)
     return fail_errno(name, "cannot hash", ENOMEM);
-  std::vector<char> buffer(1 << 18);
+  constexpr std::size_t room = std::size_t{1} << 18;
+  const auto buffer = std::make_unique_for_overwrite<char[]>(room);  // small files touch little
   for (off_t offset = 0;;) {
-    const ssize_t n = ::pread(fd, buffer.data(), buffer.size(), offset);
+    const ssize_t n = ::pread(fd, buffer.get(), room, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_errno(name, "cannot read");
     if (n == 0) break;
-    if (edit)
-      edit({buffer.data(), static_cast<std::size_t>(n)}, static_cast<std::uint64_t>(offset));
-    XXH3_128bits_update(state.get(), buffer.data(), static_cast<std::size_t>(n));
+    if (edit) edit({buffer.get(), static_cast<std::size_t>(n)}, static_cast<std::uint64_t>(offset));
+    XXH3_128bits_update(state.get(), buffer.get(), static_cast<std::size_t>(n));
     offset += n;
   }
   return canonical(XXH3_128bits_digest(state.get()));

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include <climits>
 #include <ctime>
 #include <memory>
 #include <set>
@@ -31,10 +30,10 @@ constexpr std::size_t kHeading = 33;  ///< hash of the rest, in hex digits, and 
 
 std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
-std::string target_of(int fd) {
-  char text[PATH_MAX];
-  const ssize_t n = ::readlink(link_of(fd).c_str(), text, sizeof(text));
-  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+std::string absent(const std::string& path) { return path + "\t" + kNone + "\n"; }
+
+std::string line(const std::string& path, const std::string& where, const std::string& what) {
+  return path + "\t" + (where == path ? "" : where) + "\t" + what + "\n";
 }
 
 std::string names_in(const Fd& folder) {
@@ -67,7 +66,8 @@ std::string what_times_tell(const struct stat& status) {
 
 }  // namespace
 
-ImageContents::ImageContents(const Fd& root) : root_(root), top_(target_of(root.get())) {}
+ImageContents::ImageContents(const Fd& root)
+    : root_(root), top_(place_below("/", root.get())), walk_(root, top_) {}
 
 void ImageContents::recall(const std::string& text) {
   if (text.size() < kHeading || hash_bytes(std::string_view(text).substr(kHeading)).hex() !=
@@ -87,9 +87,9 @@ std::string ImageContents::remembered() const {
 /// Without a word of the device where its number is made up anew with each mount (major 0: overlay,
 /// btrfs, NFS): inode and ctime, to the nanosecond, are met twice on one file system only. A time
 /// in whole seconds is one that somebody gave it: an image's maker.
-std::string ImageContents::stamp_of(const Fd& file, const struct stat& status) {
+std::string ImageContents::stamp_of(int fd, const struct stat& status) {
   const auto stamp = file_stamp(status);
-  if (stamp.ctime_ns % kSecond == 0 || !file_systems_.of(file.get(), stamp)) return {};
+  if (stamp.ctime_ns % kSecond == 0 || !file_systems_.of(fd, stamp)) return {};
   const auto device = major(status.st_dev) == 0 ? 0 : stamp.id.dev;
   std::string out;
   for (const auto number :
@@ -99,10 +99,14 @@ std::string ImageContents::stamp_of(const Fd& file, const struct stat& status) {
   return out;
 }
 
+const std::string* ImageContents::known(const std::string& stamp) const {
+  const auto found = stamp.empty() ? known_.end() : known_.find(stamp);
+  return found == known_.end() ? nullptr : &found->second;
+}
+
 std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
-  const auto stamp = stamp_of(file, status);
-  if (!stamp.empty())
-    if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
+  const auto stamp = stamp_of(file.get(), status);
+  if (const auto* found = known(stamp)) return *found;
   const auto now = std::time(nullptr);
   const auto hash = hash_bounded(file, static_cast<std::uint64_t>(status.st_size));
   if (!hash) return what_times_tell(status);
@@ -114,9 +118,8 @@ std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
 
 /// The ctime of a folder tells that a name came or went, as a file's tells of its bytes.
 std::string ImageContents::names_of(const Fd& folder, const struct stat& status) {
-  const auto stamp = stamp_of(folder, status);
-  if (!stamp.empty())
-    if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
+  const auto stamp = stamp_of(folder.get(), status);
+  if (const auto* found = known(stamp)) return *found;
   const auto now = std::time(nullptr);
   const auto names = names_in(folder);
   if (!stamp.empty() && names != kNone && status.st_ctim.tv_sec < now - kYoung)
@@ -130,19 +133,32 @@ std::string ImageContents::of(const std::string& path) {
   return line->second;
 }
 
+/// What is known of it without opening it.
+std::optional<std::string> ImageContents::glance_at(const std::string& path) {
+  const auto place = walk_.find(path);
+  if (!place) return std::nullopt;
+  if (!place->is_there) return absent(path);
+  const auto& status = place->status;
+  const bool wants_names = path.ends_with('/');
+  if (S_ISDIR(status.st_mode) && !wants_names) return line(path, place->where, "folder");
+  // Of a file system that was met before; this one's has no descriptor to ask by.
+  if (!file_systems_.knows(file_stamp(status))) return std::nullopt;
+  const auto* found = known(stamp_of(-1, status));
+  return found ? std::optional(line(path, place->where, *found)) : std::nullopt;
+}
+
 std::string ImageContents::look_at(const std::string& path) {
   note_step("reading the image's", path);
+  if (auto seen = glance_at(path)) return std::move(*seen);
   struct stat status {};
   const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
-  if (!place || ::fstat(place->get(), &status) != 0) return path + "\t" + kNone + "\n";
-  auto where = target_of(place->get());
-  if (where.starts_with(top_) && top_ != "/") where.erase(0, top_.size());
+  if (!place || ::fstat(place->get(), &status) != 0) return absent(path);
   std::string what = "other";
   if (S_ISREG(status.st_mode) && !file_systems_.is_made_up(place->get(), file_stamp(status)))
     what = hash_of(*place, status);
   else if (S_ISDIR(status.st_mode))
     what = path.ends_with('/') ? names_of(*place, status) : "folder";
-  return path + "\t" + (where == path ? "" : where) + "\t" + what + "\n";
+  return line(path, place_below(top_, place->get()), what);
 }
 
 std::string ImageContents::of(const std::vector<std::string>& paths) {
@@ -155,7 +171,7 @@ std::string ImageContents::copy_id(const std::string& path) {
   note_step("looking at the image's", path);
   struct stat status {};
   const auto file = open_in_root(root_.get(), path, 0);
-  return file && ::fstat(file->get(), &status) == 0 ? stamp_of(*file, status) : std::string();
+  return file && ::fstat(file->get(), &status) == 0 ? stamp_of(file->get(), status) : std::string();
 }
 
 }  // namespace heddle

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/fd.hpp"
 #include "base/file_stamp.hpp"
 #include "base/file_systems.hpp"
+#include "container-hooks/image_walk.hpp"
 
 namespace heddle {
 
@@ -38,12 +40,15 @@ class ImageContents {
 
  private:
   std::string look_at(const std::string& path);
-  std::string stamp_of(const Fd& file, const struct stat& status);
+  std::optional<std::string> glance_at(const std::string& path);
+  const std::string* known(const std::string& stamp) const;
+  std::string stamp_of(int fd, const struct stat& status);
   std::string hash_of(const Fd& file, const struct stat& status);
   std::string names_of(const Fd& folder, const struct stat& status);
 
   const Fd& root_;
   std::string top_;  ///< where it is
+  ImageWalk walk_;
   FileSystems file_systems_;
   std::unordered_map<std::string, std::string> known_;  ///< stamp -> hash
   std::unordered_map<std::string, std::string> lines_;  ///< path -> what of() says

@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
+#include <span>
+
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
@@ -33,7 +36,7 @@ Fd open_source(const Fd& overlay, const KeptFile& file, struct stat& status) {
 }
 
 Result<void> copy_file(const Fd& overlay, const KeptFile& file, const Fd& to,
-                       const std::string& copy, std::string& buffer) {
+                       const std::string& copy, std::span<char> buffer) {
   note_step("copying", file.origin.empty() ? file.name : file.origin);
   struct stat status {};
   const auto source = open_source(overlay, file, status);
@@ -59,11 +62,13 @@ Result<KeptFiles> KeptFiles::copy(const Fd& overlay, const std::vector<KeptFile>
   auto memory = new_tmpfs(kMost, Programs::may_run);
   if (!memory) return fail(std::move(memory.error()));
   std::map<std::string, std::string> files;
-  std::string buffer(kBuffer, '\0');
+  // Not zeroed: most that is copied is ld.so.cache, of some pages.
+  const auto buffer = std::make_unique_for_overwrite<char[]>(kBuffer);
   for (const auto& file : wanted) {
     const auto [copy, is_new] = files.emplace(file.name, std::to_string(files.size()));
     if (!is_new) continue;
-    if (auto copied = copy_file(overlay, file, *memory, copy->second, buffer); !copied)
+    if (auto copied = copy_file(overlay, file, *memory, copy->second, {buffer.get(), kBuffer});
+        !copied)
       return fail(std::move(copied.error()));
   }
   const Fd folder(::openat(overlay.get(), kOwnFolder, O_PATH | O_DIRECTORY | O_CLOEXEC));

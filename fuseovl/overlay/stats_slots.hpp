@@ -30,6 +30,9 @@ class StatsSlots {
   static constexpr std::size_t kRoom = 16384;
   static constexpr std::size_t kSlots = 64;
 
+  /// Not `= default`: `StatsSlots{}` would write zeros over all rooms.
+  StatsSlots() {}  // NOLINT(modernize-use-equals-default)
+
   InodeNumber next_number() { return next_++; }
   /// `text`: kRoom bytes at most. When all have a page, the oldest one goes.
   void put(InodeNumber number, std::string_view text, const timespec& made);
@@ -49,7 +52,7 @@ class StatsSlots {
   };
   /// Fresh memory stays untouched, page by page, until it is used.
   struct Room {
-    Room() {}  // NOLINT(modernize-use-equals-default): `= default` would be zeroed by `{}`
+    Room() {}  // NOLINT(modernize-use-equals-default): as above
     std::array<char, kRoom> bytes;
   };
 

@@ -5,17 +5,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/fd.hpp"
+#include "fuseovl/overlay/serving_state.hpp"
+#include "fuseovl/session/shared.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
@@ -149,6 +154,18 @@ TEST_F(Stats, are_one_file_that_can_be_copied) {
   EXPECT_EQ(::stat(page().c_str(), &first), 0);
   EXPECT_EQ(::stat(page().c_str(), &second), 0);
   EXPECT_EQ(first.st_ino, second.st_ino);
+}
+
+/// Its rooms are a megabyte, of which a mount uses a page or two: to touch all takes longer than
+/// the rest of fs-mount's start.
+TEST(StatsMemory, is_not_touched_before_it_is_used) {
+  const Shared<ServingState> state;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages((sizeof(ServingState) + page - 1) / page);
+  ASSERT_EQ(::mincore(&*state, sizeof(ServingState), pages.data()), 0);
+  const auto touched =
+      std::count_if(pages.begin(), pages.end(), [](auto flags) { return (flags & 1) != 0; });
+  EXPECT_LT(touched, 16) << "of " << pages.size();
 }
 
 TEST_F(Stats, need_no_more_memory_however_often_they_are_read) {
