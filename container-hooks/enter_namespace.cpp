@@ -8,8 +8,6 @@
 namespace heddle {
 namespace {
 
-constexpr const char* kDevice = "/dev/fuse";
-
 Result<Fd> open_namespace(pid_t pid, const char* kind) {
   const std::string path = "/proc/" + std::to_string(pid) + "/ns/" + kind;
   auto fd = open_file(path, O_RDONLY);
@@ -28,18 +26,6 @@ bool is_own_user_namespace(const Fd& other) {
 }
 
 }  // namespace
-
-Result<Fd> open_fuse_device() {
-  auto device = open_file(kDevice, O_RDWR);
-  if (device) return device;
-  const int code = device.error().code();
-  std::string_view hint;
-  if (code == ENOENT || code == ENODEV || code == ENXIO) hint = "load the module: modprobe fuse";
-  if (code == EACCES) hint = "users need the right to open it: mode 0666";
-  if (code == EPERM)
-    hint = "a device cgroup forbids it: use the stage createRuntime, or allow c 10:229";
-  return fail_errno(kDevice, "cannot open", code, hint);
-}
 
 Result<void> enter_mount_namespace(pid_t pid) {
   if (pid <= 1)

@@ -7,10 +7,6 @@
 
 namespace heddle {
 
-/// /dev/fuse, opened; with a hint when it is missing or not ours to open. FUSE wants it opened in
-/// the user namespace that mounts (fs/fuse/inode.c, fuse_fill_super).
-Result<Fd> open_fuse_device();
-
 /// Moves this process, single-threaded, into the mount namespace of process `pid`, and into its
 /// user namespace when it has no rights otherwise: there is no way back from that one. As long as
 /// the container's root is not changed, the host's tree is there as well. On failure the user

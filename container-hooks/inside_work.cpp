@@ -9,6 +9,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/fuse_device.hpp"
 #include "base/socket_pair.hpp"
 #include "container-hooks/container_mounts.hpp"
 #include "container-hooks/container_program.hpp"
@@ -94,7 +95,8 @@ std::string answer_of(const Result<Decided>& decided) {
 
 /// A file system of the container's own; its device is the other end's.
 Result<void> mount_own(ContainerMounts& mounts, const Decision& decision, int socket) {
-  auto device = open_fuse_device();
+  auto device = open_fuse_device(
+      "a device cgroup forbids it: use the stage createRuntime, or allow c 10:229");
   if (!device) return fail(std::move(device.error()));
   if (auto ready = mounts.check(decision); !ready) return ready;
   if (auto mounted = mounts.mount(device->get(), decision.mount_point); !mounted) return mounted;

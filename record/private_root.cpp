@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fuse_device.hpp"
 #include "base/insist.hpp"
 #include "base/launch/private_mount.hpp"
 #include "record/loopback/access_log.hpp"
@@ -60,16 +61,8 @@ Result<Fd> PrivateRoot::mount(NamespaceKind kind) {
     return open_file("/dev/null", O_RDONLY);
   }
   // Opened after unshare: FUSE wants the descriptor's user namespace to be the mount's.
-  auto device = open_file("/dev/fuse", O_RDWR);
-  if (!device) {
-    const int reason = device.error().code();
-    return fail_errno(
-        "/dev/fuse", "cannot open", reason,
-        reason == EACCES || reason == EPERM
-            ? "users need it with mode 0666 (as root: chmod 0666 /dev/fuse), or run as "
-              "root; a container's root needs --device /dev/fuse"
-            : "load the fuse module, or give the container --device /dev/fuse");
-  }
+  auto device = open_fuse_device();
+  if (!device) return device;
   auto mounted = mount_loopback(device->get());
   if (!mounted) return fail(std::move(mounted.error()));
   loopback_ = std::move(*mounted);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/launch/private_mount.hpp"
+#include "base/fuse_device.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -56,11 +57,8 @@ Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind) {
   if (auto entered = enter_private_namespace(kind); !entered)
     return fail(std::move(entered.error()));
   // Opened here, after unshare: FUSE wants the descriptor's user namespace to be the mount's.
-  auto fuse = open_file("/dev/fuse", O_RDWR);
-  if (!fuse) {
-    return fail_errno("/dev/fuse", "cannot open", fuse.error().code(),
-                      "load the fuse module, or give the container --device /dev/fuse");
-  }
+  auto fuse = open_fuse_device();
+  if (!fuse) return fuse;
   const std::string options = fmt::format(
       "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other,"
       "max_read=1048576",

@@ -11,12 +11,12 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/fuse_device.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {
 namespace {
 
-constexpr const char* kDevice = "/dev/fuse";
 constexpr const char* kSource = "heddle";
 
 /// Mount points stand in mountinfo with space, tab, newline and backslash as \ooo (proc(5)).
@@ -50,20 +50,6 @@ bool users_may_allow_other() {
 constexpr unsigned kOpenTreeClone = 1;
 
 }  // namespace
-
-Result<Fd> open_fuse_device() {
-  auto device = open_file(kDevice, O_RDWR);
-  if (device) return device;
-  const int code = device.error().code();
-  std::string_view hint;
-  if (code == ENOENT || code == ENODEV || code == ENXIO)
-    hint =
-        "load the module (modprobe fuse); in a container, pass the device in (--device /dev/fuse)";
-  if (code == EACCES || code == EPERM)
-    hint =
-        "the administrator gives users the right to open it (mode 0666), or a container its device";
-  return fail_errno(kDevice, "cannot open", code, hint);
-}
 
 Result<void> mount_fuse_device(int device, const std::string& mount_point) {
   const std::string options =

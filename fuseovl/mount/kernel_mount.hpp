@@ -18,9 +18,6 @@ inline constexpr const char* kMountType = "fuse.heddle";
 /// Of each mount and session: the kernel asks for at most as much in one READ.
 inline constexpr unsigned kMaxRead = 1U << 20;
 
-/// /dev/fuse, opened. Fails with a hint when it is missing or not ours to open.
-Result<Fd> open_fuse_device();
-
 /// Mounts `device` on the folder `mount_point` by mount(2): type fuse.heddle, read only, nosuid,
 /// nodev, default_permissions, allow_other. EPERM without the right to mount in this namespace. The
 /// device must come from a process of this user namespace: the kernel says EINVAL else.

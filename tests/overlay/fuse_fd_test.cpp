@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/fuse_device.hpp"
 #include "base/process.hpp"
 #include "base/socket_pair.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
