@@ -9,6 +9,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+enum class Holds : bool { plugins, data };
+
 struct Rule {
   const char* soname;  ///< prefix
   /// Below the library's folder; the first that holds a file `has` is it.
@@ -17,18 +19,20 @@ struct Rule {
   const char* view_name;
   bool beside;
   std::vector<std::string> environment;
-  const char* built_in = nullptr;  ///< what the library has before the folder's own name
+  const char* built_in = nullptr;  ///< what a library may have before the folder's own name
+  std::optional<std::string> short_name = {};
+  Holds holds = Holds::plugins;
 };
 
 // Where each looks: UCX src/ucs/sys/module.c (dladdr of libucs, "ucx" beside); Open MPI
 // opal/mca/installdirs (built in, OPAL_*); PMIx the same (PMIX_*); libfabric PROVDLDIR
 // (FI_PROVIDER_PATH); hwloc HWLOC_PLUGINS_DIR; rdma-core VERBS_PROVIDER_DIR and IBV_CONFIG_DIR (no
-// variable).
+// variable). Names in a view are short where the mount's path of them must fit where the library's
+// own string stands: "${libdir}/openmpi", "${libdir}/pmix", "${datadir}/pmix", "/etc/openmpi" or
+// "${prefix}/etc", "/etc/libibverbs.d".
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
       {"libucs.so.", {"ucx"}, "libuct_", "ucx", true, {"UCX_MODULE_DIR"}},
-      // Its name in a view is short: the mount's path of it must fit where "${libdir}/openmpi"
-      // stands.
       {"libopen-pal.so.",
        {"openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi40", "openmpi/lib/openmpi",
         "openmpi3", "openmpi40"},
@@ -42,27 +46,53 @@ const std::vector<Rule>& rules() {
        "help-",
        "share/openmpi",
        false,
-       {"OPAL_PKGDATADIR"}},
+       {"OPAL_PKGDATADIR"},
+       "${datadir}/",
+       "share",
+       Holds::data},
       {"libopen-pal.so.",
        {"../etc", "../../../etc/openmpi"},
-       "openmpi-mca-params.conf",
+       "openmpi-mca-params",
        "etc/openmpi",
        false,
-       {"OPAL_SYSCONFDIR"}},
-      {"libpmix.so.", {"pmix", "pmix2/lib/pmix"}, "pmix_mca_", "pmix", false, {"PMIX_PKGLIBDIR"}},
-      {"libpmix.so.", {"pmix", "pmix2/lib/pmix"}, "mca_", "pmix", false, {"PMIX_PKGLIBDIR"}},
+       {"OPAL_SYSCONFDIR"},
+       "${prefix}/",
+       "",
+       Holds::data},
+      {"libpmix.so.",
+       {"pmix", "pmix2/lib/pmix"},
+       "pmix_mca_",
+       "pmix",
+       false,
+       {"PMIX_PKGLIBDIR"},
+       "${libdir}/",
+       "pm"},
+      {"libpmix.so.",
+       {"pmix", "pmix2/lib/pmix"},
+       "mca_",
+       "pmix",
+       false,
+       {"PMIX_PKGLIBDIR"},
+       "${libdir}/",
+       "pm"},
       {"libpmix.so.",
        {"../etc", "../share"},
-       "pmix-mca-params.conf",
+       "pmix-mca-params",
        "etc/pmix",
        false,
-       {"PMIX_SYSCONFDIR"}},
+       {"PMIX_SYSCONFDIR"},
+       "${prefix}/",
+       "",
+       Holds::data},
       {"libpmix.so.",
        {"../share/pmix", "pmix2/share/pmix"},
        "help-",
        "share/pmix",
        false,
-       {"PMIX_PKGDATADIR"}},
+       {"PMIX_PKGDATADIR"},
+       "${datadir}/",
+       "hlp",
+       Holds::data},
       {"libfabric.so.", {"libfabric"}, "lib", "libfabric", false, {"FI_PROVIDER_PATH"}},
       {"libhwloc.so.", {"hwloc"}, "hwloc_", "hwloc", false, {"HWLOC_PLUGINS_PATH"}},
       {"libibverbs.so.", {"libibverbs"}, "lib", "libibverbs", false, {}},
@@ -71,7 +101,9 @@ const std::vector<Rule>& rules() {
        "",
        "etc/libibverbs.d",
        false,
-       {}},
+       {},
+       nullptr,
+       "ibv.d"},
   };
   return kRules;
 }
@@ -104,9 +136,18 @@ std::vector<PluginFolder> plugin_folders_of(const std::string& path, const std::
       std::error_code error;
       const auto place = fs::canonical(fs::path(path).parent_path() / relative, error);
       if (error) continue;
-      PluginFolder folder{
-          place.string(), rule.view_name, path, rule.beside, rule.environment, {}, {}};
-      if (rule.built_in != nullptr) folder.built_in = rule.built_in + place.filename().string();
+      PluginFolder folder;
+      folder.path = place.string();
+      folder.view_name = rule.view_name;
+      folder.wanted_by = path;
+      folder.beside = rule.beside;
+      folder.environment = rule.environment;
+      folder.built_in = {folder.path};
+      if (rule.built_in != nullptr)
+        folder.built_in.push_back(rule.built_in + place.filename().string());
+      folder.short_name = rule.short_name;
+      folder.is_data = rule.holds == Holds::data;
+      folder.only = rule.has;
       if (!fill(folder, rule.has)) continue;
       out.push_back(std::move(folder));
       break;

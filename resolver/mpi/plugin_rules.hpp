@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,15 @@ struct PluginFolder {
   /// string built into it, unless the environment says otherwise.
   bool beside = false;
   std::vector<std::string> environment;  ///< variables that name the folder, if any
-  /// How the library has the folder's name built in, as one string of its own; empty: not known.
-  std::string built_in;
+  /// Strings of the library's own that it may have the folder by: as they are, or with more behind
+  /// a slash.
+  std::vector<std::string> built_in;
+  /// The folder's place in a view for a library in which such a string is changed, where
+  /// `view_name` is too long for that; empty: the view's root, which gets `only` then.
+  std::optional<std::string> short_name;
+  /// Parameters or texts, no plugins: the image's own, if it has some, are for its own libraries.
+  bool is_data = false;
+  std::string only;                  ///< prefix of the names that count
   std::vector<std::string> plugins;  ///< its ELF files' names, sorted; the rest is data
 };
 

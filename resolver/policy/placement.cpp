@@ -208,7 +208,7 @@ void Placement::write_changes(Decision& decision) const {
 }
 
 void Placement::write(Decision& decision) const {
-  decision.names = names_.files;
+  decision.names = plugins_.names;
   decision.ld_so_cache = cache_;
   for (const auto& [target, bind] : binds_) decision.binds.push_back(bind);
   if (changes_) write_changes(decision);

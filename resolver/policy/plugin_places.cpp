@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/policy/plugin_places.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <tuple>
 
 #include "base/folder_of.hpp"
 #include "resolver/policy/closure_checks.hpp"
@@ -14,19 +16,69 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The library's own string for the folder, made the mount's. A linker may have another string end
-/// in the same bytes ("openmpi" of "${libdir}/openmpi"): a label at most. Empty: there is none, or
-/// no room.
+/// Where `start` is a string of its own in a file, or the start of one with `more`, which is a path
+/// below it. (A linker may have another string end in the same bytes, "openmpi" of
+/// "${libdir}/openmpi": a label at most.)
+std::size_t find_string(const std::string& bytes, const std::string& start, bool more,
+                        std::size_t from) {
+  const auto wanted = '\0' + start;
+  for (auto at = bytes.find(wanted, from); at != bytes.npos; at = bytes.find(wanted, at + 1)) {
+    const auto end = at + wanted.size();
+    if (end < bytes.size() && (bytes[end] == '\0' || (more && bytes[end] == '/'))) return at + 1;
+  }
+  return bytes.npos;
+}
+
+/// The library's own strings for the folder, made the mount's. Empty: there is none, or no room.
 std::vector<ChangedFile> lead_to_mount(const PluginFolder& folder, OsWorld& host,
                                        const std::string& now) {
   std::vector<ChangedFile> out;
-  if (folder.built_in.empty() || now.size() > folder.built_in.size()) return out;
   const auto bytes = host.read(folder.wanted_by);
   if (!bytes) return out;
-  const auto whole = '\0' + folder.built_in + '\0';
-  for (auto at = bytes->find(whole); at != bytes->npos; at = bytes->find(whole, at + 1))
-    out.push_back({folder.wanted_by, at + 1, folder.built_in, now});
+  for (const auto& start : folder.built_in) {
+    if (now.size() > start.size()) continue;
+    // libibverbs has "FOLDER/lib%s-rdmav34.so".
+    const bool more = !folder.is_data && start == folder.path;
+    for (auto at = find_string(*bytes, start, more, 0); at != bytes->npos;
+         at = find_string(*bytes, start, more, at)) {
+      const std::string was = bytes->c_str() + at;
+      out.push_back({folder.wanted_by, at, was, now + was.substr(start.size())});
+    }
+  }
   return out;
+}
+
+/// Below its short name, or with `only` in the mount's root: nothing else of a folder that others
+/// have their files in, too (/usr/local/etc).
+void shorten(const PluginFolder& folder, std::map<std::string, std::string>& names) {
+  const auto prefix = folder.view_name + "/";
+  for (auto it = names.lower_bound(prefix); it != names.end() && it->first.starts_with(prefix);) {
+    auto name = it->first.substr(prefix.size());
+    const auto path = it->second;
+    it = names.erase(it);
+    if (!folder.short_name->empty())
+      names.emplace(*folder.short_name + "/" + name, path);
+    else if (name.starts_with(folder.only) && name.find('/') == name.npos)
+      names.emplace(name, path);
+  }
+}
+
+/// Whether the library is served so that it looks into the mount.
+bool is_led_to_mount(const PluginFolder& folder, OsWorld& inside, OsWorld& host,
+                     const std::string& mount_point, PluginPlaces& out) {
+  if (!folder.is_data && !inside.real_path(folder.path).empty()) return false;
+  const auto name = folder.short_name.value_or(folder.view_name);
+  const auto changed =
+      lead_to_mount(folder, host, name.empty() ? mount_point : mount_point + "/" + name);
+  if (changed.empty()) return false;
+  // Two of the host's roots may need one library.
+  for (const auto& file : changed)
+    if (std::none_of(out.changed.begin(), out.changed.end(), [&](const ChangedFile& known) {
+          return known.path == file.path && known.offset == file.offset;
+        }))
+      out.changed.push_back(file);
+  if (folder.short_name) shorten(folder, out.names);
+  return true;
 }
 
 }  // namespace
@@ -36,6 +88,7 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
                                 const ServedNames& names, OsWorld& inside, OsWorld& host,
                                 const std::string& mount_point) {
   PluginPlaces out;
+  out.names = names.files;
   for (const auto& folder : folders) {
     std::vector<std::string> targets;
     if (folder.beside) {
@@ -45,12 +98,7 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
             at != names.files.end() && at->second == folder.wanted_by)
           targets.push_back(folder_of(target) + "/" + folder.view_name);
     } else {
-      if (inside.real_path(folder.path).empty())
-        if (auto changed = lead_to_mount(folder, host, mount_point + "/" + folder.view_name);
-            !changed.empty()) {
-          out.changed.insert(out.changed.end(), changed.begin(), changed.end());
-          continue;
-        }
+      if (is_led_to_mount(folder, inside, host, mount_point, out)) continue;
       targets.push_back(folder.path);
     }
     for (const auto& target : targets) {
@@ -63,6 +111,9 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
       for (const auto& variable : folder.environment)
         out.environment[variable] = mount_point + "/" + folder.view_name;
   }
+  std::sort(out.changed.begin(), out.changed.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
+  });
   return out;
 }
 

@@ -16,6 +16,8 @@ struct PluginPlaces {
   std::vector<FolderBind> folders;
   std::map<std::string, std::string> environment;  ///< that names them, where nothing can be bound
   std::vector<ChangedFile> changed;  ///< libraries that look into the mount by themselves
+  /// What the mount has of the host, with the short names of folders that they look for.
+  std::map<std::string, std::string> names;
 };
 /// `binds`: by target, what of the mount goes over files of the container.
 PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,

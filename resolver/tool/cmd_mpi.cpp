@@ -62,8 +62,11 @@ void print(const MpiInstall& install) {
     fmt::print("  binding   {}\n", escape_for_terminal(file.path));
   fmt::print("  loads     {} libraries\n", install.closure.size());
   for (const auto& folder : install.plugin_folders)
-    fmt::print("  plugins   {} ({} files)\n", escape_for_terminal(folder.path),
-               folder.plugins.size());
+    if (folder.plugins.empty())
+      fmt::print("  data      {}\n", escape_for_terminal(folder.path));
+    else
+      fmt::print("  plugins   {} ({} files)\n", escape_for_terminal(folder.path),
+                 folder.plugins.size());
   for (const auto& missing : install.missing)
     fmt::print("  missing   {}\n", escape_for_terminal(missing));
 }

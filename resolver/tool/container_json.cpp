@@ -150,8 +150,8 @@ void print_container(const std::string& json, const std::string& name) {
           text(folder, "why"),
           folder.value("exists", Json(false)) == true ? "" : "; the image has no such folder");
     for (const auto& file : list(value, "changed"))
-      fmt::print("  {} in {}: {} is there, {} would not be in the image\n", text(file, "now"),
-                 text(file, "host"), text(file, "now"), text(file, "was"));
+      fmt::print("  {} looks into {}, not {}\n", text(file, "host"), text(file, "now"),
+                 text(file, "was"));
     const auto environment = value.value("environment", Json::object());
     for (const auto& [variable, setting] : environment.items())
       if (setting.is_string())

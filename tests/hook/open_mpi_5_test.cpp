@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "base/fd.hpp"
@@ -72,6 +73,37 @@ TEST_F(OpenMpi5Image, the_hosts_components_are_found_in_an_image_without_their_f
   EXPECT_EQ(ran.status, 0) << log();
   EXPECT_THAT(ran.err, HasSubstr("calling init: /dev/heddle/ompi/mca_pml_ob1.so"));
   EXPECT_THAT(ran.err, HasSubstr("calling init: /dev/heddle/ompi/mca_coll_tuned.so"));
+}
+
+/// $1: our folder, $2: the image. Of its own parameters and texts it has none then; the host has
+/// the site's.
+constexpr const char* kSite = R"sh(
+cd "$1" && mkdir over image && mount -t tmpfs none over && mkdir over/up over/work &&
+  mount -t overlay -o "lowerdir=$2,upperdir=over/up,workdir=over/work" none image &&
+  rm -r image/etc/openmpi image/usr/lib/x86_64-linux-gnu/pmix2/share image/usr/share/openmpi &&
+  mount --bind site /etc/openmpi &&
+  mount --bind site /usr/lib/x86_64-linux-gnu/pmix2/share || exit 125
+shift 2
+exec "$@"
+)sh";
+
+TEST_F(OpenMpi5Image, the_hosts_libraries_read_the_sites_parameters) {
+  write_text_file(dir_ / "site/openmpi-mca-params.conf", "mpi_show_mca_params = file\n");
+  write_text_file(dir_ / "site/pmix-mca-params.conf", "psec_base_verbose = 10\n");
+  auto config = open_config({"/mnt/hello"});
+  config["root"]["path"] = dir_ / "image";
+  const auto ran = start(config, 1,
+                         {"unshare", "-m", "sh", "-c", kSite, "sh", dir_.path(), rootfs_,
+                          "mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "self"});
+  EXPECT_EQ(ran.status, 0) << ran.err << log();
+  EXPECT_THAT(ran.err, HasSubstr("(/dev/heddle/openmpi-mca-params.conf:1)"));
+  std::set<std::string> verbose;
+  std::istringstream lines(ran.err);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("registering framework psec") != line.npos)
+      verbose.insert(line.substr(0, line.find(']')));
+  EXPECT_EQ(verbose.size(), 2U) << "mpirun and its rank: " << ran.err;
+  EXPECT_EQ(log().find("the image lacks the folder"), std::string::npos) << log();
 }
 
 TEST_P(OpenMpi5ImageBy, a_function_that_only_version_5_has_is_refused_by_its_name) {

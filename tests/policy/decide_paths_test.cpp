@@ -169,13 +169,14 @@ TEST_F(Decide, several_copies_that_tags_lead_to_are_one_file_afterwards) {
   EXPECT_EQ(world_.loads(decision).size(), 4U);
 }
 
+constexpr const char* kOpenMpi =
+    "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}int ompi_mpi_comm_world;"
+    "const char t[]=\"v4.1.4\";";
+
 /// As Open MPI looks for its components, in an image that has no such folder.
 TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
-  const std::string open_mpi =
-      "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}int ompi_mpi_comm_world;"
-      "const char t[]=\"v4.1.4\";";
   const auto theirs = build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
-                                     .source = open_mpi,
+                                     .source = kOpenMpi,
                                      .flags = {"-Wl,-soname,libmpi.so.40"}});
   world_.program("/app/solver", kInit, theirs);
   world_.run_ldconfig();
@@ -187,7 +188,7 @@ TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
   build_library({.output = lib + "/openmpi/mca_x.so", .source = "int x;"});
   build_library(
       {.output = lib + "/libmpi.so.40",
-       .source = open_mpi,
+       .source = kOpenMpi,
        .flags = {"-Wl,-soname,libmpi.so.40", "-Wl,--no-as-needed", pal, "-Wl,-rpath," + lib}});
   const auto longer = world_.decide("/app/solver", {"--at", "/srv/heddle-of-this"});
   EXPECT_EQ(longer["changed"].size(), 0U) << "there is no room";
@@ -204,6 +205,53 @@ TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
   expect_as_real("/app/solver", decision);
   const auto served = value_or_throw(read_file(world_.in("/dev/heddle/libopen-pal.so.40")));
   EXPECT_NE(served.find(std::string("\0/dev/heddle/ompi\0\0end", 22)), served.npos);
+}
+
+/// As Open MPI and PMIx of an installation's own prefix, and Debian's, have them.
+TEST_F(Decide, the_sites_parameters_are_read_and_the_images_folder_stays) {
+  const auto theirs = build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
+                                     .source = kOpenMpi,
+                                     .flags = {"-Wl,-soname,libmpi.so.40"}});
+  world_.program("/app/solver", kInit, theirs);
+  world_.run_ldconfig();
+  const auto lib = world_.prefix() + "/lib";
+  const auto share = world_.prefix() + "/share";
+  const auto pmix =
+      build_library({.output = lib + "/libpmix.so.2",
+                     .source = "int PMIx_Init(void){return 0;}const char t[]=\"\\0" + share +
+                               "\\0${datadir}/pmix\\0" + share + "/other\\0\";",
+                     .flags = {"-Wl,-soname,libpmix.so.2"}});
+  const auto pal = build_library(
+      {.output = lib + "/libopen-pal.so.40",
+       .source =
+           "int opal_a,opal_b,opal_c;const char t[]=\"\\0${prefix}/etc\\0${datadir}/openmpi\";",
+       .flags = {"-Wl,-soname,libopen-pal.so.40"}});
+  for (const char* file :
+       {"/etc/openmpi-mca-params.conf", "/etc/openmpi-mca-params-override.conf", "/etc/secret",
+        "/share/pmix-mca-params.conf", "/share/pmix/help-x.txt", "/share/openmpi/help-x.txt"})
+    write_text_file(world_.prefix() + file, "the host's\n");
+  build_library({.output = lib + "/libmpi.so.40",
+                 .source = kOpenMpi,
+                 .flags = {"-Wl,-soname,libmpi.so.40", "-Wl,--no-as-needed", pal, pmix,
+                           "-Wl,-rpath," + lib}});
+  fs::create_directories(world_.in(world_.prefix() + "/etc"));
+
+  const auto decision = world_.decide("/app/solver");
+  std::map<std::string, std::string> changed;
+  for (const auto& file : decision["changed"]) changed[file["was"]] = file["now"];
+  EXPECT_EQ(changed,
+            (std::map<std::string, std::string>{{"${prefix}/etc", "/dev/heddle"},
+                                                {"${datadir}/openmpi", "/dev/heddle/share"},
+                                                {share, "/dev/heddle"},
+                                                {"${datadir}/pmix", "/dev/heddle/hlp"}}));
+  EXPECT_EQ(decision["directories"].size(), 0U) << decision["directories"];
+  EXPECT_EQ(decision["environment"].size(), 0U) << decision["environment"];
+  expect_as_real("/app/solver", decision);
+  for (const char* file : {"openmpi-mca-params.conf", "openmpi-mca-params-override.conf",
+                           "pmix-mca-params.conf", "hlp/help-x.txt", "share/help-x.txt"})
+    EXPECT_TRUE(fs::exists(world_.in("/dev/heddle/") + file)) << file;
+  for (const char* file : {"secret", "etc"})
+    EXPECT_FALSE(fs::exists(world_.in("/dev/heddle/") + file)) << file;
 }
 
 }  // namespace
