@@ -122,44 +122,52 @@ class Entry {
   Entry(const std::string& folder, KnownContents& contents)
       : folder_(folder), stem_(folder + "/" + contents.key()), contents_(contents) {}
 
-  /// Many containers of one image start at once: one decides, and the others wait for it. What is
-  /// there they compare with their images side by side: that may mean to read all its libraries.
+  /// Many containers of one image start at once: one decides, and the others wait for it, also
+  /// where the host's files have changed since the last decision. What is there they compare with
+  /// their images side by side: that may mean to read all its libraries.
   Result<Decided> decided(const ImageQuestion& question) {
     const auto lock_path = stem_ + ".lock";
+    asked_ = stamp_of_decision();
     for (;;) {
       {
         note_step("waiting for another fs-hook, which holds", lock_path);
         const auto lock = lock_entry(lock_path, Access::look, Wait::yes, question.asker);
         if (!lock) return fail(lock.error());
-        if (auto found = cached()) return std::move(*found);
+        if (auto found = cached(question.stale_map)) return std::move(*found);
       }
       const auto lock = lock_entry(lock_path, Access::change, Wait::no);
       if (!lock && lock.error().code() != EWOULDBLOCK) return fail(lock.error());
       if (lock) {
-        if (auto found = cached()) return std::move(*found);
+        if (auto found = cached(question.stale_map)) return std::move(*found);
         return decide(question);
       }
       ::poll(nullptr, 0, 1);  // it may be another's look
     }
   }
 
-  Result<Decided> decided_anew(const ImageQuestion& question) {
-    note_step("waiting for another fs-hook, which holds", stem_ + ".lock");
-    const auto lock = lock_entry(stem_ + ".lock", Access::change, Wait::yes, question.asker);
-    if (!lock) return fail(lock.error());
-    return decide(question);
+ private:
+  FileStamp stamp_of_decision() const {
+    struct stat status {};
+    (void)::stat((stem_ + ".decision").c_str(), &status);
+    return file_stamp(status);
   }
 
- private:
-  /// What was decided on this very image, unless part of it has gone.
-  std::optional<Decided> cached() {
+  /// Whoever mends an image, or the host, wants to be asked again after a refusal: it is for those
+  /// who asked before it was there.
+  bool is_old_refusal(const PackedDecision& packed, const struct stat& status) const {
+    return packed.decision.outcome == Outcome::incompatible && file_stamp(status) == asked_;
+  }
+
+  /// What was decided on this very image, unless part of it has gone or it is `stale`.
+  std::optional<Decided> cached(const std::string& stale) {
     const auto file = open_file(stem_ + ".decision", O_RDONLY);
     struct stat status {};
     if (!file || ::fstat(file->get(), &status) != 0) return std::nullopt;
     const auto bytes = read_all(file->get(), stem_, kDecisionLimit);
     if (!bytes) return std::nullopt;
     auto packed = unpack(*bytes, stem_);
-    if (!packed || packed->contents != contents_.of(packed->decision.image_files))
+    if (!packed || (!stale.empty() && packed->map_id == stale) || is_old_refusal(*packed, status) ||
+        packed->contents != contents_.of(packed->decision.image_files))
       return std::nullopt;
     Decided out{std::move(packed->decision), {}, std::move(packed->map_id), true, {}};
     if (out.decision.outcome == Outcome::swap && !take_map(out)) return std::nullopt;
@@ -173,8 +181,6 @@ class Entry {
     auto decision = parse_decision(*text, stem_ + ".json");
     if (!decision) return fail(std::move(decision.error()));
     Decided out{std::move(*decision), {}, {}, false, {}};
-    // Only what may start is worth keeping: whoever mends an image wants to be asked again.
-    if (out.decision.outcome == Outcome::incompatible) return out;
     if (out.decision.outcome == Outcome::swap)
       if (auto kept = keep_map(out); !kept) return fail(std::move(kept.error()));
     const PackedDecision packed{out.decision, contents_.of(out.decision.image_files), out.map_id};
@@ -224,6 +230,7 @@ class Entry {
   std::string folder_;
   std::string stem_;
   KnownContents& contents_;
+  FileStamp asked_;  ///< of the decision that was there when we asked
 };
 
 }  // namespace
@@ -241,12 +248,12 @@ Result<DecisionCache> DecisionCache::open(const std::string& folder, const Cache
   return DecisionCache(folder, limits);
 }
 
-Result<Decided> DecisionCache::decide(const ImageQuestion& question, bool fresh) const {
+Result<Decided> DecisionCache::decide(const ImageQuestion& question) const {
   auto root = open_file(question.rootfs, O_PATH | O_DIRECTORY);
   if (!root) return fail(std::move(root.error()));
   KnownContents contents(folder_, *root, question);
   Entry entry(folder_, contents);
-  auto decided = fresh ? entry.decided_anew(question) : entry.decided(question);
+  auto decided = entry.decided(question);
   const bool is_new_copy = contents.remember();
   if (is_new_copy || (decided && !decided->from_cache)) prune_decisions(folder_, limits_);
   return decided;

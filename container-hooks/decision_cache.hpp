@@ -18,6 +18,7 @@ struct ImageQuestion {
   std::string rpath = "bind";  ///< as fs-resolve takes it
   std::string library_path;    ///< LD_LIBRARY_PATH that the container runs with
   int asker = -1;              ///< the pipe of who asks: when he has gone, fs-resolve is stopped
+  std::string stale_map;       ///< map_id of a decision that holds no longer; empty: any holds
 };
 
 struct Decided {
@@ -41,9 +42,10 @@ class DecisionCache {
   /// Makes the folder; refuses one that others may write to. What is added to it prunes it.
   static Result<DecisionCache> open(const std::string& folder, const CacheLimits& limits = {});
 
-  /// From the cache, or by fs-resolve. `fresh` decides anew in any case. Fails when fs-resolve
-  /// fails; an incompatible pair is no failure here.
-  Result<Decided> decide(const ImageQuestion& question, bool fresh) const;
+  /// From the cache, or by fs-resolve: once for all that ask at the same time. Fails when
+  /// fs-resolve fails; an incompatible pair is no failure here, and not taken from the cache by who
+  /// asks later.
+  Result<Decided> decide(const ImageQuestion& question) const;
 
  private:
   DecisionCache(std::string folder, const CacheLimits& limits)

@@ -35,9 +35,8 @@ Result<InsideContainer> InsideContainer::start(const InsideOrder& order) {
   return InsideContainer(Child(pid), std::move(sockets->one), std::move(answers->read_end));
 }
 
-Result<Decided> InsideContainer::decide(bool fresh) {
-  if (auto told = tell(socket_, fresh ? InsideWord::decide_anew : InsideWord::decide); !told)
-    return fail(std::move(told.error()));
+Result<Decided> InsideContainer::decide() {
+  if (auto told = tell(socket_, InsideWord::decide); !told) return fail(std::move(told.error()));
   const auto answer = read_all(answers_.get(), "fs-hook", kAnswerLimit);
   answers_.reset();
   if (!answer) return fail(answer.error());

@@ -21,6 +21,7 @@ struct InsideOrder {
   std::string mount_point;
   std::string mpi = "auto";
   std::string rpath = "bind";
+  std::string stale_map = {};  ///< as ImageQuestion has it
 };
 
 /// A process of ours in the container's mount namespace, so that the hook itself stays where it is
@@ -33,8 +34,8 @@ class InsideContainer {
   /// Forks. It does nothing yet.
   static Result<InsideContainer> start(const InsideOrder& order);
 
-  /// Enters the namespace and decides, once. `fresh`: whatever the cache says.
-  Result<Decided> decide(bool fresh);
+  /// Enters the namespace and decides, once.
+  Result<Decided> decide();
   /// Makes the mount point and mounts on it. For the daemon; when the image has no
   /// place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
   struct Mounted {

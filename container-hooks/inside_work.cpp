@@ -54,7 +54,7 @@ int tell_failure(int socket, const Error& error) {
   return 1;
 }
 
-Result<Decided> decide(const InsideOrder& order, bool fresh, int asker) {
+Result<Decided> decide(const InsideOrder& order, int asker) {
   if (order.stage == Stage::create_runtime)
     if (auto entered = enter_mount_namespace(order.pid); !entered)
       return fail(std::move(entered.error()));
@@ -71,10 +71,11 @@ Result<Decided> decide(const InsideOrder& order, bool fresh, int asker) {
   auto cache = DecisionCache::open(order.cache, order.limits);
   if (!cache) return fail(std::move(cache.error()));
   ImageQuestion question{
-      order.config.rootfs, *program, order.mount_point, order.mpi, order.rpath, {}, asker};
+      order.config.rootfs, *program, order.mount_point, order.mpi, order.rpath, {}, asker,
+      order.stale_map};
   for (const auto& entry : order.config.environment)
     if (entry.starts_with("LD_LIBRARY_PATH=")) question.library_path = entry.substr(16);
-  return cache->decide(question, fresh);
+  return cache->decide(question);
 }
 
 constexpr char kDone = '+';
@@ -136,8 +137,8 @@ Result<Decided> parse_answer(const std::string& answer) {
 
 int work_inside(const InsideOrder& order, int socket, Fd answers) {
   auto word = hear(socket);
-  if (word != InsideWord::decide && word != InsideWord::decide_anew) return 0;
-  const auto decided = decide(order, word == InsideWord::decide_anew, answers.get());
+  if (word != InsideWord::decide) return 0;
+  const auto decided = decide(order, answers.get());
   if (auto told = write_all(answers.get(), answer_of(decided), "pipe"); !told || !decided) return 1;
   answers.reset();
   word = hear(socket);

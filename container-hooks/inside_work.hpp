@@ -9,7 +9,6 @@ namespace heddle {
 /// word to take all away.
 enum class InsideWord : char {
   decide = 'd',
-  decide_anew = 'a',
   mount = 'm',
   bind = 'b',
   share = 's',  ///< a detached mount follows: mounts that, and binds

@@ -16,6 +16,9 @@
 namespace heddle {
 namespace {
 
+/// The second may get what another hook decides meanwhile, and the host change again.
+constexpr int kAttempts = 3;
+
 /// The hook is about to mount in this very namespace: the daemon is to keep the host's tree as it
 /// is now, and must not hold the container's mounts.
 Result<void> keep_host_tree() {
@@ -45,29 +48,32 @@ class HookRun {
     auto rootfs = resolved(config->rootfs);
     if (!rootfs) return fail(std::move(rootfs.error()));
     config->rootfs = *rootfs;
-    const InsideOrder order{settings_.stage,
-                            state_.pid,
-                            *config,
-                            request.program,
-                            settings_.cache,
-                            settings_.limits,
-                            settings_.mount_point,
-                            settings_.mpi,
-                            request.rpath.empty() ? settings_.rpath : request.rpath};
-    auto done = attempt(order, false);
-    if (done || !from_cache_ || done.error().code() != ESTALE) return done;
-    // The host's files are others than when this image was decided on: said, and decided anew.
-    log_.warning(done.error().message());
-    return attempt(order, true);
+    InsideOrder order{settings_.stage,
+                      state_.pid,
+                      *config,
+                      request.program,
+                      settings_.cache,
+                      settings_.limits,
+                      settings_.mount_point,
+                      settings_.mpi,
+                      request.rpath.empty() ? settings_.rpath : request.rpath};
+    for (int left = kAttempts;; --left) {
+      auto done = attempt(order);
+      if (done || !from_cache_ || done.error().code() != ESTALE || left == 1) return done;
+      // The host's files are others than when this image was decided on: said, and decided anew.
+      log_.warning(done.error().message());
+      order.stale_map = map_id_;
+    }
   }
 
  private:
-  Result<void> attempt(const InsideOrder& order, bool fresh) {
+  Result<void> attempt(const InsideOrder& order) {
     auto inside = InsideContainer::start(order);
     if (!inside) return fail(std::move(inside.error()));
-    const auto decided = inside->decide(fresh);
+    const auto decided = inside->decide();
     if (!decided) return fail(decided.error());
     from_cache_ = decided->from_cache;
+    map_id_ = decided->map_id;
     const Decision& decision = decided->decision;
     for (const auto& line : decision.warnings) log_.warning(line);
     if (decision.outcome == Outcome::incompatible)
@@ -147,6 +153,7 @@ class HookRun {
   const ContainerState& state_;
   HookLog& log_;
   bool from_cache_ = false;
+  std::string map_id_;
 };
 
 }  // namespace

@@ -53,20 +53,21 @@ class PlacedImage {
     annotation = config.annotations.find(kRpathAnnotation);
     const auto rpath =
         annotation == config.annotations.end() ? image.hook.rpath : annotation->second;
-    const InsideOrder order{
+    InsideOrder order{
         Stage::create_runtime, out.sandbox_.pid(),     config,         program, image.hook.cache,
         image.hook.limits,     image.hook.mount_point, image.hook.mpi, rpath};
-    for (bool fresh = false;; fresh = true) {
+    for (;;) {
       auto inside = InsideContainer::start(order);
       if (!inside) return fail(std::move(inside.error()));
-      auto decided = inside->decide(fresh);
+      auto decided = inside->decide();
       if (!decided) return fail(std::move(decided.error()));
       out.decision_ = std::move(decided->decision);
       if (out.decision_.outcome != Outcome::swap) return out;
       const auto placed = out.place(*inside, decided->map);
       if (placed) return out;
       // The host's files are others than when this image was decided on.
-      if (placed.error().code() != ESTALE || fresh) return fail(placed.error());
+      if (placed.error().code() != ESTALE || !decided->from_cache) return fail(placed.error());
+      order.stale_map = decided->map_id;
     }
   }
 

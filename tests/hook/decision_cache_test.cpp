@@ -174,7 +174,7 @@ TEST_F(PruneDecisions, a_new_copy_of_an_image_is_reason_enough) {
   const auto cache = value_or_throw(DecisionCache::open(dir_.path()));
   for (const char* expected : {"", "a"}) {
     add('a', 10, 91);
-    EXPECT_FALSE(cache.decide(question, false)) << "there is no fs-resolve beside this program";
+    EXPECT_FALSE(cache.decide(question)) << "there is no fs-resolve beside this program";
     EXPECT_EQ(left(), expected);
   }
 }

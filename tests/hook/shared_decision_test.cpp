@@ -7,6 +7,7 @@
 #include <sys/file.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/hook/container_world.hpp"
 #include "tests/hook/started_container.hpp"
@@ -25,6 +26,44 @@ class SharedDecision : public ::testing::TestWithParam<std::string> {
     world_ = std::make_unique<ContainerWorld>();
     runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
   }
+  /// From now on `program` of ours goes on when its gate is opened, however often it is started.
+  void close_gate(const std::string& program) const {
+    const auto path = world_->path("stage/bin/" + program);
+    fs::rename(path, path + "-now");
+    write_text_file(path,
+                    "#!/bin/sh\n>>" + path + "-came echo\nuntil [ -e " + path +
+                        "-go ]; do sleep 0.01; done\nexec " + path + "-now \"$@\"\n",
+                    0755);
+  }
+  void open_gate(const std::string& program) const {
+    write_text_file(world_->path("stage/bin/" + program + "-go"), "");
+  }
+  std::size_t came(const std::string& program) const {
+    return read_file(world_->path("stage/bin/" + program + "-came")).value_or("").size();
+  }
+  std::vector<std::unique_ptr<StartedContainer>> start_many() const {
+    std::vector<std::unique_ptr<StartedContainer>> out;
+    for (int i = 0; i < kMany; ++i)
+      out.push_back(std::make_unique<StartedContainer>(
+          *runtime_, world_->bundle("many" + std::to_string(i), world_->config({"/bin/app"})),
+          id(100 + i)));
+    return out;
+  }
+  /// Processes that have a lock of the cache's open: who decides and who waits for him.
+  std::size_t at_the_lock() const {
+    const auto count =
+        run({"sh", "-c", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c \"$0/[0-9a-f]*[.]lock$\"",
+             world_->path("cache")});
+    return std::stoul(count.out);
+  }
+  std::size_t lines_with(const std::string& words) const {
+    const auto log = world_->log_text();
+    std::size_t count = 0;
+    for (auto at = log.find(words); at != log.npos; at = log.find(words, at + 1)) ++count;
+    return count;
+  }
+  static constexpr int kMany = 12;
+
   static std::string id(int number) {
     return "heddle-shared-" + std::to_string(::getpid()) + "-" + std::to_string(number);
   }
@@ -85,6 +124,55 @@ TEST_P(SharedDecision, a_map_stays_its_own_while_a_like_image_is_decided_on) {
   EXPECT_EQ(waits.text(), "host\n");
   EXPECT_TRUE(wait_until(5s, [&] { return world_->processes().empty(); }));
   EXPECT_EQ(world_->mounts(), 0U);
+}
+
+TEST_P(SharedDecision, one_decides_for_all_that_start_at_once) {
+  close_gate("fs-resolve");
+  const auto all = start_many();
+  EXPECT_TRUE(wait_until(20s, [&] { return at_the_lock() >= kMany; }));
+  open_gate("fs-resolve");
+  for (const auto& each : all) {
+    EXPECT_EQ(each->ends(20s), 0) << each->text() << world_->log_text();
+    EXPECT_EQ(each->text(), "host\n");
+  }
+  EXPECT_EQ(world_->questions(), 1U);
+}
+
+TEST_P(SharedDecision, one_decides_anew_for_all_when_the_hosts_files_have_changed) {
+  ASSERT_EQ(runtime_->run(world_->bundle("first", world_->config({"/bin/app"})), id(1)).out,
+            "host\n");
+  std::ofstream(world_->path("host/libmpi.so.12"), std::ios::app) << "newer";
+  world_->answer(world_->swap());
+  close_gate("fs-resolve");
+  close_gate("fs-mount");
+  const auto all = start_many();
+  EXPECT_TRUE(wait_until(20s, [&] { return came("fs-mount") >= kMany; })) << world_->log_text();
+  open_gate("fs-mount");
+  EXPECT_TRUE(wait_until(20s, [&] { return at_the_lock() >= kMany; }));
+  open_gate("fs-resolve");
+  for (const auto& each : all) {
+    EXPECT_EQ(each->ends(20s), 0) << each->text() << world_->log_text();
+    EXPECT_EQ(each->text(), "host\n");
+  }
+  EXPECT_EQ(lines_with("file differs"), std::size_t{kMany});
+  EXPECT_EQ(world_->questions(), 2U);
+}
+
+TEST_P(SharedDecision, a_refusal_is_for_all_that_waited_for_it_and_for_nobody_later) {
+  auto decision = world_->swap();
+  decision["outcome"] = "incompatible";
+  decision["reason"] = "the reason";
+  world_->answer(decision, 1);
+  close_gate("fs-resolve");
+  const auto all = start_many();
+  EXPECT_TRUE(wait_until(20s, [&] { return at_the_lock() >= kMany; }));
+  open_gate("fs-resolve");
+  for (const auto& each : all) EXPECT_NE(each->ends(20s), 0) << each->text();
+  EXPECT_EQ(lines_with("error: the reason"), std::size_t{kMany});
+  EXPECT_EQ(world_->questions(), 1U);
+  world_->answer(world_->swap());
+  EXPECT_EQ(runtime_->run(world_->bundle("later", world_->config({"/bin/app"})), id(1)).out,
+            "host\n");
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("runc", "crun"),
