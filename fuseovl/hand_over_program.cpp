@@ -11,6 +11,7 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/monotonic.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount_program.hpp"

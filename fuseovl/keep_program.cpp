@@ -36,7 +36,7 @@ Result<TempDir> make_mount_folder() {
   return folder;
 }
 
-Outcome keep(const MountSettings& settings, Fd& listener) {
+Outcome keep(const MountSettings& settings, Listener& listener) {
   auto folder = make_mount_folder();
   if (!folder) return refuse(KeeperWord::failed, std::move(folder.error()));
   auto guard = MountGuard::start(folder->path());
@@ -71,7 +71,7 @@ Outcome keep(const MountSettings& settings, Fd& listener) {
 }  // namespace
 
 int keep_program(const MountSettings& settings) {
-  Fd listener(settings.listen_fd);
+  Listener listener{Fd(settings.listen_fd)};
   if (::fcntl(listener.get(), F_SETFD, FD_CLOEXEC) != 0) return exit_usage;
   const int kept[] = {listener.get()};
   close_fds_but(kept);

@@ -20,7 +20,7 @@ int node_program(const MountSettings& settings) {
     report(service ? Error::from_errno("", "cannot wait for signals") : service.error());
     return exit_failure;
   }
-  service->run(signals.get());
+  service->run(signals);
   service->end();
   return exit_done;
 }

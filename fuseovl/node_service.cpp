@@ -2,8 +2,6 @@
 #include "fuseovl/node_service.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,31 +9,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
+#include <iterator>
 
-#include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/monotonic.hpp"
 #include "base/socket_pair.hpp"
 #include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
-#include "fuseovl/mount/mount_state.hpp"
+#include "fuseovl/node_check.hpp"
 
 namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A map is an image with a program; a node that runs more at once is thinkable, but not that all
-/// stay in use.
-constexpr std::size_t kMostMounts = 32;
+constexpr const char* kWho = "fs-mount --node";
 constexpr std::size_t kLongestRequest = 8192;
 constexpr auto kLongestMount = std::chrono::seconds(20);
-constexpr timeval kPatience{1, 0};
-
-bool is_id(const std::string& text) {
-  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
 
 Result<void> make_folder(const std::string& folder) {
   std::error_code none;
@@ -63,22 +53,6 @@ Result<Fd> listen_at(const std::string& path) {
   return listener;
 }
 
-bool is_mounted(const std::string& place) {
-  const auto mounted = find_mount(place);
-  return mounted && *mounted && (*mounted)->type == kMountType;
-}
-
-/// What is in a pipe that may still have writers.
-std::string drain(const Fd& pipe) {
-  char text[4096];
-  std::string out;
-  (void)::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);
-  for (ssize_t n; (n = ::read(pipe.get(), text, sizeof(text))) > 0;)
-    out.append(text, static_cast<std::size_t>(n));
-  while (out.ends_with('\n')) out.pop_back();
-  return out;
-}
-
 }  // namespace
 
 Result<NodeService> NodeService::start(const MountSettings& settings, const std::string& folder) {
@@ -89,134 +63,139 @@ Result<NodeService> NodeService::start(const MountSettings& settings, const std:
     return fail_errno(folder, "cannot serve", EADDRINUSE, "an fs-mount --node runs already");
   auto listener = listen_at(folder + "/socket");
   if (!listener) return fail(std::move(listener.error()));
-  NodeService service(settings, folder, std::move(*lock), std::move(*listener));
-  service.adopt_mounts();
-  return service;
+  return NodeService(settings, folder, std::move(*lock), std::move(*listener));
 }
 
-void NodeService::adopt_mounts() {
-  std::error_code gone;
-  for (const auto& entry : fs::directory_iterator(folder_, gone)) {
-    const auto id = entry.path().filename().string();
-    if (!is_id(id)) continue;
-    mounts_.push_back(id);
-    if (!is_mounted(place(id)) || is_dead(place(id))) drop(std::prev(mounts_.end()));
-  }
-}
-
-void NodeService::run(int signals) {
+void NodeService::run(const Fd& signals) {
   for (;;) {
-    std::vector<pollfd> entries{{signals, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    for (const auto& asked : asked_) entries.push_back({asked.check.ended(), POLLIN, 0});
-    if (::poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return;
-    if (entries[0].revents != 0) return;
-    auto entry = entries.begin() + 2;
-    for (auto asked = asked_.begin(); asked != asked_.end(); ++entry) {
-      const auto next = std::next(asked);
-      if (entry->revents != 0) {
-        answer(*asked);
-        asked_.erase(asked);
-      }
-      asked = next;
-    }
-    if (Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)); client)
-      hear(std::move(client));
+    auto polled = entries(signals.get());
+    if (::poll(polled.data(), polled.size(), poll_timeout()) < 0 && errno != EINTR) return;
+    if (has_input(polled, signals)) return;
+    go_on(polled);
+    hear_clients(polled);
+    if (listener_.is_due(polled))
+      while (Fd client = listener_.accept()) silent_.push_back(std::move(client));
   }
+}
+
+std::vector<pollfd> NodeService::entries(int signals) const {
+  std::vector<pollfd> out{{signals, POLLIN, 0}};
+  listener_.add_to(out);
+  for (const auto& client : silent_) out.push_back({client.get(), POLLIN, 0});
+  for (const auto& work : works_) out.push_back({work.task->ended(), POLLIN, 0});
+  return out;
+}
+
+int NodeService::poll_timeout() const {
+  std::int64_t next = listener_.wakes_at();
+  for (const auto& work : works_)
+    if (const auto at = work.task->late_at(); at != 0 && (next == 0 || at < next)) next = at;
+  return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
+}
+
+void NodeService::hear_clients(const std::vector<pollfd>& polled) {
+  for (auto& client : silent_)
+    if (has_input(polled, client)) hear(std::move(client));
+  std::erase_if(silent_, [](const Fd& client) { return !client; });
 }
 
 void NodeService::hear(Fd client) {
-  // A client that says nothing must not hold up the others.
-  (void)::setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
   std::string request(kLongestRequest, '\0');
-  const ssize_t n = ::recv(client.get(), request.data(), request.size(), 0);
+  const ssize_t n = ::recv(client.get(), request.data(), request.size(), MSG_DONTWAIT);
   if (n <= 0) return;
   request.resize(static_cast<std::size_t>(n));
   const auto space = std::min(request.find(' '), request.size());
-  auto id = request.substr(0, space);
+  const auto id = request.substr(0, space);
   auto map = request.substr(std::min(space + 1, request.size()));
-  auto check = [&]() -> Result<NodeCheck> {
-    if (!is_id(id) || !map.starts_with('/') || map.find('\0') != map.npos)
-      return fail("fs-mount --node", "cannot understand it", "is it of another version?");
-    // Root may reach any socket.
-    if (!is_own_user(client.get())) return fail("fs-mount --node", "is another user's");
-    return NodeCheck::start(id, map, settings_.load.origin_timeout);
-  }();
-  if (check)
-    asked_.push_back({std::move(client), std::move(id), std::move(map), std::move(*check)});
+  if (!NodeMounts::is_id(id) || !map.starts_with('/') || map.find('\0') != map.npos)
+    send_failure(client.get(), Error(kWho, "cannot understand it", "is it of another version?"));
+  else if (!is_own_user(client.get()))  // root may reach any socket
+    send_failure(client.get(), Error(kWho, "is another user's"));
   else
-    send_failure(client.get(), check.error());
+    want(id, {std::move(client), std::move(map)});
 }
 
-void NodeService::answer(Asked& asked) {
-  const auto tree = [&]() -> Result<Fd> {
-    if (auto provided = provide(asked.id, asked.map, asked.check.result()); !provided)
-      return fail(std::move(provided.error()));
-    return copy_mount(place(asked.id));
-  }();
-  if (tree)
-    (void)send_fd(asked.client.get(), tree->get());
-  else
-    send_failure(asked.client.get(), tree.error());
+void NodeService::want(const std::string& id, Client client) {
+  auto work = std::find_if(works_.begin(), works_.end(), [&](const Work& w) { return w.id == id; });
+  const bool is_new = work == works_.end();
+  if (is_new) work = works_.insert(work, Work{id});
+  work->later.push_back(std::move(client));
+  if (is_new && !begin(*work)) works_.erase(work);
 }
 
-Result<void> NodeService::provide(const std::string& id, const std::string& map,
-                                  const Result<void>& fits) {
-  const auto found = std::find(mounts_.begin(), mounts_.end(), id);
-  const bool is_known = found != mounts_.end();
-  if (!fits) {
-    if (is_known && fits.error().code() == ESTALE) drop(found);
-    return fits;
+void NodeService::take_later(Work& work) {
+  const auto same = std::ranges::stable_partition(
+      work.later, [&](const Client& client) { return client.map != work.map; });
+  std::ranges::move(same, std::back_inserter(work.heard));
+  work.later.erase(same.begin(), same.end());
+}
+
+bool NodeService::begin(Work& work) {
+  while (!work.later.empty()) {
+    work.map = work.later.front().map;
+    take_later(work);
+    work.mounts = false;
+    auto task = Task::start(
+        [&] { return check_for_node(work.id, work.map, settings_.load.origin_timeout); });
+    if (task) {
+      work.task.emplace(std::move(*task));
+      return true;
+    }
+    answer(work, fail(std::move(task.error())));
   }
-  if (is_known && is_mounted(place(id)) && !is_dead(place(id))) {
-    mounts_.splice(mounts_.begin(), mounts_, found);
-    return {};
-  }
-  if (is_known) drop(found);
-  return mount(id, map);
+  return false;
 }
 
-Result<void> NodeService::mount(const std::string& id, const std::string& map) {
-  if (mounts_.size() >= kMostMounts) drop(std::prev(mounts_.end()));
-  if (::mkdir(place(id).c_str(), 0755) != 0 && errno != EEXIST)
-    return fail_errno(place(id), "cannot make the mount point");
-  mounts_.push_front(id);
-  auto talk = make_pipe();
-  if (!talk) return fail(std::move(talk.error()));
-  const pid_t pid = ::fork();
-  if (pid < 0) return fail_errno("fs-mount", "cannot start a daemon");
-  if (pid == 0) {
-    ::dup2(talk->write_end.get(), STDERR_FILENO);
-    lock_.reset();
-    listener_.reset();
-    sigset_t none;
-    ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    MountSettings settings = settings_;
-    settings.load.map_path = map;
-    settings.mount_point = place(id);
-    settings.foreground = false;
-    ::_exit(mount_program(settings));
+void NodeService::go_on(const std::vector<pollfd>& polled) {
+  for (auto work = works_.begin(); work != works_.end();) {
+    const auto late_at = work->task->late_at();
+    const bool is_due =
+        work->task->has_ended(polled) || (late_at != 0 && monotonic_ms() >= late_at);
+    work = !is_due || go_on(*work) ? std::next(work) : works_.erase(work);
   }
-  Child child(pid);
-  talk->write_end.reset();
-  const auto status = child.wait_for(kLongestMount);
-  if (status && *status && **status == 0) return {};
-  auto words = drain(talk->read_end);
-  drop(mounts_.begin());
-  if (status && !*status) words = "it takes too long";
-  return fail(Error({}, words.empty() ? "fs-mount: it ended without a word" : words));
 }
 
-void NodeService::drop(std::list<std::string>::iterator id) {
-  const auto where = place(*id);
-  if (is_mounted(where)) (void)unmount_fuse(where, Unmount::detach);
-  (void)::rmdir(where.c_str());
-  mounts_.erase(id);
+bool NodeService::go_on(Work& work) {
+  auto ready = work.task->result();
+  if (ready && !work.mounts && !mounts_.has(work.id)) {
+    auto task =
+        Task::start([&] { return mounts_.make(settings_, work.id, work.map); }, kLongestMount);
+    if (task) {
+      work.task.emplace(std::move(*task));
+      work.mounts = true;
+      return true;
+    }
+    ready = fail(std::move(task.error()));
+  } else if (ready && work.mounts) {
+    mounts_.add(work.id);
+  } else if (!ready && (work.mounts || ready.error().code() == ESTALE)) {
+    mounts_.drop(work.id);
+  }
+  answer(work, ready);
+  return begin(work);
+}
+
+void NodeService::answer(Work& work, const Result<void>& ready) {
+  if (!ready && ready.error().code() == ETIMEDOUT)
+    // Nothing has answered up to now: who came later would wait as long, for the same words.
+    take_later(work);
+  for (const auto& client : work.heard) {
+    const auto tree = ready ? copy_mount(mounts_.place(work.id)) : fail(ready.error());
+    if (tree)
+      (void)send_fd(client.socket.get(), tree->get());
+    else
+      send_failure(client.socket.get(), tree.error());
+  }
+  work.heard.clear();
 }
 
 void NodeService::end() {
   (void)::unlink((folder_ + "/socket").c_str());
-  while (!mounts_.empty()) drop(mounts_.begin());
+  for (auto& work : works_) {
+    work.task.reset();  // or it would mount what nobody takes away
+    if (work.mounts) mounts_.drop(work.id);
+  }
+  mounts_.drop_all();
   (void)::unlink((folder_ + "/lock").c_str());
   (void)::rmdir(folder_.c_str());
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/keep/keeper.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "base/monotonic.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -21,33 +20,21 @@ namespace {
 constexpr std::int64_t kFirstRetryMs = 5;
 constexpr std::int64_t kLastRetryMs = 1000;
 
-constexpr std::int64_t kAcceptPauseMs = 50;
-
-bool is_readable(const Fd& fd) {
-  pollfd entry{fd.get(), POLLIN, 0};
-  return fd && ::poll(&entry, 1, 0) > 0;
-}
-
-Fd accept_client(const Fd& listener) {
-  if (!is_readable(listener)) return Fd();
-  return Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-}
-
 std::string words_of(const Error& error) {
   return error.message() + (error.hint().empty() ? "" : "\nhint: " + error.hint());
 }
 
 }  // namespace
 
-void refuse_clients(const Fd& listener, KeeperWord word, const Error& error) {
-  for (Fd client = accept_client(listener); client; client = accept_client(listener)) {
+void refuse_clients(Listener& listener, KeeperWord word, const Error& error) {
+  for (Fd client = listener.accept(); client; client = listener.accept()) {
     // Its hello is on the way. A socket closed with something unread takes our words along.
     (void)receive_message(client.get(), std::chrono::seconds(1));
     (void)send_message(client.get(), word, words_of(error));
   }
 }
 
-Keeper::Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay)
+Keeper::Keeper(Listener listener, Fd ready, KeptMount& mount, Overlay& overlay)
     : listener_(std::move(listener)),
       ready_(std::move(ready)),
       mount_(mount),
@@ -55,15 +42,14 @@ Keeper::Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay)
       retry_pause_(kFirstRetryMs) {}
 
 void Keeper::accept_clients() {
-  for (Fd client = accept_client(listener_); client; client = accept_client(listener_))
+  for (Fd client = listener_.accept(); client; client = listener_.accept())
     if (is_own_user(client.get())) clients_.push_back({std::move(client), {}});
-  // No descriptor for who waits there still: to be woken at once again would be for nothing.
-  accept_at_ = is_readable(listener_) ? monotonic_ms() + kAcceptPauseMs : 0;
 }
 
 std::int64_t Keeper::wakes_at() const {
-  if (retry_at_ == 0 || accept_at_ == 0) return std::max(retry_at_, accept_at_);
-  return std::min(retry_at_, accept_at_);
+  const auto accept_at = listener_.wakes_at();
+  if (retry_at_ == 0 || accept_at == 0) return std::max(retry_at_, accept_at);
+  return std::min(retry_at_, accept_at);
 }
 
 void Keeper::hear_ready() {
@@ -142,7 +128,6 @@ void Keeper::release_if_unused() {
   accept_clients();  // who came in the meantime is served; who comes later finds the name free
   if (holders() > 0) return;
   listener_.reset();
-  accept_at_ = 0;
   retry_at_ = 0;
   if (mount_.release()) return;
   retry_at_ = monotonic_ms() + retry_pause_;
@@ -151,7 +136,7 @@ void Keeper::release_if_unused() {
 
 void Keeper::add_to(std::vector<pollfd>& polled) const {
   if (ready_) polled.push_back({ready_.get(), POLLIN, 0});
-  if (listener_ && monotonic_ms() >= accept_at_) polled.push_back({listener_.get(), POLLIN, 0});
+  listener_.add_to(polled);
   for (const auto& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
 }
 
@@ -169,8 +154,7 @@ void Keeper::hear(const std::vector<pollfd>& polled) {
   std::erase_if(tidying_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
   if (has_input(polled, ready_)) hear_ready();
   hear_clients(polled);
-  if (has_input(polled, listener_) || (accept_at_ != 0 && monotonic_ms() >= accept_at_))
-    accept_clients();
+  if (listener_.is_due(polled)) accept_clients();
   if (answers_ || !failure_.empty())
     for (auto& client : clients_)
       if (client.waits) answer(client);

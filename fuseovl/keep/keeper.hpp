@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/listener.hpp"
 #include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/keep/kept_mount.hpp"
 #include "fuseovl/overlay/overlay.hpp"
@@ -15,15 +16,15 @@
 namespace heddle {
 
 /// Tells every client that waits at `listener` why there will be no mount.
-void refuse_clients(const Fd& listener, KeeperWord word, const Error& error);
+void refuse_clients(Listener& listener, KeeperWord word, const Error& error);
 
 /// Hands a kept mount to those who connect, and releases it when the last of them has gone, be it
 /// by kill -9.
 class Keeper : public Attendant {
  public:
-  /// `listener`: a listening SOCK_SEQPACKET socket, at which one client waits already. `ready`:
-  /// where serve() says that it answers. The references must outlive it.
-  Keeper(Fd listener, Fd ready, KeptMount& mount, Overlay& overlay);
+  /// `listener`: of a SOCK_SEQPACKET socket, at which one client waits already. `ready`: where
+  /// serve() says that it answers. The references must outlive it.
+  Keeper(Listener listener, Fd ready, KeptMount& mount, Overlay& overlay);
 
   void add_to(std::vector<pollfd>& polled) const override;
   void hear(const std::vector<pollfd>& polled) override;
@@ -51,7 +52,7 @@ class Keeper : public Attendant {
   std::size_t holders() const;
   void release_if_unused();
 
-  Fd listener_;
+  Listener listener_;
   Fd ready_;
   KeptMount& mount_;
   Overlay& overlay_;
@@ -61,7 +62,6 @@ class Keeper : public Attendant {
   bool warm_ = false;
   std::int64_t retry_at_ = 0;  ///< when to try again to release the mount, monotonic_ms(); 0: never
   std::int64_t retry_pause_;
-  std::int64_t accept_at_ = 0;  ///< likewise to accept clients for whom there was no descriptor
   std::string failure_;
 };
 

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
 
 namespace heddle {
 
@@ -35,12 +34,6 @@ std::size_t RetiredFiles::kept() const {
   std::size_t n = 0;
   for (ObjectId id = 0; id < size(); ++id) n += is_kept(id);
   return n;
-}
-
-std::int64_t monotonic_ms() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
 Origin origin_of(Fd file, const struct stat& status) {

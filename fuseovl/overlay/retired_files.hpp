@@ -22,7 +22,7 @@ class RetiredFiles {
     std::string path;  ///< where it was opened; of a file that the mount made, its name there
     Origin origin;
     std::uint32_t refusal = 0;  ///< ObjectFiles::refusal()
-    std::int64_t since = 0;     ///< when it was retired, CLOCK_MONOTONIC in milliseconds
+    std::int64_t since = 0;     ///< when it was retired, monotonic_ms()
   };
 
   RetiredFiles() = default;
@@ -45,9 +45,6 @@ class RetiredFiles {
   std::vector<std::int64_t> since_;
   ObjectFiles files_;
 };
-
-/// CLOCK_MONOTONIC in milliseconds, for RetiredFiles::File::since.
-std::int64_t monotonic_ms();
 
 /// What the mount itself has open, whose status is `status`, as a file that all may read.
 Origin origin_of(Fd file, const struct stat& status);

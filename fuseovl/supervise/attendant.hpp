@@ -3,10 +3,8 @@
 
 #include <poll.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <vector>
-
-#include "base/fd.hpp"
 
 namespace heddle {
 
@@ -27,12 +25,5 @@ class Attendant {
   /// When it wants to be asked again in any case, monotonic_ms(); 0: never.
   virtual std::int64_t wakes_at() const = 0;
 };
-
-/// Whether poll(2) has said something of `fd`, which may be none.
-inline bool has_input(const std::vector<pollfd>& polled, const Fd& fd) {
-  return fd && std::any_of(polled.begin(), polled.end(), [&](const pollfd& entry) {
-           return entry.fd == fd.get() && entry.revents != 0;
-         });
-}
 
 }  // namespace heddle

@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "base/socket_pair.hpp"
-#include "fuseovl/supervise/attendant.hpp"
 
 namespace heddle {
 namespace {
@@ -32,14 +31,14 @@ Result<void> ReloadDesk::open() {
   const auto name = fmt::format("heddle-{:016x}", random);
   auto listener = listen_abstract(name);
   if (!listener) return fail(std::move(listener.error()));
-  listener_ = std::move(*listener);
+  listener_ = Listener(std::move(*listener));
   name_ = name;
   return {};
 }
 
 void ReloadDesk::adopt(std::string name, Fd listener, Fd client) {
   name_ = std::move(name);
-  listener_ = std::move(listener);
+  listener_ = Listener(std::move(listener));
   client_ = std::move(client);
 }
 
@@ -47,8 +46,8 @@ void ReloadDesk::add_to(std::vector<pollfd>& polled) const {
   if (next_) return;
   if (client_)
     polled.push_back({client_.get(), POLLIN, 0});
-  else if (listener_)
-    polled.push_back({listener_.get(), POLLIN, 0});
+  else
+    listener_.add_to(polled);
   if (answer_) polled.push_back({answer_.get(), POLLIN, 0});
 }
 
@@ -57,12 +56,12 @@ void ReloadDesk::hear(const std::vector<pollfd>& polled, const std::function<Han
     hear_loader();
   else if (has_input(polled, client_))
     hear_client(pack);
-  else if (!client_ && has_input(polled, listener_))
+  else if (!client_ && listener_.is_due(polled))
     accept_client();
 }
 
 void ReloadDesk::accept_client() {
-  client_ = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  client_ = listener_.accept();
   // Without a word: it would have to be waited for until it has said what it wants.
   if (client_ && !may_ask(client_.get())) client_.reset();
 }

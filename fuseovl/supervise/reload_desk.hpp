@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/listener.hpp"
 #include "fuseovl/supervise/next_content.hpp"
 #include "fuseovl/supervise/reload_protocol.hpp"
 
@@ -34,6 +35,8 @@ class ReloadDesk {
 
   /// For poll(2).
   void add_to(std::vector<pollfd>& polled) const;
+  /// When to call hear() in any case, monotonic_ms(); 0: never.
+  std::int64_t wakes_at() const { return listener_.wakes_at(); }
   /// What poll(2) said. `pack` is called when a loader starts: the content must stay so from there
   /// on, as long as is_busy().
   void hear(const std::vector<pollfd>& polled, const std::function<HandOver()>& pack);
@@ -61,7 +64,7 @@ class ReloadDesk {
 
   std::vector<std::string> arguments_;
   std::string name_;
-  Fd listener_;
+  Listener listener_;
   Fd client_;
   std::optional<ReloadRequest> request_;
   std::vector<int> handed_over_;  ///< descriptors of the content as the loader got it

@@ -11,6 +11,7 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
+#include "base/monotonic.hpp"
 #include "fuseovl/supervise/worker.hpp"
 
 namespace heddle {
@@ -83,7 +84,7 @@ Result<void> Supervisor::run() {
 
 int Supervisor::poll_timeout() const {
   std::int64_t next = 0;
-  for (const std::int64_t at : {desk_.is_busy() ? 0 : look_at_, exchange_ends_at_,
+  for (const std::int64_t at : {desk_.is_busy() ? 0 : look_at_, exchange_ends_at_, desk_.wakes_at(),
                                 options_.attendant ? options_.attendant->wakes_at() : 0})
     if (at != 0 && (next == 0 || at < next)) next = at;
   return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));

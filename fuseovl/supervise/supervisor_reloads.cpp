@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "base/log.hpp"
+#include "base/monotonic.hpp"
 #include "fuseovl/supervise/supervisor.hpp"
 
 namespace heddle {

@@ -39,6 +39,34 @@ Footprint footprint(int pid) {
   return out;
 }
 
+std::chrono::nanoseconds time_spent(int pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/schedstat");
+  std::int64_t ns = 0;
+  in >> ns;
+  return std::chrono::nanoseconds(ns);
+}
+
+WithoutDescriptors::WithoutDescriptors(int pid) : pid_(pid) {
+  // Up to the first that is free, and not less: poll(2) takes no more entries than that.
+  rlim_t free = 0;
+  while (fs::is_symlink("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(free))) ++free;
+  rlimit none{free, 0};
+  if (::prlimit(pid, RLIMIT_NOFILE, nullptr, &before_) == 0) none.rlim_max = before_.rlim_max;
+  if (none.rlim_max == 0 || ::prlimit(pid, RLIMIT_NOFILE, &none, nullptr) != 0)
+    throw Error::from_errno(std::to_string(pid), "prlimit");
+}
+
+WithoutDescriptors::~WithoutDescriptors() {
+  (void)::prlimit(pid_, RLIMIT_NOFILE, &before_, nullptr);
+}
+
+void expect_rest(int pid) {
+  const auto before = time_spent(pid);
+  (void)wait_until(400ms, [&] { return time_spent(pid) - before > 100ms; });
+  // Some 10 ms when it asks twenty times a second; one that never rests has half a core at least.
+  EXPECT_LT(time_spent(pid) - before, 60ms) << "it does not rest";
+}
+
 Result<std::string> read_uncached(const std::string& path) {
   auto file = open_file(path, O_RDONLY);
   if (!file) return fail(file.error());

@@ -3,6 +3,8 @@
 
 // Who uses a mount while a test does something to whoever serves it.
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -31,6 +33,25 @@ struct Footprint {
   long kib = 0;
 };
 Footprint footprint(int pid);
+
+/// What `pid` has spent of processors' time.
+std::chrono::nanoseconds time_spent(int pid);
+
+/// `pid` gets no descriptor any more, until the end.
+class WithoutDescriptors {
+ public:
+  explicit WithoutDescriptors(int pid);
+  WithoutDescriptors(const WithoutDescriptors&) = delete;
+  WithoutDescriptors& operator=(const WithoutDescriptors&) = delete;
+  ~WithoutDescriptors();
+
+ private:
+  int pid_;
+  rlimit before_{};
+};
+
+/// That `pid` does not wake up again and again for as long as it can do nothing.
+void expect_rest(int pid);
 
 /// A file's bytes, none of them from the page cache.
 Result<std::string> read_uncached(const std::string& path);

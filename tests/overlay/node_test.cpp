@@ -76,11 +76,17 @@ class Node : public ::testing::Test {
   /// A copy of the mount, as a container gets it.
   Result<Fd> ask(const std::string& map) const { return ask(map, id(map)); }
   Result<Fd> ask(const std::string& map, const std::string& id) const {
-    const Fd socket = connect();
+    return receive_fd(begin_to_ask(map, id).get());
+  }
+  /// The answer is still to come.
+  Fd begin_to_ask(const std::string& map, const std::string& id) const {
+    Fd socket = connect();
     const auto request = id + " " + (dir_ / map);
     (void)::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
-    return receive_fd(socket.get());
+    return socket;
   }
+  /// Everybody who has asked has been heard: they come in turn.
+  void expect_heard() { EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near"); }
   static Result<std::string> read(const Fd& tree) {
     const Fd file(::openat(tree.get(), "v/file", O_RDONLY | O_CLOEXEC));
     if (!file) return fail_errno("v/file", "cannot open");
@@ -159,6 +165,70 @@ TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long)
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
   origin_->answer();
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
+}
+
+TEST_F(Node, many_who_want_one_map_share_one_check_and_one_mount) {
+  start({});
+  const auto far = id("map");
+  origin_->hang();
+  std::vector<Fd> clients;
+  for (int i = 0; i < 8; ++i) clients.push_back(begin_to_ask("map", far));
+  expect_heard();
+  EXPECT_EQ(children_of(service_->pid()).size(), 1U);
+  origin_->answer();
+  for (const auto& client : clients)
+    EXPECT_EQ(value_or_throw(read(value_or_throw(receive_fd(client.get())))), text_);
+  EXPECT_EQ(stats("map").at("workers_lost"), 0);
+}
+
+TEST_F(Node, who_comes_during_a_check_is_answered_by_what_is_seen_later) {
+  MapMaker both;
+  both.add_name("v", "file", *origin_ / "file");
+  both.add_name("v", "near", dir_ / "near/file");
+  both.write(dir_ / "both");
+  start({});
+  (void)value_or_throw(ask("both"));
+  const auto wanted = id("both");
+  origin_->hang();
+  const auto first = begin_to_ask("both", wanted);
+  // Files of this node's own disks are looked at before those that may hang.
+  ASSERT_TRUE(wait_until(10s, [&] { return origin_->held() > 0; }));
+  write_text_file(dir_ / "near/file", "another");
+  const auto second = begin_to_ask("both", wanted);
+  origin_->answer();
+  EXPECT_EQ(value_or_throw(read(value_or_throw(receive_fd(first.get())))), text_);
+  const auto stale = receive_fd(second.get());
+  ASSERT_FALSE(stale);
+  EXPECT_THAT(stale.error().message(), HasSubstr("does not fit this node"));
+}
+
+TEST_F(Node, who_says_nothing_holds_nobody_up) {
+  start({});
+  std::vector<Fd> silent;
+  for (int i = 0; i < 8; ++i) silent.push_back(connect());
+  const auto begin = std::chrono::steady_clock::now();
+  expect_heard();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
+TEST_F(Node, a_client_for_whom_there_is_no_descriptor_is_served_when_there_is) {
+  start({});
+  (void)value_or_throw(ask("map"));
+  std::optional<WithoutDescriptors> full(service_->pid());
+  const auto client = begin_to_ask("map", id("map"));
+  expect_rest(service_->pid());
+  full.reset();
+  EXPECT_EQ(value_or_throw(read(value_or_throw(receive_fd(client.get())))), text_);
+}
+
+TEST_F(Node, a_service_that_ends_while_it_mounts_leaves_nothing) {
+  start({});
+  origin_->hang();
+  const auto client = begin_to_ask("map", id("map"));
+  ASSERT_TRUE(wait_until(10s, [&] { return origin_->held() > 0; }));
+  end();
+  EXPECT_FALSE(fs::exists(dir_ / "node"));
+  EXPECT_FALSE(receive_fd(client.get()));
 }
 
 TEST_F(Node, a_map_that_does_not_answer_is_said_and_holds_nobody_else_up_for_long) {
