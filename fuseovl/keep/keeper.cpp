@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/monotonic.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/background.hpp"
@@ -129,7 +130,18 @@ void Keeper::release_if_unused() {
   if (holders() > 0) return;
   listener_.reset();
   retry_at_ = 0;
-  if (mount_.release()) return;
+  if (mount_.kind() == KeepKind::privately) return hear_release(mount_.release());
+  // fusermount3 may wait for a folder that does not answer.
+  auto task = Task::start([this] { return mount_.release(); });
+  if (!task) return hear_release(fail(std::move(task.error())));
+  release_.emplace(std::move(*task));
+}
+
+void Keeper::hear_release(const Result<void>& done) {
+  release_.reset();
+  if (done) return;
+  if (done.error().code() == ETIMEDOUT && !std::exchange(release_hangs_, true))
+    say(done.error().message() + "; the mount stays until it does");
   retry_at_ = monotonic_ms() + retry_pause_;
   retry_pause_ = std::min(2 * retry_pause_, kLastRetryMs);
 }
@@ -138,6 +150,7 @@ void Keeper::add_to(std::vector<pollfd>& polled) const {
   if (ready_) polled.push_back({ready_.get(), POLLIN, 0});
   listener_.add_to(polled);
   for (const auto& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
+  if (release_) polled.push_back({release_->ended(), POLLIN, 0});
 }
 
 void Keeper::hear_clients(const std::vector<pollfd>& polled) {
@@ -158,6 +171,7 @@ void Keeper::hear(const std::vector<pollfd>& polled) {
   if (answers_ || !failure_.empty())
     for (auto& client : clients_)
       if (client.waits) answer(client);
+  if (release_ && release_->has_ended(polled)) hear_release(release_->result());
   if (listener_ || (retry_at_ != 0 && monotonic_ms() >= retry_at_)) release_if_unused();
 }
 

@@ -4,12 +4,14 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/listener.hpp"
 #include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/keep/kept_mount.hpp"
+#include "fuseovl/mount/task.hpp"
 #include "fuseovl/overlay/overlay.hpp"
 #include "fuseovl/supervise/attendant.hpp"
 
@@ -51,13 +53,16 @@ class Keeper : public Attendant {
       Client& client, const std::function<void()>& last = [] {});
   std::size_t holders() const;
   void release_if_unused();
+  void hear_release(const Result<void>& done);
 
   Listener listener_;
   Fd ready_;
   KeptMount& mount_;
   Overlay& overlay_;
   std::vector<Client> clients_;
-  std::vector<pid_t> tidying_;  ///< processes that remove folders
+  std::vector<pid_t> tidying_;   ///< processes that remove folders
+  std::optional<Task> release_;  ///< takes the mount away
+  bool release_hangs_ = false;   ///< which was said
   bool answers_ = false;
   bool warm_ = false;
   std::int64_t retry_at_ = 0;  ///< when to try again to release the mount, monotonic_ms(); 0: never

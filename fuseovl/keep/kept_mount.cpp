@@ -9,6 +9,12 @@
 #include "fuseovl/mount/kernel_mount.hpp"
 
 namespace heddle {
+namespace {
+
+/// It is tried again.
+constexpr std::chrono::seconds kReleasePatience{3};
+
+}  // namespace
 
 Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point) {
   if (kind == KeepKind::fusermount) {
@@ -31,11 +37,13 @@ Result<Fd> KeptMount::copy() const {
   return copy_mount(mount_point_);
 }
 
-bool KeptMount::release() {
+Result<void> KeptMount::release() const {
   const auto how = kind_ == KeepKind::privately ? Unmount::detach : Unmount::now;
-  if (unmount_fuse(mount_point_, how)) return true;
+  auto done = unmount_fuse(mount_point_, how, kReleasePatience);
+  if (done) return {};
   const auto mounted = find_mount(mount_point_);
-  return mounted && !*mounted;  // somebody else unmounted it
+  if (mounted && !*mounted) return {};  // somebody else unmounted it
+  return done;
 }
 
 }  // namespace heddle

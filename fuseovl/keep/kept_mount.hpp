@@ -29,9 +29,10 @@ class KeptMount {
   /// A detached copy of the mount, for another mount namespace; the file system lives as long as
   /// the last of them. No descriptor with KeepKind::fusermount: the mount is visible to all.
   Result<Fd> copy() const;
-  /// Takes the daemon's own mount away. False: not yet, processes use it (KeepKind::fusermount);
-  /// ask again. True: the file system ends with its last user.
-  bool release();
+  /// Takes the daemon's own mount away; the file system ends with its last user.
+  /// KeepKind::fusermount: fails while processes use it, and with ETIMEDOUT when fusermount3 has
+  /// not ended for some seconds; to be tried again.
+  Result<void> release() const;
 
  private:
   KeptMount(KeepKind kind, std::string mount_point, Fd device)

@@ -2,6 +2,8 @@
 #include "fuseovl/mount/fusermount.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,7 +41,9 @@ std::string reason_of(std::string words) {
 }
 
 /// fusermount3 sends the open device over the socket named by _FUSE_COMMFD (util/fusermount.c).
-Fd receive_device(int socket) {
+Fd receive_device(int socket, std::chrono::milliseconds limit) {
+  pollfd entry{socket, POLLIN, 0};
+  if (::poll(&entry, 1, static_cast<int>(limit.count())) <= 0) return Fd();
   char byte = 0;
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -59,13 +63,24 @@ Fd receive_device(int socket) {
   return Fd(device);
 }
 
+/// What is in a pipe that may still have writers.
+std::string words_in(const Fd& pipe) {
+  char text[4096];
+  std::string out;
+  (void)::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);
+  for (ssize_t n; (n = ::read(pipe.get(), text, sizeof(text))) > 0;)
+    out.append(text, static_cast<std::size_t>(n));
+  return out;
+}
+
 struct Outcome {
   int status = 0;
   std::string words;
   Fd device;
 };
 
-Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device) {
+Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device,
+                    std::chrono::milliseconds limit) {
   const std::string program = find_program();
   if (program.empty())
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
@@ -94,29 +109,36 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   words->write_end.reset();
   theirs.reset();
   Outcome outcome;
-  if (wants_device) outcome.device = receive_device(ours.get());
-  auto text = read_all(words->read_end.get(), kProgram, 1U << 16);
-  if (text) outcome.words = reason_of(std::move(*text));
-  auto status = child->wait();
+  if (wants_device) outcome.device = receive_device(ours.get(), limit);
+  auto status = child->wait_for(limit);
   if (!status) return fail(std::move(status.error()));
-  outcome.status = *status;
+  if (!*status) {
+    // What it waits for may be uninterruptible: neither is its end waited for.
+    ::kill(child->release(), SIGKILL);
+    if (!outcome.device)
+      return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
+                                   "a folder above the mount point does not answer, it seems"));
+  }
+  outcome.words = reason_of(words_in(words->read_end));
+  outcome.status = status->value_or(0);
   return outcome;
 }
 
 }  // namespace
 
 Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options) {
-  auto outcome = run({"-o", options, "--", mount_point}, true);
+  auto outcome = run({"-o", options, "--", mount_point}, true, kFusermountPatience);
   if (!outcome) return fail(std::move(outcome.error()));
   if (!outcome->device) return fail(Error(mount_point, "cannot mount", outcome->words));
   return std::move(outcome->device);
 }
 
-Result<void> fusermount_unmount(const std::string& mount_point, bool detach) {
+Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
+                                std::chrono::milliseconds limit) {
   std::vector<std::string> arguments = {"-u"};
   if (detach) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
-  auto outcome = run(arguments, false);
+  auto outcome = run(arguments, false, limit);
   if (!outcome) return fail(std::move(outcome.error()));
   if (outcome->status != 0) return fail(Error(mount_point, "cannot unmount", outcome->words));
   return {};

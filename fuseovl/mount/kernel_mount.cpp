@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "base/fuse_device.hpp"
-#include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {
 namespace {
@@ -86,10 +85,11 @@ Result<Fd> copy_mount(const std::string& mount_point) {
   return tree;
 }
 
-Result<void> unmount_fuse(const std::string& mount_point, Unmount how) {
+Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
+                          std::chrono::milliseconds limit) {
   const int flags = UMOUNT_NOFOLLOW | (how == Unmount::detach ? MNT_DETACH : 0);
   if (::umount2(mount_point.c_str(), flags) == 0) return {};
-  if (errno == EPERM) return fusermount_unmount(mount_point, how == Unmount::detach);
+  if (errno == EPERM) return fusermount_unmount(mount_point, how == Unmount::detach, limit);
   return fail_errno(mount_point, "cannot unmount");
 }
 

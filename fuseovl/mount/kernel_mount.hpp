@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {
 
@@ -39,8 +40,10 @@ enum class Unmount : std::uint8_t {
   now,     ///< EBUSY while somebody uses it
   detach,  ///< gone from the tree at once, ended when the last user has gone
 };
-/// By umount2(2), or by fusermount3 for a user who may not.
-Result<void> unmount_fuse(const std::string& mount_point, Unmount how);
+/// By umount2(2), or by fusermount3 for a user who may not; ETIMEDOUT: that has not ended for
+/// `limit`.
+Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
+                          std::chrono::milliseconds limit = kFusermountPatience);
 
 struct MountEntry {
   std::string point;

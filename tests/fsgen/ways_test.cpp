@@ -45,6 +45,19 @@ TEST_F(Ways, a_user_namespace_says_its_limits_and_they_are_true) {
     EXPECT_NE(ours.err.find(word), std::string::npos) << word;
 }
 
+TEST_F(Ways, a_fusermount3_that_hangs_at_the_end_is_left_behind_and_asked_again) {
+  const auto ours = world_->sh(
+      "mkdir $OUT/bin; cat > $OUT/bin/fusermount3 <<'END'\n#!/bin/sh\n"
+      "[ $1 = -o ] || [ -e $OUT/go ] || { echo >> $OUT/hung; exec sleep 600; }\n"
+      "exec /usr/bin/fusermount3 \"$@\"\nEND\n"
+      "chmod +x $OUT/bin/fusermount3; PATH=$OUT/bin:$PATH; "
+      "$FS_GEN -q --via fusermount /bin/echo ran; while [ ! -e $OUT/hung ]; do sleep 0.01; done; "
+      "touch $OUT/go; while grep -q \"$TMPDIR.*fuse.heddle\" /proc/self/mountinfo; do sleep 0.01; "
+      "done; "
+      "echo gone");
+  EXPECT_EQ(ours.out, "ran\ngone\n") << ours.err;
+}
+
 TEST_F(Ways, by_fusermount3_groups_and_setuid_programs_are_as_without_us) {
   const auto ours = world_->sh(
       "touch $OUT/file; $FS_GEN -q --via fusermount /bin/sh -c "
