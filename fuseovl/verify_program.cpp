@@ -5,14 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <thread>
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/files/patches.hpp"
@@ -27,7 +24,6 @@ struct Check {
   std::string path;
   ContentHash hash;
   std::vector<BytePatch> patches = {};  ///< that the file at `path` has, and the hash is without
-  std::string difference = {};          ///< empty: none
 };
 
 /// Every object that has a name in a view, by one of its names below `mount`.
@@ -52,32 +48,84 @@ std::vector<Check> checks_of_map(const MapContent& content) {
   return out;
 }
 
-std::string difference(const Check& check) {
-  const auto file = open_file(check.path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  if (!file) return Error::from_errno({}, "cannot open", file.error().code()).message();
+/// What was found where a file should be.
+struct Finding {
+  enum class What : std::uint8_t {
+    as_mapped,
+    cannot_open,
+    no_regular_file,
+    without_patches,
+    cannot_read,
+    other_content,
+  };
+  What what = What::as_mapped;
+  int code = 0;  ///< errno
+  ContentHash hash;
+};
+
+Finding look_at(const Check& check, const std::string& path, WorkPlace& place) {
+  const auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  if (!file) return {Finding::What::cannot_open, file.error().code(), {}};
   struct stat status {};
-  if (::fstat(file->get(), &status) != 0 || !S_ISREG(status.st_mode)) return "no regular file";
+  if (::fstat(file->get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return {Finding::What::no_regular_file, 0, {}};
   if (!has_patches(file->get(), check.patches, &BytePatch::after))
-    return "it does not have the bytes that the map puts there";
+    return {Finding::What::without_patches, 0, {}};
   const auto hash = hash_file(file->get(), {}, [&](std::span<char> bytes, std::uint64_t offset) {
+    place.moves_on();
     put_patches(check.patches, &BytePatch::before, bytes, offset);
   });
-  if (!hash) return Error::from_errno({}, "cannot read", hash.error().code()).message();
-  if (*hash == check.hash) return {};
-  return "XXH3-128 is " + hash->hex() + ", the map's is " + check.hash.hex();
+  if (!hash) return {Finding::What::cannot_read, hash.error().code(), {}};
+  return {*hash == check.hash ? Finding::What::as_mapped : Finding::What::other_content, 0, *hash};
 }
 
-void run_checks(std::vector<Check>& checks) {
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < checks.size(); i = next++)
-      checks[i].difference = difference(checks[i]);
-  };
-  // More than cores would not hash faster, but a file system far away answers many at once.
-  const auto count = std::clamp(std::thread::hardware_concurrency(), 4U, 16U);
-  std::vector<std::jthread> helpers;
-  for (unsigned i = 1; i < count; ++i) helpers.emplace_back(work);
-  work();
+/// Empty: there is none.
+std::string difference(const Finding& found, const Check& check) {
+  switch (found.what) {
+    case Finding::What::as_mapped:
+      return {};
+    case Finding::What::cannot_open:
+      return Error::from_errno({}, "cannot open", found.code).message();
+    case Finding::What::no_regular_file:
+      return "no regular file";
+    case Finding::What::without_patches:
+      return "it does not have the bytes that the map puts there";
+    case Finding::What::cannot_read:
+      return Error::from_errno({}, "cannot read", found.code).message();
+    case Finding::What::other_content:
+      return "XXH3-128 is " + found.hash.hex() + ", the map's is " + check.hash.hex();
+  }
+  return {};
+}
+
+struct Outcome {
+  std::string lines;       ///< one for each file that differs or does not answer
+  std::size_t silent = 0;  ///< files that do not answer
+};
+
+Outcome run_checks(const std::vector<Check>& checks, std::chrono::milliseconds limit) {
+  std::error_code none;
+  const auto here = std::filesystem::current_path(none);  // the work's folder is another
+  const SharedArray<Finding> found(checks.size());
+  std::vector<std::string> paths;
+  for (const auto& check : checks) paths.push_back((here / check.path).string());
+  // Without a limit as well: many are read at once.
+  constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
+  const auto results = work_on_files(
+      checks.size(),
+      {.limit = limit.count() > 0 ? limit : kForEver,
+       .work = [&](std::size_t i,
+                   WorkPlace& place) { found[i] = look_at(checks[i], paths[i], place); },
+       .path_of = [&](std::size_t i) { return std::string_view(paths[i]); },
+       .threads = Threads::at_once});
+  Outcome out;
+  for (std::size_t i = 0; i < checks.size(); ++i) {
+    const bool is_silent = results[i].state != WorkResult::State::done;
+    out.silent += is_silent;
+    const auto what = is_silent ? not_answered_for(limit) : difference(found[i], checks[i]);
+    if (!what.empty()) out.lines += Error(checks[i].path, what).message() + "\n";
+  }
+  return out;
 }
 
 /// Whether a folder is at `path`.
@@ -132,17 +180,21 @@ void say_drift(const std::string& mount) {
 int verify_program(const std::string& path, std::chrono::milliseconds limit) {
   const auto is_mount = is_folder(path, limit);
   if (!is_mount) return report(is_mount.error()), exit_failure;
-  auto checks = find_checks(path, *is_mount, limit);
+  const auto checks = find_checks(path, *is_mount, limit);
   if (!checks) return report(checks.error()), exit_failure;
-  run_checks(*checks);
-  std::string text;
-  for (const auto& check : *checks)
-    if (!check.difference.empty()) text += Error(check.path, check.difference).message() + "\n";
-  if (auto written = write_all(STDOUT_FILENO, text, "stdout"); !written) {
+  const auto outcome = run_checks(*checks, limit);
+  if (auto written = write_all(STDOUT_FILENO, outcome.lines, "stdout"); !written) {
     report(written.error());
     return exit_failure;
   }
-  if (!text.empty()) return exit_no;
+  if (outcome.silent > 0) {
+    report(Error(path, "cannot be verified",
+                 std::to_string(outcome.silent) + " of " + std::to_string(checks->size()) +
+                     " files did not answer",
+                 "--origin-timeout says how long to wait"));
+    return exit_failure;
+  }
+  if (!outcome.lines.empty()) return exit_no;
   if (*is_mount) say_drift(path);
   return exit_done;
 }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/monotonic.hpp"
 #include "base/packet.hpp"
 #include "base/socket_pair.hpp"
 #include "fuseovl/mount/background.hpp"
@@ -30,12 +31,6 @@ using State = WorkResult::State;
 
 /// A process that is killed from outside is followed by another, so often.
 constexpr int kMostProcesses = 3;
-
-std::int64_t now_ms() {
-  return std::chrono::duration_cast<milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 /// How far a piece is, as both processes know it.
 struct Slot {
@@ -96,7 +91,7 @@ class ApartPlace final : public WorkPlace {
  public:
   ApartPlace(Slot& slot, std::size_t number, FileSender& files)
       : slot_(slot), number_(number), files_(files) {}
-  void moves_on() override { slot_.at_ms = now_ms(); }
+  void moves_on() override { slot_.at_ms = monotonic_ms(); }
   void give(Fd file) override {
     slot_.has_file = true;
     files_.add(number_, std::move(file));
@@ -126,29 +121,38 @@ void do_next_ones(Progress& progress, FileSender& files, std::size_t end, const 
     }
     if (at >= end) break;
     Slot& slot = progress.slots[at];
-    slot.at_ms = now_ms();
+    slot.at_ms = monotonic_ms();
     slot.is = Slot::Is::begun;
     const std::size_t number = progress.numbers[at];
     ApartPlace place(slot, number, files);
     work(number, place);
-    slot.at_ms = now_ms();
+    slot.at_ms = monotonic_ms();
     slot.is = Slot::Is::done;
   }
   files.flush();
 }
 
-void do_all(Progress& progress, FileSender& files, const Work& work) {
-  // A local open takes 3 us and threads only cost; a parallel file system answers in 0.1 to 10 ms
-  // and many at once, so the first few decide.
+/// More threads than cores would not compute faster, but a file system far away answers many
+/// requests at once.
+constexpr std::size_t kMostThreads = 16;
+
+/// Does the first few, and looks how long that takes: a local open takes 3 us and threads only
+/// cost, a parallel file system answers in 0.1 to 10 ms.
+bool needs_threads(Progress& progress, FileSender& files, const Work& work) {
   constexpr std::size_t kSample = 16;
   constexpr auto kSlow = std::chrono::microseconds(100);
   const std::size_t count = progress.slots.size();
   const auto begin = std::chrono::steady_clock::now();
   do_next_ones(progress, files, std::min(count, kSample), work);
+  return count > 2 * kSample && std::chrono::steady_clock::now() - begin > kSlow * kSample;
+}
+
+void do_all(Progress& progress, FileSender& files, const Work& work, Threads threads) {
+  const std::size_t count = progress.slots.size();
   std::vector<std::jthread> helpers;
-  if (count > 2 * kSample && std::chrono::steady_clock::now() - begin > kSlow * kSample) {
+  if (threads == Threads::at_once || needs_threads(progress, files, work)) {
     try {
-      for (int i = 0; i < 15; ++i)
+      while (helpers.size() + 1 < std::min(count, kMostThreads))
         helpers.emplace_back([&] { do_next_ones(progress, files, count, work); });
     } catch (const std::system_error&) {  // no more threads: with those there are
     }
@@ -158,7 +162,7 @@ void do_all(Progress& progress, FileSender& files, const Work& work) {
 
 /// The process for the work. Whoever reads our output to its end must not wait for it.
 [[noreturn]] void live_apart(Progress& progress, int socket, const Work& work,
-                             std::vector<int> kept) {
+                             std::vector<int> kept, Threads threads) {
   ::prctl(PR_SET_NAME, "heddle-check");
   (void)::chdir("/");
   kept.push_back(socket);
@@ -167,7 +171,7 @@ void do_all(Progress& progress, FileSender& files, const Work& work) {
     for (const int n : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), n);
   try {
     FileSender files(socket);
-    do_all(progress, files, work);
+    do_all(progress, files, work, threads);
   } catch (const std::exception&) {
     ::_exit(1);  // what is not done is done by whoever made us
   }
@@ -213,7 +217,7 @@ std::optional<int> watch(pid_t child, const Progress& progress, const Fd& socket
       take_files(socket, results);
       return status;
     }
-    const auto since = now_ms() - limit.count();
+    const auto since = monotonic_ms() - limit.count();
     if (!some_are_late(progress, since)) continue;
     ::kill(child, SIGKILL);
     // What else it was at comes back in time, as far as is known, and is for another to do.
@@ -243,7 +247,7 @@ void take_progress(const Progress& progress, End end, std::vector<WorkResult>& r
 }
 
 /// Does what is not done in a process of its own.
-End do_apart(milliseconds limit, const Work& work, const std::vector<int>& kept,
+End do_apart(milliseconds limit, const Work& work, const std::vector<int>& kept, Threads threads,
              std::vector<WorkResult>& results) {
   std::vector<std::size_t> pieces;
   for (std::size_t i = 0; i < results.size(); ++i)
@@ -259,7 +263,7 @@ End do_apart(milliseconds limit, const Work& work, const std::vector<int>& kept,
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    live_apart(progress, sockets->other.get(), work, kept);
+    live_apart(progress, sockets->other.get(), work, kept, threads);
   }
   sockets->other.reset();
   const auto status = watch(child, progress, sockets->one, limit, results);
@@ -274,17 +278,17 @@ void do_here(std::vector<WorkResult>& results, const Work& work) {
     OwnPlace place(results[i]);
     work(i, place);
     results[i].state = State::done;
-    results[i].at_ms = now_ms();
+    results[i].at_ms = monotonic_ms();
   }
 }
 
 }  // namespace
 
 std::vector<WorkResult> do_within(milliseconds limit, std::size_t count, const Work& work,
-                                  const std::vector<int>& kept) {
+                                  const std::vector<int>& kept, Threads threads) {
   std::vector<WorkResult> results(count);
   for (int tries = 0; limit.count() > 0 && tries < kMostProcesses; ++tries) {
-    const auto end = do_apart(limit, work, kept, results);
+    const auto end = do_apart(limit, work, kept, threads, results);
     if (end == End::left_behind) return results;
     const bool all_done =
         std::ranges::all_of(results, [](const auto& r) { return r.state == State::done; });

@@ -50,6 +50,8 @@ const MountEntry* mount_of(std::string_view path, const std::vector<MountEntry>&
   return longest;
 }
 
+LocalFiles::LocalFiles() : LocalFiles(list_mounts().value_or(std::vector<MountEntry>())) {}
+
 LocalFiles::LocalFiles(std::vector<MountEntry> mounts, DiskCheck is_disk)
     : mounts_(std::move(mounts)),
       is_disk_(is_disk ? std::move(is_disk) : is_own_disks),

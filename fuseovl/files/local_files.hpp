@@ -21,7 +21,9 @@ class LocalFiles {
  public:
   /// Whether the source of a mount (`/dev/sda1`) is a disk of this node alone.
   using DiskCheck = std::function<bool(const std::string& source)>;
-  /// Of this namespace's mounts as they are now. `is_disk`: is_own_disk() (own_disk.hpp) if none.
+  /// By this namespace's mounts as they are now.
+  LocalFiles();
+  /// By these. `is_disk`: is_own_disk() (own_disk.hpp) if none.
   explicit LocalFiles(std::vector<MountEntry> mounts, DiskCheck is_disk = {});
 
   /// open(2) with O_CLOEXEC of the absolute `path`. EXDEV: it may be another's file, or a symbolic

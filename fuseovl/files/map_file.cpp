@@ -34,10 +34,34 @@ std::string absolute(const std::string& path) {
 
 /// EXDEV: it may be another's.
 Result<Fd> open_local(const std::string& path) {
-  auto file = LocalFiles(list_mounts().value_or(std::vector<MountEntry>()))
-                  .open(absolute(path), kOpenFlags);
+  auto file = LocalFiles().open(absolute(path), kOpenFlags);
   if (!file) return fail_errno(path, "cannot open", file.error().code());
   return file;
+}
+
+Error silent(const std::string& path, milliseconds limit) {
+  return Error::with_code(ETIMEDOUT, path, "cannot be read", not_answered_for(limit),
+                          "--origin-timeout says how long to wait");
+}
+
+Result<Fd> copy_of(int open, const std::string& path) {
+  Fd copy(::fcntl(open, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return fail_errno(path, "cannot keep");
+  return copy;
+}
+
+/// By a process that may be left behind.
+Result<Fd> open_within(const std::string& path, milliseconds limit) {
+  const Shared<int> code;
+  const auto whole = absolute(path);
+  auto results = do_within(limit, 1, [&](std::size_t, WorkPlace& place) {
+    auto file = open_file(whole, kOpenFlags);
+    *code = file ? 0 : file.error().code();
+    if (file) place.give(std::move(*file));
+  });
+  if (results[0].state != WorkResult::State::done) return fail(silent(path, limit));
+  if (*code != 0) return fail_errno(path, "cannot open", *code);
+  return std::move(results[0].file);
 }
 
 /// Whether both are one file, by what this kernel knows: no server is asked.
@@ -49,11 +73,6 @@ bool are_one(int a, int b) {
       return false;
   return found[0].stx_ino == found[1].stx_ino && found[0].stx_dev_major == found[1].stx_dev_major &&
          found[0].stx_dev_minor == found[1].stx_dev_minor;
-}
-
-Error silent(const std::string& path, milliseconds limit) {
-  return Error::with_code(ETIMEDOUT, path, "cannot be read", not_answered_for(limit),
-                          "--origin-timeout says how long to wait");
 }
 
 /// How much of a file has to be read to know it. What only is a file may be of any size.
@@ -101,9 +120,9 @@ Result<MapFile> MapFile::find(const std::string& path, milliseconds limit, int o
     return out;
   }
   if (open < 0 && local.error().code() != EXDEV) return fail(std::move(local.error()));
-  Fd same(open >= 0 ? ::fcntl(open, F_DUPFD_CLOEXEC, 0) : -1);
-  if (open >= 0 && !same) return fail_errno(path, "cannot keep");
-  MapFile out(path, std::move(same));
+  auto file = open >= 0 ? copy_of(open, path) : open_within(path, limit);
+  if (!file) return fail(std::move(file.error()));
+  MapFile out(path, std::move(*file));
   if (auto copied = out.copy_within(limit); !copied) return fail(std::move(copied.error()));
   return out;
 }
@@ -112,21 +131,14 @@ Result<void> MapFile::copy_within(milliseconds limit) {
   copy_ = Fd(::memfd_create("heddle-map", MFD_CLOEXEC));
   if (!copy_) return fail_errno(path_, "cannot be read");
   const Shared<Found> found;
-  const auto work = [&, whole = absolute(path_)](std::size_t, WorkPlace& place) {
-    if (file_) {
-      found->code = copy(file_.get(), copy_.get(), found->status, place);
-      return;
-    }
-    auto file = open_file(whole, kOpenFlags);
-    found->code = file ? copy(file->get(), copy_.get(), found->status, place) : file.error().code();
-    if (file) place.give(std::move(*file));
-  };
-  std::vector<int> kept{copy_.get()};
-  if (file_) kept.push_back(file_.get());
-  auto results = do_within(limit, 1, work, kept);
+  const auto results = do_within(limit, 1,
+                                 [&](std::size_t, WorkPlace& place) {
+                                   found->code =
+                                       copy(file_.get(), copy_.get(), found->status, place);
+                                 },
+                                 {copy_.get(), file_.get()});
   if (results[0].state != WorkResult::State::done) return fail(silent(path_, limit));
-  if (found->code != 0) return fail_errno(path_, "cannot open", found->code);
-  if (!file_) file_ = std::move(results[0].file);
+  if (found->code != 0) return fail_errno(path_, "cannot read", found->code);
   status_ = found->status;
   return {};
 }
@@ -136,16 +148,7 @@ Result<ContentHash> MapFile::hash() const { return hash_file(readable(), path_);
 Result<Fd> open_map_file(const std::string& path, milliseconds limit) {
   auto local = open_local(path);
   if (local || local.error().code() != EXDEV) return local;
-  const Shared<int> code;
-  const auto whole = absolute(path);
-  auto results = do_within(limit, 1, [&](std::size_t, WorkPlace& place) {
-    auto file = open_file(whole, kOpenFlags);
-    *code = file ? 0 : file.error().code();
-    if (file) place.give(std::move(*file));
-  });
-  if (results[0].state != WorkResult::State::done) return fail(silent(path, limit));
-  if (*code != 0) return fail_errno(path, "cannot open", *code);
-  return std::move(results[0].file);
+  return open_within(path, limit);
 }
 
 }  // namespace heddle

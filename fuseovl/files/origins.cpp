@@ -7,16 +7,14 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <map>
 #include <memory>
 #include <string_view>
 
 #include "base/content_hash.hpp"
 #include "base/open_in_root.hpp"
-#include "fuseovl/files/bounded_work.hpp"
+#include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/local_files.hpp"
 #include "fuseovl/files/patches.hpp"
-#include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -168,21 +166,21 @@ struct KeptHere final : WorkPlace {
   Fd file;
 };
 
-/// Looks at the objects of a map, some in each round, until none is left.
-class Rounds {
+/// Looks at the objects of a map.
+class Look {
  public:
-  Rounds(const MapContent& content, std::size_t max_pinned, OriginPatience patience, int image)
+  Look(const MapContent& content, std::size_t max_pinned, OriginPatience patience, int image)
       : content_(content),
         max_pinned_(max_pinned),
         patience_(patience),
         image_(image),
         known_(content.objects.size()) {
     origins_.files.resize(content.objects.size());
-    look_at_local_files();
   }
 
-  Origins run() {
-    while (!todo_.empty() && (patience_.with_others || !origins_.silent)) round();
+  Origins at_all() {
+    const auto others = at_local_files();
+    at_others(others);
     for (ObjectId id = 0; id < origins_.files.size(); ++id) {
       const auto& object = content_.objects[id];
       const bool looked_at = patience_.with_others || known_[id].what != What::silent ||
@@ -197,72 +195,54 @@ class Rounds {
  private:
   bool keeps(std::size_t id) const { return id < max_pinned_ || content_.objects[id].in_image; }
 
-  /// Here, at once; others are to be done.
-  void look_at_local_files() {
-    LocalFiles files(list_mounts().value_or(std::vector<MountEntry>()));
+  /// Here, at once. Result: all that may be others'.
+  std::vector<std::size_t> at_local_files() {
+    std::vector<std::size_t> others;
+    LocalFiles files;
     for (std::size_t id = 0; id < content_.objects.size(); ++id) {
       const auto& object = content_.objects[id];
       Result<Fd> file = fail_errno(object.path, "cannot open", EXDEV);
       if (!object.in_image) file = files.open(object.path, kOpenFlags);
       if (!file && file.error().code() == EXDEV) {
-        todo_.push_back(id);
+        others.push_back(id);
         continue;
       }
       KeptHere place;
       known_[id] = check(object, std::move(file), keeps(id), place);
       origins_.files[id] = make_origin(known_[id], object, std::move(place.file));
     }
+    return others;
   }
 
-  void round() {
+  void at_others(const std::vector<std::size_t>& ids) {
     // Written by a process that may be left behind.
-    const SharedArray<Finding> found(todo_.size());
-    const auto look_at = [&](std::size_t at, WorkPlace& place) {
-      const std::size_t id = todo_[at];
-      const auto& object = content_.objects[id];
-      found[at] = check(object, open_origin(object, image_), keeps(id), place);
-    };
-    auto results = do_within(patience_.limit, todo_.size(), look_at,
-                             image_ < 0 ? std::vector<int>() : std::vector{image_});
-    std::vector<std::size_t> left;
-    for (std::size_t at = 0; at < results.size(); ++at) {
-      const std::size_t id = todo_[at];
+    const SharedArray<Finding> found(ids.size());
+    FileWork work{
+        .limit = patience_.limit,
+        .work =
+            [&](std::size_t at, WorkPlace& place) {
+              const auto& object = content_.objects[ids[at]];
+              found[at] = check(object, open_origin(object, image_), keeps(ids[at]), place);
+            },
+        // All of an image counts as one: its paths say nothing of this namespace's mounts.
+        .path_of =
+            [&](std::size_t at) {
+              const auto& object = content_.objects[ids[at]];
+              return object.in_image ? std::string_view() : std::string_view(object.path);
+            },
+        .with_others = patience_.with_others};
+    if (image_ >= 0) work.kept.push_back(image_);
+    auto results = work_on_files(ids.size(), work);
+    for (std::size_t at = 0; at < ids.size(); ++at) {
+      const auto id = static_cast<ObjectId>(ids[at]);
       if (results[at].state == WorkResult::State::done) {
         known_[id] = found[at];
         origins_.files[id] =
             make_origin(known_[id], content_.objects[id], std::move(results[at].file));
-      } else if (results[at].state == WorkResult::State::not_begun) {
-        left.push_back(id);
-      } else if (!origins_.silent) {
-        origins_.silent = static_cast<ObjectId>(id);
+      } else if (results[at].state == WorkResult::State::late && !origins_.silent) {
+        origins_.silent = id;
       }
     }
-    if (left.size() < results.size()) leave_silent_out(left, results);
-    todo_ = std::move(left);
-  }
-
-  /// Files of a file system of which nothing has come back since one was waited for would be waited
-  /// for as well.
-  void leave_silent_out(std::vector<std::size_t>& left, const std::vector<WorkResult>& results) {
-    const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
-    // All of an image counts as one: its paths say nothing of this namespace's mounts.
-    const MountEntry image;
-    const auto mount = [&](std::size_t id) {
-      const auto& object = content_.objects[id];
-      return object.in_image ? &image : mount_of(object.path, mounts);
-    };
-    std::map<const MountEntry*, std::int64_t> waits_since;
-    for (std::size_t at = 0; at < results.size(); ++at)
-      if (results[at].state == WorkResult::State::late)
-        waits_since.emplace(mount(todo_[at]), results[at].at_ms);
-    if (waits_since.empty()) return;
-    for (std::size_t at = 0; at < results.size(); ++at) {
-      const auto silent = waits_since.find(mount(todo_[at]));
-      if (results[at].state == WorkResult::State::done && silent != waits_since.end() &&
-          results[at].at_ms > silent->second)
-        waits_since.erase(silent);
-    }
-    std::erase_if(left, [&](std::size_t id) { return waits_since.contains(mount(id)); });
   }
 
   const MapContent& content_;
@@ -270,7 +250,6 @@ class Rounds {
   OriginPatience patience_;
   int image_;
   std::vector<Finding> known_;  ///< by ObjectId; what is not done counts as silent
-  std::vector<std::size_t> todo_;
   Origins origins_;
 };
 
@@ -285,7 +264,7 @@ std::size_t count_open_fds() {
 
 Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience,
                      int image) {
-  return Rounds(content, max_pinned, patience, image).run();
+  return Look(content, max_pinned, patience, image).at_all();
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {

@@ -258,6 +258,29 @@ TEST_F(Hang, of_the_map_while_mounting_ends_it_with_one_line) {
   EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
 }
 
+TEST_F(Hang, of_an_origin_is_named_by_verify_which_compares_the_others) {
+  write_text_file(dir_ / "near/near3", std::string(50'000, 'N'));
+  const auto verify = [&] {
+    return run({fs_mount(), "--origin-timeout", "0.5", "--verify", dir_ / "map"}, patience());
+  };
+  for (const bool reads_only : {false, true}) {
+    reads_only ? origin_->hang_reads() : origin_->hang();
+    const auto verified = verify();
+    EXPECT_EQ(verified.status, 3);
+    for (int i = 0; i < 12; ++i)
+      EXPECT_THAT(verified.out, HasSubstr("/far/far" + std::to_string(i) +
+                                          ": its file system has not answered for 500 ms\n"));
+    EXPECT_THAT(verified.out, HasSubstr("/near/near3: XXH3-128 is "));
+    EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 13) << verified.out;
+    EXPECT_THAT(verified.err,
+                HasSubstr("cannot be verified: 12 of 24 files did not answer\nhint: --origin"));
+    origin_->answer();
+  }
+  const auto verified = verify();
+  EXPECT_EQ(verified.status, 1) << verified.err;
+  EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 1) << verified.out;
+}
+
 TEST_F(Hang, of_the_next_map_keeps_no_reload_waiting) {
   MapMaker maker;
   maker.add_name("v", "near0", dir_ / "near/near0");
