@@ -105,6 +105,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->type_name("SECONDS");
   app.add_option("--image", s.load.image,
                  "Root of the container whose own files the map serves with other search tags")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst)
       ->type_name("ROOTFS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
   app.add_flag("--reload", a.reload,
@@ -185,11 +186,10 @@ void take_mounted_device(MountSettings& s) {
 
 /// The daemon's folder is `/`, and that of those that reloads put in its place: for them the word
 /// stands in front of the one that was given.
-void make_stage_absolute(MountSettings& s) {
-  auto& stage = s.load.stage.directory;
-  if (stage.empty() || stage.starts_with('/')) return;
-  stage = std::filesystem::absolute(stage).string();
-  s.arguments.insert(s.arguments.begin() + 1, {"--stage", stage});
+void make_absolute(MountSettings& s, const char* option, std::string& path) {
+  if (path.empty() || path.starts_with('/')) return;
+  path = std::filesystem::absolute(path).string();
+  s.arguments.insert(s.arguments.begin() + 1, {option, path});
 }
 
 /// `-u --lazy DIR` is what umount(8) takes too; DIR belongs to -u.
@@ -204,7 +204,8 @@ std::vector<std::string> words_of(int argc, char** argv) {
 }
 
 int run(Arguments& a) {
-  make_stage_absolute(a.settings);
+  make_absolute(a.settings, "--stage", a.settings.load.stage.directory);
+  make_absolute(a.settings, "--image", a.settings.load.image);
   const auto& s = a.settings;
   if (s.hand_over >= 0) return hand_over_program(s);
   if (a.reload) {
