@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <limits>
 
 namespace heddle {
 namespace {
@@ -48,13 +49,15 @@ Result<void> send_fd(int socket, int fd) {
 }
 
 void send_failure(int socket, const Error& error, FailureCode code) noexcept {
-  // One packet: the message, a NUL, the hint, a NUL, the errno.
+  // One packet: the message, a NUL, the hint, a NUL, the errno. Words are cut, the errno is not.
   char text[kLongestText];
-  const auto end =
-      fmt::format_to_n(text, sizeof(text), "{}{}{}{}{}", error.message(), '\0', error.hint(), '\0',
-                       code == FailureCode::sent ? error.code() : 0);
+  constexpr std::size_t kRoom = kLongestText - 2 - std::numeric_limits<int>::digits10 - 2;
+  const auto message = std::string_view(error.message()).substr(0, kRoom);
+  const auto hint = std::string_view(error.hint()).substr(0, kRoom - message.size());
+  const auto end = fmt::format_to_n(text, sizeof(text), "{}{}{}{}{}", message, '\0', hint, '\0',
+                                    code == FailureCode::sent ? error.code() : 0);
   // Nobody is left to tell when the other end is gone.
-  (void)::send(socket, text, std::min(end.size, sizeof(text)), MSG_NOSIGNAL);
+  (void)::send(socket, text, end.size, MSG_NOSIGNAL);
 }
 
 Error received_failure(std::string_view bytes) {

@@ -17,7 +17,7 @@ Result<SocketPair> make_socket_pair();
 /// Sends one byte with `fd` attached (SCM_RIGHTS); `fd` stays the caller's. MSG_NOSIGNAL.
 Result<void> send_fd(int socket, int fd);
 enum class FailureCode : std::uint8_t { left_out, sent };
-/// Sends an error's text and hint, and code() if wanted, in place of the descriptor, cut at 4 KiB.
+/// Sends an error's text and hint, cut at 4 KiB, and code() if wanted, in place of the descriptor.
 void send_failure(int socket, const Error& error,
                   FailureCode code = FailureCode::left_out) noexcept;
 /// The error that send_failure() sent as these bytes; its code() is 0 where none was sent.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/packet.hpp"
+#include "fuseovl/supervise/reload_protocol.hpp"
 
 namespace heddle {
 namespace {
@@ -48,7 +49,9 @@ Result<void> send_next_content(int socket, const NextContent& next, std::span<co
 }
 
 void send_load_failure(int socket, const Error& error, const std::string& warnings) {
-  const Json json = {{"message", error.message()}, {"hint", error.hint()}, {"warnings", warnings}};
+  const Json json = {{"message", error.message()},
+                     {"hint", error.hint()},
+                     {"warnings", lines_for_packet(warnings)}};
   // Nobody is left to tell when the other end is gone.
   std::string bytes(1, kFailure);
   Json::to_cbor(json, bytes);

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 
@@ -80,9 +81,12 @@ Result<ReloadRequest> receive_request(int socket) {
 }
 
 Result<void> send_reply(int socket, const ReloadReply& reply) {
-  const Json json = {{"version", kVersion},        {"done", reply.done},
-                     {"text", reply.text},         {"hint", reply.hint},
-                     {"warnings", reply.warnings}, {"map_exchanged", reply.map_exchanged}};
+  const Json json = {{"version", kVersion},
+                     {"done", reply.done},
+                     {"text", reply.text},
+                     {"hint", reply.hint},
+                     {"warnings", lines_for_packet(reply.warnings)},
+                     {"map_exchanged", reply.map_exchanged}};
   return send_cbor(socket, json);
 }
 
@@ -97,6 +101,14 @@ Result<ReloadReply> receive_reply(int socket) {
   } catch (const std::exception& error) {
     return fail("fs-mount", "cannot understand the daemon", error.what());
   }
+}
+
+std::string lines_for_packet(const std::string& text) {
+  constexpr std::size_t kRoom = kLongestPacket / 2;
+  if (text.size() <= kRoom) return text;
+  const auto end = text.rfind('\n', kRoom) + 1;  // npos: 0
+  const auto more = std::count(text.begin() + static_cast<std::ptrdiff_t>(end), text.end(), '\n');
+  return text.substr(0, end) + "... and " + std::to_string(more) + " more\n";
 }
 
 Result<Fd> connect_abstract(const std::string& name) {

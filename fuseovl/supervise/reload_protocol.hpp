@@ -36,4 +36,8 @@ Result<Fd> connect_abstract(const std::string& name);
 /// One that listens there; EADDRINUSE.
 Result<Fd> listen_abstract(const std::string& name);
 
+/// As many of the text's lines as go into a packet with other words; how many more there are is
+/// said in their place.
+std::string lines_for_packet(const std::string& text);
+
 }  // namespace heddle
