@@ -51,6 +51,8 @@ class Supervisor {
   // Reloads.
   Result<void> open_desk();
   HandOver pack_all();
+  /// Whether another fs-mount may take this one's place, with what desk_.next() is.
+  Result<void> may_be_followed() const;
   void make_way_for_next();
   void become_next();
   void begin_exchange();

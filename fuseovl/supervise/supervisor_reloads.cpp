@@ -41,20 +41,25 @@ HandOver Supervisor::pack_all() {
   return out;
 }
 
-/// The next content is there: from here on there is no way back but for a failing execve(2).
-void Supervisor::make_way_for_next() {
-  if (!state_.session.can_be_taken_over()) {
-    desk_.refuse(Error("fs-mount", "cannot reload", "this kernel is older than Linux 6.9"));
-  } else if (leaving_) {
-    desk_.refuse(Error("fs-mount", "cannot reload", "the mount is about to end"));
-  } else if (auto can = desk_.next()->map_exchanged ? notes_.doubt_names() : Result<void>(); !can) {
-    desk_.refuse(can.error());
-  } else {
-    relieve();
-  }
+Result<void> Supervisor::may_be_followed() const {
+  if (!state_.session.can_be_taken_over())
+    return fail("fs-mount", "cannot reload", "this kernel is older than Linux 6.9");
+  if (leaving_) return fail("fs-mount", "cannot reload", "the mount is about to end");
+  return desk_.next()->map_exchanged ? notes_.doubt_names() : Result<void>();
 }
 
+/// The next content is there: the worker ends, for another program to take over.
+void Supervisor::make_way_for_next() {
+  if (auto may = may_be_followed(); !may)
+    desk_.refuse(may.error());
+  else
+    relieve();
+}
+
+/// No worker lives. One that was ended for another reason has not been asked about before, and a
+/// signal may have come since.
 void Supervisor::become_next() {
+  if (auto may = may_be_followed(); !may) return desk_.refuse(may.error());
   HandOver task;
   task.task = HandOver::Task::serve;
   task.device = device_.get();

@@ -3,24 +3,16 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <iostream>
 #include <thread>
 
-#include "base/fd.hpp"
-#include "base/packet.hpp"
 #include "base/process.hpp"
-#include "fuseovl/mount_program.hpp"
-#include "fuseovl/supervise/reload_protocol.hpp"
-#include "tests/overlay/mount_users.hpp"
-#include "tests/support/build_elf.hpp"
+#include "tests/overlay/reload_support.hpp"
 
 namespace heddle::test {
 namespace {
@@ -32,8 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-using Strings = std::vector<std::string>;
-
 Strings list(const std::string& folder) {
   Strings out;
   for (const auto& entry : fs::directory_iterator(folder)) out.push_back(entry.path().filename());
@@ -44,45 +34,6 @@ ino_t inode(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
 }
-
-std::string text_of(const std::string& path) { return value_or_throw(read_file(path)); }
-
-class Reload : public ::testing::Test {
- protected:
-  void SetUp() override {
-    HEDDLE_NEEDS_FUSE();
-    for (const char* name : {"same", "changed", "gone", "plugins/p"})
-      write_text_file(dir_ / std::string("one/") + name, std::string("one ") + name + "\n");
-    fs::create_directories(dir_ / "two/plugins");
-    for (const char* name : {"changed", "new", "plugins/q"})
-      write_text_file(dir_ / std::string("two/") + name, std::string("two ") + name + "\n");
-    MapMaker one, two;
-    one.add_folder("v", dir_ / "one");
-    one.write(dir_ / "map1");
-    two.add_folder("v", dir_ / "two");
-    two.add_name("v", "same", dir_ / "one/same");
-    two.write(dir_ / "map2");
-  }
-
-  /// A map of 300 KB files of one character.
-  std::string write_big_map(char c) {
-    const std::string folder = dir_ / std::string("big-") + c;
-    MapMaker maker;
-    for (int i = 0; i < 20; ++i)
-      write_text_file(folder + "/file" + std::to_string(i), std::string(300000, c));
-    maker.add_folder("v", folder);
-    return maker.write(dir_ / std::string("map-") + c);
-  }
-
-  RunResult reload(const Strings& arguments) const {
-    Strings argv{fs_mount(), "--reload"};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    return run(argv);
-  }
-  std::string log() const { return read_file(dir_ / "log").value_or(""); }
-
-  TestDir dir_;
-};
 
 TEST_F(Reload, another_map_takes_the_place_of_the_first) {
   Mount m(dir_ / "map1", dir_ / "mnt", {"--log", dir_ / "log"});
@@ -278,105 +229,6 @@ TEST_F(Reload, another_fs_mount_goes_on_in_the_place_of_the_first) {
   EXPECT_TRUE(wait_until(5s, [&] { return mounts_with(" " + m.path() + " ") == 0; }));
 }
 
-TEST_F(Reload, what_cannot_be_served_changes_nothing) {
-  Mount m(dir_ / "map1", dir_ / "mnt", {"--log", dir_ / "log"});
-  const int worker = m.worker();
-  auto bytes = text_of(dir_ / "map2");
-  bytes[bytes.size() / 2] ^= 1;
-  write_text_file(dir_ / "damaged", bytes);
-  write_text_file(dir_ / "short", bytes.substr(0, 5000));
-  fs::create_directory(dir_ / "folder");
-  MapMaker maker;
-  write_text_file(dir_ / "three/x", "x");
-  maker.add_folder("v", dir_ / "three");
-  maker.write(dir_ / "unfit");
-  write_text_file(dir_ / "three/x", "another x");
-  const std::pair<const char*, const char*> cases[] = {{"missing", "No such file"},
-                                                       {"damaged", "damaged map"},
-                                                       {"short", "damaged map"},
-                                                       {"folder", "not a heddle map"},
-                                                       {"unfit", "does not fit this node"}};
-  for (const auto& [name, why] : cases) {
-    const auto refused = reload({dir_ / name, m.path()});
-    EXPECT_EQ(refused.status, 3) << name;
-    EXPECT_THAT(refused.err, AllOf(HasSubstr(dir_ / name), HasSubstr(why)));
-  }
-  EXPECT_THAT(reload({dir_ / "unfit", m.path()}).err, HasSubstr("three/x: size is 9, was 1"));
-  EXPECT_EQ(m.worker(), worker);
-  EXPECT_EQ(m.stat_number("reloads"), 0U);
-  EXPECT_EQ(text_of(m / "gone"), "one gone\n");
-  EXPECT_TRUE(wait_until(5s, [&] { return children_of(m.pid()) == std::vector<int>{worker}; }));
-  EXPECT_EQ(reload({dir_ / "map2", m.path()}).status, 0);
-}
-
-TEST_F(Reload, where_no_mount_of_heddles_is_it_says_so) {
-  EXPECT_THAT(reload({dir_ / "map2", dir_.path()}).err, HasSubstr("no heddle mount is here"));
-  EXPECT_EQ(reload({dir_ / "map2", dir_ / "nothing"}).status, 3);
-  EXPECT_EQ(reload({}).status, 2);
-  EXPECT_EQ(run({fs_mount(), "--reload", "--stats", "x", "y"}).status, 2);
-  Mount m(dir_ / "map1", dir_ / "mnt");
-  ::kill(m.pid(), SIGKILL);
-  EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
-  const auto dead = reload({m.path()});
-  EXPECT_EQ(dead.status, 3);
-  EXPECT_THAT(dead.err, HasSubstr("its daemon has died"));
-}
-
-/// `work` in a process of user 1500; its result.
-int as_another_user(const std::function<int()>& work) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(::setuid(1500) == 0 ? work() : 99);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return exit_status(status);
-}
-
-TEST_F(Reload, another_user_cannot_ask_for_it) {
-  fs::permissions(dir_.path(), fs::perms(0755));
-  Mount m(dir_ / "map1", dir_ / "mnt");
-  const int worker = m.worker();
-  const auto socket = m.stat_text("control");
-  MountSettings settings;
-  settings.mount_point = m.path();
-  settings.prefetch = 0;
-  EXPECT_EQ(as_another_user([&] { return reload_program(settings); }), 3);
-  // Nor around our own program, whose check is for the message.
-  EXPECT_EQ(as_another_user([&] {
-              const auto connected = connect_abstract(socket);
-              ReloadRequest request;
-              request.program = value_or_throw(open_file("/proc/self/exe", O_PATH));
-              if (connected) (void)send_request(connected->get(), request);
-              const auto reply = connected ? receive_reply(connected->get()) : ReloadReply{};
-              return reply ? 1 : 0;
-            }),
-            0);
-  EXPECT_EQ(m.worker(), worker);
-  EXPECT_EQ(m.stat_number("reloads"), 0U);
-}
-
-TEST_F(Reload, nonsense_at_its_socket_is_answered_with_an_error) {
-  Mount m(dir_ / "map1", dir_ / "mnt");
-  const auto name = m.stat_text("control");
-  for (const std::string& text :
-       {std::string("x"), std::string(1000, '\xff'), std::string(1, '\0')}) {
-    const auto socket = value_or_throw(connect_abstract(name));
-    value_or_throw(send_packet(socket.get(), text));
-    const auto reply = receive_reply(socket.get());
-    ASSERT_TRUE(reply);
-    EXPECT_FALSE(reply->done);
-  }
-  EXPECT_EQ(reload({m.path()}).status, 0);
-}
-
-TEST_F(Reload, a_mount_of_one_that_has_drifted_files_warns_of_them_as_before) {
-  Mount m(dir_ / "map1", dir_ / "mnt", {"--on-drift", "warn"});
-  write_text_file(dir_ / "two/new", "another new\n");
-  const auto done = reload({dir_ / "map2", m.path()});
-  EXPECT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.err, HasSubstr("two/new: "));
-  EXPECT_EQ(text_of(m / "new"), "another new\n");
-}
-
 TEST_F(Reload, a_folder_that_somebody_stands_in_stays_that_folder) {
   Mount m(dir_ / "map1", dir_ / "mnt");
   const auto folder = value_or_throw(open_file(m / "plugins", O_RDONLY | O_DIRECTORY));
@@ -397,99 +249,6 @@ TEST_F(Reload, odd_names_of_maps_and_files_are_carried_over) {
   EXPECT_EQ(reload({odd + "/map", m.path()}).status, 0);
   EXPECT_EQ(reload({m.path()}).status, 0);
   EXPECT_EQ(text_of(m / "x \xff\n"), "odd");
-}
-
-TEST_F(Reload, files_are_given_up_when_nobody_has_them_any_more) {
-  const auto a = write_big_map('a'), b = write_big_map('b');
-  Mount m(a, dir_ / "mnt");
-  auto held = value_or_throw(open_file(m / "file1", O_RDONLY));
-  ASSERT_EQ(reload({b, m.path()}).status, 0);
-  EXPECT_TRUE(wait_until(10s, [&] { return m.stat_number("retired") == 1; }))
-      << m.stat_number("retired");
-  ::posix_fadvise(held.get(), 0, 0, POSIX_FADV_DONTNEED);
-  EXPECT_EQ(value_or_throw(read_all(held.get(), "file1")), std::string(300000, 'a'));
-  held.reset();
-  EXPECT_TRUE(wait_until(20s, [&] { return m.stat_number("retired") == 0; }));
-  EXPECT_EQ(m.stat_number("workers_lost"), 0U);
-  EXPECT_EQ(text_of(m / "file1"), std::string(300000, 'b'));
-}
-
-TEST_F(Reload, memory_and_descriptors_stay_what_they_are_over_many_reloads) {
-  const std::string maps[] = {write_big_map('a'), write_big_map('b')};
-  Mount m(maps[0], dir_ / "mnt", {"--prefetch", "0"});
-  const auto settle = [&] {
-    EXPECT_TRUE(wait_until(20s, [&] { return m.stat_number("retired") == 0; }));
-  };
-  ASSERT_EQ(reload({maps[1], m.path()}).status, 0);
-  settle();
-  const auto supervisor = footprint(m.pid()), worker = footprint(m.worker());
-  int rounds = 0;
-  for (const auto end = std::chrono::steady_clock::now() + time_to_spend() / 2;
-       std::chrono::steady_clock::now() < end; ++rounds)
-    ASSERT_EQ(reload({maps[rounds % 2], m.path(), "--prefetch", "0"}).status, 0) << rounds;
-  ASSERT_EQ(reload({maps[rounds++ % 2], m.path()}).status, 0);  // asks for all names
-  settle();
-  std::cout << rounds << " reloads\n";
-  EXPECT_GT(rounds, 3);
-  EXPECT_EQ(footprint(m.pid()).fds, supervisor.fds);
-  EXPECT_EQ(footprint(m.worker()).fds, worker.fds);
-  // A few pages more or less are the allocator's; a reload that left something would show sooner.
-  EXPECT_LT(footprint(m.pid()).kib, supervisor.kib + 2048);
-  // Each of its four threads keeps a buffer as large as the largest read it answered, 1 MiB at
-  // most; which of them answered is chance.
-  EXPECT_LT(footprint(m.worker()).kib, worker.kib + 4 * 1024 + 2048);
-  EXPECT_EQ(m.stat_number("reloads"), static_cast<std::uint64_t>(rounds + 1));
-  EXPECT_TRUE(wait_until(5s, [&] { return children_of(m.pid()).size() == 1; }));
-}
-
-TEST_F(Reload, few_descriptors_are_enough_for_what_stays_the_same) {
-  MapMaker maker;
-  for (int i = 0; i < 50; ++i)
-    maker.add_name("v", "f" + std::to_string(i),
-                   write_text_file(dir_ / "many/f" + std::to_string(i), "x"));
-  maker.write(dir_ / "fifty");
-  maker.add_name("v", "new", dir_ / "two/new");
-  maker.write(dir_ / "fifty-one");
-  fs::create_directories(dir_ / "mnt");
-  run_checked({"sh", "-c", "ulimit -n 128; exec \"$0\" \"$1\" \"$2\"", fs_mount(), dir_ / "fifty",
-               dir_ / "mnt"});
-  const std::string stats = dir_ / "mnt/.heddle/stats";
-  EXPECT_THAT(text_of(stats), ::testing::ContainsRegex("\"pinned\": +50,"));
-  const auto done = reload({dir_ / "fifty-one", dir_ / "mnt"});
-  EXPECT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(text_of(stats), ::testing::ContainsRegex("\"pinned\": +5[01],"));
-  EXPECT_EQ(text_of(dir_ / "mnt/new"), "two new\n");
-  EXPECT_EQ(run({fs_mount(), "-u", dir_ / "mnt"}).status, 0);
-}
-
-TEST_F(Reload, several_at_once_come_one_after_the_other) {
-  Mount m(dir_ / "map1", dir_ / "mnt", {"--log", dir_ / "log"});
-  std::atomic<int> failed = 0;
-  {
-    std::vector<std::jthread> all;
-    for (int i = 0; i < 6; ++i)
-      all.emplace_back([&, i] {
-        failed +=
-            reload({dir_ / (i % 2 ? "map1" : "map2"), m.path(), "--prefetch", "0"}).status != 0;
-      });
-  }
-  EXPECT_EQ(failed, 0) << log();
-  EXPECT_EQ(m.stat_number("reloads"), 6U);
-}
-
-TEST_F(Reload, one_that_is_given_up_leaves_the_mount_as_it_was) {
-  Mount m(dir_ / "map1", dir_ / "mnt", {"--log", dir_ / "log"});
-  const int worker = m.worker();
-  for (int i = 0; i < 10; ++i) {
-    RunOptions options;
-    options.deadline = std::chrono::milliseconds(1 + i);
-    (void)run({fs_mount(), "--reload", dir_ / "map2", m.path()}, options);
-  }
-  EXPECT_TRUE(wait_until(5s, [&] { return children_of(m.pid()).size() == 1; }));
-  const auto done = reload({dir_ / "map2", m.path()});
-  EXPECT_EQ(done.status, 0) << done.err << log();
-  EXPECT_EQ(text_of(m / "new"), "two new\n");
-  EXPECT_NE(m.worker(), worker);
 }
 
 TEST_F(Reload, one_in_the_foreground_stays_there) {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// What the tests of fs-mount --reload have in common.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "tests/overlay/mount_users.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+
+using Strings = std::vector<std::string>;
+
+inline std::string text_of(const std::string& path) { return value_or_throw(read_file(path)); }
+
+/// Two maps of a few files: one is as it is in both, one is changed, others come and go.
+class Reload : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    for (const char* name : {"same", "changed", "gone", "plugins/p"})
+      write_text_file(dir_ / std::string("one/") + name, std::string("one ") + name + "\n");
+    std::filesystem::create_directories(dir_ / "two/plugins");
+    for (const char* name : {"changed", "new", "plugins/q"})
+      write_text_file(dir_ / std::string("two/") + name, std::string("two ") + name + "\n");
+    MapMaker one, two;
+    one.add_folder("v", dir_ / "one");
+    one.write(dir_ / "map1");
+    two.add_folder("v", dir_ / "two");
+    two.add_name("v", "same", dir_ / "one/same");
+    two.write(dir_ / "map2");
+  }
+
+  /// A map of 300 KB files of one character.
+  std::string write_big_map(char c) {
+    const std::string folder = dir_ / std::string("big-") + c;
+    MapMaker maker;
+    for (int i = 0; i < 20; ++i)
+      write_text_file(folder + "/file" + std::to_string(i), std::string(300000, c));
+    maker.add_folder("v", folder);
+    return maker.write(dir_ / std::string("map-") + c);
+  }
+
+  RunResult reload(const Strings& arguments) const {
+    Strings argv{fs_mount(), "--reload"};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return run(argv);
+  }
+  std::string log() const { return read_file(dir_ / "log").value_or(""); }
+
+  TestDir dir_;
+};
+
+}  // namespace heddle::test
