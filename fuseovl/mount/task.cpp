@@ -15,13 +15,22 @@
 namespace heddle {
 namespace {
 
+/// Nothing may unwind into what this process has of its maker's stack.
+Result<void> try_to(const std::function<Result<void>()>& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return fail(Error({}, error.what()));
+  }
+}
+
 [[noreturn]] void live(const std::function<Result<void>()>& work, int words) {
   const int kept[] = {words};
   close_fds_but(kept);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const auto done = work();
+  const auto done = try_to(work);
   if (!done) send_failure(words, done.error(), FailureCode::sent);
   ::_exit(done ? exit_done : exit_failure);
 }

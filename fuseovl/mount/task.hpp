@@ -23,7 +23,8 @@ class Task {
   bool has_ended(const std::vector<pollfd>& polled) const { return has_input(polled, ended_); }
   /// When it takes too long, monotonic_ms(); 0: never.
   std::int64_t late_at() const { return late_at_; }
-  /// Of one that has ended or is late: what `work` said, errno included; ETIMEDOUT when it is late.
+  /// Of one that has ended or is late: what `work` said or threw, errno included; ETIMEDOUT when it
+  /// is late.
   Result<void> result();
 
  private:
