@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/sandbox/sanitized.hpp"
 #include "tests/record/native_twin.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -121,6 +122,17 @@ class SmallDisk {
 };
 
 // elf/dl-load.c, _dl_map_object_from_fd(): of equal (dev, ino) the second is taken for the first.
+TEST(Recorder, little_address_space_is_enough) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (kSanitized) HEDDLE_SKIP("a sanitizer takes terabytes of it");
+  const TestDir dir;
+  const auto limited = run({"sh", "-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", program, "--quiet",
+                            "--out", dir / "run.txt", "/bin/echo", "ran"});
+  EXPECT_EQ(limited.status, 0) << limited.err;
+  EXPECT_EQ(limited.out, "ran\n");
+  EXPECT_TRUE(read_seen(dir / "run.txt").complete());
+}
+
 TEST(Recorder, libraries_of_two_devices_with_one_inode_number_stay_two) {
   HEDDLE_STAGED(program, "fs-record");
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount two disks");

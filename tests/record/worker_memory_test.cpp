@@ -2,6 +2,11 @@
 // What one worker of the recorder leaves to the next.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <fstream>
+#include <system_error>
 
 #include "record/loopback/inode_numbers.hpp"
 #include "record/loopback/node_table.hpp"
@@ -14,6 +19,7 @@ using loopback::BlockStore;
 using loopback::FileKey;
 using loopback::InodeNumbers;
 using loopback::NodeTable;
+using loopback::SharedPages;
 using loopback::WorkerMemory;
 
 FileKey folder(std::uint64_t inode) { return {1, inode, S_IFDIR, 1, 0}; }
@@ -85,6 +91,49 @@ TEST(NodeTable, a_file_replaced_outside_is_another_node) {
   again.born_ns = 9;  // its inode number was given out again
   EXPECT_NE(nodes.bind(1, "f", again), old);
   EXPECT_FALSE(nodes.path(old));
+}
+
+/// The line of /proc/self/maps about it.
+std::string mapping_of(const void* memory) {
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) == 2 && at >= begin && at < end)
+      return line;
+  }
+  return {};
+}
+
+TEST(SharedPages, are_a_file_in_memory_that_counts_as_it_is_used) {
+  const SharedPages pages(std::size_t{1} << 34);
+  EXPECT_NE(mapping_of(pages.data()).find("/memfd:heddle-pages"), std::string::npos)
+      << "with vm.overcommit_memory=2 all of it would count at once";
+  pages.data()[pages.size() - 1] = 'x';
+  EXPECT_EQ(pages.data()[0], 0);
+}
+
+TEST(SharedPages, are_had_whatever_files_may_be_large) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{4096, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const SharedPages pages(std::size_t{1} << 20);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  pages.data()[pages.size() - 1] = 'x';
+}
+
+TEST(SharedPages, are_fewer_where_there_is_no_more_room) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit little{std::size_t{2} << 30, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  {
+    const SharedPages pages(std::size_t{16} << 30, std::size_t{64} << 20);
+    EXPECT_LT(pages.size(), std::size_t{2} << 30);
+    EXPECT_THROW(SharedPages(std::size_t{16} << 30), std::system_error);
+  }
+  ::setrlimit(RLIMIT_AS, &before);
 }
 
 TEST(BlockStore, what_was_committed_is_there_for_the_next_and_the_rest_is_free) {
