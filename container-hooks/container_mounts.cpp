@@ -84,24 +84,24 @@ Result<ContainerMounts> ContainerMounts::open(const std::string& rootfs) {
 Result<void> ContainerMounts::check(const Decision& decision) const {
   for (const auto& bind : decision.binds) {
     note_step("looking for the image's", bind.target);
-    auto target = open_in_root(root_.get(), bind.target, 0);
+    auto target = find_in_root(root_.get(), bind.target, 0);
     struct stat status {};
     if (!target) return fail(std::move(target.error()));
     if (::fstat(target->get(), &status) != 0 || !S_ISREG(status.st_mode))
       return fail(bind.target, "cannot bind over it in the container", "it is no regular file");
   }
   for (const auto& bind : decision.directories)
-    if (auto target = open_in_root(root_.get(), bind.target, O_DIRECTORY); !target)
+    if (auto target = find_in_root(root_.get(), bind.target, O_DIRECTORY); !target)
       return fail(std::move(target.error()));
   return {};
 }
 
 Result<Fd> ContainerMounts::make_folder(const std::string& path) {
-  auto there = open_in_root(root_.get(), path, O_DIRECTORY);
+  auto there = find_in_root(root_.get(), path, O_DIRECTORY);
   if (there || there.error().code() != ENOENT) return there;
   const auto slash = path.rfind('/');
   const std::string above = slash == 0 ? "/" : path.substr(0, slash);
-  auto folder = open_in_root(root_.get(), above, O_DIRECTORY);
+  auto folder = find_in_root(root_.get(), above, O_DIRECTORY);
   if (!folder) return folder;
   struct stat status {};
   struct statfs system {};
@@ -118,7 +118,7 @@ Result<Fd> ContainerMounts::make_folder(const std::string& path) {
     return fail_errno(path, "cannot make the mount point");
   }
   made_in_ = std::move(*folder);
-  return open_in_root(root_.get(), path, O_DIRECTORY);
+  return find_in_root(root_.get(), path, O_DIRECTORY);
 }
 
 Result<void> ContainerMounts::mount(int device, const std::string& mount_point) {
@@ -149,7 +149,7 @@ Result<void> ContainerMounts::place(const KeptFiles* kept, const Bind& bind) {
   auto tree = kept ? kept->mount(bind.source) : Fd();
   if (tree && !*tree) tree = clone_mount(overlay_.get(), bind.source);
   if (!tree) return fail(std::move(tree.error()));
-  auto target = open_in_root(root_.get(), bind.target, 0);
+  auto target = find_in_root(root_.get(), bind.target, 0);
   if (!target) return fail(std::move(target.error()));
   if (auto attached = attach_mount(tree->get(), target->get(), bind.target); !attached)
     return attached;

@@ -10,7 +10,7 @@ namespace heddle {
 namespace {
 
 bool is_program(int root, const std::string& path) {
-  const auto file = open_in_root(root, path, 0);
+  const auto file = find_in_root(root, path, 0);
   struct stat status {};
   return file && ::fstat(file->get(), &status) == 0 && S_ISREG(status.st_mode) &&
          (status.st_mode & 0111) != 0;

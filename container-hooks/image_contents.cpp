@@ -151,7 +151,7 @@ std::string ImageContents::look_at(const std::string& path) {
   note_step("reading the image's", path);
   if (auto seen = glance_at(path)) return std::move(*seen);
   struct stat status {};
-  const auto place = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
+  const auto place = find_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
   if (!place || ::fstat(place->get(), &status) != 0) return absent(path);
   std::string what = "other";
   if (S_ISREG(status.st_mode) && !file_systems_.is_made_up(place->get(), file_stamp(status)))
@@ -170,7 +170,7 @@ std::string ImageContents::of(const std::vector<std::string>& paths) {
 std::string ImageContents::copy_id(const std::string& path) {
   note_step("looking at the image's", path);
   struct stat status {};
-  const auto file = open_in_root(root_.get(), path, 0);
+  const auto file = find_in_root(root_.get(), path, 0);
   return file && ::fstat(file->get(), &status) == 0 ? stamp_of(file->get(), status) : std::string();
 }
 

@@ -81,7 +81,7 @@ ImageWalk::Way ImageWalk::step(std::string_view name) {
   if (!next.open && errno == ENOENT) return Way::nowhere;
   if (!next.open && errno != ENOTDIR) return Way::unknown;
   if (!next.open) {  // a link, which may be an absolute one
-    auto found = open_in_root(root_.get(), next.path, O_DIRECTORY);
+    auto found = find_in_root(root_.get(), next.path, O_DIRECTORY);
     if (!found) return Way::unknown;
     next.where = place_below(top_, found->get());
     if (next.where == "/") next.where.clear();

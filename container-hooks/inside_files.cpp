@@ -46,7 +46,7 @@ bool InsideFiles::is_from_host(const std::string& path) const {
 std::string InsideFiles::started_by(const std::string& program) const {
   auto out = program;
   for (int depth = 0; depth < kMostScripts; ++depth) {
-    const auto place = open_in_root(root_.get(), out, 0);
+    const auto place = find_in_root(root_.get(), out, 0);
     struct stat status {};
     if (!place || ::fstat(place->get(), &status) != 0 || !S_ISREG(status.st_mode)) break;
     const auto file = open_file("/proc/self/fd/" + std::to_string(place->get()), O_RDONLY);
@@ -70,13 +70,13 @@ std::vector<std::string> InsideFiles::plugins(const std::string& folder) const {
 }
 
 bool InsideFiles::stat(const std::string& path, struct stat& status) const {
-  const auto file = open_in_root(root_.get(), path, 0);
+  const auto file = find_in_root(root_.get(), path, 0);
   return file && ::fstat(file->get(), &status) == 0;
 }
 
 std::vector<std::string> InsideFiles::names_in(const std::string& folder) const {
   std::vector<std::string> out;
-  const auto fd = open_in_root(root_.get(), folder, O_DIRECTORY);
+  const auto fd = find_in_root(root_.get(), folder, O_DIRECTORY);
   if (!fd) return out;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(
       ::opendir(("/proc/self/fd/" + std::to_string(fd->get())).c_str()), &::closedir);

@@ -71,7 +71,7 @@ Result<Fd> new_fuse_mount(int device) {
   return context.mount(kReadOnly | kNoSuid | kNoDev);
 }
 
-Result<Fd> open_in_root(int root, const std::string& path, int flags) {
+Result<Fd> find_in_root(int root, const std::string& path, int flags) {
   auto fd = open_in_root(root, path, flags | O_PATH, RESOLVE_NO_MAGICLINKS);
   if (!fd) return fail_errno(path, "cannot open it in the container", fd.error().code());
   return fd;

@@ -20,7 +20,7 @@ Result<Fd> new_fuse_mount(int device);
 
 /// `path` as a process with `root` as its root folder would open it, O_PATH: symlinks, absolute
 /// ones too, and `..` stay inside; magic links of /proc are refused.
-Result<Fd> open_in_root(int root, const std::string& path, int flags);
+Result<Fd> find_in_root(int root, const std::string& path, int flags);
 
 /// A detached copy of the mount at `name` below `folder`: of that file or folder alone.
 Result<Fd> clone_mount(int folder, const std::string& name);

@@ -58,20 +58,20 @@ std::string target_of_link(const Fd& folder, const std::string& name) {
 /// where a link leads, though nothing is there yet (/etc/resolv.conf of an image with systemd).
 Result<Fd> make_place(const Fd& root, std::string path, bool is_folder) {
   int links = 0;
-  auto folder = open_in_root(root.get(), "/", O_DIRECTORY);
+  auto folder = find_in_root(root.get(), "/", O_DIRECTORY);
   for (std::size_t at = 0; folder && at < path.size();) {
     const auto begin = path.find_first_not_of('/', at);
     if (begin == path.npos) break;
     at = std::min(path.find('/', begin), path.size());
     const bool is_last = path.find_first_not_of('/', at) == path.npos;
     const auto above = path.substr(0, at);
-    auto next = open_in_root(root.get(), above, is_last ? 0 : O_DIRECTORY);
+    auto next = find_in_root(root.get(), above, is_last ? 0 : O_DIRECTORY);
     if (!next && next.error().code() == ENOENT) {
       const auto name = path.substr(begin, at - begin);
       if (const auto target = target_of_link(*folder, name); !target.empty()) {
         if (++links > kMostLinks) return fail_errno(path, "cannot make a place there", ELOOP);
         path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
-        folder = open_in_root(root.get(), "/", O_DIRECTORY);
+        folder = find_in_root(root.get(), "/", O_DIRECTORY);
         at = 0;
         continue;
       }
@@ -79,7 +79,7 @@ Result<Fd> make_place(const Fd& root, std::string path, bool is_folder) {
                            ? ::mknodat(folder->get(), name.c_str(), S_IFREG | 0644, 0)
                            : ::mkdirat(folder->get(), name.c_str(), 0755);
       if (made != 0) return fail_errno(above, "cannot make a place for the volume");
-      next = open_in_root(root.get(), above, 0);
+      next = find_in_root(root.get(), above, 0);
     }
     folder = std::move(next);
   }
@@ -87,7 +87,7 @@ Result<Fd> make_place(const Fd& root, std::string path, bool is_folder) {
 }
 
 Result<void> place_volume(const Fd& root, const Volume& volume) {
-  auto target = open_in_root(root.get(), volume.target, 0);
+  auto target = find_in_root(root.get(), volume.target, 0);
   if (!target && target.error().code() == ENOENT) {
     struct stat source {};
     if (::stat(volume.source.c_str(), &source) != 0)
@@ -103,7 +103,7 @@ Result<void> place_volume(const Fd& root, const Volume& volume) {
 /// For the mount point, as runtimes do it; an image without /dev gets one where there is a place.
 Result<void> place_dev(const Fd& root, bool may_make) {
   auto dev =
-      may_make ? make_place(root, "/dev", true) : open_in_root(root.get(), "/dev", O_DIRECTORY);
+      may_make ? make_place(root, "/dev", true) : find_in_root(root.get(), "/dev", O_DIRECTORY);
   if (!dev) return fail(std::move(dev.error()));
   auto tmpfs = new_tmpfs(kEmptyFolder, Programs::may_not_run);
   if (!tmpfs) return fail(std::move(tmpfs.error()));
@@ -118,7 +118,7 @@ Result<void> make_sandbox_root(const std::string& rootfs, const std::vector<Volu
     const auto image = open_file(rootfs, O_PATH | O_DIRECTORY);
     if (!image) return fail(image.error());
     const auto lacks = [&](const std::string& path) {
-      const auto place = open_in_root(image->get(), path, 0);
+      const auto place = find_in_root(image->get(), path, 0);
       return !place && place.error().code() == ENOENT;
     };
     lacks_places = lacks("/dev") || std::any_of(volumes.begin(), volumes.end(),

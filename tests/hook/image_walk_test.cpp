@@ -71,7 +71,7 @@ class ImageWalkTest : public ::testing::Test {
     const auto found = walk.find(path);
     if (!found) return;
     ++found_;
-    const auto open = open_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
+    const auto open = find_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
     ASSERT_EQ(found->is_there, open.has_value()) << path;
     if (!open) return;
     struct stat status {};
