@@ -9,9 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/hook/container_world.hpp"
+#include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
@@ -19,13 +18,8 @@ namespace {
 using namespace std::literals;
 namespace fs = std::filesystem;
 
-class SharedDecision : public ::testing::TestWithParam<std::string> {
+class SharedDecision : public RuntimeTest {
  protected:
-  void SetUp() override {
-    if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
-    world_ = std::make_unique<ContainerWorld>();
-    runtime_ = std::make_unique<Runtime>(GetParam(), world_->path("state"));
-  }
   /// From now on `program` of ours goes on when its gate is opened, however often it is started.
   void close_gate(const std::string& program) const {
     const auto path = world_->path("stage/bin/" + program);
@@ -63,13 +57,6 @@ class SharedDecision : public ::testing::TestWithParam<std::string> {
     return count;
   }
   static constexpr int kMany = 12;
-
-  static std::string id(int number) {
-    return "heddle-shared-" + std::to_string(::getpid()) + "-" + std::to_string(number);
-  }
-
-  std::unique_ptr<ContainerWorld> world_;
-  std::unique_ptr<Runtime> runtime_;
 };
 
 /// Somebody else's comparison may take as long as his image's libraries are many.

@@ -13,8 +13,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "tests/policy/image_world.hpp"
-#include "tests/support/build_elf.hpp"
+#include "tests/policy/decide_fixture.hpp"
 
 namespace heddle::test {
 namespace {
@@ -24,18 +23,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
 constexpr const char* kCopy = "/opt/own/lib/libmpich.so.12.1";
 
-class Copies : public ::testing::Test {
+class Copies : public ImageTest {
  protected:
   void SetUp() override {
-    if (staged_program("fs-resolve").empty())
-      HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
-    if (::geteuid() != 0) HEDDLE_SKIP("only root may chroot into an image");
+    ImageTest::SetUp();
+    if (IsSkipped()) return;
     const auto theirs = world_.mpich(world_.in("/usr/lib/libmpich.so.12"), "libmpich.so.12", "3.0");
     world_.program("/app/solver", kInit, theirs);
-    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2");
+    host_mpi("4.0.2");
     world_.run_ldconfig();
   }
   /// The copy, and a program that finds it by its RPATH.
@@ -49,8 +46,6 @@ class Copies : public ::testing::Test {
     struct stat status {};
     return ::stat(world_.in(path).c_str(), &status) == 0 ? status.st_ino : 0;
   }
-
-  ImageWorld world_;
 };
 
 TEST_F(Copies, one_of_that_abi_gets_the_hosts_bound_over_it) {

@@ -16,23 +16,35 @@ namespace heddle::test {
 inline constexpr const char* kImageLib = "/usr/lib/";
 inline constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
 
-class Decide : public ::testing::Test {
+/// An image of the test's own, decided on by the installed fs-resolve.
+class ImageTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (staged_program("fs-resolve").empty())
       HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
     if (::geteuid() != 0) HEDDLE_SKIP("only root may chroot into an image");
   }
+  void host_mpi(const std::string& version, const std::string& more = "",
+                const std::vector<std::string>& flags = {}) {
+    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", version, more, flags);
+  }
+  /// With all in place, what was predicted is what the image's own ld.so lists.
+  void expect_as_real(const std::string& program, const nlohmann::json& decision) {
+    world_.place(decision);
+    EXPECT_EQ(world_.loads(decision), world_.real_loads(program)) << decision.dump(2);
+  }
+
+  ImageWorld world_;
+};
+
+class Decide : public ImageTest {
+ protected:
   /// MPICH 3.0 in the image under Debian's name, MPICH 4.0.2 on the host under upstream's.
   void usual() {
     theirs_ = world_.mpich(world_.in(kImageLib) + "libmpich.so.12", "libmpich.so.12", "3.0");
     world_.program("/app/solver", kInit, theirs_);
     host_mpi("4.0.2");
     world_.run_ldconfig();
-  }
-  void host_mpi(const std::string& version, const std::string& more = "",
-                const std::vector<std::string>& flags = {}) {
-    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", version, more, flags);
   }
   std::string refusal(const std::string& program, std::vector<std::string> more = {}) {
     std::filesystem::remove(world_.map());
@@ -44,12 +56,7 @@ class Decide : public ::testing::Test {
     EXPECT_EQ(value["outcome"], "incompatible");
     return value["reason"];
   }
-  void expect_as_real(const std::string& program, const nlohmann::json& decision) {
-    world_.place(decision);
-    EXPECT_EQ(world_.loads(decision), world_.real_loads(program));
-  }
 
-  ImageWorld world_;
   std::string theirs_;
 };
 
