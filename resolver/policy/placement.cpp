@@ -203,6 +203,14 @@ void Placement::write_changes(Decision& decision) const {
              (file.now.empty() ? "served without" : "served with " + file.now)});
     decision.served.push_back(file);
   }
+  const auto& programs = inside_.programs();
+  for (const auto& [target, file] : changes_->files())
+    if (std::none_of(programs.begin(), programs.end(), [&, &path = target](const auto& program) {
+          return inside_.world().real_path(program.path) == path;
+        }))
+      decision.warnings.push_back(target +
+                                  ": leads all that load it to the host's MPI: a program that was "
+                                  "not named, and finds the image's by itself, gets both");
   for (const auto& path : left_alone_)
     decision.warnings.push_back(path + ": stays for programs that nobody asked about");
 }

@@ -15,8 +15,7 @@
 
 #include "base/fd.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "tests/policy/image_world.hpp"
-#include "tests/support/build_elf.hpp"
+#include "tests/policy/decide_fixture.hpp"
 
 namespace heddle::test {
 namespace {
@@ -28,18 +27,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
 constexpr const char* kMine = "/opt/mpi/lib/libmpi.so.12";
 constexpr const char* kHosts = "/dev/heddle/libmpi.so.12";
 
-class Neutralise : public ::testing::Test {
+class Neutralise : public ImageTest {
  protected:
   void SetUp() override {
-    if (staged_program("fs-resolve").empty())
-      HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
-    if (::geteuid() != 0) HEDDLE_SKIP("only root may chroot into an image");
+    ImageTest::SetUp();
+    if (IsSkipped()) return;
     theirs_ = world_.mpich(world_.in(kMine), "libmpi.so.12", "3.0");
-    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2");
+    host_mpi("4.0.2");
     world_.run_ldconfig();
   }
   std::string library(const std::string& path, const std::string& soname, const std::string& source,
@@ -57,12 +54,7 @@ class Neutralise : public ::testing::Test {
     for (const auto& file : decision["served"]) out.push_back(file["target"]);
     return out;
   }
-  void expect_as_real(const std::string& program, const nlohmann::json& decision) {
-    world_.place(decision);
-    EXPECT_EQ(world_.loads(decision), world_.real_loads(program)) << decision.dump(2);
-  }
 
-  ImageWorld world_;
   std::string theirs_;
 };
 
@@ -107,6 +99,8 @@ TEST_F(Neutralise, libraries_with_a_search_path_of_their_own_are_served_too) {
                  {helper, "-Wl,-rpath,/opt/mpi/lib:/opt/c", "-Wl,--allow-shlib-undefined"});
   const auto decision = decide("/app/solver");
   EXPECT_EQ(served(decision), (std::vector<std::string>{"/app/solver", "/opt/c/libhelp.so.1"}));
+  EXPECT_THAT(decision["warnings"].dump(), AllOf(HasSubstr("/opt/c/libhelp.so.1: leads all"),
+                                                 Not(HasSubstr("/app/solver: leads"))));
   EXPECT_EQ(bound_over(decision, "/opt/b/libmpich.so.12"), "");
   expect_as_real("/app/solver", decision);
   EXPECT_EQ(world_.loads(decision).size(), 4U) << "one MPI";
