@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -16,6 +17,16 @@
 
 namespace heddle {
 namespace {
+
+/// A runtime starts the hook in a folder of its own.
+std::string from_here(const std::string& path) {
+  return path.empty() ? path : std::filesystem::absolute(path).string();
+}
+
+/// What is wrong with a path in the container; empty: nothing.
+std::string no_containers_path(const std::string& path) {
+  return path.starts_with('/') ? "" : "'" + path + "' is no absolute path";
+}
 
 class CommandLine {
  public:
@@ -45,12 +56,15 @@ class CommandLine {
     sub->add_option_function<std::uint64_t>(
            "--cache-limit",
            [this](std::uint64_t mebibytes) { files_.hook.limits.bytes = mebibytes << 20; },
-           "MiB of that folder above which what is unused longest goes (256)")
+           "MiB of the folder of decisions above which what is unused longest goes (256)")
         ->check(CLI::Range(0, 1 << 20))
         ->option_text("MIB");
-    sub->add_option("--log", s.log, "File that gets each line of the hook")->option_text("FILE");
+    sub->add_option("--log", s.log, "File that gets each line of the hook")
+        ->transform(from_here)
+        ->option_text("FILE");
     sub->add_option("--node", s.node,
                     "Folder of the node's shared mounts, where fs-mount --node runs")
+        ->transform(from_here)
         ->option_text("DIR");
     sub->add_option_function<unsigned>(
            "--timeout", [&s](unsigned seconds) { s.limit = std::chrono::seconds(seconds); },
@@ -62,10 +76,16 @@ class CommandLine {
   void add_decision_options(CLI::App* sub) {
     auto& s = files_.hook;
     sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
+        ->transform(from_here)
         ->option_text("DIR");
     sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
+        ->check(no_containers_path)
         ->option_text("PATH");
-    sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")->option_text("MPI");
+    sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")
+        ->transform([](const std::string& mpi) {
+          return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
+        })
+        ->option_text("MPI");
     sub->add_option("--rpath", s.rpath,
                     "Where RPATH or RUNPATH leads to the image's MPI: bind the host's over it, or "
                     "serve the file that has it with another")
@@ -126,6 +146,7 @@ CommandLine::CommandLine() {
             [this] { return edit_bundle(files_); });
   sub->add_option("DIR", files_.directory, "The bundle")->required()->type_name("");
   sub->add_option("--program", files_.program, "The MPI program, where it is not the first word")
+      ->check(no_containers_path)
       ->option_text("PATH");
   sub->add_option("--policy", files_.policy, "What a failure means: no container, or a warning")
       ->check(CLI::IsMember({"enforce", "warn"}))

@@ -24,6 +24,12 @@ std::string below_home(const char* variable, const std::string& otherwise,
   return home && *home == '/' ? home + otherwise + name : std::string();
 }
 
+/// `podman unshare` makes a user root of a user namespace, where the system's folders are nobody's.
+bool is_systems_root() {
+  struct stat root {};
+  return ::geteuid() == 0 && ::stat("/", &root) == 0 && root.st_uid == 0;
+}
+
 int fail_with(const Error& error) {
   report(error);
   return exit_failure;
@@ -58,12 +64,12 @@ int end(const Result<void>& done) { return done ? exit_done : fail_with(done.err
 }  // namespace
 
 std::string default_cache() {
-  if (::geteuid() == 0) return "/var/cache/heddle/images";
+  if (is_systems_root()) return "/var/cache/heddle/images";
   return below_home("XDG_CACHE_HOME", "/.cache", "/heddle/images");
 }
 
 std::string default_log() {
-  if (::geteuid() == 0) return "/var/log/heddle-hook.log";
+  if (is_systems_root()) return "/var/log/heddle-hook.log";
   return below_home("XDG_STATE_HOME", "/.local/state", "/heddle-hook.log");
 }
 
@@ -79,7 +85,7 @@ int install_hook(const HookFileSettings& settings) {
   }
   std::string directory = settings.directory;
   if (directory.empty())
-    directory = ::geteuid() == 0
+    directory = is_systems_root()
                     ? "/etc/containers/oci/hooks.d"
                     : below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d");
   if (directory.empty()) return fail_with(Error("HOME", "is not set", {}, "give --dir"));

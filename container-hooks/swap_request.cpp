@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/swap_request.hpp"
 
+#include <algorithm>
+#include <array>
+
 namespace heddle {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKnown{kMpiAnnotation, kPolicyAnnotation,
+                                                 kProgramAnnotation, kRpathAnnotation};
+
+}  // namespace
 
 Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annotations) {
   SwapRequest request;
@@ -15,6 +24,12 @@ Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annot
     request.host_mpi = true;
   }
   if (!request.host_mpi) return request;
+  // One that is misspelt is to be refused, not passed over.
+  for (const auto& [name, text] : annotations)
+    if (name.starts_with("heddle.") &&
+        std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end())
+      return fail(name, "cannot follow it", "there is no such annotation",
+                  "heddle.mpi, heddle.policy, heddle.program, heddle.rpath");
   if (const auto policy = value(kPolicyAnnotation)) {
     if (*policy == "warn")
       request.on_failure = OnFailure::warn;

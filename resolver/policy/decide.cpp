@@ -2,6 +2,7 @@
 #include "resolver/policy/decide.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "resolver/policy/decider.hpp"
 #include "resolver/policy/left_behind.hpp"
@@ -49,6 +50,9 @@ Result<void> Decider::read_programs() {
              "use an image that is built on glibc");
       return {};
     }
+    if (added.error().code() == ENOENT && inside_.world().real_path(name).empty())
+      return fail_errno(name, "the container has no such program", ENOENT,
+                        "name it as the container does: --program, the annotation heddle.program");
     return fail(std::move(added.error()));
   }
   if (inside_.programs().empty()) nothing(reason);

@@ -222,6 +222,16 @@ TEST_F(HookInput, a_bundle_gets_the_hook_once) {
   EXPECT_EQ(edit({"bundle", dir_ / "none"}).status, 3);
   EXPECT_EQ(edit({"bundle"}).status, 2);
   EXPECT_EQ(edit({"bundle", "--policy", "maybe", dir_.path()}).status, 2);
+  EXPECT_EQ(edit({"bundle", "--program", "x", dir_.path()}).status, 2);
+  EXPECT_EQ(edit({"bundle", "--at", "heddle", dir_.path()}).status, 2);
+}
+
+/// The runtime starts it somewhere else.
+TEST_F(HookInput, folders_are_written_as_seen_from_here) {
+  const auto spec = edit({"cdi", "--cache", "here", "--log", "log", "--mpi", "opt"});
+  const auto here = std::filesystem::current_path().string();
+  for (const char* name : {"/here", "/log", "/opt"})
+    EXPECT_THAT(spec.out, HasSubstr('"' + here + name + '"')) << spec.err;
 }
 
 constexpr const char* kMountinfo =

@@ -88,6 +88,9 @@ const std::vector<HookTrouble>& hook_troubles() {
        }},
       {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
+      {"an annotation that there is not",
+       "heddle.prog: cannot follow it: there is no such annotation",
+       [](ContainerWorld&, Json& config) { config["annotations"]["heddle.prog"] = "/bin/app"; }},
       {"a program that is no path", "heddle.program: cannot follow it",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.program"] = "app"; }},
   };

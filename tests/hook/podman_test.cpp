@@ -100,6 +100,15 @@ TEST_P(PodmanOfAUser, keeps_his_id) {
   expect_nothing_left();
 }
 
+/// Root of his own namespace is not root.
+TEST_P(PodmanOfAUser, has_his_own_folders_in_podman_unshare_too) {
+  auto argv = session_->words();
+  argv.insert(argv.end(), {"unshare", world_->hook(), "cdi"});
+  const auto spec = session_->run(argv);
+  for (const char* file : {"/.cache/heddle/images", "/.local/state/heddle-hook.log"})
+    EXPECT_THAT(spec.out, HasSubstr(session_->path("home") + file)) << spec.err;
+}
+
 /// `podman unshare` is the user namespace of all his containers: FUSE mounted there is open to
 /// them.
 TEST_P(PodmanOfAUser, shares_one_mount_among_his_containers) {

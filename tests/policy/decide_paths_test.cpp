@@ -207,6 +207,13 @@ TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
   EXPECT_NE(served.find(std::string("\0/dev/heddle/ompi\0\0end", 22)), served.npos);
 }
 
+TEST_F(Decide, a_program_that_the_image_lacks_is_said_to_be_the_images) {
+  usual();
+  const auto result = world_.build("/app/slover");
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.err, ::testing::HasSubstr("/app/slover: the container has no such program"));
+}
+
 /// As Open MPI and PMIx of an installation's own prefix, and Debian's, have them.
 TEST_F(Decide, the_sites_parameters_are_read_and_the_images_folder_stays) {
   const auto theirs = build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
