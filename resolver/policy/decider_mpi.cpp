@@ -94,7 +94,8 @@ bool Decider::pass_gate() {
                         (match_.library ? describe(match_.library->identity) : "MPI") +
                         ": the host's " + host_name + " (" + install.library.path +
                         ") has no such bindings",
-                    "install the host's Fortran or C++ bindings beside its libmpi");
+                    "install the host's Fortran or C++ bindings beside its libmpi; Open MPI 5 has "
+                    "none for C++");
     out_.warnings.push_back(part.path + ": the host's " + host_name +
                             " has no such bindings: a program that loads it mixes both");
   }
@@ -105,11 +106,17 @@ bool Decider::pass_gate() {
   if (!missing.empty()) {
     std::vector<std::string> names;
     for (const auto& one : missing) names.push_back(one.symbol);
+    const bool host_is_newer = match_.library &&
+                               match_.library->identity.family == install.identity.family &&
+                               is_older(match_.library->identity.version, install.identity.version);
     return refuse(
         missing[0].user + " needs " + shortened(names) + ", which the host's " + host_name + " (" +
             install.library.path + ") does not export" +
             (match_.library ? "; the container's is " + describe(match_.library->identity) : ""),
-        "use a newer MPI on the host, or an image built with an older one");
+        host_is_newer
+            ? "newer versions have it no longer: use an older MPI on the host, or an image "
+              "built with a newer one"
+            : "use a newer MPI on the host, or an image built with an older one");
   }
   judge_copies(install);
   if (!match_.library) return true;

@@ -5,6 +5,14 @@
 #include <set>
 
 namespace heddle {
+namespace {
+
+/// What Open MPI's mpi.h makes of MPI_COMM_WORLD and the like: data, of which a program has a copy
+/// of its own (R_X86_64_COPY), so that it seems to define what it needs. ld.so looks for the
+/// library's at the start, and ends the program where there is none.
+bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); }
+
+}  // namespace
 
 MpiMatch match_mpi(const std::vector<MpiInstall>& installs, const ContainerStack& stack) {
   for (const auto& install : installs) {
@@ -46,7 +54,11 @@ std::vector<MissingSymbol> missing_symbols(ContainerSide& inside, SymbolReader& 
     if (facts == nullptr) continue;
     for (const auto& symbol : facts->undefined_symbols)
       if (!symbol.weak && !host_has.contains(symbol.name) &&
-          (is_mpi_symbol(symbol.name) || container_has.contains(symbol.name)))
+          (is_mpi_symbol(symbol.name) || is_handle(symbol.name) ||
+           container_has.contains(symbol.name)))
+        out.push_back({object->path, symbol.name});
+    for (const auto& symbol : facts->exported_symbols)
+      if (is_handle(symbol.name) && !host_has.contains(symbol.name))
         out.push_back({object->path, symbol.name});
   }
   if (out.empty()) return out;
@@ -54,7 +66,9 @@ std::vector<MissingSymbol> missing_symbols(ContainerSide& inside, SymbolReader& 
   for (const auto* object : inside.objects()) {
     if (stack.part_of(object->file.stamp.id) != nullptr) continue;
     const auto& exported = inside_symbols.exports(object->path);
-    std::erase_if(out, [&](const MissingSymbol& one) { return exported.contains(one.symbol); });
+    std::erase_if(out, [&](const MissingSymbol& one) {
+      return exported.contains(one.symbol) && !is_handle(one.symbol);
+    });
   }
   return out;
 }

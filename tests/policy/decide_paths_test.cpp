@@ -207,6 +207,22 @@ TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
   EXPECT_NE(served.find(std::string("\0/dev/heddle/ompi\0\0end", 22)), served.npos);
 }
 
+/// Not lazily bound: ld.so would end the program before main, with words of its own.
+TEST_F(Decide, a_handle_of_another_open_mpi_is_missed_in_an_image_without_any) {
+  const std::string newer = std::string(kOpenMpi) + "int ompi_mpi_instance_null;";
+  const auto theirs = build_library({.output = world_.in("/tmp/libmpi.so.40"),
+                                     .source = newer,
+                                     .flags = {"-Wl,-soname,libmpi.so.40"}});
+  world_.program("/app/solver", "extern int ompi_mpi_instance_null; return ompi_mpi_instance_null;",
+                 theirs);
+  fs::remove(theirs);
+  world_.run_ldconfig();
+  build_library({.output = world_.prefix() + "/lib/libmpi.so.40",
+                 .source = kOpenMpi,
+                 .flags = {"-Wl,-soname,libmpi.so.40"}});
+  EXPECT_THAT(refusal("/app/solver"), ::testing::HasSubstr("needs ompi_mpi_instance_null, which"));
+}
+
 TEST_F(Decide, a_program_that_the_image_lacks_is_said_to_be_the_images) {
   usual();
   const auto result = world_.build("/app/slover");
