@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/sandbox/sanitized.hpp"
 #include "tests/fsgen/user_world_fixture.hpp"
 
 namespace heddle::test {
@@ -164,7 +165,7 @@ TEST_P(Sharing, many_that_come_and_go_and_are_killed_leave_nothing) {
 
 const std::string& runs_in_a_row() {
   static const char* asked = std::getenv("HEDDLE_TEST_RUNS");
-  static const std::string runs = asked ? asked : "500";
+  static const std::string runs = asked ? asked : kSanitized ? "50" : "500";
   return runs;
 }
 
