@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// in-world [--uid N] [--fuse open|absent] [--forbid unshare]... [--] COMMAND: runs COMMAND as that
-// user, in a mount namespace of its own where /dev/fuse is as on most nodes (0666) or absent, and
-// where system calls are forbidden as container runtimes do it. For tests; to be started as root.
+// in-world [--uid N] [--fuse open|absent] [--forbid unshare]... [--mounts-below DIR] [--] COMMAND:
+// runs COMMAND as that user, in a mount namespace of its own where /dev/fuse is as on most nodes
+// (0666) or absent, and where system calls are forbidden as container runtimes do it; of heddle's
+// mounts only those below DIR are there. For tests; to be started as root.
 
 #include <fcntl.h>
 #include <grp.h>
+#include <mntent.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mount.h>
@@ -12,6 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +52,22 @@ void make_dev(bool fuse) {
   check(::symlink("/proc/self/fd", "/dev/fd") == 0, "symlink");
 }
 
+/// Whoever looks whether its mount has gone is not to wait for those of other tests, which stay in
+/// a copy of the mounts for ever.
+void leave_mounts_but(const std::string& folder) {
+  FILE* table = ::setmntent("/proc/self/mounts", "r");
+  check(table != nullptr, "/proc/self/mounts");
+  std::vector<std::string> others;
+  while (const mntent* entry = ::getmntent(table))
+    if (std::strcmp(entry->mnt_type, "fuse.heddle") == 0 &&
+        std::string(entry->mnt_dir).rfind(folder + "/", 0) != 0)
+      others.emplace_back(entry->mnt_dir);
+  ::endmntent(table);
+  for (const auto& mount : others)
+    check(::umount2(mount.c_str(), MNT_DETACH) == 0 || errno == EINVAL || errno == ENOENT,
+          mount.c_str());
+}
+
 /// fusermount3 wants every user to have a name.
 void name_user(unsigned uid) {
   std::ifstream before("/etc/passwd");
@@ -76,6 +95,7 @@ void forbid(const std::vector<std::string>& names) {
 int main(int argc, char** argv) {
   std::vector<std::string> forbidden;
   std::string fuse = "open";
+  std::string mounts_below;
   unsigned uid = 0;
   int at = 1;
   for (; at + 1 < argc && std::strncmp(argv[at], "--", 2) == 0; at += 2) {
@@ -83,11 +103,13 @@ int main(int argc, char** argv) {
     if (name == "--") break;
     if (name == "--uid") uid = static_cast<unsigned>(std::atoi(argv[at + 1]));
     if (name == "--fuse") fuse = argv[at + 1];
+    if (name == "--mounts-below") mounts_below = argv[at + 1];
     if (name == "--forbid") forbidden.emplace_back(argv[at + 1]);
   }
   if (at < argc && std::strcmp(argv[at], "--") == 0) ++at;
   if (at >= argc) return 125;
   make_dev(fuse == "open");
+  if (!mounts_below.empty()) leave_mounts_but(mounts_below);
   if (uid != 0) name_user(uid);
   if (!forbidden.empty()) forbid(forbidden);
   if (uid != 0) {
