@@ -6,6 +6,7 @@
 #include <new>
 
 #include "fuseovl/overlay/overlay.hpp"
+#include "fuseovl/session/kernel_order.hpp"
 
 namespace heddle {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 /// The edge to C: whatever a method throws becomes an errno.
 template <auto method, class... Arguments>
 void answer(fuse_req_t request, Arguments... arguments) {
+  after_request();
   try {
     (Session::client<Overlay>(request).*method)(request, arguments...);
   } catch (const std::bad_alloc&) {
@@ -24,6 +26,7 @@ void answer(fuse_req_t request, Arguments... arguments) {
 
 void on_init(void* userdata, fuse_conn_info* connection) {
   static_cast<Overlay*>(static_cast<SessionClient*>(userdata))->init(*connection);
+  before_answer();
 }
 
 fuse_lowlevel_ops make_ops() {

@@ -8,8 +8,8 @@
 namespace heddle {
 
 // What one thread did before it answered a request is over before the kernel sends a request that
-// follows from the answer (RELEASE after the last FSYNC), to whichever thread. ThreadSanitizer does
-// not see that order: here it is told. In other builds this is nothing.
+// follows from the answer (all after INIT, RELEASE after the last FSYNC), to whichever thread.
+// ThreadSanitizer does not see that order: here it is told. In other builds this is nothing.
 
 #if defined(__SANITIZE_THREAD__)
 inline char kernel_order = 0;

@@ -177,7 +177,7 @@ TEST_F(Warm, the_prefetch_keeps_nobody_from_unmounting) {
     const Mount m(dir_ / "map", dir_ / "mnt");
     const auto result = run({"umount", m.path()});
     EXPECT_EQ(result.status, 0) << result.err;
-    EXPECT_TRUE(wait_until(2s, [&] { return !is_running(m.pid()); }));
+    EXPECT_TRUE(wait_until(10s, [&] { return !is_running(m.pid()); }));
   }
 }
 
