@@ -55,7 +55,14 @@ std::string said_in(const std::string& output) {
   return out;
 }
 
-class RecorderFaults : public ::testing::Test {
+/// As root, or as a user, whose mount fusermount3 makes.
+struct Way {
+  const char* name;
+  unsigned uid;
+  const char* method;
+};
+
+class RecorderFaults : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
 #ifndef __x86_64__
@@ -64,6 +71,7 @@ class RecorderFaults : public ::testing::Test {
     HEDDLE_NEEDS_FUSE();
     if (kSanitized) HEDDLE_SKIP("a sanitizer's runtime makes system calls of its own");
     run_checked({"gcc", "-O1", "-static", "-o", dir_ / "app", HEDDLE_RECORDED_APP});
+    run_checked({"cp", std::getenv("HEDDLE_FS_RECORD"), dir_ / "fs-record"});
     run_checked({"chmod", "0755", dir_.path()});
   }
 
@@ -71,7 +79,11 @@ class RecorderFaults : public ::testing::Test {
   TracedRun::Counts live(const std::optional<Fault>& fault);
 
  private:
-  void make_files(const std::string& work) const;
+  static std::string user() { return std::to_string(GetParam().uid); }
+  void make_files(const std::string& base) const;
+  /// fs-record as that user, and how many programs stand before it.
+  std::vector<std::string> command() const;
+  static unsigned wrappers() { return GetParam().uid == 0 ? 0 : 1; }
   void judge(int status, const std::string& output, const std::string& trace,
              const std::string& work);
   using Told = std::multiset<std::string>;
@@ -83,11 +95,17 @@ class RecorderFaults : public ::testing::Test {
   unsigned runs_ = 0;
 };
 
-void RecorderFaults::make_files(const std::string& work) const {
-  fs::create_directories(work);
-  write_text_file(work + "/in", "what stands in it");
-  write_text_file(work + "/shared", "s", 0640);
-  run_checked({"chgrp", "12346", work + "/shared"});
+void RecorderFaults::make_files(const std::string& base) const {
+  for (const char* folder : {"/work", "/tmp", "/out"}) fs::create_directories(base + folder);
+  write_text_file(base + "/work/in", "what stands in it");
+  write_text_file(base + "/work/shared", "s", 0640);
+  run_checked({"chown", "-R", user() + ":" + user(), base});
+  run_checked({"chgrp", "12346", base + "/work/shared"});
+}
+
+std::vector<std::string> RecorderFaults::command() const {
+  if (GetParam().uid == 0) return {dir_ / "fs-record"};
+  return {HEDDLE_IN_WORLD, "--uid", user(), "--", dir_ / "fs-record"};
 }
 
 /// What does not depend on what the kernel keeps in its caches.
@@ -150,14 +168,13 @@ TracedRun::Counts RecorderFaults::live(const std::optional<Fault>& fault) {
   const std::string said = base + "/said";
   const std::string trace = base + "/out/run.txt";
   const std::string mark = "HEDDLE_TEST_MARK=" + base + "/";
-  make_files(work);
-  fs::create_directories(temp);
-  fs::create_directories(base + "/out");
+  make_files(base);
   SCOPED_TRACE(fault ? to_text(*fault) : "no fault");
 
-  auto traced = TracedRun::start(
-      {std::getenv("HEDDLE_FS_RECORD"), "-q", "--io", "--out", trace, dir_ / "app", work, mark},
-      {"TMPDIR=" + temp, "PATH=/usr/bin:/bin", mark}, said, fault, TracedRun::Scope::until_exec);
+  auto argv = command();
+  argv.insert(argv.end(), {"-q", "--io", "--out", trace, dir_ / "app", work, mark});
+  auto traced = TracedRun::start(argv, {"TMPDIR=" + temp, "PATH=/usr/bin:/bin", mark}, said, fault,
+                                 TracedRun::Scope::until_exec, wrappers());
   const auto status = traced.wait_for_program(20s);
   EXPECT_TRUE(status) << "fs-record does not end";
   const auto counts = traced.wait_for_all(20s);
@@ -171,7 +188,9 @@ TracedRun::Counts RecorderFaults::live(const std::optional<Fault>& fault) {
     EXPECT_EQ(entry.path(), trace) << "is left";
   if (!fault) {
     EXPECT_EQ(status, 7) << output;
-    native_ = told_in(read_seen(trace), work);
+    const auto seen = read_seen(trace);
+    EXPECT_EQ(seen.header.method, GetParam().method);
+    native_ = told_in(seen, work);
     EXPECT_GT(native_.size(), 20U);
   }
   if (status) judge(*status, output, trace, work);
@@ -180,13 +199,18 @@ TracedRun::Counts RecorderFaults::live(const std::optional<Fault>& fault) {
   return counts.value_or(TracedRun::Counts());
 }
 
-TEST_F(RecorderFaults, no_failing_system_call_costs_more_than_an_error) {
+TEST_P(RecorderFaults, no_failing_system_call_costs_more_than_an_error) {
   const auto counts = live(std::nullopt);
   ASSERT_FALSE(HasFailure());
   const auto faults = all_faults(counts);
   ASSERT_GT(faults.size(), 500U);
   try_faults(faults, [this](const Fault& fault) { (void)live(fault); });
 }
+
+INSTANTIATE_TEST_SUITE_P(, RecorderFaults,
+                         ::testing::Values(Way{"root", 0, "namespace"},
+                                           Way{"user", 1500, "fusermount3"}),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace heddle::test

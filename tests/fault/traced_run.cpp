@@ -22,8 +22,13 @@ namespace {
 /// The process that traces; it and its tracees share nothing with the test but the pipe.
 class Tracer {
  public:
-  Tracer(pid_t program, std::optional<Fault> fault, TracedRun::Scope scope, int told)
-      : program_(program), fault_(std::move(fault)), scope_(scope), told_(told) {}
+  Tracer(pid_t program, std::optional<Fault> fault, TracedRun::Scope scope, unsigned wrappers,
+         int told)
+      : program_(program),
+        fault_(std::move(fault)),
+        scope_(scope),
+        wrappers_(wrappers),
+        told_(told) {}
 
   void run() {
     int status = 0;
@@ -55,12 +60,12 @@ class Tracer {
     if (signal == (SIGTRAP | 0x80)) {
       at_call(thread, at);
       go_on(thread, 0);
-    } else if (begun_ && scope_ == TracedRun::Scope::until_exec &&
-               (status >> 8) == (SIGTRAP | (PTRACE_EVENT_EXEC << 8))) {
+    } else if (begun_ && scope_ == TracedRun::Scope::until_exec && is_exec(status)) {
       known_.erase(thread);
       ::ptrace(PTRACE_DETACH, thread, 0, 0);
     } else if ((status >> 16) != 0 || (is_new && signal == SIGSTOP)) {
       // Its own start, a fork or an exec: none of the program's signals.
+      execs_ += is_exec(status);
       go_on(thread, 0);
     } else {
       go_on(thread, signal);
@@ -74,7 +79,7 @@ class Tracer {
       at = At::inside;
       const auto call = static_cast<long>(registers.orig_rax);
       // The last that ld.so asks for: what it did so far is not the program's.
-      begun_ = begun_ || call == SYS_prlimit64;
+      begun_ = begun_ || (execs_ > wrappers_ && call == SYS_prlimit64);
       if (!begun_) return;
       const unsigned number = ++counts_[call];
       if (!fault_ || call != fault_->call || number != fault_->nth) return;
@@ -109,6 +114,7 @@ class Tracer {
     }
   }
 
+  static bool is_exec(int status) { return (status >> 8) == (SIGTRAP | (PTRACE_EVENT_EXEC << 8)); }
   static void go_on(pid_t thread, int signal) { ::ptrace(PTRACE_SYSCALL, thread, 0, signal); }
   void tell(const std::string& line) const {
     const std::string text = line + "\n";
@@ -118,8 +124,10 @@ class Tracer {
   pid_t program_;
   std::optional<Fault> fault_;
   TracedRun::Scope scope_;
+  unsigned wrappers_;
   int told_;
   std::map<pid_t, At> known_;
+  unsigned execs_ = 0;
   bool begun_ = false;
   user_regs_struct asked_{};  ///< before the fault
   TracedRun::Counts counts_;
@@ -150,7 +158,7 @@ class Tracer {
 
 TracedRun TracedRun::start(const std::vector<std::string>& argv,
                            const std::vector<std::string>& environment, const std::string& output,
-                           const std::optional<Fault>& fault, Scope scope) {
+                           const std::optional<Fault>& fault, Scope scope, unsigned wrappers) {
   Pipe told = value_or_throw(make_pipe());
   const pid_t tracer = ::fork();
   if (tracer < 0) throw Error::from_errno(argv.at(0), "cannot be started");
@@ -159,7 +167,7 @@ TracedRun TracedRun::start(const std::vector<std::string>& argv,
     const pid_t program = ::fork();
     if (program == 0) become(argv, environment, output);
     told.read_end.reset();
-    Tracer(program, fault, scope, told.write_end.get()).run();
+    Tracer(program, fault, scope, wrappers, told.write_end.get()).run();
     ::_exit(0);
   }
   return {tracer, std::move(told.read_end)};

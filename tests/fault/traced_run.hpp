@@ -36,10 +36,12 @@ class TracedRun {
     until_exec,  ///< a process that becomes another program runs on by itself
   };
 
-  /// `environment`: NAME=value, the whole of it. stdout and stderr go to `output`.
+  /// `environment`: NAME=value, the whole of it. stdout and stderr go to `output`. `wrappers`: as
+  /// many programs of `argv` only become the next; what they do does not count.
   static TracedRun start(const std::vector<std::string>& argv,
                          const std::vector<std::string>& environment, const std::string& output,
-                         const std::optional<Fault>& fault, Scope scope = Scope::everything);
+                         const std::optional<Fault>& fault, Scope scope = Scope::everything,
+                         unsigned wrappers = 0);
   TracedRun(TracedRun&&) noexcept = default;
   TracedRun& operator=(TracedRun&&) = delete;
   /// Kills what still runs.
