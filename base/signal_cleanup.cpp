@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,6 +33,14 @@ struct RawEntry {  // getdents64(2)
 void remove_folder(const char* path) {
   const int folder = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder < 0) return;
+  struct stat here {
+  }, above{};
+  // What is mounted there may be all files of the machine (fs-record's loopback).
+  if (::fstat(folder, &here) != 0 || ::fstatat(folder, "..", &above, 0) != 0 ||
+      here.st_dev != above.st_dev) {
+    ::close(folder);
+    return;
+  }
   alignas(RawEntry) char buffer[4096];
   for (;;) {
     const long got = ::syscall(SYS_getdents64, folder, buffer, sizeof(buffer));

@@ -76,7 +76,22 @@ std::string TempDir::release() noexcept {
   return std::exchange(path_, {});
 }
 
+namespace {
+
+/// Whether something is mounted there: another file system than that of the folder above.
+bool is_mount_point(const std::string& path) {
+  struct stat here {
+  }, above{};
+  if (::lstat(path.c_str(), &here) != 0) return errno != ENOENT && errno != ENOTDIR;
+  if (!S_ISDIR(here.st_mode)) return false;
+  return ::stat((path + "/..").c_str(), &above) != 0 || here.st_dev != above.st_dev;
+}
+
+}  // namespace
+
 Result<void> remove_tree(const std::string& path) {
+  // What is mounted may be all files of the machine (fs-record's loopback).
+  if (is_mount_point(path)) return fail_errno(path, "cannot remove", EBUSY);
   char* roots[] = {const_cast<char*>(path.c_str()), nullptr};
   std::unique_ptr<FTS, int (*)(FTS*)> walk(
       ::fts_open(roots, FTS_PHYSICAL | FTS_XDEV | FTS_NOCHDIR, nullptr), ::fts_close);

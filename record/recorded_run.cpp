@@ -16,14 +16,12 @@
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/rank.hpp"
-#include "base/temp_dir.hpp"
-#include "fuseovl/mount/fusermount.hpp"
 #include "record/loopback/access_log.hpp"
-#include "record/loopback/protocol.hpp"
 #include "record/native_folders.hpp"
 #include "record/private_root.hpp"
 #include "record/recording_daemon.hpp"
 #include "record/run_identity.hpp"
+#include "record/user_mount.hpp"
 
 namespace heddle {
 namespace {
@@ -40,47 +38,6 @@ std::uint64_t unix_ns() {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
          static_cast<std::uint64_t>(now.tv_nsec);
 }
-
-/// A folder to mount on. $TMPDIR may be one that only its owner writes to (a build's, a batch
-/// job's).
-Result<TempDir> make_mount_folder() {
-  auto folder = TempDir::create("fs-record");
-  for (const char* parent : {"/tmp", "/var/tmp", "/dev/shm"}) {
-    if (folder) break;
-    if (auto other = TempDir::create("fs-record", parent)) folder = std::move(other);
-  }
-  return folder;
-}
-
-/// A mount by fusermount3, where the user may not mount himself. It is taken off when the program
-/// has its own copy of it; the folder goes too.
-class UserMount {
- public:
-  static Result<UserMount> make() {
-    auto folder = make_mount_folder();
-    if (!folder) return fail(std::move(folder.error()));
-    auto device = fusermount_mount(
-        folder->path(), "rw,nosuid,nodev,fsname=fs-record,subtype=heddle-record,max_read=" +
-                            std::to_string(loopback::kMaxData));
-    if (!device) return fail(std::move(device.error()));
-    return UserMount(std::move(*folder), std::move(*device));
-  }
-  UserMount(UserMount&&) = default;
-  UserMount& operator=(UserMount&&) = delete;
-  ~UserMount() { take_off(); }
-  const std::string& path() const { return folder_.path(); }
-  Fd take_device() { return std::move(device_); }
-  void take_off() {
-    if (!folder_.path().empty() && mounted_) (void)fusermount_unmount(folder_.path(), true);
-    mounted_ = false;
-  }
-
- private:
-  UserMount(TempDir folder, Fd device) : folder_(std::move(folder)), device_(std::move(device)) {}
-  TempDir folder_;
-  Fd device_;
-  bool mounted_ = true;
-};
 
 /// Nothing that is forbidden: the same may work a moment later.
 bool is_shortage(const Error& error) {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "base/fd.hpp"
-#include "fuseovl/mount/fusermount.hpp"
+#include "record/user_mount.hpp"
 
 namespace heddle {
 namespace {
@@ -63,7 +63,7 @@ RecordedProcesses recorded_processes(pid_t app, const std::string& user_mount) {
 void end_run(const RecordedProcesses& run) {
   kill_run(run.app, run.space);
   if (run.user_mount.empty()) return;
-  (void)fusermount_unmount(run.user_mount, true);
+  (void)take_user_mount_off(run.user_mount);
   ::rmdir(run.user_mount.c_str());
 }
 

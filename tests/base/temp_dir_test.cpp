@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "base/temp_dir.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kNoNamespace = 77;
+
+/// In a process of its own, with a file system mounted on the folder: 0, when all of it is there
+/// after `remove` has tried.
+int keeps_what_is_mounted(const std::string& folder) {
+  if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
+      ::mount("tmpfs", folder.c_str(), "tmpfs", 0, nullptr) != 0)
+    return kNoNamespace;
+  const auto file = folder + "/sub/file";
+  if (::mkdir((folder + "/sub").c_str(), 0755) != 0 || !open_file(file, O_WRONLY | O_CREAT))
+    return 1;
+  const auto removed = remove_tree(folder);
+  if (removed || removed.error().code() != EBUSY) return 2;
+  if (::access(file.c_str(), F_OK) != 0) return 3;
+  // Below a folder that is removed it stays, too.
+  (void)remove_tree(folder.substr(0, folder.rfind('/')));
+  return ::access(file.c_str(), F_OK) == 0 ? 0 : 4;
+}
+
+TEST(RemoveTree, never_removes_what_is_mounted) {
+  const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
+  const auto folder = dir.path() + "/mounted";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(keeps_what_is_mounted(folder));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoNamespace) GTEST_SKIP() << "skipped: no user namespaces";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(RemoveTree, removes_folders_files_and_links_and_not_what_they_lead_to) {
+  const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
+  const auto kept = dir.path() + "/kept";
+  const auto tree = dir.path() + "/tree";
+  for (const auto& folder : {kept, tree, tree + "/sub"})
+    ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
+  ASSERT_TRUE(open_file(kept + "/file", O_WRONLY | O_CREAT));
+  ASSERT_TRUE(open_file(tree + "/sub/file", O_WRONLY | O_CREAT));
+  ASSERT_EQ(::symlink(kept.c_str(), (tree + "/link").c_str()), 0);
+  EXPECT_TRUE(remove_tree(tree));
+  EXPECT_NE(::access(tree.c_str(), F_OK), 0);
+  EXPECT_EQ(::access((kept + "/file").c_str(), F_OK), 0);
+  EXPECT_TRUE(remove_tree(tree)) << "which is not there";
+}
+
+}  // namespace
+}  // namespace heddle
