@@ -73,6 +73,15 @@ std::string words_in(const Fd& pipe) {
   return out;
 }
 
+/// nullopt: not within `limit`. Waited for without one where that cannot be told.
+Result<std::optional<int>> end_of(Child& child, std::chrono::milliseconds limit) {
+  auto ended = child.wait_for(limit);
+  if (ended) return ended;
+  auto status = child.wait();
+  if (!status) return fail(std::move(status.error()));
+  return std::optional<int>(*status);
+}
+
 struct Outcome {
   int status = 0;
   std::string words;
@@ -110,9 +119,9 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   theirs.reset();
   Outcome outcome;
   if (wants_device) outcome.device = receive_device(ours.get(), limit);
-  auto status = child->wait_for(limit);
-  if (!status) return fail(std::move(status.error()));
-  if (!*status) {
+  auto status = end_of(*child, limit);
+  if (!status && !outcome.device) return fail(std::move(status.error()));
+  if (status && !*status) {
     // What it waits for may be uninterruptible: neither is its end waited for.
     ::kill(child->release(), SIGKILL);
     if (!outcome.device)
@@ -120,7 +129,7 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
                                    "a folder above the mount point does not answer, it seems"));
   }
   outcome.words = reason_of(words_in(words->read_end));
-  outcome.status = status->value_or(0);
+  outcome.status = status ? status->value_or(0) : 0;
   return outcome;
 }
 

@@ -16,10 +16,18 @@ namespace {
 
 constexpr int kNoNamespace = 77;
 
+bool put(const std::string& name, const std::string& text) {
+  const auto file = open_file("/proc/self/" + name, O_WRONLY);
+  return file && write_all(file->get(), text, name);
+}
+
 /// In a process of its own, with a file system mounted on the folder: 0, when all of it is there
 /// after `remove` has tried.
 int keeps_what_is_mounted(const std::string& folder) {
-  if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
+  const auto user = "0 " + std::to_string(::geteuid()) + " 1";
+  const auto group = "0 " + std::to_string(::getegid()) + " 1";
+  if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !put("setgroups", "deny") ||
+      !put("uid_map", user) || !put("gid_map", group) ||
       ::mount("tmpfs", folder.c_str(), "tmpfs", 0, nullptr) != 0)
     return kNoNamespace;
   const auto file = folder + "/sub/file";
