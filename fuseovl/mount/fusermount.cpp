@@ -43,7 +43,11 @@ std::string reason_of(std::string words) {
 /// fusermount3 sends the open device over the socket named by _FUSE_COMMFD (util/fusermount.c).
 Fd receive_device(int socket, std::chrono::milliseconds limit) {
   pollfd entry{socket, POLLIN, 0};
-  if (::poll(&entry, 1, static_cast<int>(limit.count())) <= 0) return Fd();
+  int ready;
+  do {
+    ready = ::poll(&entry, 1, static_cast<int>(limit.count()));
+  } while (ready < 0 && errno == EINTR);
+  if (ready == 0) return Fd();
   char byte = 0;
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -138,8 +142,10 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
 Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options) {
   auto outcome = run({"-o", options, "--", mount_point}, true, kFusermountPatience);
   if (!outcome) return fail(std::move(outcome.error()));
-  if (!outcome->device) return fail(Error(mount_point, "cannot mount", outcome->words));
-  return std::move(outcome->device);
+  if (outcome->device) return std::move(outcome->device);
+  // It has mounted, and the device was lost on its way.
+  if (outcome->status == 0) (void)fusermount_unmount(mount_point, true);
+  return fail(Error(mount_point, "cannot mount", outcome->words));
 }
 
 Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
