@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "base/launch/private_mount.hpp"
-#include "base/fuse_device.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -9,6 +8,8 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+
+#include "base/fuse_device.hpp"
 
 namespace heddle {
 namespace {
