@@ -124,10 +124,11 @@ void NodeService::want(const std::string& id, Client client) {
 }
 
 void NodeService::take_later(Work& work) {
-  const auto same = std::ranges::stable_partition(
-      work.later, [&](const Client& client) { return client.map != work.map; });
-  std::ranges::move(same, std::back_inserter(work.heard));
-  work.later.erase(same.begin(), same.end());
+  const auto same =
+      std::stable_partition(work.later.begin(), work.later.end(),
+                            [&](const Client& client) { return client.map != work.map; });
+  std::move(same, work.later.end(), std::back_inserter(work.heard));
+  work.later.erase(same, work.later.end());
 }
 
 bool NodeService::begin(Work& work) {
