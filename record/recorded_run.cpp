@@ -192,7 +192,14 @@ Result<RecordedRun> Run::run_under_proot() {
 Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& setup) {
   auto signals = SignalRelay::start();
   if (!signals) return fail(std::move(signals.error()));
-  auto app = AppProcess::start(command, setup, *signals);
+  AppSetup own = setup;
+  own.mount = [&] {
+    // APP's copy. A recorder that goes while exec(2) waits for it must have the last one: the
+    // kernel would hold up, beyond SIGKILL, who waits and keeps the device open himself.
+    if (user_mount_) (void)user_mount_->take_device();
+    return setup.mount();
+  };
+  auto app = AppProcess::start(command, own, *signals);
   if (!app) return fail(std::move(app.error()));
   auto device = app->take_fuse_fd();
   if (!device) return fail(std::move(device.error()));

@@ -207,7 +207,7 @@ TEST_P(RecorderFaults, no_failing_system_call_costs_more_than_an_error) {
   try_faults(faults, [this](const Fault& fault) { (void)live(fault); });
 }
 
-/// A user's way is tried where faults are asked for: some of it still fails (recvfrom number 3).
+/// A user's way is tried where faults are asked for: a failing newfstatat leaves an empty folder.
 std::vector<Way> ways() {
   std::vector<Way> out{{"root", 0, "namespace"}};
   if (std::getenv("HEDDLE_FAULTS")) out.push_back({"user", 1500, "fusermount3"});

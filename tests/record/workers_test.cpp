@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "base/sandbox/sanitized.hpp"
 #include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -18,6 +20,8 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using trace::Op;
 
+/// A build with ThreadSanitizer takes longer to begin than seven milliseconds.
+constexpr auto kPause = kSanitized ? 300ms : 7ms;
 const char* kWorker = "fs-record:work";
 
 int rounds() {
@@ -28,7 +32,7 @@ int rounds() {
 /// Kills the workers of the recordings that have `mark`, one after the other.
 class Killer {
  public:
-  explicit Killer(const std::string& mark, std::chrono::milliseconds pause = 7ms) {
+  explicit Killer(const std::string& mark, std::chrono::milliseconds pause = kPause) {
     thread_ = std::jthread([this, mark, pause](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
         for (const int pid : recorders(mark, kWorker)) kills_ += ::kill(pid, SIGKILL) == 0;
@@ -172,7 +176,7 @@ TEST_F(Workers, killed_again_and_again_are_noticed_by_nobody) {
 TEST_F(Workers, killed_leave_files_as_they_are_natively) {
   run_checked({"mkdir", dir_ / "native", dir_ / "recorded"});
   const auto native = run({HEDDLE_FS_PROBE, dir_ / "native"});
-  Killer killer(mark_, 30ms);
+  Killer killer(mark_, std::max(kPause, 30ms));
   const auto recorded = record(dir_ / "run.txt", {HEDDLE_FS_PROBE, dir_ / "recorded"}, marked());
   EXPECT_GT(killer.stop(), 0);
   if (recorded.timed_out) end_all();
