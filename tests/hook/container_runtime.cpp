@@ -13,7 +13,9 @@ std::vector<std::string> words_of(const Session& session) {
           // crun 1.8, as in Runtime::command().
           "umount /sys/fs/cgroup/unified 2>/dev/null; " + session.before + "; exec \"$@\"", "sh",
           HEDDLE_IN_WORLD, "--uid", std::to_string(session.uid), "--fuse", session.fuse, "--",
-          "env", "HOME=" + session.home, "XDG_RUNTIME_DIR=" + session.run_folder};
+          // Of this test run's own folders a login knows nothing.
+          "env", "-u", "XDG_CACHE_HOME", "-u", "XDG_STATE_HOME", "-u", "XDG_CONFIG_HOME",
+          "HOME=" + session.home, "XDG_RUNTIME_DIR=" + session.run_folder};
 }
 
 Runtime::Runtime(const std::string& name, const std::string& state_folder)
