@@ -45,15 +45,17 @@ int open_as_exec(const Target& target, CallerRights& rights, Request& request) {
 
 }  // namespace
 
-/// What a killed worker has created and not noted is created anew: by now its mode may forbid the
-/// caller to open it.
-void Loopback::remove_half_made(const Request& request, std::string_view name, const Place& place) {
+/// Takes off what a killed worker has created and not answered for: O_EXCL would find it there, and
+/// its mode may forbid the caller to open it. The kernel knows no such file, or it would not create
+/// it; so whatever stands in our table is that worker's.
+bool Loopback::remove_half_made(const Request& request, const Place& place) {
   struct statx st {};
-  if (nodes_.child(request.node(), name) == 0 &&
-      stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st) == 0 && S_ISREG(st.stx_mode) &&
-      st.stx_size == 0 && st.stx_nlink == 1 && st.stx_uid == request.header().uid &&
-      ::unlinkat(place.dir(), place.name(), 0) == 0)
-    ++memory_.slots.decided();
+  const bool removed = stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st) == 0 &&
+                       S_ISREG(st.stx_mode) && st.stx_size == 0 && st.stx_nlink == 1 &&
+                       st.stx_uid == request.header().uid &&
+                       ::unlinkat(place.dir(), place.name(), 0) == 0;
+  if (removed) ++memory_.slots.decided();
+  return removed;
 }
 
 void Loopback::log_open(Request& request, trace::Event& event, Handle* opened) {
@@ -123,12 +125,18 @@ void Loopback::create(Request& request, CallerRights& rights, bool nameless) {
   const Place place(*path);
   const int flags =
       (static_cast<int>(in.flags) & (kPassedFlags | O_EXCL)) | (nameless ? O_TMPFILE : O_CREAT);
+  using Stage = RequestProgress::Stage;
   auto& stage = request.progress().stage;
-  if (!nameless && stage.exchange(RequestProgress::Stage::acting) != RequestProgress::Stage::taken)
-    remove_half_made(request, name, place);
-  Fd fd(::openat(place.dir(), place.name(), flags | O_CLOEXEC | O_NOFOLLOW, in.mode));
-  struct statx st {};
+  const bool again = stage.exchange(Stage::acting) != Stage::taken && !nameless;
+  const auto open_new = [&] {
+    return Fd(::openat(place.dir(), place.name(), flags | O_CLOEXEC | O_NOFOLLOW, in.mode));
+  };
+  if (again && (flags & O_EXCL) != 0) remove_half_made(request, place);
+  Fd fd = open_new();
+  if (!fd && errno == EACCES && again && remove_half_made(request, place)) fd = open_new();
   int rc = errno_if(!fd);
+  if (rc != 0) stage = Stage::taken;  // what is there now is not ours
+  struct statx st {};
   if (rc == 0) rc = stat_at(fd.get(), "", AT_EMPTY_PATH, st);
   fuse_entry_out entry{};
   fuse_open_out out{};

@@ -94,7 +94,7 @@ class Loopback {
   void fallocate(Request& request);
   void copy_file_range(Request& request);
   void ioctl(Request& request, ReplyBuffer& buffer);
-  void remove_half_made(const Request& request, std::string_view name, const Place& place);
+  bool remove_half_made(const Request& request, const Place& place);
   void log_open(Request& request, trace::Event& event, Handle* opened);
   void tell_closed(Handle& handle, Request* request);
   void tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
@@ -138,7 +138,8 @@ int Loopback::carry_out(Request& request, Act act, IsDone is_done) {
   }
   stage.store(Stage::acting, std::memory_order_release);
   const int rc = act();
-  if (rc == 0) stage.store(Stage::made, std::memory_order_release);
+  // What fails has changed nothing: when it comes again, its effect would be somebody else's.
+  stage.store(rc == 0 ? Stage::made : Stage::taken, std::memory_order_release);
   return rc;
 }
 

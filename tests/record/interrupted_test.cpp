@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: MIT
+// A worker of the recorder is killed at some instruction of what it does for a request: the next
+// one answers the request, and what it changes is changed once. The kernel's side of the device is
+// played here, so that the instruction can be chosen.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "base/fd.hpp"
+#include "base/sandbox/sanitized.hpp"
+#include "record/loopback/loopback.hpp"
+#include "record/recording_worker.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+/// When a worker dies: at the so-manieth entry to or return from a system call, and so many
+/// instructions later.
+struct Death {
+  long stops = 0;
+  long instructions = 0;
+};
+using Deaths = std::vector<Death>;
+
+struct NoLog final : loopback::AccessLog {
+  void start() override {}
+  bool on() const noexcept override { return false; }
+  bool each_io() const noexcept override { return false; }
+  void add(trace::Event&, const loopback::Telling&) override {}
+  unsigned told(std::uint64_t) const override { return 0; }
+};
+
+struct Answer {
+  int error = 0;
+  std::string body;
+  template <class Body>
+  Body as(std::size_t skip = 0) const {
+    Body out{};
+    if (body.size() >= skip + sizeof(out)) std::memcpy(&out, body.data() + skip, sizeof(out));
+    return out;
+  }
+};
+
+template <class Body>
+std::string bytes_of(const Body& body) {
+  return {reinterpret_cast<const char*>(&body), sizeof(body)};
+}
+
+std::string c_string(std::string_view text) { return std::string(text) + '\0'; }
+
+/// The kernel's side: asks, and asks again with the mark of it when a worker has died over it.
+class Kernel {
+ public:
+  Kernel() {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();
+    here_.reset(ends[0]);
+    device_.reset(ends[1]);
+  }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+  /// Closes what workers have opened too: they have this process's descriptors.
+  ~Kernel() {
+    std::vector<int> all;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+      all.push_back(std::atoi(entry.path().filename().c_str()));
+    for (const int fd : all)
+      if (fd > last_ && fd != here_.get() && fd != device_.get()) ::close(fd);
+  }
+
+  /// The workers of the next request die so, one after the other.
+  void kill_next(Deaths deaths) { deaths_ = std::move(deaths); }
+  /// How often the last worker that was to die has entered a system call or returned from one.
+  long stops() const { return stops_; }
+
+  Answer ask(std::uint32_t opcode, std::uint64_t node, const std::string& body) {
+    fuse_in_header header{};
+    header.len = static_cast<std::uint32_t>(sizeof(header) + body.size());
+    header.opcode = opcode;
+    header.unique = unique_ += 2;
+    header.nodeid = node;
+    header.uid = ::geteuid();
+    header.gid = ::getegid();
+    header.pid = static_cast<std::uint32_t>(::getpid());
+    const auto deaths = std::exchange(deaths_, {});
+    for (std::size_t i = 0; i <= deaths.size(); ++i) {
+      put(header, body);
+      const bool ended = serve(i < deaths.size() ? &deaths[i] : nullptr);
+      if (auto answer = take_answer(header.unique)) return std::move(*answer);
+      if (ended) break;
+      std::array<char, 64> unread{};
+      const bool read_by_it = ::recv(device_.get(), unread.data(), unread.size(), MSG_DONTWAIT) < 0;
+      if (read_by_it) header.unique |= kResentUnique;
+    }
+    ADD_FAILURE() << "request " << opcode << " is never answered";
+    return {EIO, {}};
+  }
+
+  std::uint64_t look_up(std::uint64_t parent, std::string_view name) {
+    const auto answer = ask(FUSE_LOOKUP, parent, c_string(name));
+    return answer.error == 0 ? answer.as<fuse_entry_out>().nodeid : 0;
+  }
+  std::uint64_t walk(const std::string& path) {
+    std::uint64_t node = FUSE_ROOT_ID;
+    for (const auto& part : std::filesystem::path(path).relative_path())
+      node = look_up(node, part.string());
+    return node;
+  }
+
+ private:
+  void put(const fuse_in_header& header, const std::string& body) const {
+    const auto request = bytes_of(header) + body;
+    if (::send(here_.get(), request.data(), request.size(), 0) < 0) std::abort();
+  }
+
+  std::optional<Answer> take_answer(std::uint64_t unique) const {
+    std::string reply(1 << 16, '\0');
+    const ssize_t n = ::recv(here_.get(), reply.data(), reply.size(), MSG_DONTWAIT);
+    fuse_out_header header{};
+    if (n < static_cast<ssize_t>(sizeof(header))) return std::nullopt;
+    std::memcpy(&header, reply.data(), sizeof(header));
+    EXPECT_EQ(header.unique, unique);
+    EXPECT_EQ(header.len, n);
+    reply.resize(static_cast<std::size_t>(n));
+    return Answer{-header.error, reply.substr(sizeof(header))};
+  }
+
+  [[noreturn]] void work(bool followed) {
+    if (followed) {
+      ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+      ::raise(SIGSTOP);
+    }
+    memory_.recover();
+    NoLog log;
+    loopback::Loopback loopback(log, memory_);
+    auto& slots = memory_.slots;
+    slots.take_over([&](std::size_t slot) {
+      auto* bytes = slots.buffer(slot);
+      const auto size = reinterpret_cast<const fuse_in_header*>(bytes)->len;
+      loopback::Request request(device_.get(), bytes, size, slots.progress(slot));
+      loopback.take_over(request);
+    });
+    loopback::CallerRights rights;
+    loopback::ReplyBuffer buffer;
+    slots.before_read(0);
+    const ssize_t n = ::read(device_.get(), slots.buffer(0), loopback::RequestSlots::kBufferSize);
+    if (n < 0) ::_exit(1);
+    slots.after_read(0);
+    loopback::Request request(device_.get(), slots.buffer(0), static_cast<std::size_t>(n),
+                              slots.progress(0));
+    if (request.progress().stage == loopback::RequestProgress::Stage::done)
+      request.reply_as_noted();
+    else
+      loopback.handle(request, rights, buffer);
+    slots.before_read(0);
+    ::_exit(0);
+  }
+
+  /// One worker, that dies so; true when it has ended by itself.
+  bool serve(const Death* death) {
+    const pid_t worker = fork_with_our_descriptors();
+    if (worker < 0) std::abort();
+    if (worker == 0) work(death != nullptr);
+    int status = 0;
+    ::waitpid(worker, &status, 0);
+    if (!death) {
+      EXPECT_EQ(status, 0);
+      return true;
+    }
+    const auto go = [&](__ptrace_request how) {
+      ::ptrace(how, worker, nullptr, nullptr);
+      ::waitpid(worker, &status, 0);
+      const bool stopped = WIFSTOPPED(status);
+      EXPECT_TRUE(!stopped || WSTOPSIG(status) == SIGTRAP) << status;
+      return stopped && WSTOPSIG(status) == SIGTRAP;
+    };
+    stops_ = 0;
+    bool stopped = true;
+    for (; stopped && stops_ < death->stops; ++stops_) stopped = go(PTRACE_SYSCALL);
+    for (long i = 0; stopped && i < death->instructions; ++i) stopped = go(PTRACE_SINGLESTEP);
+    if (!WIFSTOPPED(status)) return true;
+    ::kill(worker, SIGKILL);
+    ::waitpid(worker, &status, 0);
+    return false;
+  }
+
+  int last_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);  // what was open before has lower numbers
+  Fd low_{last_};
+  Fd here_, device_;
+  loopback::LoopbackMemory memory_;
+  std::uint64_t unique_ = 0;
+  Deaths deaths_;
+  long stops_ = 0;
+};
+
+/// What a request is tried on: a folder with the files `one` and `two`, and the folder `sub`.
+struct Scene {
+  explicit Scene(const TestDir& dir, int number)
+      : path(dir / std::to_string(number)), at(::mkdir(path.c_str(), 0755)) {
+    for (const char* name : {"one", "two"}) {
+      std::FILE* file = std::fopen(file_path(name).c_str(), "w");
+      std::fputs(name, file);
+      std::fclose(file);
+    }
+    ::mkdir(file_path("sub").c_str(), 0755);
+    folder = kernel.walk(path);
+  }
+  std::string file_path(const std::string& name) const { return path + "/" + name; }
+  std::string content(const std::string& name) const {
+    return read_file(file_path(name)).value_or("(none)");
+  }
+  mode_t mode(const std::string& name) const {
+    struct stat st {};
+    return ::lstat(file_path(name).c_str(), &st) == 0 ? st.st_mode : 0;
+  }
+  std::string text() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    std::string out;
+    for (const auto& name : names) out += (out.empty() ? "" : " ") + name;
+    return out;
+  }
+  /// What is opened so can be written to, once.
+  void write(std::uint64_t node, std::uint64_t fh, const std::string& text, std::uint64_t offset,
+             bool append) {
+    fuse_write_in in{};
+    in.fh = fh;
+    in.offset = offset;
+    in.size = static_cast<std::uint32_t>(text.size());
+    in.flags = append ? O_APPEND : 0;
+    const auto answer = kernel.ask(FUSE_WRITE, node, bytes_of(in) + text);
+    EXPECT_EQ(answer.error, 0);
+    EXPECT_EQ(answer.as<fuse_write_out>().size, text.size());
+  }
+
+  std::string path;
+  int at;
+  Kernel kernel;
+  std::uint64_t folder = 0;
+};
+
+/// Asks for it, with workers that die so, and looks what has become of it.
+struct Doing {
+  const char* name;
+  void (*run)(Scene&, const Deaths& deaths);
+};
+
+Answer create(Scene& scene, const Deaths& deaths, std::uint32_t opcode, std::uint32_t flags) {
+  fuse_create_in in{};
+  in.flags = flags;
+  in.mode = S_IFREG | 0444;
+  scene.kernel.kill_next(deaths);
+  const auto answer = scene.kernel.ask(opcode, scene.folder, bytes_of(in) + c_string("new"));
+  EXPECT_EQ(answer.error, 0);
+  if (answer.error != 0) return answer;
+  scene.write(answer.as<fuse_entry_out>().nodeid,
+              answer.as<fuse_open_out>(sizeof(fuse_entry_out)).fh, "text", 0, false);
+  return answer;
+}
+
+void create_new(Scene& scene, const Deaths& deaths) {
+  const auto answer = create(scene, deaths, FUSE_CREATE, O_CREAT | O_EXCL | O_WRONLY);
+  EXPECT_EQ(scene.text(), "new one sub two");
+  EXPECT_EQ(scene.content("new"), "text");
+  EXPECT_EQ(scene.mode("new"), S_IFREG | 0444U);
+  EXPECT_EQ(scene.kernel.look_up(scene.folder, "new"), answer.as<fuse_entry_out>().nodeid);
+}
+
+void create_nameless(Scene& scene, const Deaths& deaths) {
+  (void)create(scene, deaths, loopback::kOpTmpfile, O_TMPFILE | O_RDWR);
+  EXPECT_EQ(scene.text(), "one sub two");
+}
+
+/// A request that answers with an entry.
+void make(Scene& scene, const Deaths& deaths, std::uint32_t opcode, const std::string& body,
+          mode_t type) {
+  scene.kernel.kill_next(deaths);
+  const auto answer = scene.kernel.ask(opcode, scene.folder, body);
+  EXPECT_EQ(answer.error, 0);
+  EXPECT_EQ(scene.text(), "new one sub two");
+  EXPECT_EQ(scene.mode("new") & S_IFMT, type);
+  EXPECT_EQ(scene.kernel.look_up(scene.folder, "new"), answer.as<fuse_entry_out>().nodeid);
+}
+
+void make_folder(Scene& scene, const Deaths& deaths) {
+  fuse_mkdir_in in{};
+  in.mode = 0555;
+  make(scene, deaths, FUSE_MKDIR, bytes_of(in) + c_string("new"), S_IFDIR);
+}
+
+void make_fifo(Scene& scene, const Deaths& deaths) {
+  fuse_mknod_in in{};
+  in.mode = S_IFIFO | 0600;
+  make(scene, deaths, FUSE_MKNOD, bytes_of(in) + c_string("new"), S_IFIFO);
+}
+
+void make_symlink(Scene& scene, const Deaths& deaths) {
+  make(scene, deaths, FUSE_SYMLINK, c_string("new") + c_string("elsewhere"), S_IFLNK);
+}
+
+void make_link(Scene& scene, const Deaths& deaths) {
+  fuse_link_in in{};
+  in.oldnodeid = scene.kernel.look_up(scene.folder, "one");
+  make(scene, deaths, FUSE_LINK, bytes_of(in) + c_string("new"), S_IFREG);
+  EXPECT_EQ(scene.content("new"), "one");
+}
+
+void rename(Scene& scene, const Deaths& deaths, std::uint32_t flags) {
+  const auto one = scene.kernel.look_up(scene.folder, "one");
+  const auto two = scene.kernel.look_up(scene.folder, "two");
+  fuse_rename2_in in{};
+  in.newdir = scene.folder;
+  in.flags = flags;
+  scene.kernel.kill_next(deaths);
+  const auto answer = scene.kernel.ask(FUSE_RENAME2, scene.folder,
+                                       bytes_of(in) + c_string("one") + c_string("two"));
+  EXPECT_EQ(answer.error, 0);
+  EXPECT_EQ(scene.content("two"), "one");
+  EXPECT_EQ(scene.kernel.look_up(scene.folder, "two"), one);
+  EXPECT_EQ(scene.kernel.look_up(scene.folder, "one"), flags != 0 ? two : 0);
+}
+
+void move(Scene& scene, const Deaths& deaths) {
+  rename(scene, deaths, 0);
+  EXPECT_EQ(scene.text(), "sub two");
+}
+
+void exchange(Scene& scene, const Deaths& deaths) {
+  rename(scene, deaths, 2);  // RENAME_EXCHANGE
+  EXPECT_EQ(scene.content("one"), "two");
+}
+
+void remove(Scene& scene, const Deaths& deaths, std::uint32_t opcode, const char* name) {
+  (void)scene.kernel.look_up(scene.folder, name);
+  scene.kernel.kill_next(deaths);
+  EXPECT_EQ(scene.kernel.ask(opcode, scene.folder, c_string(name)).error, 0);
+  EXPECT_EQ(scene.kernel.look_up(scene.folder, name), 0U);
+}
+
+void unlink(Scene& scene, const Deaths& deaths) {
+  remove(scene, deaths, FUSE_UNLINK, "one");
+  EXPECT_EQ(scene.text(), "sub two");
+}
+
+void remove_folder(Scene& scene, const Deaths& deaths) {
+  remove(scene, deaths, FUSE_RMDIR, "sub");
+  EXPECT_EQ(scene.text(), "one two");
+}
+
+void append(Scene& scene, const Deaths& deaths) {
+  const auto node = scene.kernel.look_up(scene.folder, "one");
+  fuse_open_in in{};
+  in.flags = O_WRONLY | O_APPEND;
+  const auto opened = scene.kernel.ask(FUSE_OPEN, node, bytes_of(in)).as<fuse_open_out>();
+  scene.kernel.kill_next(deaths);
+  scene.write(node, opened.fh, " and more", 3, true);
+  EXPECT_EQ(scene.content("one"), "one and more");
+  fuse_release_in release{};
+  release.fh = opened.fh;
+  EXPECT_EQ(scene.kernel.ask(FUSE_RELEASE, node, bytes_of(release)).error, 0);
+}
+
+void open_and_close(Scene& scene, const Deaths& deaths) {
+  const auto node = scene.kernel.look_up(scene.folder, "one");
+  fuse_open_in in{};
+  in.flags = O_RDONLY;
+  scene.kernel.kill_next({deaths.front()});
+  const auto opened = scene.kernel.ask(FUSE_OPEN, node, bytes_of(in));
+  EXPECT_EQ(opened.error, 0);
+  fuse_read_in read{};
+  read.fh = opened.as<fuse_open_out>().fh;
+  read.size = 100;
+  EXPECT_EQ(scene.kernel.ask(FUSE_READ, node, bytes_of(read)).body, "one");
+  fuse_release_in release{};
+  release.fh = read.fh;
+  scene.kernel.kill_next({deaths.back()});
+  EXPECT_EQ(scene.kernel.ask(FUSE_RELEASE, node, bytes_of(release)).error, 0);
+}
+
+class Interrupted : public ::testing::TestWithParam<Doing> {};
+INSTANTIATE_TEST_SUITE_P(, Interrupted,
+                         ::testing::Values(Doing{"create", create_new},
+                                           Doing{"create_nameless", create_nameless},
+                                           Doing{"mkdir", make_folder}, Doing{"mknod", make_fifo},
+                                           Doing{"symlink", make_symlink}, Doing{"link", make_link},
+                                           Doing{"rename", move}, Doing{"exchange", exchange},
+                                           Doing{"unlink", unlink}, Doing{"rmdir", remove_folder},
+                                           Doing{"append", append},
+                                           Doing{"open_and_close", open_and_close}),
+                         [](const auto& which) { return which.param.name; });
+
+TEST_P(Interrupted, at_any_instruction_it_is_done_once) {
+  if (kSanitized) HEDDLE_SKIP("an instruction of ours is many there");
+  // Most of what matters is done soon after a system call; with time, everything is tried.
+  const char* seconds = std::getenv("HEDDLE_TEST_SECONDS");
+  const int rounds = 40 * (seconds ? std::max(std::atoi(seconds), 1) : 1);
+  const unsigned seed = seconds ? std::random_device()() : 1;
+  std::mt19937 random(seed);
+  TestDir dir;
+  long stops = 0;
+  {
+    Scene scene(dir, 0);
+    GetParam().run(scene, {{std::numeric_limits<long>::max(), 0}});
+    stops = scene.kernel.stops();
+  }
+  ASSERT_GT(stops, 4);
+  std::uniform_int_distribution<long> some_stop(0, stops);
+  std::uniform_int_distribution<long> some_instruction(0, seconds ? 5000 : 1000);
+  for (int round = 1; round <= rounds && !HasFailure(); ++round) {
+    const Deaths deaths{{some_stop(random), some_instruction(random)},
+                        {some_stop(random), some_instruction(random)}};
+    SCOPED_TRACE(fmt::format("seed {}, round {}: killed {} instructions after stop {}, {} after {}",
+                             seed, round, deaths[0].instructions, deaths[0].stops,
+                             deaths[1].instructions, deaths[1].stops));
+    Scene scene(dir, round);
+    GetParam().run(scene, deaths);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test
