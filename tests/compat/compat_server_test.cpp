@@ -1,154 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
 // compat-server as a process, asked by clients made from the service definitions.
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <fstream>
-#include <regex>
-#include <thread>
 
 #include <compat_v2.grpc.pb.h>
-#include <compatibility.grpc.pb.h>
-#include "base/fd.hpp"
-#include "base/process.hpp"
-#include "base/sandbox/sanitized.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/compat/compat_server.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace v1 = convergedcomputing::org::grpc::v1;
 namespace v2 = ::heddle::compat::v2;
-using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-
-/// A root file system of its own (this machine's loader and libc, and libfar.so.1), artifacts of
-/// programs for it, and servers that answer for it.
-class CompatServer : public ::testing::Test {
- protected:
-  void SetUp() override {
-    gen_ = staged_program("compat-gen");
-    check_ = staged_program("compat-check");
-    program_ = staged_program("compat-server");
-    if (program_.empty()) HEDDLE_SKIP("compat-server is not installed in $HEDDLE_STAGE");
-    run_checked(
-        {"mkdir", "-p", root_ + "/lib64", root_ + "/usr/lib", root_ + "/usr/bin", root_ + "/etc"});
-    run_checked({"ln", "-s", "usr/lib", root_ + "/lib"});
-    run_checked({"cp", "-L", "/lib64/ld-linux-x86-64.so.2", root_ + "/lib64/"});
-    run_checked({"cp", "-L", "/lib/x86_64-linux-gnu/libc.so.6", root_ + "/usr/lib/"});
-    make_far("int far() { return 1; }");
-    build_program({.output = root_ + "/usr/bin/good",
-                   .source = "int far(); int main() { return far(); }",
-                   .flags = {root_ + "/usr/lib/libfar.so.1"}});
-    const auto lost = build_library({.output = dir_ / "liblost.so.1",
-                                     .source = "int lost() { return 1; }",
-                                     .flags = {"-Wl,-soname,liblost.so.1"}});
-    build_program({.output = root_ + "/usr/bin/bad",
-                   .source = "int lost(); int main() { return lost(); }",
-                   .flags = {lost}});
-    good_ = artifact("good");
-    bad_ = artifact("bad");
-  }
-  void TearDown() override { end(); }
-
-  void make_far(const std::string& source) {
-    const auto made = build_library(
-        {.output = dir_ / "libfar.so.1", .source = source, .flags = {"-Wl,-soname,libfar.so.1"}});
-    run_checked({"mv", made, root_ + "/usr/lib/libfar.so.1"});
-  }
-  std::string artifact(const std::string& name) {
-    return run_checked({gen_, "--rootfs", root_, "/usr/bin/" + name},
-                       {.env = {"XDG_CACHE_HOME=" + dir_ / "cache"}})
-        .out;
-  }
-
-  /// Starts the server and waits until it listens; address_ is where.
-  void start(std::vector<std::string> more = {}, const std::string& listen = "127.0.0.1:0") {
-    std::vector<std::string> argv = {program_,  "--listen",     listen,    "--rootfs", root_,
-                                     "--index", dir_ / "index", "--grace", "2"};
-    argv.insert(argv.end(), more.begin(), more.end());
-    const auto log = dir_ / "log";
-    Fd out = value_or_throw(open_file(log, O_WRONLY | O_CREAT | O_TRUNC));
-    server_.emplace(value_or_throw(spawn(program_, argv, {.fds = {{out.get(), 2}}})));
-    std::smatch found;
-    ASSERT_TRUE(wait_until(milliseconds(30'000), [&] {
-      const auto text = read_file(log).value_or("");
-      static const std::regex kListening("listening on ([^,]+),");
-      if (!std::regex_search(text, found, kListening)) return false;
-      address_ = found[1];
-      return true;
-    })) << read_file(log).value_or("");
-  }
-  /// Asks it to end; its exit status.
-  int end() {
-    if (!server_) return 0;
-    ::kill(server_->pid(), SIGTERM);
-    const auto status = value_or_throw(server_->wait_for(milliseconds(10'000)));
-    server_.reset();
-    return status.value_or(-1);
-  }
-
-  std::shared_ptr<grpc::Channel> channel() {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    for (const char* backoff :
-         {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-          GRPC_ARG_MAX_RECONNECT_BACKOFF_MS})
-      arguments.SetInt(backoff, 100);
-    return grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
-  }
-  static grpc::Status ask(v1::CompatibilityService::Stub& stub, const std::string& artifact,
-                          v1::Response& response) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    context.set_wait_for_ready(true);
-    v1::CompatRequest request;
-    request.set_payload(artifact);
-    return stub.CheckCompatibility(&context, request, &response);
-  }
-  bool is_compatible(const std::string& artifact) {
-    v1::Response response;
-    const auto stub = v1::CompatibilityService::NewStub(channel());
-    const auto status = ask(*stub, artifact, response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    EXPECT_EQ(response.status(), v1::Response::SUCCESS) << response.payload();
-    return response.compatible();
-  }
-  std::size_t resident_kib() {
-    std::ifstream status("/proc/" + std::to_string(server_->pid()) + "/status");
-    for (std::string line; std::getline(status, line);)
-      if (line.starts_with("VmRSS:")) return std::stoul(line.substr(6));
-    return 0;
-  }
-  Fd connect_raw() {
-    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port =
-        htons(static_cast<std::uint16_t>(std::stoi(address_.substr(address_.rfind(':') + 1))));
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-    return fd;
-  }
-
-  TestDir dir_;
-  std::string root_ = dir_ / "root";
-  std::string gen_, check_, program_, good_, bad_, address_;
-  std::optional<Child> server_;
-};
 
 TEST_F(CompatServer, the_ancestors_client_gets_the_right_verdicts) {
   start();
@@ -265,86 +128,6 @@ TEST_F(CompatServer, a_library_in_a_folder_that_only_a_runpath_names_counts_as_s
   EXPECT_TRUE(wait_until(milliseconds(2000), [&] { return is_compatible(mine); }));
 }
 
-TEST_F(CompatServer, ten_thousand_checks_from_32_connections_are_all_right) {
-  start();
-  ASSERT_TRUE(is_compatible(good_));
-  const auto before = resident_kib();
-  std::atomic<int> wrong{0}, failed{0};
-  std::vector<std::thread> clients;
-  for (int c = 0; c < 32; ++c)
-    clients.emplace_back([&, c] {
-      const auto stub = v1::CompatibilityService::NewStub(channel());
-      for (int i = 0; i < 313; ++i) {
-        v1::Response response;
-        const bool good = (c + i) % 2 == 0;
-        // Spaces make other bytes of the same artifact: a verdict that is not kept yet.
-        const auto text =
-            (good ? good_ : bad_) + std::string(static_cast<std::size_t>(i % 50), ' ');
-        failed += !ask(*stub, text, response).ok();
-        wrong += response.compatible() != good;
-      }
-    });
-  for (auto& client : clients) client.join();
-  EXPECT_EQ(failed, 0);
-  EXPECT_EQ(wrong, 0);
-  // AddressSanitizer keeps what is freed for a while.
-  if (!kSanitized) EXPECT_LT(resident_kib(), before + 64 * 1024) << "before: " << before;
-  EXPECT_EQ(end(), 0);
-}
-
-TEST_F(CompatServer, garbage_oversize_and_half_open_peers_stop_nobody) {
-  start({"--max-request", "65536"});
-  std::vector<Fd> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(connect_raw());
-  for (int i = 0; i < 20; ++i) {
-    const auto fd = connect_raw();
-    const std::string garbage(1000, static_cast<char>(i * 13));
-    static_cast<void>(::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL));
-  }
-  for (int i = 0; i < 20; ++i) {
-    silent.push_back(connect_raw());
-    static_cast<void>(
-        ::send(silent.back().get(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, MSG_NOSIGNAL));
-  }
-  v1::Response response;
-  const auto stub = v1::CompatibilityService::NewStub(channel());
-  const auto status = ask(*stub, std::string(100'000, ' '), response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_TRUE(is_compatible(good_));
-  EXPECT_FALSE(is_compatible(bad_));
-}
-
-TEST_F(CompatServer, it_can_be_killed_and_started_again_under_load) {
-  start({}, "unix:" + dir_ / "sock");
-  std::atomic<bool> done{false};
-  std::atomic<int> wrong{0}, right{0};
-  std::vector<std::thread> clients;
-  for (int c = 0; c < 8; ++c)
-    clients.emplace_back([&] {
-      const auto stub = v1::CompatibilityService::NewStub(channel());
-      while (!done) {
-        v1::Response response;
-        if (ask(*stub, bad_, response).ok()) ++(response.compatible() ? wrong : right);
-      }
-    });
-  for (int round = 0; round < 3; ++round) {
-    const int before = right;
-    EXPECT_TRUE(wait_until(milliseconds(5000), [&] { return right > before + 20; }));
-    if (round == 1) {
-      EXPECT_EQ(end(), 0);  // SIGTERM: those under way are answered
-    } else {
-      ::kill(server_->pid(), SIGKILL);
-      static_cast<void>(server_->wait());
-      server_.reset();
-    }
-    start({}, "unix:" + dir_ / "sock");
-  }
-  done = true;
-  for (auto& client : clients) client.join();
-  EXPECT_EQ(wrong, 0);
-  EXPECT_TRUE(is_compatible(good_));
-}
-
 /// One call without the service's generated code.
 std::string call_raw(grpc::Channel& channel, const std::string& method, const std::string& bytes) {
   grpc::GenericStub stub(std::shared_ptr<grpc::ChannelInterface>(&channel, [](auto*) {}));
@@ -388,35 +171,6 @@ TEST_F(CompatServer, health_and_reflection_answer) {
       *peer, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*");
   EXPECT_THAT(services, HasSubstr("convergedcomputing.org.grpc.v1.CompatibilityService"));
   EXPECT_THAT(services, HasSubstr("heddle.compat.v2.Compat"));
-}
-
-TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
-  start({"--max-checks", "4", "--stream-idle", "1"});
-  const auto peer = channel();
-  const auto stub = v2::Compat::NewStub(peer);
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v2::CheckRequest, v2::CheckResponse>>>
-      streams;
-  v2::CheckRequest request;
-  v2::CheckResponse response;
-  request.set_artifact(good_);
-  for (int i = 0; i < 4; ++i) {
-    contexts.push_back(std::make_unique<grpc::ClientContext>());
-    streams.push_back(stub->CheckStream(contexts.back().get()));
-    ASSERT_TRUE(streams.back()->Write(request));
-    ASSERT_TRUE(streams.back()->Read(&response));
-  }
-  grpc::ClientContext fifth;
-  EXPECT_EQ(stub->Check(&fifth, request, &response).error_code(),
-            grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(wait_until(milliseconds(5000), [&] {
-    grpc::ClientContext context;
-    return stub->Check(&context, request, &response).ok();
-  }));
-  for (auto& stream : streams) {
-    EXPECT_FALSE(stream->Read(&response));
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  }
 }
 
 TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {

@@ -1,35 +1,19 @@
 // SPDX-License-Identifier: MIT
 //
-// Pushing and pulling against Debian's docker-registry, and against registries that misbehave.
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <algorithm>
+// Pushing to and pulling from a registry.
 #include <atomic>
 #include <filesystem>
-#include <optional>
 #include <thread>
 
-#include "base/fd.hpp"
-#include "base/process.hpp"
 #include "fsgen/registry/credentials.hpp"
 #include "fsgen/registry/reference.hpp"
 #include "fsgen/registry/sha256.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/compat/registry.hpp"
 
 namespace heddle::test {
 namespace {
 
 using registry::parse_reference;
-using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -76,104 +60,6 @@ TEST(RegistryDigest, is_sha_256) {
   EXPECT_EQ(registry::sha256_digest("{}"),
             "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
 }
-
-int free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at);
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &size);
-  return ntohs(at.sin_port);
-}
-
-bool listens(int port) {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(static_cast<std::uint16_t>(port));
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return ::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
-}
-
-class Registry : public ::testing::Test {
- protected:
-  void SetUp() override {
-    gen_ = staged_program("compat-gen");
-    check_ = staged_program("compat-check");
-    resolve_ = staged_program("fs-resolve");
-    if (gen_.empty() || check_.empty()) HEDDLE_SKIP("compat-gen is not installed in $HEDDLE_STAGE");
-    if (::access("/usr/bin/docker-registry", X_OK) != 0)
-      HEDDLE_SKIP("docker-registry is not installed");
-    port_ = free_port();
-    host_ = "127.0.0.1:" + std::to_string(port_);
-  }
-  void TearDown() override { stop(); }
-
-  /// Debian's registry on a loopback port; `auth` is the auth section of its configuration, `http`
-  /// more of its http section.
-  void start(const std::string& auth = "", const std::string& http = "") {
-    const auto file = write_text_file(
-        dir_ / "registry.yml",
-        "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: " +
-            (dir_ / "storage") + "\n  delete:\n    enabled: true\nhttp:\n  addr: " + host_ + "\n" +
-            http + auth);
-    launch({"/usr/bin/docker-registry", "serve", file});
-  }
-  /// A registry of our own that misbehaves: Python's http.server with this body of do_GET.
-  void start_odd(const std::string& body) {
-    const auto file = write_text_file(
-        dir_ / "odd.py",
-        "import http.server, json, hashlib, sys\n"
-        "class H(http.server.BaseHTTPRequestHandler):\n"
-        "  def log_message(self, *a): pass\n"
-        "  def say(self, code, body=b'', length=None, **headers):\n"
-        "    self.send_response(code)\n"
-        "    for k, v in headers.items(): self.send_header(k.replace('_', '-'), v)\n"
-        "    self.send_header('Content-Length', str(len(body) if length is None else length))\n"
-        "    self.end_headers(); self.wfile.write(body)\n"
-        "  def manifest(self, blob, size=None):\n"
-        "    return json.dumps({'schemaVersion': 2, 'layers': [{'mediaType': "
-        "'application/vnd.heddle.compat.v1+json', 'digest': 'sha256:' + "
-        "hashlib.sha256(blob).hexdigest(), 'size': size or len(blob)}]}).encode()\n"
-        "  def do_GET(self):\n" +
-            body + "\nhttp.server.ThreadingHTTPServer(('127.0.0.1', " + std::to_string(port_) +
-            "), H).serve_forever()\n");
-    launch({"/usr/bin/python3", file});
-  }
-  void launch(const std::vector<std::string>& argv) {
-    Fd log = value_or_throw(open_file(dir_ / "registry.log", O_WRONLY | O_CREAT | O_APPEND));
-    server_.emplace(
-        value_or_throw(spawn(argv[0], argv, {.fds = {{log.get(), 1}, {log.get(), 2}}})));
-    ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return listens(port_); }))
-        << read_file(dir_ / "registry.log").value_or("");
-  }
-  void stop() {
-    if (!server_) return;
-    ::kill(server_->pid(), SIGTERM);
-    static_cast<void>(server_->wait_for(milliseconds(5000)));
-    server_.reset();
-  }
-  RunResult go(const std::vector<std::string>& argv) {
-    return run(argv, {.env = {"XDG_CACHE_HOME=" + dir_ / cache_, "DOCKER_CONFIG=" + dir_ / "docker",
-                              "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "HOME=" + dir_.path(),
-                              "LD_LIBRARY_PATH"}});
-  }
-  RunResult push() { return go({gen_, "--push", host_ + "/tools/xz:v1", "/usr/bin/xz"}); }
-  RunResult check(const std::string& rest) { return go({check_, "oci:" + host_ + rest}); }
-  void expect_failure(const RunResult& done, const std::string& words) {
-    EXPECT_EQ(done.status, 3) << done.out;
-    EXPECT_EQ(done.out, "");
-    EXPECT_THAT(done.err, HasSubstr(words));
-    EXPECT_LE(std::count(done.err.begin(), done.err.end(), '\n'), 2) << done.err;
-  }
-
-  TestDir dir_;
-  std::string gen_, check_, resolve_, host_, cache_ = "cache";
-  int port_ = 0;
-  std::optional<Child> server_;
-};
 
 TEST_F(Registry, an_artifact_comes_back_by_tag_and_by_digest) {
   start();
@@ -294,69 +180,6 @@ TEST_F(Registry, a_bearer_token_is_fetched_where_the_registry_says) {
   expect_failure(check("/a:1"), "cannot pull: HTTP status 404");
 }
 
-TEST_F(Registry, wrong_digests_truncated_blobs_and_loops_are_told_and_leave_nothing) {
-  const std::string blob = "b'x' * 1000";
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      // Another content than the digest's.
-      {"    m = self.manifest(" + blob +
-           ")\n"
-           "    self.say(200, m if '/manifests/' in self.path else b'y' * 1000)\n",
-       "the blob is not what its digest says"},
-      {"    self.say(200, self.manifest(" + blob +
-           "), Docker_Content_Digest='sha256:' + 'a' * 64)\n",
-       "the manifest is not what its digest says"},
-      // Fewer bytes than announced, by HTTP and by the manifest.
-      {"    m = self.manifest(" + blob +
-           ")\n"
-           "    if '/manifests/' in self.path: return self.say(200, m)\n"
-           "    self.say(200, b'x' * 500, 1000); self.connection.close()\n",
-       "the registry failed"},
-      {"    m = self.manifest(" + blob +
-           ", 2000)\n"
-           "    self.say(200, m if '/manifests/' in self.path else " +
-           blob + ")\n",
-       "the blob is truncated"},
-      {"    m = self.manifest(" + blob +
-           ")\n"
-           "    self.say(200, m if '/manifests/' in self.path else b'x' * 5000)\n",
-       "the registry sent too much"},
-      {"    self.say(302, Location=self.path)\n", "the registry failed"},
-      {"    self.say(302, Location='file:///etc/passwd')\n", "the registry failed"},
-      {"    self.say(200, b'<html>')\n", "damaged manifest"},
-      {"    self.say(500, b'oops')\n", "HTTP status 500"},
-  };
-  for (const auto& [body, words] : cases) {
-    start_odd(body);
-    expect_failure(check("/a:1"), words);
-    const auto out = dir_ / "out.map";
-    EXPECT_EQ(go({resolve_, "pull", host_ + "/a:1", "-o", out}).status, 3);
-    EXPECT_FALSE(std::filesystem::exists(out));
-    stop();
-  }
-  expect_failure(check("/a:1"), "cannot reach the registry");
-  expect_failure(push(), "cannot reach the registry");
-}
-
-TEST_F(Registry, a_password_is_not_sent_in_the_clear_to_another_host) {
-  start_odd("    self.say(401, WWW_Authenticate='Bearer realm=\"http://reg.example/token\"')\n");
-  expect_failure(check("/a:1"), "wants the password sent without TLS");
-}
-
-TEST_F(Registry, a_token_stays_with_the_host_it_is_for) {
-  start_odd(
-      "    if self.path.startswith('/token'): return self.say(200, b'{\"token\":\"T0K\"}')\n"
-      "    given = self.headers.get('Authorization')\n"
-      "    if self.path == '/elsewhere': return self.say(500 if given else 200, b'{}')\n"
-      "    if given != 'Bearer T0K':\n"
-      "      return self.say(401, WWW_Authenticate='Bearer realm=\"http://127.0.0.1:" +
-      std::to_string(port_) +
-      "/token\"')\n"
-      "    if '/manifests/' in self.path: return self.say(200, self.manifest(b'{}'))\n"
-      "    self.say(307, Location='http://localhost:" +
-      std::to_string(port_) + "/elsewhere')\n");
-  expect_failure(check("/a:1"), "it has no `heddle` part");
-}
-
 TEST_F(Registry, referrers_are_asked_for_where_the_registry_has_them) {
   // Answers referrers alone: a tag in their place would get 404.
   const auto artifact = dir_ / "xz.json";
@@ -392,66 +215,6 @@ TEST_F(Registry, a_sites_authority_makes_https_of_it) {
   run_checked({"cp", dir_ / "cert", folder + "/ca.crt"});
   const auto done = push();
   EXPECT_EQ(done.status, 0) << done.err;
-  EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
-}
-
-TEST_F(Registry, sixty_four_at_once_share_a_cache) {
-  start();
-  const auto map = dir_ / "a.map";
-  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
-  ASSERT_EQ(go({resolve_, "push", map, host_ + "/maps/xz"}).status, 0);
-  std::vector<std::thread> nodes;
-  std::atomic<int> good{0};
-  const auto wanted = read_file(map).value_or("x");
-  for (int i = 0; i < 64; ++i)
-    nodes.emplace_back([&, out = dir_ / ("copy" + std::to_string(i))] {
-      const auto done = go({resolve_, "pull", host_ + "/maps/xz", "--out", out});
-      good += done.status == 0 && done.err.empty() && read_file(out).value_or("") == wanted;
-    });
-  for (auto& node : nodes) node.join();
-  EXPECT_EQ(good, 64);
-}
-
-TEST_F(Registry, many_attach_to_one_image_at_once) {
-  start();
-  ASSERT_EQ(go({gen_, "--push", host_ + "/a:image", "/bin/true"}).status, 0);
-  std::vector<std::thread> pushers;
-  std::atomic<int> good{0};
-  for (int i = 0; i < 12; ++i)
-    pushers.emplace_back([&, program = dir_ / ("p" + std::to_string(i))] {
-      std::filesystem::copy_file("/usr/bin/xz", program);
-      good += go({gen_, "--push", host_ + "/a:" + program.substr(program.rfind('/') + 1),
-                  "--attach", host_ + "/a:image", program})
-                  .status == 0;
-    });
-  for (auto& pusher : pushers) pusher.join();
-  EXPECT_EQ(good, 12);
-}
-
-TEST_F(Registry, a_full_disk_or_a_forbidden_folder_is_told_and_leaves_nothing) {
-  start();
-  const auto map = dir_ / "a.map";
-  ASSERT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
-  ASSERT_EQ(go({resolve_, "push", map, host_ + "/maps/xz"}).status, 0);
-  expect_failure(go({resolve_, "pull", host_ + "/maps/xz", "-o", dir_ / "no/such/x.map"}),
-                 "No such file or directory");
-  expect_failure(go({resolve_, "push", dir_ / "none.map", host_ + "/maps/xz"}), "none.map");
-  ASSERT_EQ(push().status, 0);
-  const auto full = run({"/bin/sh", "-c", "exec \"$0\" \"$@\" >/dev/full", gen_, "--push",
-                         host_ + "/tools/xz:v1", "/usr/bin/xz"},
-                        {.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "HOME=" + dir_.path()}});
-  EXPECT_EQ(full.status, 3);
-  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
-  const auto folder = dir_ / "small";
-  const auto small = go({"unshare", "--mount", "--propagation", "private", "sh", "-c",
-                         "mkdir $0; mount -t tmpfs -o size=8k none $0 || exit 9; " + resolve_ +
-                             " pull " + host_ + "/maps/xz -o $0/x.map; echo $? $(ls -A $0)",
-                         folder});
-  EXPECT_EQ(small.out, "3\n");
-  EXPECT_THAT(small.err, HasSubstr("No space left on device"));
-  // What cannot be kept is still handed on.
-  write_text_file(dir_ / "file", "");
-  cache_ = "file";
   EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
 }
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <fstream>
+#include <regex>
+
+#include <compatibility.grpc.pb.h>
+#include "base/fd.hpp"
+#include "base/process.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+
+namespace v1 = convergedcomputing::org::grpc::v1;
+using std::chrono::milliseconds;
+
+/// A root file system of its own (this machine's loader and libc, and libfar.so.1), artifacts of
+/// programs for it, and servers that answer for it.
+class CompatServer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    gen_ = staged_program("compat-gen");
+    check_ = staged_program("compat-check");
+    program_ = staged_program("compat-server");
+    if (program_.empty()) HEDDLE_SKIP("compat-server is not installed in $HEDDLE_STAGE");
+    run_checked(
+        {"mkdir", "-p", root_ + "/lib64", root_ + "/usr/lib", root_ + "/usr/bin", root_ + "/etc"});
+    run_checked({"ln", "-s", "usr/lib", root_ + "/lib"});
+    run_checked({"cp", "-L", "/lib64/ld-linux-x86-64.so.2", root_ + "/lib64/"});
+    run_checked({"cp", "-L", "/lib/x86_64-linux-gnu/libc.so.6", root_ + "/usr/lib/"});
+    make_far("int far() { return 1; }");
+    build_program({.output = root_ + "/usr/bin/good",
+                   .source = "int far(); int main() { return far(); }",
+                   .flags = {root_ + "/usr/lib/libfar.so.1"}});
+    const auto lost = build_library({.output = dir_ / "liblost.so.1",
+                                     .source = "int lost() { return 1; }",
+                                     .flags = {"-Wl,-soname,liblost.so.1"}});
+    build_program({.output = root_ + "/usr/bin/bad",
+                   .source = "int lost(); int main() { return lost(); }",
+                   .flags = {lost}});
+    good_ = artifact("good");
+    bad_ = artifact("bad");
+  }
+  void TearDown() override { end(); }
+
+  void make_far(const std::string& source) {
+    const auto made = build_library(
+        {.output = dir_ / "libfar.so.1", .source = source, .flags = {"-Wl,-soname,libfar.so.1"}});
+    run_checked({"mv", made, root_ + "/usr/lib/libfar.so.1"});
+  }
+  std::string artifact(const std::string& name) {
+    return run_checked({gen_, "--rootfs", root_, "/usr/bin/" + name},
+                       {.env = {"XDG_CACHE_HOME=" + dir_ / "cache"}})
+        .out;
+  }
+
+  /// Starts the server and waits until it listens; address_ is where.
+  void start(std::vector<std::string> more = {}, const std::string& listen = "127.0.0.1:0") {
+    std::vector<std::string> argv = {program_,  "--listen",     listen,    "--rootfs", root_,
+                                     "--index", dir_ / "index", "--grace", "2"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    const auto log = dir_ / "log";
+    Fd out = value_or_throw(open_file(log, O_WRONLY | O_CREAT | O_TRUNC));
+    server_.emplace(value_or_throw(spawn(program_, argv, {.fds = {{out.get(), 2}}})));
+    std::smatch found;
+    ASSERT_TRUE(wait_until(milliseconds(30'000), [&] {
+      const auto text = read_file(log).value_or("");
+      static const std::regex kListening("listening on ([^,]+),");
+      if (!std::regex_search(text, found, kListening)) return false;
+      address_ = found[1];
+      return true;
+    })) << read_file(log).value_or("");
+  }
+  /// Asks it to end; its exit status.
+  int end() {
+    if (!server_) return 0;
+    ::kill(server_->pid(), SIGTERM);
+    const auto status = value_or_throw(server_->wait_for(milliseconds(10'000)));
+    server_.reset();
+    return status.value_or(-1);
+  }
+
+  std::shared_ptr<grpc::Channel> channel() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    for (const char* backoff :
+         {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+          GRPC_ARG_MAX_RECONNECT_BACKOFF_MS})
+      arguments.SetInt(backoff, 100);
+    return grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+  }
+  static grpc::Status ask(v1::CompatibilityService::Stub& stub, const std::string& artifact,
+                          v1::Response& response) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    context.set_wait_for_ready(true);
+    v1::CompatRequest request;
+    request.set_payload(artifact);
+    return stub.CheckCompatibility(&context, request, &response);
+  }
+  bool is_compatible(const std::string& artifact) {
+    v1::Response response;
+    const auto stub = v1::CompatibilityService::NewStub(channel());
+    const auto status = ask(*stub, artifact, response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.status(), v1::Response::SUCCESS) << response.payload();
+    return response.compatible();
+  }
+  std::size_t resident_kib() {
+    std::ifstream status("/proc/" + std::to_string(server_->pid()) + "/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("VmRSS:")) return std::stoul(line.substr(6));
+    return 0;
+  }
+  Fd connect_raw() {
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port =
+        htons(static_cast<std::uint16_t>(std::stoi(address_.substr(address_.rfind(':') + 1))));
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    return fd;
+  }
+
+  TestDir dir_;
+  std::string root_ = dir_ / "root";
+  std::string gen_, check_, program_, good_, bad_, address_;
+  std::optional<Child> server_;
+};
+
+}  // namespace heddle::test
