@@ -33,8 +33,8 @@ struct RawEntry {  // getdents64(2)
 void remove_folder(const char* path) {
   const int folder = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder < 0) return;
-  struct stat here {
-  }, above{};
+  struct stat here {};
+  struct stat above {};
   // What is mounted there may be all files of the machine (fs-record's loopback).
   if (::fstat(folder, &here) != 0 || ::fstatat(folder, "..", &above, 0) != 0 ||
       here.st_dev != above.st_dev) {

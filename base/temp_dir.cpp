@@ -67,7 +67,9 @@ TempDir::~TempDir() { remove(); }
 
 void TempDir::remove() noexcept {
   if (path_.empty()) return;
-  (void)remove_tree(path_);
+  // Nobody comes after us to try again what failed for a moment (no memory, a signal).
+  for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
+  }
   forget_folder(path_);
 }
 
@@ -80,8 +82,8 @@ namespace {
 
 /// Whether something is mounted there: another file system than that of the folder above.
 bool is_mount_point(const std::string& path) {
-  struct stat here {
-  }, above{};
+  struct stat here {};
+  struct stat above {};
   if (::lstat(path.c_str(), &here) != 0) return errno != ENOENT && errno != ENOTDIR;
   if (!S_ISDIR(here.st_mode)) return false;
   return ::stat((path + "/..").c_str(), &above) != 0 || here.st_dev != above.st_dev;
