@@ -115,6 +115,8 @@ void Loopback::link(Request& request) {
   const auto in = request.body<fuse_link_in>();
   const auto name = request.name(sizeof(in));
   const auto path = nodes_.path(request.node(), name);
+  // A worker that was killed may have noted the new name: the old one is to be told.
+  if (request.is_resent()) nodes_.unbind(request.node(), name);
   std::optional<Target> old;
   int rc = path ? reach(in.oldnodeid, old) : ENOENT;
   if (rc != 0) return request.reply_error(rc);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A worker of the recorder is killed at some instruction of what it does for a request: the next
-// one answers the request, and what it changes is changed once. The kernel's side of the device is
-// played here, so that the instruction can be chosen.
+// one answers the request, what it changes is changed once, and the trace is told of it once. The
+// kernel's side of the device is played here, so that the instruction can be chosen.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -28,6 +28,7 @@ struct Scene {
     }
     ::mkdir(file_path("sub").c_str(), 0755);
     folder = kernel.walk(path);
+    (void)told();
   }
   std::string file_path(const std::string& name) const { return path + "/" + name; }
   std::string content(const std::string& name) const {
@@ -37,6 +38,7 @@ struct Scene {
     struct stat st {};
     return ::lstat(file_path(name).c_str(), &st) == 0 ? st.st_mode : 0;
   }
+  std::string told() { return kernel.told_of(path); }
   std::string text() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path))
@@ -215,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(, Interrupted,
                                            Doing{"open_and_close", open_and_close}),
                          [](const auto& which) { return which.param.name; });
 
-TEST_P(Interrupted, at_any_instruction_it_is_done_once) {
+TEST_P(Interrupted, at_any_instruction_it_is_done_and_told_once) {
   if (kSanitized) HEDDLE_SKIP("an instruction of ours is many there");
   // Most of what matters is done soon after a system call; with time, everything is tried.
   const char* seconds = std::getenv("HEDDLE_TEST_SECONDS");
@@ -224,11 +226,14 @@ TEST_P(Interrupted, at_any_instruction_it_is_done_once) {
   std::mt19937 random(seed);
   TestDir dir;
   long stops = 0;
+  std::string told;
   {
     Scene scene(dir, 0);
     GetParam().run(scene, {{std::numeric_limits<long>::max(), 0}});
     stops = scene.kernel.stops();
+    told = scene.told();
   }
+  EXPECT_NE(told, "");
   ASSERT_GT(stops, 4);
   std::uniform_int_distribution<long> some_stop(0, stops);
   std::uniform_int_distribution<long> some_instruction(0, seconds ? 5000 : 1000);
@@ -240,6 +245,7 @@ TEST_P(Interrupted, at_any_instruction_it_is_done_once) {
                              deaths[1].instructions, deaths[1].stops));
     Scene scene(dir, round);
     GetParam().run(scene, deaths);
+    EXPECT_EQ(scene.told(), told);
   }
 }
 

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "base/fd.hpp"
-#include "record/loopback/loopback.hpp"
 #include "record/recording_worker.hpp"
 
 namespace heddle::test {
@@ -28,14 +27,6 @@ struct Death {
   long instructions = 0;
 };
 using Deaths = std::vector<Death>;
-
-struct NoLog final : loopback::AccessLog {
-  void start() override {}
-  bool on() const noexcept override { return false; }
-  bool each_io() const noexcept override { return false; }
-  void add(trace::Event&, const loopback::Telling&) override {}
-  unsigned told(std::uint64_t) const override { return 0; }
-};
 
 struct Answer {
   int error = 0;
@@ -63,6 +54,7 @@ class Kernel {
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();
     here_.reset(ends[0]);
     device_.reset(ends[1]);
+    *memory_->on = true;
   }
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
@@ -79,6 +71,20 @@ class Kernel {
   void kill_next(Deaths deaths) { deaths_ = std::move(deaths); }
   /// How often the last worker that was to die has entered a system call or returned from one.
   long stops() const { return stops_; }
+
+  /// What the trace would be told since the last call of what is below `folder`, without look-ups:
+  /// what of these is asked depends on what is known.
+  std::string told_of(const std::string& folder) {
+    std::string out;
+    memory_->events->drain([&](const trace::Event& event) {
+      if (event.op == trace::Op::lookup || !event.path.starts_with(folder)) return;
+      auto target = event.target;
+      if (target.starts_with(folder)) target.remove_prefix(folder.size());
+      out += fmt::format("{} {} {} {}\n", trace::op_name(event.op), event.error,
+                         event.path.substr(folder.size()), target);
+    });
+    return out;
+  }
 
   Answer ask(std::uint32_t opcode, std::uint64_t node, const std::string& body) {
     fuse_in_header header{};
@@ -137,10 +143,11 @@ class Kernel {
       ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
       ::raise(SIGSTOP);
     }
-    memory_.recover();
-    NoLog log;
-    loopback::Loopback loopback(log, memory_);
-    auto& slots = memory_.slots;
+    memory_->loopback.recover();
+    memory_->events->take_over();
+    Recorder recorder(*memory_, options_);
+    loopback::Loopback loopback(recorder, memory_->loopback);
+    auto& slots = memory_->loopback.slots;
     slots.take_over([&](std::size_t slot) {
       auto* bytes = slots.buffer(slot);
       const auto size = reinterpret_cast<const fuse_in_header*>(bytes)->len;
@@ -194,7 +201,8 @@ class Kernel {
   int last_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);  // what was open before has lower numbers
   Fd low_{last_};
   Fd here_, device_;
-  loopback::LoopbackMemory memory_;
+  RecorderOptions options_{.each_io = true};
+  std::unique_ptr<RecordingMemory> memory_ = value_or_throw(RecordingMemory::create());
   std::uint64_t unique_ = 0;
   Deaths deaths_;
   long stops_ = 0;
