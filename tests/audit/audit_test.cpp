@@ -216,6 +216,7 @@ TEST_F(Audit, two_programs_get_each_its_own_file_under_one_soname) {
 TEST_F(Audit, another_auditor_works_on_either_side) {
   const std::string other =
       library("other/other.so",
+              "#include <link.h>\n#include <unistd.h>\n"
               "unsigned la_version(unsigned v) { write(2, \"other\\n\", 6); return v; }\n"
               "char* la_objsearch(const char* n, uintptr_t* c, unsigned f) { return (char*)n; }");
   const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 20});
@@ -282,6 +283,7 @@ TEST_F(Audit, children_by_exec_and_posix_spawn_are_guided_when_mapped) {
   const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 10});
   const std::string app = program(
       "#define _GNU_SOURCE\n#include <spawn.h>\n#include <string.h>\n#include "
+      "<sys/wait.h>\n#include <unistd.h>\n"
       "extern char** environ;\n"
       "int main(int c, char** v) { if (!strcmp(v[1], \"execl\")) execl(v[2], v[2], (char*)0);\n"
       "if (!strcmp(v[1], \"execvp\")) { char* a[] = {v[2], 0}; execvp(v[2], a); }\n"
