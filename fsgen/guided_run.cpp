@@ -310,7 +310,9 @@ void GuidedRun::finish_own(RunReport& report, OverlayDaemon& daemon) {
 
 void GuidedRun::finish_lease(RunReport& report) {
   const auto end = lease_->finish(kDaemonEnd);
-  if (!end) return;
+  if (!end)
+    return warn(Error("", "the mount ended before the program did", "",
+                      "what it read from there since then, and was not cached, gave I/O errors"));
   report.left_running = end->still_used;
   const auto& before = lease_->mount();
   add_daemon_counters(report, end->counters, before.requests, before.bytes_read);

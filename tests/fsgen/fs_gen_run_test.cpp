@@ -158,6 +158,17 @@ TEST_F(FsGenRun, killed_itself_it_takes_app_mount_and_folder_with_it) {
   EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !is_running(app); }));
 }
 
+TEST_F(FsGenRun, a_mount_that_ends_before_app_is_said) {
+  const std::string kill_daemon =
+      "for p in $(cat /proc/$PPID/task/*/children); do read name < /proc/$p/comm; "
+      "[ \"$name\" != fs-mount ] || kill -9 $p; done; exit 5";
+  const auto ours = run_guided({"/bin/sh", "-c", kill_daemon});
+  EXPECT_EQ(ours.status, 5);
+  EXPECT_NE(ours.err.find("fs-gen: warning: the mount ended before the program did\n"),
+            std::string::npos)
+      << ours.err;
+}
+
 TEST_F(FsGenRun, what_app_leaves_behind_keeps_its_mount) {
   // The child outlives APP by a moment and then starts a program anew through the mount.
   const auto go = dir_ / "go";
