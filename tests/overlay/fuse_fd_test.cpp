@@ -170,6 +170,7 @@ TEST_F(FuseFd, the_daemon_is_no_part_of_the_terminals_session) {
 }
 
 TEST_F(FuseFd, a_mount_that_only_another_namespace_sees_is_reloaded_through_its_user) {
+  HEDDLE_NEEDS_EPOCHS();
   PrivateMount mount(work() + "/m");
   auto daemon = start(mount.take_device());
   ASSERT_TRUE(await_ready(ready_.get()));

@@ -138,6 +138,7 @@ TEST_F(Hang, unmount_and_signals_end_the_daemon) {
 }
 
 TEST_F(Hang, a_worker_killed_meanwhile_is_followed) {
+  HEDDLE_NEEDS_RESEND();
   mount("30");
   origin_->hang_reads();
   std::jthread reader([&] { EXPECT_EQ(value_or_throw(read("far6")), far_); });
@@ -194,6 +195,7 @@ TEST_F(Hang, of_an_origin_while_mounting_costs_its_own_files_when_they_may_diffe
 }
 
 TEST_F(Hang, of_an_origin_keeps_no_reload_waiting) {
+  HEDDLE_NEEDS_EPOCHS();
   mount("1");
   const int worker = mount_->worker();
   origin_->hang();
@@ -216,6 +218,7 @@ TEST_F(Hang, of_an_origin_keeps_no_reload_waiting) {
 }
 
 TEST_F(Hang, of_an_origin_whose_files_are_not_open_keeps_no_reload_waiting) {
+  HEDDLE_NEEDS_RESEND();
   std::filesystem::create_directories(dir_ / "mnt");
   // So few that most files are opened for each read, and named to Landlock for that.
   run_checked({"prlimit", "--nofile=56:56", fs_mount(), "--log", dir_ / "log", "--prefetch", "0",
@@ -282,6 +285,7 @@ TEST_F(Hang, of_an_origin_is_named_by_verify_which_compares_the_others) {
 }
 
 TEST_F(Hang, of_the_next_map_keeps_no_reload_waiting) {
+  HEDDLE_NEEDS_EPOCHS();
   MapMaker maker;
   maker.add_name("v", "near0", dir_ / "near/near0");
   maker.write(dir_ / "src/map2");
@@ -306,6 +310,7 @@ TEST_F(Hang, of_the_next_map_keeps_no_reload_waiting) {
 }
 
 TEST_F(Hang, of_the_map_that_is_served_keeps_no_reload_waiting) {
+  HEDDLE_NEEDS_EPOCHS();
   std::filesystem::rename(dir_ / "map", dir_ / "src/map");
   std::filesystem::create_symlink(*origin_ / "map", dir_ / "map");
   MapMaker maker;

@@ -75,6 +75,7 @@ class LeastPrivilege : public ::testing::Test {
 };
 
 TEST_F(LeastPrivilege, a_worker_has_no_rights_and_its_follower_neither) {
+  HEDDLE_NEEDS_RESEND();
   const Mount mount(dir_ / "map", dir_ / "m");
   const int worker = mount.worker();
   expect_closed(status_of(worker));

@@ -106,6 +106,7 @@ class Node : public ::testing::Test {
 };
 
 TEST_F(Node, containers_are_served_from_staged_copies_when_the_origin_has_gone) {
+  HEDDLE_NEEDS_RESEND();
   start({"--stage", dir_ / "copies"});
   const auto tree = value_or_throw(ask("map"));
   ASSERT_TRUE(wait_until(10s, [&] { return stats("map").at("staging") == "done"; })) << log();
@@ -116,6 +117,7 @@ TEST_F(Node, containers_are_served_from_staged_copies_when_the_origin_has_gone) 
 }
 
 TEST_F(Node, a_mount_of_one_gets_another_worker_and_is_shared_as_before) {
+  HEDDLE_NEEDS_RESEND();
   start({});
   const auto tree = value_or_throw(ask("map"));
   const auto before = stats("map");
@@ -130,6 +132,7 @@ TEST_F(Node, a_mount_of_one_gets_another_worker_and_is_shared_as_before) {
 }
 
 TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
+  HEDDLE_NEEDS_RESEND();
   start({});
   const auto tree = value_or_throw(ask("map"));
   const auto refused = run({fs_mount(), "--reload", dir_ / "near-map", place("map")});
@@ -142,6 +145,7 @@ TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
 }
 
 TEST_F(Node, one_whose_service_was_started_again_is_reloaded_too) {
+  HEDDLE_NEEDS_RESEND();
   start({"--stage", dir_ / "copies"});
   const auto tree = value_or_throw(ask("map"));
   const auto before = stats("map");

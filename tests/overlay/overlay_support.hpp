@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "resolver/map/map_content.hpp"
+#include "tests/support/fuse_kernel.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 

@@ -101,6 +101,7 @@ TEST_F(Patched, every_way_to_read_gives_the_patched_bytes_and_the_image_keeps_it
 }
 
 TEST_F(Patched, who_serves_next_has_the_patches_too) {
+  HEDDLE_NEEDS_RESEND();
   const Mount mount(dir_ / "map", dir_ / "mnt", options({"--prefetch", "0"}));
   const auto read = [&] {
     const auto file = value_or_throw(open_file(name_in(mount), O_RDONLY));
@@ -117,6 +118,7 @@ TEST_F(Patched, who_serves_next_has_the_patches_too) {
 }
 
 TEST_F(Patched, a_relative_image_is_the_same_folder_for_who_is_put_in_its_place) {
+  HEDDLE_NEEDS_EPOCHS();
   fs::create_directory(dir_ / "mnt");
   write_text_file(dir_ / "more", "more");
   MapMaker more;

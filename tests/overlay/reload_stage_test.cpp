@@ -29,6 +29,7 @@ class ReloadStaged : public ::testing::Test {
  protected:
   void SetUp() override {
     HEDDLE_NEEDS_FUSE();
+    HEDDLE_NEEDS_EPOCHS();
     fs::create_directory(dir_ / "node");
     for (const char c : {'a', 'b'})
       for (int i = 0; i < kFiles; ++i)

@@ -30,6 +30,7 @@ class ReloadVersion : public ::testing::Test {
  protected:
   void SetUp() override {
     HEDDLE_NEEDS_FUSE();
+    HEDDLE_NEEDS_EPOCHS();
     // The daemon hands its environment on.
     ::setenv("HEDDLE_OTHER_VERSION", (dir_ / "how").c_str(), 1);
     for (const char* name : {"one", "two"}) {

@@ -80,6 +80,7 @@ std::string read_slowly(
 }
 
 TEST_F(Stats, that_are_read_slowly_are_of_the_moment_of_opening) {
+  HEDDLE_NEEDS_EPOCHS();
   mount({"--on-drift", "warn"});
   const auto opened = value_or_throw(open_file(page(), O_RDONLY));
   const int worker = mount_->worker();
@@ -104,6 +105,7 @@ TEST_F(Stats, that_are_read_slowly_are_of_the_moment_of_opening) {
 }
 
 TEST_F(Stats, are_whole_for_every_reader_while_workers_die_and_maps_are_exchanged) {
+  HEDDLE_NEEDS_EPOCHS();
   mount();
   std::atomic<int> read = 0, torn = 0;
   {
@@ -130,6 +132,7 @@ TEST_F(Stats, are_whole_for_every_reader_while_workers_die_and_maps_are_exchange
 }
 
 TEST_F(Stats, that_are_long_are_whole_too_and_stale_when_their_worker_has_died) {
+  HEDDLE_NEEDS_RESEND();
   for (int i = 0; i < 400; ++i) write_text_file(dir_ / ("one/" + std::to_string(i)), "drifted");
   mount({"--on-drift", "warn"});
   const auto opened = value_or_throw(open_file(page(), O_RDONLY));

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include "tests/support/fuse_kernel.hpp"
+
+#include <linux/fuse.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "base/fd.hpp"
+
+namespace heddle::test {
+namespace {
+
+// Of newer headers than Debian 12's linux/fuse.h.
+constexpr int kNotifyResend = 7;
+constexpr int kNotifyIncEpoch = 8;
+
+/// In a child: 0 when a mount takes `note`, 1 when its kernel does not know it, 2 without a mount.
+int ask(int note) {
+  const std::string ids = "0 " + std::to_string(::geteuid()) + " 1";
+  const bool root = ::geteuid() == 0;
+  if (::unshare(root ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) return 2;
+  if (!root) {
+    auto map = open_file("/proc/self/uid_map", O_WRONLY);
+    if (!map || !write_all(map->get(), ids, "uid_map")) return 2;
+  }
+  (void)::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+  const Fd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  const std::string options =
+      "fd=" + std::to_string(device.get()) + ",rootmode=40000,user_id=0,group_id=0";
+  if (!device || ::mount("heddle-test", "/proc", "fuse", 0, options.c_str()) != 0) return 2;
+  fuse_out_header header{};
+  header.len = sizeof(header);
+  header.error = note;
+  return ::write(device.get(), &header, sizeof(header)) < 0 && errno == EINVAL ? 1 : 0;
+}
+
+bool takes(int note) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(ask(note));
+  int status = 0;
+  return child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
+         WEXITSTATUS(status) != 1;
+}
+
+}  // namespace
+
+bool kernel_resends() {
+  static const bool out = takes(kNotifyResend);
+  return out;
+}
+
+bool kernel_exchanges_names() {
+  static const bool out = takes(kNotifyIncEpoch);
+  return out;
+}
+
+}  // namespace heddle::test
