@@ -188,10 +188,9 @@ Result<void> Supervisor::follow(const std::string& how) {
   const auto died = fmt::format("its worker {} {}", worker_, how);
   ++state_.workers_lost;
   if (!state_.session.can_be_taken_over())
-    return fail("fs-mount", died, "this kernel is older than Linux 6.9",
-                "nothing can take the mount over");
-  if (!succession_.died(state_.session.answers))
-    return fail("fs-mount", died, "as those before it did");
+    return fail("", died, "nothing can take the mount over before Linux 6.9",
+                "fs-mount MAP DIR mounts it anew");
+  if (!succession_.died(state_.session.answers)) return fail("", died, "as those before it did");
   if (auto started = start_with_patience(); !started) return started;
   say(fmt::format("{}; {} goes on in its place", died, worker_));
   return {};

@@ -43,8 +43,9 @@ HandOver Supervisor::pack_all() {
 
 Result<void> Supervisor::may_be_followed() const {
   if (!state_.session.can_be_taken_over())
-    return fail("fs-mount", "cannot reload", "this kernel is older than Linux 6.9");
-  if (leaving_) return fail("fs-mount", "cannot reload", "the mount is about to end");
+    return fail("", "cannot reload", "Linux 6.9 and newer can, this kernel is older",
+                "fs-mount -u DIR, and fs-mount MAP DIR once nobody needs it");
+  if (leaving_) return fail("", "cannot reload", "the mount is about to end");
   return desk_.next()->map_exchanged ? notes_.doubt_names() : Result<void>();
 }
 
