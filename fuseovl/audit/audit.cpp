@@ -57,13 +57,17 @@ void open_index() {
   struct stat self;
   unsigned long size = 0;
   if (!path || !stat_path("/proc/self/exe", self)) return;
-  const void* bytes = map_file(path, false, size);
-  if (!bytes || !index.open(bytes, size) ||
-      !index.choose(self.st_dev, self.st_ino,
-                    self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec))
-    return;
-  other_path = !library_path_agrees(index, start);
-  if (other_path) index.forget();
+  void* bytes = map_file(path, false, size);
+  if (!bytes) return;
+  const bool known = index.open(bytes, size) &&
+                     index.choose(self.st_dev, self.st_ino,
+                                  self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
+  other_path = known && !library_path_agrees(index, start);
+  if (known && !other_path) return;
+  // What is not guided must not keep the mount in use (umount(2), EBUSY): `fs-mount -u` is that
+  // too, and whatever else the shell starts that is guided by --print-env.
+  index.forget();
+  unmap(bytes, size);
 }
 
 __attribute__((constructor)) void keep_start(int argc, char** argv, char** envp) {

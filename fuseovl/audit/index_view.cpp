@@ -76,6 +76,8 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
 }
 
 void IndexView::forget() {
+  bytes_ = nullptr;
+  size_ = 0;
   buckets_ = nullptr;
   files_ = nullptr;
   file_count_ = 0;

@@ -18,7 +18,7 @@ class IndexView {
   /// Chooses the program's table. False: the index does not know it.
   bool choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns);
   bool chosen() const { return buckets_ != nullptr; }
-  /// Takes choose() back: nothing is known any more.
+  /// Takes choose() and open() back: nothing is known any more, and the bytes may go.
   void forget();
   /// The chosen program's index_format::search_path().
   std::uint32_t search_path() const { return search_path_; }

@@ -65,6 +65,18 @@ TEST_F(PrintEnv, a_script_s_programs_start_without_a_failed_probe) {
   EXPECT_GE(start.opened.size(), 30U);
 }
 
+TEST_F(PrintEnv, the_same_shell_takes_the_mount_away) {
+  // The file is open while sleep runs; what is unguided holds nothing of the mount.
+  auto words = shell(
+      "eval \"$(\"$1\" --print-env \"$2\" \"$3\")\"; \"$4\" >/dev/null; sleep 60 & late=$!\n"
+      "until grep -q sleep /proc/$late/comm && grep -q libc /proc/$late/maps; do :; done\n"
+      "rc=0; \"$5\" -u \"$3\" || rc=$?; kill $late; exit $rc");
+  words.push_back(fs_mount_);
+  const auto result = run(words, options_);
+  EXPECT_EQ(result.status, 0) << result.err;
+  mounted_ = result.status != 0;
+}
+
 TEST_F(PrintEnv, said_twice_it_stands_once_and_beside_the_users_own) {
   const auto result =
       run(shell("LD_AUDIT=; e=$(\"$1\" --print-env \"$2\" \"$3\"); eval \"$e\"; eval \"$e\";\n"
