@@ -50,7 +50,7 @@ Result<void> enter_private_namespace(NamespaceKind kind) {
     return entered;
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return fail_errno("/", "cannot make the mounts private");
+    return fail_errno("/", "cannot make the mounts private", errno, private_mounts_hint(errno));
   return {};
 }
 
@@ -75,7 +75,7 @@ Result<void> attach_privately(int tree, const std::string& mount_point) {
   constexpr unsigned kMoveMountEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
   if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return fail_errno("/", "cannot make the mounts private");
+    return fail_errno("/", "cannot make the mounts private", errno, private_mounts_hint(errno));
   if (::syscall(SYS_move_mount, tree, "", AT_FDCWD, mount_point.c_str(), kMoveMountEmptyPath) != 0)
     return fail_errno(mount_point, "cannot attach the mount");
   return {};

@@ -2,6 +2,7 @@
 #include "fuseovl/mount/fusermount.hpp"
 
 #include <fcntl.h>
+#include <paths.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -137,9 +138,21 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   return outcome;
 }
 
+/// fusermount3 mounts without /etc/mtab, which a bare root folder lacks, and then cannot unmount
+/// for users (util/fusermount.c, unmount_fuse_locked): mount and daemon would stay for ever.
+Result<void> check_mtab(const std::string& mount_point) {
+  if (::getuid() == 0 || ::access(_PATH_MOUNTED, R_OK) == 0) return {};
+  // Built without (-Ddisable-mtab) it says that no mount is here.
+  const auto tried = run({"-u", "--", mount_point}, false, kFusermountPatience);
+  if (!tried || tried->words.find(_PATH_MOUNTED) == std::string::npos) return {};
+  return fail(mount_point, "cannot mount", "fusermount3 could not unmount it: " + tried->words,
+              "as root: ln -s /proc/self/mounts " _PATH_MOUNTED);
+}
+
 }  // namespace
 
 Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options) {
+  if (auto good = check_mtab(mount_point); !good) return fail(std::move(good.error()));
   auto outcome = run({"-o", options, "--", mount_point}, true, kFusermountPatience);
   if (!outcome) return fail(std::move(outcome.error()));
   if (outcome->device) return std::move(outcome->device);

@@ -53,9 +53,9 @@ UserWorld::UserWorld() {
 }
 
 std::vector<std::string> UserWorld::command(const World& world, const std::string& script) const {
-  std::vector<std::string> out{HEDDLE_IN_WORLD, "--uid",    std::to_string(world.uid),
-                               "--fuse",        world.fuse, "--mounts-below",
-                               dir_.path()};
+  std::vector<std::string> out{HEDDLE_IN_WORLD, "--uid",          std::to_string(world.uid),
+                               "--fuse",        world.fuse,       "--mtab",
+                               world.mtab,      "--mounts-below", dir_.path()};
   for (const auto& name : world.forbidden) out.insert(out.end(), {"--forbid", name});
   out.insert(out.end(), {"--", "env", "-u", "XDG_RUNTIME_DIR", "HOME=" + (dir_ / "home"),
                          "XDG_CACHE_HOME=" + (dir_ / "home/.cache"), "TMPDIR=" + (dir_ / "tmp"),

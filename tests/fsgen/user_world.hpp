@@ -22,6 +22,7 @@ class UserWorld {
     unsigned uid = 1500;
     std::string fuse = "open";           ///< or "absent"
     std::vector<std::string> forbidden;  ///< system calls
+    std::string mtab = "open";           ///< or "absent": /etc/mtab
   };
   /// `sh -c script` there; $FS_GEN and $OUT (a folder) are set.
   RunResult sh(const World& world, const std::string& script) const;

@@ -137,6 +137,20 @@ TEST_F(Ways, root_without_dev_fuse_goes_direct_and_is_told) {
   EXPECT_NE(refused.err.find("/dev/fuse: cannot open"), std::string::npos) << refused.err;
 }
 
+TEST_F(Ways, without_etc_mtab_fusermount3_could_not_unmount_and_is_passed_over) {
+  UserWorld::World world;
+  world.mtab = "absent";
+  const auto ours = world_->sh(world, kRun);
+  EXPECT_TRUE(ours.out.starts_with("git version")) << ours.out << ours.err;
+  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out;
+  const auto report = world_->report("report.json");
+  EXPECT_EQ(report["via"], "user namespace");
+  EXPECT_NE(report["passed_over"].dump().find("/etc/mtab"), std::string::npos) << report;
+  const auto forced = world_->sh(world, "$FS_GEN --via fusermount /bin/echo ran");
+  EXPECT_EQ(forced.status, 3);
+  EXPECT_NE(forced.err.find("ln -s /proc/self/mounts /etc/mtab"), std::string::npos) << forced.err;
+}
+
 struct Impossible {
   const char* name;
   const char* via;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
-// in-world [--uid N] [--fuse open|absent] [--forbid unshare]... [--mounts-below DIR] [--] COMMAND:
+// in-world [--uid N] [--fuse open|absent] [--mtab open|absent] [--forbid unshare]...
+// [--mounts-below DIR] [--] COMMAND:
 // runs COMMAND as that user, in a mount namespace of its own where /dev/fuse is as on most nodes
-// (0666) or absent, and where system calls are forbidden as container runtimes do it; of heddle's
-// mounts only those below DIR are there. For tests; to be started as root.
+// (0666) or absent, where /etc/mtab may be absent, and where system calls are forbidden as
+// container runtimes do it; of heddle's mounts only those below DIR are there. For tests; to be
+// started as root.
 
 #include <fcntl.h>
 #include <grp.h>
@@ -76,6 +78,15 @@ void name_user(unsigned uid) {
   check(::mount("/dev/passwd", "/etc/passwd", nullptr, MS_BIND, nullptr) == 0, "bind passwd");
 }
 
+/// /etc without mtab, as debootstrap makes it.
+void hide_mtab() {
+  check(::mkdir("/dev/etc", 0755) == 0 && ::mkdir("/dev/etc-work", 0755) == 0, "mkdir");
+  check(::mount("overlay", "/etc", "overlay", 0,
+                "lowerdir=/etc,upperdir=/dev/etc,workdir=/dev/etc-work") == 0,
+        "mount overlay");
+  check(::unlink("/etc/mtab") == 0, "/etc/mtab");
+}
+
 /// Installed as root, and so without PR_SET_NO_NEW_PRIVS: setuid programs keep working.
 void forbid(const std::vector<std::string>& names) {
   scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
@@ -95,6 +106,7 @@ void forbid(const std::vector<std::string>& names) {
 int main(int argc, char** argv) {
   std::vector<std::string> forbidden;
   std::string fuse = "open";
+  std::string mtab = "open";
   std::string mounts_below;
   unsigned uid = 0;
   int at = 1;
@@ -103,6 +115,7 @@ int main(int argc, char** argv) {
     if (name == "--") break;
     if (name == "--uid") uid = static_cast<unsigned>(std::atoi(argv[at + 1]));
     if (name == "--fuse") fuse = argv[at + 1];
+    if (name == "--mtab") mtab = argv[at + 1];
     if (name == "--mounts-below") mounts_below = argv[at + 1];
     if (name == "--forbid") forbidden.emplace_back(argv[at + 1]);
   }
@@ -110,6 +123,7 @@ int main(int argc, char** argv) {
   if (at >= argc) return 125;
   make_dev(fuse == "open");
   if (!mounts_below.empty()) leave_mounts_but(mounts_below);
+  if (mtab == "absent") hide_mtab();
   if (uid != 0) name_user(uid);
   if (!forbidden.empty()) forbid(forbidden);
   if (uid != 0) {
