@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/fuse_device.hpp"
+#include "base/mount_propagation.hpp"
 
 namespace heddle {
 namespace {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cerrno>
 #include <string>
-#include <string_view>
 
 #include "base/fd.hpp"
 
@@ -13,12 +11,6 @@ enum class NamespaceKind : std::uint8_t {
   mount,           ///< root: a mount namespace
   user_and_mount,  ///< anybody: a user namespace that maps the caller to himself, and a mount one
 };
-
-/// What to do when the kernel does not change the propagation of `/`, with this errno.
-constexpr std::string_view private_mounts_hint(int error) {
-  if (error != EINVAL) return {};
-  return "the root of a plain chroot(2) is no mount: mount --bind it onto itself, then chroot";
-}
 
 /// Moves the calling process, single-threaded, into namespaces of its own; what is mounted outside
 /// later still arrives (rslave), what it mounts does not leave. On failure it may be in them

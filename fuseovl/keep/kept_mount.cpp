@@ -5,7 +5,7 @@
 #include <sys/mount.h>
 
 #include "base/fuse_device.hpp"
-#include "base/launch/private_mount.hpp"
+#include "base/mount_propagation.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 
