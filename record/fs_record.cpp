@@ -29,15 +29,15 @@ Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
   if (auto read = trace::read_trace(trace, used); !read) return read;
   auto made = copy_slim(used, options.slim_dir);
   if (!made) return fail(std::move(made.error()));
-  if (!options.quiet)
-    say(fmt::format(
-        "{}: {} files, {} links, {:.1f} MB: {:.2f} % of the {} files on the root's file "
-        "system",
-        options.slim_dir, made->files, made->links, static_cast<double>(made->bytes) / 1e6,
-        made->all_files
-            ? 100.0 * static_cast<double>(made->files) / static_cast<double>(made->all_files)
-            : 0.0,
-        made->all_files));
+  if (options.quiet) return {};
+  auto text = fmt::format("{}: {} files, {} links, {:.1f} MB", options.slim_dir, made->files,
+                          made->links, static_cast<double>(made->bytes) / 1e6);
+  if (made->all_files != 0)
+    text +=
+        fmt::format(": {:.2f} % of the {} files on the root's file system",
+                    100.0 * static_cast<double>(made->files) / static_cast<double>(made->all_files),
+                    made->all_files);
+  say(text);
   return {};
 }
 

@@ -24,7 +24,7 @@ class UsedFiles final : public trace::TraceSink {
 
 struct SlimResult {
   std::uint64_t files = 0, links = 0, bytes = 0;
-  std::uint64_t all_files = 0;  ///< regular files of the root's file system
+  std::uint64_t all_files = 0;  ///< files and folders of the root's file system; 0: not known
 };
 
 /// Copies `used` below the folder `target` (made when missing; it must be empty), each at its own
