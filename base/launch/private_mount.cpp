@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/fuse_device.hpp"
-#include "base/mount_propagation.hpp"
+#include "base/mount_namespace.hpp"
 
 namespace heddle {
 namespace {
@@ -45,14 +45,9 @@ NamespaceKind usable_namespace_kind() {
 }
 
 Result<void> enter_private_namespace(NamespaceKind kind) {
-  if (kind == NamespaceKind::mount) {
-    if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
-  } else if (auto entered = enter_user_namespace(CLONE_NEWNS); !entered) {
-    return entered;
-  }
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return fail_errno("/", "cannot make the mounts private", errno, private_mounts_hint(errno));
-  return {};
+  if (kind == NamespaceKind::mount) return enter_mount_namespace();
+  if (auto entered = enter_user_namespace(CLONE_NEWNS); !entered) return entered;
+  return make_mounts_private();
 }
 
 Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind) {
@@ -74,9 +69,7 @@ Result<Fd> mount_privately(const std::string& mount_point, NamespaceKind kind) {
 Result<void> attach_privately(int tree, const std::string& mount_point) {
   // Not declared by every glibc, and <linux/mount.h> cannot stand beside <sys/mount.h>.
   constexpr unsigned kMoveMountEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
-  if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return fail_errno("/", "cannot make the mounts private", errno, private_mounts_hint(errno));
+  if (auto entered = enter_mount_namespace(); !entered) return entered;
   if (::syscall(SYS_move_mount, tree, "", AT_FDCWD, mount_point.c_str(), kMoveMountEmptyPath) != 0)
     return fail_errno(mount_point, "cannot attach the mount");
   return {};

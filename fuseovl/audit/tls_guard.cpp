@@ -35,7 +35,7 @@ unsigned long lowest_table(const link_map& map) {
 
 /// Whether the page at `address` is mapped, said by the kernel (mincore(2): ENOMEM if not).
 bool is_mapped(unsigned long address) {
-  unsigned char resident;
+  unsigned char resident = 0;
   return syscall6(__NR_mincore, static_cast<long>(address), kPage, as_long(&resident)) == 0;
 }
 

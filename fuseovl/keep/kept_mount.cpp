@@ -5,7 +5,7 @@
 #include <sys/mount.h>
 
 #include "base/fuse_device.hpp"
-#include "base/mount_propagation.hpp"
+#include "base/mount_namespace.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 
@@ -23,9 +23,7 @@ Result<KeptMount> KeptMount::make(KeepKind kind, const std::string& mount_point)
     if (!device) return fail(std::move(device.error()));
     return KeptMount(kind, mount_point, std::move(*device));
   }
-  if (::unshare(CLONE_NEWNS) != 0) return fail_errno("", "cannot make a mount namespace");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return fail_errno("/", "cannot make the mounts private", errno, private_mounts_hint(errno));
+  if (auto entered = enter_mount_namespace(); !entered) return fail(std::move(entered.error()));
   auto device = open_fuse_device();
   if (!device) return fail(std::move(device.error()));
   if (auto mounted = mount_fuse_device(device->get(), mount_point); !mounted)

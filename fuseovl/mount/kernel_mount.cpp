@@ -129,7 +129,7 @@ Result<std::optional<MountEntry>> find_mount(const std::string& path) {
 Result<std::string> resolve_mount_point(const std::string& path) {
   const auto real = [](const std::string& name) -> Result<std::string> {
     char* resolved = ::realpath(name.c_str(), nullptr);
-    if (!resolved) return fail_errno(name, "cannot use as mount point");
+    if (!resolved) return fail_errno(name, "cannot find the mount point");
     std::string out = resolved;
     std::free(resolved);
     return out;
@@ -143,7 +143,7 @@ Result<std::string> resolve_mount_point(const std::string& path) {
     auto parent = real(slash == std::string::npos ? "."
                        : slash == 0               ? "/"
                                                   : plain.substr(0, slash));
-    if (!parent) return fail_errno(path, "cannot use as mount point", parent.error().code());
+    if (!parent) return fail_errno(path, "cannot find the mount point", parent.error().code());
     const std::string candidate = (*parent == "/" ? "" : *parent) + "/" + last;
     auto mounted = find_mount(candidate);
     if (!mounted) return fail(std::move(mounted.error()));
