@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 namespace heddle {
@@ -57,10 +58,13 @@ void remove_folder(const char* path) {
 }
 
 void on_signal(int number) {
+  const int before = errno;
   if (::getpid() == g_owner)
     for (auto& slot : g_slots)
       if (slot.used) remove_folder(slot.path);
-  ::raise(number);  // SA_RESETHAND: the default this time
+  ::signal(number, SIG_DFL);
+  ::raise(number);  // ends us when this handler, which holds back all signals, returns
+  errno = before;
 }
 
 }  // namespace
@@ -69,7 +73,8 @@ void clean_up_on_signals() {
   g_owner = ::getpid();
   struct sigaction action {};
   action.sa_handler = on_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  // A second one does not end us half-way: timeout(1) sends two, and so do users at the keyboard.
+  ::sigfillset(&action.sa_mask);
   for (const int n :
        {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ}) {
     struct sigaction before {};
