@@ -255,6 +255,14 @@ TEST_F(BadInput, names_of_any_bytes_stay_whole_in_every_output) {
   EXPECT_EQ(Json::parse(resolve({"verify", "--json", map}).out)["drift"].size(), 1U);
 }
 
+TEST_F(BadInput, a_word_that_is_no_command_is_named) {
+  const auto result = resolve({"biuld", "-o", map_, "/bin/true"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.err,
+            "fs-resolve: 'biuld' is none of its commands\nhint: see fs-resolve --help\n");
+  EXPECT_NE(resolve({}).err.find("subcommand is required"), std::string::npos);
+}
+
 TEST_F(BadInput, no_command_runs_anything_but_our_workers) {
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
   const auto app = make_app();
