@@ -108,6 +108,8 @@ class GuidedRun {
 
  private:
   bool direct() const { return via_ == Via::direct; }
+  /// Whether anybody reads the report.
+  bool is_told() const { return !options_.quiet || !options_.json_file.empty(); }
   Result<void> take_lease();
   Result<RunReport> run_with_mount();
   Result<AppCommand> guided_command(const std::string& counters_path);
@@ -291,8 +293,7 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
     // A view is one folder: what a library sees beside itself there is not what lies beside it.
-    const bool is_told = !options_.quiet || !options_.json_file.empty();
-    if (!direct() && report.guided && is_told)
+    if (!direct() && report.guided && is_told())
       report.suspects = find_plugin_suspects(map_.content, *app);
   }
   if (daemon) finish_own(report, *daemon);
@@ -310,6 +311,10 @@ void GuidedRun::finish_own(RunReport& report, OverlayDaemon& daemon) {
 
 void GuidedRun::finish_lease(RunReport& report) {
   const auto end = lease_->finish(kDaemonEnd);
+  if (!end && end.error().code() == ETIMEDOUT) {
+    if (is_told()) warn("the mount's daemon is too busy to say what it served");
+    return;
+  }
   if (!end)
     return warn(Error("", "the mount ended before the program did", "",
                       "what it read from there since then, and was not cached, gave I/O errors"));

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -165,32 +166,30 @@ Result<void> MountLease::enter() const {
 
 void MountLease::tell_warm() const { (void)send_message(socket_.get(), KeeperWord::warm, {}); }
 
-std::optional<MountLease::End> MountLease::finish(std::chrono::milliseconds limit) {
+Result<MountLease::End> MountLease::finish(std::chrono::milliseconds limit) {
   tree_.reset();
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  std::optional<End> end;
-  if (send_message(socket_.get(), KeeperWord::bye, {})) {
-    auto answer = receive_message(socket_.get(), limit);
-    if (answer && answer->word == KeeperWord::counters) {
-      end.emplace();
-      char* json = nullptr;
-      end->last = std::strtoul(answer->text.c_str(), &json, 10) == 0;
-      end->counters = json;
-    }
-  }
-  if (!end) {
+  Result<KeeperMessage> answer = fail_errno("", "cannot hear from the mount's daemon", ECONNRESET);
+  if (send_message(socket_.get(), KeeperWord::bye, {}))
+    answer = receive_message(socket_.get(), limit);
+  if (!answer && answer.error().code() == ETIMEDOUT) return fail(std::move(answer.error()));
+  if (!answer || answer->word != KeeperWord::counters) {
     // It was killed. Its folder is nobody's now; what is still mounted there is left.
     if (const auto slash = mount_.mount_point.rfind("/m"); slash != std::string::npos)
       (void)remove_tree(mount_.mount_point.substr(0, slash));
-    return end;
+    return fail_errno(mount_.mount_point, "the mount has ended", ECONNRESET);
   }
-  if (!end->last) return end;
+  End end;
+  char* json = nullptr;
+  end.last = std::strtoul(answer->text.c_str(), &json, 10) == 0;
+  end.counters = json;
+  if (!end.last) return end;
   // The socket closes with the daemon.
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       deadline - std::chrono::steady_clock::now());
   auto closed = receive_message(socket_.get(), left);
-  end->still_used = !closed && closed.error().code() == ETIMEDOUT;
-  if (!end->still_used && daemon_) (void)daemon_->wait_for(limit);
+  end.still_used = !closed && closed.error().code() == ETIMEDOUT;
+  if (!end.still_used && daemon_) (void)daemon_->wait_for(limit);
   return end;
 }
 

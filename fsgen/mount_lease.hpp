@@ -50,8 +50,9 @@ class MountLease {
     bool last = false;        ///< nobody else holds the mount
     bool still_used = false;  ///< ... but it is used at the deadline, by what APP left behind
   };
-  /// After APP has ended. nullopt: the daemon is not there any more.
-  std::optional<End> finish(std::chrono::milliseconds limit);
+  /// After APP has ended. Failure: code() ETIMEDOUT when the daemon, which serves on, has not
+  /// answered within `limit`; else it is not there any more.
+  Result<End> finish(std::chrono::milliseconds limit);
   MountLease(MountLease&&) = default;
   MountLease& operator=(MountLease&&) = delete;
   ~MountLease();

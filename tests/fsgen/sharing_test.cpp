@@ -58,6 +58,20 @@ TEST_P(Sharing, a_second_fs_gen_finds_the_mount_of_the_first_and_outlives_it) {
   EXPECT_GE(world_->report("second.json")["guided_processes"].get<unsigned>(), 1U);
 }
 
+TEST_P(Sharing, a_daemon_that_is_too_busy_to_answer_at_the_end_serves_on) {
+  const auto ours =
+      sh(kHolder +
+         "$FS_GEN -q --map $OUT/map /bin/sh -c 'kill -STOP $(cat $OUT/daemon)'; echo $?; "
+         "kill -CONT $(cat $OUT/daemon); "
+         "$FS_GEN -q --map $OUT/map --json $OUT/third.json /usr/bin/git --version; "
+         "touch $OUT/go; wait; " +
+         kGone);
+  EXPECT_EQ(ours.out, "0\n" + git() + git() + "gone\n");
+  EXPECT_EQ(ours.err, "");
+  EXPECT_TRUE(world_->report("third.json")["shared"].get<bool>());
+  EXPECT_GE(world_->report("third.json")["guided_processes"].get<unsigned>(), 1U);
+}
+
 TEST_P(Sharing, maps_resolved_alike_are_one_map) {
   const auto ours = sh(
       "$FS_GEN -q --json $OUT/a.json /bin/sh -c 'echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep "
