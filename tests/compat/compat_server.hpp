@@ -95,8 +95,7 @@ class CompatServer : public ::testing::Test {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     for (const char* backoff :
-         {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-          GRPC_ARG_MAX_RECONNECT_BACKOFF_MS})
+         {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS})
       arguments.SetInt(backoff, 100);
     return grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
   }

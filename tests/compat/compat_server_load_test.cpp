@@ -79,7 +79,8 @@ TEST_F(CompatServer, it_can_be_killed_and_started_again_under_load) {
     });
   for (int round = 0; round < 3; ++round) {
     const int before = right;
-    EXPECT_TRUE(wait_until(milliseconds(5000), [&] { return right > before + 20; }));
+    // Long: a server with a sanitizer takes seconds to start, and answers slowly.
+    EXPECT_TRUE(wait_until(milliseconds(30000), [&] { return right > before + 20; }));
     if (round == 1) {
       EXPECT_EQ(end(), 0);  // SIGTERM: those under way are answered
     } else {
@@ -96,7 +97,8 @@ TEST_F(CompatServer, it_can_be_killed_and_started_again_under_load) {
 }
 
 TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
-  start({"--max-checks", "4", "--stream-idle", "1"});
+  // Long enough for all four to have begun when the first is cut.
+  start({"--max-checks", "4", "--stream-idle", kSanitized ? "6" : "1"});
   const auto peer = channel();
   const auto stub = v2::Compat::NewStub(peer);
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
@@ -108,13 +110,13 @@ TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
   for (int i = 0; i < 4; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     streams.push_back(stub->CheckStream(contexts.back().get()));
-    ASSERT_TRUE(streams.back()->Write(request));
+    ASSERT_TRUE(streams.back()->Write(request)) << streams.back()->Finish().error_message();
     ASSERT_TRUE(streams.back()->Read(&response));
   }
   grpc::ClientContext fifth;
   EXPECT_EQ(stub->Check(&fifth, request, &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(wait_until(milliseconds(5000), [&] {
+  EXPECT_TRUE(wait_until(milliseconds(20000), [&] {
     grpc::ClientContext context;
     return stub->Check(&context, request, &response).ok();
   }));

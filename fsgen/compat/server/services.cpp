@@ -114,25 +114,22 @@ class TokenProcessor final : public grpc::AuthMetadataProcessor {
 class IdleStreams {
  public:
   using Clock = std::chrono::steady_clock;
-  void busy(grpc::ServerContext& context) {
-    const std::lock_guard lock(mutex_);
-    last_[&context] = Clock::now();
-  }
   void cancel(std::chrono::seconds idle) {
     const std::lock_guard lock(mutex_);
-    for (const auto& [context, last] : last_)
-      if (Clock::now() - last > idle) context->TryCancel();
+    for (const auto& [context, since] : since_)
+      if (Clock::now() - since > idle) context->TryCancel();
   }
 
   /// In the list as long as this lives.
   class Stay {
    public:
     Stay(IdleStreams& all, grpc::ServerContext& context) : all_(all), context_(context) {
-      all_.busy(context_);
+      const std::lock_guard lock(all_.mutex_);
+      all_.since_[&context_] = Clock::now();
     }
     ~Stay() {
       const std::lock_guard lock(all_.mutex_);
-      all_.last_.erase(&context_);
+      all_.since_.erase(&context_);
     }
     Stay(const Stay&) = delete;
     Stay& operator=(const Stay&) = delete;
@@ -144,7 +141,7 @@ class IdleStreams {
 
  private:
   std::mutex mutex_;
-  std::map<grpc::ServerContext*, Clock::time_point> last_;
+  std::map<grpc::ServerContext*, Clock::time_point> since_;
 };
 
 /// What every call goes through: token, number of calls, count.
@@ -248,12 +245,15 @@ class ServiceV2 final : public v2::Compat::Service {
       grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
     const Visit visit(gate_, *context);
     if (!visit.status.ok()) return visit.status;
-    const IdleStreams::Stay stay(streams_, *context);
-    v2::CheckRequest request;
-    while (stream->Read(&request)) {
-      streams_.busy(*context);
+    for (;;) {
+      v2::CheckRequest request;
       v2::CheckResponse response;
+      {
+        const IdleStreams::Stay stay(streams_, *context);
+        if (!stream->Read(&request)) break;
+      }
       fill(*index_.check(request.artifact(), "artifact"), request, response);
+      const IdleStreams::Stay stay(streams_, *context);
       if (!stream->Write(response)) break;
     }
     return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
