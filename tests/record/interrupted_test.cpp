@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -17,10 +18,13 @@
 namespace heddle::test {
 namespace {
 
+namespace fs = std::filesystem;
+constexpr unsigned kUser = 1500;
+
 /// What a request is tried on: a folder with the files `one` and `two`, and the folder `sub`.
 struct Scene {
-  explicit Scene(const TestDir& dir, int number)
-      : path(dir / std::to_string(number)), at(::mkdir(path.c_str(), 0755)) {
+  explicit Scene(const TestDir& dir, int number) : path(dir / std::to_string(number)) {
+    ::mkdir(path.c_str(), 0755);
     for (const char* name : {"one", "two"}) {
       std::FILE* file = std::fopen(file_path(name).c_str(), "w");
       std::fputs(name, file);
@@ -41,8 +45,7 @@ struct Scene {
   std::string told() { return kernel.told_of(path); }
   std::string text() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path))
-      names.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(path)) names.push_back(entry.path().filename());
     std::sort(names.begin(), names.end());
     std::string out;
     for (const auto& name : names) out += (out.empty() ? "" : " ") + name;
@@ -62,7 +65,6 @@ struct Scene {
   }
 
   std::string path;
-  int at;
   Kernel kernel;
   std::uint64_t folder = 0;
 };
@@ -73,7 +75,13 @@ struct Doing {
   void (*run)(Scene&, const Deaths& deaths);
 };
 
+/// By a plain user, whom the mode of what is made forbids to open it once more.
 Answer create(Scene& scene, const Deaths& deaths, std::uint32_t opcode, std::uint32_t flags) {
+  if (::geteuid() == 0) {
+    ::chmod(fs::path(scene.path).parent_path().c_str(), 0755);
+    (void)!::chown(scene.path.c_str(), kUser, kUser);
+    scene.kernel.ask_as(kUser);
+  }
   fuse_create_in in{};
   in.flags = flags;
   in.mode = S_IFREG | 0444;
@@ -92,6 +100,13 @@ void create_new(Scene& scene, const Deaths& deaths) {
   EXPECT_EQ(scene.content("new"), "text");
   EXPECT_EQ(scene.mode("new"), S_IFREG | 0444U);
   EXPECT_EQ(scene.kernel.look_up(scene.folder, "new"), answer.as<fuse_entry_out>().nodeid);
+}
+
+void create_shared(Scene& scene, const Deaths& deaths) {
+  (void)create(scene, deaths, FUSE_CREATE, O_CREAT | O_WRONLY);
+  EXPECT_EQ(scene.text(), "new one sub two");
+  EXPECT_EQ(scene.content("new"), "text");
+  EXPECT_EQ(scene.mode("new"), S_IFREG | 0444U);
 }
 
 void create_nameless(Scene& scene, const Deaths& deaths) {
@@ -206,16 +221,15 @@ void open_and_close(Scene& scene, const Deaths& deaths) {
 }
 
 class Interrupted : public ::testing::TestWithParam<Doing> {};
-INSTANTIATE_TEST_SUITE_P(, Interrupted,
-                         ::testing::Values(Doing{"create", create_new},
-                                           Doing{"create_nameless", create_nameless},
-                                           Doing{"mkdir", make_folder}, Doing{"mknod", make_fifo},
-                                           Doing{"symlink", make_symlink}, Doing{"link", make_link},
-                                           Doing{"rename", move}, Doing{"exchange", exchange},
-                                           Doing{"unlink", unlink}, Doing{"rmdir", remove_folder},
-                                           Doing{"append", append},
-                                           Doing{"open_and_close", open_and_close}),
-                         [](const auto& which) { return which.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    , Interrupted,
+    ::testing::Values(Doing{"create", create_new}, Doing{"create_shared", create_shared},
+                      Doing{"create_nameless", create_nameless}, Doing{"mkdir", make_folder},
+                      Doing{"mknod", make_fifo}, Doing{"symlink", make_symlink},
+                      Doing{"link", make_link}, Doing{"rename", move}, Doing{"exchange", exchange},
+                      Doing{"unlink", unlink}, Doing{"rmdir", remove_folder},
+                      Doing{"append", append}, Doing{"open_and_close", open_and_close}),
+    [](const auto& which) { return which.param.name; });
 
 TEST_P(Interrupted, at_any_instruction_it_is_done_and_told_once) {
   if (kSanitized) HEDDLE_SKIP("an instruction of ours is many there");

@@ -20,8 +20,8 @@
 
 namespace heddle::test {
 
-/// When a worker dies: at the so-manieth entry to or return from a system call, and so many
-/// instructions later.
+/// When a worker dies: so many instructions after the `stops`-th time that it enters a system call
+/// or returns from one.
 struct Death {
   long stops = 0;
   long instructions = 0;
@@ -67,6 +67,8 @@ class Kernel {
       if (fd > last_ && fd != here_.get() && fd != device_.get()) ::close(fd);
   }
 
+  /// The caller of what is asked from now on; ourselves before.
+  void ask_as(unsigned user) { user_ = user; }
   /// The workers of the next request die so, one after the other.
   void kill_next(Deaths deaths) { deaths_ = std::move(deaths); }
   /// How often the last worker that was to die has entered a system call or returned from one.
@@ -92,8 +94,7 @@ class Kernel {
     header.opcode = opcode;
     header.unique = unique_ += 2;
     header.nodeid = node;
-    header.uid = ::geteuid();
-    header.gid = ::getegid();
+    header.uid = header.gid = user_;
     header.pid = static_cast<std::uint32_t>(::getpid());
     const auto deaths = std::exchange(deaths_, {});
     for (std::size_t i = 0; i <= deaths.size(); ++i) {
@@ -203,6 +204,7 @@ class Kernel {
   Fd here_, device_;
   RecorderOptions options_{.each_io = true};
   std::unique_ptr<RecordingMemory> memory_ = value_or_throw(RecordingMemory::create());
+  unsigned user_ = ::geteuid();
   std::uint64_t unique_ = 0;
   Deaths deaths_;
   long stops_ = 0;
