@@ -18,7 +18,8 @@ namespace {
 
 class Builder {
  public:
-  Builder(const std::string& file, const std::string& folder) : file_(file) {
+  Builder(const std::string& file, const std::string& folder, const std::string& platform)
+      : file_(file), platform_(platform) {
     out_.folder = folder;
     out_.cwd = folder;
   }
@@ -52,8 +53,12 @@ class Builder {
     return out;
   }
 
-  /// '@' is the case's folder; escapes as in base/escape.hpp, a blank is \x20.
+  /// '@' is the case's folder, `{platform}` ld.so's platform; escapes as in base/escape.hpp, a
+  /// blank is \x20.
   std::string value(std::string text) const {
+    static const std::string kPlatform = "{platform}";
+    if (const auto at = text.find(kPlatform); at != text.npos)
+      text.replace(at, kPlatform.size(), platform_);
     for (auto at = text.find('@'); at != text.npos; at = text.find('@', at + out_.folder.size()))
       text.replace(at, 1, out_.folder);
     auto out = unescape(text);
@@ -200,6 +205,7 @@ class Builder {
   }
 
   std::string file_;
+  std::string platform_;
   std::size_t line_ = 0;
   RuleCase out_;
   std::optional<TinyElf> elf_;
@@ -211,8 +217,9 @@ class Builder {
 
 }  // namespace
 
-RuleCase build_rule_case(const std::string& file, const std::string& folder) {
-  return Builder(file, folder).build();
+RuleCase build_rule_case(const std::string& file, const std::string& folder,
+                         const std::string& platform) {
+  return Builder(file, folder, platform).build();
 }
 
 }  // namespace heddle::test

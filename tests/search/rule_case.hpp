@@ -30,7 +30,9 @@ struct RuleCase {
   int oldest_minor = 0;     ///< it came with this one
 };
 
-/// Reads `file` and builds what it says in `folder`. Throws heddle::Error naming the line.
-RuleCase build_rule_case(const std::string& file, const std::string& folder);
+/// Reads `file` and builds what it says in `folder`; `platform` is ld.so's. Throws heddle::Error
+/// naming the line.
+RuleCase build_rule_case(const std::string& file, const std::string& folder,
+                         const std::string& platform);
 
 }  // namespace heddle::test

@@ -101,11 +101,11 @@ class Rule : public testing::TestWithParam<std::string> {};
 
 TEST_P(Rule, holds_as_in_the_real_ld_so) {
   const TestDir dir;
-  const auto rule =
-      build_rule_case(std::string(HEDDLE_RULES) + "/" + GetParam() + "/case", dir.path());
   PlainFacts source;
   OsWorld world(source);
   auto loader = value_or_throw(read_loader_profile(world, kLoader));
+  const auto rule = build_rule_case(std::string(HEDDLE_RULES) + "/" + GetParam() + "/case",
+                                    dir.path(), loader.platform);
   if (loader.glibc_minor > rule.newest_minor || loader.glibc_minor < rule.oldest_minor)
     HEDDLE_SKIP("glibc 2." + std::to_string(loader.glibc_minor) + " has another rule here");
   if (rule.etc) {
