@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "base/fd.hpp"
 #include "tests/support/build_elf.hpp"
@@ -46,7 +49,30 @@ std::chrono::nanoseconds time_spent(int pid) {
   return std::chrono::nanoseconds(ns);
 }
 
+namespace {
+
+std::vector<std::string> descriptors_of(int pid) {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+    out.push_back(entry.path().filename());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+/// It closes what it had for those it has answered a moment after they know.
+void let_it_settle(int pid) {
+  auto before = descriptors_of(pid);
+  (void)wait_until(5s, [&] {
+    std::this_thread::sleep_for(100ms);
+    const auto earlier = std::exchange(before, descriptors_of(pid));
+    return earlier == before;
+  });
+}
+
+}  // namespace
+
 WithoutDescriptors::WithoutDescriptors(int pid) : pid_(pid) {
+  let_it_settle(pid);
   // Up to the first that is free, and not less: poll(2) takes no more entries than that.
   rlim_t free = 0;
   while (fs::is_symlink("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(free))) ++free;
