@@ -9,10 +9,8 @@ namespace heddle::bench {
 namespace {
 
 std::string with_commas(std::uint64_t number) {
-  std::string text = fmt::format("{}", number);
-  for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > 0; at -= 3)
-    text.insert(static_cast<std::size_t>(at), ",");
-  return text;
+  if (number < 1000) return fmt::format("{}", number);
+  return fmt::format("{},{:03}", with_commas(number / 1000), number % 1000);
 }
 
 }  // namespace
