@@ -58,7 +58,10 @@ TEST_F(Lifecycle, minus_u_of_what_is_no_heddle_mount_touches_nothing) {
   EXPECT_EQ(none.status, 3);
   EXPECT_THAT(none.err, HasSubstr("no heddle mount is here"));
   EXPECT_EQ(fs_mount_run({"-u", "/proc"}).status, 3);
-  EXPECT_EQ(fs_mount_run({"-u", dir_ / "none"}).status, 3);
+  const auto missing = fs_mount_run({"-u", dir_ / "none"});
+  EXPECT_EQ(missing.status, 3);
+  EXPECT_EQ(missing.err,
+            "fs-mount: " + dir_ / "none: cannot find the mount point: No such file or directory\n");
 }
 
 TEST_F(Lifecycle, each_ending_signal_unmounts_and_ends_the_daemon) {
