@@ -2,6 +2,7 @@
 #include "container-hooks/hook_progress.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,9 +12,9 @@
 
 namespace heddle {
 
-/// A reader comes when the writers have been killed, or have waited for long: no lock.
+/// A reader comes when the writers have gone, or have waited for long: no lock.
 struct HookProgress::Page {
-  std::atomic<bool> placed{false};
+  std::atomic<pid_t> placed_by{0};
   char step[4000] = "";
 };
 
@@ -50,9 +51,9 @@ void note_step(std::string_view doing, std::string_view what) {
 }
 
 void note_placed(bool placed) {
-  if (HookProgress::current_) HookProgress::current_->placed = placed;
+  if (HookProgress::current_) HookProgress::current_->placed_by = placed ? ::getpid() : 0;
 }
 
-bool is_placed() { return HookProgress::current_ && HookProgress::current_->placed; }
+pid_t placed_by() { return HookProgress::current_ ? HookProgress::current_->placed_by.load() : 0; }
 
 }  // namespace heddle

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 
@@ -26,16 +28,17 @@ class HookProgress {
   explicit HookProgress(Page* page) : page_(page) {}
   friend void note_step(std::string_view doing, std::string_view what);
   friend void note_placed(bool placed);
-  friend bool is_placed();
+  friend pid_t placed_by();
   static Page* current_;
   Page* page_;
 };
 
 /// Before each thing that may wait for others: a file that lies on a server, a program.
 void note_step(std::string_view doing, std::string_view what);
-/// Whether something of ours stands in the container.
+/// Whether something of this process's stands in the container.
 void note_placed(bool placed);
-/// The last note_placed(), of whichever process.
-bool is_placed();
+/// The process whose note_placed(true) was the last, and which takes away what stands there when
+/// nobody leads it any more; 0: nothing stands there.
+pid_t placed_by();
 
 }  // namespace heddle

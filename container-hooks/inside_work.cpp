@@ -157,7 +157,9 @@ int work_inside(const InsideOrder& order, int socket, Fd answers) {
     mounts->undo();
     return tell_failure(socket, bound.error());
   }
-  return send_fd(socket, socket) ? 0 : 1;
+  if (send_fd(socket, socket)) return 0;
+  mounts->undo();  // nobody leads us any more
+  return 1;
 }
 
 }  // namespace heddle

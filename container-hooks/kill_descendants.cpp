@@ -88,10 +88,11 @@ std::vector<Process> living_descendants() {
 
 void adopt_orphans() { (void)::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<std::string> kill_descendants(std::chrono::milliseconds limit) {
+std::vector<std::string> kill_descendants(std::chrono::milliseconds limit, pid_t spared) {
   const auto end = std::chrono::steady_clock::now() + limit;
   for (;;) {
-    const auto living = living_descendants();
+    auto living = living_descendants();
+    std::erase_if(living, [&](const Process& process) { return process.numbers[0] == spared; });
     for (const auto& process : living) (void)::kill(process.numbers[0], SIGKILL);
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }

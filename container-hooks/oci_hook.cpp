@@ -63,7 +63,7 @@ class HookedStart {
   int swap() {
     if (!request_) return end_with(request_.error(), false);
     const auto done = run_swap(settings_, *state_, *request_, log_);
-    return done ? int{exit_done} : end_with(done.error(), is_placed());
+    return done ? int{exit_done} : end_with(done.error(), placed_by() != 0);
   }
 
   int fallback(bool placed) const {

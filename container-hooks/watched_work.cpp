@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 /// What is killed ends within milliseconds, or waits in the kernel.
 constexpr std::chrono::milliseconds kGrace{1000};
+/// For some dozens of umount2(2).
+constexpr std::chrono::milliseconds kUndo{3000};
 
 /// In the new process. Whoever ends the hook itself ends its work too.
 int work_apart(pid_t watcher, int talk, const std::function<int()>& work) {
@@ -62,6 +65,14 @@ bool relay_until_end(const Fd& process, const Fd& talk, Clock::time_point end) {
   return true;
 }
 
+/// Until what stands in the container has been taken away, by the process that has put it there.
+/// It sees that nobody leads it any more, and waits for no program of ours: they have been killed.
+void let_it_undo(pid_t process) {
+  const auto end = Clock::now() + kUndo;
+  while (placed_by() != 0 && Clock::now() < end && ::waitpid(process, nullptr, WNOHANG) != process)
+    ::poll(nullptr, 0, 2);
+}
+
 /// What it said last. Not to the pipe's end: one that cannot be killed has it open.
 void relay_rest(const Fd& talk) {
   (void)::fcntl(talk.get(), F_SETFL, O_NONBLOCK);
@@ -92,13 +103,17 @@ Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::funct
     if (!status) return fail(std::move(status.error()));
     out.status = *status;
   }
+  out.step = progress->step();
   if (!out.done()) {
     (void)worker.release();
+    if (const pid_t process = placed_by(); process != 0) {
+      (void)kill_descendants(kGrace, process);
+      let_it_undo(process);
+    }
     out.unending = kill_descendants(kGrace);
   }
   relay_rest(talk->read_end);
-  out.step = progress->step();
-  out.placed = is_placed();
+  out.placed = placed_by() != 0;
   return out;
 }
 

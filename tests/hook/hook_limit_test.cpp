@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/hook/node_service.hpp"
@@ -22,12 +25,22 @@ namespace {
 
 using namespace std::literals;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 /// What a sanitizer's build does in time takes it longer.
 const std::string kSeconds = kSanitized ? "8" : "1";
 const std::string kNotDone = "not done after " + kSeconds + " s (--timeout): ";
+
+/// Of the process, where its last argument is `script`: a duplicate of its descriptor.
+Fd descriptor_of(int pid, const std::string& script, int fd) {
+  const auto command = read_file("/proc/" + std::to_string(pid) + "/cmdline").value_or("");
+  if (!command.ends_with(script + '\0')) return {};
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), fd, 0)));
+}
 
 class HookLimit : public RuntimeTest {
  protected:
@@ -36,6 +49,10 @@ class HookLimit : public RuntimeTest {
     auto hook = world_->hook_json(stage);
     for (const auto& word : {"--timeout"s, kSeconds}) hook["args"].push_back(word);
     config["hooks"] = {{stage, {hook}}};
+    // To a hook that runs inside, the container's device cgroup applies.
+    config["linux"]["resources"] = {
+        {"devices",
+         {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
     return config;
   }
   static Json only_warned(Json config) {
@@ -95,12 +112,49 @@ TEST_P(HookLimit, an_fs_resolve_that_hangs_is_ended_with_all_it_started) {
   expect_nothing_left();
 }
 
-TEST_P(HookLimit, an_fs_mount_that_hangs_is_no_container_whatever_the_policy) {
+TEST_P(HookLimit, an_fs_mount_that_hangs_leaves_no_mount_in_the_container) {
   replace_program("fs-mount", hanging());
   const auto line = "waiting for fs-mount, which is to serve " + world_->path("cache");
-  expect_refused(start(config()), line);
-  expect_nothing_left();
-  expect_refused(start(only_warned(config())), line);  // its mount stands in the container
+  for (const std::string stage : {"createRuntime", "createContainer"}) {
+    expect_refused(start(config("/bin/app", stage)), line);
+    expect_nothing_left();
+    auto asks = only_warned(config("/bin/app", stage));
+    asks["process"]["args"].push_back("/proc/self/mountinfo");
+    const auto ran = start(asks);
+    EXPECT_THAT(ran.out, StartsWith("container\n")) << ran.err;
+    EXPECT_THAT(ran.out, Not(HasSubstr(" - fuse.heddle "))) << "in its mountinfo";
+    EXPECT_THAT(new_lines(),
+                HasSubstr("warning: the container runs with its own MPI: " + kNotDone + line));
+    expect_nothing_left();
+  }
+}
+
+TEST_P(HookLimit, a_mount_that_stops_answering_is_taken_out_of_the_container) {
+  replace_program("fs-mount", "printf + >&4\n" + hanging());  // ready, it says
+  for (const std::string stage : {"createRuntime", "createContainer"}) {
+    const auto ran = start(only_warned(config("/bin/app", stage)));
+    EXPECT_EQ(ran.out, "container\n") << ran.err;
+    EXPECT_THAT(new_lines(), HasSubstr("warning: the container runs with its own MPI: " + kNotDone +
+                                       "reading "s + ContainerWorld::kMountPoint));
+    expect_nothing_left();
+  }
+}
+
+TEST_P(HookLimit, what_cannot_be_taken_out_of_it_is_no_container_whatever_the_policy) {
+  replace_program("fs-mount", "printf + >&4\n" + hanging());
+  // Whoever has its device makes requests to it wait.
+  Fd device;
+  std::thread holder([&] {
+    (void)wait_until(20s, [&] {
+      for (const int pid : world_->processes())
+        if (!device) device = descriptor_of(pid, world_->path("hangs"), 3);
+      return static_cast<bool>(device);
+    });
+  });
+  expect_refused(start(only_warned(config())), "reading "s + ContainerWorld::kMountPoint);
+  holder.join();
+  EXPECT_TRUE(device);
+  device.reset();
   expect_nothing_left();
 }
 
@@ -169,6 +223,8 @@ TEST_P(HookLimit, a_nodes_mount_that_does_not_answer_holds_no_runtime_up) {
   for (const int daemon : daemons)
     if (daemon != service.pid()) ::kill(daemon, SIGSTOP);
   expect_refused(start(config()), "waiting for ");
+  EXPECT_EQ(start(only_warned(config())).out, "container\n") << "nothing stands in it yet";
+  EXPECT_THAT(new_lines(), HasSubstr("warning: the container runs with its own MPI: " + kNotDone));
   for (const int daemon : daemons) ::kill(daemon, SIGCONT);
   EXPECT_EQ(start(config()).out, "host\n");
   EXPECT_THAT(new_lines(), HasSubstr("by the node's mount"));
