@@ -59,6 +59,7 @@ void remove_folder(const char* path) {
 
 void on_signal(int number) {
   const int before = errno;
+  ::signal(SIGQUIT, SIG_DFL);
   if (::getpid() == g_owner)
     for (auto& slot : g_slots)
       if (slot.used) remove_folder(slot.path);
@@ -74,7 +75,9 @@ void clean_up_on_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   // A second one does not end us half-way: timeout(1) sends two, and so do users at the keyboard.
+  // But for Ctrl-\, where a folder's server does not answer.
   ::sigfillset(&action.sa_mask);
+  ::sigdelset(&action.sa_mask, SIGQUIT);
   for (const int n :
        {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ}) {
     struct sigaction before {};

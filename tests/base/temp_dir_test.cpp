@@ -90,6 +90,7 @@ struct Cleaner {
       const auto own = TempDir::create("full", parent);
       for (int i = 0; own && i < kFiles; ++i)
         (void)open_file(own->path() + "/" + std::to_string(i), O_WRONLY | O_CREAT);
+      ::signal(SIGINT, SIG_DFL);  // a shell's background jobs ignore it, which would stay so
       clean_up_on_signals();
       if (own) (void)write_all(pipe.write_end.get(), own->path(), "");
       pipe = {};
