@@ -90,8 +90,10 @@ int parse_options(CLI::App& app, std::vector<std::string> options) {
     // Of a word that is no sub-command CLI11 says but that there is none.
     const auto extra = app.remaining();
     const bool misspelt = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
-    if (misspelt && !extra.empty())
-      return usage_error(app.get_name(), "'" + extra.front() + "' is none of its commands");
+    if (misspelt && !extra.empty()) {
+      const auto kind = extra.front().starts_with("-") ? "options" : "commands";
+      return usage_error(app.get_name(), "'" + extra.front() + "' is none of its " + kind);
+    }
     return usage_error(app.get_name(), error.what());
   } catch (const CLI::ParseError& error) {
     return usage_error(app.get_name(), error.what());

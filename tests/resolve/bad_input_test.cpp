@@ -260,6 +260,8 @@ TEST_F(BadInput, a_word_that_is_no_command_is_named) {
   EXPECT_EQ(result.status, 2);
   EXPECT_EQ(result.err,
             "fs-resolve: 'biuld' is none of its commands\nhint: see fs-resolve --help\n");
+  EXPECT_NE(resolve({"--verison"}).err.find("'--verison' is none of its options"),
+            std::string::npos);
   EXPECT_NE(resolve({}).err.find("subcommand is required"), std::string::npos);
 }
 
