@@ -62,11 +62,12 @@ std::vector<std::string> descriptors_of(int pid) {
 /// It closes what it had for those it has answered a moment after they know.
 void let_it_settle(int pid) {
   auto before = descriptors_of(pid);
-  (void)wait_until(5s, [&] {
+  const bool settled = wait_until(5s, [&] {
     std::this_thread::sleep_for(100ms);
     const auto earlier = std::exchange(before, descriptors_of(pid));
     return earlier == before;
   });
+  EXPECT_TRUE(settled) << "its descriptors change all the time";
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ TEST_F(Workers, killed_lose_no_event_and_tell_none_twice) {
       "import os,sys\nf=os.open(sys.argv[1],os.O_CREAT|os.O_WRONLY)\n"
       "for i in range(int(sys.argv[2])):\n os.pwrite(f,b'x',i)\n"
       " try: os.stat(sys.argv[1]+'-%d'%i)\n except OSError: pass\n";
-  const int count = 100 * rounds();
+  const int count = 100 * rounds() * (kSanitized ? 5 : 1);
   Killer killer(mark_);
   const auto recorded = record(
       dir_ / "run.txt", {"/usr/bin/python3", "-c", script, dir_ / "f", std::to_string(count)},
