@@ -69,8 +69,10 @@ bool relay_until_end(const Fd& process, const Fd& talk, Clock::time_point end) {
 /// It sees that nobody leads it any more, and waits for no program of ours: they have been killed.
 void let_it_undo(pid_t process) {
   const auto end = Clock::now() + kUndo;
-  while (placed_by() != 0 && Clock::now() < end && ::waitpid(process, nullptr, WNOHANG) != process)
+  while (placed_by() != 0 && Clock::now() < end && ::kill(process, 0) == 0) {
+    (void)::waitpid(process, nullptr, WNOHANG);
     ::poll(nullptr, 0, 2);
+  }
 }
 
 /// What it said last. Not to the pipe's end: one that cannot be killed has it open.
@@ -106,9 +108,9 @@ Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::funct
   out.step = progress->step();
   if (!out.done()) {
     (void)worker.release();
-    if (const pid_t process = placed_by(); process != 0) {
-      (void)kill_descendants(kGrace, process);
-      let_it_undo(process);
+    if (const pid_t placer = placed_by(); placer != 0) {
+      (void)kill_descendants(kGrace, placer);
+      let_it_undo(placer);
     }
     out.unending = kill_descendants(kGrace);
   }
