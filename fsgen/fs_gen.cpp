@@ -15,6 +15,7 @@
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_run.hpp"
 #include "fsgen/learn.hpp"
+#include "fuseovl/files/stage_folder.hpp"
 
 namespace heddle {
 namespace {
@@ -57,6 +58,12 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   return tell(options, *done, json);
 }
 
+/// The daemon, which nobody hears, stages nothing then.
+void tell_of_stage(const std::string& directory) {
+  if (directory.empty()) return;
+  if (const auto folder = StageFolder::open(directory); !folder) warn(folder.error());
+}
+
 /// Before APP runs: what could only be said after it would come too late.
 std::optional<OutputFile> prepare_outputs(const GenOptions& options) {
   if (!options.out.empty()) (void)value_or_throw(AtomicFile::create(options.out));
@@ -76,6 +83,7 @@ int fs_gen(int argc, const char* const* argv) {
   try {
     if (options.print_env) return print_env(options.command[0], options.command[1], options.shell);
     auto json = prepare_outputs(options);
+    tell_of_stage(options.stage);
     return end_like(run(options, json ? &*json : nullptr));
   } catch (const Error& error) {
     report(error);

@@ -370,6 +370,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
   // LD_LIBRARY_PATH can only lead into a mount.
   if (options.loader == LoaderKind::environment) std::erase(ways, Via::direct);
   std::vector<std::string> passed_over;
+  std::string hint;  // of the last of them
   for (auto way = ways.begin();; ++way) {
     const bool last = way + 1 == ways.end();
     if (last && !passed_over.empty()) {
@@ -377,7 +378,8 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       auto fresh = make_work_dir();
       if (!fresh) return fail(std::move(fresh.error()));
       work = std::move(*fresh);
-      if (*way == Via::direct) warn(passed_over.back() + ": going on without a mount");
+      if (*way == Via::direct)
+        warn(Error("", passed_over.back(), "going on without a mount", hint));
     }
     auto done = run_guided(options, *way, app_path, map, work);
     if (done) {
@@ -389,6 +391,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       if (!error.hint().empty() || error.code() == ESTALE) return fail(error);
       return fail(Error::with_code(error.code(), {}, error.message(), {}, hint_for(*way)));
     }
+    hint = error.hint();
     passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
     if (error.code() == ESTALE || error.code() == ECANCELED) way = ways.end() - 2;
   }

@@ -21,6 +21,13 @@ std::string milliseconds(std::uint64_t ns) {
   return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6);
 }
 
+/// But for APP itself, of which the first line tells.
+std::uint64_t processes_not_in_map(const RunReport& report) {
+  const auto& counters = report.counters;
+  const auto told = counters.other_library_path + (report.guided ? 0 : 1);
+  return counters.unguided_processes > told ? counters.unguided_processes - told : 0;
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> RunReport::start_ns() const {
@@ -77,6 +84,10 @@ std::string to_text(const RunReport& report) {
     out += fmt::format("  unguided        {:>12} process{}: LD_LIBRARY_PATH is not as in the map\n",
                        with_commas(report.counters.other_library_path),
                        report.counters.other_library_path == 1 ? "" : "es");
+  if (const auto others = processes_not_in_map(report); others != 0)
+    out += fmt::format("  unguided        {:>12} process{} of programs that are not in the map{}\n",
+                       with_commas(others), others == 1 ? "" : "es",
+                       report.learned ? "" : ": --learn --out MAP adds them");
   if (report.requests)
     out += fmt::format("  daemon          {:>12} requests answered, {} bytes read\n",
                        with_commas(*report.requests), with_commas(report.bytes_read.value_or(0)));

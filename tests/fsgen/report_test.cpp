@@ -44,6 +44,20 @@ TEST_F(Report, compares_the_probes_of_the_start_and_tells_later_ones_apart) {
   EXPECT_GT(json()["probes_with"], 12);
 }
 
+TEST_F(Report, tells_of_processes_whose_programs_are_not_in_the_map) {
+  const auto ours = sh("$FS_GEN --json json /bin/sh -c '/bin/ls -d /; exec /bin/true'");
+  EXPECT_EQ(ours.out, "/\n");
+  EXPECT_THAT(ours.err, HasSubstr(" 2 processes of programs that are not in the map: --learn"));
+  EXPECT_EQ(json()["unguided_processes"], 2);
+  EXPECT_THAT(sh("$FS_GEN /bin/true").err, Not(HasSubstr("not in the map")));
+}
+
+TEST_F(Report, tells_of_a_folder_where_nothing_can_be_staged) {
+  const auto ours = sh("$FS_GEN --stage none /bin/sh -c 'exit 4'");
+  EXPECT_EQ(ours.status, 4);
+  EXPECT_THAT(ours.err, HasSubstr("/none: cannot stage there: No such file or directory\n"));
+}
+
 /// A library that opens a plugin from a folder beside itself, and a program that says what came.
 void build_plugin_host(const std::string& folder) {
   build_library({.output = folder + "/lib/plugins/plug.so",
