@@ -51,6 +51,9 @@ int unmount_program(const std::string& directory, bool lazy) {
   if (!done && done.error().code() == EBUSY && is_dead(*path))
     done = unmount_fuse(*path, Unmount::detach);
   if (done) return exit_done;
+  const auto own = ",user_id=" + std::to_string(::geteuid()) + ",";
+  if (::geteuid() != 0 && ("," + (*mounted)->options + ",").find(own) == std::string::npos)
+    return fail_with(Error(directory, "cannot unmount", "it is a mount of another user's"));
   return fail_with(done.error().code() == EBUSY
                        ? Error::from_errno(directory, "cannot unmount", EBUSY,
                                            "--lazy detaches it now and ends it with its last user")

@@ -13,7 +13,8 @@ Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::str
   if (!text) {
     const int code = text.error().code();
     if (code == ENOENT || code == ENOTDIR) return fail(directory, what, "no heddle mount is here");
-    return fail_errno(directory, what, code);
+    const char* hint = code == ENOTCONN ? "its daemon has died: unmount it with fs-mount -u" : "";
+    return fail_errno(directory, what, code, hint);
   }
   auto stats = nlohmann::ordered_json::parse(*text, nullptr, false);
   if (!stats.is_object()) return fail(directory, what, "its counters cannot be understood");

@@ -107,7 +107,7 @@ Result<std::vector<MountEntry>> list_mounts() {
     }
     MountEntry entry;
     entry.point = decode_octal(point);
-    fields >> entry.type >> entry.source;
+    fields >> entry.type >> entry.source >> entry.options;
     const auto colon = device.find(':');
     entry.device =
         ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),

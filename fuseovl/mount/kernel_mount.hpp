@@ -49,7 +49,8 @@ struct MountEntry {
   std::string point;
   std::string type;
   std::string source;
-  dev_t device = 0;  ///< st_dev of its files
+  std::string options;  ///< its file system's: `rw,user_id=0,group_id=0`
+  dev_t device = 0;     ///< st_dev of its files
 };
 /// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it
 /// is no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.

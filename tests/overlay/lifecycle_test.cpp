@@ -95,8 +95,21 @@ TEST_F(Lifecycle, a_killed_daemon_leaves_enotconn_and_minus_u_cleans) {
   const auto again = fs_mount_run({map_, mnt()});
   EXPECT_EQ(again.status, 3);
   EXPECT_THAT(again.err, HasSubstr("whose daemon has died"));
+  EXPECT_THAT(fs_mount_run({"--stats", mnt()}).err, HasSubstr("unmount it with fs-mount -u\n"));
   EXPECT_EQ(m.unmount().status, 0);
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+}
+
+TEST_F(Lifecycle, minus_u_of_another_users_mount_says_so) {
+  if (::geteuid() != 0) HEDDLE_SKIP("not root");
+  const Mount m(map_, mnt());
+  ::chmod(dir_.path().c_str(), 0755);
+  fs::copy_file(fs_mount(), dir_ / "fs-mount");  // the stage may be out of their reach
+  const auto refused = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                            dir_ / "fs-mount", "-u", mnt()});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_EQ(refused.err,
+            "fs-mount: " + mnt() + ": cannot unmount: it is a mount of another user's\n");
 }
 
 TEST_F(Lifecycle, a_stopped_daemon_does_not_keep_minus_u_from_unmounting) {
