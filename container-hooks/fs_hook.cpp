@@ -28,6 +28,12 @@ std::string no_containers_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is no absolute path";
 }
 
+/// Likewise of a process.
+std::string no_process_number(const std::string& text) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  return digits && text.size() < 10 ? "" : "'" + text + "' is no process number";
+}
+
 class CommandLine {
  public:
   CommandLine();
@@ -156,7 +162,7 @@ CommandLine::CommandLine() {
   sub = add("verify", "What a program of a container really loads: swapped, or not and why",
             [this] { return verify(); });
   sub->add_option("PID", pid_, "A running process, as the host numbers it")
-      ->check(CLI::PositiveNumber)
+      ->check(no_process_number)
       ->type_name("");
   sub->add_option("--bundle", image_.bundle, "Before the start: what this bundle would start")
       ->option_text("DIR");

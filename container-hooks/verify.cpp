@@ -159,7 +159,8 @@ int verify_process(pid_t pid, bool json) {
   const auto maps = read_file(proc + "/maps");
   const auto mountinfo = read_file(proc + "/mountinfo");
   if (!maps || !mountinfo) {
-    report((maps ? mountinfo : maps).error());
+    const Error& error = (maps ? mountinfo : maps).error();
+    report(error.code() == ENOENT ? Error(std::to_string(pid), "there is no such process") : error);
     return exit_failure;
   }
   auto libraries = mapped_libraries(*maps, *mountinfo);

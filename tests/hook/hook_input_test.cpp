@@ -239,6 +239,16 @@ constexpr const char* kMountinfo =
     "203 184 0:46 /libmpich.so.12 /usr/lib/libmpich.so.12 ro - fuse.heddle heddle ro\n"
     "204 184 8:1 / / rw - ext4 /dev/sda rw\n";
 
+TEST_F(HookInput, verify_refuses_what_is_no_process) {
+  const auto word = edit({"verify", "some"});
+  EXPECT_EQ(word.status, 2);
+  EXPECT_THAT(word.err, HasSubstr("'some' is no process number\n"));
+  EXPECT_EQ(edit({"verify", "12345678901"}).status, 2);
+  const auto nobody = edit({"verify", "999999999"});
+  EXPECT_EQ(nobody.status, 3);
+  EXPECT_EQ(nobody.err, "fs-hook: 999999999: there is no such process\n");
+}
+
 TEST(HookVerify, tells_whose_a_mapped_library_is_by_its_device) {
   const auto libraries = mapped_libraries(
       "7f0000000000-7f0000001000 r--p 00000000 00:2e 5   /usr/lib/libmpich.so.12\n"
