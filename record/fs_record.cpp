@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
@@ -64,7 +65,8 @@ AppEnd run(const RecordOptions& options) {
         fmt::format("{} of the recorder's workers died and were followed by others; the trace says "
                     "when",
                     done.workers_lost));
-  if (!options.quiet) say(fmt::format("{} events in {}", done.events, options.out));
+  if (!options.quiet)
+    say(fmt::format("{} events in {}", done.events, escape_for_terminal(options.out)));
   if (auto evaluated = evaluate(options, options.out); !evaluated) {
     report(evaluated.error());
     return {exit_failure};
