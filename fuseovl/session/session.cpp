@@ -2,6 +2,7 @@
 #include "fuseovl/session/session.hpp"
 
 #include <linux/fuse.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -68,14 +69,37 @@ void give_up_answer() {
   if (g_memory && g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
 }
 
+/// A device that cannot be read though the connection stands: another process may be able to. The
+/// other threads wait in it and are not to be woken. (Before INIT there is one thread, which
+/// libfuse ends by itself.)
+void give_up_requests(int error) {
+  if (!g_memory || g_memory->init_size.load(std::memory_order_acquire) == 0) return;
+  say(std::string("cannot read requests: ") + std::strerror(error));
+  ::kill(::getpid(), SIGKILL);
+}
+
+// libfuse ends its threads by pthread_cancel(3). That sends a thread which can be cancelled a
+// real-time signal, and where RLIMIT_SIGPENDING is used up there is none: glibc's read(2) then
+// waits for it for ever (sysdeps/nptl, __pthread_disable_asynccancel). No thread needs it: the end
+// of the connection wakes all that read.
+void hold_cancelling_back() {
+  int before = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+}
+
 // Custom input and output is how every request is seen, also those libfuse answers by itself
 // (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
 ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
-  if (g_memory) touch(buffer, size);
+  if (g_memory) {
+    touch(buffer, size);
+    hold_cancelling_back();
+  }
   // EINTR and EAGAIN are how libfuse's threads are told to look up.
   const ssize_t n =
       insist([&] { return ::read(device, buffer, size); },
              [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
+  if (n < 0 && errno != ENODEV && errno != EINTR && errno != EAGAIN && errno != ENOENT)
+    give_up_requests(errno);
   if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) return n;
   const auto* header = static_cast<const fuse_in_header*>(buffer);
   if (header->opcode == FUSE_INIT) {

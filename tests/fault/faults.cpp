@@ -18,14 +18,13 @@ namespace heddle::test {
 namespace {
 
 /// Calls that cannot fail (a futex that wakes nobody is a thread lost), or whose failure no program
-/// could live with: glibc's read(2) waits for ever for the signal of a pthread_cancel(3) whose
-/// tgkill failed, and that fails only where RLIMIT_SIGPENDING is used up.
+/// could live with.
 const std::set<long> kSpared = {
     SYS_exit,     SYS_exit_group,      SYS_rt_sigreturn, SYS_restart_syscall, SYS_getpid,
     SYS_gettid,   SYS_getppid,         SYS_getuid,       SYS_geteuid,         SYS_getgid,
     SYS_getegid,  SYS_set_tid_address, SYS_umask,        SYS_futex,           SYS_sched_yield,
     SYS_munmap,   SYS_rt_sigprocmask,  SYS_rt_sigaction, SYS_arch_prctl,      SYS_set_robust_list,
-    SYS_setfsuid, SYS_setfsgid,        SYS_rseq,         SYS_tgkill};
+    SYS_setfsuid, SYS_setfsgid,        SYS_rseq};
 
 const std::set<long> kReadsAndWrites = {SYS_read, SYS_pread64, SYS_write, SYS_pwrite64, SYS_splice};
 
