@@ -23,6 +23,8 @@ namespace {
 
 /// How long processes that APP leaves behind are waited for.
 constexpr std::chrono::milliseconds kGrace{1000};
+/// How long the daemon has to end the run by itself, once nobody finishes it.
+constexpr std::chrono::milliseconds kEndsWithin{5000};
 
 struct EndMessage {
   int exit_status;
@@ -78,14 +80,19 @@ void report_end(int socket, const trace::RunFooter& counts, const Result<void>& 
   (void)::send(socket, &message, sizeof(message), MSG_NOSIGNAL);
 }
 
+/// One message; as recv(2).
+ssize_t receive(int socket, void* message, std::size_t size) {
+  for (;;) {
+    const ssize_t n = insist([&] { return ::recv(socket, message, size, 0); },
+                             [](int error) { return error != EINTR; });
+    if (n >= 0 || errno != EINTR) return n;
+  }
+}
+
 /// What fs-record has to say at the end; nullopt: it was killed.
 std::optional<EndMessage> receive_end(int socket) {
   EndMessage end{};
-  ssize_t n;
-  do {
-    n = ::recv(socket, &end, sizeof(end), 0);
-  } while (n < 0 && errno == EINTR);
-  if (n != static_cast<ssize_t>(sizeof(end))) return std::nullopt;
+  if (receive(socket, &end, sizeof(end)) != static_cast<ssize_t>(sizeof(end))) return std::nullopt;
   return end;
 }
 
@@ -150,14 +157,17 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
   RecordingDaemon daemon(Child(pid), std::move(sockets->one));
   sockets->other.reset();
   char text[4096];
-  ssize_t n;
-  do {
-    n = ::recv(daemon.socket_.get(), text, sizeof(text), 0);
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = receive(daemon.socket_.get(), text, sizeof(text));
   const std::string_view said(text, n > 0 ? static_cast<std::size_t>(n) : 0);
   if (said == "ready") return daemon;
   if (said.empty()) return fail("", "the recorder ended before it began");
   return fail(received_failure(said));
+}
+
+// Killed at once, it would leave a line of the trace half written.
+RecordingDaemon::~RecordingDaemon() {
+  socket_.reset();
+  if (child_.pid() > 0) (void)child_.wait_for(kEndsWithin);
 }
 
 Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool complete) {
@@ -167,11 +177,7 @@ Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool compl
   if (::send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0)
     return fail_errno("", "the recorder has gone");
   ReportMessage got{};
-  ssize_t n;
-  do {
-    n = ::recv(socket_.get(), &got, sizeof(got), 0);
-  } while (n < 0 && errno == EINTR);
-  if (n != static_cast<ssize_t>(sizeof(got)))
+  if (receive(socket_.get(), &got, sizeof(got)) != static_cast<ssize_t>(sizeof(got)))
     return fail_errno("", "the recorder has gone", ECONNRESET);
   End end{got.events, got.workers_lost, got.failure, got.left_running};
   if (end.left_running) {

@@ -22,6 +22,12 @@ class RecordingDaemon {
                                        const trace::RunHeader& header, pid_t app,
                                        const std::string& user_mount, const Fd& out);
 
+  RecordingDaemon(RecordingDaemon&&) noexcept = default;
+  RecordingDaemon& operator=(RecordingDaemon&&) = delete;
+  /// Where nobody has finished it, it ends the run as it does when we die; after five seconds it is
+  /// killed.
+  ~RecordingDaemon();
+
   struct End {
     std::uint64_t events = 0;
     std::uint64_t workers_lost = 0;  ///< of the recorder, that were followed by others
