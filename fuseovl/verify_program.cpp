@@ -2,11 +2,13 @@
 // fs-mount --verify: whether a mount, or a map's files, are what the map says, byte by byte.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 
+#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "fuseovl/files/file_work.hpp"
@@ -101,6 +103,7 @@ std::string difference(const Finding& found, const Check& check) {
 struct Outcome {
   std::string lines;       ///< one for each file that differs or does not answer
   std::size_t silent = 0;  ///< files that do not answer
+  std::size_t right = 0;   ///< files that are what the map says
 };
 
 Outcome run_checks(const std::vector<Check>& checks, std::chrono::milliseconds limit) {
@@ -123,6 +126,7 @@ Outcome run_checks(const std::vector<Check>& checks, std::chrono::milliseconds l
     const bool is_silent = results[i].state != WorkResult::State::done;
     out.silent += is_silent;
     const auto what = is_silent ? not_answered_for(limit) : difference(found[i], checks[i]);
+    out.right += what.empty();
     if (!what.empty()) out.lines += Error(checks[i].path, what).message() + "\n";
   }
   return out;
@@ -183,7 +187,9 @@ int verify_program(const std::string& path, std::chrono::milliseconds limit) {
   const auto checks = find_checks(path, *is_mount, limit);
   if (!checks) return report(checks.error()), exit_failure;
   const auto outcome = run_checks(*checks, limit);
-  if (auto written = write_all(STDOUT_FILENO, outcome.lines, "stdout"); !written) {
+  const auto sum = fmt::format("{}: {} of {} files are what the map says\n",
+                               escape_for_terminal(path), outcome.right, checks->size());
+  if (auto written = write_all(STDOUT_FILENO, outcome.lines + sum, "stdout"); !written) {
     report(written.error());
     return exit_failure;
   }

@@ -94,7 +94,9 @@ ParsedRecordOptions parse_record_options(int argc, const char* const* argv) {
   if (!ops.empty()) {
     std::string bad;
     const auto set = parse_ops(ops, bad);
-    if (!set) return {std::nullopt, usage_error(Error("--op", "no such operation", bad))};
+    if (!set)
+      return {std::nullopt, usage_error(Error("--op", "no such operation", bad,
+                                              "there are " + trace::op_names()))};
     out.recorder.ops = *set;
   }
   if (!out_dir.empty()) {

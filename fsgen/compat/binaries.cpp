@@ -54,6 +54,9 @@ Result<void> add_here(NodeTarget& node, const std::string& name, std::vector<std
   if (const auto facts = node.world().facts(file); facts) {
     out.push_back(file);
     return {};
+  } else if (!path && name.find('/') == name.npos && facts.error().code() == ENOENT) {
+    return fail(Error::with_code(ENOENT, name, "cannot describe",
+                                 "neither a program in PATH nor a file here"));
   } else if (!fs::is_directory(file, error) && facts.error().code() != ENOEXEC) {
     return fail(facts.error());
   }

@@ -151,7 +151,9 @@ void check(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
       throw CLI::ValidationError("--map", added.error().message());
   for (const std::string& name : raw.ops) {
     const auto op = trace::op_from_name(name);
-    if (!op) throw CLI::ValidationError("--op", "no such operation: " + name);
+    if (!op)
+      throw CLI::ValidationError("--op",
+                                 "no such operation: " + name + "; there are " + trace::op_names());
     o.rules.ops.push_back(*op);
     o.report.ops.push_back(name);
   }

@@ -52,6 +52,8 @@ std::optional<Op> op_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::string op_names() { return fmt::format("{}", fmt::join(kOpNames, ", ")); }
+
 std::string_view result_name(int error, std::array<char, 16>& scratch) {
   if (error == 0) return "OK";
   if (const char* name = strerrorname_np(error)) return name;

@@ -39,6 +39,8 @@ inline constexpr std::size_t kOpCount = 23;
 
 std::string_view op_name(Op op);
 std::optional<Op> op_from_name(std::string_view name);
+/// All names, for who has used another: "lookup, open, ...".
+std::string op_names();
 
 /// "OK" for 0, else the errno's name ("ENOENT"), else "E<number>".
 std::string_view result_name(int error, std::array<char, 16>& scratch);

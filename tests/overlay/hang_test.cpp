@@ -274,14 +274,15 @@ TEST_F(Hang, of_an_origin_is_named_by_verify_which_compares_the_others) {
       EXPECT_THAT(verified.out, HasSubstr("/far/far" + std::to_string(i) +
                                           ": its file system has not answered for 500 ms\n"));
     EXPECT_THAT(verified.out, HasSubstr("/near/near3: XXH3-128 is "));
-    EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 13) << verified.out;
+    EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 14) << verified.out;
+    EXPECT_THAT(verified.out, HasSubstr("map: 11 of 24 files are what the map says\n"));
     EXPECT_THAT(verified.err,
                 HasSubstr("cannot be verified: 12 of 24 files did not answer\nhint: --origin"));
     origin_->answer();
   }
   const auto verified = verify();
   EXPECT_EQ(verified.status, 1) << verified.err;
-  EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 1) << verified.out;
+  EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 2) << verified.out;
 }
 
 TEST_F(Hang, of_the_next_map_keeps_no_reload_waiting) {

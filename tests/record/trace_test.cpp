@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What stands in the trace, and what is made of it.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 namespace heddle::test {
 namespace {
 
+using ::testing::HasSubstr;
 using trace::Op;
 
 TEST(Recorder, odd_names_are_in_the_trace_as_they_are) {
@@ -84,7 +86,9 @@ TEST(Recorder, operations_are_chosen) {
     EXPECT_FALSE(seen.places(Op::lookup).empty());
     EXPECT_TRUE(seen.places(Op::stat).empty() && seen.places(Op::close).empty());
   }
-  EXPECT_EQ(record(dir / "run.txt", {"true"}, {}, {"--op", "frob"}).status, 2);
+  const auto frob = record(dir / "run.txt", {"true"}, {}, {"--op", "frob"});
+  EXPECT_EQ(frob.status, 2);
+  EXPECT_THAT(frob.err, HasSubstr("frob\nhint: there are lookup, open, create"));
 }
 
 TEST(Recorder, a_scope_is_all_that_is_recorded) {
