@@ -44,6 +44,31 @@ class UsageFormatter : public CLI::Formatter {
   std::string usage_;
 };
 
+/// `fs-resolve build` where that sub-command was named.
+std::string full_name(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app.get_name() : app.get_name() + " " + full_name(*chosen.front());
+}
+
+/// CLI11 tells what is missing before it tells of a word that it does not know, which is mostly
+/// what stands there instead.
+int parse_error(const CLI::App& app, const CLI::ParseError& error) {
+  const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
+  if (code == CLI::ExitCodes::RequiredError || code == CLI::ExitCodes::ExtrasError) {
+    const auto extra = app.remaining(true);
+    const auto is_option = [](const std::string& word) {
+      return word.size() > 1 && word.starts_with("-");
+    };
+    const bool no_command = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
+    const auto unknown =
+        no_command ? extra.begin() : std::find_if(extra.begin(), extra.end(), is_option);
+    if (unknown != extra.end())
+      return usage_error(full_name(app), "'" + *unknown + "' is none of its " +
+                                             (is_option(*unknown) ? "options" : "commands"));
+  }
+  return usage_error(full_name(app), error.what());
+}
+
 }  // namespace
 
 void forbid_empty_values(CLI::App& app) {
@@ -86,17 +111,8 @@ int parse_options(CLI::App& app, std::vector<std::string> options) {
     app.parse(std::move(options));
   } catch (const CLI::Success& success) {
     return app.exit(success);
-  } catch (const CLI::RequiredError& error) {
-    // Of a word that is no sub-command CLI11 says but that there is none.
-    const auto extra = app.remaining();
-    const bool misspelt = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
-    if (misspelt && !extra.empty()) {
-      const auto kind = extra.front().starts_with("-") ? "options" : "commands";
-      return usage_error(app.get_name(), "'" + extra.front() + "' is none of its " + kind);
-    }
-    return usage_error(app.get_name(), error.what());
   } catch (const CLI::ParseError& error) {
-    return usage_error(app.get_name(), error.what());
+    return parse_error(app, error);
   }
   return -1;
 }

@@ -255,7 +255,7 @@ TEST_F(BadInput, names_of_any_bytes_stay_whole_in_every_output) {
   EXPECT_EQ(Json::parse(resolve({"verify", "--json", map}).out)["drift"].size(), 1U);
 }
 
-TEST_F(BadInput, a_word_that_is_no_command_is_named) {
+TEST_F(BadInput, a_word_that_is_no_command_or_option_is_named) {
   const auto result = resolve({"biuld", "-o", map_, "/bin/true"});
   EXPECT_EQ(result.status, 2);
   EXPECT_EQ(result.err,
@@ -263,6 +263,11 @@ TEST_F(BadInput, a_word_that_is_no_command_is_named) {
   EXPECT_NE(resolve({"--verison"}).err.find("'--verison' is none of its options"),
             std::string::npos);
   EXPECT_NE(resolve({}).err.find("subcommand is required"), std::string::npos);
+  for (const auto& words : {std::vector<std::string>{"build", "--ot", map_, "/bin/true"},
+                            std::vector<std::string>{"show", map_, "--ot"}})
+    EXPECT_EQ(resolve(words).err,
+              "fs-resolve: '--ot' is none of its options\nhint: see fs-resolve " + words[0] +
+                  " --help\n");
 }
 
 TEST_F(BadInput, no_command_runs_anything_but_our_workers) {
