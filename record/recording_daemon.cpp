@@ -23,8 +23,9 @@ namespace {
 
 /// How long processes that APP leaves behind are waited for.
 constexpr std::chrono::milliseconds kGrace{1000};
-/// How long the daemon has to end the run by itself, once nobody finishes it.
-constexpr std::chrono::milliseconds kEndsWithin{5000};
+/// How long the daemon has to end the run by itself, once nobody finishes it: it may have to wait
+/// for a fusermount3 that hangs.
+constexpr std::chrono::milliseconds kEndsWithin{15000};
 
 struct EndMessage {
   int exit_status;
@@ -69,15 +70,10 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void report_end(int socket, const trace::RunFooter& counts, const Result<void>& finished,
-                bool left_running) {
-  ReportMessage message{};
-  message.events = counts.events;
-  message.workers_lost = counts.workers_lost;
-  message.left_running = left_running;
-  if (!finished)
-    std::strncpy(message.failure, finished.error().message().c_str(), sizeof(message.failure) - 1);
-  (void)::send(socket, &message, sizeof(message), MSG_NOSIGNAL);
+/// One message, to whom would wait for it; as send(2).
+ssize_t send_on(int socket, const void* message, std::size_t size) {
+  return insist([&] { return ::send(socket, message, size, MSG_NOSIGNAL); },
+                [](int error) { return error != EPIPE && error != ECONNRESET; });
 }
 
 /// One message; as recv(2).
@@ -87,6 +83,17 @@ ssize_t receive(int socket, void* message, std::size_t size) {
                              [](int error) { return error != EINTR; });
     if (n >= 0 || errno != EINTR) return n;
   }
+}
+
+void report_end(int socket, const trace::RunFooter& counts, const Result<void>& finished,
+                bool left_running) {
+  ReportMessage message{};
+  message.events = counts.events;
+  message.workers_lost = counts.workers_lost;
+  message.left_running = left_running;
+  if (!finished)
+    std::strncpy(message.failure, finished.error().message().c_str(), sizeof(message.failure) - 1);
+  (void)send_on(socket, &message, sizeof(message));
 }
 
 /// What fs-record has to say at the end; nullopt: it was killed.
@@ -120,9 +127,7 @@ std::optional<EndMessage> receive_end(int socket) {
   RecordingSupervisor supervisor(**memory, options.recorder, std::move(*writer), std::move(device));
   if (auto started = supervisor.start(); !started) give_up(socket.get(), started.error());
   // fs-record waits for this, or for our end.
-  if (insist([&] { return ::send(socket.get(), "ready", 5, MSG_NOSIGNAL); },
-             [](int error) { return error != EPIPE; }) < 0)
-    ::_exit(3);
+  if (send_on(socket.get(), "ready", 5) < 0) ::_exit(3);
 
   (void)supervisor.run(socket.get(), std::nullopt);
   const auto end = receive_end(socket.get());
@@ -174,7 +179,7 @@ Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool compl
   EndMessage message{};
   message.exit_status = exit_status;
   message.complete = complete;
-  if (::send(socket_.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0)
+  if (send_on(socket_.get(), &message, sizeof(message)) < 0)
     return fail_errno("", "the recorder has gone");
   ReportMessage got{};
   if (receive(socket_.get(), &got, sizeof(got)) != static_cast<ssize_t>(sizeof(got)))

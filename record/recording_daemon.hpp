@@ -24,8 +24,8 @@ class RecordingDaemon {
 
   RecordingDaemon(RecordingDaemon&&) noexcept = default;
   RecordingDaemon& operator=(RecordingDaemon&&) = delete;
-  /// Where nobody has finished it, it ends the run as it does when we die; after five seconds it is
-  /// killed.
+  /// Where nobody has finished it, it ends the run as it does when we die; after fifteen seconds it
+  /// is killed.
   ~RecordingDaemon();
 
   struct End {
