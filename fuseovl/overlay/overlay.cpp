@@ -11,6 +11,7 @@
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/overlay/process_age.hpp"
+#include "fuseovl/session/request_loop.hpp"
 
 namespace heddle {
 namespace {
@@ -88,6 +89,7 @@ void Overlay::init(fuse_conn_info& connection) {
   constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS;
   connection.want = connection.capable & wanted;
   connection.max_read = kMaxRead;
+  connection.max_write = kMaxWrite;
   connection.max_background = 64;
   connection.congestion_threshold = 48;
   opens_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPEN_SUPPORT;

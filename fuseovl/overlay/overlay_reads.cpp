@@ -35,7 +35,7 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
     state_->counters.add_bytes_read(got->size());
     fuse_reply_buf(request, got->data(), got->size());
   };
-  // One a thread, as large as the requests are: libfuse's threads are few and stay.
+  // One a thread, as large as the requests are: the threads are few and stay.
   static thread_local std::vector<char> buffer;
   if (buffer.size() < size) buffer.resize(size);
   const auto got = read(std::span(buffer.data(), size), MayBlock::no);

@@ -2,7 +2,6 @@
 #include "fuseovl/session/session.hpp"
 
 #include <linux/fuse.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
+#include "fuseovl/session/request_loop.hpp"
 #include "fuseovl/session/succession.hpp"
 
 namespace heddle {
@@ -46,18 +46,6 @@ void complete_init_reply(const iovec* parts, int count) {
     static_cast<fuse_init_out*>(parts[1].iov_base)->flags |= FUSE_PARALLEL_DIROPS;
 }
 
-// A process that is killed while the kernel copies a request to a page that is not there yet makes
-// that request fail (fs/fuse/dev.c, fuse_copy_fill: get_user_pages fails with a fatal signal
-// pending), where it should be sent again. Requests other than WRITE fit in two pages.
-void touch(void* buffer, std::size_t size) {
-  static thread_local void* touched = nullptr;
-  if (touched == buffer) return;
-  touched = buffer;
-  constexpr std::size_t kPage = 4096;
-  for (std::size_t at = 0; at < size && at <= 2 * kPage; at += kPage)
-    static_cast<volatile char*>(buffer)[at] = 0;
-}
-
 void remember_init(const void* request, std::size_t size) {
   if (size > g_memory->init.size()) return;
   std::memcpy(g_memory->init.data(), request, size);
@@ -69,37 +57,12 @@ void give_up_answer() {
   if (g_memory && g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
 }
 
-/// A device that cannot be read though the connection stands: another process may be able to. The
-/// other threads wait in it and are not to be woken. (Before INIT there is one thread, which
-/// libfuse ends by itself.)
-void give_up_requests(int error) {
-  if (!g_memory || g_memory->init_size.load(std::memory_order_acquire) == 0) return;
-  say(std::string("cannot read requests: ") + std::strerror(error));
-  ::kill(::getpid(), SIGKILL);
-}
-
-// libfuse ends its threads by pthread_cancel(3). That sends a thread which can be cancelled a
-// real-time signal, and where RLIMIT_SIGPENDING is used up there is none: glibc's read(2) then
-// waits for it for ever (sysdeps/nptl, __pthread_disable_asynccancel). No thread needs it: the end
-// of the connection wakes all that read.
-void hold_cancelling_back() {
-  int before = 0;
-  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-}
-
 // Custom input and output is how every request is seen, also those libfuse answers by itself
 // (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
 ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
-  if (g_memory) {
-    touch(buffer, size);
-    hold_cancelling_back();
-  }
-  // EINTR and EAGAIN are how libfuse's threads are told to look up.
   const ssize_t n =
       insist([&] { return ::read(device, buffer, size); },
              [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
-  if (n < 0 && errno != ENODEV && errno != EINTR && errno != EAGAIN && errno != ENOENT)
-    give_up_requests(errno);
   if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) return n;
   const auto* header = static_cast<const fuse_in_header*>(buffer);
   if (header->opcode == FUSE_INIT) {
@@ -136,14 +99,6 @@ ssize_t send_by_splice(int pipe, off_t* offset_in, int device, off_t* offset_out
   return n;
 }
 
-struct LoopConfig {
-  LoopConfig() : config(fuse_loop_cfg_create()) {}
-  LoopConfig(const LoopConfig&) = delete;
-  LoopConfig& operator=(const LoopConfig&) = delete;
-  ~LoopConfig() { fuse_loop_cfg_destroy(config); }
-  fuse_loop_config* config;
-};
-
 }  // namespace
 
 Result<Session> Session::create(const fuse_lowlevel_ops& ops, SessionClient& client, Fd device,
@@ -154,7 +109,7 @@ Result<Session> Session::create(const fuse_lowlevel_ops& ops, SessionClient& cli
   char name[] = "heddle";
   char* argv[] = {name, max_read.data(), nullptr};
   fuse_args args = FUSE_ARGS_INIT(2, argv);
-  Session session(fuse_session_new(&args, &ops, sizeof(ops), &client), options, memory);
+  Session session(fuse_session_new(&args, &ops, sizeof(ops), &client), client, options, memory);
   fuse_opt_free_args(&args);
   if (!session.session_) return fail("FUSE session", "cannot be set up", "libfuse refused it");
   fuse_custom_io io{};
@@ -203,12 +158,12 @@ Result<void> Session::take_over() {
 Result<void> Session::serve() {
   if (memory_ && memory_->init_size.load(std::memory_order_acquire) != 0)
     if (auto taken = take_over(); !taken) return taken;
-  LoopConfig loop;
-  fuse_loop_cfg_set_max_threads(loop.config, options_.threads);
-  fuse_loop_cfg_set_clone_fd(loop.config, options_.clone_fd ? 1 : 0);
-  const int rc = fuse_session_loop_mt(raw(), loop.config);
-  if (rc != 0) return fail_errno("FUSE session", "cannot go on", rc < 0 ? -rc : rc);
-  return {};
+  const auto loop = std::make_shared<RequestLoop>(
+      raw(), options_.threads,
+      [device = fuse_session_fd(raw()), client = client_](void* buffer, std::size_t size) {
+        return receive(device, buffer, size, client);
+      });
+  return loop->run();
 }
 
 }  // namespace heddle

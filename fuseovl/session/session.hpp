@@ -27,7 +27,6 @@ class SessionClient {
 struct SessionOptions {
   unsigned max_read = 1U << 20;  ///< must be the mount's own max_read: the kernel believes either
   unsigned threads = 2;
-  bool clone_fd = false;  ///< a queue of its own for each thread; needs /dev/fuse in reach
 };
 
 /// What a process that takes a session over must know of it; kept in memory that both share. The
@@ -57,7 +56,8 @@ class Session {
   Session& operator=(Session&&) noexcept = default;
 
   /// Answers requests until the file system is unmounted everywhere (or the connection aborted);
-  /// blocks. Fails when the device is not mounted or the protocol cannot be agreed upon.
+  /// blocks. Fails when the device is not mounted or can no longer be read, or the protocol cannot
+  /// be agreed upon: threads may still wait in it then, and the process has to end.
   Result<void> serve();
 
   /// For fuse_lowlevel_notify_*; valid as long as the Session.
@@ -73,10 +73,12 @@ class Session {
   struct Destroy {
     void operator()(fuse_session* session) const { fuse_session_destroy(session); }
   };
-  Session(fuse_session* session, const SessionOptions& options, SessionMemory* memory)
-      : session_(session), options_(options), memory_(memory) {}
+  Session(fuse_session* session, SessionClient& client, const SessionOptions& options,
+          SessionMemory* memory)
+      : session_(session), client_(&client), options_(options), memory_(memory) {}
   Result<void> take_over();
   std::unique_ptr<fuse_session, Destroy> session_;
+  SessionClient* client_;
   SessionOptions options_;
   SessionMemory* memory_;
 };
