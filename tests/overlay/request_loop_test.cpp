@@ -236,6 +236,7 @@ TEST_F(RequestLoops, have_one_more_thread_than_are_busy_up_to_the_limit) {
 
 TEST_F(RequestLoops, end_only_when_what_was_read_is_done) {
   run(4);
+  EXPECT_TRUE(stand(2, 0));
   kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
   EXPECT_TRUE(stand(1, 1));
   kernel_.end();
@@ -249,6 +250,7 @@ TEST_F(RequestLoops, end_only_when_what_was_read_is_done) {
 
 TEST_F(RequestLoops, fail_at_once_where_a_read_fails_though_others_wait_and_work) {
   run(4);
+  EXPECT_TRUE(stand(2, 0));
   kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
   EXPECT_TRUE(stand(1, 1));
   kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
