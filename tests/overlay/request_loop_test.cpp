@@ -38,6 +38,8 @@ class Kernel : public SessionClient {
     std::copy(arguments.begin(), arguments.end(), request.begin() + sizeof(header));
     put({std::move(request), 0});
   }
+  /// What keeps a thread busy until release().
+  void ask_attributes() { ask(FUSE_GETATTR, std::string(sizeof(fuse_getattr_in), '\0')); }
   void fail_one_read(int error) { put({{}, error}); }
   /// The connection is gone: all that read are told.
   void end() {
@@ -216,16 +218,14 @@ class LittleRoom {
   std::vector<std::unique_ptr<char[]>> held_;
 };
 
-constexpr char kGetattr[sizeof(fuse_getattr_in)] = {};
-
 TEST_F(RequestLoops, have_one_more_thread_than_are_busy_up_to_the_limit) {
   run(4);
   EXPECT_TRUE(stand(2, 0)) << "one read INIT, and started another";
   for (unsigned busy = 1; busy <= 4; ++busy) {
-    kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+    kernel_.ask_attributes();
     EXPECT_TRUE(stand(busy < 4 ? 1 : 0, busy)) << busy;
   }
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   kernel_.release();
   EXPECT_TRUE(stand(4, 0));
   EXPECT_EQ(kernel_.answered(), 5U);
@@ -237,7 +237,7 @@ TEST_F(RequestLoops, have_one_more_thread_than_are_busy_up_to_the_limit) {
 TEST_F(RequestLoops, end_only_when_what_was_read_is_done) {
   run(4);
   EXPECT_TRUE(stand(2, 0));
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   EXPECT_TRUE(stand(1, 1));
   kernel_.end();
   EXPECT_TRUE(stand(0, 1));
@@ -251,9 +251,9 @@ TEST_F(RequestLoops, end_only_when_what_was_read_is_done) {
 TEST_F(RequestLoops, fail_at_once_where_a_read_fails_though_others_wait_and_work) {
   run(4);
   EXPECT_TRUE(stand(2, 0));
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   EXPECT_TRUE(stand(1, 1));
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   EXPECT_TRUE(stand(1, 2));
   kernel_.fail_one_read(EIO);
   EXPECT_TRUE(ends());
@@ -264,7 +264,7 @@ TEST_F(RequestLoops, read_again_after_what_is_no_failure) {
   run(2);
   EXPECT_TRUE(stand(2, 0));
   for (const int error : {EINTR, ENOENT, EAGAIN, EINTR}) kernel_.fail_one_read(error);
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   kernel_.release();
   EXPECT_TRUE(wait_until(5s, [this] { return kernel_.answered() == 1; }));
   kernel_.end();
@@ -279,19 +279,20 @@ TEST_F(RequestLoops, start_no_thread_for_what_nobody_waits_for) {
     const fuse_forget_in one{1};
     kernel_.ask(FUSE_FORGET, {reinterpret_cast<const char*>(&one), sizeof(one)});
   }
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   EXPECT_TRUE(stand(1, 1));
+  EXPECT_FALSE(wait_until(100ms, [this] { return kernel_.reading() > 1; }));
 }
 
 TEST_F(RequestLoops, go_on_with_the_threads_that_there_is_memory_for) {
   if (kSanitized) HEDDLE_SKIP("a sanitizer takes terabytes of address space");
   run(8);
   EXPECT_TRUE(stand(2, 0));
-  kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+  kernel_.ask_attributes();
   EXPECT_TRUE(stand(1, 1));
   {
     const LittleRoom room(0);
-    for (int i = 0; i < 2; ++i) kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+    for (int i = 0; i < 2; ++i) kernel_.ask_attributes();
     EXPECT_TRUE(stand(0, 2));
     kernel_.release();
     EXPECT_TRUE(stand(2, 0));
@@ -310,7 +311,7 @@ TEST_F(RequestLoops, need_no_thread_of_their_own) {
   {
     const LittleRoom room(2U << 20);
     may_begin_ = true;
-    kernel_.ask(FUSE_GETATTR, {kGetattr, sizeof(kGetattr)});
+    kernel_.ask_attributes();
     EXPECT_TRUE(stand(0, 1));
     kernel_.release();
     EXPECT_TRUE(stand(1, 0));
