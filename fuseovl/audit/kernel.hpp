@@ -47,9 +47,10 @@ inline long syscall6(long number, long a, long b = 0, long c = 0, long d = 0, lo
 
 inline long as_long(const void* pointer) { return reinterpret_cast<long>(pointer); }
 
-/// A mapping of the regular file at `path`, or nullptr. FIFOs and devices are not waited for. Whoever
-/// truncates it ends this process (SIGBUS), so one to write into must be this user's own. One that is
-/// read is trusted as LD_LIBRARY_PATH is, by whoever named it; below a mount nobody can truncate it.
+/// A mapping of the regular file at `path`, or nullptr. FIFOs and devices are not waited for.
+/// Whoever truncates it ends this process (SIGBUS), so one to write into must be this user's own.
+/// One that is read is trusted as LD_LIBRARY_PATH is, by whoever named it; below a mount nobody can
+/// truncate it.
 inline void* map_file(const char* path, bool writable, unsigned long& size) {
   const int open_flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), open_flags);
