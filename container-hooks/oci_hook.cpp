@@ -2,10 +2,8 @@
 #include "container-hooks/oci_hook.hpp"
 
 #include <signal.h>
-#include <sys/syscall.h>
 
-#include <climits>
-
+#include "base/close_fds.hpp"
 #include "base/exit_code.hpp"
 #include "container-hooks/hook_log.hpp"
 #include "container-hooks/hook_progress.hpp"
@@ -25,7 +23,7 @@ void leave_runtimes_traces() {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+  close_fds_but({});
 }
 
 /// One container's start, as its state asks for it.

@@ -19,6 +19,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/close_fds.hpp"
 #include "base/socket_pair.hpp"
 #include "container-hooks/sandbox_root.hpp"
 
@@ -106,7 +107,7 @@ std::pair<Words, Words> unpack(const std::string& text) {
       ::dup2(err, STDERR_FILENO) < 0)
     ::_exit(127);
   (void)::close(STDIN_FILENO);
-  (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+  close_fds_but({});
   // The kernel gives a program's own path free of links ($ORIGIN); ld.so, told a path, does not.
   char real[PATH_MAX];
   if (::realpath(argv.list.back().c_str(), real) != nullptr) argv.list.back() = real;

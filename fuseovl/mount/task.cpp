@@ -4,9 +4,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/child_end.hpp"
 #include "base/exit_code.hpp"
 #include "base/monotonic.hpp"
 #include "base/socket_pair.hpp"
@@ -50,9 +50,9 @@ Result<Task> Task::start(const std::function<Result<void>()>& work,
     live(work, sockets->other.get());
   }
   Child child(pid);
-  Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!ended) return fail_errno("", "cannot wait for a process");
-  return Task(std::move(child), std::move(ended), std::move(sockets->one),
+  auto ended = watch_child_end(pid);
+  if (!ended) return fail(std::move(ended.error()));
+  return Task(std::move(child), std::move(*ended), std::move(sockets->one),
               limit.count() > 0 ? monotonic_ms() + limit.count() : 0);
 }
 

@@ -34,7 +34,7 @@ class Task {
         words_(std::move(words)),
         late_at_(late_at) {}
   Child child_;
-  Fd ended_;  ///< a pidfd
+  Fd ended_;  ///< readable when it has ended
   Fd words_;
   std::int64_t late_at_;
 };
