@@ -58,7 +58,22 @@ std::vector<Volume> volumes_of(const Json& value, const std::string& bundle) {
   return out;
 }
 
+std::vector<std::string> hook_args_of(const Json& value) {
+  const Json* hooks = member(value, "hooks");
+  if (!hooks || !hooks->is_object()) return {};
+  for (const auto& [stage, list] : hooks->items())
+    for (const auto& hook : list)
+      if (is_fs_hook(hook)) return texts_of(hook, "args");
+  return {};
+}
+
 }  // namespace
+
+bool is_fs_hook(const Json& hook) {
+  const auto args = texts_of(hook, "args");
+  return text_member(hook, "path").value_or("").ends_with("/fs-hook") && args.size() > 1 &&
+         args[1] == "oci";
+}
 
 Result<ContainerState> parse_state(const std::string& text) {
   const auto value = parse_json(text, "the container's state");
@@ -85,6 +100,7 @@ Result<ContainerConfig> parse_config(const std::string& text, const std::string&
     return fail(name, "cannot use", "it has no root.path");
   if (!config.rootfs.starts_with('/')) config.rootfs = bundle + "/" + config.rootfs;
   config.volumes = volumes_of(*value, bundle);
+  config.hook_args = hook_args_of(*value);
   if (const Json* process = member(*value, "process")) {
     config.args = texts_of(*process, "args");
     config.cwd = text_member(*process, "cwd").value_or("/");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "container-hooks/json_text.hpp"
 
 namespace heddle {
 
@@ -38,8 +39,12 @@ struct ContainerConfig {
   std::vector<std::string> args;
   std::vector<std::string> environment;
   std::string cwd = "/";
-  std::vector<Volume> volumes;  ///< bind mounts outside /dev, /proc, /sys
+  std::vector<Volume> volumes;         ///< bind mounts outside /dev, /proc, /sys
+  std::vector<std::string> hook_args;  ///< of the fs-hook in it
 };
+
+/// Whether this hook of a config.json is an fs-hook.
+bool is_fs_hook(const Json& hook);
 
 /// More is no honest runtime's: podman's largest, with seccomp rules, is 0.1 MB.
 inline constexpr std::size_t kStateLimit = 1U << 20;

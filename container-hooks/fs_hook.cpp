@@ -23,6 +23,13 @@ std::string from_here(const std::string& path) {
   return path.empty() ? path : std::filesystem::absolute(path).string();
 }
 
+/// As bundles are compared with it: free of links, and of a slash at its end.
+std::string real_directory(const std::string& path) {
+  return std::filesystem::weakly_canonical(
+             path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path)
+      .string();
+}
+
 /// What is wrong with a path in the container; empty: nothing.
 std::string no_containers_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is no absolute path";
@@ -48,6 +55,17 @@ class CommandLine {
   }
   void add_hook_options(CLI::App* sub) {
     auto& s = files_.hook;
+    const auto policy = [&s](const std::string& word) {
+      s.request.on_failure = word == "warn" ? OnFailure::warn : OnFailure::enforce;
+    };
+    sub->add_option("--program", s.request.program,
+                    "The MPI program, where it is not the container's first word")
+        ->check(no_containers_path)
+        ->option_text("PATH");
+    sub->add_option_function<std::string>(
+           "--policy", policy, "What a failure means: no container (enforce), or a warning")
+        ->check(CLI::IsMember({"enforce", "warn"}))
+        ->option_text("enforce|warn");
     const std::map<std::string, Stage> stages{{"createRuntime", Stage::create_runtime},
                                               {"createContainer", Stage::create_container}};
     sub->add_option_function<std::string>(
@@ -79,6 +97,16 @@ class CommandLine {
         ->option_text("SECONDS");
     add_decision_options(sub);
   }
+  /// Who may switch the hook on.
+  void add_request_options(CLI::App* sub) {
+    auto& s = files_.hook;
+    sub->add_flag("--always", s.request.host_mpi, "For every container that has this hook");
+    sub->add_option("--allow-annotations", s.allow_annotations,
+                    "Annotations count in bundles below DIR, whose images are trusted; /: in all")
+        ->transform(real_directory)
+        ->allow_extra_args(false)
+        ->option_text("DIR");
+  }
   void add_decision_options(CLI::App* sub) {
     auto& s = files_.hook;
     sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
@@ -92,7 +120,7 @@ class CommandLine {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })
         ->option_text("MPI");
-    sub->add_option("--rpath", s.rpath,
+    sub->add_option("--rpath", s.request.rpath,
                     "Where RPATH or RUNPATH leads to the image's MPI: bind the host's over it, or "
                     "serve the file that has it with another")
         ->check(CLI::IsMember({"bind", "neutralise"}))
@@ -130,33 +158,25 @@ CommandLine::CommandLine() {
   CLI::App* sub = add("oci", "The hook itself: a container's state on stdin",
                       [this] { return oci_hook(files_.hook); });
   add_hook_options(sub);
-  sub->add_flag("--always", files_.hook.always, "For every container, annotated or not");
+  add_request_options(sub);
 
-  sub = add("install", "Install the hook for podman, or print it for runc and crun",
+  sub = add("install", "Install the hook for podman (as a CDI device), or print it for runc, crun",
             [this] { return install_hook(files_); });
   sub->add_option("--runtime", files_.runtime, "Who is to call it")
       ->check(CLI::IsMember({"podman", "runc", "crun"}))
       ->option_text("podman|runc|crun");
-  sub->add_option("--dir", files_.directory, "podman's folder of hooks")->option_text("DIR");
+  sub->add_option("--dir", files_.directory, "podman's directory of hooks (podman --hooks-dir)")
+      ->option_text("DIR");
+  add_request_options(sub);
   add_hook_options(sub);
 
   sub = add("cdi", "Print a CDI specification: podman run --device heddle/mpi=host",
             [this] { return print_cdi(files_); });
   add_hook_options(sub);
 
-  sub = add("precreate", "Add the hook to the config.json on stdin, if it has the annotation",
-            [this] { return precreate(files_); });
-  add_hook_options(sub);
-
-  sub = add("bundle", "Add the hook and the annotation to a bundle's config.json",
+  sub = add("bundle", "Add the hook to a bundle's config.json",
             [this] { return edit_bundle(files_); });
   sub->add_option("DIR", files_.directory, "The bundle")->required()->type_name("");
-  sub->add_option("--program", files_.program, "The MPI program, where it is not the first word")
-      ->check(no_containers_path)
-      ->option_text("PATH");
-  sub->add_option("--policy", files_.policy, "What a failure means: no container, or a warning")
-      ->check(CLI::IsMember({"enforce", "warn"}))
-      ->option_text("enforce|warn");
   add_hook_options(sub);
 
   sub = add("verify", "What a program of a container really loads: swapped, or not and why",

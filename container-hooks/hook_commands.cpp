@@ -12,7 +12,6 @@
 #include "base/process.hpp"
 #include "container-hooks/container_config.hpp"
 #include "container-hooks/hook_files.hpp"
-#include "container-hooks/swap_request.hpp"
 
 namespace heddle {
 namespace {
@@ -50,6 +49,12 @@ void make_folders(const std::string& path) {
 
 Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }
 
+/// The hook of a container that somebody asked for by the file that we write.
+HookSettings requested(HookSettings hook) {
+  hook.request.host_mpi = true;
+  return hook;
+}
+
 /// Plain crun hides its process from a user's createRuntime hook; from inside it works with runc as
 /// well. podman's hooks run as its own root, whoever calls it.
 HookSettings with_stage(const HookFileSettings& settings, bool plain_runtime) {
@@ -77,21 +82,27 @@ int install_hook(const HookFileSettings& settings) {
   const auto program = own_path();
   if (!program) return fail_with(program.error());
   if (settings.runtime != "podman") {
-    const auto config = with_hook(Json::object(), *program, with_stage(settings, true));
+    const auto config = with_hook(Json::object(), *program, requested(with_stage(settings, true)));
     if (!config) return fail_with(config.error());
     say("note: " + settings.runtime +
         " has no folder of hooks; this goes into config.json, as fs-hook bundle DIR does it");
     return end(print(to_text(*config, 2) + "\n"));
   }
+  const bool for_hooks = settings.hook.request.host_mpi || !settings.hook.allow_annotations.empty();
+  if (!for_hooks && (!settings.directory.empty() || !is_systems_root()))
+    return fail_with(Error("install", "cannot write a hook", "nobody is named who may ask for it",
+                           "--always: each container of podman --hooks-dir DIR; "
+                           "--allow-annotations DIR: annotated ones, of trusted images"));
   std::string directory = settings.directory;
   if (directory.empty())
-    directory = is_systems_root()
-                    ? "/etc/containers/oci/hooks.d"
-                    : below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d");
+    directory = !is_systems_root()
+                    ? below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d")
+                    : std::string(for_hooks ? "/etc/containers/oci/hooks.d" : "/etc/cdi");
   if (directory.empty()) return fail_with(Error("HOME", "is not set", {}, "give --dir"));
   make_folders(directory);
-  const auto path = directory + "/50-heddle-mpi.json";
-  const auto json = podman_hook(*program, with_stage(settings, false));
+  const auto path = directory + (for_hooks ? "/50-heddle-mpi.json" : "/heddle.json");
+  const auto hook = with_stage(settings, false);
+  const auto json = for_hooks ? podman_hook(*program, hook) : cdi_spec(*program, requested(hook));
   if (auto done = write_output(path, to_text(json, 2) + "\n"); !done)
     return fail_with(done.error());
   const auto log = settings.hook.log;
@@ -103,21 +114,7 @@ int install_hook(const HookFileSettings& settings) {
 int print_cdi(const HookFileSettings& settings) {
   const auto program = own_path();
   if (!program) return fail_with(program.error());
-  return end(print(to_text(cdi_spec(*program, with_stage(settings, false)), 2) + "\n"));
-}
-
-int precreate(const HookFileSettings& settings) {
-  const auto program = own_path();
-  if (!program) return fail_with(program.error());
-  const auto text = read_all(STDIN_FILENO, "config.json", kConfigLimit);
-  if (!text) return fail_with(text.error());
-  auto config = parse_json(*text, "config.json");
-  if (!config) return fail_with(config.error());
-  const Json* annotations = member(*config, "annotations");
-  if (!annotations || !member(*annotations, kMpiAnnotation)) return end(print(*text));
-  auto edited = with_hook(std::move(*config), *program, with_stage(settings, false));
-  if (!edited) return fail_with(edited.error());
-  return end(print(to_text(*edited) + "\n"));
+  return end(print(to_text(cdi_spec(*program, requested(with_stage(settings, false))), 2) + "\n"));
 }
 
 int edit_bundle(const HookFileSettings& settings) {
@@ -128,11 +125,8 @@ int edit_bundle(const HookFileSettings& settings) {
   if (!text) return fail_with(text.error());
   auto config = parse_json(*text, path);
   if (!config) return fail_with(config.error());
-  auto edited = with_hook(std::move(*config), *program, with_stage(settings, true));
+  auto edited = with_hook(std::move(*config), *program, requested(with_stage(settings, true)));
   if (!edited) return fail_with(edited.error());
-  annotate(*edited, kMpiAnnotation, "host");
-  if (!settings.program.empty()) annotate(*edited, kProgramAnnotation, settings.program);
-  if (!settings.policy.empty()) annotate(*edited, kPolicyAnnotation, settings.policy);
   return end(write_output(path, to_text(*edited, 2) + "\n"));
 }
 

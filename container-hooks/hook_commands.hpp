@@ -12,8 +12,6 @@ struct HookFileSettings {
   bool stage_given = false;
   std::string runtime = "podman";
   std::string directory;  ///< install: of hooks; bundle: the bundle
-  std::string program;
-  std::string policy;
 };
 
 /// Root's are the system's, a user's are below his home.
@@ -22,11 +20,10 @@ std::string default_log();
 
 // Each gives the exit status.
 
-/// podman: writes its hooks.d file. runc and crun have no such folder: prints what goes into
-/// config.json.
+/// podman: writes a CDI specification, or with --always or --allow-annotations a file for hooks.d.
+/// runc and crun have neither: prints what goes into config.json.
 int install_hook(const HookFileSettings& settings);
 int print_cdi(const HookFileSettings& settings);
-int precreate(const HookFileSettings& settings);
 int edit_bundle(const HookFileSettings& settings);
 
 }  // namespace heddle

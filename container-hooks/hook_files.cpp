@@ -1,22 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/hook_files.hpp"
 
-#include <algorithm>
-
-#include "container-hooks/swap_request.hpp"
-
 namespace heddle {
-namespace {
-
-bool is_ours(const Json& hook) {
-  const Json* args = member(hook, "args");
-  const auto path = text_member(hook, "path").value_or("");
-  return path.ends_with("/fs-hook") && args && args->is_array() && args->size() > 1 &&
-         (*args)[1] == "oci";
-}
-
-}  // namespace
-
 const char* stage_name(Stage stage) {
   return stage == Stage::create_runtime ? "createRuntime" : "createContainer";
 }
@@ -29,9 +14,18 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
     args.push_back("--node");
     args.push_back(settings.node);
   }
-  if (settings.rpath != HookSettings().rpath) {
+  const auto& request = settings.request;
+  if (request.rpath != HookSettings().request.rpath) {
     args.push_back("--rpath");
-    args.push_back(settings.rpath);
+    args.push_back(request.rpath);
+  }
+  if (!request.program.empty()) {
+    args.push_back("--program");
+    args.push_back(request.program);
+  }
+  if (request.on_failure == OnFailure::warn) {
+    args.push_back("--policy");
+    args.push_back("warn");
   }
   if (settings.limits.bytes != CacheLimits().bytes) {
     args.push_back("--cache-limit");
@@ -41,7 +35,11 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
     args.push_back("--timeout");
     args.push_back(std::to_string(settings.limit.count()));
   }
-  if (settings.always) args.push_back("--always");
+  if (request.host_mpi) args.push_back("--always");
+  for (const auto& directory : settings.allow_annotations) {
+    args.push_back("--allow-annotations");
+    args.push_back(directory);
+  }
   // No "timeout": with one crun 1.8 waits by sigtimedwait(2) for the SIGCHLD of its hook, and where
   // that of another child came at the same moment it sees one of the two, waits for the whole time
   // and ends the container. The hook has a limit of its own.
@@ -50,17 +48,15 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
 
 Json podman_hook(const std::string& program, const HookSettings& settings) {
   // Every value: one that is misspelt is to be refused, not passed over.
-  const std::string name = "^" + std::string("heddle\\.mpi") + "$";
+  const Json annotated = {{"annotations", {{"^heddle\\.mpi$", ".*"}}}};
   return {{"version", "1.0.0"},
           {"hook", hook_entry(program, settings)},
-          {"when", {{"annotations", {{name, ".*"}}}}},
+          {"when", settings.request.host_mpi ? Json{{"always", true}} : annotated},
           {"stages", Json::array({stage_name(settings.stage)})}};
 }
 
 Json cdi_spec(const std::string& program, const HookSettings& settings) {
-  HookSettings device = settings;
-  device.always = true;
-  Json hook = hook_entry(program, device);
+  Json hook = hook_entry(program, settings);
   hook["hookName"] = stage_name(settings.stage);
   return {
       {"cdiVersion", "0.5.0"},
@@ -78,7 +74,7 @@ Result<Json> with_hook(Json config, const std::string& program, const HookSettin
     if (!list.is_array()) continue;
     Json kept = Json::array();
     for (auto& hook : list)
-      if (!is_ours(hook)) kept.push_back(std::move(hook));
+      if (!is_fs_hook(hook)) kept.push_back(std::move(hook));
     list = std::move(kept);
   }
   Json& list = hooks[stage_name(settings.stage)];
@@ -86,12 +82,6 @@ Result<Json> with_hook(Json config, const std::string& program, const HookSettin
   if (!list.is_array()) return fail("config.json", "cannot edit", "its hooks are no list");
   list.push_back(hook_entry(program, settings));
   return config;
-}
-
-void annotate(Json& config, const std::string& name, const std::string& value) {
-  Json& annotations = config["annotations"];
-  if (!annotations.is_object()) annotations = Json::object();
-  annotations[name] = value;
 }
 
 }  // namespace heddle

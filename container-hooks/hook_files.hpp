@@ -15,13 +15,13 @@ const char* stage_name(Stage stage);
 /// its own (without one runc would give it the image's), a timeout.
 Json hook_entry(const std::string& program, const HookSettings& settings);
 
-/// podman's hooks.d/*.json (oci-hooks(5)): runs where a container has the annotation heddle.mpi.
+/// podman's hooks.d/*.json (oci-hooks(5)): for every container where the settings say so, else for
+/// those with the annotation heddle.mpi.
 Json podman_hook(const std::string& program, const HookSettings& settings);
-/// A CDI specification: device heddle/mpi=host.
+/// A CDI specification: device heddle/mpi=host. A container gets it by `podman run --device` alone:
+/// what an image says (annotations, labels, ENV) has no part in it.
 Json cdi_spec(const std::string& program, const HookSettings& settings);
 /// A config.json with our hook in it, once, whatever was there before.
 Result<Json> with_hook(Json config, const std::string& program, const HookSettings& settings);
-/// With these annotations as well.
-void annotate(Json& config, const std::string& name, const std::string& value);
 
 }  // namespace heddle

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/hook_log.hpp"
 
-#include <fcntl.h>
-
 #include <ctime>
 
 #include "base/escape.hpp"
 #include "base/log.hpp"
+#include "base/log_file.hpp"
 #include "container-hooks/hook_progress.hpp"
 
 namespace heddle {
 
 Result<Fd> HookLog::open() const {
   note_step("opening", file_);
-  // Not through a link: the log of root's hook may lie where others write.
-  return open_file(file_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
+  return open_log(file_);
 }
 
 void HookLog::keep_open() {

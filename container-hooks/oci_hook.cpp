@@ -3,6 +3,10 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+
 #include "base/close_fds.hpp"
 #include "base/exit_code.hpp"
 #include "container-hooks/hook_log.hpp"
@@ -38,13 +42,15 @@ class HookedStart {
       return;
     }
     log_ = HookLog(settings.log, state_->id);
-    auto annotations = state_->annotations;
-    if (settings.always) annotations.emplace(kMpiAnnotation, "host");
-    request_ = swap_request(annotations);
+    request_ = settings.request;
+    if (annotations_count())
+      request_ = annotated(settings.request, state_->annotations);
+    else
+      unheard_ = asks_by_annotation(state_->annotations);
   }
 
   int run() {
-    if (request_ && !request_->host_mpi) return exit_done;
+    if (request_ && !request_->host_mpi && !unheard_) return exit_done;
     if (settings_.limit.count() == 0) {
       const auto progress = HookProgress::share();
       return swap();
@@ -58,8 +64,24 @@ class HookedStart {
   }
 
  private:
+  /// Where the bundle lies is the runtime's to say: no image chooses it.
+  bool annotations_count() const {
+    char bundle[PATH_MAX];
+    const auto& allowed = settings_.allow_annotations;
+    return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& directory) {
+      if (directory == "/") return true;
+      return ::realpath(state_->bundle.c_str(), bundle) != nullptr &&
+             std::string(bundle).starts_with(directory + "/");
+    });
+  }
+
   int swap() {
     if (!request_) return end_with(request_.error(), false);
+    if (unheard_)
+      log_.warning(
+          "annotations (heddle.*) do not count here, an image can set them "
+          "(podman run --device heddle/mpi=host, or fs-hook install --allow-annotations DIR)");
+    if (!request_->host_mpi) return exit_done;
     const auto done = run_swap(settings_, *state_, *request_, log_);
     return done ? int{exit_done} : end_with(done.error(), placed_by() != 0);
   }
@@ -94,6 +116,7 @@ class HookedStart {
   HookLog log_;
   Result<ContainerState> state_ = ContainerState();
   Result<SwapRequest> request_ = SwapRequest();
+  bool unheard_ = false;  ///< annotations ask for something, and do not count
 };
 
 }  // namespace

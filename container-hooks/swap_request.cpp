@@ -12,16 +12,16 @@ constexpr std::array<std::string_view, 4> kKnown{kMpiAnnotation, kPolicyAnnotati
 
 }  // namespace
 
-Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annotations) {
-  SwapRequest request;
+Result<SwapRequest> annotated(SwapRequest request,
+                              const std::map<std::string, std::string>& annotations) {
   const auto value = [&](const char* name) -> std::optional<std::string> {
     const auto found = annotations.find(name);
     return found == annotations.end() ? std::nullopt : std::optional(found->second);
   };
-  if (const auto mpi = value(kMpiAnnotation); mpi && *mpi != "off") {
-    if (*mpi != "host")
+  if (const auto mpi = value(kMpiAnnotation)) {
+    if (*mpi != "host" && *mpi != "off")
       return fail(kMpiAnnotation, "cannot follow it", "it is '" + *mpi + "'", "host or off");
-    request.host_mpi = true;
+    request.host_mpi = *mpi == "host";
   }
   if (!request.host_mpi) return request;
   // One that is misspelt is to be refused, not passed over.
@@ -31,11 +31,10 @@ Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annot
       return fail(name, "cannot follow it", "there is no such annotation",
                   "heddle.mpi, heddle.policy, heddle.program, heddle.rpath");
   if (const auto policy = value(kPolicyAnnotation)) {
-    if (*policy == "warn")
-      request.on_failure = OnFailure::warn;
-    else if (*policy != "enforce")
+    if (*policy != "warn" && *policy != "enforce")
       return fail(kPolicyAnnotation, "cannot follow it", "it is '" + *policy + "'",
                   "enforce or warn");
+    request.on_failure = *policy == "warn" ? OnFailure::warn : OnFailure::enforce;
   }
   if (const auto rpath = value(kRpathAnnotation)) {
     if (*rpath != "bind" && *rpath != "neutralise")
@@ -49,6 +48,13 @@ Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annot
     request.program = *program;
   }
   return request;
+}
+
+bool asks_by_annotation(const std::map<std::string, std::string>& annotations) {
+  return std::any_of(annotations.begin(), annotations.end(), [](const auto& entry) {
+    return entry.first.starts_with("heddle.") &&
+           !(entry.first == kMpiAnnotation && entry.second == "off");
+  });
 }
 
 }  // namespace heddle

@@ -24,12 +24,16 @@ enum class OnFailure : std::uint8_t {
 struct SwapRequest {
   bool host_mpi = false;
   OnFailure on_failure = OnFailure::enforce;
-  std::string rpath;    ///< bind or neutralise (fs-resolve build --rpath); empty: not said
-  std::string program;  ///< empty: the container's own first word
+  std::string rpath = "bind";  ///< or neutralise (fs-resolve build --rpath)
+  std::string program;         ///< empty: the container's own first word
 };
 
-/// From annotations; a value that is none of those documented is an error, not a guess. Later maps
-/// win: the command line's, config.json's, the state's.
-Result<SwapRequest> swap_request(const std::map<std::string, std::string>& annotations);
+/// `request` with what annotations change of it; a value that is none of those documented is an
+/// error, not a guess.
+Result<SwapRequest> annotated(SwapRequest request,
+                              const std::map<std::string, std::string>& annotations);
+
+/// Whether there is an annotation of ours that says more than "off".
+bool asks_by_annotation(const std::map<std::string, std::string>& annotations);
 
 }  // namespace heddle

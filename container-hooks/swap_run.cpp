@@ -56,7 +56,7 @@ class HookRun {
                       settings_.limits,
                       settings_.mount_point,
                       settings_.mpi,
-                      request.rpath.empty() ? settings_.rpath : request.rpath};
+                      request.rpath};
     for (int left = kAttempts;; --left) {
       auto done = attempt(order);
       if (done || !from_cache_ || done.error().code() != ESTALE || left == 1) return done;

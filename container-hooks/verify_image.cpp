@@ -39,6 +39,24 @@ Result<ContainerConfig> config_of(const ImageToVerify& image) {
   return config;
 }
 
+/// What the hook in the bundle would do; the command line says the rest.
+Result<SwapRequest> request_of(const ImageToVerify& image, const ContainerConfig& config) {
+  SwapRequest request = image.hook.request;
+  request.host_mpi = true;
+  const auto& args = config.hook_args;
+  for (auto arg = args.begin(); arg != args.end() && arg + 1 != args.end(); ++arg) {
+    if (*arg == "--program") request.program = arg[1];
+    if (*arg == "--rpath") request.rpath = arg[1];
+  }
+  if (std::find(args.begin(), args.end(), "--allow-annotations") != args.end()) {
+    auto asked = annotated(request, config.annotations);
+    if (!asked) return asked;
+    request = std::move(*asked);
+  }
+  if (!image.program.empty()) request.program = image.program;
+  return request;
+}
+
 /// The image in its sandbox, with everything mounted as the hook does it.
 class PlacedImage {
  public:
@@ -46,16 +64,11 @@ class PlacedImage {
     auto sandbox = SandboxContainer::start(config.rootfs, config.volumes, image.limit);
     if (!sandbox) return fail(std::move(sandbox.error()));
     PlacedImage out(std::move(*sandbox));
-    auto annotation = config.annotations.find(kProgramAnnotation);
-    const auto program = image.program.empty() && annotation != config.annotations.end()
-                             ? annotation->second
-                             : image.program;
-    annotation = config.annotations.find(kRpathAnnotation);
-    const auto rpath =
-        annotation == config.annotations.end() ? image.hook.rpath : annotation->second;
-    InsideOrder order{
-        Stage::create_runtime, out.sandbox_.pid(),     config,         program, image.hook.cache,
-        image.hook.limits,     image.hook.mount_point, image.hook.mpi, rpath};
+    const auto request = request_of(image, config);
+    if (!request) return fail(request.error());
+    InsideOrder order{Stage::create_runtime,  out.sandbox_.pid(), config,
+                      request->program,       image.hook.cache,   image.hook.limits,
+                      image.hook.mount_point, image.hook.mpi,     request->rpath};
     for (;;) {
       auto inside = InsideContainer::start(order);
       if (!inside) return fail(std::move(inside.error()));

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "base/fd.hpp"
+#include "base/log_file.hpp"
 
 namespace heddle {
 
@@ -14,7 +14,7 @@ Result<void> leave_terminal(const std::string& log_path) {
   if (!null) return fail(std::move(null.error()));
   Fd log;
   if (!log_path.empty()) {
-    auto opened = open_file(log_path, O_WRONLY | O_CREAT | O_APPEND);
+    auto opened = open_log(log_path);
     if (!opened) return fail(std::move(opened.error()));
     log = std::move(*opened);
   }

@@ -36,7 +36,9 @@ class HookInput : public ::testing::Test {
     RunOptions options;
     options.input = state;
     options.deadline = std::chrono::seconds(10);
-    return run({hook_, "oci", "--cache", dir_ / "cache", "--log", dir_ / "log"}, options);
+    return run({hook_, "oci", "--allow-annotations", allowed_, "--cache", dir_ / "cache", "--log",
+                dir_ / "log"},
+               options);
   }
   RunResult edit(const std::vector<std::string>& arguments, const std::string& input = "") const {
     RunOptions options;
@@ -63,6 +65,7 @@ class HookInput : public ::testing::Test {
 
   TestDir dir_;
   std::string hook_;
+  std::string allowed_ = "/";  ///< where annotations count
 };
 
 TEST_F(HookInput, a_damaged_state_is_one_line) {
@@ -140,6 +143,25 @@ TEST_F(HookInput, no_annotation_is_nothing_to_do) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "cache"));
 }
 
+/// An image can set them: podman copies a manifest's into its container.
+TEST_F(HookInput, annotations_count_below_the_directories_that_are_allowed_alone) {
+  const auto text = state().dump();
+  for (const std::string elsewhere : {"/nonexistent", "", "-x"}) {
+    allowed_ = dir_.path() + elsewhere;
+    const auto ran = oci(text);
+    EXPECT_EQ(ran.status, 0) << allowed_;
+    EXPECT_THAT(ran.err, HasSubstr("warning: annotations (heddle.*) do not count here"));
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "cache"));
+  }
+  // The bundle's own parent, by a link and with a slash too.
+  std::filesystem::create_directory_symlink(std::filesystem::path(dir_.path()).parent_path(),
+                                            dir_ / "link");
+  for (const auto& parent : {dir_ / "..", dir_ / "../", dir_ / "link"}) {
+    allowed_ = parent;
+    expect_refused(text, "config.json: cannot open");
+  }
+}
+
 TEST_F(HookInput, a_damaged_decision_is_refused) {
   const Json good = {{"format", "heddle-container"},
                      {"version", 1},
@@ -170,8 +192,13 @@ TEST_F(HookInput, a_damaged_decision_is_refused) {
 }
 
 TEST_F(HookInput, podmans_hook_file_is_as_oci_hooks_5_wants_it) {
-  const auto ran =
-      edit({"install", "--dir", dir_ / "a/hooks.d", "--cache", "/c", "--log", dir_ / "l/x"});
+  std::vector<std::string> install{"install", "--dir", dir_ / "a/hooks.d", "--cache",
+                                   "/c",      "--log", dir_ / "l/x"};
+  const auto unsaid = edit(install);
+  EXPECT_EQ(unsaid.status, 3);
+  EXPECT_THAT(unsaid.err, HasSubstr("nobody is named who may ask for it"));
+  install.insert(install.end(), {"--allow-annotations", "/srv/trusted"});
+  const auto ran = edit(install);
   ASSERT_EQ(ran.status, 0) << ran.err;
   EXPECT_EQ(ran.out, dir_ / "a/hooks.d/50-heddle-mpi.json\n");
   const auto json = Json::parse(value_or_throw(read_file(dir_ / "a/hooks.d/50-heddle-mpi.json")));
@@ -180,9 +207,15 @@ TEST_F(HookInput, podmans_hook_file_is_as_oci_hooks_5_wants_it) {
   EXPECT_EQ(json.at("hook").at("path"), std::filesystem::canonical(hook_).string());
   EXPECT_EQ(json.at("hook").at("env"), Json::array({"PATH=/usr/bin:/bin"}));
   EXPECT_EQ(json.at("when").at("annotations").size(), 1U);
+  EXPECT_THAT(json.at("hook").at("args"), ::testing::Contains("/srv/trusted"));
+  EXPECT_THAT(json.at("hook").at("args"), ::testing::Not(::testing::Contains("--always")));
+  ASSERT_EQ(edit({"install", "--dir", dir_ / "b", "--always"}).status, 0);
+  const auto always = Json::parse(value_or_throw(read_file(dir_ / "b/50-heddle-mpi.json")));
+  EXPECT_EQ(always.at("when"), (Json{{"always", true}}));
+  EXPECT_THAT(always.at("hook").at("args"), ::testing::Contains("--always"));
 }
 
-TEST_F(HookInput, a_cdi_specification_needs_no_annotation) {
+TEST_F(HookInput, a_cdi_specification_asks_by_the_hooks_arguments) {
   const auto json = Json::parse(edit({"cdi"}).out);
   EXPECT_EQ(json.at("kind"), "heddle/mpi");
   const auto device = json.at("devices").at(0);
@@ -190,20 +223,6 @@ TEST_F(HookInput, a_cdi_specification_needs_no_annotation) {
   const auto hook = device.at("containerEdits").at("hooks").at(0);
   EXPECT_EQ(hook.at("hookName"), "createRuntime");
   EXPECT_THAT(hook.at("args"), ::testing::Contains("--always"));
-}
-
-TEST_F(HookInput, precreate_edits_only_what_is_annotated) {
-  const std::string plain = R"({"root":{"path":"x"},"unknown":[1,2]})";
-  EXPECT_EQ(edit({"precreate"}, plain).out, plain);
-  const auto annotated = R"({"annotations":{"heddle.mpi":"host"},"unknown":[1.5,{"b":1,"a":2}]})";
-  const auto edited = Json::parse(edit({"precreate"}, annotated).out);
-  EXPECT_EQ(edited.at("unknown"), Json::parse(annotated).at("unknown"));
-  EXPECT_EQ(edited.at("hooks").at("createRuntime").size(), 1U);
-  for (const char* bad : {"", "[]", "{\"annotations\":{\"heddle.mpi\":\"host\"},\"hooks\":7}"}) {
-    const auto refused = edit({"precreate"}, bad);
-    EXPECT_EQ(refused.status, 3) << bad;
-    EXPECT_EQ(refused.out, "");
-  }
 }
 
 TEST_F(HookInput, a_bundle_gets_the_hook_once) {
@@ -215,10 +234,14 @@ TEST_F(HookInput, a_bundle_gets_the_hook_once) {
   }
   const auto json = Json::parse(value_or_throw(read_file(dir_ / "config.json")));
   EXPECT_EQ(json.at("hooks").at("createRuntime").size(), 2U);
-  EXPECT_EQ(json.at("annotations"), (Json{{"a", "b"},
-                                          {"heddle.mpi", "host"},
-                                          {"heddle.policy", "warn"},
-                                          {"heddle.program", "/app/x"}}));
+  EXPECT_EQ(json.at("annotations"), (Json{{"a", "b"}}));
+  for (const char* word : {"--always", "/app/x", "warn"})
+    EXPECT_THAT(json.at("hooks").at("createRuntime").at(1).at("args"), ::testing::Contains(word));
+  for (const char* odd : {"", "[]", "{\"hooks\":7}", "{\"hooks\":{\"createRuntime\":7}}"}) {
+    write_text_file(dir_ / "config.json", odd);
+    EXPECT_EQ(edit({"bundle", dir_.path()}).status, 3) << odd;
+    EXPECT_EQ(value_or_throw(read_file(dir_ / "config.json")), odd);
+  }
   EXPECT_EQ(edit({"bundle", dir_ / "none"}).status, 3);
   EXPECT_EQ(edit({"bundle"}).status, 2);
   EXPECT_EQ(edit({"bundle", "--policy", "maybe", dir_.path()}).status, 2);

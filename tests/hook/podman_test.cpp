@@ -34,10 +34,16 @@ class Podman : public ::testing::TestWithParam<std::string> {
     install();
   }
   void install(const std::vector<std::string>& options = {}) const {
-    std::vector<std::string> argv{world_->hook(), "install",
-                                  "--dir",        world_->path("user/hooks.d"),
-                                  "--cache",      world_->path("user/cache"),
-                                  "--log",        log_path()};
+    std::vector<std::string> argv{world_->hook(),
+                                  "install",
+                                  "--dir",
+                                  world_->path("user/hooks.d"),
+                                  "--cache",
+                                  world_->path("user/cache"),
+                                  "--log",
+                                  log_path(),
+                                  "--allow-annotations",
+                                  "/"};
     argv.insert(argv.end(), options.begin(), options.end());
     run_checked(argv);
   }

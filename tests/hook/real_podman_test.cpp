@@ -59,8 +59,8 @@ class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<cons
     if (IsSkipped() || HasFatalFailure()) return;
     write_text_file(dir_ / "rank", kPodmanRank, 0755);
     for (const char* folder : {"over", "root", "storage"}) fs::create_directory(dir_ / folder);
-    run_checked({staged_program("fs-hook"), "install", "--dir", dir_ / "hooks.d", "--cache",
-                 dir_ / "cache", "--log", dir_ / "log"});
+    run_checked({staged_program("fs-hook"), "install", "--allow-annotations", "/", "--dir",
+                 dir_ / "hooks.d", "--cache", dir_ / "cache", "--log", dir_ / "log"});
   }
   RunResult ranks(int count, const std::string& program = "/mnt/hello",
                   const std::string& more = "") {
@@ -109,7 +109,8 @@ class RealPodmanOfAUser : public RealMpiTest, public ::testing::WithParamInterfa
     fs::rename(dir_ / "app/solver", dir_ / "into/opt/solver");
     session_ = std::make_unique<PodmanSession>(dir_ / "user", GetParam(), kUser);
     const auto installed =
-        session_->run({staged_program("fs-hook"), "install", "--dir", session_->path("hooks.d")});
+        session_->run({staged_program("fs-hook"), "install", "--allow-annotations", "/", "--dir",
+                       session_->path("hooks.d")});
     ASSERT_EQ(installed.status, 0) << installed.err;
   }
   RunResult start(const std::string& rpath) const {

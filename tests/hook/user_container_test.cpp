@@ -37,10 +37,9 @@ class UserContainer : public ::testing::TestWithParam<std::string> {
   nlohmann::json config(const std::string& stage, const std::vector<std::string>& args) const {
     auto config = world_->config(args);
     auto hook = world_->hook_json(stage);
-    hook["args"] = {"fs-hook", "oci",
-                    "--stage", stage,
-                    "--cache", world_->path("user/cache"),
-                    "--log",   world_->path("user/hook.log")};
+    hook["args"] = {
+        "fs-hook", "oci",     "--allow-annotations",      "/",     "--stage",
+        stage,     "--cache", world_->path("user/cache"), "--log", world_->path("user/hook.log")};
     config["hooks"] = {{stage, {hook}}};
     config["linux"]["namespaces"].push_back({{"type", "user"}});
     for (const char* map : {"uidMappings", "gidMappings"})
