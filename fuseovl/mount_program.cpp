@@ -15,6 +15,7 @@
 #include "base/temp_dir.hpp"
 #include "fuseovl/leave_tree.hpp"
 #include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -90,6 +91,9 @@ int fail_with(const Error& error) {
 
 int serve_program(Overlay& overlay, Fd device, ServeOptions options) {
   const auto mount_point = options.mount_point;
+  Result<Fd> unmounter = Fd();
+  if (mount_point && ::geteuid() != 0) unmounter = delegate_unmounting(*mount_point);
+  if (!unmounter) return fail_with(unmounter.error());
   auto served = serve(overlay, std::move(device), std::move(options));
   if (served) return exit_done;
   if (mount_point) (void)unmount_fuse(*mount_point, Unmount::detach);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/temp_dir.hpp"
-#include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 
 namespace heddle {
@@ -74,24 +74,13 @@ void sweep_mounts() {
 }  // namespace
 
 Result<MountGuard> MountGuard::start(const std::string& folder) {
-  auto pipe = make_pipe();
-  if (!pipe) return fail(std::move(pipe.error()));
-  const pid_t pid = ::fork();
-  if (pid < 0) return fail_errno("fs-mount", "cannot start its guard");
-  if (pid == 0) {
-    const int kept[] = {pipe->read_end.get()};
-    close_fds_but(kept);
-    // A group of its own: what is sent to the daemon's is not for us.
-    (void)::setsid();
-    char byte = 0;
-    while (::read(pipe->read_end.get(), &byte, 1) < 0 && errno == EINTR) {
-    }
+  auto alive = delegate_unmounting(folder + "/m", [folder] {
     unmount_and_remove(folder);
     sweep_mounts();
     sweep_folders(folder.substr(0, folder.rfind('/')));
-    ::_exit(0);
-  }
-  return MountGuard(std::move(pipe->write_end));
+  });
+  if (!alive) return fail(std::move(alive.error()));
+  return MountGuard(std::move(*alive));
 }
 
 }  // namespace heddle

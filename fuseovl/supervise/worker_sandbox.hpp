@@ -42,4 +42,16 @@ class WorkerSandbox {
   bool reopens_;
 };
 
+/// What a supervisor needs besides: forking, waiting, its sockets, unmounting.
+struct SupervisorNeeds {
+  bool unmounts = false;  ///< its own mount, or hands out copies of it: CAP_SYS_ADMIN
+  bool reopens = false;   ///< its workers open files by their paths: CAP_DAC_READ_SEARCH
+};
+
+/// For ever, for this process and all that it forks: no other capability, no new privileges, and no
+/// system call that executes, mounts, traces, makes devices or sockets, changes users or
+/// namespaces. (Who unmounts by fusermount3 has it done by another process: mount/fusermount.hpp.)
+/// Does nothing in a build with sanitizers.
+Result<void> confine_supervisor(const SupervisorNeeds& needs);
+
 }  // namespace heddle
