@@ -16,7 +16,6 @@ namespace heddle {
 namespace {
 
 constexpr const char* kName = "fs-mount";
-constexpr std::chrono::milliseconds kSomeTime{200};
 
 /// The work itself: requests from the device, answers from open files.
 void allow_serving(SeccompFilter& calls) {
@@ -105,27 +104,19 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
 }  // namespace
 
 WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
-                             const std::vector<std::string>& own, std::chrono::milliseconds limit,
-                             Wait wait)
+                             const std::vector<std::string>& own, std::chrono::milliseconds limit)
     : reopens_(!reopened.empty()) {
   allow_serving(calls_);
   if (!files_->works()) return;
   // One that is not there now cannot be opened later either, and is answered with an error.
   for (const auto& path : own) (void)files_->allow_reading(path);
   if (reopened.empty()) return;
-  const bool each = wait == Wait::each;
-  if (!each) limit = kSomeTime;
-  const auto name = [&](std::size_t i, WorkPlace&) {
-    if (each)
-      (void)files_->allow_reading(reopened[i]);
-    else
-      for (const auto& path : reopened) (void)files_->allow_reading(path);
-  };
-  const auto named = do_within(limit, each ? reopened.size() : 1, name, {files_->descriptor()});
+  const auto name = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); };
+  const auto named = do_within(limit, reopened.size(), name, {files_->descriptor()});
   for (std::size_t i = 0; i < named.size(); ++i) {
     if (named[i].state != WorkResult::State::late) continue;
     warn(Error(reopened[i], "workers are not held to the map's files",
-               each ? not_answered_for(limit) : "it and others take too long to be looked at"));
+               not_answered_for(limit)));
     files_.reset();
     return;
   }

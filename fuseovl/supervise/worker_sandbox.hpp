@@ -22,12 +22,10 @@ class WorkerSandbox {
   /// `reopened`: files and folders that workers may have to open. `own`: more of these, which take
   /// no capability, on the node itself. Never fails: what the kernel does not have is left out. So
   /// is Landlock, and that is said, when a file of `reopened` does not answer for `limit`: it must
-  /// be there to be named. Or when all of them take longer than some milliseconds: there is a mount
-  /// that nobody answers for meanwhile.
-  enum class Wait : std::uint8_t { each, some_ms };
+  /// be there to be named.
   explicit WorkerSandbox(const std::vector<std::string>& reopened,
                          const std::vector<std::string>& own = {},
-                         std::chrono::milliseconds limit = kOriginTimeout, Wait wait = Wait::each);
+                         std::chrono::milliseconds limit = kOriginTimeout);
 
   /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// nothing else to open where the kernel has Landlock, and no system call but those of reading,
