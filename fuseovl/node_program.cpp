@@ -16,9 +16,11 @@ int node_program(const MountSettings& settings) {
   ::sigemptyset(&ending);
   for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ending, n);
   ::sigprocmask(SIG_BLOCK, &ending, nullptr);
-  // To mount, and to read what only root may: its daemons, forked from here, keep less.
-  constexpr auto kKept = std::uint64_t{1} << CAP_SYS_ADMIN | std::uint64_t{1}
-                                                                 << CAP_DAC_READ_SEARCH;
+  // To mount, to read what only root may, and to look at its clients' namespaces: its daemons,
+  // forked from here, keep less.
+  constexpr auto kKept = std::uint64_t{1} << CAP_SYS_ADMIN |
+                         std::uint64_t{1} << CAP_DAC_READ_SEARCH |
+                         std::uint64_t{1} << CAP_SYS_PTRACE;
   auto confined = drop_capabilities("fs-mount", kKept);
   if (confined) confined = give_up_new_privileges("fs-mount");
   if (!confined) {

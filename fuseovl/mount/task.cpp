@@ -24,9 +24,10 @@ Result<void> try_to(const std::function<Result<void>()>& work) {
   }
 }
 
-[[noreturn]] void live(const std::function<Result<void>()>& work, int words) {
-  const int kept[] = {words};
-  close_fds_but(kept);
+[[noreturn]] void live(const std::function<Result<void>()>& work, int words,
+                       int kept) {
+  const int open[] = {words, kept};
+  close_fds_but(open);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -38,7 +39,7 @@ Result<void> try_to(const std::function<Result<void>()>& work) {
 }  // namespace
 
 Result<Task> Task::start(const std::function<Result<void>()>& work,
-                         std::chrono::milliseconds limit) {
+                         std::chrono::milliseconds limit, int kept) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const pid_t parent = ::getpid();
@@ -47,7 +48,7 @@ Result<Task> Task::start(const std::function<Result<void>()>& work,
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(exit_failure);
-    live(work, sockets->other.get());
+    live(work, sockets->other.get(), kept);
   }
   Child child(pid);
   auto ended = watch_child_end(pid);

@@ -16,7 +16,6 @@ namespace heddle {
 namespace {
 
 constexpr const char* kName = "fs-mount";
-constexpr std::chrono::milliseconds kSomeTime{200};
 
 /// The work itself: requests from the device, answers from open files.
 void allow_serving(SeccompFilter& calls) {
@@ -105,27 +104,18 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
 }  // namespace
 
 WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
-                             const std::vector<std::string>& own, std::chrono::milliseconds limit,
-                             Wait wait)
+                             const std::vector<std::string>& own, std::chrono::milliseconds limit)
     : reopens_(!reopened.empty()) {
   allow_serving(calls_);
   if (!files_->works()) return;
   // One that is not there now cannot be opened later either, and is answered with an error.
   for (const auto& path : own) (void)files_->allow_reading(path);
   if (reopened.empty()) return;
-  const bool each = wait == Wait::each;
-  if (!each) limit = kSomeTime;
-  const auto name = [&](std::size_t i, WorkPlace&) {
-    if (each)
-      (void)files_->allow_reading(reopened[i]);
-    else
-      for (const auto& path : reopened) (void)files_->allow_reading(path);
-  };
-  const auto named = do_within(limit, each ? reopened.size() : 1, name, {files_->descriptor()});
+  const auto name = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); };
+  const auto named = do_within(limit, reopened.size(), name, {files_->descriptor()});
   for (std::size_t i = 0; i < named.size(); ++i) {
     if (named[i].state != WorkResult::State::late) continue;
-    warn(Error(reopened[i], "workers are not held to the map's files",
-               each ? not_answered_for(limit) : "it and others take too long to be looked at"));
+    warn(Error(reopened[i], "workers are not held to the map's files", not_answered_for(limit)));
     files_.reset();
     return;
   }
@@ -203,8 +193,10 @@ void allow_supervising(SeccompFilter& calls) {
 
 Result<void> confine_supervisor(const SupervisorNeeds& needs) {
   if constexpr (kSanitized) return {};
-  const auto kept = (needs.unmounts ? std::uint64_t{1} << CAP_SYS_ADMIN : 0) |
-                    (needs.reopens ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0);
+  std::uint64_t kept = 0;
+  if (needs.unmounts || needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
+  if (needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_PTRACE;
+  if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
   if (auto done = drop_capabilities(kName, kept); !done) return done;
   if (auto done = give_up_new_privileges(kName); !done) return done;
   SeccompFilter calls(SeccompFilter::Denied::fail);
