@@ -205,6 +205,47 @@ TEST_F(LocalUser, gets_nothing_of_root_s_daemons) {
   EXPECT_EQ(mounts_with(" " + (dir_ / "m") + " "), 1U);
 }
 
+/// What `app` says under fs-gen as `uid`, with its map `work`/map, in a /tmp of its own in which
+/// the attacker did `before`; and what lies in that /tmp then.
+RunResult guided(unsigned uid, const std::string& before, const std::string& work,
+                 const std::string& app, const std::string& environment) {
+  const auto own = "/tmp/heddle-" + std::to_string(uid);
+  const auto script =
+      "mount --bind " + work + " /mnt && mount -t tmpfs -o mode=1777 none /tmp && mkdir -p " +
+      work + " /tmp/t && chmod 1777 /tmp/t && mount --bind /mnt " + work + " && cd / && " +
+      to_shell(as(kAttacker, {"sh", "-c", before})) + " && (env " + environment +
+      " TMPDIR=/tmp/t " +
+      to_shell({HEDDLE_IN_WORLD, "--uid", std::to_string(uid), "--", staged_program("fs-gen"), "-q",
+                "--via", "fusermount", "--map", work + "/map", "--", app}) +
+      "); s=$?; ls -Al /tmp/x /tmp/x/heddle " + own + "/ 2>/dev/null; exit $s";
+  return run({"unshare", "--mount", "sh", "-c", script});
+}
+
+// Sockets lie in /run/heddle, XDG_RUNTIME_DIR or /tmp/heddle-UID: where others can prepare it.
+TEST_F(LocalUser, cannot_prepare_the_directory_of_another_s_sockets) {
+  const auto app = program_in(folder("open", 0, 0755), "open");
+  run_checked({staged_program("fs-resolve"), "build", "-o", dir_ / "map", app}, options_);
+  const auto own = "/tmp/heddle-" + std::to_string(kVictim);
+  for (const std::string& before :
+       {"mkdir -m 0777 " + own, "mkdir -m 0700 " + own, "mkdir -m 0777 /tmp/x; ln -s /tmp/x " + own,
+        "ln -s /tmp " + own, "ln -s nowhere " + own, "mkfifo " + own, ": > " + own}) {
+    SCOPED_TRACE(before);
+    const auto seen = guided(kVictim, before + "; chmod 0777 /tmp/x 2>/dev/null; true", dir_.path(),
+                             app, "-u XDG_RUNTIME_DIR");
+    EXPECT_EQ(seen.status, 0) << seen.err;
+    EXPECT_THAT(seen.out, HasSubstr("open\n"));
+    EXPECT_THAT(seen.out, Not(HasSubstr("lease-")));
+    EXPECT_THAT(seen.out, Not(HasSubstr("locks")));
+  }
+  for (const std::string runtime : {"/tmp/x", "relative", "/nowhere", "/dev/null", "/root"}) {
+    SCOPED_TRACE(runtime);
+    const auto seen = guided(kVictim, "mkdir -m 0777 /tmp/x; mkdir -m 0777 /tmp/x/heddle",
+                             dir_.path(), app, "XDG_RUNTIME_DIR=" + runtime);
+    EXPECT_EQ(seen.status, 0) << seen.err;
+    EXPECT_THAT(seen.out, HasSubstr("open\n"));
+  }
+}
+
 // In a directory of the attacker's no sticky bit, and so no protected_symlinks, helps.
 TEST_F(LocalUser, cannot_lead_a_log_of_root_s_to_another_file) {
   const auto shadow = write_text_file(dir_ / "shadow", "root:x\n", 0600);
