@@ -110,6 +110,15 @@ TEST_F(LeastPrivilege, root_s_supervisor_can_unmount_and_no_more) {
   EXPECT_EQ(mounts_with(" " + (dir_ / "m") + " "), 0U);
 }
 
+TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_look_at_its_clients_too) {
+  HEDDLE_STAGED(fs_gen, "fs-gen");
+  const std::string script =
+      "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
+      "\"${HEDDLE_INDEX%/index}/stats\")/status";
+  const auto seen = run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script});
+  expect_rights(seen.out, kMayMount | kMayLookAtProcesses);
+}
+
 TEST_F(LeastPrivilege, the_node_s_service_can_mount_and_its_daemons_cannot) {
   const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
   auto service = value_or_throw(spawn(
