@@ -194,7 +194,8 @@ class Peer : public ::testing::Test {
   /// The owner, asking for a mount.
   bool node_answers() const {
     const auto directory = RunDirectory::find(dir_ / "node");
-    const auto socket = directory ? directory->connect_to("socket") : Fd();
+    if (!directory) return false;
+    const auto socket = directory->connect_to("socket");
     if (!socket) return false;
     const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
     (void)send_message(socket->get(), MountWord::want, map_id(), map.get());
