@@ -133,6 +133,10 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
   }
   // dl-object.c: a cookie that la_objopen did not change is the link map.
   if (!target) target = find_by_path(index, name, *reinterpret_cast<const link_map*>(*cookie));
+  // ld.so fails when what we answer is not there. The mount may have gone since this program began,
+  // or have had many other maps (fs-mount --reload keeps the names of the last 16). A start is too
+  // short for that, and the call would be a twentieth of it.
+  if (started && target && !path_exists(target)) target = nullptr;
   if (target) {
     count(&Counters::names_guided);
     learn.guided();

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace heddle::audit {
 
@@ -84,6 +85,10 @@ inline char* allocate(unsigned long size) {
 
 inline bool stat_path(const char* path, struct stat& st) {
   return syscall6(__NR_newfstatat, AT_FDCWD, as_long(path), as_long(&st), 0) == 0;
+}
+
+inline bool path_exists(const char* path) {
+  return syscall6(__NR_faccessat, AT_FDCWD, as_long(path), F_OK) == 0;
 }
 
 inline unsigned long own_pid() { return static_cast<unsigned long>(syscall6(__NR_getpid, 0)); }

@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <chrono>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "base/process.hpp"
+#include "base/run_directory.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
@@ -49,12 +48,8 @@ class NodeService {
  private:
   /// A socket of one that was killed is still there.
   bool listens() const {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    (folder_ + "/socket").copy(address.sun_path, sizeof(address.sun_path) - 1);
-    const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
-           0;
+    const auto directory = RunDirectory::find(folder_);
+    return directory && directory->connect_to("socket");
   }
   std::string folder_;
   std::optional<Child> child_;

@@ -44,7 +44,10 @@ std::set<std::string> names_below(const std::string& folder) {
 
 class MountTest : public ::testing::Test {
  protected:
-  void SetUp() override { HEDDLE_NEEDS_FUSE(); }
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    fs::permissions(dir_.path(), fs::perms(0755));  // what it denied the files would be denied
+  }
   std::string add(const std::string& name, const std::string& content, unsigned mode = 0644) {
     const auto path = write_text_file(dir_ / ("src/" + name), content, mode);
     return path;

@@ -6,8 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -15,7 +13,8 @@
 
 #include "base/content_hash.hpp"
 #include "base/process.hpp"
-#include "base/socket_pair.hpp"
+#include "base/mount_service.hpp"
+#include "base/run_directory.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -62,13 +61,9 @@ class Node : public ::testing::Test {
     service_.reset();
   }
   Fd connect() const {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    (dir_ / "node/socket").copy(address.sun_path, sizeof(address.sun_path) - 1);
-    Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
-      socket.reset();
-    return socket;
+    const auto directory = RunDirectory::find(dir_ / "node");
+    auto socket = directory ? directory->connect_to("socket") : Fd();
+    return socket ? std::move(*socket) : Fd();
   }
   std::string id(const std::string& map) const {
     return hash_bytes(value_or_throw(read_file(dir_ / map))).hex();
@@ -76,13 +71,19 @@ class Node : public ::testing::Test {
   /// A copy of the mount, as a container gets it.
   Result<Fd> ask(const std::string& map) const { return ask(map, id(map)); }
   Result<Fd> ask(const std::string& map, const std::string& id) const {
-    return receive_fd(begin_to_ask(map, id).get());
+    return answer(begin_to_ask(map, id));
+  }
+  static Result<Fd> answer(const Fd& client) {
+    auto message = receive_message(client.get(), 20s);
+    if (!message) return fail(std::move(message.error()));
+    if (message->word == MountWord::failed) return fail(error_of(*message));
+    return std::move(message->descriptor);
   }
   /// The answer is still to come.
   Fd begin_to_ask(const std::string& map, const std::string& id) const {
     Fd socket = connect();
-    const auto request = id + " " + (dir_ / map);
-    (void)::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
+    const auto file = value_or_throw(open_file(dir_ / map, O_RDONLY));
+    (void)send_message(socket.get(), MountWord::want, id, file.get());
     return socket;
   }
   /// Everybody who has asked has been heard: they come in turn.
@@ -112,51 +113,18 @@ TEST_F(Node, containers_are_served_from_staged_copies_when_the_origin_has_gone) 
   ASSERT_TRUE(wait_until(10s, [&] { return stats("map").at("staging") == "done"; })) << log();
   origin_->disconnect();
   EXPECT_EQ(value_or_throw(read(tree)), text_);
-  ASSERT_EQ(run({fs_mount(), "--reload", place("map")}).status, 0);
-  EXPECT_EQ(value_or_throw(read(tree)), text_);
-}
-
-TEST_F(Node, a_mount_of_one_gets_another_worker_and_is_shared_as_before) {
-  HEDDLE_NEEDS_RESEND();
-  start({});
-  const auto tree = value_or_throw(ask("map"));
-  const auto before = stats("map");
-  const auto done = run({fs_mount(), "--reload", place("map")});
-  ASSERT_EQ(done.status, 0) << done.err << log();
-  const auto after = stats("map");
-  EXPECT_EQ(after.at("supervisor_pid"), before.at("supervisor_pid"));
-  EXPECT_NE(after.at("worker_pid"), before.at("worker_pid"));
-  EXPECT_EQ(value_or_throw(read(tree)), text_);
-  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
-  EXPECT_EQ(stats("map").at("supervisor_pid"), before.at("supervisor_pid"));
 }
 
 TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
-  HEDDLE_NEEDS_RESEND();
   start({});
   const auto tree = value_or_throw(ask("map"));
   const auto refused = run({fs_mount(), "--reload", dir_ / "near-map", place("map")});
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err,
-              HasSubstr("cannot exchange its map: it is the node's mount of this one"));
+              HasSubstr("cannot reload: it is the node's mount of this map"));
   EXPECT_EQ(value_or_throw(read(tree)), text_);
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
   EXPECT_EQ(run({fs_mount(), "--reload", dir_ / "map", place("map")}).status, 0);
-}
-
-TEST_F(Node, one_whose_service_was_started_again_is_reloaded_too) {
-  HEDDLE_NEEDS_RESEND();
-  start({"--stage", dir_ / "copies"});
-  const auto tree = value_or_throw(ask("map"));
-  const auto before = stats("map");
-  ::kill(service_->pid(), SIGKILL);
-  (void)service_->wait();
-  service_->release();
-  start({});
-  ASSERT_EQ(run({fs_mount(), "--reload", place("map")}).status, 0);
-  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
-  EXPECT_EQ(stats("map").at("supervisor_pid"), before.at("supervisor_pid"));
-  EXPECT_TRUE(wait_until(10s, [&] { return stats("map").at("staging") == "done"; })) << log();
 }
 
 TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long) {
@@ -181,7 +149,7 @@ TEST_F(Node, many_who_want_one_map_share_one_check_and_one_mount) {
   EXPECT_EQ(children_of(service_->pid()).size(), 1U);
   origin_->answer();
   for (const auto& client : clients)
-    EXPECT_EQ(value_or_throw(read(value_or_throw(receive_fd(client.get())))), text_);
+    EXPECT_EQ(value_or_throw(read(value_or_throw(answer(client)))), text_);
   EXPECT_EQ(stats("map").at("workers_lost"), 0);
 }
 
@@ -200,8 +168,8 @@ TEST_F(Node, who_comes_during_a_check_is_answered_by_what_is_seen_later) {
   write_text_file(dir_ / "near/file", "another");
   const auto second = begin_to_ask("both", wanted);
   origin_->answer();
-  EXPECT_EQ(value_or_throw(read(value_or_throw(receive_fd(first.get())))), text_);
-  const auto stale = receive_fd(second.get());
+  EXPECT_EQ(value_or_throw(read(value_or_throw(answer(first)))), text_);
+  const auto stale = answer(second);
   ASSERT_FALSE(stale);
   EXPECT_THAT(stale.error().message(), HasSubstr("does not fit this node"));
 }
@@ -222,7 +190,7 @@ TEST_F(Node, a_client_for_whom_there_is_no_descriptor_is_served_when_there_is) {
   const auto client = begin_to_ask("map", id("map"));
   expect_rest(service_->pid());
   full.reset();
-  EXPECT_EQ(value_or_throw(read(value_or_throw(receive_fd(client.get())))), text_);
+  EXPECT_EQ(value_or_throw(read(value_or_throw(answer(client)))), text_);
 }
 
 TEST_F(Node, a_service_that_ends_while_it_mounts_leaves_nothing) {
@@ -232,7 +200,7 @@ TEST_F(Node, a_service_that_ends_while_it_mounts_leaves_nothing) {
   ASSERT_TRUE(wait_until(10s, [&] { return origin_->held() > 0; }));
   end();
   EXPECT_FALSE(fs::exists(dir_ / "node"));
-  EXPECT_FALSE(receive_fd(client.get()));
+  EXPECT_FALSE(answer(client));
 }
 
 TEST_F(Node, a_map_that_does_not_answer_is_said_and_holds_nobody_else_up_for_long) {

@@ -112,34 +112,9 @@ TEST_F(Patched, who_serves_next_has_the_patches_too) {
   const int worker = mount.worker();
   ASSERT_EQ(::kill(worker, SIGKILL), 0);
   EXPECT_TRUE(read() == served_);
-  const auto reloaded = run({fs_mount(), "--reload", mount.path()});
+  const auto reloaded = mount.reload({}, options({"--prefetch", "0"}));
   EXPECT_EQ(reloaded.status, 0) << reloaded.err;
   EXPECT_TRUE(read() == served_);
-}
-
-TEST_F(Patched, a_relative_image_is_the_same_folder_for_who_is_put_in_its_place) {
-  HEDDLE_NEEDS_EPOCHS();
-  fs::create_directory(dir_ / "mnt");
-  write_text_file(dir_ / "more", "more");
-  MapMaker more;
-  more.add_name("v", "more", dir_ / "more");
-  more.write(dir_ / "map2");
-  RunOptions there;
-  there.cwd = dir_.path();
-  const auto mounted = run({fs_mount(), "--prefetch", "0", "--image", "root", "map", "mnt"}, there);
-  ASSERT_EQ(mounted.status, 0) << mounted.err;
-  for (const char* map : {"map2", "map"}) {
-    const auto reloaded = run({fs_mount(), "--prefetch", "0", "--reload", map, "mnt"}, there);
-    EXPECT_EQ(reloaded.status, 0) << reloaded.err;
-  }
-  // Processes that are there already have the old map's names for a while.
-  EXPECT_TRUE(wait_until(
-      10s, [&] { return read_file(dir_ / "mnt/.image/app/solver").value_or("") == served_; }));
-  fs::rename(dir_ / "root", dir_ / "moved");
-  const auto refused = run({fs_mount(), "--reload", "map2", "mnt"}, there);
-  EXPECT_EQ(refused.status, 3);
-  EXPECT_THAT(refused.err, HasSubstr(dir_ / "root: cannot open: No such file"));
-  run_checked({fs_mount(), "-u", "mnt"}, there);
 }
 
 TEST_F(Patched, a_file_that_is_not_the_one_they_were_made_for_is_not_served) {

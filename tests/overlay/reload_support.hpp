@@ -22,7 +22,6 @@ class Reload : public ::testing::Test {
  protected:
   void SetUp() override {
     HEDDLE_NEEDS_FUSE();
-    HEDDLE_NEEDS_EPOCHS();
     for (const char* name : {"same", "changed", "gone", "plugins/p"})
       write_text_file(dir_ / std::string("one/") + name, std::string("one ") + name + "\n");
     std::filesystem::create_directories(dir_ / "two/plugins");

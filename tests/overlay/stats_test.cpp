@@ -80,7 +80,7 @@ std::string read_slowly(
 }
 
 TEST_F(Stats, that_are_read_slowly_are_of_the_moment_of_opening) {
-  HEDDLE_NEEDS_EPOCHS();
+  HEDDLE_NEEDS_RESEND();
   mount({"--on-drift", "warn"});
   const auto opened = value_or_throw(open_file(page(), O_RDONLY));
   const int worker = mount_->worker();
@@ -90,8 +90,7 @@ TEST_F(Stats, that_are_read_slowly_are_of_the_moment_of_opening) {
     if (round == 2) kill_worker();
     if (round == 4) write_text_file(dir_ / "one/1", "drifted"), (void)read_uncached(*mount_ / "1");
     if (round == 6) reload(other_map());
-    if (round == 8) reload(dir_ / "map1");
-    (void)mount_->stat_number("reloads");
+    (void)mount_->stat_number("views");
   });
   EXPECT_GT(round, 8);
   struct stat st {};
@@ -100,12 +99,11 @@ TEST_F(Stats, that_are_read_slowly_are_of_the_moment_of_opening) {
   const auto stats = json::parse(text, nullptr, false);
   ASSERT_TRUE(stats.is_object()) << text;
   EXPECT_EQ(stats["worker_pid"], worker);
-  EXPECT_EQ(stats["reloads"], 0);
-  EXPECT_EQ(mount_->stat_number("reloads"), 2U);
+  EXPECT_THAT(stats["map"], ::testing::EndsWith("map1"));
 }
 
 TEST_F(Stats, are_whole_for_every_reader_while_workers_die_and_maps_are_exchanged) {
-  HEDDLE_NEEDS_EPOCHS();
+  HEDDLE_NEEDS_RESEND();
   mount();
   std::atomic<int> read = 0, torn = 0;
   {
@@ -137,7 +135,7 @@ TEST_F(Stats, that_are_long_are_whole_too_and_stale_when_their_worker_has_died) 
   mount({"--on-drift", "warn"});
   const auto opened = value_or_throw(open_file(page(), O_RDONLY));
   const auto lost = value_or_throw(open_file(page(), O_RDONLY));
-  const auto text = read_slowly(opened, [&] { (void)mount_->stat_number("reloads"); });
+  const auto text = read_slowly(opened, [&] { (void)mount_->stat_number("views"); });
   EXPECT_GT(text.size(), 20'000U);
   EXPECT_EQ(json::parse(text)["drift"].size(), 400U);
   kill_worker();
@@ -174,7 +172,7 @@ TEST(StatsMemory, is_not_touched_before_it_is_used) {
 TEST_F(Stats, need_no_more_memory_however_often_they_are_read) {
   mount();
   const auto read_often = [&] {
-    for (int i = 0; i < 500; ++i) (void)mount_->stat_number("reloads");
+    for (int i = 0; i < 500; ++i) (void)mount_->stat_number("views");
   };
   read_often();
   const auto before = footprint(mount_->worker()).kib;

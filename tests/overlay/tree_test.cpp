@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "fuseovl/overlay/process_age.hpp"
 
 namespace heddle {
 namespace {
@@ -115,6 +114,24 @@ TEST(Tree, a_file_with_the_name_of_the_only_view_wins_over_its_folder) {
   EXPECT_NE(tree.lookup(Tree::kRoot, "lib.so"), 0U);
 }
 
+TEST(Tree, names_of_maps_before_lead_to_their_original_files_and_the_maps_own_to_the_root) {
+  const MapFolders maps{"0123456789ab",
+                        {{"ba9876543210", {{"old.so", "/o/old.so"}, {"p/q.so", "/o/p/q.so"}}},
+                         {"cccccccccccc", {}}}};
+  const auto tree = value_or_throw(Tree::build(map_of({{"v", {{"a.so", 0}}}}, 1), maps));
+  const auto folder = tree.lookup(Tree::kRoot, ".m");
+  EXPECT_EQ(names_of(tree, folder), (List{"0123456789ab", "ba9876543210"}));
+  const auto own = tree.lookup(folder, "0123456789ab");
+  EXPECT_EQ(tree.kind(own), NodeKind::link);
+  EXPECT_EQ(tree.target(own), "..");
+  const auto before = tree.lookup(folder, "ba9876543210");
+  EXPECT_EQ(tree.target(tree.lookup(before, "old.so")), "/o/old.so");
+  EXPECT_EQ(tree.target(tree.lookup(tree.lookup(before, "p"), "q.so")), "/o/p/q.so");
+  EXPECT_EQ(tree.link_count(own), 1U);
+  EXPECT_FALSE(Tree::build(map_of({{".m", {{"x", 0}}}}, 1), maps));
+  EXPECT_FALSE(Tree::build(map_of({{"v", {{"x", 0}}}}, 1), {"a", {{"b", {{"../x", "/y"}}}}}));
+}
+
 TEST(Tree, lookup_of_what_is_not_there_is_none) {
   const auto tree = tree_of({{"v", {{"a.so", 0}}}}, 1);
   EXPECT_EQ(tree.lookup(Tree::kRoot, "b.so"), 0U);
@@ -144,34 +161,6 @@ TEST(Tree, names_that_no_directory_can_hold_are_refused) {
   EXPECT_FALSE(Tree::build(map_of({{".heddle", {{"x", 0}}}}, 1)));
   EXPECT_FALSE(Tree::build(map_of({{"a/b", {{"x", 0}}}}, 1)));
   EXPECT_FALSE(Tree::build(map_of({{"v", {{"x", 7}}}}, 1)));
-}
-
-TEST(Tree, the_next_tree_keeps_the_numbers_of_what_is_the_same_and_uses_none_again) {
-  const auto before = tree_of({{"v", {{"a", 0}, {"b", 1}, {"sub/c", 2}}}}, 3);
-  auto numbers = before.numbers();
-  numbers.objects = {before.inode(1), 0};  // what was `b` is there still, and one is new
-  const auto after = value_or_throw(Tree::build(
-      map_of({{"v", {{"b", 0}, {"new", 1}, {"sub/d", 1}, {"other/e", 1}}}}, 2), numbers));
-  EXPECT_EQ(after.lookup(Tree::kRoot, "b"), before.lookup(Tree::kRoot, "b"));
-  const auto sub = after.lookup(Tree::kRoot, "sub");
-  EXPECT_EQ(sub, before.lookup(Tree::kRoot, "sub"));
-  EXPECT_EQ(names_of(after, sub), List{"d"});
-  EXPECT_EQ(after.parent(sub), Tree::kRoot);
-  for (const auto ino : {after.index(), after.map(), after.lookup(Tree::kRoot, "new"),
-                         after.lookup(Tree::kRoot, "other")})
-    EXPECT_EQ(before.kind(ino), std::nullopt) << ino;
-  EXPECT_EQ(after.kind(before.inode(0)), std::nullopt);
-  EXPECT_EQ(after.lookup(Tree::kOwnDirectory, "stats"), Tree::kStats);
-}
-
-TEST(ProcessAge, is_told_by_ids_that_begin_anew) {
-  constexpr pid_t kMax = 32768;
-  EXPECT_TRUE(is_older(1000, 1000, kMax));
-  EXPECT_TRUE(is_older(999, 1000, kMax));
-  EXPECT_FALSE(is_older(1001, 1000, kMax));
-  EXPECT_TRUE(is_older(32000, 310, kMax)) << "it was there before ids began anew";
-  EXPECT_FALSE(is_older(310, 32000, kMax));
-  EXPECT_TRUE(is_older(20000, 1000, kMax)) << "one of the round before";
 }
 
 }  // namespace

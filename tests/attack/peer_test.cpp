@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MIT
+// Processes of the same uid that are no peers: root of a container, a chroot, a sandbox. They find
+// every socket of heddle's daemons, by /proc/net/unix and because the sockets' directories are
+// mounted into their root, and say what has led to a program, a removed directory or a mount.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/content_hash.hpp"
+#include "base/mount_service.hpp"
+#include "base/packet.hpp"
+#include "base/process.hpp"
+#include "base/run_directory.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Strings = std::vector<std::string>;
+
+/// What an attacker has reached; bits of an exit status.
+enum Reached : int {
+  nothing = 0,
+  an_answer = 1,
+  a_descriptor = 2,
+  not_prepared = 64,
+  no_socket = 128
+};
+
+/// What an attacker brings along.
+struct Weapons {
+  Strings directories;  ///< of sockets, as the attacker sees them
+  std::string victim;   ///< a directory of the host
+  std::string map_id;   ///< what the node's service knows the map by
+  Fd map;
+  Fd program;
+  bool flood = false;
+};
+
+Fd connect_by_path(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return Fd();
+  path.copy(address.sun_path, path.size());
+  socklen_t size = sizeof(address);
+  if (path[0] == '@') {
+    address.sun_path[0] = '\0';
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  }
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+    Fd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0)
+      return socket;
+  }
+  return Fd();
+}
+
+/// Every socket that can be seen from here and may be heddle's.
+Strings sockets(const Strings& directories) {
+  std::set<std::string> out;
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);)
+    if (const auto at = line.find_first_of("@/"); at != line.npos)
+      if (line.find("heddle") != line.npos || line.find("lease-") != line.npos)
+        out.insert(line.substr(at));
+  for (const auto& directory : directories) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(directory, none))
+      if (entry.is_socket(none)) out.insert(entry.path());
+  }
+  return {out.begin(), out.end()};
+}
+
+int attack_with(const Fd& socket, std::string_view text, const std::vector<int>& fds) {
+  if (!socket) return nothing;
+  (void)send_packet(socket.get(), text, fds);
+  const auto answer = receive_packet(socket.get(), 300ms);
+  if (!answer) return nothing;
+  return answer->fds.empty() ? an_answer : an_answer | a_descriptor;
+}
+
+/// Says to each socket, over a connection of its own each time, all that was ever understood.
+int attack(const Weapons& with) {
+  const auto found = sockets(with.directories);
+  if (found.empty()) return no_socket;
+  int reached = nothing;
+  const int map = with.map.get(), program = with.program.get();
+  const auto version = std::string(1, '\1');
+  const std::pair<std::string, std::vector<int>> words[] = {
+      {"h", {}},
+      {"f" + with.victim, {}},
+      {version + "f" + with.victim, {}},
+      {with.map_id + " " + with.victim + "/map", {}},
+      {version + "w" + with.map_id, {map}},
+      {version + "w" + with.map_id, {program}},
+      {version + "w../../.." + with.victim, {map}},
+      {version + "b", {}},
+      {version, {program}},
+      {"{\"map_path\": \"" + with.victim + "\"}", {program, map}},
+      {"\xA2gprogram\x01" + with.victim, {program}},
+      {std::string(100'000, '\xFF'), {program, map, program}},
+      {std::string(1, '\0'), std::vector<int>(200, program)},
+  };
+  for (const auto& path : found)
+    for (const auto& [text, fds] : words) reached |= attack_with(connect_by_path(path), text, fds);
+  std::vector<Fd> silent;
+  for (const auto& path : found)
+    for (int i = 0; with.flood && i < 2000; ++i) silent.push_back(connect_by_path(path));
+  return reached;
+}
+
+/// Root's daemons of every kind, in a network namespace that the attackers share.
+class Peer : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    // Other programs' abstract sockets are not ours to count.
+    if (::geteuid() == 0) (void)::unshare(CLONE_NEWNET);
+  }
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("not root");
+    if (::access("/dev/fuse", R_OK | W_OK) != 0) HEDDLE_SKIP("no /dev/fuse to open");
+    const rlimit many{8192, 8192};
+    (void)::setrlimit(RLIMIT_NOFILE, &many);
+    write_text_file(dir_ / "victim/file", "precious");
+    write_text_file(dir_ / "empty/file", "");
+    const auto marker = dir_ / "executed";
+    program_ =
+        build_program({dir_ / "payload", "#include <fcntl.h>\nint main(void) { return open(\"" +
+                                             marker + "\", O_CREAT | O_WRONLY, 0666); }\n"});
+    app_ = build_program({dir_ / "app", "int main(void) { return 0; }\n"});
+    run_checked({bin("fs-resolve"), "build", "-o", dir_ / "map", app_});
+    fs::create_directory(dir_ / "mnt");
+    const auto before = names();
+    run_checked({bin("fs-mount"), "--prefetch", "0", dir_ / "map", dir_ / "mnt"});
+    daemons_.push_back(start({bin("fs-mount"), "--prefetch", "0", "--node", dir_ / "node"}));
+    daemons_.push_back(start({bin("fs-gen"), "-q", "--map", dir_ / "map", "/bin/sleep", "600"}));
+    ASSERT_TRUE(wait_until(20s, [&] { return node_answers(); }));
+    ASSERT_TRUE(wait_until(20s, [&] { return names().size() > before.size(); }));
+  }
+  void TearDown() override {
+    if (app_.empty()) return;
+    (void)run({bin("fs-mount"), "-u", dir_ / "mnt"});
+    for (auto& daemon : daemons_) {
+      ::kill(daemon.pid(), SIGTERM);
+      (void)daemon.wait_for(10s);
+    }
+  }
+
+  static std::string bin(const std::string& name) {
+    const char* stage = std::getenv("HEDDLE_STAGE");
+    return std::string(stage ? stage : "") + "/bin/" + name;
+  }
+  static Child start(const Strings& argv) {
+    const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
+    return value_or_throw(spawn(
+        argv[0], argv,
+        {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}}));
+  }
+  /// Of leases.
+  static std::set<std::string> names() {
+    std::set<std::string> out;
+    if (const auto directory = RunDirectory::open())
+      for (const auto& name : directory->names())
+        if (name.starts_with("lease-")) out.insert(name);
+    return out;
+  }
+  std::string map_id() const { return hash_bytes(value_or_throw(read_file(dir_ / "map"))).hex(); }
+  /// The owner, asking for a mount.
+  bool node_answers() const {
+    const auto directory = RunDirectory::find(dir_ / "node");
+    if (!directory) return false;
+    const auto socket = directory->connect_to("socket");
+    if (!socket) return false;
+    const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
+    (void)send_message(socket->get(), MountWord::want, map_id(), map.get());
+    const auto answer = receive_message(socket->get(), 5s);
+    return answer && answer->word == MountWord::mounted && answer->descriptor;
+  }
+  Weapons weapons(const std::string& root = {}) const {
+    Weapons out;
+    out.directories = {root.empty() ? value_or_throw(RunDirectory::open()).path() : "/run/heddle",
+                       root.empty() ? dir_ / "node" : "/node"};
+    out.victim = dir_ / "victim";
+    out.map_id = map_id();
+    out.map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
+    out.program = value_or_throw(open_file(program_, O_PATH));
+    return out;
+  }
+  /// What a process reaches that `prepare` has made an outsider; in a PID namespace of its own when
+  /// that has asked for one.
+  static int attack_after(const std::function<bool()>& prepare, const Weapons& with) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (!prepare()) ::_exit(not_prepared);
+      const pid_t inner = ::fork();
+      if (inner == 0) ::_exit(attack(with));
+      int status = 0;
+      ::waitpid(inner, &status, 0);
+      ::_exit(exit_status(status));
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return exit_status(status);
+  }
+  std::string own_mounts() const {
+    std::ifstream table("/proc/self/mountinfo");
+    std::string out;
+    for (std::string line; std::getline(table, line);)
+      if (line.find(dir_.path()) != line.npos || line.find("/hd-") != line.npos)
+        out += line.substr(line.find('/')) + "\n";
+    return out;
+  }
+  void expect_unharmed() const {
+    EXPECT_FALSE(fs::exists(dir_ / "executed"));
+    EXPECT_EQ(read_file(dir_ / "victim/file").value_or(""), "precious");
+    EXPECT_TRUE(node_answers());
+    EXPECT_EQ(run({bin("fs-gen"), "-q", "--map", dir_ / "map", app_}).status, 0);
+    EXPECT_EQ(run({bin("fs-mount"), "--stats", dir_ / "mnt"}).status, 0);
+  }
+  /// A root directory with what a careless `--volume` puts there.
+  bool make_root(const std::string& root) const {
+    for (const char* name : {"/run", "/run/heddle", "/node", "/proc"})
+      fs::create_directories(root + name);
+    return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           ::mount(value_or_throw(RunDirectory::open()).path().c_str(),
+                   (root + "/run/heddle").c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+           ::mount((dir_ / "node").c_str(), (root + "/node").c_str(), nullptr, MS_BIND, nullptr) ==
+               0 &&
+           ::mount("/proc", (root + "/proc").c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0;
+  }
+  static bool drop_all() {
+    for (int cap = 0; cap <= 40; ++cap) (void)::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2]{};
+    return ::syscall(SYS_capset, &header, none) == 0 &&
+           ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+  }
+  static bool map_root() {
+    const auto write = [](const char* file, const char* text) {
+      const Fd fd(::open(file, O_WRONLY));
+      return ::write(fd.get(), text, std::strlen(text)) > 0;
+    };
+    return write("/proc/self/setgroups", "deny") && write("/proc/self/uid_map", "0 0 1") &&
+           write("/proc/self/gid_map", "0 0 1");
+  }
+
+  TestDir dir_;
+  std::string program_;
+  std::string app_;
+  std::vector<Child> daemons_;
+};
+
+TEST_F(Peer, of_ones_own_gets_a_mount_so_that_these_attacks_reach_what_can_be_reached) {
+  EXPECT_EQ(attack_after([] { return true; }, weapons()), an_answer | a_descriptor);
+  expect_unharmed();
+}
+
+TEST_F(Peer, root_of_a_container_without_capabilities_reaches_nothing) {
+  const auto root = dir_ / "root";
+  const auto before = own_mounts();
+  auto with = weapons(root);
+  with.flood = true;
+  EXPECT_EQ(attack_after(
+                [&] {
+                  return ::unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS) == 0 &&
+                         make_root(root) && ::chroot(root.c_str()) == 0 && ::chdir("/") == 0 &&
+                         drop_all();
+                },
+                with),
+            nothing);
+  EXPECT_EQ(own_mounts(), before);
+  expect_unharmed();
+}
+
+TEST_F(Peer, root_of_a_container_with_all_capabilities_reaches_nothing) {
+  const auto root = dir_ / "root";
+  EXPECT_EQ(attack_after(
+                [&] {
+                  return ::unshare(CLONE_NEWNS | CLONE_NEWPID) == 0 && make_root(root) &&
+                         ::chroot(root.c_str()) == 0 && ::chdir("/") == 0;
+                },
+                weapons(root)),
+            nothing);
+  expect_unharmed();
+}
+
+TEST_F(Peer, the_same_uid_in_a_user_namespace_reaches_nothing) {
+  for (const bool own_mounts : {false, true})
+    EXPECT_EQ(attack_after(
+                  [&] {
+                    return ::unshare(CLONE_NEWUSER | (own_mounts ? CLONE_NEWNS : 0)) == 0 &&
+                           map_root();
+                  },
+                  weapons()),
+              nothing);
+  expect_unharmed();
+}
+
+TEST_F(Peer, another_user_reaches_nothing) {
+  EXPECT_THAT((std::vector<int>{nothing, no_socket}),
+              ::testing::Contains(attack_after(
+                  [] { return ::setgid(1500) == 0 && ::setuid(1500) == 0; }, weapons())));
+  expect_unharmed();
+}
+
+TEST_F(Peer, thousands_who_say_nothing_hold_nobody_up) {
+  const auto with = weapons();
+  std::vector<Fd> silent;
+  for (const auto& path : sockets(with.directories))
+    for (int i = 0; i < 2000; ++i) silent.push_back(connect_by_path(path));
+  EXPECT_GT(silent.size(), 2000U);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_unharmed();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+}
+
+TEST_F(Peer, no_program_listens_at_an_abstract_name) {
+  const auto abstract = [] {
+    std::ifstream table("/proc/net/unix");
+    std::stringstream text;
+    text << table.rdbuf();
+    return text.str();
+  };
+  EXPECT_THAT(abstract(), Not(HasSubstr("@")));  // fs-mount, --node and fs-gen stand
+  const auto recorder =
+      start({bin("fs-record"), "--out", dir_ / "trace", "--", "/bin/sleep", "600"});
+  ASSERT_TRUE(wait_until(20s, [&] {
+    return read_file(dir_ / "trace").value_or("").find("sleep") != std::string::npos;
+  }));
+  EXPECT_THAT(abstract(), Not(HasSubstr("@")));
+  ::kill(recorder.pid(), SIGTERM);
+  EXPECT_EQ(run({bin("fs-mount"), "--reload", "--prefetch", "0", dir_ / "mnt"}).status, 0);
+  EXPECT_THAT(abstract(), Not(HasSubstr("@")));
+}
+
+TEST_F(Peer, the_directory_of_the_sockets_is_its_owners_alone) {
+  struct stat st {};
+  ASSERT_EQ(::stat(value_or_throw(RunDirectory::open()).path().c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0700U);
+  EXPECT_EQ(st.st_uid, 0U);
+  fs::create_directory(dir_ / "open");
+  fs::permissions(dir_ / "open", fs::perms(0777));
+  EXPECT_EQ(RunDirectory::open_at(dir_ / "open").error().code(), EPERM);
+  fs::create_directory_symlink(dir_ / "victim", dir_ / "link");
+  EXPECT_FALSE(RunDirectory::open_at(dir_ / "link"));
+  fs::create_directory(dir_ / "anothers");
+  ASSERT_EQ(::chown((dir_ / "anothers").c_str(), 1500, 1500), 0);
+  EXPECT_EQ(RunDirectory::open_at(dir_ / "anothers").error().code(), EPERM);
+  EXPECT_EQ(run({bin("fs-mount"), "--node", dir_ / "open"}).status, 3);
+}
+
+}  // namespace
+}  // namespace heddle::test
