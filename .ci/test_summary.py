@@ -62,7 +62,10 @@ def collect(results, log):
         return cases + [Case("meson test", "failed", (results / "meson.log").read_text())]
     for line in log.read_text().splitlines():
         test = json.loads(line)
-        mine = by_program.get(pathlib.Path(test["command"][0]).name)
+        command = test["command"]
+        if pathlib.Path(command[0]).name == "old-kernel":  # ./dev test --old-kernel
+            command = command[2:]
+        mine = by_program.get(pathlib.Path(command[0]).name)
         text = (test.get("stdout", "") + test.get("stderr", "")).splitlines()[-LOG_LINES:]
         if test["result"] in ("OK", "EXPECTEDFAIL"):
             if mine is None:

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/child_end.hpp"
+
 namespace heddle {
 namespace {
 
@@ -77,9 +79,9 @@ Result<int> Child::wait() {
 }
 
 Result<std::optional<int>> Child::wait_for(std::chrono::milliseconds limit) {
-  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-  if (!pidfd) return fail_errno("", "cannot wait for a child process");
-  pollfd poll_entry{pidfd.get(), POLLIN, 0};
+  const auto ended = watch_child_end(pid_);
+  if (!ended) return fail(ended.error());
+  pollfd poll_entry{ended->get(), POLLIN, 0};
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -3,12 +3,12 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
 
+#include "base/close_fds.hpp"
 #include "base/exit_code.hpp"
 #include "container-hooks/hook_log.hpp"
 #include "container-hooks/hook_progress.hpp"
@@ -29,7 +29,7 @@ void leave_runtimes_traces() {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+  close_fds_but({});
 }
 
 /// One container's start, as its state asks for it.

@@ -19,6 +19,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/close_fds.hpp"
 #include "base/log.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/seccomp_filter.hpp"
@@ -189,7 +190,7 @@ std::pair<Words, Words> unpack(const std::string& text) {
     ::_exit(127);
   }
   (void)::close(STDIN_FILENO);
-  (void)::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+  close_fds_but({});
   if (auto closed = close_filter(); !closed) {
     report(closed.error());
     ::_exit(127);

@@ -5,12 +5,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 
+#include "base/child_end.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
@@ -98,9 +98,9 @@ Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::funct
   Child worker(pid);
   talk->write_end.reset();
   WatchedEnd out;
-  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!process) return fail_errno("fs-hook", "cannot watch its process");
-  if (relay_until_end(process, talk->read_end, end)) {
+  const auto process = watch_child_end(pid);
+  if (!process) return fail(process.error());
+  if (relay_until_end(*process, talk->read_end, end)) {
     auto status = worker.wait();
     if (!status) return fail(std::move(status.error()));
     out.status = *status;

@@ -12,9 +12,10 @@
 namespace heddle {
 
 Result<CountersFile> CountersFile::create(const std::string& path) {
-  auto fd = open_file(path, O_RDWR | O_CREAT | O_EXCL, 0666);
+  // Guided processes have it mapped: whoever may write it may truncate it, and each of them would
+  // end by a SIGBUS at its next dlopen.
+  auto fd = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
   if (!fd) return fail(std::move(fd.error()));
-  ::fchmod(fd->get(), 0666);
   // posix_fallocate, not ftruncate: on a full disk the first write through the mapping is a SIGBUS.
   if (const int error = ::posix_fallocate(fd->get(), 0, sizeof(Counters)); error != 0)
     return fail_errno(path, "cannot write", error);

@@ -12,7 +12,7 @@ namespace heddle {
 /// The page that guided processes count in, mapped shared. Owns the mapping, not the file.
 class CountersFile {
  public:
-  /// Makes the file at `path`, writable by all who may run under this fs-gen.
+  /// Makes the file at `path`, of its owner alone: processes of other users do not count.
   static Result<CountersFile> create(const std::string& path);
   CountersFile(CountersFile&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
   CountersFile& operator=(CountersFile&&) = delete;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -20,6 +19,7 @@
 #include "fsgen/mount_ways.hpp"
 #include "fsgen/overlay_daemon.hpp"
 #include "fuseovl/files/origins.hpp"
+#include "fuseovl/keep/leftovers.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "resolver/map/index_writer.hpp"
 
@@ -202,7 +202,6 @@ Result<void> GuidedRun::take_lease() {
       return fail(std::move(lease.error()));
     request.sharing = Sharing::own;
   }
-  lease_->guard_folder(work_path_);
   mount_point_ = lease_->mount().mount_point;
   return {};
 }
@@ -353,13 +352,11 @@ Result<TempDir> make_work_dir() {
   auto work = TempDir::create("hd");
   // Others than the owner may have to come through: children of APP that change their user.
   if (work) ::chmod(work->path().c_str(), 0755);
-  // Locked as long as we live: should we be killed, the next daemon of this user to end sees that
-  // the folder is nobody's (fuseovl/keep/mount_guard.cpp).
+  // Locked as long as we live: should we be killed, daemons of this user see that the folder is
+  // nobody's (fuseovl/keep/leftovers.hpp).
   static std::vector<Fd> locks;
   if (work)
-    if (auto lock = open_file(work->path(), O_RDONLY | O_DIRECTORY);
-        lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) == 0)
-      locks.push_back(std::move(*lock));
+    if (auto lock = lock_folder(work->path())) locks.push_back(std::move(*lock));
   return work;
 }
 

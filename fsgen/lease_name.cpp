@@ -10,6 +10,7 @@
 
 #include "base/content_hash.hpp"
 #include "base/process.hpp"
+#include "fuseovl/keep/leftovers.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {
@@ -38,13 +39,17 @@ std::string without_task(const std::string& cgroup) {
   return out;
 }
 
-Result<std::string> lease_name(const LeaseRequest& request) {
-  auto map = MapReader::open(request.map_path);
+Result<std::string> id_of_map(const std::string& path) {
+  auto map = MapReader::open(path);
   if (!map) return fail(std::move(map.error()));
+  return map->id().hex();
+}
+
+Result<std::string> lease_name(const LeaseRequest& request, const std::string& map_id) {
   auto program = own_program_dir();
   if (!program) return program;
-  // The daemon opens the map's files where it was started: abstract names are the network
-  // namespace's, and two containers may share that.
+  // The daemon opens the map's files where it was started: the run directory may be another mount
+  // namespace's too.
   auto mounts = file_identity("/proc/self/ns/mnt");
   if (!mounts) return mounts;
   auto root = file_identity("/");
@@ -55,10 +60,10 @@ Result<std::string> lease_name(const LeaseRequest& request) {
   std::string all;
   for (const std::string& part : {std::string(HEDDLE_VERSION), *program, *mounts, *root,
                                   without_task(cgroup), std::string(tmp ? tmp : ""),
-                                  map->id().hex(), std::to_string(static_cast<int>(request.kind))})
+                                  map_id, std::to_string(static_cast<int>(request.kind))})
     all += part + '\0';
   for (const auto& word : request.mount_options) all += word + '\0';
-  return fmt::format("heddle/{}/{}", ::geteuid(), hash_bytes(all).hex());
+  return std::string(kLeasePrefix) + hash_bytes(all).hex();
 }
 
 }  // namespace heddle

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/mount_lease.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/launch/private_mount.hpp"
-#include "base/temp_dir.hpp"
+#include "base/mount_service.hpp"
+#include "base/run_directory.hpp"
+#include "base/socket_pair.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fsgen/lease_name.hpp"
 
@@ -21,64 +18,14 @@ constexpr int kListenFd = 3;
 // A slow file system may need long to give the map's files; a stopped daemon must not hold us for
 // ever.
 constexpr std::chrono::milliseconds kMountLimit{120'000};
+constexpr std::chrono::milliseconds kLockLimit{5'000};
 constexpr int kAttempts = 200;  // to find or found a daemon, a few milliseconds each
 
-/// An abstract name (unix(7)); empty: any that is free.
-struct Address {
-  explicit Address(const std::string& name) {
-    where.sun_family = AF_UNIX;
-    size = sizeof(sa_family_t);
-    if (name.empty()) return;
-    std::memcpy(where.sun_path + 1, name.data(), name.size());
-    size += static_cast<socklen_t>(name.size() + 1);
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&where); }
-  sockaddr_un where{};
-  socklen_t size = 0;
-};
-
-Result<Fd> new_socket() {
-  Fd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!out) return fail_errno("", "cannot make a socket");
-  return out;
-}
-
-/// Fails with ECONNREFUSED when nobody listens there.
-Result<Fd> connect_to(const Address& address) {
-  auto out = new_socket();
-  if (!out) return out;
-  int rc;
-  do {
-    rc = ::connect(out->get(), address.get(), address.size);
-  } while (rc != 0 && errno == EINTR);
-  if (rc != 0) return fail_errno("fs-mount", "cannot reach it");
-  if (!is_own_user(out->get()))
-    return fail_errno("fs-mount", "another user's process has taken its place", EPERM);
-  return out;
-}
-
-/// Fails with EADDRINUSE when somebody listens there.
-Result<Fd> listen_at(const Address& address) {
-  auto out = new_socket();
-  if (!out) return out;
-  if (::bind(out->get(), address.get(), address.size) != 0 || ::listen(out->get(), 4096) != 0)
-    return fail_errno("fs-mount", "cannot listen for it");
-  return out;
-}
-
-Result<Address> address_of(const Fd& listener) {
-  Address out{std::string()};
-  out.size = sizeof(out.where);
-  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&out.where), &out.size) != 0)
-    return fail_errno("fs-mount", "cannot listen for it");
-  return out;
-}
-
-Result<Child> start_daemon(const Fd& listener, const LeaseRequest& request) {
+Result<Child> start_daemon(const Fd& socket, const LeaseRequest& request) {
   auto here = own_program_dir();
   if (!here) return fail(std::move(here.error()));
   SpawnOptions options;
-  options.fds = {{listener.get(), kListenFd}};
+  options.fds = {{socket.get(), kListenFd}};
   options.environment = daemon_environment();
   options.untraced = true;
   std::vector<std::string> argv{"fs-mount", "--keep",
@@ -91,18 +38,14 @@ Result<Child> start_daemon(const Fd& listener, const LeaseRequest& request) {
 
 }  // namespace
 
-Result<void> MountLease::greet(std::chrono::milliseconds limit) {
-  if (auto sent = send_message(socket_.get(), KeeperWord::hello, {}); !sent) {
-    // A daemon that gives up says why before it is asked.
-    if (auto last = receive_message(socket_.get(), std::chrono::milliseconds(0));
-        last && last->word == KeeperWord::unfit)
-      return fail(Error::with_code(ESTALE, {}, last->text));
-    return fail_errno("fs-mount", "has ended", ECONNRESET);
-  }
-  auto answer = receive_message(socket_.get(), limit);
+Result<void> MountLease::greet(const std::string& map_id, std::chrono::milliseconds limit) {
+  // A daemon that gives up says why before it is asked.
+  const auto sent = send_message(socket_.get(), MountWord::want, map_id);
+  auto answer = receive_message(socket_.get(), sent ? limit : std::chrono::milliseconds(0));
+  if (!sent && !answer) return fail_errno("fs-mount", "has ended", ECONNRESET);
   if (!answer) return fail(std::move(answer.error()));
-  if (answer->word == KeeperWord::unfit) return fail(Error::with_code(ESTALE, {}, answer->text));
-  if (answer->word != KeeperWord::mounted) return fail("", answer->text);
+  if (answer->word == MountWord::failed) return fail(error_of(*answer));
+  if (answer->word != MountWord::mounted) return fail("fs-mount", "cannot understand it");
   auto notice = parse_mounted_notice(answer->text);
   if (!notice) return fail(std::move(notice.error()));
   mount_ = std::move(*notice);
@@ -110,53 +53,57 @@ Result<void> MountLease::greet(std::chrono::milliseconds limit) {
   return {};
 }
 
-Result<MountLease> MountLease::take(const LeaseRequest& request) {
-  std::string name;
-  if (request.sharing == Sharing::shared) {
-    auto made = lease_name(request);
-    if (!made) return fail(std::move(made.error()));
-    name = std::move(*made);
+/// Starts the daemon at `door`, where `client` waits already: with nobody there it would end at
+/// once.
+Result<MountLease> MountLease::begin(Fd door, Fd client, const LeaseRequest& request,
+                                     const std::string& map_id) {
+  auto daemon = start_daemon(door, request);
+  if (!daemon) return fail(std::move(daemon.error()));
+  door.reset();
+  MountLease lease(std::move(client), std::move(*daemon));
+  if (auto greeted = lease.greet(map_id, kMountLimit); !greeted) {
+    (void)lease.daemon_->wait_for(std::chrono::seconds(1));
+    return fail(std::move(greeted.error()));
   }
-  const Address address(name);
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (!name.empty()) {
-      if (auto socket = connect_to(address)) {
-        MountLease lease(std::move(*socket), std::nullopt);
-        auto greeted = lease.greet(kMountLimit);
-        if (greeted) return lease;
-        // It ended while we came, or was killed: we look again, and may be the next to start one.
-        if (greeted.error().code() == ECONNRESET) continue;
-        return fail(std::move(greeted.error()));
-      } else if (socket.error().code() != ECONNREFUSED) {
-        return fail(std::move(socket.error()));
-      }
-    }
-    auto listener = listen_at(address);
-    if (!listener && listener.error().code() == EADDRINUSE) {
-      ::poll(nullptr, 0, 2);  // bound by another, who is about to listen
-      continue;
-    }
-    if (!listener) return fail(std::move(listener.error()));
-    // First a client, then a daemon: it would end at once with nobody there.
-    auto own = address_of(*listener);
-    if (!own) return fail(std::move(own.error()));
-    auto socket = connect_to(*own);
-    if (!socket) return fail(std::move(socket.error()));
-    auto daemon = start_daemon(*listener, request);
-    if (!daemon) return fail(std::move(daemon.error()));
-    listener->reset();
-    MountLease lease(std::move(*socket), std::move(*daemon));
-    if (auto greeted = lease.greet(kMountLimit); !greeted) {
-      (void)lease.daemon_->wait_for(std::chrono::seconds(1));
-      return fail(std::move(greeted.error()));
-    }
-    return lease;
-  }
-  return fail("fs-mount", "cannot be shared", "it comes and goes");
+  return lease;
 }
 
-void MountLease::guard_folder(const std::string& folder) {
-  (void)send_message(socket_.get(), KeeperWord::folder, folder);
+Result<MountLease> MountLease::take(const LeaseRequest& request) {
+  auto map_id = id_of_map(request.map_path);
+  if (!map_id) return fail(std::move(map_id.error()));
+  if (request.sharing == Sharing::own) {
+    auto pair = make_socket_pair();
+    if (!pair) return fail(std::move(pair.error()));
+    return begin(std::move(pair->other), std::move(pair->one), request, *map_id);
+  }
+  auto name = lease_name(request, *map_id);
+  if (!name) return fail(std::move(name.error()));
+  const auto directory = RunDirectory::open();
+  if (!directory) return fail(directory.error());
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    auto lock = directory->lock(*name, kLockLimit);
+    if (!lock) return fail(std::move(lock.error()));
+    auto socket = directory->connect_to(*name);
+    if (socket) {
+      lock->reset();
+      MountLease lease(std::move(*socket), std::nullopt);
+      auto greeted = lease.greet(*map_id, kMountLimit);
+      if (greeted) return lease;
+      // It ended while we came, or was killed: we look again, and may be the next to start one.
+      if (greeted.error().code() == ECONNRESET) continue;
+      return fail(std::move(greeted.error()));
+    }
+    const int code = socket.error().code();
+    if (code != ECONNREFUSED && code != ENOENT) return fail(std::move(socket.error()));
+    directory->remove(*name);  // of one that was killed
+    auto listener = directory->listen_at(*name);
+    if (!listener) return fail(std::move(listener.error()));
+    socket = directory->connect_to(*name);
+    if (!socket) return fail(std::move(socket.error()));
+    lock->reset();
+    return begin(std::move(*listener), std::move(*socket), request, *map_id);
+  }
+  return fail("fs-mount", "cannot be shared", "it comes and goes");
 }
 
 Result<void> MountLease::enter() const {
@@ -164,21 +111,17 @@ Result<void> MountLease::enter() const {
   return attach_privately(tree_.get(), mount_.mount_point);
 }
 
-void MountLease::tell_warm() const { (void)send_message(socket_.get(), KeeperWord::warm, {}); }
+void MountLease::tell_warm() const { (void)send_message(socket_.get(), MountWord::warm, {}); }
 
 Result<MountLease::End> MountLease::finish(std::chrono::milliseconds limit) {
   tree_.reset();
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  Result<KeeperMessage> answer = fail_errno("", "cannot hear from the mount's daemon", ECONNRESET);
-  if (send_message(socket_.get(), KeeperWord::bye, {}))
+  Result<MountMessage> answer = fail_errno("", "cannot hear from the mount's daemon", ECONNRESET);
+  if (send_message(socket_.get(), MountWord::bye, {}))
     answer = receive_message(socket_.get(), limit);
   if (!answer && answer.error().code() == ETIMEDOUT) return fail(std::move(answer.error()));
-  if (!answer || answer->word != KeeperWord::counters) {
-    // It was killed. Its folder is nobody's now; what is still mounted there is left.
-    if (const auto slash = mount_.mount_point.rfind("/m"); slash != std::string::npos)
-      (void)remove_tree(mount_.mount_point.substr(0, slash));
+  if (!answer || answer->word != MountWord::counters)  // it was killed
     return fail_errno(mount_.mount_point, "the mount has ended", ECONNRESET);
-  }
   End end;
   char* json = nullptr;
   end.last = std::strtoul(answer->text.c_str(), &json, 10) == 0;

@@ -8,8 +8,8 @@
 
 #include "base/process.hpp"
 #include "base/result.hpp"
-#include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/keep/kept_mount.hpp"
+#include "fuseovl/keep/mounted_notice.hpp"
 
 namespace heddle {
 
@@ -26,9 +26,9 @@ struct LeaseRequest {
 };
 
 /// Our hold on a mount that a daemon keeps (fs-mount --keep): the first fs-gen starts the daemon,
-/// others with the same map find it, and it ends when the last has gone. What finds it is the name
-/// of an abstract unix socket: taken by one at a time, gone with its owner however he ends, and
-/// nothing on disk can be stale or planted. The other end must be our own user's.
+/// others with the same map find it, and it ends when the last has gone. What finds it is a socket
+/// in the user's run directory (base/run_directory.hpp); who looks for one, founds one or closes one
+/// has the name's lock meanwhile, so that a dead one is told from one that is about to be there.
 class MountLease {
  public:
   /// Failure: code() ESTALE when the map does not fit this node, so that no other way to mount can
@@ -38,8 +38,6 @@ class MountLease {
   const MountedNotice& mount() const { return mount_; }
   /// It stood already.
   bool joined() const { return !daemon_; }
-  /// The daemon is to remove `folder` should we be killed; it may do so as soon as the lease ends.
-  void guard_folder(const std::string& folder);
   /// In APP's process: makes the mount visible there.
   Result<void> enter() const;
   /// There, behind a warm-up pass: others need none.
@@ -60,7 +58,9 @@ class MountLease {
  private:
   MountLease(Fd socket, std::optional<Child> daemon)
       : socket_(std::move(socket)), daemon_(std::move(daemon)) {}
-  Result<void> greet(std::chrono::milliseconds limit);
+  static Result<MountLease> begin(Fd door, Fd client, const LeaseRequest& request,
+                                  const std::string& map_id);
+  Result<void> greet(const std::string& map_id, std::chrono::milliseconds limit);
 
   Fd socket_;
   std::optional<Child> daemon_;

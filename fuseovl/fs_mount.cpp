@@ -16,7 +16,6 @@
 #include "base/standard_fds.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/node_service.hpp"
-#include "fuseovl/supervise/hand_over.hpp"
 
 namespace heddle {
 namespace {
@@ -61,7 +60,7 @@ std::string take_drift_word(const std::string& word, LoadOptions& out) {
 void declare(CLI::App& app, Arguments& a) {
   auto& s = a.settings;
   set_usage(app,
-            "fs-mount [OPTIONS] MAP DIR\n       fs-mount --reload [MAP] DIR\n"
+            "fs-mount [OPTIONS] MAP DIR\n       fs-mount --reload [OPTIONS] [MAP] DIR\n"
             "       fs-mount -u DIR [--lazy]\n"
             "       fs-mount --stats DIR\n       fs-mount --verify DIR|MAP\n"
             "       fs-mount [OPTIONS] --node [DIR]");
@@ -109,7 +108,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->type_name("ROOTFS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
   app.add_flag("--reload", a.reload,
-               "Let this fs-mount serve the mount at DIR from now on, and MAP in place of its map");
+               "Put a new mount, of MAP or of the same map, in the place of the one at DIR");
   app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
   app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
@@ -141,7 +140,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->group(group);
   app.add_option_function<std::string>(
          "--keep", [](const std::string&) {},
-         "Mount MAP for those who connect to --listen-fd, until the last has gone")
+         "Mount MAP for those who come to --listen-fd, until the last has gone")
       ->check(CLI::Validator(
           [&s](const std::string& word) -> std::string {
             if (word != "private" && word != "fusermount")
@@ -152,10 +151,7 @@ void declare(CLI::App& app, Arguments& a) {
           ""))
       ->type_name("private|fusermount")
       ->group(group);
-  app.add_option("--hand-over", s.hand_over, "Go on as another fs-mount left it here")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--listen-fd", s.listen_fd, "The listening socket of --keep")
+  app.add_option("--listen-fd", s.listen_fd, "The socket of --keep: listening, or of a pair")
       ->type_name("N")
       ->group(group);
 }
@@ -184,12 +180,9 @@ void take_mounted_device(MountSettings& s) {
   if (s.load.mount_point.empty()) s.load.mount_point = "/dev/heddle";
 }
 
-/// The daemon's folder is `/`, and that of those that reloads put in its place: for them the word
-/// stands in front of the one that was given.
-void make_absolute(MountSettings& s, const char* option, std::string& path) {
-  if (path.empty() || path.starts_with('/')) return;
-  path = std::filesystem::absolute(path).string();
-  s.arguments.insert(s.arguments.begin() + 1, {option, path});
+/// The daemon's folder is `/`.
+void make_absolute(std::string& path) {
+  if (!path.empty()) path = std::filesystem::absolute(path).string();
 }
 
 /// `-u --lazy DIR` is what umount(8) takes too; DIR belongs to -u.
@@ -204,14 +197,14 @@ std::vector<std::string> words_of(int argc, char** argv) {
 }
 
 int run(Arguments& a) {
-  make_absolute(a.settings, "--stage", a.settings.load.stage.directory);
-  make_absolute(a.settings, "--image", a.settings.load.image);
+  make_absolute(a.settings.load.stage.directory);
+  make_absolute(a.settings.load.image);
   const auto& s = a.settings;
-  if (s.hand_over >= 0) return hand_over_program(s);
   if (a.reload) {
     take_directory_alone(a);
-    if (s.mount_point.empty() || !a.unmount.empty() || !a.stats.empty())
-      return usage("--reload takes [MAP] DIR");
+    if (s.mount_point.empty() || !a.unmount.empty() || !a.stats.empty() || !a.verify.empty() ||
+        !s.node.empty() || s.keep || s.fuse_fd >= 0 || s.foreground)
+      return usage("--reload takes [MAP] DIR and the options of a mount in the background");
     return reload_program(s);
   }
   take_mounted_device(a.settings);
@@ -247,33 +240,6 @@ int run(Arguments& a) {
   return serve_fd_program(s);
 }
 
-std::vector<std::string> arguments_to_hand_on(int argc, char** argv) {
-  std::vector<std::string> out(argv, argv + argc);
-  // Always the first two (fuseovl/supervise/hand_over.cpp).
-  if (out.size() > 2 && out[1] == "--hand-over") out.erase(out.begin() + 1, out.begin() + 3);
-  return out;
-}
-
-/// Of those given one that is not about --reload.
-std::string option_of_mounting(const CLI::App& app) {
-  for (const CLI::Option* option : app.get_options()) {
-    const auto name = option->get_name();
-    const bool fits = name == "MAP" || name == "DIR" || name == "--reload" ||
-                      name == "--prefetch" || name == "--origin-timeout" || name == "--unmount" ||
-                      name == "--stats";
-    if (option->count() > 0 && !fits) return name;
-  }
-  return {};
-}
-
-/// Put in the place of another fs-mount, whose options we do not know.
-void refuse_reload(int argc, char** argv) {
-  if (argc < 3 || std::string_view(argv[1]) != "--hand-over") return;
-  refuse_hand_over(Fd(std::atoi(argv[2])),
-                   Error("fs-mount", "cannot take the mount over",
-                         "this version does not know the options it was made with", "mount anew"));
-}
-
 }  // namespace
 
 int fs_mount_main(int argc, char** argv) {
@@ -281,16 +247,9 @@ int fs_mount_main(int argc, char** argv) {
   reserve_standard_fds();
   CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
   Arguments arguments;
-  arguments.settings.arguments = arguments_to_hand_on(argc, argv);
   declare(app, arguments);
-  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0) {
-    refuse_reload(argc, argv);
+  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0)
     return status;
-  }
-  if (arguments.reload)
-    if (const auto option = option_of_mounting(app); !option.empty())
-      return usage(option +
-                   " does not go with --reload: a mount keeps the options it was made with");
   try {
     return run(arguments);
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include "base/exit_code.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/keep/keeper.hpp"
+#include "fuseovl/keep/leftovers.hpp"
 #include "fuseovl/keep/mount_guard.hpp"
 #include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount_program.hpp"
@@ -12,16 +13,6 @@
 
 namespace heddle {
 namespace {
-
-struct Refusal {
-  KeeperWord word;
-  Error error;
-};
-using Outcome = tl::expected<void, Refusal>;
-
-tl::unexpected<Refusal> refuse(KeeperWord word, Error error) {
-  return tl::unexpected<Refusal>(Refusal{word, std::move(error)});
-}
 
 /// The mount point's folder. Made here, so that there is no moment in which only its maker, who may
 /// be killed, knows of it.
@@ -36,11 +27,13 @@ Result<TempDir> make_mount_folder() {
   return folder;
 }
 
-Outcome keep(const MountSettings& settings, Listener& listener) {
+Result<void> keep(const MountSettings& settings, KeeperDoor& door) {
   auto folder = make_mount_folder();
-  if (!folder) return refuse(KeeperWord::failed, std::move(folder.error()));
+  if (!folder) return fail(std::move(folder.error()));
   auto guard = MountGuard::start(folder->path());
-  if (!guard) return refuse(KeeperWord::failed, std::move(guard.error()));
+  if (!guard) return fail(std::move(guard.error()));
+  const auto lock = lock_folder(folder->path());
+  if (!lock) return fail(lock.error());
   LoadOptions load_options = settings.load;
   load_options.mount_point = folder->path() + "/m";
   std::vector<Drift> drifts;
@@ -48,40 +41,38 @@ Outcome keep(const MountSettings& settings, Listener& listener) {
   if (!content) {
     std::string text;
     for (const auto& drift : drifts) text += Error(drift.path, drift.what).message() + "\n";
-    return refuse(KeeperWord::unfit,
-                  Error({}, text + content.error().message(), {}, content.error().hint()));
+    // However it is mounted, it does not fit.
+    return fail(Error::with_code(ESTALE, {}, text + content.error().message(), {},
+                                 content.error().hint()));
   }
   Overlay overlay(std::move(*content));
   auto mount = KeptMount::make(*settings.keep, load_options.mount_point);
-  if (!mount) return refuse(KeeperWord::failed, std::move(mount.error()));
+  if (!mount) return fail(std::move(mount.error()));
   auto ready = make_pipe();
-  if (!ready) return refuse(KeeperWord::failed, std::move(ready.error()));
+  if (!ready) return fail(std::move(ready.error()));
   ServeOptions serving;
   serving.cleanup = folder->path();
   serving.ready = std::move(ready->write_end);
   serving.session = session_options(settings);
-  Keeper keeper(std::move(listener), std::move(ready->read_end), *mount, overlay);
+  Keeper keeper(door, std::move(ready->read_end), *mount, overlay);
   serving.attendant = &keeper;
   auto served = serve(overlay, mount->take_device(), std::move(serving));
   keeper.end();
-  if (!served) return refuse(KeeperWord::failed, std::move(served.error()));
-  return {};
+  return served;
 }
 
 }  // namespace
 
 int keep_program(const MountSettings& settings) {
-  Listener listener{Fd(settings.listen_fd)};
-  if (::fcntl(listener.get(), F_SETFD, FD_CLOEXEC) != 0) return exit_usage;
-  const int kept[] = {listener.get()};
+  Fd socket(settings.listen_fd);
+  if (::fcntl(socket.get(), F_SETFD, FD_CLOEXEC) != 0) return exit_usage;
+  const int kept[] = {socket.get()};
   close_fds_but(kept);
-  Outcome outcome;
-  if (auto left = leave_terminal(settings.log_path); !left)
-    outcome = refuse(KeeperWord::failed, std::move(left.error()));
-  else
-    outcome = keep(settings, listener);
-  if (outcome) return exit_done;
-  refuse_clients(listener, outcome.error().word, outcome.error().error);
+  KeeperDoor door(std::move(socket));
+  auto done = leave_terminal(settings.log_path);
+  if (done) done = keep(settings, door);
+  if (done) return exit_done;
+  door.refuse(done.error());
   return exit_failure;
 }
 

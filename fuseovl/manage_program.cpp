@@ -50,6 +50,10 @@ int unmount_program(const std::string& directory, bool lazy) {
   // A dead mount serves nobody: whoever still stands in it loses nothing.
   if (!done && done.error().code() == EBUSY && is_dead(*path))
     done = unmount_fuse(*path, Unmount::detach);
+  // Those that exchanges left beneath (before Linux 6.5) serve only who has them.
+  for (auto next = find_mount(*path); done && next && *next && (*next)->type == kMountType;
+       next = find_mount(*path))
+    done = unmount_fuse(*path, Unmount::detach);
   if (done) return exit_done;
   const auto own = ",user_id=" + std::to_string(::geteuid()) + ",";
   if (::geteuid() != 0 && ("," + (*mounted)->options + ",").find(own) == std::string::npos)

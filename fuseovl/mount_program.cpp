@@ -12,11 +12,14 @@
 #include <filesystem>
 
 #include "base/exit_code.hpp"
+#include "base/fuse_device.hpp"
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/leave_tree.hpp"
 #include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/mount_exchange.hpp"
 #include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/supervise/serve.hpp"
@@ -58,9 +61,9 @@ Result<OverlayContent> load(const LoadOptions& options) {
   return content;
 }
 
-Result<std::string> check_mount_point(const std::string& directory) {
+Result<std::string> check_mount_point(const std::string& directory, bool exchange) {
   auto path = resolve_mount_point(directory);
-  if (!path) return path;
+  if (!path || exchange) return path;
   const auto mounted = find_mount(*path);
   if (!mounted) return fail(mounted.error());
   if (*mounted && (*mounted)->type == kMountType)
@@ -75,11 +78,51 @@ Result<std::string> check_mount_point(const std::string& directory) {
   return path;
 }
 
+/// A mount, in its place or, until exchange_mount(), nowhere.
+struct NewMount {
+  Fd device;
+  Fd tree;  ///< of one that is nowhere; it goes with the last process that has this
+  dev_t st_dev = 0;
+};
+
+Result<NewMount> make_mount(const std::string& mount_point, bool exchange) {
+  NewMount out;
+  if (exchange) {
+    auto device = open_fuse_device();
+    if (!device) return fail(std::move(device.error()));
+    auto tree = new_fuse_tree(device->get());
+    if (tree) {
+      out.device = std::move(*device);
+      out.tree = std::move(*tree);
+      out.st_dev = mount_device(out.tree.get());
+      return out;
+    }
+    if (tree.error().code() != ENOSYS) return fail(std::move(tree.error()));
+  }
+  // All that can fail has been tried: before Linux 5.2 it goes over the old one at once.
+  auto device = mount_fuse(mount_point);
+  if (!device) return fail(std::move(device.error()));
+  out.device = std::move(*device);
+  if (const auto mounted = find_mount(mount_point); mounted && *mounted)
+    out.st_dev = (*mounted)->device;
+  return out;
+}
+
 /// In the process that does not serve: waits until the daemon answers, then warms the mount.
 Result<void> wait_and_warm(Pipe ready, const std::string& mount_point, std::uint64_t prefetch) {
   ready.write_end.reset();
   if (auto answers = await_ready(ready.read_end.get()); !answers) return answers;
   return warm_up(mount_point, {prefetch, true});
+}
+
+/// Likewise, of a mount that then takes another's place.
+Result<void> warm_and_exchange(Pipe ready, const Fd& tree, const std::string& mount_point,
+                               std::uint64_t prefetch) {
+  const auto at = "/proc/self/fd/" + std::to_string(tree.get());
+  if (auto warm = wait_and_warm(std::move(ready), at, 0); !warm) return warm;
+  if (auto exchanged = exchange_mount(tree.get(), mount_point); !exchanged) return exchanged;
+  (void)start_prefetch(mount_point, {prefetch, std::nullopt});
+  return {};
 }
 
 int fail_with(const Error& error) {
@@ -91,9 +134,16 @@ int fail_with(const Error& error) {
 
 int serve_program(Overlay& overlay, Fd device, ServeOptions options) {
   const auto mount_point = options.mount_point;
+  const auto st_dev = options.mount_device;
+  Result<Fd> unmounter = Fd();
+  if (mount_point && ::geteuid() != 0) unmounter = delegate_unmounting(*mount_point);
+  if (!unmounter) return fail_with(unmounter.error());
   auto served = serve(overlay, std::move(device), std::move(options));
   if (served) return exit_done;
-  if (mount_point) (void)unmount_fuse(*mount_point, Unmount::detach);
+  // Ours, and no other that has taken its place.
+  if (const auto mounted = mount_point ? find_mount(*mount_point) : std::nullopt;
+      mounted && *mounted && (*mounted)->device == st_dev)
+    (void)unmount_fuse(*mount_point, Unmount::detach);
   return fail_with(served.error());
 }
 
@@ -105,7 +155,7 @@ SessionOptions session_options(const MountSettings& settings) {
 }
 
 int mount_program(const MountSettings& settings) {
-  auto mount_point = check_mount_point(settings.mount_point);
+  auto mount_point = check_mount_point(settings.mount_point, settings.exchange);
   if (!mount_point) return fail_with(mount_point.error());
   LoadOptions load_options = settings.load;
   load_options.mount_point = *mount_point;
@@ -119,19 +169,21 @@ int mount_program(const MountSettings& settings) {
 
   HeldSignals signals;
   Overlay overlay(std::move(*content));
-  auto device = mount_fuse(*mount_point);
-  if (!device) return fail_with(device.error());
+  auto mount = make_mount(*mount_point, settings.exchange);
+  if (!mount) return fail_with(mount.error());
+  // A tree that is nowhere goes by itself.
+  const auto undo = [&] {
+    mount->tree ? mount->tree.reset() : (void)unmount_fuse(*mount_point, Unmount::detach);
+  };
   ServeOptions serving;
   serving.mount_point = *mount_point;
-  if (const auto mounted = find_mount(*mount_point); mounted && *mounted)
-    serving.mount_device = (*mounted)->device;
+  serving.mount_device = mount->st_dev;
   serving.session = session_options(settings);
-  serving.arguments = settings.arguments;
 
   const pid_t child = ::fork();
   if (child < 0) {
     const Error error = Error::from_errno("fs-mount", "cannot start the daemon");
-    (void)unmount_fuse(*mount_point, Unmount::detach);
+    undo();
     return fail_with(error);
   }
   const bool serves = (child == 0) != settings.foreground;
@@ -139,25 +191,28 @@ int mount_program(const MountSettings& settings) {
     ready->read_end.reset();
     serving.ready = std::move(ready->write_end);
     if (settings.foreground) {
-      return serve_program(overlay, std::move(*device), std::move(serving));
+      return serve_program(overlay, std::move(mount->device), std::move(serving));
     }
     std::vector<int> keep = overlay.descriptors();
-    keep.insert(keep.end(), {device->get(), serving.ready.get()});
+    mount->tree.reset();
+    keep.insert(keep.end(), {mount->device.get(), serving.ready.get()});
     close_fds_but(keep);
     if (auto left = leave_terminal(settings.log_path); !left) {
       (void)write_all(serving.ready.get(), left.error().message(), "ready");
       ::_exit(exit_failure);
     }
-    ::_exit(serve_program(overlay, std::move(*device), std::move(serving)));
+    ::_exit(serve_program(overlay, std::move(mount->device), std::move(serving)));
   }
 
   // Not ours any more: were it open here, a daemon that dies could not end our own requests.
-  device->reset();
-  const auto warm = wait_and_warm(std::move(*ready), *mount_point, settings.prefetch);
+  mount->device.reset();
+  const auto warm = mount->tree ? warm_and_exchange(std::move(*ready), mount->tree, *mount_point,
+                                                    settings.prefetch)
+                                : wait_and_warm(std::move(*ready), *mount_point, settings.prefetch);
   // Only a helper: the serving process says what is wrong, and a cold mount is just slower.
   if (settings.foreground) ::_exit(exit_done);
-  if (!warm || signals.one_waits()) {
-    (void)unmount_fuse(*mount_point, Unmount::detach);
+  if (!warm || (signals.one_waits() && !settings.exchange)) {
+    undo();
     (void)::waitpid(child, nullptr, 0);
     return warm ? exit_failure : fail_with(warm.error());
   }
@@ -174,7 +229,6 @@ int serve_fd_program(const MountSettings& settings) {
   serving.ready = Fd(settings.ready_fd);
   serving.report_at_end = true;
   serving.session = session_options(settings);
-  serving.arguments = settings.arguments;
   const auto give_up = [&](const Error& error, const std::vector<Drift>& drifts) {
     std::string text;
     for (const auto& drift : drifts) text += describe(drift) + "\n";

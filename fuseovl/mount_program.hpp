@@ -28,9 +28,7 @@ struct MountSettings {
   bool leave_tree = false;
   std::optional<KeepKind> keep;
   int listen_fd = -1;
-  int hand_over = -1;
-  /// Its own command line without --hand-over, for those that reloads put in its place.
-  std::vector<std::string> arguments;
+  bool exchange = false;  ///< take the place of the mount that stands at mount_point
   std::string node;  ///< folder of the node's mounts
 };
 
@@ -49,10 +47,8 @@ int serve_fd_program(const MountSettings& settings);
 /// Mounts for those who connect to settings.listen_fd, and serves until the last of them has gone
 /// (fuseovl/keep/keeper.hpp). Says nothing: what goes wrong is told to them.
 int keep_program(const MountSettings& settings);
-/// Does what another fs-mount left it in settings.hand_over (fuseovl/supervise/hand_over.hpp).
-int hand_over_program(const MountSettings& settings);
-/// Has the mount at settings.mount_point served by this fs-mount from here on, with the map
-/// settings.load.map_path unless that is empty, and says what changed.
+/// Puts a mount of this fs-mount's in the place of the one at settings.mount_point, of the map
+/// settings.load.map_path, or of the same map when that is empty.
 int reload_program(const MountSettings& settings);
 /// Mounts in settings.node what containers ask for (fuseovl/node_service.hpp), until a signal
 /// comes.

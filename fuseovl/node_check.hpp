@@ -8,10 +8,9 @@
 
 namespace heddle {
 
-/// Whether a map can be served on this node: its bytes' hash is `id`, and every file of the host is
+/// Whether the map open at `map` can be served on this node: its bytes' hash is `id`, and every file of the host is
 /// still as it says. ESTALE: files differ from it; ETIMEDOUT: a file system has not answered for
 /// `limit`.
-Result<void> check_for_node(const std::string& id, const std::string& map,
-                            std::chrono::milliseconds limit);
+Result<void> check_for_node(const std::string& id, int map, std::chrono::milliseconds limit);
 
 }  // namespace heddle

@@ -60,13 +60,13 @@ bool NodeMounts::has(const std::string& id) {
 }
 
 Result<void> NodeMounts::make(MountSettings settings, const std::string& id,
-                              const std::string& map) const {
+                              int map) const {
   if (::mkdir(place(id).c_str(), 0755) != 0 && errno != EEXIST)
     return fail_errno(place(id), "cannot make the mount point");
   const Fd words(::memfd_create("heddle-words", MFD_CLOEXEC));
   if (!words) return fail_errno("fs-mount", "cannot start a daemon");
   ::dup2(words.get(), STDERR_FILENO);
-  settings.load.map_path = map;
+  settings.load.map_fd = map;
   settings.mount_point = place(id);
   settings.foreground = false;
   if (mount_program(settings) == exit_done) return {};

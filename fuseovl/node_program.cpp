@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/sandbox/privileges.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/node_service.hpp"
 
@@ -14,6 +16,17 @@ int node_program(const MountSettings& settings) {
   ::sigemptyset(&ending);
   for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ending, n);
   ::sigprocmask(SIG_BLOCK, &ending, nullptr);
+  // To mount, to read what only root may, and to look at its clients' namespaces: its daemons,
+  // forked from here, keep less.
+  constexpr auto kKept = std::uint64_t{1} << CAP_SYS_ADMIN |
+                         std::uint64_t{1} << CAP_DAC_READ_SEARCH |
+                         std::uint64_t{1} << CAP_SYS_PTRACE;
+  auto confined = drop_capabilities("fs-mount", kKept);
+  if (confined) confined = give_up_new_privileges("fs-mount");
+  if (!confined) {
+    report(confined.error());
+    return exit_failure;
+  }
   const Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC));
   auto service = NodeService::start(settings, settings.node);
   if (!signals || !service) {

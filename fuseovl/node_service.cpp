@@ -3,9 +3,8 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +12,6 @@
 #include <iterator>
 
 #include "base/monotonic.hpp"
-#include "base/socket_pair.hpp"
-#include "fuseovl/keep/keeper_protocol.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/node_check.hpp"
 
@@ -24,46 +21,32 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWho = "fs-mount --node";
-constexpr std::size_t kLongestRequest = 8192;
+constexpr const char* kSocket = "socket";
+constexpr const char* kRootRunDirectory = "/run/heddle";
 constexpr auto kLongestMount = std::chrono::seconds(20);
-
-Result<void> make_folder(const std::string& folder) {
-  std::error_code none;
-  fs::create_directories(fs::path(folder).parent_path(), none);
-  (void)::mkdir(folder.c_str(), 0755);
-  struct stat status {};
-  if (::lstat(folder.c_str(), &status) != 0) return fail_errno(folder, "cannot use");
-  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0022) != 0)
-    return fail(folder, "cannot use", "others may write to it", "give --node a folder of its own");
-  return {};
-}
-
-Result<Fd> listen_at(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path))
-    return fail_errno(path, "cannot listen", ENAMETOOLONG);
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  (void)::unlink(path.c_str());  // of one that was killed: we have the lock
-  Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener ||
-      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::chmod(path.c_str(), 0600) != 0 || ::listen(listener.get(), SOMAXCONN) != 0)
-    return fail_errno(path, "cannot listen");
-  return listener;
-}
 
 }  // namespace
 
 Result<NodeService> NodeService::start(const MountSettings& settings, const std::string& folder) {
-  if (auto made = make_folder(folder); !made) return fail(std::move(made.error()));
+  std::error_code none;
+  if (fs::path(folder).parent_path() == kRootRunDirectory)
+    (void)RunDirectory::open_at(kRootRunDirectory);
+  else
+    fs::create_directories(fs::path(folder).parent_path(), none);
+  auto directory = RunDirectory::open_at(folder);
+  if (!directory) {
+    const auto& error = directory.error();
+    return fail(Error::with_code(error.code(), {}, error.message(), {},
+                                 "give --node a folder of its own"));
+  }
   auto lock = open_file(folder + "/lock", O_RDWR | O_CREAT, 0600);
   if (!lock) return fail(std::move(lock.error()));
   if (::flock(lock->get(), LOCK_EX | LOCK_NB) != 0)
     return fail_errno(folder, "cannot serve", EADDRINUSE, "an fs-mount --node runs already");
-  auto listener = listen_at(folder + "/socket");
+  directory->remove(kSocket);  // of one that was killed: we have the lock
+  auto listener = directory->listen_at(kSocket);
   if (!listener) return fail(std::move(listener.error()));
-  return NodeService(settings, folder, std::move(*lock), std::move(*listener));
+  return NodeService(settings, std::move(*directory), std::move(*lock), std::move(*listener));
 }
 
 void NodeService::run(const Fd& signals) {
@@ -72,47 +55,36 @@ void NodeService::run(const Fd& signals) {
     if (::poll(polled.data(), polled.size(), poll_timeout()) < 0 && errno != EINTR) return;
     if (has_input(polled, signals)) return;
     go_on(polled);
-    hear_clients(polled);
-    if (listener_.is_due(polled))
-      while (Fd client = listener_.accept()) silent_.push_back(std::move(client));
+    for (auto& visitor : reception_.hear(polled)) hear(std::move(visitor));
   }
 }
 
 std::vector<pollfd> NodeService::entries(int signals) const {
   std::vector<pollfd> out{{signals, POLLIN, 0}};
-  listener_.add_to(out);
-  for (const auto& client : silent_) out.push_back({client.get(), POLLIN, 0});
+  reception_.add_to(out);
   for (const auto& work : works_) out.push_back({work.task->ended(), POLLIN, 0});
   return out;
 }
 
 int NodeService::poll_timeout() const {
-  std::int64_t next = listener_.wakes_at();
+  std::int64_t next = reception_.wakes_at();
   for (const auto& work : works_)
     if (const auto at = work.task->late_at(); at != 0 && (next == 0 || at < next)) next = at;
   return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
 }
 
-void NodeService::hear_clients(const std::vector<pollfd>& polled) {
-  for (auto& client : silent_)
-    if (has_input(polled, client)) hear(std::move(client));
-  std::erase_if(silent_, [](const Fd& client) { return !client; });
-}
-
-void NodeService::hear(Fd client) {
-  std::string request(kLongestRequest, '\0');
-  const ssize_t n = ::recv(client.get(), request.data(), request.size(), MSG_DONTWAIT);
-  if (n <= 0) return;
-  request.resize(static_cast<std::size_t>(n));
-  const auto space = std::min(request.find(' '), request.size());
-  const auto id = request.substr(0, space);
-  auto map = request.substr(std::min(space + 1, request.size()));
-  if (!NodeMounts::is_id(id) || !map.starts_with('/') || map.find('\0') != map.npos)
-    send_failure(client.get(), Error(kWho, "cannot understand it", "is it of another version?"));
-  else if (!is_own_user(client.get()))  // root may reach any socket
-    send_failure(client.get(), Error(kWho, "is another user's"));
-  else
-    want(id, {std::move(client), std::move(map)});
+void NodeService::hear(Reception::Visitor visitor) {
+  auto& message = visitor.message;
+  if (message.word != MountWord::want || !NodeMounts::is_id(message.text) || !message.descriptor)
+    return send_error(visitor.socket.get(),
+                      Error(kWho, "wants a map's hash, and the map", "is it of another version?"));
+  // What this kernel knows of it: no server is asked.
+  struct statx known {};
+  if (::statx(message.descriptor.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO,
+              &known) != 0)
+    return;
+  const FileId file{::makedev(known.stx_dev_major, known.stx_dev_minor), known.stx_ino};
+  want(message.text, {std::move(visitor.socket), std::move(message.descriptor), file});
 }
 
 void NodeService::want(const std::string& id, Client client) {
@@ -126,18 +98,20 @@ void NodeService::want(const std::string& id, Client client) {
 void NodeService::take_later(Work& work) {
   const auto same =
       std::stable_partition(work.later.begin(), work.later.end(),
-                            [&](const Client& client) { return client.map != work.map; });
+                            [&](const Client& client) { return client.file != work.file; });
   std::move(same, work.later.end(), std::back_inserter(work.heard));
   work.later.erase(same, work.later.end());
 }
 
 bool NodeService::begin(Work& work) {
   while (!work.later.empty()) {
-    work.map = work.later.front().map;
+    work.map = std::move(work.later.front().map);
+    work.file = work.later.front().file;
     take_later(work);
     work.mounts = false;
     auto task = Task::start(
-        [&] { return check_for_node(work.id, work.map, settings_.load.origin_timeout); });
+        [&] { return check_for_node(work.id, work.map.get(), settings_.load.origin_timeout); }, {},
+        work.map.get());
     if (task) {
       work.task.emplace(std::move(*task));
       return true;
@@ -160,7 +134,8 @@ bool NodeService::go_on(Work& work) {
   auto ready = work.task->result();
   if (ready && !work.mounts && !mounts_.has(work.id)) {
     auto task =
-        Task::start([&] { return mounts_.make(settings_, work.id, work.map); }, kLongestMount);
+        Task::start([&] { return mounts_.make(settings_, work.id, work.map.get()); }, kLongestMount,
+                    work.map.get());
     if (task) {
       work.task.emplace(std::move(*task));
       work.mounts = true;
@@ -183,22 +158,23 @@ void NodeService::answer(Work& work, const Result<void>& ready) {
   for (const auto& client : work.heard) {
     const auto tree = ready ? copy_mount(mounts_.place(work.id)) : fail(ready.error());
     if (tree)
-      (void)send_fd(client.socket.get(), tree->get());
+      (void)send_message(client.socket.get(), MountWord::mounted, {}, tree->get());
     else
-      send_failure(client.socket.get(), tree.error());
+      send_error(client.socket.get(), tree.error());
   }
   work.heard.clear();
 }
 
 void NodeService::end() {
-  (void)::unlink((folder_ + "/socket").c_str());
+  directory_.remove(kSocket);
   for (auto& work : works_) {
     work.task.reset();  // or it would mount what nobody takes away
     if (work.mounts) mounts_.drop(work.id);
   }
   mounts_.drop_all();
-  (void)::unlink((folder_ + "/lock").c_str());
-  (void)::rmdir(folder_.c_str());
+  directory_.remove("lock");
+  directory_.remove("locks");
+  (void)::rmdir(directory_.path().c_str());
 }
 
 }  // namespace heddle

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "base/listener.hpp"
+#include "base/file_stamp.hpp"
+#include "base/run_directory.hpp"
+#include "fuseovl/keep/reception.hpp"
 #include "fuseovl/mount/task.hpp"
 #include "fuseovl/node_mounts.hpp"
 
@@ -18,9 +20,9 @@ inline constexpr const char* kNodeFolder = "/run/heddle/node";
 /// of the map's bytes. Each is served by a daemon of its own, which outlives the service; a service
 /// that starts again goes on with the mounts it finds.
 ///
-/// Who wants a map connects to FOLDER/socket (SOCK_SEQPACKET) and sends `ID PATH`; the answer is
-/// a detached copy of the mount, or an error (base/socket_pair.hpp). Only the service's own user is
-/// heard: a map makes it open files. The answer is given when every file of the host is still as
+/// Who wants a map connects to FOLDER/socket and says its ID, with the map itself as a descriptor; the
+/// answer is a detached copy of the mount, or an error (base/mount_service.hpp). Only who is
+/// trusted is heard (base/run_directory.hpp): a map makes it open files. The answer is given when every file of the host is still as
 /// the map says; a mount whose files have changed leaves the tree, and its users keep it.
 ///
 /// For each map one process at a time checks or mounts, whatever the number of those who wait: who
@@ -35,21 +37,23 @@ class NodeService {
   void end();
 
  private:
-  NodeService(const MountSettings& settings, std::string folder, Fd lock, Fd listener)
+  NodeService(const MountSettings& settings, RunDirectory directory, Fd lock, Fd listener)
       : settings_(settings),
-        folder_(std::move(folder)),
+        directory_(std::move(directory)),
         lock_(std::move(lock)),
-        listener_(std::move(listener)),
-        mounts_(folder_) {}
+        reception_(Listener(std::move(listener))),
+        mounts_(directory_.path()) {}
 
   struct Client {
     Fd socket;
-    std::string map;
+    Fd map;
+    FileId file;  ///< of the map: those who have opened the same one share its answer
   };
   /// What is done for one map.
   struct Work {
     std::string id;
-    std::string map;
+    Fd map = {};
+    FileId file = {};
     std::optional<Task> task = {};
     bool mounts = false;             ///< and does not check any more
     std::vector<Client> heard = {};  ///< get its answer
@@ -58,8 +62,7 @@ class NodeService {
 
   std::vector<pollfd> entries(int signals) const;
   int poll_timeout() const;
-  void hear_clients(const std::vector<pollfd>& polled);
-  void hear(Fd client);
+  void hear(Reception::Visitor visitor);
   void want(const std::string& id, Client client);
   void go_on(const std::vector<pollfd>& polled);
   /// Those who came later for the same file are to get the next answer.
@@ -71,12 +74,11 @@ class NodeService {
   void answer(Work& work, const Result<void>& ready);
 
   MountSettings settings_;
-  std::string folder_;
+  RunDirectory directory_;
   Fd lock_;
-  Listener listener_;
+  Reception reception_;
   NodeMounts mounts_;
-  std::vector<Fd> silent_;  ///< clients that have not said what they want
-  std::list<Work> works_;   ///< one a map
+  std::list<Work> works_;  ///< one a map
 };
 
 }  // namespace heddle

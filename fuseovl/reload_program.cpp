@@ -1,104 +1,177 @@
 // SPDX-License-Identifier: MIT
+// fs-mount --reload: another map, or this fs-mount in place of another, at a mount point in use. The
+// kernel exchanges the mounts (fuseovl/mount/mount_exchange.hpp); no daemon is asked for anything,
+// and none listens. A program that has begun to start with the old map finds that map's names in the
+// new mount too, as links to the original files: never names of two maps in one start.
+
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <thread>
+#include <algorithm>
 
-#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/run_directory.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/mount/directory_reader.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/mount_exchange.hpp"
 #include "fuseovl/mount/mount_state.hpp"
-#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/mount_program.hpp"
+#include "fuseovl/node_mounts.hpp"
 #include "fuseovl/stats_reader.hpp"
-#include "fuseovl/supervise/reload_protocol.hpp"
+#include "resolver/map/served_names.hpp"
 
 namespace heddle {
 namespace {
+
+constexpr const char* kWhat = "cannot reload";
+/// Of maps that the mount point showed before: a start that is still under way with an older one
+/// finds none of its names, and its ld.so searches as ever.
+constexpr std::size_t kMostPrevious = 16;
 
 int fail_with(const Error& error) {
   report(error);
   return exit_failure;
 }
 
-/// A connection to the supervisor of the mount at `directory`.
-Result<Fd> connect_to(const std::string& directory) {
-  if (is_dead(directory))
-    return fail(directory, "cannot reload", "its daemon has died", "unmount it with fs-mount -u");
-  const auto stats = read_stats(directory, "cannot reload");
-  if (!stats) return fail(stats.error());
-  const auto name = stats->value("control", "");
-  struct stat root {};
-  if (::stat(directory.c_str(), &root) == 0 && root.st_uid != ::geteuid() && ::geteuid() != 0)
-    return fail(directory, "cannot reload", "it is a mount of another user's");
-  if (name.empty())
-    return fail(directory, "cannot reload", "it cannot be: fs-gen keeps it for what it runs");
-  auto socket = connect_abstract(name);
-  if (!socket)
-    return fail_errno(directory, "cannot reach its supervisor", socket.error().code(),
-                      "it listens in the network namespace where it was mounted");
-  return socket;
+std::vector<MountEntry> heddle_mounts(const std::string& path) {
+  auto mounts = list_mounts().value_or(std::vector<MountEntry>());
+  std::erase_if(mounts, [&](const MountEntry& mount) {
+    return mount.point != path || mount.type != kMountType;
+  });
+  return mounts;
 }
 
-Result<ReloadRequest> make_request(const std::string& map_path, std::chrono::milliseconds limit) {
-  ReloadRequest request;
-  auto program = open_file("/proc/self/exe", O_PATH);
-  if (!program) return fail(std::move(program.error()));
-  request.program = std::move(*program);
-  if (map_path.empty()) return request;
-  auto map = open_map_file(map_path, limit);
+bool is_own(const MountEntry& mount) {
+  const auto own = ",user_id=" + std::to_string(::geteuid()) + ",";
+  return ("," + mount.options + ",").find(own) != std::string::npos;
+}
+
+/// Whether the mount at `path` may be exchanged by us.
+Result<void> check_mount(const std::string& path, const std::string& directory) {
+  const auto mounted = find_mount(path);
+  if (!mounted) return fail(mounted.error());
+  if (!*mounted || (*mounted)->type != kMountType)
+    return fail(directory, kWhat, "no heddle mount is here");
+  if (!is_own(**mounted)) return fail(directory, kWhat, "it is a mount of another user's");
+  if (is_dead(path))
+    return fail(directory, kWhat, "its daemon has died", "unmount it with fs-mount -u");
+  const auto stacking = mount_stacking();
+  if (!stacking)
+    return fail_errno(directory, kWhat, stacking.error().code(),
+                      "it takes the right to mount here (CAP_SYS_ADMIN): fs-mount -u DIR, and "
+                      "fs-mount MAP DIR once nobody needs it");
+  // An exchange whose process was killed between its two steps is brought to its end.
+  if (*stacking == Stacking::beneath)
+    for (auto left = heddle_mounts(path).size(); left > 1; --left)
+      if (::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0)
+        return fail_errno(directory, kWhat);
+  return {};
+}
+
+/// What the names of the map that the mount at `path` shows now mean.
+Result<PreviousMap> names_of_current(const std::string& path, const std::string& id,
+                                     std::chrono::milliseconds limit) {
+  auto map = MapFile::find(path + "/" + std::string(kOwnFolder) + "/map", limit);
   if (!map) return fail(std::move(map.error()));
-  request.map = std::move(*map);
-  request.map_path = std::filesystem::absolute(map_path).string();
-  return request;
-}
-
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> out;
-  const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (root)
-    (void)walk_tree(root.get(),
-                    [&](const std::string& path, const DirectoryEntry&) { out.push_back(path); });
+  auto reader = map->read();
+  if (!reader) return fail(std::move(reader.error()));
+  const auto content = reader->read_all();
+  if (!content) return fail(content.error());
+  PreviousMap out{std::string(map_folder(id)), {}};
+  for (const auto& view : content->views) {
+    const auto prefix = content->views.size() > 1 ? view.name + "/" : "";
+    for (const auto& [name, object] : view.names)
+      if (const auto& file = content->objects.at(object); !file.in_image)
+        out.names.emplace_back(prefix + name, file.path);
+  }
   return out;
 }
 
-/// The kernel keeps a name that nobody asks for, and with it the file, until memory is short.
-void ask_for_all(const std::string& directory, const std::vector<std::string>& names) {
-  const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (const auto& name : names) (void)::faccessat(root.get(), name.c_str(), F_OK, 0);
+/// The links that the mount at `path` has for a map before its own.
+PreviousMap names_of_previous(const std::string& path, const std::string& id) {
+  PreviousMap out{id, {}};
+  const auto folder = path + "/" + std::string(kMapsFolder) + "/" + id;
+  const Fd root(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!root) return out;
+  (void)walk_tree(root.get(), [&](const std::string& name, const DirectoryEntry& entry) {
+    char target[PATH_MAX];
+    const auto size =
+        entry.type == DT_LNK ? ::readlinkat(root.get(), name.c_str(), target, sizeof(target)) : -1;
+    if (size > 0) out.names.emplace_back(name, std::string(target, static_cast<std::size_t>(size)));
+  });
+  return out;
+}
+
+bool is_map_folder(const std::string& id) {
+  return id.size() == 12 && id.find_first_not_of("0123456789abcdef") == id.npos;
+}
+
+Result<std::string> id_of_map(const std::string& path, std::chrono::milliseconds limit) {
+  auto map = MapFile::find(path, limit);
+  if (!map) return fail(std::move(map.error()));
+  auto reader = map->read();
+  if (!reader) return fail(std::move(reader.error()));
+  return reader->id().hex();
+}
+
+/// Fills in what the new mount has to know of the one at `path`.
+Result<void> look_at(const std::string& path, const std::string& directory,
+                     MountSettings& settings) {
+  auto& load = settings.load;
+  const auto stats = read_stats(path, kWhat);
+  if (!stats) return fail(stats.error());
+  const auto old_id = stats->value("map_id", "");
+  const bool same_map = load.map_path.empty();
+  if (same_map) load.map_path = stats->value("map", "");
+  const auto new_id = id_of_map(load.map_path, load.origin_timeout);
+  if (!new_id) return fail(new_id.error());
+  if (same_map && *new_id != old_id)
+    return fail(directory, kWhat, load.map_path + " is another map by now",
+                "fs-mount --reload MAP DIR");
+  const auto name = path.substr(path.rfind('/') + 1);
+  if (NodeMounts::is_id(name) && *new_id != old_id)
+    return fail(directory, kWhat, "it is the node's mount of this map",
+                "the service makes one for each map that it is asked for");
+  auto previous = stats->value("previous_maps", std::vector<std::string>());
+  std::erase_if(previous, [&](const std::string& id) {
+    return !is_map_folder(id) || id == map_folder(*new_id);
+  });
+  if (*new_id != old_id) {
+    auto current = names_of_current(path, old_id, load.origin_timeout);
+    if (!current) return fail(std::move(current.error()));
+    load.previous.push_back(std::move(*current));
+  }
+  for (const auto& id : previous)
+    if (load.previous.size() < kMostPrevious) load.previous.push_back(names_of_previous(path, id));
+  return {};
 }
 
 }  // namespace
 
-int reload_program(const MountSettings& settings) {
-  const std::string& directory = settings.mount_point;
-  auto request = make_request(settings.load.map_path, settings.load.origin_timeout);
-  if (!request) return fail_with(request.error());
-  auto socket = connect_to(directory);
-  if (!socket) return fail_with(socket.error());
-  const auto old_names = request->map_path ? names_in(directory) : std::vector<std::string>();
-  if (auto sent = send_request(socket->get(), *request); !sent) return fail_with(sent.error());
-  const auto reply = receive_reply(socket->get());
-  if (!reply) {
-    if (reply.error().code() == ECONNRESET)
-      return fail_with(Error(directory, "cannot reload", "its daemon ended"));
-    return fail_with(reply.error());
+int reload_program(const MountSettings& given) {
+  MountSettings settings = given;
+  const std::string& directory = given.mount_point;
+  const auto path = resolve_mount_point(directory);
+  if (!path) return fail_with(path.error());
+  if (auto good = check_mount(*path, directory); !good) return fail_with(good.error());
+  const auto run_directory = RunDirectory::open();
+  if (!run_directory) return fail_with(run_directory.error());
+  const auto lock = run_directory->lock("reload " + *path, {});
+  if (!lock)
+    return fail_with(lock.error().code() == ETIMEDOUT
+                         ? Error(directory, kWhat, "another --reload is at work here")
+                         : lock.error());
+  try {
+    if (auto looked = look_at(*path, directory, settings); !looked)
+      return fail_with(looked.error());
+  } catch (const nlohmann::json::exception&) {
+    return fail_with(Error(directory, kWhat, "its counters cannot be understood"));
   }
-  if (!reply->warnings.empty()) say_text(reply->warnings);
-  if (!reply->done) return fail_with(Error({}, reply->text, {}, reply->hint));
-  const auto line = escape_for_terminal(directory) + ": " + reply->text + "\n";
-  if (auto said = write_all(STDOUT_FILENO, line, "stdout"); !said) warn(said.error());
-  if (reply->map_exchanged && settings.prefetch > 0) {
-    // Until then the kernel does not keep what it is told. A cold mount is just slower.
-    std::this_thread::sleep_for(kExchangeTime + std::chrono::milliseconds(100));
-    (void)warm_up(directory, {settings.prefetch, true});
-    ask_for_all(directory, old_names);
-  }
-  return exit_done;
+  settings.exchange = true;
+  return mount_program(settings);
 }
 
 }  // namespace heddle

@@ -17,9 +17,10 @@ Result<void> give_up_new_privileges(std::string_view who) {
 Result<void> drop_capabilities(std::string_view who, std::uint64_t keep) {
   (void)::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   // Needs CAP_SETPCAP, so before the others; who lacks it cannot gain anything by it either. Ends
-  // at the first number that this kernel does not know (EINVAL).
+  // at the first number that this kernel does not know (EINVAL). It bounds what an execve(2) gains,
+  // not what is kept here: nothing is left of it.
   for (unsigned number = 0; ::prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; ++number)
-    if ((keep >> number & 1) == 0) (void)::prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
+    (void)::prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
 
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};

@@ -3,6 +3,7 @@
 
 #include <seccomp.h>
 
+#include <cerrno>
 #include <initializer_list>
 #include <memory>
 #include <string_view>
@@ -29,6 +30,7 @@ class SeccompFilter {
     if (status_ == 0)
       status_ =
           ::seccomp_rule_add(filter_.get(), SCMP_ACT_ALLOW, call, sizeof...(compare), compare...);
+    if (status_ == -EEXIST) status_ = 0;  // it is allowed already
     return *this;
   }
   /// Fails with `error_number` and without a word: what a library tries and can do without.

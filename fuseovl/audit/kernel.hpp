@@ -48,13 +48,17 @@ inline long syscall6(long number, long a, long b = 0, long c = 0, long d = 0, lo
 inline long as_long(const void* pointer) { return reinterpret_cast<long>(pointer); }
 
 /// A mapping of the regular file at `path`, or nullptr. FIFOs and devices are not waited for.
+/// Whoever truncates it ends this process (SIGBUS), so one to write into must be this user's own.
+/// One that is read is trusted as LD_LIBRARY_PATH is, by whoever named it; below a mount nobody can
+/// truncate it.
 inline void* map_file(const char* path, bool writable, unsigned long& size) {
   const int open_flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), open_flags);
   if (fd < 0) return nullptr;
   struct stat st;
   void* out = nullptr;
-  if (syscall6(__NR_fstat, fd, as_long(&st)) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+  if (syscall6(__NR_fstat, fd, as_long(&st)) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+      (!writable || st.st_uid == static_cast<unsigned long>(syscall6(__NR_geteuid, 0)))) {
     size = static_cast<unsigned long>(st.st_size);
     // Read in at once (up to a few MiB): a page fault later would need the daemon to be alive.
     const bool whole = !writable && size <= (4UL << 20);

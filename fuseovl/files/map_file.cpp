@@ -64,17 +64,6 @@ Result<Fd> open_within(const std::string& path, milliseconds limit) {
   return std::move(results[0].file);
 }
 
-/// Whether both are one file, by what this kernel knows: no server is asked.
-bool are_one(int a, int b) {
-  struct statx found[2]{};
-  const int files[] = {a, b};
-  for (int i = 0; i < 2; ++i)
-    if (::statx(files[i], "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &found[i]) != 0)
-      return false;
-  return found[0].stx_ino == found[1].stx_ino && found[0].stx_dev_major == found[1].stx_dev_major &&
-         found[0].stx_dev_minor == found[1].stx_dev_minor;
-}
-
 /// How much of a file has to be read to know it. What only is a file may be of any size.
 std::size_t known_by(int file, std::size_t size) {
   constexpr std::size_t kHead = 4096;
@@ -112,15 +101,27 @@ struct Found {
 
 }  // namespace
 
-Result<MapFile> MapFile::find(const std::string& path, milliseconds limit, int open) {
+Result<MapFile> MapFile::of(int open, milliseconds limit) {
+  // For messages; it may be the name of another file by now.
+  std::error_code none;
+  auto name = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(open), none).string();
+  auto file = copy_of(open, name);
+  if (!file) return fail(std::move(file.error()));
+  MapFile out(std::move(name), std::move(*file));
+  if (auto copied = out.copy_within(limit); !copied) return fail(std::move(copied.error()));
+  out.file_.reset();
+  return out;
+}
+
+Result<MapFile> MapFile::find(const std::string& path, milliseconds limit) {
   auto local = open_local(path);
-  if (local && (open < 0 || are_one(local->get(), open))) {
+  if (local) {
     MapFile out(path, std::move(*local));
     if (::fstat(out.file_.get(), &out.status_) != 0) return fail_errno(path, "cannot stat");
     return out;
   }
-  if (open < 0 && local.error().code() != EXDEV) return fail(std::move(local.error()));
-  auto file = open >= 0 ? copy_of(open, path) : open_within(path, limit);
+  if (local.error().code() != EXDEV) return fail(std::move(local.error()));
+  auto file = open_within(path, limit);
   if (!file) return fail(std::move(file.error()));
   MapFile out(path, std::move(*file));
   if (auto copied = out.copy_within(limit); !copied) return fail(std::move(copied.error()));
@@ -144,11 +145,5 @@ Result<void> MapFile::copy_within(milliseconds limit) {
 }
 
 Result<ContentHash> MapFile::hash() const { return hash_file(readable(), path_); }
-
-Result<Fd> open_map_file(const std::string& path, milliseconds limit) {
-  auto local = open_local(path);
-  if (local || local.error().code() != EXDEV) return local;
-  return open_within(path, limit);
-}
 
 }  // namespace heddle

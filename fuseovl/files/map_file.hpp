@@ -16,19 +16,21 @@ namespace heddle {
 /// behind (bounded_work.hpp), once and whole: a reader of a mapped file cannot be stopped.
 class MapFile {
  public:
-  /// Of the map that its user calls `path`; `open` (-1: none) is that file, where this process may
-  /// see another under that name. ETIMEDOUT: its file system has not answered for `limit` (0: it is
+  /// Of the map at `path`. ETIMEDOUT: its file system has not answered for `limit` (0: it is
   /// waited for). Else as open(2).
-  static Result<MapFile> find(const std::string& path, std::chrono::milliseconds limit,
-                              int open = -1);
+  static Result<MapFile> find(const std::string& path, std::chrono::milliseconds limit);
+  /// Of the map that somebody has opened, who may change it later: its bytes are copied, and only
+  /// the copy is used.
+  static Result<MapFile> of(int open, std::chrono::milliseconds limit);
 
   /// Its content, as MapReader::open().
   Result<MapReader> read() const { return MapReader::open(readable(), path_); }
   /// Of the bytes that read() reads.
   Result<ContentHash> hash() const;
   const struct stat& status() const { return status_; }
-  /// The file itself. Asking it anything may block.
-  Fd take_file() { return std::move(file_); }
+  const std::string& path() const { return path_; }
+  /// The file itself, or the copy of what others have open. Asking it anything may block.
+  Fd take_file() { return std::move(file_ ? file_ : copy_); }
 
  private:
   MapFile(std::string path, Fd file) : path_(std::move(path)), file_(std::move(file)) {}
@@ -40,8 +42,5 @@ class MapFile {
   struct stat status_ {};
   Fd copy_;  ///< its bytes in memory, where reading it may block
 };
-
-/// open(2) for reading of the map at `path`, within `limit`, as MapFile::find().
-Result<Fd> open_map_file(const std::string& path, std::chrono::milliseconds limit);
 
 }  // namespace heddle

@@ -45,34 +45,11 @@ std::vector<std::string> ObjectFiles::reopened() const {
 Result<void> ObjectFiles::stage(std::shared_ptr<const StageFolder> folder, std::uint64_t budget) {
   std::vector<ContentHash> hashes;
   for (const auto& origin : origins_.files) hashes.push_back(origin.hash);
-  if (auto used = use_copies(std::move(folder), std::move(hashes)); !used) return used;
-  staging_ = std::make_unique<Staging>(*copies_, origins_, budget);
-  return {};
-}
-
-Result<void> ObjectFiles::read_copies(std::shared_ptr<const StageFolder> folder) {
-  std::vector<ContentHash> hashes;
-  for (const auto& origin : origins_.files)
-    hashes.push_back(origin.copy ? origin.hash : ContentHash());
-  return use_copies(std::move(folder), std::move(hashes));
-}
-
-Result<void> ObjectFiles::use_copies(std::shared_ptr<const StageFolder> folder,
-                                     std::vector<ContentHash> hashes) {
   auto copies = StagedCopies::create(std::move(folder), std::move(hashes));
   if (!copies) return fail(std::move(copies.error()));
   copies_ = std::move(*copies);
-  for (ObjectId object = 0; object < size(); ++object)
-    if (const auto& copy = origins_.files[object].copy) copies_->publish(object, *copy);
+  staging_ = std::make_unique<Staging>(*copies_, origins_, budget);
   return {};
-}
-
-void ObjectFiles::keep_copies_of_usable() {
-  if (!copies_) return;
-  std::vector<bool> usable;
-  for (const auto& origin : origins_.files) usable.push_back(origin.usable);
-  // What is announced for too long takes room, and no more.
-  (void)copies_->keep_only(usable);
 }
 
 std::optional<pid_t> ObjectFiles::start_staging() {
@@ -170,20 +147,6 @@ int ObjectFiles::compare(ObjectId object, int fd) {
     return refuse(object, changed_in_place);
   if (now.id != stamp.id) return refuse(object, replaced);
   return 0;
-}
-
-Origin ObjectFiles::take(ObjectId object) {
-  Origin& origin = origins_.files[object];
-  if (origin.fd) --origins_.pinned;
-  origin.copy = copy_of(object);
-  Origin taken = std::move(origin);
-  origin.usable = false;
-  return taken;
-}
-
-void ObjectFiles::pin(ObjectId object, Fd file) {
-  if (file && !origins_.files[object].fd) ++origins_.pinned;
-  if (file) origins_.files[object].fd = std::move(file);
 }
 
 std::string ObjectFiles::text_of(std::uint32_t reason) {

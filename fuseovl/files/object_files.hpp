@@ -60,24 +60,13 @@ class ObjectFiles {
   tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
                                       MayBlock block);
 
-  /// Before anybody reads: has the files copied to `folder`, and read from there. The copies that
-  /// the origins speak of are read at once.
+  /// Before anybody reads: has the files copied to `folder`, and read from there.
   Result<void> stage(std::shared_ptr<const StageFolder> folder, std::uint64_t budget);
-  /// Likewise, but only these: nothing is copied.
-  Result<void> read_copies(std::shared_ptr<const StageFolder> folder);
-  /// Lets go of the copies of files that were given up.
-  void keep_copies_of_usable();
   void on_change(OnChange what) { on_change_ = what; }
   /// nullptr: nothing is staged.
   const Staging* staging() const { return staging_.get(); }
   /// nullptr: none are read.
   const StagedCopies* copies() const { return copies_.get(); }
-  /// The object's, when there is one; also before stage().
-  std::optional<CopyStamp> copy_of(ObjectId object) const {
-    return copies_ ? copies_->stamp(object) : origins_.files[object].copy;
-  }
-  /// Speaks of it, before stage().
-  void has_copy(ObjectId object, const CopyStamp& copy) { origins_.files[object].copy = copy; }
   /// Staging::start(); nullopt as well when nothing is to be staged.
   std::optional<pid_t> start_staging();
 
@@ -89,17 +78,6 @@ class ObjectFiles {
   /// What differs from the map, found when mounting and since.
   std::vector<Drift> drifts() const;
 
-  /// Why an object is answered with an error, as a number that refuse_again() takes in another
-  /// process; 0: it is not.
-  std::uint32_t refusal(ObjectId object) const { return refused_[object]; }
-  void refuse_again(ObjectId object, std::uint32_t reason) { refused_[object] = reason; }
-  /// What was found when mounting.
-  const std::vector<Drift>& first_drifts() const { return origins_.drifts; }
-  /// Gives the file up: from here on it cannot be served.
-  Origin take(ObjectId object);
-  /// Pins one that is not, to `file`, which is the same.
-  void pin(ObjectId object, Fd file);
-
  private:
   /// Why an object is answered with an error: one of these, or the errno of opening it.
   enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
@@ -107,8 +85,6 @@ class ObjectFiles {
   int refuse(ObjectId object, std::uint32_t reason);
   enum class LaneKind : std::uint8_t { remote, local, in_memory };
   void assign_lanes();
-  Result<void> use_copies(std::shared_ptr<const StageFolder> folder,
-                          std::vector<ContentHash> hashes);
   tl::expected<std::size_t, int> read_plain(ObjectId object, std::span<char> into, off_t offset,
                                             MayBlock block);
   tl::expected<Fd, int> reopen(ObjectId object, int tries);

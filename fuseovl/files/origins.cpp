@@ -6,8 +6,12 @@
 #include <linux/openat2.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string_view>
 
 #include "base/content_hash.hpp"
@@ -55,6 +59,63 @@ struct Finding {
 };
 using What = Finding::What;
 
+/// The directories on the way to a file that not everybody may search. A mount of root's shows the
+/// file to all and the directories to nobody: so whom these keep out the file's own mode has to.
+class ClosedDirectories {
+ public:
+  /// Takes from a file's attributes what the directories above it deny: to others, to its group,
+  /// and to an owner who is not theirs. At most what they allow is left, never more.
+  void narrow(Finding& file, int fd) {
+    std::array<char, PATH_MAX> path{};
+    const auto link = "/proc/self/fd/" + std::to_string(fd);
+    const ssize_t size = ::readlink(link.c_str(), path.data(), path.size());
+    const std::string_view name(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+    for (const auto& directory : above(name)) narrow(file, directory);
+  }
+
+ private:
+  struct Rights {
+    std::uint32_t mode = 0700;
+    std::uint32_t uid = 0;
+    std::uint32_t gid = 0;
+  };
+
+  static void narrow(Finding& file, const Rights& directory) {
+    const std::uint32_t others = file.mode & S_IRWXO;
+    if (file.uid != directory.uid) file.uid = 0;
+    if ((directory.mode & S_IXGRP) == 0) {
+      file.mode &= ~std::uint32_t{S_IRWXG};
+    } else if (file.gid != directory.gid) {
+      // Members of the directory's group are others to the file.
+      file.mode = (file.mode & ~std::uint32_t{S_IRWXG}) | others << 3;
+      file.gid = directory.gid;
+    }
+    file.mode &= ~std::uint32_t{S_IRWXO};
+  }
+
+  /// What the kernel cannot name, or we not look at, is closed.
+  std::vector<Rights> above(std::string_view path) {
+    const auto slash = path.rfind('/');
+    if (slash == path.npos || !path.starts_with('/')) return {Rights()};
+    const std::string directory(path.substr(0, std::max<std::size_t>(slash, 1)));
+    {
+      const std::lock_guard hold(mutex_);
+      if (const auto known = known_.find(directory); known != known_.end()) return known->second;
+    }
+    auto out = slash == 0 ? std::vector<Rights>() : above(directory);
+    struct stat status {};
+    if (::stat(directory.c_str(), &status) != 0)
+      out.emplace_back();
+    else if ((status.st_mode & S_IXOTH) == 0)
+      out.push_back({status.st_mode, status.st_uid, status.st_gid});
+    const std::lock_guard hold(mutex_);
+    return known_.emplace(directory, std::move(out)).first->second;
+  }
+
+  std::mutex mutex_;  ///< file systems that are slow are asked by many threads
+  std::map<std::string, std::vector<Rights>, std::less<>> known_;
+};
+
 Finding failed(What what, int code) {
   Finding out;
   out.what = what;
@@ -82,7 +143,8 @@ Result<Fd> open_origin(const MapObject& object, int image) {
 }
 
 /// Gives the open file to `place` when it is to be kept.
-Finding check(const MapObject& object, Result<Fd> fd, bool keep, WorkPlace& place) {
+Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectories& closed,
+              WorkPlace& place) {
   if (!fd) {
     if (object.in_image && fd.error().code() == EBADF) return failed(What::no_image, 0);
     const int code = fd.error().code();
@@ -99,6 +161,8 @@ Finding check(const MapObject& object, Result<Fd> fd, bool keep, WorkPlace& plac
   out.uid = status.st_uid;
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
+  // Mounts of users are theirs alone. An image's files are seen by its own container.
+  if (::geteuid() == 0 && !object.in_image) closed.narrow(out, fd->get());
   out.what = compare_content(object, *fd, place, out);
   if (out.what == What::as_mapped && !has_patches(fd->get(), object.patches, &BytePatch::before))
     out.what = What::other_content;
@@ -208,7 +272,7 @@ class Look {
         continue;
       }
       KeptHere place;
-      known_[id] = check(object, std::move(file), keeps(id), place);
+      known_[id] = check(object, std::move(file), keeps(id), closed_, place);
       origins_.files[id] = make_origin(known_[id], object, std::move(place.file));
     }
     return others;
@@ -222,7 +286,8 @@ class Look {
         .work =
             [&](std::size_t at, WorkPlace& place) {
               const auto& object = content_.objects[ids[at]];
-              found[at] = check(object, open_origin(object, image_), keeps(ids[at]), place);
+              found[at] =
+                  check(object, open_origin(object, image_), keeps(ids[at]), closed_, place);
             },
         // All of an image counts as one: its paths say nothing of this namespace's mounts.
         .path_of =
@@ -249,6 +314,7 @@ class Look {
   std::size_t max_pinned_;
   OriginPatience patience_;
   int image_;
+  ClosedDirectories closed_;
   std::vector<Finding> known_;  ///< by ObjectId; what is not done counts as silent
   Origins origins_;
 };

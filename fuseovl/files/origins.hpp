@@ -14,12 +14,6 @@
 
 namespace heddle {
 
-/// What makes a staged copy (staged_copies.hpp) the one that was hashed.
-struct CopyStamp {
-  std::uint64_t ino = 0;
-  std::int64_t mtime_ns = 0;
-};
-
 /// One object's file on this node, as it was found when the mount was made.
 struct Origin {
   Fd fd;  ///< pinned; invalid: not enough descriptors, reopened for each read
@@ -32,8 +26,6 @@ struct Origin {
   bool usable = false;       ///< false: missing or unreadable, it cannot be served
   bool as_mapped = false;    ///< content is the map's
   ContentHash hash;          ///< of the content, when it is the map's; zeros: not known
-  /// Its staged copy, of whoever served before.
-  std::optional<CopyStamp> copy;
   /// Bytes that readers get in place of the file's, by offset (MapObject::patches).
   std::vector<BytePatch> patches;
 };

@@ -33,12 +33,6 @@ Result<void> StagedCopies::announce() {
   return {};
 }
 
-Result<void> StagedCopies::keep_only(const std::vector<bool>& kept) {
-  for (ObjectId object = 0; object < hashes_.size(); ++object)
-    if (!kept[object]) hashes_[object] = ContentHash();
-  return announce();
-}
-
 std::vector<int> StagedCopies::descriptors() const {
   auto out = folder_->descriptors();
   out.push_back(announced_.get());

@@ -16,6 +16,12 @@
 
 namespace heddle {
 
+/// What makes a staged copy the one that was hashed.
+struct CopyStamp {
+  std::uint64_t ino = 0;
+  std::int64_t mtime_ns = 0;
+};
+
 /// The copies in a StageFolder that a mount's files are read from. They are announced there, so
 /// that nobody removes them to make room. Which are there is known to all processes forked from
 /// the one that made this.
@@ -31,8 +37,6 @@ class StagedCopies {
   std::vector<int> descriptors() const;
   /// Whoever has this open protects the copies.
   const Fd& announcement() const { return announced_; }
-  /// Protects those of the objects in `kept` from here on; the announcement is another then.
-  Result<void> keep_only(const std::vector<bool>& kept);
 
   /// The object's copy was hashed, and is right.
   void publish(ObjectId object, const CopyStamp& copy);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/keep/keeper.hpp"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,8 +12,11 @@
 
 #include "base/log.hpp"
 #include "base/monotonic.hpp"
-#include "base/temp_dir.hpp"
+#include "base/run_directory.hpp"
+#include "fuseovl/keep/leftovers.hpp"
+#include "fuseovl/keep/mounted_notice.hpp"
 #include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
@@ -21,34 +27,78 @@ namespace {
 constexpr std::int64_t kFirstRetryMs = 5;
 constexpr std::int64_t kLastRetryMs = 1000;
 
-std::string words_of(const Error& error) {
-  return error.message() + (error.hint().empty() ? "" : "\nhint: " + error.hint());
+bool is_listening(int socket) {
+  int listens = 0;
+  socklen_t size = sizeof(listens);
+  return ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
+}
+
+/// The last part of the path that a socket is bound to.
+std::string name_of(int socket) {
+  sockaddr_un address{};
+  socklen_t size = sizeof(address) - 1;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  const std::string path = address.sun_path;
+  return path.substr(path.rfind('/') + 1);
 }
 
 }  // namespace
 
-void refuse_clients(Listener& listener, KeeperWord word, const Error& error) {
-  for (Fd client = listener.accept(); client; client = listener.accept()) {
-    // Its hello is on the way. A socket closed with something unread takes our words along.
-    (void)receive_message(client.get(), std::chrono::seconds(1));
-    (void)send_message(client.get(), word, words_of(error));
+KeeperDoor::KeeperDoor(Fd socket) {
+  if (is_listening(socket.get())) {
+    name_ = name_of(socket.get());
+    reception_ = Reception(Listener(std::move(socket)));
+  } else {
+    (void)::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+    only_client_ = std::move(socket);
   }
 }
 
-Keeper::Keeper(Listener listener, Fd ready, KeptMount& mount, Overlay& overlay)
-    : listener_(std::move(listener)),
+bool KeeperDoor::close_if_nobody_comes() {
+  if (!reception_) return true;
+  const auto directory = RunDirectory::open();
+  Result<Fd> lock = directory ? directory->lock(name_, {}) : Fd();
+  if (!lock) return false;
+  reception_.accept();
+  if (!reception_.is_empty()) return false;
+  if (directory) directory->remove(name_);
+  reception_.close();
+  return true;
+}
+
+void KeeperDoor::refuse(const Error& error) {
+  if (only_client_) {
+    // What it says is on the way. A socket closed with something unread takes our words along.
+    (void)receive_message(only_client_.get(), std::chrono::seconds(1));
+    send_error(only_client_.get(), error);
+    only_client_.reset();
+  }
+  if (!reception_) return;
+  const auto directory = RunDirectory::open();
+  const auto lock = directory ? directory->lock(name_, std::chrono::seconds(1)) : Fd();
+  if (directory) directory->remove(name_);
+  reception_.accept();
+  // Those who connected are about to say what they want.
+  for (const auto end = monotonic_ms() + 1000; !reception_.is_empty() && monotonic_ms() < end;) {
+    std::vector<pollfd> polled;
+    reception_.add_to(polled);
+    (void)::poll(polled.data(), polled.size(), 100);
+    for (const auto& visitor : reception_.hear(polled)) send_error(visitor.socket.get(), error);
+  }
+  reception_.close();
+}
+
+Keeper::Keeper(KeeperDoor& door, Fd ready, KeptMount& mount, Overlay& overlay)
+    : door_(door),
       ready_(std::move(ready)),
       mount_(mount),
       overlay_(overlay),
-      retry_pause_(kFirstRetryMs) {}
-
-void Keeper::accept_clients() {
-  for (Fd client = listener_.accept(); client; client = listener_.accept())
-    if (is_own_user(client.get())) clients_.push_back({std::move(client), {}});
+      retry_pause_(kFirstRetryMs) {
+  if (Fd client = door_.take_only_client()) clients_.push_back({std::move(client)});
 }
 
 std::int64_t Keeper::wakes_at() const {
-  const auto accept_at = listener_.wakes_at();
+  const auto accept_at = door_.reception().wakes_at();
   if (retry_at_ == 0 || accept_at == 0) return std::max(retry_at_, accept_at);
   return std::min(retry_at_, accept_at);
 }
@@ -65,58 +115,41 @@ void Keeper::hear_ready() {
 
 void Keeper::answer(Client& client) {
   client.waits = false;
-  if (!failure_.empty()) {
-    (void)send_message(client.socket.get(), KeeperWord::failed, failure_);
-    return;
-  }
+  if (!failure_.empty()) return send_error(client.socket.get(), Error({}, failure_));
   auto copy = mount_.copy();
-  if (!copy) {
-    (void)send_message(client.socket.get(), KeeperWord::failed, words_of(copy.error()));
-    return;
-  }
+  if (!copy) return send_error(client.socket.get(), copy.error());
   const auto& counters = overlay_.counters();
   const MountedNotice notice{warm_, counters.total(), counters.bytes_read(), mount_.mount_point()};
-  (void)send_message(client.socket.get(), KeeperWord::mounted, to_text(notice), copy->get());
+  (void)send_message(client.socket.get(), MountWord::mounted, to_text(notice), copy->get());
 }
 
 void Keeper::say_goodbye(Client& client) {
   client.holds = false;
   const auto words = std::to_string(holders()) + " " + overlay_.stats_text();
-  tidy_up(client, [&] { (void)send_message(client.socket.get(), KeeperWord::counters, words); });
+  (void)send_message(client.socket.get(), MountWord::counters, words);
 }
 
-/// Removes the client's folder and does `last`, in a process of its own: the folder may lie where
-/// nothing answers.
-void Keeper::tidy_up(Client& client, const std::function<void()>& last) {
-  const auto folder = std::exchange(client.folder, {});
-  const pid_t child = folder.empty() ? -1 : ::fork();
-  if (child > 0) {
-    tidying_.push_back(child);
-    return;
-  }
-  if (child == 0) {
-    const int kept[] = {client.socket.get()};
-    close_fds_but(kept);
-    (void)::chdir("/");
-  }
-  if (!folder.empty()) (void)remove_tree(folder);
-  last();
-  if (child == 0) ::_exit(0);
+void Keeper::sweep() {
+  const auto folder = mount_.mount_point();
+  const pid_t child = ::fork();
+  if (child > 0) sweepers_.push_back(child);
+  if (child != 0) return;
+  close_fds_but({});
+  sweep_folders(folder.substr(0, folder.rfind('/', folder.rfind('/') - 1)));
+  ::_exit(0);
 }
 
-bool Keeper::hear_client(Client& client) {
-  auto message = receive_message(client.socket.get(), std::chrono::milliseconds(0));
-  if (!message) return message.error().code() == ETIMEDOUT;
-  if (message->word == KeeperWord::hello) {
-    client.waits = true;
-  } else if (message->word == KeeperWord::warm) {
+void Keeper::take(Client& client, const MountMessage& message) {
+  if (message.word == MountWord::want) {
+    if (message.text == overlay_.content().facts.map_id)
+      client.waits = true;
+    else
+      send_error(client.socket.get(), Error("fs-mount", "serves another map here"));
+  } else if (message.word == MountWord::warm) {
     warm_ = true;
-  } else if (message->word == KeeperWord::folder) {
-    if (message->text.starts_with('/') && message->text != "/") client.folder = message->text;
-  } else if (message->word == KeeperWord::bye && client.holds) {
+  } else if (message.word == MountWord::bye && client.holds) {
     say_goodbye(client);
   }
-  return true;
 }
 
 std::size_t Keeper::holders() const {
@@ -125,14 +158,16 @@ std::size_t Keeper::holders() const {
 }
 
 void Keeper::release_if_unused() {
-  if (holders() > 0) return;
-  accept_clients();  // who came in the meantime is served; who comes later finds the name free
-  if (holders() > 0) return;
-  listener_.reset();
+  if (holders() > 0 || !door_.reception().is_empty()) return;
+  if (!released_ && !door_.close_if_nobody_comes()) {
+    retry_at_ = monotonic_ms() + kFirstRetryMs;
+    return;
+  }
+  released_ = true;
   retry_at_ = 0;
   if (mount_.kind() == KeepKind::privately) return hear_release(mount_.release());
   // fusermount3 may wait for a folder that does not answer.
-  auto task = Task::start([this] { return mount_.release(); });
+  auto task = Task::start([this] { return mount_.release(); }, {}, unmounting_delegate());
   if (!task) return hear_release(fail(std::move(task.error())));
   release_.emplace(std::move(*task));
 }
@@ -148,41 +183,49 @@ void Keeper::hear_release(const Result<void>& done) {
 
 void Keeper::add_to(std::vector<pollfd>& polled) const {
   if (ready_) polled.push_back({ready_.get(), POLLIN, 0});
-  listener_.add_to(polled);
+  door_.reception().add_to(polled);
   for (const auto& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
   if (release_) polled.push_back({release_->ended(), POLLIN, 0});
 }
 
 void Keeper::hear_clients(const std::vector<pollfd>& polled) {
+  bool killed = false;
   for (auto& client : clients_) {
-    if (!has_input(polled, client.socket) || hear_client(client)) continue;
-    client.holds = false;  // nor is it counted among those who do, for the next in turn
-    tidy_up(client);
-    client.socket.reset();
+    if (!has_input(polled, client.socket)) continue;
+    const auto message = receive_message(client.socket.get(), std::chrono::milliseconds(0));
+    if (message) {
+      take(client, *message);
+    } else if (message.error().code() != ETIMEDOUT) {
+      killed = killed || client.holds;
+      client.socket.reset();
+    }
   }
   std::erase_if(clients_, [](const Client& client) { return !client.socket; });
+  for (auto& visitor : door_.reception().hear(polled)) {
+    clients_.push_back({std::move(visitor.socket)});
+    take(clients_.back(), visitor.message);
+  }
+  if (killed) sweep();
 }
 
 void Keeper::hear(const std::vector<pollfd>& polled) {
-  std::erase_if(tidying_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
+  std::erase_if(sweepers_, [](pid_t child) { return ::waitpid(child, nullptr, WNOHANG) != 0; });
   if (has_input(polled, ready_)) hear_ready();
   hear_clients(polled);
-  if (listener_.is_due(polled)) accept_clients();
   if (answers_ || !failure_.empty())
     for (auto& client : clients_)
       if (client.waits) answer(client);
   if (release_ && release_->has_ended(polled)) hear_release(release_->result());
-  if (listener_ || (retry_at_ != 0 && monotonic_ms() >= retry_at_)) release_if_unused();
+  if (!release_ && (!released_ || (retry_at_ != 0 && monotonic_ms() >= retry_at_)))
+    release_if_unused();
 }
 
 void Keeper::end() {
   if (ready_) hear_ready();
   const Error gone("fs-mount", "does not serve", failure_.empty() ? "its mount is gone" : failure_);
-  for (auto& client : clients_) {
-    if (client.waits) (void)send_message(client.socket.get(), KeeperWord::failed, words_of(gone));
-    tidy_up(client);
-  }
-  refuse_clients(listener_, KeeperWord::failed, gone);
+  for (auto& client : clients_)
+    if (client.waits) send_error(client.socket.get(), gone);
+  door_.refuse(gone);
   clients_.clear();
 }
 

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/keep/mount_guard.hpp"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <ctime>
 #include <sstream>
-#include <string_view>
-#include <vector>
 
 #include "base/temp_dir.hpp"
-#include "fuseovl/mount/background.hpp"
+#include "fuseovl/keep/leftovers.hpp"
+#include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 
 namespace heddle {
@@ -25,27 +20,6 @@ void unmount_and_remove(const std::string& folder) {
       mounted && *mounted && (*mounted)->type == kMountType)
     (void)unmount_fuse(mount_point, Unmount::detach);
   (void)remove_tree(folder);
-}
-
-/// Folders that fs-gens of this user locked (fsgen/guided_run.cpp, make_work_dir) and did not live
-/// to remove. Young ones may be about to be locked; one with a mount point is a daemon's affair.
-void sweep_folders(const std::string& parent) {
-  constexpr std::time_t kYoung = 60;
-  DIR* listing = ::opendir(parent.c_str());
-  if (!listing) return;
-  std::vector<std::string> found;
-  while (const dirent* entry = ::readdir(listing))
-    if (std::string_view(entry->d_name).starts_with("hd-"))
-      found.push_back(parent + "/" + entry->d_name);
-  ::closedir(listing);
-  for (const auto& folder : found) {
-    const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat st {};
-    if (!fd || ::fstat(fd.get(), &st) != 0 || st.st_uid != ::geteuid()) continue;
-    if (st.st_mtime > std::time(nullptr) - kYoung) continue;
-    if (::faccessat(fd.get(), "m", F_OK, AT_SYMLINK_NOFOLLOW) == 0) continue;
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) (void)remove_tree(folder);
-  }
 }
 
 /// Mounts of this user's that nobody serves any more: a job's end kills a daemon together with its
@@ -74,24 +48,14 @@ void sweep_mounts() {
 }  // namespace
 
 Result<MountGuard> MountGuard::start(const std::string& folder) {
-  auto pipe = make_pipe();
-  if (!pipe) return fail(std::move(pipe.error()));
-  const pid_t pid = ::fork();
-  if (pid < 0) return fail_errno("fs-mount", "cannot start its guard");
-  if (pid == 0) {
-    const int kept[] = {pipe->read_end.get()};
-    close_fds_but(kept);
-    // A group of its own: what is sent to the daemon's is not for us.
-    (void)::setsid();
-    char byte = 0;
-    while (::read(pipe->read_end.get(), &byte, 1) < 0 && errno == EINTR) {
-    }
+  auto alive = delegate_unmounting(folder + "/m", [folder] {
     unmount_and_remove(folder);
     sweep_mounts();
+    sweep_sockets();
     sweep_folders(folder.substr(0, folder.rfind('/')));
-    ::_exit(0);
-  }
-  return MountGuard(std::move(pipe->write_end));
+  });
+  if (!alive) return fail(std::move(alive.error()));
+  return MountGuard(std::move(*alive));
 }
 
 }  // namespace heddle

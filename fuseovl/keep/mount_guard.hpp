@@ -7,9 +7,10 @@
 
 namespace heddle {
 
-/// A small process that outlives this one, however it ends, to take away what would be left: a
-/// mount by fusermount3 that is dead, and the mount point's folder. (fusermount3's own auto_unmount
-/// leaves a mount without allow_other: it may not look into it. Measured with 3.14.)
+/// A small process that runs fusermount3 for this one (delegate_unmounting()) and outlives it,
+/// however it ends, to take away what would be left: a mount by fusermount3 that is dead, and the
+/// mount point's folder. (fusermount3's own auto_unmount leaves a mount without allow_other: it may
+/// not look into it. Measured with 3.14.)
 class MountGuard {
  public:
   /// `folder` is what to remove, `folder`/m the mount point. To be called before any thread starts,

@@ -2,17 +2,22 @@
 #include "fuseovl/mount/fusermount.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <paths.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "base/close_fds.hpp"
+#include "base/packet.hpp"
 #include "base/process.hpp"
+#include "base/socket_pair.hpp"
 
 namespace heddle {
 namespace {
@@ -161,8 +166,12 @@ Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& o
   return fail(Error(mount_point, "cannot mount", outcome->words));
 }
 
-Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
-                                std::chrono::milliseconds limit) {
+namespace {
+
+int delegate = -1;  ///< the socket; of this process and its children
+
+Result<void> unmount_here(const std::string& mount_point, bool detach,
+                          std::chrono::milliseconds limit) {
   std::vector<std::string> arguments = {"-u"};
   if (detach) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
@@ -170,6 +179,68 @@ Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
   if (!outcome) return fail(std::move(outcome.error()));
   if (outcome->status != 0) return fail(Error(mount_point, "cannot unmount", outcome->words));
   return {};
+}
+
+/// Asks "NUMBER DETACH MILLISECONDS"; the answer is "NUMBER ERRNO WORDS", without words when done.
+Result<void> ask_delegate(bool detach, std::chrono::milliseconds limit) {
+  static int asked = 0;
+  const auto number = fmt::format("{}.{} ", ::getpid(), ++asked);
+  if (auto sent = send_packet(delegate, fmt::format("{}{:d} {}", number, detach, limit.count()));
+      !sent)
+    return sent;
+  for (;;) {
+    // It may be at another's request first.
+    const auto answer = receive_packet(delegate, limit + kFusermountPatience);
+    if (!answer) return fail(answer.error());
+    if (!answer->text.starts_with(number)) continue;  // to one of ours who was killed
+    int code = 0, size = 0;
+    if (std::sscanf(answer->text.c_str() + number.size(), "%d %n", &code, &size) != 1 ||
+        number.size() + size >= answer->text.size())
+      return {};
+    return fail(Error::with_code(code, {}, answer->text.substr(number.size() + size)));
+  }
+}
+
+[[noreturn]] void unmount_for_others(const Fd& socket, const std::string& mount_point,
+                                     const std::function<void()>& at_end) {
+  const int kept[] = {socket.get()};
+  close_fds_but(kept);
+  (void)::setsid();  // what is sent to the daemon's process group is not for us
+  for (;;) {
+    const auto asked = receive_packet(socket.get(), std::chrono::hours(24));
+    if (!asked && asked.error().code() == ETIMEDOUT) continue;
+    if (!asked) break;
+    char number[32] = {};
+    int detach = 0;
+    long limit = 0;
+    if (std::sscanf(asked->text.c_str(), "%31s %d %ld", number, &detach, &limit) != 3) continue;
+    const auto done = unmount_here(mount_point, detach != 0, std::chrono::milliseconds(limit));
+    (void)send_packet(socket.get(), done ? fmt::format("{} 0 ", number)
+                                         : fmt::format("{} {} {}", number, done.error().code(),
+                                                       done.error().message()));
+  }
+  if (at_end) at_end();
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<Fd> delegate_unmounting(const std::string& mount_point,
+                               const std::function<void()>& at_end) {
+  auto sockets = make_socket_pair();
+  if (!sockets) return fail(std::move(sockets.error()));
+  const pid_t pid = ::fork();
+  if (pid < 0) return fail_errno("fs-mount", "cannot start its guard");
+  if (pid == 0) unmount_for_others(sockets->other, mount_point, at_end);
+  delegate = sockets->one.get();
+  return std::move(sockets->one);
+}
+
+int unmounting_delegate() { return delegate; }
+
+Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
+                                std::chrono::milliseconds limit) {
+  return delegate < 0 ? unmount_here(mount_point, detach, limit) : ask_delegate(detach, limit);
 }
 
 }  // namespace heddle

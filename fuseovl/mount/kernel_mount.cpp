@@ -16,8 +16,6 @@
 namespace heddle {
 namespace {
 
-constexpr const char* kSource = "heddle";
-
 /// Mount points stand in mountinfo with space, tab, newline and backslash as \ooo (proc(5)).
 std::string decode_octal(std::string_view text) {
   std::string out;
@@ -55,7 +53,7 @@ Result<void> mount_fuse_device(int device, const std::string& mount_point) {
       "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" + std::to_string(::getuid()) +
       ",group_id=" + std::to_string(::getgid()) +
       ",default_permissions,allow_other,max_read=" + std::to_string(kMaxRead);
-  if (::mount(kSource, mount_point.c_str(), kMountType, MS_RDONLY | MS_NOSUID | MS_NODEV,
+  if (::mount(kMountSource, mount_point.c_str(), kMountType, MS_RDONLY | MS_NOSUID | MS_NODEV,
               options.c_str()) != 0)
     return fail_errno(mount_point, "cannot mount");
   return {};
@@ -71,7 +69,7 @@ Result<Fd> mount_fuse(const std::string& mount_point) {
 }
 
 std::string fusermount_options() {
-  std::string options = std::string("ro,nosuid,nodev,default_permissions,fsname=") + kSource +
+  std::string options = std::string("ro,nosuid,nodev,default_permissions,fsname=") + kMountSource +
                         ",subtype=heddle,max_read=" + std::to_string(kMaxRead);
   if (users_may_allow_other() || ::geteuid() == 0) options += ",allow_other";
   return options;

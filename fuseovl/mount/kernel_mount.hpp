@@ -16,6 +16,7 @@
 namespace heddle {
 
 inline constexpr const char* kMountType = "fuse.heddle";
+inline constexpr const char* kMountSource = "heddle";
 /// Of each mount and session: the kernel asks for at most as much in one READ.
 inline constexpr unsigned kMaxRead = 1U << 20;
 

@@ -93,7 +93,7 @@ class Chooser {
         files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
     };
     (void)walk_tree(root_, visit, [&](const std::string& path) {
-      return all || !only_view || path == kOwnFolder;
+      return path != kMapsFolder && (all || !only_view || path == kOwnFolder);
     });
     std::stable_sort(files.begin(), files.end(),
                      [](const File& a, const File& b) { return a.size < b.size; });

@@ -4,9 +4,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/child_end.hpp"
 #include "base/exit_code.hpp"
 #include "base/monotonic.hpp"
 #include "base/socket_pair.hpp"
@@ -24,9 +24,10 @@ Result<void> try_to(const std::function<Result<void>()>& work) {
   }
 }
 
-[[noreturn]] void live(const std::function<Result<void>()>& work, int words) {
-  const int kept[] = {words};
-  close_fds_but(kept);
+[[noreturn]] void live(const std::function<Result<void>()>& work, int words,
+                       int kept) {
+  const int open[] = {words, kept};
+  close_fds_but(open);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -38,7 +39,7 @@ Result<void> try_to(const std::function<Result<void>()>& work) {
 }  // namespace
 
 Result<Task> Task::start(const std::function<Result<void>()>& work,
-                         std::chrono::milliseconds limit) {
+                         std::chrono::milliseconds limit, int kept) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const pid_t parent = ::getpid();
@@ -47,12 +48,12 @@ Result<Task> Task::start(const std::function<Result<void>()>& work,
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(exit_failure);
-    live(work, sockets->other.get());
+    live(work, sockets->other.get(), kept);
   }
   Child child(pid);
-  Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!ended) return fail_errno("", "cannot wait for a process");
-  return Task(std::move(child), std::move(ended), std::move(sockets->one),
+  auto ended = watch_child_end(pid);
+  if (!ended) return fail(std::move(ended.error()));
+  return Task(std::move(child), std::move(*ended), std::move(sockets->one),
               limit.count() > 0 ? monotonic_ms() + limit.count() : 0);
 }
 

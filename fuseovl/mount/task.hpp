@@ -13,10 +13,10 @@ namespace heddle {
 /// answers. It ends with this process.
 class Task {
  public:
-  /// Starts `work`, which has our standard descriptors and no other. `limit`: how long it may take
-  /// (0: it knows itself).
+  /// Starts `work`, which has our standard descriptors, `kept` and no other. `limit`: how long it
+  /// may take (0: it knows itself).
   static Result<Task> start(const std::function<Result<void>()>& work,
-                            std::chrono::milliseconds limit = {});
+                            std::chrono::milliseconds limit = {}, int kept = -1);
 
   /// Readable when it has ended.
   int ended() const { return ended_.get(); }
@@ -34,7 +34,7 @@ class Task {
         words_(std::move(words)),
         late_at_(late_at) {}
   Child child_;
-  Fd ended_;  ///< a pidfd
+  Fd ended_;  ///< readable when it has ended
   Fd words_;
   std::int64_t late_at_;
 };

@@ -48,9 +48,14 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
   bool only_view = false;
   const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
     if (is_of_only_view(path, entry)) only_view = true;
+    // Each guided open walks the link of the map's own folder.
+    char target[8];
+    if (entry.type == DT_LNK)
+      (void)!::readlinkat(root.get(), path.c_str(), target, sizeof(target));
   };
   const auto enter = [&](const std::string& path) {
-    if (path == kOwnFolder) return true;
+    if (path == kOwnFolder || path == kMapsFolder) return true;
+    if (path.starts_with(std::string(kMapsFolder) + "/")) return false;
     // The only view's folder, and plugin folders, which few ask for, are left to the prefetch.
     if (only_view) return false;
     const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

@@ -2,6 +2,7 @@
 #include "fuseovl/overlay/load.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -11,6 +12,7 @@
 #include <map>
 
 #include "base/log.hpp"
+#include "resolver/map/served_names.hpp"
 
 namespace heddle {
 namespace {
@@ -58,8 +60,9 @@ void leave_out(MapContent& content, const Origins& origins) {
 }
 
 Result<std::string> index_of(const MapContent& content, const Origins& origins,
-                             const LoadOptions& options) {
-  IndexInput input{content, options.mount_point, {}, std::vector<bool>(content.objects.size())};
+                             const LoadOptions& options, const std::string& map_id) {
+  const auto root = fmt::format("{}/{}/{}", options.mount_point, kMapsFolder, map_folder(map_id));
+  IndexInput input{content, root, {}, std::vector<bool>(content.objects.size())};
   for (const auto& program : content.programs) {
     const Origin& origin = origins.files[program.object];
     input.programs.push_back(origin.as_mapped ? std::optional(origin.stamp) : std::nullopt);
@@ -71,37 +74,6 @@ Result<std::string> index_of(const MapContent& content, const Origins& origins,
     for (ObjectId id = 0; id < content.objects.size(); ++id)
       input.direct[id] = local.has(origins.files[id], content.objects[id].path);
   return make_index(input);
-}
-
-/// The same file at the same path, neither written to nor renamed nor given other rights since.
-struct Known {
-  InodeNumber ino = 0;
-  const Origin* origin = nullptr;
-};
-using Unchanged = std::map<std::pair<std::string_view, FileStamp>, Known>;
-
-void add_files(Unchanged& known, const ObjectFiles& files, const auto& inode_of) {
-  for (ObjectId id = 0; id < files.size(); ++id)
-    if (files.origin(id).usable && files.refusal(id) == 0)
-      known.emplace(std::pair(std::string_view(files.path(id)), files.origin(id).stamp),
-                    Known{inode_of(id), &files.origin(id)});
-}
-
-TreeNumbers numbers_after(const OverlayContent* before, const MapContent& content,
-                          const Origins& origins) {
-  if (!before) return {};
-  Unchanged known;
-  add_files(known, before->files, [&](ObjectId id) { return before->tree.inode(id); });
-  add_files(known, before->retired.files(), [&](ObjectId id) { return before->retired.inode(id); });
-  TreeNumbers numbers = before->tree.numbers();
-  for (ObjectId id = 0; id < content.objects.size(); ++id) {
-    const auto found = known.find({content.objects[id].path, origins.files[id].stamp});
-    const auto& now = origins.files[id];
-    const bool same =
-        found != known.end() && now.usable && found->second.origin->patches == now.patches;
-    numbers.objects.push_back(same ? found->second.ino : 0);
-  }
-  return numbers;
 }
 
 std::string utc_text(const timespec& time) {
@@ -118,42 +90,30 @@ void stage(OverlayContent& out, const StageOptions& options) {
     warn(folder.error());
     return;
   }
-  const auto shared = std::make_shared<const StageFolder>(std::move(*folder));
-  auto staged = out.files.stage(shared, options.budget);
-  if (staged && out.retired.kept() > 0) staged = out.retired.files().read_copies(shared);
-  if (!staged) warn(staged.error());
+  if (auto staged = out.files.stage(std::make_shared<const StageFolder>(std::move(*folder)),
+                                    options.budget);
+      !staged)
+    warn(staged.error());
 }
 
 }  // namespace
 
-void set_options(OverlayContent& out, const LoadOptions& options) {
-  out.origin_timeout = options.origin_timeout;
-  out.files.on_change(options.on_change);
-  out.retired.files().on_change(options.on_change);
-  if (!options.stage.directory.empty()) stage(out, options.stage);
-  out.announced.clear();
-}
-
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
-  auto map = MapFile::find(options.map_path, options.origin_timeout);
+  auto map = options.map_fd >= 0 ? MapFile::of(options.map_fd, options.origin_timeout)
+                                 : MapFile::find(options.map_path, options.origin_timeout);
   if (!map) return fail(std::move(map.error()));
-  return load_overlay(std::move(*map), options, drifts);
-}
-
-Result<OverlayContent> load_overlay(MapFile map, const LoadOptions& options,
-                                    std::vector<Drift>& drifts) {
   OverlayContent out;
   MapContent content;
   {
-    auto reader = map.read();
+    auto reader = map->read();
     if (!reader) return fail(std::move(reader.error()));
     auto all = reader->read_all();
     if (!all) return fail(std::move(all.error()));
     content = std::move(*all);
     out.facts.map_id = reader->id().hex();
   }
-  out.map_status = map.status();
-  out.map_file = map.take_file();
+  out.map_status = map->status();
+  out.map_file = map->take_file();
 
   Fd image;
   if (!options.image.empty()) {
@@ -173,31 +133,33 @@ Result<OverlayContent> load_overlay(MapFile map, const LoadOptions& options,
   drifts = origins.drifts;
   if (!drifts.empty() && options.on_drift == OnDrift::refuse)
     return fail(
-        options.map_path, "does not fit this node",
+        map->path(), "does not fit this node",
         std::to_string(drifts.size()) + (drifts.size() == 1 ? " file differs" : " files differ"),
         "build the map again (fs-resolve build), or mount with --on-drift warn");
   leave_out(content, origins);
 
-  auto tree = Tree::build(content, numbers_after(options.before, content, origins));
+  auto tree = Tree::build(content, {std::string(map_folder(out.facts.map_id)), options.previous});
   if (!tree) return fail(std::move(tree.error()));
   out.tree = std::move(*tree);
-  auto index = index_of(content, origins, options);
+  auto index = index_of(content, origins, options, out.facts.map_id);
   if (!index) return fail(std::move(index.error()));
   out.index = std::move(*index);
   for (auto& [name, bytes] : content.generated) out.generated.push_back(std::move(bytes));
   std::vector<std::string> paths;
   paths.reserve(content.objects.size());
   for (auto& object : content.objects) paths.push_back(std::move(object.path));
-  out.facts.map_path = options.map_path;
+  out.facts.map_path = map->path();
   out.facts.mount_point = options.mount_point;
+  for (const auto& before : options.previous) out.facts.previous_maps.push_back(before.id);
   out.facts.views = content.views.size();
   for (const auto& view : content.views) out.facts.names += view.names.size();
   out.facts.index_bytes = out.index.size();
   ::clock_gettime(CLOCK_REALTIME, &out.made);
-  out.facts.start_time = options.before ? options.before->facts.start_time : utc_text(out.made);
-  out.facts.generation = options.before ? options.before->facts.generation + 1 : 0;
+  out.facts.start_time = utc_text(out.made);
   out.files = ObjectFiles(std::move(origins), std::move(paths));
-  set_options(out, options);
+  out.origin_timeout = options.origin_timeout;
+  out.files.on_change(options.on_change);
+  if (!options.stage.directory.empty()) stage(out, options.stage);
   content = MapContent();
   ::malloc_trim(0);  // the map's strings are gone: the daemon lives long and is small
   return out;

@@ -17,16 +17,16 @@ enum class OnDrift : std::uint8_t {
 
 struct LoadOptions {
   std::string map_path;
+  int map_fd = -1;  ///< in its place: the map that somebody else has opened
   std::string mount_point;  ///< where programs see the mount, for the index
+  /// Maps that this mount point showed before, the latest first.
+  std::vector<PreviousMap> previous;
   std::string image;        ///< root of the container whose files the map has patches for
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
   OnChange on_change = OnChange::keep;
   StageOptions stage;
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
-  /// What the mount shows so far, when its map is exchanged: what is the same in both keeps its
-  /// number, and so its pages in the kernel's cache. nullptr: nothing.
-  const OverlayContent* before = nullptr;
 };
 
 /// A map made ready to be served: every file checked and pinned, tree and index made. `drifts` gets
@@ -34,12 +34,5 @@ struct LoadOptions {
 /// changed is left out of the index and runs unguided, and so is every name of a missing file:
 /// ld.so then looks for it itself, and says what it says without us.
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
-/// Of the map `map`, which options.map_path names.
-Result<OverlayContent> load_overlay(MapFile map, const LoadOptions& options,
-                                    std::vector<Drift>& drifts);
-
-/// Of `options` those that are not in a Parcel, for a content out of one: how it is staged, and
-/// what becomes of files that change or hang.
-void set_options(OverlayContent& content, const LoadOptions& options);
 
 }  // namespace heddle

@@ -35,6 +35,7 @@ fuse_lowlevel_ops make_ops() {
   ops.lookup = answer<&Overlay::lookup>;
   ops.forget = answer<&Overlay::forget>;
   ops.getattr = answer<&Overlay::getattr>;
+  ops.readlink = answer<&Overlay::readlink>;
   ops.open = answer<&Overlay::open>;
   ops.opendir = answer<&Overlay::opendir>;
   ops.read = answer<&Overlay::read>;

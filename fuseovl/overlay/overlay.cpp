@@ -10,7 +10,6 @@
 #include "fuseovl/files/origin_watch.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
-#include "fuseovl/overlay/process_age.hpp"
 #include "fuseovl/session/request_loop.hpp"
 
 namespace heddle {
@@ -42,32 +41,15 @@ void set_attributes(struct stat& st, const Origin& origin) {
   st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
 }
 
-/// One more than the greatest process id, as it was when this was called first: a worker may not
-/// open the file.
-pid_t pid_max() {
-  constexpr pid_t kGreatest = 1 << 22;  // PID_MAX_LIMIT of linux/threads.h
-  static const pid_t value = [] {
-    const auto text = read_file("/proc/sys/kernel/pid_max");
-    const pid_t read = text ? std::atoi(text->c_str()) : 0;
-    return read > 0 ? read : kGreatest;
-  }();
-  return value;
-}
-
 }  // namespace
 
 Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
-      stats_(content_.facts, *state_, content_.files, content_.retired),
-      pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {
-  (void)pid_max();
-}
+      stats_(content_.facts, *state_, content_.files),
+      pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {}
 
 std::vector<std::string> Overlay::reopened() const {
-  auto out = content_.files.reopened();
-  const auto retired = content_.retired.files().reopened();
-  out.insert(out.end(), retired.begin(), retired.end());
-  return out;
+  return content_.files.reopened();
 }
 
 std::vector<std::string> Overlay::staged_in() const {
@@ -77,8 +59,6 @@ std::vector<std::string> Overlay::staged_in() const {
 
 std::vector<int> Overlay::descriptors() const {
   auto out = content_.files.descriptors();
-  const auto retired = content_.retired.files().descriptors();
-  out.insert(out.end(), retired.begin(), retired.end());
   out.push_back(content_.map_file.get());
   return out;
 }
@@ -86,7 +66,9 @@ std::vector<int> Overlay::descriptors() const {
 void Overlay::init(fuse_conn_info& connection) {
   // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's
   // only.
-  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS;
+  // Links are walked by each open of a guided program: the kernel keeps them (Linux 4.20).
+  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                              FUSE_CAP_READDIRPLUS | FUSE_CAP_CACHE_SYMLINKS;
   connection.want = connection.capable & wanted;
   connection.max_read = kMaxRead;
   connection.max_write = kMaxWrite;
@@ -111,14 +93,13 @@ struct stat Overlay::attributes(InodeNumber ino) const {
     st.st_size = static_cast<off_t>(size);
     st.st_blocks = static_cast<blkcnt_t>((size + 511) / 512);
   };
-  if (const auto retired = content_.retired.find(ino)) {
-    st.st_nlink = 0;
-    set_attributes(st, content_.retired.files().origin(*retired));
-    return st;
-  }
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
       st.st_mode = S_IFDIR | 0555;
+      break;
+    case NodeKind::link:
+      st.st_mode = S_IFLNK | 0777;
+      set_size(content_.tree.target(ino).size());
       break;
     case NodeKind::index:
       set_size(content_.index.size());
@@ -152,10 +133,10 @@ struct stat Overlay::attributes(const StatsText& page) const {
   return st;
 }
 
-fuse_entry_param Overlay::entry(InodeNumber ino, double name_timeout) const {
+fuse_entry_param Overlay::entry(InodeNumber ino) const {
   fuse_entry_param out{};
   out.ino = ino;
-  out.entry_timeout = name_timeout;
+  out.entry_timeout = kForever;
   if (ino == 0) return out;  // a negative entry: kept as long as any other
   out.attr = attributes(ino);
   out.attr_timeout = kForever;
@@ -171,16 +152,6 @@ fuse_entry_param Overlay::stats_entry() {
   return out;
 }
 
-/// While a map is exchanged, whoever was there before gets the names of before: a program that is
-/// being started has its libraries of one map. The exchange may end at any moment; no old name is
-/// to stay then.
-Overlay::Names Overlay::names_for(fuse_req_t request) const {
-  if (!state_->exchanging) return {content_.tree, kForever};
-  const bool was_there =
-      content_.previous && is_older(fuse_req_ctx(request)->pid, state_->first_worker, pid_max());
-  return {was_there ? *content_.previous : content_.tree, 0};
-}
-
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (std::strlen(name) > kNameMax) {  // the kernel's own limit is 1024
     fuse_reply_err(request, ENAMETOOLONG);
@@ -190,9 +161,8 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
     if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
   }
-  const auto names = names_for(request);
-  const auto ino = names.tree.lookup(parent, name);
-  const auto found = ino == Tree::kStats ? stats_entry() : entry(ino, names.timeout);
+  const auto ino = content_.tree.lookup(parent, name);
+  const auto found = ino == Tree::kStats ? stats_entry() : entry(ino);
   fuse_reply_entry(request, &found);
 }
 
@@ -204,12 +174,19 @@ void Overlay::forget(fuse_req_t request, fuse_ino_t ino, std::uint64_t) {
 
 void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   const auto page = StatsPage::is_page(ino) ? stats_.find(ino) : std::nullopt;
-  if (!page && !content_.tree.kind(ino) && !content_.retired.find(ino)) {
+  if (!page && !content_.tree.kind(ino)) {
     fuse_reply_err(request, StatsPage::is_page(ino) ? ESTALE : ENOENT);
     return;
   }
   const auto st = page ? attributes(*page) : attributes(ino);
   fuse_reply_attr(request, &st, kForever);
+}
+
+void Overlay::readlink(fuse_req_t request, fuse_ino_t ino) {
+  if (content_.tree.kind(ino) == NodeKind::link)
+    fuse_reply_readlink(request, content_.tree.target(ino).c_str());
+  else
+    fuse_reply_err(request, EINVAL);
 }
 
 void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
@@ -236,7 +213,6 @@ void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {
   const auto entries = content_.tree.entries(ino);
   size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
-  const double timeout = state_->exchanging ? 0 : kForever;
   std::string buffer(size, '\0');
   std::size_t used = 0;
   // Offsets: 1 behind `.`, 2 behind `..`, 3+i behind the entry i. They never change, so telldir and
@@ -250,7 +226,7 @@ void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t 
     const auto next = static_cast<off_t>(at + 1);
     // Who lists the folder does not read the page.
     if (plus && at >= 2 && child != Tree::kStats) {
-      const auto param = entry(child, timeout);
+      const auto param = entry(child);
       needed =
           fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
     } else {

@@ -10,7 +10,6 @@
 
 #include "fuseovl/files/object_files.hpp"
 #include "fuseovl/files/reader_pool.hpp"
-#include "fuseovl/overlay/retired_files.hpp"
 #include "fuseovl/overlay/serving_state.hpp"
 #include "fuseovl/overlay/stats_page.hpp"
 #include "fuseovl/overlay/tree.hpp"
@@ -31,13 +30,8 @@ struct OverlayContent {
   struct stat map_status {};
   StatsFacts facts;
   timespec made{};  ///< time of all that has none of its own
-  RetiredFiles retired;
   /// After so long a read that its file system does not answer is an error; 0: never.
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
-  /// Of whoever served before: protects its staged copies until ours are announced.
-  std::vector<Fd> announced;
-  /// The names that the mount showed before its map was exchanged: ServingState::exchanging.
-  std::optional<Tree> previous;
 };
 
 /// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
@@ -62,10 +56,6 @@ class Overlay final : public SessionClient {
   const RequestCounters& counters() const { return state_->counters; }
   ServingState& state() { return *state_; }
   const OverlayContent& content() const { return content_; }
-  /// Gives a retired file up; not while a process forked from this one serves it.
-  void give_up(ObjectId retired) { (void)content_.retired.files().take(retired); }
-  /// Lets go of the staged copies of those.
-  void release_copies() { content_.retired.files().keep_copies_of_usable(); }
   /// Called when the kernel and we have agreed on the protocol, by each process that serves:
   /// requests are answered from here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
@@ -77,6 +67,7 @@ class Overlay final : public SessionClient {
   void lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
   void forget(fuse_req_t request, fuse_ino_t ino, std::uint64_t lookups);
   void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*);
+  void readlink(fuse_req_t request, fuse_ino_t ino);
   void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
   void opendir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
   void read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*);
@@ -87,18 +78,9 @@ class Overlay final : public SessionClient {
 
  private:
   struct stat attributes(InodeNumber ino) const;
-  /// `object` of `files`, which is `ino`.
-  void read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
-                   off_t offset);
   struct stat attributes(const StatsText& page) const;
-  fuse_entry_param entry(InodeNumber ino, double name_timeout) const;
+  fuse_entry_param entry(InodeNumber ino) const;
   fuse_entry_param stats_entry();
-  /// What names mean to `request`, and for how long the kernel may keep them.
-  struct Names {
-    const Tree& tree;
-    double timeout;
-  };
-  Names names_for(fuse_req_t request) const;
   void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
   void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
   /// Answers with what `read` brings, which is tried here first and in a thread that may wait
@@ -106,11 +88,8 @@ class Overlay final : public SessionClient {
   template <class Read>
   void reply_read(fuse_req_t request, std::size_t lane, std::string_view path, std::size_t size,
                   Read read);
-  // The pool's lanes: those of the files, those of the retired ones, and one for the map.
-  std::size_t first_retired_lane() const { return content_.files.lane_count(); }
-  std::size_t map_lane() const {
-    return first_retired_lane() + content_.retired.files().lane_count();
-  }
+  /// The pool's last lane, behind those of the files.
+  std::size_t map_lane() const { return content_.files.lane_count(); }
 
   OverlayContent content_;
   Shared<ServingState> state_;

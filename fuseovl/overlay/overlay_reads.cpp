@@ -48,22 +48,8 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
                   [read](std::span<char> into) { return read(into, MayBlock::yes); }, reply});
 }
 
-void Overlay::read_object(fuse_req_t request, ObjectFiles& files, ObjectId object, std::size_t size,
-                          off_t offset) {
-  const auto lane = files.lane(object) + (&files == &content_.files ? 0 : first_retired_lane());
-  reply_read(request, lane, files.path(object),
-             up_to(files.origin(object).stamp.size, size, offset),
-             [&files, object, offset](std::span<char> into, MayBlock block) {
-               return files.read(object, into, offset, block);
-             });
-}
-
 void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
                    fuse_file_info*) {
-  if (const auto retired = content_.retired.find(ino)) {
-    read_object(request, content_.retired.files(), *retired, size, offset);
-    return;
-  }
   if (StatsPage::is_page(ino)) {
     if (const auto page = stats_.find(ino))
       reply_bytes(request, page->text, size, offset);
@@ -73,6 +59,7 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
   }
   switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
     case NodeKind::directory:
+    case NodeKind::link:
     case NodeKind::stats:  // its pages are read
       fuse_reply_err(request, EISDIR);
       return;
@@ -90,8 +77,15 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
                  });
       return;
     }
-    case NodeKind::object:
-      read_object(request, content_.files, content_.tree.object(ino), size, offset);
+    case NodeKind::object: {
+      ObjectFiles& files = content_.files;
+      const auto object = content_.tree.object(ino);
+      reply_read(request, files.lane(object), files.path(object),
+                 up_to(files.origin(object).stamp.size, size, offset),
+                 [&files, object, offset](std::span<char> into, MayBlock block) {
+                   return files.read(object, into, offset, block);
+                 });
+    }
   }
 }
 

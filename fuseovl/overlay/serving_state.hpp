@@ -30,7 +30,6 @@ struct ServingState {
   std::atomic<pid_t> supervisor = 0;
   std::atomic<pid_t> worker = 0;
   std::atomic<std::uint64_t> workers_lost = 0;
-  std::atomic<std::uint64_t> reloads = 0;
   std::atomic<bool> told_ready = false;
   /// The worker's exit status, once it has done its work. It may be unable to end, for a thread
   /// that stands in a file system that does not answer.
@@ -38,11 +37,6 @@ struct ServingState {
   static constexpr int kWorks = -1;
   std::atomic<pid_t> thread = 0;        ///< one of the worker's that ends when it does
   std::atomic<bool> giving_up = false;  ///< nothing is to be waited for any more
-  /// The map was exchanged a moment ago: names are not kept by the kernel yet, and depend on who
-  /// asks.
-  std::atomic<bool> exchanging = false;
-  std::atomic<pid_t> first_worker = 0;  ///< of this supervisor's program: older processes have less
-  std::array<char, 64> control{};    ///< name of the socket for reloads; set before a worker starts
   std::array<char, 1024> failure{};  ///< why the worker gave up; read when it has ended
 };
 

@@ -14,9 +14,8 @@ std::string json_text(std::string_view text) { return nlohmann::json(to_json_tex
 
 }  // namespace
 
-StatsPage::StatsPage(StatsFacts facts, ServingState& state, const ObjectFiles& files,
-                     const RetiredFiles& retired)
-    : facts_(std::move(facts)), state_(state), files_(files), retired_(retired) {}
+StatsPage::StatsPage(StatsFacts facts, ServingState& state, const ObjectFiles& files)
+    : facts_(std::move(facts)), state_(state), files_(files) {}
 
 InodeNumber StatsPage::add() {
   constexpr std::size_t kMostLarge = 16;
@@ -54,19 +53,16 @@ std::string StatsPage::render() const {
   out += "{\n  \"version\": 1,\n";
   out += fmt::format("  \"map\": {},\n", json_text(facts_.map_path));
   out += fmt::format("  \"map_id\": {},\n", json_text(facts_.map_id));
+  out += fmt::format("  \"previous_maps\": {},\n", nlohmann::json(facts_.previous_maps).dump());
   out += fmt::format("  \"mount_point\": {},\n", json_text(facts_.mount_point));
   out += fmt::format("  \"start_time\": {},\n  ", json_text(facts_.start_time));
-  out += fmt::format("\"control\": {},\n  ", json_text(state_.control.data()));
   number("supervisor_pid", static_cast<std::uint64_t>(state_.supervisor.load()), ",\n  ");
   number("worker_pid", static_cast<std::uint64_t>(state_.worker.load()), ",\n  ");
   number("workers_lost", state_.workers_lost, ",\n  ");
-  number("generation", facts_.generation, ",\n  ");
-  number("reloads", state_.reloads, ",\n  ");
   number("views", facts_.views, ",\n  ");
   number("names", facts_.names, ",\n  ");
   number("objects", files_.size(), ",\n  ");
   number("pinned", files_.pinned(), ",\n  ");
-  number("retired", retired_.kept(), ",\n  ");
   constexpr std::string_view staging[] = {"running", "done", "incomplete"};
   const Staging* staged = files_.staging();
   out +=

@@ -5,9 +5,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fuseovl/files/object_files.hpp"
-#include "fuseovl/overlay/retired_files.hpp"
 #include "fuseovl/overlay/serving_state.hpp"
 
 namespace heddle {
@@ -20,8 +20,9 @@ struct StatsFacts {
   std::size_t views = 0;
   std::size_t names = 0;
   std::uint64_t index_bytes = 0;
-  std::string start_time;        ///< of the mount, UTC
-  std::uint64_t generation = 0;  ///< how often another map took the place of the one before
+  /// map_folder() of the maps that the mount point showed before, the latest first.
+  std::vector<std::string> previous_maps;
+  std::string start_time;  ///< of the mount, UTC
 };
 
 /// The JSON text of `.heddle/stats`. The kernel keeps one size and one set of pages for an inode,
@@ -30,8 +31,7 @@ struct StatsFacts {
 /// with a number, of its own, which stays what it is whoever answers. Thread-safe.
 class StatsPage {
  public:
-  StatsPage(StatsFacts facts, ServingState& state, const ObjectFiles& files,
-            const RetiredFiles& retired);
+  StatsPage(StatsFacts facts, ServingState& state, const ObjectFiles& files);
 
   /// Makes a page of now; its number.
   InodeNumber add();
@@ -50,7 +50,6 @@ class StatsPage {
   StatsFacts facts_;
   ServingState& state_;
   const ObjectFiles& files_;
-  const RetiredFiles& retired_;
   mutable std::mutex mutex_;
   std::map<InodeNumber, StatsText> large_;  ///< those without room in the slots
 };

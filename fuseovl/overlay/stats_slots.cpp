@@ -29,11 +29,4 @@ void StatsSlots::drop(InodeNumber number) {
     if (head.number == number) head.number = 0;
 }
 
-std::array<InodeNumber, StatsSlots::kSlots> StatsSlots::numbers() const {
-  std::array<InodeNumber, kSlots> out{};
-  std::transform(heads_.begin(), heads_.end(), out.begin(),
-                 [](const Head& head) { return head.number.load(); });
-  return out;
-}
-
 }  // namespace heddle

@@ -39,11 +39,6 @@ class StatsSlots {
   std::optional<StatsText> find(InodeNumber number) const;
   void drop(InodeNumber number);
 
-  /// For whoever goes on over execve(2).
-  std::array<InodeNumber, kSlots> numbers() const;
-  InodeNumber next() const { return next_; }
-  void go_on_from(InodeNumber next) { next_ = next; }
-
  private:
   struct Head {
     std::atomic<InodeNumber> number = 0;  ///< 0: no page

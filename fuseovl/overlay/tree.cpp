@@ -23,17 +23,10 @@ bool is_usable_name(std::string_view name) {
 /// Collects names into folders first; inode numbers are dealt out when every folder is known.
 class TreeBuilder {
  public:
-  TreeBuilder(const MapContent& content, const TreeNumbers& numbers)
-      : content_(content), numbers_(numbers) {
-    tree_.first_ = numbers.next;
-    // Places for all generated files there may be: what is behind them stays the same when there is
-    // one more.
-    tree_.next_ = tree_.first_ + 2 + kMaxGenerated;
+  TreeBuilder(const MapContent& content, const MapFolders& maps) : content_(content), maps_(maps) {
+    next_ = Tree::kFirstGenerated + content.generated.size();
     tree_.objects_.resize(content.objects.size());
-    for (std::size_t i = 0; i < tree_.objects_.size(); ++i) {
-      const auto kept = i < numbers.objects.size() ? numbers.objects[i] : 0;
-      tree_.objects_[i].ino = kept != 0 ? kept : tree_.next_++;
-    }
+    for (auto& object : tree_.objects_) object.ino = next_++;
   }
 
   Result<Tree> build() {
@@ -45,7 +38,8 @@ class TreeBuilder {
       if (!hidden) {
         if (!is_usable_name(view.name) || view.name.find('/') != std::string::npos)
           return fail_name(view.name, "a view cannot have this name");
-        if (view.name == kOwnFolder) return fail_name(view.name, "the name is heddle's own");
+        if (view.name == kOwnFolder || view.name == kMapsFolder)
+          return fail_name(view.name, "the name is heddle's own");
         if (auto added = add_view(view, view.name + "/"); !added) return fail(added.error());
       }
       if (!single) continue;
@@ -53,6 +47,7 @@ class TreeBuilder {
     }
     folders_[""];
     folders_[std::string(kOwnPrefix)];
+    if (auto added = add_maps(); !added) return fail(added.error());
     return number();
   }
 
@@ -71,6 +66,40 @@ class TreeBuilder {
     return fail(Error(name, "cannot stand in a mount", what));
   }
 
+  Result<void> add_maps() {
+    if (maps_.id.empty()) return {};
+    const auto folder = std::string(kMapsFolder) + "/";
+    add_link(folder, maps_.id, "..");
+    for (const auto& map : maps_.previous)
+      for (const auto& [name, target] : map.names) {
+        std::string_view rest = name;
+        auto at = folder + map.id + "/";
+        if (auto entered = enter_folders(at, rest); !entered) return entered;
+        add_link(at, rest, target);
+      }
+    return {};
+  }
+
+  void add_link(const std::string& folder, std::string_view name, std::string target) {
+    folders_[folder];
+    links_[folder].emplace_back(name, tree_.links_.size());
+    tree_.links_.push_back({next_++, std::move(target)});
+  }
+
+  /// Makes the folders of `name` below `folder`, which becomes the last of them, and `name` what is
+  /// left of it.
+  Result<void> enter_folders(std::string& folder, std::string_view& name) {
+    const auto whole = name;
+    for (auto slash = name.find('/'); slash != name.npos; slash = name.find('/')) {
+      if (!is_usable_name(name.substr(0, slash))) return fail_name(whole, "not a usable path");
+      folder.append(name.substr(0, slash + 1));
+      name.remove_prefix(slash + 1);
+      folders_[folder];
+    }
+    if (!is_usable_name(name)) return fail_name(whole, "not a usable name");
+    return {};
+  }
+
   Result<void> add_view(const MapView& view, const std::string& prefix) {
     Files& flat = folders_[prefix];
     flat.reserve(flat.size() + view.names.size());
@@ -78,13 +107,7 @@ class TreeBuilder {
       if (object >= content_.objects.size()) return fail_name(name, "its object is not in the map");
       std::string_view rest = name;
       std::string folder = prefix;
-      for (auto slash = rest.find('/'); slash != rest.npos; slash = rest.find('/')) {
-        if (!is_usable_name(rest.substr(0, slash))) return fail_name(name, "not a usable path");
-        folder.append(rest.substr(0, slash + 1));
-        rest.remove_prefix(slash + 1);
-        folders_[folder];
-      }
-      if (!is_usable_name(rest)) return fail_name(name, "not a usable name");
+      if (auto entered = enter_folders(folder, rest); !entered) return entered;
       (folder == prefix ? flat : folders_[folder]).emplace_back(rest, object);
     }
     return {};
@@ -101,13 +124,16 @@ class TreeBuilder {
       if (!path.empty()) directories.back().parent = directories[places.at(parent_of(path))].ino;
     }
     // Views into `names_` must stay valid: no reallocation that moves short strings.
-    tree_.names_.reserve(folders_.size() + total_files() + content_.generated.size() + 1);
+    tree_.names_.reserve(folders_.size() + total_files() + tree_.links_.size() +
+                         content_.generated.size() + 1);
     for (const auto& [path, files] : folders_) {
       auto& directory = directories[places.at(path)];
       for (const auto& [name, object] : files) {
         directory.entries.push_back({keep(name), tree_.inode(object)});
         ++tree_.objects_[object].links;
       }
+      for (const auto& [name, link] : links_[path])
+        directory.entries.push_back({keep(name), tree_.links_[link].ino});
       if (path.empty()) continue;
       auto& above = directories[places.at(parent_of(path))];
       above.entries.push_back({keep(name_of(path)), directory.ino});
@@ -140,8 +166,7 @@ class TreeBuilder {
   InodeNumber number_of(const std::string& path) {
     if (path.empty()) return Tree::kRoot;
     if (path == kOwnPrefix) return Tree::kOwnDirectory;
-    const auto kept = numbers_.folders.find(path);
-    return kept != numbers_.folders.end() ? kept->second : tree_.next_++;
+    return next_++;
   }
   std::size_t total_files() const {
     std::size_t n = 0;
@@ -159,13 +184,15 @@ class TreeBuilder {
   }
 
   const MapContent& content_;
-  const TreeNumbers& numbers_;
+  const MapFolders& maps_;
   std::map<std::string, Files, std::less<>> folders_;
+  std::map<std::string, std::vector<std::pair<std::string_view, std::size_t>>> links_;
+  InodeNumber next_ = 0;
   Tree tree_;
 };
 
-Result<Tree> Tree::build(const MapContent& content, const TreeNumbers& numbers) {
-  return TreeBuilder(content, numbers).build();
+Result<Tree> Tree::build(const MapContent& content, const MapFolders& maps) {
+  return TreeBuilder(content, maps).build();
 }
 
 void Tree::make_nodes() {
@@ -179,6 +206,7 @@ void Tree::make_nodes() {
   for (std::size_t i = 0; i < generated_count_; ++i)
     add(generated_inode(i), NodeKind::generated, i);
   for (std::size_t i = 0; i < objects_.size(); ++i) add(objects_[i].ino, NodeKind::object, i);
+  for (std::size_t i = 0; i < links_.size(); ++i) add(links_[i].ino, NodeKind::link, i);
   for (std::size_t i = 0; i < directories_.size(); ++i)
     add(directories_[i].ino, NodeKind::directory, i);
   std::sort(nodes_.begin(), nodes_.end(),
@@ -194,19 +222,6 @@ const Tree::Node* Tree::find(InodeNumber ino) const {
 const Tree::Directory* Tree::directory(InodeNumber ino) const {
   const Node* node = find(ino);
   return node && node->kind == NodeKind::directory ? &directories_[node->index] : nullptr;
-}
-
-std::vector<InodeNumber> Tree::directories() const {
-  std::vector<InodeNumber> out;
-  for (const auto& directory : directories_) out.push_back(directory.ino);
-  return out;
-}
-
-TreeNumbers Tree::numbers() const {
-  TreeNumbers out;
-  out.next = next_;
-  for (const auto& directory : directories_) out.folders.emplace(directory.path, directory.ino);
-  return out;
 }
 
 std::optional<NodeKind> Tree::kind(InodeNumber ino) const {

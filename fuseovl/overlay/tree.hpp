@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.hpp"
@@ -14,12 +13,10 @@
 
 namespace heddle {
 
-/// Number of a file in the mount. It is a function of the map, and of what the mount showed before
-/// when its map was exchanged, so that another process can take over the same session. 0 means
-/// none.
+/// Number of a file in the mount, a function of the map. 0 means none.
 using InodeNumber = std::uint64_t;
 
-enum class NodeKind : std::uint8_t { directory, object, stats, index, map, generated };
+enum class NodeKind : std::uint8_t { directory, object, link, stats, index, map, generated };
 
 /// One name of a directory; valid as long as its Tree.
 struct TreeEntry {
@@ -27,28 +24,35 @@ struct TreeEntry {
   InodeNumber ino = 0;
 };
 
-/// What a tree takes over from the one that the mount showed before it. The kernel knows files by
-/// their numbers: a number stays with what is the same, and is never given to anything else.
-struct TreeNumbers {
-  static constexpr InodeNumber kFirst = 4;
-  InodeNumber next = kFirst;                             ///< not used yet, nor any above it
-  std::vector<InodeNumber> objects;                      ///< by ObjectId, 0 or missing: a new one
-  std::unordered_map<std::string, InodeNumber> folders;  ///< by path from the root, `/` at its end
+/// A map that the mount point showed before: what its names meant.
+struct PreviousMap {
+  std::string id;  ///< map_folder() of its id
+  /// Name below the folder of that map, and the original file's path.
+  std::vector<std::pair<std::string, std::string>> names;
+};
+
+/// The maps of one mount point, as its `.m` shows them.
+struct MapFolders {
+  std::string id;  ///< map_folder() of what is mounted; empty: there is no `.m`
+  std::vector<PreviousMap> previous = {};
 };
 
 /// The immutable directory tree of one map: a directory for each view and plugin folder, the names
-/// of the only view at the root as well, and `.heddle/{index,map,stats}` with
-/// the map's generated files. Every alias of an object
-/// is the same inode. Pure: it touches no file. Safe for concurrent readers.
+/// of the only view at the root as well, `.heddle/{index,map,stats}` with the map's generated files,
+/// and `.m` (served_names.hpp), where the map's own folder is a link to the root, and names of maps
+/// before it are links to the original files. Every alias of an object is the same inode. Pure: it touches no file. Safe for concurrent readers.
 class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;
   static constexpr InodeNumber kOwnDirectory = 2;  ///< `.heddle`
   static constexpr InodeNumber kStats = 3;
+  static constexpr InodeNumber kIndex = 4;
+  static constexpr InodeNumber kMap = 5;
+  static constexpr InodeNumber kFirstGenerated = 6;
 
   /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
   /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.
-  static Result<Tree> build(const MapContent& content, const TreeNumbers& numbers = {});
+  static Result<Tree> build(const MapContent& content, const MapFolders& maps = {});
 
   /// nullopt: there is no such inode.
   std::optional<NodeKind> kind(InodeNumber ino) const;
@@ -57,9 +61,11 @@ class Tree {
   /// Index into MapContent::generated, for an inode of that kind.
   std::size_t generated(InodeNumber ino) const { return find(ino)->index; }
   InodeNumber inode(ObjectId object) const { return objects_[object].ino; }
-  InodeNumber index() const { return first_; }
-  InodeNumber map() const { return first_ + 1; }
-  InodeNumber generated_inode(std::size_t i) const { return first_ + 2 + i; }
+  /// Where the link `ino` leads; for an inode of that kind.
+  const std::string& target(InodeNumber ino) const { return links_[find(ino)->index].target; }
+  static InodeNumber index() { return kIndex; }
+  static InodeNumber map() { return kMap; }
+  static InodeNumber generated_inode(std::size_t i) { return kFirstGenerated + i; }
   /// 0: `directory` has no such name, or is no directory.
   InodeNumber lookup(InodeNumber directory, std::string_view name) const;
   /// Sorted by name, without `.` and `..`; empty for anything but a directory.
@@ -72,14 +78,9 @@ class Tree {
   std::size_t directory_count() const { return directories_.size(); }
   std::size_t object_count() const { return objects_.size(); }
   std::size_t generated_count() const { return generated_count_; }
-  std::vector<InodeNumber> directories() const;
-
-  /// For the tree that follows, but for its objects, which only their files tell apart.
-  TreeNumbers numbers() const;
 
  private:
   friend class TreeBuilder;
-  friend class TreeParcel;
   struct Directory {
     std::string path;  ///< from the root, `/` at its end; the root's is empty
     InodeNumber ino = 0;
@@ -90,6 +91,10 @@ class Tree {
   struct Object {
     InodeNumber ino = 0;
     std::uint32_t links = 0;
+  };
+  struct Link {
+    InodeNumber ino = 0;
+    std::string target;
   };
   struct Node {
     InodeNumber ino = 0;
@@ -102,10 +107,8 @@ class Tree {
 
   std::vector<Directory> directories_;  ///< in order of their paths
   std::vector<Object> objects_;         ///< by ObjectId
+  std::vector<Link> links_;
   std::size_t generated_count_ = 0;
-  InodeNumber first_ =
-      TreeNumbers::kFirst;  ///< index, map and generated files have theirs from here
-  InodeNumber next_ = TreeNumbers::kFirst;
   std::vector<std::string> names_;  ///< owns what the entries show
   std::vector<Node> nodes_;         ///< in order of their numbers
 };

@@ -3,29 +3,13 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "fuseovl/overlay/overlay.hpp"
 #include "fuseovl/supervise/attendant.hpp"
 
 namespace heddle {
-
-/// So long after an exchange of maps those that were there before still find the old names. A
-/// program that has begun to start before it, and is done by then, has all its files of one map.
-inline constexpr std::chrono::milliseconds kExchangeTime{2000};
-
-/// Where the fs-mount was whose place this one has taken.
-struct TakenOver {
-  std::string control;  ///< name of the socket for reloads
-  Fd listener;          ///< the socket
-  Fd client;            ///< who waits for a word
-  std::string report;   ///< that word
-  std::string warnings;
-  bool map_exchanged = false;
-};
 
 struct ServeOptions {
   /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.
@@ -35,11 +19,7 @@ struct ServeOptions {
   Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
   bool report_at_end = false;  ///< `ready` gets the last counters as well
   SessionOptions session;
-  /// The caller's own command line, for the fs-mount that a reload puts in its place; empty: there
-  /// are no reloads.
-  std::vector<std::string> arguments;
-  std::optional<TakenOver> taken_over;
-  Attendant* attendant = nullptr;  ///< where there are no reloads; the caller's
+  Attendant* attendant = nullptr;  ///< the caller's
 };
 
 /// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the
@@ -52,9 +32,6 @@ struct ServeOptions {
 /// SIGTERM, SIGINT and SIGHUP to either detach the mount: it leaves the tree at once, and the
 /// daemon ends when its last user has gone, so that running programs do not lose their libraries. A
 /// second signal ends it at once.
-///
-/// A reload (fuseovl/supervise/reload_desk.hpp) puts another program in this one's place, which
-/// does not return then.
 ///
 /// The caller has no other threads.
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);

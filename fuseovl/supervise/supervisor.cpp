@@ -46,33 +46,26 @@ Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
       state_(overlay.state()),
       device_(std::move(device)),
       options_(options),
-      sandbox_(overlay.reopened(), overlay.staged_in(), overlay.content().origin_timeout,
-               options.taken_over ? WorkerSandbox::Wait::some_ms : WorkerSandbox::Wait::each),
+      sandbox_(overlay.reopened(), overlay.staged_in(), overlay.content().origin_timeout),
       set_(handled_signals()),
-      notes_(device_),
-      desk_(options.arguments),
       signals_(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK)) {}
 
 Result<void> Supervisor::run() {
   if (!signals_) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
-  if (auto open = open_desk(); !open) warn(open.error());
-  if (options_.taken_over && options_.taken_over->map_exchanged) begin_exchange();
+  // A node that forbids filters gets its libraries all the same.
+  if (const auto confined = confine_supervisor({.unmounts = options_.mount_point.has_value(),
+                                                .serves_clients = options_.attendant != nullptr,
+                                                .reopens = !overlay_.reopened().empty()});
+      !confined)
+    warn(confined.error());
   if (auto started = start_with_patience(); !started) return started;
-  if (options_.taken_over) tell_client();
   stager_ = overlay_.start_staging();
-  // The first round does not wait: TakenSignals has discarded a SIGCHLD that was pending (setting
-  // SIG_DFL does, sigaction(2)), such as that of the loader from before a reload.
-  for (int timeout = 0;; timeout = poll_timeout()) {
+  for (;;) {
     std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}, {worker_thread_.get(), POLLIN, 0}};
-    desk_.add_to(polled);
     if (options_.attendant) options_.attendant->add_to(polled);
-    (void)::poll(polled.data(), polled.size(), timeout);
-    desk_.hear(polled, [this] { return pack_all(); });
+    (void)::poll(polled.data(), polled.size(), poll_timeout());
     if (options_.attendant) options_.attendant->hear(polled);
-    if (desk_.next() && !relieved_) make_way_for_next();
-    if (exchange_ends_at_ != 0 && monotonic_ms() >= exchange_ends_at_) end_exchange();
-    if (look_at_ != 0 && monotonic_ms() >= look_at_) look_for_forgotten();
     take_signals();
     const auto status = reap();
     if (!status) continue;
@@ -83,10 +76,7 @@ Result<void> Supervisor::run() {
 }
 
 int Supervisor::poll_timeout() const {
-  std::int64_t next = 0;
-  for (const std::int64_t at : {desk_.is_busy() ? 0 : look_at_, exchange_ends_at_, desk_.wakes_at(),
-                                options_.attendant ? options_.attendant->wakes_at() : 0})
-    if (at != 0 && (next == 0 || at < next)) next = at;
+  const std::int64_t next = options_.attendant ? options_.attendant->wakes_at() : 0;
   return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
 }
 
@@ -112,12 +102,6 @@ Result<void> Supervisor::start_with_patience() {
   }
 }
 
-/// Ends the worker for another to go on. What it has not answered the kernel sends again.
-void Supervisor::relieve() {
-  relieved_ = true;
-  ::kill(worker_, SIGKILL);
-}
-
 namespace {
 
 /// A child whose end is not seen now is waited for without end: only the lack of one is a failure.
@@ -132,17 +116,10 @@ pid_t reap_now(pid_t which, int& status) {
 std::optional<int> Supervisor::reap() {
   std::optional<int> ended;
   int status = 0;
-  if (options_.arguments.empty()) {  // children are the caller's and the attendant's as well
-    if (reap_now(worker_, status) == worker_) ended = status;
-    int ignored = 0;
-    if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();
-    return ended ? ended : stuck_end();
-  }
-  for (pid_t child; (child = reap_now(-1, status)) > 0;) {
-    if (child == worker_) ended = status;
-    if (child == stager_) stager_.reset();
-    desk_.reaped(child);
-  }
+  // Others are the caller's and the attendant's to wait for.
+  if (reap_now(worker_, status) == worker_) ended = status;
+  int ignored = 0;
+  if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();
   return ended ? ended : stuck_end();
 }
 
@@ -169,17 +146,11 @@ std::optional<int> Supervisor::stuck_end() {
 Result<bool> Supervisor::after_worker(int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return false;
   if (WIFEXITED(status) && !state_.session.agreed) return fail(Error({}, state_.failure.data()));
-  Result<void> followed;
-  if (relieved_) {
-    relieved_ = false;
-    if (desk_.next()) become_next();
-    followed = start_with_patience();
-    if (std::exchange(stage_again_, false) && !stager_) stager_ = overlay_.start_staging();
-  } else {
-    followed = follow(WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
-                                        : fmt::format("died of signal {}", WTERMSIG(status)));
-  }
-  if (!followed) return fail(std::move(followed.error()));
+  if (auto followed =
+          follow(WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
+                                   : fmt::format("died of signal {}", WTERMSIG(status)));
+      !followed)
+    return fail(std::move(followed.error()));
   return true;
 }
 

@@ -7,8 +7,6 @@
 #include <optional>
 
 #include "fuseovl/session/succession.hpp"
-#include "fuseovl/supervise/kernel_notes.hpp"
-#include "fuseovl/supervise/reload_desk.hpp"
 #include "fuseovl/supervise/serve.hpp"
 #include "fuseovl/supervise/worker_sandbox.hpp"
 
@@ -30,7 +28,7 @@ class TakenSignals {
 /// touches no file that is served and no name in the mount: nothing that hangs there hangs it.
 class Supervisor {
  public:
-  /// Both must outlive it; options.taken_over is emptied.
+  /// Both must outlive it.
   Supervisor(Overlay& overlay, Fd device, ServeOptions& options);
 
   /// Until the session has ended.
@@ -40,7 +38,6 @@ class Supervisor {
   // The worker's life.
   Result<void> start();
   Result<void> start_with_patience();
-  void relieve();
   std::optional<int> reap();
   std::optional<int> stuck_end();
   /// False: the session has ended.
@@ -48,18 +45,6 @@ class Supervisor {
   Result<void> follow(const std::string& how);
   void rest(std::chrono::milliseconds pause);
 
-  // Reloads.
-  Result<void> open_desk();
-  HandOver pack_all();
-  /// Whether another fs-mount may take this one's place, with what desk_.next() is.
-  Result<void> may_be_followed() const;
-  void make_way_for_next();
-  void become_next();
-  void begin_exchange();
-  void tell_client();
-  bool give_up_forgotten();
-  void look_for_forgotten();
-  void end_exchange();
   int poll_timeout() const;
 
   // The end.
@@ -76,22 +61,13 @@ class Supervisor {
   ServeOptions& options_;
   WorkerSandbox sandbox_;
   sigset_t set_;
-  KernelNotes notes_;
-  ReloadDesk desk_;
   Fd signals_;  ///< signalfd(2)
   pid_t worker_ = -1;
   Fd worker_thread_;  ///< readable when a thread of it has ended; before Linux 6.9, when all have
   bool thread_watched_ = false;
   std::optional<pid_t> stager_;
-  bool stage_again_ = false;  ///< when the next worker is there
-  bool given_up_ = false;     ///< retired files were, which the worker does not know
-  bool relieved_ = false;     ///< the worker was killed by us: another is to go on
   Succession succession_;
   bool leaving_ = false;
-  std::int64_t look_at_ =
-      0;  ///< when to look for retired files to give up, monotonic_ms(); 0: never
-  std::int64_t look_pause_ = 2000;
-  std::int64_t exchange_ends_at_ = 0;  ///< when `exchanging` ends, monotonic_ms(); 0: it has
 };
 
 }  // namespace heddle

@@ -40,8 +40,6 @@ void work(Overlay& overlay, const Fd& device, const ServeOptions& options, Worke
   ::setpgid(0, 0);
   auto& state = overlay.state();
   state.worker = ::getpid();
-  for (pid_t none = 0; none == 0 && !state.first_worker.compare_exchange_weak(none, ::getpid());) {
-  }
   // A node that forbids filters gets its libraries all the same.
   if (const auto closed = sandbox.enter(supervisor); !closed && state.workers_lost == 0)
     warn(closed.error());

@@ -16,7 +16,6 @@ namespace heddle {
 namespace {
 
 constexpr const char* kName = "fs-mount";
-constexpr std::chrono::milliseconds kSomeTime{200};
 
 /// The work itself: requests from the device, answers from open files.
 void allow_serving(SeccompFilter& calls) {
@@ -105,27 +104,18 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
 }  // namespace
 
 WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
-                             const std::vector<std::string>& own, std::chrono::milliseconds limit,
-                             Wait wait)
+                             const std::vector<std::string>& own, std::chrono::milliseconds limit)
     : reopens_(!reopened.empty()) {
   allow_serving(calls_);
   if (!files_->works()) return;
   // One that is not there now cannot be opened later either, and is answered with an error.
   for (const auto& path : own) (void)files_->allow_reading(path);
   if (reopened.empty()) return;
-  const bool each = wait == Wait::each;
-  if (!each) limit = kSomeTime;
-  const auto name = [&](std::size_t i, WorkPlace&) {
-    if (each)
-      (void)files_->allow_reading(reopened[i]);
-    else
-      for (const auto& path : reopened) (void)files_->allow_reading(path);
-  };
-  const auto named = do_within(limit, each ? reopened.size() : 1, name, {files_->descriptor()});
+  const auto name = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); };
+  const auto named = do_within(limit, reopened.size(), name, {files_->descriptor()});
   for (std::size_t i = 0; i < named.size(); ++i) {
     if (named[i].state != WorkResult::State::late) continue;
-    warn(Error(reopened[i], "workers are not held to the map's files",
-               each ? not_answered_for(limit) : "it and others take too long to be looked at"));
+    warn(Error(reopened[i], "workers are not held to the map's files", not_answered_for(limit)));
     files_.reset();
     return;
   }
@@ -140,6 +130,80 @@ Result<void> WorkerSandbox::enter(pid_t supervisor) {
     if (auto done = files_->restrict_thread(kName); !done) return done;
   allow_living(calls_, supervisor);
   return calls_.load(kName);
+}
+
+namespace {
+
+/// Its workers and the process that stages are forked from it: all that these need, too.
+void allow_supervising(SeccompFilter& calls) {
+  constexpr unsigned kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
+                                   CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+  // Processes, and what they give up.
+  calls.allow({SCMP_SYS(wait4),
+               SCMP_SYS(waitid),
+               SCMP_SYS(kill),
+               SCMP_SYS(tgkill),
+               SCMP_SYS(pidfd_open),
+               SCMP_SYS(pidfd_send_signal),
+               SCMP_SYS(setsid),
+               SCMP_SYS(setpgid),
+               SCMP_SYS(getpgid),
+               SCMP_SYS(setpriority),
+               SCMP_SYS(prctl),
+               SCMP_SYS(prlimit64),
+               SCMP_SYS(capget),
+               SCMP_SYS(capset),
+               SCMP_SYS(seccomp),
+               SCMP_SYS(landlock_create_ruleset),
+               SCMP_SYS(landlock_add_rule),
+               SCMP_SYS(landlock_restrict_self),
+               SCMP_SYS(signalfd4),
+               SCMP_SYS(pause),
+               SCMP_SYS(set_tid_address),
+               SCMP_SYS(getgroups),
+               SCMP_SYS(uname),
+               SCMP_SYS(umask)});
+  calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces, 0));
+  // Clients: sockets that it has, and pairs.
+  calls.allow({SCMP_SYS(accept4), SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom),
+               SCMP_SYS(sendmsg), SCMP_SYS(recvmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
+               SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(ioctl)});
+  // Files of its own and of the staging folder, with its user's rights; unmounting, copies of
+  // mounts.
+  calls.allow({SCMP_SYS(openat),       SCMP_SYS(openat2),   SCMP_SYS(getdents64),
+               SCMP_SYS(readlinkat),   SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
+               SCMP_SYS(statfs),       SCMP_SYS(unlinkat),  SCMP_SYS(mkdirat),
+               SCMP_SYS(renameat),     SCMP_SYS(renameat2), SCMP_SYS(linkat),
+               SCMP_SYS(fchmod),       SCMP_SYS(fchmodat),  SCMP_SYS(utimensat),
+               SCMP_SYS(ftruncate),    SCMP_SYS(fallocate), SCMP_SYS(fsync),
+               SCMP_SYS(fdatasync),    SCMP_SYS(syncfs),    SCMP_SYS(sync_file_range),
+               SCMP_SYS(pwrite64),     SCMP_SYS(pwritev),   SCMP_SYS(copy_file_range),
+               SCMP_SYS(sendfile),     SCMP_SYS(flock),     SCMP_SYS(chdir),
+               SCMP_SYS(fchdir),       SCMP_SYS(getcwd),    SCMP_SYS(dup3),
+               SCMP_SYS(memfd_create), SCMP_SYS(umount2),   SCMP_SYS(open_tree)});
+#ifdef __x86_64__  // older forms, which glibc uses where the machine has them
+  calls.allow({SCMP_SYS(open), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
+               SCMP_SYS(readlink), SCMP_SYS(unlink), SCMP_SYS(rmdir), SCMP_SYS(mkdir),
+               SCMP_SYS(rename), SCMP_SYS(link), SCMP_SYS(chmod), SCMP_SYS(dup2), SCMP_SYS(pipe),
+               SCMP_SYS(getpgrp), SCMP_SYS(alarm), SCMP_SYS(time)});
+#endif
+}
+
+}  // namespace
+
+Result<void> confine_supervisor(const SupervisorNeeds& needs) {
+  if constexpr (kSanitized) return {};
+  std::uint64_t kept = 0;
+  if (needs.unmounts || needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
+  if (needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_PTRACE;
+  if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
+  if (auto done = drop_capabilities(kName, kept); !done) return done;
+  if (auto done = give_up_new_privileges(kName); !done) return done;
+  SeccompFilter calls(SeccompFilter::Denied::fail);
+  allow_serving(calls);
+  allow_living(calls, ::getpid());
+  allow_supervising(calls);
+  return calls.load(kName);
 }
 
 }  // namespace heddle

@@ -22,12 +22,10 @@ class WorkerSandbox {
   /// `reopened`: files and folders that workers may have to open. `own`: more of these, which take
   /// no capability, on the node itself. Never fails: what the kernel does not have is left out. So
   /// is Landlock, and that is said, when a file of `reopened` does not answer for `limit`: it must
-  /// be there to be named. Or when all of them take longer than some milliseconds: there is a mount
-  /// that nobody answers for meanwhile.
-  enum class Wait : std::uint8_t { each, some_ms };
+  /// be there to be named.
   explicit WorkerSandbox(const std::vector<std::string>& reopened,
                          const std::vector<std::string>& own = {},
-                         std::chrono::milliseconds limit = kOriginTimeout, Wait wait = Wait::each);
+                         std::chrono::milliseconds limit = kOriginTimeout);
 
   /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
   /// nothing else to open where the kernel has Landlock, and no system call but those of reading,
@@ -41,5 +39,20 @@ class WorkerSandbox {
   SeccompFilter calls_{SeccompFilter::Denied::fail};
   bool reopens_;
 };
+
+/// What a supervisor needs besides: forking, waiting, its sockets, unmounting.
+struct SupervisorNeeds {
+  bool unmounts = false;  ///< its own mount: CAP_SYS_ADMIN
+  /// Likewise, and hands out copies of it, to clients whose namespaces it looks at first, which
+  /// have more capabilities than it: CAP_SYS_PTRACE too (kernel/ptrace.c, __ptrace_may_access).
+  bool serves_clients = false;
+  bool reopens = false;  ///< its workers open files by their paths: CAP_DAC_READ_SEARCH
+};
+
+/// For ever, for this process and all that it forks: no other capability, no new privileges, and no
+/// system call that executes, mounts, traces, makes devices or sockets, changes users or
+/// namespaces. (Who unmounts by fusermount3 has it done by another process: mount/fusermount.hpp.)
+/// Does nothing in a build with sanitizers.
+Result<void> confine_supervisor(const SupervisorNeeds& needs);
 
 }  // namespace heddle

@@ -87,7 +87,8 @@ std::optional<Value> parse_value(std::string_view bytes) {
 /// A folder that nobody else can put files into.
 bool is_private_dir(const std::string& dir) {
   struct stat st {};
-  return ::stat(dir.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
+  // Nor a link: somebody else may have put it there, to have files made where it leads.
+  return ::lstat(dir.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
          (st.st_mode & 022) == 0;
 }
 

@@ -2,7 +2,6 @@
 #include "resolver/elf/sandbox.hpp"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -12,6 +11,7 @@
 #include <ctime>
 #include <tuple>
 
+#include "base/close_fds.hpp"
 #include "base/fd.hpp"
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/privileges.hpp"
@@ -39,11 +39,8 @@ Result<void> drop_descriptors(int socket) {
   for (int fd = 0; fd < 3; ++fd)
     if (::dup2(null->get(), fd) < 0) return fail_errno(kName, "cannot close its stdio");
   null->reset();
-  // By number: close_range(2) has no wrapper before glibc 2.34. Kernels before 5.9 lack it; what
-  // is then left open cannot be used for anything but pread.
-  const auto from = static_cast<unsigned>(socket);
-  if (from > 3) ::syscall(SYS_close_range, 3U, from - 1, 0U);
-  ::syscall(SYS_close_range, from + 1, ~0U, 0U);
+  const int kept[] = {socket};
+  close_fds_but(kept);
   return {};
 }
 

@@ -19,7 +19,7 @@ enum class ServePolicy : std::uint8_t {
 
 struct IndexInput {
   const MapContent& content;
-  /// Where programs see the mount's root, no trailing slash.
+  /// Where programs see the map's names: below the mount, or the mount itself; no trailing slash.
   std::string mount_point;
   /// This node's stamp of each program's file, by position in content.programs; nullopt: the file
   /// is not here or not the mapped one, the program is left out and runs unguided.

@@ -133,6 +133,18 @@ TEST_F(FuseFd, serves_a_mount_of_another_namespace_and_ends_with_it) {
   EXPECT_GT(counters.at("requests_total").get<int>(), 5);
 }
 
+// docs/security.md: nothing of it is to be unmounted, so it keeps no capability at all.
+TEST_F(FuseFd, the_daemon_has_no_rights) {
+  PrivateMount mount(work() + "/m");
+  auto daemon = start(mount.take_device());
+  ASSERT_TRUE(await_ready(ready_.get()));
+  const auto status =
+      value_or_throw(read_file("/proc/" + std::to_string(daemon.pid()) + "/status"));
+  for (const char* line : {"CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n",
+                           "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"})
+    EXPECT_THAT(status, HasSubstr(line));
+}
+
 TEST_F(FuseFd, a_caller_that_went_away_does_not_matter) {
   PrivateMount mount(work() + "/m");
   auto daemon = start(mount.take_device());

@@ -2,8 +2,10 @@
 // What the process that answers a mount's requests may do, and for whom.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +14,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/process.hpp"
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -24,6 +27,10 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 constexpr unsigned kOtherUser = 1501;
+constexpr std::uint64_t kMayReadAll = std::uint64_t{1} << CAP_DAC_READ_SEARCH;
+constexpr std::uint64_t kMayMount = std::uint64_t{1} << CAP_SYS_ADMIN;
+constexpr std::uint64_t kMayLookAtProcesses = std::uint64_t{1} << CAP_SYS_PTRACE;
+enum class Filter : std::uint8_t { yes, none };
 
 class LeastPrivilege : public ::testing::Test {
  protected:
@@ -41,12 +48,22 @@ class LeastPrivilege : public ::testing::Test {
   static std::string status_of(int pid) {
     return value_or_throw(read_file("/proc/" + std::to_string(pid) + "/status"));
   }
-  static void expect_closed(const std::string& status) {
-    for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapAmb"})
+  /// The rows of docs/security.md: `capabilities` permitted and effective, none inheritable,
+  /// ambient or to be gained, no new privileges, a filter.
+  static void expect_rights(const std::string& status, std::uint64_t capabilities,
+                            Filter filter = Filter::yes) {
+    const auto mask = fmt::format("{:016x}\n", capabilities);
+    for (const char* set : {"CapPrm", "CapEff"})
+      EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t" + mask));
+    for (const char* set : {"CapInh", "CapAmb"})
       EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t0000000000000000\n"));
+    // A plain user has no right to give this one up, and no use for it.
+    if (status.find("Uid:\t0\t") != std::string::npos)
+      EXPECT_THAT(status, HasSubstr("CapBnd:\t0000000000000000\n"));
     EXPECT_THAT(status, HasSubstr("NoNewPrivs:\t1\n"));
-    EXPECT_THAT(status, HasSubstr("Seccomp:\t2\n"));
+    EXPECT_THAT(status, HasSubstr(filter == Filter::yes ? "Seccomp:\t2\n" : "Seccomp:\t0\n"));
   }
+  static void expect_closed(const std::string& status) { expect_rights(status, 0); }
   /// errno of opening `path` as a user who is nobody here; 0: it worked.
   static int open_as_another(const std::string& path) {
     const pid_t child = ::fork();
@@ -79,12 +96,41 @@ TEST_F(LeastPrivilege, a_worker_has_no_rights_and_its_follower_neither) {
   const Mount mount(dir_ / "map", dir_ / "m");
   const int worker = mount.worker();
   expect_closed(status_of(worker));
-  // A plain user has no right to give this one up, and no use for it.
-  EXPECT_THAT(status_of(worker), HasSubstr("CapBnd:\t0000000000000000\n"));
   ::kill(worker, SIGKILL);
   ASSERT_TRUE(wait_until(std::chrono::seconds(10), [&] { return mount.worker() != worker; }));
   expect_closed(status_of(mount.worker()));
   EXPECT_EQ(value_or_throw(read_file(mount / "v/secret")), "secret");
+}
+
+TEST_F(LeastPrivilege, root_s_supervisor_can_unmount_and_no_more) {
+  const Mount mount(dir_ / "map", dir_ / "m");
+  expect_rights(status_of(mount.pid()), kMayMount);
+  ::kill(mount.pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(mount.pid()); }));
+  EXPECT_EQ(mounts_with(" " + (dir_ / "m") + " "), 0U);
+}
+
+TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_look_at_its_clients_too) {
+  HEDDLE_STAGED(fs_gen, "fs-gen");
+  const std::string script =
+      "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
+      "\"${HEDDLE_INDEX%/index}/stats\")/status";
+  const auto seen = run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script});
+  expect_rights(seen.out, kMayMount | kMayLookAtProcesses);
+}
+
+TEST_F(LeastPrivilege, the_node_s_service_can_mount_and_its_daemons_cannot) {
+  const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
+  auto service = value_or_throw(spawn(
+      fs_mount(), {"fs-mount", "--node", dir_ / "node"},
+      {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}}));
+  ASSERT_TRUE(
+      wait_until(std::chrono::seconds(10), [&] { return fs::exists(dir_ / "node/socket"); }));
+  // Its filter is its systemd unit's.
+  expect_rights(status_of(service.pid()), kMayMount | kMayReadAll | kMayLookAtProcesses,
+                Filter::none);
+  ::kill(service.pid(), SIGTERM);
+  EXPECT_EQ(value_or_throw(service.wait_for(std::chrono::seconds(10))), std::optional<int>(0));
 }
 
 TEST_F(LeastPrivilege, another_user_gets_what_the_files_modes_allow) {
@@ -108,6 +154,23 @@ TEST_F(LeastPrivilege, a_plain_user_s_mount_is_served_as_that_user) {
   EXPECT_THAT(seen, HasSubstr("secret\n"));
   EXPECT_THAT(seen, HasSubstr("Uid:\t1500\t1500\t1500\t1500\n"));
   expect_closed(seen);
+}
+
+// Its supervisor cannot run fusermount3 any more, which is setuid: another process does it.
+TEST_F(LeastPrivilege, a_plain_user_s_supervisor_has_no_rights_and_ends_its_mount) {
+  fs::permissions(dir_ / "src/secret", fs::perms(0644));
+  ASSERT_EQ(::chown((dir_ / "m").c_str(), 1500, 1500), 0);
+  const std::string script =
+      "\"$0\" --prefetch 0 \"$1\" \"$2\" || exit\n"
+      "pid=$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' \"$2/.heddle/stats\")\n"
+      "cat /proc/$pid/status; kill $pid\n"
+      "for i in $(seq 500); do mountpoint -q \"$2\" || { echo unmounted; exit; }; sleep .02; done";
+  const auto seen = run_checked({HEDDLE_IN_WORLD, "--uid", "1500", "--", "sh", "-c", script,
+                                 fs_mount(), dir_ / "map", dir_ / "m"})
+                        .out;
+  EXPECT_THAT(seen, HasSubstr("Uid:\t1500\t1500\t1500\t1500\n"));
+  expect_closed(seen);
+  EXPECT_THAT(seen, HasSubstr("unmounted\n"));
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <map>
 
+#include "base/child_end.hpp"
 #include "base/process.hpp"
 
 namespace heddle::test {
@@ -86,7 +86,7 @@ pid_t start(const std::vector<std::string>& argv, const RunOptions& options, con
 }
 
 /// Feeds and reads until the child ends or the deadline passes; returns whether it ended.
-bool converse(int pidfd, Pipes& pipes, const RunOptions& options, RunResult& result) {
+bool converse(int child_end, Pipes& pipes, const RunOptions& options, RunResult& result) {
   for (const int fd :
        {pipes.in.write_end.get(), pipes.out.read_end.get(), pipes.err.read_end.get()})
     set_nonblocking(fd);
@@ -97,7 +97,7 @@ bool converse(int pidfd, Pipes& pipes, const RunOptions& options, RunResult& res
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
-    pollfd polled[] = {{pidfd, POLLIN, 0},
+    pollfd polled[] = {{child_end, POLLIN, 0},
                        {pipes.out.read_end.get(), POLLIN, 0},
                        {pipes.err.read_end.get(), POLLIN, 0},
                        {pipes.in.write_end.get(), POLLOUT, 0}};
@@ -138,8 +138,8 @@ RunResult run(const std::vector<std::string>& argv, const RunOptions& options) {
     throw Error::from_errno(argv.at(0), "cannot start", error);
 
   RunResult result;
-  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  result.timed_out = !converse(pidfd.get(), pipes, options, result);
+  const Fd ended = value_or_throw(watch_child_end(pid));
+  result.timed_out = !converse(ended.get(), pipes, options, result);
   if (result.timed_out) ::kill(-pid, SIGKILL);
   result.status = value_or_throw(child.wait());
   return result;

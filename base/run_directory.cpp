@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+#include "base/run_directory.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/content_hash.hpp"
+
+namespace heddle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of newer headers than Debian 12's: Linux 6.5.
+constexpr int kPeerPidfd = 77;
+constexpr int kBacklog = 4096;
+constexpr const char* kLocks = "locks";
+
+/// A socket's path through the descriptor: no length of ours, and no component that could have been
+/// exchanged since the directory was checked.
+Result<sockaddr_un> address_of(int directory, std::string_view name) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  const auto path = "/proc/self/fd/" + std::to_string(directory) + "/" + std::string(name);
+  if (path.size() >= sizeof(out.sun_path)) return fail_errno(name, "cannot be a socket", ENAMETOOLONG);
+  path.copy(out.sun_path, path.size());
+  return out;
+}
+
+Result<void> check(const Fd& directory, const std::string& path) {
+  struct stat status {};
+  if (::fstat(directory.get(), &status) != 0) return fail_errno(path, "cannot use");
+  if (status.st_uid != ::geteuid()) return fail_errno(path, "is another user's", EPERM);
+  if ((status.st_mode & 0022) != 0)
+    return fail(Error::with_code(EPERM, path, "cannot use", "others may write to it"));
+  return {};
+}
+
+Result<Fd> open_checked(const std::string& path) {
+  auto directory = open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!directory) return directory;
+  if (auto good = check(*directory, path); !good) return fail(std::move(good.error()));
+  return directory;
+}
+
+/// Sleeps a moment; false: `end` has come.
+bool rest_until(Clock::time_point end) {
+  if (Clock::now() >= end) return false;
+  (void)::poll(nullptr, 0, 2);
+  return true;
+}
+
+bool is_same(int ours, int theirs, const char* name) {
+  struct stat a {};
+  struct stat b {};
+  return ::fstatat(ours, name, &a, 0) == 0 && ::fstatat(theirs, name, &b, 0) == 0 &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+Fd pidfd_of_peer(int socket, pid_t pid) {
+  int fd = -1;
+  socklen_t size = sizeof(fd);
+  if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &size) == 0) return Fd(fd);
+  if (errno != ENOPROTOOPT && errno != ENOSYS && errno != EINVAL) return Fd();
+  // Before it, a process that has ended at once may have given its number to another. Who that is
+  // nobody in another PID namespace can steer.
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace
+
+Result<RunDirectory> RunDirectory::open() {
+  const auto own = "/tmp/heddle-" + std::to_string(::geteuid());
+  std::string first = "/run/heddle";
+  if (::geteuid() != 0) {
+    const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+    first = runtime && *runtime == '/' ? std::string(runtime) + "/heddle" : "";
+  }
+  if (!first.empty())
+    if (auto made = open_at(first)) return made;
+  return open_at(own);
+}
+
+Result<RunDirectory> RunDirectory::open_at(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return fail_errno(path, "cannot make the directory");
+  auto out = find(path);
+  if (out) (void)::fchmod(out->get(), 0700);
+  return out;
+}
+
+Result<RunDirectory> RunDirectory::find(const std::string& path) {
+  auto directory = open_checked(path);
+  if (!directory) return fail(std::move(directory.error()));
+  return RunDirectory(path, std::move(*directory));
+}
+
+Result<Fd> RunDirectory::listen_at(std::string_view name) const {
+  const auto address = address_of(get(), name);
+  if (!address) return fail(address.error());
+  const std::string file(name);
+  Fd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!out ||
+      ::bind(out.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0 ||
+      ::fchmodat(get(), file.c_str(), 0600, 0) != 0 || ::listen(out.get(), kBacklog) != 0)
+    return fail_errno(path_ + "/" + file, "cannot listen");
+  return out;
+}
+
+Result<Fd> RunDirectory::connect_to(std::string_view name, std::chrono::milliseconds limit) const {
+  const auto address = address_of(get(), name);
+  if (!address) return fail(address.error());
+  Fd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!out) return fail_errno(name, "cannot make a socket");
+  const auto end = Clock::now() + limit;
+  // EAGAIN: the line is full.
+  while (::connect(out.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0)
+    if (errno != EINTR && (errno != EAGAIN || !rest_until(end)))
+      return fail_errno(path_ + "/" + std::string(name), "nobody answers there");
+  (void)::fcntl(out.get(), F_SETFL, 0);
+  return out;
+}
+
+bool RunDirectory::is_dead(std::string_view name) const {
+  const auto socket = connect_to(name, std::chrono::milliseconds(0));
+  return !socket && socket.error().code() == ECONNREFUSED;
+}
+
+void RunDirectory::remove(std::string_view name) const {
+  (void)::unlinkat(get(), std::string(name).c_str(), 0);
+}
+
+std::vector<std::string> RunDirectory::names() const {
+  std::vector<std::string> out;
+  const int again = ::openat(get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* listing = again < 0 ? nullptr : ::fdopendir(again);
+  if (!listing) return out;
+  while (const dirent* entry = ::readdir(listing)) out.emplace_back(entry->d_name);
+  ::closedir(listing);
+  return out;
+}
+
+Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds limit) const {
+  Fd file(::openat(get(), kLocks, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return fail_errno(path_ + "/" + kLocks, "cannot open");
+  // One byte of the file for each: locks that meet by chance only wait for each other.
+  struct flock range {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(std::strtoull(hash_bytes(what).hex().substr(0, 15).c_str(), nullptr, 16));
+  range.l_len = 1;
+  const auto end = Clock::now() + limit;
+  while (::fcntl(file.get(), F_OFD_SETLK, &range) != 0) {
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR)
+      return fail_errno(path_ + "/" + kLocks, "cannot lock");
+    if (!rest_until(end)) return fail_errno(what, "is in use by another process", ETIMEDOUT);
+  }
+  return file;
+}
+
+bool is_trusted_peer(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  // Of another PID namespace that is not below ours the number is 0.
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      peer.uid != ::geteuid() || peer.pid <= 0)
+    return false;
+  const Fd alive = pidfd_of_peer(socket, peer.pid);
+  if (!alive && errno != ENOSYS) return false;  // Linux 5.3 has pidfds
+  const Fd ours(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const Fd theirs(
+      ::open(("/proc/" + std::to_string(peer.pid)).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!ours || !theirs || !is_same(ours.get(), theirs.get(), "ns/user") ||
+      !is_same(ours.get(), theirs.get(), "ns/pid"))
+    return false;
+  // Still the one that connected: a number is given anew only when its process has ended, and then
+  // the directory is empty too.
+  if (!alive) return ::faccessat(theirs.get(), "stat", R_OK, 0) == 0;
+  pollfd entry{alive.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 0;
+}
+
+}  // namespace heddle

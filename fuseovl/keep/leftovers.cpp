@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/keep/leftovers.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <functional>
+#include <vector>
+
+#include "base/run_directory.hpp"
+
+namespace heddle {
+namespace {
+
+/// Calls `work` for each name but `.` and `..`, also when it removes them.
+void each_name(int directory, const std::function<void(const std::string&)>& work) {
+  const int again = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* listing = again < 0 ? nullptr : ::fdopendir(again);
+  if (!listing) return;
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(listing)) names.emplace_back(entry->d_name);
+  ::closedir(listing);
+  for (const auto& name : names)
+    if (name != "." && name != "..") work(name);
+}
+
+enum class Sweep : std::uint8_t { done, too_young };
+
+/// Removes the folder `name` when it is one of ours that nobody has locked: what lies in it, not
+/// deeper, below a descriptor. No name comes from anybody else.
+Sweep sweep_folder(int parent, const std::string& name) {
+  constexpr std::int64_t kYoungNs = 1'000'000'000;
+  const Fd folder(
+      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st {};
+  if (!folder || ::fstat(folder.get(), &st) != 0 || st.st_uid != ::geteuid()) return Sweep::done;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const auto age = (now.tv_sec - st.st_ctim.tv_sec) * kYoungNs + now.tv_nsec - st.st_ctim.tv_nsec;
+  // It may be about to be locked.
+  if (age >= 0 && age < kYoungNs) return Sweep::too_young;
+  if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return Sweep::done;
+  each_name(folder.get(), [&](const std::string& file) {
+    if (::unlinkat(folder.get(), file.c_str(), 0) != 0)
+      (void)::unlinkat(folder.get(), file.c_str(), AT_REMOVEDIR);
+  });
+  (void)::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
+  return Sweep::done;
+}
+
+}  // namespace
+
+void sweep_sockets() {
+  const auto directory = RunDirectory::open();
+  if (!directory) return;
+  for (const auto& name : directory->names()) {
+    if (!name.starts_with(kLeasePrefix)) continue;
+    const auto lock = directory->lock(name, std::chrono::milliseconds(0));
+    if (lock && directory->is_dead(name)) directory->remove(name);
+  }
+}
+
+void sweep_folders(const std::string& parent) {
+  const Fd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return;
+  for (int tries = 0; tries < 2; ++tries) {
+    bool again = false;
+    each_name(directory.get(), [&](const std::string& name) {
+      if (name.size() == 9 && name.starts_with("hd-"))  // base/temp_dir.cpp
+        again = sweep_folder(directory.get(), name) == Sweep::too_young || again;
+    });
+    if (!again) return;
+    if (tries == 0) (void)::poll(nullptr, 0, 1100);
+  }
+}
+
+Result<Fd> lock_folder(const std::string& path) {
+  auto folder = open_file(path, O_RDONLY | O_DIRECTORY);
+  if (folder && ::flock(folder->get(), LOCK_EX | LOCK_NB) != 0)
+    return fail_errno(path, "cannot lock");
+  return folder;
+}
+
+}  // namespace heddle
