@@ -27,7 +27,25 @@ const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
 }
 
 bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
+  // Not in <linux/magic.h> of every kernel that we build on.
+  constexpr std::uint64_t configfs = 0x6265'6570;
+  constexpr std::uint64_t fusectl = 0x6573'5543;
+  constexpr std::uint64_t apparmorfs = 0x5a3c'69f0;
+  constexpr std::uint64_t mqueue = 0x1980'0202;
   switch (kind_of(fd, stamp).type) {
+    case configfs:
+    case fusectl:
+    case apparmorfs:
+    case mqueue:
+    case BPF_FS_MAGIC:
+    case NSFS_MAGIC:
+    case DEVPTS_SUPER_MAGIC:
+    case EFIVARFS_MAGIC:
+    case HUGETLBFS_MAGIC:
+    case PSTOREFS_MAGIC:
+    case RDTGROUP_SUPER_MAGIC:
+    case SMACK_MAGIC:
+    case XENFS_SUPER_MAGIC:
     case PROC_SUPER_MAGIC:
     case SYSFS_MAGIC:
     case CGROUP_SUPER_MAGIC:

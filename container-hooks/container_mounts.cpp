@@ -81,19 +81,58 @@ Result<ContainerMounts> ContainerMounts::open(const std::string& rootfs) {
   return ContainerMounts(std::move(*root));
 }
 
-Result<void> ContainerMounts::check(const Decision& decision) const {
-  for (const auto& bind : decision.binds) {
-    note_step("looking for the image's", bind.target);
-    auto target = find_in_root(root_.get(), bind.target, 0);
-    struct stat status {};
-    if (!target) return fail(std::move(target.error()));
-    if (::fstat(target->get(), &status) != 0 || !S_ISREG(status.st_mode))
-      return fail(bind.target, "cannot bind over it in the container", "it is no regular file");
+/// Whether what is mounted on that mount shows in its peers too, which may be the host's.
+Result<bool> ContainerMounts::is_shared(int mount) {
+  if (shared_.empty()) {
+    const auto text = read_file("/proc/self/mountinfo");
+    if (!text) return fail(text.error());
+    std::istringstream lines(*text);
+    for (std::string line; std::getline(lines, line);)
+      shared_.emplace(std::atoi(line.c_str()),
+                      line.substr(0, line.find(" - ")).find(" shared:") != line.npos);
   }
-  for (const auto& bind : decision.directories)
-    if (auto target = find_in_root(root_.get(), bind.target, O_DIRECTORY); !target)
-      return fail(std::move(target.error()));
-  return {};
+  const auto found = shared_.find(mount);
+  // One that came since is nobody's whom we know.
+  return found == shared_.end() || found->second;
+}
+
+Result<ContainerMounts::Target> ContainerMounts::vet(const Fd& target, const std::string& path,
+                                                     Kind kind) {
+  constexpr const char* kWhat = "cannot mount over it in the container";
+  struct stat status {};
+  if (::fstat(target.get(), &status) != 0) return fail_errno(path, kWhat);
+  if (kind == Kind::file && !S_ISREG(status.st_mode))
+    return fail(path, kWhat, "it is no regular file");
+  if (kind == Kind::folder && !S_ISDIR(status.st_mode))
+    return fail(path, kWhat, "it is no directory");
+  const auto stamp = file_stamp(status);
+  const Target found{stamp.id, mount_id(target.get())};
+  if (found.mount < 0) return fail(path, kWhat, "/proc does not tell its mount");
+  if (own_mounts_.contains(found.mount)) return found;
+  if (file_systems_.is_made_up(target.get(), stamp))
+    return fail(path, kWhat, "it lies on a file system that the kernel makes up");
+  const auto shared = is_shared(found.mount);
+  if (!shared) return fail(shared.error());
+  if (*shared)
+    return fail(path, kWhat, "it lies on a shared mount, and would change outside of it too",
+                "give the container that volume with private or slave propagation");
+  return found;
+}
+
+Result<void> ContainerMounts::check(const Decision& decision) {
+  const auto check_all = [&](const auto& binds, Kind kind) -> Result<void> {
+    for (const auto& bind : binds) {
+      note_step("looking for the image's", bind.target);
+      const auto target = find_in_root(root_.get(), bind.target, 0);
+      if (!target) return fail(target.error());
+      const auto found = vet(*target, bind.target, kind);
+      if (!found) return fail(found.error());
+      checked_.emplace(bind.target, found->id);
+    }
+    return {};
+  };
+  if (auto files = check_all(decision.binds, Kind::file); !files) return files;
+  return check_all(decision.directories, Kind::folder);
 }
 
 Result<Fd> ContainerMounts::make_folder(const std::string& path) {
@@ -135,25 +174,42 @@ Result<void> ContainerMounts::attach(Fd tree, const std::string& mount_point) {
     note_placed(false);
     return fail(std::move(folder.error()));
   }
-  if (auto attached = attach_mount(tree.get(), folder->get(), mount_point); !attached) {
+  auto attached = [&]() -> Result<void> {
+    if (auto found = vet(*folder, mount_point, Kind::folder); !found) return fail(found.error());
+    return attach_mount(tree.get(), folder->get(), mount_point);
+  }();
+  if (!attached) {
     undo();
     return attached;
   }
   overlay_ = Fd(::fcntl(tree.get(), F_DUPFD_CLOEXEC, 3));
-  placed_.push_back(std::move(tree));
+  keep(std::move(tree));
   return {};
 }
 
-Result<void> ContainerMounts::place(const KeptFiles* kept, const Bind& bind) {
+void ContainerMounts::keep(Fd placed) {
+  if (const int mount = mount_id(placed.get()); mount >= 0) own_mounts_.insert(mount);
+  placed_.push_back(std::move(placed));
+}
+
+Result<void> ContainerMounts::place(const KeptFiles* kept, const Bind& bind, Kind kind) {
   note_step("mounting over the image's", bind.target);
   auto tree = kept ? kept->mount(bind.source) : Fd();
   if (tree && !*tree) tree = clone_mount(overlay_.get(), bind.source);
   if (!tree) return fail(std::move(tree.error()));
   auto target = find_in_root(root_.get(), bind.target, 0);
   if (!target) return fail(std::move(target.error()));
+  const auto found = vet(*target, bind.target, kind);
+  if (!found) return fail(found.error());
+  // Below a folder of ours that was bound meanwhile it is another, and ours.
+  const auto checked = checked_.find(bind.target);
+  const bool is_same = checked != checked_.end() && checked->second == found->id;
+  if (!is_same && !own_mounts_.contains(found->mount))
+    return fail(bind.target, "cannot mount over it in the container",
+                "it is another file than a moment ago");
   if (auto attached = attach_mount(tree->get(), target->get(), bind.target); !attached)
     return attached;
-  placed_.push_back(std::move(*tree));
+  keep(std::move(*tree));
   return {};
 }
 
@@ -169,13 +225,14 @@ Result<void> ContainerMounts::bind(const Decision& decision) {
   const auto* copies = kept ? &*kept : nullptr;
   // Folders first: a file that is bound may lie below one of them.
   for (const auto& bind : decision.directories)
-    if (auto done = place(copies, bind); !done) return done;
+    if (auto done = place(copies, bind, Kind::folder); !done) return done;
   for (const auto& bind : decision.binds)
-    if (auto done = place(copies, bind); !done) return done;
+    if (auto done = place(copies, bind, Kind::file); !done) return done;
   // ld.so.cache leads to the mount: the same file must stand there, or a process has two of it.
   for (const auto& [name, origin] : decision.kept)
     if (name.find('/') == name.npos)
-      if (auto done = place(copies, {name, decision.mount_point + "/" + name, {}}); !done)
+      if (auto done = place(copies, {name, decision.mount_point + "/" + name, {}}, Kind::file);
+          !done)
         return done;
   return {};
 }
@@ -183,6 +240,7 @@ Result<void> ContainerMounts::bind(const Decision& decision) {
 void ContainerMounts::undo() {
   overlay_.reset();
   for (; !placed_.empty(); placed_.pop_back()) detach_mount(placed_.back().get());
+  own_mounts_.clear();
   if (!made_name_.empty()) (void)::unlinkat(made_in_.get(), made_name_.c_str(), AT_REMOVEDIR);
   made_name_.clear();
   note_placed(false);

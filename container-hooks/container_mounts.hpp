@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/file_stamp.hpp"
+#include "base/file_systems.hpp"
 #include "container-hooks/decision.hpp"
 #include "container-hooks/kept_files.hpp"
 
@@ -13,6 +17,11 @@ namespace heddle {
 /// What is mounted into one container, from inside its mount namespace and before its root is
 /// changed. Every path of the image is resolved with the container's root as root, and used by
 /// descriptor: no symlink of an image leads out of it. The image's own files are never written to.
+///
+/// An image chooses by links what its targets are. So a target is refused where a mount on it would
+/// be seen elsewhere (a volume that is shared with the host) or would stand in for a file by which
+/// the runtime talks to the kernel (/proc/self/attr/exec, sysctls), and what is mounted over is the
+/// file that was checked.
 class ContainerMounts {
  public:
   /// `rootfs`: the container's root as this mount namespace has it.
@@ -20,8 +29,8 @@ class ContainerMounts {
 
   /// The container's root.
   const Fd& root() const { return root_; }
-  /// Whether each file and folder that is to be bound over is there.
-  Result<void> check(const Decision& decision) const;
+  /// Whether each file and folder that is to be bound over is there, and may be.
+  Result<void> check(const Decision& decision);
   /// Mounts the FUSE file system of `device` at `mount_point`. A missing folder is made only in a
   /// tmpfs of the container's own (its /dev): elsewhere it would stay in the image.
   Result<void> mount(int device, const std::string& mount_point);
@@ -34,13 +43,25 @@ class ContainerMounts {
 
  private:
   explicit ContainerMounts(Fd root) : root_(std::move(root)) {}
+  enum class Kind : std::uint8_t { file, folder };
+  struct Target {
+    FileId id;
+    int mount = -1;
+  };
+  Result<Target> vet(const Fd& target, const std::string& path, Kind kind);
+  Result<bool> is_shared(int mount);
   Result<Fd> make_folder(const std::string& path);
-  Result<void> place(const KeptFiles* kept, const Bind& bind);
+  Result<void> place(const KeptFiles* kept, const Bind& bind, Kind kind);
+  void keep(Fd placed);
 
   Fd root_;
-  Fd overlay_;              ///< the FUSE mount's root
-  std::vector<Fd> placed_;  ///< roots of our mounts
-  Fd made_in_;              ///< the folder that holds the mount point we made
+  FileSystems file_systems_;
+  std::map<int, bool> shared_;             ///< by mount id, as the container was before us
+  std::map<std::string, FileId> checked_;  ///< what stood at each target
+  std::set<int> own_mounts_;               ///< ids of `placed_`
+  Fd overlay_;                             ///< the FUSE mount's root
+  std::vector<Fd> placed_;                 ///< roots of our mounts
+  Fd made_in_;                             ///< the folder that holds the mount point we made
   std::string made_name_;
 };
 

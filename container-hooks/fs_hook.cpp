@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "container-hooks/hook_commands.hpp"
 #include "container-hooks/oci_hook.hpp"
+#include "container-hooks/sealed_program.hpp"
 #include "container-hooks/verify.hpp"
 #include "container-hooks/verify_image.hpp"
 
@@ -203,6 +204,13 @@ CommandLine::CommandLine() {
 
 int fs_hook(int argc, char** argv) {
   set_program_name("fs-hook");
+  // Those that enter a container.
+  if (const std::string_view command = argc > 1 ? argv[1] : "";
+      command == "oci" || command == "verify")
+    if (auto sealed = run_from_sealed_copy(argv); !sealed) {
+      report(sealed.error());
+      return exit_failure;
+    }
   CommandLine line;
   if (const int status = parse_options(line.app(), {argv + 1, argv + argc}); status >= 0)
     return status;

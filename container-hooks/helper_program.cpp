@@ -6,6 +6,8 @@
 
 #include <array>
 
+#include "container-hooks/sealed_program.hpp"
+
 namespace heddle {
 namespace {
 
@@ -64,7 +66,7 @@ std::string path_of(const std::string& programs, const std::string& name) {
 }  // namespace
 
 Result<Child> start_helper(const HelperRequest& request) {
-  const auto here = own_program_dir();
+  const auto here = hook_program_dir();
   if (!here) return fail(here.error());
   std::vector<std::string> argv{request.name};
   argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -12,6 +13,7 @@
 #include "base/process.hpp"
 #include "container-hooks/container_config.hpp"
 #include "container-hooks/hook_files.hpp"
+#include "container-hooks/trusted_files.hpp"
 
 namespace heddle {
 namespace {
@@ -23,18 +25,13 @@ std::string below_home(const char* variable, const std::string& otherwise,
   return home && *home == '/' ? home + otherwise + name : std::string();
 }
 
-/// `podman unshare` makes a user root of a user namespace, where the system's folders are nobody's.
-bool is_systems_root() {
-  struct stat root {};
-  return ::geteuid() == 0 && ::stat("/", &root) == 0 && root.st_uid == 0;
-}
-
 int fail_with(const Error& error) {
   report(error);
   return exit_failure;
 }
 
 Result<std::string> own_path() {
+  if (auto good = check_trusted_programs(); !good) return fail(std::move(good.error()));
   const auto here = own_program_dir();
   if (!here) return fail(here.error());
   return *here + "/fs-hook";
@@ -100,6 +97,8 @@ int install_hook(const HookFileSettings& settings) {
                     : std::string(for_hooks ? "/etc/containers/oci/hooks.d" : "/etc/cdi");
   if (directory.empty()) return fail_with(Error("HOME", "is not set", {}, "give --dir"));
   make_folders(directory);
+  if (auto good = check_trusted_directory(std::filesystem::absolute(directory)); !good)
+    return fail_with(good.error());
   const auto path = directory + (for_hooks ? "/50-heddle-mpi.json" : "/heddle.json");
   const auto hook = with_stage(settings, false);
   const auto json = for_hooks ? podman_hook(*program, hook) : cdi_spec(*program, requested(hook));

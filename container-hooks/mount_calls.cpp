@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "base/open_in_root.hpp"
 
 namespace heddle {
@@ -132,6 +134,13 @@ Result<void> attach_mount(int tree, int target, const std::string& name) {
   if (::syscall(SYS_move_mount, tree, "", target, "", kFromEmptyPath | kToEmptyPath) != 0)
     return fail_errno(name, "cannot mount over it");
   return {};
+}
+
+int mount_id(int fd) {
+  constexpr std::string_view kKey = "\nmnt_id:";
+  const auto text = read_file("/proc/self/fdinfo/" + std::to_string(fd)).value_or("");
+  const auto at = text.find(kKey);
+  return at == text.npos ? -1 : std::atoi(text.c_str() + at + kKey.size());
 }
 
 void detach_mount(int fd) {

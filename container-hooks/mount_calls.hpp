@@ -41,6 +41,8 @@ Result<Fd> new_tmpfs(std::size_t bytes, Programs programs);
 Result<Fd> new_overlay(int lower, int memory);
 /// Mounts `tree` over what `target` (O_PATH) is open on. `name` is for the message.
 Result<void> attach_mount(int tree, int target, const std::string& name);
+/// The number that mountinfo gives the mount that `fd` is open on (proc(5)); -1: not to be had.
+int mount_id(int fd);
 /// Takes the mount whose root `fd` is open on out of the tree.
 void detach_mount(int fd);
 

@@ -2,6 +2,7 @@
 #include "container-hooks/oci_hook.hpp"
 
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <climits>
@@ -12,6 +13,7 @@
 #include "container-hooks/hook_log.hpp"
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/swap_run.hpp"
+#include "container-hooks/trusted_files.hpp"
 #include "container-hooks/watched_work.hpp"
 
 namespace heddle {
@@ -123,6 +125,9 @@ class HookedStart {
 
 int oci_hook(const HookSettings& settings) {
   leave_runtimes_traces();
+  // A core dump, or a look by /proc/PID, takes CAP_SYS_PTRACE now. A user could then not set what
+  // is in /proc/self any more, where the kernel gives the files to root (proc(5)).
+  if (is_systems_root()) (void)::prctl(PR_SET_DUMPABLE, 0);
   return HookedStart(settings).run();
 }
 

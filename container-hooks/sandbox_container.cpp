@@ -2,7 +2,7 @@
 #include "container-hooks/sandbox_container.hpp"
 
 #include <fcntl.h>
-#include <linux/capability.h>
+#include <grp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,8 +20,12 @@
 #include <cstdlib>
 
 #include "base/close_fds.hpp"
+#include "base/log.hpp"
+#include "base/sandbox/privileges.hpp"
+#include "base/sandbox/seccomp_filter.hpp"
 #include "base/socket_pair.hpp"
 #include "container-hooks/sandbox_root.hpp"
+#include "container-hooks/trusted_files.hpp"
 
 namespace heddle {
 namespace {
@@ -29,6 +33,9 @@ namespace {
 constexpr std::size_t kOutputLimit = 4U << 20;
 constexpr std::size_t kCommandLimit = 96U << 10;  // one packet: net.core.wmem_default is 208 KiB
 constexpr rlim_t kCpuSeconds = 10;
+constexpr rlim_t kMostMapped = rlim_t{16}
+                               << 30;  // libraries are mapped whole: CUDA's are gigabytes
+constexpr rlim_t kMostData = rlim_t{1} << 30;
 
 /// fork() that ends with who forked it.
 pid_t fork_with_us() {
@@ -57,16 +64,86 @@ bool change_root(const std::string& rootfs) {
          ::umount2(".", MNT_DETACH) == 0 && ::chdir("/") == 0;
 }
 
-bool give_up_rights() {
-  for (int capability = 0; capability <= CAP_LAST_CAP; ++capability)
-    (void)::prctl(PR_CAPBSET_DROP, capability);
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  std::array<__user_cap_data_struct, 2> none{};
-  const rlimit cpu{kCpuSeconds, kCpuSeconds};
-  const rlimit core{0, 0};
-  return ::syscall(SYS_capset, &header, none.data()) == 0 &&
-         ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::setrlimit(RLIMIT_CPU, &cpu) == 0 &&
-         ::setrlimit(RLIMIT_CORE, &core) == 0;
+/// Nobody, here and outside: what the image's files grant to all is what its ld.so gets.
+constexpr uid_t kNobody = 65534;
+
+/// Who the image's program is to be; a user is nobody but himself in there anyway.
+struct Nobody {
+  bool wanted = false;
+  Fd users;  ///< may be none
+};
+
+/// A user namespace that knows nobody else. None where the kernel has none to give (or a user's
+/// namespace is this one already): then who runs the image's program is nobody without it.
+Fd nobodys_namespace() {
+  auto sockets = make_socket_pair();
+  if (!sockets) return {};
+  const pid_t pid = fork_with_us();
+  if (pid == 0) {
+    sockets->one.reset();
+    if (::unshare(CLONE_NEWUSER) == 0) (void)send_fd(sockets->other.get(), STDERR_FILENO);
+    char end = 0;
+    (void)!::read(sockets->other.get(), &end, 1);
+    ::_exit(0);
+  }
+  sockets->other.reset();
+  Child child(pid);
+  if (!receive_fd(sockets->one.get())) return {};
+  const auto process = "/proc/" + std::to_string(pid);
+  const auto ids = std::to_string(kNobody) + " " + std::to_string(kNobody) + " 1";
+  if (!write_text(process + "/uid_map", ids) || !write_text(process + "/gid_map", ids)) return {};
+  auto users = open_file(process + "/ns/user", O_RDONLY);
+  return users ? std::move(*users) : Fd();
+}
+
+bool become_nobody(const Fd& users) {
+  return ::setgroups(0, nullptr) == 0 && (!users || ::setns(users.get(), CLONE_NEWUSER) == 0) &&
+         ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+         ::setresuid(kNobody, kNobody, kNobody) == 0 && ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+}
+
+bool set_limits() {
+  const auto limit = [](auto resource, rlim_t value) {
+    const rlimit both{value, value};
+    return ::setrlimit(resource, &both) == 0;
+  };
+  return limit(RLIMIT_CPU, kCpuSeconds) && limit(RLIMIT_CORE, 0) && limit(RLIMIT_FSIZE, 0) &&
+         limit(RLIMIT_NPROC, 1) && limit(RLIMIT_AS, kMostMapped) && limit(RLIMIT_DATA, kMostData);
+}
+
+/// The last that we do ourselves but for execve(2): what ld.so of any glibc does to list libraries.
+/// All else fails, and is no reason to end it.
+Result<void> close_filter() {
+  SeccompFilter calls(SeccompFilter::Denied::fail);
+  calls.allow(
+      {SCMP_SYS(execve),
+       // Memory.
+       SCMP_SYS(brk), SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect),
+       SCMP_SYS(madvise),
+       // Files, which are read-only all.
+       SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(close), SCMP_SYS(read), SCMP_SYS(readv),
+       SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(fcntl),
+       SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx),
+       SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(readlink),
+       SCMP_SYS(readlinkat), SCMP_SYS(getcwd), SCMP_SYS(getdents64),
+       // What it asks of itself.
+       SCMP_SYS(uname), SCMP_SYS(arch_prctl), SCMP_SYS(set_tid_address), SCMP_SYS(set_robust_list),
+       SCMP_SYS(rseq), SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrandom),
+       SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(gettid), SCMP_SYS(getuid), SCMP_SYS(geteuid),
+       SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
+       SCMP_SYS(time), SCMP_SYS(sysinfo), SCMP_SYS(sched_getaffinity), SCMP_SYS(futex),
+       SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn),
+       SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group)});
+  return calls.load("fs-hook");
+}
+
+Result<void> give_up_rights(const Nobody& nobody) {
+  if (nobody.wanted && !become_nobody(nobody.users))
+    return fail_errno("fs-hook", "cannot become nobody");
+  if (auto done = drop_capabilities("fs-hook"); !done) return done;
+  if (auto done = give_up_new_privileges("fs-hook"); !done) return done;
+  if (!set_limits()) return fail_errno("fs-hook", "cannot limit the image's ld.so");
+  return {};
 }
 
 struct Words {
@@ -101,16 +178,23 @@ std::pair<Words, Words> unpack(const std::string& text) {
   return out;
 }
 
-[[noreturn]] void execute(const std::string& command, int out, int err) {
+[[noreturn]] void execute(const std::string& command, int out, int err, const Nobody& nobody) {
   auto [argv, environment] = unpack(command);
-  if (argv.list.empty() || !give_up_rights() || ::dup2(out, STDOUT_FILENO) < 0 ||
-      ::dup2(err, STDERR_FILENO) < 0)
+  if (argv.list.empty() || ::dup2(out, STDOUT_FILENO) < 0 || ::dup2(err, STDERR_FILENO) < 0)
     ::_exit(127);
-  (void)::close(STDIN_FILENO);
-  close_fds_but({});
   // The kernel gives a program's own path free of links ($ORIGIN); ld.so, told a path, does not.
   char real[PATH_MAX];
   if (::realpath(argv.list.back().c_str(), real) != nullptr) argv.list.back() = real;
+  if (auto done = give_up_rights(nobody); !done) {
+    report(done.error());
+    ::_exit(127);
+  }
+  (void)::close(STDIN_FILENO);
+  close_fds_but({});
+  if (auto closed = close_filter(); !closed) {
+    report(closed.error());
+    ::_exit(127);
+  }
   ::execve(argv.list[0].c_str(), argv.pointers().data(), environment.pointers().data());
   const std::string words = argv.list[0] + ": cannot start it\n";
   (void)!::write(STDERR_FILENO, words.data(), words.size());
@@ -118,7 +202,7 @@ std::pair<Words, Words> unpack(const std::string& text) {
 }
 
 /// The first process of the pid namespace: one command after the other until nobody asks.
-[[noreturn]] void serve_commands(const std::string& rootfs, int socket) {
+[[noreturn]] void serve_commands(const std::string& rootfs, int socket, const Nobody& nobody) {
   bool inside = false;
   for (;;) {
     auto out = receive_fd(socket);
@@ -134,7 +218,7 @@ std::pair<Words, Words> unpack(const std::string& text) {
       ::_exit(1);
     }
     inside = true;
-    if (fork_with_us() == 0) execute(command, out->get(), err->get());
+    if (fork_with_us() == 0) execute(command, out->get(), err->get(), nobody);
     out->reset();
     err->reset();
     while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
@@ -143,6 +227,8 @@ std::pair<Words, Words> unpack(const std::string& text) {
 }
 
 [[noreturn]] void live(const std::string& rootfs, const std::vector<Volume>& volumes, int socket) {
+  Nobody nobody{is_systems_root(), {}};
+  if (nobody.wanted) nobody.users = nobodys_namespace();
   auto ready = leave_for_own_namespaces();
   if (ready) ready = make_sandbox_root(rootfs, volumes);
   if (!ready) {
@@ -150,7 +236,7 @@ std::pair<Words, Words> unpack(const std::string& text) {
     ::_exit(1);
   }
   const pid_t first = fork_with_us();
-  if (first == 0) serve_commands(rootfs, socket);
+  if (first == 0) serve_commands(rootfs, socket, nobody);
   if (first < 0 || !send_fd(socket, socket)) ::_exit(1);
   (void)::waitpid(first, nullptr, 0);
   ::_exit(0);

@@ -17,8 +17,9 @@ namespace heddle {
 Result<void> become_root_of_own_namespace();
 
 /// An image as a container of ours, to look into it before anybody starts it: namespaces of its own
-/// (mount, pid, network, IPC), everything read-only, no network, no capability, no device, bounded
-/// time. What runs in it belongs to the image: not to be believed.
+/// (mount, pid, network, IPC), everything read-only, no network, no device, bounded time. What runs
+/// in it belongs to the image, is not to be believed, and is nobody (in a user namespace without
+/// anybody else), with no capability, few system calls, and bounded memory.
 /// It is gone with this object.
 class SandboxContainer {
  public:
@@ -35,9 +36,9 @@ class SandboxContainer {
     std::string out;
     std::string err;
   };
-  /// Runs argv[0] with the image as root. argv's last word is a path, given free of links. From the
-  /// first run on the container's root is changed: mount before it. Fails when it takes too long or
-  /// says too much; whatever its exit status, what it said is no failure.
+  /// Runs argv[0] with the image as root directory. argv's last word is a path, given free of
+  /// links. From the first run on the container's root is changed: mount before it. Fails when it
+  /// takes too long or says too much; whatever its exit status, what it said is no failure.
   Result<Output> run(const std::vector<std::string>& argv,
                      const std::vector<std::string>& environment);
 

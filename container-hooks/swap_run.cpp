@@ -8,10 +8,12 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/folder_of.hpp"
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/inside_container.hpp"
 #include "container-hooks/node_mount.hpp"
 #include "container-hooks/overlay_server.hpp"
+#include "container-hooks/trusted_files.hpp"
 
 namespace heddle {
 namespace {
@@ -41,6 +43,9 @@ class HookRun {
       : settings_(settings), state_(state), log_(log) {}
 
   Result<void> run(const SwapRequest& request) {
+    note_step("looking at", "the installed programs");
+    if (auto good = check_trusted_programs(); !good) return good;
+    if (auto good = check_trusted_directory(folder_of(settings_.cache)); !good) return good;
     note_step("reading", state_.bundle + "/config.json");
     auto config = read_config(state_.bundle);
     if (!config) return fail(std::move(config.error()));
@@ -48,15 +53,9 @@ class HookRun {
     auto rootfs = resolved(config->rootfs);
     if (!rootfs) return fail(std::move(rootfs.error()));
     config->rootfs = *rootfs;
-    InsideOrder order{settings_.stage,
-                      state_.pid,
-                      *config,
-                      request.program,
-                      settings_.cache,
-                      settings_.limits,
-                      settings_.mount_point,
-                      settings_.mpi,
-                      request.rpath};
+    InsideOrder order{settings_.stage,       state_.pid,      *config,
+                      request.program,       settings_.cache, settings_.limits,
+                      settings_.mount_point, settings_.mpi,   request.rpath};
     for (int left = kAttempts;; --left) {
       auto done = attempt(order);
       if (done || !from_cache_ || done.error().code() != ESTALE || left == 1) return done;

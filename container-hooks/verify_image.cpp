@@ -18,6 +18,7 @@
 #include "container-hooks/overlay_server.hpp"
 #include "container-hooks/sandbox_container.hpp"
 #include "container-hooks/swap_request.hpp"
+#include "container-hooks/trusted_files.hpp"
 
 namespace heddle {
 namespace {
@@ -205,6 +206,7 @@ Result<int> verify(const ImageToVerify& image, bool json) {
   // FUSE lets only processes of the mount's user namespace in.
   if (::geteuid() != 0)
     if (auto done = become_root_of_own_namespace(); !done) return fail(std::move(done.error()));
+  if (auto good = check_trusted_programs(); !good) return fail(std::move(good.error()));
   const auto config = config_of(image);
   if (!config) return fail(config.error());
   auto placed = PlacedImage::make(image, *config);

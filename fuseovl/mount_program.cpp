@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -219,6 +220,10 @@ int mount_program(const MountSettings& settings) {
 }
 
 int serve_fd_program(const MountSettings& settings) {
+  // It may live in a container's pid namespace, with the host's tree: a process of the same uid
+  // that has all the (few) rights of ours would reach that by /proc/PID/root and /proc/PID/fd
+  // (ptrace(2), "Ptrace access mode checking"). Its worker inherits this.
+  (void)::prctl(PR_SET_DUMPABLE, 0);
   ServeOptions serving;
   serving.cleanup = settings.cleanup;
   serving.ready = Fd(settings.ready_fd);

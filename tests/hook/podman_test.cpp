@@ -45,7 +45,8 @@ class Podman : public ::testing::TestWithParam<std::string> {
                                   "--allow-annotations",
                                   "/"};
     argv.insert(argv.end(), options.begin(), options.end());
-    run_checked(argv);
+    const auto ran = session_->run(argv);
+    ASSERT_EQ(ran.status, 0) << ran.err;
   }
   bool is_user() const { return GetParam().starts_with("user_"); }
   std::string runtime() const { return is_user() ? GetParam().substr(5) : GetParam(); }

@@ -204,12 +204,16 @@ TEST_P(VerifyImage, what_needs_no_swap_or_must_not_start_is_said) {
 
 /// The image's ld.so is whatever the image's maker wants: each thing that it gets done it lists.
 constexpr const char* kHostileLoader = R"(
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -226,9 +230,15 @@ int main(void) {
   TRY("proc", access("/proc/1/root", F_OK) == 0);
   TRY("parent", getppid() != 1);
   kill(1, SIGKILL);  // the box's first process: we would not come to the end
-  TRY("rights", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1);
+  TRY("rights", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0);
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(9)};
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  TRY("fork", fork() >= 0);
+  TRY("unshare", unshare(CLONE_NEWUSER) == 0);
+  TRY("root", geteuid() == 0 && HOST_ROOT);
+  struct rlimit limit = {1 << 20, 1 << 20};
+  TRY("limit", setrlimit(RLIMIT_NPROC, &limit) == 0 || setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  TRY("ptrace", ptrace(PTRACE_ATTACH, 1, 0, 0) == 0);
   int net = socket(AF_INET, SOCK_DGRAM, 0);
   TRY("net", net >= 0 && connect(net, (struct sockaddr*)&at, sizeof at) == 0);
   for (int fd = 3; fd < 64; ++fd) TRY("descriptor", fcntl(fd, F_GETFD) >= 0);
@@ -240,7 +250,9 @@ TEST_P(VerifyImage, a_hostile_image_gets_nothing_done) {
   const auto loader = world_->rootfs() + kLoader;
   fs::remove(loader);
   fs::create_directories(fs::path(loader).parent_path());
-  build_program({.output = loader, .source = kHostileLoader, .flags = {"-static"}});
+  const std::string root = GetParam() == 0 ? "1" : "0";  // a user's box has root of its own
+  build_program(
+      {.output = loader, .source = kHostileLoader, .flags = {"-static", "-DHOST_ROOT=" + root}});
   const auto before = world_->image_state();
   const auto ran = verify_bundle(world_->config({"/bin/app"}));
   EXPECT_EQ(ran.status, 1) << ran.err;
@@ -266,7 +278,7 @@ TEST_P(VerifyImage, an_image_that_takes_for_ever_is_stopped) {
   const auto loader = world_->rootfs() + kLoader;
   fs::remove(loader);
   build_program({.output = loader,
-                 .source = "#include <unistd.h>\nint main(void){if(!fork())setsid();pause();}",
+                 .source = "#include <unistd.h>\nint main(void){if(!fork())setsid();for(;;);}",
                  .flags = {"-static"}});
   const auto ran = verify_bundle(world_->config({"/bin/app"}), {"--timeout", "1"});
   EXPECT_EQ(ran.status, 3);
