@@ -11,6 +11,23 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
+bool is_made_up_type(std::uint64_t type) {
+  switch (type) {
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+    case CGROUP_SUPER_MAGIC:
+    case CGROUP2_SUPER_MAGIC:
+    case DEBUGFS_MAGIC:
+    case TRACEFS_MAGIC:
+    case SECURITYFS_MAGIC:
+    case SELINUX_MAGIC:
+    case BINFMTFS_MAGIC:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
@@ -27,20 +44,12 @@ const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
 }
 
 bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
-  switch (kind_of(fd, stamp).type) {
-    case PROC_SUPER_MAGIC:
-    case SYSFS_MAGIC:
-    case CGROUP_SUPER_MAGIC:
-    case CGROUP2_SUPER_MAGIC:
-    case DEBUGFS_MAGIC:
-    case TRACEFS_MAGIC:
-    case SECURITYFS_MAGIC:
-    case SELINUX_MAGIC:
-    case BINFMTFS_MAGIC:
-      return true;
-    default:
-      return false;
-  }
+  return is_made_up_type(kind_of(fd, stamp).type);
+}
+
+bool lies_on_made_up_file_system(int fd) {
+  struct statfs fs {};
+  return ::fstatfs(fd, &fs) != 0 || is_made_up_type(static_cast<std::uint32_t>(fs.f_type));
 }
 
 std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {

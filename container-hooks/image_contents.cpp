@@ -26,7 +26,7 @@ constexpr std::int64_t kYoung = 2;
 /// A start waits for what is read. The image says which files, and they may be as sparse as it
 /// likes.
 constexpr std::uint64_t kMostRead = std::uint64_t{4} << 30;
-constexpr std::size_t kHeading = 33;  ///< hash of the rest, in hex digits, and a newline
+constexpr std::size_t kHeading = 65;  ///< hash of the rest, in hex digits, and a newline
 
 std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 

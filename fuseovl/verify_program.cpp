@@ -95,7 +95,7 @@ std::string difference(const Finding& found, const Check& check) {
     case Finding::What::cannot_read:
       return Error::from_errno({}, "cannot read", found.code).message();
     case Finding::What::other_content:
-      return "XXH3-128 is " + found.hash.hex() + ", the map's is " + check.hash.hex();
+      return "SHA-256 is " + found.hash.hex() + ", the map's is " + check.hash.hex();
   }
   return {};
 }

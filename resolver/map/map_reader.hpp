@@ -11,8 +11,8 @@
 
 namespace heddle {
 
-/// A finished map, read only. Safe for concurrent readers. Bytes are checked (trailer, XXH3-128)
-/// before LMDB sees the file: LMDB's reader dies of SIGBUS or an assertion on damaged input.
+/// A finished map, read only. Safe for concurrent readers. It may come from anybody: its bytes are
+/// read once into memory, so that what was checked is what is used, and no record is believed.
 class MapReader {
  public:
   /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),
@@ -24,8 +24,8 @@ class MapReader {
   MapReader& operator=(MapReader&&) noexcept;
   ~MapReader();
 
-  /// XXH3-128 of the map's bytes: its identity (the trace header's map id).
-  const ContentHash& id() const;
+  /// Of all its bytes, as sha256sum(1) says: its identity (the trace header's map id).
+  ContentHash id() const;
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
   /// The object behind `name` in `view` (empty: the only view, or EINVAL when there are several).
@@ -35,9 +35,11 @@ class MapReader {
 
  private:
   struct State;
-  static Result<MapReader> open_at(const std::string& place, const std::string& path);
   explicit MapReader(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+/// How MapReader::open() tells of an open_regular() that failed with `code`.
+Error map_open_error(const std::string& path, int code);
 
 }  // namespace heddle
