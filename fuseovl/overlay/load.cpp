@@ -137,6 +137,8 @@ void set_options(OverlayContent& out, const LoadOptions& options) {
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
   auto map = MapFile::find(options.map_path, options.origin_timeout);
   if (!map) return fail(std::move(map.error()));
+  if (auto ours = check_map_owner(map->status(), options.map_path); !ours)
+    return fail(std::move(ours.error()));
   return load_overlay(std::move(*map), options, drifts);
 }
 

@@ -143,6 +143,14 @@ Result<MapReader> MapReader::open(const std::string& path) {
   return fail(map_open_error(path, file.error().code()));
 }
 
+Result<void> check_map_owner(const struct stat& status, const std::string& path) {
+  if (::geteuid() != 0 || (status.st_uid == 0 && (status.st_mode & 0022) == 0)) return {};
+  return fail(Error::with_code(
+      EPERM, path, "root does not serve programs by it",
+      status.st_uid == 0 ? "others may write to it" : "it is another user's",
+      "it chooses the libraries that are run: if you trust it, give a copy (cp, chmod go-w)"));
+}
+
 Error map_open_error(const std::string& path, int code) {
   if (code == EISDIR || code == ENOEXEC)
     return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file");

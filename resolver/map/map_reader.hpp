@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +40,10 @@ class MapReader {
   explicit MapReader(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+/// Whether this process may serve programs by the map at `path`, whose file is `status`: root does so
+/// by maps alone that nobody else can have made, since a map chooses the libraries. EPERM.
+Result<void> check_map_owner(const struct stat& status, const std::string& path);
 
 /// How MapReader::open() tells of an open_regular() that failed with `code`.
 Error map_open_error(const std::string& path, int code);
