@@ -70,7 +70,7 @@ bool takes_audit_library(const std::string& path) {
   Elf64_Ehdr ours{};
   constexpr ssize_t kHead = offsetof(Elf64_Ehdr, e_version);
   const auto head = [](const std::string& file, Elf64_Ehdr& header) {
-    auto fd = open_file(file, O_RDONLY | O_NONBLOCK);
+    auto fd = open_regular(file);
     return fd && ::pread(fd->get(), &header, kHead, 0) == kHead;
   };
   if (!head(path, theirs) || !head("/proc/self/exe", ours)) return true;

@@ -76,7 +76,16 @@ class WaitingWriter {
   bool let_through_ = false;
 };
 
-/// A small image with a program that needs libmpi.so.40, and three others.
+/// A library with the marks of MPICH (resolver/mpi/mpi_family.cpp).
+std::string build_mpi(const std::string& output) {
+  return build_library({.output = output,
+                        .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
+                                  "int MPIR_Err(void){return 0;}const char "
+                                  "t[]=\"MPICH Version:\\0\" \"3.4.1\";",
+                        .flags = {"-Wl,-soname,libmpi.so.12"}});
+}
+
+/// A small image with a program that needs libmpi.so.12, and three others; and a host's MPI.
 class HostileImage : public ::testing::Test {
  protected:
   HostileImage() {
@@ -84,13 +93,16 @@ class HostileImage : public ::testing::Test {
       copy_file(kLib + std::string(name), in(kLib) + name);
     copy_file(kLoader, in(kLoader));
     fs::create_directories(in("/etc"));
-    std::vector<std::string> needed;
-    for (const char* name : {"libmpi.so.40", "libfifo.so.1", "libdevice.so.1", "libgood.so.1"})
+    build_mpi(dir_ / "host/lib/libmpi.so.12");
+    std::vector<std::string> needed = {build_mpi(in(kLib) + "libmpi.so.12")};
+    for (const char* name : {"libfifo.so.1", "libdevice.so.1", "libgood.so.1"})
       needed.push_back(build_library({.output = in(kLib) + name,
                                       .source = "int a;",
                                       .flags = {"-Wl,-soname," + std::string(name)}}));
     needed.insert(needed.begin(), "-Wl,--no-as-needed");
-    build_program({.output = in("/app"), .source = "int main(void){return 0;}", .flags = needed});
+    build_program({.output = in("/app"),
+                   .source = "int MPI_Init(void);int main(void){return MPI_Init();}",
+                   .flags = needed});
   }
 
   std::string in(const std::string& path) const { return dir_ / "root" + path; }
@@ -109,8 +121,8 @@ class HostileImage : public ::testing::Test {
   /// more than to look at it.
   std::vector<std::string> opened(std::vector<std::string> words) {
     const auto log = dir_ / "strace";
-    words.insert(words.begin(), {"strace", "-f", "-yy", "-s", "0", "-o", log, "-e",
-                                 "trace=open,openat,openat2"});
+    words.insert(words.begin(),
+                 {"strace", "-f", "-yy", "-s", "0", "-o", log, "-e", "trace=open,openat,openat2"});
     RunOptions options;
     options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
     options.deadline = seconds(100);
@@ -135,22 +147,24 @@ class HostileImage : public ::testing::Test {
   RunResult last_;
 };
 
-#define NEEDS_ROOT_AND_STRACE()                                   \
-  if (::geteuid() != 0) HEDDLE_SKIP("makes device nodes");        \
+#define NEEDS_ROOT_AND_STRACE()                            \
+  if (::geteuid() != 0) HEDDLE_SKIP("makes device nodes"); \
   if (!strace_works()) HEDDLE_SKIP("strace does not work here")
 
 TEST_F(HostileImage, its_devices_and_fifos_are_looked_at_and_never_opened) {
   NEEDS_ROOT_AND_STRACE();
   HEDDLE_STAGED(fs_resolve, "fs-resolve");
-  put_device("/etc/ld.so.cache", 1, 5);                   // /dev/zero: read to the limit
-  put_device(kLib + std::string("libmpi.so.40"), 1, 3);   // stands for a watchdog
+  put_device("/etc/ld.so.cache", 1, 5);                  // /dev/zero: read to the limit
+  put_device(kLib + std::string("libmpi.so.12"), 1, 3);  // stands for a watchdog
   put_device(kLib + std::string("libdevice.so.1"), 1, 7);
   const auto fifo = put_fifo(kLib + std::string("libfifo.so.1"));
   WaitingWriter writer(fifo);
-  EXPECT_THAT(opened({fs_resolve, "build", "--into", dir_ / "root", "--program", "/app", "--mpi",
-                      "none", "-o", dir_ / "map", "--json"}),
-              ::testing::IsEmpty());
-  EXPECT_LT(last_.status, 128) << last_.err;
+  for (const auto& mpi : {std::string("none"), dir_ / "host"}) {
+    EXPECT_THAT(opened({fs_resolve, "build", "--into", dir_ / "root", "--program", "/app", "--mpi",
+                        mpi, "-o", dir_ / "map", "--json"}),
+                ::testing::IsEmpty());
+    EXPECT_LT(last_.status, 128) << last_.err;
+  }
   EXPECT_FALSE(writer.was_let_through());
 }
 
@@ -215,15 +229,16 @@ TEST_F(HostileImage, a_directory_that_is_swapped_for_a_link_leads_to_no_file_of_
   RunOptions options;
   options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
   // Where a name is looked up twice there is time between.
-  const std::vector<std::string> slowly = {"strace", "-f", "-o", "/dev/null", "-e",
-                                           "trace=readlink", "-e",
-                                           "inject=readlink:delay_exit=3000"};
+  const std::vector<std::string> slowly = {"strace", "-f",
+                                           "-o",     "/dev/null",
+                                           "-e",     "trace=readlink",
+                                           "-e",     "inject=readlink:delay_exit=3000"};
   for (int i = 0; i < 20; ++i) {
     std::vector<std::string> words = strace_works() ? slowly : std::vector<std::string>{};
-    for (const auto& word : {fs_resolve, std::string("build"), std::string("--into"),
-                             dir_ / "root", std::string("--program"), std::string("/swapped"),
-                             std::string("--mpi"), std::string("none"), std::string("-o"),
-                             dir_ / "map", std::string("--json")})
+    for (const auto& word :
+         {fs_resolve, std::string("build"), std::string("--into"), dir_ / "root",
+          std::string("--program"), std::string("/swapped"), std::string("--mpi"),
+          std::string("none"), std::string("-o"), dir_ / "map", std::string("--json")})
       words.push_back(word);
     const auto result = run(words, options);
     EXPECT_LT(result.status, 128) << result.err;
@@ -250,19 +265,17 @@ TEST_F(HostileImage, no_reader_of_its_files_reads_a_file_of_the_host) {
   if (!strace_works()) HEDDLE_SKIP("strace does not work here");
   HEDDLE_STAGED(fs_resolve, "fs-resolve");
   const auto log = dir_ / "strace";
-  // The host's side: an MPI that there is only to be read.
-  const auto mpi = build_library({.output = dir_ / "host/lib/libmpi.so.40",
-                                  .source = "int MPI_Init(void){return 0;}"
-                                            "int ompi_mpi_comm_world;",
-                                  .flags = {"-Wl,-soname,libmpi.so.40"}});
   RunOptions options;
   options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
   options.deadline = seconds(100);
-  const auto result =
-      run({"strace", "-f", "-y", "-s", "0", "-o", log, "-e", "trace=recvmsg", fs_resolve, "build",
-           "--into", dir_ / "root", "--program", "/app", "--mpi", dir_ / "host", "-o", dir_ / "map",
-           "--json"},
-          options);
+  const auto result = run({"strace",      "-f",          "-y",
+                           "-s",          "64",          "-o",
+                           log,           "-e",          "trace=recvmsg",
+                           fs_resolve,    "build",       "--into",
+                           dir_ / "root", "--program",   "/app",
+                           "--mpi",       dir_ / "host", "-o",
+                           dir_ / "map",  "--json"},
+                          options);
   EXPECT_LT(result.status, 128) << result.err;
   bool image = false, host = false;
   for (const auto& [pid, files] : read_by_workers(log)) {
