@@ -13,11 +13,13 @@
 
 namespace heddle {
 
-/// XXH3-128 in its canonical (big-endian) bytes: equal on every machine.
+/// SHA-256: the identity of bytes that somebody else may have made (files of others, images, maps).
+/// Nobody can make two contents with one hash, so equal hashes may share a copy, a decision or a
+/// mount. For damage alone base/checksum.hpp is ten times as fast.
 struct ContentHash {
-  std::array<std::uint8_t, 16> bytes{};
+  std::array<std::uint8_t, 32> bytes{};
   auto operator<=>(const ContentHash&) const = default;
-  /// 32 lower-case hex digits.
+  /// 64 lower-case hex digits.
   std::string hex() const;
 };
 

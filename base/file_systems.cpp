@@ -11,28 +11,13 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-}  // namespace
-
-const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
-  const auto [entry, is_new] = by_device_.try_emplace(stamp.id.dev);
-  if (is_new) {
-    struct statfs fs {};
-    if (::fstatfs(fd, &fs) == 0) {
-      entry->second.type = static_cast<std::uint32_t>(fs.f_type);
-      static_assert(sizeof(fs.f_fsid) == sizeof(entry->second.id));
-      std::memcpy(&entry->second.id, &fs.f_fsid, sizeof(fs.f_fsid));
-    }
-  }
-  return entry->second;
-}
-
-bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
+bool is_made_up_type(std::uint64_t type) {
   // Not in <linux/magic.h> of every kernel that we build on.
   constexpr std::uint64_t configfs = 0x6265'6570;
   constexpr std::uint64_t fusectl = 0x6573'5543;
   constexpr std::uint64_t apparmorfs = 0x5a3c'69f0;
   constexpr std::uint64_t mqueue = 0x1980'0202;
-  switch (kind_of(fd, stamp).type) {
+  switch (type) {
     case configfs:
     case fusectl:
     case apparmorfs:
@@ -59,6 +44,30 @@ bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
     default:
       return false;
   }
+}
+
+}  // namespace
+
+const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
+  const auto [entry, is_new] = by_device_.try_emplace(stamp.id.dev);
+  if (is_new) {
+    struct statfs fs {};
+    if (::fstatfs(fd, &fs) == 0) {
+      entry->second.type = static_cast<std::uint32_t>(fs.f_type);
+      static_assert(sizeof(fs.f_fsid) == sizeof(entry->second.id));
+      std::memcpy(&entry->second.id, &fs.f_fsid, sizeof(fs.f_fsid));
+    }
+  }
+  return entry->second;
+}
+
+bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
+  return is_made_up_type(kind_of(fd, stamp).type);
+}
+
+bool lies_on_made_up_file_system(int fd) {
+  struct statfs fs {};
+  return ::fstatfs(fd, &fs) != 0 || is_made_up_type(static_cast<std::uint32_t>(fs.f_type));
 }
 
 std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {

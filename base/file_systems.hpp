@@ -35,4 +35,7 @@ class FileSystems {
   std::map<std::uint64_t, Kind> by_device_;
 };
 
+/// FileSystems::is_made_up() of a file that is asked about once; true too where it cannot be told.
+bool lies_on_made_up_file_system(int fd);
+
 }  // namespace heddle

@@ -2,11 +2,87 @@
 #include "base/open_in_root.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <vector>
+
 namespace heddle {
+namespace {
+
+constexpr int kMostLinks = 40;  ///< the kernel's (fs/namei.c, MAXSYMLINKS)
+
+/// Pushes the components of `path`, the first to be taken last.
+void push_components(std::vector<std::string>& left, std::string_view path) {
+  // "x/" is "x/.", which only a directory has.
+  if (path.ends_with('/')) left.emplace_back(".");
+  while (!path.empty()) {
+    const auto slash = path.rfind('/');
+    const auto name = path.substr(slash == path.npos ? 0 : slash + 1);
+    if (!name.empty()) left.emplace_back(name);
+    path = path.substr(0, slash == path.npos ? 0 : slash);
+  }
+}
+
+/// The text of the link that `handle` is open on; ELOOP for one of procfs, which leads anywhere.
+Result<std::string> link_text(int handle, const std::string& path) {
+  struct statfs system {};
+  char text[PATH_MAX];
+  if (::fstatfs(handle, &system) != 0) return fail_errno(path, "cannot open");
+  if (system.f_type == PROC_SUPER_MAGIC) return fail_errno(path, "cannot open", ELOOP);
+  const ssize_t n = ::readlinkat(handle, "", text, sizeof(text));
+  if (n <= 0) return fail_errno(path, "cannot open", n == 0 ? ENOENT : errno);
+  return std::string(text, static_cast<std::size_t>(n));
+}
+
+/// Opens what `handle` is open on with `flags`.
+Result<Fd> reopen(int handle, const std::string& path, int flags) {
+  const auto flags_for_link = flags & ~O_NOFOLLOW;
+  auto fd = open_file("/proc/self/fd/" + std::to_string(handle), flags_for_link);
+  if (!fd) return fail_errno(path, "cannot open", fd.error().code());
+  return fd;
+}
+
+/// openat2(2)'s RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, a component at a time. A directory that is
+/// walked through is held, so that one moved meanwhile leads on from where it was found, and `..` is
+/// the one before it on the way, never another's.
+Result<Fd> walk_in_root(int root, const std::string& path, int flags) {
+  std::vector<Fd> way;
+  std::vector<std::string> left;
+  push_components(left, path);
+  const auto here = [&] { return way.empty() ? root : way.back().get(); };
+  for (int links = 0; !left.empty();) {
+    const auto name = std::move(left.back());
+    left.pop_back();
+    struct stat status {};
+    if (::fstat(here(), &status) != 0) return fail_errno(path, "cannot open");
+    if (!S_ISDIR(status.st_mode)) return fail_errno(path, "cannot open", ENOTDIR);
+    if (name == "..") {
+      if (!way.empty()) way.pop_back();
+      continue;
+    }
+    if (name == ".") continue;
+    Fd next(::openat(here(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path, "cannot open");
+    if (!S_ISLNK(status.st_mode) || (left.empty() && (flags & O_NOFOLLOW) != 0)) {
+      way.push_back(std::move(next));
+      continue;
+    }
+    if (++links > kMostLinks) return fail_errno(path, "cannot open", ELOOP);
+    const auto text = link_text(next.get(), path);
+    if (!text) return fail(text.error());
+    if (text->starts_with('/')) way.clear();
+    push_components(left, *text);
+  }
+  return reopen(here(), path, flags);
+}
+
+}  // namespace
 
 Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint64_t resolve) {
   open_how how{};
@@ -24,7 +100,11 @@ Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint
 }
 
 Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve) {
-  return open_resolved(root, path, flags, RESOLVE_IN_ROOT | resolve);
+  auto fd = open_resolved(root, path, flags, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve);
+  const int code = fd ? 0 : fd.error().code();
+  // Before Linux 5.6 ENOSYS; filters that do not know the call answer all three.
+  const bool unknown = code == ENOSYS || code == EPERM || code == EINVAL;
+  return unknown && resolve == 0 ? walk_in_root(root, path, flags) : std::move(fd);
 }
 
 }  // namespace heddle

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/content_hash.hpp"
+#include "base/open_regular.hpp"
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
@@ -26,7 +27,7 @@ constexpr std::int64_t kYoung = 2;
 /// A start waits for what is read. The image says which files, and they may be as sparse as it
 /// likes.
 constexpr std::uint64_t kMostRead = std::uint64_t{4} << 30;
-constexpr std::size_t kHeading = 33;  ///< hash of the rest, in hex digits, and a newline
+constexpr std::size_t kHeading = 65;  ///< hash of the rest, in hex digits, and a newline
 
 std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
@@ -51,7 +52,7 @@ Result<ContentHash> hash_bounded(const Fd& file, std::uint64_t size) {
   if (size > kMostRead) return fail_errno("", "cannot be compared", EFBIG);
   if (size == 0) return hash_bytes({});
   // Without a wait for somebody's lease (fcntl(2), F_SETLEASE).
-  const auto readable = open_file(link_of(file.get()), O_RDONLY | O_NONBLOCK);
+  const auto readable = open_regular_at(file.get(), "");
   if (!readable) return fail(readable.error());
   return hash_file(readable->get(), "");
 }

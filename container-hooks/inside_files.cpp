@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/open_regular.hpp"
 #include "base/script_interpreter.hpp"
 #include "container-hooks/mount_calls.hpp"
 #include "container-hooks/verify.hpp"
@@ -47,9 +48,8 @@ std::string InsideFiles::started_by(const std::string& program) const {
   auto out = program;
   for (int depth = 0; depth < kMostScripts; ++depth) {
     const auto place = find_in_root(root_.get(), out, 0);
-    struct stat status {};
-    if (!place || ::fstat(place->get(), &status) != 0 || !S_ISREG(status.st_mode)) break;
-    const auto file = open_file("/proc/self/fd/" + std::to_string(place->get()), O_RDONLY);
+    if (!place) break;
+    const auto file = open_regular_at(place->get(), out);
     char text[kFirstLine];
     const ssize_t n = file ? ::pread(file->get(), text, sizeof(text), 0) : -1;
     if (n <= 0) break;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "base/open_regular.hpp"
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/mount_calls.hpp"
 
@@ -29,7 +30,7 @@ Fd open_source(const Fd& overlay, const KeptFile& file, struct stat& status) {
   if (::fstatat(overlay.get(), file.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return {};
   struct stat origin {};
   if (!file.origin.empty())
-    if (auto fd = open_file(file.origin, O_RDONLY | O_NONBLOCK);
+    if (auto fd = open_regular(file.origin);
         fd && ::fstat(fd->get(), &origin) == 0 && is_same(origin, status))
       return std::move(*fd);
   return Fd(::openat(overlay.get(), file.name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

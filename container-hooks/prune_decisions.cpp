@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kDay = 24 * 60 * 60;
-constexpr std::size_t kKeyLength = 32;  ///< hex digits of the key that names an entry's files
+constexpr std::size_t kKeyLength = 64;  ///< hex digits of the key that names an entry's files
 
 struct Entry {
   std::string stem;

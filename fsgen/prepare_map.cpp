@@ -3,6 +3,7 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/plugin_folder.hpp"
@@ -68,7 +70,7 @@ bool takes_audit_library(const std::string& path) {
   Elf64_Ehdr ours{};
   constexpr ssize_t kHead = offsetof(Elf64_Ehdr, e_version);
   const auto head = [](const std::string& file, Elf64_Ehdr& header) {
-    auto fd = open_file(file, O_RDONLY | O_NONBLOCK);
+    auto fd = open_regular(file);
     return fd && ::pread(fd->get(), &header, kHead, 0) == kHead;
   };
   if (!head(path, theirs) || !head("/proc/self/exe", ours)) return true;
@@ -139,7 +141,12 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     auto path = absolute_path(options.map);
     if (!path) return fail(std::move(path.error()));
     map.path = std::move(*path);
-    auto reader = MapReader::open(map.path);
+    const auto file = open_regular(map.path);
+    if (!file) return fail(map_open_error(map.path, file.error().code()));
+    struct stat status {};
+    if (::fstat(file->get(), &status) != 0) return fail_errno(map.path, "cannot stat");
+    if (auto ours = check_map_owner(status, map.path); !ours) return fail(std::move(ours.error()));
+    auto reader = MapReader::open(file->get(), map.path);
     if (!reader) return fail(std::move(reader.error()));
     auto content = reader->read_all();
     if (!content) return fail(std::move(content.error()));

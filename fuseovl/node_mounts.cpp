@@ -45,7 +45,7 @@ NodeMounts::NodeMounts(std::string folder) : folder_(std::move(folder)) {
 }
 
 bool NodeMounts::is_id(const std::string& text) {
-  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == text.npos;
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
 bool NodeMounts::has(const std::string& id) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // fs-mount --verify: whether a mount, or a map's files, are what the map says, byte by byte.
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
@@ -66,11 +66,10 @@ struct Finding {
 };
 
 Finding look_at(const Check& check, const std::string& path, WorkPlace& place) {
-  const auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  if (!file) return {Finding::What::cannot_open, file.error().code(), {}};
-  struct stat status {};
-  if (::fstat(file->get(), &status) != 0 || !S_ISREG(status.st_mode))
+  const auto file = open_regular(path);
+  if (!file && (file.error().code() == ENOEXEC || file.error().code() == EISDIR))
     return {Finding::What::no_regular_file, 0, {}};
+  if (!file) return {Finding::What::cannot_open, file.error().code(), {}};
   if (!has_patches(file->get(), check.patches, &BytePatch::after))
     return {Finding::What::without_patches, 0, {}};
   const auto hash = hash_file(file->get(), {}, [&](std::span<char> bytes, std::uint64_t offset) {
@@ -95,7 +94,7 @@ std::string difference(const Finding& found, const Check& check) {
     case Finding::What::cannot_read:
       return Error::from_errno({}, "cannot read", found.code).message();
     case Finding::What::other_content:
-      return "XXH3-128 is " + found.hash.hex() + ", the map's is " + check.hash.hex();
+      return "SHA-256 is " + found.hash.hex() + ", the map's is " + check.hash.hex();
   }
   return {};
 }

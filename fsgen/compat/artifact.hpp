@@ -20,7 +20,7 @@ struct Library {
   std::string needed_by;              ///< soname or program; empty: a preload
   std::vector<std::string> versions;  ///< what all of the closure wants of it; sorted
   std::string build_id;
-  std::string hash;       ///< XXH3-128 in hex
+  std::string hash;       ///< SHA-256 in hex
   bool dlopened = false;  ///< a trace showed it; nothing names it
   std::string reason;     ///< of an unresolved one
 
@@ -32,7 +32,7 @@ struct Program {
   std::string name;  ///< base name
   std::string path;  ///< as the machine that described it saw it
   ElfFacts elf;      ///< with symbols
-  std::string hash;  ///< XXH3-128 in hex
+  std::string hash;  ///< SHA-256 in hex
   ElfNotes notes;
   std::string interpreter_soname;
   std::string mpi_family;  ///< "Open MPI", "MPICH", "MPI ABI"; empty: none

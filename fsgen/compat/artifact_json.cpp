@@ -81,7 +81,7 @@ Json library_json(const Library& library) {
     out["versions"] = std::move(list);
   }
   if (!library.build_id.empty()) out["build_id"] = library.build_id;
-  if (!library.hash.empty()) out["xxh3_128"] = library.hash;
+  if (!library.hash.empty()) out["sha256"] = library.hash;
   return out;
 }
 
@@ -105,7 +105,7 @@ Json program_json(const Program& program) {
     out["interpreter_soname"] = text_json(program.interpreter_soname);
   if (elf.soname) out["soname"] = text_json(*elf.soname);
   if (!elf.build_id.empty()) out["build_id"] = elf.build_id;
-  out["xxh3_128"] = program.hash;
+  out["sha256"] = program.hash;
   if (elf.rpath) out["rpath"] = text_json(*elf.rpath);
   if (elf.runpath) out["runpath"] = text_json(*elf.runpath);
   if (elf.tls) out["tls"] = {{"size", elf.tls->size}, {"align", elf.tls->align}};

@@ -96,7 +96,7 @@ Library read_library(const Json& json) {
   library.needed_by = text_or_empty(json, "needed_by");
   library.versions = texts(json, "versions");
   library.build_id = text_or_empty(json, "build_id");
-  library.hash = text_or_empty(json, "xxh3_128");
+  library.hash = text_or_empty(json, "sha256");
   library.dlopened = flag_at(json, "dlopened");
   library.reason = text_or_empty(json, "reason");
   return library;
@@ -146,7 +146,7 @@ Program read_program(const Json& json) {
   program.name = text_at(json, "name");
   program.path = text_at(json, "path");
   program.elf = read_elf(json);
-  program.hash = text_at(json, "xxh3_128");
+  program.hash = text_at(json, "sha256");
   program.interpreter_soname = text_or_empty(json, "interpreter_soname");
   program.notes.isa_needed = isa_at(json, "isa_needed");
   program.notes.isa_used = isa_at(json, "isa_used");

@@ -141,7 +141,7 @@ int run_check(const CheckOptions& o) {
   const auto artifact =
       value_or_throw(compat::parse_artifact(text, o.artifact == "-" ? "stdin" : o.artifact));
   if (!o.server.empty() || !o.nodes.empty()) ask_servers(o, text);
-  CachedFacts facts;
+  CachedFacts facts(value_or_throw(facts_below(o.rootfs)));
   const auto target = open_target(o, facts);
   const auto judgement = value_or_throw(compat::Checker(*target).check(artifact));
   value_or_throw(write_all(

@@ -58,6 +58,7 @@ class Generator {
  public:
   explicit Generator(GenOptions options)
       : options_(std::move(options)),
+        facts_(value_or_throw(facts_below(options_.rootfs))),
         node_(value_or_throw(compat::NodeTarget::open(
             facts_, options_.rootfs,
             options_.rootfs.empty() ? search_options_from_environment() : SearchOptions{}))) {}
@@ -68,12 +69,10 @@ class Generator {
     if (options_.push.empty() || !options_.out.empty())
       out = value_or_throw(OutputFile::prepare(options_.out.empty() ? "-" : options_.out));
     if (!options_.map.empty())
-      map_.emplace(value_or_throw(compat::MapTarget::open(facts_, options_.map)));
+      map_.emplace(value_or_throw(compat::MapTarget::open(map_facts_, options_.map)));
     if (!options_.trace.empty()) opens_ = value_or_throw(compat::read_trace_opens(options_.trace));
     const auto paths = wanted();
-    std::vector<std::string> outside;
-    for (const auto& path : paths) outside.push_back(node_.outside(path));
-    facts_.prefetch(outside, FactsDetail::symbols);
+    facts_.prefetch(paths, FactsDetail::symbols);
     compat::Artifact artifact;
     for (const auto& path : paths) add(artifact, path);
     const auto text = compat::to_json(artifact);
@@ -123,6 +122,7 @@ class Generator {
 
   GenOptions options_;
   CachedFacts facts_;
+  CachedFacts map_facts_;  ///< a map's files are this node's
   compat::NodeTarget node_;
   std::optional<compat::MapTarget> map_;
   compat::TraceOpens opens_;

@@ -96,16 +96,15 @@ void add_closure(NodeTarget& node, const Closure& closure, Program& program) {
 Result<Program> read_program(NodeTarget& node, FactsSource& facts, const std::string& path) {
   Program program;
   program.path = node.world().real_path(path);
-  const auto outside = node.outside(program.path);
-  if (program.path.empty() || outside.empty()) return fail_errno(path, "cannot describe", ENOENT);
+  if (program.path.empty()) return fail_errno(path, "cannot describe", ENOENT);
   program.name = base_name(path);
-  auto file = facts.facts(outside, FactsDetail::symbols);
+  auto file = facts.facts(program.path, FactsDetail::symbols);
   if (!file) return fail(std::move(file.error()));
   if (file->elf.type != ET_EXEC && file->elf.type != ET_DYN)
     return fail(Error::with_code(ENOEXEC, path, "cannot describe", "neither program nor library"));
   program.elf = std::move(file->elf);
   program.hash = file->hash.hex();
-  program.notes = read_elf_notes(outside).value_or(ElfNotes{});
+  program.notes = node.notes(program.path);
   const auto mpi = mpi_use(program.elf);
   program.mpi_family = mpi.family;
   program.mpi_soname = mpi.soname;

@@ -93,16 +93,14 @@ ElfNotes notes_of(int fd) {
 
 }  // namespace
 
-Result<ElfNotes> read_elf_notes(const std::string& path) {
-  const auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
-  if (!fd) return fail(fd.error());
+Result<ElfNotes> read_elf_notes(int fd, const std::string& path) {
   unsigned char ident[EI_NIDENT] = {};
-  if (!read_at(fd->get(), 0, ident, sizeof ident) || std::memcmp(ident, ELFMAG, SELFMAG) != 0)
+  if (!read_at(fd, 0, ident, sizeof ident) || std::memcmp(ident, ELFMAG, SELFMAG) != 0)
     return fail(Error::with_code(ENOEXEC, path, "not an ELF file"));
   static_assert(std::endian::native == std::endian::little);
   if (ident[EI_DATA] != ELFDATA2LSB) return ElfNotes{};
-  return ident[EI_CLASS] == ELFCLASS64 ? notes_of<Elf64_Ehdr, Elf64_Phdr>(fd->get())
-                                       : notes_of<Elf32_Ehdr, Elf32_Phdr>(fd->get());
+  return ident[EI_CLASS] == ELFCLASS64 ? notes_of<Elf64_Ehdr, Elf64_Phdr>(fd)
+                                       : notes_of<Elf32_Ehdr, Elf32_Phdr>(fd);
 }
 
 std::string isa_level_name(unsigned bit) {

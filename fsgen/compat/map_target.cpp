@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/open_regular.hpp"
 #include "fsgen/compat/node_target.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/search/cpu_levels.hpp"
@@ -127,7 +128,9 @@ void MapTarget::prefetch_symbols(const std::vector<std::string>& paths) {
 ElfNotes MapTarget::notes(const std::string& path) {
   const auto known = by_path_.find(path);
   if (known == by_path_.end() || !is_unchanged(content_.objects[known->second])) return {};
-  return read_elf_notes(path).value_or(ElfNotes{});
+  const auto file = open_regular(path);
+  if (!file) return {};
+  return read_elf_notes(file->get(), path).value_or(ElfNotes{});
 }
 
 std::string MapTarget::find_library(const Program& program, const std::string& soname) {

@@ -135,19 +135,19 @@ std::string NodeTarget::closure_key(const Program& program) {
 }
 
 std::optional<Result<ElfFacts>> NodeTarget::symbols(const std::string& path) {
-  auto file = source_->facts(outside(path), FactsDetail::symbols);
+  auto file = source_->facts(path, FactsDetail::symbols);
   if (!file) return Result<ElfFacts>(fail(std::move(file.error())));
   return Result<ElfFacts>(std::move(file->elf));
 }
 
 void NodeTarget::prefetch_symbols(const std::vector<std::string>& paths) {
-  std::vector<std::string> here;
-  for (const auto& path : paths) here.push_back(outside(path));
-  source_->prefetch(here, FactsDetail::symbols);
+  source_->prefetch(paths, FactsDetail::symbols);
 }
 
 ElfNotes NodeTarget::notes(const std::string& path) {
-  return read_elf_notes(outside(path)).value_or(ElfNotes{});
+  const auto file = world_.open_regular(path);
+  if (!file) return {};
+  return read_elf_notes(file->get(), path).value_or(ElfNotes{});
 }
 
 std::string NodeTarget::find_library(const Program& program, const std::string& soname) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/compat/package_index.hpp"
 
+#include <fcntl.h>
+
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle::compat {
 
@@ -21,8 +24,17 @@ bool has_line(const std::string& text, const std::string& line) {
 
 }  // namespace
 
+/// An image's database is the image's to choose: no link in it leads to a file of the host.
+Result<std::string> PackageIndex::read(const std::string& path) const {
+  const auto top = open_file(root_.empty() ? "/" : root_, O_PATH | O_DIRECTORY);
+  if (!top) return fail(top.error());
+  const auto file = open_regular_in(top->get(), path);
+  if (!file) return fail(file.error());
+  return read_all(file->get(), path, std::size_t{256} << 20);
+}
+
 std::string PackageIndex::version(const std::string& package) const {
-  const auto status = read_file(root_ + kDatabase + "/status", std::size_t{256} << 20);
+  const auto status = read(std::string(kDatabase) + "/status");
   if (!status) return {};
   const auto start =
       ("\n" + *status).find("\nPackage: " + package.substr(0, package.find(':')) + "\n");
@@ -41,7 +53,7 @@ std::string PackageIndex::search(const std::string& path) const {
   std::filesystem::directory_iterator entry(root_ + kDatabase + "/info", error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     if (entry->path().extension() != ".list") continue;
-    const auto list = read_file(entry->path().string());
+    const auto list = read(std::string(kDatabase) + "/info/" + entry->path().filename().string());
     if (!list || (!has_line(*list, path) && !has_line(*list, other))) continue;
     const auto package = entry->path().stem().string();
     const auto number = version(package);

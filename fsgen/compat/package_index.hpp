@@ -4,6 +4,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/result.hpp"
+
 namespace heddle::compat {
 
 /// Which package a file of a Debian system is of, read from dpkg's database when first asked.
@@ -15,6 +17,7 @@ class PackageIndex {
   std::string owner(const std::string& path);
 
  private:
+  Result<std::string> read(const std::string& path) const;
   std::string search(const std::string& path) const;
   std::string version(const std::string& package) const;
 

@@ -9,6 +9,7 @@
 #include <array>
 
 #include "base/open_in_root.hpp"
+#include "base/open_regular.hpp"
 #include "fuseovl/files/own_disk.hpp"
 
 namespace heddle {
@@ -87,6 +88,12 @@ Result<Fd> LocalFiles::open(const std::string& path, int flags) {
   // Links that were not followed; no openat2(2) (Linux < 5.6, or forbidden).
   const bool unknown = code == ELOOP || code == ENOSYS || code == EPERM || code == EINVAL;
   return fail_errno(path, "cannot open", unknown ? EXDEV : code);
+}
+
+Result<Fd> LocalFiles::open_regular(const std::string& path) {
+  const auto handle = open(path, O_PATH);
+  if (!handle) return fail(handle.error());
+  return open_regular_at(handle->get(), path);
 }
 
 }  // namespace heddle

@@ -29,6 +29,8 @@ class LocalFiles {
   /// open(2) with O_CLOEXEC of the absolute `path`. EXDEV: it may be another's file, or a symbolic
   /// link on the way may lead there; nobody was asked.
   Result<Fd> open(const std::string& path, int flags);
+  /// As the function of that name (base/open_regular.hpp), and EXDEV as open().
+  Result<Fd> open_regular(const std::string& path);
 
  private:
   /// A mount's root; invalid: not local.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/content_hash.hpp"
+#include "base/open_regular.hpp"
 #include "fuseovl/files/bounded_work.hpp"
 #include "fuseovl/files/local_files.hpp"
 #include "fuseovl/files/origins.hpp"
@@ -23,7 +24,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kOpenFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;  // a FIFO must not hold us
 
 /// As a process in another folder, such as do_within()'s, would call it.
 std::string absolute(const std::string& path) {
@@ -34,8 +34,8 @@ std::string absolute(const std::string& path) {
 
 /// EXDEV: it may be another's.
 Result<Fd> open_local(const std::string& path) {
-  auto file = LocalFiles().open(absolute(path), kOpenFlags);
-  if (!file) return fail_errno(path, "cannot open", file.error().code());
+  auto file = LocalFiles().open_regular(absolute(path));
+  if (!file) return fail(map_open_error(path, file.error().code()));
   return file;
 }
 
@@ -55,12 +55,12 @@ Result<Fd> open_within(const std::string& path, milliseconds limit) {
   const Shared<int> code;
   const auto whole = absolute(path);
   auto results = do_within(limit, 1, [&](std::size_t, WorkPlace& place) {
-    auto file = open_file(whole, kOpenFlags);
+    auto file = open_regular(whole);
     *code = file ? 0 : file.error().code();
     if (file) place.give(std::move(*file));
   });
   if (results[0].state != WorkResult::State::done) return fail(silent(path, limit));
-  if (*code != 0) return fail_errno(path, "cannot open", *code);
+  if (*code != 0) return fail(map_open_error(path, *code));
   return std::move(results[0].file);
 }
 

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@
 #include <string_view>
 
 #include "base/content_hash.hpp"
-#include "base/open_in_root.hpp"
+#include "base/open_regular.hpp"
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/local_files.hpp"
 #include "fuseovl/files/patches.hpp"
@@ -133,13 +132,10 @@ What compare_content(const MapObject& object, const Fd& file, WorkPlace& place, 
   return What::cannot_read;
 }
 
-/// A FIFO in the file's place must not hang us: O_NONBLOCK, without effect on regular files.
-constexpr int kOpenFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;
-
 Result<Fd> open_origin(const MapObject& object, int image) {
-  if (!object.in_image) return open_file(object.path, kOpenFlags);
+  if (!object.in_image) return open_regular(object.path);
   if (image < 0) return fail_errno(object.path, "cannot open", EBADF);
-  return open_in_root(image, object.path, kOpenFlags, RESOLVE_NO_MAGICLINKS);
+  return open_regular_in(image, object.path);
 }
 
 /// Gives the open file to `place` when it is to be kept.
@@ -148,12 +144,12 @@ Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectori
   if (!fd) {
     if (object.in_image && fd.error().code() == EBADF) return failed(What::no_image, 0);
     const int code = fd.error().code();
+    if (code == ENOEXEC || code == EISDIR) return failed(What::no_regular_file, 0);
     const bool gone = code == ENOENT || code == ENOTDIR;
     return failed(gone ? What::missing : What::cannot_open, code);
   }
   struct stat status {};
   if (::fstat(fd->get(), &status) != 0) return failed(What::cannot_stat, errno);
-  if (!S_ISREG(status.st_mode)) return failed(What::no_regular_file, 0);
   Finding out;
   out.stamp = file_stamp(status);
   out.atime_ns = nanoseconds(status.st_atim);
@@ -266,7 +262,7 @@ class Look {
     for (std::size_t id = 0; id < content_.objects.size(); ++id) {
       const auto& object = content_.objects[id];
       Result<Fd> file = fail_errno(object.path, "cannot open", EXDEV);
-      if (!object.in_image) file = files.open(object.path, kOpenFlags);
+      if (!object.in_image) file = files.open_regular(object.path);
       if (!file && file.error().code() == EXDEV) {
         others.push_back(id);
         continue;

@@ -58,7 +58,7 @@ struct OriginPatience {
   bool with_others = true;
 };
 
-/// Opens and checks every object's file: size and mtime first, then XXH3-128, since dev and ino
+/// Opens and checks every object's file: size and mtime first, then SHA-256, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
 /// when the file system is slow to answer. Files of an image are looked for below the folder
 /// `image`, whatever links it has, and stay open in any case: by -1 there is none, and they differ.

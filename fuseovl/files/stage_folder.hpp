@@ -14,7 +14,7 @@
 
 namespace heddle {
 
-/// Copies of files on the node's own storage, named by their XXH3-128, shared by all mounts of one
+/// Copies of files on the node's own storage, named by their SHA-256, shared by all mounts of one
 /// user: `DIR/heddle-UID/{objects,copying,users,rooms}`, which nobody else may write nor read.
 /// Copies of another user are not trusted, who could change them at any time.
 ///

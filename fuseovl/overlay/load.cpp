@@ -102,6 +102,8 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   auto map = options.map_fd >= 0 ? MapFile::of(options.map_fd, options.origin_timeout)
                                  : MapFile::find(options.map_path, options.origin_timeout);
   if (!map) return fail(std::move(map.error()));
+  if (auto ours = check_map_owner(map->status(), options.map_path); !ours)
+    return fail(std::move(ours.error()));
   OverlayContent out;
   MapContent content;
   {

@@ -2,7 +2,6 @@
 #include "resolver/build/app_inputs.hpp"
 
 #include <elf.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle {
 namespace {
@@ -70,12 +70,9 @@ FileKind elf_kind(int fd, const std::string& head) {
 }
 
 Result<Peek> peek(const std::string& path) {
-  // O_NONBLOCK: a FIFO must not hold us.
-  auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
-  if (!fd) return fail(std::move(fd.error()));
-  struct stat st {};
-  if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");
-  if (!S_ISREG(st.st_mode)) return Peek{};
+  const auto fd = open_regular(path);
+  if (!fd && (fd.error().code() == ENOEXEC || fd.error().code() == EISDIR)) return Peek{};
+  if (!fd) return fail(fd.error());
   std::string head(kScriptLine, '\0');
   const ssize_t n = ::pread(fd->get(), head.data(), head.size(), 0);
   if (n < 0) return fail_errno(path, "cannot read");

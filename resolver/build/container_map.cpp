@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/container_map.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
 
-#include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "resolver/build/object_table.hpp"
 
 namespace heddle {
@@ -18,7 +17,7 @@ Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& 
   auto file = host.facts(path);
   if (file) return objects.add(path, *file);
   if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
-  auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  auto fd = open_regular(path);
   if (!fd) return fail(std::move(fd.error()));
   struct stat st {};
   if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");

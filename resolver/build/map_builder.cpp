@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/map_builder.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "resolver/build/object_table.hpp"
 #include "resolver/build/plugin_folder.hpp"
 #include "resolver/build/view_names.hpp"
@@ -193,7 +193,7 @@ Result<void> MapBuilder::add_plugin(Root& root, const LoaderProfile& loader,
   auto file = world_.facts(path);
   if (!file) {
     if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
-    auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
+    auto fd = open_regular(path);
     if (!fd) return fail(std::move(fd.error()));
     struct stat st {};
     if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");

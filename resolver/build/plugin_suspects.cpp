@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/mapped_file.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle {
 namespace {
@@ -81,7 +82,9 @@ std::optional<PluginSuspect> suspect(const MapObject& library, const MapView& vi
   };
   const auto folder = fs::path(library.path).parent_path().string();
   const auto listing = list(folder);
-  const auto file = MappedFile::open(library.path);
+  const auto opened = open_regular(library.path);
+  if (!opened) return std::nullopt;
+  const auto file = MappedFile::map(opened->get(), library.path);
   if (!file) return std::nullopt;
   const bool system = is_system_folder(folder);
   for (const auto& name : listing.folders) {

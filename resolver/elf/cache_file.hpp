@@ -3,23 +3,21 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "base/fd.hpp"
-#include "resolver/store/store.hpp"
+#include "resolver/store/databases.hpp"
 
 namespace heddle {
 
 /// One generation of a cache: an LMDB database with a trailer that vouches for its bytes,
 /// immutable, replaced by rename.
 ///
-/// LMDB believes its pages: a damaged or truncated file makes it assert or die of SIGBUS, as would
-/// any mapping of a file that is cut while it is mapped. So the file is read (read(2): an I/O error
-/// is an errno), its trailer checked, and LMDB is given a private copy in memory (memfd_create(2)).
-/// It never maps a file in the user's home, which may well be NFS.
+/// The file is read into memory, never mapped: it lies in the user's home, which may well be NFS, and
+/// an I/O error is then an errno. LMDB does not read it (resolver/store/databases.hpp).
 class CacheFile {
  public:
   /// An empty generation.
@@ -42,12 +40,8 @@ class CacheFile {
   static constexpr std::size_t kMaxSize = std::size_t{256} << 20;
 
  private:
-  struct Open {
-    store::Env env;
-    store::ReadTxn txn;
-    store::Dbi dbi;
-  };
-  std::optional<Open> open_;
+  std::unique_ptr<const std::string> bytes_;
+  store::Records records_;  ///< views into `bytes_`
 };
 
 }  // namespace heddle

@@ -1,7 +1,23 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/elf/cached_facts.hpp"
 
+#include <fcntl.h>
+
+#include <algorithm>
+
 namespace heddle {
+
+Result<FactsOptions> facts_below(const std::string& root) {
+  FactsOptions options;
+  if (root.empty()) return options;
+  auto opened = open_file(root, O_PATH | O_DIRECTORY);
+  if (!opened) return fail(std::move(opened.error()));
+  options.cache = CacheUse::none;
+  options.pool.root = std::make_shared<const Fd>(std::move(*opened));
+  options.pool.parse_mode = ParseMode::reduced_only;
+  options.pool.max_workers = std::min(usable_cpus(), 4U);
+  return options;
+}
 
 CachedFacts::CachedFacts(FactsOptions options)
     : options_(std::move(options)), pool_(std::make_unique<WorkerPool>(options_.pool)) {
@@ -44,7 +60,7 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
   if (pool_->knows(path, detail)) {
     facts = pool_->facts(path, detail);
   } else {
-    auto file = OpenedFile::open(path);
+    auto file = pool_->open(path);
     if (!file) return fail(std::move(file.error()));
     if (auto cached = look_up(*file, detail)) return std::move(*cached);
     facts = pool_->facts(path, std::move(*file), detail);
@@ -59,7 +75,7 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
 void CachedFacts::prefetch(const std::vector<std::string>& paths, FactsDetail detail) {
   for (const auto& path : paths) {
     if (found_.contains({path, detail}) || pool_->knows(path, detail)) continue;
-    auto file = OpenedFile::open(path);
+    auto file = pool_->open(path);
     if (!file) continue;  // facts() will say why
     if (auto cached = look_up(*file, detail))
       found_.emplace(Key(path, detail), std::move(*cached));

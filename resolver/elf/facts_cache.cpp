@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/checksum.hpp"
+#include "base/fd.hpp"
 #include "resolver/elf/byte_codec.hpp"
 #include "resolver/elf/facts_codec.hpp"
 
@@ -48,15 +50,17 @@ std::string key_of(const FileStamp& stamp, std::uint64_t file_system) {
 }
 
 /// Of the key too: a value under the wrong key is as bad as a wrong value.
-ContentHash checksum(std::string_view key, std::string_view body) {
-  return hash_bytes(std::string(key).append(body));
+Checksum checksum(std::string_view key, std::string_view body) {
+  return checksum_of(std::string(key).append(body));
 }
 
-std::string_view bytes_of(const ContentHash& hash) {
+template <class Hash>
+std::string_view bytes_of(const Hash& hash) {
   return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
 }
-ContentHash hash_of(std::string_view bytes) {
-  ContentHash hash;
+template <class Hash>
+Hash hash_of(std::string_view bytes) {
+  Hash hash;
   if (bytes.size() == hash.bytes.size()) std::memcpy(hash.bytes.data(), bytes.data(), bytes.size());
   return hash;
 }
@@ -70,14 +74,14 @@ std::string value_of(std::string_view key, std::int64_t used_ns, std::string_vie
   return out.take();
 }
 struct Value {
-  ContentHash sum;
+  Checksum sum;
   std::int64_t used_ns = 0;
   std::string_view body;
 };
 std::optional<Value> parse_value(std::string_view bytes) {
   ByteReader in(bytes);
   Value value;
-  value.sum = hash_of(in.take(sizeof(ContentHash)));
+  value.sum = hash_of<Checksum>(in.take(sizeof(Checksum)));
   value.used_ns = in.number<std::int64_t>();
   value.body = in.take(in.left());
   if (!in.ok() || value.body.size() < sizeof(ContentHash)) return std::nullopt;
@@ -157,7 +161,8 @@ std::optional<FileFacts> FactsCache::find(const FileStamp& stamp, std::uint64_t 
   auto elf = decode_facts(value->body.substr(sizeof(ContentHash)));
   if (!elf) return std::nullopt;
   used_.insert(key);
-  return FileFacts{stamp, 0, hash_of(value->body.substr(0, sizeof(ContentHash))), std::move(*elf)};
+  return FileFacts{stamp, 0, hash_of<ContentHash>(value->body.substr(0, sizeof(ContentHash))),
+                   std::move(*elf)};
 }
 
 void FactsCache::add(const FileFacts& facts, std::uint64_t file_system) {

@@ -22,9 +22,6 @@ namespace heddle {
 namespace {
 
 constexpr const char* kName = "elf-worker";
-/// Room for LIEF 0.9's four copies of a file of 500 MB; reduced images take a thousandth.
-constexpr rlim_t kMemory = rlim_t{3} << 30;
-
 Result<void> limit(int resource, rlim_t value, const char* what) {
   const rlimit both{value, value};
   if (::setrlimit(static_cast<__rlimit_resource>(resource), &both) != 0)
@@ -73,11 +70,11 @@ Result<void> install_filter(int socket) {
 
 }  // namespace
 
-Result<void> enter_sandbox(int socket) {
+Result<void> enter_sandbox(int socket, std::uint64_t memory) {
   if constexpr (kSanitized) return {};
   if (auto done = drop_descriptors(socket); !done) return done;
   for (const auto& [resource, value, what] :
-       {std::tuple{RLIMIT_AS, kMemory, "cannot limit its memory"},
+       {std::tuple{RLIMIT_AS, rlim_t{memory}, "cannot limit its memory"},
         std::tuple{RLIMIT_FSIZE, rlim_t{0}, "cannot limit its files"},
         std::tuple{RLIMIT_CORE, rlim_t{0}, "cannot limit its core files"}})
     if (auto done = limit(resource, value, what); !done) return done;

@@ -25,6 +25,9 @@ namespace {
 
 /// A file of 10 GB takes 2 s to hash; more than this is a loop.
 constexpr unsigned kCpuSeconds = 10;
+/// Room for LIEF 0.9's four copies of a file of 500 MB; reduced images take a thousandth.
+constexpr std::uint64_t kMemory = std::uint64_t{3} << 30;
+constexpr std::uint64_t kMemoryReduced = std::uint64_t{512} << 20;
 
 std::string error_payload(const Error& error) {
   ByteWriter out;
@@ -49,14 +52,14 @@ Result<void> answer(const ReceivedRequest& received) {
   return send_frame(kWorkerSocket, frame_facts, request.id, payload);
 }
 
-int serve() {
+int serve(std::uint64_t memory) {
   struct stat st {};
   if (::fstat(kWorkerSocket, &st) != 0 || !S_ISSOCK(st.st_mode)) {
     say("this program is started by heddle's other programs, not by hand");
     return exit_usage;
   }
   prepare_lief();
-  if (const auto closed = enter_sandbox(kWorkerSocket); !closed) {
+  if (const auto closed = enter_sandbox(kWorkerSocket, memory); !closed) {
     static_cast<void>(send_frame(kWorkerSocket, frame_refusal, 0, closed.error().message()));
     return exit_failure;
   }
@@ -71,7 +74,7 @@ int serve() {
 }
 
 int self_test(std::string_view call) {
-  if (const auto closed = enter_sandbox(kWorkerSocket); !closed) return exit_failure;
+  if (const auto closed = enter_sandbox(kWorkerSocket, kMemory); !closed) return exit_failure;
   if (call == "open") static_cast<void>(::open("/dev/null", O_RDONLY));
   if (call == "socket") static_cast<void>(::socket(AF_UNIX, SOCK_STREAM, 0));
   if (call == "exec") ::execl("/bin/true", "true", nullptr);
@@ -96,7 +99,8 @@ int self_test(std::string_view call) {
 int worker_main(int argc, char** argv) {
   set_program_name("elf-worker");
   if (argc == 3 && std::string_view(argv[1]) == "--self-test") return self_test(argv[2]);
-  return serve();
+  const bool reduced_only = argc == 2 && std::string_view(argv[1]) == kReducedOnly;
+  return serve(reduced_only ? kMemoryReduced : kMemory);
 }
 
 }  // namespace heddle

@@ -23,12 +23,6 @@ constexpr std::size_t kDepth = 8;
 constexpr std::size_t kJobsPerWorker = 2000;
 constexpr unsigned kMaxAttempts = 3;
 
-unsigned usable_cpus() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::clamp(static_cast<unsigned>(CPU_COUNT(&set)), 1U, 16U);
-}
-
 Error damaged(const std::string& path, const std::string& reason) {
   return Error::with_code(EBADMSG, path, "cannot read as ELF", reason);
 }
@@ -43,6 +37,12 @@ Error told_error(const std::string& path, std::string_view payload) {
 
 }  // namespace
 
+unsigned usable_cpus() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::clamp(static_cast<unsigned>(CPU_COUNT(&set)), 1U, 16U);
+}
+
 Result<std::string> default_worker_path() {
   auto dir = own_program_dir();
   if (!dir) return dir;
@@ -56,10 +56,14 @@ WorkerPool::WorkerPool(WorkerPoolOptions options) : options_(std::move(options))
 
 WorkerPool::~WorkerPool() = default;
 
+Result<OpenedFile> WorkerPool::open(const std::string& path) const {
+  return OpenedFile::open(path, options_.root ? options_.root->get() : -1);
+}
+
 Result<FileFacts> WorkerPool::facts(const std::string& path, FactsDetail detail) {
   const Key key(path, detail);
   if (!known_.contains(key)) {
-    auto file = OpenedFile::open(path);
+    auto file = open(path);
     if (!file) return fail(std::move(file.error()));
     return facts(path, std::move(*file), detail);
   }
@@ -107,7 +111,7 @@ Result<FileFacts> WorkerPool::wait_for(const Key& key) {
     queue_.erase(wanted);
     queue_.push_front(std::move(job));
   }
-  for (auto& worker : workers_) worker.excuse();
+  for (auto& worker : workers_) worker.reset_deadline();
   while (!entry->second) pump(Wait::for_answers);
   auto result = std::move(*entry->second);
   known_.erase(entry);
@@ -146,7 +150,7 @@ void WorkerPool::pump(Wait wait) {
     if (retired)
       workers_.erase(worker);
     else if (gone || worker->broken() || (overdue && wait == Wait::for_answers))
-      bury(worker, overdue && !gone);
+      reap_failed(worker, overdue && !gone);
   }
   dispatch();
 }
@@ -159,7 +163,7 @@ void WorkerPool::dispatch() {
   while (!queue_.empty()) {
     auto& next = queue_.front();
     if (!next.file) {
-      auto file = OpenedFile::open(next.path);
+      auto file = open(next.path);
       // Out of descriptors: answers will give some back.
       if (!file && (file.error().code() == EMFILE || file.error().code() == ENFILE) && busy())
         return;
@@ -196,7 +200,7 @@ WorkerProcess* WorkerPool::worker_for_next_job() {
       best = &worker;
   const bool worth_one_more = best == nullptr || (best->queued() > 0 && queue_.size() > kDepth / 2);
   if (workers_.size() >= options_.max_workers || !worth_one_more) return best;
-  auto started = WorkerProcess::start(options_.worker_path);
+  auto started = WorkerProcess::start(options_.worker_path, options_.parse_mode);
   if (started) {
     ++counters_.started;
     return &workers_.emplace_back(std::move(*started));
@@ -227,7 +231,7 @@ void WorkerPool::finish(WorkerProcess::Answer answer) {
   settle(job, std::move(facts));
 }
 
-void WorkerPool::bury(std::list<WorkerProcess>::iterator worker, bool overdue) {
+void WorkerPool::reap_failed(std::list<WorkerProcess>::iterator worker, bool overdue) {
   const bool was_ready = worker->ready();
   auto how = worker->end(overdue);
   if (!worker->refusal().empty()) how = worker->refusal();

@@ -5,6 +5,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,9 +18,13 @@ namespace heddle {
 /// `<own program's folder>/../libexec/heddle/elf-worker`.
 Result<std::string> default_worker_path();
 
+/// The CPUs this process may use, at most 16.
+unsigned usable_cpus();
+
 struct WorkerPoolOptions {
   std::string worker_path;   ///< empty: default_worker_path()
-  unsigned max_workers = 0;  ///< 0: the CPUs this process may use, at most 16
+  unsigned max_workers = 0;  ///< 0: usable_cpus()
+  std::shared_ptr<const Fd> root;  ///< the directory below which paths are; null: this process' root
   /// Without a sign of life from its worker for so long, a file is given up. Loops end much
   /// earlier, by CPU time: this is for file systems that hang.
   std::chrono::milliseconds time_limit{120'000};
@@ -42,6 +47,8 @@ class WorkerPool : public FactsSource {
   /// while it is read is opened again by `path`.
   Result<FileFacts> facts(const std::string& path, OpenedFile file, FactsDetail detail);
   void prefetch(const std::string& path, OpenedFile file, FactsDetail detail);
+  /// The file that these workers know as `path`.
+  Result<OpenedFile> open(const std::string& path) const;
   /// Whether a prefetch of `path` is waiting, under way or done and not yet fetched.
   bool knows(const std::string& path, FactsDetail detail) const;
 
@@ -63,7 +70,7 @@ class WorkerPool : public FactsSource {
   WorkerProcess* worker_for_next_job();
   void collect(WorkerProcess& worker);
   void finish(WorkerProcess::Answer answer);
-  void bury(std::list<WorkerProcess>::iterator worker, bool overdue);
+  void reap_failed(std::list<WorkerProcess>::iterator worker, bool overdue);
   void settle(const Job& job, Result<FileFacts> result);
   void fail_all(const Error& reason);
   Result<FileFacts> wait_for(const Key& key);

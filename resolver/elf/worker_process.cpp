@@ -28,7 +28,7 @@ std::string how_it_ended(int status) {
 
 }  // namespace
 
-Result<WorkerProcess> WorkerProcess::start(const std::string& worker_path) {
+Result<WorkerProcess> WorkerProcess::start(const std::string& worker_path, ParseMode mode) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return fail_errno("", "cannot make a socket");
@@ -41,7 +41,9 @@ Result<WorkerProcess> WorkerProcess::start(const std::string& worker_path) {
   options.environment.emplace();
   if (const char* dirs = std::getenv("LD_LIBRARY_PATH"))
     options.environment->push_back(std::string("LD_LIBRARY_PATH=") + dirs);
-  auto child = spawn(worker_path, {"elf-worker"}, options);
+  std::vector<std::string> words{"elf-worker"};
+  if (mode == ParseMode::reduced_only) words.emplace_back(kReducedOnly);
+  auto child = spawn(worker_path, words, options);
   if (!child) return fail(std::move(child.error()));
   return WorkerProcess(std::move(*child), std::move(ours));
 }
@@ -53,7 +55,7 @@ std::optional<Job> WorkerProcess::send(Job job, ParseMode mode) {
   request.detail = job.detail;
   request.mode = mode;
   if (!send_request(socket_.get(), request, job.file->fd.get())) return job;
-  if (jobs_.empty()) excuse();
+  if (jobs_.empty()) reset_deadline();
   ++next_id_;
   ++accepted_;
   jobs_.push_back(std::move(job));
@@ -62,11 +64,11 @@ std::optional<Job> WorkerProcess::send(Job job, ParseMode mode) {
 
 WorkerProcess::State WorkerProcess::receive() {
   char buffer[65536];
-  for (;;) {
+  // More than one reply is left in the socket: what a subverted worker sends without end.
+  while (input_.size() <= kMaxReply + sizeof(FrameHeader)) {
     const ssize_t n = ::recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n > 0) {
       input_.append(buffer, static_cast<std::size_t>(n));
-      excuse();
       if (static_cast<std::size_t>(n) < sizeof(buffer)) return State::alive;
       continue;
     }
@@ -74,6 +76,7 @@ WorkerProcess::State WorkerProcess::receive() {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return State::alive;
     return State::gone;
   }
+  return State::alive;
 }
 
 std::optional<WorkerProcess::Answer> WorkerProcess::answer() {
@@ -84,6 +87,7 @@ std::optional<WorkerProcess::Answer> WorkerProcess::answer() {
     if (broken_ || input_.size() - sizeof(header) < header.size) return std::nullopt;
     std::string payload = input_.substr(sizeof(header), header.size);
     input_.erase(0, sizeof(header) + header.size);
+    reset_deadline();  // by whole answers: one that comes byte by byte would never be late
     if (!ready_) {
       ready_ = header.kind == frame_greeting && header.id == worker_protocol_version();
       if (header.kind == frame_refusal) refusal_ = std::move(payload);

@@ -25,7 +25,8 @@ struct Job {
 /// A running elf-worker and the jobs it was sent. Answers come in the order of the jobs.
 class WorkerProcess {
  public:
-  static Result<WorkerProcess> start(const std::string& worker_path);
+  /// One that reads in `mode`: what reads reduced images alone may take little memory.
+  static Result<WorkerProcess> start(const std::string& worker_path, ParseMode mode);
 
   int socket() const { return socket_.get(); }
   bool ready() const { return ready_; }
@@ -33,7 +34,7 @@ class WorkerProcess {
   std::size_t accepted() const { return accepted_; }
   std::chrono::steady_clock::time_point busy_since() const { return busy_since_; }
   /// Restarts the clock: the pool did not look for answers in the meantime.
-  void excuse() { busy_since_ = std::chrono::steady_clock::now(); }
+  void reset_deadline() { busy_since_ = std::chrono::steady_clock::now(); }
 
   /// Hands over `job`, whose file is open. Gives it back when the worker does not take it.
   std::optional<Job> send(Job job, ParseMode mode);

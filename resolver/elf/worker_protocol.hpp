@@ -19,7 +19,9 @@ namespace heddle {
 /// The socket's number in the worker.
 inline constexpr int kWorkerSocket = 3;
 /// A longer reply is a broken worker. libLLVM's symbols take 4 MiB.
-inline constexpr std::size_t kMaxReply = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxReply = std::size_t{32} << 20;
+/// The word by which a worker is started that is sent requests of ParseMode::reduced_only alone.
+inline constexpr const char* kReducedOnly = "--reduced-only";
 
 /// How a file is read: by default its reduced image, and all of it when that is not possible.
 /// The others are for tests that compare the two.

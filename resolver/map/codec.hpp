@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checksum.hpp"
 #include "base/content_hash.hpp"
 
 namespace heddle::map_format {
@@ -36,7 +37,9 @@ class Encoder {
     put(static_cast<std::uint32_t>(text.size()));
     out_ += text;
   }
-  void put(const ContentHash& hash) {
+  template <class Hash>
+  requires std::same_as<Hash, ContentHash> || std::same_as<Hash, Checksum>
+  void put(const Hash& hash) {
     out_.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
   }
   template <class A, class B>
@@ -89,7 +92,9 @@ class Decoder {
     get(size);
     text = take(size);
   }
-  void get(ContentHash& hash) {
+  template <class Hash>
+  requires std::same_as<Hash, ContentHash> || std::same_as<Hash, Checksum>
+  void get(Hash& hash) {
     const std::string_view bytes = take(hash.bytes.size());
     for (std::size_t i = 0; i < bytes.size(); ++i)
       hash.bytes[i] = static_cast<std::uint8_t>(bytes[i]);

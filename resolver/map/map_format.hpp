@@ -10,13 +10,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checksum.hpp"
 #include "base/content_hash.hpp"
 #include "resolver/map/map_content.hpp"
 
 namespace heddle::map_format {
 
 inline constexpr std::string_view kMapMagic = "HEDDLMAP";
-inline constexpr std::uint32_t kMapVersion = 4;
+inline constexpr std::uint32_t kMapVersion = 5;
 
 inline constexpr const char* kMetaDb = "meta";
 inline constexpr const char* kViewsDb = "views";
@@ -31,11 +32,15 @@ inline constexpr const char* kGeneratedDb = "generated";
 struct Trailer {
   std::uint32_t version = kMapVersion;
   std::uint64_t length = 0;
-  ContentHash hash;
+  Checksum hash;
 };
 inline constexpr std::size_t kTrailerSize = 40;
 inline constexpr std::size_t kTrailerHashed = kTrailerSize - 16;  ///< its part before the hash
 std::string encode_trailer(const Trailer& trailer);
+/// All bytes of the open file called `path`, which no reader keeps open: others may go on writing to
+/// it. EFBIG: it is larger than any map.
+Result<std::string> file_bytes(int file, const std::string& path);
+inline constexpr std::size_t kMaxMap = std::size_t{256} << 20;  ///< 100,000 libraries take 60 MiB
 /// nullopt: these are not the bytes of a trailer.
 std::optional<Trailer> decode_trailer(std::string_view bytes);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +13,8 @@
 
 namespace heddle {
 
-/// A finished map, read only. Safe for concurrent readers. Bytes are checked (trailer, XXH3-128)
-/// before LMDB sees the file: LMDB's reader dies of SIGBUS or an assertion on damaged input.
+/// A finished map, read only. Safe for concurrent readers. It may come from anybody: its bytes are
+/// read once into memory, so that what was checked is what is used, and no record is believed.
 class MapReader {
  public:
   /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),
@@ -24,8 +26,8 @@ class MapReader {
   MapReader& operator=(MapReader&&) noexcept;
   ~MapReader();
 
-  /// XXH3-128 of the map's bytes: its identity (the trace header's map id).
-  const ContentHash& id() const;
+  /// Of all its bytes, as sha256sum(1) says: its identity (the trace header's map id).
+  ContentHash id() const;
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
   /// The object behind `name` in `view` (empty: the only view, or EINVAL when there are several).
@@ -35,9 +37,15 @@ class MapReader {
 
  private:
   struct State;
-  static Result<MapReader> open_at(const std::string& place, const std::string& path);
   explicit MapReader(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+/// Whether this process may serve programs by the map at `path`, whose file is `status`: root does so
+/// by maps alone that nobody else can have made, since a map chooses the libraries. EPERM.
+Result<void> check_map_owner(const struct stat& status, const std::string& path);
+
+/// How MapReader::open() tells of an open_regular() that failed with `code`.
+Error map_open_error(const std::string& path, int code);
 
 }  // namespace heddle

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/map/codec.hpp"
 #include "resolver/map/map_format.hpp"
-#include "resolver/store/store.hpp"
+#include "resolver/store/databases.hpp"
 
 namespace heddle::map_format {
 
@@ -105,7 +105,7 @@ std::optional<std::uint32_t> number_of_key(std::string_view key) {
 std::string text_key(std::string_view prefix, std::string_view text) {
   std::string key(prefix);
   if (prefix.size() + text.size() <= store::kMaxKey) return key.append(text);
-  const ContentHash hash = hash_bytes(text);
+  const Checksum hash = checksum_of(text);
   key += '\0';
   return key.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
 }

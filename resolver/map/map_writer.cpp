@@ -5,13 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <map>
 
 #include "base/atomic_file.hpp"
-#include "base/mapped_file.hpp"
+#include "base/fd.hpp"
 #include "resolver/map/map_format.hpp"
-#include "resolver/store/store.hpp"
+#include "resolver/store/databases.hpp"
 
 namespace heddle {
 namespace {
@@ -64,65 +63,27 @@ Tables make_tables(const MapContent& content) {
   return out;
 }
 
-Result<void> fill(store::WriteTxn& txn, const char* name, const Records& records) {
-  auto dbi = txn.create(name);
-  if (!dbi) return fail(std::move(dbi.error()));
-  for (const auto& [key, value] : records)
-    if (auto put = txn.append(*dbi, key, value); !put) return put;
-  return {};
-}
-
-Result<void> fill_all(store::Env& env, const Tables& tables) {
-  auto txn = env.begin_write();
-  if (!txn) return fail(std::move(txn.error()));
-  const std::pair<const char*, const Records*> databases[] = {
+Result<void> write_pages(const std::string& path, const Tables& tables) {
+  store::Databases databases;
+  const std::pair<const char*, const Records*> named[] = {
       {map_format::kGeneratedDb, &tables.generated}, {map_format::kMetaDb, &tables.meta},
       {map_format::kNamesDb, &tables.names},         {map_format::kObjectsDb, &tables.objects},
       {map_format::kPathsDb, &tables.paths},         {map_format::kProgramsDb, &tables.programs},
       {map_format::kViewsDb, &tables.views}};
-  for (const auto& [name, records] : databases)
-    if (auto done = fill(*txn, name, *records); !done) return done;
-  return txn->commit();
-}
-
-std::size_t payload(const Tables& tables) {
-  std::size_t bytes = 0;
-  for (const Records* records : {&tables.meta, &tables.views, &tables.names, &tables.objects,
-                                 &tables.paths, &tables.programs, &tables.generated})
-    for (const auto& [key, value] : *records) bytes += key.size() + value.size() + 16;
-  return bytes;
-}
-
-Result<void> write_pages(const std::string& path, const Tables& tables) {
-  store::EnvOptions options;
-  options.locking = store::Locking::none;            // nobody else knows the temporary name
-  options.durability = store::Durability::unsynced;  // AtomicFile::commit() syncs
-  // A power of two: the size is written into the file, and must not vary with trifles.
-  options.map_size = std::bit_ceil(std::max<std::size_t>(1U << 20, 2 * payload(tables)));
-  auto env = store::Env::open(path, options);
-  if (!env) return fail(std::move(env.error()));
-  for (;;) {
-    auto done = fill_all(*env, tables);
-    if (done || done.error().code() != store::kMapFull) return done;
-    // Values just above half a page waste the other half: twice the payload may not do.
-    if (auto grown = env->grow(2 * env->map_size()); !grown) return grown;
-  }
+  for (const auto& [name, records] : named)
+    databases[name].assign(records->begin(), records->end());
+  return store::write_databases(path, databases);
 }
 
 Result<void> append_trailer(AtomicFile& file) {
-  std::string trailer;
-  {
-    auto pages = MappedFile::map(file.fd(), file.temp_path());
-    if (!pages) return fail(std::move(pages.error()));
-    map_format::Trailer fields;
-    fields.length = pages->bytes().size();
-    trailer = map_format::encode_trailer(fields);
-  }
+  auto all = map_format::file_bytes(file.fd(), file.temp_path());
+  if (!all) return fail(std::move(all.error()));
+  map_format::Trailer trailer;
+  trailer.length = all->size();
+  *all += map_format::encode_trailer(trailer).substr(0, map_format::kTrailerHashed);
+  trailer.hash = checksum_of(*all);
   if (::lseek(file.fd(), 0, SEEK_END) < 0) return fail_errno(file.temp_path(), "cannot write");
-  if (auto done = file.write(trailer.substr(0, map_format::kTrailerHashed)); !done) return done;
-  auto hash = hash_file(file.fd(), file.temp_path());
-  if (!hash) return fail(std::move(hash.error()));
-  return file.write({reinterpret_cast<const char*>(hash->bytes.data()), hash->bytes.size()});
+  return file.write(map_format::encode_trailer(trailer));
 }
 
 /// LMDB calls a short write EIO (mdb.c, mdb_page_flush); the next write to a full disk says why.

@@ -25,6 +25,16 @@ constexpr std::uint32_t kExtensionMagic = 0xEAA42174U;
 constexpr std::uint32_t kHwcapsTag = 1;
 constexpr std::uint64_t kIsaLevelMask = (1U << 10) - 1;
 
+// The file may be an image's: what is looked at again and again has a limit, far above any real one.
+constexpr std::size_t kLongestString = 4096;  ///< PATH_MAX
+constexpr std::size_t kMostHwcaps = 4096;
+constexpr std::ptrdiff_t kMostOfOneName = 4096;
+
+/// Without its NUL; npos long when it has none in time.
+std::size_t string_length(std::string_view bytes) {
+  return bytes.substr(0, kLongestString).find('\0');
+}
+
 /// _dl_string_platform of x86: bits above _DL_FIRST_PLATFORM (48); none for "x86_64".
 std::uint64_t platform_bit(const std::string& platform) {
   static const std::array<std::string_view, 4> names = {"i586", "i686", "haswell", "xeon_phi"};
@@ -146,8 +156,9 @@ LdSoCache::Entry LdSoCache::entry(std::size_t index) const {
 bool LdSoCache::string_at(std::uint32_t offset, std::string_view& out) const {
   if (offset >= bytes_.size() - strings_) return false;
   const auto rest = std::string_view(bytes_).substr(strings_ + offset);
-  out = rest.substr(0, rest.find('\0'));
-  return true;
+  const auto length = string_length(rest);
+  out = rest.substr(0, length);
+  return length != rest.npos;
 }
 
 void LdSoCache::load_priorities(std::size_t header, const LoaderProfile& loader) {
@@ -169,14 +180,14 @@ void LdSoCache::load_priorities(std::size_t header, const LoaderProfile& loader)
     base = section_base;
     length = section_size;
   }
-  if (length % 4 != 0 || base % 4 != 0) return;
+  if (length % 4 != 0 || base % 4 != 0 || length / 4 > kMostHwcaps) return;
   for (std::size_t i = 0; i < length / 4; ++i) {
     std::uint32_t priority = 0;
     const std::size_t name_at = number(base + i * 4);
     if (name_at < size) {
       const auto rest = std::string_view(bytes_).substr(name_at);
-      const auto level =
-          std::find(loader.hwcaps.begin(), loader.hwcaps.end(), rest.substr(0, rest.find('\0')));
+      const auto level = std::find(loader.hwcaps.begin(), loader.hwcaps.end(),
+                                   rest.substr(0, string_length(rest)));
       if (level != loader.hwcaps.end())
         priority = static_cast<std::uint32_t>(level - loader.hwcaps.begin()) + 1;
     }
@@ -199,7 +210,7 @@ std::vector<std::string_view> LdSoCache::hwcaps_names() const {
   std::vector<std::string_view> out;
   for (const auto at : hwcaps_at_) {
     const auto rest = std::string_view(bytes_).substr(at);
-    out.push_back(rest.substr(0, rest.find('\0')));
+    out.push_back(rest.substr(0, string_length(rest)));
   }
   return out;
 }
@@ -228,7 +239,9 @@ std::string_view LdSoCache::lookup(const std::string& name) const {
       return string_at(entry(static_cast<std::size_t>(index)).key, other) &&
              compare_cache_names(name, other) == 0;
     };
-    while (middle > 0 && same_name(middle - 1)) --middle;
+    const auto first = std::max<std::ptrdiff_t>(0, middle - kMostOfOneName);
+    right = std::min(right, middle + kMostOfOneName);
+    while (middle > first && same_name(middle - 1)) --middle;
     std::uint32_t best_priority = 0;
     for (; middle <= right; ++middle) {
       if (middle > left && !same_name(middle)) break;

@@ -17,6 +17,11 @@ namespace heddle {
 
 namespace {
 
+// The file may be an image's, and is looked through for each of its directories. Debian's ld.so has
+// 200 KiB and four of them.
+constexpr std::size_t kLargestLoader = std::size_t{16} << 20;
+constexpr std::size_t kMostDirectories = 32;
+
 /// A run of strings, each absolute, ending in '/', ended by NUL: the shape of system_dirs.
 std::vector<std::string> default_directories(std::string_view bytes) {
   const auto is_path_byte = [](char c) {
@@ -27,7 +32,7 @@ std::vector<std::string> default_directories(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     std::vector<std::string> run;
     auto start = at;
-    while (start < bytes.size() && bytes[start] == '/') {
+    while (start < bytes.size() && bytes[start] == '/' && run.size() < kMostDirectories) {
       auto end = start;
       while (end < bytes.size() && is_path_byte(bytes[end])) ++end;
       if (end >= bytes.size() || bytes[end] != '\0' || end - start < 2 || bytes[end - 1] != '/')
@@ -135,6 +140,7 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
   if (!facts) return fail(facts.error());
   auto bytes = world.read(interpreter);
   if (!bytes) return fail(bytes.error());
+  if (bytes->size() > kLargestLoader) return fail_errno(interpreter, "is too large a loader", EFBIG);
   LoaderProfile profile;
   profile.interpreter = interpreter;
   profile.soname = facts->elf.soname.value_or("");

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "base/open_in_root.hpp"
+#include "base/open_regular.hpp"
 #include "resolver/elf/data_segments.hpp"
 
 namespace heddle {
@@ -57,8 +58,13 @@ Result<Fd> OsWorld::open(const std::string& path, int flags) {
   return open_in_root(root_.get(), name, flags, 0);
 }
 
+Result<Fd> OsWorld::open_regular(const std::string& path) {
+  if (!root_) return heddle::open_regular(path);
+  opened_.insert(path);
+  return open_regular_in(root_.get(), path);
+}
+
 Result<std::string> OsWorld::outside_path(const std::string& path) {
-  if (!root_) return path;
   const auto fd = open(path, O_PATH);
   if (!fd) return fail(fd.error());
   const auto link = "/proc/self/fd/" + std::to_string(fd->get());
@@ -199,33 +205,30 @@ World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
 }
 
 Result<FileFacts> OsWorld::facts(const std::string& path) {
+  if (root_) opened_.insert(path);
   auto& slot = facts_[path];
-  if (!slot) {
-    auto outside = outside_path(path);
-    slot = std::make_shared<const Result<FileFacts>>(
-        outside ? source_->facts(*outside, FactsDetail::loader)
-                : Result<FileFacts>(fail(outside.error())));
-  }
+  if (!slot)
+    slot = std::make_shared<const Result<FileFacts>>(source_->facts(path, FactsDetail::loader));
   return *slot;
 }
 
 Result<FileFacts> OsWorld::facts_with_symbols(const std::string& path) {
-  auto outside = outside_path(path);
-  if (!outside) return fail(outside.error());
-  return source_->facts(*outside, FactsDetail::symbols);
+  if (root_) opened_.insert(path);
+  return source_->facts(path, FactsDetail::symbols);
 }
 
 void OsWorld::prefetch(const std::vector<std::string>& paths) {
   std::vector<std::string> unknown;
   for (const auto& path : paths) {
     if (facts_.contains(path)) continue;
-    if (auto outside = outside_path(path)) unknown.push_back(std::move(*outside));
+    if (root_) opened_.insert(path);
+    unknown.push_back(path);
   }
   if (!unknown.empty()) source_->prefetch(unknown, FactsDetail::loader);
 }
 
 Result<std::string> OsWorld::head(const std::string& path) {
-  auto fd = open(path, O_RDONLY | O_NONBLOCK);
+  auto fd = open_regular(path);
   if (!fd) return fail(fd.error());
   std::string bytes(sizeof(Elf64_Ehdr), '\0');
   std::size_t have = 0;
@@ -242,13 +245,13 @@ Result<std::string> OsWorld::head(const std::string& path) {
 
 Result<std::string> OsWorld::read(const std::string& path) {
   // A cache of 100,000 libraries is 15 MiB; what is far beyond is none of the files asked for here.
-  auto fd = open(path, O_RDONLY | O_NONBLOCK);
+  auto fd = open_regular(path);
   if (!fd) return fail(fd.error());
   return read_all(fd->get(), path, std::size_t{64} << 20);
 }
 
 Result<std::string> OsWorld::read_data(const std::string& path) {
-  auto fd = open(path, O_RDONLY | O_NONBLOCK);
+  auto fd = open_regular(path);
   if (!fd) return fail(fd.error());
   return read_data_segments(fd->get(), path, std::size_t{64} << 20);
 }

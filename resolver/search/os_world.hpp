@@ -21,6 +21,7 @@ class OsWorld final : public World {
   /// Facts come from `source`, which must outlive this.
   explicit OsWorld(FactsSource& source);
   /// As above, below the folder `root`. Fails when it cannot be opened.
+  /// `source` gives the facts of that root's files (facts_below()).
   static Result<OsWorld> below(FactsSource& source, const std::string& root);
   OsWorld(OsWorld&&) noexcept;
   ~OsWorld() override;
@@ -45,15 +46,17 @@ class OsWorld final : public World {
   std::vector<std::string> asked() const;
   /// An answer hangs on all names in the folder `path`, which was opened and listed elsewhere.
   void note_listing(const std::string& path);
-  /// The file or folder there.
+  /// The folder there, or by O_PATH anything.
   Result<Fd> open(const std::string& path, int flags);
+  /// As the function of that name (base/open_regular.hpp).
+  Result<Fd> open_regular(const std::string& path);
 
  private:
   struct Folder {
     std::string path;  ///< ends in '/', or empty
     DirState state;
   };
-  /// The path to hand to the facts source: `path` itself, or where it lies below the other root.
+  /// Where `path` below the other root lies, for the eye: it may be another's by now.
   Result<std::string> outside_path(const std::string& path);
   DirId add(std::string path, DirState state, NameIndex::ListingId listing);
   /// The listing of the folder that `fd` is open on; kUnlisted when it cannot be read to its end.

@@ -43,9 +43,10 @@ std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wante
 }
 
 int run_container(const BuildCommand& command) {
-  CachedFacts facts;
-  OsWorld host(facts);
-  auto inside = value_or_throw(OsWorld::below(facts, command.into));
+  CachedFacts host_facts;
+  OsWorld host(host_facts);
+  CachedFacts image_facts(value_or_throw(facts_below(command.into)));
+  auto inside = value_or_throw(OsWorld::below(image_facts, command.into));
   DecideOptions options;
   options.programs = command.programs;
   options.mount_point = value_or_throw(clean_mount_point(command.mount_point));

@@ -30,7 +30,7 @@ void print_program(const MapProgram& program, const MapContent& content) {
 void print_object(const MapObject& object) {
   fmt::print("path    {}\n", escape_for_terminal(object.path));
   if (!object.soname.empty()) fmt::print("soname  {}\n", escape_for_terminal(object.soname));
-  fmt::print("size    {}\nxxh3    {}\n", object.stamp.size, object.hash.hex());
+  fmt::print("size    {}\nsha256  {}\n", object.stamp.size, object.hash.hex());
   for (const auto& needed : object.needed) fmt::print("needed  {}\n", escape_for_terminal(needed));
 }
 

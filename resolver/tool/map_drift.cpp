@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/tool/map_drift.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -12,6 +11,7 @@
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/search/search.hpp"
 
@@ -19,14 +19,16 @@ namespace heddle {
 namespace {
 
 std::optional<MapDrift> check(const MapObject& object) {
-  auto fd = open_file(object.path, O_RDONLY | O_NONBLOCK);
+  auto fd = open_regular(object.path);
   if (!fd) {
-    const bool gone = fd.error().code() == ENOENT || fd.error().code() == ENOTDIR;
+    const int code = fd.error().code();
+    if (code == EISDIR || code == ENOEXEC)
+      return MapDrift{object.path, "replaced", "no regular file any more"};
+    const bool gone = code == ENOENT || code == ENOTDIR;
     return MapDrift{object.path, gone ? "missing" : "unreadable", fd.error().message()};
   }
   struct stat st {};
-  if (::fstat(fd->get(), &st) != 0 || !S_ISREG(st.st_mode))
-    return MapDrift{object.path, "replaced", "no regular file any more"};
+  if (::fstat(fd->get(), &st) != 0) return MapDrift{object.path, "unreadable", ""};
   const auto now = file_stamp(st);
   if (now.size != object.stamp.size)
     return MapDrift{object.path, "changed",

@@ -69,7 +69,7 @@ Json to_json(const MapObject& object) {
   Json out = {{"path", to_json_text(object.path)},
               {"size", object.stamp.size},
               {"mtime_ns", object.stamp.mtime_ns},
-              {"xxh3_128", object.hash.hex()}};
+              {"sha256", object.hash.hex()}};
   if (object.in_image) out["in_image"] = true;
   for (const auto& patch : object.patches)
     out["patches"].push_back(

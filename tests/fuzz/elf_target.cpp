@@ -21,7 +21,7 @@ void run(std::string_view bytes) {
     const auto facts = decode_facts(encode_facts(read->facts));
     check(facts && *facts == read->facts, "facts do not come through the socket as they are");
   }
-  (void)compat::read_elf_notes(file.path());
+  (void)compat::read_elf_notes(file.fd(), "");
 }
 
 std::vector<std::string> seeds() {

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT
 //
-// The map in three depths, by the first byte: any file; a file that LMDB finds sound, with records
-// of any content and a right checksum; one record. What is accepted must make a tree and an index.
+// The map in four depths, by the first byte: any file; pages changed anyhow under a right checksum,
+// which anybody can make; sound pages with records of any content; one record. What is accepted must make a tree and an index.
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "base/content_hash.hpp"
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/checksum.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/overlay/tree.hpp"
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/map_writer.hpp"
-#include "resolver/store/store.hpp"
+#include "resolver/store/databases.hpp"
 #include "tests/fuzz/target.hpp"
 #include "tests/map/sample_map.hpp"
 
@@ -26,6 +30,17 @@ constexpr const char* kDatabases[] = {
 const std::string& folder() {
   static const TempDir dir = value_or_throw(TempDir::create("heddle-fuzz"));
   return dir.path();
+}
+
+const std::string& sample_pages() {
+  static const std::string pages = [] {
+    const std::string path = folder() + "/sample";
+    value_or_throw(write_map(sample_map(30), path));
+    auto bytes = value_or_throw(read_file(path));
+    bytes.resize(bytes.size() - map_format::kTrailerSize);
+    return bytes;
+  }();
+  return pages;
 }
 
 /// The two things that a daemon makes of a map.
@@ -51,21 +66,30 @@ void read(const std::string& path) {
 /// (database, key, value) again and again.
 bool write_records(Input& input, const std::string& path) {
   (void)::unlink(path.c_str());
-  store::EnvOptions options;
-  options.locking = store::Locking::none;
-  options.durability = store::Durability::unsynced;
-  options.map_size = std::size_t{1} << 24;
-  auto env = value_or_throw(store::Env::open(path, options));
-  auto txn = value_or_throw(env.begin_write());
-  std::vector<store::Dbi> handles;
-  for (const char* name : kDatabases) handles.push_back(value_or_throw(txn.create(name)));
+  std::map<std::string_view, std::map<std::string_view, std::string_view>> sorted;
+  for (const char* name : kDatabases) sorted[name];
   while (!input.empty()) {
-    const auto& dbi = handles[input.number<std::uint8_t>() % handles.size()];
+    auto& records = sorted[kDatabases[input.number<std::uint8_t>() % std::size(kDatabases)]];
     const auto key = input.text();
     const auto value = input.text();
-    if (!key.empty() && key.size() <= store::kMaxKey && !txn.put(dbi, key, value)) return false;
+    if (!key.empty() && key.size() <= store::kMaxKey) records.emplace(key, value);
   }
-  return txn.commit().has_value();
+  store::Databases databases;
+  for (const auto& [name, records] : sorted) databases[name] = {records.begin(), records.end()};
+  return store::write_databases(path, databases).has_value();
+}
+
+/// The pages of a sample map with some of their numbers changed: (where, value) again and again.
+void change_pages(Input& input, const std::string& path) {
+  auto pages = sample_pages();
+  while (!input.empty()) {
+    // Two bytes at an even place, as all of LMDB's numbers stand.
+    const auto at = input.number<std::uint32_t>() % pages.size() & ~std::size_t{1};
+    const auto value = input.number<std::uint16_t>();
+    std::memcpy(pages.data() + at, &value, std::min(sizeof(value), pages.size() - at));
+  }
+  const auto file = value_or_throw(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
+  value_or_throw(write_all(file.get(), pages, path));
 }
 
 void append_trailer(const std::string& path) {
@@ -74,7 +98,7 @@ void append_trailer(const std::string& path) {
   trailer.length = pages.size();
   const std::string all =
       pages + map_format::encode_trailer(trailer).substr(0, map_format::kTrailerHashed);
-  trailer.hash = hash_bytes(all);
+  trailer.hash = checksum_of(all);
   const auto file = value_or_throw(open_file(path, O_WRONLY | O_APPEND));
   value_or_throw(write_all(file.get(), map_format::encode_trailer(trailer), path));
 }
@@ -90,16 +114,13 @@ void decode_one(std::string_view bytes) {
 }
 
 std::string records_of(const std::string& path) {
-  const auto env = value_or_throw(store::Env::open(
-      path, {.access = store::Access::read_only, .locking = store::Locking::none}));
-  auto txn = value_or_throw(env.begin_read());
+  const auto file = value_or_throw(read_file(path));
+  const auto databases = value_or_throw(store::read_databases(file));
   std::string out;
   char number = 0;
   for (const char* name : kDatabases) {
-    const auto dbi = value_or_throw(txn.open(name));
-    auto cursor = value_or_throw(txn.cursor(*dbi));
-    for (auto entry = value_or_throw(cursor.first()); entry; entry = value_or_throw(cursor.next()))
-      out += number + text_piece(entry->first) + text_piece(entry->second);
+    for (const auto& [key, value] : databases.at(name))
+      out += number + text_piece(key) + text_piece(value);
     ++number;
   }
   return out;
@@ -109,13 +130,20 @@ std::string records_of(const std::string& path) {
 
 void run(std::string_view bytes) {
   Input input(bytes);
-  switch (input.number<std::uint8_t>() % 4) {
+  switch (input.number<std::uint8_t>() % 5) {
     case 0:
       read(BytesFile(input.rest()).path());
       break;
     case 1: {
       const std::string path = folder() + "/map";
       if (!write_records(input, path)) break;
+      append_trailer(path);
+      read(path);
+      break;
+    }
+    case 4: {
+      const std::string path = folder() + "/map";
+      change_pages(input, path);
       append_trailer(path);
       read(path);
       break;
@@ -136,6 +164,8 @@ std::vector<std::string> seeds() {
   value_or_throw(write_map(sample, path));
   return {'\0' + value_or_throw(read_file(path)),
           '\1' + records_of(path),
+          std::string("\4\x50\x10\0\0\xff\xff", 7),
+          std::string("\4\x0c\x20\0\0\x12\0\x0e\x30\0\0\0\x80", 13),
           '\2' + map_format::encode(sample.objects[0]),
           '\2' + map_format::encode(sample.programs[0]),
           '\2' + map_format::encode({map_format::NamedObject{"name", 1}}),

@@ -245,7 +245,7 @@ TEST_F(Hang, of_an_origin_is_named_by_verify_which_compares_the_others) {
     for (int i = 0; i < 12; ++i)
       EXPECT_THAT(verified.out, HasSubstr("/far/far" + std::to_string(i) +
                                           ": its file system has not answered for 500 ms\n"));
-    EXPECT_THAT(verified.out, HasSubstr("/near/near3: XXH3-128 is "));
+    EXPECT_THAT(verified.out, HasSubstr("/near/near3: SHA-256 is "));
     EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 14) << verified.out;
     EXPECT_THAT(verified.out, HasSubstr("map: 11 of 24 files are what the map says\n"));
     EXPECT_THAT(verified.err,

@@ -108,7 +108,7 @@ TEST_F(Staged, verify_names_what_differs) {
   ::unlink((dir_ / "src/file8").c_str());
   const auto files = verify(dir_ / "map");
   EXPECT_EQ(files.status, 1);
-  EXPECT_THAT(files.out, HasSubstr(path + ": XXH3-128 is "));
+  EXPECT_THAT(files.out, HasSubstr(path + ": SHA-256 is "));
   EXPECT_THAT(files.out, HasSubstr("file8: cannot open: No such file"));
   EXPECT_THAT(files.out, HasSubstr(": 14 of 16 files are what the map says\n"));
   EXPECT_THAT(files.out, Not(HasSubstr("file9")));

@@ -46,6 +46,15 @@ bool searches_watched_folders_only(const Artifact& artifact) {
   return true;
 }
 
+FactsOptions facts_options(const NodeIndexOptions& options) {
+  auto facts = value_or_throw(facts_below(options.root));
+  facts.pool.worker_path = options.worker_path;
+  facts.cache_dir = options.cache_dir;
+  // One that was named for this root is no other domain's.
+  if (!options.cache_dir.empty()) facts.cache = CacheUse::read_write;
+  return facts;
+}
+
 }  // namespace
 
 NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options)
@@ -53,7 +62,7 @@ NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& option
 
 NodeIndex::NodeIndex(NodeIndexOptions options)
     : options_(std::move(options)),
-      facts_({.pool = {.worker_path = options_.worker_path}, .cache_dir = options_.cache_dir}) {}
+      facts_(facts_options(options_)) {}
 
 Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
   std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
@@ -104,9 +113,9 @@ Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::s
   auto& target = snapshot(true).target;
   std::size_t good = 0;
   for (std::size_t at = 0; at < all.size(); at += kChunk) {
-    std::vector<std::string> chunk;
-    for (auto i = at; i < std::min(at + kChunk, all.size()); ++i)
-      chunk.push_back(target.outside(all[i]));
+    const auto end = std::min(at + kChunk, all.size());
+    const std::vector<std::string> chunk(all.begin() + static_cast<std::ptrdiff_t>(at),
+                                         all.begin() + static_cast<std::ptrdiff_t>(end));
     for (const auto detail : {FactsDetail::symbols, FactsDetail::loader})
       facts_.prefetch(chunk, detail);
     for (const auto& path : chunk) {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Files of named databases in LMDB's format. LMDB writes them; it never reads one: it trusts its
+// pages, and on one changed byte it asserts, crashes or reads what is not the file's.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle::store {
+
+inline constexpr std::size_t kMaxKey = 511;  ///< LMDB's compiled-in limit
+
+/// Keys and values of one database, in key order (memcmp's, a shorter key first), each key once.
+using Records = std::vector<std::pair<std::string_view, std::string_view>>;
+using Databases = std::map<std::string_view, Records>;
+
+/// The value of `key`.
+std::optional<std::string_view> find(const Records& records, std::string_view key);
+
+/// Reads all databases of `file`, whose bytes may be anybody's. No byte outside of it is looked at,
+/// each page is taken once, and time and memory are bounded by a small multiple of its size. The
+/// views point into `file`. EBADMSG, the message telling why: it is no such file, or damaged.
+Result<Databases> read_databases(std::string_view file);
+
+/// Writes them to the file at `path`, which is missing or empty; equal databases give equal bytes.
+/// No lock, nothing synced: nobody else knows the file yet. EINVAL: a key is empty or too long;
+/// EEXIST: keys are out of order; else the write's errno (EIO stands for any short write).
+Result<void> write_databases(const std::string& path, const Databases& databases);
+
+}  // namespace heddle::store
