@@ -10,7 +10,6 @@
 #include <sys/socket.h>
 
 #include <fstream>
-#include <regex>
 
 #include <compatibility.grpc.pb.h>
 #include "base/fd.hpp"
@@ -79,12 +78,16 @@ class CompatServer : public ::testing::Test {
     const auto log = dir_ / "log";
     Fd out = value_or_throw(open_file(log, O_WRONLY | O_CREAT | O_TRUNC));
     server_.emplace(value_or_throw(spawn(program_, argv, {.fds = {{out.get(), 2}}})));
-    std::smatch found;
-    ASSERT_TRUE(wait_until(milliseconds(30'000), [&] {
+    wait_for_address(log);
+  }
+  void wait_for_address(const std::string& log) {
+    ASSERT_TRUE(wait_until(milliseconds(60'000), [&] {
       const auto text = read_file(log).value_or("");
-      static const std::regex kListening("listening on ([^,]+),");
-      if (!std::regex_search(text, found, kListening)) return false;
-      address_ = found[1];
+      const std::string word = "listening on ";
+      const auto at = text.find(word);
+      const auto end = text.find(',', at);
+      if (at == text.npos || end == text.npos) return false;
+      address_ = text.substr(at + word.size(), end - at - word.size());
       return true;
     })) << read_file(log).value_or("");
   }

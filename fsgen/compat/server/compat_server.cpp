@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -108,6 +109,9 @@ void become_unprivileged(const std::string& name, const std::string& folder) {
     if (user == nullptr)
       throw Error(name, "no such user", "", "--user NAME: root's rights are not kept");
     if (!folder.empty()) make_folder_for(folder, *user);
+    // Not possible any more without root's rights.
+    for (unsigned long number = 0; ::prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; ++number)
+      static_cast<void>(::prctl(PR_CAPBSET_DROP, number, 0, 0, 0));
     // In a user namespace without such a user: root is somebody else outside, and has no rights
     // left when its capabilities are gone.
     if (::setgroups(0, nullptr) != 0 ||

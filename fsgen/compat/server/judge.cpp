@@ -13,6 +13,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "fsgen/compat/artifact_json.hpp"
 #include "fsgen/compat/server/folder_watch.hpp"
@@ -221,6 +222,7 @@ int compat_judge(int argc, const char* const* argv) {
   app.add_subcommand("watch", "Tell of changes");
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
+    options.worker_path = value_or_throw(own_program_dir()) + "/elf-worker";
     const auto index = value_or_throw(compat::NodeIndex::open(std::move(options)));
     return judge->parsed() ? compat::judge(*index, generation) : compat::Watcher(*index).run();
   } catch (const Error& error) {
