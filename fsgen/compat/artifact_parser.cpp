@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -12,9 +13,21 @@ namespace {
 
 using Json = nlohmann::json;
 
+// An artifact is whatever a peer or a registry sends. The worst it can do is to cost memory and
+// time, so that everything in it is counted: no true one comes near these.
+constexpr std::size_t kLongestName = 4096;  ///< PATH_MAX; of paths, sonames, versions
+constexpr std::size_t kLongestList =
+    65'536;  ///< search paths of hundreds of directories, C++ symbols
+constexpr std::size_t kMostPrograms = 4096;
+constexpr std::size_t kMostNeeded = 4096;  ///< of one program, also of libraries
+constexpr std::size_t kMostVersions = 65'536;
+/// A value in memory has up to a hundred bytes, in the text it may have two.
+constexpr std::size_t kBytesPerValue = 8;
+
 /// Thrown inside this file only, and made an Error with the artifact's name at its edge.
 struct Wrong {
   std::string key;
+  const char* how = "is missing or of the wrong kind";
 };
 
 const Json& member(const Json& object, const char* key) {
@@ -23,18 +36,23 @@ const Json& member(const Json& object, const char* key) {
   return *found;
 }
 
-std::string text(const Json& value, const char* key) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("escaped") && value["escaped"].is_string())
-    if (auto bytes = unescape(value["escaped"].get<std::string>())) return *bytes;
-  throw Wrong{key};
+std::string text(const Json& value, const char* key, std::size_t longest = kLongestName) {
+  std::optional<std::string> out;
+  if (value.is_string())
+    out = value.get<std::string>();
+  else if (value.is_object() && value.contains("escaped") && value["escaped"].is_string())
+    out = unescape(value["escaped"].get<std::string>());
+  if (!out) throw Wrong{key};
+  if (out->size() > longest) throw Wrong{key, "is too long"};
+  return std::move(*out);
 }
 
 std::string text_at(const Json& object, const char* key) { return text(member(object, key), key); }
 
-std::optional<std::string> optional_text(const Json& object, const char* key) {
+std::optional<std::string> optional_text(const Json& object, const char* key,
+                                         std::size_t longest = kLongestName) {
   if (!object.contains(key)) return std::nullopt;
-  return text(object[key], key);
+  return text(object[key], key, longest);
 }
 
 std::string text_or_empty(const Json& object, const char* key) {
@@ -56,9 +74,11 @@ bool flag_at(const Json& object, const char* key) {
   return object[key].get<bool>();
 }
 
-const Json& array_at(const Json& object, const char* key) {
+const Json& array_at(const Json& object, const char* key,
+                     std::size_t most = std::numeric_limits<std::size_t>::max()) {
   const auto& value = member(object, key);
   if (!value.is_array()) throw Wrong{key};
+  if (value.size() > most) throw Wrong{key, "has too many entries"};
   return value;
 }
 
@@ -74,7 +94,7 @@ void read_symbols(const Json& symbols, const char* key, bool weak,
   for (const auto& group : array_at(symbols, key)) {
     const auto version = text_at(group, "version");
     for (const auto& name : array_at(group, "names"))
-      out.push_back({text(name, key), version, weak});
+      out.push_back({text(name, key, kLongestList), version, weak});
   }
 }
 
@@ -117,19 +137,19 @@ ElfFacts read_elf(const Json& json) {
   elf.interp = optional_text(json, "interpreter");
   elf.soname = optional_text(json, "soname");
   elf.build_id = text_or_empty(json, "build_id");
-  elf.rpath = optional_text(json, "rpath");
-  elf.runpath = optional_text(json, "runpath");
+  elf.rpath = optional_text(json, "rpath", kLongestList);
+  elf.runpath = optional_text(json, "runpath", kLongestList);
   if (json.contains("tls"))
     elf.tls = TlsSegment{number_at<std::uint64_t>(json["tls"], "size"),
                          number_at<std::uint64_t>(json["tls"], "align")};
   elf.imports_dlopen = flag_at(json, "imports_dlopen");
   elf.imports_dladdr = flag_at(json, "imports_dladdr");
-  for (const auto& one : array_at(json, "needed")) {
+  for (const auto& one : array_at(json, "needed", kMostNeeded)) {
     const auto kind = dependency_kind(text_at(one, "kind"));
     if (!kind) throw Wrong{"kind"};
     elf.dependencies.push_back({*kind, text_at(one, "name")});
   }
-  for (const auto& one : array_at(json, "versions"))
+  for (const auto& one : array_at(json, "versions", kMostVersions))
     elf.version_needs.push_back(
         {text_at(one, "library"), text_at(one, "version"), flag_at(one, "weak")});
   elf.version_definitions = texts(json, "version_definitions");
@@ -155,7 +175,7 @@ Program read_program(const Json& json) {
     program.mpi_family = text_at(json["mpi"], "family");
     program.mpi_soname = text_at(json["mpi"], "soname");
   }
-  for (const auto& one : array_at(json, "libraries"))
+  for (const auto& one : array_at(json, "libraries", kMostNeeded))
     program.libraries.push_back(read_library(one));
   return program;
 }
@@ -166,8 +186,10 @@ Result<Artifact> parse_artifact(std::string_view bytes, const std::string& where
   if (bytes.size() > kMaxArtifact) return fail_errno(where, "no artifact", EFBIG);
   // Deep nesting would overflow the parser's and the destructor's stack; an artifact has seven.
   constexpr int kDeepest = 16;
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDeepest) throw Wrong{"nesting"};
+  std::size_t values = 0;
+  const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDeepest) throw Wrong{"nesting", "is too deep"};
+    if (++values > 1000 + bytes.size() / kBytesPerValue) throw Wrong{"JSON", "has too many values"};
     return true;
   };
   try {
@@ -186,13 +208,13 @@ Result<Artifact> parse_artifact(std::string_view bytes, const std::string& where
           Error::with_code(ENOTSUP, where, "cannot read the artifact",
                            fmt::format("its format is {}, not {}", format, kArtifactFormat)));
     Artifact artifact;
-    for (const auto& one : array_at(ours, "programs"))
+    for (const auto& one : array_at(ours, "programs", kMostPrograms))
       artifact.programs.push_back(read_program(one));
     if (artifact.programs.empty()) throw Wrong{"programs"};
     return artifact;
   } catch (const Wrong& wrong) {
     return fail(Error::with_code(EBADMSG, where, "damaged artifact",
-                                 fmt::format("`{}` is missing or of the wrong kind", wrong.key)));
+                                 fmt::format("`{}` {}", wrong.key, wrong.how)));
   } catch (const Json::exception& error) {
     return fail(Error::with_code(EBADMSG, where, "damaged artifact", error.what()));
   }

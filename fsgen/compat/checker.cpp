@@ -13,8 +13,9 @@ namespace {
 
 /// More lines about one program tell nobody more.
 constexpr std::size_t kMostSymbols = 50;
-/// Symbols of closures that are kept; a closure with libstdc++ has 0.3 MiB.
-constexpr std::size_t kMostSetBytes = std::size_t{128} << 20;
+/// Closures that are kept; one with libstdc++ has 0.3 MiB of symbols.
+constexpr std::size_t kMostSetBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostSets = 512;
 constexpr std::uint64_t kPie = 0x08000000;  // DF_1_PIE
 
 /// Static programs, PIE or not: the kernel starts them alone.
@@ -49,7 +50,7 @@ Result<const LoadedSet*> Checker::loaded_set(const Program& program) {
   if (const auto known = sets_.find(key); known != sets_.end()) return known->second.get();
   auto set = make_loaded_set(target_, program);
   if (!set) return fail(std::move(set.error()));
-  if (set_bytes_ > kMostSetBytes) {
+  if (set_bytes_ > kMostSetBytes || sets_.size() >= kMostSets) {
     sets_.clear();
     set_bytes_ = 0;
   }
@@ -161,13 +162,16 @@ Result<void> Checker::check(const Program& program, Judgement& out) {
     return {};
   }
   check_machine(program, set.glibc_minor, out);
-  std::vector<Reason> own;
-  check_versions(set, program.elf.version_needs, {}, own);
-  for (auto& reason : own) reason.package = target_.package_of(reason.path);
-  own.insert(own.begin(), set.reasons.begin(), set.reasons.end());
-  for (auto& reason : own) {
+  const auto say = [&](Reason reason) {
     reason.program = program.name;
     out.add(std::move(reason));
+  };
+  for (const auto& reason : set.reasons) say(reason);
+  std::vector<Reason> own;
+  check_versions(set, program.elf.version_needs, {}, own);
+  for (auto& reason : own) {
+    if (out.more == 0) reason.package = target_.package_of(reason.path);
+    say(std::move(reason));
   }
   check_mpi(program, set, out);
   check_symbols(program, set, out);

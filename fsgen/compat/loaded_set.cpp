@@ -114,6 +114,14 @@ Result<LoadedSet> make_loaded_set(Target& target, const Program& program) {
   LoadedSet set;
   set.refused = std::move(loaded->refused);
   if (set.refused) return set;
+  for (const auto& folder : loaded->not_searched) {
+    Reason reason;
+    reason.kind = Reason::Kind::not_judged;
+    reason.weight = Verdict::degraded;
+    reason.subject = folder;
+    reason.detail = "outside the server's library directories, so not searched";
+    set.reasons.push_back(std::move(reason));
+  }
   set.closure = std::move(loaded->closure);
   set.glibc_minor = loaded->glibc_minor;
   note_names(set);

@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "fsgen/compat/artifact_text.hpp"
-#include "fsgen/compat/program_world.hpp"
 #include "resolver/search/cpu_levels.hpp"
 #include "resolver/search/search_path.hpp"
 
@@ -70,8 +69,9 @@ Result<NodeTarget> NodeTarget::open(FactsSource& source, const std::string& root
 }
 
 std::string NodeTarget::outside(const std::string& path) {
-  if (root_.empty()) return path;
-  const auto real = world_.real_path(path);
+  const auto name = allowed_ ? normal_path(path) : path;
+  if (root_.empty()) return name;
+  const auto real = world_.real_path(name);
   return real.empty() ? std::string() : root_ + real;
 }
 
@@ -95,7 +95,10 @@ Result<Target::Loaded> NodeTarget::load(const Program& program) {
   };
   if (root_.empty() && !runs_here(elf.machine))
     return refuse(Reason::Kind::machine_differs, machine_name(elf.machine), {});
-  const auto interpreter = interpreter_of(elf);
+  const auto interpreter = allowed_ ? normal_path(interpreter_of(elf)) : interpreter_of(elf);
+  if (!may_open(interpreter))
+    return fail(interpreter_of(elf), "its loader is not looked at",
+                "it lies outside the library directories");
   const auto file = world_.facts(interpreter);
   if (!file && (file.error().code() == ENOENT || file.error().code() == ENOTDIR))
     return refuse(Reason::Kind::interpreter_missing, interpreter, {});
@@ -105,10 +108,16 @@ Result<Target::Loaded> NodeTarget::load(const Program& program) {
                   fmt::format("{} is of {}", interpreter, machine_name(file->elf.machine)));
   const auto profile = loader(interpreter);
   if (!profile) return fail(profile.error());
-  ProgramWorld world(world_, program.path, without_symbols(elf));
+  ProgramWorld world(world_, allowed_.get(), program.path, without_symbols(elf));
   auto closure = resolve(world, **profile, program.path, search_);
   if (!closure) return fail(std::move(closure.error()));
   out.closure = std::move(*closure);
+  out.not_searched = world.refused();
+  // A program's closure is kept for others with equal needs: it must not hold a file whose facts
+  // are the artifact's word.
+  for (std::size_t i = 1; elf.interp && i < out.closure.objects.size(); ++i)
+    if (out.closure.objects[i].path == program.path)
+      return fail(program.path, "damaged artifact", "the program's path is that of a library");
   out.glibc_minor = (*profile)->glibc_minor;
   return out;
 }
@@ -162,12 +171,14 @@ std::string NodeTarget::find_library(const Program& program, const std::string& 
   return known->second;
 }
 
-bool NodeTarget::has_file(const std::string& path) { return !world_.real_path(path).empty(); }
+bool NodeTarget::has_file(const std::string& path) {
+  return may_open(path) && !world_.real_path(allowed_ ? normal_path(path) : path).empty();
+}
 
 std::string NodeTarget::package_of(const std::string& path) {
   // The database has the path as it was unpacked: with /usr or without.
   auto package = packages_.owner(path);
-  return package.empty() ? packages_.owner(world_.real_path(path)) : package;
+  return package.empty() && may_open(path) ? packages_.owner(world_.real_path(path)) : package;
 }
 
 std::uint32_t NodeTarget::isa_levels() {

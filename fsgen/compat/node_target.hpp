@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "fsgen/compat/package_index.hpp"
+#include "fsgen/compat/program_world.hpp"
 #include "fsgen/compat/target.hpp"
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
@@ -32,6 +33,8 @@ class NodeTarget final : public Target {
   std::uint32_t isa_levels() override;
   std::string kernel() override;
 
+  /// From now on nothing else is opened for a program. Its own file never is.
+  void open_only(std::shared_ptr<const LibraryFolders> allowed) { allowed_ = std::move(allowed); }
   World& world() { return world_; }
   /// What stands before the target's paths on this node: symlink-free, or empty.
   const std::string& root() const { return root_; }
@@ -43,7 +46,10 @@ class NodeTarget final : public Target {
  private:
   NodeTarget(FactsSource& source, OsWorld world, std::string root, SearchOptions search);
 
+  bool may_open(const std::string& path) const { return !allowed_ || allowed_->contain(path); }
+
   FactsSource* source_;
+  std::shared_ptr<const LibraryFolders> allowed_;  ///< nullptr: all
   OsWorld world_;
   std::string root_;  ///< symlink-free, without trailing '/'; empty: none
   SearchOptions search_;

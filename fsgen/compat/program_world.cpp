@@ -1,13 +1,90 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/compat/program_world.hpp"
 
+#include <filesystem>
+
+#include "base/folder_of.hpp"
+
 namespace heddle::compat {
+namespace {
+
+constexpr std::size_t kMostRefused = 8;
+
+}  // namespace
+
+std::string normal_path(std::string_view path) {
+  if (!path.starts_with('/') || path.find('\0') != path.npos) return {};
+  return std::filesystem::path(path).lexically_normal().string();
+}
+
+void LibraryFolders::add(const std::string& folder) {
+  auto name = normal_path(folder);
+  while (name.ends_with('/')) name.pop_back();
+  if (!name.empty()) folders_.insert(name + "/");
+}
+
+bool LibraryFolders::contain(const std::string& path) const {
+  const auto name = normal_path(path) + "/";
+  // The folders above it, one by one: a path has few, and there may be many folders.
+  for (auto end = name.find('/', 1); end != name.npos; end = name.find('/', end + 1))
+    if (folders_.contains(name.substr(0, end + 1))) return true;
+  return false;
+}
+
+bool ProgramWorld::refuse(const std::string& path) {
+  if (may_open(path)) return false;
+  if (refused_.size() < kMostRefused) refused_.insert(path);
+  return true;
+}
+
+World::DirId ProgramWorld::directory(std::string_view path) {
+  if (allowed_ == nullptr) return base_.directory(path);
+  if (refuse(std::string(path))) return kRefused;
+  auto name = normal_path(path);
+  if (!name.ends_with('/')) name += '/';
+  return base_.directory(name);
+}
+
+World::DirId ProgramWorld::subdirectory(DirId base, std::string_view relative) {
+  return base == kRefused ? kRefused : base_.subdirectory(base, relative);
+}
+
+World::DirState ProgramWorld::state(DirId dir) {
+  return dir == kRefused ? DirState{ENOENT, false} : base_.state(dir);
+}
+
+World::Presence ProgramWorld::entry(DirId dir, const EntryName& name) {
+  return dir == kRefused ? Presence::absent : base_.entry(dir, name);
+}
+
+Result<FileFacts> ProgramWorld::facts(const std::string& path) {
+  if (path == path_) return file_;
+  if (allowed_ == nullptr) return base_.facts(path);
+  if (!may_open(path)) {
+    refuse(folder_of(path));
+    return fail_errno(path, "not looked at", ENOENT);
+  }
+  return base_.facts(normal_path(path));
+}
+
+void ProgramWorld::prefetch(const std::vector<std::string>& paths) {
+  std::vector<std::string> here;
+  for (const auto& path : paths)
+    if (may_open(path)) here.push_back(path);
+  base_.prefetch(here);
+}
+
+Result<std::string> ProgramWorld::head(const std::string& path) {
+  if (!may_open(path)) return fail_errno(path, "not looked at", ENOENT);
+  return base_.head(path);
+}
 
 std::string ProgramWorld::real_path(const std::string& path) {
-  if (path != path_) return base_.real_path(path);
+  if (path != path_) return may_open(path) ? base_.real_path(path) : std::string();
   const auto slash = path_.rfind('/');
   if (slash == path_.npos || slash == 0) return path_;
-  const auto folder = base_.real_path(path_.substr(0, slash));
+  const auto above = path_.substr(0, slash);
+  const auto folder = may_open(above) ? base_.real_path(above) : std::string();
   return folder.empty() ? path_ : (folder == "/" ? "" : folder) + path_.substr(slash);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class Target {
     std::optional<Reason> refused;  ///< the kernel would not start it: nothing else is set
     Closure closure;
     int glibc_minor = 0;
+    std::set<std::string> not_searched;  ///< directories that this target does not look into
   };
   /// What would be mapped for `program` here: objects[0] is the program itself. Fails when it
   /// cannot be told (a loader that is not glibc's), which is no verdict.

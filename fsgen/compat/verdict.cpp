@@ -111,12 +111,20 @@ std::string to_text(const Reason& reason) {
 
 void Judgement::add(Reason reason) {
   verdict = std::max(verdict, reason.weight);
-  reasons.push_back(std::move(reason));
+  if (reasons.size() < kMostReasons)
+    reasons.push_back(std::move(reason));
+  else
+    ++more;
+}
+
+std::string more_line(std::uint64_t more) {
+  return more == 0 ? std::string() : fmt::format("{} more reasons", more);
 }
 
 std::string to_lines(const Judgement& judgement) {
   std::string text = fmt::format("{}\n", to_string(judgement.verdict));
   for (const auto& reason : judgement.reasons) text += to_text(reason) + "\n";
+  if (judgement.more > 0) text += more_line(judgement.more) + "\n";
   return text;
 }
 
@@ -139,7 +147,8 @@ std::string to_json(const Judgement& judgement, int indent) {
     one["text"] = to_text(reason);
     reasons.push_back(std::move(one));
   }
-  const Json all = {{"verdict", to_string(judgement.verdict)}, {"reasons", std::move(reasons)}};
+  Json all = {{"verdict", to_string(judgement.verdict)}, {"reasons", std::move(reasons)}};
+  if (judgement.more > 0) all["more_reasons"] = judgement.more;
   return all.dump(indent);
 }
 

@@ -50,16 +50,24 @@ std::optional<Reason::Kind> reason_kind(std::string_view name);
 /// One line without newline, control bytes escaped.
 std::string to_text(const Reason& reason);
 
+/// Reasons that one judgement holds; beyond them they are counted. A program that lacks a thousand
+/// things lacks what they have in common.
+inline constexpr std::size_t kMostReasons = 1000;
+
 struct Judgement {
   Verdict verdict = Verdict::compatible;
   std::vector<Reason> reasons;
+  std::uint64_t more = 0;  ///< reasons beyond those
 
   void add(Reason reason);
 };
+/// "17 more reasons"; empty for none.
+std::string more_line(std::uint64_t more);
 
 /// The verdict's line, then each reason's.
 std::string to_lines(const Judgement& judgement);
-/// `{"verdict": ..., "reasons": [{...}]}`, one line, no newline.
+/// `{"verdict": ..., "reasons": [{...}]}`, and `more_reasons` where there are; one line, no
+/// newline.
 std::string to_json(const Judgement& judgement, int indent = -1);
 
 }  // namespace heddle::compat

@@ -4,6 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "base/atomic_file.hpp"
+#include "base/fd.hpp"
+
 namespace heddle::registry {
 
 /// What was pulled before, by digest, and what tags meant: a folder with `sha256/<hex>` and
@@ -13,15 +16,17 @@ class BlobCache {
  public:
   /// `folder` empty: keeps nothing.
   explicit BlobCache(std::string folder) : folder_(std::move(folder)) {}
-  std::optional<std::string> blob(const std::string& digest) const;
+  /// The file, at its begin.
+  std::optional<Fd> blob(const std::string& digest) const;
+  std::optional<std::string> manifest(const std::string& digest) const;
   void keep(const std::string& content);
+  /// Where a blob is to be written, aside, and committed when it is whole; nullopt: nowhere here.
+  std::optional<AtomicFile> room_for(const std::string& digest) const;
   void note(const std::string& reference, const std::string& digest);
   std::optional<std::string> noted(const std::string& reference) const;
 
  private:
   std::string folder_;
 };
-
-std::string digest_of(const std::string& content);
 
 }  // namespace heddle::registry

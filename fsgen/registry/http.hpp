@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
@@ -14,23 +18,31 @@ struct HttpRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::string> headers;
-  std::string user, password;                     ///< basic authentication; empty: none
-  const std::string* body = nullptr;              ///< of PUT and POST
-  std::size_t most_bytes = std::size_t{4} << 20;  ///< of the answer; more is a failure
+  std::string user, password;         ///< basic authentication; empty: none
+  const std::string* body = nullptr;  ///< of PUT and POST
+  int body_file = -1;                 ///< or the first body_size bytes of this file
+  std::uint64_t body_size = 0;
+  std::uint64_t most_bytes = std::uint64_t{4} << 20;  ///< of the answer; more is a failure
+  /// Gets the body of an answer 200 piece by piece, in place of HttpAnswer::body.
+  std::function<Result<void>(std::string_view)> take;
+
+  bool has_body() const { return body != nullptr || body_file >= 0; }
 };
 
 struct HttpAnswer {
   long status = 0;
-  std::map<std::string, std::string> headers;  ///< names in lower case; the last redirection's
+  /// Names in lower case; of several of one name the lines. Those above 8 KiB are left out.
+  std::map<std::string, std::string> headers;
   std::string body;
 };
 
-/// libcurl's easy interface, the one place with it. Follows redirections (credentials stay with the
-/// host they are for, https never becomes http), gives up on peers that do not answer or stall.
+/// libcurl's easy interface, the one place with it. It follows no redirection, and gives up on
+/// peers that do not answer, stall or trickle: what comes may be anybody's.
 class Http {
  public:
-  /// `authorities`: PEM, trusted beside the system's; may be empty.
-  explicit Http(std::string authorities);
+  /// `authorities`: PEM, trusted beside the system's; may be empty. An answer may take `patience`,
+  /// and a second for each 64 KiB that go or may come.
+  Http(std::string authorities, std::chrono::seconds patience);
   ~Http();
   Http(const Http&) = delete;
   Http& operator=(const Http&) = delete;
@@ -41,6 +53,13 @@ class Http {
  private:
   void* curl_;
   std::string authorities_;
+  std::chrono::seconds patience_;
 };
+
+/// `host[:port]` of an absolute http or https URL; empty for any other, and for one with a user.
+std::string host_of(const std::string& url);
+
+/// Where `location` leads from `base` (RFC 3986); empty: nowhere.
+std::string resolve_url(const std::string& base, const std::string& location);
 
 }  // namespace heddle::registry

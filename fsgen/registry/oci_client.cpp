@@ -2,9 +2,11 @@
 #include "fsgen/registry/oci_client.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <vector>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
@@ -20,6 +22,20 @@ struct Options {
   std::string type, reference, attach;
 };
 
+/// To the end of `from`, a piece at a time.
+void copy_all(int from, const char* from_name, int to, const char* to_name) {
+  std::vector<char> piece(std::size_t{1} << 20);
+  for (std::uint64_t sum = 0;;) {
+    const auto got = ::read(from, piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error::from_errno(from_name, "cannot read");
+    if (got == 0) return;
+    if ((sum += static_cast<std::uint64_t>(got)) > registry::kMostContent)
+      throw Error::from_errno(from_name, "cannot read", EFBIG);
+    value_or_throw(write_all(to, {piece.data(), static_cast<std::size_t>(got)}, to_name));
+  }
+}
+
 int run_push(Options o) {
   auto to = value_or_throw(registry::parse_reference(o.reference));
   if (!to.digest.empty()) throw Error(o.reference, "cannot push", "a digest is no place for it");
@@ -31,8 +47,14 @@ int run_push(Options o) {
                   "it is in another repository than " + o.reference);
     o.push.attach_to = image.version();
   }
-  const auto content = value_or_throw(read_all(STDIN_FILENO, "stdin", std::size_t{4} << 30));
-  const auto digest = value_or_throw(registry::push(to, content, o.push));
+  // As a rule it is a file already (a memfd of our caller's).
+  struct stat st {};
+  Fd copy;
+  if (::fstat(STDIN_FILENO, &st) != 0 || !S_ISREG(st.st_mode)) {
+    copy = value_or_throw(registry::make_scratch_file());
+    copy_all(STDIN_FILENO, "stdin", copy.get(), "the copy");
+  }
+  const auto digest = value_or_throw(registry::push(to, copy ? copy.get() : STDIN_FILENO, o.push));
   const auto line = fmt::format("{}/{}@{}\n", to.host, to.repository, digest);
   value_or_throw(write_all(STDOUT_FILENO, line, "stdout"));
   return exit_done;
@@ -41,7 +63,7 @@ int run_push(Options o) {
 int run_pull(const Options& o) {
   const auto from = value_or_throw(registry::parse_reference(o.reference));
   const auto content = value_or_throw(registry::pull(from, o.type, registry::default_cache()));
-  value_or_throw(write_all(STDOUT_FILENO, content, "stdout"));
+  copy_all(content.get(), "the copy", STDOUT_FILENO, "stdout");
   return exit_done;
 }
 

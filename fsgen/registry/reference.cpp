@@ -82,6 +82,7 @@ Result<Reference> parse_reference(std::string_view text) {
     if (out.tag.empty() || out.tag.size() > 128 || !all_of(out.tag, kTag) || out.tag[0] == '.' ||
         out.tag[0] == '-')
       return wrong("its tag is not valid");
+    out.tagged = true;
     rest = rest.substr(0, colon);
   }
   if (!is_repository(rest)) return wrong("its repository's name is not valid");

@@ -14,6 +14,7 @@ struct Reference {
   std::string host;        ///< with its port, if it has one
   std::string repository;  ///< "lammps/compat"
   std::string tag;         ///< "latest" when there is neither tag nor digest
+  bool tagged = false;     ///< it was named
   std::string digest;      ///< "sha256:<64 hex digits>", or empty
 
   /// What a manifest is asked for by: the digest, else the tag.

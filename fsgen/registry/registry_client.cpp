@@ -3,13 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <regex>
 #include <thread>
 
 #include "base/escape.hpp"
+#include "base/fd.hpp"
 #include "fsgen/registry/authorities.hpp"
 #include "fsgen/registry/credentials.hpp"
 #include "fsgen/registry/sha256.hpp"
@@ -29,7 +35,7 @@ const char* header(const HttpAnswer& answer, const char* name) {
 
 /// What a manifest says it is, else what the registry says, without parameters.
 std::string media_type_of(const HttpAnswer& answer) {
-  const auto json = Json::parse(answer.body, nullptr, false);
+  const auto json = parse_json(answer.body);
   if (json.is_object() && json.value("mediaType", Json()).is_string())
     return json["mediaType"].get<std::string>();
   std::string type = header(answer, "content-type");
@@ -37,11 +43,22 @@ std::string media_type_of(const HttpAnswer& answer) {
   return type.empty() ? kManifestType : type;
 }
 
-/// `Bearer realm="...",service="..."`: one parameter's value.
-std::string parameter(const std::string& challenge, const std::string& name) {
-  const std::regex pattern(name + "=\"([^\"]*)\"", std::regex::icase);
-  std::smatch found;
-  return std::regex_search(challenge, found, pattern) ? found[1].str() : std::string();
+bool equal_ignoring_case(std::string_view one, std::string_view other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  });
+}
+
+/// Of a header's lines the first challenge of the scheme `name`; empty: none.
+std::string_view challenge_of(std::string_view header, std::string_view name) {
+  while (!header.empty()) {
+    const auto line = header.substr(0, header.find('\n'));
+    header.remove_prefix(std::min(header.size(), line.size() + 1));
+    const auto space = std::min(line.find(' '), line.size());
+    if (equal_ignoring_case(line.substr(0, space), name)) return line;
+  }
+  return {};
 }
 
 std::string url_escaped(std::string_view text) {
@@ -70,32 +87,118 @@ constexpr std::chrono::milliseconds kPauses[] = {100ms, 300ms};
 /// Of many who add to one index, each must see its own line there in the end.
 constexpr int kMostRounds = 20;
 
-/// Whether an http address is this node's.
-bool is_here(const std::string& url) {
-  if (!url.starts_with("http://")) return false;
+/// Whether an URL may be asked at all: by TLS, or by http on this node.
+bool is_safe(const std::string& url) {
   Reference at;
-  at.host = url.substr(7, url.find('/', 7) - 7);
-  return at.host.find('@') == at.host.npos && at.scheme() == "http";
+  at.host = host_of(url);
+  return !at.host.empty() && (url.starts_with("https://") || at.scheme() == "http");
+}
+
+/// Without the port.
+std::string_view bare_host(std::string_view host) {
+  return host.ends_with(']') ? host : host.substr(0, host.rfind(':'));
+}
+
+bool is_redirection(long status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+constexpr int kMostRedirections = 5;
+
+/// Seconds that an answer may take: $HEDDLE_REGISTRY_TIMEOUT.
+std::chrono::seconds patience() {
+  constexpr long kDefault = 60;
+  long out = 0;
+  const char* text = std::getenv("HEDDLE_REGISTRY_TIMEOUT");
+  if (text == nullptr) return std::chrono::seconds(kDefault);
+  const auto* end = text + std::string_view(text).size();
+  const auto read = std::from_chars(text, end, out);
+  if (read.ec != std::errc() || read.ptr != end || out < 1 || out > 86'400)
+    throw Error("HEDDLE_REGISTRY_TIMEOUT", "no number of seconds", text, "1 to 86400");
+  return std::chrono::seconds(out);
 }
 
 }  // namespace
+
+Json parse_json(std::string_view text) {
+  constexpr int kDeepest = 64;
+  bool deep = false;
+  auto out = Json::parse(
+      text,
+      [&](int depth, Json::parse_event_t, Json&) {
+        deep = deep || depth > kDeepest;
+        return !deep;  // the rest is read, and kept nowhere
+      },
+      false);
+  return deep ? Json(Json::value_t::discarded) : out;
+}
+
+std::string challenge_parameter(std::string_view challenge, std::string_view name) {
+  std::size_t at = challenge.find(' ');
+  while (at < challenge.size()) {
+    at = challenge.find_first_not_of(" \t,", at);
+    if (at == challenge.npos) break;
+    const auto end = challenge.find_first_of("= \t,", at);
+    if (end == challenge.npos || challenge[end] != '=') break;  // another challenge begins
+    const auto key = challenge.substr(at, end - at);
+    std::string value;
+    at = end + 1;
+    if (at < challenge.size() && challenge[at] == '"') {
+      for (++at; at < challenge.size() && challenge[at] != '"'; ++at) {
+        if (challenge[at] == '\\' && at + 1 < challenge.size()) ++at;
+        value += challenge[at];
+      }
+      ++at;
+    } else {
+      const auto stop = std::min(challenge.find_first_of(" \t,", at), challenge.size());
+      value = challenge.substr(at, stop - at);
+      at = stop;
+    }
+    if (equal_ignoring_case(key, name)) return value;
+  }
+  return {};
+}
+
+bool may_have_credentials(const std::string& realm, const std::string& host) {
+  const auto realm_host = host_of(realm);
+  if (realm_host.empty()) return false;
+  const auto own = bare_host(host), other = bare_host(realm_host);
+  if (own == other) return true;
+  if (const char* allowed = std::getenv("HEDDLE_TOKEN_HOSTS")) {
+    std::string_view rest = allowed;
+    while (!rest.empty()) {
+      const auto one = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+      if (one == realm_host || one == other) return true;
+    }
+  }
+  // A number is no part of a site.
+  if (own.find_first_not_of("0123456789.") == own.npos || own.starts_with('[')) return false;
+  const auto first = own.find('.');
+  const auto above = first == own.npos ? std::string_view() : own.substr(first + 1);
+  const auto site = above.find('.') == above.npos ? own : above;
+  return other == site || other.ends_with("." + std::string(site));
+}
 
 RegistryClient::RegistryClient(Reference at) : RegistryClient(at, find_authorities(at.host)) {}
 
 RegistryClient::RegistryClient(Reference at, std::string authorities)
     : at_(std::move(at)),
       scheme_(authorities.empty() ? at_.scheme() : "https"),
-      http_(std::move(authorities)) {}
+      http_(std::move(authorities), patience()) {}
 
 std::string RegistryClient::url(const std::string& rest) const {
   return scheme_ + "://" + at_.host + "/v2/" + at_.repository + "/" + rest;
+}
+
+bool RegistryClient::is_own(const std::string& url) const {
+  return url.starts_with(scheme_ + "://" + at_.host + "/");
 }
 
 tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
                                               const std::string& what) const {
   const auto name = at_.host + "/" + at_.repository;
   std::string reason = fmt::format("HTTP status {}", answer.status);
-  const auto json = Json::parse(answer.body, nullptr, false);
+  const auto json = parse_json(answer.body);
   if (json.is_object() && json.contains("errors") && json["errors"].is_array() &&
       !json["errors"].empty() && json["errors"][0].is_object() &&
       json["errors"][0].value("message", Json()).is_string())
@@ -105,32 +208,35 @@ tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
   return fail(Error::with_code(answer.status == 404 ? ENOENT : EPROTO, name, what, reason));
 }
 
-Result<void> RegistryClient::authorize(const std::string& challenge, const char* actions) {
+Result<void> RegistryClient::authorize(const std::string& header, const char* actions) {
   const auto found = find_credentials(at_.host, at_.repository);
-  const bool basic = challenge.starts_with("Basic") || challenge.starts_with("basic");
-  if (basic) {
-    if (found) {
+  const auto challenge = challenge_of(header, "Bearer");
+  if (challenge.empty()) {
+    if (found && !challenge_of(header, "Basic").empty()) {
       user_ = found->user;
       password_ = found->password;
     }
     return {};
   }
-  const auto realm = parameter(challenge, "realm");
+  const auto realm = challenge_parameter(challenge, "realm");
   if (realm.empty()) return {};
-  if (!realm.starts_with("https://") && !(scheme_ == "http" && is_here(realm)))
+  if (!is_safe(realm) || (scheme_ == "https" && !realm.starts_with("https://")))
     return fail(at_.host, "cannot log in", "the registry wants the password sent without TLS");
+  if (found && !may_have_credentials(realm, at_.host))
+    return fail(Error::with_code(
+        EACCES, at_.host, "cannot log in",
+        "the registry wants the password sent to " + escape_for_terminal(host_of(realm)),
+        "if that is right: HEDDLE_TOKEN_HOSTS=" + escape_for_terminal(host_of(realm))));
+  const auto service = url_escaped(challenge_parameter(challenge, "service"));
+  const auto scope = url_escaped(fmt::format("repository:{}:{}", at_.repository, actions));
   HttpRequest request;
-  request.url =
-      fmt::format("{}{}service={}&scope={}", realm, realm.find('?') == realm.npos ? '?' : '&',
-                  url_escaped(parameter(challenge, "service")),
-                  url_escaped(fmt::format("repository:{}:{}", at_.repository, actions)));
+  request.url = fmt::format("{}{}service={}&scope={}", realm,
+                            realm.find('?') == realm.npos ? '?' : '&', service, scope);
   std::string form;
   if (found && !found->identity_token.empty()) {  // OAuth2, as docker's token specification has it
     form = fmt::format(
-        "grant_type=refresh_token&client_id=heddle&service={}&scope={}&refresh_token={}",
-        url_escaped(parameter(challenge, "service")),
-        url_escaped(fmt::format("repository:{}:{}", at_.repository, actions)),
-        url_escaped(found->identity_token));
+        "grant_type=refresh_token&client_id=heddle&service={}&scope={}&refresh_token={}", service,
+        scope, url_escaped(found->identity_token));
     request.method = "POST";
     request.url = realm;
     request.body = &form;
@@ -141,7 +247,7 @@ Result<void> RegistryClient::authorize(const std::string& challenge, const char*
   const auto answer = http_.send(request);
   if (!answer) return fail(answer.error());
   if (answer->status != 200) return refused(*answer, "cannot log in");
-  const auto json = Json::parse(answer->body, nullptr, false);
+  const auto json = parse_json(answer->body);
   for (const char* key : {"token", "access_token"})
     if (json.is_object() && json.contains(key) && json[key].is_string())
       bearer_ = json[key].get<std::string>();
@@ -150,19 +256,45 @@ Result<void> RegistryClient::authorize(const std::string& challenge, const char*
   return {};
 }
 
+void RegistryClient::add_credentials(HttpRequest& request) const {
+  if (!is_own(request.url)) return;
+  if (!bearer_.empty()) request.headers.push_back("Authorization: Bearer " + bearer_);
+  request.user = user_;
+  request.password = password_;
+}
+
+Result<HttpAnswer> RegistryClient::follow(HttpRequest request, HttpAnswer answer) {
+  for (int i = 0; is_redirection(answer.status) && i < kMostRedirections; ++i) {
+    const auto next = resolve_url(request.url, header(answer, "location"));
+    if (!is_safe(next) || (request.url.starts_with("https://") && !next.starts_with("https://")))
+      return fail(Error::with_code(EPROTO, at_.host, "the registry failed",
+                                   "it redirects to no https address"));
+    request.url = next;
+    auto now = request;
+    add_credentials(now);
+    auto got = http_.send(now);
+    if (!got) return got;
+    answer = std::move(*got);
+  }
+  if (is_redirection(answer.status))
+    return fail(
+        Error::with_code(EPROTO, at_.host, "the registry failed", "it redirects without end"));
+  return answer;
+}
+
 Result<HttpAnswer> RegistryClient::send(HttpRequest request, const char* actions) {
   bool authorized = false;
   for (std::size_t busy = 0;;) {
     auto now = request;
-    if (!bearer_.empty()) now.headers.push_back("Authorization: Bearer " + bearer_);
-    now.user = user_;
-    now.password = password_;
+    add_credentials(now);
     auto answer = http_.send(now);
     if (!answer) return answer;
     if (is_busy(answer->status) && busy < std::size(kPauses)) {
       std::this_thread::sleep_for(kPauses[busy++]);
       continue;
     }
+    if (is_redirection(answer->status) && !request.has_body())
+      return follow(std::move(request), std::move(*answer));
     if (answer->status != 401 || authorized) return answer;
     authorized = true;
     bearer_.clear();
@@ -193,30 +325,53 @@ Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string&
   return out;
 }
 
-Result<std::string> RegistryClient::get_blob(const std::string& digest, std::size_t size) {
+Result<void> RegistryClient::get_blob(const Descriptor& blob, int file) {
+  Sha256 sum;
+  std::uint64_t size = 0;
   HttpRequest request;
-  request.url = url("blobs/" + digest);
-  request.most_bytes = size;
+  request.url = url("blobs/" + blob.digest);
+  request.most_bytes = blob.size;
+  request.take = [&](std::string_view piece) {
+    sum.add(piece);
+    size += piece.size();
+    return write_all(file, piece, "the copy of " + at_.text());
+  };
   auto answer = send(std::move(request), "pull");
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status != 200) return refused(*answer, "cannot pull");
-  if (answer->body.size() != size)
+  if (size != blob.size)
     return fail(Error::with_code(EBADMSG, at_.text(), "cannot pull", "the blob is truncated"));
-  if (sha256_digest(answer->body) != digest)
+  if (sum.digest() != blob.digest)
     return fail(Error::with_code(EBADMSG, at_.text(), "cannot pull",
                                  "the blob is not what its digest says"));
-  return std::move(answer->body);
+  return {};
 }
 
 Result<Descriptor> RegistryClient::put_blob(const std::string& content,
                                             const std::string& media_type) {
-  const Descriptor out{media_type, sha256_digest(content), content.size()};
+  HttpRequest body;
+  body.body = &content;
+  return upload(std::move(body), {media_type, sha256_digest(content), content.size()});
+}
+
+Result<Descriptor> RegistryClient::put_blob(int file, const std::string& media_type) {
+  struct stat st {};
+  if (::fstat(file, &st) != 0) return fail_errno(at_.text(), "cannot push");
+  auto digest = sha256_of_file(file, "what is pushed");
+  if (!digest) return fail(std::move(digest.error()));
+  HttpRequest body;
+  body.body_file = file;
+  body.body_size = static_cast<std::uint64_t>(st.st_size);
+  return upload(std::move(body), {media_type, std::move(*digest), body.body_size});
+}
+
+Result<Descriptor> RegistryClient::upload(HttpRequest body, Descriptor blob) {
   HttpRequest head;
   head.method = "HEAD";
-  head.url = url("blobs/" + out.digest);
+  head.url = url("blobs/" + blob.digest);
   auto answer = send(std::move(head), "pull,push");
   if (!answer) return fail(std::move(answer.error()));
-  if (answer->status == 200) return out;
+  if (answer->status == 200) return blob;
   static const std::string kNothing;
   HttpRequest start;
   start.method = "POST";
@@ -225,21 +380,17 @@ Result<Descriptor> RegistryClient::put_blob(const std::string& content,
   answer = send(std::move(start), "pull,push");
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status != 202) return refused(*answer, "cannot push");
-  std::string location = header(*answer, "location");
-  if (location.starts_with('/')) location = scheme_ + "://" + at_.host + location;
+  const auto location = resolve_url(url("blobs/uploads/"), header(*answer, "location"));
   // Our credentials go along: to this registry only.
-  if (!location.starts_with(scheme_ + "://" + at_.host + "/"))
+  if (!is_own(location))
     return fail(at_.text(), "cannot push", "the registry sends the upload to another host");
-  HttpRequest upload;
-  upload.method = "PUT";
-  upload.url =
-      location + (location.find('?') == location.npos ? "?" : "&") + "digest=" + out.digest;
-  upload.headers = {"Content-Type: application/octet-stream"};
-  upload.body = &content;
-  answer = send(std::move(upload), "pull,push");
+  body.method = "PUT";
+  body.url = location + (location.find('?') == location.npos ? "?" : "&") + "digest=" + blob.digest;
+  body.headers = {"Content-Type: application/octet-stream"};
+  answer = send(std::move(body), "pull,push");
   if (!answer) return fail(std::move(answer.error()));
   if (answer->status != 201) return refused(*answer, "cannot push");
-  return out;
+  return blob;
 }
 
 Result<Descriptor> RegistryClient::put_manifest(const std::string& text,
@@ -279,7 +430,7 @@ Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& 
                                       const std::string& artifact_type) {
   Json index = {{"schemaVersion", 2}, {"mediaType", kIndexType}, {"manifests", Json::array()}};
   if (auto old = get_manifest(tag)) {
-    auto json = Json::parse(old->text, nullptr, false);
+    auto json = parse_json(old->text);
     if (json.is_object() && json.contains("manifests") && json["manifests"].is_array())
       index = std::move(json);
   } else if (old.error().code() != ENOENT) {
@@ -317,7 +468,7 @@ Result<std::optional<std::string>> RegistryClient::find_referrer(const std::stri
   const auto text = referrers_index(subject);
   if (!text && text.error().code() == ENOENT) return std::nullopt;
   if (!text) return fail(text.error());
-  const auto json = Json::parse(*text, nullptr, false);
+  const auto json = parse_json(*text);
   std::optional<std::string> found;
   if (json.is_object() && json.contains("manifests") && json["manifests"].is_array())
     for (const auto& one : json["manifests"])

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/registry/transfer.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/log.hpp"
+#include "base/oci_helper.hpp"
 #include "fsgen/registry/blob_cache.hpp"
 #include "fsgen/registry/registry_client.hpp"
+#include "fsgen/registry/sha256.hpp"
 
 namespace heddle::registry {
 namespace {
@@ -16,7 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kEmptyType = "application/vnd.oci.empty.v1+json";
-constexpr std::size_t kMostContent = std::size_t{4} << 30;
+/// Of compatibility artifacts: no reader takes a larger one.
+constexpr std::uint64_t kMostArtifact = std::uint64_t{64} << 20;
 
 /// The one layer of a manifest of ours; an empty digest: it is another kind of manifest.
 Result<Descriptor> layer_of(const std::string& text, const std::string& type,
@@ -24,7 +29,8 @@ Result<Descriptor> layer_of(const std::string& text, const std::string& type,
   const auto wrong = [&](const char* reason) {
     return fail(Error::with_code(EBADMSG, where, "damaged manifest", reason));
   };
-  const auto json = Json::parse(text, nullptr, false);
+  const auto json = parse_json(text);
+  const auto most = type == kArtifactMediaType ? kMostArtifact : kMostContent;
   if (!json.is_object()) return wrong("not JSON");
   if (!json.contains("layers") || !json["layers"].is_array()) return Descriptor{};
   for (const auto& layer : json["layers"]) {
@@ -32,9 +38,8 @@ Result<Descriptor> layer_of(const std::string& text, const std::string& type,
     const auto digest = layer.value("digest", Json());
     const auto size = layer.value("size", Json());
     if (!digest.is_string() || !is_digest(digest.get<std::string>())) return wrong("its digest");
-    if (!size.is_number_unsigned() || size.get<std::size_t>() > kMostContent)
-      return wrong("its size");
-    return Descriptor{type, digest.get<std::string>(), size.get<std::size_t>()};
+    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > most) return wrong("its size");
+    return Descriptor{type, digest.get<std::string>(), size.get<std::uint64_t>()};
   }
   return Descriptor{};
 }
@@ -44,7 +49,7 @@ class Puller {
   Puller(const Reference& from, const std::string& type, const std::string& cache)
       : from_(from), type_(type), client_(from), cache_(cache) {}
 
-  Result<std::string> run() {
+  Result<Fd> run() {
     auto text = manifest(from_);
     if (!text) return fail(std::move(text.error()));
     auto layer = layer_of(*text, type_, from_.text());
@@ -56,9 +61,7 @@ class Puller {
     if (!layer) return fail(std::move(layer.error()));
     if (layer->digest.empty()) return nothing_here();
     if (auto known = cache_.blob(layer->digest)) return std::move(*known);
-    auto content = client_.get_blob(layer->digest, layer->size);
-    if (content) cache_.keep(*content);
-    return content;
+    return fetch(*layer);
   }
 
  private:
@@ -67,9 +70,29 @@ class Puller {
                                  "there is nothing of type " + type_ + ", nor attached to it"));
   }
 
+  /// Into the cache, or where it cannot be kept into a file of its own; never into memory.
+  Result<Fd> fetch(const Descriptor& layer) {
+    auto room = cache_.room_for(layer.digest);
+    Fd scratch;
+    if (!room) {
+      auto made = make_scratch_file();
+      if (!made) return made;
+      scratch = std::move(*made);
+    }
+    if (auto done = client_.get_blob(layer, room ? room->fd() : scratch.get()); !done)
+      return fail(std::move(done.error()));
+    if (!room) {
+      if (::lseek(scratch.get(), 0, SEEK_SET) != 0) return fail_errno("the copy", "cannot be read");
+      return scratch;
+    }
+    auto file = open_file("/proc/self/fd/" + std::to_string(room->fd()), O_RDONLY);
+    static_cast<void>(room->commit());
+    return file;
+  }
+
   Result<std::string> manifest(const Reference& at) {
     if (!at.digest.empty())
-      if (auto known = cache_.blob(at.digest)) return std::move(*known);
+      if (auto known = cache_.manifest(at.digest)) return std::move(*known);
     auto got = client_.get_manifest(at.version());
     if (got) {
       cache_.keep(got->text);
@@ -80,7 +103,7 @@ class Puller {
   }
 
   Result<std::string> attached(const std::string& image) {
-    const auto digest = digest_of(image);
+    const auto digest = sha256_digest(image);
     const auto key = from_.host + "/" + from_.repository + "@" + digest + " " + type_;
     auto found = client_.find_referrer(digest, type_);
     if (!found) return offline(key, std::move(found.error()));
@@ -95,7 +118,7 @@ class Puller {
   Result<std::string> offline(const std::string& key, Error error) {
     if (error.code() != EHOSTUNREACH) return fail(std::move(error));
     const auto digest = cache_.noted(key);
-    auto known = digest ? cache_.blob(*digest) : std::nullopt;
+    auto known = digest ? cache_.manifest(*digest) : std::nullopt;
     if (!known) return fail(std::move(error));
     if (!told_)
       warn(fmt::format("{}: using the copy of {} in the cache", error.message(), *digest));
@@ -119,9 +142,28 @@ std::string default_cache() {
   return home != nullptr && *home == '/' ? std::string(home) + "/.cache/heddle/oci" : std::string();
 }
 
-Result<std::string> push(const Reference& to, const std::string& content,
-                         const PushOptions& options) {
+Result<Fd> make_scratch_file() {
+  const char* parent = std::getenv("TMPDIR");
+  std::string path =
+      std::string(parent != nullptr && *parent == '/' ? parent : "/tmp") + "/heddle-oci-XXXXXX";
+  Fd file(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file) return fail_errno(path, "cannot be made");
+  ::unlink(path.c_str());
+  return file;
+}
+
+Result<std::string> push(const Reference& to, int content, const PushOptions& options) {
   RegistryClient client(to);
+  // The tag of an attached artifact would be the image's own `latest`.
+  const auto tag = options.attach_to.empty() || to.tagged ? to.tag : std::string();
+  if (!tag.empty()) {
+    const auto old = client.get_manifest(tag);
+    if (!old && old.error().code() != ENOENT) return fail(old.error());
+    const auto json = old ? parse_json(old->text) : Json();
+    if (old && (!json.is_object() || json.value("artifactType", Json()) != options.type))
+      return fail(Error::with_code(EEXIST, to.text(), "cannot push",
+                                   "the tag names something else there", "choose another tag"));
+  }
   Json manifest = {
       {"schemaVersion", 2}, {"mediaType", kManifestType}, {"artifactType", options.type}};
   Descriptor subject;
@@ -143,12 +185,12 @@ Result<std::string> push(const Reference& to, const std::string& content,
   manifest["layers"] = Json::array({std::move(one)});
   if (!subject.digest.empty()) manifest["subject"] = descriptor(subject);
   const auto done =
-      client.put_manifest(manifest.dump(), kManifestType, to.tag, options.type, subject.digest);
+      client.put_manifest(manifest.dump(), kManifestType, tag, options.type, subject.digest);
   if (!done) return fail(done.error());
   return done->digest;
 }
 
-Result<std::string> pull(const Reference& from, const std::string& type, const std::string& cache) {
+Result<Fd> pull(const Reference& from, const std::string& type, const std::string& cache) {
   return Puller(from, type, cache).run();
 }
 

@@ -69,7 +69,7 @@ const std::vector<Rule>& rules() {
       {"fsgen/registry", {"base"}},
       // gRPC stays here: compat-check becomes its client by exec.
       {"fsgen/compat/server",
-       {"base", "resolver/elf", "resolver/search", "resolver/map", "fsgen/compat"}},
+       {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "fsgen/compat"}},
       // Runs as root in a container runtime's hook: the less, the better.
       {"container-hooks", {"base"}},
       {"tests", {"*"}},

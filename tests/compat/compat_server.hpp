@@ -10,7 +10,6 @@
 #include <sys/socket.h>
 
 #include <fstream>
-#include <regex>
 
 #include <compatibility.grpc.pb.h>
 #include "base/fd.hpp"
@@ -33,6 +32,9 @@ class CompatServer : public ::testing::Test {
     check_ = staged_program("compat-check");
     program_ = staged_program("compat-server");
     if (program_.empty()) HEDDLE_SKIP("compat-server is not installed in $HEDDLE_STAGE");
+    // The server gives root's rights up.
+    run_checked({"chmod", "755", dir_.path()});
+    write_text_file(token_, "0123456789abcdef\n", 0600);
     run_checked(
         {"mkdir", "-p", root_ + "/lib64", root_ + "/usr/lib", root_ + "/usr/bin", root_ + "/etc"});
     run_checked({"ln", "-s", "usr/lib", root_ + "/lib"});
@@ -66,18 +68,26 @@ class CompatServer : public ::testing::Test {
 
   /// Starts the server and waits until it listens; address_ is where.
   void start(std::vector<std::string> more = {}, const std::string& listen = "127.0.0.1:0") {
-    std::vector<std::string> argv = {program_,  "--listen",     listen,    "--rootfs", root_,
-                                     "--index", dir_ / "index", "--grace", "2"};
+    std::vector<std::string> argv = {program_, "--listen",     listen,         "--rootfs",
+                                     root_,    "--index",      dir_ / "index", "--grace",
+                                     "2",      "--token-file", token_};
     argv.insert(argv.end(), more.begin(), more.end());
+    start_with(argv);
+  }
+  void start_with(const std::vector<std::string>& argv) {
     const auto log = dir_ / "log";
     Fd out = value_or_throw(open_file(log, O_WRONLY | O_CREAT | O_TRUNC));
     server_.emplace(value_or_throw(spawn(program_, argv, {.fds = {{out.get(), 2}}})));
-    std::smatch found;
-    ASSERT_TRUE(wait_until(milliseconds(30'000), [&] {
+    wait_for_address(log);
+  }
+  void wait_for_address(const std::string& log) {
+    ASSERT_TRUE(wait_until(milliseconds(60'000), [&] {
       const auto text = read_file(log).value_or("");
-      static const std::regex kListening("listening on ([^,]+),");
-      if (!std::regex_search(text, found, kListening)) return false;
-      address_ = found[1];
+      const std::string word = "listening on ";
+      const auto at = text.find(word);
+      const auto end = text.find(',', at);
+      if (at == text.npos || end == text.npos) return false;
+      address_ = text.substr(at + word.size(), end - at - word.size());
       return true;
     })) << read_file(log).value_or("");
   }
@@ -104,9 +114,13 @@ class CompatServer : public ::testing::Test {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     context.set_wait_for_ready(true);
+    show_token(context);
     v1::CompatRequest request;
     request.set_payload(artifact);
     return stub.CheckCompatibility(&context, request, &response);
+  }
+  static void show_token(grpc::ClientContext& context) {
+    context.AddMetadata("authorization", "Bearer 0123456789abcdef");
   }
   bool is_compatible(const std::string& artifact) {
     v1::Response response;
@@ -116,12 +130,14 @@ class CompatServer : public ::testing::Test {
     EXPECT_EQ(response.status(), v1::Response::SUCCESS) << response.payload();
     return response.compatible();
   }
-  std::size_t resident_kib() {
+  /// A line of its /proc/PID/status, without the name.
+  std::string status_line(const std::string& name) {
     std::ifstream status("/proc/" + std::to_string(server_->pid()) + "/status");
     for (std::string line; std::getline(status, line);)
-      if (line.starts_with("VmRSS:")) return std::stoul(line.substr(6));
-    return 0;
+      if (line.starts_with(name + ":")) return line.substr(name.size() + 2);
+    return "";
   }
+  std::size_t resident_kib() { return std::stoul(status_line("VmRSS")); }
   Fd connect_raw() {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in at{};
@@ -134,7 +150,7 @@ class CompatServer : public ::testing::Test {
   }
 
   TestDir dir_;
-  std::string root_ = dir_ / "root";
+  std::string root_ = dir_ / "root", token_ = dir_ / "token";
   std::string gen_, check_, program_, good_, bad_, address_;
   std::optional<Child> server_;
 };

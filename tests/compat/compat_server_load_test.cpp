@@ -109,15 +109,18 @@ TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
   request.set_artifact(good_);
   for (int i = 0; i < 4; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
+    show_token(*contexts.back());
     streams.push_back(stub->CheckStream(contexts.back().get()));
     ASSERT_TRUE(streams.back()->Write(request)) << streams.back()->Finish().error_message();
     ASSERT_TRUE(streams.back()->Read(&response));
   }
   grpc::ClientContext fifth;
+  show_token(fifth);
   EXPECT_EQ(stub->Check(&fifth, request, &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(wait_until(milliseconds(20000), [&] {
     grpc::ClientContext context;
+    show_token(context);
     return stub->Check(&context, request, &response).ok();
   }));
   for (auto& stream : streams) {

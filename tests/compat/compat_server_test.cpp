@@ -47,12 +47,14 @@ TEST_F(CompatServer, batches_and_streams_answer_in_order) {
   }
   v2::CheckBatchResponse answers;
   grpc::ClientContext context;
+  show_token(context);
   ASSERT_TRUE(stub->CheckBatch(&context, batch, &answers).ok());
   ASSERT_EQ(answers.responses_size(), 30);
   for (int i = 0; i < 30; ++i) right(answers.responses(i), i);
   EXPECT_EQ(answers.responses(0).reasons(0).kind(), "library_missing");
   EXPECT_EQ(answers.responses(0).reasons(0).subject(), "liblost.so.1");
   grpc::ClientContext other;
+  show_token(other);
   const auto stream = stub->CheckStream(&other);
   for (const auto& request : batch.requests()) ASSERT_TRUE(stream->Write(request));
   stream->WritesDone();
@@ -120,7 +122,7 @@ TEST_F(CompatServer, a_library_in_a_folder_that_only_a_runpath_names_counts_as_s
                  .source = "int own(); int main() { return own(); }",
                  .flags = {own, "-Wl,-rpath,/opt/app"}});
   const auto mine = artifact("mine");
-  start();
+  start({"--library-dir", "/opt/app"});
   ASSERT_TRUE(is_compatible(mine));
   ASSERT_EQ(::rename(own.c_str(), (own + ".away").c_str()), 0);
   EXPECT_TRUE(wait_until(milliseconds(2000), [&] { return !is_compatible(mine); }));
@@ -129,10 +131,12 @@ TEST_F(CompatServer, a_library_in_a_folder_that_only_a_runpath_names_counts_as_s
 }
 
 /// One call without the service's generated code.
-std::string call_raw(grpc::Channel& channel, const std::string& method, const std::string& bytes) {
+std::string call_raw(grpc::Channel& channel, const std::string& method, const std::string& bytes,
+                     const std::string& token = "") {
   grpc::GenericStub stub(std::shared_ptr<grpc::ChannelInterface>(&channel, [](auto*) {}));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
   grpc::CompletionQueue queue;
   const auto next = [&] {
     void* tag = nullptr;
@@ -161,14 +165,15 @@ std::string call_raw(grpc::Channel& channel, const std::string& method, const st
   return out;
 }
 
-TEST_F(CompatServer, health_and_reflection_answer) {
+TEST_F(CompatServer, health_answers_all_and_reflection_who_has_the_token) {
   start();
   const auto peer = channel();
   // grpc.health.v1: an empty request; status SERVING (1) in field 1.
   EXPECT_EQ(call_raw(*peer, "/grpc.health.v1.Health/Check", ""), "\x08\x01");
   // grpc.reflection.v1alpha: list_services, field 7.
-  const auto services = call_raw(
-      *peer, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*");
+  const char* reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+  EXPECT_EQ(call_raw(*peer, reflection, "\x3a\x01*"), "");
+  const auto services = call_raw(*peer, reflection, "\x3a\x01*", "0123456789abcdef");
   EXPECT_THAT(services, HasSubstr("convergedcomputing.org.grpc.v1.CompatibilityService"));
   EXPECT_THAT(services, HasSubstr("heddle.compat.v2.Compat"));
 }
@@ -186,22 +191,20 @@ TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
   run_checked({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
                "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", dir_ / "key",
                "-out", dir_ / "cert"});
-  const auto token = write_text_file(dir_ / "token", "0123456789abcdef\n", 0600);
   const auto wrong = write_text_file(dir_ / "wrong", "0123456789abcdeX\n", 0600);
-  start({"--tls-cert", dir_ / "cert", "--tls-key", dir_ / "key", "--token-file", token},
-        "0.0.0.0:0");
+  start({"--tls-cert", dir_ / "cert", "--tls-key", dir_ / "key"}, "0.0.0.0:0");
   const auto file = write_text_file(dir_ / "good.json", good_);
   const auto server = "localhost:" + address_.substr(address_.rfind(':') + 1);
   const auto check = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {check_, "--server", server, file});
     return run(more);
   };
-  const auto right = check({"--ca", dir_ / "cert", "--token-file", token});
+  const auto right = check({"--ca", dir_ / "cert", "--token-file", token_});
   EXPECT_EQ(right.status, 0) << right.err;
   EXPECT_EQ(right.out, "compatible\n");
   for (const auto& more :
        std::vector<std::vector<std::string>>{{},
-                                             {"--token-file", token},
+                                             {"--token-file", token_},
                                              {"--ca", dir_ / "cert"},
                                              {"--ca", dir_ / "cert", "--token-file", wrong}}) {
     const auto done = check(more);
@@ -221,23 +224,25 @@ TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
 TEST_F(CompatServer, compat_check_asks_one_server_or_many_nodes) {
   start();
   const auto file = write_text_file(dir_ / "bad.json", bad_);
-  auto done = run({check_, "--server", address_, file});
+  auto done = run({check_, "--token-file", token_, "--server", address_, file});
   EXPECT_EQ(done.status, 1) << done.err;
   EXPECT_EQ(done.out, "incompatible\nbad: liblost.so.1: library not found\n");
-  done = run({check_, "--server", address_, write_text_file(dir_ / "good.json", good_)});
+  done = run({check_, "--token-file", token_, "--server", address_,
+              write_text_file(dir_ / "good.json", good_)});
   EXPECT_EQ(done.status, 0);
   const auto port = address_.substr(address_.rfind(':') + 1);
-  done = run({check_, "--nodes", "localhost,127.0.0.1,127.0.0.1:1", "--server-port", port,
-              dir_ / "good.json"});
+  done = run({check_, "--token-file", token_, "--nodes", "localhost,127.0.0.1,127.0.0.1:1",
+              "--server-port", port, dir_ / "good.json"});
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(done.out, "localhost:" + port + "\tcompatible\n127.0.0.1:" + port + "\tcompatible\n");
   EXPECT_THAT(done.err, HasSubstr("127.0.0.1:1: cannot reach the compat-server"));
   // Numbers of IPv6 have colons, and no ports of their own.
-  done = run({check_, "--nodes", "::1,[::1],[::1]:2", "--server-port", "1", file});
+  done = run(
+      {check_, "--token-file", token_, "--nodes", "::1,[::1],[::1]:2", "--server-port", "1", file});
   EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 3);
   EXPECT_THAT(done.err, HasSubstr(": [::1]:1: cannot reach"));
   EXPECT_THAT(done.err, HasSubstr(": [::1]:2: cannot reach"));
-  done = run({check_, "--nodes", "localhost", "--server-port", port, file});
+  done = run({check_, "--token-file", token_, "--nodes", "localhost", "--server-port", port, file});
   EXPECT_EQ(done.status, 1);
 }
 

@@ -9,6 +9,7 @@
 
 #include <compat_v2.grpc.pb.h>
 #include "base/fd.hpp"
+#include "fsgen/compat/server/token_file.hpp"
 
 namespace heddle::compat {
 
@@ -37,6 +38,7 @@ Judgement from_v2(const v2::CheckResponse& response) {
     out.add(std::move(reason));
   }
   out.verdict = from_v2(response.verdict());
+  out.more = response.more_reasons();
   return out;
 }
 
@@ -51,7 +53,7 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address,
     credentials = grpc::SslCredentials(ssl);
   }
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(64 << 20);
+  arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   // A refused connection is an answer: only one under way is waited for.
@@ -75,7 +77,9 @@ Result<Judgement> ask(const std::string& address, const std::string& artifact,
   const auto stub = v2::Compat::NewStub(*channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + options.answer);
-  if (!options.token.empty()) context.AddMetadata("authorization", "Bearer " + options.token);
+  const auto& token =
+      options.token.empty() && is_local(address) ? options.own_token : options.token;
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
   v2::CheckRequest request;
   request.set_artifact(artifact);
   v2::CheckResponse response;

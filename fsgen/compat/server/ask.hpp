@@ -13,6 +13,7 @@ namespace heddle::compat {
 struct AskOptions {
   std::string ca;     ///< PEM file of the authority behind the servers' certificates; empty: no TLS
   std::string token;  ///< empty: none
+  std::string own_token;  ///< in place of that one, for servers that only this node reaches
   std::chrono::milliseconds connect{1500};
   std::chrono::milliseconds answer{30'000};
 };

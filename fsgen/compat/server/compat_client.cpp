@@ -13,6 +13,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "fsgen/compat/server/ask.hpp"
+#include "fsgen/compat/server/token_file.hpp"
 
 namespace heddle {
 namespace {
@@ -63,9 +64,10 @@ int run_client(const Options& o) {
   compat::AskOptions ask;
   ask.ca = o.ca;
   if (!o.token_file.empty()) {
-    ask.token = value_or_throw(read_file(o.token_file, 4096));
-    while (!ask.token.empty() && (ask.token.back() == '\n' || ask.token.back() == '\r'))
-      ask.token.pop_back();
+    ask.token = value_or_throw(compat::read_token(o.token_file));
+  } else if (const auto own = compat::default_token_file(); !own.empty()) {
+    // A server of this user on this node made it. No other server gets it.
+    ask.own_token = compat::read_token(own).value_or("");
   }
   const auto artifact = value_or_throw(read_all(STDIN_FILENO, "artifact", std::size_t{64} << 20));
   const auto said = compat::ask_all(o.servers, artifact, ask);

@@ -12,7 +12,7 @@
 
 namespace heddle::compat {
 
-std::string metrics_text(const NodeIndex& index, const CompatServer& server, std::size_t files) {
+std::string metrics_text(const JudgePool& judges, const CompatServer& server) {
   std::string out;
   const auto put = [&](const char* name, const char* type, const char* help, auto value) {
     out += fmt::format(
@@ -20,7 +20,7 @@ std::string metrics_text(const NodeIndex& index, const CompatServer& server, std
         "heddle_compat_{0} {3}\n",
         name, help, type, value);
   };
-  const auto& i = index.counters();
+  const auto& i = judges.counters();
   const auto& s = server.counters();
   put("calls_total", "counter", "gRPC calls", s.calls.load());
   put("denied_total", "counter", "Calls without the token", s.denied.load());
@@ -32,8 +32,9 @@ std::string metrics_text(const NodeIndex& index, const CompatServer& server, std
   put("errors_total", "counter", "Artifacts without a verdict", i.errors.load());
   put("changes_total", "counter", "Changes of the node's libraries noticed",
       i.invalidations.load());
-  put("generation", "gauge", "State of the node", index.generation());
-  put("index_files", "gauge", "Libraries indexed at start", files);
+  put("generation", "gauge", "State of the node", judges.generation());
+  put("killed_total", "counter", "Judges that died or were killed for lateness", i.killed.load());
+  put("index_files", "gauge", "Libraries indexed at start", judges.libraries());
   return out;
 }
 

@@ -4,13 +4,13 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "fsgen/compat/server/node_index.hpp"
+#include "fsgen/compat/server/judge_pool.hpp"
 #include "fsgen/compat/server/services.hpp"
 
 namespace heddle::compat {
 
 /// The counters in Prometheus' text format 0.0.4.
-std::string metrics_text(const NodeIndex& index, const CompatServer& server, std::size_t files);
+std::string metrics_text(const JudgePool& judges, const CompatServer& server);
 
 /// A listening socket on a loopback port: `127.0.0.1:9090`. Fails on other addresses.
 Result<Fd> listen_for_metrics(const std::string& address);

@@ -5,9 +5,8 @@
 #include <filesystem>
 #include <set>
 
-#include "base/content_hash.hpp"
 #include "base/folder_of.hpp"
-#include "fsgen/compat/artifact_json.hpp"
+#include "resolver/search/preload_list.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -57,8 +56,11 @@ FactsOptions facts_options(const NodeIndexOptions& options) {
 
 }  // namespace
 
-NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options)
-    : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {}
+NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options,
+                              std::shared_ptr<const LibraryFolders> allowed)
+    : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {
+  target.open_only(std::move(allowed));
+}
 
 NodeIndex::NodeIndex(NodeIndexOptions options)
     : options_(std::move(options)),
@@ -67,8 +69,7 @@ NodeIndex::NodeIndex(NodeIndexOptions options)
 Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
   std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
   try {
-    index->watched_ = std::make_unique<Snapshot>(index->facts_, index->options_);
-    const auto loader = index->watched_->target.loader(LoaderProfile{}.interpreter);
+    const auto loader = index->snapshot(true).target.loader(LoaderProfile{}.interpreter);
     if (!loader) return fail(loader.error());
   } catch (const Error& error) {
     return fail(error);
@@ -81,10 +82,31 @@ NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
   if (!watched && slot && std::chrono::steady_clock::now() - slot->made > kTimedLife) {
     slot.reset();
     facts_.renew();
-    std::erase_if(kept_, [](const auto& one) { return !one.second.watched; });
   }
-  if (!slot) slot = std::make_unique<Snapshot>(facts_, options_);
+  if (!allowed_) {
+    auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
+    find_library_folders(target);
+  }
+  if (!slot) slot = std::make_unique<Snapshot>(facts_, options_, allowed_);
   return *slot;
+}
+
+void NodeIndex::find_library_folders(NodeTarget& target) {
+  LibraryFolders out;
+  // Where loaders of all machines lie, and where distributions keep libraries.
+  for (const char* folder : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
+                             "/usr/lib64", "/usr/libx32"})
+    out.add(folder);
+  for (const auto& folder : options_.library_dirs) out.add(folder);
+  if (const auto loader = target.loader(LoaderProfile{}.interpreter)) {
+    for (const auto& folder : (*loader)->default_directories) out.add(folder);
+    if (const auto cache = target.world().read((*loader)->cache_path))
+      for (const auto& path : cached_paths(*cache)) out.add(folder_of(path));
+    if (const auto preloads = target.world().read((*loader)->preload_path))
+      for (const auto& path : split_preload_file(*preloads))
+        if (path.starts_with('/')) out.add(folder_of(path));
+  }
+  allowed_ = std::make_shared<const LibraryFolders>(std::move(out));
 }
 
 std::vector<std::string> NodeIndex::libraries() {
@@ -108,7 +130,6 @@ std::vector<std::string> NodeIndex::libraries() {
 }
 
 Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::size_t)>& progress) {
-  const std::lock_guard lock(mutex_);
   const auto all = libraries();
   auto& target = snapshot(true).target;
   std::size_t good = 0;
@@ -129,88 +150,23 @@ Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::s
   return good;
 }
 
-Answer NodeIndex::judge(const Artifact& artifact) {
-  Answer answer;
-  answer.generation = generation_;
+NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
+  const bool watched = searches_watched_folders_only(artifact);
   try {
-    auto judgement = snapshot(searches_watched_folders_only(artifact)).checker.check(artifact);
-    if (judgement)
-      answer.judgement = std::move(*judgement);
-    else
-      answer.error = judgement.error().message();
+    return {snapshot(watched).checker.check(artifact), watched};
   } catch (const Error& error) {
-    answer.error = error.message();
+    return {fail(error), watched};
   }
-  ++counters_.checks;
-  counters_.errors += !answer.error.empty();
-  counters_.incompatible +=
-      answer.error.empty() && answer.judgement.verdict == Verdict::incompatible;
-  return answer;
-}
-
-Answer NodeIndex::check(const Artifact& artifact) {
-  const std::lock_guard lock(mutex_);
-  return judge(artifact);
-}
-
-std::shared_ptr<const Answer> NodeIndex::check(std::string_view text, const std::string& where) {
-  const auto digest = hash_bytes(text);
-  const std::string key(digest.bytes.begin(), digest.bytes.end());
-  const auto look = [&]() -> std::shared_ptr<const Answer> {
-    const auto known = kept_.find(key);
-    if (known == kept_.end()) return nullptr;
-    if (!known->second.watched) snapshot(false);  // may have run out, and its answers with it
-    const auto still = kept_.find(key);
-    if (still == kept_.end()) return nullptr;
-    ++counters_.checks;
-    ++counters_.kept;
-    counters_.incompatible += still->second.answer->judgement.verdict == Verdict::incompatible;
-    return still->second.answer;
-  };
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto answer = look()) return answer;
-  }
-  // Parsing is the larger half of the work, and needs nobody else.
-  const auto artifact = parse_artifact(text, where);
-  const std::lock_guard lock(mutex_);
-  if (!artifact) {
-    ++counters_.checks;
-    ++counters_.errors;
-    auto answer = std::make_shared<Answer>();
-    answer->error = artifact.error().message();
-    answer->generation = generation_;
-    return answer;
-  }
-  if (auto answer = look()) return answer;
-  auto answer = std::make_shared<const Answer>(judge(*artifact));
-  if (!answer->error.empty()) return answer;
-  // A flood of different artifacts must not fill the memory: start over.
-  const auto size = sizeof(Kept) + key.size() + answer->judgement.reasons.size() * 512;
-  if (kept_.size() >= options_.most_answers || kept_bytes_ + size > options_.most_answer_bytes) {
-    kept_.clear();
-    kept_bytes_ = 0;
-    watched_.reset();
-    timed_.reset();
-  }
-  kept_bytes_ += size;
-  kept_[key] = {answer, searches_watched_folders_only(*artifact)};
-  return answer;
 }
 
 void NodeIndex::invalidate() {
-  const std::lock_guard lock(mutex_);
   watched_.reset();
   timed_.reset();
+  allowed_.reset();
   facts_.renew();
-  kept_.clear();
-  kept_bytes_ = 0;
-  ++generation_;
-  ++counters_.invalidations;
 }
 
 std::vector<std::string> NodeIndex::folders() {
-  const std::lock_guard lock(mutex_);
   auto& target = snapshot(true).target;
   std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d"};
   const auto loader = target.loader(LoaderProfile{}.interpreter);

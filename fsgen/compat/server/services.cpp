@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/compat/server/services.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -16,7 +15,7 @@
 #include <compat_v2.grpc.pb.h>
 #include <compatibility.grpc.pb.h>
 #include "base/escape.hpp"
-#include "base/fd.hpp"
+#include "fsgen/compat/server/token_file.hpp"
 
 namespace heddle::compat {
 
@@ -24,9 +23,12 @@ namespace v1 = convergedcomputing::org::grpc::v1;
 
 namespace {
 
-/// Memory of all calls under way (gRPC's buffers); beyond it gRPC pushes back.
-constexpr std::size_t kMostMemory = std::size_t{256} << 20;
+/// Memory of all calls under way in gRPC's buffers; beyond it gRPC pushes back.
+constexpr std::size_t kMostMemory = std::size_t{96} << 20;
+/// Of requests that handlers hold; beyond it calls are turned away.
+constexpr std::size_t kMostRequestBytes = std::size_t{128} << 20;
 constexpr int kMostInBatch = 1000;
+constexpr std::size_t kLongestUri = 256;
 
 /// Constant time in the length of the secret: a peer learns nothing by timing.
 bool same_token(std::string_view given, std::string_view wanted) {
@@ -48,11 +50,12 @@ v2::Verdict to_v2(Verdict verdict) {
   return v2::INCOMPATIBLE;
 }
 
-void fill(const Answer& answer, const v2::CheckRequest& request, v2::CheckResponse& out) {
+/// Result: the bytes that it takes.
+std::size_t fill(const Answer& answer, const v2::CheckRequest& request, v2::CheckResponse& out) {
   out.set_id(request.id());
   out.set_generation(answer.generation);
   out.set_error(to_json_text(answer.error));
-  if (!answer.error.empty()) return;
+  if (!answer.error.empty()) return out.ByteSizeLong();
   out.set_verdict(to_v2(answer.judgement.verdict));
   for (const auto& reason : answer.judgement.reasons) {
     auto& one = *out.add_reasons();
@@ -67,6 +70,8 @@ void fill(const Answer& answer, const v2::CheckRequest& request, v2::CheckRespon
     one.set_detail(to_json_text(reason.detail));
     one.set_text(to_text(reason));
   }
+  out.set_more_reasons(answer.judgement.more);
+  return out.ByteSizeLong();
 }
 
 using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
@@ -75,10 +80,9 @@ using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
 class TokenCheck {
  public:
   TokenCheck(std::string token, CompatServer::Counters& counters)
-      : wanted_(token.empty() ? std::string() : "Bearer " + token), counters_(counters) {}
+      : wanted_("Bearer " + token), counters_(counters) {}
 
   grpc::Status check(const Metadata& metadata) const {
-    if (wanted_.empty()) return grpc::Status::OK;
     const auto given = metadata.find("authorization");
     if (given != metadata.end() &&
         same_token({given->second.data(), given->second.size()}, wanted_))
@@ -92,8 +96,8 @@ class TokenCheck {
   CompatServer::Counters& counters_;
 };
 
-/// With TLS: before any service sees the call, so that reflection, whose calls hold a thread each,
-/// is for those who have the token, too. Health may be asked by everybody.
+/// Before any service sees the call, so that reflection, whose calls hold a thread each, is for
+/// those who have the token, too. Health may be asked by everybody.
 class TokenProcessor final : public grpc::AuthMetadataProcessor {
  public:
   explicit TokenProcessor(const TokenCheck& check) : check_(check) {}
@@ -144,58 +148,72 @@ class IdleStreams {
   std::map<grpc::ServerContext*, Clock::time_point> since_;
 };
 
-/// What every call goes through: token, number of calls, count.
+/// What every call goes through: number of calls and of bytes, count.
 class Gate {
  public:
-  Gate(const ServerOptions& options, const TokenCheck& token, CompatServer::Counters& counters)
-      : options_(options), token_(token), counters_(counters) {}
+  Gate(const ServerOptions& options, CompatServer::Counters& counters)
+      : most_checks_(options.most_checks),
+        most_bytes_(std::max(kMostRequestBytes, 2 * options.most_request_bytes)),
+        counters_(counters) {}
 
-  grpc::Status enter(const grpc::ServerContext& context) {
-    ++counters_.calls;
-    // With TLS TokenProcessor has looked at it.
-    if (options_.tls_certificate.empty())
-      if (auto status = token_.check(context.client_metadata()); !status.ok()) return status;
-    if (++counters_.under_way <= options_.most_checks) return grpc::Status::OK;
-    --counters_.under_way;
+  /// `calls`: 0 for one more request of a call that is in.
+  grpc::Status enter(int calls, std::size_t bytes) {
+    counters_.calls += static_cast<unsigned>(calls);
+    const bool few = (counters_.under_way += calls) <= most_checks_;
+    const bool small = (bytes_ += bytes) <= most_bytes_;
+    if ((few || calls == 0) && small) return grpc::Status::OK;
+    leave(calls, bytes);
     ++counters_.turned_away;
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
   }
-  void leave() { --counters_.under_way; }
+  void leave(int calls, std::size_t bytes) {
+    bytes_ -= bytes;
+    counters_.under_way -= calls;
+  }
 
  private:
-  const ServerOptions& options_;
-  const TokenCheck& token_;
+  const int most_checks_;
+  const std::size_t most_bytes_;
+  std::atomic<std::size_t> bytes_{0};
   CompatServer::Counters& counters_;
 };
 
 /// Enters now, leaves at the scope's end.
 class Visit {
  public:
-  Visit(Gate& gate, const grpc::ServerContext& context)
-      : gate_(gate), status(gate.enter(context)) {}
+  Visit(Gate& gate, std::size_t bytes, int calls = 1)
+      : gate_(gate), bytes_(bytes), calls_(calls), status(gate.enter(calls, bytes)) {}
   ~Visit() {
-    if (status.ok()) gate_.leave();
+    if (status.ok()) gate_.leave(calls_, bytes_);
   }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
 
  private:
   Gate& gate_;
+  const std::size_t bytes_;
+  const int calls_;
 
  public:
   const grpc::Status status;
 };
 
+JudgePool::Client client_of(const grpc::ServerContext& context) {
+  return {context.peer(), [&context] { return context.IsCancelled(); }};
+}
+
 class ServiceV1 final : public v1::CompatibilityService::Service {
  public:
-  ServiceV1(NodeIndex& index, Gate& gate) : index_(index), gate_(gate) {}
+  ServiceV1(JudgePool& judges, Gate& gate) : judges_(judges), gate_(gate) {}
 
   grpc::Status CheckCompatibility(grpc::ServerContext* context, const v1::CompatRequest* request,
                                   v1::Response* response) override {
-    const Visit visit(gate_, *context);
+    const Visit visit(gate_, request->payload().size());
     if (!visit.status.ok()) return visit.status;
     const auto answer =
-        index_.check(request->payload(), request->uri().empty() ? "payload" : request->uri());
+        judges_.check(request->payload(),
+                      request->uri().empty() ? "payload" : request->uri().substr(0, kLongestUri),
+                      client_of(*context));
     if (!answer->error.empty()) {
       response->set_status(v1::Response::ERROR);
       response->set_payload(to_json_text(answer->error));
@@ -203,6 +221,7 @@ class ServiceV1 final : public v1::CompatibilityService::Service {
     }
     std::string text = to_string(answer->judgement.verdict);
     for (const auto& reason : answer->judgement.reasons) text += "\n" + to_text(reason);
+    if (answer->judgement.more > 0) text += "\n" + more_line(answer->judgement.more);
     response->set_status(v1::Response::SUCCESS);
     response->set_compatible(answer->judgement.verdict != Verdict::incompatible);
     response->set_payload(std::move(text));
@@ -210,32 +229,38 @@ class ServiceV1 final : public v1::CompatibilityService::Service {
   }
 
  private:
-  NodeIndex& index_;
+  JudgePool& judges_;
   Gate& gate_;
 };
 
 class ServiceV2 final : public v2::Compat::Service {
  public:
-  ServiceV2(NodeIndex& index, Gate& gate) : index_(index), gate_(gate) {}
+  ServiceV2(JudgePool& judges, Gate& gate) : judges_(judges), gate_(gate) {}
 
   grpc::Status Check(grpc::ServerContext* context, const v2::CheckRequest* request,
                      v2::CheckResponse* response) override {
-    const Visit visit(gate_, *context);
+    const Visit visit(gate_, request->artifact().size());
     if (!visit.status.ok()) return visit.status;
-    fill(*index_.check(request->artifact(), "artifact"), *request, *response);
+    fill(*judges_.check(request->artifact(), "artifact", client_of(*context)), *request, *response);
     return grpc::Status::OK;
   }
 
   grpc::Status CheckBatch(grpc::ServerContext* context, const v2::CheckBatchRequest* request,
                           v2::CheckBatchResponse* response) override {
-    const Visit visit(gate_, *context);
+    const Visit visit(gate_, request->ByteSizeLong());
     if (!visit.status.ok()) return visit.status;
     if (request->requests_size() > kMostInBatch)
       return {grpc::StatusCode::INVALID_ARGUMENT,
               fmt::format("a batch has at most {} artifacts", kMostInBatch)};
+    const auto client = client_of(*context);
+    std::size_t bytes = 0;
     for (const auto& one : request->requests()) {
       if (context->IsCancelled()) return grpc::Status::CANCELLED;
-      fill(*index_.check(one.artifact(), "artifact"), one, *response->add_responses());
+      bytes +=
+          fill(*judges_.check(one.artifact(), "artifact", client), one, *response->add_responses());
+      if (bytes > kMostAnswerBytes)
+        return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+                "the batch's answers are too large together: ask for fewer at once"};
     }
     return grpc::Status::OK;
   }
@@ -243,8 +268,9 @@ class ServiceV2 final : public v2::Compat::Service {
   grpc::Status CheckStream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
-    const Visit visit(gate_, *context);
+    const Visit visit(gate_, 0);
     if (!visit.status.ok()) return visit.status;
+    const auto client = client_of(*context);
     for (;;) {
       v2::CheckRequest request;
       v2::CheckResponse response;
@@ -252,7 +278,11 @@ class ServiceV2 final : public v2::Compat::Service {
         const IdleStreams::Stay stay(streams_, *context);
         if (!stream->Read(&request)) break;
       }
-      fill(*index_.check(request.artifact(), "artifact"), request, response);
+      {
+        const Visit one(gate_, request.artifact().size(), 0);
+        if (!one.status.ok()) return one.status;
+        fill(*judges_.check(request.artifact(), "artifact", client), request, response);
+      }
       const IdleStreams::Stay stay(streams_, *context);
       if (!stream->Write(response)) break;
     }
@@ -262,42 +292,35 @@ class ServiceV2 final : public v2::Compat::Service {
 
  private:
   IdleStreams streams_;
-  NodeIndex& index_;
+  JudgePool& judges_;
   Gate& gate_;
 };
 
-Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const ServerOptions& options,
-                                                             const TokenCheck& token) {
-  if (options.tls_certificate.empty()) return grpc::InsecureServerCredentials();
-  auto certificate = read_file(options.tls_certificate, std::size_t{1} << 20);
-  if (!certificate) return fail(std::move(certificate.error()));
-  auto key = read_file(options.tls_key, std::size_t{1} << 20);
-  if (!key) return fail(std::move(key.error()));
-  grpc::SslServerCredentialsOptions ssl;
-  ssl.pem_key_cert_pairs.push_back({std::move(*key), std::move(*certificate)});
-  auto out = grpc::SslServerCredentials(ssl);
+std::shared_ptr<grpc::ServerCredentials> credentials(const ServerOptions& options,
+                                                     const TokenCheck& token) {
+  std::shared_ptr<grpc::ServerCredentials> out;
+  if (options.tls_certificate.empty()) {
+    // As without any, but for peers of this node only, and the token is looked at first.
+    out = grpc::experimental::LocalServerCredentials(
+        options.listen.starts_with("unix:") ? UDS : LOCAL_TCP);
+  } else {
+    grpc::SslServerCredentialsOptions ssl;
+    ssl.pem_key_cert_pairs.push_back({options.tls_key, options.tls_certificate});
+    out = grpc::SslServerCredentials(ssl);
+  }
   out->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(token));
   return out;
 }
 
 }  // namespace
 
-bool is_local(const std::string& address) {
-  if (address.starts_with("unix:")) return true;
-  const auto host = address.substr(0, address.rfind(':'));
-  in_addr number{};
-  return host == "localhost" || host == "[::1]" ||
-         (::inet_pton(AF_INET, host.c_str(), &number) == 1 &&
-          (ntohl(number.s_addr) >> 24) == 127);  // a name may begin with 127. as well
-}
-
 struct CompatServer::State {
-  State(NodeIndex& index, const ServerOptions& o)
+  State(JudgePool& judges, const ServerOptions& o)
       : options(o),
         token(options.token, counters),
-        gate(options, token, counters),
-        one(index, gate),
-        two(index, gate) {}
+        gate(options, counters),
+        one(judges, gate),
+        two(judges, gate) {}
   ServerOptions options;
   Counters counters;
   TokenCheck token;
@@ -322,19 +345,13 @@ Result<void> CompatServer::check(const ServerOptions& options) {
   if (!is_local(options.listen) && (options.tls_certificate.empty() || options.token.empty()))
     return fail_errno(options.listen, "will not listen beyond this node without TLS and a token",
                       EPERM, "--tls-cert, --tls-key and --token-file");
-  for (const auto& file : {options.tls_certificate, options.tls_key})
-    if (!file.empty())
-      if (auto text = read_file(file, std::size_t{1} << 20); !text)
-        return fail(std::move(text.error()));
   return {};
 }
 
-Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
+Result<std::unique_ptr<CompatServer>> CompatServer::start(JudgePool& judges,
                                                           const ServerOptions& options) {
   if (auto allowed = check(options); !allowed) return fail(std::move(allowed.error()));
-  auto state = std::make_unique<State>(index, options);
-  auto secret = credentials(options, state->token);
-  if (!secret) return fail(std::move(secret.error()));
+  auto state = std::make_unique<State>(judges, options);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -353,7 +370,7 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(NodeIndex& index,
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 300'000);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   int port = 0;
-  builder.AddListeningPort(options.listen, *secret, &port);
+  builder.AddListeningPort(options.listen, credentials(options, state->token), &port);
   builder.RegisterService(&state->one);
   builder.RegisterService(&state->two);
   state->server = builder.BuildAndStart();

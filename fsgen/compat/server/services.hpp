@@ -8,14 +8,14 @@
 #include <string>
 
 #include "base/result.hpp"
-#include "fsgen/compat/server/node_index.hpp"
+#include "fsgen/compat/server/judge_pool.hpp"
 
 namespace heddle::compat {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:50051";  ///< or unix:/path
-  std::string tls_certificate, tls_key;    ///< PEM files; both or none
-  std::string token;                       ///< empty: none is asked for
+  std::string tls_certificate, tls_key;    ///< PEM; both or none
+  std::string token;                       ///< clients must show it; never empty
   std::size_t most_request_bytes = std::size_t{8} << 20;
   int most_checks = 64;                  ///< at once; more are turned away
   std::chrono::seconds stream_idle{60};  ///< a stream that waits longer for its client is cut
@@ -25,9 +25,9 @@ struct ServerOptions {
 /// start() returns.
 class CompatServer {
  public:
-  /// Borrows `index`. Fails when it cannot listen, or may not: wider than this node without TLS and
-  /// a token.
-  static Result<std::unique_ptr<CompatServer>> start(NodeIndex& index,
+  /// Borrows `judges`. Fails when it cannot listen, or may not: wider than this node without TLS.
+  /// `options` hold what the files have: this process may not be able to read them any more.
+  static Result<std::unique_ptr<CompatServer>> start(JudgePool& judges,
                                                      const ServerOptions& options);
   /// What start() would refuse `options` for, known before there is an index.
   static Result<void> check(const ServerOptions& options);
@@ -53,8 +53,5 @@ class CompatServer {
   explicit CompatServer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-
-/// Whether only this node can reach `address` (a loopback address or a unix socket).
-bool is_local(const std::string& address);
 
 }  // namespace heddle::compat

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/compat/server/judge_pool.hpp"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.hpp"
+
+namespace heddle::compat {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMostJudges = 4;
+/// Parsing more takes longer than clients with small artifacts should wait.
+constexpr std::size_t kLarge = 256 << 10;
+constexpr std::size_t kMostKept = 4096;
+constexpr std::size_t kMostKeptBytes = std::size_t{32} << 20;
+/// A change must show within two seconds, also where nobody watches.
+constexpr milliseconds kTimedLife{1000};
+/// A watcher that says nothing for so long hangs in a directory: nothing is taken for unchanged.
+constexpr std::chrono::seconds kSilence{5};
+/// How often a call looks whether its client has gone.
+constexpr milliseconds kGlance{100};
+
+std::size_t judges_wanted() {
+  cpu_set_t cpus;
+  const auto count = ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+  return std::clamp<std::size_t>(static_cast<std::size_t>(count), 2, kMostJudges);
+}
+
+}  // namespace
+
+std::size_t JudgePool::KeyHash::operator()(const Key& key) const {
+  std::size_t out = 0;
+  std::memcpy(&out, key.data(), sizeof out);
+  return out;
+}
+
+JudgePool::JudgePool(JudgeOptions options) : options_(std::move(options)) {}
+
+Result<std::unique_ptr<JudgePool>> JudgePool::start(
+    JudgeOptions options, const std::function<void(std::size_t, std::size_t)>& progress) {
+  std::unique_ptr<JudgePool> pool(new JudgePool(std::move(options)));
+  const auto folder = own_program_dir();
+  if (!folder) return fail(folder.error());
+  pool->program_ = *folder + "/../libexec/heddle/compat-judge";
+  if (::getrandom(pool->secret_.data(), pool->secret_.size(), 0) !=
+      static_cast<ssize_t>(pool->secret_.size()))
+    return fail_errno("getrandom", "failed");
+  if (auto done = pool->start_watcher(); !done) return fail(std::move(done.error()));
+  for (bool indexed = false; !indexed;) {
+    const auto notice = receive_notice(pool->watch_socket_.get());
+    // It has said why.
+    if (!notice) return fail("", "the index cannot be made");
+    if (notice->kind == Notice::Kind::progress && progress) progress(notice->done, notice->total);
+    if (notice->kind != Notice::Kind::indexed) continue;
+    pool->libraries_ = notice->done;
+    indexed = true;
+  }
+  pool->heard_ = Clock::now();
+  pool->judges_.resize(judges_wanted());
+  pool->replacer_ = std::thread([raw = pool.get()] { raw->replace_judges(); });
+  return pool;
+}
+
+JudgePool::~JudgePool() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (replacer_.joinable()) replacer_.join();
+  for (const auto& judge : judges_)
+    if (judge.pid > 0) ::kill(judge.pid, SIGKILL);
+  if (watcher_ > 0) ::kill(watcher_, SIGKILL);
+  // Not waited for: one that hangs in a file system may take its time, and is not ours any more.
+}
+
+Result<pid_t> JudgePool::start_process(const char* role, Fd& socket) const {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return fail_errno("", "cannot make a socket");
+  socket.reset(ends[0]);
+  const Fd theirs(ends[1]);
+  std::vector<std::string> argv = {"compat-judge", "--generation", std::to_string(generation_)};
+  if (!options_.index_dir.empty()) argv.push_back("--index=" + options_.index_dir);
+  if (!options_.root.empty()) argv.push_back("--rootfs=" + options_.root);
+  for (const auto& folder : options_.library_dirs) argv.push_back("--library-dir=" + folder);
+  argv.emplace_back(role);
+  auto child = spawn(program_, argv, {.fds = {{theirs.get(), kJudgeSocket}}});
+  if (!child) return fail(std::move(child.error()));
+  return child->release();
+}
+
+Result<void> JudgePool::start_watcher() {
+  const auto pid = start_process("watch", watch_socket_);
+  if (!pid) return fail(pid.error());
+  watcher_ = *pid;
+  heard_ = Clock::now();
+  return {};
+}
+
+void JudgePool::tend() {
+  pollfd ready{watch_socket_.get(), POLLIN, 0};
+  while (watch_socket_ && ::poll(&ready, 1, 0) > 0) {
+    const auto notice = receive_notice(watch_socket_.get());
+    if (!notice) {
+      watch_socket_.reset();
+      break;
+    }
+    heard_ = Clock::now();
+    if (notice->kind == Notice::Kind::changed) invalidate();
+  }
+  if (Clock::now() - heard_ < kSilence) return;
+  // It hangs or has died: until another one tells, nothing is known to be unchanged.
+  invalidate();
+  if (watch_socket_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (watcher_ > 0) killed_.push_back(std::exchange(watcher_, -1));
+  }
+  if (auto done = start_watcher(); !done) warn(done.error());
+}
+
+void JudgePool::invalidate() {
+  const std::lock_guard lock(mutex_);
+  kept_.clear();
+  kept_bytes_ = 0;
+  ++generation_;
+  ++counters_.invalidations;
+}
+
+void JudgePool::replace_judges() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    std::erase_if(killed_, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) != 0; });
+    const auto absent = std::find_if(judges_.begin(), judges_.end(), [](const Judge& judge) {
+      return judge.state == State::absent;
+    });
+    if (absent == judges_.end()) {
+      changed_.wait_for(lock, std::chrono::seconds(killed_.empty() ? 60 : 1));
+      continue;
+    }
+    if (absent->pid > 0) killed_.push_back(std::exchange(absent->pid, -1));
+    absent->state = State::busy;  // nobody's: until it is there
+    lock.unlock();
+    Fd socket;
+    const auto pid = start_process("judge", socket);
+    if (!pid) warn(pid.error());
+    lock.lock();
+    absent->state = pid ? State::idle : State::absent;
+    absent->pid = pid.value_or(-1);
+    absent->socket = std::move(socket);
+    changed_.notify_all();
+    // Out of processes: no use to try at once.
+    if (!pid) changed_.wait_for(lock, std::chrono::seconds(1), [&] { return ending_; });
+  }
+}
+
+JudgePool::Judge* JudgePool::take(const Client& client, bool large, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto with_large = static_cast<std::size_t>(std::count_if(
+        judges_.begin(), judges_.end(),
+        [](const Judge& judge) { return judge.state == State::busy && judge.large; }));
+    const auto most = judges_.size() - 1;
+    const auto known = has_.find(client.name);
+    if ((!large || with_large < most) && (known == has_.end() || known->second < most))
+      for (auto& judge : judges_)
+        if (judge.state == State::idle) {
+          judge.state = State::busy;
+          judge.large = large;
+          ++has_[client.name];
+          return &judge;
+        }
+    if (Clock::now() >= deadline || client.cancelled()) return nullptr;
+    changed_.wait_for(lock, kGlance);
+  }
+}
+
+void JudgePool::give_back(Judge& judge, const Client& client, bool usable) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = has_.find(client.name); known != has_.end() && --known->second == 0)
+      has_.erase(known);
+    judge.large = false;
+    judge.state = usable ? State::idle : State::absent;
+    if (!usable) {
+      ::kill(judge.pid, SIGKILL);
+      judge.socket.reset();
+    }
+  }
+  changed_.notify_all();
+}
+
+Answer JudgePool::ask(std::string_view artifact, const std::string& where, const Client& client) {
+  const auto deadline = Clock::now() + options_.timeout;
+  Answer out;
+  auto* judge = take(client, artifact.size() > kLarge, deadline);
+  if (judge == nullptr) {
+    out.error = where + ": no verdict: too many others ask: try again";
+    return out;
+  }
+  const auto generation = generation_.load();
+  auto done = send_question(judge->socket.get(), {generation, where, artifact}, deadline);
+  pollfd ready{judge->socket.get(), POLLIN, 0};
+  while (done && ::poll(&ready, 1, static_cast<int>(kGlance.count())) == 0)
+    if (Clock::now() >= deadline || client.cancelled()) done = fail_errno("", "", ETIMEDOUT);
+  Result<Answer> said = fail("", "");
+  if (done) said = receive_answer(judge->socket.get(), deadline);
+  const int code = !done ? done.error().code() : said ? 0 : said.error().code();
+  give_back(*judge, client, said && !said->leaving);
+  if (said) {
+    out = std::move(*said);
+  } else {
+    ++counters_.killed;
+    out.error = where + (code == ETIMEDOUT
+                             ? ": no verdict: it took too long, or a directory does not answer"
+                             : ": no verdict: its judge died");
+  }
+  out.generation = generation;
+  return out;
+}
+
+std::shared_ptr<const Answer> JudgePool::look(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  const auto known = kept_.find(key);
+  if (known == kept_.end()) return nullptr;
+  const auto& kept = known->second;
+  if (!kept.answer->watched && Clock::now() - kept.made > kTimedLife) return nullptr;
+  return kept.answer;
+}
+
+void JudgePool::keep(const Key& key, const std::shared_ptr<const Answer>& answer) {
+  const std::lock_guard lock(mutex_);
+  if (!answer->error.empty() || answer->generation != generation_) return;
+  // A flood of different artifacts must not fill the memory: start over.
+  const auto size = sizeof(Kept) + sizeof(Key) + answer->bytes();
+  if (kept_.size() >= kMostKept || kept_bytes_ + size > kMostKeptBytes) {
+    kept_.clear();
+    kept_bytes_ = 0;
+  }
+  kept_bytes_ += size;  // of one that is replaced as well: too much is no harm
+  kept_[key] = {answer, Clock::now()};
+}
+
+std::shared_ptr<const Answer> JudgePool::check(std::string_view artifact, const std::string& where,
+                                               const Client& client) {
+  const auto hash =
+      XXH3_128bits_withSecret(artifact.data(), artifact.size(), secret_.data(), secret_.size());
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, hash);
+  Key key{};
+  std::memcpy(key.data(), canonical.digest, key.size());
+  auto answer = look(key);
+  if (answer)
+    ++counters_.kept;
+  else
+    keep(key, answer = std::make_shared<const Answer>(ask(artifact, where, client)));
+  ++counters_.checks;
+  counters_.errors += !answer->error.empty();
+  counters_.incompatible +=
+      answer->error.empty() && answer->judgement.verdict == Verdict::incompatible;
+  return answer;
+}
+
+}  // namespace heddle::compat
