@@ -37,17 +37,7 @@ std::int32_t process_of(std::int32_t tid) {
 
 }  // namespace
 
-Callers::Callers(loopback::BlockStore& store) : store_(store) {
-  store_.each(loopback::BlockKind::text,
-              [this](void* block) { texts_.insert(static_cast<const char*>(block)); });
-}
-
-/// A program's name that a worker has given out stays, for those after it.
-std::string_view Callers::intern(std::string_view text) {
-  const auto at = texts_.find(text);
-  if (at != texts_.end()) return *at;
-  return *texts_.insert({loopback::keep_text(store_, text), text.size()}).first;
-}
+std::string_view Callers::intern(std::string_view text) { return *texts_.emplace(text).first; }
 
 std::string_view Callers::read_exe(std::int32_t tid) {
   char path[48];

@@ -3,18 +3,17 @@
 
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-
-#include "record/loopback/block_store.hpp"
 
 namespace heddle {
 
 /// Who a thread belongs to.
 struct Caller {
   std::int32_t pid = 0;
-  std::string_view exe;  ///< ended by a NUL, in the store
+  std::string_view exe;  ///< lives as long as the Callers
 };
 
 /// Threads, their processes and executables, as /proc tells. The protocol gives a thread's id only.
@@ -22,7 +21,6 @@ struct Caller {
 /// thread.
 class Callers {
  public:
-  explicit Callers(loopback::BlockStore& store);
   /// `now_ns` is the event's time.
   Caller of(std::int32_t tid, std::uint64_t now_ns);
   /// `tid` has opened a program for execve: its executable is about to change.
@@ -38,8 +36,7 @@ class Callers {
   std::string_view read_exe(std::int32_t tid);
   std::mutex mutex_;
   std::unordered_map<std::int32_t, Known> known_;
-  loopback::BlockStore& store_;
-  std::unordered_set<std::string_view> texts_;
+  std::unordered_set<std::string> texts_;
 };
 
 }  // namespace heddle

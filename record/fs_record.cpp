@@ -60,11 +60,6 @@ AppEnd run(const RecordOptions& options) {
   if (done.exec_error != 0) return {report_exec_failure(options.command[0], done.exec_error)};
   if (done.left_running)
     warn("processes that the program left behind still run; what they do now is not recorded");
-  if (done.workers_lost != 0 && !options.quiet)
-    warn(
-        fmt::format("{} of the recorder's workers died and were followed by others; the trace says "
-                    "when",
-                    done.workers_lost));
   if (!options.quiet)
     say(fmt::format("{} events in {}", done.events, escape_for_terminal(options.out)));
   if (auto evaluated = evaluate(options, options.out); !evaluated) {

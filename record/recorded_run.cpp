@@ -206,8 +206,9 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   no_namespaces_ = false;
   if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) *device = user_mount_->take_device();
-  auto daemon = RecordingDaemon::start(std::move(*device), options_, header_, app->pid(),
-                                       user_mount_ ? user_mount_->path() : std::string(), out_);
+  auto daemon =
+      RecordingDaemon::start(std::move(*device), options_, header_, plan_.natives, app->pid(),
+                             user_mount_ ? user_mount_->path() : std::string(), out_);
   if (!daemon) return fail(std::move(daemon.error()));
 
   RecordedRun out;
@@ -227,7 +228,6 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
     return out;
   }
   out.events = end->events;
-  out.workers_lost = end->workers_lost;
   out.trace_failure = end->failure;
   out.left_running = end->left_running;
   return out;

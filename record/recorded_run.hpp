@@ -11,7 +11,6 @@ struct RecordedRun {
   int exec_error = 0;  ///< errno of an exec that failed
   std::string method;
   std::uint64_t events = 0;
-  std::uint64_t workers_lost = 0;  ///< of the recorder
   std::string trace_failure;
   bool left_running = false;
 };

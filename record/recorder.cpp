@@ -3,8 +3,6 @@
 
 #include <time.h>
 
-#include <system_error>
-
 namespace heddle {
 namespace {
 
@@ -17,24 +15,14 @@ std::uint64_t monotonic_ns() {
 
 }  // namespace
 
-Result<std::unique_ptr<RecordingMemory>> RecordingMemory::create() {
-  try {
-    auto events = EventRing::create();
-    if (!events) return fail(std::move(events.error()));
-    auto memory = std::make_unique<RecordingMemory>();
-    memory->events = std::move(*events);
-    memory->start_ns = monotonic_ns();
-    return memory;
-  } catch (const std::system_error& error) {
-    return fail_errno("", "cannot start the recorder", error.code().value());
-  }
-}
+Recorder::Recorder(trace::TraceWriter writer, const RecorderOptions& options)
+    : options_(options), start_ns_(monotonic_ns()), writer_(std::move(writer)) {}
 
-std::uint64_t RecordingMemory::now() const { return monotonic_ns() - start_ns; }
+std::uint64_t Recorder::now() const { return monotonic_ns() - start_ns_; }
 
-void Recorder::add(trace::Event& event, const loopback::Telling& telling) {
+void Recorder::add(trace::Event& event) {
   if (!on()) return;
-  event.ns = memory_.now();
+  event.ns = now();
   std::string asked;
   if (walks_.asked_path(event, asked)) {
     event.resolved = event.path;
@@ -48,8 +36,26 @@ void Recorder::add(trace::Event& event, const loopback::Telling& telling) {
     event.pid = caller.pid;
     event.exe = caller.exe;
   }
-  if (wanted) memory_.events->add(event, telling);
+  if (wanted) {
+    const std::lock_guard lock(mutex_);
+    if (!finished_) writer_.append(event);
+  }
   if (event.op == trace::Op::exec && event.error == 0) callers_.executes(event.tid);
+}
+
+void Recorder::flush() {
+  const std::lock_guard lock(mutex_);
+  if (!finished_) writer_.flush();
+}
+
+Result<void> Recorder::finish(bool complete, std::optional<int> exit_status) {
+  const bool was_on = on_.exchange(false);
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+  auto done = writer_.finish(complete && was_on, exit_status, now());
+  if (done && complete && !was_on)
+    return fail("", "the recorder was never told that the program began");
+  return done;
 }
 
 }  // namespace heddle

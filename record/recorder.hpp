@@ -3,11 +3,11 @@
 
 #include <atomic>
 #include <bitset>
+#include <mutex>
 
-#include "fuseovl/session/shared.hpp"
 #include "record/callers.hpp"
-#include "record/event_ring.hpp"
-#include "record/loopback/loopback.hpp"
+#include "record/loopback/access_log.hpp"
+#include "record/trace/trace_writer.hpp"
 #include "record/walks.hpp"
 
 namespace heddle {
@@ -17,36 +17,35 @@ struct RecorderOptions {
   bool each_io = false;
 };
 
-/// What outlives the workers of a recording: made by their supervisor.
-struct RecordingMemory {
-  /// Fails where there is no memory or descriptor for it.
-  static Result<std::unique_ptr<RecordingMemory>> create();
-
-  loopback::LoopbackMemory loopback;
-  std::unique_ptr<EventRing> events;
-  Shared<std::atomic<bool>> on;  ///< the program runs, and its accesses are wanted
-  std::uint64_t start_ns = 0;    ///< of CLOCK_MONOTONIC
-  std::uint64_t now() const;     ///< since start_ns
-};
-
-/// The loopback's accesses as events of one run: time, process and executable are added here, in
-/// the worker.
+/// The loopback's accesses as the trace of one run: time, process and executable are added here.
+/// Who tells waits while the trace cannot be written (a pipe that nobody reads): nothing is
+/// dropped.
 class Recorder final : public loopback::AccessLog {
  public:
-  Recorder(RecordingMemory& memory, const RecorderOptions& options)
-      : memory_(memory), options_(options), callers_(memory.loopback.store) {}
+  Recorder(trace::TraceWriter writer, const RecorderOptions& options);
 
-  void start() override { *memory_.on = true; }
-  bool on() const noexcept override { return memory_.on->load(std::memory_order_relaxed); }
+  void start() override { on_ = true; }
+  bool on() const noexcept override { return on_.load(std::memory_order_relaxed); }
   bool each_io() const noexcept override { return options_.each_io; }
-  void add(trace::Event& event, const loopback::Telling& telling) override;
-  unsigned told(std::uint64_t note) const override { return memory_.events->told(note); }
+  void add(trace::Event& event) override;
+
+  /// What was added can be read in the file.
+  void flush();
+  /// Ends the trace; what comes after it is not recorded. Fails when it is not whole.
+  Result<void> finish(bool complete, std::optional<int> exit_status);
+  /// What was written.
+  const trace::RunFooter& counts() const { return writer_.counts(); }
 
  private:
-  RecordingMemory& memory_;
+  std::uint64_t now() const;
   const RecorderOptions& options_;
+  const std::uint64_t start_ns_;  ///< of CLOCK_MONOTONIC
+  std::atomic<bool> on_ = false;  ///< the program runs, and its accesses are wanted
   Callers callers_;
   Walks walks_;
+  std::mutex mutex_;
+  trace::TraceWriter writer_;
+  bool finished_ = false;
 };
 
 }  // namespace heddle

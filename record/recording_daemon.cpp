@@ -2,7 +2,10 @@
 #include "record/recording_daemon.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,11 +14,13 @@
 #include <chrono>
 #include <cstring>
 #include <initializer_list>
+#include <thread>
 #include <vector>
 
 #include "base/insist.hpp"
 #include "base/socket_pair.hpp"
-#include "record/recording_supervisor.hpp"
+#include "record/loopback/server.hpp"
+#include "record/recorder.hpp"
 #include "record/run_end.hpp"
 
 namespace heddle {
@@ -34,7 +39,6 @@ struct EndMessage {
 
 struct ReportMessage {
   std::uint64_t events;
-  std::uint64_t workers_lost;
   bool left_running;
   char failure[1024];
 };
@@ -61,13 +65,17 @@ void keep_only(std::initializer_list<Fd*> kept) {
   if (null > 2) ::close(null);
 }
 
-/// One descriptor an open file of APP's: as many as we may have, and more where we may say so.
-void raise_descriptor_limit() {
+/// One descriptor an open file of APP's, and one a file that the kernel knows: as many as we may
+/// have, and more where we may say so. How many nodes may have one: what they pin in the kernel
+/// costs some 1.5 KB each.
+std::size_t raise_descriptor_limit() {
+  constexpr rlim_t kMostNodes = 65536;
   rlimit limit{1U << 20, 1U << 20};
-  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0 && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return std::min(limit.rlim_cur / 2, kMostNodes);
 }
 
 /// One message, to whom would wait for it; as send(2).
@@ -89,7 +97,6 @@ void report_end(int socket, const trace::RunFooter& counts, const Result<void>& 
                 bool left_running) {
   ReportMessage message{};
   message.events = counts.events;
-  message.workers_lost = counts.workers_lost;
   message.left_running = left_running;
   if (!finished)
     std::strncpy(message.failure, finished.error().message().c_str(), sizeof(message.failure) - 1);
@@ -108,47 +115,100 @@ std::optional<EndMessage> receive_end(int socket) {
   ::_exit(3);
 }
 
+/// What is served, by threads of its own, until the mount has gone.
+class Serving {
+ public:
+  Serving(Recorder& recorder, loopback::Loopback::Setup setup, int device)
+      : recorder_(recorder),
+        loopback_(recorder, std::move(setup)),
+        server_(loopback_, device),
+        ended_(::eventfd(0, EFD_CLOEXEC)) {}
+
+  Result<void> start() {
+    if (!ended_) return fail_errno("", "cannot start the recorder");
+    std::thread([this] {
+      server_.run();
+      loopback_.close_all();
+      ::eventfd_write(ended_.get(), 1);
+    }).detach();
+    return {};
+  }
+
+  enum class Until : std::uint8_t { input, unmounted, time };
+  /// Keeps the trace readable until there is something to read from `input` (-1: nothing to wait
+  /// for), the mount has gone, or the time is up.
+  Until run(int input, std::optional<std::chrono::milliseconds> limit) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kTick{100};
+    const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));
+    for (;;) {
+      pollfd entries[2] = {{ended_.get(), POLLIN, 0}, {input, POLLIN, 0}};
+      ::poll(entries, 2, static_cast<int>(kTick.count()));
+      recorder_.flush();
+      loopback_.tick();
+      if (entries[0].revents != 0) return Until::unmounted;
+      if (entries[1].revents != 0) return Until::input;
+      if (limit && Clock::now() >= end) return Until::time;
+    }
+  }
+
+ private:
+  Recorder& recorder_;
+  loopback::Loopback loopback_;
+  loopback::Server server_;
+  Fd ended_;
+};
+
+/// Never returns: what serves is not taken down, but ends with the process.
 [[noreturn]] void daemon_main(Fd device, Fd socket, const RecordOptions& options,
-                              const trace::RunHeader& header, const RecordedProcesses& run,
+                              const trace::RunHeader& header,
+                              const std::vector<std::string>& natives, const RecordedProcesses& run,
                               int out_number) {
-  using Until = RecordingSupervisor::Until;
   ::setsid();
+  ::prctl(PR_SET_NAME, "fs-record:serve");
   Fd out(out_number < 0 ? -1 : ::fcntl(out_number, F_DUPFD_CLOEXEC, 3));
   keep_only({&device, &socket, &out});
   ::signal(SIGPIPE, SIG_IGN);  // a trace that nobody reads on must not end APP's files
-  raise_descriptor_limit();
+  ::signal(SIGIO, SIG_IGN);    // a lease is broken while we look whether we can have it
+  const std::size_t most_nodes = raise_descriptor_limit();
   auto writer = trace::TraceWriter::create(
       options.out, header, options.json ? trace::Form::json_lines : trace::Form::text,
       std::move(out));
   if (!writer) give_up(socket.get(), writer.error());
   if (::chdir("/") != 0) ::_exit(3);
-  auto memory = RecordingMemory::create();
-  if (!memory) give_up(socket.get(), memory.error());
-  RecordingSupervisor supervisor(**memory, options.recorder, std::move(*writer), std::move(device));
-  if (auto started = supervisor.start(); !started) give_up(socket.get(), started.error());
+  loopback::keep_callers_capabilities();
+  Recorder recorder(std::move(*writer), options.recorder);
+  std::optional<Serving> serving;
+  try {
+    serving.emplace(
+        recorder,
+        loopback::Loopback::Setup{device.get(), most_nodes, {natives.begin(), natives.end()}},
+        device.get());
+  } catch (const Error& error) {
+    give_up(socket.get(), error);
+  }
+  if (auto started = serving->start(); !started) give_up(socket.get(), started.error());
   // fs-record waits for this, or for our end.
   if (send_on(socket.get(), "ready", 5) < 0) ::_exit(3);
 
-  (void)supervisor.run(socket.get(), std::nullopt);
+  (void)serving->run(socket.get(), std::nullopt);
   const auto end = receive_end(socket.get());
   if (!end) end_run(run);
-  const bool left_running = supervisor.run(-1, kGrace) == Until::time;
-  if (!end) {
-    supervisor.kill_worker();
-    (void)supervisor.finish(false, std::nullopt);
-    ::_exit(3);
-  }
-  const auto finished = supervisor.finish(end->complete, end->exit_status);
-  report_end(socket.get(), supervisor.counts(), finished, left_running);
+  const bool left_running = serving->run(-1, kGrace) == Serving::Until::time;
+  const auto finished =
+      recorder.finish(end && end->complete, end ? std::optional(end->exit_status) : std::nullopt);
+  if (!end) ::_exit(3);
+  report_end(socket.get(), recorder.counts(), finished, left_running);
   socket.reset();
-  (void)supervisor.run(-1, std::nullopt);
+  if (left_running) (void)serving->run(-1, std::nullopt);
   ::_exit(0);
 }
 
 }  // namespace
 
 Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& options,
-                                               const trace::RunHeader& header, pid_t app,
+                                               const trace::RunHeader& header,
+                                               const std::vector<std::string>& natives, pid_t app,
                                                const std::string& user_mount, const Fd& out) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
@@ -157,7 +217,8 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
   if (pid < 0) return fail_errno("", "cannot start the recorder");
   if (pid == 0) {
     sockets->one.reset();
-    daemon_main(std::move(device), std::move(sockets->other), options, header, run, out.get());
+    daemon_main(std::move(device), std::move(sockets->other), options, header, natives, run,
+                out.get());
   }
   RecordingDaemon daemon(Child(pid), std::move(sockets->one));
   sockets->other.reset();
@@ -184,7 +245,7 @@ Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool compl
   ReportMessage got{};
   if (receive(socket_.get(), &got, sizeof(got)) != static_cast<ssize_t>(sizeof(got)))
     return fail_errno("", "the recorder has gone", ECONNRESET);
-  End end{got.events, got.workers_lost, got.failure, got.left_running};
+  End end{got.events, got.failure, got.left_running};
   if (end.left_running) {
     (void)child_.release();  // it goes on without us
     return end;

@@ -9,17 +9,20 @@
 
 namespace heddle {
 
-/// The process that writes the trace, and supervises the worker that serves the loopback. It stays
-/// outside APP's namespace, in a session of its own, so that no signal of the terminal reaches it.
-/// When we die it kills what runs on the loopback and leaves the trace incomplete; it ends with the
-/// mount.
+/// The process that serves the loopback and writes the trace: threads that answer the kernel, and
+/// one that waits for the end. It stays outside APP's namespace, in a session of its own, so that
+/// no signal of the terminal reaches it. When fs-record dies it kills what runs on the loopback and
+/// leaves the trace incomplete; it ends with the mount. Nobody follows it when it is killed: what
+/// APP asks for fails then, the trace has no end, and fs-record says so.
 class RecordingDaemon {
  public:
   /// Forks and waits until the trace is begun and the device is served. `app` is a process in the
-  /// namespace that is served; `user_mount`, when not empty, what fusermount3 must take off (with
-  /// folder) if we die; `out` what open_unreplaceable() gave for options.out, it may be none.
+  /// namespace that is served; `natives` are mounted over their places there; `user_mount`, when
+  /// not empty, what fusermount3 must take off (with folder) if we die; `out` what
+  /// open_unreplaceable() gave for options.out, it may be none.
   static Result<RecordingDaemon> start(Fd device, const RecordOptions& options,
-                                       const trace::RunHeader& header, pid_t app,
+                                       const trace::RunHeader& header,
+                                       const std::vector<std::string>& natives, pid_t app,
                                        const std::string& user_mount, const Fd& out);
 
   RecordingDaemon(RecordingDaemon&&) noexcept = default;
@@ -30,9 +33,8 @@ class RecordingDaemon {
 
   struct End {
     std::uint64_t events = 0;
-    std::uint64_t workers_lost = 0;  ///< of the recorder, that were followed by others
-    std::string failure;             ///< why the trace is not whole; empty: it is
-    bool left_running = false;       ///< processes that APP left behind still use the loopback
+    std::string failure;        ///< why the trace is not whole; empty: it is
+    bool left_running = false;  ///< processes that APP left behind still use the loopback
   };
   /// APP has ended: the trace is finished once the mount has gone, or after a second.
   Result<End> finish(int exit_status, bool complete);

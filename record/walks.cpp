@@ -3,13 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
 #include "base/fd.hpp"
+#include "record/loopback/loopback.hpp"
 
 namespace heddle {
 namespace {
@@ -17,18 +17,9 @@ namespace {
 using trace::Op;
 constexpr std::size_t kMostWalks = 4096;
 
-/// Before 5.10 /proc/TID/syscall waits for cred_guard_mutex, which execve holds while it walks to
-/// the program: asking then would stop both of us for good (fs/proc/base.c, lock_trace()).
-bool kernel_lets_us_ask() {
-  utsname name{};
-  int major = 0, minor = 0;
-  if (::uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2) return false;
-  return major > 5 || (major == 5 && minor >= 10);
-}
-
 }  // namespace
 
-Walks::Walks() : can_tell_(kernel_lets_us_ask()) {}
+Walks::Walks() : can_tell_(loopback::kernel_tells_calls()) {}
 
 std::string Walks::destination(std::string_view link, std::string_view target) {
   std::string out(target.starts_with('/') ? std::string_view() : link.substr(0, link.rfind('/')));

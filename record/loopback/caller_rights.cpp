@@ -2,92 +2,219 @@
 #include "record/loopback/caller_rights.hpp"
 
 #include <fcntl.h>
-#include <grp.h>
+#include <linux/capability.h>
 #include <sched.h>
-#include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <cstring>
+#include <optional>
 
+#include "base/fd.hpp"
 #include "base/insist.hpp"
+#include "base/monotonic.hpp"
+#include "record/loopback/channel.hpp"
 
 namespace heddle::loopback {
 namespace {
 
-std::vector<gid_t> groups_of(std::int32_t tid) {
+constexpr std::uint64_t bit(unsigned capability) { return 1ULL << capability; }
+
+/// What a caller's capabilities decide on files: trusted attributes are CAP_SYS_ADMIN's, and quotas
+/// and reserved blocks CAP_SYS_RESOURCE's.
+constexpr std::uint64_t kOfFiles = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) |
+                                   bit(CAP_DAC_READ_SEARCH) | bit(CAP_FOWNER) | bit(CAP_FSETID) |
+                                   bit(CAP_LINUX_IMMUTABLE) | bit(CAP_MKNOD) | bit(CAP_SETFCAP) |
+                                   bit(CAP_SYS_ADMIN) | bit(CAP_SYS_RESOURCE);
+/// What we need to be others, and to be told about them; no file system asks for these.
+constexpr std::uint64_t kOurs = bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_SYS_PTRACE);
+
+struct Sets {
+  std::uint64_t effective = 0, permitted = 0;
+};
+
+std::optional<Sets> capabilities_of(std::int32_t tid) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, tid};
+  __user_cap_data_struct data[2] = {};
+  if (::syscall(SYS_capget, &header, data) != 0) return std::nullopt;
+  const auto both = [](std::uint32_t low, std::uint32_t high) {
+    return std::uint64_t{high} << 32U | low;
+  };
+  return Sets{both(data[0].effective, data[1].effective),
+              both(data[0].permitted, data[1].permitted)};
+}
+
+bool set_capabilities(const Sets& sets) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  const auto low = [](std::uint64_t set) { return static_cast<std::uint32_t>(set); };
+  const auto high = [](std::uint64_t set) { return static_cast<std::uint32_t>(set >> 32U); };
+  const __user_cap_data_struct data[2] = {{low(sets.effective), low(sets.permitted), 0},
+                                          {high(sets.effective), high(sets.permitted), 0}};
+  return ::syscall(SYS_capset, &header, data) == 0;
+}
+
+/// The user namespace of `tid` ("self": ours); 0 when it is not told.
+ino_t user_namespace(const char* who) {
+  char path[48];
+  std::snprintf(path, sizeof(path), "/proc/%s/ns/user", who);
+  struct stat st {};
+  return ::stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+ino_t user_namespace(std::int32_t tid) {
+  char who[16];
+  std::snprintf(who, sizeof(who), "%d", tid);
+  return user_namespace(who);
+}
+
+struct ProcStatus {
+  std::vector<std::uint32_t> groups;
+  std::uint64_t effective = 0;
+};
+
+/// nullopt: it cannot be read, though the thread is there.
+std::optional<ProcStatus> status_of(std::int32_t tid) {
   char path[48];
   std::snprintf(path, sizeof(path), "/proc/%d/status", tid);
-  // Not read, the caller would be refused what he may have. ENOENT, ESRCH: he has gone.
   const auto may_be_read = [](int error) { return error != ENOENT && error != ESRCH; };
   const Fd fd(insist([&] { return ::open(path, O_RDONLY | O_CLOEXEC); }, may_be_read));
   char text[8192];
   const ssize_t n =
       fd ? insist([&] { return ::read(fd.get(), text, sizeof(text) - 1); }, may_be_read) : -1;
-  if (n <= 0) return {};
+  if (n <= 0) return may_be_read(errno) ? std::nullopt : std::optional<ProcStatus>(ProcStatus{});
   text[n] = '\0';
+  ProcStatus out;
   const char* at = std::strstr(text, "\nGroups:");
-  if (!at) return {};
+  if (!at) return std::nullopt;
   at += 8;
-  std::vector<gid_t> groups;
   while (*at && *at != '\n') {
     char* end = nullptr;
     const unsigned long group = std::strtoul(at, &end, 10);
     if (end == at) break;
-    groups.push_back(static_cast<gid_t>(group));
+    out.groups.push_back(static_cast<std::uint32_t>(group));
     at = end;
     while (*at == ' ' || *at == '\t') ++at;
   }
-  return groups;
+  if (const char* caps = std::strstr(at, "\nCapEff:"))
+    out.effective = std::strtoull(caps + 8, nullptr, 16);
+  return out;
 }
 
 }  // namespace
 
-CallerRights::CallerRights()
-    : may_switch_(::geteuid() == 0),
-      uid_(::geteuid()),
-      gid_(::getegid()),
-      own_uid_(uid_),
-      own_gid_(gid_) {
-  // umask(2) is the process's otherwise; this thread's must be its own.
-  ::unshare(CLONE_FS);
+bool CallerRights::are_many() {
+  static const bool many = ::geteuid() == 0 && (capabilities_of(0).value_or(Sets{}).permitted &
+                                                (bit(CAP_SETUID) | bit(CAP_SETGID))) != 0;
+  return many;
 }
 
-// glibc's setgroups() and the like would change every thread; the system calls change this one.
-void CallerRights::assume(const Request& request) {
-  if (!may_switch_) return;
-  const auto& header = request.header();
-  const std::uint32_t uid = header.pid == 0 && header.uid == 0 ? own_uid_ : header.uid;
-  const std::uint32_t gid = header.pid == 0 && header.uid == 0 ? own_gid_ : header.gid;
-  if (uid == uid_ && gid == gid_ && uid == 0) return;
-  if (uid != 0 && header.pid != 0) {
-    const auto groups = groups_of(request.tid());
-    // With those of the caller before he would be given what he may not have. EPERM: a root who may
-    // not set them (a user namespace that denies it) has set none before.
-    const auto set = [&] { return ::syscall(SYS_setgroups, groups.size(), groups.data()); };
-    if (insist(set, [](int error) { return error != EPERM; }) < 0 && errno != EPERM)
-      leave_to_next_worker();
+CallerRights::CallerRights() : may_switch_(are_many()) {
+  // umask(2) is the process's otherwise; this thread's must be its own.
+  ::unshare(CLONE_FS);
+  const auto sets = capabilities_of(0).value_or(Sets{});
+  own_ = {::geteuid(), ::getegid(), sets.permitted};
+  now_ = {own_.uid, own_.gid, sets.effective};
+  if (may_switch_) become(own_);
+}
+
+/// Whether root's capabilities hold here: not those of a user namespace of its own. Where that is
+/// not told (a container without CAP_SYS_PTRACE), they do.
+bool CallerRights::root_counts(std::int32_t tid) {
+  static const ino_t ours = user_namespace("self");
+  constexpr int kTrustMs = 20;
+  const auto now = monotonic_ms();
+  if (tid == known_tid_ && now < known_until_ms_) return true;
+  const ino_t its = user_namespace(tid);
+  if (its != 0 && its != ours) return false;
+  known_tid_ = tid;
+  known_until_ms_ = now + kTrustMs;
+  return true;
+}
+
+bool CallerRights::assume(const fuse_in_header& header) {
+  if (!may_switch_) return true;
+  const auto tid = static_cast<std::int32_t>(header.pid);
+  if (tid == 0 && header.uid == 0) {
+    assume_own();
+    return true;
   }
-  become(uid, gid);
+  State state{header.uid, header.gid, 0};
+  const std::uint64_t all = own_.capabilities & kOfFiles;
+  const auto sets = tid != 0 ? capabilities_of(tid) : std::nullopt;
+  if (sets && (sets->effective & kOfFiles) != 0) {
+    static const ino_t ours = user_namespace("self");
+    const bool counts = header.uid == 0 ? root_counts(tid) : user_namespace(tid) == ours;
+    if (counts) state.capabilities = sets->effective & all;
+  }
+  // One who may read and write everything is in no need of groups.
+  const bool full = header.uid == 0 && state.capabilities == all;
+  // Everything that is ours, or /proc/TID/exe could not be read where we have no CAP_SYS_PTRACE.
+  if (full) state.capabilities = own_.capabilities;
+  if (!full) {
+    auto status = tid != 0 ? status_of(tid) : std::optional(ProcStatus{});
+    if (!status) return false;
+    if (status->groups != groups_) {
+      // With those of the caller before it would be given what it may not have. EPERM: a root who
+      // may not set them (a user namespace that denies it) has set none before.
+      // glibc's setgroups() and the like would change every thread; the system call, this one.
+      const OwnRights own(*this);
+      const auto set = [&] {
+        return ::syscall(SYS_setgroups, status->groups.size(), status->groups.data());
+      };
+      if (insist(set, [](int error) { return error != EPERM; }) < 0 && errno != EPERM) return false;
+      groups_ = std::move(status->groups);
+    }
+  }
+  become(state);
+  return true;
 }
 
 void CallerRights::assume_own() {
-  if (may_switch_) become(own_uid_, own_gid_);
+  if (may_switch_) become(own_);
 }
 
-void CallerRights::become(std::uint32_t uid, std::uint32_t gid) {
-  if (gid != gid_) ::syscall(SYS_setfsgid, gid);
-  if (uid != uid_) ::syscall(SYS_setfsuid, uid);
-  gid_ = gid;
-  uid_ = uid;
+void CallerRights::become(const State& state) {
+  if (!may_switch_ || state == now_) return;
+  if (state.gid != now_.gid) ::syscall(SYS_setfsgid, state.gid);
+  if (state.uid != now_.uid) ::syscall(SYS_setfsuid, state.uid);
+  // After setfsuid(2), which takes from the effective ones and gives to them (capabilities(7)).
+  if (!set_capabilities({(state.capabilities | kOurs) & own_.capabilities, own_.capabilities}))
+    give_up();
+  now_ = state;
 }
 
 void CallerRights::set_umask(unsigned mask) {
   if (mask == umask_) return;
   ::umask(mask);
   umask_ = mask;
+}
+
+bool CallerRights::may_by_mode(const struct statx& st, int mask) const {
+  const auto wanted = static_cast<unsigned>(mask) & 7U;
+  if ((now_.capabilities & bit(CAP_DAC_OVERRIDE)) != 0) return true;
+  unsigned bits = st.stx_mode & 7U;
+  if (st.stx_uid == now_.uid) {
+    bits = st.stx_mode >> 6U & 7U;
+  } else if (st.stx_gid == now_.gid ||
+             std::find(groups_.begin(), groups_.end(), st.stx_gid) != groups_.end()) {
+    bits = st.stx_mode >> 3U & 7U;
+  }
+  return (bits & wanted) == wanted;
+}
+
+void keep_callers_capabilities() {
+  const auto sets = capabilities_of(0);
+  // Without CAP_SYS_PTRACE the kernel tells us of those only whose capabilities we have.
+  if (!sets || ::geteuid() != 0 || (sets->permitted & bit(CAP_SYS_PTRACE)) == 0) return;
+  const std::uint64_t kept = sets->permitted & (kOfFiles | kOurs | bit(CAP_KILL));
+  for (unsigned capability = 0; capability < 64; ++capability)
+    if ((kept & bit(capability)) == 0) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  (void)set_capabilities({kept, kept});
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
 }  // namespace heddle::loopback

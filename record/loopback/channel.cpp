@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "record/loopback/channel.hpp"
 
-#include <signal.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -11,43 +10,43 @@
 namespace heddle::loopback {
 namespace {
 
-void send_to(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
-  fuse_out_header header{};
+/// One message to the kernel; as writev(2).
+ssize_t send_to(int device, fuse_out_header header, const void* data, std::size_t size) {
   header.len = static_cast<std::uint32_t>(sizeof(header) + size);
-  header.error = -error;
-  header.unique = unique;
   const iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
   before_answer();
-  if (insist([&] { return ::writev(device, parts, size > 0 ? 2 : 1); }, may_pass) < 0 &&
-      may_pass(errno))
-    leave_to_next_worker();
+  return insist([&] { return ::writev(device, parts, size > 0 ? 2 : 1); }, is_shortage);
+}
+
+void answer(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
+  fuse_out_header header{};
+  header.error = -error;
+  header.unique = unique;
+  // ENOENT: nobody waits any more. ENODEV: unmounted.
+  if (send_to(device, header, data, size) < 0 && is_shortage(errno)) give_up();
 }
 
 }  // namespace
 
-void leave_to_next_worker() {
-  ::kill(::getpid(), SIGKILL);
-  for (;;) ::pause();
+bool is_shortage(int error) {
+  return error == ENOMEM || error == EINTR || error == EAGAIN || error == EIO || error == ENOSPC ||
+         error == EMFILE || error == ENOBUFS;
 }
 
-/// What is noted before it is sent is sent once more when the kernel asks again. Longer answers are
-/// those of requests that only read.
-void Request::send(int error, const void* data, std::size_t size) {
-  if (size <= sizeof(progress_.reply)) {
-    progress_.reply_error = error;
-    progress_.reply_size = static_cast<std::uint32_t>(size);
-    if (size > 0) std::memcpy(progress_.reply, data, size);
-    progress_.stage.store(RequestProgress::Stage::done, std::memory_order_release);
-  }
-  send_to(device_, header().unique, error, data, size);
+void give_up() { ::_exit(3); }
+
+void Request::reply_error(int error) { answer(device_, header().unique, error, nullptr, 0); }
+
+void Request::reply_bytes(const void* data, std::size_t size) {
+  answer(device_, header().unique, 0, data, size);
 }
 
-void Request::reply_as_noted() {
-  send_to(device_, header().unique, progress_.reply_error, progress_.reply, progress_.reply_size);
+void Request::drop_pages(std::uint64_t node) {
+  fuse_out_header header{};
+  header.error = FUSE_NOTIFY_INVAL_INODE;
+  fuse_notify_inval_inode_out out{};
+  out.ino = node;  // from offset 0, length 0: all
+  (void)send_to(device_, header, &out, sizeof(out));
 }
-
-void Request::reply_error(int error) { send(error, nullptr, 0); }
-
-void Request::reply_bytes(const void* data, std::size_t size) { send(0, data, size); }
 
 }  // namespace heddle::loopback

@@ -2,19 +2,24 @@
 #include "record/loopback/loopback.hpp"
 
 #include <sys/statvfs.h>
-#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <sys/xattr.h>
+
+#include <cstdio>
 
 namespace heddle::loopback {
 namespace {
 
-// Long enough that a search through 500 folders asks for each once, short enough that a folder
+// Long enough that a search through 500 directories asks for each once, short enough that one
 // removed or moved by somebody outside (another rank's recorder) is not believed for long.
 constexpr std::uint64_t kFolderEntrySeconds = 1;
 
-FileKey root_key() {
+Fd open_root() { return value_or_throw(heddle::open_file("/", O_PATH | O_DIRECTORY)); }
+
+struct statx stat_root() {
   struct statx st {};
   (void)stat_at(AT_FDCWD, "/", 0, st);
-  return file_key(st);
+  return st;
 }
 
 }  // namespace
@@ -26,48 +31,31 @@ int stat_at(int dir, const char* name, int flags, struct statx& st) {
              : errno;
 }
 
-Loopback::Loopback(AccessLog& log, LoopbackMemory& memory)
-    : log_(log),
-      memory_(memory),
-      nodes_(memory, root_key()),
-      numbers_(memory, root_key().device),
-      handles_(memory.store) {
-  // A worker may have died between its note of a handle here and there.
-  handles_.each([this](Handle& handle) { nodes_.forget_handles(handle.node); });
-  handles_.each([this](Handle& handle) { nodes_.add_handle(handle.node, handle.fd); });
+bool has_flag(int fd, unsigned long flag) {
+  struct statvfs st {};
+  return ::fstatvfs(fd, &st) == 0 && (st.f_flag & flag) != 0;
 }
 
-void Loopback::take_over(Request& request) {
-  auto& progress = request.progress();
-  if (is_forget(request.opcode()))
-    return request.opcode() == FUSE_FORGET ? forget(request) : batch_forget(request);
-  progress.told = log_.told(progress.told);
-  if (progress.stage == RequestProgress::Stage::done) return;
-  if (const std::uint64_t fh = progress.opened; fh != 0 && handles_.has(fh)) {
-    Handle& handle = Handle::of(fh);
-    nodes_.remove_handle(handle.node, handle.fd);
-    handles_.remove(handle);
-  }
-  progress.opened = 0;
-  // Rather a look-up that is never forgotten than one forgotten twice.
-  if (const std::uint64_t node = progress.bound.exchange(0); node != 0) nodes_.forget(node, 1);
-}
-
-bool Loopback::is_slow(const Request& request) {
-  switch (request.opcode()) {
-    case FUSE_FSYNC:
-    case FUSE_FSYNCDIR:
-    case FUSE_FALLOCATE:
-    case FUSE_COPY_FILE_RANGE:
-      return true;
-    case FUSE_READ:
-      return request.body<fuse_read_in>().size > 256 * 1024;
-    case FUSE_WRITE:
-      return request.body<fuse_write_in>().size > 256 * 1024;
-    default:
+bool kernel_tells_calls() {
+  static const bool tells = [] {
+    utsname name{};
+    int major = 0, minor = 0;
+    if (::uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2)
       return false;
-  }
+    return major > 5 || (major == 5 && minor >= 10);
+  }();
+  return tells;
 }
+
+OwnPath::OwnPath(int fd) { std::snprintf(text, sizeof(text), "/proc/self/fd/%d", fd); }
+
+Loopback::Loopback(AccessLog& log, Setup setup)
+    : log_(log),
+      native_files_(std::move(setup.native_files)),
+      own_fds_(value_or_throw(heddle::open_file("/proc/self/fd", O_PATH | O_DIRECTORY))),
+      nodes_(open_root(), file_key(stat_root()), setup.most_open_nodes),
+      numbers_(file_key(stat_root()).device),
+      io_modes_(setup.device) {}
 
 void Loopback::init(Request& request) {
   const auto in = request.body<fuse_init_in>();
@@ -77,12 +65,19 @@ void Loopback::init(Request& request) {
   if (in.major < FUSE_KERNEL_VERSION) return request.reply_error(EPROTO);
   if (in.major > FUSE_KERNEL_VERSION) return request.reply(out);  // it asks again, in our version
   out.max_readahead = in.max_readahead;
-  // PARALLEL_DIROPS: else look-ups in one folder wait for each other. HANDLE_KILLPRIV_V2: we write
-  // as the caller, so the real file loses its set-uid bit as it should, and the kernel need not
-  // ask for security.capability before each write. DONT_MASK: default ACLs come before the umask.
-  out.flags =
-      in.flags & (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK |
-                  FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | FUSE_ASYNC_DIO);
+  // PARALLEL_DIROPS: else look-ups in one directory wait for each other. HANDLE_KILLPRIV_V2: we
+  // write as the caller, so the real file loses its set-uid bit as it should, and the kernel need
+  // not ask for security.capability before each write. DONT_MASK: default ACLs come before the
+  // umask. The two of locks: or the kernel would keep them to itself.
+  out.flags = in.flags & (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK |
+                          FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 |
+                          FUSE_ASYNC_DIO | FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | kInitExt);
+  if ((in.flags & kInitExt) != 0 && (in.flags2 & kPassthroughInFlags2) != 0) {
+    out.flags2 = kPassthroughInFlags2;
+    // max_stack_depth. Not 2, which would admit overlays below: the program could mount none above.
+    out.unused[0] = 1;
+    io_modes_.agree(true);
+  }
   out.max_background = 64;
   out.congestion_threshold = 48;
   out.max_write = kMaxData;
@@ -91,47 +86,58 @@ void Loopback::init(Request& request) {
   request.reply(out);
 }
 
-void Loopback::log_event(Request& request, trace::Event& event) {
-  event.tid = request.tid();
-  log_.add(event, {&request.progress().told, request.next_event()});
-}
-
 void Loopback::log(Request& request, Op op, int error, std::string_view path,
                    std::string_view target) {
   if (!log_.on()) return;
   trace::Event event;
+  event.tid = request.tid();
   event.op = op;
   event.error = error;
   event.path = path;
   event.target = target;
-  log_event(request, event);
+  log_.add(event);
 }
 
-int Loopback::reach(std::uint64_t node, std::optional<Target>& target) const {
-  if (auto path = nodes_.path(node)) {
-    target.emplace(std::move(*path));
-    return 0;
+/// The node's descriptor; one that has none is looked for by its names. Each name on the way is
+/// opened by itself and must be the file that it was, so that no link is followed, and with our own
+/// rights: the caller has the file already, whatever stands on the way to it. 0 or an errno.
+int Loopback::reach(Request& request, std::uint64_t node, File& file) {
+  file = nodes_.file(node);
+  if (file) return 0;
+  const auto way = nodes_.way_to(node);
+  if (!way) return ESTALE;  // the kernel walks the path again
+  const OwnRights own(request.rights());
+  file = way->from;
+  for (const auto& step : way->steps) {
+    struct statx st {};
+    Fd fd(::openat(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd && (errno == EMFILE || errno == ENFILE)) {
+      nodes_.cool();
+      fd.reset(::openat(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    }
+    if (!fd) return errno == EMFILE || errno == ENFILE ? errno : ESTALE;
+    if (stat_fd(fd.get(), st) != 0 || file_key(st) != step.key) return ESTALE;
+    file = nodes_.warm(step.id, std::move(fd));
+    if (!file) return ESTALE;
   }
-  const int fd = nodes_.any_fd(node);
-  if (fd < 0) return ESTALE;  // the kernel walks the path again
-  target.emplace(fd);
   return 0;
 }
 
-int Loopback::stat_node(std::uint64_t node, struct statx& st) const {
-  int rc = ESTALE;
-  if (const auto path = nodes_.path(node)) {
-    const Place place(*path);
-    rc = stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, st);
-    // Replaced by somebody outside: the caller means the file it had, if it holds it.
-    if (rc == 0 && node != FUSE_ROOT_ID && file_key(st) != nodes_.key(node)) rc = ESTALE;
-    if (rc == 0) return 0;
+/// Opens the file of a descriptor by open(2)'s flags. Invalid and errno.
+Fd Loopback::reopen(int fd, int flags) {
+  char name[16];
+  std::snprintf(name, sizeof(name), "%d", fd);
+  Fd out(::openat(own_fds_.get(), name, flags | O_CLOEXEC));
+  if (!out && (errno == EMFILE || errno == ENFILE)) {
+    nodes_.cool();
+    out.reset(::openat(own_fds_.get(), name, flags | O_CLOEXEC));
   }
-  const int fd = nodes_.any_fd(node);
-  return fd < 0 ? rc : stat_at(fd, "", AT_EMPTY_PATH, st);
+  return out;
 }
 
-void Loopback::fill_attr(const struct statx& st, fuse_attr& attr) {
+/// A set-id program does nothing, and a device is none, where the real mount says so: ours does
+/// not, being one for all.
+void Loopback::fill_attr(int fd, const struct statx& st, fuse_attr& attr) {
   attr.ino = numbers_.of(file_key(st).device, st.stx_ino);
   attr.size = st.stx_size;
   attr.blocks = st.stx_blocks;
@@ -147,56 +153,87 @@ void Loopback::fill_attr(const struct statx& st, fuse_attr& attr) {
   attr.gid = st.stx_gid;
   attr.rdev = encode_device(st.stx_rdev_major, st.stx_rdev_minor);
   attr.blksize = st.stx_blksize;
+  if (S_ISREG(st.stx_mode) && (st.stx_mode & (S_ISUID | S_ISGID)) != 0 && has_flag(fd, ST_NOSUID))
+    attr.mode &= ~static_cast<unsigned>(S_ISUID | S_ISGID);
+  if ((S_ISCHR(st.stx_mode) || S_ISBLK(st.stx_mode)) && has_flag(fd, ST_NODEV)) attr.rdev = 0;
 }
 
-fuse_entry_out Loopback::entry_out(std::uint64_t node, const struct statx& st) {
+/// Whether everybody may pass through the directory: then the kernel may keep entries of it. On
+/// what it keeps it checks nothing, so a directory that is closed to somebody is passed through us.
+bool Loopback::is_open_to_all(int fd) {
+  if (!CallerRights::are_many()) return true;
+  struct statx st {};
+  if (stat_fd(fd, st) != 0 || (st.stx_mode & 0111) != 0111) return false;
+  // Named users may have less than all others.
+  return ::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) < 0 &&
+         (errno == ENODATA || errno == EOPNOTSUPP);
+}
+
+/// `parent` is -1 for what has none.
+fuse_entry_out Loopback::entry_out(int parent, int fd, const struct statx& st) {
   fuse_entry_out out{};
-  out.nodeid = node;
-  out.entry_valid = S_ISDIR(st.stx_mode) ? kFolderEntrySeconds : 0;
-  fill_attr(st, out.attr);
+  if (S_ISDIR(st.stx_mode) && is_open_to_all(parent)) out.entry_valid = kFolderEntrySeconds;
+  fill_attr(fd, st, out.attr);
   return out;
 }
 
-int Loopback::make_entry(Request& request, std::string_view name, const std::string& path,
+/// What `name` in `parent` is now, as a node. 0 or an errno.
+int Loopback::make_entry(Request& request, const File& parent, std::string_view name,
                          Entry& entry) {
-  const Place place(path);
-  if (const int rc = stat_at(place.dir(), place.name(), AT_SYMLINK_NOFOLLOW, entry.st); rc != 0) {
-    if (rc == ENOENT) nodes_.unbind(request.node(), name);
-    return rc;
+  const auto known = nodes_.child(request.node(), name);
+  File file;
+  if (known.is_open) file = nodes_.file(known.id);
+  // One call for a file that we have already, and one for a miss.
+  int rc = -1;
+  if (file) {
+    rc = stat_at(parent->get(), name.data(), AT_SYMLINK_NOFOLLOW, entry.st);
+    if (rc == 0 && file_key(entry.st) != known.key) rc = -1;
   }
-  const auto node = nodes_.bind(request.node(), name, file_key(entry.st));
-  request.progress().bound.store(node, std::memory_order_release);
-  entry.out = entry_out(node, entry.st);
+  Fd fd;
+  const auto look = [&](int more) {
+    fd.reset(::openat(parent->get(), name.data(), O_PATH | O_NOFOLLOW | O_CLOEXEC | more));
+    return fd ? stat_fd(fd.get(), entry.st) : errno;
+  };
+  if (rc == -1) {
+    rc = look(0);
+    if (rc == EMFILE || rc == ENFILE) {
+      nodes_.cool();
+      rc = look(0);
+    }
+    // O_DIRECTORY has what an automounter keeps there mounted.
+    if (rc == 0 && (entry.st.stx_attributes & STATX_ATTR_AUTOMOUNT) != 0) rc = look(O_DIRECTORY);
+  }
+  if (rc == ENOENT) nodes_.unbind(request.node(), name);
+  if (rc != 0) return rc;
+  entry.out = entry_out(parent->get(), fd ? fd.get() : file->get(), entry.st);
+  entry.out.nodeid = nodes_.bind(request.node(), name, file_key(entry.st), std::move(fd));
   return 0;
 }
 
-void Loopback::answer_made(Request& request, Op op, int rc, std::string_view name,
-                           const std::string& path, std::int64_t mode, std::string_view target) {
+void Loopback::answer_made(Request& request, Op op, int rc, const File& parent,
+                           std::string_view name, std::int64_t mode, std::string_view target) {
   Entry entry;
-  if (rc == 0) rc = make_entry(request, name, path, entry);
+  if (rc == 0) rc = make_entry(request, parent, name, entry);
   if (log_.on()) {
+    const auto path = nodes_.path(request.node(), name).value_or("");
     trace::Event event;
+    event.tid = request.tid();
     event.op = op;
     event.error = rc;
     event.path = path;
     event.mode = mode;
     event.target = target;
-    log_event(request, event);
+    log_.add(event);
   }
   if (rc != 0) return request.reply_error(rc);
   request.reply(entry.out);
 }
 
 void Loopback::statfs(Request& request) {
-  std::optional<Target> target;
+  File file;
   struct statvfs st {};
-  int rc = reach(request.node(), target);
-  if (rc == 0) {
-    // statvfs(2) takes no folder descriptor, and a path may be longer than PATH_MAX.
-    const Fd fd(::openat(target->dir(), target->name(),
-                         O_PATH | O_CLOEXEC | (target->fd() < 0 ? O_NOFOLLOW : 0)));
-    rc = fd && ::fstatvfs(fd.get(), &st) == 0 ? 0 : errno;
-  }
+  int rc = reach(request, request.node(), file);
+  if (rc == 0) rc = errno_if(::fstatvfs(file->get(), &st) != 0);
   if (rc != 0) return request.reply_error(rc);
   fuse_statfs_out out{};
   out.st.blocks = st.f_blocks;
@@ -212,12 +249,12 @@ void Loopback::statfs(Request& request) {
 
 void Loopback::close_all() {
   handles_.each([this](Handle& handle) {
-    tell_closed(handle, nullptr);
+    tell_closed(handle);
     handle.number = -1;  // once
   });
 }
 
-void Loopback::handle(Request& request, CallerRights& rights, ReplyBuffer& buffer) {
+void Loopback::handle(Request& request) {
   const auto opcode = request.opcode();
   switch (opcode) {
     case FUSE_FORGET:
@@ -231,13 +268,14 @@ void Loopback::handle(Request& request, CallerRights& rights, ReplyBuffer& buffe
     case FUSE_FLUSH:
       return flush(request);
     case FUSE_RELEASE:
-      return release(request);
     case FUSE_RELEASEDIR:
-      return releasedir(request);
+      return release(request);
+    case FUSE_INTERRUPT:  // has no answer
+      return locks_.interrupt(request.body<fuse_interrupt_in>().unique);
     default:
       break;
   }
-  rights.assume(request);
+  if (!request.rights().assume(request.header())) return request.reply_error(EIO);
   switch (opcode) {
     case FUSE_LOOKUP:
       return lookup(request);
@@ -250,9 +288,9 @@ void Loopback::handle(Request& request, CallerRights& rights, ReplyBuffer& buffe
     case FUSE_SYMLINK:
       return symlink(request);
     case FUSE_MKNOD:
-      return mknod(request, rights);
+      return mknod(request);
     case FUSE_MKDIR:
-      return mkdir(request, rights);
+      return mkdir(request);
     case FUSE_UNLINK:
       return remove(request, 0);
     case FUSE_RMDIR:
@@ -266,15 +304,15 @@ void Loopback::handle(Request& request, CallerRights& rights, ReplyBuffer& buffe
     case FUSE_LINK:
       return link(request);
     case FUSE_OPEN:
-      return open(request, rights);
+      return open(request);
     case FUSE_CREATE:
-      return create(request, rights, false);
+      return create(request, false);
     case kOpTmpfile:
-      return create(request, rights, true);
+      return create(request, true);
     case FUSE_READ:
-      return read(request, buffer);
+      return read(request);
     case FUSE_WRITE:
-      return write(request, rights);
+      return write(request);
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
       return fsync(request);
@@ -284,20 +322,26 @@ void Loopback::handle(Request& request, CallerRights& rights, ReplyBuffer& buffe
       return fallocate(request);
     case FUSE_COPY_FILE_RANGE:
       return copy_file_range(request);
+    case FUSE_GETLK:
+      return getlk(request);
+    case FUSE_SETLK:
+      return setlk(request, false);
+    case FUSE_SETLKW:
+      return setlk(request, true);
     case FUSE_IOCTL:
-      return ioctl(request, buffer);
+      return ioctl(request);
     case FUSE_OPENDIR:
       return opendir(request);
     case FUSE_READDIR:
-      return readdir(request, buffer);
+      return readdir(request);
     case FUSE_STATFS:
       return statfs(request);
     case FUSE_ACCESS:
       return access(request);
     case FUSE_GETXATTR:
-      return getxattr(request, buffer);
+      return getxattr(request);
     case FUSE_LISTXATTR:
-      return listxattr(request, buffer);
+      return listxattr(request);
     case FUSE_SETXATTR:
       return setxattr(request);
     case FUSE_REMOVEXATTR:

@@ -1,54 +1,58 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <set>
+
 #include "record/loopback/access_log.hpp"
-#include "record/loopback/caller_rights.hpp"
 #include "record/loopback/channel.hpp"
 #include "record/loopback/handle.hpp"
 #include "record/loopback/inode_numbers.hpp"
+#include "record/loopback/io_modes.hpp"
+#include "record/loopback/locks.hpp"
 #include "record/loopback/node_table.hpp"
-#include "record/loopback/place.hpp"
 
 namespace heddle::loopback {
 
-/// Made before the first worker, handed on from each to the next.
-struct LoopbackMemory : WorkerMemory {
-  RequestSlots slots;
-};
-
 /// The file system that shows `/` as it is and tells an AccessLog what is asked of it.
 ///
-/// The kernel keeps the entries of folders for kFolderEntrySeconds and nothing else: no entry of a
-/// file, no attribute, no miss, no link's target. So each walk asks for its last component, and for
-/// folders on the way once a second; of these the log is told the first. File pages are kept while
-/// a file's size and times stay.
+/// The kernel keeps the entries of directories for kFolderEntrySeconds and nothing else: no entry
+/// of a file, no attribute, no miss, no link's target. So each walk asks for its last component,
+/// and for directories on the way once a second (always, where not everybody may pass through the
+/// one above: see is_open_to_all()); of these the log is told the first. File pages are
+/// kept while a file's size and times stay (but see IoModes).
 ///
-/// What it must not forget when its process dies stands in a LoopbackMemory, from which the
-/// Loopback of another process goes on. handle() may be called by many threads at once, each with
+/// Everything is done on descriptors: of the node itself, or of the parent's and one name. The
+/// worst that others can do by renaming, linking and replacing is what they could do to a program
+/// that holds the directory's descriptor. handle() may be called by many threads at once, each with
 /// rights of its own.
 class Loopback {
  public:
-  Loopback(AccessLog& log, LoopbackMemory& memory);
+  struct Setup {
+    int device;
+    std::size_t most_open_nodes;
+    /// Files and sockets that are not ours, mounted over their places in this file system.
+    std::set<std::string> native_files;
+  };
+  /// Throws Error when `/` cannot be opened.
+  Loopback(AccessLog& log, Setup setup);
 
   /// Answers one request. The answer to FLUSH must wait for nothing in /proc: execve closes files
   /// while it holds exec_update_lock, which /proc/PID/{exe,stat,syscall} take (fs/exec.c,
   /// begin_new_exec(); measured on 6.18: a program that cannot be killed any more).
-  void handle(Request& request, CallerRights& rights, ReplyBuffer& buffer);
-  /// A request that a dead worker had in hand: what it has half made is taken back, so that the
-  /// request can come again; a FORGET, which does not, is carried out.
-  void take_over(Request& request);
-  /// Whether the request may keep its thread for long (data to disk, large data).
-  static bool is_slow(const Request& request);
+  void handle(Request& request);
   /// Whether the caller's /proc files may be read before the answer.
   static bool may_ask_about_caller(const Request& request) {
     return request.opcode() != FUSE_FLUSH;
   }
   /// At the end: what open handles have read and written, as if they were closed now.
   void close_all();
+  /// Ten times a second.
+  void tick() { locks_.interrupt_again(); }
   std::size_t nodes() const { return nodes_.size(); }
 
  private:
   using Op = trace::Op;
+  using File = NodeTable::File;
   struct Entry {
     fuse_entry_out out{};
     struct statx st {};
@@ -58,92 +62,93 @@ class Loopback {
   void init(Request& request);
   void statfs(Request& request);
   void log(Request& request, Op op, int error, std::string_view path, std::string_view target = {});
-  void log_event(Request& request, trace::Event& event);
-  template <class Act, class IsDone>
-  int carry_out(Request& request, Act act, IsDone is_done);
-  int reach(std::uint64_t node, std::optional<Target>& target) const;
-  int stat_node(std::uint64_t node, struct statx& st) const;
-  int make_entry(Request& request, std::string_view name, const std::string& path, Entry& entry);
-  void fill_attr(const struct statx& st, fuse_attr& attr);
-  fuse_entry_out entry_out(std::uint64_t node, const struct statx& st);
-  void answer_made(Request& request, Op op, int rc, std::string_view name, const std::string& path,
+  std::string path_of(std::uint64_t node) const { return nodes_.path(node).value_or(""); }
+  int reach(Request& request, std::uint64_t node, File& file);
+  Fd reopen(int fd, int flags);
+  int make_entry(Request& request, const File& parent, std::string_view name, Entry& entry);
+  void fill_attr(int fd, const struct statx& st, fuse_attr& attr);
+  static bool is_open_to_all(int fd);
+  fuse_entry_out entry_out(int parent, int fd, const struct statx& st);
+  void answer_made(Request& request, Op op, int rc, const File& parent, std::string_view name,
                    std::int64_t mode, std::string_view target = {});
 
   // names.cpp
   void lookup(Request& request);
   void forget(Request& request);
   void batch_forget(Request& request);
-  void mkdir(Request& request, CallerRights& rights);
-  void mknod(Request& request, CallerRights& rights);
+  void mkdir(Request& request);
+  void mknod(Request& request);
   void symlink(Request& request);
   void link(Request& request);
   void remove(Request& request, int flags);
   void rename(Request& request, std::uint64_t to, unsigned flags, std::size_t skip);
   void readlink(Request& request);
-  void hold_before_removal(std::uint64_t parent, std::string_view name, const std::string& path);
+  int check_special(Request& request, int fd, const struct statx& st, const std::string& path);
 
   // files.cpp
-  void open(Request& request, CallerRights& rights);
-  void create(Request& request, CallerRights& rights, bool nameless);
-  void read(Request& request, ReplyBuffer& buffer);
-  void write(Request& request, CallerRights& rights);
+  void open(Request& request);
+  int open_file(Request& request, const File& file, std::uint32_t flags, Fd& fd);
+  void create(Request& request, bool nameless);
+  int create_file(const File& parent, const std::string& name, int flags, const fuse_create_in& in,
+                  Fd& fd);
+  Handle& add_handle(Request& request, Fd fd, std::uint64_t node, std::uint32_t flags,
+                     std::string_view path, fuse_open_out& out);
+  void log_open(Request& request, trace::Event& event, Handle* opened);
+  void read(Request& request);
+  void write(Request& request);
   void flush(Request& request);
   void release(Request& request);
   void fsync(Request& request);
   void lseek(Request& request);
   void fallocate(Request& request);
   void copy_file_range(Request& request);
-  void ioctl(Request& request, ReplyBuffer& buffer);
-  bool remove_half_made(const Request& request, const Place& place);
-  void log_open(Request& request, trace::Event& event, Handle* opened);
-  void tell_closed(Handle& handle, Request* request);
+  void ioctl(Request& request);
+  void getlk(Request& request);
+  void setlk(Request& request, bool wait);
+  void tell_closed(Handle& handle);
   void tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
                std::int64_t bytes, int error);
-
-  // folders.cpp
   void opendir(Request& request);
-  void readdir(Request& request, ReplyBuffer& buffer);
-  void releasedir(Request& request);
+  void readdir(Request& request);
 
   // attributes.cpp
   void getattr(Request& request);
   void statx(Request& request);
   void setattr(Request& request);
-  int apply(const fuse_setattr_in& in, const Target& target, const FileKey& key);
+  int apply(const fuse_setattr_in& in, int fd, const FileKey& key);
   void access(Request& request);
-  void getxattr(Request& request, ReplyBuffer& buffer);
-  void listxattr(Request& request, ReplyBuffer& buffer);
+  int may_access(Request& request, int fd, int mask) const;
+  void getxattr(Request& request);
+  void listxattr(Request& request);
   void setxattr(Request& request);
   void removexattr(Request& request);
 
   AccessLog& log_;
-  LoopbackMemory& memory_;
+  const std::set<std::string> native_files_;
+  const Fd own_fds_;  ///< /proc/self/fd
   NodeTable nodes_;
   InodeNumbers numbers_;
+  IoModes io_modes_;
   HandleSet handles_;
+  Locks locks_;
 };
-
-/// Makes the system call of a request that changes something, once, whatever workers die over it:
-/// act() gives 0 or an errno. Where a worker was killed between the call and its note of it,
-/// is_done() tells by the effect whether it was made; that is counted.
-template <class Act, class IsDone>
-int Loopback::carry_out(Request& request, Act act, IsDone is_done) {
-  using Stage = RequestProgress::Stage;
-  auto& stage = request.progress().stage;
-  const Stage before = stage.load(std::memory_order_relaxed);
-  if (before == Stage::made) return 0;
-  if (before == Stage::acting && is_done()) {
-    ++memory_.slots.decided();
-    return 0;
-  }
-  stage.store(Stage::acting, std::memory_order_release);
-  const int rc = act();
-  // What fails has changed nothing: when it comes again, its effect would be somebody else's.
-  stage.store(rc == 0 ? Stage::made : Stage::taken, std::memory_order_release);
-  return rc;
-}
 
 /// statx(2) with what the loopback needs; 0 or an errno.
 int stat_at(int dir, const char* name, int flags, struct statx& st);
+inline int stat_fd(int fd, struct statx& st) { return stat_at(fd, "", AT_EMPTY_PATH, st); }
+/// Whether the mount that the file is on has the flag (ST_NOSUID...).
+bool has_flag(int fd, unsigned long flag);
+/// Whether /proc/TID/syscall of a thread that waits for us may be read. Before Linux 5.10 that
+/// waits for cred_guard_mutex, which execve holds while it walks to the program: asking then would
+/// stop both of us for good (fs/proc/base.c, lock_trace()).
+bool kernel_tells_calls();
+/// The name in /proc by which calls that take a path reach the file of `fd`, whatever it is: a link
+/// that leads there by itself, and no further when that is a symbolic link (an O_PATH descriptor).
+struct OwnPath {
+  explicit OwnPath(int fd);
+  char text[32];
+};
+
+inline int errno_if(bool failed) { return failed ? errno : 0; }
 
 }  // namespace heddle::loopback

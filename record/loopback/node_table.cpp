@@ -1,68 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "record/loopback/node_table.hpp"
 
+#include <time.h>
+
 #include <algorithm>
-#include <unordered_map>
 
 namespace heddle::loopback {
-
-struct NodeTable::NodeRecord {
-  std::uint64_t id = 0;
-  FileKey key;
-  std::atomic<std::uint64_t> lookups = 0;
-  ContentStamp stamp;
-};
-
-struct NodeTable::NameRecord {
-  std::uint64_t node;
-  std::uint64_t parent;
-  std::atomic<std::uint64_t> turn;
-  std::size_t length;
-  char* bytes() { return reinterpret_cast<char*>(this + 1); }
-  std::string_view text() { return {bytes(), length}; }
-};
-
-/// In the store, where there are few blocks: the supervisor looks for descriptors.
-struct NodeTable::Pin {
-  std::uint64_t node;
-  int fd;
-};
-
-struct NodeTable::Node {
-  struct Name {
-    Node* parent;
-    NameRecord* record;  ///< its text is the key in parent's children
-  };
-  using Child = std::pair<const std::string_view, Node*>;
-
-  Node(NodeRecord& r, TableMemory& memory)
-      : record(r), names(memory), children(memory), handles(memory) {}
-  NodeRecord& record;
-  Pin* pin = nullptr;
-  std::vector<Name, TableAllocator<Name>> names;  ///< the one used last stands last
-  std::unordered_map<std::string_view, Node*, std::hash<std::string_view>, std::equal_to<>,
-                     TableAllocator<Child>>
-      children;
-  std::vector<int, TableAllocator<int>> handles;
-};
-
-struct NodeTable::Tables {
-  struct KeyHash {
-    std::size_t operator()(const FileKey& key) const {
-      return (key.inode * 0x9e3779b97f4a7c15ULL) ^ (key.device << 1U) ^
-             static_cast<std::uint64_t>(key.born_ns);
-    }
-  };
-  using ById = std::pair<const std::uint64_t, Node>;
-  using ByKey = std::pair<const FileKey, Node*>;
-
-  explicit Tables(TableMemory& memory) : nodes(memory), by_key(memory) {}
-  std::unordered_map<std::uint64_t, Node, std::hash<std::uint64_t>, std::equal_to<>,
-                     TableAllocator<ById>>
-      nodes;
-  std::unordered_map<FileKey, Node*, KeyHash, std::equal_to<>, TableAllocator<ByKey>> by_key;
-  std::uint64_t last_turn = 0;  ///< of names: the higher was used later
-};
 
 FileKey file_key(const struct statx& st) {
   const bool born = (st.stx_mask & STATX_BTIME) != 0;
@@ -76,115 +19,98 @@ ContentStamp content_stamp(const struct statx& st) {
           st.stx_size};
 }
 
-NodeTable::NodeTable(WorkerMemory& memory, const FileKey& root)
-    : memory_(memory), tables_(memory.tables.root<Tables>(TableMemory::Root::nodes)) {
-  if (tables_) return;
-  const TableMemory::Change change(memory_.tables);
-  tables_ = &memory_.tables.make_root<Tables>(TableMemory::Root::nodes);
-  make_anew();
-  if (tables_->nodes.empty()) make(root).record.lookups = 1;  // the kernel never forgets it
+// Descriptors are closed without the lock: the last one of a file without a name frees its blocks.
+NodeTable::NodeTable(Fd root, const FileKey& key, std::size_t most_open)
+    : most_open_(std::max<std::size_t>(most_open, 16)) {
+  Node& node = make(key);
+  node.lookups = 1;  // the kernel never forgets it
+  Files none;
+  set_file(node, std::move(root), none);
 }
 
-NodeTable::Node* NodeTable::find(std::uint64_t id) const {
-  const auto at = tables_->nodes.find(id);
-  return at == tables_->nodes.end() ? nullptr : &at->second;
-}
-
-NodeTable::Node& NodeTable::know(NodeRecord& record) {
-  Node& node = tables_->nodes.try_emplace(record.id, record, memory_.tables).first->second;
-  tables_->by_key[record.key] = &node;
-  return node;
+NodeTable::Node* NodeTable::find(std::uint64_t id) {
+  const auto at = nodes_.find(id);
+  return at == nodes_.end() ? nullptr : &at->second;
 }
 
 NodeTable::Node& NodeTable::make(const FileKey& key) {
-  auto* record = new (memory_.nodes.make(sizeof(NodeRecord))) NodeRecord;
-  record->id = memory_.nodes.next(Counter::node);
-  record->key = key;
-  BlockStore::commit(record, BlockKind::node);
-  return know(*record);
+  Node& node = nodes_[++last_id_];
+  node.id = last_id_;
+  node.key = key;
+  by_key_[key] = &node;
+  return node;
 }
 
-NodeTable::NameRecord& NodeTable::make_name(const Node& node, const Node& parent,
-                                            std::string_view name) {
-  auto* record = new (memory_.nodes.make(sizeof(NameRecord) + name.size()))
-      NameRecord{node.record.id, parent.record.id, ++tables_->last_turn, name.size()};
-  std::copy(name.begin(), name.end(), record->bytes());
-  BlockStore::commit(record, BlockKind::name);
-  return *record;
+const NodeTable::File& NodeTable::set_file(Node& node, Fd fd, Files& closed) {
+  if (!fd) return node.file;
+  auto file = std::make_shared<const Fd>(std::move(fd));
+  if (node.file) {
+    closed.push_back(std::move(file));
+    return node.file;
+  }
+  node.file = std::move(file);
+  node.place = warm_.insert(warm_.end(), &node);
+  cool_beyond(most_open_, closed);
+  return node.file;
 }
 
-void NodeTable::link(Node& node, Node& parent, NameRecord& record) {
-  parent.children[record.text()] = &node;
-  node.names.push_back({&parent, &record});
-}
-
-/// What a killed worker left: of two files under one name, and of two names of a folder, the later
-/// counts.
-void NodeTable::make_anew() {
-  std::vector<NodeRecord*> nodes;
-  std::vector<NameRecord*> names;
-  memory_.nodes.each(BlockKind::node,
-                     [&](void* block) { nodes.push_back(static_cast<NodeRecord*>(block)); });
-  memory_.nodes.each(BlockKind::name,
-                     [&](void* block) { names.push_back(static_cast<NameRecord*>(block)); });
-  tables_->nodes.reserve(nodes.size());
-  tables_->by_key.reserve(nodes.size());
-  for (NodeRecord* record : nodes) know(*record);
-  find_pins();
-  std::sort(names.begin(), names.end(),
-            [](const NameRecord* a, const NameRecord* b) { return a->turn < b->turn; });
-  for (NameRecord* record : names) {
-    tables_->last_turn = record->turn;
-    Node* parent = find(record->parent);
-    Node* node = find(record->node);
-    if (!parent || !node) {
-      memory_.nodes.give_up(record);
+void NodeTable::cool_beyond(std::size_t most, Files& closed) {
+  // Those that cannot be found again are passed over, but not all of them each time.
+  std::size_t tries = warm_.size() > most ? warm_.size() - most + 16 : 0;
+  for (; warm_.size() > most && tries > 0; --tries) {
+    Node& node = *warm_.front();
+    if (node.id == FUSE_ROOT_ID || node.names.empty() || node.handles > 0) {
+      warm_.splice(warm_.end(), warm_, warm_.begin());
       continue;
     }
-    drop_name(*parent, record->text());
-    if (S_ISDIR(node->record.key.type))
-      while (!node->names.empty())
-        drop_name(*node->names.back().parent, node->names.back().record->text());
-    link(*node, *parent, *record);
+    closed.push_back(std::move(node.file));
+    node.file.reset();
+    warm_.pop_front();
   }
-  std::vector<std::uint64_t> unused;
-  for (const auto& [id, node] : tables_->nodes)
-    if (node.record.lookups == 0) unused.push_back(id);
-  for (const auto id : unused)
-    if (Node* node = find(id)) release_if_unused(node);
 }
 
-void NodeTable::find_pins() {
-  memory_.store.each(BlockKind::pin, [&](void* block) {
-    auto* pin = static_cast<Pin*>(block);
-    Node* node = find(pin->node);
-    if (node && !node->pin) {
-      node->pin = pin;
-    } else {
-      give_up(*pin);
-    }
-  });
+void NodeTable::cool() {
+  Files closed;
+  const std::lock_guard lock(mutex_);
+  cool_beyond(warm_.size() / 2, closed);
 }
 
-void NodeTable::give_up(Pin& pin) {
-  const Fd fd(pin.fd);
-  memory_.store.give_up(&pin);  // before the descriptor goes: the number may be another's at once
+NodeTable::File NodeTable::file(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  Node* node = find(id);
+  if (!node || !node->file) return nullptr;
+  warm_.splice(warm_.end(), warm_, node->place);
+  return node->file;
 }
 
-std::vector<int> NodeTable::pins(const WorkerMemory& memory) {
-  std::vector<int> out;
-  memory.store.each(BlockKind::pin,
-                    [&](void* block) { out.push_back(static_cast<Pin*>(block)->fd); });
-  return out;
+std::optional<NodeTable::Way> NodeTable::way_to(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  Way way;
+  Node* node = find(id);
+  for (; node && !node->file; node = node->names.back().parent) {
+    if (node->names.empty()) return std::nullopt;
+    way.steps.push_back({node->id, *node->names.back().text, node->key});
+  }
+  if (!node) return std::nullopt;
+  way.from = node->file;
+  std::reverse(way.steps.begin(), way.steps.end());
+  return way;
+}
+
+NodeTable::File NodeTable::warm(std::uint64_t id, Fd fd) {
+  Files closed;
+  const std::lock_guard lock(mutex_);
+  Node* node = find(id);
+  return node ? set_file(*node, std::move(fd), closed) : nullptr;
 }
 
 bool NodeTable::append_path(const Node& node, std::string& out) const {
-  if (node.record.id == FUSE_ROOT_ID) return true;
+  if (node.id == FUSE_ROOT_ID) return true;
   // Up first, then the names from the top down; no recursion, because trees may be very deep.
   std::vector<std::string_view> parts;
-  for (const Node* at = &node; at->record.id != FUSE_ROOT_ID; at = at->names.back().parent) {
+  for (const Node* at = &node; at->id != FUSE_ROOT_ID; at = at->names.back().parent) {
     if (at->names.empty()) return false;
-    parts.push_back(at->names.back().record->text());
+    parts.push_back(*at->names.back().text);
   }
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
     out += '/';
@@ -213,69 +139,67 @@ std::optional<std::string> NodeTable::path(std::uint64_t id, std::string_view na
   return out;
 }
 
-std::uint64_t NodeTable::bind(std::uint64_t parent_id, std::string_view name, const FileKey& key) {
-  const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
-  const auto known = tables_->by_key.find(key);
-  Node& node = known != tables_->by_key.end() ? *known->second : make(key);
-  ++node.record.lookups;
-  Node* parent = find(parent_id);
-  if (!parent || node.record.id == FUSE_ROOT_ID) return node.record.id;
-  const auto at = parent->children.find(name);
-  if (at != parent->children.end() && at->second == &node) {
-    if (const auto& last = node.names.back(); last.parent == parent && last.record->text() == name)
-      return node.record.id;
-    const auto here = std::find_if(node.names.begin(), node.names.end(), [&](const Node::Name& n) {
-      return n.parent == parent && n.record->text() == name;
-    });
-    here->record->turn = ++tables_->last_turn;
-    std::rotate(here, here + 1, node.names.end());
-    return node.record.id;
-  }
-  NameRecord& record = make_name(node, *parent, name);
-  drop_name(*parent, name);  // another file had the name: it was taken outside
-  // A folder has one name: what it had before is where it was moved from, outside.
-  if (S_ISDIR(key.type))
-    while (!node.names.empty()) {
-      const Node::Name old = node.names.back();
-      drop_name(*old.parent, old.record->text());
-      if (old.parent != parent) release_if_unused(old.parent);
-    }
-  link(node, *parent, record);
-  return node.record.id;
+void NodeTable::link(Node& node, Node& parent, std::string_view name) {
+  const auto made = parent.children.insert_or_assign(std::string(name), &node).first;
+  node.names.push_back({&parent, &made->first});
 }
 
-std::uint64_t NodeTable::bind_nameless(const FileKey& key) {
+std::uint64_t NodeTable::bind(std::uint64_t parent_id, std::string_view name, const FileKey& key,
+                              Fd fd) {
+  Files closed;
   const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
+  const auto known = by_key_.find(key);
+  Node& node = known != by_key_.end() ? *known->second : make(key);
+  ++node.lookups;
+  Node* parent = find(parent_id);
+  if (parent && node.id != FUSE_ROOT_ID) {
+    const auto at = parent->children.find(name);
+    if (at != parent->children.end() && at->second == &node) {
+      const auto here = std::find_if(node.names.begin(), node.names.end(), [&](const Name& n) {
+        return n.parent == parent && *n.text == name;
+      });
+      std::rotate(here, here + 1, node.names.end());
+    } else {
+      drop_name(*parent, name);  // another file had the name: it was taken outside
+      // A directory has one name: what it had before is where it was moved from, outside.
+      if (S_ISDIR(key.type))
+        while (!node.names.empty()) {
+          Node* old = node.names.back().parent;
+          drop_name(*old, std::string(*node.names.back().text));
+          if (old != parent) release_if_unused(old, closed);
+        }
+      link(node, *parent, name);
+    }
+  }
+  set_file(node, std::move(fd), closed);
+  return node.id;
+}
+
+std::uint64_t NodeTable::bind_nameless(const FileKey& key, Fd fd) {
+  Files closed;
+  const std::lock_guard lock(mutex_);
   Node& node = make(key);
-  ++node.record.lookups;
-  return node.record.id;
+  ++node.lookups;
+  set_file(node, std::move(fd), closed);
+  return node.id;
 }
 
 void NodeTable::drop_name(Node& parent, std::string_view name) {
   const auto at = parent.children.find(name);
   if (at == parent.children.end()) return;
   auto& names = at->second->names;
-  const auto here = std::find_if(names.begin(), names.end(), [&](const Node::Name& n) {
-    return n.parent == &parent && n.record->text() == name;
-  });
-  NameRecord* record = here->record;
-  names.erase(here);
+  std::erase_if(names, [&](const Name& n) { return n.text == &at->first; });
   parent.children.erase(at);
-  memory_.nodes.give_up(record);  // last: `name` may be its text
 }
 
 void NodeTable::unbind(std::uint64_t parent_id, std::string_view name) {
   const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
   if (Node* parent = find(parent_id)) drop_name(*parent, name);
 }
 
 void NodeTable::rename(std::uint64_t from_id, std::string_view from_name, std::uint64_t to_id,
                        std::string_view to_name, bool exchange) {
   const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
   Node* from = find(from_id);
   Node* to = find(to_id);
   if (!from || !to) return;
@@ -285,125 +209,86 @@ void NodeTable::rename(std::uint64_t from_id, std::string_view from_name, std::u
   };
   Node* moved = known_as(*from, from_name);
   Node* other = known_as(*to, to_name);
-  if (moved == other) {
-    if (!exchange) drop_name(*from, from_name);
-    return;
-  }
-  // The new names come first: a worker killed in between leaves one too many.
-  NameRecord* moved_name = moved ? &make_name(*moved, *to, to_name) : nullptr;
-  NameRecord* other_name = exchange && other ? &make_name(*other, *from, from_name) : nullptr;
+  // rename(2) of two names of one file does nothing.
+  if (moved && moved == other) return;
   drop_name(*from, from_name);
   drop_name(*to, to_name);
-  if (moved) link(*moved, *to, *moved_name);
-  if (other_name) link(*other, *from, *other_name);
+  if (moved) link(*moved, *to, to_name);
+  if (exchange && other) link(*other, *from, from_name);
 }
 
 void NodeTable::forget(std::uint64_t id, std::uint64_t count) {
+  Files closed;
   const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
   Node* node = find(id);
   if (!node || id == FUSE_ROOT_ID) return;
-  const std::uint64_t had = node->record.lookups;
-  node->record.lookups = had - std::min(had, count);
-  release_if_unused(node);
+  node->lookups -= std::min(node->lookups, count);
+  release_if_unused(node, closed);
 }
 
-void NodeTable::release_if_unused(Node* first) {
-  std::vector<std::uint64_t> candidates{first->record.id};
+void NodeTable::release_if_unused(Node* first, Files& closed) {
+  std::vector<std::uint64_t> candidates{first->id};
   while (!candidates.empty()) {
     Node* node = find(candidates.back());
     candidates.pop_back();
-    if (!node || node->record.id == FUSE_ROOT_ID || node->record.lookups != 0 ||
-        !node->children.empty())
+    if (!node || node->id == FUSE_ROOT_ID || node->lookups != 0 || !node->children.empty())
       continue;
     while (!node->names.empty()) {
-      const Node::Name name = node->names.back();
-      candidates.push_back(name.parent->record.id);  // it may have waited for this child
-      drop_name(*name.parent, name.record->text());
+      Node* parent = node->names.back().parent;
+      candidates.push_back(parent->id);  // it may have waited for this child
+      drop_name(*parent, std::string(*node->names.back().text));
     }
-    NodeRecord& record = node->record;
-    const auto known = tables_->by_key.find(record.key);
-    if (known != tables_->by_key.end() && known->second == node) tables_->by_key.erase(known);
-    Pin* pin = node->pin;
-    tables_->nodes.erase(record.id);
-    if (pin) give_up(*pin);
-    memory_.nodes.give_up(&record);
+    const auto known = by_key_.find(node->key);
+    if (known != by_key_.end() && known->second == node) by_key_.erase(known);
+    if (node->file) {
+      closed.push_back(std::move(node->file));
+      warm_.erase(node->place);
+    }
+    nodes_.erase(node->id);
   }
 }
 
-std::uint64_t NodeTable::child(std::uint64_t parent_id, std::string_view name) const {
+NodeTable::Child NodeTable::child(std::uint64_t parent_id, std::string_view name) const {
   const std::lock_guard lock(mutex_);
   const Node* parent = find(parent_id);
-  if (!parent) return 0;
+  if (!parent) return {};
   const auto at = parent->children.find(name);
-  return at == parent->children.end() ? 0 : at->second->record.id;
-}
-
-bool NodeTable::is_last_name(std::uint64_t parent_id, std::string_view name) const {
-  const std::lock_guard lock(mutex_);
-  const Node* parent = find(parent_id);
-  if (!parent) return false;
-  const auto at = parent->children.find(name);
-  if (at == parent->children.end()) return false;
-  const Node& node = *at->second;
-  return node.names.size() <= 1 && node.handles.empty() && !node.pin;
-}
-
-void NodeTable::pin(std::uint64_t id, Fd path_fd) {
-  const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
-  Node* node = find(id);
-  if (!node || node->pin) return;
-  auto* pin = new (memory_.store.make(sizeof(Pin))) Pin{id, path_fd.get()};
-  BlockStore::commit(pin, BlockKind::pin);
-  (void)path_fd.release();
-  node->pin = pin;
-}
-
-void NodeTable::add_handle(std::uint64_t id, int fd) {
-  const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
-  if (Node* node = find(id)) node->handles.push_back(fd);
-}
-
-void NodeTable::remove_handle(std::uint64_t id, int fd) {
-  const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
-  if (Node* node = find(id)) std::erase(node->handles, fd);
-}
-
-void NodeTable::forget_handles(std::uint64_t id) {
-  const std::lock_guard lock(mutex_);
-  const TableMemory::Change change(memory_.tables);
-  if (Node* node = find(id)) node->handles.clear();
-}
-
-int NodeTable::any_fd(std::uint64_t id) const {
-  const std::lock_guard lock(mutex_);
-  const Node* node = find(id);
-  if (!node) return -1;
-  if (!node->handles.empty()) return node->handles.back();
-  return node->pin ? node->pin->fd : -1;
+  if (at == parent->children.end()) return {};
+  return {at->second->id, at->second->key, at->second->file != nullptr};
 }
 
 FileKey NodeTable::key(std::uint64_t id) const {
   const std::lock_guard lock(mutex_);
   const Node* node = find(id);
-  return node ? node->record.key : FileKey{};
+  return node ? node->key : FileKey{};
+}
+
+void NodeTable::add_handle(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (Node* node = find(id)) ++node->handles;
+}
+
+void NodeTable::remove_handle(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (Node* node = find(id)) --node->handles;
 }
 
 bool NodeTable::same_content(std::uint64_t id, const ContentStamp& stamp) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const auto age_ns = (now.tv_sec - stamp.ctime_s) * 1'000'000'000 + now.tv_nsec - stamp.ctime_ns;
+  constexpr std::int64_t kTicks = 50'000'000;
   const std::lock_guard lock(mutex_);
   Node* node = find(id);
   if (!node) return false;
-  const bool same = node->record.stamp == stamp;
-  node->record.stamp = stamp;
+  const bool same = node->stamp == stamp;
+  node->stamp = age_ns > kTicks ? stamp : ContentStamp{};
   return same;
 }
 
 std::size_t NodeTable::size() const {
   const std::lock_guard lock(mutex_);
-  return tables_->nodes.size();
+  return nodes_.size();
 }
 
 }  // namespace heddle::loopback

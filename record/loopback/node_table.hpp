@@ -2,15 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/fd.hpp"
 #include "record/loopback/protocol.hpp"
-#include "record/loopback/worker_memory.hpp"
 
 namespace heddle::loopback {
 
@@ -34,76 +36,119 @@ struct ContentStamp {
 };
 ContentStamp content_stamp(const struct statx& st);
 
-/// The files that the kernel knows, by the node ids it uses, with the names by which they were
-/// reached. Files are found again by path, so that no descriptor is held for them; one that lost
-/// its last name while known is held by an O_PATH descriptor until the kernel forgets it.
+/// The files that the kernel knows, by the node ids it uses. A node is an O_PATH descriptor, taken
+/// when it was looked up: whatever is done to the node is done to that file, wherever others have
+/// moved it and whatever they have put at its place. Of nodes beyond a limit, those not used for
+/// the longest time lose their descriptor; they are found again by name and key, or are stale.
 ///
-/// All of it stands in the memory, so that the table of one worker is that of the next. Where that
-/// was killed in the midst of a change, it is made anew from its nodes and names, of which there
-/// may be a name too many or a look-up counted twice: as if somebody outside had moved the file, or
-/// the kernel had forgotten one less. All members lock; any thread.
+/// Names are for the trace, and for finding those again; nothing is acted on by them. All members
+/// lock; any thread.
 class NodeTable {
  public:
-  /// What stands in the memory is known at once. `root` counts when nothing does.
-  NodeTable(WorkerMemory& memory, const FileKey& root);
+  /// A node's descriptor; it stays open as long as somebody has it.
+  using File = std::shared_ptr<const Fd>;
+
+  /// `most_open`: descriptors of nodes.
+  NodeTable(Fd root, const FileKey& key, std::size_t most_open);
 
   /// The absolute path of a node, as last known; nullopt: it has none (unlinked, never named).
   std::optional<std::string> path(std::uint64_t id) const;
-  /// The path of `name` in the folder `id`.
+  /// The path of `name` in the directory `id`.
   std::optional<std::string> path(std::uint64_t id, std::string_view name) const;
 
-  /// `name` in `parent` is the file `key`: gives its id and counts one look-up of it.
-  std::uint64_t bind(std::uint64_t parent, std::string_view name, const FileKey& key);
+  /// `name` in `parent` is the file `key`: gives its id and counts one look-up of it. `fd` is the
+  /// file; none where it is known to have one.
+  std::uint64_t bind(std::uint64_t parent, std::string_view name, const FileKey& key, Fd fd);
   /// A file without a name (O_TMPFILE).
-  std::uint64_t bind_nameless(const FileKey& key);
+  std::uint64_t bind_nameless(const FileKey& key, Fd fd);
   /// `name` is gone from `parent`.
   void unbind(std::uint64_t parent, std::string_view name);
   void rename(std::uint64_t from, std::string_view from_name, std::uint64_t to,
               std::string_view to_name, bool exchange);
   void forget(std::uint64_t id, std::uint64_t count);
 
-  /// The node that `name` in `parent` is known as, 0 when none.
-  std::uint64_t child(std::uint64_t parent, std::string_view name) const;
-  /// Whether the file would be lost to us without its name `name` in `parent`.
-  bool is_last_name(std::uint64_t parent, std::string_view name) const;
-  /// Keeps the file reachable without a name; dropped with the node.
-  void pin(std::uint64_t id, Fd path_fd);
-  void add_handle(std::uint64_t id, int fd);
-  void remove_handle(std::uint64_t id, int fd);
-  /// There are none, until add_handle() says so.
-  void forget_handles(std::uint64_t id);
-  /// A descriptor by which a file without name is still reached, -1 when none; valid as long as
-  /// the node (or the handle) is not given up, which the kernel does not while it asks.
-  int any_fd(std::uint64_t id) const;
+  /// nullptr: it has none now, or there is no such node.
+  File file(std::uint64_t id);
+  /// How a node without descriptor is found: from one that has, name by name.
+  struct Step {
+    std::uint64_t id;
+    std::string name;
+    FileKey key;
+  };
+  struct Way {
+    File from;
+    std::vector<Step> steps;
+  };
+  /// nullopt: it has no name.
+  std::optional<Way> way_to(std::uint64_t id);
+  /// The node's descriptor is this one from now on.
+  File warm(std::uint64_t id, Fd fd);
+  /// Takes the descriptors of half of those that have one: the process has no more.
+  void cool();
 
+  struct Child {
+    std::uint64_t id = 0;  ///< 0: not known
+    FileKey key;
+    bool is_open = false;
+  };
+  /// What `name` in `parent` is known as.
+  Child child(std::uint64_t parent, std::string_view name) const;
   FileKey key(std::uint64_t id) const;
-  /// Notes the content's stamp; true when it is the one noted before.
+  /// Open handles; a node that has one keeps its descriptor.
+  void add_handle(std::uint64_t id);
+  void remove_handle(std::uint64_t id);
+  /// Notes the content's stamp; true when it is the one noted before. One that is so young that the
+  /// next change may have it too (the clock of file systems ticks every 1 to 10 ms) is never.
   bool same_content(std::uint64_t id, const ContentStamp& stamp);
   std::size_t size() const;
-  /// Descriptors of the nodes, for one who closes what nobody knows of.
-  static std::vector<int> pins(const WorkerMemory& memory);
 
  private:
   struct Node;
-  struct NodeRecord;
-  struct NameRecord;
-  struct Pin;
-  struct Tables;
-  Node* find(std::uint64_t id) const;
-  Node& know(NodeRecord& record);
+  struct Name {
+    Node* parent;
+    const std::string* text;  ///< the key in parent's children
+  };
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+  struct Node {
+    std::uint64_t id = 0;
+    FileKey key;
+    std::uint64_t lookups = 0;
+    unsigned handles = 0;
+    File file;
+    std::list<Node*>::iterator place;  ///< in warm_, while there is a file
+    std::vector<Name> names;           ///< the one used last stands last
+    std::unordered_map<std::string, Node*, NameHash, std::equal_to<>> children;
+    ContentStamp stamp;
+  };
+  struct KeyHash {
+    std::size_t operator()(const FileKey& key) const {
+      return (key.inode * 0x9e3779b97f4a7c15ULL) ^ (key.device << 1U) ^
+             static_cast<std::uint64_t>(key.born_ns);
+    }
+  };
+  using Files = std::vector<File>;
+
+  Node* find(std::uint64_t id);
+  const Node* find(std::uint64_t id) const { return const_cast<NodeTable*>(this)->find(id); }
   Node& make(const FileKey& key);
-  void make_anew();
-  void find_pins();
-  void give_up(Pin& pin);
-  NameRecord& make_name(const Node& node, const Node& parent, std::string_view name);
-  void link(Node& node, Node& parent, NameRecord& record);
+  const File& set_file(Node& node, Fd fd, Files& closed);
+  void cool_beyond(std::size_t most, Files& closed);
+  void link(Node& node, Node& parent, std::string_view name);
   void drop_name(Node& parent, std::string_view name);
-  void release_if_unused(Node* node);
+  void release_if_unused(Node* node, Files& closed);
   bool append_path(const Node& node, std::string& out) const;
 
-  WorkerMemory& memory_;
   mutable std::mutex mutex_;
-  Tables* tables_;
+  const std::size_t most_open_;
+  std::unordered_map<std::uint64_t, Node> nodes_;
+  std::unordered_map<FileKey, Node*, KeyHash> by_key_;
+  std::list<Node*> warm_;  ///< those that have a descriptor; the one used last stands last
+  std::uint64_t last_id_ = 0;
 };
 
 }  // namespace heddle::loopback

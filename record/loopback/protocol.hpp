@@ -7,6 +7,7 @@
 // (include/uapi/linux/fuse.h of Linux 6.18).
 
 #include <linux/fuse.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <cstdint>
@@ -62,6 +63,18 @@ static_assert(sizeof(StatxOut) == 32 + 256);
 /// `__FMODE_EXEC` (include/linux/fs.h): in the flags of an OPEN that execve made, for the program
 /// and for its interpreter.
 inline constexpr std::uint32_t kOpenForExec = 040;
+
+// Passthrough (7.40): a mapping of such a file is one of the real file.
+inline constexpr std::uint32_t kInitExt = 1U << 30;             // there is a flags2
+inline constexpr std::uint32_t kPassthroughInFlags2 = 1U << 5;  // FUSE_PASSTHROUGH, bit 37
+inline constexpr std::uint32_t kOpenPassthrough = 1U << 7;      // FOPEN_PASSTHROUGH
+struct BackingMap {
+  std::int32_t fd;
+  std::uint32_t flags;
+  std::uint64_t padding;
+};
+inline constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
+inline constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
 
 /// One WRITE or READ at most; with the header it is what a request's buffer must hold.
 inline constexpr std::size_t kMaxData = 1U << 20;

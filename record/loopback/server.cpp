@@ -1,34 +1,52 @@
 // SPDX-License-Identifier: MIT
 #include "record/loopback/server.hpp"
 
+#include <memory>
 #include <new>
+#include <system_error>
 
 #include "base/insist.hpp"
 #include "fuseovl/session/kernel_order.hpp"
-#include "fuseovl/session/succession.hpp"
 #include "record/loopback/core_follower.hpp"
 
 namespace heddle::loopback {
 namespace {
 
 constexpr std::chrono::milliseconds kStuck{20};
+constexpr std::size_t kBufferSize = kMaxData + 4096;
 
 }  // namespace
 
-Result<void> Server::take_over() {
-  slots_.take_over([this](std::size_t slot) {
-    auto* bytes = slots_.buffer(slot);
-    const auto size = reinterpret_cast<const fuse_in_header*>(bytes)->len;
-    Request request(device_, bytes, size, slots_.progress(slot));
-    loopback_.take_over(request);
-  });
-  auto asked = ask_to_resend(device_);
-  if (!asked && asked.error().code() == ENODEV) return {};  // run() sees it too
-  return asked;
-}
+/// One of the threads, and what it works with.
+class Server::Thread final : public ServingThread {
+ public:
+  explicit Thread(Server& server)
+      : server_(server), in_(new char[kBufferSize]), out_(new char[kBufferSize]) {
+    out = out_.get();
+  }
+  void run();
+  void go_slow() override {
+    if (leads_) server_.hand_on(term_);
+    leads_ = false;
+  }
+
+ private:
+  void lead();
+  void handle(Request& request);
+  Server& server_;
+  std::unique_ptr<char[]> in_, out_;
+  std::uint64_t term_ = 0;
+  bool leads_ = false;
+};
 
 void Server::start_thread() {
-  threads_.emplace_back([this, slot = started_++] { thread_main(slot); });
+  try {
+    threads_.emplace_back([this] { Thread(*this).run(); });
+    ++started_;
+  } catch (const std::system_error&) {
+    // There is none to be had: those that are there go on. Without any, nobody answers.
+    if (started_ == 0) give_up();
+  }
 }
 
 void Server::run() {
@@ -68,68 +86,56 @@ bool Server::become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& te
   has_leader_ = true;
   term = ++term_;
   begun_ = done_ = 0;
-  if (waiting_ == 0 && started_ < RequestSlots::kSlots) start_thread();
+  if (waiting_ == 0 && started_ < kMostThreads) start_thread();
   return true;
 }
 
-void Server::handle(Request& request, CallerRights& rights, ReplyBuffer& buffer) {
-  if (request.progress().stage == RequestProgress::Stage::done) return request.reply_as_noted();
+void Server::hand_on(std::uint64_t term) {
+  const std::lock_guard lock(mutex_);
+  if (term_ == term) has_leader_ = false;
+  free_.notify_one();
+}
+
+void Server::Thread::handle(Request& request) {
   try {
-    loopback_.handle(request, rights, buffer);
+    server_.loopback_.handle(request);
   } catch (const std::bad_alloc&) {
     request.reply_error(ENOMEM);
   }
 }
 
-void Server::lead(std::uint64_t term, std::size_t slot, CallerRights& rights, ReplyBuffer& buffer) {
+void Server::Thread::lead() {
   CoreFollower core;
+  leads_ = true;
   for (;;) {
-    slots_.before_read(slot);
     const ssize_t n =
-        insist([&] { return ::read(device_, slots_.buffer(slot), RequestSlots::kBufferSize); },
-               [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
+        insist([&] { return ::read(server_.device_, in_.get(), kBufferSize); },
+               [](int error) { return is_shortage(error) && error != EINTR && error != EAGAIN; });
     if (n < 0) {
       // ENOENT: the request was taken back before we had it (fuse.ko, fuse_dev_do_read).
       if (errno == EINTR || errno == EAGAIN || errno == ENOENT) continue;
-      if (errno != ENODEV) leave_to_next_worker();
-      const std::lock_guard lock(mutex_);
-      ended_ = true;  // ENODEV: unmounted everywhere
-      free_.notify_all();
+      if (errno != ENODEV) give_up();
+      const std::lock_guard lock(server_.mutex_);
+      server_.ended_ = true;  // ENODEV: unmounted everywhere
+      server_.free_.notify_all();
       return;
     }
     if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) continue;
     after_request();
-    slots_.after_read(slot);
-    Request request(device_, slots_.buffer(slot), static_cast<std::size_t>(n),
-                    slots_.progress(slot));
-    if (Loopback::is_slow(request)) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (term_ == term) has_leader_ = false;
-        free_.notify_one();
-      }
-      handle(request, rights, buffer);
-      return;
-    }
+    Request request(server_.device_, in_.get(), static_cast<std::size_t>(n), *this);
     if (Loopback::may_ask_about_caller(request)) core.on_request(request.tid());
-    ++begun_;
-    handle(request, rights, buffer);
-    if (term_.load() != term) return;  // replaced meanwhile
-    ++done_;
+    ++server_.begun_;
+    handle(request);
+    if (!leads_ || server_.term_.load() != term_) return;  // handed on, or replaced meanwhile
+    ++server_.done_;
   }
 }
 
-void Server::thread_main(std::size_t slot) {
-  CallerRights rights;
-  ReplyBuffer buffer;
-  // A process that is killed while the kernel waits for a page to copy a request to makes that
-  // request fail (fs/fuse/dev.c, fuse_copy_fill()), where it should be sent again.
-  make_present(slots_.buffer(slot), RequestSlots::kBufferSize);
-  std::uint64_t term = 0;
-  std::unique_lock lock(mutex_);
-  while (become_leader(lock, term)) {
+void Server::Thread::run() {
+  std::unique_lock lock(server_.mutex_);
+  while (server_.become_leader(lock, term_)) {
     lock.unlock();
-    lead(term, slot, rights, buffer);
+    lead();
     lock.lock();
   }
 }

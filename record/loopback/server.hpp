@@ -7,7 +7,6 @@
 #include <mutex>
 #include <thread>
 
-#include "base/result.hpp"
 #include "record/loopback/loopback.hpp"
 
 namespace heddle::loopback {
@@ -15,29 +14,24 @@ namespace heddle::loopback {
 /// Serves one FUSE device until the mount has gone.
 ///
 /// One thread at a time, the leader, reads requests and answers quick ones itself: a second reader
-/// would only take turns with it, on another core. Before a slow request (disk, large data) the
-/// leader hands the reading on; a leader that got stuck in a quick one (a dead NFS server) is
-/// replaced after kStuck. Threads are made as needed.
+/// would only take turns with it, on another core. Before something slow (disk, large data, a lock
+/// that others have) the leader hands the reading on; a leader that got stuck in a quick one (a
+/// dead NFS server) is replaced after kStuck. Threads are made as needed.
 class Server {
  public:
-  /// Not the device's owner: the connection lives as long as the supervisor has it.
-  Server(Loopback& loopback, const RequestSlots& slots, int device)
-      : loopback_(loopback), slots_(slots), device_(device) {}
-  /// Where another worker has died: sees to what it had in hand, and has the kernel send the
-  /// requests again. Before run(). Fails with EINVAL where the kernel cannot: before Linux 6.9.
-  Result<void> take_over();
+  /// Not the device's owner.
+  Server(Loopback& loopback, int device) : loopback_(loopback), device_(device) {}
   /// Blocks until the mount has gone.
   void run();
 
  private:
+  class Thread;
+  static constexpr std::size_t kMostThreads = 192;  // a third of them may wait for locks
   void start_thread();
-  void thread_main(std::size_t slot);
   bool become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term);
-  void lead(std::uint64_t term, std::size_t slot, CallerRights& rights, ReplyBuffer& buffer);
-  void handle(Request& request, CallerRights& rights, ReplyBuffer& buffer);
+  void hand_on(std::uint64_t term);
 
   Loopback& loopback_;
-  const RequestSlots& slots_;
   int device_;
   std::mutex mutex_;
   std::condition_variable free_;
@@ -47,7 +41,7 @@ class Server {
   std::atomic<std::uint64_t> term_{0};   ///< raised when the leader changes
   std::atomic<std::uint64_t> begun_{0};  ///< requests the leader has begun, and
   std::atomic<std::uint64_t> done_{0};   ///< answered
-  std::size_t started_ = 0;              ///< threads: the slots that are taken
+  std::size_t started_ = 0;
   std::list<std::thread> threads_;
 };
 

@@ -1,108 +1,46 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <thread>
+#include <string>
 
 #include "fuseovl/session/succession.hpp"
-#include "record/event_ring.hpp"
-#include "record/loopback/request_slots.hpp"
+#include "record/loopback/locks.hpp"
 #include "record/native_folders.hpp"
 #include "record/walks.hpp"
 
 namespace heddle {
 namespace {
 
-using loopback::RequestSlots;
+using loopback::LockedRanges;
 
-trace::Event event_at(std::string_view path) {
-  trace::Event event;
-  event.path = path;
-  return event;
-}
-
-TEST(EventRing, an_event_that_was_noted_is_not_told_again) {
-  const auto ring = value_or_throw(EventRing::create());
-  std::atomic<std::uint64_t> note = 0;
-  ring->add(event_at("/one"), {&note, 1});
-  ring->add(event_at("/two"), {&note, 2});
-  EXPECT_EQ(ring->told(note), 2U);
-  // Killed between the note and the event.
-  const std::uint64_t ahead = (3ULL << 8U) | 3U;
-  EXPECT_EQ(ring->told(ahead), 2U);
-  note = ring->told(ahead);
-  ring->take_over();
-  for (unsigned number = 1; number <= 3; ++number) ring->add(event_at("/again"), {&note, number});
-  std::vector<std::string> got;
-  ring->drain([&](const trace::Event& event) { got.emplace_back(event.path); });
-  EXPECT_EQ(got, (std::vector<std::string>{"/one", "/two", "/again"}));
-  EXPECT_TRUE(ring->empty());
-}
-
-TEST(EventRing, who_puts_in_waits_for_who_takes_out) {
-  const auto ring = value_or_throw(EventRing::create());
-  constexpr std::size_t kMany = 5 * EventRing::kEvents;
-  std::jthread putting([&] {
-    for (std::size_t i = 0; i < kMany; ++i)
-      ring->add(event_at(std::string(i % 997, 'p') + std::to_string(i)), {});
+std::string ranges_of(const LockedRanges& ranges) {
+  std::string out;
+  ranges.each([&](const LockedRanges::Range& r) {
+    out += std::to_string(r.owner) + (r.type == F_WRLCK ? "w" : "r") + std::to_string(r.start) +
+           "-" + std::to_string(r.end) + " ";
   });
-  std::size_t got = 0, wrong = 0;
-  while (got < kMany)
-    ring->drain([&](const trace::Event& event) {
-      wrong += event.path != std::string(got % 997, 'p') + std::to_string(got);
-      ++got;
-    });
-  EXPECT_EQ(wrong, 0U);
+  return out;
 }
 
-/// As the kernel writes a request into a slot that was made ready for it.
-void put_request(const RequestSlots& slots, std::size_t slot, std::uint64_t unique,
-                 std::uint32_t opcode = FUSE_MKDIR) {
-  slots.before_read(slot);
-  fuse_in_header header{};
-  header.len = sizeof(header);
-  header.opcode = opcode;
-  header.unique = unique;
-  std::memcpy(slots.buffer(slot), &header, sizeof(header));
+TEST(LockedRanges, a_new_lock_takes_the_place_of_the_owner_s_old_ones) {
+  LockedRanges ranges;
+  ranges.set({1, 0, 99, F_RDLCK, 10});
+  ranges.set({2, 0, 99, F_RDLCK, 20});
+  ranges.set({1, 40, 49, F_WRLCK, 10});
+  EXPECT_EQ(ranges_of(ranges), "1r0-39 1r50-99 2r0-99 1w40-49 ");
+  ranges.set({1, 30, 200, F_UNLCK, 10});
+  EXPECT_EQ(ranges_of(ranges), "1r0-29 2r0-99 ");
 }
 
-TEST(RequestSlots, a_request_that_comes_again_goes_on_where_it_was) {
-  using Stage = loopback::RequestProgress::Stage;
-  const RequestSlots slots;
-  put_request(slots, 0, 10);
-  slots.after_read(0);
-  slots.progress(0).stage = Stage::made;
-  put_request(slots, 1, 12);  // killed before it was looked at
-  put_request(slots, 2, 14, FUSE_FORGET);
-  std::vector<std::size_t> seen;
-  slots.take_over([&](std::size_t slot) { seen.push_back(slot); });
-  EXPECT_EQ(seen, (std::vector<std::size_t>{0, 1, 2}));
-  slots.take_over([](std::size_t) { ADD_FAILURE() << "each request is seen to once"; });
-  put_request(slots, 3, 10 | kResentUnique);
-  slots.after_read(3);
-  EXPECT_EQ(slots.progress(3).stage, Stage::made);
-  put_request(slots, 4, 12 | kResentUnique);
-  slots.after_read(4);
-  EXPECT_EQ(slots.progress(4).stage, Stage::taken);
-  put_request(slots, 5, 18 | kResentUnique);
-  slots.after_read(5);
-  EXPECT_EQ(slots.progress(5).stage, Stage::acting) << "nobody knows: its effect decides";
-}
-
-TEST(RequestSlots, what_was_answered_is_dropped_once_new_requests_come) {
-  using Stage = loopback::RequestProgress::Stage;
-  const RequestSlots slots;
-  put_request(slots, 0, 10);
-  slots.after_read(0);
-  slots.progress(0).stage = Stage::done;
-  slots.take_over([](std::size_t) {});
-  put_request(slots, 0, 16);
-  slots.after_read(0);
-  EXPECT_EQ(slots.progress(0).stage, Stage::taken);
-  slots.take_over([](std::size_t) {});
-  put_request(slots, 0, 10 | kResentUnique);
-  slots.after_read(0);
-  EXPECT_EQ(slots.progress(0).stage, Stage::acting);
+TEST(LockedRanges, readers_share_and_an_owner_is_never_in_its_own_way) {
+  LockedRanges ranges;
+  ranges.set({1, 10, 19, F_RDLCK, 10});
+  EXPECT_FALSE(ranges.conflict({2, 0, 99, F_RDLCK, 20}));
+  EXPECT_FALSE(ranges.conflict({1, 0, 99, F_WRLCK, 10}));
+  EXPECT_FALSE(ranges.conflict({2, 20, 99, F_WRLCK, 20}));
+  const auto in_the_way = ranges.conflict({2, 19, 19, F_WRLCK, 20});
+  ASSERT_TRUE(in_the_way);
+  EXPECT_EQ(in_the_way->pid, 10);
 }
 
 TEST(Succession, workers_that_do_nothing_are_not_followed_for_ever) {

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+#include "record/loopback/locks.hpp"
+
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+
+namespace heddle::loopback {
+namespace {
+
+constexpr std::size_t kMostWaiting = 64;
+constexpr std::uint64_t kToEnd = 0x7fffffffffffffffULL;  // OFFSET_MAX
+constexpr int kWakeSignal = SIGUSR1;
+
+bool overlap(const LockedRanges::Range& a, const LockedRanges::Range& b) {
+  return a.start <= b.end && b.start <= a.end;
+}
+
+bool exclude(const LockedRanges::Range& a, const LockedRanges::Range& b) {
+  return a.owner != b.owner && overlap(a, b) && (a.type == F_WRLCK || b.type == F_WRLCK);
+}
+
+struct flock as_flock(const LockedRanges::Range& range) {
+  struct flock out {};
+  out.l_type = range.type;
+  out.l_whence = SEEK_SET;
+  out.l_start = static_cast<off_t>(range.start);
+  out.l_len = range.end >= kToEnd ? 0 : static_cast<off_t>(range.end - range.start + 1);
+  return out;
+}
+
+int lock_range(int fd, int command, const LockedRanges::Range& range) {
+  auto lock = as_flock(range);
+  return ::fcntl(fd, command, &lock) == 0 ? 0 : errno;
+}
+
+/// Ends the sleep of a thread in fcntl(2) or flock(2), and nothing else.
+void install_wake_signal() {
+  static const bool once = [] {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    ::sigaction(kWakeSignal, &action, nullptr);
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace
+
+void LockedRanges::set(const Range& range) {
+  std::vector<Range> kept;
+  for (const Range& old : ranges_) {
+    if (old.owner != range.owner || !overlap(old, range)) {
+      kept.push_back(old);
+      continue;
+    }
+    if (old.start < range.start) {
+      kept.push_back(old);
+      kept.back().end = range.start - 1;
+    }
+    if (old.end > range.end) {
+      kept.push_back(old);
+      kept.back().start = range.end + 1;
+    }
+  }
+  if (range.type != F_UNLCK) kept.push_back(range);
+  ranges_ = std::move(kept);
+}
+
+std::optional<LockedRanges::Range> LockedRanges::conflict(const Range& wanted) const {
+  const auto at = std::find_if(ranges_.begin(), ranges_.end(),
+                               [&](const Range& held) { return exclude(held, wanted); });
+  return at == ranges_.end() ? std::nullopt : std::optional(*at);
+}
+
+/// The owner's open file; the first lock for reading may have opened it read-only, then a lock for
+/// writing needs another. What was held are locks for reading, which both can hold meanwhile.
+int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>& file) {
+  const bool write = wanted.range.type == F_WRLCK;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = files_.find(wanted.node);
+    if (at != files_.end()) {
+      const auto owner = at->second.owners.find(wanted.range.owner);
+      if (owner != at->second.owners.end() && (owner->second.writable || !write)) {
+        file = owner->second.file;
+        owner->second.handle = wanted.handle;
+        return 0;
+      }
+    }
+  }
+  if (wanted.range.type == F_UNLCK) return 0;
+  Owned owned;
+  owned.handle = wanted.handle;
+  owned.writable = wanted.access != O_RDONLY;
+  Fd fd = open(owned.writable ? O_RDWR : O_RDONLY);
+  if (!fd && wanted.access == O_WRONLY) fd = open(O_WRONLY);
+  if (!fd) return errno;
+  owned.file = std::make_shared<const Fd>(std::move(fd));
+  std::shared_ptr<const Fd> before;  // closed without the lock
+  const std::lock_guard lock(mutex_);
+  File& all = files_[wanted.node];
+  int rc = 0;
+  all.ranges.each([&](const Range& held) {
+    if (held.owner == wanted.range.owner && rc == 0)
+      rc = lock_range(owned.file->get(), F_OFD_SETLK, held);
+  });
+  if (rc != 0) return rc;
+  file = owned.file;
+  auto& place = all.owners[wanted.range.owner];
+  before = std::move(place.file);
+  place = std::move(owned);
+  return 0;
+}
+
+int Locks::test(const Wanted& wanted, const Open& open, Range& range) {
+  std::shared_ptr<const Fd> file;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = files_.find(wanted.node);
+    if (at != files_.end()) {
+      if (const auto held = at->second.ranges.conflict(wanted.range)) {
+        range = *held;
+        return 0;
+      }
+      // Through its own: what the owner has itself is not in its way.
+      const auto owner = at->second.owners.find(wanted.range.owner);
+      if (owner != at->second.owners.end()) file = owner->second.file;
+    }
+  }
+  if (!file) {
+    Fd fd = open(O_RDONLY);
+    if (!fd) fd = open(wanted.access);
+    if (!fd) return errno;
+    file = std::make_shared<const Fd>(std::move(fd));
+  }
+  auto lock = as_flock(wanted.range);
+  if (::fcntl(file->get(), F_OFD_GETLK, &lock) != 0) return errno;
+  range = wanted.range;
+  range.type = lock.l_type;
+  range.pid = 0;
+  if (lock.l_type == F_UNLCK) return 0;
+  range.start = static_cast<std::uint64_t>(lock.l_start);
+  range.end = lock.l_len == 0 ? kToEnd : range.start + static_cast<std::uint64_t>(lock.l_len) - 1;
+  range.pid = std::max(0, static_cast<int>(lock.l_pid));
+  return 0;
+}
+
+/// Whether those who are in the way wait, themselves or through others, for the one who wants it.
+bool Locks::is_circle(const Wanted& wanted) const {
+  std::vector<Wanted> look{wanted};
+  std::set<std::uint64_t> seen;
+  while (!look.empty()) {
+    const Wanted at = look.back();
+    look.pop_back();
+    const auto file = files_.find(at.node);
+    if (file == files_.end()) continue;
+    bool found = false;
+    file->second.ranges.each([&](const Range& held) {
+      if (!exclude(held, at.range)) return;
+      found = found || held.owner == wanted.range.owner;
+      if (!seen.insert(held.owner).second) return;
+      for (const Waiter& waiter : waiters_)
+        if (waiter.wanted && waiter.wanted->range.owner == held.owner)
+          look.push_back(*waiter.wanted);
+    });
+    if (found) return true;
+  }
+  return false;
+}
+
+std::list<Locks::Waiter>::iterator Locks::add_waiter(std::uint64_t unique,
+                                                     std::optional<Wanted> wanted) {
+  if (waiters_.size() >= kMostWaiting) return waiters_.end();
+  waiters_.emplace_back();
+  auto& waiter = waiters_.back();
+  waiter.unique = unique;
+  waiter.thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
+  waiter.wanted = std::move(wanted);
+  return std::prev(waiters_.end());
+}
+
+template <class Try>
+int Locks::wait_for(std::list<Waiter>::iterator waiter, Try try_once) {
+  install_wake_signal();
+  int rc = EINTR;
+  while (rc == EINTR && !waiter->interrupted) rc = try_once();
+  const std::lock_guard lock(mutex_);
+  waiters_.erase(waiter);
+  return rc;
+}
+
+int Locks::set(const Wanted& wanted, const Open& open, const std::function<void()>* wait) {
+  std::shared_ptr<const Fd> file;
+  if (const int rc = own(wanted, open, file); rc != 0) return rc;
+  if (!file) return 0;  // nothing was locked, nothing is to be
+  const Range& range = wanted.range;
+  std::list<Waiter>::iterator waiter;
+  // Without our lock: a network file system may take its time.
+  const int at_once = lock_range(file->get(), F_OFD_SETLK, range);
+  {
+    const std::lock_guard lock(mutex_);
+    if (at_once == 0) files_[wanted.node].ranges.set(range);
+    if (at_once != EAGAIN && at_once != EACCES) return at_once;
+    if (!wait) return EAGAIN;
+    if (is_circle(wanted)) return EDEADLK;
+    waiter = add_waiter(wanted.unique, wanted);
+    if (waiter == waiters_.end()) return ENOLCK;
+  }
+  (*wait)();
+  const int rc = wait_for(waiter, [&] { return lock_range(file->get(), F_OFD_SETLKW, range); });
+  if (rc != 0) return rc;
+  const std::lock_guard lock(mutex_);
+  File& all = files_[wanted.node];
+  // Another thread of the process may have closed a descriptor of it while we waited: the locks
+  // before are gone, and this one is there.
+  auto& owned = all.owners[range.owner];
+  if (!owned.file) owned = {file, wanted.access != O_RDONLY, wanted.handle};
+  all.ranges.set(range);
+  return 0;
+}
+
+int Locks::flock(int fd, int operation, std::uint64_t unique, const std::function<void()>* wait) {
+  const auto once = [&](int how) { return ::flock(fd, operation | how) == 0 ? 0 : errno; };
+  int rc = once(LOCK_NB);
+  if (rc != EWOULDBLOCK || !wait) return rc;
+  std::list<Waiter>::iterator waiter;
+  {
+    const std::lock_guard lock(mutex_);
+    waiter = add_waiter(unique, std::nullopt);
+    if (waiter == waiters_.end()) return ENOLCK;
+  }
+  (*wait)();
+  return wait_for(waiter, [&] { return once(0); });
+}
+
+void Locks::close_owner(std::uint64_t node, std::uint64_t owner) {
+  std::shared_ptr<const Fd> closed;
+  const std::lock_guard lock(mutex_);
+  const auto at = files_.find(node);
+  if (at == files_.end()) return;
+  const auto owned = at->second.owners.find(owner);
+  if (owned == at->second.owners.end()) return;
+  closed = std::move(owned->second.file);
+  at->second.owners.erase(owned);
+  at->second.ranges.set({owner, 0, kToEnd, F_UNLCK, 0});
+  if (at->second.owners.empty()) files_.erase(at);
+}
+
+void Locks::close_handle(std::uint64_t node, const void* handle) {
+  std::vector<std::uint64_t> owners;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = files_.find(node);
+    if (at == files_.end()) return;
+    for (const auto& [owner, owned] : at->second.owners)
+      if (owned.handle == handle) owners.push_back(owner);
+  }
+  for (const auto owner : owners) close_owner(node, owner);
+}
+
+void Locks::interrupt(std::uint64_t unique) {
+  const std::lock_guard lock(mutex_);
+  for (Waiter& waiter : waiters_) {
+    if (waiter.unique != unique) continue;
+    waiter.interrupted = true;
+    ::syscall(SYS_tgkill, ::getpid(), waiter.thread, kWakeSignal);
+  }
+}
+
+void Locks::interrupt_again() {
+  const std::lock_guard lock(mutex_);
+  for (const Waiter& waiter : waiters_)
+    if (waiter.interrupted) ::syscall(SYS_tgkill, ::getpid(), waiter.thread, kWakeSignal);
+}
+
+}  // namespace heddle::loopback

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fcntl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/fd.hpp"
+
+namespace heddle::loopback {
+
+/// Which parts of one file are locked by whom, as fcntl(2) has it: an owner's new lock takes the
+/// place of its old ones.
+class LockedRanges {
+ public:
+  struct Range {
+    std::uint64_t owner = 0;
+    std::uint64_t start = 0, end = 0;  ///< both included
+    short type = F_UNLCK;
+    std::int32_t pid = 0;
+  };
+  void set(const Range& range);
+  /// What keeps `wanted` from being set; nullopt: nothing.
+  std::optional<Range> conflict(const Range& wanted) const;
+  template <class Visit>
+  void each(Visit visit) const {
+    for (const auto& range : ranges_) visit(range);
+  }
+
+ private:
+  std::vector<Range> ranges_;
+};
+
+/// Takes the run's locks on the real files, where processes outside and other recorders see them.
+///
+/// An owner (a process, or an open file for F_OFD_SETLK) has an open file of its own on each file
+/// it locks, and its locks there are OFD locks: they go when that is closed, which is when the
+/// owner closes any of its descriptors of the file. flock(2) is taken on the handle's descriptor,
+/// which lives as long as the program's open file. What is held is noted too: only so F_GETLK names
+/// the process, and a circle of waiting ones is EDEADLK. All members lock; any thread.
+class Locks {
+ public:
+  using Range = LockedRanges::Range;
+  /// Opens the node's file with an O_ACCMODE, by our own rights; invalid and errno.
+  using Open = std::function<Fd(int access)>;
+
+  struct Wanted {
+    std::uint64_t node = 0;
+    Range range;
+    int access = O_RDONLY;  ///< of the handle
+    const void* handle = nullptr;
+    std::uint64_t unique = 0;  ///< of the request, for interrupt()
+  };
+
+  /// F_GETLK: `range.type` is F_UNLCK when it could be set, else it is what is in the way; its pid
+  /// is 0 for one that is not told (another recorder's). 0 or an errno.
+  int test(const Wanted& wanted, const Open& open, Range& range);
+  /// F_SETLK; with `wait`, F_SETLKW: wait() is called before the thread waits. 0 or an errno:
+  /// EAGAIN (in the way), EINTR (interrupt()), EDEADLK, ENOLCK (too many wait), what open() fails
+  /// with.
+  int set(const Wanted& wanted, const Open& open, const std::function<void()>* wait);
+  /// flock(2) on `fd`; as above.
+  int flock(int fd, int operation, std::uint64_t unique, const std::function<void()>* wait);
+
+  /// The owner has closed a descriptor of the file: its locks there are gone.
+  void close_owner(std::uint64_t node, std::uint64_t owner);
+  /// The last descriptor of the open file was closed: so are locks that were taken by it.
+  void close_handle(std::uint64_t node, const void* handle);
+  /// The request's thread is to wait no more.
+  void interrupt(std::uint64_t unique);
+  /// Now and then: a signal may have come before its thread slept.
+  void interrupt_again();
+
+ private:
+  struct Owned {
+    std::shared_ptr<const Fd> file;
+    bool writable = false;
+    const void* handle = nullptr;
+  };
+  struct File {
+    std::map<std::uint64_t, Owned> owners;
+    LockedRanges ranges;
+  };
+  struct Waiter {
+    std::uint64_t unique;
+    std::int32_t thread;
+    std::atomic<bool> interrupted = false;
+    std::optional<Wanted> wanted;  ///< none: flock
+  };
+  int own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>& file);
+  bool is_circle(const Wanted& wanted) const;
+  template <class Try>
+  int wait_for(std::list<Waiter>::iterator waiter, Try try_once);
+  std::list<Waiter>::iterator add_waiter(std::uint64_t unique, std::optional<Wanted> wanted);
+
+  std::mutex mutex_;
+  std::map<std::uint64_t, File> files_;  ///< by node
+  std::list<Waiter> waiters_;
+};
+
+}  // namespace heddle::loopback
