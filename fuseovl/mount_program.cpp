@@ -201,9 +201,9 @@ int mount_program(const MountSettings& settings) {
 
   // Not ours any more: were it open here, a daemon that dies could not end our own requests.
   mount->device.reset();
-  const auto warm =
-      mount->tree ? warm_and_exchange(std::move(*ready), mount->tree, *mount_point, settings.prefetch)
-                  : wait_and_warm(std::move(*ready), *mount_point, settings.prefetch);
+  const auto warm = mount->tree ? warm_and_exchange(std::move(*ready), mount->tree, *mount_point,
+                                                    settings.prefetch)
+                                : wait_and_warm(std::move(*ready), *mount_point, settings.prefetch);
   // Only a helper: the serving process says what is wrong, and a cold mount is just slower.
   if (settings.foreground) ::_exit(exit_done);
   if (!warm || (signals.one_waits() && !settings.exchange)) {

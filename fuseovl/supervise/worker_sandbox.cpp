@@ -115,8 +115,7 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
   const auto named = do_within(limit, reopened.size(), name, {files_->descriptor()});
   for (std::size_t i = 0; i < named.size(); ++i) {
     if (named[i].state != WorkResult::State::late) continue;
-    warn(Error(reopened[i], "workers are not held to the map's files",
-               not_answered_for(limit)));
+    warn(Error(reopened[i], "workers are not held to the map's files", not_answered_for(limit)));
     files_.reset();
     return;
   }
