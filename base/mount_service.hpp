@@ -39,8 +39,8 @@ void send_error(int socket, const Error& error);
 /// when it makes no sense: another version's, cut, with descriptors that no message has.
 Result<MountMessage> receive_message(int socket, std::chrono::milliseconds limit);
 
-/// The error that came as `failed`; its code() is 0, or ESTALE when the map cannot be served on this
-/// node in any way, ETIMEDOUT when a file system does not answer.
+/// The error that came as `failed`; its code() is 0, or ESTALE when the map cannot be served on
+/// this node in any way, ETIMEDOUT when a file system does not answer.
 Error error_of(const MountMessage& message);
 
 }  // namespace heddle

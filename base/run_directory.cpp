@@ -31,7 +31,8 @@ Result<sockaddr_un> address_of(int directory, std::string_view name) {
   sockaddr_un out{};
   out.sun_family = AF_UNIX;
   const auto path = "/proc/self/fd/" + std::to_string(directory) + "/" + std::string(name);
-  if (path.size() >= sizeof(out.sun_path)) return fail_errno(name, "cannot be a socket", ENAMETOOLONG);
+  if (path.size() >= sizeof(out.sun_path))
+    return fail_errno(name, "cannot be a socket", ENAMETOOLONG);
   path.copy(out.sun_path, path.size());
   return out;
 }
@@ -156,7 +157,8 @@ Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds l
   struct flock range {};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(std::strtoull(hash_bytes(what).hex().substr(0, 15).c_str(), nullptr, 16));
+  range.l_start =
+      static_cast<off_t>(std::strtoull(hash_bytes(what).hex().substr(0, 15).c_str(), nullptr, 16));
   range.l_len = 1;
   const auto end = Clock::now() + limit;
   while (::fcntl(file.get(), F_OFD_SETLK, &range) != 0) {
@@ -171,8 +173,8 @@ bool is_trusted_peer(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   // Of another PID namespace that is not below ours the number is 0.
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-      peer.uid != ::geteuid() || peer.pid <= 0)
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid() ||
+      peer.pid <= 0)
     return false;
   const Fd alive = pidfd_of_peer(socket, peer.pid);
   if (!alive && errno != ENOSYS) return false;  // Linux 5.3 has pidfds

@@ -29,7 +29,8 @@ class RunDirectory {
 
   /// A listening SOCK_SEQPACKET socket; EADDRINUSE: the name is there.
   Result<Fd> listen_at(std::string_view name) const;
-  /// ECONNREFUSED or ENOENT: nobody listens there. Waits no longer than `limit` for a place in line.
+  /// ECONNREFUSED or ENOENT: nobody listens there. Waits no longer than `limit` for a place in
+  /// line.
   Result<Fd> connect_to(std::string_view name,
                         std::chrono::milliseconds limit = std::chrono::seconds(5)) const;
   /// Whether no process listens at the socket `name`, which is there.

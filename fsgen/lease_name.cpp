@@ -58,9 +58,9 @@ Result<std::string> lease_name(const LeaseRequest& request, const std::string& m
   const auto cgroup = read_file("/proc/self/cgroup").value_or("");
   const char* tmp = std::getenv("TMPDIR");  // where its mount point stands
   std::string all;
-  for (const std::string& part : {std::string(HEDDLE_VERSION), *program, *mounts, *root,
-                                  without_task(cgroup), std::string(tmp ? tmp : ""),
-                                  map_id, std::to_string(static_cast<int>(request.kind))})
+  for (const std::string& part :
+       {std::string(HEDDLE_VERSION), *program, *mounts, *root, without_task(cgroup),
+        std::string(tmp ? tmp : ""), map_id, std::to_string(static_cast<int>(request.kind))})
     all += part + '\0';
   for (const auto& word : request.mount_options) all += word + '\0';
   return std::string(kLeasePrefix) + hash_bytes(all).hex();

@@ -27,8 +27,9 @@ struct LeaseRequest {
 
 /// Our hold on a mount that a daemon keeps (fs-mount --keep): the first fs-gen starts the daemon,
 /// others with the same map find it, and it ends when the last has gone. What finds it is a socket
-/// in the user's run directory (base/run_directory.hpp); who looks for one, founds one or closes one
-/// has the name's lock meanwhile, so that a dead one is told from one that is about to be there.
+/// in the user's run directory (base/run_directory.hpp); who looks for one, founds one or closes
+/// one has the name's lock meanwhile, so that a dead one is told from one that is about to be
+/// there.
 class MountLease {
  public:
   /// Failure: code() ESTALE when the map does not fit this node, so that no other way to mount can

@@ -248,8 +248,7 @@ int fs_mount_main(int argc, char** argv) {
   CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
   Arguments arguments;
   declare(app, arguments);
-  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0)
-    return status;
+  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0) return status;
   try {
     return run(arguments);
   } catch (const std::exception& error) {

@@ -42,8 +42,8 @@ Result<void> keep(const MountSettings& settings, KeeperDoor& door) {
     std::string text;
     for (const auto& drift : drifts) text += Error(drift.path, drift.what).message() + "\n";
     // However it is mounted, it does not fit.
-    return fail(Error::with_code(ESTALE, {}, text + content.error().message(), {},
-                                 content.error().hint()));
+    return fail(
+        Error::with_code(ESTALE, {}, text + content.error().message(), {}, content.error().hint()));
   }
   Overlay overlay(std::move(*content));
   auto mount = KeptMount::make(*settings.keep, load_options.mount_point);

@@ -29,7 +29,7 @@ struct MountSettings {
   std::optional<KeepKind> keep;
   int listen_fd = -1;
   bool exchange = false;  ///< take the place of the mount that stands at mount_point
-  std::string node;  ///< folder of the node's mounts
+  std::string node;       ///< folder of the node's mounts
 };
 
 SessionOptions session_options(const MountSettings& settings);

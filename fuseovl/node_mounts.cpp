@@ -59,8 +59,7 @@ bool NodeMounts::has(const std::string& id) {
   return false;
 }
 
-Result<void> NodeMounts::make(MountSettings settings, const std::string& id,
-                              int map) const {
+Result<void> NodeMounts::make(MountSettings settings, const std::string& id, int map) const {
   if (::mkdir(place(id).c_str(), 0755) != 0 && errno != EEXIST)
     return fail_errno(place(id), "cannot make the mount point");
   const Fd words(::memfd_create("heddle-words", MFD_CLOEXEC));

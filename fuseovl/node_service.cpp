@@ -36,8 +36,8 @@ Result<NodeService> NodeService::start(const MountSettings& settings, const std:
   auto directory = RunDirectory::open_at(folder);
   if (!directory) {
     const auto& error = directory.error();
-    return fail(Error::with_code(error.code(), {}, error.message(), {},
-                                 "give --node a folder of its own"));
+    return fail(
+        Error::with_code(error.code(), {}, error.message(), {}, "give --node a folder of its own"));
   }
   auto lock = open_file(folder + "/lock", O_RDWR | O_CREAT, 0600);
   if (!lock) return fail(std::move(lock.error()));
@@ -133,9 +133,8 @@ void NodeService::go_on(const std::vector<pollfd>& polled) {
 bool NodeService::go_on(Work& work) {
   auto ready = work.task->result();
   if (ready && !work.mounts && !mounts_.has(work.id)) {
-    auto task =
-        Task::start([&] { return mounts_.make(settings_, work.id, work.map.get()); }, kLongestMount,
-                    work.map.get());
+    auto task = Task::start([&] { return mounts_.make(settings_, work.id, work.map.get()); },
+                            kLongestMount, work.map.get());
     if (task) {
       work.task.emplace(std::move(*task));
       work.mounts = true;

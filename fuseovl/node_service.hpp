@@ -20,10 +20,11 @@ inline constexpr const char* kNodeFolder = "/run/heddle/node";
 /// of the map's bytes. Each is served by a daemon of its own, which outlives the service; a service
 /// that starts again goes on with the mounts it finds.
 ///
-/// Who wants a map connects to FOLDER/socket and says its ID, with the map itself as a descriptor; the
-/// answer is a detached copy of the mount, or an error (base/mount_service.hpp). Only who is
-/// trusted is heard (base/run_directory.hpp): a map makes it open files. The answer is given when every file of the host is still as
-/// the map says; a mount whose files have changed leaves the tree, and its users keep it.
+/// Who wants a map connects to FOLDER/socket and says its ID, with the map itself as a descriptor;
+/// the answer is a detached copy of the mount, or an error (base/mount_service.hpp). Only who is
+/// trusted is heard (base/run_directory.hpp): a map makes it open files. The answer is given when
+/// every file of the host is still as the map says; a mount whose files have changed leaves the
+/// tree, and its users keep it.
 ///
 /// For each map one process at a time checks or mounts, whatever the number of those who wait: who
 /// comes while it works gets the next one's answer, since files may have changed behind it.

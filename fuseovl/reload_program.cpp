@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --reload: another map, or this fs-mount in place of another, at a mount point in use. The
-// kernel exchanges the mounts (fuseovl/mount/mount_exchange.hpp); no daemon is asked for anything,
-// and none listens. A program that has begun to start with the old map finds that map's names in the
-// new mount too, as links to the original files: never names of two maps in one start.
+// fs-mount --reload: another map, or this fs-mount in place of another, at a mount point in use.
+// The kernel exchanges the mounts (fuseovl/mount/mount_exchange.hpp); no daemon is asked for
+// anything, and none listens. A program that has begun to start with the old map finds that map's
+// names in the new mount too, as links to the original files: never names of two maps in one start.
 
 #include <fcntl.h>
 #include <sys/mount.h>

@@ -35,8 +35,7 @@ enum class Sweep : std::uint8_t { done, too_young };
 /// deeper, below a descriptor. No name comes from anybody else.
 Sweep sweep_folder(int parent, const std::string& name) {
   constexpr std::int64_t kYoungNs = 1'000'000'000;
-  const Fd folder(
-      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const Fd folder(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
   if (!folder || ::fstat(folder.get(), &st) != 0 || st.st_uid != ::geteuid()) return Sweep::done;
   timespec now{};

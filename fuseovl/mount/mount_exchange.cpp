@@ -54,9 +54,9 @@ Result<Fd> new_fuse_tree(int device) {
   for (const char* flag : {"default_permissions", "allow_other"})
     good = good && ::syscall(SYS_fsconfig, context.get(), kSetFlag, flag, nullptr, 0) == 0;
   good = good && ::syscall(SYS_fsconfig, context.get(), kCreate, nullptr, nullptr, 0) == 0;
-  Fd tree(good ? static_cast<int>(
-                     ::syscall(SYS_fsmount, context.get(), kCloexec, kReadOnlyNoSuidNoDev))
-               : -1);
+  Fd tree(
+      good ? static_cast<int>(::syscall(SYS_fsmount, context.get(), kCloexec, kReadOnlyNoSuidNoDev))
+           : -1);
   if (!tree) return fail_errno("", "cannot mount");
   return tree;
 }

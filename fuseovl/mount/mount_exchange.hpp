@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// How one mount takes another's place without a moment in which nothing is there: the new one is made
-// detached, put beneath the old (Linux 6.5), and the old one taken off. Whoever has a file or
+// How one mount takes another's place without a moment in which nothing is there: the new one is
+// made detached, put beneath the old (Linux 6.5), and the old one taken off. Whoever has a file or
 // directory of the old one keeps it; its file system ends with the last of them.
 
 #include <string>

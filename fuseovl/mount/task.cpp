@@ -24,8 +24,7 @@ Result<void> try_to(const std::function<Result<void>()>& work) {
   }
 }
 
-[[noreturn]] void live(const std::function<Result<void>()>& work, int words,
-                       int kept) {
+[[noreturn]] void live(const std::function<Result<void>()>& work, int words, int kept) {
   const int open[] = {words, kept};
   close_fds_but(open);
   sigset_t none;
@@ -38,8 +37,8 @@ Result<void> try_to(const std::function<Result<void>()>& work) {
 
 }  // namespace
 
-Result<Task> Task::start(const std::function<Result<void>()>& work,
-                         std::chrono::milliseconds limit, int kept) {
+Result<Task> Task::start(const std::function<Result<void>()>& work, std::chrono::milliseconds limit,
+                         int kept) {
   auto sockets = make_socket_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const pid_t parent = ::getpid();

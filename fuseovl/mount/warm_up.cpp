@@ -50,8 +50,7 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
     if (is_of_only_view(path, entry)) only_view = true;
     // Each guided open walks the link of the map's own folder.
     char target[8];
-    if (entry.type == DT_LNK)
-      (void)!::readlinkat(root.get(), path.c_str(), target, sizeof(target));
+    if (entry.type == DT_LNK) (void)!::readlinkat(root.get(), path.c_str(), target, sizeof(target));
   };
   const auto enter = [&](const std::string& path) {
     if (path == kOwnFolder || path == kMapsFolder) return true;

@@ -90,8 +90,8 @@ void stage(OverlayContent& out, const StageOptions& options) {
     warn(folder.error());
     return;
   }
-  if (auto staged = out.files.stage(std::make_shared<const StageFolder>(std::move(*folder)),
-                                    options.budget);
+  if (auto staged =
+          out.files.stage(std::make_shared<const StageFolder>(std::move(*folder)), options.budget);
       !staged)
     warn(staged.error());
 }

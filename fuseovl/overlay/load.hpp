@@ -17,11 +17,11 @@ enum class OnDrift : std::uint8_t {
 
 struct LoadOptions {
   std::string map_path;
-  int map_fd = -1;  ///< in its place: the map that somebody else has opened
+  int map_fd = -1;          ///< in its place: the map that somebody else has opened
   std::string mount_point;  ///< where programs see the mount, for the index
   /// Maps that this mount point showed before, the latest first.
   std::vector<PreviousMap> previous;
-  std::string image;        ///< root of the container whose files the map has patches for
+  std::string image;  ///< root of the container whose files the map has patches for
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
   OnChange on_change = OnChange::keep;

@@ -48,9 +48,7 @@ Overlay::Overlay(OverlayContent content)
       stats_(content_.facts, *state_, content_.files),
       pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {}
 
-std::vector<std::string> Overlay::reopened() const {
-  return content_.files.reopened();
-}
+std::vector<std::string> Overlay::reopened() const { return content_.files.reopened(); }
 
 std::vector<std::string> Overlay::staged_in() const {
   const StagedCopies* copies = content_.files.copies();

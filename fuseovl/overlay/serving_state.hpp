@@ -37,7 +37,7 @@ struct ServingState {
   static constexpr int kWorks = -1;
   std::atomic<pid_t> thread = 0;        ///< one of the worker's that ends when it does
   std::atomic<bool> giving_up = false;  ///< nothing is to be waited for any more
-  std::array<char, 1024> failure{};  ///< why the worker gave up; read when it has ended
+  std::array<char, 1024> failure{};     ///< why the worker gave up; read when it has ended
 };
 
 }  // namespace heddle

@@ -38,9 +38,10 @@ struct MapFolders {
 };
 
 /// The immutable directory tree of one map: a directory for each view and plugin folder, the names
-/// of the only view at the root as well, `.heddle/{index,map,stats}` with the map's generated files,
-/// and `.m` (served_names.hpp), where the map's own folder is a link to the root, and names of maps
-/// before it are links to the original files. Every alias of an object is the same inode. Pure: it touches no file. Safe for concurrent readers.
+/// of the only view at the root as well, `.heddle/{index,map,stats}` with the map's generated
+/// files, and `.m` (served_names.hpp), where the map's own folder is a link to the root, and names
+/// of maps before it are links to the original files. Every alias of an object is the same inode.
+/// Pure: it touches no file. Safe for concurrent readers.
 class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;

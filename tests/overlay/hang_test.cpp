@@ -202,8 +202,7 @@ TEST_F(Hang, of_an_origin_keeps_no_reload_waiting) {
   maker.add_name("v", "far0", *origin_ / "far0");
   maker.write(dir_ / "map2");
   origin_->hang();
-  const auto refused =
-      mount_->reload(dir_ / "map2", {"--prefetch", "0", "--origin-timeout", "1"});
+  const auto refused = mount_->reload(dir_ / "map2", {"--prefetch", "0", "--origin-timeout", "1"});
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err, HasSubstr("far0: cannot be checked: its file system has not answered"));
   expect_others_served();

@@ -8,6 +8,7 @@
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ constexpr unsigned kOtherUser = 1501;
 constexpr std::uint64_t kMayReadAll = std::uint64_t{1} << CAP_DAC_READ_SEARCH;
 constexpr std::uint64_t kMayMount = std::uint64_t{1} << CAP_SYS_ADMIN;
 constexpr std::uint64_t kMayLookAtProcesses = std::uint64_t{1} << CAP_SYS_PTRACE;
-enum class Filter : std::uint8_t { yes, none };
+enum class Filter : std::uint8_t { yes, of_its_unit };
 
 class LeastPrivilege : public ::testing::Test {
  protected:
@@ -61,7 +62,7 @@ class LeastPrivilege : public ::testing::Test {
     if (status.find("Uid:\t0\t") != std::string::npos)
       EXPECT_THAT(status, HasSubstr("CapBnd:\t0000000000000000\n"));
     EXPECT_THAT(status, HasSubstr("NoNewPrivs:\t1\n"));
-    EXPECT_THAT(status, HasSubstr(filter == Filter::yes ? "Seccomp:\t2\n" : "Seccomp:\t0\n"));
+    if (filter == Filter::yes) EXPECT_THAT(status, HasSubstr("Seccomp:\t2\n"));
   }
   static void expect_closed(const std::string& status) { expect_rights(status, 0); }
   /// errno of opening `path` as a user who is nobody here; 0: it worked.
@@ -112,6 +113,8 @@ TEST_F(LeastPrivilege, root_s_supervisor_can_unmount_and_no_more) {
 
 TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_look_at_its_clients_too) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
+  if (::syscall(SYS_open_tree, -1, "", 0U) < 0 && errno == ENOSYS)
+    HEDDLE_SKIP("before Linux 5.2 there are no copies of a mount to be shared");
   const std::string script =
       "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
       "\"${HEDDLE_INDEX%/index}/stats\")/status";
@@ -128,7 +131,7 @@ TEST_F(LeastPrivilege, the_node_s_service_can_mount_and_its_daemons_cannot) {
       wait_until(std::chrono::seconds(10), [&] { return fs::exists(dir_ / "node/socket"); }));
   // Its filter is its systemd unit's.
   expect_rights(status_of(service.pid()), kMayMount | kMayReadAll | kMayLookAtProcesses,
-                Filter::none);
+                Filter::of_its_unit);
   ::kill(service.pid(), SIGTERM);
   EXPECT_EQ(value_or_throw(service.wait_for(std::chrono::seconds(10))), std::optional<int>(0));
 }

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/content_hash.hpp"
-#include "base/process.hpp"
 #include "base/mount_service.hpp"
+#include "base/process.hpp"
 #include "base/run_directory.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
@@ -120,8 +120,7 @@ TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
   const auto tree = value_or_throw(ask("map"));
   const auto refused = run({fs_mount(), "--reload", dir_ / "near-map", place("map")});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_THAT(refused.err,
-              HasSubstr("cannot reload: it is the node's mount of this map"));
+  EXPECT_THAT(refused.err, HasSubstr("cannot reload: it is the node's mount of this map"));
   EXPECT_EQ(value_or_throw(read(tree)), text_);
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
   EXPECT_EQ(run({fs_mount(), "--reload", dir_ / "map", place("map")}).status, 0);

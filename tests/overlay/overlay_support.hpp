@@ -61,7 +61,8 @@ class Mount {
   void wait_for_prefetch() const;
   /// Polls until the files are staged, or cannot be; `staging` then.
   std::string wait_for_staging() const;
-  /// By `fs-mount --reload`, which puts another daemon in the place of this one: with `map`, unless that is empty.
+  /// By `fs-mount --reload`, which puts another daemon in the place of this one: with `map`, unless
+  /// that is empty.
   RunResult reload(const std::string& map = {}, std::vector<std::string> options = {}) const;
   /// By `fs-mount -u`.
   RunResult unmount() const;

@@ -106,9 +106,9 @@ TEST_F(Reload, names_of_the_last_sixteen_maps_are_kept) {
   for (int i = 0; i < 18; ++i) {
     MapMaker maker;
     maker.add_name("v", "n" + std::to_string(i), dir_ / "one/same");
-    ASSERT_EQ(reload({maker.write(dir_ / ("n" + std::to_string(i))), "--prefetch", "0", m.path()})
-                  .status,
-              0);
+    ASSERT_EQ(
+        reload({maker.write(dir_ / ("n" + std::to_string(i))), "--prefetch", "0", m.path()}).status,
+        0);
   }
   EXPECT_EQ(list(m / ".m").size(), 17U);
   EXPECT_FALSE(fs::exists(m / (".m/" + map_folder_of(dir_ / "map1"))));
@@ -198,8 +198,8 @@ TEST_F(Reload, who_may_not_mount_here_is_refused_with_a_remedy) {
   EXPECT_THAT(other.err, HasSubstr("it is a mount of another user's"));
   const auto unable = run_changed(
       // As a user of fusermount3 is: the owner, without the right to mount.
-      [] { return drop_capabilities("test").has_value(); },
-      {fs_mount(), "--reload", m.path()}, dir_ / "words");
+      [] { return drop_capabilities("test").has_value(); }, {fs_mount(), "--reload", m.path()},
+      dir_ / "words");
   EXPECT_EQ(unable.status, 3);
   EXPECT_THAT(unable.err, HasSubstr("hint: it takes the right to mount here (CAP_SYS_ADMIN)"));
   EXPECT_EQ(m.stat_number("supervisor_pid"), static_cast<std::uint64_t>(m.pid()));
@@ -230,9 +230,8 @@ TEST_F(Reload, of_two_at_once_one_says_that_the_other_is_at_work) {
 TEST_F(Reload, one_that_is_killed_leaves_the_mount_as_it_was_or_exchanged) {
   Mount m(dir_ / "map1", dir_ / "mnt", {"--prefetch", "0"});
   for (int i = 0; i < 40; ++i) {
-    auto child = value_or_throw(spawn(
-        fs_mount(), {"fs-mount", "--reload", "--prefetch", "0", dir_ / (i % 2 ? "map1" : "map2"),
-                     m.path()}));
+    auto child = value_or_throw(spawn(fs_mount(), {"fs-mount", "--reload", "--prefetch", "0",
+                                                   dir_ / (i % 2 ? "map1" : "map2"), m.path()}));
     std::this_thread::sleep_for(std::chrono::microseconds(1500 * i));
     ::kill(child.pid(), SIGKILL);
     (void)child.wait();
@@ -274,8 +273,7 @@ TEST_F(Reload, concerns_the_mount_namespace_of_who_asks_alone) {
   ASSERT_EQ(::read(pipe.read_end.get(), &byte, 1), 1);
   ASSERT_EQ(reload({dir_ / "map2", m.path()}).status, 0);
   EXPECT_EQ(text_of(m / "changed"), "two changed\n");
-  EXPECT_EQ(text_of("/proc/" + std::to_string(other) + "/root" + (m / "changed")),
-            "one changed\n");
+  EXPECT_EQ(text_of("/proc/" + std::to_string(other) + "/root" + (m / "changed")), "one changed\n");
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
   EXPECT_TRUE(wait_until(10s, [&] { return !is_running(m.pid()); }));

@@ -106,11 +106,13 @@ class Disturbed : public Supervised {
   /// No process but the two is left, and those end with the mount.
   void TearDown() override {
     if (!mount_) return;
-    // Who made the last map ready may still be ending.
-    EXPECT_TRUE(wait_until(5s, [&] { return children_of(mount_->pid()).size() == 1; }));
+    const int supervisor = static_cast<int>(mount_->stat_number("supervisor_pid"));
+    EXPECT_TRUE(wait_until(5s, [&] { return children_of(supervisor).size() == 1; }));
     const int worker = mount_->worker();
     EXPECT_EQ(mount_->unmount().status, 0);
-    EXPECT_TRUE(wait_until(30s, [&] { return !is_running(mount_->pid()) && !is_running(worker); }));
+    EXPECT_TRUE(wait_until(30s, [&] {
+      return !is_running(mount_->pid()) && !is_running(supervisor) && !is_running(worker);
+    }));
   }
 
   static inline std::optional<TempDir> folder_;
