@@ -424,6 +424,7 @@ int main(int argc, char** argv) {
 
 class Intruder : public RuntimeTest {
  protected:
+  static constexpr unsigned kMappedRoot = 100000;  ///< uid 0 of a user namespace
   void SetUp() override {
     RuntimeTest::SetUp();
     if (!IsSkipped()) put_in();
@@ -433,6 +434,8 @@ class Intruder : public RuntimeTest {
         {.output = world_->rootfs() + "/bin/intruder", .source = kIntruder, .flags = {"-static"}});
     write_text_file(world_->rootfs() + "/etc/known-sockets",
                     read_file("/proc/net/unix").value_or(""));
+    fs::create_directory(world_->path("mapped"));
+    EXPECT_EQ(::chown(world_->path("mapped").c_str(), kMappedRoot, kMappedRoot), 0);
   }
   struct Isolation {
     std::string stage;
@@ -455,9 +458,16 @@ class Intruder : public RuntimeTest {
     if (!way.own_pids) spaces.erase(std::find(spaces.begin(), spaces.end(), Json{{"type", "pid"}}));
     if (way.own_net) spaces.push_back({{"type", "network"}});
     if (way.own_users) {
+      // A proc of its own takes a pid namespace of its own.
+      if (!way.own_pids) config["mounts"][0] = oci_bind("/proc", "/proc", "rw");
       spaces.push_back({{"type", "user"}});
       for (const char* map : {"uidMappings", "gidMappings"})
-        config["linux"][map] = {{{"containerID", 0}, {"hostID", 100000}, {"size", 65536}}};
+        config["linux"][map] = {{{"containerID", 0}, {"hostID", kMappedRoot}, {"size", 65536}}};
+      // A hook in there is this user's, and keeps nothing in root's directories.
+      if (way.stage == "createContainer")
+        for (auto& word : config["hooks"][way.stage][0]["args"])
+          if (word == world_->path("cache") || word == world_->log())
+            word = world_->path("mapped/" + fs::path(word).filename().string());
     }
     if (way.default_rights) config["process"]["capabilities"] = default_rights();
     config["linux"]["resources"] = {
@@ -471,12 +481,12 @@ TEST_P(Intruder, as_uid_0_of_a_container_reaches_no_process_and_no_socket) {
   for (int bits = 0; bits < 32; ++bits) {
     const Isolation way{(bits & 1) != 0 ? "createContainer" : "createRuntime", (bits & 2) != 0,
                         (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
-    // crun gives such a container no /proc of the host's; runc wants root to map itself.
     SCOPED_TRACE(way.stage + (way.own_pids ? ", own pids" : ", host's pids") +
                  (way.own_net ? ", own net" : "") + (way.own_users ? ", own users" : "") +
                  (way.default_rights ? ", default rights" : ", no rights"));
-    const auto ran = start(config_for(way));
-    EXPECT_EQ(ran.status, 0) << ran.err << world_->log_text();
+    const auto ran = start(config_for(way), {HEDDLE_IN_WORLD, "--fuse", "open", "--"});
+    EXPECT_EQ(ran.status, 0) << ran.err << world_->log_text()
+                             << read_file(world_->path("mapped/hook.log")).value_or("");
     EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));
     // Or it would have had nothing to try.
     if (!way.own_pids || way.stage == "createContainer") {
@@ -550,9 +560,11 @@ class HostileManifest : public ::testing::TestWithParam<std::string> {
   }
   RunResult start(const std::vector<std::string>& options = {},
                   const std::string& before = "true") const {
-    auto argv = session_->run_words(options);
-    argv.insert(argv.end(), {"--pull=never", "localhost/evil:1", "/bin/app"});
-    return session_->run(argv, before);
+    auto words = session_->run_words(options);
+    words.erase(words.begin(),
+                words.begin() + static_cast<std::ptrdiff_t>(session_->words().size()));
+    words.insert(words.end(), {"--pull=never", "localhost/evil:1", "/bin/app"});
+    return podman(words, before);
   }
 
   std::unique_ptr<ContainerWorld> world_;
