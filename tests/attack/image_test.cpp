@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/fd.hpp"
+#include "tests/hook/node_service.hpp"
 #include "tests/hook/podman_session.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
@@ -495,6 +496,19 @@ TEST_P(Intruder, as_uid_0_of_a_container_reaches_no_process_and_no_socket) {
     if (HasFailure()) break;
   }
   expect_nothing_left();
+}
+
+/// The worker of a mount that all containers share lives on the host.
+TEST_P(Intruder, as_uid_0_reaches_nothing_of_the_nodes_service) {
+  NodeService service(world_->path("stage/bin/fs-mount"), world_->path("node"));
+  for (const bool own_pids : {false, true}) {
+    const auto ran = start(config_for({"createRuntime", own_pids, false, false, false}));
+    EXPECT_THAT(world_->log_text(), HasSubstr("by the node's mount"));
+    EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED")))) << ran.err;
+    if (!own_pids) {
+      EXPECT_THAT(ran.out, Not(HasSubstr("SAW 0 ")));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, Intruder, ::testing::Values("runc", "crun"), kName);
