@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -152,7 +153,19 @@ Result<Fd> ContainerMounts::make_folder(const std::string& path) {
         "the container has no such folder, and making it would write to the image or the host",
         "give the container a tmpfs on " + above + ", or choose another place (--at)");
   made_name_ = path.substr(slash + 1);
-  if (::mkdirat(folder->get(), made_name_.c_str(), 0755) != 0) {
+  // As the folder's owner: a tmpfs of a container's user namespace takes no file of a user who is
+  // not in there, as root may be (EOVERFLOW).
+  const auto made = [&] {
+    (void)::setfsgid(status.st_gid);
+    (void)::setfsuid(status.st_uid);
+    const int result = ::mkdirat(folder->get(), made_name_.c_str(), 0755);
+    const int error = errno;
+    (void)::setfsuid(::geteuid());
+    (void)::setfsgid(::getegid());
+    errno = error;
+    return result == 0;
+  }();
+  if (!made) {
     made_name_.clear();
     return fail_errno(path, "cannot make the mount point");
   }

@@ -8,7 +8,6 @@
 #include <climits>
 #include <cstdlib>
 
-#include "base/folder_of.hpp"
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/inside_container.hpp"
 #include "container-hooks/node_mount.hpp"
@@ -45,7 +44,7 @@ class HookRun {
   Result<void> run(const SwapRequest& request) {
     note_step("looking at", "the installed programs");
     if (auto good = check_trusted_programs(); !good) return good;
-    if (auto good = check_trusted_directory(folder_of(settings_.cache)); !good) return good;
+    if (auto good = check_trusted_directory(settings_.cache); !good) return good;
     note_step("reading", state_.bundle + "/config.json");
     auto config = read_config(state_.bundle);
     if (!config) return fail(std::move(config.error()));

@@ -71,7 +71,7 @@ const std::vector<Rule>& rules() {
       {"fsgen/compat/server",
        {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "fsgen/compat"}},
       // Runs as root in a container runtime's hook: the less, the better.
-      {"container-hooks", {"base"}},
+      {"container-hooks", {"base", "base/sandbox"}},
       {"tests", {"*"}},
       {"bench", {"*"}},
   };

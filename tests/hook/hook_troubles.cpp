@@ -64,7 +64,7 @@ const std::vector<HookTrouble>& hook_troubles() {
          fs::remove(w.path("stage/bin/fs-mount"));  // a link to the installed one
          write_text_file(w.path("stage/bin/fs-mount"), "#!/bin/sh\nkill -9 $$\n", 0755);
        }},
-      {"a cache that others write to", "cannot use as cache: others may write to it",
+      {"a cache that others write to", "cache: cannot be trusted: others may write to it",
        [](ContainerWorld& w, Json&) {
          fs::create_directories(w.path("cache"));
          ::chmod(w.path("cache").c_str(), 0777);
