@@ -41,8 +41,7 @@ Result<void> check(const Fd& directory, const std::string& path) {
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) return fail_errno(path, "cannot use");
   if (status.st_uid != ::geteuid()) return fail_errno(path, "is another user's", EPERM);
-  if ((status.st_mode & 0022) != 0)
-    return fail(Error::with_code(EPERM, path, "cannot use", "others may write to it"));
+  if ((status.st_mode & 0022) != 0) return fail(path, "cannot use", "others may write to it");
   return {};
 }
 

@@ -19,7 +19,7 @@ class RunDirectory {
   /// /tmp/heddle-UID. Makes it. Failure: none of them is ours alone.
   static Result<RunDirectory> open();
   /// That at `path`: a directory of ours, no link, mode 0700. A missing one is made; one of ours
-  /// that others may read is closed to them. EPERM: it is another's, or others may write to it.
+  /// that others may read is closed to them. EPERM: it is another's; 0: others may write to it.
   static Result<RunDirectory> open_at(const std::string& path);
   /// As open_at(), but nothing is made or changed.
   static Result<RunDirectory> find(const std::string& path);

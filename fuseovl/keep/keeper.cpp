@@ -57,8 +57,8 @@ KeeperDoor::KeeperDoor(Fd socket) {
 bool KeeperDoor::close_if_nobody_comes() {
   if (!reception_) return true;
   const auto directory = RunDirectory::open();
-  Result<Fd> lock = directory ? directory->lock(name_, {}) : Fd();
-  if (!lock) return false;
+  const auto lock = directory ? directory->lock(name_, {}) : Fd();
+  if (!lock && lock.error().code() == ETIMEDOUT) return false;
   reception_.accept();
   if (!reception_.is_empty()) return false;
   if (directory) directory->remove(name_);

@@ -44,11 +44,12 @@ bool Supervisor::worker_ends_within(milliseconds limit) const {
 
 /// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
 /// it goes with that namespace's last process, and a job's signal must not take its libraries
-/// away.
+/// away. Nor must one that comes when another mount has taken this one's place.
 bool Supervisor::detach() const {
   if (!options_.mount_point) return true;
   const auto mounted = find_mount(*options_.mount_point);
-  if (!mounted || !*mounted || (*mounted)->device != options_.mount_device) return false;
+  if (!mounted || !*mounted) return false;
+  if ((*mounted)->device != options_.mount_device) return true;
   if (auto done = unmount_fuse(*options_.mount_point, Unmount::detach); !done) {
     report(done.error());
     return false;

@@ -80,6 +80,10 @@ TEST_F(Reload, what_is_open_or_mapped_keeps_its_content_and_its_daemon) {
   EXPECT_EQ(std::string_view(bytes, 300000), std::string(300000, 'a'));
   EXPECT_EQ(text_of(m / "file1"), std::string(300000, 'b'));
   EXPECT_TRUE(is_running(before));
+  ::kill(before, SIGTERM);  // as to any mount that is in use: it ends with its last user
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  char byte = 0;
+  EXPECT_EQ(::pread(file.get(), &byte, 1, 100), 1);
   file.reset();
   ::munmap(const_cast<char*>(bytes), 300000);
   EXPECT_TRUE(wait_until(10s, [&] { return !is_running(before); }));

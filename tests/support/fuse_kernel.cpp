@@ -17,7 +17,6 @@ namespace {
 
 // Of newer headers than Debian 12's linux/fuse.h.
 constexpr int kNotifyResend = 7;
-constexpr int kNotifyIncEpoch = 8;
 
 /// In a child: 0 when a mount takes `note`, 1 when its kernel does not know it, 2 without a mount.
 int ask(int note) {
@@ -51,11 +50,6 @@ bool takes(int note) {
 
 bool kernel_resends() {
   static const bool out = takes(kNotifyResend);
-  return out;
-}
-
-bool kernel_exchanges_names() {
-  static const bool out = takes(kNotifyIncEpoch);
   return out;
 }
 
