@@ -254,6 +254,41 @@ TEST_F(HostileImage, a_directory_that_is_swapped_for_a_link_leads_to_no_file_of_
   swapper.join();
 }
 
+TEST_F(HostileImage, links_lead_nowhere_outside_it_on_kernels_without_openat2_too) {
+  if (!strace_works()) HEDDLE_SKIP("strace does not work here");
+  HEDDLE_STAGED(fs_resolve, "fs-resolve");
+  const auto library = in(kLib) + "libgood.so.1";
+  fs::create_directories(in("/opt/x"));
+  fs::rename(library, in("/opt/x/good"));
+  const auto resolved = [&](const std::string& error) {
+    std::vector<std::string> words;
+    if (!error.empty())
+      words = {"strace", "-f",
+               "-o",     "/dev/null",
+               "-e",     "trace=openat2",
+               "-e",     "inject=openat2:error=" + error};
+    for (const auto& word :
+         {fs_resolve, std::string("build"), std::string("--into"), dir_ / "root",
+          std::string("--program"), std::string("/app"), std::string("--mpi"), std::string("none"),
+          std::string("-o"), dir_ / "map", std::string("--json")})
+      words.push_back(word);
+    RunOptions options;
+    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
+    const auto result = run(words, options);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  // Further up than there is, and by a path from the root; the last leads out and is not there.
+  for (const auto& target : {std::string("../../../../../../../../opt/x/good"),
+                             std::string("/opt/../opt/x/./good"), dir_ / "root/opt/x/good"}) {
+    fs::remove(library);
+    fs::create_symlink(target, library);
+    const auto with = resolved("");
+    for (const char* error : {"ENOSYS", "EPERM", "EINVAL"})
+      EXPECT_EQ(resolved(error), with) << target << ' ' << error;
+  }
+}
+
 /// The files that each process was sent to read, by strace's word.
 std::map<std::string, std::set<std::string>> read_by_workers(const std::string& log) {
   std::map<std::string, std::set<std::string>> out;
