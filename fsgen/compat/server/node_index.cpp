@@ -61,8 +61,7 @@ NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& option
     : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {}
 
 NodeIndex::NodeIndex(NodeIndexOptions options)
-    : options_(std::move(options)),
-      facts_(facts_options(options_)) {}
+    : options_(std::move(options)), facts_(facts_options(options_)) {}
 
 Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
   std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
