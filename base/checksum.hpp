@@ -10,8 +10,8 @@
 
 namespace heddle {
 
-/// XXH3-128 in its canonical bytes: tells damage of what this user wrote itself. Whoever chooses the
-/// bytes can make any checksum: what others make is identified by ContentHash.
+/// XXH3-128 in its canonical bytes: tells damage of what this user wrote itself. Whoever chooses
+/// the bytes can make any checksum: what others make is identified by ContentHash.
 struct Checksum {
   std::array<std::uint8_t, 16> bytes{};
   auto operator<=>(const Checksum&) const = default;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "base/content_hash.hpp"
 
-// libcrypto's SHA256_*() of 1.0 and not its EVP interface: those are 20 KiB of a static program, not
-// four MiB, and never read openssl.cnf or OPENSSL_CONF, which may name code to load. They use the
-// CPU's SHA instructions (1.1 GB/s measured).
+// libcrypto's SHA256_*() of 1.0 and not its EVP interface: those are 20 KiB of a static program,
+// not four MiB, and never read openssl.cnf or OPENSSL_CONF, which may name code to load. They use
+// the CPU's SHA instructions (1.1 GB/s measured).
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 #include <unistd.h>

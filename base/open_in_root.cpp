@@ -49,8 +49,8 @@ Result<Fd> reopen(int handle, const std::string& path, int flags) {
 }
 
 /// openat2(2)'s RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, a component at a time. A directory that is
-/// walked through is held, so that one moved meanwhile leads on from where it was found, and `..` is
-/// the one before it on the way, never another's.
+/// walked through is held, so that one moved meanwhile leads on from where it was found, and `..`
+/// is the one before it on the way, never another's.
 Result<Fd> walk_in_root(int root, const std::string& path, int flags) {
   std::vector<Fd> way;
   std::vector<std::string> left;

@@ -8,16 +8,16 @@
 namespace heddle {
 
 // For reading what others made or named: an image's files, a map's origins, a client's paths. To
-// open a device can rewind a tape or reboot the machine, and to open a FIFO lets its writer through,
-// whatever is read then. So the name is walked once, by O_PATH, which asks no driver; what was found
-// must be a regular file; and that very file is opened, by its descriptor. /proc must be mounted.
-// code(): EISDIR for a directory, ENOEXEC for anything else that is no regular file, else open(2)'s;
-// EWOULDBLOCK where somebody holds a lease on it, which nobody waits for.
+// open a device can rewind a tape or reboot the machine, and to open a FIFO lets its writer
+// through, whatever is read then. So the name is walked once, by O_PATH, which asks no driver; what
+// was found must be a regular file; and that very file is opened, by its descriptor. /proc must be
+// mounted. code(): EISDIR for a directory, ENOEXEC for anything else that is no regular file, else
+// open(2)'s; EWOULDBLOCK where somebody holds a lease on it, which nobody waits for.
 
 /// As this process sees `path`.
 Result<Fd> open_regular(const std::string& path);
-/// As a process would whose root directory is `root`: see open_in_root(). What lies on procfs, sysfs
-/// or their kind is refused too (ENOEXEC): reading there has effects.
+/// As a process would whose root directory is `root`: see open_in_root(). What lies on procfs,
+/// sysfs or their kind is refused too (ENOEXEC): reading there has effects.
 Result<Fd> open_regular_in(int root, const std::string& path);
 /// What `handle` (O_PATH) is open on; `name` is for messages.
 Result<Fd> open_regular_at(int handle, const std::string& name);

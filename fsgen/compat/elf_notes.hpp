@@ -18,8 +18,8 @@ struct ElfNotes {
   auto operator<=>(const ElfNotes&) const = default;
 };
 
-/// Reads them from the program headers of the open file `fd`, called `path`. Little-endian files only: others, and
-/// damaged notes, have none. Fails only when it is no ELF file.
+/// Reads them from the program headers of the open file `fd`, called `path`. Little-endian files
+/// only: others, and damaged notes, have none. Fails only when it is no ELF file.
 Result<ElfNotes> read_elf_notes(int fd, const std::string& path);
 
 /// "x86-64-v3" for a bit of ElfNotes; "x86-64" for bit 0.

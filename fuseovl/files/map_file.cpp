@@ -24,7 +24,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-
 /// As a process in another folder, such as do_within()'s, would call it.
 std::string absolute(const std::string& path) {
   std::error_code none;

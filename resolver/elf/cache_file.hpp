@@ -16,8 +16,8 @@ namespace heddle {
 /// One generation of a cache: an LMDB database with a trailer that vouches for its bytes,
 /// immutable, replaced by rename.
 ///
-/// The file is read into memory, never mapped: it lies in the user's home, which may well be NFS, and
-/// an I/O error is then an errno. LMDB does not read it (resolver/store/databases.hpp).
+/// The file is read into memory, never mapped: it lies in the user's home, which may well be NFS,
+/// and an I/O error is then an errno. LMDB does not read it (resolver/store/databases.hpp).
 class CacheFile {
  public:
   /// An empty generation.

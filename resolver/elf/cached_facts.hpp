@@ -22,9 +22,9 @@ struct FactsOptions {
 };
 
 /// For the files below the directory `root`: an image's, which are a trust domain of their own. Who
-/// takes a worker over by one of them can forge what it says of all it is given: so these workers see
-/// no other files, and nothing they say is kept, since another image's file, or the host's, may have
-/// the same stamp. Empty: this process' own root, with the user's cache.
+/// takes a worker over by one of them can forge what it says of all it is given: so these workers
+/// see no other files, and nothing they say is kept, since another image's file, or the host's, may
+/// have the same stamp. Empty: this process' own root, with the user's cache.
 Result<FactsOptions> facts_below(const std::string& root);
 
 /// Worker pool and cache together: what programs use. Every file is opened and its stamp compared

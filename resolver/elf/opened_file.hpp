@@ -17,8 +17,8 @@ struct OpenedFile {
   std::uint32_t mode = 0;
 
   /// By open_regular(), below the directory `root` (-1: this process' own) by open_regular_in().
-  /// What is not a regular file is refused with ENOEXEC (EISDIR for a folder), as FactsSource::facts
-  /// promises.
+  /// What is not a regular file is refused with ENOEXEC (EISDIR for a folder), as
+  /// FactsSource::facts promises.
   static Result<OpenedFile> open(const std::string& path, int root = -1);
   /// Whether the file is still what it was when it was opened.
   bool unchanged() const;

@@ -24,7 +24,8 @@ unsigned usable_cpus();
 struct WorkerPoolOptions {
   std::string worker_path;   ///< empty: default_worker_path()
   unsigned max_workers = 0;  ///< 0: usable_cpus()
-  std::shared_ptr<const Fd> root;  ///< the directory below which paths are; null: this process' root
+  std::shared_ptr<const Fd>
+      root;  ///< the directory below which paths are; null: this process' root
   /// Without a sign of life from its worker for so long, a file is given up. Loops end much
   /// earlier, by CPU time: this is for file systems that hang.
   std::chrono::milliseconds time_limit{120'000};

@@ -37,8 +37,8 @@ struct Trailer {
 inline constexpr std::size_t kTrailerSize = 40;
 inline constexpr std::size_t kTrailerHashed = kTrailerSize - 16;  ///< its part before the hash
 std::string encode_trailer(const Trailer& trailer);
-/// All bytes of the open file called `path`, which no reader keeps open: others may go on writing to
-/// it. EFBIG: it is larger than any map.
+/// All bytes of the open file called `path`, which no reader keeps open: others may go on writing
+/// to it. EFBIG: it is larger than any map.
 Result<std::string> file_bytes(int file, const std::string& path);
 inline constexpr std::size_t kMaxMap = std::size_t{256} << 20;  ///< 100,000 libraries take 60 MiB
 /// nullopt: these are not the bytes of a trailer.

@@ -168,7 +168,8 @@ Result<MapReader> MapReader::open(int file, const std::string& path) {
   for (const char* name :
        {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb, map_format::kObjectsDb,
         map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb})
-    if (!dbs->contains(name)) return fail(damaged(path, fmt::format("it has no database '{}'", name)));
+    if (!dbs->contains(name))
+      return fail(damaged(path, fmt::format("it has no database '{}'", name)));
   state->dbs = std::move(*dbs);
   return MapReader(std::move(state));
 }

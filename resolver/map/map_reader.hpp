@@ -41,8 +41,8 @@ class MapReader {
   std::unique_ptr<State> state_;
 };
 
-/// Whether this process may serve programs by the map at `path`, whose file is `status`: root does so
-/// by maps alone that nobody else can have made, since a map chooses the libraries. EPERM.
+/// Whether this process may serve programs by the map at `path`, whose file is `status`: root does
+/// so by maps alone that nobody else can have made, since a map chooses the libraries. EPERM.
 Result<void> check_map_owner(const struct stat& status, const std::string& path);
 
 /// How MapReader::open() tells of an open_regular() that failed with `code`.

@@ -25,7 +25,8 @@ constexpr std::uint32_t kExtensionMagic = 0xEAA42174U;
 constexpr std::uint32_t kHwcapsTag = 1;
 constexpr std::uint64_t kIsaLevelMask = (1U << 10) - 1;
 
-// The file may be an image's: what is looked at again and again has a limit, far above any real one.
+// The file may be an image's: what is looked at again and again has a limit, far above any real
+// one.
 constexpr std::size_t kLongestString = 4096;  ///< PATH_MAX
 constexpr std::size_t kMostHwcaps = 4096;
 constexpr std::ptrdiff_t kMostOfOneName = 4096;

@@ -140,7 +140,8 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
   if (!facts) return fail(facts.error());
   auto bytes = world.read(interpreter);
   if (!bytes) return fail(bytes.error());
-  if (bytes->size() > kLargestLoader) return fail_errno(interpreter, "is too large a loader", EFBIG);
+  if (bytes->size() > kLargestLoader)
+    return fail_errno(interpreter, "is too large a loader", EFBIG);
   LoaderProfile profile;
   profile.interpreter = interpreter;
   profile.soname = facts->elf.soname.value_or("");

@@ -111,7 +111,8 @@ class Reader {
   const char* read_tree(const Tree& tree, NodeFlags values, Records& out) {
     if (tree.flags != 0) return "it has databases of an unknown kind";
     if (tree.depth > kDeepest) return "a tree is too deep";
-    if (tree.depth == 0) return tree.root == kNoPage && tree.entries == 0 ? nullptr : "a tree has no root";
+    if (tree.depth == 0)
+      return tree.root == kNoPage && tree.entries == 0 ? nullptr : "a tree has no root";
     if (const auto* why = read_page(tree.root, tree.depth, values, out)) return why;
     return out.size() == tree.entries ? nullptr : "records are missing";
   }
@@ -199,8 +200,7 @@ std::optional<std::string_view> find(const Records& records, std::string_view ke
 
 Result<Databases> read_databases(std::string_view file) {
   Databases out;
-  if (const auto* why = Reader(file).read(out))
-    return fail(Error::with_code(EBADMSG, {}, why));
+  if (const auto* why = Reader(file).read(out)) return fail(Error::with_code(EBADMSG, {}, why));
   return out;
 }
 

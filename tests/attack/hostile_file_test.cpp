@@ -217,14 +217,20 @@ TEST_F(HostileImage, a_directory_that_is_swapped_for_a_link_leads_to_no_file_of_
   fs::create_directories(in("/d"));
   fs::rename(in(kLib) + "libgood.so.1", in("/d/libgood.so.1"));
   const auto host = dir_ / "host";
+  // Who reads the host's looks for what it needs.
+  const auto secret = build_library({.output = host + "/libhostsecret.so.9",
+                                     .source = "int b;",
+                                     .flags = {"-Wl,-soname,libhostsecret.so.9"}});
   build_library({.output = host + "/libgood.so.1",
                  .source = "int a;",
-                 .flags = {"-Wl,-soname,libhostsecret.so.9"}});
+                 .flags = {"-Wl,-soname,libgood.so.1", "-Wl,--no-as-needed", secret}});
   fs::create_directory_symlink(host, in("/e"));
   std::atomic<bool> done{false};
   std::thread swapper([&] {
-    while (!done)
+    while (!done) {
       (void)::renameat2(AT_FDCWD, in("/d").c_str(), AT_FDCWD, in("/e").c_str(), RENAME_EXCHANGE);
+      ::usleep(2000);  // no wait for anything: long enough to be met, shorter than a delay below
+    }
   });
   RunOptions options;
   options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
@@ -242,10 +248,45 @@ TEST_F(HostileImage, a_directory_that_is_swapped_for_a_link_leads_to_no_file_of_
       words.push_back(word);
     const auto result = run(words, options);
     EXPECT_LT(result.status, 128) << result.err;
-    EXPECT_THAT(result.out, Not(HasSubstr("libhostsecret"))) << "run " << i;
+    EXPECT_THAT(result.out + result.err, Not(HasSubstr("libhostsecret"))) << "run " << i;
   }
   done = true;
   swapper.join();
+}
+
+TEST_F(HostileImage, links_lead_nowhere_outside_it_on_kernels_without_openat2_too) {
+  if (!strace_works()) HEDDLE_SKIP("strace does not work here");
+  HEDDLE_STAGED(fs_resolve, "fs-resolve");
+  const auto library = in(kLib) + "libgood.so.1";
+  fs::create_directories(in("/opt/x"));
+  fs::rename(library, in("/opt/x/good"));
+  const auto resolved = [&](const std::string& error) {
+    std::vector<std::string> words;
+    if (!error.empty())
+      words = {"strace", "-f",
+               "-o",     "/dev/null",
+               "-e",     "trace=openat2",
+               "-e",     "inject=openat2:error=" + error};
+    for (const auto& word :
+         {fs_resolve, std::string("build"), std::string("--into"), dir_ / "root",
+          std::string("--program"), std::string("/app"), std::string("--mpi"), std::string("none"),
+          std::string("-o"), dir_ / "map", std::string("--json")})
+      words.push_back(word);
+    RunOptions options;
+    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
+    const auto result = run(words, options);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  // Further up than there is, and by a path from the root; the last leads out and is not there.
+  for (const auto& target : {std::string("../../../../../../../../opt/x/good"),
+                             std::string("/opt/../opt/x/./good"), dir_ / "root/opt/x/good"}) {
+    fs::remove(library);
+    fs::create_symlink(target, library);
+    const auto with = resolved("");
+    for (const char* error : {"ENOSYS", "EPERM", "EINVAL"})
+      EXPECT_EQ(resolved(error), with) << target << ' ' << error;
+  }
 }
 
 /// The files that each process was sent to read, by strace's word.

@@ -26,7 +26,7 @@ int misbehave() {
     }
     if (what == "exit") return 7;
     while (what == "hang") ::pause();
-    std::string payload(16, 'h');
+    std::string payload(sizeof(ContentHash), 'h');
     if (what == "lie") payload += "these are no facts";
     if (what == "flood") {
       const FrameHeader header{0xFFFF'FFFF, frame_facts, (*request)->request.id};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // The map in four depths, by the first byte: any file; pages changed anyhow under a right checksum,
-// which anybody can make; sound pages with records of any content; one record. What is accepted must make a tree and an index.
+// which anybody can make; sound pages with records of any content; one record. What is accepted
+// must make a tree and an index.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -75,7 +75,7 @@ TEST(PackedDecision, a_damaged_one_is_refused) {
 
 class PruneDecisions : public ::testing::Test {
  protected:
-  static std::string key(char letter) { return std::string(32, letter); }
+  static std::string key(char letter) { return std::string(64, letter); }
   std::string file(char letter, const std::string& kind) const {
     return dir_ / (key(letter) + "." + kind);
   }

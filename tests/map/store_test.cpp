@@ -93,7 +93,7 @@ TEST_F(Store, no_changed_number_in_a_page_leads_out_of_the_file) {
   const Sample sample;
   const auto whole = written(sample.databases);
   std::mt19937 random(7);
-  const std::uint64_t values[] = {0,      1,      2,       15,      16,         0x7fff,
+  const std::uint64_t values[] = {0,      1,      2,        15,       16,         0x7fff,
                                   0x8000, 0xffff, 1U << 20, 1U << 31, 0xffffffff, ~0ULL};
   std::size_t refused = 0;
   for (int i = 0; i < 20'000; ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/search/os_world.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -100,6 +101,7 @@ TEST(OsWorld, below_another_root_links_and_dots_stay_inside) {
   std::filesystem::create_directories(dir / "root/lib64");
   std::filesystem::copy_file(kLoader, dir / "root/lib64/ld-linux-x86-64.so.2");
   PlainFacts source;
+  source.root = value_or_throw(open_file(dir / "root", O_PATH | O_DIRECTORY));
   auto world = value_or_throw(OsWorld::below(source, dir / "root"));
   EXPECT_EQ(world.real_path("/bin/app"), "/usr/bin/app");
   EXPECT_EQ(world.real_path("/nothing"), "");

@@ -9,6 +9,7 @@
 
 #include "base/fd.hpp"
 #include "base/mapped_file.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle::test {
 
@@ -138,11 +139,10 @@ Result<ElfFacts> parse_elf(std::string_view bytes, const std::string& path) {
 
 Result<FileFacts> PlainFacts::facts(const std::string& path, FactsDetail) {
   ++read;
-  auto fd = open_file(path, O_RDONLY);
+  const auto fd = root ? open_regular_in(root.get(), path) : open_regular(path);
   if (!fd) return fail(fd.error());
   struct stat st {};
   if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");
-  if (!S_ISREG(st.st_mode)) return fail_errno(path, "not a regular file", ENOEXEC);
   auto mapped = MappedFile::map(fd->get(), path);
   if (!mapped) return fail(mapped.error());
   auto elf = parse_elf(mapped->bytes(), path);

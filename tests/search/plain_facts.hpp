@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/fd.hpp"
 #include "resolver/elf/facts_source.hpp"
 
 namespace heddle::test {
@@ -17,6 +18,7 @@ class PlainFacts final : public FactsSource {
   void prefetch(const std::vector<std::string>& paths, FactsDetail) override {
     prefetched += paths.size();
   }
+  Fd root;  ///< valid: paths are below it
   std::size_t read = 0;
   std::size_t prefetched = 0;
 };

@@ -63,8 +63,7 @@ NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& option
 }
 
 NodeIndex::NodeIndex(NodeIndexOptions options)
-    : options_(std::move(options)),
-      facts_(facts_options(options_)) {}
+    : options_(std::move(options)), facts_(facts_options(options_)) {}
 
 Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
   std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
