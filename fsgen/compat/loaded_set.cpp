@@ -119,7 +119,7 @@ Result<LoadedSet> make_loaded_set(Target& target, const Program& program) {
     reason.kind = Reason::Kind::not_judged;
     reason.weight = Verdict::degraded;
     reason.subject = folder;
-    reason.detail = "outside the server's library directories, so not searched";
+    reason.detail = "not searched: outside the server's library directories, or it does not answer";
     set.reasons.push_back(std::move(reason));
   }
   set.closure = std::move(loaded->closure);

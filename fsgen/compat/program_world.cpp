@@ -10,6 +10,28 @@ namespace {
 
 constexpr std::size_t kMostRefused = 8;
 
+class Look {
+ public:
+  Look(const LibraryFolders* allowed, std::string_view folder)
+      : observer_(allowed == nullptr ? nullptr : allowed->observer) {
+    if (observer_ != nullptr) observer_->begin(folder);
+  }
+  ~Look() {
+    if (observer_ != nullptr) observer_->end();
+  }
+  Look(const Look&) = delete;
+  Look& operator=(const Look&) = delete;
+
+ private:
+  LookObserver* observer_;
+};
+
+std::string with_slash(const std::string& folder) {
+  auto name = normal_path(folder);
+  while (name.ends_with('/')) name.pop_back();
+  return name + "/";
+}
+
 }  // namespace
 
 std::string normal_path(std::string_view path) {
@@ -18,17 +40,23 @@ std::string normal_path(std::string_view path) {
 }
 
 void LibraryFolders::add(const std::string& folder) {
-  auto name = normal_path(folder);
-  while (name.ends_with('/')) name.pop_back();
-  if (!name.empty()) folders_.insert(name + "/");
+  if (auto name = with_slash(folder); name != "/") folders_.insert(std::move(name));
+}
+
+void LibraryFolders::leave_out(const std::string& folder) {
+  if (auto name = with_slash(folder); name != "/") left_out_.insert(std::move(name));
 }
 
 bool LibraryFolders::contain(const std::string& path) const {
   const auto name = normal_path(path) + "/";
+  bool found = false;
   // The folders above it, one by one: a path has few, and there may be many folders.
-  for (auto end = name.find('/', 1); end != name.npos; end = name.find('/', end + 1))
-    if (folders_.contains(name.substr(0, end + 1))) return true;
-  return false;
+  for (auto end = name.find('/', 1); end != name.npos; end = name.find('/', end + 1)) {
+    const auto above = name.substr(0, end + 1);
+    if (left_out_.contains(above)) return false;
+    found = found || folders_.contains(above);
+  }
+  return found;
 }
 
 bool ProgramWorld::refuse(const std::string& path) {
@@ -42,6 +70,7 @@ World::DirId ProgramWorld::directory(std::string_view path) {
   if (refuse(std::string(path))) return kRefused;
   auto name = normal_path(path);
   if (!name.ends_with('/')) name += '/';
+  const Look look(allowed_, name);
   return base_.directory(name);
 }
 
@@ -64,19 +93,24 @@ Result<FileFacts> ProgramWorld::facts(const std::string& path) {
     refuse(folder_of(path));
     return fail_errno(path, "not looked at", ENOENT);
   }
-  return base_.facts(normal_path(path));
+  const auto name = normal_path(path);
+  const Look look(allowed_, folder_of(name));
+  return base_.facts(name);
 }
 
 void ProgramWorld::prefetch(const std::vector<std::string>& paths) {
-  std::vector<std::string> here;
-  for (const auto& path : paths)
-    if (may_open(path)) here.push_back(path);
-  base_.prefetch(here);
+  if (allowed_ == nullptr) return base_.prefetch(paths);
+  for (const auto& path : paths) {
+    if (!may_open(path)) continue;
+    const auto name = normal_path(path);
+    const Look look(allowed_, folder_of(name));
+    base_.prefetch({name});
+  }
 }
 
 Result<std::string> ProgramWorld::head(const std::string& path) {
   if (!may_open(path)) return fail_errno(path, "not looked at", ENOENT);
-  return base_.head(path);
+  return base_.head(allowed_ == nullptr ? path : normal_path(path));
 }
 
 std::string ProgramWorld::real_path(const std::string& path) {
@@ -84,6 +118,7 @@ std::string ProgramWorld::real_path(const std::string& path) {
   const auto slash = path_.rfind('/');
   if (slash == path_.npos || slash == 0) return path_;
   const auto above = path_.substr(0, slash);
+  const Look look(allowed_, above);
   const auto folder = may_open(above) ? base_.real_path(above) : std::string();
   return folder.empty() ? path_ : (folder == "/" ? "" : folder) + path_.substr(slash);
 }

@@ -8,6 +8,15 @@
 
 namespace heddle::compat {
 
+/// Is told before a look at something in `folder`, which may never end where a file system hangs,
+/// and after it.
+class LookObserver {
+ public:
+  virtual ~LookObserver() = default;
+  virtual void begin(std::string_view folder) = 0;
+  virtual void end() = 0;
+};
+
 /// The directories that may be opened for an artifact of somebody else. It names paths as it likes:
 /// RPATH, RUNPATH, PT_INTERP, names with a slash. Without a limit the answers would tell which
 /// files exist anywhere that this process can look.
@@ -18,11 +27,15 @@ class LibraryFolders {
  public:
   /// `folder` and all below it. The root itself, and what is not absolute, is not taken.
   void add(const std::string& folder);
+  /// But not `folder`, nor anything below it.
+  void leave_out(const std::string& folder);
   /// Whether `path` lies in one; nothing is looked at for that.
   bool contain(const std::string& path) const;
 
+  LookObserver* observer = nullptr;
+
  private:
-  std::set<std::string> folders_;  ///< lexically normal, with a '/' at the end
+  std::set<std::string> folders_, left_out_;  ///< lexically normal, with a '/' at the end
 };
 
 /// `path` without `.`, `..` and doubled slashes; empty when it is not absolute.

@@ -194,6 +194,10 @@ TEST_F(HostileClient, answers_do_not_tell_which_files_exist) {
     auto text = answer(artifact.dump());
     for (auto at = text.find(path); at != text.npos; at = text.find(path, at + 1))
       text.replace(at, path.size(), "PATH");
+    // Of the directories above it, as well.
+    for (const std::string word : {"absent", "other", "there"})
+      for (auto at = text.find(word); at != text.npos; at = text.find(word))
+        text.replace(at, word.size(), "?");
     return text;
   };
   const std::vector<std::pair<std::string, std::string>> pairs = {
@@ -208,14 +212,7 @@ TEST_F(HostileClient, answers_do_not_tell_which_files_exist) {
     for (const char* key : {"needed", "rpath", "runpath", "interpreter", "dlopened"})
       EXPECT_EQ(told(key, there), told(key, absent)) << key << " " << there;
   // $ORIGIN of the program's own path.
-  auto here = told("path", "/opt/other/bin/app"), nowhere = told("path", "/opt/absent/bin/app");
-  const auto same = [](std::string& text, const std::string& word) {
-    for (auto at = text.find(word); at != text.npos; at = text.find(word))
-      text.replace(at, word.size(), "?");
-  };
-  same(here, "other");
-  same(nowhere, "absent");
-  EXPECT_EQ(here, nowhere);
+  EXPECT_EQ(told("path", "/opt/other/bin/app"), told("path", "/opt/absent/bin/app"));
   // What the administrator allows is looked into.
   end();
   start({"--library-dir", "/opt/other"});
@@ -341,18 +338,20 @@ TEST_F(HostileClient, a_directory_that_never_answers_holds_up_only_who_asks_for_
   start({"--library-dir", "/opt/hung", "--timeout", "2"});
   std::vector<std::thread> victims;
   std::atomic<int> given_up{0};
-  const auto peer = channel();
   for (int i = 0; i < 8; ++i)
     victims.emplace_back([&, i] {
       auto artifact = good();
       program(artifact)["runpath"] = "/opt/hung";
       v1::Response response;
-      const auto stub = v1::CompatibilityService::NewStub(peer);
+      const auto stub = v1::CompatibilityService::NewStub(channel());
       const auto status =
           ask(*stub, artifact.dump() + std::string(static_cast<std::size_t>(i), ' '), response);
-      given_up += status.ok() && response.status() == v1::Response::ERROR;
+      given_up += status.ok() && (response.status() == v1::Response::ERROR ||
+                                  response.payload().find("does not answer") != std::string::npos);
     });
   int asked = 0, late = 0;
+  // Eight connections have all judges hang, once; then the directory is known.
+  ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return given_up > 0; }));
   for (const auto until = Clock::now() + std::chrono::seconds(3); Clock::now() < until; ++asked) {
     const auto begin = Clock::now();
     EXPECT_TRUE(is_compatible(good_ + std::string(static_cast<std::size_t>(asked % 40 + 1), ' ')));
@@ -382,7 +381,6 @@ class HostileRegistry : public Registry {
             "    self.send_header('WWW-Authenticate', 'Bearer realm=\"http://127.0.0.1:" +
             std::to_string(storage_port_) +
             "/token\"')\n"
-            "    self.send_header('WWW-Authenticate', 'Basic realm=\"storage\"')\n"
             "    self.send_header('Content-Length', '0'); self.end_headers()\n"
             "  do_POST = do_GET\n"
             "http.server.ThreadingHTTPServer(('127.0.0.1', " +
@@ -501,6 +499,7 @@ TEST_F(HostileRegistry, an_index_that_is_nested_deeply_is_not_written_again) {
   const auto done =
       go({gen_, "--push", host_ + "/a:new", "--attach", host_ + "/a:image", "/usr/bin/xz"});
   EXPECT_TRUE(done.status == 0 || done.status == 3) << done.status << done.err;
+  EXPECT_THAT(done.err, Not(HasSubstr("ended unexpectedly")));
 }
 
 TEST_F(HostileRegistry, one_that_trickles_is_given_up) {

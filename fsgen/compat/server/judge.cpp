@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
@@ -69,6 +72,36 @@ class MemoryLimit {
   bool set_ = false;
 };
 
+/// Tells compat-server, by memory that both have.
+class SharedPage final : public LookObserver {
+ public:
+  SharedPage() {
+    void* page =
+        ::mmap(nullptr, sizeof(Looking), PROT_READ | PROT_WRITE, MAP_SHARED, kJudgeMemory, 0);
+    if (page == MAP_FAILED) throw Error::from_errno("memory", "cannot be shared");
+    page_ = static_cast<Looking*>(page);
+  }
+  void begin(std::string_view folder) override {
+    const auto size = std::min(folder.size(), sizeof page_->folder - 1);
+    std::memcpy(page_->folder, folder.data(), size);
+    page_->folder[size] = '\0';
+    ++page_->count;
+  }
+  void end() override { ++page_->count; }
+
+ private:
+  Looking* page_;  ///< as long as the process
+};
+
+std::vector<std::string> split(std::string_view folders) {
+  std::vector<std::string> out;
+  while (!folders.empty()) {
+    out.emplace_back(folders.substr(0, folders.find('\0')));
+    folders.remove_prefix(std::min(folders.size(), out.back().size() + 1));
+  }
+  return out;
+}
+
 Result<Artifact> parse(ReceivedQuestion question) {
   const MemoryLimit limit(kMostParsingBytes);
   try {
@@ -122,11 +155,14 @@ int judge(NodeIndex& index, std::uint64_t generation) {
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   // Verdicts that are known are told by the server meanwhile.
   static_cast<void>(::nice(5));
+  std::string avoided;
   for (bool leaving = false; !leaving;) {
     auto question = receive_question(kJudgeSocket);
     if (!question) return exit_done;
-    if (question->generation != generation) index.invalidate();
+    if (question->generation != generation || question->avoided != avoided)
+      index.invalidate(split(question->avoided));
     generation = question->generation;
+    avoided = std::move(question->avoided);
     auto said = answer(index, std::move(*question));
     if (resident() > kMostResident) ::malloc_trim(0);
     said.leaving = leaving = said.leaving || resident() > kMostResident;
@@ -223,6 +259,8 @@ int compat_judge(int argc, const char* const* argv) {
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   try {
     options.worker_path = value_or_throw(own_program_dir()) + "/elf-worker";
+    std::optional<compat::SharedPage> page;
+    if (judge->parsed()) options.observer = &page.emplace();
     const auto index = value_or_throw(compat::NodeIndex::open(std::move(options)));
     return judge->parsed() ? compat::judge(*index, generation) : compat::Watcher(*index).run();
   } catch (const Error& error) {

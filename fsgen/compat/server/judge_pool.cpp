@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/compat/server/judge_pool.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/escape.hpp"
 #include "base/log.hpp"
 
 namespace heddle::compat {
@@ -28,6 +32,8 @@ constexpr std::size_t kMostKeptBytes = std::size_t{32} << 20;
 constexpr milliseconds kTimedLife{1000};
 /// A watcher that says nothing for so long hangs in a directory: nothing is taken for unchanged.
 constexpr std::chrono::seconds kSilence{5};
+/// For so long a directory that hung is left alone.
+constexpr std::chrono::seconds kAvoided{60};
 /// How often a call looks whether its client has gone.
 constexpr milliseconds kGlance{100};
 
@@ -85,7 +91,16 @@ JudgePool::~JudgePool() {
   // Not waited for: one that hangs in a file system may take its time, and is not ours any more.
 }
 
-Result<pid_t> JudgePool::start_process(const char* role, Fd& socket) const {
+Result<pid_t> JudgePool::start_process(const char* role, Fd& socket,
+                                       std::shared_ptr<Looking>& page) const {
+  const Fd memory(::memfd_create("looking", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory || ::ftruncate(memory.get(), sizeof(Looking)) != 0)
+    return fail_errno("memfd", "cannot be made");
+  // A judge that was taken over could cut it off under us.
+  static_cast<void>(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+  void* at = ::mmap(nullptr, sizeof(Looking), PROT_READ, MAP_SHARED, memory.get(), 0);
+  if (at == MAP_FAILED) return fail_errno("memory", "cannot be shared");
+  page.reset(static_cast<Looking*>(at), [](Looking* old) { ::munmap(old, sizeof(Looking)); });
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return fail_errno("", "cannot make a socket");
@@ -96,13 +111,15 @@ Result<pid_t> JudgePool::start_process(const char* role, Fd& socket) const {
   if (!options_.root.empty()) argv.push_back("--rootfs=" + options_.root);
   for (const auto& folder : options_.library_dirs) argv.push_back("--library-dir=" + folder);
   argv.emplace_back(role);
-  auto child = spawn(program_, argv, {.fds = {{theirs.get(), kJudgeSocket}}});
+  auto child =
+      spawn(program_, argv, {.fds = {{theirs.get(), kJudgeSocket}, {memory.get(), kJudgeMemory}}});
   if (!child) return fail(std::move(child.error()));
   return child->release();
 }
 
 Result<void> JudgePool::start_watcher() {
-  const auto pid = start_process("watch", watch_socket_);
+  std::shared_ptr<Looking> unused;
+  const auto pid = start_process("watch", watch_socket_, unused);
   if (!pid) return fail(pid.error());
   watcher_ = *pid;
   heard_ = Clock::now();
@@ -120,6 +137,13 @@ void JudgePool::tend() {
     heard_ = Clock::now();
     if (notice->kind == Notice::Kind::changed) invalidate();
   }
+  bool forgiven = false;
+  {
+    const std::lock_guard lock(mutex_);
+    forgiven =
+        std::erase_if(avoided_, [](const auto& one) { return Clock::now() > one.second; }) > 0;
+  }
+  if (forgiven) invalidate();
   if (Clock::now() - heard_ < kSilence) return;
   // It hangs or has died: until another one tells, nothing is known to be unchanged.
   invalidate();
@@ -139,6 +163,22 @@ void JudgePool::invalidate() {
   ++counters_.invalidations;
 }
 
+void JudgePool::avoid(const std::string& folder) {
+  warn(fmt::format("{}: does not answer: left alone for a minute", escape_for_terminal(folder)));
+  {
+    const std::lock_guard lock(mutex_);
+    avoided_[folder] = Clock::now() + kAvoided;
+  }
+  invalidate();
+}
+
+std::string JudgePool::avoided() {
+  std::string out;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [folder, until] : avoided_) out += folder + '\0';
+  return out;
+}
+
 void JudgePool::replace_judges() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
@@ -154,12 +194,14 @@ void JudgePool::replace_judges() {
     absent->state = State::busy;  // nobody's: until it is there
     lock.unlock();
     Fd socket;
-    const auto pid = start_process("judge", socket);
+    std::shared_ptr<Looking> page;
+    const auto pid = start_process("judge", socket, page);
     if (!pid) warn(pid.error());
     lock.lock();
     absent->state = pid ? State::idle : State::absent;
     absent->pid = pid.value_or(-1);
     absent->socket = std::move(socket);
+    absent->page = std::move(page);
     changed_.notify_all();
     // Out of processes: no use to try at once.
     if (!pid) changed_.wait_for(lock, std::chrono::seconds(1), [&] { return ending_; });
@@ -211,10 +253,23 @@ Answer JudgePool::ask(std::string_view artifact, const std::string& where, const
     return out;
   }
   const auto generation = generation_.load();
-  auto done = send_question(judge->socket.get(), {generation, where, artifact}, deadline);
+  const auto left_alone = avoided();
+  auto done =
+      send_question(judge->socket.get(), {generation, where, artifact, left_alone}, deadline);
   pollfd ready{judge->socket.get(), POLLIN, 0};
-  while (done && ::poll(&ready, 1, static_cast<int>(kGlance.count())) == 0)
-    if (Clock::now() >= deadline || client.cancelled()) done = fail_errno("", "", ETIMEDOUT);
+  std::uint64_t look = 0;
+  auto since = Clock::now();
+  while (done && ::poll(&ready, 1, static_cast<int>(kGlance.count())) == 0) {
+    const auto now = Clock::now();
+    if (const auto count = judge->page->count.load(); std::exchange(look, count) != count)
+      since = now;
+    const bool hangs = look % 2 == 1 && now - since > options_.timeout / 2;
+    // Cut by whoever wrote it: the judge may not be trusted.
+    if (hangs)
+      avoid(
+          std::string(judge->page->folder, ::strnlen(judge->page->folder, sizeof Looking::folder)));
+    if (hangs || now >= deadline || client.cancelled()) done = fail_errno("", "", ETIMEDOUT);
+  }
   Result<Answer> said = fail("", "");
   if (done) said = receive_answer(judge->socket.get(), deadline);
   const int code = !done ? done.error().code() : said ? 0 : said.error().code();

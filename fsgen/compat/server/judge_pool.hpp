@@ -33,7 +33,8 @@ struct JudgeOptions {
 /// The processes that judge, one for each CPU up to four and two at least, and the verdicts that
 /// are still good. Nothing here opens a file that a client names. For any number of threads.
 ///
-/// A judge that has not answered at the deadline is killed and replaced. A client (a connection)
+/// A judge that has not answered at the deadline is killed and replaced. A directory that it was
+/// hanging in for half of that time is not looked into for a minute. A client (a connection)
 /// never has all judges, nor have large artifacts: one is free for the others.
 class JudgePool {
  public:
@@ -76,6 +77,7 @@ class JudgePool {
     bool large = false;  ///< busy with a large artifact
     pid_t pid = -1;
     Fd socket;
+    std::shared_ptr<Looking> page;
   };
   using Key = std::array<std::uint8_t, 16>;
   struct KeyHash {
@@ -88,9 +90,11 @@ class JudgePool {
 
   explicit JudgePool(JudgeOptions options);
   Result<void> start_watcher();
-  Result<pid_t> start_process(const char* role, Fd& socket) const;
+  Result<pid_t> start_process(const char* role, Fd& socket, std::shared_ptr<Looking>& page) const;
   void replace_judges();
   void invalidate();
+  void avoid(const std::string& folder);
+  std::string avoided();
   Judge* take(const Client& client, bool large, Clock::time_point deadline);
   void give_back(Judge& judge, const Client& client, bool usable);
   Answer ask(std::string_view artifact, const std::string& where, const Client& client);
@@ -110,8 +114,9 @@ class JudgePool {
   std::mutex mutex_;  ///< over all below it; held for moments only
   std::condition_variable changed_;
   std::vector<Judge> judges_;
-  std::map<std::string, std::size_t> has_;  ///< judges by client
-  std::vector<pid_t> killed_;               ///< yet to be reaped
+  std::map<std::string, std::size_t> has_;            ///< judges by client
+  std::vector<pid_t> killed_;                         ///< yet to be reaped
+  std::map<std::string, Clock::time_point> avoided_;  ///< directories that hung, until when
   std::unordered_map<Key, Kept, KeyHash> kept_;
   std::size_t kept_bytes_ = 0;
   bool ending_ = false;

@@ -19,6 +19,7 @@ struct QuestionHeader {
   std::uint64_t generation;
   std::uint32_t where;
   std::uint32_t artifact;
+  std::uint64_t avoided;
 };
 
 tl::unexpected<Error> gone(int code) { return fail_errno("judge", "lost", code); }
@@ -92,10 +93,10 @@ std::size_t Answer::bytes() const {
 }
 
 Result<void> send_question(int socket, const Question& question, Deadline deadline) {
-  const QuestionHeader header{question.generation,
-                              static_cast<std::uint32_t>(question.where.size()),
-                              static_cast<std::uint32_t>(question.artifact.size())};
-  for (const auto part : {bytes_of(header), question.where, question.artifact})
+  const QuestionHeader header{
+      question.generation, static_cast<std::uint32_t>(question.where.size()),
+      static_cast<std::uint32_t>(question.artifact.size()), question.avoided.size()};
+  for (const auto part : {bytes_of(header), question.where, question.artifact, question.avoided})
     if (auto done = send_bytes(socket, part, deadline); !done) return done;
   return {};
 }
@@ -103,11 +104,12 @@ Result<void> send_question(int socket, const Question& question, Deadline deadli
 Result<ReceivedQuestion> receive_question(int socket) {
   const auto header = receive_struct<QuestionHeader>(socket, kNever);
   if (!header) return fail(header.error());
-  if (header->where > kMostQuestionBytes || header->artifact > kMostQuestionBytes)
+  if (header->where > kMostQuestionBytes || header->artifact > kMostQuestionBytes ||
+      header->avoided > kMostQuestionBytes)
     return gone(EBADMSG);
   ReceivedQuestion out{header->generation, std::string(header->where, '\0'),
-                       std::string(header->artifact, '\0')};
-  for (auto* part : {&out.where, &out.artifact})
+                       std::string(header->artifact, '\0'), std::string(header->avoided, '\0')};
+  for (auto* part : {&out.where, &out.artifact, &out.avoided})
     if (auto done = receive_bytes(socket, part->data(), part->size(), kNever); !done)
       return fail(std::move(done.error()));
   return out;

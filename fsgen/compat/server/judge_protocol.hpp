@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -16,11 +17,20 @@ inline constexpr int kJudgeSocket = 3;
 /// No answer of a judge is larger, nor one to a client much.
 inline constexpr std::size_t kMostAnswerBytes = std::size_t{4} << 20;
 
+/// And a page of memory that both have: where the judge looks, so that one that hangs need not say.
+inline constexpr int kJudgeMemory = 4;
+struct Looking {
+  std::atomic<std::uint64_t> count;  ///< of looks begun and ended: odd while one lasts
+  char folder[4088];                 ///< of the last one; cut, ends with a zero
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(Looking) == 4096);
+
 /// compat-server to judge: an artifact's JSON, and the name that messages give it.
 struct Question {
   std::uint64_t generation = 0;  ///< of the node: another than the last one's has it look anew
   std::string_view where;
   std::string_view artifact;
+  std::string_view avoided;  ///< directories that do not answer, a zero after each
 };
 
 /// Judge to compat-server.
@@ -55,7 +65,7 @@ Result<Notice> receive_notice(int socket);
 /// A question as its judge holds it.
 struct ReceivedQuestion {
   std::uint64_t generation = 0;
-  std::string where, artifact;
+  std::string where, artifact, avoided;
 };
 /// Waits for ever; ECONNRESET: there are no more.
 Result<ReceivedQuestion> receive_question(int socket);

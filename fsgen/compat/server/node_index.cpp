@@ -105,6 +105,8 @@ void NodeIndex::find_library_folders(NodeTarget& target) {
       for (const auto& path : split_preload_file(*preloads))
         if (path.starts_with('/')) out.add(folder_of(path));
   }
+  for (const auto& folder : avoided_) out.leave_out(folder);
+  out.observer = options_.observer;
   allowed_ = std::make_shared<const LibraryFolders>(std::move(out));
 }
 
@@ -158,7 +160,8 @@ NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
   }
 }
 
-void NodeIndex::invalidate() {
+void NodeIndex::invalidate(std::vector<std::string> avoided) {
+  avoided_ = std::move(avoided);
   watched_.reset();
   timed_.reset();
   allowed_.reset();

@@ -17,7 +17,8 @@ struct NodeIndexOptions {
   std::string root;                       ///< empty: this node
   std::string cache_dir;                  ///< where the index lies; empty: the user's cache
   std::vector<std::string> library_dirs;  ///< opened beside those that the loader itself names
-  std::string worker_path;                ///< tests only
+  std::string worker_path;                ///< where elf-worker is; empty: as for programs in bin
+  LookObserver* observer = nullptr;       ///< of looks into directories that artifacts name
 };
 
 /// The node's facts in LMDB. CachedFacts hands out what it was once asked to prefetch: renew()
@@ -59,8 +60,9 @@ class NodeIndex {
     bool watched = true;
   };
   Answer check(const Artifact& artifact);
-  /// Something may have changed: forget what was seen of the node's files.
-  void invalidate();
+  /// Something may have changed: forget what was seen of the node's files, and do not look into the
+  /// directories `avoided` until the next time.
+  void invalidate(std::vector<std::string> avoided = {});
 
   /// The folders whose changes matter, absolute, as this node names them.
   std::vector<std::string> folders();
@@ -81,6 +83,7 @@ class NodeIndex {
 
   NodeIndexOptions options_;
   FreshFacts facts_;
+  std::vector<std::string> avoided_;
   std::shared_ptr<const LibraryFolders> allowed_;  ///< nullptr: to be found out
   std::unique_ptr<Snapshot> watched_;
   std::unique_ptr<Snapshot> timed_;  ///< for programs that search where nobody watches

@@ -375,7 +375,8 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(JudgePool& judges,
   builder.RegisterService(&state->two);
   state->server = builder.BuildAndStart();
   if (!state->server || (port == 0 && !options.listen.starts_with("unix:")))
-    return fail(options.listen, "cannot listen", "the address is taken, or not ours");
+    return fail(options.listen, "cannot listen",
+                "the address is taken, or this process's user may not have it");
   state->address = options.listen;
   if (!options.listen.starts_with("unix:"))
     state->address =
