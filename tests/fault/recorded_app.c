@@ -3,6 +3,7 @@
 // What recorder_fault_test.cpp runs: says of each step what it met, `app: STEP ERRNO PATH`. Exits
 // with 7 when all was as it should be, else with 8. Usage: app FOLDER MARK
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
