@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <sstream>
 
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
@@ -58,47 +57,6 @@ void measure(const Settings& settings, const std::string& folder, const std::str
                judged ? std::optional(0.7) : std::nullopt});
 }
 
-/// Kills the worker that serves it, and asks for a file of the many it knows: prints, for each
-/// time, the milliseconds from the kill to the answer.
-const char* kTakeOvers = R"(
-import os, sys, time
-folder, count, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-def worker():
-    mark = os.environb[b'HEDDLE_BENCH_MARK']
-    for p in os.listdir('/proc'):
-        try:
-            if p.isdigit() and open('/proc/%s/comm' % p).read().startswith('fs-record:work') \
-               and mark in open('/proc/%s/environ' % p, 'rb').read(): return int(p)
-        except OSError: pass
-for i in range(count): os.stat('%s/%d' % (folder, i))
-for i in range(rounds):
-    now = worker()
-    begin = time.monotonic()
-    os.kill(now, 9)
-    os.stat('%s/%d' % (folder, i))
-    print((time.monotonic() - begin) * 1000)
-    time.sleep(0.06)
-)";
-
-/// How long a program waits when the worker is killed while the kernel knows `count` files.
-void measure_take_overs(const Settings& settings, const std::string& folder, std::size_t count,
-                        Results& results) {
-  const std::string files = fmt::format("{}/files_{}", folder, count);
-  std::filesystem::create_directory(files);
-  for (std::size_t i = 0; i < count; ++i)
-    test::write_text_file(files + "/" + std::to_string(i), "");
-  const auto told =
-      test::run_checked({settings.program, "-q", "--op", "open", "--out", folder + "/run.txt",
-                         "/usr/bin/python3", "-c", kTakeOvers, files, std::to_string(count), "20"},
-                        {.env = {"HEDDLE_BENCH_MARK=" + files}});
-  std::istringstream lines(told.out);
-  Variant variant{"first_answer", {}, 1, {}};
-  for (double ms = 0; lines >> ms;) variant.samples.push_back(ms);
-  const auto group = fmt::format("record.takeover.{}", count);
-  results.add(group, {variant});
-  results.add({group + ".median", results.median_of(group, "first_answer"), "ms", 20.0});
-}
-
 /// A project of twenty sources; each run builds it anew.
 std::vector<std::string> make_project(const std::string& folder) {
   std::string objects;
@@ -126,8 +84,6 @@ void measure_all(const Settings& settings, Results& results) {
   measure(settings, folder.path(), "numpy.free", {}, {"/usr/bin/python3", "-c", "import numpy"},
           results);
   measure(settings, folder.path(), "build.free", {}, project, results);
-  for (const std::size_t count : {1'000U, 100'000U})
-    measure_take_overs(settings, folder.path(), count, results);
 }
 
 }  // namespace

@@ -114,8 +114,8 @@ Result<void> Run::prepare() {
     header_.notes.emplace_back("native: everything outside the scopes");
   }
   header_.notes.emplace_back(
-      "inotify, FIFOs and shared mappings do not reach processes outside the run, but in native "
-      "folders");
+      "inotify and FIFOs do not reach processes outside the run, but in native folders; shared "
+      "mappings do of files opened to be read and written, by root on Linux 6.9 or newer");
   return {};
 }
 

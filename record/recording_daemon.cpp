@@ -240,11 +240,16 @@ Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool compl
   EndMessage message{};
   message.exit_status = exit_status;
   message.complete = complete;
-  if (send_on(socket_.get(), &message, sizeof(message)) < 0)
-    return fail_errno("", "the recorder has gone");
   ReportMessage got{};
-  if (receive(socket_.get(), &got, sizeof(got)) != static_cast<ssize_t>(sizeof(got)))
-    return fail_errno("", "the recorder has gone", ECONNRESET);
+  if (send_on(socket_.get(), &message, sizeof(message)) < 0 ||
+      receive(socket_.get(), &got, sizeof(got)) != static_cast<ssize_t>(sizeof(got))) {
+    socket_.reset();
+    const auto status = child_.wait_for(kEndsWithin);
+    const int ended = status && *status ? **status : 0;
+    return fail("", "the recorder has gone",
+                ended > 128 ? "killed by signal " + std::to_string(ended - 128)
+                            : "it ended with status " + std::to_string(ended));
+  }
   End end{got.events, got.failure, got.left_running};
   if (end.left_running) {
     (void)child_.release();  // it goes on without us

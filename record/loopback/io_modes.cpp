@@ -11,10 +11,11 @@ namespace heddle::loopback {
 namespace {
 
 /// Whether a process outside has the file open, of which `fd` is our only open: a lease for writing
-/// is given to the only one who has it (fs/locks.c, check_conflicting_open()). Not known, where
-/// leases are not ours to take: no.
+/// is given to the only one who has it (fs/locks.c, check_conflicting_open()), and only to the
+/// file's owner: of others' files it is not known, so it may be. Where a file system has no leases,
+/// no.
 bool is_open_elsewhere(int fd) {
-  if (::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN;
+  if (::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN || errno == EACCES;
   ::fcntl(fd, F_SETLEASE, F_UNLCK);
   return false;
 }

@@ -39,15 +39,18 @@ int lock_range(int fd, int command, const LockedRanges::Range& range) {
   return ::fcntl(fd, command, &lock) == 0 ? 0 : errno;
 }
 
-/// Ends the sleep of a thread in fcntl(2) or flock(2), and nothing else.
-void install_wake_signal() {
-  static const bool once = [] {
+/// A signal that ends the calling thread's sleep in fcntl(2) or flock(2), and nothing else. It may
+/// be blocked: fs-record hands signals on to the program.
+void hear_wake_signal() {
+  static const bool installed = [] {
     struct sigaction action {};
     action.sa_handler = [](int) {};
-    ::sigaction(kWakeSignal, &action, nullptr);
-    return true;
+    return ::sigaction(kWakeSignal, &action, nullptr) == 0;
   }();
-  (void)once;
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, kWakeSignal);
+  if (installed) ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 }  // namespace
@@ -187,7 +190,7 @@ std::list<Locks::Waiter>::iterator Locks::add_waiter(std::uint64_t unique,
 
 template <class Try>
 int Locks::wait_for(std::list<Waiter>::iterator waiter, Try try_once) {
-  install_wake_signal();
+  hear_wake_signal();
   int rc = EINTR;
   while (rc == EINTR && !waiter->interrupted) rc = try_once();
   const std::lock_guard lock(mutex_);

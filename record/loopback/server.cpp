@@ -112,8 +112,9 @@ void Server::Thread::lead() {
         insist([&] { return ::read(server_.device_, in_.get(), kBufferSize); },
                [](int error) { return is_shortage(error) && error != EINTR && error != EAGAIN; });
     if (n < 0) {
-      // ENOENT: the request was taken back before we had it (fuse.ko, fuse_dev_do_read).
-      if (errno == EINTR || errno == EAGAIN || errno == ENOENT) continue;
+      // ENOENT: the request was taken back before we had it; ECONNABORTED: it came with the
+      // unmount, of which the next read tells (fs/fuse/dev.c, fuse_dev_do_read()).
+      if (errno == EINTR || errno == EAGAIN || errno == ENOENT || errno == ECONNABORTED) continue;
       if (errno != ENODEV) give_up();
       const std::lock_guard lock(server_.mutex_);
       server_.ended_ = true;  // ENODEV: unmounted everywhere

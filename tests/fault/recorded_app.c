@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,42 +118,12 @@ static void be_another(void) {
   tell("another", WIFEXITED(status) ? WEXITSTATUS(status) : -1, "shared");
 }
 
-// The recorder's worker that has our mark.
-static pid_t worker(const char* mark) {
-  pid_t found = 0;
-  DIR* proc = opendir("/proc");
-  const struct dirent* entry;
-  while (!found && proc && (entry = readdir(proc))) {
-    char path[300], text[65536] = "";
-    if (atoi(entry->d_name) <= 0) continue;
-    snprintf(path, sizeof(path), "/proc/%s/comm", entry->d_name);
-    int fd = open(path, O_RDONLY);
-    if (fd < 0) continue;
-    ssize_t n = read(fd, text, sizeof(text));
-    close(fd);
-    if (n <= 0 || strncmp(text, "fs-record:work", 14) != 0) continue;
-    snprintf(path, sizeof(path), "/proc/%s/environ", entry->d_name);
-    fd = open(path, O_RDONLY);
-    n = fd < 0 ? -1 : read(fd, text, sizeof(text));
-    close(fd);
-    if (n > 0 && memmem(text, n, mark, strlen(mark))) found = atoi(entry->d_name);
-  }
-  if (proc) closedir(proc);
-  return found;
-}
-
-static void kill_worker(const char* mark) {
-  const pid_t found = worker(mark);
-  if (found > 0) kill(found, SIGKILL);
-}
-
 int main(int argc, char** argv) {
   if (argc != 3 || check("enter", chdir(argv[1]) != 0, argv[1])) return 9;
   read_a_file();
   miss_a_file();
   make_and_move();
   append();
-  kill_worker(argv[2]);
   use_a_link();
   use_a_nameless_file();
   if (geteuid() == 0) be_another();

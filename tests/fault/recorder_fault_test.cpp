@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Every system call of a recording fails once, in its own run: of fs-record, of what it forks, of
-// the program's process until it is the program, and of the worker that follows a killed one.
+// Every system call of a recording fails once, in its own run: of fs-record, of what it forks, and
+// of the program's process until it is the program.
 // Whatever fails, the program meets what it should or an error that is in the trace, or fs-record
 // says what is wrong; a trace that is said to be complete is; nobody waits for ever, and nothing is
 // left.

@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "record/loopback/server.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
@@ -161,6 +163,31 @@ TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
   memory.limit(12 << 20);
   look_at_all(served, memory, dir.path());
   EXPECT_LT(served.nodes(), static_cast<std::size_t>(kFiles)) << "what does not fit is forgotten";
+}
+
+TEST(Forgetting, a_file_without_descriptor_is_found_again_only_if_it_is_the_same) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
+  TestDir dir;
+  for (const char* name : {"kept", "replaced", "moved"}) write_text_file(dir / name, name);
+  run_checked({"mkdir", dir / "many"});
+  for (int i = 0; i < kFiles / 10; ++i) write_text_file(dir / ("many/" + std::to_string(i)), "");
+  const Served served;
+  const auto below = [&](const std::string& name) { return (dir / name).substr(1); };
+  std::vector<Fd> held;
+  for (const char* name : {"kept", "replaced", "moved"})
+    held.emplace_back(::openat(served.root(), below(name).c_str(), O_PATH | O_CLOEXEC));
+  struct stat st {};
+  for (int i = 0; i < kFiles / 10; ++i)
+    ASSERT_EQ(::fstatat(served.root(), below("many/" + std::to_string(i)).c_str(), &st, 0), 0);
+  std::filesystem::rename(dir / "replaced", dir / "aside");
+  write_text_file(dir / "replaced", "another");
+  std::filesystem::rename(dir / "moved", dir / "elsewhere");
+  EXPECT_EQ(::fstatat(held[0].get(), "", &st, AT_EMPTY_PATH), 0);
+  EXPECT_EQ(st.st_size, 4);
+  EXPECT_NE(::fstatat(held[1].get(), "", &st, AT_EMPTY_PATH), 0);
+  EXPECT_EQ(errno, ESTALE);
+  EXPECT_NE(::fstatat(held[2].get(), "", &st, AT_EMPTY_PATH), 0);
+  EXPECT_EQ(errno, ESTALE);
 }
 
 }  // namespace

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+// Two recordings and a process outside work on one file at once: locks exclude, and what one wrote
+// the next reads.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/record/recorded.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+constexpr int kRounds = 150;
+
+/// `argv` in two recordings and once natively, at once.
+void run_three(const TestDir& dir, const std::vector<std::string>& argv) {
+  RunOptions options;
+  options.cwd = dir.path();
+  options.deadline = std::chrono::seconds(100);
+  const auto recorded = [&](const std::string& trace) {
+    const auto done = record(dir / trace, argv, options);
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_TRUE(read_seen(dir / trace).complete());
+  };
+  std::jthread one(recorded, "one.txt"), two(recorded, "two.txt");
+  const auto native = run(argv, options);
+  EXPECT_EQ(native.status, 0) << native.err;
+}
+
+class Locks : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { HEDDLE_STAGED(program, "fs-record"); }
+  TestDir dir_;
+};
+
+/// `fcntl`, `flock`: the file itself, read and written through one descriptor. `reread`: locked by
+/// another file, and opened anew for each look, for reading and for writing.
+TEST_P(Locks, of_two_recordings_and_a_process_outside_exclude_each_other) {
+  const std::string script = R"(
+import fcntl, os, sys
+how, rounds = sys.argv[1], int(sys.argv[2])
+f = os.open('counter', os.O_RDWR | os.O_CREAT, 0o644)
+lock = os.open('lock', os.O_RDWR | os.O_CREAT, 0o644) if how == 'reread' else f
+take = fcntl.flock if how == 'flock' else fcntl.lockf
+for i in range(rounds):
+    take(lock, fcntl.LOCK_EX)
+    if how == 'reread':
+        with open('counter') as c: value = int(c.read() or '0')
+        with open('counter', 'w') as c: c.write('%09d' % (value + 1))
+    else:
+        value = int(os.pread(f, 20, 0) or b'0')
+        os.pwrite(f, b'%d' % (value + 1), 0)
+    take(lock, fcntl.LOCK_UN)
+)";
+  run_three(dir_, {"/usr/bin/python3", "-c", script, GetParam(), std::to_string(kRounds)});
+  EXPECT_EQ(std::stoi(value_or_throw(read_file(dir_ / "counter"))), 3 * kRounds);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Locks, ::testing::Values("fcntl", "flock", "reread"),
+                         [](const auto& each) { return std::string(each.param); });
+
+class Databases : public Locks {};
+
+TEST_P(Databases, of_sqlite_lose_no_row_to_others) {
+  if (run({"sqlite3", "--version"}).status != 0) HEDDLE_SKIP("sqlite3 is not installed");
+  run_checked({"sqlite3", dir_ / "q.db",
+               std::string("pragma journal_mode=") + GetParam() + "; create table t(a)"});
+  run_three(dir_, {"sh", "-c",
+                   "for i in $(seq 20); do sqlite3 -cmd '.timeout 60000' q.db "
+                   "\"insert into t values($i)\" || exit 1; done"});
+  const auto rows =
+      run_checked({"sqlite3", dir_ / "q.db", "select count(*) from t; pragma integrity_check"});
+  EXPECT_EQ(rows.out, "60\nok\n");
+}
+
+INSTANTIATE_TEST_SUITE_P(, Databases, ::testing::Values("delete", "wal"),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST_F(Locks, behave_as_natively_in_one_recording) {
+  const std::string script = R"(
+import errno, fcntl, os, signal, struct, sys, threading, time
+def lock(f, kind, start, command=fcntl.F_SETLK, pid=0):
+    return fcntl.fcntl(f, command, struct.pack('hhqqi4x', kind, 0, start, 1, pid))
+def child(call):
+    pid = os.fork()
+    if pid == 0:
+        try: call(); os._exit(0)
+        except OSError as e: os._exit(e.errno)
+    return pid
+def status(pid): return os.waitpid(pid, 0)[1] >> 8
+f = os.open('f', os.O_RDWR | os.O_CREAT)
+lock(f, fcntl.F_WRLCK, 5)
+print('taken', errno.errorcode[status(child(lambda: lock(f, fcntl.F_WRLCK, 5)))])
+def holder():
+    if struct.unpack('hhqqi4x', lock(f, fcntl.F_WRLCK, 5, fcntl.F_GETLK))[4] != os.getppid(): os._exit(9)
+print('held by', status(child(holder)))
+os.close(os.open('f', os.O_RDONLY))
+print('lost by close', status(child(lambda: lock(f, fcntl.F_WRLCK, 5))))
+# A process that waits is killed, and interrupted.
+lock(f, fcntl.F_WRLCK, 5)
+waiting = child(lambda: lock(f, fcntl.F_WRLCK, 5, fcntl.F_SETLKW))
+time.sleep(0.3); os.kill(waiting, signal.SIGKILL); print('killed', os.waitpid(waiting, 0)[1])
+def interrupted():
+    signal.signal(signal.SIGALRM, lambda *a: (_ for _ in ()).throw(OSError(errno.EINTR, '')))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    lock(f, fcntl.F_WRLCK, 5, fcntl.F_SETLKW)
+print('interrupted', errno.errorcode[status(child(interrupted))])
+# A circle.
+go = os.pipe()
+def other():
+    lock(f, fcntl.F_WRLCK, 6); os.write(go[1], b'x')
+    lock(f, fcntl.F_WRLCK, 5, fcntl.F_SETLKW)
+pid = child(other); os.read(go[0], 1); time.sleep(0.3)
+try: lock(f, fcntl.F_WRLCK, 6, fcntl.F_SETLKW); print('no circle')
+except OSError as e: print(errno.errorcode[e.errno])
+lock(f, fcntl.F_UNLCK, 5); print('goes on', status(pid))
+# One that is read-only first, and then locked for writing.
+g = os.open('g', os.O_RDWR | os.O_CREAT); r = os.open('g', os.O_RDONLY)
+lock(r, fcntl.F_RDLCK, 1); lock(g, fcntl.F_WRLCK, 2)
+print('reader', errno.errorcode[status(child(lambda: lock(g, fcntl.F_WRLCK, 1)))])
+)";
+  RunOptions options;
+  options.cwd = dir_.path();
+  const std::vector<std::string> argv = {"/usr/bin/python3", "-c", script};
+  const auto native = run(argv, options);
+  const auto recorded = record(dir_ / "run.txt", argv, options);
+  EXPECT_EQ(native.status, 0) << native.err;
+  EXPECT_EQ(recorded.out, native.out) << recorded.err;
+  EXPECT_NE(native.out.find("EDEADL"), std::string::npos) << native.out;
+}
+
+/// A counter in memory that two recordings map, each in its turn: not to be had without the
+/// kernel's passthrough, where mmap(2) says so.
+TEST_F(Locks, mappings_of_two_recordings_are_one_or_are_refused) {
+  const std::string script = R"(
+import mmap, os, sys
+me = int(sys.argv[1])
+f = os.open('m', os.O_RDWR)
+try: m = mmap.mmap(f, 4096)
+except OSError as e: print('refused'); sys.exit(0)
+if me == 0: m[8] = 1
+while m[8] == 0: pass
+for i in range(100):
+    while m[0] % 2 != me: pass
+    m[4] = m[4] + 1; m[0] = (m[0] + 1) % 256
+)";
+  write_text_file(dir_ / "m", std::string(4096, '\0'));
+  RunOptions options;
+  options.cwd = dir_.path();
+  options.deadline = std::chrono::seconds(30);
+  RunResult results[2];
+  {
+    const auto one = [&](int me) {
+      results[me] = record(dir_ / (std::to_string(me) + ".txt"),
+                           {"/usr/bin/python3", "-c", script, std::to_string(me)}, options);
+    };
+    std::jthread first(one, 0), second(one, 1);
+  }
+  if (results[0].out == "refused\n" || results[1].out == "refused\n")
+    HEDDLE_SKIP("this kernel has no passthrough for us: refused aloud");
+  EXPECT_EQ(results[0].status, 0) << results[0].err;
+  EXPECT_EQ(results[1].status, 0) << results[1].err;
+  EXPECT_EQ(value_or_throw(read_file(dir_ / "m"))[4], static_cast<char>(200));
+}
+
+}  // namespace
+}  // namespace heddle::test
