@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <initializer_list>
@@ -129,7 +130,8 @@ class Serving {
     std::thread([this] {
       server_.run();
       loopback_.close_all();
-      ::eventfd_write(ended_.get(), 1);
+      is_over_ = true;
+      ::eventfd_write(ended_.get(), 1);  // or it is noticed with the next tick
     }).detach();
     return {};
   }
@@ -146,7 +148,7 @@ class Serving {
       ::poll(entries, 2, static_cast<int>(kTick.count()));
       recorder_.flush();
       loopback_.tick();
-      if (entries[0].revents != 0) return Until::unmounted;
+      if (is_over_) return Until::unmounted;
       if (entries[1].revents != 0) return Until::input;
       if (limit && Clock::now() >= end) return Until::time;
     }
@@ -157,6 +159,7 @@ class Serving {
   loopback::Loopback loopback_;
   loopback::Server server_;
   Fd ended_;
+  std::atomic<bool> is_over_ = false;
 };
 
 /// Never returns: what serves is not taken down, but ends with the process.
