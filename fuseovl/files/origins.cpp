@@ -62,14 +62,20 @@ using What = Finding::What;
 /// file to all and the directories to nobody: so whom these keep out the file's own mode has to.
 class ClosedDirectories {
  public:
-  /// Takes from a file's attributes what the directories above it deny: to others, to its group,
-  /// and to an owner who is not theirs. At most what they allow is left, never more.
-  void narrow(Finding& file, int fd) {
-    std::array<char, PATH_MAX> path{};
-    const auto link = "/proc/self/fd/" + std::to_string(fd);
-    const ssize_t size = ::readlink(link.c_str(), path.data(), path.size());
-    const std::string_view name(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-    for (const auto& directory : above(name)) narrow(file, directory);
+  /// Takes from the attributes of the file `fd` what the directories above it deny: to others, to
+  /// its group, and to an owner who is not theirs. At most what they allow is left, never more.
+  /// `path` is where it was found: as long as no link is on that way it costs two lstat(2) a file.
+  void narrow(Finding& file, const std::string& path, int fd) {
+    struct stat status {};
+    const bool plain = ::lstat(path.c_str(), &status) == 0 && !S_ISLNK(status.st_mode);
+    const Way* way = plain ? &above(path) : nullptr;
+    std::array<char, PATH_MAX> real{};
+    if (!way || way->links) {
+      const auto link = "/proc/self/fd/" + std::to_string(fd);
+      const ssize_t size = ::readlink(link.c_str(), real.data(), real.size());
+      way = &above({real.data(), size > 0 ? static_cast<std::size_t>(size) : 0});
+    }
+    for (const auto& directory : way->closed) narrow(file, directory);
   }
 
  private:
@@ -77,6 +83,11 @@ class ClosedDirectories {
     std::uint32_t mode = 0700;
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
+  };
+
+  struct Way {
+    bool links = false;  ///< symbolic ones
+    std::vector<Rights> closed;
   };
 
   static void narrow(Finding& file, const Rights& directory) {
@@ -93,26 +104,29 @@ class ClosedDirectories {
   }
 
   /// What the kernel cannot name, or we not look at, is closed.
-  std::vector<Rights> above(std::string_view path) {
+  const Way& above(std::string_view path) {
+    static const Way unknown{false, {Rights()}};
     const auto slash = path.rfind('/');
-    if (slash == path.npos || !path.starts_with('/')) return {Rights()};
-    const std::string directory(path.substr(0, std::max<std::size_t>(slash, 1)));
+    if (slash == path.npos || !path.starts_with('/')) return unknown;
+    const auto directory = path.substr(0, std::max<std::size_t>(slash, 1));
     {
       const std::lock_guard hold(mutex_);
       if (const auto known = known_.find(directory); known != known_.end()) return known->second;
     }
-    auto out = slash == 0 ? std::vector<Rights>() : above(directory);
+    Way way = slash == 0 ? Way() : above(directory);
     struct stat status {};
-    if (::stat(directory.c_str(), &status) != 0)
-      out.emplace_back();
+    if (::lstat(std::string(directory).c_str(), &status) != 0)
+      way.closed.emplace_back();
+    else if (S_ISLNK(status.st_mode))
+      way.links = true;
     else if ((status.st_mode & S_IXOTH) == 0)
-      out.push_back({status.st_mode, status.st_uid, status.st_gid});
+      way.closed.push_back({status.st_mode, status.st_uid, status.st_gid});
     const std::lock_guard hold(mutex_);
-    return known_.emplace(directory, std::move(out)).first->second;
+    return known_.emplace(directory, std::move(way)).first->second;
   }
 
   std::mutex mutex_;  ///< file systems that are slow are asked by many threads
-  std::map<std::string, std::vector<Rights>, std::less<>> known_;
+  std::map<std::string, Way, std::less<>> known_;
 };
 
 Finding failed(What what, int code) {
@@ -158,7 +172,7 @@ Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectori
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
   // Mounts of users are theirs alone. An image's files are seen by its own container.
-  if (::geteuid() == 0 && !object.in_image) closed.narrow(out, fd->get());
+  if (::geteuid() == 0 && !object.in_image) closed.narrow(out, object.path, fd->get());
   out.what = compare_content(object, *fd, place, out);
   if (out.what == What::as_mapped && !has_patches(fd->get(), object.patches, &BytePatch::before))
     out.what = What::other_content;
