@@ -37,14 +37,14 @@ void state(const std::string& text) {
   const auto parsed = parse_state(text);
   if (!parsed) return;
   check(parsed->bundle.starts_with('/'), "a bundle that is no absolute path was accepted");
-  (void)swap_request(parsed->annotations);
+  (void)annotated({}, parsed->annotations);
 }
 
 void config(const std::string& text) {
   auto parsed = parse_config(text, "/nonexistent");
   if (!parsed) return;
   check(parsed->rootfs.starts_with('/'), "a root that is no absolute path was accepted");
-  (void)swap_request(parsed->annotations);
+  (void)annotated({}, parsed->annotations);
   parsed->rootfs = "/nonexistent";
   (void)container_program(*parsed);
 }

@@ -59,10 +59,13 @@ class LeastPrivilege : public ::testing::Test {
     for (const char* set : {"CapInh", "CapAmb"})
       EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t0000000000000000\n"));
     // A plain user has no right to give this one up, and no use for it.
-    if (status.find("Uid:\t0\t") != std::string::npos)
+    if (status.find("Uid:\t0\t") != std::string::npos) {
       EXPECT_THAT(status, HasSubstr("CapBnd:\t0000000000000000\n"));
+    }
     EXPECT_THAT(status, HasSubstr("NoNewPrivs:\t1\n"));
-    if (filter == Filter::yes) EXPECT_THAT(status, HasSubstr("Seccomp:\t2\n"));
+    if (filter == Filter::yes) {
+      EXPECT_THAT(status, HasSubstr("Seccomp:\t2\n"));
+    }
   }
   static void expect_closed(const std::string& status) { expect_rights(status, 0); }
   /// errno of opening `path` as a user who is nobody here; 0: it worked.

@@ -132,7 +132,6 @@ std::vector<std::string> NodeIndex::libraries() {
 
 Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::size_t)>& progress) {
   const auto all = libraries();
-  auto& target = snapshot(true).target;
   std::size_t good = 0;
   for (std::size_t at = 0; at < all.size(); at += kChunk) {
     const auto end = std::min(at + kChunk, all.size());
