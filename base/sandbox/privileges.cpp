@@ -15,6 +15,10 @@ Result<void> give_up_new_privileges(std::string_view who) {
 }
 
 Result<void> drop_capabilities(std::string_view who, std::uint64_t keep) {
+  // A process of uid 0 with few capabilities is any uid 0's to look into that has as many, a
+  // container's too where that has the host's PID namespace: /proc/PID/root would lead out of it
+  // (ptrace(2), "Ptrace access mode checking"). A user's process is that user's.
+  if (::geteuid() == 0) (void)::prctl(PR_SET_DUMPABLE, 0);
   (void)::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   // Needs CAP_SETPCAP, so before the others; who lacks it cannot gain anything by it either. Ends
   // at the first number that this kernel does not know (EINVAL). It bounds what an execve(2) gains,

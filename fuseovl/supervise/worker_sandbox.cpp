@@ -123,10 +123,6 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
 
 Result<void> WorkerSandbox::enter(pid_t supervisor) {
   if constexpr (kSanitized) return {};
-  // Without a right of its own, root's worker is any uid 0's to look into, a container's too that
-  // has the host's pid namespace: by /proc/PID/root it would be outside (ptrace(2), "Ptrace access
-  // mode checking"). A user's is that user's.
-  if (::geteuid() == 0) (void)::prctl(PR_SET_DUMPABLE, 0);
   const std::uint64_t kept = reopens_ ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0;
   if (auto done = drop_capabilities(kName, kept); !done) return done;
   if (auto done = give_up_new_privileges(kName); !done) return done;

@@ -35,9 +35,6 @@ void tell_about(const diff::Run& run, const diff::RunName& name) {
   if (!run.complete())
     warn(fmt::format("{}: incomplete: the recorder was stopped before the end",
                      escape_for_terminal(run.name)));
-  if (run.footer.decided != 0)
-    warn(fmt::format("{}: {} accesses are known by their effect only: the recorder's workers died",
-                     escape_for_terminal(run.name), run.footer.decided));
 }
 
 Result<int> compare_two(const FsDiffOptions& o) {

@@ -34,10 +34,6 @@ ordered_json run_json(const Run& run, std::size_t events) {
                  {"complete", run.complete()},
                  {"events", events},
                  {"events_in_run", run.footer.events}};
-  if (run.footer.workers_lost != 0) {
-    j["workers_lost"] = run.footer.workers_lost;
-    j["decided"] = run.footer.decided;
-  }
   if (!run.header.run_id.empty()) j["run_id"] = to_json_text(run.header.run_id);
   if (!run.header.host.empty()) j["host"] = to_json_text(run.header.host);
   if (run.header.rank) j["rank"] = *run.header.rank;

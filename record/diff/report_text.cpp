@@ -71,8 +71,6 @@ std::string run_text(const Run& run, std::size_t events) {
   if (run.header.rank) text += fmt::format(", rank {}", *run.header.rank);
   if (run.header.start_unix_ns != 0) text += ", " + trace::utc_time_text(run.header.start_unix_ns);
   if (!run.complete()) text += ", incomplete";
-  if (run.footer.workers_lost != 0)
-    text += fmt::format(", {} workers lost", run.footer.workers_lost);
   return text;
 }
 

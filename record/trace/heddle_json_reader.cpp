@@ -85,10 +85,6 @@ RunFooter footer_of(const json& j) {
       f.events = number_of<std::uint64_t>(value);
     } else if (key == "failed") {
       f.failed = number_of<std::uint64_t>(value);
-    } else if (key == "workers_lost") {
-      f.workers_lost = number_of<std::uint64_t>(value);
-    } else if (key == "decided") {
-      f.decided = number_of<std::uint64_t>(value);
     } else if (key == "by_op" && value.is_object()) {
       for (const auto& [name, count] : value.items()) {
         const auto op = op_from_name(name);
@@ -195,10 +191,6 @@ Result<void> read_heddle_json(LineSource& lines, std::string_view line, TraceSin
       } else if (j.contains("end")) {
         if (!out.end(footer_of(j)))
           return fail(lines.at("damaged trace", "the footer's counts are not those of the events"));
-      } else if (j.contains("lost")) {
-        if (j.size() != 2 || !j.contains("ns")) throw BadLine{"a lost worker's line"};
-        (void)text_of(j["lost"]), (void)number_of<std::uint64_t>(j["ns"]);
-        out.lost_worker();
       } else {
         out.event(EventLine(j).event);
       }

@@ -153,22 +153,11 @@ bool parse_footer(std::string_view line, RunFooter& f) {
       good = parse_number(value, f.events);
     else if (key == "failed")
       good = parse_number(value, f.failed);
-    else if (key == "workers_lost")
-      good = parse_number(value, f.workers_lost);
-    else if (key == "decided")
-      good = parse_number(value, f.decided);
     else if (const auto op = op_from_name(key))
       good = parse_number(value, f.by_op[static_cast<std::size_t>(*op)]);
     if (!good) return false;
   }
   return true;
-}
-
-/// `#lost`, when, and a sentence.
-bool is_lost_line(std::string_view line) {
-  std::uint64_t ns = 0;
-  take_field(line);
-  return parse_number(take_field(line), ns) && unescape(take_field(line)) && line.empty();
 }
 
 enum class Expect { header, events, start };
@@ -213,9 +202,6 @@ Result<void> read_heddle_text(LineSource& lines, std::string_view line, TraceSin
       if (!out.end(footer))
         return fail(lines.at("damaged trace", "the footer's counts are not those of the events"));
       expect = Expect::start;
-    } else if (line.starts_with("#lost\t")) {
-      if (!is_lost_line(line)) return fail(lines.at("damaged trace", "a lost worker's line"));
-      out.lost_worker();
     } else if (const char* wrong = parse_event(line, event, unescaper)) {
       return fail(lines.at("not an event", wrong));
     } else {

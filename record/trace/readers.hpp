@@ -33,12 +33,10 @@ class CountedSink {
     counts_.end_ns = e.ns > counts_.end_ns ? e.ns : counts_.end_ns;
     sink_.event(e);
   }
-  /// The recorder's worker died here.
-  void lost_worker() { ++counts_.workers_lost; }
   /// Whether the footer's counts are those of the events seen; ends the run if so.
   bool end(const RunFooter& footer) {
     if (footer.events != counts_.events || footer.failed != counts_.failed ||
-        footer.by_op != counts_.by_op || footer.workers_lost != counts_.workers_lost)
+        footer.by_op != counts_.by_op)
       return false;
     open_ = false;
     sink_.end_run(footer, Ending::footer);

@@ -41,8 +41,6 @@ struct RunFooter {
   std::uint64_t events = 0;
   std::uint64_t failed = 0;  ///< events whose result is not OK
   std::array<std::uint64_t, kOpCount> by_op{};
-  std::uint64_t workers_lost = 0;  ///< the recorder's, that died and were followed
-  std::uint64_t decided = 0;  ///< accesses in their hands that only their effect shows to have been
 
   bool operator==(const RunFooter&) const = default;
 };

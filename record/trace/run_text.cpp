@@ -60,22 +60,12 @@ std::string header_json(const RunHeader& h) {
   return j.dump() + "\n";
 }
 
-std::string lost_text(std::uint64_t ns, std::string_view what) {
-  return fmt::format("#lost\t{}\t{}\n", ns, escape_for_terminal(what));
-}
-
-std::string lost_json(std::uint64_t ns, std::string_view what) {
-  return ordered_json{{"lost", to_json_text(what)}, {"ns", ns}}.dump() + "\n";
-}
-
 std::string footer_text(const RunFooter& f) {
   std::string out = f.complete ? "#end\tcomplete" : "#end\tincomplete";
   if (f.exit_status) out += fmt::format("\texit={}", *f.exit_status);
   out += fmt::format("\tns={}\tevents={}\tfailed={}", f.end_ns, f.events, f.failed);
   for (std::size_t i = 0; i < kOpCount; ++i)
     if (f.by_op[i] != 0) out += fmt::format("\t{}={}", op_name(static_cast<Op>(i)), f.by_op[i]);
-  if (f.workers_lost != 0)
-    out += fmt::format("\tworkers_lost={}\tdecided={}", f.workers_lost, f.decided);
   return out + "\n";
 }
 
@@ -89,10 +79,6 @@ std::string footer_json(const RunFooter& f) {
   j["by_op"] = ordered_json::object();
   for (std::size_t i = 0; i < kOpCount; ++i)
     if (f.by_op[i] != 0) j["by_op"][std::string(op_name(static_cast<Op>(i)))] = f.by_op[i];
-  if (f.workers_lost != 0) {
-    j["workers_lost"] = f.workers_lost;
-    j["decided"] = f.decided;
-  }
   return j.dump() + "\n";
 }
 

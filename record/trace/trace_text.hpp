@@ -13,8 +13,6 @@ void append_event_text(std::string& out, const Event& event);
 void append_event_json(std::string& out, const Event& event);
 std::string header_text(const RunHeader& header);
 std::string header_json(const RunHeader& header);
-std::string lost_text(std::uint64_t ns, std::string_view what);
-std::string lost_json(std::uint64_t ns, std::string_view what);
 std::string footer_text(const RunFooter& footer);
 std::string footer_json(const RunFooter& footer);
 

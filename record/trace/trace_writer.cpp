@@ -83,11 +83,6 @@ bool TraceWriter::append(const Event& event) {
   return buffer_.size() < kFlushBytes || flush();
 }
 
-void TraceWriter::append_lost_worker(std::uint64_t ns, const std::string& what) {
-  ++footer_.workers_lost;
-  if (!failure_) buffer_ += form_ == Form::text ? lost_text(ns, what) : lost_json(ns, what);
-}
-
 bool TraceWriter::flush() {
   if (failure_) return false;
   if (buffer_.empty()) return true;

@@ -33,10 +33,6 @@ class TraceWriter {
   /// Copies the event into the buffer. False once the file cannot be written (disk full): the event
   /// is dropped, the file ends at the last whole line and failure() says why.
   bool append(const Event& event);
-  /// The worker that made the events died here, and another goes on; `what` says of what.
-  void append_lost_worker(std::uint64_t ns, const std::string& what);
-  /// RunFooter::decided.
-  void set_decided(std::uint64_t count) { footer_.decided = count; }
   /// Hands what is buffered to the kernel: call it when the queue runs dry, so that a reader sees
   /// it.
   bool flush();

@@ -248,21 +248,6 @@ TEST_F(FsDiff, an_incomplete_trace_is_compared_and_said_to_be) {
   EXPECT_EQ(json({a, b})["b"]["complete"], false);
 }
 
-TEST_F(FsDiff, workers_that_a_recorder_lost_are_told) {
-  const auto a = opens("a", {"/1"});
-  std::string text = content(a);
-  const std::size_t end = text.find("#end");
-  text.insert(text.size() - 1, "\tworkers_lost=1\tdecided=2");
-  text.insert(end, "#lost\t5\tworker 7 died of signal 9\n");
-  const auto b = file("b", text);
-  const Outcome outcome = run({a, b});
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_NE(outcome.err.find("b: 2 accesses are known by their effect only"), std::string::npos)
-      << outcome.err;
-  EXPECT_EQ(json({a, b})["b"]["workers_lost"], 1);
-  EXPECT_FALSE(json({a, b})["a"].contains("workers_lost"));
-}
-
 TEST_F(FsDiff, usage_errors_are_exit_2_and_help_is_exit_0) {
   const auto a = opens("a", {"/1"});
   for (const auto& arguments : {std::vector<std::string>{},

@@ -131,34 +131,6 @@ TEST_P(TraceFormat, an_event_lost_or_added_by_hand_contradicts_the_footer) {
   EXPECT_NE(error_of(file("b", text)).find("the footer's counts"), std::string::npos);
 }
 
-TEST_P(TraceFormat, workers_that_died_are_marked_and_counted) {
-  auto writer = value_or_throw(TraceWriter::create(path("a"), RunHeader{}, GetParam()));
-  for (const Event& e : odd_events()) writer.append(e);
-  for (const char* what : {"worker 7 died of signal 9", "tab\there"})
-    writer.append_lost_worker(55, what);
-  writer.set_decided(3);
-  ASSERT_TRUE(writer.finish(true, 0, 60).has_value());
-  const auto runs = runs_of(path("a"));
-  EXPECT_EQ(runs.at(0).events.size(), odd_events().size());
-  EXPECT_EQ(runs[0].footer.workers_lost, 2U);
-  EXPECT_EQ(runs[0].footer.decided, 3U);
-
-  const std::string text = content(path("a"));
-  const bool is_text = GetParam() == Form::text;
-  const std::size_t at = text.find(is_text ? "\n#lost\t" : "\n{\"lost\"");
-  ASSERT_NE(at, std::string::npos) << text;
-  std::string fewer = text;
-  fewer.erase(at, text.find('\n', at + 1) - at);
-  EXPECT_NE(error_of(file("b", fewer)).find("the footer's counts"), std::string::npos);
-  std::string damaged = text;
-  damaged.replace(at + 1, 7, is_text ? "#lost\tx" : "{\"lost\":1,\"x");
-  EXPECT_NE(error_of(file("c", damaged)).find("damaged trace"), std::string::npos);
-  // Killed altogether later on.
-  const auto cut = runs_of(file("d", text.substr(0, text.rfind('\n', text.size() - 2) + 1)));
-  EXPECT_EQ(cut.at(0).footer.workers_lost, 2U);
-  EXPECT_EQ(cut[0].ending, Ending::no_footer);
-}
-
 TEST_P(TraceFormat, two_runs_glued_together_stay_two_runs) {
   for (const char* name : {"a", "b"}) {
     auto writer = value_or_throw(TraceWriter::create(path(name), full_header(), GetParam()));

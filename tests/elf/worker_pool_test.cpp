@@ -11,9 +11,12 @@
 
 #include <cstring>
 
+#include "base/fd.hpp"
+#include "base/sandbox/privileges.hpp"
 #include "tests/elf/elf_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
 
 namespace heddle {
 namespace {
@@ -225,6 +228,24 @@ TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
               const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
               if (facts || facts.error().code() != EPROTO) return 1;
               return facts.error().message().find("seccomp") != std::string::npos ? 0 : 2;
+            }),
+            0);
+}
+
+// What uid 0 of a container is that has the host's PID namespace and no capability.
+TEST_F(Pool, a_worker_of_roots_leads_no_other_uid_0_out_by_proc) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root's workers are meant");
+  WorkerPool pool(options());
+  ASSERT_TRUE(pool.facts("/bin/true", FactsDetail::loader));
+  const auto children =
+      value_or_throw(read_file("/proc/self/task/" + std::to_string(::gettid()) + "/children"));
+  const pid_t worker = std::atoi(children.c_str());
+  ASSERT_GT(worker, 0) << children;
+  const auto root = "/proc/" + std::to_string(worker) + "/root/etc";
+  EXPECT_EQ(::access(root.c_str(), F_OK), 0);
+  EXPECT_EQ(in_a_child([&] {
+              if (!drop_capabilities("test")) return 3;
+              return ::access(root.c_str(), F_OK) == 0 ? 1 : errno == EACCES ? 0 : 2;
             }),
             0);
 }

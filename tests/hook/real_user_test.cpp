@@ -39,8 +39,9 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
     out["root"]["path"] = dir_ / "image";
     out["process"]["env"].erase(0);
     auto hook = out["hooks"]["createRuntime"][0];
-    hook["args"] = {"fs-hook",           "oci",   "--stage",        "createContainer", "--cache",
-                    dir_ / "user/cache", "--log", dir_ / "user/log"};
+    hook["args"] = {"fs-hook",           "oci",   "--stage",         "createContainer", "--cache",
+                    dir_ / "user/cache", "--log", dir_ / "user/log", "--always",        "--rpath",
+                    "neutralise"};
     out["hooks"] = {{"createContainer", {hook}}};
     out["linux"]["namespaces"].push_back({{"type", "user"}});
     for (const char* map : {"uidMappings", "gidMappings"})
@@ -60,9 +61,7 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
 };
 
 TEST_P(RealUser, search_paths_are_neutralised_when_asked) {
-  auto asked = users_config({"/mnt/solver", "maps"});
-  asked["annotations"]["heddle.rpath"] = "neutralise";
-  const auto ran = start_as_user(asked);
+  const auto ran = start_as_user(users_config({"/mnt/solver", "maps"}));
   EXPECT_EQ(ran.status, 0) << ran.err << log();
   EXPECT_THAT(ran.out, AllOf(HasSubstr("0 of 1, sum 1, glibc 2.36"),
                              HasSubstr("/dev/heddle/libmpich.so.12"), Not(HasSubstr("/mnt/mpi/"))))

@@ -214,7 +214,7 @@ TEST_F(Warm, stats_are_of_the_moment) {
   }
   EXPECT_EQ(run({fs_mount(), "--stats", m.path()}).status, 0);
   EXPECT_EQ(m.stat_text("mount_point"), m.path());
-  EXPECT_EQ(m.stat_text("map_id").size(), 32U);
+  EXPECT_EQ(m.stat_text("map_id").size(), 64U);
 }
 
 TEST_F(Warm, stats_of_another_folder_are_refused) {
