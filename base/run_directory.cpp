@@ -70,7 +70,8 @@ Fd pidfd_of_peer(int socket, pid_t pid) {
   int fd = -1;
   socklen_t size = sizeof(fd);
   if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &size) == 0) return Fd(fd);
-  if (errno != ENOPROTOOPT && errno != ENOSYS && errno != EINVAL) return Fd();
+  // EINVAL: it has ended, and its number may be another's by now.
+  if (errno != ENOPROTOOPT && errno != ENOSYS) return Fd();
   // Before it, a process that has ended at once may have given its number to another. Who that is
   // nobody in another PID namespace can steer.
   return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -176,7 +177,8 @@ bool is_trusted_peer(int socket) {
       peer.pid <= 0)
     return false;
   const Fd alive = pidfd_of_peer(socket, peer.pid);
-  if (!alive && errno != ENOSYS) return false;  // Linux 5.3 has pidfds
+  // Linux 5.3 has pidfds; EPERM: an older runtime's filter.
+  if (!alive && errno != ENOSYS && errno != EPERM) return false;
   const Fd ours(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
   const Fd theirs(
       ::open(("/proc/" + std::to_string(peer.pid)).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

@@ -21,7 +21,10 @@ int node_program(const MountSettings& settings) {
   constexpr auto kKept = std::uint64_t{1} << CAP_SYS_ADMIN |
                          std::uint64_t{1} << CAP_DAC_READ_SEARCH |
                          std::uint64_t{1} << CAP_SYS_PTRACE;
-  auto confined = drop_capabilities("fs-mount", kKept);
+  // In a container without CAP_SYS_PTRACE the kernel shows us only clients whose capabilities we
+  // have.
+  auto confined =
+      drop_capabilities("fs-mount", has_capability(CAP_SYS_PTRACE) ? kKept : ~std::uint64_t{0});
   if (confined) confined = give_up_new_privileges("fs-mount");
   if (!confined) {
     report(confined.error());

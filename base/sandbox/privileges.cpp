@@ -14,6 +14,14 @@ Result<void> give_up_new_privileges(std::string_view who) {
   return {};
 }
 
+bool has_capability(int capability) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  const auto number = static_cast<unsigned>(capability);
+  return ::syscall(SYS_capget, &header, sets) == 0 &&
+         (sets[number / 32].effective >> (number % 32) & 1U) != 0;
+}
+
 Result<void> drop_capabilities(std::string_view who, std::uint64_t keep) {
   // A process of uid 0 with few capabilities is any uid 0's to look into that has as many, a
   // container's too where that has the host's PID namespace: /proc/PID/root would lead out of it

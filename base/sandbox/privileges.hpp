@@ -12,6 +12,9 @@ namespace heddle {
 /// `who` begins the error's message, here and below.
 Result<void> give_up_new_privileges(std::string_view who);
 
+/// Whether CAP_... is in this thread's effective set.
+bool has_capability(int capability);
+
 /// Takes every capability but those of the mask `keep` (1 << CAP_...) out of this thread's sets,
 /// and all out of its bounding set. One that it has not is no failure. Root's process is not dumpable
 /// from here on: nobody else can look into it by /proc.

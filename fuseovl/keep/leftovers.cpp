@@ -3,9 +3,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +29,28 @@ void each_name(int directory, const std::function<void(const std::string&)>& wor
   ::closedir(listing);
   for (const auto& name : names)
     if (name != "." && name != "..") work(name);
+}
+
+/// Whether flock(2) of a directory there holds for all who use it: on network file systems it holds
+/// on one node only, and another's directories would seem to be nobody's.
+bool locks_are_true(const Fd& directory) {
+  constexpr std::uint32_t kF2fs = 0xF2F5'2010;
+  constexpr std::uint32_t kZfs = 0x2FC1'2FC1;
+  struct statfs fs {};
+  if (::fstatfs(directory.get(), &fs) != 0) return false;
+  switch (static_cast<std::uint32_t>(fs.f_type)) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case TMPFS_MAGIC:
+    case RAMFS_MAGIC:
+    case OVERLAYFS_SUPER_MAGIC:
+    case kF2fs:
+    case kZfs:
+      return true;
+    default:
+      return false;
+  }
 }
 
 enum class Sweep : std::uint8_t { done, too_young };
@@ -66,7 +90,7 @@ void sweep_sockets() {
 
 void sweep_folders(const std::string& parent) {
   const Fd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return;
+  if (!directory || !locks_are_true(directory)) return;
   for (int tries = 0; tries < 2; ++tries) {
     bool again = false;
     each_name(directory.get(), [&](const std::string& name) {

@@ -53,10 +53,14 @@ Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
 Result<void> Supervisor::run() {
   if (!signals_) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
+  const bool unmounts = options_.mount_point.has_value() || options_.attendant != nullptr;
+  const bool way_is_closed =
+      unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
   // A node that forbids filters gets its libraries all the same.
-  if (const auto confined = confine_supervisor({.unmounts = options_.mount_point.has_value(),
-                                                .serves_clients = options_.attendant != nullptr,
-                                                .reopens = !overlay_.reopened().empty()});
+  if (const auto confined =
+          confine_supervisor({.unmounts = options_.mount_point.has_value(),
+                              .serves_clients = options_.attendant != nullptr,
+                              .reopens = !overlay_.reopened().empty() || way_is_closed});
       !confined)
     warn(confined.error());
   if (auto started = start_with_patience(); !started) return started;

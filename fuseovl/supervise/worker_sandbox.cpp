@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include "base/log.hpp"
 #include "base/sandbox/privileges.hpp"
@@ -191,11 +192,23 @@ void allow_supervising(SeccompFilter& calls) {
 
 }  // namespace
 
+bool is_open_to_powerless_root(const std::string& path) {
+  for (auto end = path.rfind('/'); end != path.npos && end > 0; end = path.rfind('/', end - 1)) {
+    struct stat status {};
+    if (::stat(path.substr(0, end).c_str(), &status) != 0) return false;
+    const mode_t search = status.st_uid == 0 ? S_IXUSR : S_IXOTH;
+    if ((status.st_mode & search) == 0) return false;
+  }
+  return true;
+}
+
 Result<void> confine_supervisor(const SupervisorNeeds& needs) {
   if constexpr (kSanitized) return {};
   std::uint64_t kept = 0;
   if (needs.unmounts || needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
   if (needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_PTRACE;
+  // In a container without it the kernel shows us only those whose capabilities we have.
+  if (needs.serves_clients && !has_capability(CAP_SYS_PTRACE)) kept = ~std::uint64_t{0};
   if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
   if (auto done = drop_capabilities(kName, kept); !done) return done;
   if (auto done = give_up_new_privileges(kName); !done) return done;

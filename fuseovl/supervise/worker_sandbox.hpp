@@ -46,8 +46,14 @@ struct SupervisorNeeds {
   /// Likewise, and hands out copies of it, to clients whose namespaces it looks at first, which
   /// have more capabilities than it: CAP_SYS_PTRACE too (kernel/ptrace.c, __ptrace_may_access).
   bool serves_clients = false;
-  bool reopens = false;  ///< its workers open files by their paths: CAP_DAC_READ_SEARCH
+  /// Its workers open files by their paths, or it has to pass directories that are closed to
+  /// others, to unmount: CAP_DAC_READ_SEARCH.
+  bool reopens = false;
 };
+
+/// Whether uid 0 comes to `path`, an absolute one, without any capability: through directories of
+/// its own, or that others may search.
+bool is_open_to_powerless_root(const std::string& path);
 
 /// For ever, for this process and all that it forks: no other capability, no new privileges, and no
 /// system call that executes, mounts, traces, makes devices or sockets, changes users or

@@ -107,6 +107,10 @@ Result<void> write_map(const MapContent& content, const std::string& path) {
     return fail_errno(path, "cannot write a map: " + why, EINVAL);
   auto file = AtomicFile::create(path);
   if (!file) return fail(std::move(file.error()));
+  // Whatever the umask: root serves programs by no map that others may write (map_reader.hpp).
+  struct stat status {};
+  if (::fstat(file->fd(), &status) != 0 || ::fchmod(file->fd(), status.st_mode & 0755) != 0)
+    return fail_errno(path, "cannot write");
   auto done = write_pages(file->temp_path(), make_tables(content));
   if (done) done = append_trailer(*file);
   // The temporary name means nothing to anyone: the error names the map.

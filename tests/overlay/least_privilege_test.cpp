@@ -114,6 +114,16 @@ TEST_F(LeastPrivilege, root_s_supervisor_can_unmount_and_no_more) {
   EXPECT_EQ(mounts_with(" " + (dir_ / "m") + " "), 0U);
 }
 
+TEST_F(LeastPrivilege, root_s_supervisor_unmounts_in_another_user_s_closed_directory_too) {
+  fs::create_directories(dir_ / "home/m");
+  fs::permissions(dir_ / "home", fs::perms(0700));
+  ASSERT_EQ(::chown((dir_ / "home").c_str(), 1500, 1500), 0);
+  const Mount mount(dir_ / "map", dir_ / "home/m");
+  expect_rights(status_of(mount.pid()), kMayMount | kMayReadAll);
+  ::kill(mount.pid(), SIGTERM);
+  EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(mount.pid()); }));
+  EXPECT_EQ(mounts_with(" " + (dir_ / "home/m") + " "), 0U);
+}
 TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_look_at_its_clients_too) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   if (::syscall(SYS_open_tree, -1, "", 0U) < 0 && errno == ENOSYS)
