@@ -178,7 +178,8 @@ bool NodeTarget::has_file(const std::string& path) {
 std::string NodeTarget::package_of(const std::string& path) {
   // The database has the path as it was unpacked: with /usr or without.
   auto package = packages_.owner(path);
-  return package.empty() && may_open(path) ? packages_.owner(world_.real_path(path)) : package;
+  if (!package.empty() || !may_open(path)) return package;
+  return packages_.owner(world_.real_path(allowed_ ? normal_path(path) : path));
 }
 
 std::uint32_t NodeTarget::isa_levels() {

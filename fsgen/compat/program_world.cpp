@@ -94,7 +94,11 @@ Result<FileFacts> ProgramWorld::facts(const std::string& path) {
     return fail_errno(path, "not looked at", ENOENT);
   }
   const auto name = normal_path(path);
-  const Look look(allowed_, folder_of(name));
+  {
+    // Opens it. To wait for who parses it is no look: a slow parse says nothing of the folder.
+    const Look look(allowed_, folder_of(name));
+    base_.prefetch({name});
+  }
   return base_.facts(name);
 }
 
@@ -114,12 +118,15 @@ Result<std::string> ProgramWorld::head(const std::string& path) {
 }
 
 std::string ProgramWorld::real_path(const std::string& path) {
-  if (path != path_) return may_open(path) ? base_.real_path(path) : std::string();
+  const auto real = [&](const std::string& name) {
+    return may_open(name) ? base_.real_path(allowed_ == nullptr ? name : normal_path(name)) : "";
+  };
+  if (path != path_) return real(path);
   const auto slash = path_.rfind('/');
   if (slash == path_.npos || slash == 0) return path_;
   const auto above = path_.substr(0, slash);
   const Look look(allowed_, above);
-  const auto folder = may_open(above) ? base_.real_path(above) : std::string();
+  const auto folder = real(above);
   return folder.empty() ? path_ : (folder == "/" ? "" : folder) + path_.substr(slash);
 }
 

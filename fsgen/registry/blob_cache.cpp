@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/registry/blob_cache.hpp"
 
-#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 
+#include "base/open_regular.hpp"
 #include "fsgen/registry/reference.hpp"
 #include "fsgen/registry/sha256.hpp"
 
@@ -19,6 +20,17 @@ std::optional<AtomicFile> begin(const std::string& path) {
   std::filesystem::create_directories(path.substr(0, path.rfind('/')), ignored);
   auto file = AtomicFile::create(path);
   if (!file) return std::nullopt;
+  static_cast<void>(::fchmod(file->fd(), 0600));  // whatever the umask: see open_own()
+  return std::move(*file);
+}
+
+/// Nobody else's, who could change it between its hash and its use.
+std::optional<Fd> open_own(const std::string& path) {
+  auto file = open_regular(path);
+  struct stat status {};
+  if (!file || ::fstat(file->get(), &status) != 0) return std::nullopt;
+  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return std::nullopt;
   return std::move(*file);
 }
 
@@ -32,10 +44,9 @@ void write(const std::string& path, const std::string& content) {
 std::optional<Fd> BlobCache::blob(const std::string& digest) const {
   if (folder_.empty() || !is_digest(digest)) return std::nullopt;
   const auto path = folder_ + "/sha256/" + digest.substr(7);
-  auto file = open_file(path, O_RDONLY | O_NONBLOCK);
+  auto file = open_own(path);
   if (!file) return std::nullopt;
-  if (const auto has = sha256_of_file(file->get(), path); has && *has == digest)
-    return std::move(*file);
+  if (const auto has = sha256_of_file(file->get(), path); has && *has == digest) return file;
   ::unlink(path.c_str());  // damaged: fetched anew
   return std::nullopt;
 }
@@ -63,7 +74,10 @@ void BlobCache::note(const std::string& reference, const std::string& digest) {
 
 std::optional<std::string> BlobCache::noted(const std::string& reference) const {
   if (folder_.empty()) return std::nullopt;
-  auto digest = read_file(folder_ + "/refs/" + sha256_digest(reference).substr(7), 128);
+  const auto path = folder_ + "/refs/" + sha256_digest(reference).substr(7);
+  const auto file = open_own(path);
+  if (!file) return std::nullopt;
+  auto digest = read_all(file->get(), path, 128);
   if (!digest || !is_digest(*digest)) return std::nullopt;
   return std::move(*digest);
 }

@@ -110,8 +110,8 @@ class Decoder {
     // Each element takes four bytes at least, so a damaged count cannot make us allocate much.
     good_ = good_ && count <= rest_.size() / 4;
     if (!good_) return;
-    list.resize(count);
-    for (T& element : list) get(element);
+    list.clear();
+    for (std::uint32_t i = 0; i < count && good_; ++i) get(list.emplace_back());
   }
   template <class T>
   requires requires(Decoder& coder, T& record) { fields(coder, record); }

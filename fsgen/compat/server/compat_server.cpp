@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
@@ -32,6 +33,8 @@ using Clock = std::chrono::steady_clock;
 
 /// The watcher is looked after, and idle streams are cut, that often; in milliseconds.
 constexpr int kTendEvery = 700;
+/// Of a call's time, for sending and receiving.
+constexpr std::chrono::seconds kBesideJudging{5};
 
 struct Options {
   compat::ServerOptions server;
@@ -162,10 +165,14 @@ class Program {
     server.stream_idle = std::chrono::seconds(options_.stream_idle);
     auto& judges = options_.judges;
     judges.timeout = std::chrono::seconds(options_.timeout);
-    if (judges.index_dir.empty()) judges.index_dir = index_dir();
+    server.connection_grace = std::max(server.connection_grace, judges.timeout + kBesideJudging);
+    // Another root is another trust domain: its files' facts are kept where somebody says, or not.
+    if (judges.index_dir.empty() && judges.root.empty()) judges.index_dir = index_dir();
     become_unprivileged(options_.user, judges.index_dir);
     Progress progress;
-    const auto pool = value_or_throw(compat::JudgePool::start(judges, std::ref(progress)));
+    auto started = compat::JudgePool::start(judges, std::ref(progress), signals_.get());
+    if (!started && started.error().code() == ECANCELED) return exit_done;
+    const auto pool = value_or_throw(std::move(started));
     Fd metrics;
     if (!options_.metrics.empty())
       metrics = value_or_throw(compat::listen_for_metrics(options_.metrics));

@@ -7,14 +7,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/log.hpp"
 
@@ -54,16 +53,18 @@ std::size_t JudgePool::KeyHash::operator()(const Key& key) const {
 JudgePool::JudgePool(JudgeOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<JudgePool>> JudgePool::start(
-    JudgeOptions options, const std::function<void(std::size_t, std::size_t)>& progress) {
+    JudgeOptions options, const std::function<void(std::size_t, std::size_t)>& progress,
+    int cancelled) {
   std::unique_ptr<JudgePool> pool(new JudgePool(std::move(options)));
   const auto folder = own_program_dir();
   if (!folder) return fail(folder.error());
   pool->program_ = *folder + "/../libexec/heddle/compat-judge";
-  if (::getrandom(pool->secret_.data(), pool->secret_.size(), 0) !=
-      static_cast<ssize_t>(pool->secret_.size()))
-    return fail_errno("getrandom", "failed");
   if (auto done = pool->start_watcher(); !done) return fail(std::move(done.error()));
   for (bool indexed = false; !indexed;) {
+    pollfd ready[] = {{pool->watch_socket_.get(), POLLIN, 0}, {cancelled, POLLIN, 0}};
+    static_cast<void>(::poll(ready, 2, -1));
+    if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
+    if (ready[0].revents == 0) continue;
     const auto notice = receive_notice(pool->watch_socket_.get());
     // It has said why.
     if (!notice) return fail("", "the index cannot be made");
@@ -219,9 +220,9 @@ JudgePool::Judge* JudgePool::take(const Client& client, bool large, Clock::time_
     if ((!large || with_large < most) && (known == has_.end() || known->second < most))
       for (auto& judge : judges_)
         if (judge.state == State::idle) {
+          ++has_[client.name];  // first: it may throw
           judge.state = State::busy;
           judge.large = large;
-          ++has_[client.name];
           return &judge;
         }
     if (Clock::now() >= deadline || client.cancelled()) return nullptr;
@@ -252,6 +253,14 @@ Answer JudgePool::ask(std::string_view artifact, const std::string& where, const
     out.error = where + ": no verdict: too many others ask: try again";
     return out;
   }
+  // Given back whatever happens: there are few.
+  struct Turn {
+    JudgePool& pool;
+    Judge& judge;
+    const Client& client;
+    bool usable = false;
+    ~Turn() { pool.give_back(judge, client, usable); }
+  } turn{*this, *judge, client};
   const auto generation = generation_.load();
   const auto left_alone = avoided();
   auto done =
@@ -263,7 +272,7 @@ Answer JudgePool::ask(std::string_view artifact, const std::string& where, const
     const auto now = Clock::now();
     if (const auto count = judge->page->count.load(); std::exchange(look, count) != count)
       since = now;
-    const bool hangs = look % 2 == 1 && now - since > options_.timeout / 2;
+    const bool hangs = look % 2 == 1 && (now - since) * 2 > options_.timeout;
     // Cut by whoever wrote it: the judge may not be trusted.
     if (hangs)
       avoid(
@@ -273,7 +282,7 @@ Answer JudgePool::ask(std::string_view artifact, const std::string& where, const
   Result<Answer> said = fail("", "");
   if (done) said = receive_answer(judge->socket.get(), deadline);
   const int code = !done ? done.error().code() : said ? 0 : said.error().code();
-  give_back(*judge, client, said && !said->leaving);
+  turn.usable = said && !said->leaving;
   if (said) {
     out = std::move(*said);
   } else {
@@ -310,12 +319,7 @@ void JudgePool::keep(const Key& key, const std::shared_ptr<const Answer>& answer
 
 std::shared_ptr<const Answer> JudgePool::check(std::string_view artifact, const std::string& where,
                                                const Client& client) {
-  const auto hash =
-      XXH3_128bits_withSecret(artifact.data(), artifact.size(), secret_.data(), secret_.size());
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, hash);
-  Key key{};
-  std::memcpy(key.data(), canonical.digest, key.size());
+  const Key key = hash_bytes(artifact).bytes;
   auto answer = look(key);
   if (answer)
     ++counters_.kept;

@@ -39,10 +39,11 @@ struct JudgeOptions {
 class JudgePool {
  public:
   /// Starts them, and the watcher, which reads all libraries into the index; `progress` may be
-  /// empty. Fails when a program is not there, or the node's loader is none that can be judged by.
+  /// empty. Fails when a program is not there, or the node's loader is none that can be judged by;
+  /// with ECANCELED when `cancelled`, a descriptor or -1, becomes readable.
   static Result<std::unique_ptr<JudgePool>> start(
       JudgeOptions options,
-      const std::function<void(std::size_t done, std::size_t total)>& progress);
+      const std::function<void(std::size_t done, std::size_t total)>& progress, int cancelled = -1);
   ~JudgePool();
   JudgePool(const JudgePool&) = delete;
   JudgePool& operator=(const JudgePool&) = delete;
@@ -79,7 +80,7 @@ class JudgePool {
     Fd socket;
     std::shared_ptr<Looking> page;
   };
-  using Key = std::array<std::uint8_t, 16>;
+  using Key = std::array<std::uint8_t, 32>;  // an artifact's SHA-256
   struct KeyHash {
     std::size_t operator()(const Key& key) const;
   };
@@ -103,7 +104,6 @@ class JudgePool {
 
   JudgeOptions options_;
   std::string program_;
-  std::array<std::uint8_t, 192> secret_{};  ///< of the keys: nobody can make two artifacts one
   Fd watch_socket_;
   pid_t watcher_ = -1;
   Clock::time_point heard_ = Clock::now();  ///< of the watcher

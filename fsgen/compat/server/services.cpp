@@ -365,9 +365,11 @@ Result<std::unique_ptr<CompatServer>> CompatServer::start(JudgePool& judges,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
-  // Clients connect anew by themselves; what hangs about does not stay for ever.
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 3'600'000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 300'000);
+  // Clients connect anew by themselves. One that does not read its answers holds their threads, and
+  // nothing else ends such calls.
+  const auto grace = std::chrono::milliseconds(options.connection_grace).count();
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 60'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   int port = 0;
   builder.AddListeningPort(options.listen, credentials(options, state->token), &port);

@@ -17,8 +17,9 @@ struct ServerOptions {
   std::string tls_certificate, tls_key;    ///< PEM; both or none
   std::string token;                       ///< clients must show it; never empty
   std::size_t most_request_bytes = std::size_t{8} << 20;
-  int most_checks = 64;                  ///< at once; more are turned away
-  std::chrono::seconds stream_idle{60};  ///< a stream that waits longer for its client is cut
+  int most_checks = 64;                       ///< at once; more are turned away
+  std::chrono::seconds stream_idle{60};       ///< a stream that waits longer for its client is cut
+  std::chrono::seconds connection_grace{15};  ///< calls of a connection that is a minute old have
 };
 
 /// The gRPC server: the ancestor's service, ours, health and reflection. Answers from the moment
