@@ -2,7 +2,9 @@
 #include "record/native_folders.hpp"
 
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,6 +74,23 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
+/// Where further procfs are mounted: what they show depends on who asks.
+std::vector<std::string> proc_mounts() {
+  std::vector<std::string> out;
+  std::istringstream lines(read_file("/proc/self/mountinfo").value_or(""));
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::string id, parent, device, root, at;
+    fields >> id >> parent >> device >> root >> at;
+    struct statfs st {};
+    if (line.find(" - proc ") != std::string::npos && ::statfs(at.c_str(), &st) == 0 &&
+        st.f_type == PROC_SUPER_MAGIC)
+      out.push_back(real_path(at));
+  }
+  return out;
+}
+
 bool is_folder(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
@@ -115,6 +134,8 @@ NativeFolders find_native_folders(const std::string& cwd,
   std::vector<std::string> names;
   for (const char* path : {"/proc", "/sys", "/dev", "/run", "/var/run"})
     if (is_folder(path) && finder.add(real_path(path))) names.push_back(real_path(path));
+  for (const auto& path : proc_mounts())
+    if (finder.add(path)) names.push_back(path);
   out.notes.push_back("native: " + joined(names));
 
   names.clear();

@@ -12,7 +12,8 @@ struct NativeFolders {
   std::vector<std::string> notes;  ///< one sentence each, for the trace's header
 };
 
-/// - /proc, /sys, /dev are the kernel's, /run is where daemons meet;
+/// - /proc, /sys, /dev are the kernel's, as is each procfs, which shows what who asks may see; /run
+///   is where daemons meet;
 /// - a unix socket is found by its inode, so one whose listener is outside is not reached through
 ///   ours: the folders of sockets that /proc/net/unix names, or only the socket where its folder is
 ///   one that everybody uses (/tmp, the home folder, one above `cwd`);

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/close_fds.hpp"
 #include "base/insist.hpp"
 #include "base/socket_pair.hpp"
 #include "record/loopback/server.hpp"
@@ -53,14 +54,7 @@ void keep_only(std::initializer_list<Fd*> kept) {
     if (const int high = ::fcntl(fd->get(), F_DUPFD_CLOEXEC, 3); high >= 0) fd->reset(high);
     numbers.push_back(fd->get());
   }
-  std::sort(numbers.begin(), numbers.end());
-  unsigned from = 3;
-  for (const int number : numbers) {
-    const auto next = static_cast<unsigned>(number);
-    if (next > from) ::close_range(from, next - 1, 0);
-    from = next + 1;
-  }
-  ::close_range(from, ~0U, 0);
+  close_fds_but(numbers);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
   if (null > 2) ::close(null);
@@ -111,6 +105,16 @@ std::optional<EndMessage> receive_end(int socket) {
   return end;
 }
 
+/// Whatever it waits for then: a trace that nobody reads on is never whole.
+void ends_soon() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGALRM);
+  ::signal(SIGALRM, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::alarm(20);
+}
+
 [[noreturn]] void give_up(int socket, const Error& error) {
   send_failure(socket, error);
   ::_exit(3);
@@ -133,20 +137,23 @@ class Serving {
       is_over_ = true;
       ::eventfd_write(ended_.get(), 1);  // or it is noticed with the next tick
     }).detach();
+    // A thread of its own: it waits where nobody reads the trace, and who looks for the end of
+    // fs-record must not.
+    std::thread([this] {
+      for (;; std::this_thread::sleep_for(kTick)) recorder_.flush();
+    }).detach();
     return {};
   }
 
   enum class Until : std::uint8_t { input, unmounted, time };
-  /// Keeps the trace readable until there is something to read from `input` (-1: nothing to wait
-  /// for), the mount has gone, or the time is up.
+  /// Until there is something to read from `input` (-1: nothing to wait for), the mount has gone,
+  /// or the time is up.
   Until run(int input, std::optional<std::chrono::milliseconds> limit) {
     using Clock = std::chrono::steady_clock;
-    constexpr std::chrono::milliseconds kTick{100};
     const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));
     for (;;) {
       pollfd entries[2] = {{ended_.get(), POLLIN, 0}, {input, POLLIN, 0}};
       ::poll(entries, 2, static_cast<int>(kTick.count()));
-      recorder_.flush();
       loopback_.tick();
       if (is_over_) return Until::unmounted;
       if (entries[1].revents != 0) return Until::input;
@@ -155,6 +162,7 @@ class Serving {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kTick{100};
   Recorder& recorder_;
   loopback::Loopback loopback_;
   loopback::Server server_;
@@ -196,7 +204,10 @@ class Serving {
 
   (void)serving->run(socket.get(), std::nullopt);
   const auto end = receive_end(socket.get());
-  if (!end) end_run(run);
+  if (!end) {
+    ends_soon();
+    end_run(run);
+  }
   const bool left_running = serving->run(-1, kGrace) == Serving::Until::time;
   const auto finished =
       recorder.finish(end && end->complete, end ? std::optional(end->exit_status) : std::nullopt);

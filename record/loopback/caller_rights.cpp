@@ -30,8 +30,10 @@ constexpr std::uint64_t kOfFiles = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) |
                                    bit(CAP_DAC_READ_SEARCH) | bit(CAP_FOWNER) | bit(CAP_FSETID) |
                                    bit(CAP_LINUX_IMMUTABLE) | bit(CAP_MKNOD) | bit(CAP_SETFCAP) |
                                    bit(CAP_SYS_ADMIN) | bit(CAP_SYS_RESOURCE);
-/// What we need to be others, and to be told about them; no file system asks for these.
-constexpr std::uint64_t kOurs = bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_SYS_PTRACE);
+/// What we need to be others, to be told about them, and whether others have a file open; no file
+/// system asks for these on behalf of callers, who take no leases through us.
+constexpr std::uint64_t kOurs =
+    bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_SYS_PTRACE) | bit(CAP_LEASE);
 
 struct Sets {
   std::uint64_t effective = 0, permitted = 0;
@@ -82,13 +84,20 @@ std::optional<ProcStatus> status_of(std::int32_t tid) {
   std::snprintf(path, sizeof(path), "/proc/%d/status", tid);
   const auto may_be_read = [](int error) { return error != ENOENT && error != ESRCH; };
   const Fd fd(insist([&] { return ::open(path, O_RDONLY | O_CLOEXEC); }, may_be_read));
-  char text[8192];
-  const ssize_t n =
-      fd ? insist([&] { return ::read(fd.get(), text, sizeof(text) - 1); }, may_be_read) : -1;
-  if (n <= 0) return may_be_read(errno) ? std::nullopt : std::optional<ProcStatus>(ProcStatus{});
-  text[n] = '\0';
+  // To its end: of a number that is cut, the first half is another group.
+  thread_local std::vector<char> text(8192);
+  std::size_t size = 0;
+  for (;;) {
+    const auto more = [&] { return ::read(fd.get(), &text[size], text.size() - size); };
+    const ssize_t n = fd ? insist(more, may_be_read) : -1;
+    if (n < 0) return may_be_read(errno) ? std::nullopt : std::optional<ProcStatus>(ProcStatus{});
+    size += static_cast<std::size_t>(n);
+    if (size < text.size()) break;
+    text.resize(2 * text.size());
+  }
+  text[size] = '\0';
   ProcStatus out;
-  const char* at = std::strstr(text, "\nGroups:");
+  const char* at = std::strstr(text.data(), "\nGroups:");
   if (!at) return std::nullopt;
   at += 8;
   while (*at && *at != '\n') {

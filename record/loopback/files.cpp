@@ -133,6 +133,7 @@ int Loopback::create_file(const File& parent, const std::string& name, int flags
     const Fd there(::openat(parent->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (!there && errno == ENOENT) continue;
     if (!there || stat_fd(there.get(), st) != 0) return errno;
+    if (is_of_proc(there.get())) return EACCES;
     if (!S_ISREG(st.stx_mode)) return ESTALE;  // the kernel walks again, and sees what it is
     fd = reopen(there.get(), flags);
     return errno_if(!fd);
@@ -292,8 +293,11 @@ void Loopback::tell_closed(Handle& handle) {
 }
 
 void Loopback::release(Request& request) {
-  auto& handle = Handle::of(request.body<fuse_release_in>().fh);
+  const auto in = request.body<fuse_release_in>();
+  auto& handle = Handle::of(in.fh);
   tell_closed(handle);
+  // The open file may live on, as the one that the kernel passes others' reads and writes to.
+  if ((in.release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0) (void)::flock(handle.fd.get(), LOCK_UN);
   locks_.close_handle(handle.node, &handle);
   io_modes_.close(handle.node, handle.mode);
   nodes_.remove_handle(handle.node);

@@ -103,6 +103,11 @@ int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>
   owned.writable = wanted.access != O_RDONLY;
   Fd fd = open(owned.writable ? O_RDWR : O_RDONLY);
   if (!fd && wanted.access == O_WRONLY) fd = open(O_WRONLY);
+  // It may have been made so that nobody else may write to it.
+  if (!fd && owned.writable && !write) {
+    fd = open(O_RDONLY);
+    owned.writable = false;
+  }
   if (!fd) return errno;
   owned.file = std::make_shared<const Fd>(std::move(fd));
   std::shared_ptr<const Fd> before;  // closed without the lock
@@ -208,7 +213,10 @@ int Locks::set(const Wanted& wanted, const Open& open, const std::function<void(
   const int at_once = lock_range(file->get(), F_OFD_SETLK, range);
   {
     const std::lock_guard lock(mutex_);
-    if (at_once == 0) files_[wanted.node].ranges.set(range);
+    // Another thread of the process may have closed a descriptor of it: then nothing is locked.
+    const auto at = files_.find(wanted.node);
+    if (at_once == 0 && at != files_.end() && at->second.owners.contains(range.owner))
+      at->second.ranges.set(range);
     if (at_once != EAGAIN && at_once != EACCES) return at_once;
     if (!wait) return EAGAIN;
     if (is_circle(wanted)) return EDEADLK;

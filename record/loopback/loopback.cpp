@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "record/loopback/loopback.hpp"
 
+#include <linux/magic.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <sys/xattr.h>
@@ -25,15 +27,18 @@ struct statx stat_root() {
 }  // namespace
 
 int stat_at(int dir, const char* name, int flags, struct statx& st) {
-  return ::statx(dir, name, flags | AT_STATX_SYNC_AS_STAT, STATX_BASIC_STATS | STATX_BTIME, &st) ==
-                 0
-             ? 0
-             : errno;
+  constexpr unsigned kWanted = STATX_BASIC_STATS | STATX_BTIME | STATX_MNT_ID;
+  return ::statx(dir, name, flags | AT_STATX_SYNC_AS_STAT, kWanted, &st) == 0 ? 0 : errno;
 }
 
 bool has_flag(int fd, unsigned long flag) {
   struct statvfs st {};
   return ::fstatvfs(fd, &st) == 0 && (st.f_flag & flag) != 0;
+}
+
+bool is_of_proc(int fd) {
+  struct statfs st {};
+  return ::fstatfs(fd, &st) == 0 && st.f_type == PROC_SUPER_MAGIC;
 }
 
 bool kernel_tells_calls() {
@@ -205,6 +210,12 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   }
   if (rc == ENOENT) nodes_.unbind(request.node(), name);
   if (rc != 0) return rc;
+  // What a procfs shows it shows to who asks, and that is us. One of before the run is native, and
+  // only looked at here, to be mounted over.
+  if (fd && file_key(entry.st).device != nodes_.key(request.node()).device &&
+      is_of_proc(fd.get()) &&
+      !native_files_.contains(nodes_.path(request.node(), name).value_or("")))
+    return EACCES;
   entry.out = entry_out(parent->get(), fd ? fd.get() : file->get(), entry.st);
   entry.out.nodeid = nodes_.bind(request.node(), name, file_key(entry.st), std::move(fd));
   return 0;

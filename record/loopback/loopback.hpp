@@ -138,6 +138,8 @@ int stat_at(int dir, const char* name, int flags, struct statx& st);
 inline int stat_fd(int fd, struct statx& st) { return stat_at(fd, "", AT_EMPTY_PATH, st); }
 /// Whether the mount that the file is on has the flag (ST_NOSUID...).
 bool has_flag(int fd, unsigned long flag);
+/// Whether the file is of a procfs.
+bool is_of_proc(int fd);
 /// Whether /proc/TID/syscall of a thread that waits for us may be read. Before Linux 5.10 that
 /// waits for cred_guard_mutex, which execve holds while it walks to the program: asking then would
 /// stop both of us for good (fs/proc/base.c, lock_trace()).

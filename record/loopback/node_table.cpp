@@ -9,8 +9,11 @@ namespace heddle::loopback {
 
 FileKey file_key(const struct statx& st) {
   const bool born = (st.stx_mask & STATX_BTIME) != 0;
-  return {(static_cast<std::uint64_t>(st.stx_dev_major) << 32U) | st.stx_dev_minor, st.stx_ino,
-          st.stx_mode & static_cast<unsigned>(S_IFMT), born ? st.stx_btime.tv_sec : 0,
+  return {(static_cast<std::uint64_t>(st.stx_dev_major) << 32U) | st.stx_dev_minor,
+          st.stx_ino,
+          (st.stx_mask & STATX_MNT_ID) != 0 ? st.stx_mnt_id : 0,
+          st.stx_mode & static_cast<unsigned>(S_IFMT),
+          born ? st.stx_btime.tv_sec : 0,
           born ? st.stx_btime.tv_nsec : 0};
 }
 
@@ -140,6 +143,16 @@ std::optional<std::string> NodeTable::path(std::uint64_t id, std::string_view na
 }
 
 void NodeTable::link(Node& node, Node& parent, std::string_view name) {
+  // Directories that were moved outside may have been seen below each other: what stands between
+  // them loses its name, or the way up would never end.
+  for (Node* at = &parent; at->id != FUSE_ROOT_ID && !at->names.empty();) {
+    const Name up = at->names.back();
+    if (up.parent == &node) {
+      drop_name(node, std::string(*up.text));
+      break;
+    }
+    at = up.parent;
+  }
   const auto made = parent.children.insert_or_assign(std::string(name), &node).first;
   node.names.push_back({&parent, &made->first});
 }
@@ -152,7 +165,8 @@ std::uint64_t NodeTable::bind(std::uint64_t parent_id, std::string_view name, co
   Node& node = known != by_key_.end() ? *known->second : make(key);
   ++node.lookups;
   Node* parent = find(parent_id);
-  if (parent && node.id != FUSE_ROOT_ID) {
+  // A directory that is mounted in itself is not its own parent.
+  if (parent && parent != &node && node.id != FUSE_ROOT_ID) {
     const auto at = parent->children.find(name);
     if (at != parent->children.end() && at->second == &node) {
       const auto here = std::find_if(node.names.begin(), node.names.end(), [&](const Name& n) {

@@ -16,11 +16,13 @@
 
 namespace heddle::loopback {
 
-/// What tells one file from all others, also from one that got its inode number later.
+/// What tells one file from all others, also from one that got its inode number later, and from
+/// itself on another mount, which may be read-only (Linux 5.8).
 struct FileKey {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  std::uint32_t type = 0;  ///< S_IFMT part
+  std::uint64_t mount = 0;  ///< 0: not told
+  std::uint32_t type = 0;   ///< S_IFMT part
   std::int64_t born_s = 0;
   std::uint32_t born_ns = 0;
   bool operator==(const FileKey&) const = default;
@@ -127,7 +129,7 @@ class NodeTable {
   };
   struct KeyHash {
     std::size_t operator()(const FileKey& key) const {
-      return (key.inode * 0x9e3779b97f4a7c15ULL) ^ (key.device << 1U) ^
+      return (key.inode * 0x9e3779b97f4a7c15ULL) ^ (key.device << 1U) ^ (key.mount << 17U) ^
              static_cast<std::uint64_t>(key.born_ns);
     }
   };

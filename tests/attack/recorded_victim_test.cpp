@@ -338,6 +338,24 @@ TEST_F(RecordedVictim, root_without_capabilities_is_not_root_and_capabilities_of
   }
 }
 
+/// Their list is longer than what one read of /proc/TID/status gives.
+TEST_F(RecordedVictim, all_of_a_callers_groups_count_and_no_others) {
+  for (const unsigned group : {101'999U, 103'000U}) {
+    const auto name = dir_ / std::to_string(group);
+    write_text_file(name, "secret", 0040);
+    run_checked({"chown", "0:" + std::to_string(group), name});
+  }
+  const std::string script = R"(
+import os, sys
+os.setgroups(range(100000, 102000)); os.setgid(1000); os.setuid(1000)
+for name in ('101999', '103000'):
+    try: print(open(sys.argv[1] + '/' + name).read())
+    except OSError as e: print(e.errno)
+)";
+  const auto done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script, dir_.path()});
+  EXPECT_EQ(done.out, "secret\n13\n") << done.err;
+}
+
 TEST_F(RecordedVictim, a_recorder_that_is_killed_leaves_one_error_and_nothing_else) {
   const std::string script = R"(
 import ctypes, os, signal, sys

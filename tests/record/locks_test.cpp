@@ -130,6 +130,24 @@ print('reader', errno.errorcode[status(child(lambda: lock(g, fcntl.F_WRLCK, 1)))
   EXPECT_NE(native.out.find("EDEADL"), std::string::npos) << native.out;
 }
 
+/// Also where the kernel passes reads and writes of the second to the open file of the first.
+TEST_F(Locks, of_an_open_file_go_when_it_is_closed) {
+  const std::string script = R"(
+import fcntl, os, signal
+open('f', 'w').close()
+a, b = os.open('f', os.O_RDWR), os.open('f', os.O_RDWR)
+fcntl.flock(a, fcntl.LOCK_EX)
+os.close(a)
+signal.alarm(10)
+fcntl.flock(b, fcntl.LOCK_EX)
+print('locked')
+)";
+  RunOptions options;
+  options.cwd = dir_.path();
+  const auto done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script}, options);
+  EXPECT_EQ(done.out, "locked\n") << done.err;
+}
+
 /// A counter in memory that two recordings map, each in its turn: not to be had without the
 /// kernel's passthrough, where mmap(2) says so.
 TEST_F(Locks, mappings_of_two_recordings_are_one_or_are_refused) {

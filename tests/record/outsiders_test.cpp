@@ -106,5 +106,89 @@ print(sorted(seen), os.path.exists(sys.argv[1] + '/plain/outside'))
   EXPECT_STREQ(reinterpret_cast<const inotify_event*>(events)->name, "go");
 }
 
+/// Runs `setup`, in a mount namespace of its own, and then records the script there.
+RunResult record_among_mounts(const TestDir& dir, const std::string& setup,
+                              const std::string& script) {
+  RunOptions options;
+  options.cwd = dir.path();
+  options.deadline = std::chrono::seconds(30);
+  return run(
+      {"unshare", "-m", "sh", "-c", setup + " && exec \"$@\"", "sh", staged_program("fs-record"),
+       "--quiet", "--out", dir / "run.txt", "--", "/usr/bin/python3", "-c", script},
+      options);
+}
+
+TEST(Recorder, directories_moved_outside_below_each_other_are_no_endless_way) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  run_checked({"mkdir", "-p", dir / "a/b/c"});
+  const std::string script = R"(
+import errno, os, time
+b = os.open('a/b', os.O_RDONLY)
+os.stat('a/b/c')
+open('go', 'w').close()
+while not os.path.exists('moved'): time.sleep(0.01)
+for name in ('a', 'a/../a', 'a'):
+    try: os.close(os.open(name, os.O_RDONLY, dir_fd=b))
+    except OSError as e:
+        if e.errno != errno.ELOOP: print(e)
+os.stat('c', dir_fd=b)
+print(sorted(os.listdir('.')))
+)";
+  const std::jthread outsider([&] {
+    if (!wait_until(std::chrono::seconds(20),
+                    [&] { return ::access((dir / "go").c_str(), F_OK) == 0; }))
+      return;
+    std::filesystem::rename(dir / "a/b", dir / "b");
+    std::filesystem::rename(dir / "a", dir / "b/a");
+    write_text_file(dir / "moved", "");
+  });
+  RunOptions options;
+  options.cwd = dir.path();
+  options.deadline = std::chrono::seconds(30);
+  const auto done = record(dir / "run.txt", {"/usr/bin/python3", "-c", script}, options);
+  EXPECT_EQ(done.out, "['b', 'go', 'moved', 'run.txt']\n") << done.err;
+}
+
+TEST(Recorder, a_file_is_opened_by_the_mount_it_is_reached_by) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
+  TestDir dir;
+  run_checked({"mkdir", dir / "rw", dir / "ro"});
+  write_text_file(dir / "rw/f", "");
+  const auto done = record_among_mounts(
+      dir, "mount --bind rw ro && mount -o remount,bind,ro ro && mount --bind . rw", R"(
+import os
+os.close(os.open('rw/rw/f', os.O_RDWR))
+def attempt(call):
+    try: call(); print('done')
+    except OSError as e: print(os.strerror(e.errno))
+attempt(lambda: os.open('ro/f', os.O_RDWR))
+attempt(lambda: os.chmod('ro/f', 0o600))
+attempt(lambda: os.open('rw/rw/f', os.O_RDWR))
+)");
+  EXPECT_EQ(done.out, "Read-only file system\nRead-only file system\ndone\n") << done.err;
+}
+
+TEST(Recorder, no_procfs_is_seen_with_the_recorder_s_eyes) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
+  TestDir dir;
+  run_checked({"mkdir", dir / "before", dir / "later"});
+  const auto done = record_among_mounts(dir,
+                                        "mount -t proc proc before && "
+                                        "{ (while [ ! -e go ]; do sleep 0.05; done; "
+                                        "mount -t proc proc later; touch mounted) & }",
+                                        R"(
+import os, time
+print(os.readlink('before/self') == str(os.getpid()))
+open('go', 'w').close()
+while not os.path.exists('mounted'): time.sleep(0.01)
+try: print(os.readlink('later/self'))
+except OSError as e: print(os.strerror(e.errno))
+)");
+  EXPECT_EQ(done.out, "True\nPermission denied\n") << done.err;
+}
+
 }  // namespace
 }  // namespace heddle::test
