@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -210,11 +211,14 @@ TEST_F(LocalUser, gets_nothing_of_root_s_daemons) {
 RunResult guided(unsigned uid, const std::string& before, const std::string& work,
                  const std::string& app, const std::string& environment) {
   const auto own = "/tmp/heddle-" + std::to_string(uid);
+  // The programs may lie below /tmp as well.
+  const auto build = fs::path(std::getenv("HEDDLE_STAGE")).parent_path().string();
   const auto script =
-      "mount --bind " + work + " /mnt && mount -t tmpfs -o mode=1777 none /tmp && mkdir -p " +
-      work + " /tmp/t && chmod 1777 /tmp/t && mount --bind /mnt " + work + " && cd / && " +
-      to_shell(as(kAttacker, {"sh", "-c", before})) + " && (env " + environment +
-      " TMPDIR=/tmp/t " +
+      "mount --bind " + work + " /mnt && mount --bind " + build +
+      " /opt && mount -t tmpfs -o mode=1777 none /tmp && mkdir -p " + work + " " + build +
+      " /tmp/t && chmod 1777 /tmp/t && mount --bind /mnt " + work + " && mount --bind /opt " +
+      build + " && cd / && " + to_shell(as(kAttacker, {"sh", "-c", before})) + " && (env " +
+      environment + " TMPDIR=/tmp/t " +
       to_shell({HEDDLE_IN_WORLD, "--uid", std::to_string(uid), "--", staged_program("fs-gen"), "-q",
                 "--via", "fusermount", "--map", work + "/map", "--", app}) +
       "); s=$?; ls -Al /tmp/x /tmp/x/heddle " + own + "/ 2>/dev/null; exit $s";
