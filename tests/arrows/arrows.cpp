@@ -62,14 +62,14 @@ const std::vector<Rule>& rules() {
       {"record",
        {"base", "base/launch", "resolver/map", "fuseovl/mount", "fuseovl/session", "record/trace"}},
       {"fsgen", {"*"}},
-      {"fsgen/compat",
+      {"compat",
        {"base", "resolver/elf", "resolver/search", "resolver/map", "resolver/build",
         "record/trace"}},
       // libcurl stays here: others start its helper.
-      {"fsgen/registry", {"base"}},
+      {"ship/registry", {"base"}},
       // gRPC stays here: compat-check becomes its client by exec.
-      {"fsgen/compat/server",
-       {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "fsgen/compat"}},
+      {"compat/server",
+       {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "compat"}},
       // Runs as root in a container runtime's hook: the less, the better.
       {"container-hooks", {"base", "base/sandbox"}},
       {"tests", {"*"}},
@@ -85,8 +85,8 @@ struct Fence {
 };
 constexpr Fence kFences[] = {
     {"LIEF/", "resolver/elf"},   {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
-    {"fuse3/", "fuseovl"},       {"fuse_", "fuseovl"},         {"grpcpp/", "fsgen/compat/server"},
-    {"curl/", "fsgen/registry"},
+    {"fuse3/", "fuseovl"},       {"fuse_", "fuseovl"},         {"grpcpp/", "compat/server"},
+    {"curl/", "ship/registry"},
 };
 
 bool is_below(const std::string& path, const std::string& folder) {

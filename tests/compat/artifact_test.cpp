@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-#include "fsgen/compat/artifact.hpp"
+#include "compat/artifact.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "fsgen/compat/artifact_json.hpp"
-#include "fsgen/compat/checker.hpp"
+#include "compat/artifact_json.hpp"
+#include "compat/checker.hpp"
 
 namespace heddle::test {
 namespace {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "fsgen/registry/credentials.hpp"
-#include "fsgen/registry/reference.hpp"
-#include "fsgen/registry/sha256.hpp"
+#include "ship/registry/credentials.hpp"
+#include "ship/registry/reference.hpp"
+#include "ship/registry/sha256.hpp"
 #include "tests/compat/registry.hpp"
 
 namespace heddle::test {

@@ -12,10 +12,10 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "fsgen/compat/artifact_json.hpp"
-#include "fsgen/compat/binaries.hpp"
-#include "fsgen/compat/checker.hpp"
-#include "fsgen/compat/describe.hpp"
+#include "compat/artifact_json.hpp"
+#include "compat/binaries.hpp"
+#include "compat/checker.hpp"
+#include "compat/describe.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"

@@ -2,7 +2,7 @@
 //
 // An ELF file on its way through the worker: cut down to what the loader sees, which LIEF is then
 // given. LIEF may crash on a whole damaged file, in its sandbox; on a reduced one it must not.
-#include "fsgen/compat/elf_notes.hpp"
+#include "compat/elf_notes.hpp"
 #include "resolver/elf/facts_codec.hpp"
 #include "resolver/elf/lief_reader.hpp"
 #include "resolver/elf/read_elf.hpp"

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "base/result.hpp"
+#include "compat/artifact.hpp"
+#include "compat/loaded_set.hpp"
+#include "compat/target.hpp"
+#include "compat/verdict.hpp"
+
+namespace heddle::compat {
+
+/// Holds artifacts against one target: which libraries ld.so would map there, whether it would
+/// accept their symbol versions, and whether each symbol would be found (as under LD_BIND_NOW).
+/// What it has seen of the target it remembers, up to a
+/// limit. Not for concurrent use.
+class Checker {
+ public:
+  /// Borrows `target`.
+  explicit Checker(Target& target) : target_(target) {}
+
+  /// Fails only when no verdict can be given (Target::load).
+  Result<Judgement> check(const Artifact& artifact);
+
+ private:
+  Result<void> check(const Program& program, Judgement& out);
+  void check_machine(const Program& program, int glibc_minor, Judgement& out);
+  void check_mpi(const Program& program, const LoadedSet& set, Judgement& out);
+  void check_symbols(const Program& program, const LoadedSet& set, Judgement& out);
+  void check_dlopened(const Program& program, Judgement& out);
+  Result<const LoadedSet*> loaded_set(const Program& program);
+
+  Target& target_;
+  std::unordered_map<std::string, std::unique_ptr<const LoadedSet>> sets_;
+  std::size_t set_bytes_ = 0;
+};
+
+}  // namespace heddle::compat

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+#include "compat/compat_check.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "base/command_line.hpp"
+#include "base/exit_code.hpp"
+#include "base/log.hpp"
+#include "base/oci_helper.hpp"
+#include "base/process.hpp"
+#include "compat/artifact_json.hpp"
+#include "compat/checker.hpp"
+#include "compat/map_target.hpp"
+#include "compat/node_target.hpp"
+#include "resolver/build/resolver_session.hpp"
+#include "resolver/elf/cached_facts.hpp"
+
+namespace heddle {
+namespace {
+
+struct CheckOptions {
+  std::string artifact, map, rootfs, server, ca, token_file;
+  std::vector<std::string> nodes;
+  unsigned port = 50051;
+  bool json = false;
+};
+
+/// Whether `text` ends in a port: `host:1`, `[::1]:1`, not `::1`.
+bool has_port(const std::string& text) {
+  const auto colon = text.rfind(':');
+  return colon != text.npos && colon > 0 && colon + 1 < text.size() &&
+         text.find_first_not_of("0123456789", colon + 1) == text.npos &&
+         (text[0] == '[' ? text[colon - 1] == ']' : text.find(':') == colon);
+}
+
+std::string server_of(const std::string& node, unsigned port) {
+  if (has_port(node)) return node;
+  const bool bare_ipv6 = node[0] != '[' && node.find(':') != node.npos;
+  return fmt::format("{}:{}", bare_ipv6 ? "[" + node + "]" : node, port);
+}
+
+void add_options(CLI::App& app, CheckOptions& o) {
+  app.set_version_flag("--version", "compat-check (heddle) " HEDDLE_VERSION);
+  set_usage(app, "compat-check [OPTIONS] ARTIFACT");
+  app.footer(
+      "Exit status: 0 compatible or degraded, 1 incompatible, 2 usage, 3 no verdict.\n"
+      "See compat-check(1).");
+  auto* map = app.add_option("--map", o.map, "Against the libraries of this map")->type_name("MAP");
+  app.add_option("--rootfs", o.rootfs, "Against this root file system instead of this node")
+      ->type_name("DIR")
+      ->excludes(map);
+  auto* server = app.add_option("--server", o.server, "Ask the compat-server there")
+                     ->type_name("HOST:PORT|unix:PATH")
+                     ->excludes(map)
+                     ->excludes("--rootfs")
+                     ->check([](const std::string& text) {
+                       return text.starts_with("unix:") || has_port(text)
+                                  ? std::string()
+                                  : text + " is neither HOST:PORT nor unix:PATH";
+                     });
+  app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes: who can run it?")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N1,N2,...")
+      ->excludes(map)
+      ->excludes("--rootfs")
+      ->excludes(server);
+  app.add_option("--server-port", o.port, "Their port (50051)")
+      ->type_name("PORT")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("--ca", o.ca, "Talk TLS, with servers whose certificates this authority signed")
+      ->type_name("FILE");
+  app.add_option("--token-file", o.token_file, "Show the token in FILE to the server")
+      ->type_name("FILE");
+  app.add_flag("--json", o.json, "Print the verdict and its reasons as JSON");
+  app.add_option("ARTIFACT", o.artifact,
+                 "What compat-gen wrote: a file, - for standard input, or oci:REF in a registry")
+      ->required()
+      ->type_name("");
+}
+
+/// The helper failed, and has said why.
+struct HelperFailed {
+  int status;
+};
+
+/// The artifact at `oci:REF`.
+std::string pull_text(const std::string& reference) {
+  const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
+  if (!memory) throw Error::from_errno("memfd", "cannot be made");
+  const auto status = value_or_throw(run_oci_client(
+      "compat-check", {"pull", "--type", kArtifactMediaType, "--", reference}, "", memory.get()));
+  if (status != exit_done) throw HelperFailed{status};
+  if (::lseek(memory.get(), 0, SEEK_SET) != 0) throw Error::from_errno("memfd", "cannot be read");
+  return value_or_throw(read_all(memory.get(), reference, compat::kMaxArtifact));
+}
+
+std::string read_text(const std::string& path) {
+  if (path.starts_with("oci:")) return pull_text(path.substr(4));
+  return value_or_throw(path == "-" ? read_all(STDIN_FILENO, "stdin", compat::kMaxArtifact)
+                                    : read_file(path, compat::kMaxArtifact));
+}
+
+/// Becomes the helper that talks gRPC, with the artifact as its stdin. Returns by throwing only.
+[[noreturn]] void ask_servers(const CheckOptions& o, const std::string& text) {
+  std::vector<std::string> argv = {"compat-client"};
+  if (o.json) argv.emplace_back("--json");
+  if (!o.nodes.empty()) argv.emplace_back("--nodes");
+  if (!o.ca.empty()) argv.push_back("--ca=" + o.ca);
+  if (!o.token_file.empty()) argv.push_back("--token-file=" + o.token_file);
+  argv.emplace_back("--");
+  if (!o.server.empty()) argv.push_back(o.server);
+  for (const auto& node : o.nodes) argv.push_back(server_of(node, o.port));
+  const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
+  if (!memory) throw Error::from_errno("memfd", "cannot be made");
+  value_or_throw(write_all(memory.get(), text, "memfd"));
+  if (::lseek(memory.get(), 0, SEEK_SET) != 0 || ::dup2(memory.get(), STDIN_FILENO) < 0)
+    throw Error::from_errno("memfd", "cannot be handed on");
+  std::vector<char*> raw;
+  for (auto& word : argv) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  const auto helper = value_or_throw(own_program_dir()) + "/../libexec/heddle/compat-client";
+  ::execv(helper.c_str(), raw.data());
+  throw Error::from_errno(helper, "cannot be started", errno, "heddle is not installed completely");
+}
+
+std::unique_ptr<compat::Target> open_target(const CheckOptions& o, FactsSource& facts) {
+  if (!o.map.empty())
+    return std::make_unique<compat::MapTarget>(
+        value_or_throw(compat::MapTarget::open(facts, o.map)));
+  return std::make_unique<compat::NodeTarget>(value_or_throw(compat::NodeTarget::open(
+      facts, o.rootfs, o.rootfs.empty() ? search_options_from_environment() : SearchOptions{})));
+}
+
+int run_check(const CheckOptions& o) {
+  const auto text = read_text(o.artifact);
+  const auto artifact =
+      value_or_throw(compat::parse_artifact(text, o.artifact == "-" ? "stdin" : o.artifact));
+  if (!o.server.empty() || !o.nodes.empty()) ask_servers(o, text);
+  CachedFacts facts(value_or_throw(facts_below(o.rootfs)));
+  const auto target = open_target(o, facts);
+  const auto judgement = value_or_throw(compat::Checker(*target).check(artifact));
+  value_or_throw(write_all(
+      STDOUT_FILENO, o.json ? compat::to_json(judgement, 2) + "\n" : compat::to_lines(judgement),
+      "stdout"));
+  return judgement.verdict == compat::Verdict::incompatible ? exit_no : exit_done;
+}
+
+}  // namespace
+
+int compat_check(int argc, const char* const* argv) {
+  set_program_name("compat-check");
+  CLI::App app("Say whether a machine has what an artifact's programs need.", "compat-check");
+  CheckOptions options;
+  add_options(app, options);
+  forbid_empty_values(app);
+  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
+  try {
+    return run_check(options);
+  } catch (const HelperFailed& failed) {
+    return failed.status;
+  } catch (const Error& error) {
+    report(error);
+  } catch (const std::exception& error) {
+    report(Error("", error.what()));
+  }
+  return exit_failure;
+}
+
+}  // namespace heddle

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+#include "compat/server/node_index.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/folder_of.hpp"
+#include "resolver/search/preload_list.hpp"
+
+namespace heddle::compat {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A change must show within two seconds, also where inotify does not look.
+constexpr std::chrono::milliseconds kTimedLife{1000};
+constexpr std::size_t kChunk = 128;
+
+bool is_library_name(const std::string& name) {
+  const auto at = name.find(".so");
+  return at != name.npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
+}
+
+/// The absolute paths in an ld.so.cache: plain strings, whatever its format.
+std::vector<std::string> cached_paths(const std::string& bytes) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto end = std::min(bytes.find('\0', at), bytes.size());
+    if (bytes[at] == '/') out.push_back(bytes.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+/// Whether all that the verdict depends on lies in folders that are watched.
+bool searches_watched_folders_only(const Artifact& artifact) {
+  for (const auto& program : artifact.programs) {
+    if (program.elf.rpath || program.elf.runpath) return false;
+    for (const auto& dependency : program.elf.dependencies)
+      if (dependency.name.find('/') != dependency.name.npos) return false;
+    for (const auto& library : program.libraries)
+      if (library.dlopened) return false;
+  }
+  return true;
+}
+
+FactsOptions facts_options(const NodeIndexOptions& options) {
+  auto facts = value_or_throw(facts_below(options.root));
+  facts.pool.worker_path = options.worker_path;
+  facts.cache_dir = options.cache_dir;
+  // One that was named for this root is no other domain's.
+  if (!options.cache_dir.empty()) facts.cache = CacheUse::read_write;
+  return facts;
+}
+
+}  // namespace
+
+NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options,
+                              std::shared_ptr<const LibraryFolders> allowed)
+    : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {
+  target.open_only(std::move(allowed));
+}
+
+NodeIndex::NodeIndex(NodeIndexOptions options)
+    : options_(std::move(options)), facts_(facts_options(options_)) {}
+
+Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
+  std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
+  try {
+    const auto loader = index->snapshot(true).target.loader(LoaderProfile{}.interpreter);
+    if (!loader) return fail(loader.error());
+  } catch (const Error& error) {
+    return fail(error);
+  }
+  return index;
+}
+
+NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
+  auto& slot = watched ? watched_ : timed_;
+  if (!watched && slot && std::chrono::steady_clock::now() - slot->made > kTimedLife) {
+    slot.reset();
+    facts_.renew();
+  }
+  if (!allowed_) {
+    auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
+    find_library_folders(target);
+  }
+  if (!slot) slot = std::make_unique<Snapshot>(facts_, options_, allowed_);
+  return *slot;
+}
+
+void NodeIndex::find_library_folders(NodeTarget& target) {
+  LibraryFolders out;
+  // Where loaders of all machines lie, and where distributions keep libraries.
+  for (const char* folder : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
+                             "/usr/lib64", "/usr/libx32"})
+    out.add(folder);
+  for (const auto& folder : options_.library_dirs) out.add(folder);
+  if (const auto loader = target.loader(LoaderProfile{}.interpreter)) {
+    for (const auto& folder : (*loader)->default_directories) out.add(folder);
+    if (const auto cache = target.world().read((*loader)->cache_path))
+      for (const auto& path : cached_paths(*cache)) out.add(folder_of(path));
+    if (const auto preloads = target.world().read((*loader)->preload_path))
+      for (const auto& path : split_preload_file(*preloads))
+        if (path.starts_with('/')) out.add(folder_of(path));
+  }
+  for (const auto& folder : avoided_) out.leave_out(folder);
+  out.observer = options_.observer;
+  allowed_ = std::make_shared<const LibraryFolders>(std::move(out));
+}
+
+std::vector<std::string> NodeIndex::libraries() {
+  auto& target = snapshot(true).target;
+  std::set<std::string> paths;
+  const auto loader = target.loader(LoaderProfile{}.interpreter);
+  if (!loader) return {};
+  if (const auto cache = target.world().read((*loader)->cache_path))
+    for (auto& path : cached_paths(*cache)) paths.insert(std::move(path));
+  for (const auto& folder : (*loader)->default_directories) {
+    std::error_code error;
+    const auto outside = target.outside(folder);
+    for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error))
+      if (is_library_name(it->path().filename().string()))
+        paths.insert(folder + it->path().filename().string());
+  }
+  std::set<std::string> files;  // each file once, whatever its names
+  for (const auto& path : paths)
+    if (auto real = target.world().real_path(path); !real.empty()) files.insert(std::move(real));
+  return {files.begin(), files.end()};
+}
+
+Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::size_t)>& progress) {
+  const auto all = libraries();
+  std::size_t good = 0;
+  for (std::size_t at = 0; at < all.size(); at += kChunk) {
+    const auto end = std::min(at + kChunk, all.size());
+    const std::vector<std::string> chunk(all.begin() + static_cast<std::ptrdiff_t>(at),
+                                         all.begin() + static_cast<std::ptrdiff_t>(end));
+    for (const auto detail : {FactsDetail::symbols, FactsDetail::loader})
+      facts_.prefetch(chunk, detail);
+    for (const auto& path : chunk) {
+      good += facts_.facts(path, FactsDetail::symbols).has_value();
+      static_cast<void>(facts_.facts(path, FactsDetail::loader));
+    }
+    facts_.cache().save();
+    if (progress) progress(std::min(at + kChunk, all.size()), all.size());
+  }
+  facts_.cache().end_workers();
+  return good;
+}
+
+NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
+  const bool watched = searches_watched_folders_only(artifact);
+  try {
+    return {snapshot(watched).checker.check(artifact), watched};
+  } catch (const Error& error) {
+    return {fail(error), watched};
+  }
+}
+
+void NodeIndex::invalidate(std::vector<std::string> avoided) {
+  avoided_ = std::move(avoided);
+  watched_.reset();
+  timed_.reset();
+  allowed_.reset();
+  facts_.renew();
+}
+
+std::vector<std::string> NodeIndex::folders() {
+  auto& target = snapshot(true).target;
+  std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d"};
+  const auto loader = target.loader(LoaderProfile{}.interpreter);
+  if (loader) {
+    for (auto folder : (*loader)->default_directories) {
+      while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+      inside.insert(folder);
+      for (const auto& level : (*loader)->hwcaps) {
+        inside.insert(folder + "/glibc-hwcaps");
+        inside.insert(folder + "/glibc-hwcaps/" + level);
+      }
+    }
+    if (const auto cache = target.world().read((*loader)->cache_path))
+      for (const auto& path : cached_paths(*cache)) inside.insert(folder_of(path));
+    for (const auto& path : libraries()) inside.insert(folder_of(path));  // where links lead
+    inside.insert(folder_of((*loader)->interpreter));
+  }
+  std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
+  for (const auto& folder : inside) {
+    std::error_code error;
+    const auto outside = target.outside(folder);
+    for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error)) {
+      std::error_code none;
+      if (!is_library_name(it->path().filename().string()) || !it->is_symlink(none)) continue;
+      const auto to = (fs::path(folder) / fs::read_symlink(it->path(), none)).lexically_normal();
+      led_to.insert(to.parent_path().string());
+    }
+  }
+  inside.merge(led_to);
+  std::set<std::string> out;
+  for (const auto& folder : inside) {
+    if (folder.empty()) continue;
+    out.insert(target.root() + folder);  // also one that is not there yet, or a link
+    if (auto real = target.world().real_path(folder); !real.empty())
+      out.insert(target.root() + real);
+  }
+  return {out.begin(), out.end()};
+}
+
+}  // namespace heddle::compat

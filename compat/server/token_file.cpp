@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#include "compat/server/token_file.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/fd.hpp"
+
+namespace heddle::compat {
+namespace {
+
+constexpr std::size_t kShortest = 16;
+constexpr std::size_t kLongest = 4096;
+
+std::string absolute_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value == '/' ? value : "";
+}
+
+Result<std::string> new_token() {
+  std::array<unsigned char, 32> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return fail_errno("getrandom", "failed");
+  std::string out;
+  for (const auto byte : bytes) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+/// Under a name of its own first: a reader sees none or the whole, and of two who make it one wins.
+Result<void> make_token(const std::string& path) {
+  const auto token = new_token();
+  if (!token) return fail(token.error());
+  std::error_code ignored;
+  const auto folder = std::filesystem::path(path).parent_path();
+  if (!std::filesystem::exists(folder, ignored)) {
+    std::filesystem::create_directories(folder.parent_path(), ignored);
+    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+      return fail_errno(folder.string(), "cannot be made");
+  }
+  const auto aside = fmt::format("{}.{}", path, ::getpid());
+  const auto file = open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  if (!file) return fail(file.error());
+  auto done = write_all(file->get(), *token + "\n", aside);
+  if (done && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
+    done = fail_errno(path, "cannot be made");
+  ::unlink(aside.c_str());
+  return done;
+}
+
+Result<std::string> read_open_token(int fd, const std::string& path) {
+  auto token = read_all(fd, path, kLongest);
+  if (!token) return token;
+  while (!token->empty() && (token->back() == '\n' || token->back() == '\r')) token->pop_back();
+  if (token->size() < kShortest)
+    return fail(path, "the token is too short", "", "16 characters or more");
+  return token;
+}
+
+}  // namespace
+
+std::string default_token_file() {
+  if (const auto folder = absolute_variable("RUNTIME_DIRECTORY"); !folder.empty())
+    return folder + "/token";
+  if (::geteuid() == 0) return "/run/heddle/compat-server.token";
+  if (const auto folder = absolute_variable("XDG_RUNTIME_DIR"); !folder.empty())
+    return folder + "/heddle/compat-server.token";
+  const auto home = absolute_variable("HOME");
+  return home.empty() ? home : home + "/.cache/heddle/compat-server.token";
+}
+
+Result<std::string> read_token(const std::string& path) {
+  const auto file = open_file(path, O_RDONLY | O_NONBLOCK);
+  if (!file) return fail(file.error());
+  return read_open_token(file->get(), path);
+}
+
+Result<std::string> read_or_make_token(const std::string& path) {
+  auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+  if (!file && file.error().code() == ENOENT) {
+    if (auto made = make_token(path); !made) return fail(std::move(made.error()));
+    file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+  }
+  if (!file) return fail(file.error());
+  struct stat st {};
+  if (::fstat(file->get(), &st) != 0) return fail_errno(path, "cannot be read");
+  if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
+    return fail_errno(path, "is no secret", EPERM,
+                      "it must be a file of this user with mode 0600: remove it, or --token-file");
+  return read_open_token(file->get(), path);
+}
+
+bool is_local(const std::string& address) {
+  if (address.starts_with("unix:")) return true;
+  const auto host = address.substr(0, address.rfind(':'));
+  in_addr number{};
+  return host == "localhost" || host == "[::1]" ||
+         (::inet_pton(AF_INET, host.c_str(), &number) == 1 &&
+          (ntohl(number.s_addr) >> 24) == 127);  // a name may begin with 127. as well
+}
+
+}  // namespace heddle::compat

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "base/result.hpp"
+#include "ship/registry/http.hpp"
+#include "ship/registry/reference.hpp"
+
+namespace heddle::registry {
+
+/// A manifest or blob as others name it (OCI image spec, descriptor).
+struct Descriptor {
+  std::string media_type;
+  std::string digest;
+  std::uint64_t size = 0;
+};
+
+/// JSON that somebody else wrote; discarded when it is none, or nested deeper than 64: what reads
+/// and writes it recurses.
+nlohmann::ordered_json parse_json(std::string_view text);
+
+/// `name`'s value in a challenge (RFC 9110, 11.6.1: `Bearer realm="...",service="..."`); empty:
+/// none. One pass, whatever the text.
+std::string challenge_parameter(std::string_view challenge, std::string_view name);
+
+/// Whether `realm`, an URL, is where the credentials of the registry `host` may go: to the same
+/// host, or to one of its site (registry.example.org and auth.example.org), or to one that
+/// $HEDDLE_TOKEN_HOSTS names.
+bool may_have_credentials(const std::string& realm, const std::string& host);
+
+/// One registry's OCI distribution API. Everything that comes is held against its digest.
+///
+/// Credentials and tokens go to the registry's own host; what it asks for in a challenge counts
+/// only when it answered itself. A redirection is followed without them (a storage that answers 401
+/// and names a realm of its own gets nothing: the class of CVE-2020-15157).
+class RegistryClient {
+ public:
+  /// `at`: whose host and repository all calls are about.
+  explicit RegistryClient(Reference at);
+
+  struct Manifest {
+    Descriptor descriptor;
+    std::string text;
+  };
+  /// The manifest behind a tag or digest. ENOENT: there is none.
+  Result<Manifest> get_manifest(const std::string& version);
+  /// Writes it to `file`, which is empty, and has it whole on success only.
+  Result<void> get_blob(const Descriptor& blob, int file);
+  /// Uploads unless it is there.
+  Result<Descriptor> put_blob(const std::string& content, const std::string& media_type);
+  /// The same of the file `file`.
+  Result<Descriptor> put_blob(int file, const std::string& media_type);
+  /// `version`: a tag, or the manifest's own digest. `subject` set: the manifest refers to that
+  /// one, and where the registry has no referrers API, its fallback tag is kept up.
+  Result<Descriptor> put_manifest(const std::string& text, const std::string& media_type,
+                                  const std::string& version, const std::string& artifact_type,
+                                  const std::string& subject);
+  /// The newest manifest of `artifact_type` that refers to `subject`; nullopt: none.
+  Result<std::optional<std::string>> find_referrer(const std::string& subject,
+                                                   const std::string& artifact_type);
+
+ private:
+  std::string url(const std::string& rest) const;
+  bool is_own(const std::string& url) const;
+  Result<Descriptor> upload(HttpRequest body, Descriptor blob);
+  Result<HttpAnswer> follow(HttpRequest request, HttpAnswer answer);
+  void add_credentials(HttpRequest& request) const;
+  /// Sends, and once more with what the registry asks for when it says 401.
+  Result<HttpAnswer> send(HttpRequest request, const char* actions);
+  Result<void> authorize(const std::string& challenge, const char* actions);
+  Result<std::string> referrers_index(const std::string& subject);
+  /// Result: whether it was there already.
+  Result<bool> add_once(const std::string& tag, const Descriptor& one,
+                        const std::string& artifact_type);
+  Result<void> add_to_fallback(const std::string& subject, const Descriptor& one,
+                               const std::string& artifact_type);
+  tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;
+
+  RegistryClient(Reference at, std::string authorities);
+
+  Reference at_;
+  std::string scheme_;
+  Http http_;
+  std::string bearer_;
+  std::string user_, password_;
+};
+
+inline constexpr const char* kManifestType = "application/vnd.oci.image.manifest.v1+json";
+inline constexpr const char* kIndexType = "application/vnd.oci.image.index.v1+json";
+
+}  // namespace heddle::registry

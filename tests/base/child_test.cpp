@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#include "base/child.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/try.hpp"
+
+namespace heddle {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(ForkedChild, ends_with_what_its_body_returns_or_with_failure_if_it_throws) {
+  auto seven = value_or_throw(fork_child({}, [] { return 7; }));
+  EXPECT_EQ(seven.wait(), 7);
+  ForkOptions quiet;
+  quiet.null_stdio = true;
+  auto thrown = value_or_throw(fork_child(quiet, []() -> int { throw Error("a", "b"); }));
+  EXPECT_EQ(thrown.wait(), 3);
+}
+
+TEST(ForkedChild, keeps_only_the_descriptors_named) {
+  const Fd kept(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const Fd other(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ForkOptions options;
+  options.keep = {{kept.get()}};
+  auto child = value_or_throw(fork_child(options, [&] {
+    return (::fcntl(kept.get(), F_GETFD) >= 0 ? 1 : 0) +
+           (::fcntl(other.get(), F_GETFD) < 0 ? 2 : 0);
+  }));
+  EXPECT_EQ(child.wait(), 3);
+}
+
+TEST(WorkInAChild, its_error_arrives_whole_and_a_late_one_is_abandoned) {
+  EXPECT_TRUE(run_in_child(seconds(10), {}, [] { return Result<void>(); }));
+  const auto failed = run_in_child(seconds(10), {}, []() -> Result<void> {
+    return fail(Error::with_code(ESTALE, "file", "cannot", "reason", "remedy"));
+  });
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().message(), "file: cannot: reason");
+  EXPECT_EQ(failed.error().hint(), "remedy");
+  EXPECT_EQ(failed.error().code(), ESTALE);
+  const auto late = run_in_child(std::chrono::milliseconds(20), {}, [] {
+    ::pause();
+    return Result<void>();
+  });
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), ETIMEDOUT);
+  const auto died = run_in_child(seconds(10), {}, []() -> Result<void> { ::_exit(9); });
+  ASSERT_FALSE(died);
+  EXPECT_EQ(died.error().code(), ECHILD);
+}
+
+Result<int> half(int n) {
+  if (n % 2 != 0) return fail("", "odd");
+  return n / 2;
+}
+Result<std::string> quarter(int n) {
+  const int once = TRY(half(n));
+  const int twice = TRY(half(once));
+  return std::to_string(twice);
+}
+
+TEST(Try, gives_the_value_or_returns_the_error) {
+  EXPECT_EQ(quarter(8), "2");
+  ASSERT_FALSE(quarter(6));
+  EXPECT_EQ(quarter(6).error().message(), "odd");
+}
+
+}  // namespace
+}  // namespace heddle
