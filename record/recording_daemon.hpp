@@ -5,7 +5,7 @@
 
 #include "base/process.hpp"
 #include "record/record_options.hpp"
-#include "record/trace/run_info.hpp"
+#include "record/trace/event.hpp"
 
 namespace heddle {
 
