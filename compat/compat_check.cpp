@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/child.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/oci_helper.hpp"
-#include "base/process.hpp"
 #include "base/run_main.hpp"
 #include "compat/checker.hpp"
 #include "resolver/build/resolver_session.hpp"

@@ -21,9 +21,9 @@
 #include <mutex>
 #include <thread>
 
+#include "base/child.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
 #include "base/run_main.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "compat/server/judge_protocol.hpp"

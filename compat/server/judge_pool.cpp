@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
 
 namespace heddle::compat {
 namespace {
