@@ -51,7 +51,6 @@ class Callers {
 /// through lead back to the name at which it began. Any thread.
 class Walks {
  public:
-  Walks();
   /// Sees each event in its order. When the walk began at another name, `asked` becomes that name
   /// (with the event's path as its resolution) and true is returned.
   bool asked_path(const trace::Event& event, std::string& asked);
@@ -68,8 +67,6 @@ class Walks {
     std::vector<Step> steps;
     std::string end;  ///< the path it led to; empty: it goes on
   };
-  bool is_walking(std::int32_t tid) const;
-  bool can_tell_;
   std::mutex mutex_;
   std::unordered_map<std::int32_t, Walk> walks_;
 };

@@ -4,13 +4,8 @@
 #include <sys/ioctl.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 
 #include "record/loopback/loopback.hpp"
-
-#ifndef RWF_NOAPPEND
-#define RWF_NOAPPEND 0x20  // Linux 6.9
-#endif
 
 namespace heddle::loopback {
 namespace {
@@ -30,6 +25,16 @@ struct RawEntry {
   char name[1];
 };
 constexpr std::size_t kNameOffset = offsetof(RawEntry, name);
+
+Locks::Wanted wanted_lock(const Request& request, const fuse_lk_in& in) {
+  const auto& handle = Handle::of(in.fh);
+  return {handle.node,
+          {in.owner, in.lk.start, in.lk.end, static_cast<short>(in.lk.type),
+           static_cast<std::int32_t>(in.lk.pid)},
+          handle.access,
+          &handle,
+          request.header().unique};
+}
 
 }  // namespace
 
@@ -122,12 +127,7 @@ int Loopback::create_file(const File& parent, const std::string& name, int flags
   }
   for (int tries = 0; tries < 100; ++tries) {
     // What is there may be a FIFO, or a link to one, and hold this thread: O_EXCL opens neither.
-    fd.reset(::openat(parent->get(), name.c_str(),
-                      flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, in.mode));
-    if (!fd && (errno == EMFILE || errno == ENFILE) && tries == 0) {
-      nodes_.cool();
-      continue;
-    }
+    fd = open_at(parent->get(), name.c_str(), flags | O_CREAT | O_EXCL | O_NOFOLLOW, in.mode);
     if (fd || errno != EEXIST || (in.flags & O_EXCL) != 0) return errno_if(!fd);
     struct statx st {};
     const Fd there(::openat(parent->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
@@ -141,7 +141,8 @@ int Loopback::create_file(const File& parent, const std::string& name, int flags
   return ESTALE;
 }
 
-void Loopback::create(Request& request, bool nameless) {
+void Loopback::create(Request& request) {
+  const bool nameless = request.opcode() == kOpTmpfile;
   const auto in = request.body<fuse_create_in>();
   const std::string name(request.name(sizeof(in)));
   File parent;
@@ -222,7 +223,7 @@ void Loopback::read(Request& request) {
 void Loopback::write(Request& request) {
   const auto in = request.body<fuse_write_in>();
   auto& handle = Handle::of(in.fh);
-  const int fd = handle.fd.get();
+  int fd = handle.fd.get();
   const auto data = request.rest(sizeof(in)).substr(0, in.size);
   if (data.size() > kMuchData) request.go_slow();
   const bool of_pages = (in.write_flags & FUSE_WRITE_CACHE) != 0;
@@ -233,21 +234,19 @@ void Loopback::write(Request& request) {
     ::fcntl(fd, F_SETFL, append ? flags | O_APPEND : flags & ~O_APPEND);
     handle.append = append;
   }
-  std::size_t done = 0;
+  // Pages of a shared mapping belong at their offset, and O_APPEND would move them to the end.
+  Fd not_appending;
   int rc = 0;
-  while (done < data.size()) {
-    const iovec part{const_cast<char*>(data.data()) + done, data.size() - done};
-    const auto offset = static_cast<off_t>(in.offset + done);
-    // Pages of a shared mapping go where they belong, also through an O_APPEND descriptor.
-    ssize_t n = of_pages && handle.append ? ::pwritev2(fd, &part, 1, offset, RWF_NOAPPEND)
-                                          : ::pwrite(fd, part.iov_base, part.iov_len, offset);
-    if (n < 0 && errno == EOPNOTSUPP && of_pages && handle.append) {
-      const std::lock_guard lock(handle.mutex);
-      const int flags = ::fcntl(fd, F_GETFL);
-      ::fcntl(fd, F_SETFL, flags & ~O_APPEND);
-      n = ::pwrite(fd, part.iov_base, part.iov_len, offset);
-      ::fcntl(fd, F_SETFL, flags);
-    }
+  if (of_pages && handle.append) {
+    const OwnRights own(request.rights());
+    not_appending = reopen(fd, O_WRONLY);
+    rc = errno_if(!not_appending);
+    fd = not_appending.get();
+  }
+  std::size_t done = 0;
+  while (rc == 0 && done < data.size()) {
+    const ssize_t n =
+        ::pwrite(fd, data.data() + done, data.size() - done, static_cast<off_t>(in.offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && done == 0) rc = errno;
     if (n <= 0) break;
@@ -308,12 +307,7 @@ void Loopback::release(Request& request) {
 void Loopback::getlk(Request& request) {
   const auto in = request.body<fuse_lk_in>();
   const auto& handle = Handle::of(in.fh);
-  const Locks::Wanted wanted{handle.node,
-                             {in.owner, in.lk.start, in.lk.end, static_cast<short>(in.lk.type),
-                              static_cast<std::int32_t>(in.lk.pid)},
-                             handle.access,
-                             &handle,
-                             request.header().unique};
+  const auto wanted = wanted_lock(request, in);
   const OwnRights own(request.rights());
   Locks::Range range;
   const int rc = locks_.test(
@@ -325,7 +319,8 @@ void Loopback::getlk(Request& request) {
   request.reply(out);
 }
 
-void Loopback::setlk(Request& request, bool wait) {
+void Loopback::setlk(Request& request) {
+  const bool wait = request.opcode() == FUSE_SETLKW;
   const auto in = request.body<fuse_lk_in>();
   const auto& handle = Handle::of(in.fh);
   const auto type = static_cast<short>(in.lk.type);
@@ -336,12 +331,7 @@ void Loopback::setlk(Request& request, bool wait) {
     const int operation = type == F_UNLCK ? LOCK_UN : type == F_RDLCK ? LOCK_SH : LOCK_EX;
     rc = locks_.flock(handle.fd.get(), operation, request.header().unique, if_waiting);
   } else {
-    const Locks::Wanted wanted{
-        handle.node,
-        {in.owner, in.lk.start, in.lk.end, type, static_cast<std::int32_t>(in.lk.pid)},
-        handle.access,
-        &handle,
-        request.header().unique};
+    const auto wanted = wanted_lock(request, in);
     const OwnRights own(request.rights());
     rc = locks_.set(
         wanted, [&](int access) { return reopen(handle.fd.get(), access); }, if_waiting);

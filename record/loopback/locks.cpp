@@ -14,6 +14,7 @@ namespace heddle::loopback {
 namespace {
 
 constexpr std::size_t kMostWaiting = 64;
+constexpr std::size_t kMostEarly = 256;
 constexpr std::uint64_t kToEnd = 0x7fffffffffffffffULL;  // OFFSET_MAX
 constexpr int kWakeSignal = SIGUSR1;
 
@@ -188,6 +189,7 @@ std::list<Locks::Waiter>::iterator Locks::add_waiter(std::uint64_t unique,
   waiters_.emplace_back();
   auto& waiter = waiters_.back();
   waiter.unique = unique;
+  waiter.interrupted = std::find(early_.begin(), early_.end(), unique) != early_.end();
   waiter.thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
   waiter.wanted = std::move(wanted);
   return std::prev(waiters_.end());
@@ -281,7 +283,11 @@ void Locks::interrupt(std::uint64_t unique) {
     if (waiter.unique != unique) continue;
     waiter.interrupted = true;
     ::syscall(SYS_tgkill, ::getpid(), waiter.thread, kWakeSignal);
+    return;
   }
+  // The first try, which does not wait, may take long.
+  early_.push_back(unique);
+  if (early_.size() > kMostEarly) early_.pop_front();
 }
 
 void Locks::interrupt_again() {

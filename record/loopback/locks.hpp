@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -74,7 +75,7 @@ class Locks {
   void close_owner(std::uint64_t node, std::uint64_t owner);
   /// The last descriptor of the open file was closed: so are locks that were taken by it.
   void close_handle(std::uint64_t node, const void* handle);
-  /// The request's thread is to wait no more.
+  /// The request's thread is to wait no more, also when it begins to wait only later.
   void interrupt(std::uint64_t unique);
   /// Now and then: a signal may have come before its thread slept.
   void interrupt_again();
@@ -104,6 +105,7 @@ class Locks {
   std::mutex mutex_;
   std::map<std::uint64_t, File> files_;  ///< by node
   std::list<Waiter> waiters_;
+  std::deque<std::uint64_t> early_;  ///< the newest requests interrupted that did not wait
 };
 
 }  // namespace heddle::loopback

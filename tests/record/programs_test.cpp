@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/sandbox/sanitized.hpp"
-#include "tests/record/native_twin.hpp"
+#include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {

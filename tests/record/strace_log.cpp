@@ -5,61 +5,32 @@
 #include <memory>
 #include <sstream>
 
+#include "tests/record/recorded.hpp"
+
 namespace heddle::test {
 namespace {
 
-/// Where a call's paths stand: {index of the folder's descriptor or -1, index of the path}.
+/// Where a call's paths stand: {index of the directory's descriptor or -1, index of the path}.
 using PathArgs = std::vector<std::pair<int, int>>;
 
 const std::map<std::string, PathArgs>& path_args() {
-  static const std::map<std::string, PathArgs> kCalls = {{"open", {{-1, 0}}},
-                                                         {"creat", {{-1, 0}}},
-                                                         {"openat", {{0, 1}}},
-                                                         {"openat2", {{0, 1}}},
-                                                         {"stat", {{-1, 0}}},
-                                                         {"lstat", {{-1, 0}}},
-                                                         {"newfstatat", {{0, 1}}},
-                                                         {"statx", {{0, 1}}},
-                                                         {"access", {{-1, 0}}},
-                                                         {"faccessat", {{0, 1}}},
-                                                         {"faccessat2", {{0, 1}}},
-                                                         {"readlink", {{-1, 0}}},
-                                                         {"readlinkat", {{0, 1}}},
-                                                         {"execve", {{-1, 0}}},
-                                                         {"execveat", {{0, 1}}},
-                                                         {"chdir", {{-1, 0}}},
-                                                         {"mkdir", {{-1, 0}}},
-                                                         {"mkdirat", {{0, 1}}},
-                                                         {"rmdir", {{-1, 0}}},
-                                                         {"unlink", {{-1, 0}}},
-                                                         {"unlinkat", {{0, 1}}},
-                                                         {"rename", {{-1, 0}, {-1, 1}}},
-                                                         {"renameat", {{0, 1}, {2, 3}}},
-                                                         {"renameat2", {{0, 1}, {2, 3}}},
-                                                         {"link", {{-1, 0}, {-1, 1}}},
-                                                         {"linkat", {{0, 1}, {2, 3}}},
-                                                         {"symlink", {{-1, 1}}},
-                                                         {"symlinkat", {{1, 2}}},
-                                                         {"mknod", {{-1, 0}}},
-                                                         {"mknodat", {{0, 1}}},
-                                                         {"chmod", {{-1, 0}}},
-                                                         {"fchmodat", {{0, 1}}},
-                                                         {"chown", {{-1, 0}}},
-                                                         {"lchown", {{-1, 0}}},
-                                                         {"fchownat", {{0, 1}}},
-                                                         {"utimensat", {{0, 1}}},
-                                                         {"utime", {{-1, 0}}},
-                                                         {"utimes", {{-1, 0}}},
-                                                         {"futimesat", {{0, 1}}},
-                                                         {"truncate", {{-1, 0}}},
-                                                         {"getxattr", {{-1, 0}}},
-                                                         {"lgetxattr", {{-1, 0}}},
-                                                         {"listxattr", {{-1, 0}}},
-                                                         {"llistxattr", {{-1, 0}}},
-                                                         {"setxattr", {{-1, 0}}},
-                                                         {"lsetxattr", {{-1, 0}}},
-                                                         {"statfs", {{-1, 0}}},
-                                                         {"inotify_add_watch", {{-1, 1}}}};
+  static const auto kCalls = [] {
+    std::map<std::string, PathArgs> calls = {
+        {"rename", {{-1, 0}, {-1, 1}}},  {"renameat", {{0, 1}, {2, 3}}},
+        {"renameat2", {{0, 1}, {2, 3}}}, {"link", {{-1, 0}, {-1, 1}}},
+        {"linkat", {{0, 1}, {2, 3}}},    {"symlink", {{-1, 1}}},
+        {"symlinkat", {{1, 2}}},         {"inotify_add_watch", {{-1, 1}}}};
+    for (const auto& name : words_of("open creat stat lstat access readlink execve chdir mkdir "
+                                     "rmdir unlink mknod chmod chown lchown utime utimes truncate "
+                                     "getxattr lgetxattr listxattr llistxattr setxattr lsetxattr "
+                                     "statfs"))
+      calls[name] = {{-1, 0}};
+    for (const auto& name : words_of("openat openat2 newfstatat statx faccessat faccessat2 "
+                                     "readlinkat execveat mkdirat unlinkat mknodat fchmodat "
+                                     "fchownat utimensat futimesat"))
+      calls[name] = {{0, 1}};
+    return calls;
+  }();
   return kCalls;
 }
 
