@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "record/recorded_run.hpp"
 
 namespace heddle {

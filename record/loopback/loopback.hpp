@@ -155,6 +155,9 @@ class Loopback {
   Locks locks_;
 };
 
+/// Answers the requests of a FUSE device, which stays the caller's, until the mount has gone.
+void serve(Loopback& loopback, int device);
+
 /// statx(2) with what the loopback needs; 0 or an errno.
 int stat_at(int dir, const char* name, int flags, struct statx& st);
 inline int stat_fd(int fd, struct statx& st) { return stat_at(fd, "", AT_EMPTY_PATH, st); }

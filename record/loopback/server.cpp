@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT
-#include "record/loopback/server.hpp"
-
 #include <fcntl.h>
 #include <sched.h>
 
-#include <cstdint>
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <system_error>
+#include <thread>
 
 #include "base/fd.hpp"
 #include "base/insist.hpp"
 #include "fuseovl/session/kernel_order.hpp"
+#include "record/loopback/loopback.hpp"
 
 namespace heddle::loopback {
 
@@ -101,10 +104,40 @@ void CoreFollower::on_request(std::int32_t tid) {
   changes_ = 0;
 }
 
+// One thread at a time, the leader, reads requests and answers quick ones itself: a second reader
+// would only take turns with it, on another core. Before something slow (disk, large data, a lock
+// that others have) the leader hands the reading on; a leader that got stuck in a quick one (a dead
+// NFS server) is replaced after kStuck. Threads are made as needed.
+
+class Server {
+ public:
+  Server(Loopback& loopback, int device) : loopback_(loopback), device_(device) {}
+  /// Blocks until the mount has gone.
+  void run();
+
+ private:
+  class Thread;
+  static constexpr std::size_t kMostThreads = 192;  // a third of them may wait for locks
+  void start_thread();
+  bool become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term);
+  void hand_on(std::uint64_t term);
+
+  Loopback& loopback_;
+  int device_;
+  std::mutex mutex_;
+  std::condition_variable free_;
+  bool has_leader_ = false;
+  bool ended_ = false;
+  std::size_t waiting_ = 0;
+  std::atomic<std::uint64_t> term_{0};   ///< raised when the leader changes
+  std::atomic<std::uint64_t> begun_{0};  ///< requests the leader has begun, and
+  std::atomic<std::uint64_t> done_{0};   ///< answered
+  std::size_t started_ = 0;
+  std::list<std::thread> threads_;
+};
+
 constexpr std::chrono::milliseconds kStuck{20};
 constexpr std::size_t kBufferSize = kMaxData + 4096;
-
-}  // namespace
 
 /// One of the threads, and what it works with.
 class Server::Thread final : public ServingThread {
@@ -229,5 +262,9 @@ void Server::Thread::run() {
     lock.lock();
   }
 }
+
+}  // namespace
+
+void serve(Loopback& loopback, int device) { Server(loopback, device).run(); }
 
 }  // namespace heddle::loopback

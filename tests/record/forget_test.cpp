@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "record/loopback/server.hpp"
+#include "record/loopback/loopback.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -45,7 +45,9 @@ Fd mount_detached(int device) {
 /// The loopback, served by this process.
 class Served {
  public:
-  Served() : root_(mount_detached(device_.get())), serving_([this] { server_.run(); }) {}
+  Served()
+      : root_(mount_detached(device_.get())),
+        serving_([this] { loopback::serve(loopback_, device_.get()); }) {}
   ~Served() {
     root_.reset();
     serving_.join();
@@ -57,7 +59,6 @@ class Served {
   Fd device_ = value_or_throw(open_file("/dev/fuse", O_RDWR));
   NoLog log_;
   loopback::Loopback loopback_{log_, {device_.get(), kMostOpen, {}}};
-  loopback::Server server_{loopback_, device_.get()};
   Fd root_;
   std::thread serving_;
 };
