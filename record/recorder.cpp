@@ -18,7 +18,7 @@ namespace {
 
 using trace::Op;
 
-// A process id is not used again within this time: they are given out in a circle.
+// A process id is not reused within this time: they are assigned in a cycle.
 constexpr std::uint64_t kTrustNs = 50'000'000;
 // Between the exec event and the change of /proc/PID/exe lie the look-ups and reads of the program
 // and its interpreter.
@@ -163,7 +163,7 @@ void Recorder::add(trace::Event& event) {
     event.resolved = event.path;
     event.path = asked;
   }
-  // An open is asked about also when it is not wanted: its close will not ask again.
+  // Also for an open that is not wanted: its close does not look the caller up again.
   const bool opens = event.op == trace::Op::open || event.op == trace::Op::create;
   const bool wanted = options_.ops[static_cast<std::size_t>(event.op)];
   if (event.pid == 0 && (wanted || opens)) {

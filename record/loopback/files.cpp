@@ -13,7 +13,7 @@ namespace {
 // O_DIRECT is not handed on: our buffers are not the caller's, and their alignment is no matter of
 // its. Neither is O_NONBLOCK etc.: only regular files are opened here.
 constexpr int kPassedFlags = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_NOATIME;
-constexpr std::uint32_t kNotTold = kOpenForExec | O_LARGEFILE | 0100000;
+constexpr std::uint32_t kHiddenFlags = kOpenForExec | O_LARGEFILE | 0100000;
 constexpr std::size_t kMuchData = 256 * 1024;
 
 /// What getdents64(2) gives.
@@ -69,7 +69,7 @@ Handle& Loopback::add_handle(Request& request, Fd fd, std::uint64_t node, std::u
 
 /// Opens a node's file as the caller. 0 or an errno.
 int Loopback::open_file(Request& request, const File& file, std::uint32_t flags, Fd& fd) {
-  // The kernel opens others by itself; a FIFO would hold this thread.
+  // The kernel opens other types itself; a FIFO would block this thread.
   if (!S_ISREG(nodes_.key(request.node()).type)) return EINVAL;
   const bool for_exec = (flags & kOpenForExec) != 0;
   if (for_exec) {
@@ -80,7 +80,7 @@ int Loopback::open_file(Request& request, const File& file, std::uint32_t flags,
   fd = reopen(file->get(), static_cast<int>(flags) & kPassedFlags);
   const int rc = errno_if(!fd);
   if (rc != EACCES || !for_exec) return rc;
-  // A program that may be executed only is read by the kernel, not by its user.
+  // The kernel, not the user, reads a program that may be executed only.
   const OwnRights own(request.rights());
   fd = reopen(file->get(), O_RDONLY);
   return errno_if(!fd);
@@ -100,17 +100,16 @@ void Loopback::open(Request& request) {
   Handle* opened = nullptr;
   if (rc == 0) {
     opened = &add_handle(request, std::move(fd), request.node(), in.flags, path, out);
-    // Kept pages are right as long as nobody changed the file since they were read.
+    // Cached pages are valid as long as the file has not changed since they were read.
     const bool same = nodes_.same_content(request.node(), content_stamp(st));
     if ((in.flags & O_TRUNC) == 0 && same && opened->mode == IoModes::Mode::kept)
       out.open_flags |= FOPEN_KEEP_CACHE;
   }
   if (log_.on()) {
-    trace::Event event;
-    event.op = (in.flags & kOpenForExec) != 0 ? Op::exec : Op::open;
-    event.error = rc;
-    event.path = path;
-    event.flags = in.flags & ~kNotTold;
+    trace::Event event{.op = (in.flags & kOpenForExec) != 0 ? Op::exec : Op::open,
+                       .error = rc,
+                       .path = path,
+                       .flags = in.flags & ~kHiddenFlags};
     log_open(request, event, opened);
   }
   if (rc == 0 && (in.flags & kOpenForExec) != 0) request.rights().forget_caller();
@@ -118,7 +117,7 @@ void Loopback::open(Request& request) {
   request.reply(out);
 }
 
-/// Makes the file, or opens one that somebody outside has made since the look-up. 0 or an errno.
+/// Makes the file, or opens one that a process outside has made since the lookup. 0 or an errno.
 int Loopback::create_file(const File& parent, const std::string& name, int flags,
                           const fuse_create_in& in, Fd& fd) {
   if ((flags & O_TMPFILE) == O_TMPFILE) {
@@ -126,7 +125,7 @@ int Loopback::create_file(const File& parent, const std::string& name, int flags
     return errno_if(!fd);
   }
   for (int tries = 0; tries < 100; ++tries) {
-    // What is there may be a FIFO, or a link to one, and hold this thread: O_EXCL opens neither.
+    // What is there may be a FIFO, or a link to one, and block this thread: O_EXCL opens neither.
     fd = open_at(parent->get(), name.c_str(), flags | O_CREAT | O_EXCL | O_NOFOLLOW, in.mode);
     if (fd || errno != EEXIST || (in.flags & O_EXCL) != 0) return errno_if(!fd);
     struct statx st {};
@@ -169,30 +168,29 @@ void Loopback::create(Request& request) {
     opened = &add_handle(request, std::move(fd), entry.nodeid, in.flags, path.value_or(""), out);
   }
   if (log_.on()) {
-    trace::Event event;
-    event.op = Op::create;
-    event.error = rc;
-    if (path) event.path = *path;
-    event.flags = (in.flags & ~kNotTold) | (nameless ? static_cast<std::uint32_t>(O_TMPFILE) : 0U);
-    event.mode = in.mode & 07777 & ~in.umask;
+    trace::Event event{.op = Op::create,
+                       .error = rc,
+                       .path = path ? *path : std::string_view(),
+                       .flags = (in.flags & ~kHiddenFlags) |
+                                (nameless ? static_cast<std::uint32_t>(O_TMPFILE) : 0U),
+                       .mode = in.mode & 07777 & ~in.umask};
     log_open(request, event, opened);
   }
   if (rc != 0) return request.reply_error(rc);
   request.reply(entry, out);
 }
 
-void Loopback::tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
-                       std::int64_t bytes, int error) {
+void Loopback::log_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
+                      std::int64_t bytes, int error) {
   if (!log_.each_io() || !log_.on()) return;
-  trace::Event event;
-  event.op = op;
-  event.error = error;
-  event.path = handle.path;
-  event.handle = handle.number;
-  event.offset = offset;
-  event.count = 1;
-  event.bytes = bytes;
-  event.tid = request.tid();
+  trace::Event event{.tid = request.tid(),
+                     .op = op,
+                     .error = error,
+                     .path = handle.path,
+                     .handle = handle.number,
+                     .count = 1,
+                     .bytes = bytes,
+                     .offset = offset};
   log_.add(event);
 }
 
@@ -214,8 +212,8 @@ void Loopback::read(Request& request) {
   }
   ++handle.reads;
   handle.read_bytes += static_cast<std::int64_t>(done);
-  tell_io(request, Op::read, handle, static_cast<std::int64_t>(in.offset),
-          static_cast<std::int64_t>(done), rc);
+  log_io(request, Op::read, handle, static_cast<std::int64_t>(in.offset),
+         static_cast<std::int64_t>(done), rc);
   if (rc != 0) return request.reply_error(rc);
   request.reply_bytes(request.out(), done);
 }
@@ -254,8 +252,8 @@ void Loopback::write(Request& request) {
   }
   ++handle.writes;
   handle.write_bytes += static_cast<std::int64_t>(done);
-  tell_io(request, Op::write, handle, static_cast<std::int64_t>(in.offset),
-          static_cast<std::int64_t>(done), rc);
+  log_io(request, Op::write, handle, static_cast<std::int64_t>(in.offset),
+         static_cast<std::int64_t>(done), rc);
   if (rc != 0) return request.reply_error(rc);
   fuse_write_out out{};
   out.size = static_cast<std::uint32_t>(done);
@@ -267,19 +265,18 @@ void Loopback::flush(Request& request) {
   const auto& handle = Handle::of(in.fh);
   locks_.close_owner(handle.node, in.lock_owner);
   if (handle.access == O_RDONLY) return request.reply_error(0);
-  // close(2) is where network file systems tell of a full disk; ours stays open.
+  // close(2) is where network file systems report a full disk; ours stays open.
   const int copy = ::dup(handle.fd.get());
   request.reply_error(copy >= 0 && ::close(copy) != 0 ? errno : 0);
 }
 
-void Loopback::tell_closed(Handle& handle) {
+void Loopback::log_closed(Handle& handle) {
   if (handle.number < 0 || !log_.on()) return;
-  trace::Event event;
-  event.tid = handle.tid;
-  event.pid = handle.pid;
-  event.exe = handle.exe;
-  event.path = handle.path;
-  event.handle = handle.number;
+  trace::Event event{.pid = handle.pid,
+                     .tid = handle.tid,
+                     .path = handle.path,
+                     .exe = handle.exe,
+                     .handle = handle.number};
   const auto tell = [&](Op op, std::int64_t count, std::int64_t bytes) {
     event.op = op;
     event.count = count;
@@ -294,7 +291,7 @@ void Loopback::tell_closed(Handle& handle) {
 void Loopback::release(Request& request) {
   const auto in = request.body<fuse_release_in>();
   auto& handle = Handle::of(in.fh);
-  tell_closed(handle);
+  log_closed(handle);
   // The open file may live on, as the one that the kernel passes others' reads and writes to.
   if ((in.release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0) (void)::flock(handle.fd.get(), LOCK_UN);
   locks_.close_handle(handle.node, &handle);
@@ -336,7 +333,7 @@ void Loopback::setlk(Request& request) {
     rc = locks_.set(
         wanted, [&](int access) { return reopen(handle.fd.get(), access); }, if_waiting);
   }
-  // Who has a lock is to see what others wrote before it had it.
+  // The lock's holder must see what others wrote before.
   if (rc == 0 && type != F_UNLCK && io_modes_.keeps_pages(handle.node)) {
     request.go_slow();
     request.drop_pages(handle.node);

@@ -14,7 +14,7 @@ namespace {
 
 // Long enough that a search through 500 directories asks for each once, short enough that one
 // removed or moved by somebody outside (another rank's recorder) is not believed for long.
-constexpr std::uint64_t kFolderEntrySeconds = 1;
+constexpr std::uint64_t kDirectoryEntrySeconds = 1;
 
 Fd open_root() { return value_or_throw(heddle::open_file("/", O_PATH | O_DIRECTORY)); }
 
@@ -81,7 +81,7 @@ void Loopback::init(Request& request) {
   if (in.major < FUSE_KERNEL_VERSION) return request.reply_error(EPROTO);
   if (in.major > FUSE_KERNEL_VERSION) return request.reply(out);  // it asks again, in our version
   out.max_readahead = in.max_readahead;
-  // PARALLEL_DIROPS: else look-ups in one directory wait for each other. HANDLE_KILLPRIV_V2: we
+  // PARALLEL_DIROPS: else lookups in one directory wait for each other. HANDLE_KILLPRIV_V2: we
   // write as the caller, so the real file loses its set-uid bit as it should, and the kernel need
   // not ask for security.capability before each write. DONT_MASK: default ACLs come before the
   // umask. The two of locks: or the kernel would keep them to itself.
@@ -105,12 +105,8 @@ void Loopback::init(Request& request) {
 void Loopback::log(Request& request, Op op, int error, std::string_view path,
                    std::string_view target) {
   if (!log_.on()) return;
-  trace::Event event;
-  event.tid = request.tid();
-  event.op = op;
-  event.error = error;
-  event.path = path;
-  event.target = target;
+  trace::Event event{
+      .tid = request.tid(), .op = op, .error = error, .path = path, .target = target};
   log_.add(event);
 }
 
@@ -187,7 +183,7 @@ bool Loopback::is_open_to_all(int fd) {
 /// `parent` is -1 for what has none.
 fuse_entry_out Loopback::entry_out(int parent, int fd, const struct statx& st) {
   fuse_entry_out out{};
-  if (S_ISDIR(st.stx_mode) && is_open_to_all(parent)) out.entry_valid = kFolderEntrySeconds;
+  if (S_ISDIR(st.stx_mode) && is_open_to_all(parent)) out.entry_valid = kDirectoryEntrySeconds;
   fill_attr(fd, st, out.attr);
   return out;
 }
@@ -247,7 +243,7 @@ void Loopback::statfs(Request& request) {
 
 void Loopback::close_all() {
   handles_.each([this](Handle& handle) {
-    tell_closed(handle);
+    log_closed(handle);
     handle.number = -1;  // once
   });
 }

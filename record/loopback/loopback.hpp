@@ -12,42 +12,41 @@
 
 namespace heddle::loopback {
 
-/// Who is told of each access. Called by the serving threads, many at once.
+/// Receives each access. Called by many serving threads at once.
 class AccessLog {
  public:
   virtual ~AccessLog() = default;
   /// The program is about to be executed: what came before was our own preparation.
   virtual void start() = 0;
-  /// Whether events are wanted now; saves making them.
+  /// Whether events are wanted now.
   virtual bool on() const noexcept = 0;
   /// Whether each read and write is an event of its own.
   virtual bool each_io() const noexcept = 0;
-  /// `event.tid` is the caller's; ns is the log's to fill in, and so are pid and exe when pid is 0:
-  /// the bytes of exe then stay as long as the log. It may wait while the trace cannot be written.
+  /// `event.tid` is set. The log fills in ns, and pid and exe when pid is 0; the bytes of exe then
+  /// live as long as the log. Blocks while the trace cannot be written.
   virtual void add(trace::Event& event) = 0;
 };
 
-/// Looked up in the root by fs-record's own child just before exec: the sign for start().
+/// fs-record's child looks this up in the root just before exec: start() is called.
 inline constexpr const char* kStartName = ".heddle-record-start";
 
-/// The file system that shows `/` as it is and tells an AccessLog what is asked of it.
+/// The file system that shows `/` as it is and reports each access to an AccessLog.
 ///
-/// The kernel keeps the entries of directories for kFolderEntrySeconds and nothing else: no entry
-/// of a file, no attribute, no miss, no link's target. So each walk asks for its last component,
-/// and for directories on the way once a second (always, where not everybody may pass through the
-/// one above: see is_open_to_all()); of these the log is told the first. File pages are
-/// kept while a file's size and times stay (but see IoModes).
+/// The kernel caches the entries of directories for kDirectoryEntrySeconds and nothing else: no
+/// entry of a file, no attribute, no miss, no link target. So each walk looks up its last
+/// component, and directories on the way once a second (always, where not everybody may search the
+/// parent: see is_open_to_all()); of these the first lookup is logged. File pages are cached while
+/// a file's size and times stay (but see IoModes).
 ///
-/// Everything is done on descriptors: of the node itself, or of the parent's and one name. The
-/// worst that others can do by renaming, linking and replacing is what they could do to a program
-/// that holds the directory's descriptor. handle() may be called by many threads at once, each with
-/// rights of its own.
+/// Every operation uses the descriptor of the node, or of the parent and one name. So whoever
+/// renames, links and replaces files can do no more than to a program that holds the directory's
+/// descriptor. handle() may be called by many threads at once, each with rights of its own.
 class Loopback {
  public:
   struct Setup {
     int device;
     std::size_t most_open_nodes;
-    /// Files and sockets that are not ours, mounted over their places in this file system.
+    /// Native files and sockets, mounted over their places in this file system.
     std::set<std::string> native_files;
   };
   /// Throws Error when `/` cannot be opened.
@@ -61,7 +60,7 @@ class Loopback {
   static bool may_ask_about_caller(const Request& request) {
     return request.opcode() != FUSE_FLUSH;
   }
-  /// At the end: what open handles have read and written, as if they were closed now.
+  /// At the end: logs what open handles have read and written, as if they were closed now.
   void close_all();
   /// Ten times a second.
   void tick() { locks_.interrupt_again(); }
@@ -125,9 +124,9 @@ class Loopback {
   void ioctl(Request& request);
   void getlk(Request& request);
   void setlk(Request& request);
-  void tell_closed(Handle& handle);
-  void tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
-               std::int64_t bytes, int error);
+  void log_closed(Handle& handle);
+  void log_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
+              std::int64_t bytes, int error);
   void opendir(Request& request);
   void readdir(Request& request);
 
@@ -161,7 +160,7 @@ void serve(Loopback& loopback, int device);
 /// statx(2) with what the loopback needs; 0 or an errno.
 int stat_at(int dir, const char* name, int flags, struct statx& st);
 inline int stat_fd(int fd, struct statx& st) { return stat_at(fd, "", AT_EMPTY_PATH, st); }
-/// Whether the mount that the file is on has the flag (ST_NOSUID...).
+/// Whether the file's mount has the flag (ST_NOSUID...).
 bool has_flag(int fd, unsigned long flag);
 /// Whether the file is of a procfs.
 bool is_of_proc(int fd);

@@ -80,7 +80,7 @@ int needed_by(const Call& call) {
 
 }  // namespace
 
-/// The kernel opens FIFOs, devices and sockets by itself, and asks nobody: the look-up before is
+/// The kernel opens FIFOs, devices and sockets by itself, and asks nobody: the lookup before is
 /// where those that may not are refused. (default_permissions would have the kernel check, and with
 /// it ask for the attributes of every directory on each walk, and never tell of access(2).)
 int Loopback::check_special(Request& request, int fd, const struct statx& st,
@@ -151,13 +151,8 @@ void Loopback::make(Request& request, Op op, std::string_view name, std::int64_t
   if (rc == 0) rc = make_entry(request, parent, name, entry);
   if (log_.on()) {
     const auto path = nodes_.path(request.node(), name).value_or("");
-    trace::Event event;
-    event.tid = request.tid();
-    event.op = op;
-    event.error = rc;
-    event.path = path;
-    event.mode = mode;
-    event.target = target;
+    trace::Event event{
+        .tid = request.tid(), .op = op, .error = rc, .path = path, .target = target, .mode = mode};
     log_.add(event);
   }
   if (rc != 0) return request.reply_error(rc);

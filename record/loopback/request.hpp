@@ -72,9 +72,9 @@ inline dev_t decode_device(std::uint32_t device) {
 /// supplementary groups, umask, and the capabilities that matter for files. The kernel then decides
 /// on the real file as it would have decided for the caller. One object a thread, made in it.
 ///
-/// The protocol carries user and group; the rest is asked of the kernel, for each request, since it
-/// may change between any two: capget(2), and /proc/TID/status where groups count. A caller in a
-/// user namespace of its own has no capability here; root in one is looked at 50 times a second and
+/// The protocol carries user and group; the rest is read for each request, since it may change
+/// between any two: capget(2), and /proc/TID/status where groups count. A caller in a user
+/// namespace of its own has no capability here; for root this is checked 50 times a second and
 /// after each exec.
 ///
 /// Without root there is one user, ourselves, and only the umask changes.
@@ -86,8 +86,8 @@ class CallerRights {
 
   /// Whether callers have rights of their own: we are root.
   static bool are_many();
-  /// For the request's caller. The kernel's own requests (write-back) run as ourselves. False: what
-  /// the caller may do cannot be told.
+  /// Takes the rights of the request's caller; for the kernel's own requests (write-back), ours.
+  /// False: the caller's rights cannot be determined.
   bool assume(const fuse_in_header& header);
   /// Our own, until the next assume().
   void assume_own();
@@ -133,23 +133,23 @@ class OwnRights {
   CallerRights::State before_;
 };
 
-/// Gives up, for the process and for ever, what serving callers does not need. Before the first
-/// thread.
+/// Drops, for the whole process and for good, the capabilities that serving does not need. Call it
+/// before the first thread starts.
 void keep_callers_capabilities();
 
-/// What the thread that has a request brings along.
+/// State of the thread that handles a request.
 class ServingThread {
  public:
   virtual ~ServingThread() = default;
-  /// Another thread is to read the next request: this one takes long. Once is enough.
+  /// Lets another thread read the next request, since this one takes long.
   virtual void go_slow() = 0;
 
   CallerRights rights;
   char* out = nullptr;  ///< kMaxData and a page of room for an answer
 };
 
-/// One request of the kernel, in the buffer that read(2) filled, and the way to answer it. One
-/// thread has it; each request but FORGET and its like is answered exactly once.
+/// One request of the kernel, in the buffer that read(2) filled, and its answer. Belongs to one
+/// thread; each request but FORGET and INTERRUPT is answered exactly once.
 class Request {
  public:
   Request(int device, char* bytes, std::size_t size, ServingThread& thread)
@@ -158,13 +158,13 @@ class Request {
   const fuse_in_header& header() const { return *reinterpret_cast<const fuse_in_header*>(bytes_); }
   std::uint32_t opcode() const { return header().opcode; }
   std::uint64_t node() const { return header().nodeid; }
-  /// The thread that asks (a tid); 0 for the kernel's own doings.
+  /// The calling thread (a tid); 0 for the kernel's own requests.
   std::int32_t tid() const { return static_cast<std::int32_t>(header().pid); }
   CallerRights& rights() { return thread_.rights; }
   char* out() { return thread_.out; }
   void go_slow() { thread_.go_slow(); }
 
-  /// What follows the header, as the opcode's structure. Zeroes stand where the kernel sent less.
+  /// What follows the header, as the opcode's structure, padded with zeroes.
   template <class Body>
   Body body() const {
     Body body{};
@@ -175,7 +175,7 @@ class Request {
   std::string_view rest(std::size_t skip) const {
     return {bytes_ + sizeof(fuse_in_header) + skip, left(skip)};
   }
-  /// The name that stands after a body of `skip` bytes; a NUL follows it.
+  /// The name after a body of `skip` bytes; a NUL follows it.
   std::string_view name(std::size_t skip = 0) const {
     const auto text = rest(skip);
     return text.substr(0, text.find('\0'));
@@ -194,8 +194,8 @@ class Request {
     std::memcpy(both + sizeof(One), &two, sizeof(Two));
     reply_bytes(both, sizeof(both));
   }
-  /// Has the kernel drop the pages that it keeps of the node, after writing them back: other
-  /// threads must be there to serve that.
+  /// Makes the kernel drop its pages of the node, after writing them back: other threads must be
+  /// there to serve that.
   void drop_pages(std::uint64_t node);
 
  private:
@@ -212,7 +212,7 @@ class Request {
 /// Whether a read or write of the device that failed with `error` may work a moment later.
 bool is_shortage(int error);
 
-/// For one who cannot go on: the connection ends with the process, and the program's calls fail.
+/// Ends the process and so the connection: the program's calls fail.
 [[noreturn]] void give_up();
 
 }  // namespace heddle::loopback

@@ -23,28 +23,6 @@ namespace heddle::loopback {
 
 namespace {
 
-/// Keeps the thread that uses it on the core of the program it serves: a request then costs 14 us
-/// instead of 30 (measured), since nothing must be woken across cores. While many threads ask, it
-/// lets the scheduler choose. One object a thread.
-class CoreFollower {
- public:
-  CoreFollower();
-  ~CoreFollower();
-  void on_request(std::int32_t tid);
-
- private:
-  void sample(std::int32_t tid);
-  void release();
-  cpu_set_t all_;
-  bool usable_ = false;
-  int core_ = -1;  ///< -1: any
-  std::int32_t last_tid_ = 0;
-  unsigned in_window_ = 0;
-  unsigned changes_ = 0;
-  std::int32_t stat_tid_ = 0;
-  Fd stat_;
-};
-
 constexpr unsigned kWindow = 64;
 // One program and its short-lived children look like this: few changes in a window.
 constexpr unsigned kFewChanges = 8;
@@ -60,49 +38,61 @@ int core_of(int stat_fd) {
   return at ? std::atoi(at + 1) : -1;
 }
 
-CoreFollower::CoreFollower() {
-  CPU_ZERO(&all_);
-  usable_ = ::sched_getaffinity(0, sizeof(all_), &all_) == 0 && CPU_COUNT(&all_) > 1;
-}
-
-CoreFollower::~CoreFollower() { release(); }
-
-void CoreFollower::release() {
-  if (core_ < 0) return;
-  ::sched_setaffinity(0, sizeof(all_), &all_);
-  core_ = -1;
-}
-
-void CoreFollower::sample(std::int32_t tid) {
-  if (tid != stat_tid_) {
-    char path[48];
-    std::snprintf(path, sizeof(path), "/proc/%d/stat", tid);
-    stat_.reset(::open(path, O_RDONLY | O_CLOEXEC));
-    stat_tid_ = tid;
+/// Keeps the thread that uses it on the core of the program it serves: a request then costs 14 us
+/// instead of 30 (measured), since nothing must be woken across cores. While many threads ask, it
+/// lets the scheduler choose. One object a thread.
+class CoreFollower {
+ public:
+  CoreFollower() {
+    CPU_ZERO(&all_);
+    usable_ = ::sched_getaffinity(0, sizeof(all_), &all_) == 0 && CPU_COUNT(&all_) > 1;
   }
-  const int core = stat_ ? core_of(stat_.get()) : -1;
-  if (core < 0 || core == core_ || !CPU_ISSET(core, &all_)) return;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  if (::sched_setaffinity(0, sizeof(one), &one) == 0) core_ = core;
-}
+  ~CoreFollower() { release(); }
+  void on_request(std::int32_t tid) {
+    if (!usable_ || tid == 0) return;
+    if (tid != last_tid_) {
+      last_tid_ = tid;
+      ++changes_;
+    }
+    if (++in_window_ < kWindow && core_ >= 0) return;
+    if (changes_ <= kFewChanges) {
+      sample(tid);
+    } else {
+      release();
+    }
+    in_window_ = 0;
+    changes_ = 0;
+  }
 
-void CoreFollower::on_request(std::int32_t tid) {
-  if (!usable_ || tid == 0) return;
-  if (tid != last_tid_) {
-    last_tid_ = tid;
-    ++changes_;
+ private:
+  void sample(std::int32_t tid) {
+    if (tid != stat_tid_) {
+      char path[48];
+      std::snprintf(path, sizeof(path), "/proc/%d/stat", tid);
+      stat_.reset(::open(path, O_RDONLY | O_CLOEXEC));
+      stat_tid_ = tid;
+    }
+    const int core = stat_ ? core_of(stat_.get()) : -1;
+    if (core < 0 || core == core_ || !CPU_ISSET(core, &all_)) return;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (::sched_setaffinity(0, sizeof(one), &one) == 0) core_ = core;
   }
-  if (++in_window_ < kWindow && core_ >= 0) return;
-  if (changes_ <= kFewChanges) {
-    sample(tid);
-  } else {
-    release();
+  void release() {
+    if (core_ < 0) return;
+    ::sched_setaffinity(0, sizeof(all_), &all_);
+    core_ = -1;
   }
-  in_window_ = 0;
-  changes_ = 0;
-}
+  cpu_set_t all_;
+  bool usable_ = false;
+  int core_ = -1;  ///< -1: any
+  std::int32_t last_tid_ = 0;
+  unsigned in_window_ = 0;
+  unsigned changes_ = 0;
+  std::int32_t stat_tid_ = 0;
+  Fd stat_;
+};
 
 // One thread at a time, the leader, reads requests and answers quick ones itself: a second reader
 // would only take turns with it, on another core. Before something slow (disk, large data, a lock

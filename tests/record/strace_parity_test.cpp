@@ -12,7 +12,7 @@
 
 #include "base/fd.hpp"
 #include "tests/record/recorded.hpp"
-#include "tests/record/replayed_tree.hpp"
+#include "tests/record/strace_log.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/strace.hpp"
 
