@@ -5,7 +5,7 @@
 
 #include "fuseovl/session/succession.hpp"
 #include "record/loopback/locks.hpp"
-#include "record/native_folders.hpp"
+#include "record/native_paths.hpp"
 #include "record/recorder.hpp"
 
 namespace heddle {
@@ -66,7 +66,7 @@ TEST(Walks, destinations_are_absolute_and_plain) {
   EXPECT_EQ(Walks::destination("/a", "../.."), "/");
 }
 
-TEST(NativeFolders, only_sockets_that_answer_count) {
+TEST(NativePaths, only_sockets_that_answer_count) {
   const std::string text =
       "Num       RefCount Protocol Flags    Type St Inode Path\n"
       "0000: 00000002 00000000 00010000 0001 01 100 /run/dbus/socket\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "record/native_folders.hpp"
+#include "record/native_paths.hpp"
 
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
+#include "base/mountinfo.hpp"
 
 namespace heddle {
 namespace {
@@ -24,8 +25,8 @@ std::string real_path(const std::string& path) {
   return out;
 }
 
-bool is_at_or_below(const std::string& path, const std::string& folder) {
-  return path == folder || folder == "/" || path.starts_with(folder + "/");
+bool is_at_or_below(const std::string& path, const std::string& directory) {
+  return path == directory || directory == "/" || path.starts_with(directory + "/");
 }
 
 std::string parent_of(const std::string& path) {
@@ -40,13 +41,13 @@ class Finder {
     if (home) home_ = real_path(home);
   }
 
-  /// A folder that much else lies in: it must be recorded.
-  bool is_shared(const std::string& folder) const {
+  /// A directory that much else lies in: it must be recorded.
+  bool is_shared(const std::string& directory) const {
     static const std::set<std::string> kShared = {"/",        "/tmp",  "/var/tmp", "/var",
                                                   "/var/lib", "/usr",  "/etc",     "/opt",
                                                   "/home",    "/root", "/srv",     "/mnt"};
-    return kShared.contains(folder) || folder == home_ || is_at_or_below(cwd_, folder) ||
-           (!home_.empty() && is_at_or_below(home_, folder));
+    return kShared.contains(directory) || directory == home_ || is_at_or_below(cwd_, directory) ||
+           (!home_.empty() && is_at_or_below(home_, directory));
   }
   bool covered(const std::string& path) const {
     return std::any_of(paths_.begin(), paths_.end(),
@@ -68,39 +69,28 @@ class Finder {
   std::vector<std::string> paths_;
 };
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const auto& word : words) out += (out.empty() ? "" : " ") + word;
-  return out;
-}
-
 /// Where further procfs are mounted: what they show depends on who asks.
 std::vector<std::string> proc_mounts() {
   std::vector<std::string> out;
-  std::istringstream lines(read_file("/proc/self/mountinfo").value_or(""));
-  std::string line;
-  while (std::getline(lines, line)) {
-    std::istringstream fields(line);
-    std::string id, parent, device, root, at;
-    fields >> id >> parent >> device >> root >> at;
+  for (const auto& mount : list_mounts().value_or(std::vector<MountEntry>())) {
     struct statfs st {};
-    if (line.find(" - proc ") != std::string::npos && ::statfs(at.c_str(), &st) == 0 &&
+    if (mount.type == "proc" && ::statfs(mount.point.c_str(), &st) == 0 &&
         st.f_type == PROC_SUPER_MAGIC)
-      out.push_back(real_path(at));
+      out.push_back(real_path(mount.point));
   }
   return out;
 }
 
-bool is_folder(const std::string& path) {
+bool is_directory(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/// The folder that a launcher's variable means: itself, or that of the file it names.
-std::string folder_of_value(const std::string& value) {
+/// The directory that a launcher's variable means: itself, or that of the file it names.
+std::string directory_of_value(const std::string& value) {
   if (value.size() < 2 || value[0] != '/') return {};
-  const std::string path = is_folder(value) ? real_path(value) : real_path(parent_of(value));
-  return is_folder(path) ? path : std::string();
+  const std::string path = is_directory(value) ? real_path(value) : real_path(parent_of(value));
+  return is_directory(path) ? path : std::string();
 }
 
 }  // namespace
@@ -127,42 +117,45 @@ std::vector<std::string> served_sockets(const std::string& text) {
   return found;
 }
 
-NativeFolders find_native_folders(const std::string& cwd,
-                                  const std::vector<std::string>& environment) {
+NativePaths find_native_paths(const std::string& cwd, const std::vector<std::string>& environment) {
   Finder finder(cwd);
-  NativeFolders out;
+  NativePaths out;
   std::vector<std::string> names;
-  for (const char* path : {"/proc", "/sys", "/dev", "/run", "/var/run"})
-    if (is_folder(path) && finder.add(real_path(path))) names.push_back(real_path(path));
-  for (const auto& path : proc_mounts())
+  const auto keep = [&](const std::string& path) {
     if (finder.add(path)) names.push_back(path);
-  out.notes.push_back("native: " + joined(names));
+  };
+  const auto note = [&](const char* what) {
+    if (!names.empty()) out.notes.push_back(fmt::format("{}: {}", what, fmt::join(names, " ")));
+    names.clear();
+  };
+  for (const char* path : {"/proc", "/sys", "/dev", "/run", "/var/run"})
+    if (is_directory(path)) keep(real_path(path));
+  for (const auto& path : proc_mounts()) keep(path);
+  note("native");
 
-  names.clear();
   if (const auto text = read_file("/proc/net/unix")) {
     for (const auto& socket : served_sockets(*text)) {
       struct stat st {};
       const std::string path = real_path(socket);
       if (path.empty() || ::stat(path.c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) continue;
-      const std::string folder = parent_of(path);
-      const std::string& kept = finder.is_shared(folder) ? path : folder;
-      if (finder.add(kept)) names.push_back(kept);
+      const std::string directory = parent_of(path);
+      keep(finder.is_shared(directory) ? path : directory);
     }
   }
-  if (!names.empty()) out.notes.push_back("native, sockets answered outside: " + joined(names));
+  note("native, sockets answered outside");
 
-  names.clear();
   for (const auto& variable : environment) {
     const auto equals = variable.find('=');
     const std::string name = variable.substr(0, equals);
     if (equals == std::string::npos ||
         (!name.starts_with("PMIX_") && !name.starts_with("OMPI_") && !name.starts_with("PMI_")))
       continue;
-    const std::string folder = folder_of_value(variable.substr(equals + 1));
-    if (folder.empty() || finder.is_shared(folder) || folder.starts_with("/usr/")) continue;
-    if (finder.add(folder)) names.push_back(folder);
+    const std::string directory = directory_of_value(variable.substr(equals + 1));
+    if (directory.empty() || finder.is_shared(directory) || directory.starts_with("/usr/"))
+      continue;
+    keep(directory);
   }
-  if (!names.empty()) out.notes.push_back("native, folders of the MPI launcher: " + joined(names));
+  note("native, directories of the MPI launcher");
   out.paths = finder.take();
   return out;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "record/loopback/caller_rights.hpp"
+#include "record/loopback/request.hpp"
 
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,9 +18,51 @@
 #include "base/fd.hpp"
 #include "base/insist.hpp"
 #include "base/monotonic.hpp"
-#include "record/loopback/channel.hpp"
+#include "fuseovl/session/kernel_order.hpp"
 
 namespace heddle::loopback {
+
+namespace {
+
+/// One message to the kernel; as writev(2).
+ssize_t send_to(int device, fuse_out_header header, const void* data, std::size_t size) {
+  header.len = static_cast<std::uint32_t>(sizeof(header) + size);
+  const iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
+  before_answer();
+  return insist([&] { return ::writev(device, parts, size > 0 ? 2 : 1); }, is_shortage);
+}
+
+void answer(int device, std::uint64_t unique, int error, const void* data, std::size_t size) {
+  fuse_out_header header{};
+  header.error = -error;
+  header.unique = unique;
+  // ENOENT: nobody waits any more. ENODEV: unmounted.
+  if (send_to(device, header, data, size) < 0 && is_shortage(errno)) give_up();
+}
+
+}  // namespace
+
+bool is_shortage(int error) {
+  return error == ENOMEM || error == EINTR || error == EAGAIN || error == EIO || error == ENOSPC ||
+         error == EMFILE || error == ENOBUFS;
+}
+
+void give_up() { ::_exit(3); }
+
+void Request::reply_error(int error) { answer(device_, header().unique, error, nullptr, 0); }
+
+void Request::reply_bytes(const void* data, std::size_t size) {
+  answer(device_, header().unique, 0, data, size);
+}
+
+void Request::drop_pages(std::uint64_t node) {
+  fuse_out_header header{};
+  header.error = FUSE_NOTIFY_INVAL_INODE;
+  fuse_notify_inval_inode_out out{};
+  out.ino = node;  // from offset 0, length 0: all
+  (void)send_to(device_, header, &out, sizeof(out));
+}
+
 namespace {
 
 constexpr std::uint64_t bit(unsigned capability) { return 1ULL << capability; }
@@ -202,17 +245,32 @@ void CallerRights::set_umask(unsigned mask) {
   umask_ = mask;
 }
 
-bool CallerRights::may_by_mode(const struct statx& st, int mask) const {
+bool CallerRights::may_by_mode(const struct statx& st, std::string_view acl, int mask) const {
   const auto wanted = static_cast<unsigned>(mask) & 7U;
+  const auto grants = [&](unsigned bits) { return (bits & wanted) == wanted; };
+  const auto in_group = [&](std::uint32_t gid) {
+    return gid == now_.gid || std::find(groups_.begin(), groups_.end(), gid) != groups_.end();
+  };
   if ((now_.capabilities & bit(CAP_DAC_OVERRIDE)) != 0) return true;
-  unsigned bits = st.stx_mode & 7U;
-  if (st.stx_uid == now_.uid) {
-    bits = st.stx_mode >> 6U & 7U;
-  } else if (st.stx_gid == now_.gid ||
-             std::find(groups_.begin(), groups_.end(), st.stx_gid) != groups_.end()) {
-    bits = st.stx_mode >> 3U & 7U;
+  if (st.stx_uid == now_.uid) return grants(st.stx_mode >> 6U);
+  // As posix_acl_permission() (fs/posix_acl.c), on what linux/posix_acl_xattr.h describes.
+  struct {
+    std::uint16_t tag, permissions;
+    std::uint32_t id;
+  } entry;
+  const unsigned group_bits = st.stx_mode >> 3U;  // the ACL's mask, where there is one
+  bool of_group = acl.empty() && in_group(st.stx_gid);
+  bool group_grants = of_group;
+  for (std::size_t at = 4; at + sizeof(entry) <= acl.size(); at += sizeof(entry)) {
+    std::memcpy(&entry, acl.data() + at, sizeof(entry));
+    if (entry.tag == 0x02 && entry.id == now_.uid) return grants(entry.permissions & group_bits);
+    if ((entry.tag != 0x04 || !in_group(st.stx_gid)) && (entry.tag != 0x08 || !in_group(entry.id)))
+      continue;
+    of_group = true;
+    group_grants = group_grants || grants(entry.permissions);
   }
-  return (bits & wanted) == wanted;
+  if (of_group) return group_grants && grants(group_bits);
+  return grants(st.stx_mode);
 }
 
 void keep_callers_capabilities() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "record/loopback/io_modes.hpp"
+#include "record/loopback/open_files.hpp"
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -8,6 +8,7 @@
 #include <cstring>
 
 namespace heddle::loopback {
+
 namespace {
 
 /// Whether a process outside has the file open, of which `fd` is our only open: a lease for writing
