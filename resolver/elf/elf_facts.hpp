@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace heddle {
@@ -38,22 +40,6 @@ struct TlsSegment {
   auto operator<=>(const TlsSegment&) const = default;
 };
 
-/// One DT_RPATH or DT_RUNPATH entry, for whoever serves the file with another one in its place.
-struct SearchTag {
-  std::uint64_t tag = 0;
-  std::uint64_t offset = 0;  ///< of the entry in the file: d_tag, d_val behind it
-  std::uint64_t value = 0;   ///< d_val
-  auto operator<=>(const SearchTag&) const = default;
-};
-
-/// Zeros at the end of a page that is mapped read-only and belongs to nothing: room for a string.
-struct StringRoom {
-  std::uint64_t offset = 0;  ///< in the file
-  std::uint64_t size = 0;
-  std::uint64_t value = 0;  ///< d_val that means a string there
-  auto operator<=>(const StringRoom&) const = default;
-};
-
 /// What the loader and the policy ask of an ELF file. A value; strings are bytes as in the file.
 /// Raw numbers are the ELF specification's (EM_*, ET_*, ELFOSABI_*, ELFCLASS*).
 struct ElfFacts {
@@ -69,8 +55,6 @@ struct ElfFacts {
   std::vector<Dependency> dependencies;
   std::optional<std::string> rpath;    ///< DT_RPATH, also when RUNPATH makes ld.so ignore it
   std::optional<std::string> runpath;  ///< DT_RUNPATH
-  std::vector<SearchTag> search_tags;  ///< all of both kinds, in the file's order
-  StringRoom string_room;              ///< size 0: none; looked for with search tags only
   std::uint64_t flags = 0;             ///< DT_FLAGS (DF_STATIC_TLS = 0x10)
   std::uint64_t flags_1 = 0;           ///< DT_FLAGS_1 (DF_1_NODEFLIB = 0x800)
   std::optional<TlsSegment> tls;
@@ -88,5 +72,40 @@ struct ElfFacts {
 };
 
 enum class FactsDetail : std::uint8_t { loader, symbols };
+
+template <class T, class Record>
+concept IsRecord = std::same_as<std::remove_const_t<T>, Record>;
+
+/// Of the encoding below: changes whenever a field of ElfFacts does.
+inline constexpr std::uint32_t kFactsVersion = 3;
+
+// The fields in the order of their encoding (base/coder.hpp).
+template <class Coder, IsRecord<VersionNeed> T>
+void fields(Coder& coder, T& need) {
+  coder(need.file, need.version, need.weak);
+}
+template <class Coder, IsRecord<DynamicSymbol> T>
+void fields(Coder& coder, T& symbol) {
+  coder(symbol.name, symbol.version, symbol.weak);
+}
+template <class Coder, IsRecord<Dependency> T>
+void fields(Coder& coder, T& dependency) {
+  coder(dependency.kind, dependency.name);
+}
+template <class Coder, IsRecord<TlsSegment> T>
+void fields(Coder& coder, T& tls) {
+  coder(tls.size, tls.align);
+}
+template <class Coder, IsRecord<ElfFacts> T>
+void fields(Coder& coder, T& f) {
+  coder(f.elf_class, f.data_encoding, f.os_abi, f.abi_version, f.type, f.machine, f.interp,
+        f.dynamic, f.soname, f.dependencies, f.rpath, f.runpath, f.flags, f.flags_1, f.tls,
+        f.version_needs, f.version_definitions, f.imports_dladdr, f.imports_dlopen, f.build_id,
+        f.exported_symbols, f.undefined_symbols);
+}
+
+/// Whether facts that were decoded are such as a reader of ELF files gives: ELF strings have no NUL
+/// inside, and enums have their values.
+bool is_sound(const ElfFacts& facts);
 
 }  // namespace heddle

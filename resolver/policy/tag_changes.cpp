@@ -14,21 +14,6 @@
 namespace heddle {
 namespace {
 
-/// What elf_get_dynamic_info (elf/get-dynamic-info.h, glibc 2.17 to 2.41) passes over: between
-/// DT_LOOS and DT_HIOS, far from the ranges at their end that it knows (DT_VALRNGLO and on).
-constexpr std::uint64_t kIgnoredTag = 0x6865'6464;
-
-std::string bytes_of(std::uint64_t value, const ElfFacts& elf) {
-  const std::size_t width = elf.elf_class == ELFCLASS64 ? 8 : 4;
-  std::string out;
-  for (std::size_t i = 0; i < width; ++i) out += static_cast<char>(value >> (8 * i));
-  if (elf.data_encoding == ELFDATA2MSB) std::reverse(out.begin(), out.end());
-  return out;
-}
-
-/// The tag that ld.so goes by: RUNPATH makes it ignore RPATH (elf/dl-load.c).
-std::uint64_t tag_in_force(const ElfFacts& elf) { return elf.runpath ? DT_RUNPATH : DT_RPATH; }
-
 bool may_be_library(const std::string& name) { return name.find(".so") != name.npos; }
 
 }  // namespace
@@ -44,13 +29,7 @@ std::string TagChanges::change(const LoadedObject& owner, const std::vector<Stra
   file.target = target;
   file.tags = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
   if (auto why = why_not_served(target, file); !why.empty()) return why;
-  if (elf.search_tags.empty()) return target + " has its tags where they cannot be changed";
-  if (!put_mount_in_front(elf, file))
-    if (auto why = drop(owner, names, file); !why.empty()) return why;
-  std::sort(file.patches.begin(), file.patches.end(),
-            [](const auto& one, const auto& other) { return one.offset < other.offset; });
-  files_.emplace(target, std::move(file));
-  return {};
+  return target + " has its tags where they cannot be changed";
 }
 
 void TagChanges::settle() {
@@ -88,48 +67,6 @@ std::string TagChanges::take_names(const Stray& stray, std::map<std::string, std
     alone_.insert(entry.name);
   }
   return {};
-}
-
-bool TagChanges::put_mount_in_front(const ElfFacts& elf, ServedFile& file) const {
-  const auto text = mount_point_ + ":" + file.tags + '\0';
-  if (text.size() > elf.string_room.size || mount_point_.find_first_of(":;$") != text.npos)
-    return false;
-  file.patches.push_back({elf.string_room.offset, std::string(text.size(), '\0'), text});
-  for (const auto& tag : elf.search_tags) {
-    if (tag.tag != tag_in_force(elf)) continue;
-    const auto before = bytes_of(tag.value, elf);
-    file.patches.push_back(
-        {tag.offset + before.size(), before, bytes_of(elf.string_room.value, elf)});
-  }
-  file.now = text.substr(0, text.size() - 1);
-  return true;
-}
-
-std::string TagChanges::drop(const LoadedObject& owner,
-                             const std::map<std::string, std::string>& names, ServedFile& file) {
-  const auto because = [&](const std::string& why) {
-    return file.target + " has no room for a longer search path, and without its own " + why;
-  };
-  auto& world = inside_.world();
-  const auto tagged = tagged_folders(owner, world, inside_.loader());
-  if (!tagged.complete) return because("folders that are relative would be left out");
-  // No entry of ours in ld.so.cache stands for what is there.
-  if (!tagged.for_cpus.empty()) return because(tagged.for_cpus[0] + " would not be looked into");
-  for (const auto& folder : tagged.folders) {
-    const auto entries = list_folder(world, folder);
-    if (!entries) return because("who knows what would be lost: " + entries.error().message());
-    for (const auto& entry : *entries) {
-      if (entry.is_folder || !may_be_library(entry.name) || names.contains(entry.name)) continue;
-      const auto path = folder + entry.name;
-      const std::string cached(inside_.cache().lookup(entry.name));
-      if (cached.empty() || world.real_path(cached) != world.real_path(path))
-        return because(path + " would not be found");
-    }
-  }
-  const auto& elf = owner.file.elf;
-  for (const auto& tag : elf.search_tags)
-    file.patches.push_back({tag.offset, bytes_of(tag.tag, elf), bytes_of(kIgnoredTag, elf)});
-  return share_names(file);
 }
 
 /// ld.so.cache is the only way to them for a file without a search path, and everybody reads it.

@@ -2,20 +2,20 @@
 #include "resolver/search/os_world.hpp"
 
 #include <dirent.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <set>
 
+#include "base/elf_file.hpp"
 #include "base/open_in_root.hpp"
 #include "base/open_regular.hpp"
-#include "resolver/elf/data_segments.hpp"
 
 namespace heddle {
 
@@ -24,8 +24,10 @@ namespace {
 /// Names looked for in one folder above which all of its names count: a program with hundreds of
 /// RPATH folders looks for each of its libraries in each of them.
 constexpr std::size_t kMostNames = 64;
-/// And altogether: whoever goes by them looks at each.
+/// And in all directories: the reader of the list looks at each.
 constexpr std::size_t kMostNamesInAll = 8192;
+/// A cache of 100,000 libraries is 15 MiB, the data of an MPI library 4 MiB.
+constexpr std::size_t kLargestRead = std::size_t{64} << 20;
 
 /// getdents64's records (getdents(2)); <dirent.h> has no name for the raw form.
 struct RawEntry {
@@ -230,30 +232,37 @@ void OsWorld::prefetch(const std::vector<std::string>& paths) {
 Result<std::string> OsWorld::head(const std::string& path) {
   auto fd = open_regular(path);
   if (!fd) return fail(fd.error());
-  std::string bytes(sizeof(Elf64_Ehdr), '\0');
-  std::size_t have = 0;
-  while (have < bytes.size()) {
-    const auto got = ::read(fd->get(), bytes.data() + have, bytes.size() - have);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail_errno(path, "cannot read");
-    if (got == 0) break;
-    have += static_cast<std::size_t>(got);
-  }
-  bytes.resize(have);
-  return bytes;
+  const FileBytes bytes = file_bytes(fd->get());
+  auto head = bytes.text(0, std::min<std::uint64_t>(bytes.size(), kElfHeaderSize));
+  if (!head) return fail_errno(path, "cannot read", EIO);
+  return std::move(*head);
 }
 
 Result<std::string> OsWorld::read(const std::string& path) {
-  // A cache of 100,000 libraries is 15 MiB; what is far beyond is none of the files asked for here.
   auto fd = open_regular(path);
   if (!fd) return fail(fd.error());
-  return read_all(fd->get(), path, std::size_t{64} << 20);
+  return read_all(fd->get(), path, kLargestRead);
 }
 
 Result<std::string> OsWorld::read_data(const std::string& path) {
   auto fd = open_regular(path);
   if (!fd) return fail(fd.error());
-  return read_data_segments(fd->get(), path, std::size_t{64} << 20);
+  const FileBytes bytes = file_bytes(fd->get());
+  const auto elf = ElfFile::read(bytes);
+  if (!elf || elf->segments.empty()) return read_all(fd->get(), path, kLargestRead);
+  std::string out;
+  for (const auto& segment : elf->segments) {
+    // Linkers that do not keep code apart (`-z noseparate-code`, gold) put the headers and the
+    // constants into the executable segment.
+    const bool pure_code = (segment.p_flags & PF_X) != 0 && segment.p_offset != 0;
+    if (segment.p_type != PT_LOAD || pure_code || segment.p_offset >= bytes.size()) continue;
+    const auto size = std::min(segment.p_filesz, bytes.size() - segment.p_offset);
+    if (size > kLargestRead - out.size()) return fail_errno(path, "cannot read", EFBIG);
+    const auto part = bytes.text(segment.p_offset, size);
+    if (!part) return fail_errno(path, "cannot read", EIO);
+    out += *part;
+  }
+  return out;
 }
 
 std::string OsWorld::real_path(const std::string& path) {

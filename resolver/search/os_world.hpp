@@ -36,7 +36,8 @@ class OsWorld final : public World {
   void prefetch(const std::vector<std::string>& paths) override;
   Result<std::string> head(const std::string& path) override;
   Result<std::string> read(const std::string& path) override;
-  /// The strings and data of an ELF file, without its code (read_data_segments()).
+  /// All that the segments of an ELF file load but pure code, which is nine tenths of an MPI
+  /// library and holds no string; any other file comes whole. EFBIG: too much.
   Result<std::string> read_data(const std::string& path);
   std::string real_path(const std::string& path) override;
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/search/verify.hpp"
 
-#include <elf.h>
-
-#include <array>
 #include <cstring>
+
+#include "base/elf_file.hpp"
 
 namespace heddle {
 
@@ -42,16 +41,11 @@ Candidate verify_head(World& world, const LoaderProfile& loader, const std::stri
   const auto head = world.head(path);
   if (!head)
     return fatal("cannot read file data: " + std::string(std::strerror(head.error().code())));
-  const bool is64 = loader.elf_class == ELFCLASS64;
-  if (head->size() < (is64 ? sizeof(Elf64_Ehdr) : sizeof(Elf32_Ehdr)))
-    return fatal("file too short");
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>((*head)[i]); };
-  const auto word = [&](std::size_t offset) {
-    std::uint16_t value = 0;
-    std::memcpy(&value, head->data() + offset, sizeof value);
-    return value;
-  };
-  const auto machine = word(offsetof(Elf64_Ehdr, e_machine));
+  // In this machine's byte order, whatever the file says: so does ld.so.
+  const auto header = ElfFile::raw_header(*head, loader.elf_class);
+  if (!header) return fatal("file too short");
+  const auto byte = [&](std::size_t i) { return header->e_ident[i]; };
+  const auto machine = header->e_machine;
   if (std::memcmp(head->data(), ELFMAG, SELFMAG) != 0) return fatal("invalid ELF header");
   if (byte(EI_CLASS) != loader.elf_class) return passed_over(byte(EI_CLASS), loader);
   bool ident_good = byte(EI_DATA) == ELFDATA2LSB && byte(EI_VERSION) == EV_CURRENT &&
@@ -69,16 +63,12 @@ Candidate verify_head(World& world, const LoaderProfile& loader, const std::stri
       return fatal("ELF file ABI version invalid");
     return fatal("nonzero padding in e_ident");
   }
-  std::uint32_t version = 0;
-  std::memcpy(&version, head->data() + offsetof(Elf64_Ehdr, e_version), sizeof version);
-  if (version != EV_CURRENT) return fatal("ELF file version does not match current one");
+  if (header->e_version != EV_CURRENT) return fatal("ELF file version does not match current one");
   if (machine != loader.machine) return passed_over(loader.elf_class, loader);
-  const auto type = word(offsetof(Elf64_Ehdr, e_type));
-  if (type != ET_DYN && type != ET_EXEC) return fatal("only ET_DYN and ET_EXEC can be loaded");
-  const auto entry_size =
-      word(is64 ? offsetof(Elf64_Ehdr, e_phentsize) : offsetof(Elf32_Ehdr, e_phentsize));
-  if (entry_size != (is64 ? sizeof(Elf64_Phdr) : sizeof(Elf32_Phdr)))
-    return fatal("ELF file's phentsize not the expected size");
+  if (header->e_type != ET_DYN && header->e_type != ET_EXEC)
+    return fatal("only ET_DYN and ET_EXEC can be loaded");
+  const auto entry_size = loader.elf_class == ELFCLASS64 ? sizeof(Elf64_Phdr) : sizeof(Elf32_Phdr);
+  if (header->e_phentsize != entry_size) return fatal("ELF file's phentsize not the expected size");
   return fatal(otherwise.message());
 }
 

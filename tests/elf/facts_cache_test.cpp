@@ -13,7 +13,6 @@
 
 #include "resolver/elf/cached_facts.hpp"
 #include "tests/elf/elf_fixture.hpp"
-#include "tests/elf/facts_print.hpp"
 
 namespace heddle {
 namespace {
@@ -23,7 +22,8 @@ namespace fs = std::filesystem;
 class Cache : public ElfTest {
  protected:
   FactsOptions with_cache() const {
-    FactsOptions with{options()};
+    FactsOptions with = options();
+    with.cache = CacheUse::read_write;
     with.cache_dir = path("cache");
     return with;
   }
@@ -66,7 +66,7 @@ TEST_F(Cache, a_second_run_reads_no_file_and_starts_no_worker) {
     EXPECT_EQ(source.counters().started, 0U);
     // Stamp, mode and hash come back too.
     const auto cached = value_or_throw(source.facts(files.front(), detail));
-    WorkerPool pool(options());
+    CachedFacts pool(options());
     const auto read_now = value_or_throw(pool.facts(files.front(), detail));
     EXPECT_EQ(cached.hash, read_now.hash);
     EXPECT_EQ(cached.stamp, read_now.stamp);
@@ -234,7 +234,7 @@ int status_of(pid_t pid) {
 
 TEST_F(Cache, many_processes_at_once_all_get_right_answers_and_leave_a_good_cache) {
   const auto files = old_files();
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   std::vector<ElfFacts> right;
   for (const auto& file : files)
     right.push_back(value_or_throw(pool.facts(file, FactsDetail::loader)).elf);
