@@ -6,7 +6,7 @@
 #include "fuseovl/session/succession.hpp"
 #include "record/loopback/locks.hpp"
 #include "record/native_folders.hpp"
-#include "record/walks.hpp"
+#include "record/recorder.hpp"
 
 namespace heddle {
 namespace {
