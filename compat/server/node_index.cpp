@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/folder_of.hpp"
-#include "resolver/search/preload_list.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle::compat {
 namespace {

@@ -13,7 +13,7 @@
 #include <new>
 #include <tuple>
 
-#include "base/close_fds.hpp"
+#include "base/child.hpp"
 #include "base/elf_file.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
@@ -67,8 +67,8 @@ Result<void> install_filter(int socket) {
                     SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS));
   // The work itself.
   filter.allow({SCMP_SYS(pread64), SCMP_SYS(close), SCMP_SYS(futex), SCMP_SYS(poll),
-                SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(exit), SCMP_SYS(exit_group),
-                SCMP_SYS(restart_syscall)});
+                SCMP_SYS(ppoll), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(exit),
+                SCMP_SYS(exit_group), SCMP_SYS(restart_syscall)});
   for (const int call : {SCMP_SYS(recvmsg), SCMP_SYS(sendmsg)}) filter.allow_if(call, on_socket);
   filter.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A1(SCMP_CMP_EQ, RLIMIT_CPU));
   // abort(), so that a failed assertion shows as SIGABRT, and its message, to /dev/null.

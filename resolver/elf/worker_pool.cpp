@@ -13,8 +13,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/open_regular.hpp"
-#include "base/process.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 
 namespace heddle {

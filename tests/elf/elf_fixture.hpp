@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,11 @@
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle {
+
+/// The exit status of `body` run in a process of its own.
+inline int in_a_child(const std::function<int()>& body) {
+  return value_or_throw(value_or_throw(fork_child({}, body)).wait());
+}
 
 /// A directory of its own, files made in it by gcc or by hand, and the pool's worker.
 class ElfTest : public ::testing::Test {

@@ -9,7 +9,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -162,16 +161,6 @@ TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
     EXPECT_THAT(facts.error().message(), ::testing::HasSubstr("/bin/sh"));
     EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(worker));
   }
-}
-
-/// Runs `child` in a forked process; its exit status.
-template <class Function>
-int in_a_child(const Function& child) {
-  const pid_t pid = ::fork();
-  if (pid == 0) ::_exit(child());
-  int status = -1;
-  ::waitpid(pid, &status, 0);
-  return exit_status(status);
 }
 
 TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
