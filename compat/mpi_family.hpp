@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "resolver/elf/elf_facts.hpp"
-
 namespace heddle::compat {
 
-/// Which MPI a file was built for. Families have different ABIs: one's programs do not run with
-/// another's library, whatever its name.
-struct MpiUse {
-  std::string family;  ///< "Open MPI", "MPICH", "MPI ABI"; empty: none
-  std::string soname;  ///< the DT_NEEDED name that tells
+/// The soname of an MPI C library and its family. Families have different ABIs: one's programs do
+/// not run with another's library.
+struct MpiSoname {
+  const char* soname;
+  const char* family;
 };
 
-/// `elf` with symbols: libmpi.so.12 is MPICH's ABI or an Open MPI 1.10, only the symbols tell.
-MpiUse mpi_use(const ElfFacts& elf);
+inline constexpr const char* kOpenMpi = "Open MPI";
 
-/// The family whose C library bears this soname; empty: none.
-std::string mpi_family_of(const std::string& soname);
-
-/// The sonames to look for when a machine's own MPI is asked for.
-const std::vector<std::string>& known_mpi_sonames();
+/// Open MPI: 1.10 (12), 2 and 3 (20), 4 and 5 (40). MPICH's ABI initiative: libmpi.so.12 (MPICH,
+/// Intel MPI, MVAPICH2), Debian's and Ubuntu's MPICH: libmpich.so.12, Cray's: libmpi_cray.so.12.
+/// The MPI 5.0 standard's ABI: libmpi_abi.so.0.
+inline constexpr MpiSoname kMpiSonames[] = {
+    {"libmpi.so.40", kOpenMpi},        {"libmpi.so.20", kOpenMpi},
+    {"libmpi.so.12", "MPICH"},         {"libmpich.so.12", "MPICH"},
+    {"libmpich.so.10", "MPICH"},       {"libmpi_cray.so.12", "MPICH"},
+    {"libmpi_gnu_112.so.12", "MPICH"}, {"libmpi_abi.so.0", "MPI ABI"},
+};
 
 }  // namespace heddle::compat

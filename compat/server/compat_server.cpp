@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: MIT
-#include "compat/server/compat_server.hpp"
-
+//
+// The program compat-server: what it may do, its metrics, its main loop.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grp.h>
 #include <malloc.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/run_main.hpp"
 #include "base/sandbox/privileges.hpp"
-#include "compat/server/judge_pool.hpp"
-#include "compat/server/metrics_page.hpp"
 #include "compat/server/services.hpp"
 #include "compat/server/token_file.hpp"
 
-namespace heddle {
+namespace heddle::compat {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -37,8 +41,8 @@ constexpr int kTendEvery = 700;
 constexpr std::chrono::seconds kBesideJudging{5};
 
 struct Options {
-  compat::ServerOptions server;
-  compat::JudgeOptions judges;
+  ServerOptions server;
+  JudgeOptions judges;
   std::string token_file, metrics, user = "nobody";
   int grace = 5;
   unsigned stream_idle = 60, timeout = 10;
@@ -92,26 +96,27 @@ void add_options(CLI::App& app, Options& o) {
 /// Where the index lies when nobody says: a unit's cache directory, or root's own; else the user's
 /// cache, which the judges know themselves.
 std::string index_dir() {
-  if (const char* folder = std::getenv("CACHE_DIRECTORY"); folder != nullptr) return folder;
+  if (const char* directory = std::getenv("CACHE_DIRECTORY"); directory != nullptr)
+    return directory;
   return ::geteuid() == 0 ? "/var/cache/heddle-compat" : "";
 }
 
-/// Makes `folder`, mode 0700, for `user`. One that is there stays as it is: without the right to
+/// Makes `directory`, mode 0700, for `user`. One that is there stays as it is: without the right to
 /// write in it nothing is kept.
-void make_folder_for(const std::string& folder, const passwd& user) {
-  if (::mkdir(folder.c_str(), 0700) != 0) return;
-  const auto fd = open_file(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+void make_directory_for(const std::string& directory, const passwd& user) {
+  if (::mkdir(directory.c_str(), 0700) != 0) return;
+  const auto fd = open_file(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   if (fd) static_cast<void>(::fchown(fd->get(), user.pw_uid, user.pw_gid));
 }
 
 /// Whoever reaches this process, or a judge, by what a client sends gets the rights of `name`: of
 /// nobody, as a rule. To be called before there are threads, and after secrets are read.
-void become_unprivileged(const std::string& name, const std::string& folder) {
+void become_unprivileged(const std::string& name, const std::string& directory) {
   if (::geteuid() == 0) {
     const passwd* user = ::getpwnam(name.c_str());
     if (user == nullptr)
       throw Error(name, "no such user", "", "--user NAME: root's rights are not kept");
-    if (!folder.empty()) make_folder_for(folder, *user);
+    if (!directory.empty()) make_directory_for(directory, *user);
     // Not possible any more without root's rights.
     for (unsigned long number = 0; ::prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; ++number)
       static_cast<void>(::prctl(PR_CAPBSET_DROP, number, 0, 0, 0));
@@ -154,6 +159,73 @@ class Progress {
   Clock::time_point last_ = Clock::now();
 };
 
+/// The counters in Prometheus' text format 0.0.4.
+std::string metrics_text(const JudgePool& judges, const CompatServer& server) {
+  std::string out;
+  const auto put = [&](const char* name, const char* type, const char* help, auto value) {
+    out += fmt::format(
+        "# HELP heddle_compat_{0} {1}\n# TYPE heddle_compat_{0} {2}\n"
+        "heddle_compat_{0} {3}\n",
+        name, help, type, value);
+  };
+  const auto& i = judges.counters();
+  const auto& s = server.counters;
+  put("calls_total", "counter", "gRPC calls", s.calls.load());
+  put("denied_total", "counter", "Calls without the token", s.denied.load());
+  put("turned_away_total", "counter", "Calls beyond --max-checks", s.turned_away.load());
+  put("under_way", "gauge", "Calls under way", s.under_way.load());
+  put("checks_total", "counter", "Artifacts judged", i.checks.load());
+  put("checks_kept_total", "counter", "Artifacts whose verdict was known", i.kept.load());
+  put("incompatible_total", "counter", "Verdicts incompatible", i.incompatible.load());
+  put("errors_total", "counter", "Artifacts without a verdict", i.errors.load());
+  put("changes_total", "counter", "Changes of the node's libraries noticed",
+      i.invalidations.load());
+  put("generation", "gauge", "State of the node", judges.generation());
+  put("killed_total", "counter", "Judges that died or were killed for lateness", i.killed.load());
+  put("index_files", "gauge", "Libraries indexed at start", judges.libraries());
+  return out;
+}
+
+/// A listening socket on a loopback port: `127.0.0.1:9090`. Fails on other addresses.
+Result<Fd> listen_for_metrics(const std::string& address) {
+  const auto colon = address.rfind(':');
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  std::uint16_t port = 0;
+  const auto* end = address.data() + address.size();
+  if (colon == address.npos || std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
+      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1 ||
+      (ntohl(at.sin_addr.s_addr) >> 24) != 127)
+    return fail_errno(address, "cannot serve metrics", EINVAL,
+                      "a loopback address: 127.0.0.1:PORT");
+  at.sin_port = htons(port);
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int one = 1;
+  if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+      ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+      ::listen(fd.get(), 16) != 0)
+    return fail_errno(address, "cannot serve metrics");
+  return fd;
+}
+
+/// Answers one waiting peer with `page`, whatever it asks, and hangs up; never blocks for longer
+/// than a moment.
+void answer_metrics(int listener, const std::string& page) {
+  const Fd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!peer) return;
+  // The request is read so that closing does not reset the connection; its words do not matter.
+  pollfd ready{peer.get(), POLLIN, 0};
+  std::array<char, 4096> request;
+  if (::poll(&ready, 1, 100) == 1)
+    static_cast<void>(::recv(peer.get(), request.data(), request.size(), 0));
+  const auto text = fmt::format(
+      "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n"
+      "Connection: close\r\n\r\n{}",
+      page.size(), page);
+  static_cast<void>(::send(peer.get(), text.data(), text.size(), MSG_NOSIGNAL));
+  ::shutdown(peer.get(), SHUT_WR);
+}
+
 class Program {
  public:
   explicit Program(Options options) : options_(std::move(options)), signals_(signals()) {}
@@ -161,7 +233,7 @@ class Program {
   int run() {
     auto& server = options_.server;
     read_secrets();
-    value_or_throw(compat::CompatServer::check(server));
+    value_or_throw(CompatServer::check(server));
     server.stream_idle = std::chrono::seconds(options_.stream_idle);
     auto& judges = options_.judges;
     judges.timeout = std::chrono::seconds(options_.timeout);
@@ -170,13 +242,12 @@ class Program {
     if (judges.index_dir.empty() && judges.root.empty()) judges.index_dir = index_dir();
     become_unprivileged(options_.user, judges.index_dir);
     Progress progress;
-    auto started = compat::JudgePool::start(judges, std::ref(progress), signals_.get());
+    auto started = JudgePool::start(judges, std::ref(progress), signals_.get());
     if (!started && started.error().code() == ECANCELED) return exit_done;
     const auto pool = value_or_throw(std::move(started));
     Fd metrics;
-    if (!options_.metrics.empty())
-      metrics = value_or_throw(compat::listen_for_metrics(options_.metrics));
-    const auto running = value_or_throw(compat::CompatServer::start(*pool, server));
+    if (!options_.metrics.empty()) metrics = value_or_throw(listen_for_metrics(options_.metrics));
+    const auto running = value_or_throw(CompatServer::start(*pool, server));
     say(fmt::format("listening on {}, {} libraries indexed", running->address(),
                     pool->libraries()));
     loop(*pool, *running, metrics);
@@ -192,18 +263,18 @@ class Program {
     for (auto* file : {&server.tls_certificate, &server.tls_key})
       if (!file->empty()) *file = value_or_throw(read_file(*file, std::size_t{1} << 20));
     if (!options_.token_file.empty()) {
-      server.token = value_or_throw(compat::read_token(options_.token_file));
+      server.token = value_or_throw(read_token(options_.token_file));
       return;
     }
     // Beyond this node the clients' users are others: they could not find it.
-    if (!compat::is_local(server.listen)) return;
-    const auto file = compat::default_token_file();
+    if (!is_local(server.listen)) return;
+    const auto file = default_token_file();
     if (file.empty()) throw Error("--token-file", "missing: there is no place for a token");
-    server.token = value_or_throw(compat::read_or_make_token(file));
+    server.token = value_or_throw(read_or_make_token(file));
     say(fmt::format("clients need the token in {}", file));
   }
 
-  void loop(compat::JudgePool& pool, compat::CompatServer& server, const Fd& metrics) {
+  void loop(JudgePool& pool, CompatServer& server, const Fd& metrics) {
     for (;;) {
       pollfd ready[] = {
           {signals_.get(), POLLIN, 0}, {pool.fd(), POLLIN, 0}, {metrics.get(), POLLIN, 0}};
@@ -212,7 +283,7 @@ class Program {
       pool.tend();
       server.tidy();
       if ((ready[2].revents & POLLIN) != 0)
-        compat::answer_metrics(metrics.get(), compat::metrics_text(pool, server));
+        answer_metrics(metrics.get(), metrics_text(pool, server));
       if ((ready[0].revents & POLLIN) != 0) return;
     }
   }
@@ -221,10 +292,7 @@ class Program {
   Fd signals_;
 };
 
-}  // namespace
-
 int compat_server(int argc, const char* const* argv) {
-  set_program_name("compat-server");
   // The workers are our own children by fork and exec; gRPC's fork handlers would only stop them.
   ::setenv("GRPC_ENABLE_FORK_SUPPORT", "0", 0);
   // Its own log lines are no words for our users.
@@ -239,14 +307,13 @@ int compat_server(int argc, const char* const* argv) {
   add_options(app, options);
   forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  try {
-    return Program(std::move(options)).run();
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
+  return Program(std::move(options)).run();
 }
 
-}  // namespace heddle
+}  // namespace
+}  // namespace heddle::compat
+
+int main(int argc, char** argv) {
+  return heddle::run_main("compat-server",
+                          [&] { return heddle::compat::compat_server(argc, argv); });
+}

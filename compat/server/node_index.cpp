@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/folder_of.hpp"
+#include "base/try.hpp"
 #include "resolver/search/search.hpp"
 
 namespace heddle::compat {
@@ -33,8 +34,8 @@ std::vector<std::string> cached_paths(const std::string& bytes) {
   return out;
 }
 
-/// Whether all that the verdict depends on lies in folders that are watched.
-bool searches_watched_folders_only(const Artifact& artifact) {
+/// Whether all that the verdict depends on lies in directories that are watched.
+bool searches_watched_directories_only(const Artifact& artifact) {
   for (const auto& program : artifact.programs) {
     if (program.elf.rpath || program.elf.runpath) return false;
     for (const auto& dependency : program.elf.dependencies)
@@ -57,7 +58,7 @@ FactsOptions facts_options(const NodeIndexOptions& options) {
 }  // namespace
 
 NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options,
-                              std::shared_ptr<const LibraryFolders> allowed)
+                              std::shared_ptr<const LibraryDirectories> allowed)
     : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {
   target.open_only(std::move(allowed));
 }
@@ -68,8 +69,7 @@ NodeIndex::NodeIndex(NodeIndexOptions options)
 Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
   std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
   try {
-    const auto loader = index->snapshot(true).target.loader(LoaderProfile{}.interpreter);
-    if (!loader) return fail(loader.error());
+    TRY(index->snapshot(true).target.loader(LoaderProfile{}.interpreter));
   } catch (const Error& error) {
     return fail(error);
   }
@@ -84,30 +84,30 @@ NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
   }
   if (!allowed_) {
     auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
-    find_library_folders(target);
+    find_library_directories(target);
   }
   if (!slot) slot = std::make_unique<Snapshot>(facts_, options_, allowed_);
   return *slot;
 }
 
-void NodeIndex::find_library_folders(NodeTarget& target) {
-  LibraryFolders out;
+void NodeIndex::find_library_directories(NodeTarget& target) {
+  LibraryDirectories out;
   // Where loaders of all machines lie, and where distributions keep libraries.
-  for (const char* folder : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
-                             "/usr/lib64", "/usr/libx32"})
-    out.add(folder);
-  for (const auto& folder : options_.library_dirs) out.add(folder);
+  for (const char* directory : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
+                                "/usr/lib64", "/usr/libx32"})
+    out.add(directory);
+  for (const auto& directory : options_.library_dirs) out.add(directory);
   if (const auto loader = target.loader(LoaderProfile{}.interpreter)) {
-    for (const auto& folder : (*loader)->default_directories) out.add(folder);
+    for (const auto& directory : (*loader)->default_directories) out.add(directory);
     if (const auto cache = target.world().read((*loader)->cache_path))
       for (const auto& path : cached_paths(*cache)) out.add(folder_of(path));
     if (const auto preloads = target.world().read((*loader)->preload_path))
       for (const auto& path : split_preload_file(*preloads))
         if (path.starts_with('/')) out.add(folder_of(path));
   }
-  for (const auto& folder : avoided_) out.leave_out(folder);
-  out.observer = options_.observer;
-  allowed_ = std::make_shared<const LibraryFolders>(std::move(out));
+  for (const auto& directory : avoided_) out.leave_out(directory);
+  out.on_look = options_.on_look;
+  allowed_ = std::make_shared<const LibraryDirectories>(std::move(out));
 }
 
 std::vector<std::string> NodeIndex::libraries() {
@@ -117,12 +117,12 @@ std::vector<std::string> NodeIndex::libraries() {
   if (!loader) return {};
   if (const auto cache = target.world().read((*loader)->cache_path))
     for (auto& path : cached_paths(*cache)) paths.insert(std::move(path));
-  for (const auto& folder : (*loader)->default_directories) {
+  for (const auto& directory : (*loader)->default_directories) {
     std::error_code error;
-    const auto outside = target.outside(folder);
+    const auto outside = target.outside(directory);
     for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error))
       if (is_library_name(it->path().filename().string()))
-        paths.insert(folder + it->path().filename().string());
+        paths.insert(directory + it->path().filename().string());
   }
   std::set<std::string> files;  // each file once, whatever its names
   for (const auto& path : paths)
@@ -151,7 +151,7 @@ Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::s
 }
 
 NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
-  const bool watched = searches_watched_folders_only(artifact);
+  const bool watched = searches_watched_directories_only(artifact);
   try {
     return {snapshot(watched).checker.check(artifact), watched};
   } catch (const Error& error) {
@@ -167,17 +167,17 @@ void NodeIndex::invalidate(std::vector<std::string> avoided) {
   facts_.renew();
 }
 
-std::vector<std::string> NodeIndex::folders() {
+std::vector<std::string> NodeIndex::directories() {
   auto& target = snapshot(true).target;
   std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d"};
   const auto loader = target.loader(LoaderProfile{}.interpreter);
   if (loader) {
-    for (auto folder : (*loader)->default_directories) {
-      while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-      inside.insert(folder);
+    for (auto directory : (*loader)->default_directories) {
+      while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
+      inside.insert(directory);
       for (const auto& level : (*loader)->hwcaps) {
-        inside.insert(folder + "/glibc-hwcaps");
-        inside.insert(folder + "/glibc-hwcaps/" + level);
+        inside.insert(directory + "/glibc-hwcaps");
+        inside.insert(directory + "/glibc-hwcaps/" + level);
       }
     }
     if (const auto cache = target.world().read((*loader)->cache_path))
@@ -186,22 +186,22 @@ std::vector<std::string> NodeIndex::folders() {
     inside.insert(folder_of((*loader)->interpreter));
   }
   std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
-  for (const auto& folder : inside) {
+  for (const auto& directory : inside) {
     std::error_code error;
-    const auto outside = target.outside(folder);
+    const auto outside = target.outside(directory);
     for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error)) {
       std::error_code none;
       if (!is_library_name(it->path().filename().string()) || !it->is_symlink(none)) continue;
-      const auto to = (fs::path(folder) / fs::read_symlink(it->path(), none)).lexically_normal();
+      const auto to = (fs::path(directory) / fs::read_symlink(it->path(), none)).lexically_normal();
       led_to.insert(to.parent_path().string());
     }
   }
   inside.merge(led_to);
   std::set<std::string> out;
-  for (const auto& folder : inside) {
-    if (folder.empty()) continue;
-    out.insert(target.root() + folder);  // also one that is not there yet, or a link
-    if (auto real = target.world().real_path(folder); !real.empty())
+  for (const auto& directory : inside) {
+    if (directory.empty()) continue;
+    out.insert(target.root() + directory);  // also one that is not there yet, or a link
+    if (auto real = target.world().real_path(directory); !real.empty())
       out.insert(target.root() + real);
   }
   return {out.begin(), out.end()};

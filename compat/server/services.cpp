@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 
@@ -39,15 +41,8 @@ bool same_token(std::string_view given, std::string_view wanted) {
 }
 
 v2::Verdict to_v2(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::compatible:
-      return v2::COMPATIBLE;
-    case Verdict::degraded:
-      return v2::DEGRADED;
-    case Verdict::incompatible:
-      return v2::INCOMPATIBLE;
-  }
-  return v2::INCOMPATIBLE;
+  constexpr v2::Verdict kVerdicts[] = {v2::COMPATIBLE, v2::DEGRADED, v2::INCOMPATIBLE};
+  return kVerdicts[static_cast<std::size_t>(verdict)];
 }
 
 /// Result: the bytes that it takes.
@@ -74,15 +69,18 @@ std::size_t fill(const Answer& answer, const v2::CheckRequest& request, v2::Chec
   return out.ByteSizeLong();
 }
 
-using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
-
-/// The call's token, held against the server's.
-class TokenCheck {
+/// Checks the token before any service sees the call, so that reflection, whose calls hold a thread
+/// each, is for those who have it, too. Anybody may ask for health.
+class TokenCheck final : public grpc::AuthMetadataProcessor {
  public:
-  TokenCheck(std::string token, CompatServer::Counters& counters)
+  TokenCheck(const std::string& token, CompatServer::Counters& counters)
       : wanted_("Bearer " + token), counters_(counters) {}
-
-  grpc::Status check(const Metadata& metadata) const {
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    if (path != metadata.end() && path->second.starts_with("/grpc.health.v1."))
+      return grpc::Status::OK;
     const auto given = metadata.find("authorization");
     if (given != metadata.end() &&
         same_token({given->second.data(), given->second.size()}, wanted_))
@@ -92,26 +90,8 @@ class TokenCheck {
   }
 
  private:
-  std::string wanted_;
+  const std::string wanted_;
   CompatServer::Counters& counters_;
-};
-
-/// Before any service sees the call, so that reflection, whose calls hold a thread each, is for
-/// those who have the token, too. Health may be asked by everybody.
-class TokenProcessor final : public grpc::AuthMetadataProcessor {
- public:
-  explicit TokenProcessor(const TokenCheck& check) : check_(check) {}
-  bool IsBlocking() const override { return false; }
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
-                       OutputMetadata*) override {
-    const auto path = metadata.find(":path");
-    if (path != metadata.end() && path->second.starts_with("/grpc.health.v1."))
-      return grpc::Status::OK;
-    return check_.check(metadata);
-  }
-
- private:
-  const TokenCheck& check_;
 };
 
 /// Streams that wait for their clients, and since when.
@@ -148,49 +128,66 @@ class IdleStreams {
   std::map<grpc::ServerContext*, Clock::time_point> since_;
 };
 
-/// What every call goes through: number of calls and of bytes, count.
+/// Bounds the calls, those of one client's address, and the bytes of their requests.
 class Gate {
  public:
   Gate(const ServerOptions& options, CompatServer::Counters& counters)
-      : most_checks_(options.most_checks),
+      : most_calls_(options.most_checks),
+        // An address of this node is many users'.
+        most_of_address_(is_local(options.listen) ? most_calls_ : std::max(1, most_calls_ / 2)),
         most_bytes_(std::max(kMostRequestBytes, 2 * options.most_request_bytes)),
         counters_(counters) {}
 
   /// `calls`: 0 for one more request of a call that is in.
-  grpc::Status enter(int calls, std::size_t bytes) {
+  grpc::Status enter(const std::string& address, int calls, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
     counters_.calls += static_cast<unsigned>(calls);
-    const bool few = (counters_.under_way += calls) <= most_checks_;
-    const bool small = (bytes_ += bytes) <= most_bytes_;
-    if ((few || calls == 0) && small) return grpc::Status::OK;
-    leave(calls, bytes);
-    ++counters_.turned_away;
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
+    const auto known = of_address_.find(address);
+    const bool full = counters_.under_way + calls > most_calls_ ||
+                      (known != of_address_.end() && known->second + calls > most_of_address_);
+    if ((calls > 0 && full) || bytes_ + bytes > most_bytes_) {
+      ++counters_.turned_away;
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
+    }
+    of_address_[address] += calls;
+    counters_.under_way += calls;
+    bytes_ += bytes;
+    return grpc::Status::OK;
   }
-  void leave(int calls, std::size_t bytes) {
-    bytes_ -= bytes;
+  void leave(const std::string& address, int calls, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if ((of_address_[address] -= calls) == 0) of_address_.erase(address);
     counters_.under_way -= calls;
+    bytes_ -= bytes;
   }
 
  private:
-  const int most_checks_;
+  const int most_calls_, most_of_address_;
   const std::size_t most_bytes_;
-  std::atomic<std::size_t> bytes_{0};
+  std::mutex mutex_;
+  std::map<std::string, int> of_address_;  ///< calls under way
+  std::size_t bytes_ = 0;
   CompatServer::Counters& counters_;
 };
 
 /// Enters now, leaves at the scope's end.
 class Visit {
  public:
-  Visit(Gate& gate, std::size_t bytes, int calls = 1)
-      : gate_(gate), bytes_(bytes), calls_(calls), status(gate.enter(calls, bytes)) {}
+  Visit(Gate& gate, const grpc::ServerContext& context, std::size_t bytes, int calls = 1)
+      : gate_(gate),
+        address_(context.peer().substr(0, context.peer().rfind(':'))),  // without the port
+        bytes_(bytes),
+        calls_(calls),
+        status(gate.enter(address_, calls, bytes)) {}
   ~Visit() {
-    if (status.ok()) gate_.leave(calls_, bytes_);
+    if (status.ok()) gate_.leave(address_, calls_, bytes_);
   }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
 
  private:
   Gate& gate_;
+  const std::string address_;
   const std::size_t bytes_;
   const int calls_;
 
@@ -198,8 +195,8 @@ class Visit {
   const grpc::Status status;
 };
 
-JudgePool::Client client_of(const grpc::ServerContext& context) {
-  return {context.peer(), [&context] { return context.IsCancelled(); }};
+std::function<bool()> is_cancelled(const grpc::ServerContext& context) {
+  return [&context] { return context.IsCancelled(); };
 }
 
 class ServiceV1 final : public v1::CompatibilityService::Service {
@@ -208,20 +205,19 @@ class ServiceV1 final : public v1::CompatibilityService::Service {
 
   grpc::Status CheckCompatibility(grpc::ServerContext* context, const v1::CompatRequest* request,
                                   v1::Response* response) override {
-    const Visit visit(gate_, request->payload().size());
+    const Visit visit(gate_, *context, request->payload().size());
     if (!visit.status.ok()) return visit.status;
     const auto answer =
         judges_.check(request->payload(),
                       request->uri().empty() ? "payload" : request->uri().substr(0, kLongestUri),
-                      client_of(*context));
+                      is_cancelled(*context));
     if (!answer->error.empty()) {
       response->set_status(v1::Response::ERROR);
       response->set_payload(to_json_text(answer->error));
       return grpc::Status::OK;
     }
-    std::string text = to_string(answer->judgement.verdict);
-    for (const auto& reason : answer->judgement.reasons) text += "\n" + to_text(reason);
-    if (answer->judgement.more > 0) text += "\n" + more_line(answer->judgement.more);
+    auto text = to_lines(answer->judgement);
+    text.pop_back();
     response->set_status(v1::Response::SUCCESS);
     response->set_compatible(answer->judgement.verdict != Verdict::incompatible);
     response->set_payload(std::move(text));
@@ -239,25 +235,26 @@ class ServiceV2 final : public v2::Compat::Service {
 
   grpc::Status Check(grpc::ServerContext* context, const v2::CheckRequest* request,
                      v2::CheckResponse* response) override {
-    const Visit visit(gate_, request->artifact().size());
+    const Visit visit(gate_, *context, request->artifact().size());
     if (!visit.status.ok()) return visit.status;
-    fill(*judges_.check(request->artifact(), "artifact", client_of(*context)), *request, *response);
+    fill(*judges_.check(request->artifact(), "artifact", is_cancelled(*context)), *request,
+         *response);
     return grpc::Status::OK;
   }
 
   grpc::Status CheckBatch(grpc::ServerContext* context, const v2::CheckBatchRequest* request,
                           v2::CheckBatchResponse* response) override {
-    const Visit visit(gate_, request->ByteSizeLong());
+    const Visit visit(gate_, *context, request->ByteSizeLong());
     if (!visit.status.ok()) return visit.status;
     if (request->requests_size() > kMostInBatch)
       return {grpc::StatusCode::INVALID_ARGUMENT,
               fmt::format("a batch has at most {} artifacts", kMostInBatch)};
-    const auto client = client_of(*context);
+    const auto cancelled = is_cancelled(*context);
     std::size_t bytes = 0;
     for (const auto& one : request->requests()) {
       if (context->IsCancelled()) return grpc::Status::CANCELLED;
-      bytes +=
-          fill(*judges_.check(one.artifact(), "artifact", client), one, *response->add_responses());
+      bytes += fill(*judges_.check(one.artifact(), "artifact", cancelled), one,
+                    *response->add_responses());
       if (bytes > kMostAnswerBytes)
         return {grpc::StatusCode::RESOURCE_EXHAUSTED,
                 "the batch's answers are too large together: ask for fewer at once"};
@@ -268,9 +265,9 @@ class ServiceV2 final : public v2::Compat::Service {
   grpc::Status CheckStream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
-    const Visit visit(gate_, 0);
+    const Visit visit(gate_, *context, 0);
     if (!visit.status.ok()) return visit.status;
-    const auto client = client_of(*context);
+    const auto cancelled = is_cancelled(*context);
     for (;;) {
       v2::CheckRequest request;
       v2::CheckResponse response;
@@ -279,9 +276,9 @@ class ServiceV2 final : public v2::Compat::Service {
         if (!stream->Read(&request)) break;
       }
       {
-        const Visit one(gate_, request.artifact().size(), 0);
+        const Visit one(gate_, *context, request.artifact().size(), 0);
         if (!one.status.ok()) return one.status;
-        fill(*judges_.check(request.artifact(), "artifact", client), request, response);
+        fill(*judges_.check(request.artifact(), "artifact", cancelled), request, response);
       }
       const IdleStreams::Stay stay(streams_, *context);
       if (!stream->Write(response)) break;
@@ -296,45 +293,81 @@ class ServiceV2 final : public v2::Compat::Service {
   Gate& gate_;
 };
 
-std::shared_ptr<grpc::ServerCredentials> credentials(const ServerOptions& options,
-                                                     const TokenCheck& token) {
-  std::shared_ptr<grpc::ServerCredentials> out;
-  if (options.tls_certificate.empty()) {
-    // As without any, but for peers of this node only, and the token is looked at first.
-    out = grpc::experimental::LocalServerCredentials(
-        options.listen.starts_with("unix:") ? UDS : LOCAL_TCP);
-  } else {
-    grpc::SslServerCredentialsOptions ssl;
-    ssl.pem_key_cert_pairs.push_back({options.tls_key, options.tls_certificate});
-    out = grpc::SslServerCredentials(ssl);
+class Server final : public CompatServer {
+ public:
+  Server(JudgePool& judges, const ServerOptions& options)
+      : options_(options), gate_(options, counters), one_(judges, gate_), two_(judges, gate_) {}
+  ~Server() override { stop(0); }
+
+  Result<void> listen() {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    grpc::ResourceQuota quota("compat-server");
+    quota.Resize(kMostMemory).SetMaxThreads(std::max(8, options_.most_checks + 8));
+    builder.SetResourceQuota(quota);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(options_.most_request_bytes));
+    // Clients connect anew by themselves. One that does not read its answers holds their threads,
+    // and nothing but its connection's age ends such calls.
+    const auto grace = std::chrono::milliseconds(options_.connection_grace).count();
+    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, int>>{
+             {GRPC_ARG_MAX_CONCURRENT_STREAMS, 64},
+             {GRPC_ARG_ALLOW_REUSEPORT, 0},
+             {GRPC_ARG_KEEPALIVE_TIME_MS, 30'000},  // a peer that went silent is asked
+             {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000},
+             {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000},
+             {GRPC_ARG_MAX_CONNECTION_AGE_MS, 60'000},
+             {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace)},
+             {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000}})
+      builder.AddChannelArgument(name, value);
+    int port = 0;
+    builder.AddListeningPort(options_.listen, credentials(), &port);
+    builder.RegisterService(&one_);
+    builder.RegisterService(&two_);
+    server_ = builder.BuildAndStart();
+    const bool is_unix = options_.listen.starts_with("unix:");
+    if (!server_ || (port == 0 && !is_unix))
+      return fail(options_.listen, "cannot listen",
+                  "the address is taken, or this process's user may not have it");
+    address_ = options_.listen;
+    if (!is_unix) address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port);
+    return {};
   }
-  out->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(token));
-  return out;
-}
+  const std::string& address() const override { return address_; }
+  void tidy() override { two_.cancel_idle(options_.stream_idle); }
+  void stop(int seconds) override {
+    if (!server_) return;
+    if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(false);
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+    server_->Wait();
+    server_.reset();
+  }
 
-}  // namespace
+ private:
+  std::shared_ptr<grpc::ServerCredentials> credentials() {
+    std::shared_ptr<grpc::ServerCredentials> out;
+    if (options_.tls_certificate.empty()) {
+      // As without any, but for peers of this node only, and with the token.
+      out = grpc::experimental::LocalServerCredentials(
+          options_.listen.starts_with("unix:") ? UDS : LOCAL_TCP);
+    } else {
+      grpc::SslServerCredentialsOptions ssl;
+      ssl.pem_key_cert_pairs.push_back({options_.tls_key, options_.tls_certificate});
+      out = grpc::SslServerCredentials(ssl);
+    }
+    out->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(options_.token, counters));
+    return out;
+  }
 
-struct CompatServer::State {
-  State(JudgePool& judges, const ServerOptions& o)
-      : options(o),
-        token(options.token, counters),
-        gate(options, counters),
-        one(judges, gate),
-        two(judges, gate) {}
-  ServerOptions options;
-  Counters counters;
-  TokenCheck token;
-  Gate gate;
-  ServiceV1 one;
-  ServiceV2 two;
-  std::string address;
-  std::unique_ptr<grpc::Server> server;
+  const ServerOptions options_;
+  Gate gate_;
+  ServiceV1 one_;
+  ServiceV2 two_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
 };
 
-CompatServer::CompatServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
-CompatServer::~CompatServer() { stop(0); }
-const std::string& CompatServer::address() const { return state_->address; }
-const CompatServer::Counters& CompatServer::counters() const { return state_->counters; }
+}  // namespace
 
 Result<void> CompatServer::check(const ServerOptions& options) {
   const bool is_unix = options.listen.starts_with("unix:");
@@ -350,50 +383,10 @@ Result<void> CompatServer::check(const ServerOptions& options) {
 
 Result<std::unique_ptr<CompatServer>> CompatServer::start(JudgePool& judges,
                                                           const ServerOptions& options) {
-  if (auto allowed = check(options); !allowed) return fail(std::move(allowed.error()));
-  auto state = std::make_unique<State>(judges, options);
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  grpc::ResourceQuota quota("compat-server");
-  quota.Resize(kMostMemory).SetMaxThreads(std::max(8, options.most_checks + 8));
-  builder.SetResourceQuota(quota);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.most_request_bytes));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 64);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A peer that went silent is asked, and dropped.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
-  // Clients connect anew by themselves. One that does not read its answers holds their threads, and
-  // nothing else ends such calls.
-  const auto grace = std::chrono::milliseconds(options.connection_grace).count();
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 60'000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace));
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  int port = 0;
-  builder.AddListeningPort(options.listen, credentials(options, state->token), &port);
-  builder.RegisterService(&state->one);
-  builder.RegisterService(&state->two);
-  state->server = builder.BuildAndStart();
-  if (!state->server || (port == 0 && !options.listen.starts_with("unix:")))
-    return fail(options.listen, "cannot listen",
-                "the address is taken, or this process's user may not have it");
-  state->address = options.listen;
-  if (!options.listen.starts_with("unix:"))
-    state->address =
-        fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), port);
-  return std::unique_ptr<CompatServer>(new CompatServer(std::move(state)));
-}
-
-void CompatServer::tidy() { state_->two.cancel_idle(state_->options.stream_idle); }
-
-void CompatServer::stop(int seconds) {
-  if (!state_->server) return;
-  if (auto* health = state_->server->GetHealthCheckService()) health->SetServingStatus(false);
-  state_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
-  state_->server->Wait();
-  state_->server.reset();
+  TRY(check(options));
+  auto server = std::make_unique<Server>(judges, options);
+  TRY(server->listen());
+  return server;
 }
 
 }  // namespace heddle::compat

@@ -22,37 +22,30 @@ struct ServerOptions {
   std::chrono::seconds connection_grace{15};  ///< calls of a connection that is a minute old have
 };
 
-/// The gRPC server: the ancestor's service, ours, health and reflection. Answers from the moment
-/// start() returns.
+/// The gRPC server: compat-lib's service, ours, health and reflection.
 class CompatServer {
  public:
-  /// Borrows `judges`. Fails when it cannot listen, or may not: wider than this node without TLS.
-  /// `options` hold what the files have: this process may not be able to read them any more.
+  /// Answers from the moment this returns. Borrows `judges`. Fails when it cannot listen, or as
+  /// check() does. `options` hold the files' contents: this process may not be able to read them.
   static Result<std::unique_ptr<CompatServer>> start(JudgePool& judges,
                                                      const ServerOptions& options);
-  /// What start() would refuse `options` for, known before there is an index.
+  /// Fails for options that start() refuses, known before there is an index: an address beyond this
+  /// node without TLS.
   static Result<void> check(const ServerOptions& options);
-  ~CompatServer();
-  CompatServer(const CompatServer&) = delete;
-  CompatServer& operator=(const CompatServer&) = delete;
+  virtual ~CompatServer() = default;
 
   /// Where it listens; with the port that `:0` was given.
-  const std::string& address() const;
+  virtual const std::string& address() const = 0;
   /// Cuts streams that idle. To be called every second or so.
-  void tidy();
+  virtual void tidy() = 0;
   /// Takes no more calls, waits `seconds` for those under way, then cuts them.
-  void stop(int seconds);
+  virtual void stop(int seconds) = 0;
 
   struct Counters {
     std::atomic<std::uint64_t> calls{0}, denied{0}, turned_away{0};
     std::atomic<int> under_way{0};
   };
-  const Counters& counters() const;
-
- private:
-  struct State;
-  explicit CompatServer(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  Counters counters;
 };
 
 }  // namespace heddle::compat

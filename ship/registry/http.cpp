@@ -2,12 +2,10 @@
 #include "ship/registry/http.hpp"
 
 #include <curl/curl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 
 namespace heddle::registry {
 namespace {
@@ -65,27 +63,6 @@ std::size_t take_header(char* data, std::size_t size, std::size_t count, void* u
   return line.size();
 }
 
-struct Source {
-  int file;
-  std::uint64_t at, size;
-};
-
-std::size_t give_body(char* to, std::size_t size, std::size_t count, void* user) {
-  auto& source = *static_cast<Source*>(user);
-  const auto wanted = std::min<std::uint64_t>(size * count, source.size - source.at);
-  const auto got = ::pread(source.file, to, wanted, static_cast<off_t>(source.at));
-  if (got < 0) return CURL_READFUNC_ABORT;
-  source.at += static_cast<std::uint64_t>(got);
-  return static_cast<std::size_t>(got);
-}
-
-/// curl wants to send the body once more, on another connection.
-int rewind_body(void* user, curl_off_t offset, int origin) {
-  if (origin != SEEK_SET) return CURL_SEEKFUNC_CANTSEEK;
-  static_cast<Source*>(user)->at = static_cast<std::uint64_t>(offset);
-  return CURL_SEEKFUNC_OK;
-}
-
 struct FreeList {
   void operator()(curl_slist* list) const noexcept { curl_slist_free_all(list); }
 };
@@ -130,7 +107,6 @@ Http::~Http() {
 Result<HttpAnswer> Http::send(const HttpRequest& request) {
   HttpAnswer answer;
   Sink sink{curl_, request, answer, 0, false, {}};
-  Source source{request.body_file, 0, request.body_size};
   std::array<char, CURL_ERROR_SIZE> reason{};
   std::unique_ptr<curl_slist, FreeList> headers;
   const auto add = [&](const std::string& line) {
@@ -145,7 +121,8 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(curl_, option, value); };
   const bool https = request.url.starts_with("https:");
   const long patience = patience_.count();
-  const auto bytes = request.body_size + (request.take ? request.most_bytes : 0);
+  const auto bytes =
+      (request.body ? request.body->size() : 0) + (request.take ? request.most_bytes : 0);
   set(CURLOPT_URL, request.url.c_str());
   set(CURLOPT_PROTOCOLS_STR, https ? "https" : "http");
   set(CURLOPT_FOLLOWLOCATION, 0L);
@@ -172,17 +149,9 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   }
   if (request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
-  } else if (request.body_file >= 0) {
-    set(CURLOPT_UPLOAD, 1L);
-    set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body_size));
-    set(CURLOPT_READFUNCTION, &give_body);
-    set(CURLOPT_READDATA, &source);
-    set(CURLOPT_SEEKFUNCTION, &rewind_body);
-    set(CURLOPT_SEEKDATA, &source);
-    set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
-  } else if (request.body != nullptr) {
+  } else if (request.body) {
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
-    set(CURLOPT_POSTFIELDS, request.body->c_str());
+    set(CURLOPT_POSTFIELDS, request.body->data());
     set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
   }
   const auto code = curl_easy_perform(curl_);

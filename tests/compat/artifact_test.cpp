@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "compat/artifact_json.hpp"
+#include "compat/artifact.hpp"
 #include "compat/checker.hpp"
 
 namespace heddle::test {
@@ -73,8 +73,8 @@ class FakeTarget : public compat::Target {
     return out;
   }
   std::string closure_key(const compat::Program& program) override { return program.name; }
-  std::optional<Result<ElfFacts>> symbols(const std::string& path) override {
-    return Result<ElfFacts>(libraries.at(path.substr(5)));
+  std::optional<ElfFacts> symbols(const std::string& path) override {
+    return libraries.at(path.substr(5));
   }
   void prefetch_symbols(const std::vector<std::string>&) override {}
   compat::ElfNotes notes(const std::string&) override { return {}; }

@@ -7,7 +7,6 @@
 
 #include "ship/registry/credentials.hpp"
 #include "ship/registry/reference.hpp"
-#include "ship/registry/sha256.hpp"
 #include "tests/compat/registry.hpp"
 
 namespace heddle::test {
@@ -57,7 +56,7 @@ TEST(RegistryCredentials, are_found_in_dockers_file) {
 }
 
 TEST(RegistryDigest, is_sha_256) {
-  EXPECT_EQ(registry::sha256_digest("{}"),
+  EXPECT_EQ(registry::digest_of("{}"),
             "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
 }
 

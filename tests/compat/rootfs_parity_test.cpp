@@ -12,8 +12,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "compat/artifact_json.hpp"
-#include "compat/binaries.hpp"
+#include "compat/artifact.hpp"
 #include "compat/checker.hpp"
 #include "compat/describe.hpp"
 #include "resolver/elf/cached_facts.hpp"
