@@ -6,7 +6,8 @@
 #include <set>
 
 #include "base/folder_of.hpp"
-#include "resolver/search/preload_list.hpp"
+#include "base/try.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle::compat {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The reduced image must not change what LIEF says: both ways, and GNU readelf as a third opinion,
-// over the files of this machine.
+// The facts of this machine's files, with GNU readelf as a second opinion.
 #include <elf.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +11,45 @@
 #include <sstream>
 
 #include "tests/elf/elf_fixture.hpp"
-#include "tests/elf/facts_print.hpp"
 
 namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Facts as text, a line each, so that a failed comparison shows which one differs.
+std::string to_text(const ElfFacts& facts) {
+  const auto text = [](const std::optional<std::string>& s) { return s ? "'" + *s + "'" : "none"; };
+  std::string out = fmt::format(
+      "class {} data {} osabi {} abiversion {} type {} machine {}\ninterp {}\ndynamic {}\nsoname "
+      "{}\nrpath {}\nrunpath {}\nflags {:#x} flags_1 {:#x}\nbuild id {}\ndladdr {} dlopen {}\n",
+      facts.elf_class, facts.data_encoding, facts.os_abi, facts.abi_version, facts.type,
+      facts.machine, text(facts.interp), facts.dynamic, text(facts.soname), text(facts.rpath),
+      text(facts.runpath), facts.flags, facts.flags_1, facts.build_id, facts.imports_dladdr,
+      facts.imports_dlopen);
+  if (facts.tls) out += fmt::format("tls {} align {}\n", facts.tls->size, facts.tls->align);
+  for (const auto& d : facts.dependencies)
+    out += fmt::format("dependency {} {}\n", static_cast<int>(d.kind), d.name);
+  for (const auto& n : facts.version_needs)
+    out += fmt::format("needs {} {}{}\n", n.file, n.version, n.weak ? " weak" : "");
+  for (const auto& d : facts.version_definitions) out += fmt::format("defines {}\n", d);
+  for (const auto& s : facts.exported_symbols)
+    out += fmt::format("exports {}@{}{}\n", s.name, s.version, s.weak ? " weak" : "");
+  for (const auto& s : facts.undefined_symbols)
+    out += fmt::format("imports {}@{}{}\n", s.name, s.version, s.weak ? " weak" : "");
+  return out;
+}
+
+/// The first lines in which two texts differ.
+std::string first_difference(const std::string& a, const std::string& b) {
+  std::size_t start = 0;
+  for (std::size_t i = 0; i < a.size() && i < b.size() && a[i] == b[i]; ++i)
+    if (a[i] == '\n') start = i + 1;
+  const auto line = [start](const std::string& s) {
+    return s.substr(start, s.find('\n', start) - start);
+  };
+  return fmt::format("'{}' against '{}'", line(a), line(b));
+}
 
 /// ELF files of the system, the same ones on each run; HEDDLE_ALL_FILES=1: every one.
 std::vector<std::string> system_files(std::size_t count, std::uintmax_t max_size) {
@@ -43,38 +76,6 @@ std::vector<std::string> system_files(std::size_t count, std::uintmax_t max_size
   return files;
 }
 
-class ReducedImage : public ElfTest, public ::testing::WithParamInterface<FactsDetail> {};
-
-TEST_P(ReducedImage, says_what_the_whole_file_says) {
-  const auto detail = GetParam();
-  const bool all = std::getenv("HEDDLE_ALL_FILES") != nullptr;
-  const auto files = system_files(300, all ? std::uintmax_t{1} << 30 : std::uintmax_t{1} << 20);
-  WorkerPool reduced(options(ParseMode::reduced_only));
-  WorkerPool full(options(ParseMode::full_only));
-  reduced.prefetch(files, detail);
-  full.prefetch(files, detail);
-  std::size_t same = 0;
-  for (const auto& file : files) {
-    const auto a = reduced.facts(file, detail);
-    const auto b = full.facts(file, detail);
-    if (!a) {
-      ADD_FAILURE() << a.error().message() << (b ? "" : "; whole: " + b.error().message());
-      continue;
-    }
-    if (!b) {
-      ADD_FAILURE() << b.error().message();
-      continue;
-    }
-    if (a->elf == b->elf)
-      ++same;
-    else
-      ADD_FAILURE() << file << ": " << first_difference(to_text(a->elf), to_text(b->elf));
-    EXPECT_EQ(a->hash, b->hash);
-  }
-  std::printf("%zu of %zu files the same\n", same, files.size());
-  EXPECT_EQ(reduced.counters().crashed, 0U);
-}
-
 /// The lines of `readelf -W OPTIONS FILE`.
 std::vector<std::string> readelf(const std::string& options, const std::string& file) {
   auto pipe = value_or_throw(make_pipe());
@@ -98,6 +99,28 @@ std::optional<std::string> between(const std::string& line, std::string_view bef
   const auto from = start + before.size();
   const auto end = line.find(after, from);
   return line.substr(from, end == std::string::npos ? end : end - from);
+}
+
+/// A line of `readelf --dyn-syms`: number, value, size, type, binding, visibility, index, name.
+void add_symbol(const std::string& line, ElfFacts& facts) {
+  std::istringstream words(line);
+  std::string skipped, binding, visibility, index, name;
+  for (int i = 0; i < 4; ++i) words >> skipped;
+  words >> binding >> visibility >> index >> name;
+  if (name.empty() || (binding != "GLOBAL" && binding != "WEAK" && binding != "UNIQUE")) return;
+  const auto at = name.find('@');
+  DynamicSymbol symbol{name.substr(0, at), "", binding == "WEAK"};
+  if (at != name.npos) symbol.version = name.substr(name.find_first_not_of('@', at));
+  // readelf leaves out the version of a symbol that stands for a version itself.
+  if (index == "ABS" && at == name.npos) symbol.version = name;
+  if (index != "UND") {
+    if (visibility == "DEFAULT" || visibility == "PROTECTED")
+      facts.exported_symbols.push_back(symbol);
+    return;
+  }
+  facts.imports_dladdr |= symbol.name == "dladdr" || symbol.name == "dladdr1";
+  facts.imports_dlopen |= symbol.name == "dlopen" || symbol.name == "dlmopen";
+  facts.undefined_symbols.push_back(symbol);
 }
 
 /// What readelf tells of the things that ElfFacts is about; the rest is left out.
@@ -155,12 +178,7 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
   }
   for (const auto& line : readelf("-n", file))
     if (auto id = between(line, "Build ID: ", "\n")) facts.build_id = *id;
-  for (const auto& line : readelf("--dyn-syms", file)) {
-    if (line.find(" UND ") == std::string::npos) continue;
-    const auto name = between(line, " UND ", "@").value_or("");
-    facts.imports_dladdr |= name == "dladdr" || name == "dladdr1";
-    facts.imports_dlopen |= name == "dlopen" || name == "dlmopen";
-  }
+  for (const auto& line : readelf("--dyn-syms", file)) add_symbol(line, facts);
   facts.flags |= ours.flags & ~std::uint64_t{DF_STATIC_TLS};
   facts.flags_1 |= ours.flags_1 & ~std::uint64_t{DF_1_NODEFLIB};
   return facts;
@@ -174,20 +192,18 @@ TEST_F(Facts, are_what_readelf_says) {
                               "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2",
                               "/usr/lib/x86_64-linux-gnu/libmpich.so.12"})
     if (fs::exists(special)) files.emplace_back(special);
-  WorkerPool pool(options());
-  pool.prefetch(files, FactsDetail::loader);
+  CachedFacts source(options());
+  source.prefetch(files, FactsDetail::symbols);
   for (const auto& file : files) {
-    const auto ours = value_or_throw(pool.facts(file, FactsDetail::loader)).elf;
+    auto ours = value_or_throw(source.facts(file, FactsDetail::symbols)).elf;
     const auto theirs = by_readelf(file, ours);
     EXPECT_TRUE(ours == theirs) << file << ": " << first_difference(to_text(ours), to_text(theirs));
+    ours.exported_symbols.clear();
+    ours.undefined_symbols.clear();
+    EXPECT_EQ(value_or_throw(source.facts(file, FactsDetail::loader)).elf, ours) << file;
   }
+  EXPECT_EQ(source.counters().crashed, 0U);
 }
-
-INSTANTIATE_TEST_SUITE_P(Details, ReducedImage,
-                         ::testing::Values(FactsDetail::loader, FactsDetail::symbols),
-                         [](const auto& p) {
-                           return p.param == FactsDetail::loader ? "loader" : "symbols";
-                         });
 
 }  // namespace
 }  // namespace heddle

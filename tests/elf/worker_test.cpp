@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/elf/worker_pool.hpp"
+#include "resolver/elf/worker.hpp"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <seccomp.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -32,7 +34,7 @@ TEST_F(Pool, reads_what_the_linker_wrote) {
       {"-shared", "-fPIC", "-Wl,-soname,libmain.so.3", "-Wl,-rpath,/a b:$ORIGIN/x",
        "-Wl,--disable-new-dtags", "-Wl,-z,nodefaultlib", "-Wl,-f,libaux.so", "-Wl,-F,libfilter.so",
        "-Wl,--no-as-needed", path("libneeded one.so"), "-Wl,--build-id=0xc0ffee", "-lc"});
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   const auto facts = value_or_throw(pool.facts(library, FactsDetail::loader));
   const ElfFacts& elf = facts.elf;
   EXPECT_EQ(elf.elf_class, ELFCLASS64);
@@ -74,7 +76,7 @@ TEST_F(Pool, symbols_come_with_their_versions_when_asked_for) {
             "hidden(void) { return 3; } void* malloc(unsigned long); void gone(void) "
             "__attribute__((weak)); void* use(void) { if (gone) gone(); return malloc(1); }",
             {"-shared", "-fPIC", "-Wl,--version-script=" + script, "-lc"});
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   const auto elf = value_or_throw(pool.facts(library, FactsDetail::symbols)).elf;
   EXPECT_EQ(elf.version_definitions, (std::vector<std::string>{"V1", "V2"}));
   using ::testing::Contains;
@@ -97,7 +99,7 @@ TEST_F(Pool, a_thousand_dependencies_are_all_there_and_in_order) {
     flags.push_back("-l:" + name);
   }
   const auto library = build("libmany.so", "", flags);
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   const auto elf = value_or_throw(pool.facts(library, FactsDetail::loader)).elf;
   std::vector<std::string> found;
   for (const auto& d : elf.dependencies) found.push_back(d.name);
@@ -105,7 +107,7 @@ TEST_F(Pool, a_thousand_dependencies_are_all_there_and_in_order) {
 }
 
 TEST_F(Pool, what_is_no_regular_file_is_refused_at_once) {
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   const auto code = [&](const std::string& p) {
     const auto facts = pool.facts(p, FactsDetail::loader);
@@ -139,7 +141,7 @@ TEST_F(Pool, prefetched_files_are_read_once_each) {
     ASSERT_EQ(::symlink(library.c_str(), paths.back().c_str()), 0);
   }
   paths.push_back(path("missing"));
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   pool.prefetch(paths, FactsDetail::loader);
   paths.pop_back();
   for (const auto& p : paths) EXPECT_TRUE(pool.facts(p, FactsDetail::loader)) << p;
@@ -150,8 +152,8 @@ TEST_F(Pool, prefetched_files_are_read_once_each) {
 TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
   for (const auto& worker : {path("no worker"), std::string("/bin/false")}) {
     auto with = options();
-    with.worker_path = worker;
-    WorkerPool pool(with);
+    with.pool.worker_path = worker;
+    CachedFacts pool(with);
     pool.prefetch({"/bin/true"}, FactsDetail::loader);
     const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
     ASSERT_FALSE(facts);
@@ -159,16 +161,6 @@ TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
     EXPECT_THAT(facts.error().message(), ::testing::HasSubstr("/bin/sh"));
     EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(worker));
   }
-}
-
-/// Runs `child` in a forked process; its exit status.
-template <class Function>
-int in_a_child(const Function& child) {
-  const pid_t pid = ::fork();
-  if (pid == 0) ::_exit(child());
-  int status = -1;
-  ::waitpid(pid, &status, 0);
-  return exit_status(status);
 }
 
 TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
@@ -180,7 +172,7 @@ TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
               ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prctl), 1,
                                  SCMP_A0(SCMP_CMP_EQ, PR_SET_SECCOMP));
               if (::seccomp_load(filter) != 0) return 3;
-              WorkerPool pool(with);
+              CachedFacts pool(with);
               const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
               if (facts || facts.error().code() != EPROTO) return 1;
               return facts.error().message().find("seccomp") != std::string::npos ? 0 : 2;
@@ -191,7 +183,7 @@ TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
 // What uid 0 of a container is that has the host's PID namespace and no capability.
 TEST_F(Pool, a_worker_of_roots_leads_no_other_uid_0_out_by_proc) {
   if (::geteuid() != 0) HEDDLE_SKIP("only root's workers are meant");
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   ASSERT_TRUE(pool.facts("/bin/true", FactsDetail::loader));
   const auto children =
       value_or_throw(read_file("/proc/self/task/" + std::to_string(::gettid()) + "/children"));
@@ -206,30 +198,9 @@ TEST_F(Pool, a_worker_of_roots_leads_no_other_uid_0_out_by_proc) {
             0);
 }
 
-TEST_F(Pool, a_few_descriptors_are_enough) {
-  const auto library = build("liba.so", "int a;");
-  std::vector<std::string> paths;
-  for (int i = 0; i < 200; ++i) {
-    paths.push_back(path("link" + std::to_string(i)));
-    ASSERT_EQ(::symlink(library.c_str(), paths.back().c_str()), 0);
-  }
-  const auto with = options();
-  EXPECT_EQ(in_a_child([&] {
-              const rlimit few{16, 16};
-              ::setrlimit(RLIMIT_NOFILE, &few);
-              WorkerPool pool(with);
-              pool.prefetch(paths, FactsDetail::loader);
-              for (const auto& p : paths)
-                if (!pool.facts(p, FactsDetail::loader)) return 1;
-              return 0;
-            }),
-            0);
-}
-
 TEST_F(Pool, a_worker_that_fails_costs_one_file_and_the_others_go_on) {
-  auto with = options();
-  with.worker_path = env("FAKE_WORKER");
-  with.time_limit = std::chrono::milliseconds(300);
+  auto with = options("FAKE_WORKER");
+  with.pool.time_limit = std::chrono::milliseconds(300);
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"crash", "crashed (Segmentation fault)"},
       {"hang", "hung"},
@@ -238,7 +209,7 @@ TEST_F(Pool, a_worker_that_fails_costs_one_file_and_the_others_go_on) {
       {"exit", "with status 7"}};
   for (const auto& [what, reason] : bad) {
     SCOPED_TRACE(what);
-    WorkerPool pool(with);
+    CachedFacts pool(with);
     std::vector<std::string> paths;
     for (int i = 0; i < 40; ++i)
       paths.push_back(write(what + std::to_string(i), i == 13 ? what : "good"));
@@ -257,9 +228,8 @@ TEST_F(Pool, a_worker_that_fails_costs_one_file_and_the_others_go_on) {
 }
 
 TEST_F(Pool, every_file_may_crash_its_worker) {
-  auto with = options();
-  with.worker_path = env("FAKE_WORKER");
-  WorkerPool pool(with);
+  const auto with = options("FAKE_WORKER");
+  CachedFacts pool(with);
   std::vector<std::string> paths;
   for (int i = 0; i < 50; ++i) paths.push_back(write("f" + std::to_string(i), "crash"));
   pool.prefetch(paths, FactsDetail::loader);
@@ -270,13 +240,71 @@ TEST_F(Pool, every_file_may_crash_its_worker) {
 
 TEST_F(Pool, a_file_that_changes_while_it_is_read_is_read_again_or_refused) {
   const auto file = write("f", "good");
-  auto with = options();
-  with.worker_path = env("FAKE_WORKER");
-  WorkerPool pool(with);
+  WorkerPool pool(options("FAKE_WORKER").pool);
   auto opened = value_or_throw(OpenedFile::open(file));
   opened.stamp.mtime_ns -= 1;  // as if it had been changed after it was opened
-  const auto facts = value_or_throw(pool.facts(file, std::move(opened), FactsDetail::loader));
+  pool.start(file, std::move(opened), FactsDetail::loader);
+  const auto facts = value_or_throw(pool.wait(file, FactsDetail::loader));
   EXPECT_EQ(facts.stamp, value_or_throw(OpenedFile::open(file)).stamp);
+}
+
+/// How a process ends that calls `body` in the sandbox of the worker.
+template <class Body>
+int in_the_sandbox(const Body& body) {
+  return in_a_child([&] {
+    if (!enter_sandbox(kWorkerSocket, std::uint64_t{512} << 20)) return 99;
+    body();
+    return 0;
+  });
+}
+
+struct Call {
+  const char* name;
+  void (*make)();
+};
+
+class Sandbox : public ElfTest, public ::testing::WithParamInterface<Call> {};
+
+TEST_P(Sandbox, kills_a_worker_that_makes_this_call) {
+  EXPECT_EQ(in_the_sandbox(GetParam().make), 128 + SIGSYS);
+}
+
+const Call kCalls[] = {
+    {"open", [] { (void)::open("/dev/null", O_RDONLY); }},
+    {"socket", [] { (void)::socket(AF_UNIX, SOCK_STREAM, 0); }},
+    {"exec", [] { (void)::execl("/bin/true", "true", nullptr); }},
+    {"fork", [] { (void)::fork(); }},
+    {"write", [] { (void)!::write(STDOUT_FILENO, "x", 1); }},
+    {"unlink", [] { (void)::unlink("/nonexistent"); }},
+    {"kill", [] { (void)::kill(::getppid(), 0); }},
+    {"mmap_code",
+     [] {
+       (void)::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+     }},
+    {"mmap_file", [] { (void)::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, STDIN_FILENO, 0); }}};
+INSTANTIATE_TEST_SUITE_P(Calls, Sandbox, ::testing::ValuesIn(kCalls),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+TEST_F(Sandbox, lets_a_failed_assertion_show_as_SIGABRT) {
+  EXPECT_EQ(in_the_sandbox([] { ::abort(); }), 128 + SIGABRT);
+}
+
+TEST_F(Sandbox, ends_a_loop_by_cpu_time_and_limits_memory) {
+  EXPECT_EQ(in_the_sandbox([] {
+              void* volatile too_much = ::malloc(std::size_t{1} << 30);
+              if (too_much != nullptr) ::_exit(1);
+            }),
+            0);
+  EXPECT_EQ(in_the_sandbox([] {
+              allow_cpu_time(0);
+              for (;;) __asm__ volatile("");  // else the compiler may take it for one that ends
+            }),
+            128 + SIGXCPU);
+}
+
+TEST_F(Sandbox, a_worker_started_by_hand_says_so) {
+  auto child = value_or_throw(spawn(env("ELF_WORKER"), {"elf-worker"}));
+  EXPECT_EQ(value_or_throw(child.wait()), 2);
 }
 
 }  // namespace
