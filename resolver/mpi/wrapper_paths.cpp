@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/escape.hpp"
 #include "base/find_program.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 
 extern char** environ;
