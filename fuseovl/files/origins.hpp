@@ -10,22 +10,28 @@
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "base/file_stamp.hpp"
+#include "base/file_systems.hpp"
 #include "resolver/map/map_content.hpp"
 
 namespace heddle {
 
-/// One object's file on this node, as it was found when the mount was made.
-struct Origin {
-  Fd fd;  ///< pinned; invalid: not enough descriptors, reopened for each read
+/// What fstat(2) said of a file.
+struct FileFacts {
   FileStamp stamp;
   std::int64_t atime_ns = 0;
   std::uint32_t mode = 0;
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
   std::uint64_t blocks = 0;  ///< of 512 bytes
-  bool usable = false;       ///< false: missing or unreadable, it cannot be served
-  bool as_mapped = false;    ///< content is the map's
-  ContentHash hash;          ///< of the content, when it is the map's; zeros: not known
+  Locality locality = Locality::remote;
+};
+
+/// One object's file on this node, as it was found when the mount was made.
+struct Origin : FileFacts {
+  Fd fd;                   ///< pinned; invalid: not enough descriptors, reopened for each read
+  bool usable = false;     ///< false: missing or unreadable, it cannot be served
+  bool as_mapped = false;  ///< content is the map's
+  ContentHash hash;        ///< of the content, when it is the map's; zeros: not known
   /// Bytes that readers get in place of the file's, by offset (MapObject::patches).
   std::vector<BytePatch> patches;
 };
@@ -60,7 +66,7 @@ struct OriginPatience {
 
 /// Opens and checks every object's file: size and mtime first, then SHA-256, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
-/// when the file system is slow to answer. Files of an image are looked for below the folder
+/// when the file system is slow to answer. Files of an image are looked for below the directory
 /// `image`, whatever links it has, and stay open in any case: by -1 there is none, and they differ.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
                      OriginPatience patience = {}, int image = -1);

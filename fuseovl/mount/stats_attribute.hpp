@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/xattr.h>
+
 #include <cstddef>
 #include <string>
 
@@ -17,6 +19,12 @@ inline constexpr std::size_t kMostStatsBytes = 65536;
 
 /// The statistics of the mount whose root directory is `directory`. Failures as of getxattr(2);
 /// ENODATA or EOPNOTSUPP: it is no heddle mount's.
-Result<std::string> read_stats_text(const std::string& directory);
+inline Result<std::string> read_stats_text(const std::string& directory) {
+  std::string text(kMostStatsBytes, '\0');
+  const auto size = ::getxattr(directory.c_str(), kStatsAttribute, text.data(), text.size());
+  if (size < 0) return fail_errno(directory, "cannot read counters");
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
 
 }  // namespace heddle

@@ -141,8 +141,7 @@ class TreeBuilder {
     }
     tree_.generated_count_ = content_.generated.size();
     auto& own = directories[places.at(kOwnPrefix)].entries;
-    own.insert(own.end(),
-               {{"index", tree_.index()}, {"map", tree_.map()}, {"stats", Tree::kStats}});
+    own.insert(own.end(), {{"index", tree_.index()}, {"map", tree_.map()}});
     for (std::size_t i = 0; i < content_.generated.size(); ++i) {
       const auto& name = content_.generated[i].first;
       own.push_back({keep(name), tree_.generated_inode(i)});
@@ -200,7 +199,6 @@ void Tree::make_nodes() {
   const auto add = [this](InodeNumber ino, NodeKind kind, std::size_t index) {
     nodes_.push_back({ino, kind, static_cast<std::uint32_t>(index)});
   };
-  add(kStats, NodeKind::stats, 0);
   add(index(), NodeKind::index, 0);
   add(map(), NodeKind::map, 0);
   for (std::size_t i = 0; i < generated_count_; ++i)
