@@ -15,7 +15,6 @@
 #include "base/content_hash.hpp"
 #include "base/open_regular.hpp"
 #include "fuseovl/files/file_work.hpp"
-#include "fuseovl/files/patches.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -153,17 +152,12 @@ void compare_content(const MapObject& object, int file, const WorkPlace& place, 
     else if (*hash != object.hash)
       out.wrong = "content changed";
   }
-  if (!out.wrong && !has_patches(file, object.patches, &BytePatch::before))
-    out.wrong = "content changed";
 }
 
 /// Gives the open file to `place` when it is to be kept.
-Finding check(const MapObject& object, int image, bool keep, Directories& directories,
+Finding check(const MapObject& object, bool keep, Directories& directories,
               const WorkPlace& place) {
-  if (object.in_image && image < 0)
-    return failed("is an image's, whose root is not known (--image)", 0);
-  auto [file, way] = object.in_image ? Opened{open_regular_in(image, object.path)}
-                                     : open_by_path(object.path, directories);
+  auto [file, way] = open_by_path(object.path, directories);
   if (!file) return failed_to_open(file.error().code());
   struct stat status {};
   if (::fstat(file->get(), &status) != 0) return failed("cannot stat", errno);
@@ -176,8 +170,8 @@ Finding check(const MapObject& object, int image, bool keep, Directories& direct
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
   thread_local FileSystems file_systems;
   out.locality = file_systems.locality(file->get(), out.stamp);
-  // Mounts of users are theirs alone. An image's files are seen by its own container.
-  if (way && directories.are_shown_to_others()) narrow(out, *way);
+  // Mounts of users are theirs alone.
+  if (directories.are_shown_to_others()) narrow(out, *way);
   compare_content(object, file->get(), place, out);
   if (keep && out.usable) place.give(std::move(*file));
   return out;
@@ -199,38 +193,22 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   out.usable = found.usable;
   out.as_mapped = !found.wrong;
   if (out.as_mapped) out.hash = object.hash;
-  if (object.in_image) {
-    out.uid = object.owner;
-    out.gid = object.group;
-    if (!out.fd) out.usable = false;  // it cannot be opened by its path from here
-  }
-  out.patches = object.patches;
-  // Whatever is done about drift: a patch on other bytes than those it was made for breaks them.
-  if (!out.as_mapped && !out.patches.empty()) out.usable = false;
   return out;
 }
 
 }  // namespace
 
-Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience,
-                     int image) {
+Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience) {
   const auto& objects = content.objects;
   const SharedArray<Finding> found(objects.size());
   Directories directories;
-  FileWork work{.limit = patience.limit,
-                .work =
-                    [&](std::size_t id, WorkPlace& place) {
-                      const bool keep = id < max_pinned || objects[id].in_image;
-                      found[id] = check(objects[id], image, keep, directories, place);
-                    },
-                // All of an image counts as one: its paths say nothing of this namespace's mounts.
-                .path_of =
-                    [&](std::size_t id) {
-                      return objects[id].in_image ? std::string_view()
-                                                  : std::string_view(objects[id].path);
-                    },
-                .with_others = patience.with_others};
-  if (image >= 0) work.kept.push_back(image);
+  const FileWork work{.limit = patience.limit,
+                      .work =
+                          [&](std::size_t id, WorkPlace& place) {
+                            found[id] = check(objects[id], id < max_pinned, directories, place);
+                          },
+                      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); },
+                      .with_others = patience.with_others};
   auto results = work_on_files(objects.size(), work);
   Origins out;
   for (ObjectId id = 0; id < objects.size(); ++id) {

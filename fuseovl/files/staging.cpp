@@ -156,8 +156,7 @@ Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::
   }
   if (*got == StageRoom::Got::later) return Step::no_room_yet;
   if (*got == StageRoom::Got::no) {
-    say_incomplete(directory_.path(),
-                   "the budget of " + std::to_string(budget_) + " bytes is used up");
+    say_incomplete("the budget of " + std::to_string(budget_) + " bytes is used up");
     return Step::stop;  // the others are larger
   }
   Fd reopened;
@@ -178,8 +177,8 @@ Staging::Step Staging::copy(const Item& item, int source, StageRoom& room) {
     say_incomplete(copied.error().message());
     return Step::stop;
   }
-  if (copied->how == StageFolder::Copied::again) return Step::later;
-  if (copied->how == StageFolder::Copied::no) return Step::left_out;
+  if (copied->how == StageDirectory::Copied::again) return Step::later;
+  if (copied->how == StageDirectory::Copied::no) return Step::left_out;
   room.used(item.size);
   publish(item, copied->stamp);
   return Step::ready;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/overlay/load.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/stat.h>
@@ -67,11 +66,8 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.map_status = map.status();
   out.map_file = map.take_bytes();
 
-  Fd image;
-  if (!options.image.empty()) image = TRY(open_file(options.image, O_PATH | O_DIRECTORY));
   Origins origins = open_origins(content, raise_fd_limit(),
-                                 {options.origin_timeout, options.on_drift == OnDrift::warn},
-                                 image ? image.get() : -1);
+                                 {options.origin_timeout, options.on_drift == OnDrift::warn});
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error::with_code(
         ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "record/diff/levenshtein.hpp"
+#include "record/diff/alignment.hpp"
 
 namespace heddle::diff {
 

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "record/diff/bit_rows.hpp"
-#include "record/diff/diagonal_front.hpp"
+#include "record/diff/kernels.hpp"
 #include "tests/diff/align_support.hpp"
 
 namespace heddle::diff {
 namespace {
 
-/// There is no SSE4.1 kernel here: such a CPU runs the scalar one.
-std::vector<Simd> levels() {
-  std::vector<Simd> all = simd_levels();
-  std::erase(all, Simd::sse41);
-  return all;
-}
-
 class Levenshtein : public testing::TestWithParam<Simd> {};
-INSTANTIATE_TEST_SUITE_P(Kernels, Levenshtein, testing::ValuesIn(levels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, Levenshtein, testing::ValuesIn(simd_levels()),
                          [](const auto& p) { return std::string(simd_name(p.param)); });
 
 }  // namespace
@@ -94,26 +86,6 @@ TEST_P(Levenshtein, each_way_of_computing_it_gives_the_same) {
       EXPECT_FALSE(cut_by_diagonals(a, b, expected - 1, GetParam()).has_value());
     }
   }
-}
-
-TEST_P(Levenshtein, is_a_metric) {
-  std::mt19937 random(5);
-  for (int round = 0; round < 500; ++round) {
-    const auto a = random_tokens(random, random() % 80, 8);
-    const auto b = edited(random, a, 0.3, 8);
-    const auto c = edited(random, b, 0.3, 8);
-    const auto ab = edit_distance(a, b, GetParam());
-    EXPECT_EQ(edit_distance(a, a, GetParam()), 0U);
-    EXPECT_EQ(ab, edit_distance(b, a, GetParam()));
-    EXPECT_LE(edit_distance(a, c, GetParam()), ab + edit_distance(b, c, GetParam()));
-  }
-}
-
-TEST_P(Levenshtein, tokens_of_any_value) {
-  const std::vector<Token> a{0xFFFFFFFF, 0, 7, 0x80000000};
-  const std::vector<Token> b{0xFFFFFFFF, 7, 0x80000001};
-  EXPECT_EQ(edit_distance(a, b, GetParam()), 2U);
-  EXPECT_EQ(count_edits(edit_script(a, b, GetParam())), 2U);
 }
 
 TEST_P(Levenshtein, a_million_events_with_one_percent_of_edits) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "fuseovl/files/stage_directory.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

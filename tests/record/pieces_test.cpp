@@ -5,7 +5,7 @@
 
 #include "record/loopback/locks.hpp"
 #include "record/native_folders.hpp"
-#include "record/walks.hpp"
+#include "record/recorder.hpp"
 
 namespace heddle {
 namespace {

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The page of many runs: heat map in the tree's order, the tree, the runs.
-#include "record/diff/page.hpp"
-
-namespace heddle::diff {
-
-const char* const kMatrixScript = R"js(
+// The page of many runs: heat map in the order of the tree, the tree, the runs.
 const n = data.runs.length;
 add(main, 'h1', {}, `${n} runs compared`);
 facts([[data.max, 'greatest distance'], [data.outliers.length, data.outliers.length === 1 ? 'outlier' : 'outliers']]);
@@ -78,6 +73,3 @@ heatMap();
 tree();
 runs();
 state('ready');
-)js";
-
-}  // namespace heddle::diff

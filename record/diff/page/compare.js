@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: MIT
 // The page of two runs: facts, timelines, plots, local alignments, times, the aligned script.
-#include "record/diff/page.hpp"
-
-namespace heddle::diff {
-
-const char* const kCompareScript = R"js(
 const kinds = ['same', 'replaced', 'deleted', 'inserted'];
 const colour = (kind) => `var(--${kinds[kind]})`;
 
@@ -186,6 +181,3 @@ for (const part of data.parts) {
   script(part);
 }
 state('ready');
-)js";
-
-}  // namespace heddle::diff

@@ -6,9 +6,29 @@
 #include <optional>
 #include <vector>
 
-#include "record/diff/levenshtein.hpp"
+#include "record/diff/alignment.hpp"
 
 namespace heddle::diff {
+
+// Edit distances by bit vectors (Myers 1999, in Hyyro's 2003 form), for sequences that have little
+// in common: a column of 64 rows costs some 15 instructions whatever the tokens. Rows are worked
+// off in strips, each over all columns, so that a table of "which rows hold this token" is needed
+// for one strip only: any alphabet, linear memory.
+
+/// The last row of the table of a (rows) against b (columns): D(n, j) for j = 0 .. m.
+/// `alphabet`: all tokens are smaller. With `backward` both are read from their ends.
+std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, bool backward,
+                                    Simd level);
+
+/// One strip, for the kernels.
+struct BitStrip {
+  const Token* columns;  ///< b, in reading order
+  std::int64_t m;
+  const std::uint64_t* rows_with;  ///< [token * lanes + lane]: rows of the lane's block with it
+  std::int8_t* delta;  ///< D(row, j + 1) - D(row, j) of the row above; then of the last row
+};
+/// Four whole blocks of 64 rows. Four lanes.
+void bit_strip_avx2(const BitStrip& strip);
 
 // How far e edits reach on each diagonal (Ukkonen 1985; Landau and Vishkin 1989), from both ends.
 //
@@ -46,16 +66,34 @@ struct Cut {
 /// Needs n, m > 0. Time O(n + d^2), memory O(d).
 std::optional<Cut> cut_by_diagonals(Tokens a, Tokens b, std::uint32_t limit, Simd level);
 
-// The kernels: fill step.now from lo to hi. What a front may not leave (clamping) and how far equal
-// tokens go is theirs.
-void step_forward_scalar(const FrontStep& step);
-void step_backward_scalar(const FrontStep& step);
+/// Fills step.now from lo to hi: clamps to the table and follows equal tokens.
 void step_forward_avx2(const FrontStep& step);
 void step_backward_avx2(const FrontStep& step);
 /// A k in [lo, hi] with f[k] + g[k] >= n; hi + 1 when there is none.
-std::int32_t find_meeting_scalar(const std::int32_t* f, const std::int32_t* g, std::int32_t lo,
-                                 std::int32_t hi, std::int32_t n);
 std::int32_t find_meeting_avx2(const std::int32_t* f, const std::int32_t* g, std::int32_t lo,
                                std::int32_t hi, std::int32_t n);
+
+/// Two strips of kLocalLanes rows each, over all columns. Rows beyond the last have a token that no
+/// column has. Column c of an array is at [m - 1 - c], and all arrays have kLocalLanes cells more
+/// on both sides.
+inline constexpr std::int64_t kLocalLanes = 8;
+struct LocalStrips {
+  const Token* rows;
+  const Token* columns;  ///< the padding: a token that no row has
+  std::int64_t m;
+  std::int32_t* score;  ///< of the row above; then of the last row here
+  std::int32_t* down;   ///< the vertical gap that enters the next row, likewise
+  Scores scores;
+  std::int32_t to_beat;
+};
+
+/// The best cell of the strips above to_beat: the smallest row, then the smallest column.
+struct LocalBest {
+  std::int32_t score = 0;  ///< 0: none above to_beat
+  std::int32_t row = 0;
+  std::int32_t column = 0;
+};
+
+LocalBest local_strips_avx2(const LocalStrips& strips);
 
 }  // namespace heddle::diff
