@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "fuseovl/session/succession.hpp"
 #include "record/loopback/locks.hpp"
 #include "record/native_paths.hpp"
 #include "record/recorder.hpp"
@@ -41,22 +40,6 @@ TEST(LockedRanges, readers_share_and_an_owner_is_never_in_its_own_way) {
   const auto in_the_way = ranges.conflict({2, 19, 19, F_WRLCK, 20});
   ASSERT_TRUE(in_the_way);
   EXPECT_EQ(in_the_way->pid, 10);
-}
-
-TEST(Succession, workers_that_do_nothing_are_not_followed_for_ever) {
-  Succession succession;
-  int followed = 0;
-  for (; followed < 1000; ++followed) {
-    succession.starts(5);
-    if (!succession.died(5)) break;
-  }
-  EXPECT_GE(followed, 9);
-  EXPECT_LT(followed, 1000);
-  for (std::uint64_t answers = 0; answers < 100; ++answers) {
-    succession.starts(answers);
-    EXPECT_TRUE(succession.died(answers + 1));
-    EXPECT_EQ(succession.pause(), std::chrono::milliseconds(0));
-  }
 }
 
 TEST(Walks, destinations_are_absolute_and_plain) {

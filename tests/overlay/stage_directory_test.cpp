@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/files/stage_room.hpp"
+#include "fuseovl/files/stage_directory.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -20,13 +20,13 @@ namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Copied = StageFolder::Copied;
+using Copied = StageDirectory::Copied;
 using ::testing::HasSubstr;
 
-class StageFolderTest : public ::testing::Test {
+class StageDirectoryTest : public ::testing::Test {
  protected:
-  StageFolderTest() { fs::create_directory(dir_ / "node"); }
-  StageFolder open() { return value_or_throw(StageFolder::open(dir_ / "node")); }
+  StageDirectoryTest() { fs::create_directory(dir_ / "node"); }
+  StageDirectory open() { return value_or_throw(StageDirectory::open(dir_ / "node")); }
   std::string below(const std::string& name) const {
     return dir_ / ("node/heddle-" + std::to_string(::geteuid()) + "/" + name);
   }
@@ -37,15 +37,15 @@ class StageFolderTest : public ::testing::Test {
     return value_or_throw(open_file(
         write_text_file(dir_ / ("source" + std::to_string(sources_++)), content), O_RDONLY));
   }
-  Copied copy(const StageFolder& folder, const std::string& content) {
+  Copied copy(const StageDirectory& folder, const std::string& content) {
     return value_or_throw(folder.copy(source(content).get(), hash_bytes(content), content.size()))
         .how;
   }
-  static bool is_right(const StageFolder& folder, const std::string& content) {
+  static bool is_right(const StageDirectory& folder, const std::string& content) {
     return folder.verify(hash_bytes(content), content.size()).has_value();
   }
   std::string refusal() {
-    const auto folder = StageFolder::open(dir_ / "node");
+    const auto folder = StageDirectory::open(dir_ / "node");
     return folder ? "none" : folder.error().message();
   }
   std::vector<std::string> names(const std::string& part) const {
@@ -59,7 +59,7 @@ class StageFolderTest : public ::testing::Test {
   int sources_ = 0;
 };
 
-TEST_F(StageFolderTest, a_copy_has_its_hash_as_name_and_nothing_is_left_beside_it) {
+TEST_F(StageDirectoryTest, a_copy_has_its_hash_as_name_and_nothing_is_left_beside_it) {
   const auto folder = open();
   EXPECT_FALSE(is_right(folder, "content"));
   EXPECT_EQ(copy(folder, "content"), Copied::done);
@@ -69,7 +69,7 @@ TEST_F(StageFolderTest, a_copy_has_its_hash_as_name_and_nothing_is_left_beside_i
   EXPECT_TRUE(names("copying").empty());
 }
 
-TEST_F(StageFolderTest, a_damaged_copy_is_removed) {
+TEST_F(StageDirectoryTest, a_damaged_copy_is_removed) {
   const auto folder = open();
   const std::string content(100'000, 'c');
   for (const auto& damage :
@@ -83,7 +83,7 @@ TEST_F(StageFolderTest, a_damaged_copy_is_removed) {
   EXPECT_FALSE(is_right(folder, content));
 }
 
-TEST_F(StageFolderTest, a_source_that_is_not_what_it_was_is_not_copied) {
+TEST_F(StageDirectoryTest, a_source_that_is_not_what_it_was_is_not_copied) {
   const auto folder = open();
   for (const std::string now : {"other!!", "short", "longer than it was"}) {
     const auto made = folder.copy(source(now).get(), hash_bytes("content"), 7);
@@ -93,7 +93,7 @@ TEST_F(StageFolderTest, a_source_that_is_not_what_it_was_is_not_copied) {
   EXPECT_TRUE(names("copying").empty());
 }
 
-TEST_F(StageFolderTest, one_process_copies_and_what_a_dead_one_left_is_swept) {
+TEST_F(StageDirectoryTest, one_process_copies_and_what_a_dead_one_left_is_swept) {
   const auto folder = open();
   const auto half = write_text_file(below("copying/" + hash_bytes("content").hex()), "con");
   {
@@ -110,7 +110,7 @@ TEST_F(StageFolderTest, one_process_copies_and_what_a_dead_one_left_is_swept) {
   EXPECT_EQ(copy(folder, "content"), Copied::again) << "it is there";
 }
 
-TEST_F(StageFolderTest, the_least_recently_used_goes_first_and_what_is_announced_stays) {
+TEST_F(StageDirectoryTest, the_least_recently_used_goes_first_and_what_is_announced_stays) {
   const auto folder = open();
   const std::string a(1000, 'a'), b(1000, 'b'), c(1000, 'c');
   for (const auto& content : {a, b, c}) ASSERT_EQ(copy(folder, content), Copied::done);
@@ -137,7 +137,7 @@ TEST_F(StageFolderTest, the_least_recently_used_goes_first_and_what_is_announced
   EXPECT_TRUE(names("users").empty());
 }
 
-TEST_F(StageFolderTest, room_that_one_process_has_set_aside_is_not_another_s) {
+TEST_F(StageDirectoryTest, room_that_one_process_has_set_aside_is_not_another_s) {
   using Got = StageRoom::Got;
   const auto folder = open();
   StageRoom a(folder, 1000), b(folder, 1000), c(folder, 1000);
@@ -158,7 +158,7 @@ TEST_F(StageFolderTest, room_that_one_process_has_set_aside_is_not_another_s) {
   EXPECT_EQ(names("rooms").size(), 3U);
 }
 
-TEST_F(StageFolderTest, room_of_a_dead_process_is_free) {
+TEST_F(StageDirectoryTest, room_of_a_dead_process_is_free) {
   const auto folder = open();
   const pid_t child = ::fork();
   if (child == 0) {
@@ -173,7 +173,7 @@ TEST_F(StageFolderTest, room_of_a_dead_process_is_free) {
   EXPECT_EQ(room.take(900).value(), StageRoom::Got::yes);
 }
 
-TEST_F(StageFolderTest, what_cannot_fit_drives_no_copy_out) {
+TEST_F(StageDirectoryTest, what_cannot_fit_drives_no_copy_out) {
   const auto folder = open();
   const std::string a(600, 'a'), b(300, 'b');
   for (const auto& content : {a, b}) ASSERT_EQ(copy(folder, content), Copied::done);
@@ -185,7 +185,7 @@ TEST_F(StageFolderTest, what_cannot_fit_drives_no_copy_out) {
   EXPECT_FALSE(is_right(folder, b));
 }
 
-TEST_F(StageFolderTest, folders_that_others_can_change_are_refused) {
+TEST_F(StageDirectoryTest, folders_that_others_can_change_are_refused) {
   EXPECT_EQ(refusal(), "none");
   ::chmod(below("").c_str(), 0755);
   EXPECT_THAT(refusal(), HasSubstr("others may use it"));
@@ -203,14 +203,14 @@ TEST_F(StageFolderTest, folders_that_others_can_change_are_refused) {
   EXPECT_THAT(refusal(), HasSubstr("Not a directory"));
 }
 
-TEST_F(StageFolderTest, a_folder_of_another_user_is_refused) {
+TEST_F(StageDirectoryTest, a_folder_of_another_user_is_refused) {
   if (::geteuid() != 0) HEDDLE_SKIP("not root");
   (void)open();
   ASSERT_EQ(::chown(below("").c_str(), 12345, 12345), 0);
   EXPECT_THAT(refusal(), HasSubstr("belongs to another user"));
 }
 
-TEST_F(StageFolderTest, holds_no_partial_copy_after_a_kill_at_any_point) {
+TEST_F(StageDirectoryTest, holds_no_partial_copy_after_a_kill_at_any_point) {
   constexpr int kFiles = 12;
   std::vector<std::string> contents;
   std::vector<Fd> sources;
