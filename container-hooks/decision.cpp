@@ -75,7 +75,6 @@ std::vector<std::string> image_files(const Json& value, const std::string& mount
   for (const Json* load : list(value, "loads")) add(text_member(*load, "path"));
   for (const Json* path : list(value, "asked"))
     if (path->is_string()) add(path->get<std::string>());
-  for (const Json* served : list(value, "served")) add(text_member(*served, "target"));
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
@@ -119,11 +118,6 @@ Result<Decision> parse_decision(const std::string& text, const std::string& name
     out.binds.push_back(std::move(bind));
   }
   out.kept = kept_files(*value, out.binds);
-  for (const Json* entry : list(*value, "served")) {
-    Bind bind;
-    if (!read_bind(*entry, bind)) return bad("one of the files it serves has no source or target");
-    out.served.push_back(std::move(bind.target));
-  }
   for (const Json* entry : list(*value, "directories")) {
     Bind bind;
     if (!read_bind(*entry, bind)) return bad("one of its directories has no source or target");

@@ -45,9 +45,6 @@ struct Decision {
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<Verdict> verdicts;
   std::vector<std::string> warnings;
-  /// The image's own, served over themselves with another RPATH or RUNPATH. Such a mount is this
-  /// container's alone, and its daemon is told where the image is.
-  std::vector<std::string> served;
   /// Paths of the image that the decision was made by, absent ones too: while they hold the same,
   /// it stands. One that ends in a slash: the names in that folder.
   std::vector<std::string> image_files;

@@ -31,8 +31,8 @@ std::string text_of(const ImageQuestion& question) {
   (void)::stat(kLibraryCache, &host);
   const auto stamp = file_stamp(host);
   std::string text = HEDDLE_VERSION;
-  for (const auto& word : {question.program, question.mount_point, question.mpi, question.rpath,
-                           question.library_path})
+  for (const auto& word :
+       {question.program, question.mount_point, question.mpi, question.library_path})
     text += "\n" + word;
   for (const auto number : {static_cast<std::int64_t>(stamp.id.ino),
                             static_cast<std::int64_t>(stamp.size), stamp.mtime_ns, stamp.ctime_ns})
@@ -56,20 +56,10 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
                                    const std::string& map) {
   HelperRequest request;
   request.name = "fs-resolve";
-  request.arguments = {"build",
-                       "--into",
-                       question.rootfs,
-                       "--program",
-                       question.program,
-                       "--mpi",
-                       question.mpi,
-                       "--at",
-                       question.mount_point,
-                       "-o",
-                       map,
-                       "--rpath",
-                       question.rpath,
-                       "--json"};
+  request.arguments = {
+      "build", "--into",     question.rootfs, "--program",          question.program,
+      "--mpi", question.mpi, "--at",          question.mount_point, "-o",
+      map,     "--json"};
   if (!question.library_path.empty())
     request.arguments.insert(request.arguments.end(), {"--library-path", question.library_path});
   request.environment = {"XDG_CACHE_HOME=" + folder};

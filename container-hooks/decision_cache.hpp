@@ -14,11 +14,10 @@ struct ImageQuestion {
   std::string rootfs;   ///< on the host
   std::string program;  ///< absolute, in the image
   std::string mount_point;
-  std::string mpi = "auto";    ///< as fs-resolve takes it
-  std::string rpath = "bind";  ///< as fs-resolve takes it
-  std::string library_path;    ///< LD_LIBRARY_PATH that the container runs with
-  int asker = -1;              ///< the pipe of who asks: when he has gone, fs-resolve is stopped
-  std::string stale_map;       ///< map_id of a decision that holds no longer; empty: any holds
+  std::string mpi = "auto";  ///< as fs-resolve takes it
+  std::string library_path;  ///< LD_LIBRARY_PATH that the container runs with
+  int asker = -1;            ///< the pipe of who asks: when he has gone, fs-resolve is stopped
+  std::string stale_map;     ///< map_id of a decision that holds no longer; empty: any holds
 };
 
 struct Decided {

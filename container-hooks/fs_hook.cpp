@@ -32,6 +32,10 @@ std::string real_directory(const std::string& path) {
 }
 
 /// What is wrong with a path in the container; empty: nothing.
+std::string only_bind(const std::string& way) {
+  return way == "bind" ? "" : "'" + way + "' is not supported any more: use bind, the default";
+}
+
 std::string no_containers_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is no absolute path";
 }
@@ -121,11 +125,8 @@ class CommandLine {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })
         ->option_text("MPI");
-    sub->add_option("--rpath", s.request.rpath,
-                    "Where RPATH or RUNPATH leads to the image's MPI: bind the host's over it, or "
-                    "serve the file that has it with another")
-        ->check(CLI::IsMember({"bind", "neutralise"}))
-        ->option_text("bind|neutralise");
+    // Scripts of earlier versions may say it; in no help.
+    sub->add_option("--rpath")->check(only_bind)->group("");
   }
   int verify();
 

@@ -15,10 +15,6 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
     args.push_back(settings.node);
   }
   const auto& request = settings.request;
-  if (request.rpath != HookSettings().request.rpath) {
-    args.push_back("--rpath");
-    args.push_back(request.rpath);
-  }
   if (!request.program.empty()) {
     args.push_back("--program");
     args.push_back(request.program);

@@ -43,16 +43,9 @@ Result<Decided> InsideContainer::decide() {
   return parse_answer(*answer);
 }
 
-Result<InsideContainer::Mounted> InsideContainer::mount(const Decision& decision) {
+Result<Fd> InsideContainer::mount() {
   if (auto told = tell(socket_, InsideWord::mount); !told) return fail(std::move(told.error()));
-  auto device = receive_fd(socket_.get());
-  if (!device) return fail(std::move(device.error()));
-  Mounted out{std::move(*device), {}};
-  if (decision.served.empty()) return out;
-  auto image = receive_fd(socket_.get());
-  if (!image) return fail(std::move(image.error()));
-  out.image = std::move(*image);
-  return out;
+  return receive_fd(socket_.get());
 }
 
 Result<void> InsideContainer::bind() {

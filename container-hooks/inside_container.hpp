@@ -20,7 +20,6 @@ struct InsideOrder {
   CacheLimits limits;
   std::string mount_point;
   std::string mpi = "auto";
-  std::string rpath = "bind";
   std::string stale_map = {};  ///< as ImageQuestion has it
 };
 
@@ -36,13 +35,9 @@ class InsideContainer {
 
   /// Enters the namespace and decides, once.
   Result<Decided> decide();
-  /// Makes the mount point and mounts on it. For the daemon; when the image has no
-  /// place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
-  struct Mounted {
-    Fd device;
-    Fd image;  ///< the container's root, where files of it are served
-  };
-  Result<Mounted> mount(const Decision& decision);
+  /// Makes the mount point and mounts on it. Result: the device, for the daemon; when the image has
+  /// no place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
+  Result<Fd> mount();
   /// The daemon answers: binds what was decided. On failure all that was mounted is taken away
   /// again.
   Result<void> bind();

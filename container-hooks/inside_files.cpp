@@ -22,8 +22,7 @@ constexpr std::size_t kMaxPlugins = 1000;
 
 }  // namespace
 
-Result<InsideFiles> InsideFiles::open(pid_t pid, const std::string& rootfs,
-                                      const std::vector<std::string>& served) {
+Result<InsideFiles> InsideFiles::open(pid_t pid, const std::string& rootfs) {
   const auto process = "/proc/" + std::to_string(pid);
   auto root = open_file(process + "/root" + rootfs, O_PATH | O_DIRECTORY);
   if (!root) return fail(std::move(root.error()));
@@ -31,17 +30,13 @@ Result<InsideFiles> InsideFiles::open(pid_t pid, const std::string& rootfs,
   if (!mounts) return fail(mounts.error());
   InsideFiles out(std::move(*root));
   out.devices_ = heddle_devices(*mounts);
-  struct stat status {};
-  for (const auto& path : served)
-    if (out.stat(path, status)) out.served_.emplace(status.st_dev, status.st_ino);
   return out;
 }
 
 bool InsideFiles::is_from_host(const std::string& path) const {
   struct stat status {};
-  return stat(path, status) && !served_.contains({status.st_dev, status.st_ino}) &&
-         devices_.contains(std::to_string(major(status.st_dev)) + ":" +
-                           std::to_string(minor(status.st_dev)));
+  return stat(path, status) && devices_.contains(std::to_string(major(status.st_dev)) + ":" +
+                                                 std::to_string(minor(status.st_dev)));
 }
 
 std::string InsideFiles::started_by(const std::string& program) const {

@@ -17,10 +17,8 @@ namespace heddle {
 /// leads out of its root.
 class InsideFiles {
  public:
-  /// `rootfs`: its root, which has not become that of `pid` yet. `served`: the image's own that a
-  /// mount of ours has over them.
-  static Result<InsideFiles> open(pid_t pid, const std::string& rootfs,
-                                  const std::vector<std::string>& served);
+  /// `rootfs`: its root, which has not become that of `pid` yet.
+  static Result<InsideFiles> open(pid_t pid, const std::string& rootfs);
 
   bool is_from_host(const std::string& path) const;
   /// What the kernel starts for `program`: that, or the interpreter that it names behind #!.
@@ -37,7 +35,6 @@ class InsideFiles {
 
   Fd root_;
   std::set<std::string> devices_;  ///< of our mounts
-  std::set<std::pair<dev_t, ino_t>> served_;
 };
 
 }  // namespace heddle

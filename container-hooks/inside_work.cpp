@@ -70,9 +70,8 @@ Result<Decided> decide(const InsideOrder& order, int asker) {
   note_step("opening", order.cache);
   auto cache = DecisionCache::open(order.cache, order.limits);
   if (!cache) return fail(std::move(cache.error()));
-  ImageQuestion question{
-      order.config.rootfs, *program, order.mount_point, order.mpi, order.rpath, {}, asker,
-      order.stale_map};
+  ImageQuestion question{order.config.rootfs, *program, order.mount_point, order.mpi, {}, asker,
+                         order.stale_map};
   for (const auto& entry : order.config.environment)
     if (entry.starts_with("LD_LIBRARY_PATH=")) question.library_path = entry.substr(16);
   return cache->decide(question);
@@ -102,9 +101,6 @@ Result<void> mount_own(ContainerMounts& mounts, const Decision& decision, int so
   if (auto ready = mounts.check(decision); !ready) return ready;
   if (auto mounted = mounts.mount(device->get(), decision.mount_point); !mounted) return mounted;
   auto sent = send_fd(socket, device->get());
-  // The daemon opens the image's files in this namespace: by the host's own mount of the image they
-  // would keep that busy, and the runtime could not take it away.
-  if (sent && !decision.served.empty()) sent = send_fd(socket, mounts.root().get());
   if (!sent) mounts.undo();
   // Closed on return: were it open here, a daemon that dies could not end our requests.
   return sent;

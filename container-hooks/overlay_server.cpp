@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kDeviceFd = 3;
 constexpr int kReadyFd = 4;
-constexpr int kImageFd = 5;
 constexpr char kReady = '+';
 
 std::string one_line(const std::string& text) {
@@ -74,11 +73,6 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
                 {null->get(), STDERR_FILENO},
                 {device.get(), kDeviceFd},
                 {ready->write_end.get(), kReadyFd}};
-  if (request.image >= 0) {
-    helper.fds.emplace_back(request.image, kImageFd);
-    helper.arguments.insert(helper.arguments.begin(),
-                            {"--image", "/proc/self/fd/" + std::to_string(kImageFd)});
-  }
   auto child = [&] {
     const SparedByOomKiller spared;
     return start_helper(helper);

@@ -11,7 +11,6 @@ struct ServeRequest {
   std::string map;
   std::string mount_point;     ///< in the container
   bool own_namespace = false;  ///< we have unshared the mount namespace for it
-  int image = -1;              ///< the container's root, where the map has files of it
   std::string log;             ///< file for the daemon's messages; empty: none
 };
 

@@ -108,7 +108,7 @@ template <class Visitor, class Packed>
 void visit(Visitor& visitor, Packed& packed) {
   auto& [decision, contents, map_id] = packed;
   auto& [outcome, reason, hint, mount_point, programs, interpreter, host_mpi, binds, kept,
-         directories, unreachable, environment, verdicts, warnings, served, image_files] = decision;
+         directories, unreachable, environment, verdicts, warnings, image_files] = decision;
   visitor(contents);
   visitor(map_id);
   visitor(outcome);
@@ -125,7 +125,6 @@ void visit(Visitor& visitor, Packed& packed) {
   visitor(environment);
   visitor(verdicts);
   visitor(warnings);
-  visitor(served);
   visitor(image_files);
 }
 

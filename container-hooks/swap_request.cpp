@@ -37,10 +37,9 @@ Result<SwapRequest> annotated(SwapRequest request,
     request.on_failure = *policy == "warn" ? OnFailure::warn : OnFailure::enforce;
   }
   if (const auto rpath = value(kRpathAnnotation)) {
-    if (*rpath != "bind" && *rpath != "neutralise")
+    if (*rpath != "bind")
       return fail(kRpathAnnotation, "cannot follow it", "it is '" + *rpath + "'",
-                  "bind or neutralise");
-    request.rpath = *rpath;
+                  "bind is the only way: leave the annotation out");
   }
   if (const auto program = value(kProgramAnnotation)) {
     if (!program->starts_with('/') || program->find('\0') != std::string::npos)

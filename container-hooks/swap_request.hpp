@@ -24,8 +24,7 @@ enum class OnFailure : std::uint8_t {
 struct SwapRequest {
   bool host_mpi = false;
   OnFailure on_failure = OnFailure::enforce;
-  std::string rpath = "bind";  ///< or neutralise (fs-resolve build --rpath)
-  std::string program;         ///< empty: the container's own first word
+  std::string program;  ///< empty: the container's own first word
 };
 
 /// `request` with what annotations change of it; a value that is none of those documented is an

@@ -54,7 +54,7 @@ class HookRun {
     config->rootfs = *rootfs;
     InsideOrder order{settings_.stage,       state_.pid,      *config,
                       request.program,       settings_.cache, settings_.limits,
-                      settings_.mount_point, settings_.mpi,   request.rpath};
+                      settings_.mount_point, settings_.mpi};
     for (int left = kAttempts;; --left) {
       auto done = attempt(order);
       if (done || !from_cache_ || done.error().code() != ESTALE || left == 1) return done;
@@ -113,12 +113,12 @@ class HookRun {
       log_.keep_open();  // fs-mount will leave this tree (--leave-tree), and take it from us
       if (auto kept = keep_host_tree(); !kept) return kept;
     }
-    auto mounted = inside.mount(decided.decision);
-    if (!mounted) return fail(std::move(mounted.error()));
-    auto server = OverlayServer::start(mounted->device, {decided.map, decided.decision.mount_point,
-                                                         settings_.stage == Stage::create_container,
-                                                         mounted->image.get(), settings_.log});
-    *mounted = {};
+    auto device = inside.mount();
+    if (!device) return fail(std::move(device.error()));
+    auto server =
+        OverlayServer::start(*device, {decided.map, decided.decision.mount_point,
+                                       settings_.stage == Stage::create_container, settings_.log});
+    device->reset();
     if (!server) {
       inside.give_up();
       return fail(std::move(server.error()));
@@ -132,8 +132,7 @@ class HookRun {
   /// By the mount that the node has of this map. False: there is none, and the container gets one
   /// of its own; where a service should have made it, the log says why it did not.
   Result<bool> share(InsideContainer& inside, const Decided& decided) const {
-    // Another container's file may differ from this one's though they look alike.
-    if (settings_.node.empty() || !decided.decision.served.empty()) return false;
+    if (settings_.node.empty()) return false;
     auto tree = node_mount(settings_.node, decided.map_id, decided.map);
     if (!tree) {
       const auto& error = tree.error();

@@ -63,11 +63,6 @@ bool goes_by(const MappedLibrary& library, const std::string& soname) {
   return library.name == soname || name == soname || name.starts_with(soname + ".");
 }
 
-bool is_served(const MappedLibrary& library, const Decision& decision) {
-  const auto& served = decision.served;
-  return std::find(served.begin(), served.end(), library.path) != served.end();
-}
-
 bool is_mpi(const std::string& soname) {
   return soname.starts_with("libmpi") || soname.starts_with("libmpich");
 }
@@ -114,7 +109,6 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
         std::find_if(decision.verdicts.begin(), decision.verdicts.end(),
                      [&](const Verdict& entry) { return goes_by(library, entry.soname); });
     std::string line = (library.from_host ? "host       " : "container  ") + library.path;
-    if (is_served(library, decision)) line += "  served with another search path";
     if (verdict != decision.verdicts.end() && verdict->from_host && !library.from_host) {
       all_right = false;
       line += "  NOT swapped: the host's was decided on (" + verdict->why + ")";
@@ -180,8 +174,6 @@ int verify_process(pid_t pid, bool json) {
       return exit_failure;
     }
     decision = std::move(*parsed);
-    for (auto& library : libraries)
-      if (is_served(library, decision)) library.from_host = false;
     finding = compare_with_decision(libraries, decision);
   }
   return print_finding(finding, libraries, decision,

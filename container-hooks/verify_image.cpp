@@ -47,7 +47,6 @@ Result<SwapRequest> request_of(const ImageToVerify& image, const ContainerConfig
   const auto& args = config.hook_args;
   for (auto arg = args.begin(); arg != args.end() && arg + 1 != args.end(); ++arg) {
     if (*arg == "--program") request.program = arg[1];
-    if (*arg == "--rpath") request.rpath = arg[1];
   }
   if (std::find(args.begin(), args.end(), "--allow-annotations") != args.end()) {
     auto asked = annotated(request, config.annotations);
@@ -69,7 +68,7 @@ class PlacedImage {
     if (!request) return fail(request.error());
     InsideOrder order{Stage::create_runtime,  out.sandbox_.pid(), config,
                       request->program,       image.hook.cache,   image.hook.limits,
-                      image.hook.mount_point, image.hook.mpi,     request->rpath};
+                      image.hook.mount_point, image.hook.mpi};
     for (;;) {
       auto inside = InsideContainer::start(order);
       if (!inside) return fail(std::move(inside.error()));
@@ -92,11 +91,10 @@ class PlacedImage {
   explicit PlacedImage(SandboxContainer sandbox) : sandbox_(std::move(sandbox)) {}
 
   Result<void> place(InsideContainer& inside, const std::string& map) {
-    auto mounted = inside.mount(decision_);
-    if (!mounted) return fail(std::move(mounted.error()));
-    auto server = OverlayServer::start(
-        mounted->device, {map, decision_.mount_point, false, mounted->image.get(), {}});
-    *mounted = {};
+    auto device = inside.mount();
+    if (!device) return fail(std::move(device.error()));
+    auto server = OverlayServer::start(*device, {map, decision_.mount_point, false, {}});
+    device->reset();
     if (!server) {
       inside.give_up();
       return fail(std::move(server.error()));
@@ -130,8 +128,7 @@ class Verification {
       : image_(image), config_(config), program_(std::move(program)) {}
 
   Result<Finding> run() {
-    auto files =
-        InsideFiles::open(image_.sandbox().pid(), config_.rootfs, image_.decision().served);
+    auto files = InsideFiles::open(image_.sandbox().pid(), config_.rootfs);
     if (!files) return fail(std::move(files.error()));
     program_ = files->started_by(program_);
     auto main = list({});

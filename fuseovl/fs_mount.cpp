@@ -102,10 +102,6 @@ void declare(CLI::App& app, Arguments& a) {
                      kOriginTimeout.count()))
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("SECONDS");
-  app.add_option("--image", s.load.image,
-                 "Root of the container whose own files the map serves with other search tags")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst)
-      ->type_name("ROOTFS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
   app.add_flag("--reload", a.reload,
                "Put a new mount, of MAP or of the same map, in the place of the one at DIR");
@@ -198,7 +194,6 @@ std::vector<std::string> words_of(int argc, char** argv) {
 
 int run(Arguments& a) {
   make_absolute(a.settings.load.stage.directory);
-  make_absolute(a.settings.load.image);
   const auto& s = a.settings;
   if (a.reload) {
     take_directory_alone(a);

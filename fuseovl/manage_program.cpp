@@ -28,11 +28,8 @@ Result<nlohmann::ordered_json> drift_now(const std::string& directory) {
   auto content = reader->read_all();
   if (!content) return fail(std::move(content.error()));
   auto list = nlohmann::ordered_json::array();
-  for (const auto& drift : open_origins(*content, 0).drifts) {
-    // An image's are where its container is, and held open since they were compared.
-    if (content->objects[drift.object].in_image) continue;
+  for (const auto& drift : open_origins(*content, 0).drifts)
     list.push_back({{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}});
-  }
   return list;
 }
 

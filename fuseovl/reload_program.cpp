@@ -79,8 +79,7 @@ Result<PreviousMap> names_of_current(const std::string& path, const std::string&
   for (const auto& view : content->views) {
     const auto prefix = content->views.size() > 1 ? view.name + "/" : "";
     for (const auto& [name, object] : view.names)
-      if (const auto& file = content->objects.at(object); !file.in_image)
-        out.names.emplace_back(prefix + name, file.path);
+      out.names.emplace_back(prefix + name, content->objects.at(object).path);
   }
   return out;
 }

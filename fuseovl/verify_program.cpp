@@ -14,7 +14,6 @@
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/patches.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/session/shared.hpp"
 #include "fuseovl/stats_reader.hpp"
@@ -25,7 +24,6 @@ namespace {
 struct Check {
   std::string path;
   ContentHash hash;
-  std::vector<BytePatch> patches = {};  ///< that the file at `path` has, and the hash is without
 };
 
 /// Every object that has a name in a view, by one of its names below `mount`.
@@ -36,17 +34,14 @@ std::vector<Check> checks_of_mount(const MapContent& content, const std::string&
     for (const auto& [name, object] : view.names) {
       if (seen[object]) continue;
       seen[object] = true;
-      out.push_back({mount + "/" + view.name + "/" + name, content.objects[object].hash,
-                     content.objects[object].patches});
+      out.push_back({mount + "/" + view.name + "/" + name, content.objects[object].hash});
     }
   return out;
 }
 
-/// Without those of a container's image: whose root is nowhere in the map, and a mount has them.
 std::vector<Check> checks_of_map(const MapContent& content) {
   std::vector<Check> out;
-  for (const auto& object : content.objects)
-    if (!object.in_image) out.push_back({object.path, object.hash});
+  for (const auto& object : content.objects) out.push_back({object.path, object.hash});
   return out;
 }
 
@@ -56,7 +51,6 @@ struct Finding {
     as_mapped,
     cannot_open,
     no_regular_file,
-    without_patches,
     cannot_read,
     other_content,
   };
@@ -70,12 +64,8 @@ Finding look_at(const Check& check, const std::string& path, WorkPlace& place) {
   if (!file && (file.error().code() == ENOEXEC || file.error().code() == EISDIR))
     return {Finding::What::no_regular_file, 0, {}};
   if (!file) return {Finding::What::cannot_open, file.error().code(), {}};
-  if (!has_patches(file->get(), check.patches, &BytePatch::after))
-    return {Finding::What::without_patches, 0, {}};
-  const auto hash = hash_file(file->get(), {}, [&](std::span<char> bytes, std::uint64_t offset) {
-    place.moves_on();
-    put_patches(check.patches, &BytePatch::before, bytes, offset);
-  });
+  const auto hash =
+      hash_file(file->get(), {}, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
   if (!hash) return {Finding::What::cannot_read, hash.error().code(), {}};
   return {*hash == check.hash ? Finding::What::as_mapped : Finding::What::other_content, 0, *hash};
 }
@@ -89,8 +79,6 @@ std::string difference(const Finding& found, const Check& check) {
       return Error::from_errno({}, "cannot open", found.code).message();
     case Finding::What::no_regular_file:
       return "no regular file";
-    case Finding::What::without_patches:
-      return "it does not have the bytes that the map puts there";
     case Finding::What::cannot_read:
       return Error::from_errno({}, "cannot read", found.code).message();
     case Finding::What::other_content:

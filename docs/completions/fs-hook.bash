@@ -5,22 +5,17 @@ _fs_hook() {
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --policy) values='enforce warn' ;;
-    --rpath) values='bind neutralise' ;;
     --policy) values='enforce warn' ;;
-    --rpath) values='bind neutralise' ;;
     --runtime) values='podman runc crun' ;;
     --policy) values='enforce warn' ;;
-    --rpath) values='bind neutralise' ;;
     --policy) values='enforce warn' ;;
-    --rpath) values='bind neutralise' ;;
-    --rpath) values='bind neutralise' ;;
   esac
   case ${COMP_WORDS[1]} in
-    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
-    cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
-    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --rpath --always --allow-annotations' ;;
-    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi --rpath' ;;
+    bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
+    cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
+    install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --always --allow-annotations' ;;
+    verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci verify'
   if [[ $values ]]; then

@@ -10,7 +10,6 @@ complete -c fs-mount -l stage -r -d 'Copy the files to this folder on the node, 
 complete -c fs-mount -l budget -r -d 'With --stage: how much that folder may hold (4G)'
 complete -c fs-mount -l threads -r -d 'Threads that answer the kernel, at most 64 (4)'
 complete -c fs-mount -l origin-timeout -r -d 'Answer with an error what a file'\''s own file system does not answer for so long (60; 0: wait)'
-complete -c fs-mount -l image -r -d 'Root of the container whose own files the map serves with other search tags'
 complete -c fs-mount -l log -r -d 'File for the daemon'\''s messages (none)'
 complete -c fs-mount -l reload -d 'Put a new mount, of MAP or of the same map, in the place of the one at DIR'
 complete -c fs-mount -s u -l unmount -r -d 'Unmount DIR'

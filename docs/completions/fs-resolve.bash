@@ -4,10 +4,9 @@ _fs_resolve() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
-    --rpath) values='bind neutralise' ;;
   esac
   case ${COMP_WORDS[1]} in
-    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --library-path --rpath --root' ;;
+    build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --library-path --root' ;;
     explain) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
     lookup) ((COMP_CWORD < 2)) || words='-h --help --view --json' ;;
     mpi) ((COMP_CWORD < 2)) || words='-h --help --list --prefix --root --trace --json' ;;

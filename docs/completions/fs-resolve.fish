@@ -22,7 +22,6 @@ complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l into -r -d 'Dec
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l program -r -d 'With --into: a program in it, by its path there (repeatable)'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l at -r -d 'With --into: where the map will be mounted'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l library-path -r -d 'With --into: LD_LIBRARY_PATH that the container runs with'
-complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l rpath -x -a 'bind neutralise' -d 'With --into: where a search path leads to the image'\''s copy, bind the host'\''s over it (default), or serve the file that has the path with another'
 complete -c fs-resolve -n '__fish_seen_subcommand_from build' -l root -r -d 'With --into: this library is to be the host'\''s too, a soname or a path (repeatable)'
 complete -c fs-resolve -n '__fish_seen_subcommand_from explain' -s h -l help -d 'Print this help message and exit'
 complete -c fs-resolve -n '__fish_seen_subcommand_from explain' -l json -d 'As JSON, as build --into --json printed it'

@@ -9,7 +9,6 @@
 #include <unordered_map>
 
 #include "base/log.hpp"
-#include "fuseovl/files/patches.hpp"
 
 namespace heddle {
 
@@ -80,16 +79,6 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   if (!origin.usable) return tl::unexpected(EIO);
   if (on_change_ == OnChange::refuse && refused_[object] >= changed_in_place)
     return tl::unexpected(EIO);
-  const auto got = read_plain(object, into, offset, block);
-  if (got)
-    put_patches(origin.patches, &BytePatch::after, into.first(*got),
-                static_cast<std::uint64_t>(offset));
-  return got;
-}
-
-tl::expected<std::size_t, int> ObjectFiles::read_plain(ObjectId object, std::span<char> into,
-                                                       off_t offset, MayBlock block) {
-  const Origin& origin = origins_.files[object];
   if (copies_)
     if (const auto got = copies_->read(object, into, offset, block)) return *got;
   Fd reopened;

@@ -55,8 +55,7 @@ class ObjectFiles {
 
   /// Reads from the object's file; fewer bytes than asked for mean its end. Its stamp is compared
   /// behind the read, so that no answer holds bytes of two contents. Failure: an errno; EIO when
-  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp). What
-  /// the map has patches for comes with them, from a staged copy too.
+  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp).
   tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
                                       MayBlock block);
 
@@ -85,8 +84,6 @@ class ObjectFiles {
   int refuse(ObjectId object, std::uint32_t reason);
   enum class LaneKind : std::uint8_t { remote, local, in_memory };
   void assign_lanes();
-  tl::expected<std::size_t, int> read_plain(ObjectId object, std::span<char> into, off_t offset,
-                                            MayBlock block);
   tl::expected<Fd, int> reopen(ObjectId object, int tries);
   /// 0, or why what `fd` holds is not what was mounted: an errno.
   int compare(ObjectId object, int fd);

@@ -17,7 +17,6 @@
 #include "base/open_regular.hpp"
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/local_files.hpp"
-#include "fuseovl/files/patches.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -40,7 +39,6 @@ struct Finding {
     other_size,
     other_content,
     cannot_read,
-    no_image,
     silent,
   };
   What what = What::silent;
@@ -146,17 +144,10 @@ What compare_content(const MapObject& object, const Fd& file, WorkPlace& place, 
   return What::cannot_read;
 }
 
-Result<Fd> open_origin(const MapObject& object, int image) {
-  if (!object.in_image) return open_regular(object.path);
-  if (image < 0) return fail_errno(object.path, "cannot open", EBADF);
-  return open_regular_in(image, object.path);
-}
-
 /// Gives the open file to `place` when it is to be kept.
 Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectories& closed,
               WorkPlace& place) {
   if (!fd) {
-    if (object.in_image && fd.error().code() == EBADF) return failed(What::no_image, 0);
     const int code = fd.error().code();
     if (code == ENOEXEC || code == EISDIR) return failed(What::no_regular_file, 0);
     const bool gone = code == ENOENT || code == ENOTDIR;
@@ -171,11 +162,9 @@ Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectori
   out.uid = status.st_uid;
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
-  // Mounts of users are theirs alone. An image's files are seen by its own container.
-  if (::geteuid() == 0 && !object.in_image) closed.narrow(out, object.path, fd->get());
+  // Mounts of users are theirs alone.
+  if (::geteuid() == 0) closed.narrow(out, object.path, fd->get());
   out.what = compare_content(object, *fd, place, out);
-  if (out.what == What::as_mapped && !has_patches(fd->get(), object.patches, &BytePatch::before))
-    out.what = What::other_content;
   if (keep && out.is_usable()) place.give(std::move(*fd));
   return out;
 }
@@ -204,8 +193,6 @@ std::string describe(const Finding& found, const MapObject& object,
       return "content changed";
     case What::cannot_read:
       return with_code("cannot read");
-    case What::no_image:
-      return "is an image's, whose root is not known (--image)";
     case What::silent:
       return not_answered_for(limit);
   }
@@ -224,13 +211,6 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   out.usable = found.is_usable();
   out.as_mapped = found.what == What::as_mapped;
   if (out.as_mapped) out.hash = object.hash;
-  if (object.in_image) {
-    out.uid = object.owner;
-    out.gid = object.group;
-  }
-  out.patches = object.patches;
-  // Whatever is done about drift: a patch on other bytes than those it was made for breaks them.
-  if (!out.as_mapped && !out.patches.empty()) out.usable = false;
   return out;
 }
 
@@ -243,11 +223,10 @@ struct KeptHere final : WorkPlace {
 /// Looks at the objects of a map.
 class Look {
  public:
-  Look(const MapContent& content, std::size_t max_pinned, OriginPatience patience, int image)
+  Look(const MapContent& content, std::size_t max_pinned, OriginPatience patience)
       : content_(content),
         max_pinned_(max_pinned),
         patience_(patience),
-        image_(image),
         known_(content.objects.size()) {
     origins_.files.resize(content.objects.size());
   }
@@ -267,7 +246,7 @@ class Look {
   }
 
  private:
-  bool keeps(std::size_t id) const { return id < max_pinned_ || content_.objects[id].in_image; }
+  bool keeps(std::size_t id) const { return id < max_pinned_; }
 
   /// Here, at once. Result: all that may be others'.
   std::vector<std::size_t> at_local_files() {
@@ -275,8 +254,7 @@ class Look {
     LocalFiles files;
     for (std::size_t id = 0; id < content_.objects.size(); ++id) {
       const auto& object = content_.objects[id];
-      Result<Fd> file = fail_errno(object.path, "cannot open", EXDEV);
-      if (!object.in_image) file = files.open_regular(object.path);
+      auto file = files.open_regular(object.path);
       if (!file && file.error().code() == EXDEV) {
         others.push_back(id);
         continue;
@@ -296,17 +274,10 @@ class Look {
         .work =
             [&](std::size_t at, WorkPlace& place) {
               const auto& object = content_.objects[ids[at]];
-              found[at] =
-                  check(object, open_origin(object, image_), keeps(ids[at]), closed_, place);
+              found[at] = check(object, open_regular(object.path), keeps(ids[at]), closed_, place);
             },
-        // All of an image counts as one: its paths say nothing of this namespace's mounts.
-        .path_of =
-            [&](std::size_t at) {
-              const auto& object = content_.objects[ids[at]];
-              return object.in_image ? std::string_view() : std::string_view(object.path);
-            },
+        .path_of = [&](std::size_t at) { return std::string_view(content_.objects[ids[at]].path); },
         .with_others = patience_.with_others};
-    if (image_ >= 0) work.kept.push_back(image_);
     auto results = work_on_files(ids.size(), work);
     for (std::size_t at = 0; at < ids.size(); ++at) {
       const auto id = static_cast<ObjectId>(ids[at]);
@@ -323,7 +294,6 @@ class Look {
   const MapContent& content_;
   std::size_t max_pinned_;
   OriginPatience patience_;
-  int image_;
   ClosedDirectories closed_;
   std::vector<Finding> known_;  ///< by ObjectId; what is not done counts as silent
   Origins origins_;
@@ -338,9 +308,8 @@ std::size_t count_open_fds() {
 
 }  // namespace
 
-Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience,
-                     int image) {
-  return Look(content, max_pinned, patience, image).at_all();
+Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience) {
+  return Look(content, max_pinned, patience).at_all();
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {

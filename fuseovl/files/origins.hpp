@@ -26,8 +26,6 @@ struct Origin {
   bool usable = false;       ///< false: missing or unreadable, it cannot be served
   bool as_mapped = false;    ///< content is the map's
   ContentHash hash;          ///< of the content, when it is the map's; zeros: not known
-  /// Bytes that readers get in place of the file's, by offset (MapObject::patches).
-  std::vector<BytePatch> patches;
 };
 
 /// One file that is not what the map says.
@@ -60,10 +58,9 @@ struct OriginPatience {
 
 /// Opens and checks every object's file: size and mtime first, then SHA-256, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
-/// when the file system is slow to answer. Files of an image are looked for below the folder
-/// `image`, whatever links it has, and stay open in any case: by -1 there is none, and they differ.
+/// when the file system is slow to answer.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     OriginPatience patience = {}, int image = -1);
+                     OriginPatience patience = {});
 
 /// Words about a file whose file system is silent.
 std::string not_answered_for(std::chrono::milliseconds time);

@@ -117,15 +117,8 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   out.map_status = map->status();
   out.map_file = map->take_file();
 
-  Fd image;
-  if (!options.image.empty()) {
-    auto folder = open_file(options.image, O_PATH | O_DIRECTORY);
-    if (!folder) return fail(std::move(folder.error()));
-    image = std::move(*folder);
-  }
   Origins origins = open_origins(content, raise_fd_limit(),
-                                 {options.origin_timeout, options.on_drift == OnDrift::warn},
-                                 image ? image.get() : -1);
+                                 {options.origin_timeout, options.on_drift == OnDrift::warn});
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error::with_code(
         ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",

@@ -21,7 +21,6 @@ struct LoadOptions {
   std::string mount_point;  ///< where programs see the mount, for the index
   /// Maps that this mount point showed before, the latest first.
   std::vector<PreviousMap> previous;
-  std::string image;  ///< root of the container whose files the map has patches for
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
   OnChange on_change = OnChange::keep;

@@ -11,7 +11,6 @@ namespace heddle {
 namespace {
 
 constexpr std::size_t kNameMax = 255;  // what statfs promises; the kernel's FUSE_NAME_MAX is 1024
-constexpr std::string_view kOwnPrefix = ".heddle/";
 
 bool is_usable_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameMax && name != "." && name != ".." &&
@@ -144,10 +143,12 @@ class TreeBuilder {
     own.insert(own.end(),
                {{"index", tree_.index()}, {"map", tree_.map()}, {"stats", Tree::kStats}});
     for (std::size_t i = 0; i < content_.generated.size(); ++i) {
-      const auto& name = content_.generated[i].first;
-      own.push_back({keep(name), tree_.generated_inode(i)});
-      if (name == "ld.so.cache")
-        directories[places.at("")].entries.push_back({kShortCache, tree_.generated_inode(i)});
+      const std::string_view name = content_.generated[i].first;
+      const bool is_own = name.starts_with(kOwnPrefix);
+      auto& root = directories[places.at("")].entries;
+      (is_own ? own : root)
+          .push_back({keep(name.substr(is_own ? kOwnPrefix.size() : 0)), tree_.generated_inode(i)});
+      if (name == ".heddle/ld.so.cache") root.push_back({kShortCache, tree_.generated_inode(i)});
     }
     for (auto& directory : directories) {
       auto& entries = directory.entries;

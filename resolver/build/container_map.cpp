@@ -9,6 +9,7 @@
 
 #include "base/open_regular.hpp"
 #include "resolver/build/object_table.hpp"
+#include "resolver/map/served_names.hpp"
 
 namespace heddle {
 namespace {
@@ -26,41 +27,9 @@ Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& 
   return objects.add_data(path, file_stamp(st), st.st_mode, *hash);
 }
 
-/// Behind the host's objects, as a map has them.
-Result<void> add_served(World& inside, const Decision& decision, MapContent& out) {
-  auto& names = out.views[0].names;
-  for (const auto& file : decision.served) {
-    auto facts = inside.facts(file.target);
-    if (!facts) return fail(std::move(facts.error()));
-    auto object = object_of(*facts);
-    object.path = file.target;
-    object.in_image = true;
-    object.owner = file.owner;
-    object.group = file.group;
-    for (const auto& patch : file.patches)
-      object.patches.push_back({patch.offset, patch.before, patch.after});
-    names.emplace_back(served_as(file), static_cast<ObjectId>(out.objects.size()));
-    out.objects.push_back(std::move(object));
-  }
-  std::sort(names.begin(), names.end());
-  return {};
-}
-
-/// With the bytes that `decision` puts in place of theirs.
-void change_objects(const Decision& decision, std::vector<MapObject>& objects) {
-  for (const auto& file : decision.changed)
-    for (auto& object : objects)
-      if (object.path == file.path) {
-        const auto before = file.was + '\0';
-        auto after = file.now;
-        after.resize(before.size());
-        object.patches.push_back({file.offset, before, after});
-      }
-}
-
 }  // namespace
 
-Result<MapContent> build_container_map(World& host, World& inside, const Decision& decision,
+Result<MapContent> build_container_map(World& host, const Decision& decision,
                                        const std::string& container_json) {
   ObjectTable objects;
   std::map<std::string, ObjectId> names;
@@ -79,7 +48,9 @@ Result<MapContent> build_container_map(World& host, World& inside, const Decisio
   };
   while (taken()) view += '~';
   out.views.push_back({view, {}});
-  for (const auto& [name, id] : names) out.views[0].names.emplace_back(name, rank[id]);
+  // The original of a changed copy is an object without a name: drift is told by it.
+  for (const auto& [name, id] : names)
+    if (!decision.made.contains(name)) out.views[0].names.emplace_back(name, rank[id]);
   out.objects.resize(objects.size());
   std::map<std::string, ObjectId> paths;
   for (ObjectId id = 0; id < objects.size(); ++id) {
@@ -87,11 +58,10 @@ Result<MapContent> build_container_map(World& host, World& inside, const Decisio
     for (const auto& path : objects.paths(id)) paths.emplace(path, rank[id]);
   }
   out.paths.assign(paths.begin(), paths.end());
-  change_objects(decision, out.objects);
-  if (auto added = add_served(inside, decision, out); !added) return fail(std::move(added.error()));
   auto generated = decision.made;
-  generated["container.json"] = container_json;
-  generated["ld.so.cache"] = decision.ld_so_cache;
+  const std::string own(kOwnPrefix);
+  generated[own + "container.json"] = container_json;
+  generated[own + "ld.so.cache"] = decision.ld_so_cache;
   out.generated.assign(generated.begin(), generated.end());
   char name[256] = {};
   if (::gethostname(name, sizeof(name) - 1) == 0) out.host = name;

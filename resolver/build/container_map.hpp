@@ -11,10 +11,9 @@
 namespace heddle {
 
 /// The map of what `decision` takes from the host: one view with its names, nothing to guide.
-/// `container_json` and the decision's ld.so.cache become generated files; files of the container
-/// that are served with another search path stand below `.image`. Fails when one of the files
-/// cannot be read.
-Result<MapContent> build_container_map(World& host, World& inside, const Decision& decision,
+/// `container_json` and what the decision made become generated files. Fails when one of the host's
+/// files cannot be read.
+Result<MapContent> build_container_map(World& host, const Decision& decision,
                                        const std::string& container_json);
 
 }  // namespace heddle

@@ -38,22 +38,6 @@ struct TlsSegment {
   auto operator<=>(const TlsSegment&) const = default;
 };
 
-/// One DT_RPATH or DT_RUNPATH entry, for whoever serves the file with another one in its place.
-struct SearchTag {
-  std::uint64_t tag = 0;
-  std::uint64_t offset = 0;  ///< of the entry in the file: d_tag, d_val behind it
-  std::uint64_t value = 0;   ///< d_val
-  auto operator<=>(const SearchTag&) const = default;
-};
-
-/// Zeros at the end of a page that is mapped read-only and belongs to nothing: room for a string.
-struct StringRoom {
-  std::uint64_t offset = 0;  ///< in the file
-  std::uint64_t size = 0;
-  std::uint64_t value = 0;  ///< d_val that means a string there
-  auto operator<=>(const StringRoom&) const = default;
-};
-
 /// What the loader and the policy ask of an ELF file. A value; strings are bytes as in the file.
 /// Raw numbers are the ELF specification's (EM_*, ET_*, ELFOSABI_*, ELFCLASS*).
 struct ElfFacts {
@@ -69,8 +53,6 @@ struct ElfFacts {
   std::vector<Dependency> dependencies;
   std::optional<std::string> rpath;    ///< DT_RPATH, also when RUNPATH makes ld.so ignore it
   std::optional<std::string> runpath;  ///< DT_RUNPATH
-  std::vector<SearchTag> search_tags;  ///< all of both kinds, in the file's order
-  StringRoom string_room;              ///< size 0: none; looked for with search tags only
   std::uint64_t flags = 0;             ///< DT_FLAGS (DF_STATIC_TLS = 0x10)
   std::uint64_t flags_1 = 0;           ///< DT_FLAGS_1 (DF_1_NODEFLIB = 0x800)
   std::optional<TlsSegment> tls;

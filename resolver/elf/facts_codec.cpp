@@ -90,11 +90,6 @@ std::string encode_facts(const ElfFacts& facts) {
   }
   out.number(static_cast<std::uint32_t>(facts.version_definitions.size()));
   for (const auto& definition : facts.version_definitions) out.text(definition);
-  out.number(static_cast<std::uint32_t>(facts.search_tags.size()));
-  for (const auto& tag : facts.search_tags)
-    for (const auto number : {tag.tag, tag.offset, tag.value}) out.number(number);
-  const auto& room = facts.string_room;
-  for (const auto number : {room.offset, room.size, room.value}) out.number(number);
   put_symbols(out, facts.exported_symbols);
   put_symbols(out, facts.undefined_symbols);
   return out.take();
@@ -139,11 +134,6 @@ std::optional<ElfFacts> decode_facts(std::string_view bytes) {
   }
   facts.version_definitions.resize(in.count(4));
   for (auto& definition : facts.version_definitions) definition = string_of(in);
-  facts.search_tags.resize(in.count(24));
-  for (auto& tag : facts.search_tags)
-    for (auto* number : {&tag.tag, &tag.offset, &tag.value}) *number = in.number<std::uint64_t>();
-  auto& room = facts.string_room;
-  for (auto* number : {&room.offset, &room.size, &room.value}) *number = in.number<std::uint64_t>();
   facts.exported_symbols = symbols_of(in);
   facts.undefined_symbols = symbols_of(in);
   if (!in.ok() || !in.at_end()) return std::nullopt;

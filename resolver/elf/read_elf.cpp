@@ -42,8 +42,6 @@ Result<ReadElf> read_elf(int fd, std::uint64_t size, FactsDetail detail, ParseMo
       mode == ParseMode::full_only ? read_whole(file, detail) : read_reduced(*reduced, detail);
   if (!facts && mode == ParseMode::automatic) facts = read_whole(file, detail);
   if (!facts) return fail(std::move(facts.error()));
-  facts->search_tags = reduced->search_tags;
-  facts->string_room = reduced->string_room;
   return ReadElf{*hash, std::move(*facts)};
 } catch (const std::bad_alloc&) {
   return fail(

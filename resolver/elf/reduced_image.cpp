@@ -12,7 +12,6 @@
 #include "resolver/elf/build_id_note.hpp"
 #include "resolver/elf/elf_source.hpp"
 #include "resolver/elf/image_writer.hpp"
-#include "resolver/elf/string_room.hpp"
 #include "resolver/elf/symbol_count.hpp"
 #include "resolver/elf/version_chains.hpp"
 
@@ -38,9 +37,6 @@ class Reducer {
 
     ReducedElf reduced;
     reduced.dependencies = dependencies_.size();
-    reduced.search_tags = search_tags_;
-    if (!search_tags_.empty() && at_.strtab)
-      reduced.string_room = find_string_room(elf_, *at_.strtab);
     const std::span<const Dyn> all(dependencies_);
     std::size_t done = 0;
     do {
@@ -89,14 +85,9 @@ class Reducer {
     if (entries.empty()) return damaged("its dynamic section is empty");
     if (!elf_.file.read(offset, entries.data(), entries.size() * sizeof(Dyn)))
       return damaged("its dynamic section lies beyond its end");
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const auto& entry = entries[i];
-      const auto tag = tag_of(entry);
-      if (tag == DT_NULL) break;
+    for (const auto& entry : entries) {
+      if (tag_of(entry) == DT_NULL) break;
       sort_in(entry);
-      // Only where ld.so reads it is there a place to serve another one at.
-      if ((tag == DT_RPATH || tag == DT_RUNPATH) && mapped)
-        search_tags_.push_back({tag, offset + i * sizeof(Dyn), number_(entry.d_un.d_val)});
     }
     return {};
   }
@@ -271,7 +262,6 @@ class Reducer {
   ElfNumber number_;
   TableAddresses at_;
   std::optional<std::uint64_t> strsz_, syment_;
-  std::vector<SearchTag> search_tags_;
   std::vector<Dyn> dependencies_;        ///< DT_NEEDED, DT_AUXILIARY, DT_FILTER
   std::map<std::uint64_t, Dyn> others_;  ///< further entries that stay as they are, by tag
   std::vector<std::uint8_t> interp_, strings_, symbol_versions_, build_id_;

@@ -25,8 +25,6 @@ struct ReducedElf {
   /// To compare with what LIEF found.
   std::size_t dependencies = 0;
   /// ElfFacts's of these names: LIEF tells nothing of places in the file.
-  std::vector<SearchTag> search_tags;
-  StringRoom string_room;
 };
 
 /// FactsDetail::loader: of the symbols only those that ElfFacts::imports_* ask for are kept.

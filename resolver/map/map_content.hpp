@@ -14,14 +14,6 @@ namespace heddle {
 using ObjectId = std::uint32_t;  ///< index into MapContent::objects
 using ViewId = std::uint32_t;    ///< index into MapContent::views
 
-/// Bytes that are served in place of the file's own.
-struct BytePatch {
-  std::uint64_t offset = 0;
-  std::string before;  ///< what the file has there: else it is not the file that was decided on
-  std::string after;   ///< of the same length
-  bool operator==(const BytePatch&) const = default;
-};
-
 /// One origin file. Its identity is (dev, ino): identical copies are two objects, because ld.so
 /// tells files apart by (dev, ino) and a program may load both.
 struct MapObject {
@@ -42,12 +34,6 @@ struct MapObject {
   std::uint64_t tls_align = 0;
   bool imports_dladdr = false;
   bool imports_dlopen = false;
-  /// A file of a container's image: `path` is free of links and below the image's root, which a
-  /// mount is told (`fs-mount --image`). `owner` and `group` are the container's own numbers.
-  bool in_image = false;
-  std::uint32_t owner = 0;
-  std::uint32_t group = 0;
-  std::vector<BytePatch> patches;  ///< by offset, apart from each other; `hash` is without them
 };
 
 /// One flat directory. Names may hold '/' only below a plugin folder ("ucx/libuct_cma.so.0").
@@ -81,17 +67,17 @@ struct MapProgram {
 };
 
 /// A mount has inode numbers for so many generated files.
-inline constexpr std::size_t kMaxGenerated = 8;
+inline constexpr std::size_t kMaxGenerated = 32;
 
 /// All of a map, in memory. Vectors sorted as said: the same input gives the same bytes.
 struct MapContent {
   std::string host;  ///< node that built it (informational; not part of `show --json`)
-  std::vector<MapObject> objects;                       ///< sorted by path, the image's behind
+  std::vector<MapObject> objects;                       ///< sorted by path
   std::vector<MapView> views;                           ///< sorted by name
   std::vector<MapProgram> programs;                     ///< sorted by path
   std::vector<std::pair<std::string, ObjectId>> paths;  ///< original absolute path -> object
-  /// Files that the build made, name -> bytes ("container.json", "ld.so.cache"): served below
-  /// `.heddle/`. Sorted by name, unique.
+  /// Files that the build made, by their names below the mount's root, in `.heddle/` or beside the
+  /// views: name -> bytes. Sorted by name, unique.
   std::vector<std::pair<std::string, std::string>> generated;
 };
 

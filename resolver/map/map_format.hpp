@@ -17,7 +17,7 @@
 namespace heddle::map_format {
 
 inline constexpr std::string_view kMapMagic = "HEDDLMAP";
-inline constexpr std::uint32_t kMapVersion = 5;
+inline constexpr std::uint32_t kMapVersion = 6;
 
 inline constexpr const char* kMetaDb = "meta";
 inline constexpr const char* kViewsDb = "views";

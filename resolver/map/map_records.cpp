@@ -13,17 +13,13 @@ void stamp_fields(Coder& coder, auto& stamp) {
 }
 
 template <class Coder, class T>
-requires std::same_as<std::remove_const_t<T>, BytePatch>
-void fields(Coder& coder, T& p) { coder(p.offset, p.before, p.after); }
-
-template <class Coder, class T>
 requires std::same_as<std::remove_const_t<T>, MapObject>
 void fields(Coder& coder, T& o) {
   coder(o.path);
   stamp_fields(coder, o.stamp);
   coder(o.mode, o.hash, o.is_elf, o.soname, o.needed, o.rpath, o.runpath, o.version_definitions,
         o.version_needs, o.flags, o.flags_1, o.tls_size, o.tls_align, o.imports_dladdr,
-        o.imports_dlopen, o.in_image, o.owner, o.group, o.patches);
+        o.imports_dlopen);
 }
 
 template <class Coder, class T>

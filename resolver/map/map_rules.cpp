@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <string_view>
-#include <tuple>
 #include <unordered_set>
 
 #include "base/escape.hpp"
 #include "resolver/map/map_format.hpp"
+#include "resolver/map/served_names.hpp"
 
 namespace heddle::map_format {
 namespace {
@@ -65,20 +65,6 @@ std::string broken_view(const MapView& view, std::size_t objects) {
   return {};
 }
 
-std::string broken_patch(const MapObject& object) {
-  std::uint64_t from = 0;
-  for (const auto& patch : object.patches) {
-    const auto size = patch.after.size();
-    const auto end = patch.offset + size;
-    if (size == 0 || patch.before.size() != size || patch.offset < from || end < patch.offset ||
-        end > object.stamp.size)
-      return fmt::format("object '{}' has a patch that does not fit",
-                         escape_for_terminal(object.path));
-    from = end;
-  }
-  return {};
-}
-
 std::string broken_program(const MapProgram& program, const MapContent& content) {
   const auto say = [&](std::string_view why) {
     return fmt::format("program '{}' {}", escape_for_terminal(program.path), why);
@@ -99,12 +85,10 @@ std::string broken_rule(const MapContent& content) {
   if (content.objects.size() >= UINT32_MAX) return "too many objects";
   const MapObject* before = nullptr;
   for (const MapObject& object : content.objects) {
-    const bool ordered = !before || std::tie(before->in_image, before->path) <
-                                        std::tie(object.in_image, object.path);
+    const bool ordered = !before || before->path < object.path;
     if (!is_absolute(object.path) || !ordered)
       return fmt::format("object '{}' {}", escape_for_terminal(object.path),
                          ordered ? "has no absolute path" : "is out of order or double");
-    if (auto why = broken_patch(object); !why.empty()) return why;
     before = &object;
   }
   const std::string* previous = nullptr;
@@ -125,9 +109,11 @@ std::string broken_rule(const MapContent& content) {
   previous = nullptr;
   for (const auto& [name, bytes] : content.generated) {
     // These three the daemon makes itself.
-    const bool taken = name == "index" || name == "map" || name == "stats";
-    if (taken || !is_relative_name(name) || name.find('/') != std::string::npos ||
-        name.size() > kMaxGeneratedName)
+    const bool is_own = name.starts_with(kOwnPrefix);
+    const auto file = std::string_view(name).substr(is_own ? kOwnPrefix.size() : 0);
+    const bool taken = is_own && (file == "index" || file == "map" || file == "stats");
+    if (taken || !is_relative_name(file) || file.find('/') != file.npos ||
+        file.size() > kMaxGeneratedName)
       return fmt::format("generated file '{}' is not allowed", escape_for_terminal(name));
     if (previous && *previous >= name)
       return fmt::format("generated file '{}' is out of order or double",

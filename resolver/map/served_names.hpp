@@ -7,6 +7,7 @@ namespace heddle {
 
 /// The folder, at a mount's root, of what is the mount's own: its index, statistics and map.
 inline constexpr std::string_view kOwnFolder = ".heddle";
+inline constexpr std::string_view kOwnPrefix = ".heddle/";
 
 /// The folder, at a mount's root, through which programs are sent to the names of one map:
 /// `.m/ID/NAME`, ID being map_folder(). After an exchange of maps (fs-mount --reload) the names of

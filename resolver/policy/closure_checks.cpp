@@ -48,18 +48,6 @@ std::vector<UnmetNeed> unmet_needs(const Closure& closure) {
   return out;
 }
 
-std::string moved_file(const Closure& before, const Closure& after, SwappedWorld& world) {
-  for (const auto& object : after.objects) {
-    const bool by_host =
-        object.needed_by && !world.host_file(after.objects[*object.needed_by].path).empty();
-    if (by_host || !world.host_file(object.path).empty() || object.requested_as.empty()) continue;
-    const auto* was = provider(before, object.requested_as);
-    if (was != nullptr && was->file.stamp.id != object.file.stamp.id)
-      return object.requested_as + ": " + object.path + " would be found in place of " + was->path;
-  }
-  return {};
-}
-
 std::string stranded_part(const Closure& closure, SwappedWorld& world, OsWorld& inside,
                           OsWorld& host, const GlibcFamily& family, const GlibcChoice& glibc) {
   if (glibc.taken == Side::container) return {};

@@ -17,9 +17,6 @@ struct UnmetNeed {
 };
 std::vector<UnmetNeed> unmet_needs(const Closure& closure);
 
-/// What is the container's must be the file that it was: "X: Y in place of Z", or empty.
-std::string moved_file(const Closure& before, const Closure& after, SwappedWorld& world);
-
 /// A file of the container that is bound to its own glibc build: it wants GLIBC_PRIVATE symbols
 /// that the host's glibc does not have, which ld.so would say in its own words. Empty: none.
 std::string stranded_part(const Closure& closure, SwappedWorld& world, OsWorld& inside,

@@ -28,7 +28,6 @@ Result<Decision> Decider::run() {
   out_.interpreter = inside_.loader().interpreter;
   out_.interpreter_file = inside_.world().real_path(out_.interpreter);
   stack_ = find_container_stack(inside_, inside_symbols_);
-  // For --rpath neutralise too: it may turn out that files are bound after all.
   if (options_.mpi_wanted && !find_stack_copies(inside_, inside_symbols_, stack_))
     out_.warnings.push_back(
         "the image has more files than are looked at, or can be: an MPI in a folder of its own may "
@@ -65,8 +64,7 @@ void Decider::decide_sides() {
   for (const auto& root : options_.roots)
     sides.force(root.library.soname, root.aliases, container_file(root.aliases),
                 "the host's is asked for");
-  Placement placement(inside_, host_.world(), stack_, glibc_, search_, options_.mount_point,
-                      options_.rpath);
+  Placement placement(inside_, host_.world(), stack_, glibc_, search_, options_.mount_point);
   for (int round = 0; round < kRounds; ++round) {
     if (const auto conflict = sides.settle(folders_); !conflict.empty()) {
       refuse(conflict);

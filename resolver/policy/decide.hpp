@@ -16,9 +16,7 @@ struct DecideOptions {
   std::vector<MpiInstall> installs;
   bool mpi_wanted = true;         ///< false: `roots` alone
   std::vector<MpiInstall> roots;  ///< further libraries that are to be the host's (libfabric.so.1)
-  /// As it is wanted: where it cannot be done it is bind, and a warning says why.
-  RpathWay rpath = RpathWay::bind;
-  std::string library_path;  ///< LD_LIBRARY_PATH that the container will run with
+  std::string library_path;       ///< LD_LIBRARY_PATH that the container will run with
 };
 
 /// Decides for each soname whose file the programs get, from version definitions and symbols, and

@@ -23,11 +23,10 @@ bool Decider::choose_mpi() {
                                         "fs-resolve mpi shows what is found; --mpi PREFIX adds one")
                                : nothing("no library of the host is asked for");
   const auto& program = inside_.programs()[0].path;
-  if (stack_.empty() && options_.rpath == RpathWay::bind) stack_.take_copies();
+  if (stack_.empty()) stack_.take_copies();
   if (stack_.empty()) {
     if (!options_.roots.empty()) return true;
-    return nothing(program + " needs no MPI library, and the image has none" +
-                   (stack_.copies.empty() ? "" : " but what --rpath neutralise leaves alone"));
+    return nothing(program + " needs no MPI library, and the image has none");
   }
   if (options_.installs.empty()) return true;
   match_ = match_mpi(options_.installs, stack_);

@@ -44,36 +44,12 @@ struct FolderBind {
   std::string why;
 };
 
-/// A file of the image that is served over itself with another RPATH or RUNPATH.
-struct ServedFile {
-  struct Patch {
-    std::uint64_t offset = 0;
-    std::string before;
-    std::string after;
-  };
-  std::string target;  ///< in the container, free of symbolic links
-  std::string tags;    ///< its own search path
-  std::string now;     ///< the one it is served with; empty: none
-  std::uint32_t owner = 0;
-  std::uint32_t group = 0;
-  std::vector<Patch> patches;  ///< by offset
-};
-/// Where the mount has such a file, below its root.
-inline std::string served_as(const ServedFile& file) { return ".image" + file.target; }
-
-/// A file of the host that is served with another path built into it, where the image has no folder
-/// that the host's could go over.
-struct ChangedFile {
-  std::string path;
-  std::uint64_t offset = 0;
-  std::string was;  ///< a string of its own in the file
-  std::string now;  ///< no longer
-};
-
-/// What becomes of a search path that leads to the image's copy of what is the host's.
-enum class RpathWay {
-  bind,        ///< the host's file is bound over the copy
-  neutralise,  ///< the file that has the tag is served with another
+/// A path built into a library of the host, of which a changed copy is served where the image has
+/// no directory to bind the host's over.
+struct ChangedPath {
+  std::string library;
+  std::string was;
+  std::string now;
 };
 
 /// What docs/formats/container.md describes, and what the map needs to be made of.
@@ -94,9 +70,7 @@ struct Decision {
   std::vector<FileBind> binds;
   std::vector<FolderBind> folders;
   std::map<std::string, std::string> environment;
-  RpathWay rpath = RpathWay::bind;                         ///< as it is done
-  std::vector<ServedFile> served;                          ///< sorted by target
-  std::vector<ChangedFile> changed;                        ///< by path and offset
+  std::vector<ChangedPath> changed;                        ///< by library
   std::vector<Verdict> verdicts;                           ///< sorted by soname
   std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
   std::vector<std::string> warnings;
@@ -105,8 +79,9 @@ struct Decision {
 
   /// View name -> file on the host.
   std::map<std::string, std::string> names;
-  std::string ld_so_cache;                  ///< bytes
-  std::map<std::string, std::string> made;  ///< further files that the mount serves in .heddle
+  std::string ld_so_cache;  ///< bytes
+  /// Further files that the mount serves, by their names below its root.
+  std::map<std::string, std::string> made;
 };
 
 }  // namespace heddle

@@ -20,7 +20,6 @@ void Placement::write_cache() {
   std::set<std::string> known;
   for (const auto& [name, path] : names_.files) {
     if (name.find('/') != name.npos || name == loader.soname) continue;
-    if (changes_ && changes_->is_alone(name)) continue;
     lines.push_back({name, mount_point_ + "/" + name});
     known.insert(name);
   }
@@ -40,8 +39,7 @@ void Placement::write_cache() {
 }
 
 SwappedWorld::Placed Placement::placed() const {
-  SwappedWorld::Placed out{mount_point_, names_.files, {}, made_, cache_place_.path, cache_, {}};
-  if (changes_) out.tags = changes_->tags();
+  SwappedWorld::Placed out{mount_point_, names_.files, {}, made_, cache_place_.path, cache_};
   for (const auto& [target, bind] : binds_)
     if (!made_.contains(target)) out.binds[target] = names_.files.at(bind.source);
   return out;
@@ -74,25 +72,9 @@ Placement::Trouble Placement::check(const Closure& before, const Closure& after,
   return {};
 }
 
-Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& glibc) {
-  if (rpath_ == RpathWay::neutralise && not_changed_.empty()) {
-    changes_.emplace(inside_, mount_point_);
-    auto trouble = try_to_place(sides, glibc);
-    if (trouble.conflict.empty()) return trouble;
-    changes_.reset();
-    not_changed_ = trouble.conflict;
-  }
-  auto trouble = try_to_place(sides, glibc);
-  if (!not_changed_.empty())
-    warnings_.push_back("no search path is neutralised, the host's files are bound: " +
-                        not_changed_);
-  return trouble;
-}
-
 /// What is known before ld.so's search is followed.
 void Placement::begin(const SideChoice& sides, const GlibcChoice& glibc) {
   warnings_.clear();
-  left_alone_.clear();
   binds_.clear();
   made_.clear();
   found_by_tag_.clear();
@@ -120,12 +102,11 @@ std::string Placement::resolve_programs(SwappedWorld& world, const LoaderProfile
   return {};
 }
 
-Placement::Trouble Placement::try_to_place(const SideChoice& sides, const GlibcChoice& glibc) {
+Placement::Trouble Placement::place(const SideChoice& sides, const GlibcChoice& glibc) {
   begin(sides, glibc);
   if (!cache_place_.conflict.empty()) return {"", "", cache_place_.conflict};
   std::vector<Closure> after;
   for (int round = 0; round < kRounds; ++round) {
-    if (changes_) changes_->settle();
     write_cache();
     SwappedWorld world(inside_.world(), host_, placed());
     auto loader = read_loader_profile(world, inside_.loader().interpreter);
@@ -134,13 +115,10 @@ Placement::Trouble Placement::try_to_place(const SideChoice& sides, const GlibcC
     bool more = false;
     if (auto failed = resolve_programs(world, *loader, after, more); !failed.empty())
       return {"", "", std::move(failed)};
-    if (changes_ && !not_changed_.empty()) return {"", "", not_changed_};
     more = more || bind_strays_of_plugins(world, *loader);
     const auto stayed = stack_.stays.size();
     more = more || bind_strays_of_copies(world, *loader, sides);
-    if (stack_.stays.size() != stayed)
-      return try_to_place(sides, glibc);  // once for each folder at most
-    if (changes_ && !not_changed_.empty()) return {"", "", not_changed_};
+    if (stack_.stays.size() != stayed) return place(sides, glibc);  // once for each folder at most
     if (more || hide_strays(sides)) continue;
     if (auto found = judge(after, world, sides, glibc);
         !found.flip.empty() || !found.conflict.empty())
@@ -155,10 +133,6 @@ Placement::Trouble Placement::try_to_place(const SideChoice& sides, const GlibcC
 Placement::Trouble Placement::judge(const std::vector<Closure>& after, SwappedWorld& world,
                                     const SideChoice& sides, const GlibcChoice& glibc) {
   const auto& programs = inside_.programs();
-  for (std::size_t i = 0; changes_ && i < after.size(); ++i)
-    if (auto moved = moved_file(programs[i].closure, after[i], world); !moved.empty())
-      return {"", "", std::move(moved)};
-  if (auto mixed = mixed_folder(); !mixed.empty()) return {"", "", std::move(mixed)};
   for (const auto& closure : after)
     if (auto part = stranded_part(closure, world, inside_.world(), host_, glibc_, glibc);
         !part.empty())
@@ -184,7 +158,7 @@ void Placement::conclude(const Closure& first, SwappedWorld& world, const Loader
                          const SideChoice& sides) {
   for (auto& line : plugins_that_fail(names_, world, loader, search_, mount_point_))
     warnings_.push_back(std::move(line));
-  if (!changes_) warn_of_copies();
+  warn_of_copies();
   plugins_ =
       find_plugin_places(sides.folders(), binds_, names_, inside_.world(), host_, mount_point_);
   loads_.clear();
@@ -194,39 +168,18 @@ void Placement::conclude(const Closure& first, SwappedWorld& world, const Loader
   }
 }
 
-void Placement::write_changes(Decision& decision) const {
-  decision.rpath = RpathWay::neutralise;
-  for (const auto& [target, file] : changes_->files()) {
-    decision.binds.push_back(
-        {served_as(file), target,
-         "its search path " + file.tags + " leads to the image's copy of what is the host's: " +
-             (file.now.empty() ? "served without" : "served with " + file.now)});
-    decision.served.push_back(file);
-  }
-  const auto& programs = inside_.programs();
-  for (const auto& [target, file] : changes_->files())
-    if (std::none_of(programs.begin(), programs.end(), [&, &path = target](const auto& program) {
-          return inside_.world().real_path(program.path) == path;
-        }))
-      decision.warnings.push_back(target +
-                                  ": leads all that load it to the host's MPI: a program that was "
-                                  "not named, and finds the image's by itself, gets both");
-  for (const auto& path : left_alone_)
-    decision.warnings.push_back(path + ": stays for programs that nobody asked about");
-}
-
 void Placement::write(Decision& decision) const {
   decision.names = plugins_.names;
   decision.ld_so_cache = cache_;
   for (const auto& [target, bind] : binds_) decision.binds.push_back(bind);
-  if (changes_) write_changes(decision);
-  for (const auto& [target, made] : made_) decision.made[made.name] = made.bytes;
+  for (const auto& [target, made] : made_) decision.made[kOwnFolder + made.name] = made.bytes;
   if (!cache_place_.target.empty())
     decision.binds.push_back({std::string(kOwnFolder) + kCache, cache_place_.target,
                               "the host's libraries are found by it, the container's as before"});
   decision.folders = plugins_.folders;
   decision.environment = plugins_.environment;
   decision.changed = plugins_.changed;
+  decision.made.insert(plugins_.made.begin(), plugins_.made.end());
   decision.loads = loads_;
   decision.warnings.insert(decision.warnings.end(), warnings_.begin(), warnings_.end());
 }

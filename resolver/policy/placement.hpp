@@ -13,7 +13,6 @@
 #include "resolver/policy/served_names.hpp"
 #include "resolver/policy/side_choice.hpp"
 #include "resolver/policy/swapped_world.hpp"
-#include "resolver/policy/tag_changes.hpp"
 
 namespace heddle {
 
@@ -22,8 +21,7 @@ namespace heddle {
 class Placement {
  public:
   Placement(ContainerSide& inside, OsWorld& host, const ContainerStack& stack,
-            const GlibcFamily& glibc, const SearchOptions& search, std::string mount_point,
-            RpathWay rpath)
+            const GlibcFamily& glibc, const SearchOptions& search, std::string mount_point)
       : inside_(inside),
         host_(host),
         inside_symbols_(inside.world()),
@@ -31,8 +29,7 @@ class Placement {
         stack_(stack),
         glibc_(glibc),
         search_(search),
-        mount_point_(std::move(mount_point)),
-        rpath_(rpath) {}
+        mount_point_(std::move(mount_point)) {}
 
   /// What still stands in the way after a try.
   struct Trouble {
@@ -40,17 +37,12 @@ class Placement {
     std::string why;
     std::string conflict;  ///< it cannot work
   };
-  /// With RpathWay::neutralise all search paths that need it are changed, or none: were only some,
-  /// programs that nobody asked about would find the host's file for one library and the image's
-  /// for the next. (Those that share a changed library with the named ones still may:
-  /// docs/formats/container.md.)
   Trouble place(const SideChoice& sides, const GlibcChoice& glibc);
 
   /// Fills in what place() found: names, cache, binds, folders, environment, loads, warnings.
   void write(Decision& decision) const;
 
  private:
-  Trouble try_to_place(const SideChoice& sides, const GlibcChoice& glibc);
   void begin(const SideChoice& sides, const GlibcChoice& glibc);
   std::string resolve_programs(SwappedWorld& world, const LoaderProfile& loader,
                                std::vector<Closure>& after, bool& more);
@@ -61,18 +53,13 @@ class Placement {
                 const SideChoice& sides);
   void warn_of_copies();
   void write_cache();
-  void write_changes(Decision& decision) const;
   SwappedWorld::Placed placed() const;
 
   // placement_strays.cpp: files that are found without ld.so.cache
   void bind_over(const std::string& path, const std::string& source, const std::string& why);
   void bind_known(const SideChoice& sides, const GlibcChoice& glibc);
   bool bind_strays(const Closure& closure);
-  bool is_left_alone(const std::string& path, const std::string& soname);
-  using StraysByOwner = std::map<std::size_t, std::vector<TagChanges::Stray>>;
-  std::string change_tags(const Closure& closure, const StraysByOwner& strays);
   bool is_hosts(const std::string& path);
-  std::string mixed_folder() const;
   bool bind_strays_of_plugins(SwappedWorld& world, const LoaderProfile& loader);
 
   // placement_copies.cpp: folders that the host's files must not simply go into
@@ -92,11 +79,7 @@ class Placement {
   const GlibcFamily& glibc_;
   const SearchOptions& search_;
   std::string mount_point_;
-  RpathWay rpath_;
 
-  std::optional<TagChanges> changes_;  ///< none: bind
-  std::string not_changed_;            ///< why search paths stay as they are
-  std::set<std::string> left_alone_;   ///< the image's, free of links, that tags led to
   ServedNames names_;
   CachePlace cache_place_;
   std::string cache_;                               ///< bytes

@@ -113,7 +113,6 @@ bool Placement::bind_strays_of_copy(const StackPart& part, SwappedWorld& world,
 
 bool Placement::bind_strays_of_copies(SwappedWorld& world, const LoaderProfile& loader,
                                       const SideChoice& sides) {
-  if (changes_) return false;  // nothing goes over them
   bool more = false;
   for (const auto& part : stack_.copies) {
     if (stack_.stays.contains(folder_of(part.path))) continue;

@@ -29,25 +29,6 @@ std::size_t find_string(const std::string& bytes, const std::string& start, bool
   return bytes.npos;
 }
 
-/// The library's own strings for the folder, made the mount's. Empty: there is none, or no room.
-std::vector<ChangedFile> lead_to_mount(const PluginFolder& folder, OsWorld& host,
-                                       const std::string& now) {
-  std::vector<ChangedFile> out;
-  const auto bytes = host.read(folder.wanted_by);
-  if (!bytes) return out;
-  for (const auto& start : folder.built_in) {
-    if (now.size() > start.size()) continue;
-    // libibverbs has "FOLDER/lib%s-rdmav34.so".
-    const bool more = !folder.is_data && start == folder.path;
-    for (auto at = find_string(*bytes, start, more, 0); at != bytes->npos;
-         at = find_string(*bytes, start, more, at)) {
-      const std::string was = bytes->c_str() + at;
-      out.push_back({folder.wanted_by, at, was, now + was.substr(start.size())});
-    }
-  }
-  return out;
-}
-
 /// Below its short name, or with `only` in the mount's root: nothing else of a folder that others
 /// have their files in, too (/usr/local/etc).
 void shorten(const PluginFolder& folder, std::map<std::string, std::string>& names) {
@@ -63,20 +44,38 @@ void shorten(const PluginFolder& folder, std::map<std::string, std::string>& nam
   }
 }
 
-/// Whether the library is served so that it looks into the mount.
-bool is_led_to_mount(const PluginFolder& folder, OsWorld& inside, OsWorld& host,
-                     const std::string& mount_point, PluginPlaces& out) {
+/// Changes the library's own strings for the folder to the mount's, in the copy that is served.
+/// False: it has none, no room for the mount's, or several names, which must stay one inode.
+bool lead_to_mount(const PluginFolder& folder, OsWorld& inside, OsWorld& host,
+                   const std::string& mount_point, PluginPlaces& out) {
   if (!folder.is_data && !inside.real_path(folder.path).empty()) return false;
+  std::vector<std::string> served_as;
+  for (const auto& [name, path] : out.names)
+    if (path == folder.wanted_by && name.find('/') == name.npos) served_as.push_back(name);
+  if (served_as.size() != 1) return false;
+  auto bytes = host.read(folder.wanted_by);
+  if (!bytes) return false;
+  const auto known = out.made.find(served_as[0]);
+  auto copy = known == out.made.end() ? *bytes : known->second;
   const auto name = folder.short_name.value_or(folder.view_name);
-  const auto changed =
-      lead_to_mount(folder, host, name.empty() ? mount_point : mount_point + "/" + name);
-  if (changed.empty()) return false;
-  // Two of the host's roots may need one library.
-  for (const auto& file : changed)
-    if (std::none_of(out.changed.begin(), out.changed.end(), [&](const ChangedFile& known) {
-          return known.path == file.path && known.offset == file.offset;
-        }))
-      out.changed.push_back(file);
+  const auto now = name.empty() ? mount_point : mount_point + "/" + name;
+  bool any = false;
+  for (const auto& start : folder.built_in) {
+    if (now.size() > start.size()) continue;
+    // libibverbs has "FOLDER/lib%s-rdmav34.so".
+    const bool more = !folder.is_data && start == folder.path;
+    for (auto at = find_string(*bytes, start, more, 0); at != bytes->npos;
+         at = find_string(*bytes, start, more, at)) {
+      const std::string was = bytes->c_str() + at;
+      auto text = now + was.substr(start.size());
+      out.changed.push_back({folder.wanted_by, was, text});
+      text.resize(was.size());
+      copy.replace(at, was.size(), text);
+      any = true;
+    }
+  }
+  if (!any) return false;
+  out.made[served_as[0]] = std::move(copy);
   if (folder.short_name) shorten(folder, out.names);
   return true;
 }
@@ -98,7 +97,7 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
             at != names.files.end() && at->second == folder.wanted_by)
           targets.push_back(folder_of(target) + "/" + folder.view_name);
     } else {
-      if (is_led_to_mount(folder, inside, host, mount_point, out)) continue;
+      if (lead_to_mount(folder, inside, host, mount_point, out)) continue;
       targets.push_back(folder.path);
     }
     for (const auto& target : targets) {
@@ -112,7 +111,7 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
         out.environment[variable] = mount_point + "/" + folder.view_name;
   }
   std::sort(out.changed.begin(), out.changed.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
+    return std::tie(a.library, a.was) < std::tie(b.library, b.was);
   });
   return out;
 }

@@ -15,7 +15,8 @@ namespace heddle {
 struct PluginPlaces {
   std::vector<FolderBind> folders;
   std::map<std::string, std::string> environment;  ///< that names them, where nothing can be bound
-  std::vector<ChangedFile> changed;  ///< libraries that look into the mount by themselves
+  std::vector<ChangedPath> changed;         ///< in libraries that look into the mount by themselves
+  std::map<std::string, std::string> made;  ///< copies of these, by their names in the mount
   /// What the mount has of the host, with the short names of folders that they look for.
   std::map<std::string, std::string> names;
 };

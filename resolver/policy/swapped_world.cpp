@@ -6,20 +6,6 @@
 #include <cerrno>
 
 namespace heddle {
-namespace {
-
-void put_tags(ElfFacts& elf, const SwappedWorld::Tags& tags) {
-  auto& in_force = elf.runpath ? elf.runpath : elf.rpath;
-  if (tags.path.empty()) {
-    elf.rpath.reset();
-    elf.runpath.reset();
-  } else {
-    in_force = tags.path;
-  }
-}
-
-}  // namespace
-
 bool SwappedWorld::is_ours(std::string_view path) const {
   return path.starts_with(placed_.mount_point) &&
          (path.size() == placed_.mount_point.size() || path[placed_.mount_point.size()] == '/');
@@ -81,11 +67,7 @@ Result<FileFacts> SwappedWorld::facts(const std::string& path) {
   }
   if (const auto host = host_file(path); !host.empty()) return host_.facts(host);
   if (is_ours(path)) return fail_errno(path, "cannot open", ENOENT);
-  auto facts = inside_.facts(path);
-  if (!facts || placed_.tags.empty()) return facts;
-  const auto served = placed_.tags.find(inside_.real_path(path));
-  if (served != placed_.tags.end()) put_tags(facts->elf, served->second);
-  return facts;
+  return inside_.facts(path);
 }
 
 Result<std::string> SwappedWorld::head(const std::string& path) {

@@ -21,18 +21,13 @@ class SwappedWorld final : public World {
         origin;  ///< what it is a copy of; empty: of another ELF class, so that ld.so goes on
     bool of_host = false;  ///< whose file the origin is
   };
-  /// Search path of a file that is served with another; empty: it has none.
-  struct Tags {
-    std::string path;
-  };
   struct Placed {
     std::string mount_point;                   ///< no slash at its end
     std::map<std::string, std::string> names;  ///< name below the mount -> host's file
     std::map<std::string, std::string> binds;  ///< target, free of links -> host's file
     std::map<std::string, Made> made;          ///< target, free of links -> file of ours
     std::string cache_path;
-    std::string cache;                 ///< bytes
-    std::map<std::string, Tags> tags;  ///< target, free of links -> the container's file, so served
+    std::string cache;  ///< bytes
   };
   SwappedWorld(OsWorld& inside, OsWorld& host, Placed placed)
       : inside_(inside), host_(host), placed_(std::move(placed)) {}

@@ -51,7 +51,6 @@ int run_container(const BuildCommand& command) {
   options.programs = command.programs;
   options.mount_point = value_or_throw(clean_mount_point(command.mount_point));
   options.library_path = command.library_path;
-  options.rpath = command.rpath;
   options.mpi_wanted = command.mpi != "none";
   options.installs = find_wanted_mpi(host, command.mpi);
   for (const auto& root : command.roots)
@@ -64,7 +63,7 @@ int run_container(const BuildCommand& command) {
   const auto json = container_json(decision);
   if (decision.outcome == Outcome::swap)
     value_or_throw(
-        write_map(value_or_throw(build_container_map(host, inside, decision, json)), command.out));
+        write_map(value_or_throw(build_container_map(host, decision, json)), command.out));
   if (command.json)
     fmt::print("{}", json);
   else
@@ -78,7 +77,7 @@ int run_explain(const ExplainCommand& command) {
   const auto reader = value_or_throw(MapReader::open(command.map));
   const auto content = value_or_throw(reader.read_all());
   for (const auto& [name, bytes] : content.generated) {
-    if (name != "container.json") continue;
+    if (name != ".heddle/container.json") continue;
     if (command.json)
       fmt::print("{}", bytes);
     else

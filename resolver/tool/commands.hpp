@@ -21,7 +21,6 @@ struct BuildCommand {
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
   std::string library_path;
-  RpathWay rpath = RpathWay::bind;
   std::vector<std::string> roots;
 };
 struct ExplainCommand {

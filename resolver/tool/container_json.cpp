@@ -85,16 +85,9 @@ std::string container_json(const Decision& decision) {
     binds.push_back({{"source", to_json_text(bind.source)},
                      {"target", to_json_text(bind.target)},
                      {"why", to_json_text(bind.why)}});
-  out["rpath"] = decision.rpath == RpathWay::neutralise ? "neutralise" : "bind";
-  Json& served = out["served"] = Json::array();
-  for (const auto& file : decision.served)
-    served.push_back({{"source", to_json_text(served_as(file))},
-                      {"target", to_json_text(file.target)},
-                      {"tags", to_json_text(file.tags)},
-                      {"now", to_json_text(file.now)}});
   Json& changed = out["changed"] = Json::array();
   for (const auto& file : decision.changed)
-    changed.push_back({{"host", to_json_text(file.path)},
+    changed.push_back({{"host", to_json_text(file.library)},
                        {"was", to_json_text(file.was)},
                        {"now", to_json_text(file.now)}});
   Json& folders = out["directories"] = Json::array();

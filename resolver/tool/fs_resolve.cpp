@@ -84,16 +84,18 @@ void CommandLine::add_build() {
       sub->add_option("--library-path", build_.library_path,
                       "With --into: LD_LIBRARY_PATH that the container runs with")
           ->type_name("DIRS"),
-      add_choice<RpathWay>(*sub, "--rpath", build_.rpath,
-                           {{"bind", RpathWay::bind}, {"neutralise", RpathWay::neutralise}},
-                           "With --into: where a search path leads to the image's copy, bind the "
-                           "host's over it (default), or serve the file that has the path with "
-                           "another"),
       sub->add_option("--root", build_.roots,
                       "With --into: this library is to be the host's too, a soname or a path "
                       "(repeatable)")
           ->type_name("SONAME")
           ->allow_extra_args(false)};
+  // Scripts of earlier versions may say it; in no help.
+  sub->add_option("--rpath")
+      ->check([](const std::string& way) {
+        return way == "bind" ? ""
+                             : "'" + way + "' is not supported any more: use bind, the default";
+      })
+      ->group("");
   sub->parse_complete_callback([this, into, for_into] {
     if (into->count() == 0) {
       for (const auto* option : for_into)

@@ -131,10 +131,8 @@ class SearchComparison {
 
 std::vector<MapDrift> file_drifts(const MapContent& content) {
   std::vector<MapDrift> out;
-  // A container's files are compared where they are: by the hook, and by fs-mount --image.
   for (const auto& object : content.objects)
-    if (auto drift = object.in_image ? std::nullopt : check(object))
-      out.push_back(std::move(*drift));
+    if (auto drift = check(object)) out.push_back(std::move(*drift));
   return out;
 }
 

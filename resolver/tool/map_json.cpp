@@ -59,21 +59,11 @@ Json library_json(const Closure& closure, std::size_t index) {
                       object.requested_as);
 }
 
-std::string hex(const std::string& bytes) {
-  std::string out;
-  for (const char byte : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return out;
-}
-
 Json to_json(const MapObject& object) {
   Json out = {{"path", to_json_text(object.path)},
               {"size", object.stamp.size},
               {"mtime_ns", object.stamp.mtime_ns},
               {"sha256", object.hash.hex()}};
-  if (object.in_image) out["in_image"] = true;
-  for (const auto& patch : object.patches)
-    out["patches"].push_back(
-        {{"offset", patch.offset}, {"before", hex(patch.before)}, {"after", hex(patch.after)}});
   if (!object.is_elf) {
     out["kind"] = "data";
     return out;

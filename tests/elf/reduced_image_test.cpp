@@ -161,8 +161,6 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
     facts.imports_dladdr |= name == "dladdr" || name == "dladdr1";
     facts.imports_dlopen |= name == "dlopen" || name == "dlmopen";
   }
-  facts.search_tags = ours.search_tags;
-  facts.string_room = ours.string_room;
   facts.flags |= ours.flags & ~std::uint64_t{DF_STATIC_TLS};
   facts.flags_1 |= ours.flags_1 & ~std::uint64_t{DF_1_NODEFLIB};
   return facts;

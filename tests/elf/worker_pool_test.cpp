@@ -66,50 +66,6 @@ TEST_F(Pool, reads_what_the_linker_wrote) {
   EXPECT_EQ(facts.stamp.size, content.size());
 }
 
-/// Where a search path stands in a file, for whoever serves it with another; by the bytes there.
-TEST_F(Pool, search_tags_and_room_for_a_longer_one_are_where_the_file_has_them) {
-  const auto program = build("libtags.so", "int f(void) { return 1; }",
-                             {"-shared", "-fPIC", "-Wl,-rpath,/a:/b", "-Wl,-z,separate-code"});
-  const auto tight = build("libtight.so", "int f(void) { return 1; }",
-                           {"-shared", "-fPIC", "-Wl,-rpath,/a:/b", "-Wl,-z,noseparate-code"});
-  const auto none = build("libnone.so", "int f(void) { return 1; }", {"-shared", "-fPIC"});
-  WorkerPool pool(options());
-  const auto elf = value_or_throw(pool.facts(program, FactsDetail::loader)).elf;
-  const auto bytes = value_or_throw(read_file(program));
-  ASSERT_EQ(elf.search_tags.size(), 1U);
-  const auto& tag = elf.search_tags[0];
-  EXPECT_EQ(tag.tag, static_cast<std::uint64_t>(DT_RUNPATH));
-  Elf64_Dyn entry{};
-  std::memcpy(&entry, bytes.data() + tag.offset, sizeof(entry));
-  EXPECT_EQ(entry.d_tag, DT_RUNPATH);
-  EXPECT_EQ(entry.d_un.d_val, tag.value);
-  const auto& room = elf.string_room;
-  ASSERT_GT(room.size, 0U);
-  EXPECT_EQ((room.offset + room.size) % 4096, 0U);
-  EXPECT_EQ(bytes.substr(room.offset, room.size), std::string(room.size, '\0'));
-  EXPECT_NE(bytes.substr(room.offset - 16, 16), std::string(16, '\0')) << "something ends there";
-  EXPECT_EQ(value_or_throw(pool.facts(tight, FactsDetail::loader)).elf.string_room.size, 0U);
-  EXPECT_TRUE(value_or_throw(pool.facts(none, FactsDetail::loader)).elf.search_tags.empty());
-}
-
-TEST_F(Pool, search_tags_of_another_class_are_found_too) {
-  test::write_text_file(path("f.s"), ".globl f\nf: ret\n");
-  test::run_checked({"as", "--32", "-o", path("f.o"), path("f.s")});
-  test::run_checked({"ld", "-m", "elf_i386", "-shared", "--disable-new-dtags", "-rpath", "/a", "-o",
-                     path("lib32.so"), path("f.o")});
-  WorkerPool pool(options());
-  const auto elf = value_or_throw(pool.facts(path("lib32.so"), FactsDetail::loader)).elf;
-  EXPECT_EQ(elf.elf_class, ELFCLASS32);
-  EXPECT_EQ(elf.rpath, "/a");
-  ASSERT_EQ(elf.search_tags.size(), 1U);
-  Elf32_Dyn entry{};
-  std::memcpy(&entry,
-              value_or_throw(read_file(path("lib32.so"))).data() + elf.search_tags[0].offset,
-              sizeof(entry));
-  EXPECT_EQ(entry.d_tag, DT_RPATH);
-  EXPECT_EQ(entry.d_un.d_val, elf.search_tags[0].value);
-}
-
 TEST_F(Pool, symbols_come_with_their_versions_when_asked_for) {
   const auto script = write("versions", "V1 { global: old; local: *; }; V2 { global: fresh; } V1;");
   const auto library =

@@ -33,7 +33,7 @@ class ServedFolder {
     map.views = {{"v", {}}};
     for (const char* name : {"liba.so", "libb.so", "plugins"}) add(map, name);
     map.views[0].names = {{"liba.so", 0}, {"libb.so", 1}, {"plugins/p.so", 2}};
-    map.generated = {{"ld.so.cache", "bytes"}};
+    map.generated = {{".heddle/ld.so.cache", "bytes"}};
     const std::string path = dir_.path() + "/map";
     value_or_throw(write_map(map, path));
     LoadOptions options;

@@ -38,7 +38,6 @@ static void print(const char* path) {
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   printf("%s\n", MPI_Whose());
-  if (!strcmp(what, "which")) puts("the image's own form");
   if (!strcmp(what, "exit")) return atoi(argv[2]);
   for (int i = 1; i < argc; ++i)
     if (argv[i][0] == '/') print(argv[i]);
@@ -63,25 +62,6 @@ exit "$(cat "$here/answer.status")"
 )sh";
 
 constexpr const char* kProgram = "/bin/app";
-constexpr std::string_view kOwnForm = "the image's own form";
-constexpr std::string_view kServedForm = "the form of a mount.";
-static_assert(kOwnForm.size() == kServedForm.size());
-
-/// As in a map that serves it in another form.
-MapObject program_in_image(const std::string& rootfs) {
-  MapObject object;
-  object.path = kProgram;
-  struct stat status {};
-  if (::stat((rootfs + kProgram).c_str(), &status) != 0) throw Error(kProgram, "is not there");
-  object.stamp = file_stamp(status);
-  object.mode = status.st_mode;
-  const auto bytes = value_or_throw(read_file(rootfs + kProgram));
-  object.hash = hash_bytes(bytes);
-  object.in_image = true;
-  object.patches = {{bytes.find(kOwnForm), std::string(kOwnForm), std::string(kServedForm)}};
-  return object;
-}
-
 std::string library(const std::string& output, const std::string& whose) {
   return build_library({output,
                         "const char* MPI_Whose(void) { return \"" + whose + "\"; }",
@@ -213,15 +193,6 @@ void ContainerWorld::serve_glibc() {
   answer(decision);
 }
 
-void ContainerWorld::serve_program() {
-  serves_program_ = true;
-  auto decision = swap();
-  const Json served = {{"source", ".image"s + kProgram}, {"target", kProgram}};
-  decision["served"].push_back(served);
-  decision["binds"].push_back(served);
-  answer(decision);
-}
-
 void ContainerWorld::answer(const Json& decision, int status) {
   answer_text(decision.dump() + "\n", status);
   if (decision.value("outcome", "") == "swap")
@@ -259,12 +230,7 @@ void ContainerWorld::write_answers_map(const Json& decision) const {
   for (const auto& [name, file] : files)
     content.views[0].names.emplace_back(
         name, static_cast<ObjectId>(std::distance(paths.begin(), paths.find(file))));
-  if (serves_program_) {
-    content.views[0].names.emplace_back(".image"s + kProgram, content.objects.size());
-    content.objects.push_back(program_in_image(rootfs()));
-    std::sort(content.views[0].names.begin(), content.views[0].names.end());
-  }
-  content.generated = {{"container.json", decision.dump() + "\n"}};
+  content.generated = {{".heddle/container.json", decision.dump() + "\n"}};
   value_or_throw(write_map(content, path("stage/bin/answer.map")));
 }
 

@@ -42,9 +42,6 @@ class ContainerWorld {
   void serve_glibc();
   /// libc and ld.so of this machine, and of the image.
   static const std::vector<std::string>& glibc();
-  /// From now on what is answered has the mount serve the image's /bin/app with a few bytes of our
-  /// own: what `/bin/app which` says.
-  void serve_program();
   /// Writes the map that fs-resolve hands out.
   void write_answers_map(const nlohmann::json& decision) const;
 
@@ -70,7 +67,6 @@ class ContainerWorld {
   TestDir dir_;
   std::string base_;
   std::map<std::string, std::string> plugins_;
-  bool serves_program_ = false;
 };
 
 }  // namespace heddle::test

@@ -38,7 +38,6 @@ PackedDecision example() {
   decision.environment = {{"OPAL_PREFIX", "/usr"}};
   decision.verdicts = {{"libmpi.so.12", true, "the host's MPI"}, {"libc.so.6", false, ""}};
   decision.warnings = {"", std::string("a\0b", 3)};
-  decision.served = {"/app/solver"};
   decision.image_files = {"/etc/ld.so.cache"};
   packed.contents = "/etc/ld.so.cache\t1\t2\t-\n";
   packed.map_id = "0123";
@@ -57,7 +56,6 @@ TEST(PackedDecision, comes_back_as_it_went) {
   ASSERT_EQ(after.decision.verdicts.size(), 2U);
   EXPECT_TRUE(after.decision.verdicts[0].from_host);
   EXPECT_FALSE(after.decision.verdicts[1].from_host);
-  EXPECT_EQ(after.decision.served, before.decision.served);
   EXPECT_EQ(after.contents, before.contents);
 }
 

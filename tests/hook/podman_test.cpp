@@ -91,14 +91,6 @@ TEST_P(Podman, runs_on_the_hosts_library_where_annotated) {
   expect_nothing_left();
 }
 
-TEST_P(Podman, a_file_of_the_image_is_served_in_another_form) {
-  world_->serve_program();
-  const auto ran = podman(kAnnotation, {"/bin/app", "which"});
-  EXPECT_EQ(ran.out, "host\nthe form of a mount.\n") << ran.err << log();
-  EXPECT_EQ(podman({}, {"/bin/app", "which"}).out, "container\nthe image's own form\n");
-  expect_nothing_left();
-}
-
 TEST_P(PodmanOfAUser, keeps_his_id) {
   auto options = kAnnotation;
   options.insert(options.end(), {"--userns=keep-id", "--passwd=false"});

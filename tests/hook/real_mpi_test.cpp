@@ -98,56 +98,6 @@ TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped_too) {
   }
 }
 
-/// An MPI with a prefix of its own, which only search paths lead to. The program is served with
-/// another, and nothing is bound over that MPI.
-TEST_P(RealMpiEverything, search_paths_that_lead_to_the_images_mpi_are_neutralised_when_asked) {
-  copy_mpi("app/mpi");
-  write_text_file(dir_ / "app/use.c",
-                  "#include <mpi.h>\nint use(void) { int f; return MPI_Initialized(&f); }\n");
-  compile("libuse.so", "-shared -fPIC -Wl,-soname,libuse.so,--enable-new-dtags,-rpath,/mnt/mpi",
-          "use.c");
-  const std::string tags =
-      "-Wl,--disable-new-dtags,-rpath,/mnt:/mnt/mpi,--no-as-needed -L/mnt/mpi /mnt/libuse.so";
-  compile("solver", tags);
-  compile("unnamed", tags);
-  const auto state = [&] {
-    return run_checked({"sh", "-c",
-                        "cd \"$0\"; find . | sort | xargs ls -ld; sha256sum solver *.so",
-                        dir_ / "app"})
-        .out;
-  };
-  const auto before = state();
-  // The mount that a runtime would make of the image, and take away in the end.
-  fs::create_directory(dir_ / "merged");
-  run_checked({"mount", "--bind", "--make-private", rootfs_, dir_ / "merged"});
-  auto asked = config({"/mnt/solver", "maps"});
-  asked["root"]["path"] = dir_ / "merged";
-  asked["annotations"]["heddle.rpath"] = "neutralise";
-  const auto ran = start(asked, 2);
-  EXPECT_EQ(ran.status, 0) << ran.err << log();
-  EXPECT_THAT(ran.out, AllOf(HasSubstr("0 of 2, sum 3, glibc " + glibc()), HasSubstr("4.0.2"),
-                             HasSubstr("1 of 2, sum 3"), HasSubstr("/dev/heddle/libmpich.so.12")));
-  EXPECT_EQ(ran.out.find("/mnt/mpi/"), std::string::npos) << ran.out;
-  EXPECT_THAT(log(), HasSubstr("/mnt/mpi/libmpich.so.12: stays"));
-  // Another program of that container is what it was.
-  asked["process"]["args"] = {"/bin/sh", "-c", "/mnt/unnamed maps"};
-  asked["annotations"]["heddle.program"] = "/mnt/solver";
-  EXPECT_THAT(start(asked).out, HasSubstr("/mnt/mpi/libmpich.so.12"));
-  asked["process"]["args"] = {"/mnt/solver"};
-  asked["process"]["env"].erase(0);
-  asked["root"]["path"] = rootfs_;
-  write_text_file(dir_ / "config.json", asked.dump());
-  const auto verified = run(
-      {staged_program("fs-hook"), "verify", "--cache", dir_ / "cache", "--bundle", dir_.path()});
-  EXPECT_EQ(verified.status, 0) << verified.out << verified.err;
-  EXPECT_THAT(verified.out, AllOf(HasSubstr("container  /mnt/libuse.so"),
-                                  HasSubstr("host       /dev/heddle/libmpich.so.12")));
-  // Nobody holds it: it goes at once, and the image is as it was.
-  EXPECT_EQ(::umount2((dir_ / "merged").c_str(), 0), 0) << std::strerror(errno);
-  EXPECT_EQ(state(), before);
-  EXPECT_EQ(changed_files(), "");
-}
-
 /// As minimal images come; also one that is read-only, so that none can be made.
 TEST_P(RealMpiEverything, an_image_without_an_ld_so_cache_is_swapped_too) {
   auto bare = config({"/mnt/hello"});

@@ -46,23 +46,6 @@ TEST_P(RealNode, ranks_in_containers_of_their_own_read_the_hosts_files_once) {
   EXPECT_EQ(service.end(SIGTERM), 0);
 }
 
-/// Its files are nobody else's.
-TEST_P(RealNode, a_container_whose_own_files_are_served_has_a_mount_of_its_own) {
-  NodeService service(staged_program("fs-mount"), dir_ / "node");
-  copy_mpi("app/mpi");
-  compile("solver", "-Wl,-rpath,/mnt/mpi");
-  auto config = this->config({"/mnt/solver"});
-  for (const auto& word :
-       {std::string("--node"), dir_ / "node", std::string("--rpath"), std::string("neutralise")})
-    config["hooks"]["createRuntime"][0]["args"].push_back(word);
-  const auto ran = start(config, 2);
-  EXPECT_EQ(ran.status, 0) << ran.err << log();
-  expect_right_sums(ran, 2, "2.36");
-  EXPECT_THAT(log(), HasSubstr("/mnt/mpi/libmpich.so.12: stays"));
-  EXPECT_EQ(service.maps().size(), 0U);
-  EXPECT_EQ(service.end(SIGTERM), 0);
-}
-
 INSTANTIATE_TEST_SUITE_P(Oci, RealNode, ::testing::Values("runc", "crun"),
                          [](const auto& each) { return std::string(each.param); });
 

@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
  protected:
@@ -40,8 +39,7 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
     out["process"]["env"].erase(0);
     auto hook = out["hooks"]["createRuntime"][0];
     hook["args"] = {"fs-hook",           "oci",   "--stage",         "createContainer", "--cache",
-                    dir_ / "user/cache", "--log", dir_ / "user/log", "--always",        "--rpath",
-                    "neutralise"};
+                    dir_ / "user/cache", "--log", dir_ / "user/log", "--always"};
     out["hooks"] = {{"createContainer", {hook}}};
     out["linux"]["namespaces"].push_back({{"type", "user"}});
     for (const char* map : {"uidMappings", "gidMappings"})
@@ -60,13 +58,13 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
   std::string log() const { return read_file(dir_ / "user/log").value_or(""); }
 };
 
-TEST_P(RealUser, search_paths_are_neutralised_when_asked) {
+TEST_P(RealUser, container_runs_on_the_hosts_mpi_bound_over_the_images) {
   const auto ran = start_as_user(users_config({"/mnt/solver", "maps"}));
   EXPECT_EQ(ran.status, 0) << ran.err << log();
-  EXPECT_THAT(ran.out, AllOf(HasSubstr("0 of 1, sum 1, glibc 2.36"),
-                             HasSubstr("/dev/heddle/libmpich.so.12"), Not(HasSubstr("/mnt/mpi/"))))
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr("0 of 1, sum 1, glibc 2.36"), HasSubstr("/mnt/mpi/libmpich.so.12")))
       << ran.err;
-  EXPECT_THAT(log(), AllOf(HasSubstr("/mnt/mpi/libmpich.so.12: stays"), HasSubstr("swapped: ")));
+  EXPECT_THAT(log(), HasSubstr("swapped: "));
   EXPECT_EQ(changed_files(), "");
 }
 

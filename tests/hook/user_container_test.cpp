@@ -79,19 +79,6 @@ TEST_P(UserContainer, runs_on_it_from_inside_too) {
   expect_nothing_left();
 }
 
-/// What heddle.rpath=neutralise comes to: the daemon reads the image in the user's namespaces.
-TEST_P(UserContainer, a_file_of_the_image_is_served_in_another_form) {
-  world_->serve_program();
-  const auto before = world_->image_state();
-  for (const std::string stage : {"createRuntime", "createContainer"}) {
-    if (stage == "createRuntime" && GetParam() == "crun") continue;
-    const auto ran = start(config(stage, {"/bin/app", "which"}));
-    EXPECT_EQ(ran.out, "host\nthe form of a mount.\n") << stage << ran.err << log();
-    expect_nothing_left();
-  }
-  EXPECT_EQ(world_->image_state(), before);
-}
-
 TEST_P(UserContainer, a_device_that_is_absent_is_named) {
   const auto ran = start(config("createContainer", {"/bin/app"}), "absent");
   EXPECT_NE(ran.status, 0);

@@ -38,15 +38,19 @@ TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_folder) {
   EXPECT_EQ(tree.link_count(Tree::kRoot), 3U);
 }
 
-TEST(Tree, generated_files_stand_in_heddles_own_folder) {
+TEST(Tree, generated_files_stand_in_the_own_directory_or_at_the_root) {
   auto content = map_of({{"app", {{"liba.so", 0}}}}, 1);
-  content.generated = {{"container.json", "{}"}, {"ld.so.cache", "bytes"}};
+  content.generated = {{".heddle/container.json", "{}"},
+                       {".heddle/ld.so.cache", "bytes"},
+                       {"libchanged.so.1", "more"}};
   const auto tree = value_or_throw(Tree::build(content));
   EXPECT_EQ(names_of(tree, Tree::kOwnDirectory),
             (List{"container.json", "index", "ld.so.cache", "map", "stats"}));
   const auto ino = tree.lookup(Tree::kOwnDirectory, "ld.so.cache");
   EXPECT_EQ(tree.kind(ino), NodeKind::generated);
   EXPECT_EQ(tree.generated(ino), 1U);
+  EXPECT_EQ(names_of(tree, Tree::kRoot),
+            (List{".heddle", ".ldc", "app", "liba.so", "libchanged.so.1"}));
   // By a path as short as /etc/ld.so.cache.
   EXPECT_EQ(tree.lookup(Tree::kRoot, ".ldc"), ino);
 }

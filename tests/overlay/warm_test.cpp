@@ -118,7 +118,7 @@ TEST_F(Warm, every_view_is_warm_where_a_generated_file_stands_beside_them) {
   const auto file = write_text_file(dir_ / "file", "content");
   for (const char* view : {"one", "two"}) maker_.add_name(view, "liba.so", file);
   auto content = maker_.content();
-  content.generated = {{"ld.so.cache", "bytes"}};
+  content.generated = {{".heddle/ld.so.cache", "bytes"}};
   value_or_throw(write_map(content, dir_ / "map"));
   const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
   ASSERT_TRUE(fs::exists(m / ".ldc"));

@@ -173,22 +173,6 @@ TEST_F(Copies, bindings_beside_the_programs_own_mpi_do_not_keep_it) {
                     HasSubstr("mixes both"), Not(HasSubstr("/opt/mine/lib stays"))));
 }
 
-/// Where search paths cannot be changed it is as if nobody had asked for it.
-TEST_F(Copies, are_left_alone_by_neutralise_unless_it_cannot_be_done) {
-  copy();
-  const auto mine = world_.mpich(world_.in("/opt/mine/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
-  for (const bool can : {true, false}) {
-    world_.program("/app/mine", kInit, mine, {"-Wl,-rpath,/opt/mine/lib"});
-    if (!can) {
-      ASSERT_EQ(::chmod(world_.in("/app/mine").c_str(), 04755), 0);
-    }
-    const auto decision = world_.decide("/app/mine", {"--rpath", "neutralise"});
-    EXPECT_EQ(decision["rpath"], can ? "neutralise" : "bind");
-    EXPECT_EQ(bound_over(decision, kCopy), can ? "" : "libmpi.so.12") << decision.dump(2);
-    fs::remove(world_.in("/app/mine"));
-  }
-}
-
 /// A folder bound over another one, in a mount namespace of this process.
 class Volume {
  public:

@@ -85,16 +85,6 @@ Json ImageWorld::decide(const std::string& program, std::vector<std::string> mor
   return value;
 }
 
-void ImageWorld::copy_object(const MapObject& object, const std::string& to) const {
-  auto bytes = value_or_throw(read_file(object.in_image ? in(object.path) : object.path));
-  for (const auto& patch : object.patches) {
-    if (bytes.substr(patch.offset, patch.before.size()) != patch.before)
-      throw Error(object.path, "has other bytes than its patch was made for");
-    bytes.replace(patch.offset, patch.after.size(), patch.after);
-  }
-  write_text_file(to, bytes, object.mode & 0777);
-}
-
 void ImageWorld::place(const Json& decision) const {
   const auto content = value_or_throw(value_or_throw(MapReader::open(map())).read_all());
   const auto mount = in(decision["mount_point"]);
@@ -104,14 +94,14 @@ void ImageWorld::place(const Json& decision) const {
     fs::create_directories(fs::path(to).parent_path());
     const auto [known, is_new] = first.try_emplace(id, to);
     if (is_new)
-      copy_object(content.objects[id], to);
+      write_text_file(to, value_or_throw(read_file(content.objects[id].path)),
+                      content.objects[id].mode & 0777);
     else
       fs::create_hard_link(known->second, to);
   }
   for (const auto& [name, bytes] : content.generated) {
-    fs::create_directories(mount + "/.heddle");
-    write_text_file(mount + "/.heddle/" + name, bytes, bytes.starts_with("\177ELF") ? 0755 : 0644);
-    if (name == "ld.so.cache") write_text_file(mount + "/.ldc", bytes);
+    write_text_file(mount + "/" + name, bytes, bytes.starts_with("\177ELF") ? 0755 : 0644);
+    if (name == ".heddle/ld.so.cache") write_text_file(mount + "/.ldc", bytes);
   }
   for (const auto& bind : decision["binds"]) {
     const auto target = in(bind["target"]);

@@ -48,8 +48,6 @@ class ImageWorld {
   static nlohmann::json verdict(const nlohmann::json& decision, const std::string& soname);
 
  private:
-  void copy_object(const MapObject& object, const std::string& to) const;
-
   TestDir dir_;
 };
 
