@@ -12,6 +12,7 @@
 #include <map>
 
 #include "base/log.hpp"
+#include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle {
@@ -104,6 +105,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   if (!map) return fail(std::move(map.error()));
   if (auto ours = check_map_owner(map->status(), options.map_path); !ours)
     return fail(std::move(ours.error()));
+  if (options.map_fd < 0) TRY(check_map_path(options.map_path));
   OverlayContent out;
   MapContent content;
   {
