@@ -97,7 +97,7 @@ class Bench {
   }
   void forget() const {
     for (const auto& entry : fs::directory_iterator(path("cache")))
-      if (entry.path().extension() == ".decision") fs::remove(entry.path());
+      if (entry.path().extension() == ".json") fs::remove(entry.path());
   }
   double start(const std::string& runtime, const std::string& bundle) {
     return run_ms({command(runtime, bundle)});

@@ -18,6 +18,7 @@
 #include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/try.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/plugin_folder.hpp"
@@ -149,7 +150,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     if (!file) return fail(map_open_error(map.path, file.error().code()));
     struct stat status {};
     if (::fstat(file->get(), &status) != 0) return fail_errno(map.path, "cannot stat");
-    if (auto ours = check_map_owner(status, map.path); !ours) return fail(std::move(ours.error()));
+    TRY(check_map_owner(status, map.path));
+    TRY(check_map_path(map.path));
     auto reader = MapReader::open(file->get(), map.path);
     if (!reader) return fail(std::move(reader.error()));
     auto content = reader->read_all();

@@ -56,6 +56,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   auto map = TRY(options.map_fd >= 0 ? MapFile::of(options.map_fd, options.origin_timeout)
                                      : MapFile::find(options.map_path, options.origin_timeout));
   TRY(check_map_owner(map.status(), options.map_path));
+  if (options.map_fd < 0) TRY(check_map_path(options.map_path));
   OverlayContent out;
   MapContent content;
   {
