@@ -11,6 +11,7 @@
 
 #include "fuseovl/files/own_disk.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/fuse_kernel.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
@@ -52,6 +53,7 @@ class LocalFilesTest : public ::testing::Test {
 };
 
 TEST_F(LocalFilesTest, a_file_of_a_disk_is_opened_by_name_and_by_links_on_that_disk) {
+  HEDDLE_NEEDS_OPENAT2();
   fs::create_directories(dir_ / "folder");
   fs::create_symlink("../file", dir_ / "folder/relative");
   fs::create_directory_symlink("folder", dir_ / "by");
@@ -63,6 +65,7 @@ TEST_F(LocalFilesTest, a_file_of_a_disk_is_opened_by_name_and_by_links_on_that_d
 }
 
 TEST_F(LocalFilesTest, a_link_that_begins_with_a_slash_stays_on_the_root) {
+  HEDDLE_NEEDS_OPENAT2();
   if (!more_.empty()) GTEST_SKIP() << "the tests' folder is on a file system of its own";
   fs::create_symlink(dir_ / "file", dir_ / "absolute");
   EXPECT_EQ(open(dir_ / "absolute"), 0);
@@ -85,6 +88,7 @@ TEST_F(LocalFilesTest, a_link_to_another_mount_is_not_followed) {
 }
 
 TEST_F(LocalFilesTest, a_local_mount_below_another_is_reached_over_that) {
+  HEDDLE_NEEDS_OPENAT2();
   more_.push_back(mount(dir_ / "disk", "ext4", "/dev/sdb1"));
   write_text_file(dir_ / "disk/file", "text");
   EXPECT_EQ(open(dir_ / "disk/file"), 0);
@@ -100,6 +104,7 @@ TEST_F(LocalFilesTest, the_last_of_two_mounts_on_one_point_counts) {
 }
 
 TEST_F(LocalFilesTest, no_link_is_followed_where_autofs_may_be_asked) {
+  HEDDLE_NEEDS_OPENAT2();
   more_.push_back(mount("/apps", "autofs", "/etc/auto.apps"));
   fs::create_symlink("file", dir_ / "link");
   EXPECT_EQ(open(dir_ / "file"), 0);
