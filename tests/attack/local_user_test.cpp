@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/run.hpp"
