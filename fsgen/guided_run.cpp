@@ -299,11 +299,19 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
   if (lease_) finish_lease(report);
 }
 
+namespace {
+Error ended_early() {
+  return Error("", "the mount ended before the program did", "",
+               "what it read from there since then, and was not cached, gave I/O errors");
+}
+}  // namespace
+
 void GuidedRun::finish_own(RunReport& report, OverlayDaemon& daemon) {
   auto counters = daemon.finish(kDaemonEnd);
   if (!counters) return warn(counters.error());
   report.left_running = !counters->has_value();
   if (!*counters) return;
+  if ((*counters)->empty()) warn(ended_early());
   add_daemon_counters(report, **counters);
   (void)remove_tree(work_path_);  // nothing is left of it, unless the daemon was killed
 }
@@ -314,9 +322,7 @@ void GuidedRun::finish_lease(RunReport& report) {
     if (is_told()) warn("the mount's daemon is too busy to say what it served");
     return;
   }
-  if (!end)
-    return warn(Error("", "the mount ended before the program did", "",
-                      "what it read from there since then, and was not cached, gave I/O errors"));
+  if (!end) return warn(ended_early());
   report.left_running = end->still_used;
   const auto& before = lease_->mount();
   add_daemon_counters(report, end->counters, before.requests, before.bytes_read);

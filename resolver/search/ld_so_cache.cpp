@@ -222,10 +222,16 @@ void LdSoCache::load_priorities(std::size_t header, const LoaderProfile& loader)
 
 std::vector<LdSoCache::Line> LdSoCache::lines() const {
   std::vector<Line> out;
+  std::size_t text = 0;
   for (std::size_t i = 0; i < count_; ++i) {
     const auto lib = entry(i);
     Line line{{}, {}, lib.flags, lib.hwcap};
-    if (string_at(lib.key, line.name) && string_at(lib.value, line.path)) out.push_back(line);
+    if (!string_at(lib.key, line.name) || !string_at(lib.value, line.path)) continue;
+    // A name may be the end of its path, and lines share no more than that in a cache that was
+    // written by ldconfig.
+    text += line.name.size() + line.path.size();
+    if (text > 2 * bytes_.size()) break;
+    out.push_back(line);
   }
   return out;
 }
@@ -234,7 +240,9 @@ std::vector<std::string_view> LdSoCache::hwcaps_names() const {
   std::vector<std::string_view> out;
   for (const auto at : hwcaps_at_) {
     const auto rest = std::string_view(bytes_).substr(at);
-    out.push_back(rest.substr(0, string_length(rest)));
+    const auto length = string_length(rest);
+    // One without an end is none: thousands of them would be longer than any memory.
+    out.push_back(rest.substr(0, length == rest.npos ? 0 : length));
   }
   return out;
 }

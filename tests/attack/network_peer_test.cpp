@@ -196,6 +196,43 @@ TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others)
   EXPECT_LT(waits.back(), std::chrono::seconds(kSanitized ? 10 : 6));
 }
 
+TEST_F(HostileClient, that_reads_no_answer_holds_nobody_up_and_costs_little_memory) {
+  start();
+  auto artifact = good();
+  for (int i = 0; i < 1000; ++i) need(artifact, "libnone" + std::to_string(i) + ".so.1");
+  v2::CheckRequest request;
+  request.set_artifact(artifact.dump());  // some 200 KB, and so are the answers
+  constexpr std::size_t kClients = 8;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::atomic<int> written{0};
+  std::vector<std::thread> clients;
+  for (std::size_t c = 0; c < kClients; ++c) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    show_token(*contexts.back());
+    clients.emplace_back([&, context = contexts.back().get()] {
+      const auto stub = v2::Compat::NewStub(channel());
+      const auto stream = stub->CheckStream(context);
+      // Until the server takes no more, or cuts the stream.
+      for (int i = 0; i < 1000 && stream->Write(request); ++i) ++written;
+      static_cast<void>(stream->Finish());
+    });
+  }
+  EXPECT_TRUE(wait_until(milliseconds(20'000), [&] { return written > 2 * int{kClients}; }));
+  int asked = 0, late = 0;
+  for (const auto until = Clock::now() + std::chrono::seconds(3);
+       Clock::now() < until || asked < 20; ++asked) {
+    const auto begin = Clock::now();
+    EXPECT_TRUE(is_compatible(good_ + std::string(static_cast<std::size_t>(asked % 40), ' ')));
+    late += Clock::now() - begin > milliseconds(2000);
+  }
+  EXPECT_LT(late * 10, asked) << late << " of " << asked;
+  expect_little_memory();
+  for (const auto& context : contexts) context->TryCancel();
+  for (auto& client : clients) client.join();
+  EXPECT_TRUE(is_compatible(good_));
+  EXPECT_EQ(end(), 0);
+}
+
 TEST_F(HostileClient, answers_do_not_tell_which_files_exist) {
   start();
   // All are there for the server's eyes: it must not look.

@@ -123,6 +123,7 @@ TEST_F(Hang, of_attributes_too_is_kept_from_others) {
 }
 
 TEST_F(Hang, unmount_and_signals_end_the_daemon) {
+  HEDDLE_NEEDS_PIDFD_THREAD();
   for (const bool by_signal : {false, true}) {
     mount("1");
     origin_->hang_reads();
@@ -139,6 +140,7 @@ TEST_F(Hang, unmount_and_signals_end_the_daemon) {
 }
 
 TEST_F(Hang, a_worker_killed_meanwhile_is_followed) {
+  HEDDLE_NEEDS_PIDFD_THREAD();
   HEDDLE_NEEDS_RESEND();
   mount("30");
   origin_->hang_reads();

@@ -77,6 +77,7 @@ TEST_F(Warm, a_second_start_completes_while_the_daemon_is_stopped) {
 }
 
 TEST_F(Warm, after_the_prefetch_even_the_first_start_asks_nothing) {
+  HEDDLE_NEEDS_OPEN_TREE();
   make_farm();
   const Mount m(dir_ / "map", dir_ / "mnt");
   m.wait_for_prefetch();
@@ -153,6 +154,7 @@ TEST_F(Warm, every_byte_is_read_once_however_often_it_is_used) {
 }
 
 TEST_F(Warm, the_prefetch_keeps_its_budget_smallest_files_first) {
+  HEDDLE_NEEDS_OPEN_TREE();
   write_text_file(dir_ / "src/small", std::string(10'000, 's'));
   write_text_file(dir_ / "src/middle", std::string(50'000, 'm'));
   write_text_file(dir_ / "src/large", std::string(200'000, 'l'));
@@ -167,6 +169,7 @@ TEST_F(Warm, the_prefetch_keeps_its_budget_smallest_files_first) {
 }
 
 TEST_F(Warm, the_prefetch_keeps_nobody_from_unmounting) {
+  HEDDLE_NEEDS_OPEN_TREE();
   for (int i = 0; i < 100; ++i)
     write_text_file(dir_ / ("src/lib" + std::to_string(i)), std::string(500'000, 'x'));
   maker_.add_folder("v", dir_ / "src");
@@ -180,6 +183,7 @@ TEST_F(Warm, the_prefetch_keeps_nobody_from_unmounting) {
 }
 
 TEST_F(Warm, a_daemon_killed_during_the_prefetch_hangs_no_reader) {
+  HEDDLE_NEEDS_OPEN_TREE();
   for (int i = 0; i < 100; ++i)
     write_text_file(dir_ / ("src/lib" + std::to_string(i)), std::string(500'000, 'x'));
   maker_.add_folder("v", dir_ / "src");
