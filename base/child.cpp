@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: MIT
 #include "base/child.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <thread>
 
-#include "base/close_fds.hpp"
 #include "base/exit_code.hpp"
+#include "base/listener.hpp"
 #include "base/log.hpp"
+#include "base/monotonic.hpp"
 #include "base/packet.hpp"
 #include "base/socket_pair.hpp"
 #include "base/try.hpp"
@@ -19,8 +29,80 @@
 namespace heddle {
 namespace {
 
+/// Its signals are the process's other threads' to take.
+Result<void> start_waiting(pid_t pid, Fd end) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, &before);
+  Result<void> started;
+  try {
+    std::thread([pid, end = std::move(end)]() {
+      siginfo_t info;
+      while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 &&
+             errno == EINTR) {
+      }
+      (void)::eventfd_write(end.get(), 1);
+    }).detach();
+  } catch (const std::system_error& error) {
+    started = fail_errno("", "cannot start a thread", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+/// Up to a thousand million numbers may be allowed: only those in use, as far as they can be known.
+void close_one_by_one(unsigned from, unsigned last) {
+  std::vector<unsigned> open;
+  DIR* folder = ::opendir("/proc/self/fd");
+  if (!folder) {
+    const auto most = static_cast<unsigned>(std::max(::sysconf(_SC_OPEN_MAX), 1024L));
+    for (unsigned fd = from; fd < most && fd <= last; ++fd) ::close(static_cast<int>(fd));
+    return;
+  }
+  while (const dirent* entry = ::readdir(folder))
+    if (*entry->d_name != '.')
+      open.push_back(static_cast<unsigned>(std::strtoul(entry->d_name, nullptr, 10)));
+  ::closedir(folder);
+  for (const unsigned fd : open)
+    if (fd >= from && fd <= last) ::close(static_cast<int>(fd));
+}
+
+void close_range(unsigned from, unsigned last) {
+  if (from > last || ::syscall(SYS_close_range, from, last, 0U) == 0) return;
+  close_one_by_one(from, last);
+}
+
+std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (const auto& s : strings) out.push_back(const_cast<char*>(s.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+/// In the child, between fork and exec: async-signal-safe calls only. Descriptors are first moved
+/// above every number that is wanted, so that no assignment overwrites a source still needed.
+bool place_fds(const std::pair<int, int>* fds, int* moved, std::size_t count, int floor) {
+  for (std::size_t i = 0; i < count; ++i) {
+    moved[i] = ::fcntl(fds[i].first, F_DUPFD_CLOEXEC, floor);
+    if (moved[i] < 0) return false;
+  }
+  for (std::size_t i = 0; i < count; ++i)
+    if (::dup2(moved[i], fds[i].second) < 0) return false;
+  return true;
+}
+
+/// Only where a tracer is, and no seccomp filter: under strace --seccomp-bpf each filtered system
+/// call of an untraced child would fail with ENOSYS (seccomp(2), SECCOMP_RET_TRACE).
+bool may_leave_tracer() {
+  const auto status = read_file("/proc/self/status", 1U << 16);
+  return status && status->find("\nTracerPid:\t0\n") == std::string::npos &&
+         status->find("\nSeccomp:\t0\n") != std::string::npos;
+}
+
 void reset_signals() {
-  for (int n = 1; n < NSIG; ++n) ::signal(n, SIG_DFL);
+  struct sigaction defaults {};
+  defaults.sa_handler = SIG_DFL;
+  for (int n = 1; n < NSIG; ++n) ::sigaction(n, &defaults, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -48,6 +130,112 @@ int run_guarded(const std::function<int()>& body) {
 
 }  // namespace
 
+Result<Fd> watch_child_end(pid_t pid) {
+  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (pidfd) return pidfd;
+  // EPERM: older runtimes' filters answer that to what they do not know.
+  if (errno != ENOSYS && errno != EPERM) return fail_errno("", "cannot wait for a child process");
+  // No pipe, which would end only with all that were forked meanwhile.
+  Fd event(::eventfd(0, EFD_CLOEXEC));
+  Fd other(event ? ::fcntl(event.get(), F_DUPFD_CLOEXEC, 3) : -1);
+  if (!other) return fail_errno("", "cannot wait for a child process");
+  TRY(start_waiting(pid, std::move(other)));
+  return event;
+}
+
+void close_fds_but(std::span<const int> keep) {
+  std::vector<int> sorted(keep.begin(), keep.end());
+  std::sort(sorted.begin(), sorted.end());
+  unsigned from = 3;
+  for (const int fd : sorted) {
+    if (fd < static_cast<int>(from)) continue;
+    close_range(from, static_cast<unsigned>(fd) - 1);
+    from = static_cast<unsigned>(fd) + 1;
+  }
+  close_range(from, UINT_MAX);
+}
+
+int exit_status(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+Child& Child::operator=(Child&& other) noexcept {
+  std::swap(pid_, other.pid_);
+  return *this;
+}
+
+Child::~Child() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Result<int> Child::wait() {
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0)
+    if (errno != EINTR) return fail_errno("", "cannot wait for a child process");
+  pid_ = -1;
+  return exit_status(status);
+}
+
+Result<std::optional<int>> Child::wait_for(std::chrono::milliseconds limit) {
+  const Fd ended = TRY(watch_child_end(pid_));
+  pollfd poll_entry{ended.get(), POLLIN, 0};
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    const int n = ::poll(&poll_entry, 1, static_cast<int>(std::max<long>(0, left.count())));
+    if (n > 0) return std::optional<int>(TRY(wait()));
+    if (n == 0) return std::optional<int>();
+    if (errno != EINTR) return fail_errno("", "cannot wait for a child process");
+  }
+}
+
+Result<Child> spawn(const std::string& path, const std::vector<std::string>& argv,
+                    const SpawnOptions& options) {
+  const auto c_argv = to_c_array(argv);
+  std::vector<char*> c_environment;
+  if (options.environment) c_environment = to_c_array(*options.environment);
+  std::vector<int> moved(options.fds.size());
+  int floor = 3;
+  for (const auto& [from, to] : options.fds) floor = std::max({floor, from + 1, to + 1});
+
+  auto error_pipe = TRY(make_pipe());
+  floor = std::max(floor, error_pipe.write_end.get() + 1);
+  const pid_t pid = options.untraced && may_leave_tracer()
+                        ? static_cast<pid_t>(::syscall(SYS_clone, CLONE_UNTRACED | SIGCHLD, nullptr,
+                                                       nullptr, nullptr, nullptr))
+                        : ::fork();
+  if (pid < 0) return fail_errno(path, "cannot start");
+  if (pid == 0) {
+    reset_signals();
+    const int report_fd = ::fcntl(error_pipe.write_end.get(), F_DUPFD_CLOEXEC, floor);
+    if (place_fds(options.fds.data(), moved.data(), moved.size(), floor))
+      ::execve(path.c_str(), c_argv.data(), options.environment ? c_environment.data() : ::environ);
+    const int error = errno;
+    [[maybe_unused]] const ssize_t n = ::write(report_fd, &error, sizeof(error));
+    ::_exit(127);
+  }
+  Child child(pid);
+  error_pipe.write_end.reset();
+  int error = 0;
+  ssize_t n;
+  do {
+    n = ::read(error_pipe.read_end.get(), &error, sizeof(error));
+  } while (n < 0 && errno == EINTR);
+  if (n == static_cast<ssize_t>(sizeof(error))) return fail_errno(path, "cannot start", error);
+  return child;
+}
+
+Result<std::string> own_program_dir() {
+  std::error_code error;
+  const auto exe = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return fail_errno("/proc/self/exe", "cannot read", error.value());
+  return exe.parent_path().string();
+}
+
 Result<Child> fork_child(const ForkOptions& options, const std::function<int()>& body) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -64,16 +252,15 @@ Result<Child> fork_child(const ForkOptions& options, const std::function<int()>&
   ::_exit(run_guarded(body));
 }
 
-Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& options,
-                          const std::function<Result<void>()>& body) {
+Result<Task> Task::start(ForkOptions options, std::chrono::milliseconds limit,
+                         const std::function<Result<void>()>& work) {
   auto sockets = TRY(make_socket_pair());
-  ForkOptions with_socket = options;
-  if (with_socket.keep) with_socket.keep->push_back(sockets.other.get());
-  auto child = TRY(fork_child(with_socket, [&] {
+  if (options.keep) options.keep->push_back(sockets.other.get());
+  auto child = TRY(fork_child(options, [&] {
     sockets.one.reset();
     Result<void> done;
     try {
-      done = body();
+      done = work();
     } catch (const Error& error) {
       done = fail(Error(error));
     } catch (const std::exception& error) {
@@ -82,17 +269,34 @@ Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& op
     if (!done) send_failure(sockets.other.get(), done.error(), FailureCode::sent);
     return done ? exit_done : exit_failure;
   }));
-  sockets.other.reset();
-  const auto ended = child.wait_for(limit);
-  if (!ended || !*ended) {
-    ::kill(child.release(), SIGKILL);
-    if (!ended) return fail(Error(ended.error()));
+  auto ended = TRY(watch_child_end(child.pid()));
+  return Task(std::move(child), std::move(ended), std::move(sockets.one),
+              limit.count() > 0 ? monotonic_ms() + limit.count() : 0);
+}
+
+bool Task::has_ended(const std::vector<pollfd>& polled) const { return has_input(polled, ended_); }
+
+Result<void> Task::result() {
+  pollfd entry{ended(), POLLIN, 0};
+  if (::poll(&entry, 1, 0) == 0) {
+    ::kill(child_.release(), SIGKILL);
     return fail_errno("", "gave up waiting", ETIMEDOUT);
   }
-  if (**ended == exit_done) return {};
-  const auto said = receive_packet(sockets.one.get(), std::chrono::milliseconds(0));
+  if (TRY(child_.wait()) == exit_done) return {};
+  const auto said = receive_packet(words_.get(), std::chrono::milliseconds(0));
   if (!said) return fail_errno("", "the process ended without an answer", ECHILD);
   return fail(received_failure(said->text));
+}
+
+Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& options,
+                          const std::function<Result<void>()>& body) {
+  auto task = TRY(Task::start(options, limit, body));
+  pollfd entry{task.ended(), POLLIN, 0};
+  for (;;) {
+    const auto left =
+        task.late_at() == 0 ? -1 : std::max<std::int64_t>(0, task.late_at() - monotonic_ms());
+    if (::poll(&entry, 1, static_cast<int>(left)) >= 0 || errno != EINTR) return task.result();
+  }
 }
 
 }  // namespace heddle

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/child.hpp"
 #include "base/exit_code.hpp"
-#include "base/process.hpp"
 
 extern char** environ;
 

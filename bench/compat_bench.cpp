@@ -17,7 +17,7 @@
 #include <compatibility.grpc.pb.h>
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
 #include "compat/artifact_json.hpp"

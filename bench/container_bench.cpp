@@ -20,7 +20,7 @@
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
 #include "tests/hook/container_runtime.hpp"

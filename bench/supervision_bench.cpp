@@ -13,7 +13,7 @@
 
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/guided.hpp"
 #include "bench/program.hpp"

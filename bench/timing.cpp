@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle::bench {
 namespace {

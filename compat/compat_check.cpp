@@ -11,7 +11,7 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/oci_helper.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "compat/artifact_json.hpp"
 #include "compat/checker.hpp"
 #include "compat/map_target.hpp"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle {
 

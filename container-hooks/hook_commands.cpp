@@ -10,7 +10,7 @@
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "container-hooks/container_config.hpp"
 #include "container-hooks/hook_files.hpp"
 #include "container-hooks/trusted_files.hpp"

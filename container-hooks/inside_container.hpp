@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "container-hooks/container_config.hpp"
 #include "container-hooks/decision_cache.hpp"
 

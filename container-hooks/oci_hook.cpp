@@ -8,7 +8,7 @@
 #include <climits>
 #include <cstdlib>
 
-#include "base/close_fds.hpp"
+#include "base/child.hpp"
 #include "base/exit_code.hpp"
 #include "container-hooks/hook_log.hpp"
 #include "container-hooks/hook_progress.hpp"

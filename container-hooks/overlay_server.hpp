@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle {
 

@@ -19,7 +19,7 @@
 #include <climits>
 #include <cstdlib>
 
-#include "base/close_fds.hpp"
+#include "base/child.hpp"
 #include "base/log.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/seccomp_filter.hpp"

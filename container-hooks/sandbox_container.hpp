@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "container-hooks/container_config.hpp"
 
 namespace heddle {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/sandbox/sanitized.hpp"
 
 namespace heddle {

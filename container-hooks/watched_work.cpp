@@ -10,10 +10,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/child_end.hpp"
+#include "base/child.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
 #include "container-hooks/hook_progress.hpp"
 #include "container-hooks/kill_descendants.hpp"
 

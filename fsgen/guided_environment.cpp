@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "resolver/map/learn_format.hpp"
 #include "resolver/map/static_tls.hpp"
 

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "base/content_hash.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "fuseovl/keep/leftovers.hpp"
 #include "resolver/map/map_reader.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/result.hpp"
 #include "fuseovl/keep/kept_mount.hpp"
 #include "fuseovl/keep/mounted_notice.hpp"

@@ -8,7 +8,6 @@
 #include "base/log.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
-#include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/stats_reader.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -52,8 +51,7 @@ int unmount_program(const std::string& directory, bool lazy) {
        next = find_mount(*path))
     done = unmount_fuse(*path, Unmount::detach);
   if (done) return exit_done;
-  const auto own = ",user_id=" + std::to_string(::geteuid()) + ",";
-  if (::geteuid() != 0 && ("," + (*mounted)->options + ",").find(own) == std::string::npos)
+  if (::geteuid() != 0 && !(*mounted)->has_option("user_id=" + std::to_string(::geteuid())))
     return fail_with(Error(directory, "cannot unmount", "it is a mount of another user's"));
   return fail_with(done.error().code() == EBUSY
                        ? Error::from_errno(directory, "cannot unmount", EBUSY,

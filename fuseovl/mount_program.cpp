@@ -20,7 +20,6 @@
 #include "fuseovl/mount/fusermount.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/mount_exchange.hpp"
-#include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/supervise/serve.hpp"
 

@@ -10,7 +10,6 @@
 
 #include "base/exit_code.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
-#include "fuseovl/mount/mount_state.hpp"
 
 namespace heddle {
 namespace {

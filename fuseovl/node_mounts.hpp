@@ -20,7 +20,7 @@ class NodeMounts {
   std::string place(const std::string& id) const { return folder_ + "/" + id; }
   /// Whether it stands and is served; it then counts as used now. One that is dead is dropped.
   bool has(const std::string& id);
-  /// Makes the mount of the map open at `map`; for a process of its own (fuseovl/mount/task.hpp),
+  /// Makes the mount of the map open at `map`; for a process of its own (base/child.hpp),
   /// which it turns into fs-mount.
   Result<void> make(MountSettings settings, const std::string& id, int map) const;
   /// It has been made. The one that was not asked for for longest goes when there are too many.

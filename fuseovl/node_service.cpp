@@ -109,9 +109,9 @@ bool NodeService::begin(Work& work) {
     work.file = work.later.front().file;
     take_later(work);
     work.mounts = false;
-    auto task = Task::start(
-        [&] { return check_for_node(work.id, work.map.get(), settings_.load.origin_timeout); }, {},
-        work.map.get());
+    auto task = Task::start({.keep = {{work.map.get()}}}, {}, [&] {
+      return check_for_node(work.id, work.map.get(), settings_.load.origin_timeout);
+    });
     if (task) {
       work.task.emplace(std::move(*task));
       return true;
@@ -133,8 +133,8 @@ void NodeService::go_on(const std::vector<pollfd>& polled) {
 bool NodeService::go_on(Work& work) {
   auto ready = work.task->result();
   if (ready && !work.mounts && !mounts_.has(work.id)) {
-    auto task = Task::start([&] { return mounts_.make(settings_, work.id, work.map.get()); },
-                            kLongestMount, work.map.get());
+    auto task = Task::start({.keep = {{work.map.get()}}}, kLongestMount,
+                            [&] { return mounts_.make(settings_, work.id, work.map.get()); });
     if (task) {
       work.task.emplace(std::move(*task));
       work.mounts = true;

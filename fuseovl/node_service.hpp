@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/file_stamp.hpp"
 #include "base/run_directory.hpp"
 #include "fuseovl/keep/reception.hpp"
-#include "fuseovl/mount/task.hpp"
 #include "fuseovl/node_mounts.hpp"
 
 namespace heddle {

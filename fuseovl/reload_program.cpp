@@ -17,7 +17,6 @@
 #include "fuseovl/mount/directory_reader.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/mount_exchange.hpp"
-#include "fuseovl/mount/mount_state.hpp"
 #include "fuseovl/mount_program.hpp"
 #include "fuseovl/node_mounts.hpp"
 #include "fuseovl/stats_reader.hpp"
@@ -44,18 +43,14 @@ std::vector<MountEntry> heddle_mounts(const std::string& path) {
   return mounts;
 }
 
-bool is_own(const MountEntry& mount) {
-  const auto own = ",user_id=" + std::to_string(::geteuid()) + ",";
-  return ("," + mount.options + ",").find(own) != std::string::npos;
-}
-
 /// Whether the mount at `path` may be exchanged by us.
 Result<void> check_mount(const std::string& path, const std::string& directory) {
   const auto mounted = find_mount(path);
   if (!mounted) return fail(mounted.error());
   if (!*mounted || (*mounted)->type != kMountType)
     return fail(directory, kWhat, "no heddle mount is here");
-  if (!is_own(**mounted)) return fail(directory, kWhat, "it is a mount of another user's");
+  if (!(*mounted)->has_option("user_id=" + std::to_string(::geteuid())))
+    return fail(directory, kWhat, "it is a mount of another user's");
   if (is_dead(path))
     return fail(directory, kWhat, "its daemon has died", "unmount it with fs-mount -u");
   const auto stacking = mount_stacking();

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/close_fds.hpp"
+#include "base/child.hpp"
 #include "base/insist.hpp"
 #include "base/socket_pair.hpp"
 #include "record/loopback/server.hpp"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "record/record_options.hpp"
 #include "record/trace/run_info.hpp"
 

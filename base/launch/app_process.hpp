@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/launch/private_mount.hpp"
 #include "base/launch/signal_relay.hpp"
-#include "base/process.hpp"
 #include "base/result.hpp"
 
 namespace heddle {

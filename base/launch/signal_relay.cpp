@@ -5,7 +5,7 @@
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle {
 

@@ -16,7 +16,7 @@
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "compat/artifact_json.hpp"
 #include "compat/server/folder_watch.hpp"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "compat/server/judge_protocol.hpp"
 
 namespace heddle::compat {

@@ -167,7 +167,8 @@ void Keeper::release_if_unused() {
   retry_at_ = 0;
   if (mount_.kind() == KeepKind::privately) return hear_release(mount_.release());
   // fusermount3 may wait for a folder that does not answer.
-  auto task = Task::start([this] { return mount_.release(); }, {}, unmounting_delegate());
+  auto task =
+      Task::start({.keep = {{unmounting_delegate()}}}, {}, [this] { return mount_.release(); });
   if (!task) return hear_release(fail(std::move(task.error())));
   release_.emplace(std::move(*task));
 }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/child.hpp"
 #include "fuseovl/keep/kept_mount.hpp"
 #include "fuseovl/keep/reception.hpp"
-#include "fuseovl/mount/task.hpp"
 #include "fuseovl/overlay/overlay.hpp"
 #include "fuseovl/supervise/attendant.hpp"
 

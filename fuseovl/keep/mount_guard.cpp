@@ -4,8 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <sstream>
-
 #include "base/temp_dir.hpp"
 #include "fuseovl/keep/leftovers.hpp"
 #include "fuseovl/mount/fusermount.hpp"
@@ -25,16 +23,10 @@ void unmount_and_remove(const std::string& folder) {
 /// Mounts of this user's that nobody serves any more: a job's end kills a daemon together with its
 /// guard (cgroups), and the next one to end tidies up after them.
 void sweep_mounts() {
-  const auto text = read_file("/proc/self/mountinfo").value_or("");
-  const std::string ours = "user_id=" + std::to_string(::geteuid()) + ",";
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find(" fuse.heddle ") == std::string::npos || line.find(ours) == std::string::npos)
-      continue;
-    std::istringstream fields(line);
-    std::string word, point;
-    for (int i = 0; i < 4; ++i) fields >> word;
-    fields >> point;
+  const std::string ours = "user_id=" + std::to_string(::geteuid());
+  for (const auto& mount : list_mounts().value_or(std::vector<MountEntry>())) {
+    if (mount.type != kMountType || !mount.has_option(ours)) continue;
+    const std::string& point = mount.point;
     const auto slash = point.rfind("/hd-");
     if (slash == std::string::npos || !point.ends_with("/m") ||
         point.find('/', slash + 1) != point.size() - 2)

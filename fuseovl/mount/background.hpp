@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/close_fds.hpp"  // what most daemons begin with
+#include "base/child.hpp"  // what most daemons begin with
 #include "base/result.hpp"
 
 namespace heddle {

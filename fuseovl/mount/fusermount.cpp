@@ -14,9 +14,8 @@
 #include <cstring>
 #include <vector>
 
-#include "base/close_fds.hpp"
+#include "base/child.hpp"
 #include "base/packet.hpp"
-#include "base/process.hpp"
 #include "base/socket_pair.hpp"
 
 namespace heddle {

@@ -3,33 +3,18 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <sstream>
 
+#include "base/child.hpp"
 #include "base/fuse_device.hpp"
 
 namespace heddle {
 namespace {
-
-/// Mount points stand in mountinfo with space, tab, newline and backslash as \ooo (proc(5)).
-std::string decode_octal(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                               (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 bool users_may_allow_other() {
   const auto text = read_file("/etc/fuse.conf", 1U << 20);
@@ -91,37 +76,15 @@ Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
   return fail_errno(mount_point, "cannot unmount");
 }
 
-Result<std::vector<MountEntry>> list_mounts() {
-  auto text = read_file("/proc/self/mountinfo");
-  if (!text) return fail(std::move(text.error()));
-  std::vector<MountEntry> out;
-  std::istringstream lines(*text);
-  for (std::string line; std::getline(lines, line);) {
-    // 36 35 98:0 /root /mount/point options optional... - type source super-options (proc(5))
-    std::istringstream fields(line);
-    std::string id, parent, device, root, point, word;
-    fields >> id >> parent >> device >> root >> point;
-    while (fields >> word && word != "-") {
-    }
-    MountEntry entry;
-    entry.point = decode_octal(point);
-    fields >> entry.type >> entry.source >> entry.options;
-    const auto colon = device.find(':');
-    entry.device =
-        ::makedev(static_cast<unsigned>(std::strtoul(device.c_str(), nullptr, 10)),
-                  static_cast<unsigned>(std::strtoul(device.c_str() + colon + 1, nullptr, 10)));
-    out.push_back(std::move(entry));
-  }
-  return out;
-}
-
-Result<std::optional<MountEntry>> find_mount(const std::string& path) {
-  auto mounts = list_mounts();
-  if (!mounts) return fail(std::move(mounts.error()));
-  std::optional<MountEntry> found;
-  for (auto& mount : *mounts)
-    if (mount.point == path) found = std::move(mount);
-  return found;
+bool is_dead(const std::string& mount_point) {
+  // Names and attributes are answered from the kernel's cache, even for a dead mount; statfs never
+  // is.
+  const auto asked = run_in_child(std::chrono::milliseconds(500), {}, [&]() -> Result<void> {
+    struct statfs status {};
+    if (::statfs(mount_point.c_str(), &status) != 0) return fail_errno(mount_point, "is dead");
+    return {};
+  });
+  return !asked && asked.error().code() == ENOTCONN;
 }
 
 Result<std::string> resolve_mount_point(const std::string& path) {

@@ -4,13 +4,10 @@
 // The kernel's side of a FUSE mount, without libfuse: fs-gen mounts in its program's namespace with
 // these, and hands the device to fs-mount.
 
-#include <sys/types.h>
-
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/fd.hpp"
+#include "base/mountinfo.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {
@@ -46,19 +43,9 @@ enum class Unmount : std::uint8_t {
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
                           std::chrono::milliseconds limit = kFusermountPatience);
 
-struct MountEntry {
-  std::string point;
-  std::string type;
-  std::string source;
-  std::string options;  ///< its file system's: `rw,user_id=0,group_id=0`
-  dev_t device = 0;     ///< st_dev of its files
-};
-/// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it
-/// is no mount point. Asks the mount itself nothing, so a dead or stopped daemon cannot hang it.
-Result<std::optional<MountEntry>> find_mount(const std::string& path);
-
-/// Every mount of this namespace, likewise; of several on one point the last is the one seen.
-Result<std::vector<MountEntry>> list_mounts();
+/// Whether nobody answers for the mount any more. A daemon that is stopped, or says nothing for
+/// half a second, counts as alive: it may go on.
+bool is_dead(const std::string& mount_point);
 
 /// `path` absolute and free of links as the kernel spells it, without touching what is mounted
 /// there when its parent can be resolved. Fails as realpath(3).

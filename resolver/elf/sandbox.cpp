@@ -11,7 +11,7 @@
 #include <ctime>
 #include <tuple>
 
-#include "base/close_fds.hpp"
+#include "base/child.hpp"
 #include "base/fd.hpp"
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/privileges.hpp"

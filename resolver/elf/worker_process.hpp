@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "resolver/elf/opened_file.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 

@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/try.hpp"
 #include "resolver/search/ld_so_cache.hpp"
 

@@ -14,7 +14,7 @@
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "resolver/elf/cached_facts.hpp"

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/run.hpp"

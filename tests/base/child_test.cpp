@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <stdexcept>
+
 #include "base/try.hpp"
 
 namespace heddle {
@@ -48,6 +50,10 @@ TEST(WorkInAChild, its_error_arrives_whole_and_a_late_one_is_abandoned) {
   });
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code(), ETIMEDOUT);
+  const auto thrown =
+      run_in_child(seconds(10), {}, []() -> Result<void> { throw std::runtime_error("no room"); });
+  ASSERT_FALSE(thrown);
+  EXPECT_EQ(thrown.error().message(), "no room");
   const auto died = run_in_child(seconds(10), {}, []() -> Result<void> { ::_exit(9); });
   ASSERT_FALSE(died);
   EXPECT_EQ(died.error().code(), ECHILD);

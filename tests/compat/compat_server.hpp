@@ -13,7 +13,7 @@
 
 #include <compatibility.grpc.pb.h>
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"

@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"

@@ -5,7 +5,7 @@
 
 #include <regex>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/diff/fs_diff_support.hpp"
 
 namespace heddle {

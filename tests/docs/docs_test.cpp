@@ -181,6 +181,28 @@ std::vector<fs::path> pages() {
   return found;
 }
 
+TEST(DocsPromises, each_names_tests_that_exist) {
+  std::string sources;
+  for (const auto& file : fs::recursive_directory_iterator(source("tests")))
+    if (file.path().extension() == ".cpp" || file.path().filename() == "meson.build")
+      sources += text_of(file.path());
+  const auto page = text_of(source("tests/PROMISES.md"));
+  const std::regex quoted("`([A-Za-z_.]+)`");
+  const auto rows = page.substr(page.find("|---"));
+  int names = 0;
+  for (std::sregex_iterator found(rows.begin(), rows.end(), quoted), end; found != end; ++found) {
+    const auto name = found->str(1);
+    const auto dot = name.find('.');
+    if (name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.") == std::string::npos &&
+        name.find('_') == std::string::npos)
+      continue;  // a command
+    ++names;
+    const auto last = dot == std::string::npos ? name : name.substr(dot + 1);
+    EXPECT_NE(sources.find(last), std::string::npos) << "tests/PROMISES.md names " << name;
+  }
+  EXPECT_GT(names, 40);
+}
+
 TEST(DocsFigures, those_of_every_page_are_the_kept_runs) {
   const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
   for (const auto& path : pages()) {

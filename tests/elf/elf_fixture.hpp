@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "resolver/elf/worker_pool.hpp"
 

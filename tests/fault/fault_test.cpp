@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "tests/fault/faults.hpp"
 #include "tests/overlay/overlay_support.hpp"

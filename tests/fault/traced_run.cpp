@@ -14,7 +14,7 @@
 #include <set>
 #include <sstream>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle::test {
 namespace {

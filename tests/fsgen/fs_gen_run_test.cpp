@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 

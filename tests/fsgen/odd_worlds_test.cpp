@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"

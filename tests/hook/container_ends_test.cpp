@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
 #include "tests/support/build_elf.hpp"

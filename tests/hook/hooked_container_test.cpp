@@ -11,7 +11,7 @@
 #include <regex>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/hook/hook_troubles.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/support/build_elf.hpp"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/run_directory.hpp"
 #include "tests/support/test_dir.hpp"
 

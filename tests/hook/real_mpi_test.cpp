@@ -18,7 +18,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/hook/real_mpi.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 

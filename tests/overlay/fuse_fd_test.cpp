@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fuse_device.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/socket_pair.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"

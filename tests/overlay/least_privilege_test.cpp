@@ -15,7 +15,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "tests/overlay/overlay_support.hpp"

@@ -13,7 +13,7 @@
 
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/run_directory.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "base/content_hash.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "fuseovl/mount/mount_exchange.hpp"

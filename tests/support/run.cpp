@@ -10,8 +10,7 @@
 
 #include <map>
 
-#include "base/child_end.hpp"
-#include "base/process.hpp"
+#include "base/child.hpp"
 
 namespace heddle::test {
 namespace {
