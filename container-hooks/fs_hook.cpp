@@ -32,10 +32,6 @@ std::string real_directory(const std::string& path) {
 }
 
 /// What is wrong with a path in the container; empty: nothing.
-std::string only_bind(const std::string& way) {
-  return way == "bind" ? "" : "'" + way + "' is not supported any more: use bind, the default";
-}
-
 std::string no_containers_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is no absolute path";
 }
@@ -126,7 +122,14 @@ class CommandLine {
         })
         ->option_text("MPI");
     // Scripts of earlier versions may say it; in no help.
-    sub->add_option("--rpath")->check(only_bind)->group("");
+    sub->add_option_function<std::string>(
+           "--rpath",
+           [](const std::string& way) {
+             if (way != "bind")
+               throw CLI::ValidationError("--rpath",
+                                          "'" + way + "' is not supported any more: use bind");
+           })
+        ->group("");
   }
   int verify();
 

@@ -92,11 +92,13 @@ void CommandLine::add_build() {
           ->type_name("SONAME")
           ->allow_extra_args(false)};
   // Scripts of earlier versions may say it; in no help.
-  sub->add_option("--rpath")
-      ->check([](const std::string& way) {
-        return way == "bind" ? ""
-                             : "'" + way + "' is not supported any more: use bind, the default";
-      })
+  sub->add_option_function<std::string>(
+         "--rpath",
+         [](const std::string& way) {
+           if (way != "bind")
+             throw CLI::ValidationError("--rpath",
+                                        "'" + way + "' is not supported any more: use bind");
+         })
       ->group("");
   sub->parse_complete_callback([this, into, for_into] {
     if (into->count() == 0) {
