@@ -12,7 +12,7 @@
 #include <cstdio>
 
 #include "base/try.hpp"
-#include "compat/mpi_family.hpp"
+#include "resolver/mpi/mpi_family.hpp"
 
 namespace heddle::compat {
 namespace {

@@ -11,8 +11,8 @@
 #include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
-#include "compat/mpi_family.hpp"
 #include "resolver/build/app_inputs.hpp"
+#include "resolver/mpi/mpi_family.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -159,7 +159,7 @@ void add_mpi(Program& program) {
   if (!program.mpi_soname.empty() &&
       std::any_of(elf.undefined_symbols.begin(), elf.undefined_symbols.end(),
                   [](const DynamicSymbol& s) { return s.name.starts_with("ompi_mpi_"); }))
-    program.mpi_family = kOpenMpi;
+    program.mpi_family = "Open MPI";
 }
 
 /// The file itself, without its libraries.

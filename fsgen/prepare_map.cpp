@@ -21,7 +21,6 @@
 #include "base/try.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
-#include "resolver/build/plugin_folder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/map_writer.hpp"

@@ -11,6 +11,7 @@
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
 #include "base/open_regular.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
@@ -95,9 +96,8 @@ Result<void> add_env_target(AppInputs& out, const std::vector<std::string>& word
     std::string word = words[i];
     if (word.starts_with("-S")) word.erase(0, 2);
     if (word.empty() || word[0] == '-' || word.find('=') != std::string::npos) continue;
-    auto found = find_program(word, path_variable);
-    if (!found) return fail(std::move(found.error()));
-    return add_file(out, *found, path_variable, origin, depth + 1);
+    const auto found = TRY(find_program(word, path_variable));
+    return add_file(out, found, path_variable, origin, depth + 1);
   }
   return {};
 }
@@ -117,14 +117,13 @@ Result<void> add_script(AppInputs& out, const std::string& path, const std::stri
 
 Result<void> add_file(AppInputs& out, const std::string& path, const std::string& path_variable,
                       Origin origin, int depth) {
-  auto seen = peek(path);
-  if (!seen) return fail(std::move(seen.error()));
+  const auto seen = TRY(peek(path));
   std::error_code error;
   const std::string real = fs::canonical(path, error).string();
   if (error) return fail_errno(path, "cannot resolve", error.value());
-  switch (seen->kind) {
+  switch (seen.kind) {
     case FileKind::script:
-      return add_script(out, path, seen->first_line, path_variable, origin, depth);
+      return add_script(out, path, seen.first_line, path_variable, origin, depth);
     case FileKind::program:
       add_root(out, real, RootIs::program, origin);
       return {};

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/map_builder.hpp"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "base/escape.hpp"
-#include "base/fd.hpp"
-#include "base/open_regular.hpp"
+#include "base/try.hpp"
 #include "resolver/build/object_table.hpp"
-#include "resolver/build/plugin_folder.hpp"
-#include "resolver/build/view_names.hpp"
 #include "resolver/map/library_path.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/map/static_tls.hpp"
@@ -22,6 +17,7 @@
 namespace heddle {
 namespace {
 
+namespace fs = std::filesystem;
 using SortedNames = std::vector<std::pair<std::string, ObjectId>>;
 
 SortedNames renumbered(const std::map<std::string, ObjectId>& names,
@@ -56,14 +52,160 @@ std::string absolute_library_path(const std::string& value) {
   return out;
 }
 
+/// The names of one flat directory, and those that ld.so may be sent there for.
+struct ViewNames {
+  std::map<std::string, ObjectId> view;
+  std::map<std::string, ObjectId> guided;
+};
+
+/// What may stand as an entry of the flat directory. A soname is bytes from a file: it may be
+/// empty,
+/// "..", or a path.
+bool is_entry_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name != kOwnFolder &&
+         name.find('/') == std::string::npos && name.size() <= 255;
+}
+
+std::string unused_name(const std::map<std::string, ObjectId>& view, const std::string& wish) {
+  for (int n = 2;; ++n) {
+    std::string name = wish + "~" + std::to_string(n);
+    if (!view.contains(name)) return name;
+  }
+}
+
+void add_to_view(ViewNames& names, const ObjectTable& objects, const Closure& closure,
+                 const std::vector<ObjectId>& ids, std::size_t first) {
+  auto& view = names.view;
+  for (std::size_t i = first; i < ids.size(); ++i)
+    for (const auto& name : closure.objects[i].names)
+      if (is_entry_name(name)) view.emplace(name, ids[i]);
+  for (std::size_t i = first; i < ids.size(); ++i)
+    if (is_entry_name(objects[ids[i]].soname)) view.emplace(objects[ids[i]].soname, ids[i]);
+  for (std::size_t i = first; i < ids.size(); ++i)
+    for (const auto& name : objects.file_names(ids[i]))
+      if (is_entry_name(name)) view.emplace(name, ids[i]);
+
+  // Two files of one closure that have only one name between them, both asked for by path.
+  std::unordered_set<ObjectId> named;
+  for (const auto& [name, id] : view) named.insert(id);
+  for (std::size_t i = first; i < ids.size(); ++i) {
+    if (named.insert(ids[i]).second) {
+      const auto file = std::filesystem::path(objects[ids[i]].path).filename().string();
+      view.emplace(unused_name(view, file), ids[i]);
+    }
+  }
+}
+
+/// Adds a closure whose objects have the ids `ids` (by position). Within one process a name means
+/// one file, so what is there already stays.
+///
+/// The view gets every name: those asked for first, then sonames, then the files' own names and the
+/// links beside them. `guided` gets only names that ld.so's search provably leads to that file (it
+/// was asked for them, or the file is loaded and answers to its soname) and all absolute paths of
+/// the file: an alias nobody asked for might lead another search elsewhere. ld.so itself is in the
+/// view, never guided.
+void add_closure(ViewNames& names, const ObjectTable& objects, const Closure& closure,
+                 const std::vector<ObjectId>& ids, RootIs root) {
+  const std::size_t first = root == RootIs::program ? 1 : 0;
+  add_to_view(names, objects, closure, ids, first);
+  for (std::size_t i = first; i < ids.size(); ++i) {
+    const LoadedObject& object = closure.objects[i];
+    if (object.found_by == FoundBy::interpreter) continue;
+    for (const auto& name : object.names) names.guided.emplace(name, ids[i]);
+    if (!objects[ids[i]].soname.empty()) names.guided.emplace(objects[ids[i]].soname, ids[i]);
+    for (const auto& path : objects.paths(ids[i])) names.guided.emplace(path, ids[i]);
+  }
+}
+
+/// Adds a library that a run opened as `name` (a soname or an absolute path). `guided` gets that
+/// name and all paths of the file, the view the names it may have beside what is there.
+void add_library(ViewNames& names, const ObjectTable& objects, const std::string& name,
+                 ObjectId id) {
+  bool named = false;
+  const auto show = [&](const std::string& as) {
+    if (is_entry_name(as)) named |= names.view.emplace(as, id).first->second == id;
+  };
+  show(name);
+  show(objects[id].soname);
+  for (const auto& file_name : objects.file_names(id)) show(file_name);
+  if (!named) {
+    const auto file = std::filesystem::path(objects[id].path).filename().string();
+    names.view.emplace(unused_name(names.view, file), id);
+  }
+  names.guided.emplace(name, id);
+  for (const auto& path : objects.paths(id)) names.guided.emplace(path, id);
+}
+
+/// Adds one file under `relative` ("ucx/libuct_cma.so.0") and all its paths to `guided`.
+void add_plugin_file(ViewNames& names, const ObjectTable& objects, const std::string& relative,
+                     ObjectId id) {
+  names.view.emplace(relative, id);
+  for (const auto& path : objects.paths(id)) names.guided.emplace(path, id);
+}
+
 class MapBuilder {
  public:
   MapBuilder(World& world, const BuildOptions& options) : world_(world), options_(options) {}
 
-  Result<void> add_root(const std::string& path, RootIs kind);
-  BuildResult finish() &&;
   void leave_out(const std::string& path, Error reason) {
     result_.left_out.push_back({path, std::move(reason)});
+  }
+
+  Result<void> add_root(const std::string& path, RootIs kind) {
+    const auto file = TRY(world_.facts(path));
+    const auto loader = loader_for(file.elf.interp.value_or(LoaderProfile{}.interpreter));
+    if (!loader) return fail(path, "cannot be resolved", loader.error().message());
+    const auto closure = TRY(resolve(world_, *loader, path, options_.search));
+    const auto ids = take_closure(closure);
+    Root root{path, kind, {}, {}};
+    root.program.interpreter = file.elf.interp.value_or("");
+    describe(root, closure, ids);
+    add_closure(root.names, objects_, closure, ids, kind);
+    TRY(add_learned(root, closure));
+    TRY(add_plugins(root, *loader));
+    roots_.push_back(std::move(root));
+    return {};
+  }
+
+  BuildResult finish() && {
+    MapContent& content = result_.content;
+    std::sort(roots_.begin(), roots_.end(),
+              [](const Root& a, const Root& b) { return a.path < b.path; });
+    const auto rank = objects_.put_into(content);
+    view_names_.insert(std::string(kOwnFolder));
+    for (const auto& root : roots_)
+      for (const auto& [name, id] : root.names.view)
+        view_names_.insert(name.substr(0, name.find('/')));
+    std::map<SortedNames, ViewId> known;
+    for (auto& root : roots_) {
+      const ViewId view = view_for(root, rank, known);
+      if (root.kind == RootIs::library) continue;
+      MapProgram& program = root.program;
+      program.view = view;
+      program.object = rank[program.object];
+      program.guided = renumbered(root.names.guided, rank);
+      for (auto& library : program.libraries) library.object = rank[library.object];
+      content.programs.push_back(std::move(program));
+    }
+    // Views are sorted by name; programs follow them to their new places.
+    std::vector<ViewId> order(content.views.size());
+    for (ViewId i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(),
+              [&](ViewId a, ViewId b) { return content.views[a].name < content.views[b].name; });
+    std::vector<ViewId> new_place(order.size());
+    std::vector<MapView> sorted;
+    for (ViewId i = 0; i < order.size(); ++i) {
+      new_place[order[i]] = i;
+      sorted.push_back(std::move(content.views[order[i]]));
+    }
+    content.views = std::move(sorted);
+    for (auto& program : content.programs) program.view = new_place[program.view];
+
+    for (const auto& object : content.objects)
+      if (object.imports_dladdr && options_.plugin_folders.empty())
+        result_.notes.push_back(escape_for_terminal(object.path) +
+                                ": imports dladdr: may look for files beside itself (--plugins)");
+    return std::move(result_);
   }
 
  private:
@@ -74,15 +216,117 @@ class MapBuilder {
     ViewNames names;
   };
 
-  Result<LoaderProfile> loader_for(const std::string& interpreter);
-  Result<std::vector<ObjectId>> take_closure(const Closure& closure);
-  Result<void> add_learned(Root& root, const Closure& closure);
-  Result<void> add_plugins(Root& root, const LoaderProfile& loader);
+  Result<LoaderProfile> loader_for(const std::string& interpreter) {
+    const auto known = loaders_.find(interpreter);
+    if (known != loaders_.end()) return known->second;
+    auto profile = read_loader_profile(world_, interpreter);
+    if (profile) loaders_.emplace(interpreter, *profile);
+    return profile;
+  }
+
+  std::vector<ObjectId> take_closure(const Closure& closure) {
+    std::vector<ObjectId> ids;
+    ids.reserve(closure.objects.size());
+    for (const auto& object : closure.objects)
+      ids.push_back(objects_.add(object.path, object.file));
+    return ids;
+  }
+
+  void describe(Root& root, const Closure& closure, const std::vector<ObjectId>& ids) {
+    MapProgram& program = root.program;
+    program.path = root.path;
+    program.object = ids[0];
+    program.library_path = absolute_library_path(options_.search.ld_library_path);
+    program.probes_unguided = closure.probes.failed();
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      const LoadedObject& object = closure.objects[i];
+      program.libraries.push_back(
+          {ids[i], object.requested_as, to_string(object.found_by),
+           object.needed_by ? closure.objects[*object.needed_by].path : ""});
+    }
+    const StaticTlsNeed tls = tls_of(closure);
+    program.static_tls_bytes = tls.optional_static_tls;
+    if (tls.over_aligned)
+      result_.notes.push_back(escape_for_terminal(root.path) +
+                              ": a library's thread-local data is aligned more than an audited "
+                              "program allows (fs-gen --loader env)");
+    for (const auto& missing : closure.missing) {
+      program.missing.push_back(missing.name);
+      result_.missing.push_back(
+          {root.path, missing.name, closure.objects[missing.needed_by].path, missing.reason});
+    }
+    for (const auto& warning : closure.warnings) result_.notes.push_back(warning);
+  }
+
+  /// Fails when the run found another file than the search does: the program was started with
+  /// another environment than ours, and a map cannot hold for both.
+  Result<void> add_learned(Root& root, const Closure& closure) {
+    const auto found = options_.learned.find(root.path);
+    if (found == options_.learned.end()) return {};
+    const auto elsewhere = [&](const std::string& name) {
+      return fail(root.path, "left out of the map",
+                  "in the run it found " + escape_for_terminal(name) +
+                      " elsewhere: its environment was another");
+    };
+    for (const auto& name : found->second.ambiguous)
+      if (root.names.guided.contains(name)) return elsewhere(name);
+    for (const auto& missing : closure.missing)
+      if (found->second.libraries.contains(missing.name)) return elsewhere(missing.name);
+    for (const auto& [name, path] : found->second.libraries) {
+      const auto file = world_.facts(path);
+      if (!file) continue;  // gone again, or unreadable for us: ld.so's to find
+      const ObjectId id = objects_.add(path, *file);
+      const auto known = root.names.guided.find(name);
+      if (known != root.names.guided.end() && known->second != id) return elsewhere(name);
+      add_library(root.names, objects_, name, id);
+    }
+    return {};
+  }
+
+  Result<void> add_plugins(Root& root, const LoaderProfile& loader) {
+    for (const auto& folder : options_.plugin_folders) {
+      const auto files = TRY(list_plugin_folder(folder));
+      for (const auto& [path, relative] : files) TRY(add_plugin(root, loader, path, relative));
+    }
+    return {};
+  }
+
   Result<void> add_plugin(Root& root, const LoaderProfile& loader, const std::string& path,
-                          const std::string& relative);
-  void describe(Root& root, const Closure& closure, const std::vector<ObjectId>& ids);
+                          const std::string& relative) {
+    auto file = world_.facts(path);
+    if (!file) {
+      if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
+      const auto id = TRY(objects_.add_data(path));
+      add_plugin_file(root.names, objects_, relative, id);
+      return {};
+    }
+    // The plugin's own NEEDED belong to the view, or the mixture begins: they are searched as ld.so
+    // would for a library that is opened from nowhere in particular.
+    const auto closure = TRY(resolve(world_, loader, path, options_.search));
+    const auto ids = take_closure(closure);
+    add_plugin_file(root.names, objects_, relative, ids[0]);
+    add_closure(root.names, objects_, closure, ids, RootIs::program);
+    for (const auto& missing : closure.missing)
+      result_.notes.push_back(escape_for_terminal(path) + ": plugin needs " +
+                              escape_for_terminal(missing.name) + ": " + missing.reason);
+    return {};
+  }
+
   ViewId view_for(const Root& root, const std::vector<ObjectId>& rank,
-                  std::map<SortedNames, ViewId>& known);
+                  std::map<SortedNames, ViewId>& known) {
+    auto names = renumbered(root.names.view, rank);
+    const auto [found, is_new] =
+        known.emplace(std::move(names), static_cast<ViewId>(result_.content.views.size()));
+    if (is_new) {
+      // The only view's files stand in the mount's root beside it: no name of a file may be its
+      // name.
+      const auto base = std::filesystem::path(root.path).filename().string();
+      std::string name = base;
+      for (int n = 2; !view_names_.insert(name).second; ++n) name = base + "-" + std::to_string(n);
+      result_.content.views.push_back({std::move(name), found->first});
+    }
+    return found->second;
+  }
 
   World& world_;
   const BuildOptions& options_;
@@ -93,195 +337,26 @@ class MapBuilder {
   BuildResult result_;
 };
 
-Result<LoaderProfile> MapBuilder::loader_for(const std::string& interpreter) {
-  const auto known = loaders_.find(interpreter);
-  if (known != loaders_.end()) return known->second;
-  auto profile = read_loader_profile(world_, interpreter);
-  if (profile) loaders_.emplace(interpreter, *profile);
-  return profile;
-}
-
-Result<std::vector<ObjectId>> MapBuilder::take_closure(const Closure& closure) {
-  std::vector<ObjectId> ids;
-  ids.reserve(closure.objects.size());
-  for (const auto& object : closure.objects) ids.push_back(objects_.add(object.path, object.file));
-  return ids;
-}
-
-Result<void> MapBuilder::add_root(const std::string& path, RootIs kind) {
-  auto file = world_.facts(path);
-  if (!file) return fail(std::move(file.error()));
-  auto loader = loader_for(file->elf.interp.value_or(LoaderProfile{}.interpreter));
-  if (!loader) return fail(path, "cannot be resolved", loader.error().message());
-  auto closure = resolve(world_, *loader, path, options_.search);
-  if (!closure) return fail(std::move(closure.error()));
-  auto ids = take_closure(*closure);
-  if (!ids) return fail(std::move(ids.error()));
-
-  Root root{path, kind, {}, {}};
-  root.program.interpreter = file->elf.interp.value_or("");
-  describe(root, *closure, *ids);
-  add_closure(root.names, objects_, *closure, *ids, kind);
-  if (auto added = add_learned(root, *closure); !added) return added;
-  if (auto added = add_plugins(root, *loader); !added) return added;
-  roots_.push_back(std::move(root));
-  return {};
-}
-
-void MapBuilder::describe(Root& root, const Closure& closure, const std::vector<ObjectId>& ids) {
-  MapProgram& program = root.program;
-  program.path = root.path;
-  program.object = ids[0];
-  program.library_path = absolute_library_path(options_.search.ld_library_path);
-  program.probes_unguided = closure.probes.failed();
-  for (std::size_t i = 1; i < ids.size(); ++i) {
-    const LoadedObject& object = closure.objects[i];
-    program.libraries.push_back({ids[i], object.requested_as, to_string(object.found_by),
-                                 object.needed_by ? closure.objects[*object.needed_by].path : ""});
-  }
-  const StaticTlsNeed tls = tls_of(closure);
-  program.static_tls_bytes = tls.optional_static_tls;
-  if (tls.over_aligned)
-    result_.notes.push_back(escape_for_terminal(root.path) +
-                            ": a library's thread-local data is aligned more than an audited "
-                            "program allows (fs-gen --loader env)");
-  for (const auto& missing : closure.missing) {
-    program.missing.push_back(missing.name);
-    result_.missing.push_back(
-        {root.path, missing.name, closure.objects[missing.needed_by].path, missing.reason});
-  }
-  for (const auto& warning : closure.warnings) result_.notes.push_back(warning);
-}
-
-/// Fails when the run found another file than the search does: the program was started with another
-/// environment than ours, and a map cannot hold for both.
-Result<void> MapBuilder::add_learned(Root& root, const Closure& closure) {
-  const auto found = options_.learned.find(root.path);
-  if (found == options_.learned.end()) return {};
-  const auto elsewhere = [&](const std::string& name) {
-    return fail(root.path, "left out of the map",
-                "in the run it found " + escape_for_terminal(name) +
-                    " elsewhere: its environment was another");
-  };
-  for (const auto& name : found->second.ambiguous)
-    if (root.names.guided.contains(name)) return elsewhere(name);
-  for (const auto& missing : closure.missing)
-    if (found->second.libraries.contains(missing.name)) return elsewhere(missing.name);
-  for (const auto& [name, path] : found->second.libraries) {
-    const auto file = world_.facts(path);
-    if (!file) continue;  // gone again, or unreadable for us: ld.so's to find
-    const ObjectId id = objects_.add(path, *file);
-    const auto known = root.names.guided.find(name);
-    if (known != root.names.guided.end() && known->second != id) return elsewhere(name);
-    add_library(root.names, objects_, name, id);
-  }
-  return {};
-}
-
-Result<void> MapBuilder::add_plugins(Root& root, const LoaderProfile& loader) {
-  for (const auto& folder : options_.plugin_folders) {
-    auto files = list_plugin_folder(folder);
-    if (!files) return fail(std::move(files.error()));
-    for (const auto& [path, relative] : *files)
-      if (auto added = add_plugin(root, loader, path, relative); !added) return added;
-  }
-  return {};
-}
-
-Result<void> MapBuilder::add_plugin(Root& root, const LoaderProfile& loader,
-                                    const std::string& path, const std::string& relative) {
-  auto file = world_.facts(path);
-  if (!file) {
-    if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
-    auto fd = open_regular(path);
-    if (!fd) return fail(std::move(fd.error()));
-    struct stat st {};
-    if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot stat");
-    auto hash = hash_file(fd->get(), path);
-    if (!hash) return fail(std::move(hash.error()));
-    add_plugin_file(root.names, objects_, relative,
-                    objects_.add_data(path, file_stamp(st), st.st_mode, *hash));
-    return {};
-  }
-  // The plugin's own NEEDED belong to the view, or the mixture begins: they are searched as ld.so
-  // would for a library that is opened from nowhere in particular.
-  auto closure = resolve(world_, loader, path, options_.search);
-  if (!closure) return fail(std::move(closure.error()));
-  auto ids = take_closure(*closure);
-  if (!ids) return fail(std::move(ids.error()));
-  add_plugin_file(root.names, objects_, relative, (*ids)[0]);
-  add_closure(root.names, objects_, *closure, *ids, RootIs::program);
-  for (const auto& missing : closure->missing)
-    result_.notes.push_back(escape_for_terminal(path) + ": plugin needs " +
-                            escape_for_terminal(missing.name) + ": " + missing.reason);
-  return {};
-}
-
-ViewId MapBuilder::view_for(const Root& root, const std::vector<ObjectId>& rank,
-                            std::map<SortedNames, ViewId>& known) {
-  auto names = renumbered(root.names.view, rank);
-  const auto [found, is_new] =
-      known.emplace(std::move(names), static_cast<ViewId>(result_.content.views.size()));
-  if (is_new) {
-    // The only view's files stand in the mount's root beside it: no name of a file may be its name.
-    const auto base = std::filesystem::path(root.path).filename().string();
-    std::string name = base;
-    for (int n = 2; !view_names_.insert(name).second; ++n) name = base + "-" + std::to_string(n);
-    result_.content.views.push_back({std::move(name), found->first});
-  }
-  return found->second;
-}
-
-BuildResult MapBuilder::finish() && {
-  MapContent& content = result_.content;
-  std::sort(roots_.begin(), roots_.end(),
-            [](const Root& a, const Root& b) { return a.path < b.path; });
-  const auto rank = objects_.ranks();
-  view_names_.insert(std::string(kOwnFolder));
-  for (const auto& root : roots_)
-    for (const auto& [name, id] : root.names.view)
-      view_names_.insert(name.substr(0, name.find('/')));
-  std::map<SortedNames, ViewId> known;
-  for (auto& root : roots_) {
-    const ViewId view = view_for(root, rank, known);
-    if (root.kind == RootIs::library) continue;
-    MapProgram& program = root.program;
-    program.view = view;
-    program.object = rank[program.object];
-    program.guided = renumbered(root.names.guided, rank);
-    for (auto& library : program.libraries) library.object = rank[library.object];
-    content.programs.push_back(std::move(program));
-  }
-  // Views are sorted by name; programs follow them to their new places.
-  std::vector<ViewId> order(content.views.size());
-  for (ViewId i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](ViewId a, ViewId b) { return content.views[a].name < content.views[b].name; });
-  std::vector<ViewId> new_place(order.size());
-  std::vector<MapView> sorted;
-  for (ViewId i = 0; i < order.size(); ++i) {
-    new_place[order[i]] = i;
-    sorted.push_back(std::move(content.views[order[i]]));
-  }
-  content.views = std::move(sorted);
-  for (auto& program : content.programs) program.view = new_place[program.view];
-
-  content.objects.resize(objects_.size());
-  std::map<std::string, ObjectId> paths;
-  for (ObjectId id = 0; id < objects_.size(); ++id) {
-    content.objects[rank[id]] = objects_[id];
-    for (const auto& path : objects_.paths(id)) paths.emplace(path, rank[id]);
-    if (objects_[id].imports_dladdr && options_.plugin_folders.empty())
-      result_.notes.push_back(escape_for_terminal(objects_[id].path) +
-                              ": imports dladdr: may look for files beside itself (--plugins)");
-  }
-  content.paths.assign(paths.begin(), paths.end());
-  char host[256] = {};
-  if (::gethostname(host, sizeof(host) - 1) == 0) content.host = host;
-  return std::move(result_);
-}
-
 }  // namespace
+
+Result<std::vector<std::pair<std::string, std::string>>> list_plugin_folder(
+    const std::string& folder) {
+  std::error_code error;
+  fs::path root = fs::absolute(folder).lexically_normal();
+  if (!root.has_filename()) root = root.parent_path();  // "dir/"
+  if (!root.has_filename()) return fail(folder, "not a plugin folder", "it has no name");
+  fs::recursive_directory_iterator walk(root, error);
+  if (error) return fail_errno(folder, "cannot list", error.value());
+  std::vector<std::pair<std::string, std::string>> out;
+  for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
+    if (error) return fail_errno(folder, "cannot list", error.value());
+    if (!walk->is_regular_file(error)) continue;  // follows links; a dangling one is no file
+    const auto below = walk->path().lexically_relative(root.parent_path());
+    out.emplace_back(walk->path().string(), below.string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
 
 Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
                               const BuildOptions& options) {
@@ -291,13 +366,11 @@ Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
     for (const auto& root : roots) paths.push_back(root.path);
     world.prefetch(paths);
   }
-  for (std::size_t i = 0; i < roots.size(); ++i) {
-    if (auto added = builder.add_root(roots[i].path, roots[i].kind); !added) {
-      if (roots[i].required) return fail(std::move(added.error()));
-      builder.leave_out(roots[i].path, std::move(added.error()));
+  for (const auto& root : roots)
+    if (auto added = builder.add_root(root.path, root.kind); !added) {
+      if (root.required) return fail(std::move(added.error()));
+      builder.leave_out(root.path, std::move(added.error()));
     }
-    if (options.progress) options.progress(i + 1, roots.size());
-  }
   return std::move(builder).finish();
 }
 

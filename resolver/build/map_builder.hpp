@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
@@ -21,8 +21,6 @@ struct BuildOptions {
   std::vector<std::string> plugin_folders;
   /// What a run showed beyond what the files say: programs that are no roots are not looked at.
   LearnedRun learned;
-  /// Called after each program with how many are done, of how many; may be empty.
-  std::function<void(std::size_t done, std::size_t total)> progress;
 };
 
 /// A library that no search found, and the file that wants it.
@@ -53,5 +51,11 @@ struct BuildResult {
 /// note. A missing library is no failure here: the caller looks at `missing` and decides.
 Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
                               const BuildOptions& options);
+
+/// The files below the plugin folder `folder` as (absolute path, name in the view): "<last part of
+/// folder>/<path below it>", so that a library that looks beside itself finds them. Links count as
+/// the files they lead to. Sorted; fails when the folder cannot be listed.
+Result<std::vector<std::pair<std::string, std::string>>> list_plugin_folder(
+    const std::string& folder);
 
 }  // namespace heddle

@@ -1,21 +1,110 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/object_table.hpp"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <numeric>
+
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
+#include "resolver/map/map_format.hpp"
 
 namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
 
+std::unordered_map<FileId, std::vector<std::string>> list_links(const std::string& folder) {
+  std::unordered_map<FileId, std::vector<std::string>> out;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (!dir) return out;  // a folder that cannot be listed has no aliases we could know of
+  while (const dirent* entry = ::readdir(dir.get())) {
+    if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) continue;
+    struct stat st {};
+    if (::fstatat(::dirfd(dir.get()), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
+      out[file_id(st)].emplace_back(entry->d_name);
+  }
+  for (auto& [id, names] : out) std::sort(names.begin(), names.end());
+  return out;
+}
+
 void insert_sorted(std::vector<std::string>& list, const std::string& value) {
   const auto at = std::lower_bound(list.begin(), list.end(), value);
   if (at == list.end() || *at != value) list.insert(at, value);
 }
 
+/// All of an ELF file's object but its path.
+MapObject object_of(const FileFacts& file) {
+  MapObject object;
+  const ElfFacts& elf = file.elf;
+  object.stamp = file.stamp;
+  object.mode = file.mode;
+  object.hash = file.hash;
+  object.soname = elf.soname.value_or("");
+  for (const auto& dependency : elf.dependencies)
+    if (dependency.kind == Dependency::Kind::needed) object.needed.push_back(dependency.name);
+  object.rpath = elf.rpath.value_or("");
+  object.runpath = elf.runpath.value_or("");
+  object.version_definitions = elf.version_definitions;
+  for (const auto& need : elf.version_needs)
+    object.version_needs.push_back(need.file + ":" + need.version);
+  object.flags = elf.flags;
+  object.flags_1 = elf.flags_1;
+  if (elf.tls) {
+    object.tls_size = elf.tls->size;
+    object.tls_align = elf.tls->align;
+  }
+  object.imports_dladdr = elf.imports_dladdr;
+  object.imports_dlopen = elf.imports_dlopen;
+  return object;
+}
+
 }  // namespace
+
+AliasFinder::AliasFinder() {
+  for (const char* name : {"lib", "lib64", "lib32", "libx32", "bin", "sbin"}) {
+    std::error_code error;
+    const std::string top = std::string("/") + name;
+    const std::string below_usr = std::string("/usr/") + name;
+    if (fs::is_symlink(top, error) && fs::equivalent(top, below_usr, error) && !error)
+      merged_.emplace_back(top + "/", below_usr + "/");
+  }
+}
+
+const std::vector<std::string>& AliasFinder::links(const std::string& folder, FileId id) {
+  static const std::vector<std::string> kNone;
+  auto found = folders_.find(folder);
+  if (found == folders_.end()) found = folders_.emplace(folder, list_links(folder)).first;
+  const auto names = found->second.find(id);
+  return names == found->second.end() ? kNone : names->second;
+}
+
+std::vector<std::string> AliasFinder::spellings(const std::string& path) const {
+  std::error_code error;
+  std::vector<std::string> out{fs::absolute(path, error).string(),
+                               fs::absolute(path, error).lexically_normal().string()};
+  const auto real = fs::canonical(path, error);
+  if (!error) out.push_back(real.string());
+  const std::size_t known = out.size();
+  for (std::size_t i = 0; i < known; ++i) {
+    for (const auto& [top, below_usr] : merged_) {
+      if (out[i].starts_with(top)) out.push_back(below_usr + out[i].substr(top.size()));
+      if (out[i].starts_with(below_usr)) out.push_back(top + out[i].substr(below_usr.size()));
+    }
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  // "a/../b" is not always "b", and a link may have moved meanwhile: only what leads to this file.
+  std::erase_if(out, [&](const std::string& name) { return !fs::equivalent(name, path, error); });
+  return out;
+}
 
 std::pair<ObjectId, bool> ObjectTable::place(const std::string& path, FileId id) {
   const auto [found, is_new] = by_id_.emplace(id, static_cast<ObjectId>(entries_.size()));
@@ -44,31 +133,6 @@ void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
   }
 }
 
-MapObject object_of(const FileFacts& file) {
-  MapObject object;
-  const ElfFacts& elf = file.elf;
-  object.stamp = file.stamp;
-  object.mode = file.mode;
-  object.hash = file.hash;
-  object.soname = elf.soname.value_or("");
-  for (const auto& dependency : elf.dependencies)
-    if (dependency.kind == Dependency::Kind::needed) object.needed.push_back(dependency.name);
-  object.rpath = elf.rpath.value_or("");
-  object.runpath = elf.runpath.value_or("");
-  object.version_definitions = elf.version_definitions;
-  for (const auto& need : elf.version_needs)
-    object.version_needs.push_back(need.file + ":" + need.version);
-  object.flags = elf.flags;
-  object.flags_1 = elf.flags_1;
-  if (elf.tls) {
-    object.tls_size = elf.tls->size;
-    object.tls_align = elf.tls->align;
-  }
-  object.imports_dladdr = elf.imports_dladdr;
-  object.imports_dlopen = elf.imports_dlopen;
-  return object;
-}
-
 ObjectId ObjectTable::add(const std::string& path, const FileFacts& file) {
   const auto [id, is_new] = place(path, file.stamp.id);
   if (!is_new) return id;
@@ -79,27 +143,40 @@ ObjectId ObjectTable::add(const std::string& path, const FileFacts& file) {
   return id;
 }
 
-ObjectId ObjectTable::add_data(const std::string& path, const FileStamp& stamp, std::uint32_t mode,
-                               const ContentHash& hash) {
-  const auto [id, is_new] = place(path, stamp.id);
+Result<ObjectId> ObjectTable::add_data(const std::string& path) {
+  const auto fd = TRY(open_regular(path));
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) return fail_errno(path, "cannot stat");
+  const auto hash = TRY(hash_file(fd.get(), path));
+  const auto [id, is_new] = place(path, file_id(st));
   if (is_new) {
     MapObject& object = entries_[id].object;
-    object.stamp = stamp;
-    object.mode = mode;
+    object.stamp = file_stamp(st);
+    object.mode = st.st_mode;
     object.hash = hash;
     object.is_elf = false;
   }
   return id;
 }
 
-std::vector<ObjectId> ObjectTable::ranks() const {
+std::vector<ObjectId> ObjectTable::put_into(MapContent& out) const {
   std::vector<ObjectId> order(entries_.size());
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(), [&](ObjectId a, ObjectId b) {
     return entries_[a].object.path < entries_[b].object.path;
   });
   std::vector<ObjectId> rank(entries_.size());
-  for (std::size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<ObjectId>(i);
+  std::map<std::string, ObjectId> paths;
+  for (const auto id : order) {
+    rank[id] = static_cast<ObjectId>(out.objects.size());
+    out.objects.push_back(entries_[id].object);
+  }
+  for (ObjectId id = 0; id < entries_.size(); ++id)
+    for (const auto& path : entries_[id].paths)
+      if (path.size() <= map_format::kMaxText) paths.emplace(path, rank[id]);
+  out.paths.assign(paths.begin(), paths.end());
+  char host[256] = {};
+  if (::gethostname(host, sizeof(host) - 1) == 0) out.host = host;
   return rank;
 }
 

@@ -4,16 +4,35 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "resolver/build/alias_finder.hpp"
+#include "base/file_stamp.hpp"
+#include "base/result.hpp"
+
 #include "resolver/map/map_content.hpp"
 #include "resolver/search/closure.hpp"
 
 namespace heddle {
 
-/// All of an ELF file's object but its path.
-MapObject object_of(const FileFacts& file);
+/// The other names of a file: symbolic links beside it, and the second spelling of its folder on
+/// systems where /lib is a link to /usr/lib. A program that opens the same file by another name
+/// must get the same inode, or ld.so loads it twice. Lists each folder once.
+class AliasFinder {
+ public:
+  AliasFinder();
+  /// Names (no folder) of symbolic links in `folder` that lead to the file `id`; sorted.
+  const std::vector<std::string>& links(const std::string& folder, FileId id);
+  /// Every absolute spelling of `path` itself: as given, symlink-free, with /usr/lib for /lib and
+  /// the other way round where that is the same folder. Sorted, unique, `path` (if absolute)
+  /// included.
+  std::vector<std::string> spellings(const std::string& path) const;
+
+ private:
+  using Listing = std::unordered_map<FileId, std::vector<std::string>>;
+  std::unordered_map<std::string, Listing> folders_;
+  std::vector<std::pair<std::string, std::string>> merged_;  ///< ("/lib/", "/usr/lib/")
+};
 
 /// The objects of a map while it is built: one per origin file (dev, ino), with every absolute path
 /// that leads to it. Ids are those of the order of arrival until sort() puts them in the path's
@@ -22,9 +41,8 @@ class ObjectTable {
  public:
   /// The object's id; a file met before keeps its first path.
   ObjectId add(const std::string& path, const FileFacts& file);
-  /// As add(), for a data file of a plugin folder.
-  ObjectId add_data(const std::string& path, const FileStamp& stamp, std::uint32_t mode,
-                    const ContentHash& hash);
+  /// As add(), for a data file, which is read.
+  Result<ObjectId> add_data(const std::string& path);
 
   const MapObject& operator[](ObjectId id) const { return entries_[id].object; }
   /// Absolute spellings of the object's paths, links beside it included; sorted.
@@ -33,8 +51,8 @@ class ObjectTable {
   const std::vector<std::string>& file_names(ObjectId id) const { return entries_[id].file_names; }
   std::size_t size() const { return entries_.size(); }
 
-  /// Old id -> new id, in the order of MapContent::objects. Call once, at the end.
-  std::vector<ObjectId> ranks() const;
+  /// Fills in the map's objects, paths and host. Result: old id -> its number there.
+  std::vector<ObjectId> put_into(MapContent& out) const;
 
  private:
   struct Entry {

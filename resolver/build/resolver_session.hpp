@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <memory>
+#include <cstdlib>
 
-#include "base/result.hpp"
-#include "resolver/elf/facts_source.hpp"
+#include "resolver/elf/cached_facts.hpp"
+#include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
-#include "resolver/search/world.hpp"
 
 namespace heddle {
 
@@ -14,15 +13,22 @@ namespace heddle {
 /// files.
 class ResolverSession {
  public:
-  ResolverSession();
-  World& world() { return *world_; }
+  OsWorld& world() { return world_; }
 
  private:
-  std::unique_ptr<FactsSource> facts_;
-  std::unique_ptr<World> world_;
+  CachedFacts facts_;
+  OsWorld world_{facts_};
 };
 
 /// LD_LIBRARY_PATH and LD_PRELOAD of this process.
-SearchOptions search_options_from_environment();
+inline SearchOptions search_options_from_environment() {
+  SearchOptions options;
+  if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
+    options.ld_library_path = path;
+    options.ld_library_path_set = true;
+  }
+  if (const char* preload = std::getenv("LD_PRELOAD")) options.ld_preload = preload;
+  return options;
+}
 
 }  // namespace heddle

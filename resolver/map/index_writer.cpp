@@ -154,18 +154,177 @@ class Loader {
 class IndexBuilder {
  public:
   explicit IndexBuilder(const IndexInput& input) : in_(input), content_(input.content) {}
-  Result<std::string> build();
+  Result<std::string> build() {
+    const std::string where = in_.mount_point;
+    if (in_.programs.size() != content_.programs.size() ||
+        in_.direct.size() != content_.objects.size() ||
+        (!in_.objects.empty() && in_.objects.size() != content_.objects.size()))
+      return fail_errno(where, "cannot make an index: sizes differ", EINVAL);
+    direct_ = direct_objects(in_);
+
+    struct Entry {
+      Targets targets;
+      Files files;
+      std::uint64_t tls = 0;
+      std::uint32_t search_path = 0;
+    };
+    std::map<StampKey, Entry> entries;
+    for (std::size_t i = 0; i < content_.programs.size(); ++i) {
+      const auto& stamp = in_.programs[i];
+      if (!stamp) continue;
+      Targets targets = targets_of(content_.programs[i]);
+      Files files = files_of(content_.programs[i]);
+      auto [at, fresh] = entries.try_emplace(key_of(*stamp));
+      Entry& entry = at->second;
+      entry.tls = std::max(entry.tls, content_.programs[i].static_tls_bytes);
+      entry.search_path |= search_path_of(content_.programs[i], content_);  // alike but for its bit
+      if (fresh) {
+        entry.targets = std::move(targets);
+        entry.files = std::move(files);
+      } else {
+        // One file under two names with views of their own: only what both agree on is safe.
+        const auto keep_common = [](auto& ours, const auto& theirs) {
+          std::erase_if(ours, [&](const auto& entry_of_ours) {
+            const auto other = theirs.find(entry_of_ours.first);
+            return other == theirs.end() || other->second != entry_of_ours.second;
+          });
+        };
+        keep_common(entry.targets, targets);
+        keep_common(entry.files, files);
+      }
+    }
+
+    std::vector<Program> programs;
+    for (const auto& [key, entry] : entries) {
+      Program program{};
+      std::tie(program.dev, program.ino, program.mtime_ns) = key;
+      program.optional_static_tls =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(entry.tls, UINT32_MAX));
+      program.buckets_offset = add_table(entry.targets, program.bucket_mask);
+      program.files_offset = add_files(entry.files);
+      program.file_count = static_cast<std::uint32_t>(entry.files.size());
+      program.search_path = entry.search_path;
+      programs.push_back(program);
+    }
+    const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);
+    const std::uint64_t files_offset = tables_offset + tables_.bytes().size();
+    const std::uint64_t strings_offset = files_offset + files_.bytes().size();
+    if (strings_.empty()) strings_.push_back('\0');  // the last byte is NUL in any case
+    Header header{};
+    header.file_size = strings_offset + strings_.size();
+    if (header.file_size > UINT32_MAX) return fail_errno(where, "cannot make an index", EFBIG);
+
+    std::string body;
+    for (Program& program : programs) {
+      program.buckets_offset += tables_offset;
+      program.files_offset += files_offset;
+      append(body, program);
+    }
+    for (Bucket bucket : records_of<Bucket>(tables_.bytes())) {
+      if (bucket.name_offset) {
+        bucket.name_offset += static_cast<std::uint32_t>(strings_offset) - 1;
+        bucket.target_offset += static_cast<std::uint32_t>(strings_offset) - 1;
+      }
+      append(body, bucket);
+    }
+    for (File file : records_of<File>(files_.bytes())) {
+      file.target_offset += static_cast<std::uint32_t>(strings_offset);
+      file.origin_offset += static_cast<std::uint32_t>(strings_offset);
+      append(body, file);
+    }
+    body += strings_;
+
+    std::copy(std::begin(index_format::kMagic), std::end(index_format::kMagic), header.magic);
+    header.version = index_format::kVersion;
+    header.program_count = static_cast<std::uint32_t>(programs.size());
+    header.programs_offset = sizeof(Header);
+    header.checksum = index_format::fnv1a(body.data(), body.size());
+    std::string out;
+    append(out, header);
+    return out + body;
+  }
 
  private:
   /// The path under which each object of `view` is opened, shortest first, by object.
-  const std::vector<std::string>& view_paths(ViewId view);
-  const std::string& target_of(const MapProgram& program, ObjectId object);
-  Targets targets_of(const MapProgram& program);
-  Files files_of(const MapProgram& program);
-  std::uint64_t add_string(std::string_view text);
-  /// Offset of the program's table in tables_, in files_.
-  std::uint64_t add_table(const Targets& targets, std::uint32_t& mask);
-  std::uint64_t add_files(const Files& files);
+  const std::vector<std::string>& view_paths(ViewId view) {
+    auto [entry, fresh] = view_paths_.try_emplace(view);
+    std::vector<std::string>& paths = entry->second;
+    if (!fresh) return paths;
+    paths.resize(content_.objects.size());
+    std::string prefix = in_.mount_point + "/";
+    if (content_.views.size() > 1) prefix += content_.views[view].name + "/";
+    for (const auto& [name, object] : content_.views[view].names)
+      if (paths[object].empty() || paths[object].size() > prefix.size() + name.size())
+        paths[object] = prefix + name;
+    return paths;
+  }
+
+  const std::string& target_of(const MapProgram& program, ObjectId object) {
+    const std::string& path = view_paths(program.view)[object];
+    return direct_[object] || path.empty() ? content_.objects[object].path : path;
+  }
+
+  Files files_of(const MapProgram& program) {
+    Files out;
+    const Loader loader(program, content_);
+    for (const auto& [name, object] : program.guided) {
+      if (object >= in_.objects.size() || !in_.objects[object]) continue;
+      const std::string& origin = content_.objects[object].path;
+      const std::string& target = target_of(program, object);
+      if (!loader.is(origin, object) && is_plain_name(target) && target.size() < PATH_MAX)
+        out.emplace(key_of(*in_.objects[object]),
+                    Files::mapped_type(std::string_view(target), std::string_view(origin)));
+    }
+    return out;
+  }
+
+  Targets targets_of(const MapProgram& program) {
+    Targets out;
+    const Loader loader(program, content_);
+    for (const auto& [name, object] : program.guided) {
+      const std::string& target = target_of(program, object);
+      if (!is_plain_name(name) || loader.is(name, object) || name == target ||
+          !is_plain_name(target) || target.size() >= PATH_MAX)
+        continue;
+      out.emplace(name, target);
+    }
+    return out;
+  }
+
+  std::uint64_t add_string(std::string_view text) {
+    const auto [entry, fresh] = string_offsets_.try_emplace(text, strings_.size());
+    if (fresh) strings_.append(text).push_back('\0');
+    return entry->second;
+  }
+
+  std::uint64_t add_table(const Targets& targets, std::uint32_t& mask) {
+    const std::size_t count = std::bit_ceil(std::max<std::size_t>(2, 2 * targets.size()));
+    mask = static_cast<std::uint32_t>(count - 1);
+    std::vector<Bucket> buckets(count);
+    for (const auto& [name, target] : targets) {
+      const std::uint64_t hash = index_format::fnv1a(name.data(), name.size());
+      std::size_t at = hash & mask;
+      while (buckets[at].name_offset) at = (at + 1) & mask;
+      // One more than the offset among the strings, until build() knows where these lie.
+      buckets[at] = {hash, static_cast<std::uint32_t>(add_string(name) + 1),
+                     static_cast<std::uint32_t>(add_string(target) + 1)};
+    }
+    std::string bytes;
+    for (const Bucket& bucket : buckets) append(bytes, bucket);
+    return tables_.place(std::move(bytes));
+  }
+
+  std::uint64_t add_files(const Files& files) {
+    std::string bytes;
+    for (const auto& [key, paths] : files) {
+      File file{};
+      std::tie(file.dev, file.ino, file.mtime_ns) = key;
+      file.target_offset = static_cast<std::uint32_t>(add_string(paths.first));
+      file.origin_offset = static_cast<std::uint32_t>(add_string(paths.second));
+      append(bytes, file);
+    }
+    return files_.place(std::move(bytes));
+  }
 
   const IndexInput& in_;
   const MapContent& content_;
@@ -176,176 +335,6 @@ class IndexBuilder {
   Tables tables_;  ///< of Bucket
   Tables files_;   ///< of File
 };
-
-const std::vector<std::string>& IndexBuilder::view_paths(ViewId view) {
-  auto [entry, fresh] = view_paths_.try_emplace(view);
-  std::vector<std::string>& paths = entry->second;
-  if (!fresh) return paths;
-  paths.resize(content_.objects.size());
-  std::string prefix = in_.mount_point + "/";
-  if (content_.views.size() > 1) prefix += content_.views[view].name + "/";
-  for (const auto& [name, object] : content_.views[view].names)
-    if (paths[object].empty() || paths[object].size() > prefix.size() + name.size())
-      paths[object] = prefix + name;
-  return paths;
-}
-
-const std::string& IndexBuilder::target_of(const MapProgram& program, ObjectId object) {
-  const std::string& path = view_paths(program.view)[object];
-  return direct_[object] || path.empty() ? content_.objects[object].path : path;
-}
-
-Files IndexBuilder::files_of(const MapProgram& program) {
-  Files out;
-  const Loader loader(program, content_);
-  for (const auto& [name, object] : program.guided) {
-    if (object >= in_.objects.size() || !in_.objects[object]) continue;
-    const std::string& origin = content_.objects[object].path;
-    const std::string& target = target_of(program, object);
-    if (!loader.is(origin, object) && is_plain_name(target) && target.size() < PATH_MAX)
-      out.emplace(key_of(*in_.objects[object]),
-                  Files::mapped_type(std::string_view(target), std::string_view(origin)));
-  }
-  return out;
-}
-
-Targets IndexBuilder::targets_of(const MapProgram& program) {
-  Targets out;
-  const Loader loader(program, content_);
-  for (const auto& [name, object] : program.guided) {
-    const std::string& target = target_of(program, object);
-    if (!is_plain_name(name) || loader.is(name, object) || name == target ||
-        !is_plain_name(target) || target.size() >= PATH_MAX)
-      continue;
-    out.emplace(name, target);
-  }
-  return out;
-}
-
-std::uint64_t IndexBuilder::add_string(std::string_view text) {
-  const auto [entry, fresh] = string_offsets_.try_emplace(text, strings_.size());
-  if (fresh) strings_.append(text).push_back('\0');
-  return entry->second;
-}
-
-std::uint64_t IndexBuilder::add_table(const Targets& targets, std::uint32_t& mask) {
-  const std::size_t count = std::bit_ceil(std::max<std::size_t>(2, 2 * targets.size()));
-  mask = static_cast<std::uint32_t>(count - 1);
-  std::vector<Bucket> buckets(count);
-  for (const auto& [name, target] : targets) {
-    const std::uint64_t hash = index_format::fnv1a(name.data(), name.size());
-    std::size_t at = hash & mask;
-    while (buckets[at].name_offset) at = (at + 1) & mask;
-    // One more than the offset among the strings, until build() knows where these lie.
-    buckets[at] = {hash, static_cast<std::uint32_t>(add_string(name) + 1),
-                   static_cast<std::uint32_t>(add_string(target) + 1)};
-  }
-  std::string bytes;
-  for (const Bucket& bucket : buckets) append(bytes, bucket);
-  return tables_.place(std::move(bytes));
-}
-
-std::uint64_t IndexBuilder::add_files(const Files& files) {
-  std::string bytes;
-  for (const auto& [key, paths] : files) {
-    File file{};
-    std::tie(file.dev, file.ino, file.mtime_ns) = key;
-    file.target_offset = static_cast<std::uint32_t>(add_string(paths.first));
-    file.origin_offset = static_cast<std::uint32_t>(add_string(paths.second));
-    append(bytes, file);
-  }
-  return files_.place(std::move(bytes));
-}
-
-Result<std::string> IndexBuilder::build() {
-  const std::string where = in_.mount_point;
-  if (in_.programs.size() != content_.programs.size() ||
-      in_.direct.size() != content_.objects.size() ||
-      (!in_.objects.empty() && in_.objects.size() != content_.objects.size()))
-    return fail_errno(where, "cannot make an index: sizes differ", EINVAL);
-  direct_ = direct_objects(in_);
-
-  struct Entry {
-    Targets targets;
-    Files files;
-    std::uint64_t tls = 0;
-    std::uint32_t search_path = 0;
-  };
-  std::map<StampKey, Entry> entries;
-  for (std::size_t i = 0; i < content_.programs.size(); ++i) {
-    const auto& stamp = in_.programs[i];
-    if (!stamp) continue;
-    Targets targets = targets_of(content_.programs[i]);
-    Files files = files_of(content_.programs[i]);
-    auto [at, fresh] = entries.try_emplace(key_of(*stamp));
-    Entry& entry = at->second;
-    entry.tls = std::max(entry.tls, content_.programs[i].static_tls_bytes);
-    entry.search_path |= search_path_of(content_.programs[i], content_);  // alike but for its bit
-    if (fresh) {
-      entry.targets = std::move(targets);
-      entry.files = std::move(files);
-    } else {
-      // One file under two names with views of their own: only what both agree on is safe.
-      const auto keep_common = [](auto& ours, const auto& theirs) {
-        std::erase_if(ours, [&](const auto& entry_of_ours) {
-          const auto other = theirs.find(entry_of_ours.first);
-          return other == theirs.end() || other->second != entry_of_ours.second;
-        });
-      };
-      keep_common(entry.targets, targets);
-      keep_common(entry.files, files);
-    }
-  }
-
-  std::vector<Program> programs;
-  for (const auto& [key, entry] : entries) {
-    Program program{};
-    std::tie(program.dev, program.ino, program.mtime_ns) = key;
-    program.optional_static_tls =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(entry.tls, UINT32_MAX));
-    program.buckets_offset = add_table(entry.targets, program.bucket_mask);
-    program.files_offset = add_files(entry.files);
-    program.file_count = static_cast<std::uint32_t>(entry.files.size());
-    program.search_path = entry.search_path;
-    programs.push_back(program);
-  }
-  const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);
-  const std::uint64_t files_offset = tables_offset + tables_.bytes().size();
-  const std::uint64_t strings_offset = files_offset + files_.bytes().size();
-  if (strings_.empty()) strings_.push_back('\0');  // the last byte is NUL in any case
-  Header header{};
-  header.file_size = strings_offset + strings_.size();
-  if (header.file_size > UINT32_MAX) return fail_errno(where, "cannot make an index", EFBIG);
-
-  std::string body;
-  for (Program& program : programs) {
-    program.buckets_offset += tables_offset;
-    program.files_offset += files_offset;
-    append(body, program);
-  }
-  for (Bucket bucket : records_of<Bucket>(tables_.bytes())) {
-    if (bucket.name_offset) {
-      bucket.name_offset += static_cast<std::uint32_t>(strings_offset) - 1;
-      bucket.target_offset += static_cast<std::uint32_t>(strings_offset) - 1;
-    }
-    append(body, bucket);
-  }
-  for (File file : records_of<File>(files_.bytes())) {
-    file.target_offset += static_cast<std::uint32_t>(strings_offset);
-    file.origin_offset += static_cast<std::uint32_t>(strings_offset);
-    append(body, file);
-  }
-  body += strings_;
-
-  std::copy(std::begin(index_format::kMagic), std::end(index_format::kMagic), header.magic);
-  header.version = index_format::kVersion;
-  header.program_count = static_cast<std::uint32_t>(programs.size());
-  header.programs_offset = sizeof(Header);
-  header.checksum = index_format::fnv1a(body.data(), body.size());
-  std::string out;
-  append(out, header);
-  return out + body;
-}
 
 }  // namespace
 

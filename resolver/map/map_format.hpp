@@ -2,7 +2,7 @@
 #pragma once
 
 // The map file: LMDB's pages, then the trailer. docs/formats/map.md describes it for others; a
-// change of anything here or of map_records.cpp's field lists needs a new kMapVersion.
+// change of anything here needs a new kMapVersion.
 
 #include <cstdint>
 #include <optional>
@@ -11,8 +11,34 @@
 #include <vector>
 
 #include "base/checksum.hpp"
+#include "base/coder.hpp"
 #include "base/content_hash.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/store/databases.hpp"
+
+namespace heddle {
+
+template <class Coder, class T>
+requires std::same_as<std::remove_const_t<T>, MapObject>
+void fields(Coder& coder, T& o) {
+  coder(o.path, o.stamp.id.dev, o.stamp.id.ino, o.stamp.size, o.stamp.mtime_ns, o.stamp.ctime_ns,
+        o.mode, o.hash.bytes, o.is_elf, o.soname, o.needed, o.rpath, o.runpath,
+        o.version_definitions, o.version_needs, o.flags, o.flags_1, o.tls_size, o.tls_align,
+        o.imports_dladdr, o.imports_dlopen);
+}
+
+template <class Coder, class T>
+requires std::same_as<std::remove_const_t<T>, MapLibrary>
+void fields(Coder& coder, T& l) { coder(l.object, l.requested_as, l.found_by, l.needed_by); }
+
+template <class Coder, class T>
+requires std::same_as<std::remove_const_t<T>, MapProgram>
+void fields(Coder& coder, T& p) {
+  coder(p.path, p.object, p.view, p.interpreter, p.library_path, p.guided, p.static_tls_bytes,
+        p.probes_unguided, p.libraries, p.missing);
+}
+
+}  // namespace heddle
 
 namespace heddle::map_format {
 
@@ -48,18 +74,9 @@ std::optional<Trailer> decode_trailer(std::string_view bytes);
 std::string number_key(std::uint32_t number);
 std::optional<std::uint32_t> number_of_key(std::string_view key);
 
-/// Key of a name or path behind `prefix`. One too long for LMDB becomes prefix, NUL and its
-/// XXH3-128; NUL is no part of any name, so the two kinds never meet.
-std::string text_key(std::string_view prefix, std::string_view text);
-bool is_hashed_key(std::string_view prefix, std::string_view key);
-
-/// What stands behind a text_key. A hashed key's value holds the full text too, and all texts that
-/// share the hash: entries that differ in text are told apart by comparison, never by the hash
-/// alone.
-struct NamedObject {
-  std::string text;  ///< empty behind a key that is the text itself
-  ObjectId object = 0;
-};
+/// Keys of names are the view's number_key() and the name, keys of paths the path. LMDB has none
+/// longer than this: a longer name is refused, a longer path is in no map.
+inline constexpr std::size_t kMaxText = store::kMaxKey - sizeof(std::uint32_t);
 
 struct Meta {
   std::uint32_t version = kMapVersion;
@@ -69,15 +86,24 @@ struct Meta {
   std::uint32_t programs = 0;
 };
 
-std::string encode(const Meta& meta);
-std::string encode(const MapObject& object);
-std::string encode(const MapProgram& program);
-std::string encode(const std::vector<NamedObject>& entries);
+template <class Coder, class T>
+requires std::same_as<std::remove_const_t<T>, Meta>
+void fields(Coder& coder, T& m) { coder(m.version, m.host, m.objects, m.views, m.programs); }
+
+template <class Record>
+std::string encode(const Record& record) {
+  Encoder coder;
+  coder(record);
+  return coder.take();
+}
+
 /// False: the bytes are not such a record.
-bool decode(std::string_view bytes, Meta& meta);
-bool decode(std::string_view bytes, MapObject& object);
-bool decode(std::string_view bytes, MapProgram& program);
-bool decode(std::string_view bytes, std::vector<NamedObject>& entries);
+template <class Record>
+bool decode(std::string_view bytes, Record& record) {
+  Decoder coder(bytes);
+  coder(record);
+  return coder.complete();
+}
 
 /// Empty, or which rule of map_content.hpp `content` breaks, naming the offender.
 std::string broken_rule(const MapContent& content);

@@ -5,13 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
 #include "base/fd.hpp"
 #include "base/open_regular.hpp"
 #include "base/trusted_path.hpp"
+#include "base/try.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/store/databases.hpp"
 
@@ -19,8 +19,6 @@ namespace heddle {
 namespace {
 
 using map_format::decode;
-using map_format::is_hashed_key;
-using map_format::NamedObject;
 using map_format::number_key;
 using map_format::number_of_key;
 
@@ -102,7 +100,7 @@ struct MapReader::State {
   /// All records of a database whose keys are 0, 1, 2, ...
   template <class T>
   Result<void> numbered(std::string_view database, std::size_t count, std::vector<T>& out) const {
-    auto done = each(database, [&](std::string_view key, std::string_view value) {
+    TRY(each(database, [&](std::string_view key, std::string_view value) {
       if (number_of_key(key) != out.size()) return false;
       if constexpr (std::is_same_v<T, MapView>) {
         out.emplace_back().name = value;
@@ -110,27 +108,21 @@ struct MapReader::State {
       } else {
         return decode(value, out.emplace_back());
       }
-    });
-    if (done && out.size() != count)
+    }));
+    if (out.size() != count)
       return fail(damage(fmt::format("records of '{}' are missing", database)));
-    return done;
+    return {};
   }
 
-  Result<std::optional<MapObject>> find(std::string_view database, std::string_view prefix,
-                                        std::string_view text) const {
-    const std::string key = map_format::text_key(prefix, text);
+  Result<std::optional<MapObject>> find(std::string_view database, const std::string& key) const {
     const auto value = store::find(in(database), key);
     if (!value) return std::nullopt;
-    std::vector<NamedObject> entries;
-    if (!decode(*value, entries)) return fail(damage("a name's record makes no sense"));
-    for (const NamedObject& entry : entries) {
-      if (is_hashed_key(prefix, key) && entry.text != text) continue;
-      const auto record = store::find(in(map_format::kObjectsDb), number_key(entry.object));
-      MapObject object;
-      if (!record || !decode(*record, object)) return fail(damage("a name leads to no object"));
-      return object;
-    }
-    return std::nullopt;
+    ObjectId id = 0;
+    MapObject object;
+    if (!decode(*value, id)) return fail(damage("a name's record makes no sense"));
+    const auto record = store::find(in(map_format::kObjectsDb), number_key(id));
+    if (!record || !decode(*record, object)) return fail(damage("a name leads to no object"));
+    return object;
   }
 };
 
@@ -169,10 +161,9 @@ Error map_open_error(const std::string& path, int code) {
 }
 
 Result<MapReader> MapReader::open(int file, const std::string& path) {
-  auto bytes = map_format::file_bytes(file, path);
-  if (!bytes) return fail(std::move(bytes.error()));
-  if (auto whole = check_bytes(path, *bytes); !whole) return fail(std::move(whole.error()));
-  auto state = std::make_unique<State>(State{path, std::move(*bytes), {}});
+  auto bytes = TRY(map_format::file_bytes(file, path));
+  TRY(check_bytes(path, bytes));
+  auto state = std::make_unique<State>(State{path, std::move(bytes), {}});
   const std::string_view pages(state->bytes.data(), state->bytes.size() - map_format::kTrailerSize);
   auto dbs = store::read_databases(pages);
   if (!dbs) return fail(damaged(path, dbs.error().message()));
@@ -195,41 +186,22 @@ Result<MapContent> MapReader::read_all() const {
 
   MapContent out;
   out.host = meta.host;
-  bool any_hashed = false;
-  const auto add = [&](std::string_view prefix, std::string_view key, std::string_view value,
-                       std::vector<std::pair<std::string, ObjectId>>& list) {
-    std::vector<NamedObject> entries;
-    if (!decode(value, entries)) return false;
-    const bool hashed = is_hashed_key(prefix, key);
-    any_hashed |= hashed;
-    for (NamedObject& entry : entries)
-      list.emplace_back(hashed ? std::move(entry.text) : std::string(key.substr(prefix.size())),
-                        entry.object);
-    return true;
+  const auto add = [](std::string_view text, std::string_view value,
+                      std::vector<std::pair<std::string, ObjectId>>& list) {
+    return decode(value, list.emplace_back(text, 0).second);
   };
-  auto done = s.numbered(map_format::kObjectsDb, meta.objects, out.objects);
-  if (done) done = s.numbered(map_format::kViewsDb, meta.views, out.views);
-  if (done) done = s.numbered(map_format::kProgramsDb, meta.programs, out.programs);
-  if (done)
-    done = s.each(map_format::kNamesDb, [&](std::string_view key, std::string_view value) {
-      const auto view = number_of_key(key.substr(0, 4));
-      return view && *view < out.views.size() &&
-             add(key.substr(0, 4), key, value, out.views[*view].names);
-    });
-  if (done)
-    done = s.each(map_format::kPathsDb, [&](std::string_view key, std::string_view value) {
-      return add({}, key, value, out.paths);
-    });
-  if (done)
-    done = s.each(map_format::kGeneratedDb, [&](std::string_view key, std::string_view value) {
-      out.generated.emplace_back(key, value);
-      return true;
-    });
-  if (!done) return fail(std::move(done.error()));
-  if (any_hashed) {  // those came in their hashes' order
-    for (MapView& view : out.views) std::sort(view.names.begin(), view.names.end());
-    std::sort(out.paths.begin(), out.paths.end());
-  }
+  TRY(s.numbered(map_format::kObjectsDb, meta.objects, out.objects));
+  TRY(s.numbered(map_format::kViewsDb, meta.views, out.views));
+  TRY(s.numbered(map_format::kProgramsDb, meta.programs, out.programs));
+  TRY(s.each(map_format::kNamesDb, [&](std::string_view key, std::string_view value) {
+    const auto view = number_of_key(key.substr(0, 4));
+    return view && *view < out.views.size() && add(key.substr(4), value, out.views[*view].names);
+  }));
+  TRY(s.each(map_format::kPathsDb, [&](std::string_view key, std::string_view value) {
+    return add(key, value, out.paths);
+  }));
+  for (const auto& [key, value] : s.in(map_format::kGeneratedDb))
+    out.generated.emplace_back(key, value);
   if (const std::string why = map_format::broken_rule(out); !why.empty())
     return fail(s.damage(why));
   return out;
@@ -244,11 +216,11 @@ Result<std::optional<MapObject>> MapReader::lookup(std::string_view view,
   if (view.empty() && s.in(map_format::kViewsDb).size() > 1)
     return fail(Error::with_code(EINVAL, s.path, "which view? the map has several"));
   if (!found) return std::nullopt;
-  return s.find(map_format::kNamesDb, number_key(*found), name);
+  return s.find(map_format::kNamesDb, number_key(*found).append(name));
 }
 
 Result<std::optional<MapObject>> MapReader::lookup_path(std::string_view path) const {
-  return state_->find(map_format::kPathsDb, {}, path);
+  return state_->find(map_format::kPathsDb, std::string(path));
 }
 
 }  // namespace heddle

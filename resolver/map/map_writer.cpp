@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 
 #include "base/atomic_file.hpp"
 #include "base/fd.hpp"
+#include "base/try.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/store/databases.hpp"
 
@@ -16,30 +16,12 @@ namespace heddle {
 namespace {
 
 using map_format::encode;
-using map_format::is_hashed_key;
-using map_format::NamedObject;
 using map_format::number_key;
-using map_format::text_key;
 
-/// A database's content in key order.
+/// A database's content in key order: that fills pages and makes equal content equal bytes.
 using Records = std::vector<std::pair<std::string, std::string>>;
 
-struct Tables {
-  Records meta, views, names, objects, paths, programs, generated;
-};
-
-void add_texts(Records& records, std::string_view prefix,
-               const std::vector<std::pair<std::string, ObjectId>>& texts) {
-  std::map<std::string, std::vector<NamedObject>> hashed;
-  for (const auto& [text, object] : texts) {
-    std::string key = text_key(prefix, text);
-    if (is_hashed_key(prefix, key))
-      hashed[key].push_back({text, object});
-    else
-      records.emplace_back(std::move(key), encode({NamedObject{{}, object}}));
-  }
-  for (const auto& [key, entries] : hashed) records.emplace_back(key, encode(entries));
-}
+using Tables = std::map<std::string_view, Records>;
 
 Tables make_tables(const MapContent& content) {
   Tables out;
@@ -47,41 +29,37 @@ Tables make_tables(const MapContent& content) {
                               static_cast<std::uint32_t>(content.objects.size()),
                               static_cast<std::uint32_t>(content.views.size()),
                               static_cast<std::uint32_t>(content.programs.size())};
-  out.meta.emplace_back("meta", encode(meta));
-  for (ObjectId id = 0; id < content.objects.size(); ++id)
-    out.objects.emplace_back(number_key(id), encode(content.objects[id]));
-  for (ViewId id = 0; id < content.views.size(); ++id) {
-    out.views.emplace_back(number_key(id), content.views[id].name);
-    add_texts(out.names, number_key(id), content.views[id].names);
-  }
-  for (std::uint32_t id = 0; id < content.programs.size(); ++id)
-    out.programs.emplace_back(number_key(id), encode(content.programs[id]));
-  add_texts(out.paths, {}, content.paths);
-  out.generated = content.generated;
-  // Appending in key order fills pages and makes equal content equal bytes.
-  for (Records* records : {&out.names, &out.paths}) std::sort(records->begin(), records->end());
+  out[map_format::kMetaDb].emplace_back("meta", encode(meta));
+  auto& names = out[map_format::kNamesDb];
+  auto& paths = out[map_format::kPathsDb];
+  const auto add_numbered = [&](const char* database, const auto& list, auto text_of) {
+    std::uint32_t id = 0;
+    for (const auto& one : list) out[database].emplace_back(number_key(id++), text_of(one));
+    out[database];
+  };
+  add_numbered(map_format::kObjectsDb, content.objects, [](const auto& o) { return encode(o); });
+  add_numbered(map_format::kProgramsDb, content.programs, [](const auto& p) { return encode(p); });
+  add_numbered(map_format::kViewsDb, content.views, [](const auto& view) { return view.name; });
+  for (ViewId id = 0; id < content.views.size(); ++id)
+    for (const auto& [name, object] : content.views[id].names)
+      names.emplace_back(number_key(id) + name, encode(object));
+  for (const auto& [path, object] : content.paths) paths.emplace_back(path, encode(object));
+  out[map_format::kGeneratedDb] = content.generated;
   return out;
 }
 
 Result<void> write_pages(const std::string& path, const Tables& tables) {
   store::Databases databases;
-  const std::pair<const char*, const Records*> named[] = {
-      {map_format::kGeneratedDb, &tables.generated}, {map_format::kMetaDb, &tables.meta},
-      {map_format::kNamesDb, &tables.names},         {map_format::kObjectsDb, &tables.objects},
-      {map_format::kPathsDb, &tables.paths},         {map_format::kProgramsDb, &tables.programs},
-      {map_format::kViewsDb, &tables.views}};
-  for (const auto& [name, records] : named)
-    databases[name].assign(records->begin(), records->end());
+  for (const auto& [name, records] : tables) databases[name].assign(records.begin(), records.end());
   return store::write_databases(path, databases);
 }
 
 Result<void> append_trailer(AtomicFile& file) {
-  auto all = map_format::file_bytes(file.fd(), file.temp_path());
-  if (!all) return fail(std::move(all.error()));
+  auto all = TRY(map_format::file_bytes(file.fd(), file.temp_path()));
   map_format::Trailer trailer;
-  trailer.length = all->size();
-  *all += map_format::encode_trailer(trailer).substr(0, map_format::kTrailerHashed);
-  trailer.hash = checksum_of(*all);
+  trailer.length = all.size();
+  all += map_format::encode_trailer(trailer).substr(0, map_format::kTrailerHashed);
+  trailer.hash = checksum_of(all);
   if (::lseek(file.fd(), 0, SEEK_END) < 0) return fail_errno(file.temp_path(), "cannot write");
   return file.write(map_format::encode_trailer(trailer));
 }
@@ -105,17 +83,16 @@ int real_reason(const AtomicFile& file, int code) {
 Result<void> write_map(const MapContent& content, const std::string& path) {
   if (const std::string why = map_format::broken_rule(content); !why.empty())
     return fail_errno(path, "cannot write a map: " + why, EINVAL);
-  auto file = AtomicFile::create(path);
-  if (!file) return fail(std::move(file.error()));
+  auto file = TRY(AtomicFile::create(path));
   // Whatever the umask: root serves programs by no map that others may write (map_reader.hpp).
   struct stat status {};
-  if (::fstat(file->fd(), &status) != 0 || ::fchmod(file->fd(), status.st_mode & 0755) != 0)
+  if (::fstat(file.fd(), &status) != 0 || ::fchmod(file.fd(), status.st_mode & 0755) != 0)
     return fail_errno(path, "cannot write");
-  auto done = write_pages(file->temp_path(), make_tables(content));
-  if (done) done = append_trailer(*file);
+  auto done = write_pages(file.temp_path(), make_tables(content));
+  if (done) done = append_trailer(file);
   // The temporary name means nothing to anyone: the error names the map.
-  if (!done) return fail_errno(path, "cannot write", real_reason(*file, done.error().code()));
-  return file->commit();
+  if (!done) return fail_errno(path, "cannot write", real_reason(file, done.error().code()));
+  return file.commit();
 }
 
 }  // namespace heddle

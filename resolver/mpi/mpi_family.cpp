@@ -143,6 +143,16 @@ MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
   return out;
 }
 
+std::string mpi_family_title(const std::string& family) {
+  if (family == "openmpi") return "Open MPI";
+  if (family == "mpich") return "MPICH";
+  if (family == "intel") return "Intel MPI";
+  if (family == "mvapich") return "MVAPICH";
+  if (family == "cray") return "Cray MPICH";
+  if (family == "mpi-abi") return "an MPI of the standard ABI";
+  return "an MPI";
+}
+
 bool may_be_mpi(std::string_view name) {
   return name.starts_with("libmpi") && name.find(".so") != name.npos;
 }

@@ -17,6 +17,24 @@ struct MpiIdentity {
   std::string abi;
 };
 
+/// "Open MPI", "MPICH", ...: as people write it.
+std::string mpi_family_title(const std::string& family);
+
+/// A name by which programs ask for their MPI's C library, and its ABI: programs of one do not run
+/// with a library of another, whatever its name. Open MPI: 1.10 (12), 2 and 3 (20), 4 and 5 (40).
+/// MPICH's ABI initiative: libmpi.so.12 (MPICH, Intel MPI, MVAPICH2), Debian's and Ubuntu's MPICH:
+/// libmpich.so.12, Cray's: libmpi_cray.so.12. The MPI 5.0 standard's ABI: libmpi_abi.so.0.
+struct MpiSoname {
+  const char* soname;
+  const char* abi;
+};
+inline constexpr MpiSoname kMpiSonames[] = {
+    {"libmpi.so.40", "Open MPI"},      {"libmpi.so.20", "Open MPI"},
+    {"libmpi.so.12", "MPICH"},         {"libmpich.so.12", "MPICH"},
+    {"libmpich.so.10", "MPICH"},       {"libmpi_cray.so.12", "MPICH"},
+    {"libmpi_gnu_112.so.12", "MPICH"}, {"libmpi_abi.so.0", "MPI ABI"},
+};
+
 /// `facts` with symbols, `bytes` the file's content; its code may be left out.
 MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes);
 

@@ -6,8 +6,9 @@
 #include <algorithm>
 
 #include "base/script_interpreter.hpp"
+#include "base/try.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 namespace {
 
 /// What is loaded by others (an interpreter's module: mpi4py's MPI.so), not started.
@@ -27,35 +28,32 @@ Result<std::string> ContainerSide::locate(const std::string& name) {
 
 Result<bool> ContainerSide::add_program(const std::string& name, const SearchOptions& options,
                                         std::string& reason) {
-  auto path = locate(name);
-  if (!path) return fail(std::move(path.error()));
-  auto file = world_.facts(*path);
+  auto path = TRY(locate(name));
+  auto file = world_.facts(path);
   for (int depth = 0; !file && file.error().code() == ENOEXEC; ++depth) {
-    const auto bytes = world_.read(*path);
+    const auto bytes = world_.read(path);
     const auto next = bytes ? script_interpreter(*bytes) : "";
     if (next.empty() || depth == kMostScripts)
-      return fail(*path, "not a program", "neither an ELF file nor a #! script");
-    *path = next;
-    file = world_.facts(*path);
+      return fail(path, "not a program", "neither an ELF file nor a #! script");
+    path = next;
+    file = world_.facts(path);
   }
   if (!file) return fail(std::move(file.error()));
   if (!file->elf.interp && !is_library(file->elf)) {
-    reason = *path + " is a static program: nothing to swap";
+    reason = path + " is a static program: nothing to swap";
     return false;
   }
-  auto loader = read_loader_profile(world_, file->elf.interp.value_or(LoaderProfile{}.interpreter));
-  if (!loader) return fail(std::move(loader.error()));
-  auto closure = resolve(world_, *loader, *path, options);
-  if (!closure) return fail(std::move(closure.error()));
+  const auto loader =
+      TRY(read_loader_profile(world_, file->elf.interp.value_or(LoaderProfile{}.interpreter)));
+  auto closure = TRY(resolve(world_, loader, path, options));
   if (programs_.empty()) {
-    loader_ = *loader;
-    if (auto bytes = world_.read(loader->cache_path))
-      cache_ = LdSoCache(std::move(*bytes), loader_);
-  } else if (loader->interpreter != loader_.interpreter) {
-    return fail(*path, "cannot be decided together with " + programs_[0].path,
+    loader_ = loader;
+    if (auto bytes = world_.read(loader.cache_path)) cache_ = LdSoCache(std::move(*bytes), loader_);
+  } else if (loader.interpreter != loader_.interpreter) {
+    return fail(path, "cannot be decided together with " + programs_[0].path,
                 "their loaders differ", "ask for each by itself");
   }
-  programs_.push_back({*path, std::move(*closure)});
+  programs_.push_back({path, std::move(closure)});
   objects_.clear();
   for (const auto& program : programs_) objects_.push_back(&program.closure.objects[0]);
   for (const auto& program : programs_)
@@ -94,4 +92,4 @@ const ContainerFile* ContainerSide::find(const std::string& soname) {
   return nullptr;
 }
 
-}  // namespace heddle
+}  // namespace heddle::policy

@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "resolver/policy/decision.hpp"
 #include "resolver/search/ld_so_cache.hpp"
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 
 /// A program in the container with what its own ld.so loads for it.
 struct ContainerProgram {
@@ -57,4 +56,4 @@ class ContainerSide {
   std::map<std::string, std::optional<ContainerFile>> found_;
 };
 
-}  // namespace heddle
+}  // namespace heddle::policy

@@ -1,15 +1,162 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/policy/container_stack.hpp"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "base/folder_of.hpp"
-#include "resolver/policy/find_copies.hpp"
-#include "resolver/policy/tagged_folders.hpp"
+#include "base/open_in_root.hpp"
+#include "resolver/search/search_path.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 namespace {
+
+/// Where in an image files that may be an MPI library are.
+struct FoundCopies {
+  std::vector<std::string> paths;  ///< sorted; files and links to them
+  bool complete = true;            ///< false: it has more than is looked at, or can be
+  /// Folders in which one that is added later most likely shows: those next to the root, where a
+  /// prefix of its own begins, and those with libraries. Each ends in a slash.
+  std::vector<std::string> watched;
+};
+
+// Debian with an MPI has 14,000 names, a large conda environment 200,000. Listing takes 1 us a name
+// and 10 us a folder when they are cached.
+constexpr std::size_t kMostNames = 300'000;
+constexpr std::size_t kMostFound = 64;
+constexpr int kDeepest = 40;
+// Each costs a cached start 7 us. Debian with an MPI has 100 that have libraries or are no deeper
+// than this.
+constexpr std::size_t kMostWatched = 128;
+constexpr int kShallow = 2;
+
+/// Folders of the root that change with each container or hold data.
+bool may_be_watched(const std::string& name) {
+  for (const char* other : {"etc", "tmp", "run", "var", "boot"})
+    if (name == other) return false;
+  return true;
+}
+
+bool is_data(const std::string& path) {
+  return path == "/usr/share/" || path == "/usr/include/" || path == "/usr/src/";
+}
+
+/// Whether opening a folder failed for what it is: no folder, one of a volume, gone, or one that
+/// whoever asks may not look into, and so has no programs from there.
+bool is_none_of_ours(int code) {
+  return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
+}
+
+class Walk {
+ public:
+  explicit Walk(FoundCopies& out) : out_(out) {}
+
+  /// `path` ends in '/'.
+  void enter(Fd folder, const std::string& path, int depth, bool watched = true) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> list(
+        depth > kDeepest ? nullptr : ::fdopendir(folder.get()), &::closedir);
+    if (!list) {
+      out_.complete = false;
+      return;
+    }
+    const int fd = folder.release();  // the list's
+    bool libraries = false;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(list.get());
+      if (entry == nullptr) {
+        if (errno != 0) out_.complete = false;
+        break;
+      }
+      const std::string name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      if (++names_ > kMostNames || out_.paths.size() >= kMostFound) {
+        out_.complete = false;
+        break;
+      }
+      libraries |= name.find(".so") != name.npos;
+      const bool may_be_folder = entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN;
+      if (!may_be_folder || depth > 0 || (name != "proc" && name != "sys" && name != "dev"))
+        look_at(fd, path + name, name, may_be_folder, depth,
+                watched && (depth > 0 || may_be_watched(name)));
+    }
+    if (watched && (depth <= kShallow || libraries)) watched_.emplace(depth, path);
+  }
+
+  /// Those nearest to the root first, when there are too many.
+  std::vector<std::string> watched() const {
+    std::vector<std::string> out;
+    for (const auto& [depth, path] : watched_)
+      if (out.size() < kMostWatched) out.push_back(path);
+    return out;
+  }
+
+ private:
+  void look_at(int fd, const std::string& path, const std::string& name, bool may_be_folder,
+               int depth, bool watched) {
+    if (may_be_folder) {
+      // A device's number does not tell a volume: one bound from the same disk has the image's.
+      auto below = open_resolved(fd, name, O_RDONLY | O_DIRECTORY | O_NONBLOCK,
+                                 RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS);
+      if (below)
+        return enter(std::move(*below), path + "/", depth + 1, watched && !is_data(path + "/"));
+      if (!is_none_of_ours(below.error().code())) out_.complete = false;
+    }
+    if (may_be_mpi(name)) out_.paths.push_back(path);
+  }
+
+  FoundCopies& out_;
+  std::size_t names_ = 0;
+  std::set<std::pair<int, std::string>> watched_;
+};
+
+/// Walks the image's own file system: no volume, nothing below /proc, /sys and /dev, no link to a
+/// directory. Bounded, since a container waits for it.
+FoundCopies find_copies(OsWorld& world) {
+  FoundCopies out;
+  auto root = world.open("/", O_RDONLY | O_DIRECTORY);
+  if (root) {
+    Walk walk(out);
+    walk.enter(std::move(*root), "/", 0);
+    out.watched = walk.watched();
+  } else {
+    out.complete = false;
+  }
+  std::sort(out.paths.begin(), out.paths.end());
+  return out;
+}
+
+/// The kernel's word of a program (/proc/self/exe) is free of links, ld.so's of a library is as it
+/// was found (elf/dl-object.c; of what it was itself asked to load: until 2.42).
+std::string origin_of(const LoadedObject& object, OsWorld& world, const LoaderProfile& loader) {
+  const bool resolved = object.found_by == FoundBy::program &&
+                        (object.file.elf.interp.has_value() || loader.glibc_minor >= 42);
+  auto path = resolved ? world.real_path(object.path) : object.path;
+  path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  return path;
+}
+
+/// The absolute directories that an object's RPATH or RUNPATH names, a slash at the end.
+std::vector<std::string> tagged_directories(const LoadedObject& object, OsWorld& world,
+                                            const LoaderProfile& loader) {
+  const auto& elf = object.file.elf;
+  const auto text = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
+  std::vector<std::string> out;
+  if (text.empty()) return out;
+  SearchDirs dirs(world, loader);
+  SearchList list;
+  dirs.fill(list, text, ":", {origin_of(object, world, loader), loader.platform, loader.lib});
+  for (const auto* dir : list.dirs)
+    if (dir->name.starts_with('/')) out.push_back(dir->name);
+  return out;
+}
 
 std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -44,11 +191,10 @@ std::vector<StackPart> bindings_among(std::vector<StackPart> candidates,
   return out;
 }
 
-/// What a program may ask for that loads its MPI late: mpi_aliases() of all families and bindings.
-constexpr const char* kNames[] = {"libmpi.so.12",     "libmpich.so.12",        "libmpi.so.40",
-                                  "libmpi_abi.so.0",  "libmpifort.so.12",      "libmpichfort.so.12",
-                                  "libmpicxx.so.12",  "libmpichcxx.so.12",     "libmpi_mpifh.so.40",
-                                  "libmpi_cxx.so.40", "libmpi_usempif08.so.40"};
+/// Besides kMpiSonames what a program may ask for that loads its MPI late.
+constexpr const char* kBindings[] = {
+    "libmpifort.so.12",   "libmpichfort.so.12", "libmpicxx.so.12",       "libmpichcxx.so.12",
+    "libmpi_mpifh.so.40", "libmpi_cxx.so.40",   "libmpi_usempif08.so.40"};
 
 class Finder {
  public:
@@ -161,8 +307,7 @@ class SystemFiles {
 }  // namespace
 
 bool find_stack_copies(ContainerSide& inside, SymbolReader& symbols, ContainerStack& stack) {
-  auto found =
-      find_copies(inside.world(), [](const std::string& name) { return may_be_mpi(name); });
+  auto found = find_copies(inside.world());
   stack.watched = found.watched;
   const SystemFiles system(inside);
   Finder finder(inside, symbols);
@@ -213,17 +358,20 @@ ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols
       finder.consider(path, *file, {std::string(line.name)});
   }
   // An interpreter in a prefix of its own (conda, Spack): its modules load the MPI beside it.
-  if (!out.needed_by_program)
+  if (!out.needed_by_program) {
+    std::vector<std::string> names(std::begin(kBindings), std::end(kBindings));
+    for (const auto& library : kMpiSonames) names.emplace_back(library.soname);
     for (const auto* object : inside.objects())
-      for (const auto& folder : tagged_folders(*object, inside.world(), inside.loader()).folders)
-        for (const std::string name : kNames) {
+      for (const auto& folder : tagged_directories(*object, inside.world(), inside.loader()))
+        for (const auto& name : names) {
           const auto path = folder + name;
           if (inside.world().real_path(path).empty()) continue;
           const auto file = inside.world().facts(path);
           if (file && file->elf.machine == inside.loader().machine)
             finder.consider(path, *file, {name});
         }
+  }
   return finder.take();
 }
 
-}  // namespace heddle
+}  // namespace heddle::policy

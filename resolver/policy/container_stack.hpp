@@ -8,9 +8,9 @@
 
 #include "resolver/mpi/mpi_family.hpp"
 #include "resolver/policy/container_side.hpp"
-#include "resolver/policy/symbol_reader.hpp"
+#include "resolver/policy/versions.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 
 /// A library of the container's MPI: the one itself, or its Fortran or C++ bindings.
 struct StackPart {
@@ -64,4 +64,4 @@ bool find_stack_copies(ContainerSide& inside, SymbolReader& symbols, ContainerSt
 
 ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols);
 
-}  // namespace heddle
+}  // namespace heddle::policy

@@ -1,117 +1,388 @@
 // SPDX-License-Identifier: MIT
+//
+// The decision for a container, in three steps. Facts: what the container's programs load
+// (ContainerSide), the MPI of the image (ContainerStack), what the host's MPI loads (HostSide).
+// Constraints: the ABI check, by which the host's MPI stands for the image's or nothing is swapped.
+// The solver (placement.cpp): whose file each further library is, and where it stands.
 #include "resolver/policy/decide.hpp"
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <set>
 
-#include "resolver/policy/decider.hpp"
-#include "resolver/policy/left_behind.hpp"
+#include "base/try.hpp"
+#include "resolver/policy/placement.hpp"
+#include "resolver/policy/versions.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 namespace {
 
-constexpr int kRounds = 64;  // a round takes one more library from the host
+bool holds(const std::vector<std::string>& list, const std::string& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+/// "MPICH 4.0.2".
+std::string describe(const MpiIdentity& identity) {
+  return mpi_family_title(identity.family) +
+         (identity.version.empty() ? "" : " " + identity.version);
+}
+
+MpiSide side_of(const MpiIdentity& identity, const std::string& soname, const std::string& path) {
+  return {identity.family, identity.version, soname, identity.abi, path};
+}
+
+/// What Open MPI's mpi.h makes of MPI_COMM_WORLD and the like: data, of which a program has a copy
+/// of its own (R_X86_64_COPY), so that it seems to define what it needs. ld.so looks for the
+/// library's at the start, and ends the program where there is none.
+bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); }
+
+/// A symbol that a program's file wants from its MPI.
+struct MissingSymbol {
+  std::string user;  ///< path in the container
+  std::string symbol;
+};
+
+/// One run of decide().
+class Decider {
+ public:
+  Decider(OsWorld& host, OsWorld& inside, const DecideOptions& options)
+      : options_(options), inside_(inside), inside_symbols_(inside), host_(host) {
+    search_.ld_library_path = options.library_path;
+    search_.ld_library_path_set = !options.library_path.empty();
+    out_.programs = options.programs;
+    out_.mount_point = options.mount_point;
+  }
+
+  Result<Decision> run() {
+    auto done = decide();
+    if (!done && !ended_) return fail(std::move(done.error()));
+    return std::move(out_);
+  }
+
+ private:
+  /// Both end the work with an outcome: the error goes no further than run().
+  tl::unexpected<Error> refuse(const std::string& reason, const std::string& hint = "") {
+    out_.hint = hint;
+    return end(Outcome::incompatible, reason);
+  }
+  tl::unexpected<Error> end(Outcome outcome, const std::string& reason) {
+    out_.outcome = outcome;
+    out_.reason = reason;
+    ended_ = true;
+    return fail("", reason);
+  }
+
+  Result<void> decide() {
+    TRY(read_programs());
+    glibc_ = TRY(read_glibc_family(host_.world()));
+    host_.set_loader(glibc_.loader);
+    out_.host_glibc = glibc_.version;
+    out_.container_glibc = "2." + std::to_string(inside_.loader().glibc_minor);
+    out_.interpreter = inside_.loader().interpreter;
+    out_.interpreter_file = inside_.world().real_path(out_.interpreter);
+    stack_ = find_container_stack(inside_, inside_symbols_);
+    if (options_.mpi_wanted && !find_stack_copies(inside_, inside_symbols_, stack_))
+      out_.warnings.push_back(
+          "the image has more files than are looked at, or can be: an MPI in a folder of its own "
+          "may be left as it is");
+    out_.asked = stack_.watched;
+    TRY(choose_mpi());
+    if (install_ != nullptr) TRY(check_abi());
+    TRY(take_host_libraries());
+    SideChoice sides(host_, inside_, inside_symbols_, stack_);
+    if (install_ != nullptr) force_mpi(sides);
+    for (const auto& root : options_.roots)
+      sides.force(root.library.soname, root.aliases, container_file(root.aliases),
+                  "the host's is asked for");
+    auto solved = solve(
+        {inside_, host_, inside_symbols_, stack_, glibc_, search_, folders_, options_.mount_point},
+        sides, out_);
+    if (!solved) return refuse(solved.error().message(), solved.error().hint());
+    return {};
+  }
+
+  Result<void> read_programs() {
+    std::string reason;
+    for (const auto& name : options_.programs) {
+      const auto added = inside_.add_program(name, search_, reason);
+      if (added) continue;
+      if (added.error().code() == ENOTSUP)
+        return refuse(added.error().message() + "; the host's MPI needs glibc",
+                      "use an image that is built on glibc");
+      if (added.error().code() == ENOENT && inside_.world().real_path(name).empty())
+        return fail_errno(
+            name, "the container has no such program", ENOENT,
+            "name it as the container does: --program, the annotation heddle.program");
+      return fail(added.error());
+    }
+    if (inside_.programs().empty()) return end(Outcome::nothing, reason);
+    return {};
+  }
+
+  /// The host's MPI whose ABI is that of the container's.
+  void match_mpi() {
+    for (const auto& install : options_.installs) {
+      install_ = &install;
+      for (const auto& library : stack_.libraries)
+        if (library.identity.abi == install.identity.abi) {
+          library_ = library;
+          return;
+        }
+      if (!stack_.libraries.empty()) continue;
+      for (const auto& name : stack_.missing)
+        if (stands_for(install.aliases, install.identity.abi, name)) return;
+    }
+    install_ = nullptr;
+    if (!stack_.libraries.empty()) library_ = stack_.libraries.front();
+  }
+
+  Result<void> choose_mpi() {
+    if (options_.installs.empty() && options_.roots.empty()) {
+      if (!options_.mpi_wanted) return end(Outcome::nothing, "no library of the host is asked for");
+      return refuse("the host has no MPI to give to the container",
+                    "fs-resolve mpi shows what is found; --mpi PREFIX adds one");
+    }
+    const auto& program = inside_.programs()[0].path;
+    if (stack_.empty()) stack_.take_copies();
+    if (stack_.empty() && options_.roots.empty())
+      return end(Outcome::nothing, program + " needs no MPI library, and the image has none");
+    if (stack_.empty() || options_.installs.empty()) return {};
+    match_mpi();
+    if (library_)
+      out_.container_mpi = side_of(library_->identity, library_->soname, library_->path);
+    if (install_ == nullptr) {
+      std::string host;
+      for (const auto& install : options_.installs)
+        host += (host.empty() ? "" : " and ") + describe(install.identity) + " (" +
+                install.library.path + ", " + install.identity.abi + ")";
+      const auto wants = library_ ? "the container's " + describe(library_->identity) + " (" +
+                                        library_->path + ", " + library_->identity.abi +
+                                        "): the host has no MPI of that ABI, only "
+                                  : "the container's " + program + " needs " +
+                                        stack_.missing.front() + ": the host has only ";
+      return refuse(wants + host,
+                    "take an image built with the host's MPI family, or name another of the host's "
+                    "with --mpi PREFIX");
+    }
+    auto all = stack_.libraries;
+    for (const auto& part : stack_.copies)
+      if (!part.identity.family.empty() && stack_.part_of(part.id) == nullptr) all.push_back(part);
+    for (const auto& part : all)
+      if (part.identity.abi != install_->identity.abi)
+        out_.warnings.push_back("the image has " + describe(part.identity) + " (" + part.path +
+                                ") too: programs that use it run on it as before; name the program "
+                                "that is to be swapped");
+    stack_.keep(install_->identity.abi);
+    out_.mpi = side_of(install_->identity, install_->library.soname, install_->library.path);
+    const auto elf = host_.world().facts(install_->library.path);
+    if (!elf) return refuse(elf.error().message());
+    if (elf->elf.machine != inside_.loader().machine ||
+        elf->elf.elf_class != inside_.loader().elf_class)
+      return refuse(program + " is for another CPU than the host's " + install_->library.path);
+    return {};
+  }
+
+  /// The host's binding that stands for the container's; null: none.
+  const MpiFile* host_binding(const StackPart& part) const {
+    for (const auto& binding : install_->bindings) {
+      const auto aliases = mpi_aliases(binding.soname, install_->identity.abi);
+      for (const auto& name : part.names)
+        if (holds(aliases, name)) return &binding;
+    }
+    return nullptr;
+  }
+
+  /// Symbols that the container's programs and their libraries take from the container's MPI (every
+  /// undefined MPI_* one, and whatever else only that MPI exports) and the host's library and its
+  /// bindings do not export. Weak ones do not count.
+  std::vector<MissingSymbol> missing_symbols() {
+    std::set<std::string> names(stack_.missing.begin(), stack_.missing.end());
+    std::set<std::string> container_has;
+    for (const auto* list : {&stack_.libraries, &stack_.bindings})
+      for (const auto& part : *list) {
+        names.insert(part.names.begin(), part.names.end());
+        const auto& exported = inside_symbols_.exports(part.path);
+        container_has.insert(exported.begin(), exported.end());
+      }
+    auto host_has = host_.symbols().exports(install_->library.path);
+    for (const auto& binding : install_->bindings) {
+      const auto& exported = host_.symbols().exports(binding.path);
+      host_has.insert(exported.begin(), exported.end());
+    }
+    std::vector<MissingSymbol> out;
+    for (const auto* object : inside_.objects()) {
+      if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
+      const auto& needs = object->file.elf.dependencies;
+      if (std::none_of(needs.begin(), needs.end(),
+                       [&](const Dependency& need) { return names.contains(need.name); }))
+        continue;
+      const auto* facts = inside_symbols_.of(object->path);
+      if (facts == nullptr) continue;
+      for (const auto& symbol : facts->undefined_symbols)
+        if (!symbol.weak && !host_has.contains(symbol.name) &&
+            (is_mpi_symbol(symbol.name) || is_handle(symbol.name) ||
+             container_has.contains(symbol.name)))
+          out.push_back({object->path, symbol.name});
+      for (const auto& symbol : facts->exported_symbols)
+        if (is_handle(symbol.name) && !host_has.contains(symbol.name))
+          out.push_back({object->path, symbol.name});
+    }
+    if (out.empty()) return out;
+    // mpi_something of the program's own libraries, or libc's memcpy that an MPI exports too.
+    for (const auto* object : inside_.objects()) {
+      if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
+      const auto& exported = inside_symbols_.exports(object->path);
+      std::erase_if(out, [&](const MissingSymbol& one) {
+        return exported.contains(one.symbol) && !is_handle(one.symbol);
+      });
+    }
+    return out;
+  }
+
+  /// MPI_* functions of the container's library that the host's does not export, shortened.
+  std::string lost_functions(const std::string& container_file) {
+    std::vector<std::string> out;
+    const auto& host_has = host_.symbols().exports(install_->library.path);
+    for (const auto& name : inside_symbols_.exports(container_file))
+      if (name.starts_with("MPI_") && !host_has.contains(name)) out.push_back(name);
+    return shortened(out);
+  }
+
+  /// Whether the host's MPI does for the programs.
+  Result<void> check_abi() {
+    const auto host_name = describe(install_->identity);
+    // What a program loads is to be replaced with the library, or not at all.
+    for (const auto& part : stack_.bindings) {
+      if (host_binding(part) != nullptr) continue;
+      if (std::any_of(inside_.objects().begin(), inside_.objects().end(),
+                      [&](const auto* object) { return object->file.stamp.id == part.id; }))
+        return refuse(inside_.programs()[0].path + " needs " + part.soname +
+                          " of the container's " +
+                          (library_ ? describe(library_->identity) : "MPI") + ": the host's " +
+                          host_name + " (" + install_->library.path + ") has no such bindings",
+                      "install the host's Fortran or C++ bindings beside its libmpi; Open MPI 5 "
+                      "has none for C++");
+      out_.warnings.push_back(part.path + ": the host's " + host_name +
+                              " has no such bindings: a program that loads it mixes both");
+    }
+    if (const auto missing = missing_symbols(); !missing.empty()) {
+      std::vector<std::string> names;
+      for (const auto& one : missing) names.push_back(one.symbol);
+      const bool host_is_newer = library_ &&
+                                 library_->identity.family == install_->identity.family &&
+                                 is_older(library_->identity.version, install_->identity.version);
+      return refuse(missing[0].user + " needs " + shortened(names) + ", which the host's " +
+                        host_name + " (" + install_->library.path + ") does not export" +
+                        (library_ ? "; the container's is " + describe(library_->identity) : ""),
+                    host_is_newer
+                        ? "newer versions have it no longer: use an older MPI on the host, or an "
+                          "image built with a newer one"
+                        : "use a newer MPI on the host, or an image built with an older one");
+    }
+    // Programs that nobody named use the copies: what these might miss with the host's stays.
+    stack_.note_swapped_folders(inside_.world());
+    for (const auto& part : stack_.copies)
+      if (const auto why = lacks_of(part); !why.empty()) stack_.leave(part, part.path + ": " + why);
+    if (!library_) return {};
+    const auto& theirs = library_->identity;
+    if (theirs.family == install_->identity.family &&
+        is_older(install_->identity.version, theirs.version))
+      out_.warnings.push_back("the host's " + host_name + " is older than the container's " +
+                              describe(theirs));
+    const auto lost = lost_functions(library_->path);
+    if (!lost.empty() && !stack_.needed_by_program)
+      out_.warnings.push_back("the host's " + host_name + " lacks " + lost +
+                              " of the container's: "
+                              "a program that calls one of them will end there");
+    return {};
+  }
+
+  /// What programs that use `part` might miss with the host's; empty: nothing.
+  std::string lacks_of(const StackPart& part) {
+    const auto host_name = "the host's " + describe(install_->identity);
+    if (part.identity.family.empty())
+      return host_binding(part) != nullptr ? "" : host_name + " has no such bindings";
+    const auto lost = lost_functions(part.path);
+    return lost.empty() ? "" : host_name + " lacks " + lost;
+  }
+
+  Result<void> take_host_libraries() {
+    const auto add = [&](const MpiInstall& install, const std::string& part) -> Result<void> {
+      TRY(host_.add(install.library.path, part));
+      folders_.insert(folders_.end(), install.plugin_folders.begin(), install.plugin_folders.end());
+      return {};
+    };
+    if (install_ != nullptr) {
+      TRY(add(*install_, describe(install_->identity)));
+      for (const auto& binding : install_->bindings) {
+        const auto names = mpi_aliases(binding.soname, install_->identity.abi);
+        const auto is_it = [&](const StackPart& part) { return host_binding(part) == &binding; };
+        if (std::any_of(stack_.bindings.begin(), stack_.bindings.end(), is_it) ||
+            std::any_of(stack_.copies.begin(), stack_.copies.end(), is_it) ||
+            std::any_of(names.begin(), names.end(),
+                        [&](const auto& name) { return holds(stack_.missing, name); }))
+          TRY(host_.add(binding.path, "bindings"));
+      }
+    }
+    for (const auto& root : options_.roots) TRY(add(root, "asked for"));
+    if (!host_.missing().empty())
+      return refuse("the host's MPI is not whole: " + host_.missing()[0],
+                    "ldd " + (out_.mpi ? out_.mpi->path : std::string("its library")));
+    return {};
+  }
+
+  std::optional<ContainerFile> container_file(const std::vector<std::string>& names) {
+    for (const auto& name : names)
+      if (const auto* found = inside_.find(name)) return *found;
+    return std::nullopt;
+  }
+
+  /// The library and its bindings are the host's.
+  void force_mpi(SideChoice& sides) {
+    const auto force = [&](const MpiFile& file, const std::vector<std::string>& names) {
+      sides.force(file.soname, names, container_file(names),
+                  "the host's " + describe(install_->identity) + " is asked for");
+    };
+    const auto& abi = install_->identity.abi;
+    auto names = install_->aliases;
+    for (const auto& part : stack_.libraries)
+      if (part.identity.abi == abi) names.insert(names.end(), part.names.begin(), part.names.end());
+    for (const auto& part : stack_.copies)
+      if (!part.identity.family.empty()) names.push_back(part.soname);
+    for (const auto& name : stack_.missing)
+      if (stands_for(install_->aliases, abi, name)) names.push_back(name);
+    force(install_->library, names);
+    for (const auto& binding : install_->bindings) {
+      if (!host_.files().contains(binding.soname)) continue;
+      auto asked_for = mpi_aliases(binding.soname, abi);
+      for (const auto* list : {&stack_.bindings, &stack_.copies})
+        for (const auto& part : *list)
+          if (host_binding(part) == &binding)
+            asked_for.insert(asked_for.end(), part.names.begin(), part.names.end());
+      force(binding, asked_for);
+    }
+  }
+
+  const DecideOptions& options_;
+  Decision out_;
+  bool ended_ = false;  ///< by an outcome
+  ContainerSide inside_;
+  SymbolReader inside_symbols_;
+  HostSide host_;
+  SearchOptions search_;
+  GlibcFamily glibc_;
+  ContainerStack stack_;
+  const MpiInstall* install_ = nullptr;  ///< the host's MPI that stands for the container's
+  /// Of the container; none: the image has none, a program only asks for it.
+  std::optional<StackPart> library_;
+  std::vector<PluginFolder> folders_;
+};
 
 }  // namespace
-
-Result<Decision> Decider::run() {
-  out_.programs = options_.programs;
-  out_.mount_point = options_.mount_point;
-  if (auto read = read_programs(); !read) return fail(std::move(read.error()));
-  if (ended_) return std::move(out_);
-  auto glibc = read_glibc_family(host_.world());
-  if (!glibc) return fail(std::move(glibc.error()));
-  glibc_ = std::move(*glibc);
-  host_.set_loader(glibc_.loader);
-  out_.host_glibc = glibc_.version;
-  out_.container_glibc = "2." + std::to_string(inside_.loader().glibc_minor);
-  out_.interpreter = inside_.loader().interpreter;
-  out_.interpreter_file = inside_.world().real_path(out_.interpreter);
-  stack_ = find_container_stack(inside_, inside_symbols_);
-  if (options_.mpi_wanted && !find_stack_copies(inside_, inside_symbols_, stack_))
-    out_.warnings.push_back(
-        "the image has more files than are looked at, or can be: an MPI in a folder of its own may "
-        "be left as it is");
-  out_.asked = stack_.watched;
-  if (!choose_mpi() || !pass_gate()) return std::move(out_);
-  if (auto taken = take_host_libraries(); !taken) return fail(std::move(taken.error()));
-  if (!ended_) decide_sides();
-  return std::move(out_);
-}
-
-Result<void> Decider::read_programs() {
-  std::string reason;
-  for (const auto& name : options_.programs) {
-    auto added = inside_.add_program(name, search_, reason);
-    if (added) continue;
-    if (added.error().code() == ENOTSUP) {
-      refuse(added.error().message() + "; the host's MPI needs glibc",
-             "use an image that is built on glibc");
-      return {};
-    }
-    if (added.error().code() == ENOENT && inside_.world().real_path(name).empty())
-      return fail_errno(name, "the container has no such program", ENOENT,
-                        "name it as the container does: --program, the annotation heddle.program");
-    return fail(std::move(added.error()));
-  }
-  if (inside_.programs().empty()) nothing(reason);
-  return {};
-}
-
-void Decider::decide_sides() {
-  SideChoice sides(host_, inside_, inside_symbols_, stack_);
-  if (match_.install != nullptr) take_bindings(*match_.install, sides);
-  for (const auto& root : options_.roots)
-    sides.force(root.library.soname, root.aliases, container_file(root.aliases),
-                "the host's is asked for");
-  Placement placement(inside_, host_.world(), stack_, glibc_, search_, options_.mount_point);
-  for (int round = 0; round < kRounds; ++round) {
-    if (const auto conflict = sides.settle(folders_); !conflict.empty()) {
-      refuse(conflict);
-      return;
-    }
-    const auto glibc = choose_glibc(glibc_, inside_, sides.taken_files());
-    if (!glibc.conflict.empty()) {
-      refuse(glibc.conflict, "use an image whose glibc is at least " + glibc_.version);
-      return;
-    }
-    const auto trouble = placement.place(sides, glibc);
-    if (!trouble.conflict.empty()) {
-      refuse(trouble.conflict +
-             " (host: " + (out_.mpi ? out_.mpi->family + " " + out_.mpi->version + ", " : "") +
-             "glibc " + out_.host_glibc + "; container: glibc " + out_.container_glibc + ")");
-      return;
-    }
-    if (!trouble.flip.empty() && sides.flip_to_host(trouble.flip, trouble.why)) continue;
-    finish(sides, glibc, placement);
-    return;
-  }
-  refuse("the libraries of host and container cannot be told apart in " + std::to_string(kRounds) +
-         " rounds");
-}
-
-void Decider::finish(const SideChoice& sides, const GlibcChoice& glibc,
-                     const Placement& placement) {
-  out_.outcome = Outcome::swap;
-  out_.glibc = glibc.taken;
-  out_.glibc_why = glibc.why;
-  out_.verdicts = glibc.verdicts;
-  for (const auto* pick : sides.picks())
-    out_.verdicts.push_back({pick->host.soname, pick->taken, pick->host.path,
-                             pick->container ? pick->container->path : "", pick->rule, pick->why});
-  std::sort(out_.verdicts.begin(), out_.verdicts.end(),
-            [](const Verdict& a, const Verdict& b) { return a.soname < b.soname; });
-  const auto warn = [&](const std::vector<std::string>& lines) {
-    out_.warnings.insert(out_.warnings.end(), lines.begin(), lines.end());
-  };
-  warn(sides.warnings());
-  warn(glibc.warnings);
-  warn(left_behind(inside_, inside_symbols_, host_.symbols(), sides, stack_));
-  placement.write(out_);
-}
 
 Result<Decision> decide(OsWorld& host, OsWorld& inside, const DecideOptions& options) {
   return Decider(host, inside, options).run();
 }
 
-}  // namespace heddle
+}  // namespace heddle::policy

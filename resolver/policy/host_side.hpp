@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "resolver/mpi/find_mpi.hpp"
-#include "resolver/policy/symbol_reader.hpp"
+#include "resolver/policy/container_side.hpp"
+#include "resolver/policy/decide.hpp"
+#include "resolver/policy/versions.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 
 /// A library of the host that may go into the container, or a plugin.
 struct HostFile {
@@ -41,7 +43,7 @@ class HostSide {
   SymbolReader& symbols() { return symbols_; }
 
  private:
-  void take(const Closure& closure, std::size_t first);
+  void take(const Closure& closure);
 
   SymbolReader symbols_;
   OsWorld& world_;
@@ -52,9 +54,6 @@ class HostSide {
   std::string home_;  ///< folder of the library added last
 };
 
-/// Which part of an MPI stack a library is, told from what it exports; empty: none.
-std::string stack_part_of(const ElfFacts& facts);
-
 /// The host's glibc: ld.so, libc.so.6 and every other file of the same build.
 struct GlibcFamily {
   LoaderProfile loader;
@@ -63,7 +62,19 @@ struct GlibcFamily {
 };
 Result<GlibcFamily> read_glibc_family(OsWorld& world);
 
-/// "libc.so.6" and the others that one build of glibc installs (gnu/lib-names.h), ld.so left out.
-const std::vector<std::string>& glibc_sonames();
+/// Whose glibc all programs of the container run with.
+struct GlibcChoice {
+  Side taken = Side::container;
+  std::string container_version;
+  std::string why;
+  std::vector<Verdict> verdicts;
+  std::vector<std::string> warnings;
+};
 
-}  // namespace heddle
+/// The container's, unless a file of the host wants a version that it does not define; then the
+/// host's, all of it. glibc's files share GLIBC_PRIVATE, so that a mixture does not even start
+/// (dl-call-libc-early-init.c). Fails where neither does for all.
+Result<GlibcChoice> choose_glibc(const GlibcFamily& host, ContainerSide& inside,
+                                 const std::vector<const HostFile*>& host_files);
+
+}  // namespace heddle::policy

@@ -6,15 +6,34 @@
 #include <tuple>
 
 #include "base/folder_of.hpp"
-#include "resolver/policy/closure_checks.hpp"
-#include "resolver/policy/container_stack.hpp"
-#include "resolver/search/search.hpp"
 
-namespace heddle {
+namespace heddle::policy {
+namespace {
 
 namespace fs = std::filesystem;
 
-namespace {
+constexpr std::size_t kMaxFolderFiles = 10'000;
+
+void take_folder(const PluginFolder& folder, ServedNames& out) {
+  std::error_code error;
+  std::size_t count = 0;
+  for (fs::recursive_directory_iterator walk(folder.path, error), end; !error && walk != end;
+       walk.increment(error)) {
+    std::error_code none;
+    if (!walk->is_regular_file(none) || ++count > kMaxFolderFiles) continue;
+    const auto below = walk->path().lexically_relative(folder.path).string();
+    const auto real = fs::canonical(walk->path(), none).string();
+    if (!none) out.files.emplace(folder.view_name + "/" + below, real);
+  }
+}
+
+void take_file(const HostFile& file, const std::vector<std::string>& asked_for, ServedNames& out) {
+  for (const auto& name : asked_for) {
+    if (name.empty() || name.find('/') != name.npos) continue;
+    out.files[name] = file.path;
+    out.sonames[name] = file.soname;
+  }
+}
 
 /// Where `start` is a string of its own in a file, or the start of one with `more`, which is a path
 /// below it. (A linker may have another string end in the same bytes, "openmpi" of
@@ -82,6 +101,21 @@ bool lead_to_mount(const PluginFolder& folder, OsWorld& inside, OsWorld& host,
 
 }  // namespace
 
+ServedNames served_names(const SideChoice& sides, const GlibcChoice& glibc,
+                         const GlibcFamily& family) {
+  ServedNames out;
+  for (const auto* pick : sides.picks())
+    if (pick->taken == Side::host) take_file(pick->host, pick->names, out);
+  if (glibc.taken == Side::host)
+    for (const auto& [soname, file] : family.files) take_file(file, {soname}, out);
+  for (const auto& folder : sides.folders()) take_folder(folder, out);
+  return out;
+}
+
+bool is_plugin_name(const std::string& name) {
+  return name.find('/') != name.npos && name.find(".so") != name.npos;
+}
+
 PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
                                 const std::map<std::string, FileBind>& binds,
                                 const ServedNames& names, OsWorld& inside, OsWorld& host,
@@ -116,22 +150,4 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
   return out;
 }
 
-std::vector<std::string> plugins_that_fail(const ServedNames& names, SwappedWorld& world,
-                                           const LoaderProfile& loader, const SearchOptions& search,
-                                           const std::string& mount_point) {
-  std::vector<std::string> out;
-  for (const auto& [name, path] : names.files) {
-    if (!is_plugin_name(name)) continue;
-    const auto closure = resolve(world, loader, mount_point + "/" + name, search);
-    if (!closure) continue;
-    for (const auto& missing : closure->missing)
-      out.push_back(path +
-                    ": this plugin will not load: " + closure->objects[missing.needed_by].path +
-                    " needs " + missing.name + ": " + missing.reason);
-    for (const auto& need : unmet_needs(*closure))
-      out.push_back(path + ": this plugin will not load: " + need.line);
-  }
-  return out;
-}
-
-}  // namespace heddle
+}  // namespace heddle::policy

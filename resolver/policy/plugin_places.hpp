@@ -5,11 +5,21 @@
 #include <string>
 #include <vector>
 
-#include "resolver/policy/decision.hpp"
-#include "resolver/policy/served_names.hpp"
-#include "resolver/policy/swapped_world.hpp"
+#include "resolver/policy/host_side.hpp"
+#include "resolver/policy/side_choice.hpp"
 
-namespace heddle {
+namespace heddle::policy {
+
+/// What the mount has of the host: a flat folder of libraries, and their plugin folders below it.
+struct ServedNames {
+  std::map<std::string, std::string> files;    ///< name below the mount -> host's file
+  std::map<std::string, std::string> sonames;  ///< a name asked for -> name below the mount
+};
+ServedNames served_names(const SideChoice& sides, const GlibcChoice& glibc,
+                         const GlibcFamily& family);
+
+/// Whether a name below the mount is a plugin's.
+bool is_plugin_name(const std::string& name);
 
 /// Where in the container the plugin folders of the host's libraries have to stand.
 struct PluginPlaces {
@@ -26,9 +36,4 @@ PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
                                 const ServedNames& names, OsWorld& inside, OsWorld& host,
                                 const std::string& mount_point);
 
-/// A line for each plugin that will not load from the mount, and why.
-std::vector<std::string> plugins_that_fail(const ServedNames& names, SwappedWorld& world,
-                                           const LoaderProfile& loader, const SearchOptions& search,
-                                           const std::string& mount_point);
-
-}  // namespace heddle
+}  // namespace heddle::policy

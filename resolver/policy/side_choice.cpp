@@ -3,9 +3,10 @@
 
 #include <algorithm>
 
+#include "base/try.hpp"
 #include "resolver/policy/versions.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 namespace {
 
 constexpr int kRounds = 16;  // each changes a mind, and no mind changes twice
@@ -34,26 +35,27 @@ void SideChoice::force(const std::string& soname, std::vector<std::string> names
   if (file == host_.files().end()) return;
   names.insert(names.begin(), soname);
   for (const auto& name : names) by_name_.emplace(name, soname);
-  picks_[soname] = {file->second, std::move(container), Side::host, "mpi-stack",
+  picks_[soname] = {file->second, std::move(container), Side::host, Rule::mpi_stack,
                     why,          std::move(names),     true,       false};
 }
 
 void SideChoice::compare(Pick& pick) {
   const auto& host = pick.host.file.elf;
-  const auto decide = [&](Side side, const char* rule, std::string why) {
+  const auto decide = [&](Side side, Rule rule, std::string why) {
     pick.taken = side;
     pick.rule = rule;
     pick.why = std::move(why);
   };
   if (!pick.host.stack_part.empty())
-    return decide(Side::host, "mpi-stack", "part of the host's MPI stack: " + pick.host.stack_part);
-  if (!pick.container) return decide(Side::host, "only-host", "the container has none");
+    return decide(Side::host, Rule::mpi_stack,
+                  "part of the host's MPI stack: " + pick.host.stack_part);
+  if (!pick.container) return decide(Side::host, Rule::only_host, "the container has none");
   const auto& container = pick.container->file.elf;
   if (pick.host.file.hash == pick.container->file.hash)
-    return decide(Side::container, "versions", "both have the same file");
+    return decide(Side::container, Rule::versions, "both have the same file");
   const bool versioned =
       !host.version_definitions.empty() || !container.version_definitions.empty();
-  const char* rule = versioned ? "versions" : "symbols";
+  const auto rule = versioned ? Rule::versions : Rule::symbols;
   const char* what = versioned ? "versions" : "symbols";
   const auto offers = [&](SymbolReader& reader, const std::string& path, const ElfFacts& elf) {
     if (versioned) return elf.version_definitions;
@@ -73,7 +75,7 @@ void SideChoice::compare(Pick& pick) {
                     std::string("the container's offers all ") + what + " of the host's, and more");
     case Contains::neither:
       pick.open = true;
-      return decide(Side::container, "needs", "it offers all that is asked of it");
+      return decide(Side::container, Rule::needs, "it offers all that is asked of it");
   }
 }
 
@@ -124,7 +126,7 @@ std::vector<SideChoice::User> SideChoice::users() {
 
 void SideChoice::flip(Pick& pick, Side side, const std::string& why) {
   pick.taken = side;
-  pick.rule = "needs";
+  pick.rule = Rule::needs;
   pick.why = why;
   pick.fixed = true;
   if (side == Side::host && pick.container && pick.open)
@@ -140,7 +142,7 @@ bool SideChoice::flip_to_host(const std::string& name, const std::string& why) {
   return true;
 }
 
-bool SideChoice::check_versions(std::string& conflict) {
+Result<bool> SideChoice::check_versions() {
   for (const auto& user : users()) {
     for (const auto& need : user.elf->version_needs) {
       auto* pick = find(need.file);
@@ -170,10 +172,7 @@ bool SideChoice::check_versions(std::string& conflict) {
                         (pick->container ? "the container's " + pick->container->path
                                          : std::string("the container")) +
                         " can give it";
-      if (!user.is_plugin) {
-        conflict = line;
-        return false;
-      }
+      if (!user.is_plugin) return fail("", line);
       if (std::find(warnings_.begin(), warnings_.end(), line) == warnings_.end())
         warnings_.push_back(line);
     }
@@ -182,7 +181,7 @@ bool SideChoice::check_versions(std::string& conflict) {
 }
 
 /// Symbols in place of versions, for a library without them.
-bool SideChoice::check_open(Pick& pick, std::string& conflict) {
+Result<bool> SideChoice::check_open(Pick& pick) {
   if (!pick.open || pick.fixed || !pick.host.file.elf.version_definitions.empty() ||
       !pick.container || !pick.container->file.elf.version_definitions.empty())
     return false;
@@ -204,28 +203,23 @@ bool SideChoice::check_open(Pick& pick, std::string& conflict) {
       continue;
     const auto* facts = inside_symbols_.of(object->path);
     if (facts == nullptr) continue;
-    if (const auto names = lost_symbols(*facts, container_has, host_has); !names.empty()) {
-      conflict = pick.host.soname + ": the host's " + host_wants +
-                 ", which the container's lacks; " + "the container's " + object->path + " needs " +
-                 shortened(names) + ", which the host's lacks";
-      return false;
-    }
+    if (const auto names = lost_symbols(*facts, container_has, host_has); !names.empty())
+      return fail("", pick.host.soname + ": the host's " + host_wants +
+                          ", which the container's lacks; the container's " + object->path +
+                          " needs " + shortened(names) + ", which the host's lacks");
   }
   flip(pick, Side::host, host_wants);
   return true;
 }
 
-std::string SideChoice::settle(const std::vector<PluginFolder>& folders) {
-  std::string conflict;
+Result<void> SideChoice::settle(const std::vector<PluginFolder>& folders) {
   for (int round = 0; round < kRounds * 16; ++round) {
     while (add_folders(folders)) {
     }
-    bool changed = check_versions(conflict);
-    if (!conflict.empty()) return conflict;
+    bool changed = TRY(check_versions());
     for (auto& [soname, pick] : picks_) {
       if (changed) break;
-      changed = check_open(pick, conflict);
-      if (!conflict.empty()) return conflict;
+      changed = TRY(check_open(pick));
     }
     if (!changed) break;
   }
@@ -253,7 +247,7 @@ std::set<std::string> SideChoice::reachable() const {
     if (pick->second.taken == Side::host) work.push_back(&pick->second.host.file.elf);
   };
   for (const auto& [soname, pick] : picks_)
-    if (pick.fixed && pick.rule == "mpi-stack") reach(soname);
+    if (pick.fixed && pick.rule == Rule::mpi_stack) reach(soname);
   for (const auto& [name, plugin] : host_.plugins())
     if (is_served(name)) work.push_back(&plugin.file.elf);
   while (!work.empty()) {
@@ -281,4 +275,4 @@ std::vector<const HostFile*> SideChoice::taken_files() const {
   return out;
 }
 
-}  // namespace heddle
+}  // namespace heddle::policy

@@ -8,17 +8,16 @@
 #include <vector>
 
 #include "resolver/policy/container_stack.hpp"
-#include "resolver/policy/decision.hpp"
 #include "resolver/policy/host_side.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 
 /// One soname with both sides' files.
 struct Pick {
   HostFile host;
   std::optional<ContainerFile> container;
   Side taken = Side::container;
-  std::string rule;
+  Rule rule = Rule::needs;
   std::string why;
   std::vector<std::string> names;  ///< it is asked for by: the soname first
   bool fixed = false;              ///< no second change of mind
@@ -36,8 +35,8 @@ class SideChoice {
   void force(const std::string& soname, std::vector<std::string> names,
              std::optional<ContainerFile> container, const std::string& why);
   /// Decides for everything that `host` has by now, and follows plugin folders of what is the
-  /// host's. A reason why it cannot work, naming both sides; empty: none.
-  std::string settle(const std::vector<PluginFolder>& folders);
+  /// host's. Fails where that cannot work, naming both sides.
+  Result<void> settle(const std::vector<PluginFolder>& folders);
   /// Takes the host's file after all, if there is one that was not decided on already.
   bool flip_to_host(const std::string& name, const std::string& why);
 
@@ -59,8 +58,8 @@ class SideChoice {
   void compare(Pick& pick);
   bool add_folders(const std::vector<PluginFolder>& folders);
   std::vector<User> users();
-  bool check_versions(std::string& conflict);
-  bool check_open(Pick& pick, std::string& conflict);
+  Result<bool> check_versions();
+  Result<bool> check_open(Pick& pick);
   void flip(Pick& pick, Side side, const std::string& why);
   /// Whether its folder is among folders().
   bool is_served(const std::string& plugin) const;
@@ -77,4 +76,4 @@ class SideChoice {
   std::vector<std::string> warnings_;
 };
 
-}  // namespace heddle
+}  // namespace heddle::policy

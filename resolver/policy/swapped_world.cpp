@@ -5,7 +5,7 @@
 
 #include "base/elf_file.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 bool SwappedWorld::is_ours(std::string_view path) const {
   return path.starts_with(placed_.mount_point) &&
          (path.size() == placed_.mount_point.size() || path[placed_.mount_point.size()] == '/');
@@ -87,4 +87,4 @@ std::string SwappedWorld::real_path(const std::string& path) {
   return is_ours(path) ? path : inside_.real_path(path);
 }
 
-}  // namespace heddle
+}  // namespace heddle::policy

@@ -7,7 +7,7 @@
 
 #include "resolver/search/os_world.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 
 /// The container's file system as it will be when a decision is in place: the mount with files of
 /// the host, files bound over others, a new ld.so.cache. For resolving its programs once more.
@@ -57,4 +57,4 @@ class SwappedWorld final : public World {
   std::vector<std::string> folders_;  ///< relative to the mount point: "" or "ucx/"
 };
 
-}  // namespace heddle
+}  // namespace heddle::policy

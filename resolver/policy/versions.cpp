@@ -5,7 +5,7 @@
 #include <charconv>
 #include <iterator>
 
-namespace heddle {
+namespace heddle::policy {
 
 Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second) {
   std::sort(first.begin(), first.end());
@@ -94,4 +94,19 @@ std::string shortened(const std::vector<std::string>& list) {
   return list[0] + ", " + list[1] + " and " + std::to_string(list.size() - 2) + " more";
 }
 
-}  // namespace heddle
+const ElfFacts* SymbolReader::of(const std::string& path) {
+  const auto [slot, is_new] = facts_.try_emplace(path);
+  if (is_new)
+    if (auto file = world_.facts_with_symbols(path)) slot->second = std::move(file->elf);
+  return slot->second ? &*slot->second : nullptr;
+}
+
+const std::set<std::string>& SymbolReader::exports(const std::string& path) {
+  const auto [slot, is_new] = exports_.try_emplace(path);
+  if (is_new)
+    if (const auto* facts = of(path))
+      for (const auto& symbol : facts->exported_symbols) slot->second.insert(symbol.name);
+  return slot->second;
+}
+
+}  // namespace heddle::policy

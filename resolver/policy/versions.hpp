@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "resolver/elf/elf_facts.hpp"
+#include "resolver/search/os_world.hpp"
 
-namespace heddle {
+namespace heddle::policy {
 
 /// Which of two files of one soname holds all that the other offers.
 enum class Contains { equal, first, second, neither };
@@ -39,4 +42,20 @@ bool is_older(const std::string& version, const std::string& than);
 /// "a", "a, b and 3 more".
 std::string shortened(const std::vector<std::string>& list);
 
-}  // namespace heddle
+/// Facts with symbols of one side's files, each read once.
+class SymbolReader {
+ public:
+  explicit SymbolReader(OsWorld& world) : world_(world) {}
+
+  /// Null when it cannot be read.
+  const ElfFacts* of(const std::string& path);
+  /// Names it exports, without versions. Empty when it cannot be read.
+  const std::set<std::string>& exports(const std::string& path);
+
+ private:
+  OsWorld& world_;
+  std::map<std::string, std::optional<ElfFacts>> facts_;
+  std::map<std::string, std::set<std::string>> exports_;
+};
+
+}  // namespace heddle::policy

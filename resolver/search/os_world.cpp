@@ -169,12 +169,8 @@ void OsWorld::note(DirId dir, const EntryName& name) {
   if (auto& names = looked_for_[dir]; names.size() <= kMostNames) names.emplace(name.text);
 }
 
-void OsWorld::note_listing(const std::string& path) {
-  if (root_) listed_.insert(path.ends_with('/') ? path : path + "/");
-}
-
 std::vector<std::string> OsWorld::asked() const {
-  std::set<std::string> out(listed_.begin(), listed_.end());
+  std::set<std::string> out;
   for (const auto& path : opened_) {
     const auto end = path.find_last_not_of('/');
     if (end != path.npos) out.insert(path.substr(0, end + 1));

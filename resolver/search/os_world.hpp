@@ -116,8 +116,6 @@ class OsWorld final : public World {
   /// directory itself with a slash behind it, meaning all its names. Sorted. Nothing without
   /// another root.
   std::vector<std::string> asked() const;
-  /// An answer hangs on all names in the directory `path`, which was opened and listed elsewhere.
-  void note_listing(const std::string& path);
   /// The directory there, or by O_PATH anything.
   Result<Fd> open(const std::string& path, int flags);
   /// As the function of that name (base/open_regular.hpp).
@@ -160,7 +158,6 @@ class OsWorld final : public World {
   std::uint64_t wanted_hash_ = 0;
   std::unordered_map<std::string, std::shared_ptr<const Result<FileFacts>>> facts_;
   std::unordered_set<std::string> opened_;
-  std::unordered_set<std::string> listed_;  ///< note_listing()'s, a slash at the end
   std::vector<std::unordered_set<std::string>> looked_for_;  ///< by directory
 };
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/atomic_file.hpp"
@@ -21,24 +18,6 @@
 
 namespace heddle {
 namespace {
-
-/// `12 of 340 programs` on one line of a terminal's stderr, from the second second on.
-class Progress {
- public:
-  void operator()(std::size_t done, std::size_t total) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!on_terminal_ || now - begin_ < std::chrono::seconds(1)) return;
-    if (now - last_ < std::chrono::milliseconds(100) && done != total) return;
-    last_ = now;
-    fmt::print(stderr, "\rfs-resolve: {} of {} resolved{}", done, total, done == total ? "\n" : "");
-    std::fflush(stderr);
-  }
-
- private:
-  const bool on_terminal_ = ::isatty(STDERR_FILENO) == 1;
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_ = begin_;
-};
 
 void tell_missing(const BuildResult& built) {
   for (const auto& missing : built.missing) {
@@ -85,7 +64,6 @@ int run_build(const BuildCommand& command) {
   options.search = search_options_from_environment();
   options.plugin_folders = command.plugin_folders;
   if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_folders);
-  options.progress = Progress();
   const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
   for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
   for (const auto& note : built.notes) say("note: " + note);

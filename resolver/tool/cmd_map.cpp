@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <set>
 
+#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/oci_helper.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/map_json.hpp"
@@ -42,17 +46,9 @@ std::set<std::string> view_names(const MapContent& content) {
 
 int wrong_view(const std::string& where, const std::string& what,
                const std::set<std::string>& names) {
-  constexpr std::size_t kMost = 10;  // a folder's map has a view for each of its programs
-  std::string hint = "--view ";
-  std::size_t told = 0;
-  for (const auto& name : names) {
-    if (told == kMost) {
-      hint += fmt::format(", or one of {} more (fs-resolve show)", names.size() - kMost);
-      break;
-    }
-    if (told++ != 0) hint += told == names.size() ? " or " : ", ";
-    hint += escape_for_terminal(name);
-  }
+  std::string hint = "--view " + escape_for_terminal(*names.begin());
+  if (names.size() > 1)
+    hint += fmt::format(", or one of {} more (fs-resolve show)", names.size() - 1);
   report(Error(where, what, "", hint));
   return exit_usage;
 }
@@ -96,6 +92,33 @@ int run_lookup(const LookupCommand& command) {
     fmt::print("{}\n", to_json(**found).dump(2));
   else
     print_object(**found);
+  return exit_done;
+}
+
+int run_push(const PushCommand& command) {
+  // A map that no node could use is not spread.
+  value_or_throw(value_or_throw(MapReader::open(command.map)).read_all());
+  const auto bytes = value_or_throw(read_file(command.map));
+  const auto title = command.map.substr(command.map.rfind('/') + 1);
+  return value_or_throw(run_oci_client(
+      "fs-resolve", {"push", "--type", kMapMediaType, "--title=" + title, "--", command.reference},
+      bytes, STDOUT_FILENO));
+}
+
+int run_pull(const PullCommand& command) {
+  auto file = value_or_throw(AtomicFile::create(command.out));
+  const auto status = value_or_throw(run_oci_client(
+      "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
+  if (status != exit_done) return status;
+  const auto map = MapReader::open(file.temp_path());
+  const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));
+  if (!content) {
+    // The temporary name means nothing to anyone.
+    auto reason = content.error().message();
+    if (reason.starts_with(file.temp_path() + ": ")) reason.erase(0, file.temp_path().size() + 2);
+    throw Error(command.reference, "cannot be used", reason, "push it again");
+  }
+  value_or_throw(file.commit());
   return exit_done;
 }
 

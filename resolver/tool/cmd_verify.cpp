@@ -1,15 +1,161 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
+#include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
+#include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_drift.hpp"
 #include "resolver/tool/map_json.hpp"
 
 namespace heddle {
+namespace {
+
+/// One way in which this node differs from a map.
+struct MapDrift {
+  std::string path;  ///< of the file
+  std::string what;  ///< missing, replaced, changed, unreadable; passed over, not found, added
+  std::string detail;
+};
+
+struct SearchDrifts {
+  std::vector<MapDrift> drifts;
+  /// Programs whose search could not be repeated, and why: "path: reason".
+  std::vector<std::string> not_checked;
+};
+
+std::optional<MapDrift> check(const MapObject& object) {
+  auto fd = open_regular(object.path);
+  if (!fd) {
+    const int code = fd.error().code();
+    if (code == EISDIR || code == ENOEXEC)
+      return MapDrift{object.path, "replaced", "no regular file any more"};
+    const bool gone = code == ENOENT || code == ENOTDIR;
+    return MapDrift{object.path, gone ? "missing" : "unreadable", fd.error().message()};
+  }
+  struct stat st {};
+  if (::fstat(fd->get(), &st) != 0) return MapDrift{object.path, "unreadable", ""};
+  const auto now = file_stamp(st);
+  if (now.size != object.stamp.size)
+    return MapDrift{object.path, "changed",
+                    fmt::format("size {} was {}", now.size, object.stamp.size)};
+  if (now.mtime_ns == object.stamp.mtime_ns) return std::nullopt;
+  auto hash = hash_file(fd->get(), object.path);
+  if (!hash) return MapDrift{object.path, "unreadable", hash.error().message()};
+  if (*hash == object.hash) return std::nullopt;
+  const bool other_file = now.id != object.stamp.id;
+  return MapDrift{object.path, other_file ? "replaced" : "changed",
+                  fmt::format("content {} was {}", hash->hex(), object.hash.hex())};
+}
+
+std::optional<FileId> id_of(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return std::nullopt;
+  return file_id(st);
+}
+
+/// Where ld.so would now come to another file: a library that a folder earlier in a search path has
+/// since (passed over: the map's), one that no search comes to any more (not found), one that is
+/// loaded besides (added). Searches again for each program, with the LD_LIBRARY_PATH and the
+/// preloads of the map; what `known` names is not told again.
+class SearchComparison {
+ public:
+  SearchComparison(const MapContent& content, const std::vector<MapDrift>& known)
+      : content_(content) {
+    for (const auto& drift : known) known_.insert(drift.path);
+  }
+  SearchDrifts run() {
+    std::vector<std::string> paths;
+    for (const auto& program : content_.programs) paths.push_back(program.path);
+    session_.world().prefetch(paths);
+    for (const auto& program : content_.programs) {
+      // Another program now: whatever it loads, the map is not about it.
+      if (known_.contains(content_.objects[program.object].path)) continue;
+      if (auto closure = closure_of(program))
+        compare(program, *closure);
+      else
+        out_.not_checked.push_back(closure.error().message());
+    }
+    return std::move(out_);
+  }
+
+ private:
+  Result<Closure> closure_of(const MapProgram& program) {
+    const auto loader = TRY(read_loader_profile(session_.world(), program.interpreter));
+    SearchOptions options;
+    options.ld_library_path = program.library_path;
+    options.ld_library_path_set = !program.library_path.empty();
+    for (const auto& library : program.libraries)
+      if (library.found_by == "preload")
+        options.ld_preload += (options.ld_preload.empty() ? "" : ":") + library.requested_as;
+    return resolve(session_.world(), loader, program.path, options);
+  }
+
+  std::optional<FileId> id_of_object(ObjectId object) {
+    auto [at, fresh] = ids_.try_emplace(object);
+    if (fresh) at->second = id_of(content_.objects[object].path);
+    return at->second;
+  }
+
+  void tell(const std::string& path, const char* what, const std::string& detail) {
+    // One file passed over is one line, however many programs load it.
+    if (!known_.contains(path) && told_.emplace(path, what).second)
+      out_.drifts.push_back({path, what, detail});
+  }
+
+  void compare(const MapProgram& program, const Closure& closure) {
+    std::map<std::string_view, ObjectId> by_name;
+    std::set<std::optional<FileId>> mapped;
+    for (const auto& library : program.libraries) {
+      by_name.emplace(library.requested_as, library.object);
+      mapped.insert(id_of_object(library.object));
+    }
+    const auto whom = escape_for_terminal(program.path);
+    for (std::size_t i = 1; i < closure.objects.size(); ++i) {
+      const LoadedObject& now = closure.objects[i];
+      const auto was = by_name.find(now.requested_as);
+      if (mapped.contains(now.file.stamp.id)) continue;
+      if (was != by_name.end())
+        tell(content_.objects[was->second].path, "passed over",
+             fmt::format("{} finds {} first", whom, escape_for_terminal(now.path)));
+      else
+        tell(now.path, "added", fmt::format("{} now loads it too", whom));
+    }
+    for (const auto& missing : closure.missing)
+      if (const auto was = by_name.find(missing.name); was != by_name.end())
+        tell(content_.objects[was->second].path, "not found",
+             fmt::format("{} does not come to it any more", whom));
+  }
+
+  const MapContent& content_;
+  std::set<std::string> known_;
+  ResolverSession session_;
+  std::map<ObjectId, std::optional<FileId>> ids_;
+  std::set<std::pair<std::string, std::string>> told_;
+  SearchDrifts out_;
+};
+
+/// The files of the map that are not what they were. Size and time first, content when they differ.
+/// dev and ino say nothing: they differ on another node and after a reboot.
+std::vector<MapDrift> file_drifts(const MapContent& content) {
+  std::vector<MapDrift> out;
+  for (const auto& object : content.objects)
+    if (auto drift = check(object)) out.push_back(std::move(*drift));
+  return out;
+}
+
+}  // namespace
 
 int run_verify(const VerifyCommand& command) {
   const auto reader = value_or_throw(MapReader::open(command.map));
@@ -17,7 +163,7 @@ int run_verify(const VerifyCommand& command) {
   auto drifts = file_drifts(content);
   const auto changed = drifts.size();
   if (!command.files_only) {
-    auto searched = search_drifts(content, drifts);
+    auto searched = SearchComparison(content, drifts).run();
     for (const auto& reason : searched.not_checked) say("note: search not checked: " + reason);
     drifts.insert(drifts.end(), searched.drifts.begin(), searched.drifts.end());
   }

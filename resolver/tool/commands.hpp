@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "resolver/mpi/find_mpi.hpp"
-#include "resolver/policy/decision.hpp"
 
 namespace heddle {
 

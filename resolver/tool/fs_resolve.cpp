@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/tool/fs_resolve.hpp"
-
 #include <functional>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
-#include "base/log.hpp"
+#include "base/run_main.hpp"
 #include "base/standard_fds.hpp"
 #include "resolver/tool/commands.hpp"
 
@@ -16,8 +14,12 @@ namespace {
 class CommandLine {
  public:
   CommandLine();
-  CLI::App& app() { return app_; }
-  int run();
+  int run(const std::vector<std::string>& words) {
+    if (const int status = parse_options(app_, words); status >= 0) return status;
+    const int status = action_();
+    value_or_throw(flush_stdout());
+    return status;
+  }
 
  private:
   CLI::App* add(const std::string& name, const std::string& text, std::function<int()> action) {
@@ -90,11 +92,13 @@ void CommandLine::add_build() {
           ->type_name("SONAME")
           ->allow_extra_args(false)};
   // Scripts of earlier versions may say it; in no help.
-  sub->add_option("--rpath")
-      ->check([](const std::string& way) {
-        return way == "bind" ? ""
-                             : "'" + way + "' is not supported any more: use bind, the default";
-      })
+  sub->add_option_function<std::string>(
+         "--rpath",
+         [](const std::string& way) {
+           if (way != "bind")
+             throw CLI::ValidationError("--rpath",
+                                        "'" + way + "' is not supported any more: use bind");
+         })
       ->group("");
   sub->parse_complete_callback([this, into, for_into] {
     if (into->count() == 0) {
@@ -177,27 +181,11 @@ CommandLine::CommandLine() {
       ->type_name("MAP");
 }
 
-int CommandLine::run() {
-  try {
-    const int status = action_();
-    value_or_throw(flush_stdout());
-    return status;
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
-}
-
 }  // namespace
-
-int fs_resolve(int argc, const char* const* argv) {
-  set_program_name("fs-resolve");
-  reserve_standard_fds();
-  CommandLine line;
-  const int status = parse_options(line.app(), {argv + 1, argv + argc});
-  return status >= 0 ? status : line.run();
-}
-
 }  // namespace heddle
+
+int main(int argc, char** argv) {
+  return heddle::run_main("fs-resolve", [&] {
+    return heddle::CommandLine().run({argv + 1, argv + argc});
+  });
+}

@@ -63,7 +63,7 @@ const std::vector<Rule>& rules() {
        {"base", "base/launch", "resolver/map", "fuseovl/mount", "fuseovl/session", "record/trace"}},
       {"fsgen", {"*"}},
       {"compat",
-       {"base", "resolver/elf", "resolver/search", "resolver/map", "resolver/build",
+       {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map", "resolver/build",
         "record/trace"}},
       // libcurl stays here: others start its helper.
       {"ship/registry", {"base"}},

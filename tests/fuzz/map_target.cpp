@@ -154,7 +154,6 @@ void run(std::string_view bytes) {
       decode_one<map_format::Meta>(record);
       decode_one<MapObject>(record);
       decode_one<MapProgram>(record);
-      decode_one<std::vector<map_format::NamedObject>>(record);
     }
   }
 }
@@ -169,7 +168,6 @@ std::vector<std::string> seeds() {
           std::string("\4\x0c\x20\0\0\x12\0\x0e\x30\0\0\0\x80", 13),
           '\2' + map_format::encode(sample.objects[0]),
           '\2' + map_format::encode(sample.programs[0]),
-          '\2' + map_format::encode({map_format::NamedObject{"name", 1}}),
           '\2' + map_format::encode(map_format::Meta{})};
 }
 

@@ -77,14 +77,14 @@ TEST_F(Map, equal_content_gives_equal_bytes) {
   EXPECT_FALSE(first == bytes());
 }
 
-TEST_F(Map, names_with_any_bytes_and_any_length_come_back) {
+TEST_F(Map, names_with_any_bytes_up_to_the_longest_come_back) {
   MapContent content = sample_map(3);
-  const std::string deep = "plugins/" + std::string(600, 'p') + "/";
   auto& names = content.views[0].names;
-  names = {{"a b\t\n\xff\xc3\xa4", 0}, {deep + "one", 1},          {deep + "two", 2},
-           {std::string(507, 'q'), 0}, {std::string(508, 'q'), 1}, {std::string(4000, 'q'), 2}};
+  const std::string longest(map_format::kMaxText, 'q');
+  names = {
+      {"a b\t\n\xff\xc3\xa4", 0}, {"plugins/" + std::string(400, 'p') + "/one", 1}, {longest, 2}};
   std::sort(names.begin(), names.end());
-  const std::string long_path = "/" + std::string(511, 'x');
+  const std::string long_path = "/" + std::string(map_format::kMaxText - 1, 'x');
   content.paths = {{"/short", 0}, {long_path, 1}};
   write(content);
   MapReader map = reader();
@@ -94,6 +94,9 @@ TEST_F(Map, names_with_any_bytes_and_any_length_come_back) {
               content.objects[object].path);
   EXPECT_EQ(value_or_throw(map.lookup_path(long_path))->path, content.objects[1].path);
   EXPECT_EQ(value_or_throw(map.lookup_path(long_path + "x")), std::nullopt);
+  names.back().first += 'q';
+  const auto refused = write_map(content, path_);
+  EXPECT_TRUE(!refused && refused.error().code() == EINVAL);
 }
 
 TEST_F(Map, generated_files_come_back_byte_by_byte) {

@@ -11,6 +11,7 @@
 namespace heddle::test {
 namespace {
 
+using namespace policy;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
+#include "resolver/map/map_format.hpp"
+
 #include <fmt/format.h>
 
 #include <string_view>
 #include <unordered_set>
 
 #include "base/escape.hpp"
-#include "resolver/map/map_format.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle::map_format {
@@ -19,9 +20,11 @@ bool is_absolute(std::string_view path) {
   return !path.empty() && path.front() == '/' && !has_nul(path);
 }
 
+bool is_key_path(std::string_view path) { return is_absolute(path) && path.size() <= kMaxText; }
+
 /// A name that a directory tree can show: no empty, "." or ".." component, no NUL.
 bool is_relative_name(std::string_view name) {
-  if (name.empty() || has_nul(name)) return false;
+  if (name.empty() || name.size() > kMaxText || has_nul(name)) return false;
   for (std::size_t start = 0; start <= name.size();) {
     const std::size_t end = std::min(name.find('/', start), name.size());
     const std::string_view part = name.substr(start, end - start);
@@ -121,7 +124,35 @@ std::string broken_rule(const MapContent& content) {
     previous = &name;
   }
   if (content.generated.size() > kMaxGenerated) return "too many generated files";
-  return broken_list("path", content.paths, content.objects.size(), is_absolute);
+  return broken_list("path", content.paths, content.objects.size(), is_key_path);
+}
+
+std::string encode_trailer(const Trailer& trailer) {
+  Encoder coder;
+  coder(trailer.version, std::uint32_t{0}, trailer.length, trailer.hash.bytes);
+  return std::string(kMapMagic) + coder.take();
+}
+
+std::optional<Trailer> decode_trailer(std::string_view bytes) {
+  if (bytes.size() != kTrailerSize || bytes.substr(0, kMapMagic.size()) != kMapMagic) return {};
+  Trailer trailer;
+  std::uint32_t reserved = 0;
+  Decoder coder(bytes.substr(kMapMagic.size()));
+  coder(trailer.version, reserved, trailer.length, trailer.hash.bytes);
+  return trailer;
+}
+
+std::string number_key(std::uint32_t number) {
+  std::string key;
+  for (int shift = 24; shift >= 0; shift -= 8) key += static_cast<char>(number >> shift);
+  return key;
+}
+
+std::optional<std::uint32_t> number_of_key(std::string_view key) {
+  if (key.size() != 4) return {};
+  std::uint32_t number = 0;
+  for (const char byte : key) number = number << 8 | static_cast<unsigned char>(byte);
+  return number;
 }
 
 }  // namespace heddle::map_format
