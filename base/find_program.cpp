@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/find_program.hpp"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
 #include "base/script_interpreter.hpp"
 
 namespace heddle {
@@ -30,7 +30,7 @@ int trouble_with(const std::string& path) {
 /// The path behind a script's #!, or in an ELF file's PT_INTERP; "": none.
 std::string interpreter_of(const std::string& path) {
   char head[4096] = {};
-  const auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  const auto fd = open_regular(path);
   if (!fd || ::pread(fd->get(), head, sizeof(head) - 1, 0) < 2) return {};
   if (auto script = script_interpreter({head, sizeof(head)}); !script.empty()) return script;
   const FileBytes bytes = file_bytes(fd->get());

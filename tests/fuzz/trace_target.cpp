@@ -26,7 +26,7 @@ class Sink final : public trace::TraceSink {
     check(open_, "an event outside a run");
     (void)normalised(event.path);
     for (const auto text : {event.exe, event.resolved, event.target})
-      for (const char c : text) sum_ += static_cast<unsigned char>(c);
+      for (const char c : text) sum_ = sum_ + static_cast<unsigned char>(c);
   }
   void end_run(const trace::RunFooter&, trace::Ending) override {
     check(open_, "a run that had not begun ended");
