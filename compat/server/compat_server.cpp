@@ -186,12 +186,14 @@ class Gate {
   Counters& counters_;
 };
 
+std::string without_port(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
 /// Enters now, leaves at the scope's end.
 class Visit {
  public:
   Visit(Gate& gate, const grpc::ServerContext& context, std::size_t bytes, int calls = 1)
       : gate_(gate),
-        address_(context.peer().substr(0, context.peer().rfind(':'))),  // without the port
+        address_(without_port(context.peer())),
         bytes_(bytes),
         calls_(calls),
         status(gate.enter(address_, calls, bytes)) {}

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <fcntl.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <fstream>
+#include <future>
 
 #include <compatibility.grpc.pb.h>
 #include "base/child.hpp"
@@ -127,6 +129,28 @@ class CompatServer : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(response.status(), v1::Response::SUCCESS) << response.payload();
     return response.compatible();
+  }
+  /// The bytes that `method` answers `bytes` with, without its service's generated code.
+  std::string call_raw(const std::string& method, const std::string& bytes,
+                       const std::string& authorization = "") {
+    grpc::GenericStub stub(channel());
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer answer;
+    std::promise<grpc::Status> status;
+    stub.UnaryCall(&context, method, {}, &request, &answer,
+                   [&](const grpc::Status& said) { status.set_value(said); });
+    if (status.get_future().get().error_code() == grpc::StatusCode::UNAUTHENTICATED)
+      return "UNAUTHENTICATED";
+    std::vector<grpc::Slice> slices;
+    std::string out;
+    if (answer.Valid() && answer.Dump(&slices).ok())
+      for (const auto& one : slices)
+        out.append(reinterpret_cast<const char*>(one.begin()), one.size());
+    return out;
   }
   /// A line of a process's /proc/PID/status, without its name.
   static std::string line_of(const std::string& pid, const std::string& name) {
