@@ -14,7 +14,7 @@ _fs_hook() {
     bundle) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
     cdi) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
     install) ((COMP_CWORD < 2)) || words='-h --help --runtime --dir --always --allow-annotations --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi' ;;
-    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --always --allow-annotations' ;;
+    oci) ((COMP_CWORD < 2)) || words='-h --help --program --policy --stage --cache-limit --log --node --timeout --cache --at --mpi --always --allow-annotations --hook-file' ;;
     verify) ((COMP_CWORD < 2)) || words='-h --help --bundle --rootfs --program --timeout --json --cache --at --mpi' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' bundle cdi install oci verify'

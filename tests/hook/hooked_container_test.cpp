@@ -125,25 +125,6 @@ TEST_P(HookedContainer, what_an_image_did_not_have_is_part_of_the_decision) {
   EXPECT_EQ(ask(), 6U);
 }
 
-/// A file that is loaded, compared and served is spelled as ld.so found it, too.
-TEST_P(HookedContainer, what_ld_so_found_by_dots_is_part_of_the_decision) {
-  for (const std::string list : {"loads", "verdict"}) {
-    renew();
-    fs::create_directories(world_->rootfs() + "/opt/bin");
-    write_text_file(world_->rootfs() + "/opt/lib/libcore.so.1", "one");
-    auto decision = world_->swap();
-    decision[list].push_back(
-        {{"soname", "libcore.so.1"},
-         {"taken", "container"},
-         {list == "loads" ? "path" : "container", "/opt/bin/../lib/libcore.so.1"}});
-    world_->answer(decision);
-    EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n") << list;
-    write_text_file(world_->rootfs() + "/opt/lib/libcore.so.1", "two");
-    EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n") << list;
-    EXPECT_EQ(world_->questions(), 2U) << list;
-  }
-}
-
 TEST_P(HookedContainer, says_why_a_program_must_not_start) {
   auto decision = world_->swap();
   decision["outcome"] = "incompatible";

@@ -9,7 +9,6 @@
 
 #include <filesystem>
 
-#include "base/content_hash.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/test_dir.hpp"

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // Containers of one image, or of images that look alike, which start at the same time.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 
 #include <filesystem>
 #include <fstream>
@@ -59,22 +57,6 @@ class SharedDecision : public RuntimeTest {
   static constexpr int kMany = 12;
 };
 
-/// Somebody else's comparison may take as long as his image's libraries are many.
-TEST_P(SharedDecision, a_known_image_starts_while_another_is_compared) {
-  const auto bundle = world_->bundle("bundle", world_->config({"/bin/app"}));
-  ASSERT_EQ(runtime_->run(bundle, id(1)).out, "host\n");
-  std::vector<Fd> others;
-  for (const auto& file : fs::directory_iterator(world_->path("cache")))
-    if (file.path().extension() == ".lock") {
-      others.push_back(value_or_throw(open_file(file.path(), O_RDONLY)));
-      ASSERT_EQ(::flock(others.back().get(), LOCK_SH | LOCK_NB), 0);
-    }
-  ASSERT_FALSE(others.empty());
-  StartedContainer started(*runtime_, bundle, id(2));
-  EXPECT_EQ(started.ends(20s), 0) << started.text();
-  EXPECT_EQ(started.text(), "host\n");
-}
-
 /// Two images that differ in a library only: the second is decided on while the first, of which
 /// there was a decision, waits for its daemon.
 TEST_P(SharedDecision, a_map_stays_its_own_while_a_like_image_is_decided_on) {
@@ -111,18 +93,6 @@ TEST_P(SharedDecision, a_map_stays_its_own_while_a_like_image_is_decided_on) {
   EXPECT_EQ(waits.text(), "host\n");
   EXPECT_TRUE(wait_until(5s, [&] { return world_->processes().empty(); }));
   EXPECT_EQ(world_->mounts(), 0U);
-}
-
-TEST_P(SharedDecision, one_decides_for_all_that_start_at_once) {
-  close_gate("fs-resolve");
-  const auto all = start_many();
-  EXPECT_TRUE(wait_until(20s, [&] { return at_the_lock() >= kMany; }));
-  open_gate("fs-resolve");
-  for (const auto& each : all) {
-    EXPECT_EQ(each->ends(20s), 0) << each->text() << world_->log_text();
-    EXPECT_EQ(each->text(), "host\n");
-  }
-  EXPECT_EQ(world_->questions(), 1U);
 }
 
 TEST_P(SharedDecision, one_decides_anew_for_all_when_the_hosts_files_have_changed) {
