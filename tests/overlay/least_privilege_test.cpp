@@ -124,14 +124,16 @@ TEST_F(LeastPrivilege, root_s_supervisor_unmounts_in_another_user_s_closed_direc
   EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(mount.pid()); }));
   EXPECT_EQ(mounts_with(" " + (dir_ / "home/m") + " "), 0U);
 }
+
 TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_look_at_its_clients_too) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   if (::syscall(SYS_open_tree, -1, "", 0U) < 0 && errno == ENOSYS)
     HEDDLE_SKIP("before Linux 5.2 there are no copies of a mount to be shared");
   const std::string script =
-      "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
-      "\"${HEDDLE_INDEX%/index}/stats\")/status";
-  const auto seen = run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script});
+      "cat /proc/$(\"$0\" --stats \"${HEDDLE_INDEX%/.heddle/index}\" | "
+      "sed -n 's/^supervisor_pid *//p')/status";
+  const auto seen =
+      run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script, fs_mount()});
   expect_rights(seen.out, kMayMount | kMayLookAtProcesses);
 }
 
