@@ -19,7 +19,8 @@ namespace {
 [[noreturn]] void live(Overlay& overlay, Fd device, const Fd& ready) {
   (void)leave_terminal({});
   overlay.on_ready([&ready] { (void)write_all(ready.get(), {&kReadyByte, 1}, "ready"); });
-  auto session = Session::create(Overlay::ops(), overlay, std::move(device), session_options({}));
+  auto session = Session::create(Overlay::ops(), &overlay, std::move(device), session_options({}),
+                                 overlay.state().session);
   ::_exit(session && session->serve() ? 0 : 1);
 }
 

@@ -97,6 +97,11 @@ Result<MapFile> MapFile::find(const std::string& path, milliseconds limit) {
   return read_within(path, -1, limit);
 }
 
+Result<std::string> MapFile::bytes() const {
+  if (::lseek(bytes_.get(), 0, SEEK_SET) < 0) return fail_errno(path_, "cannot read");
+  return read_all(bytes_.get(), path_);
+}
+
 Result<ContentHash> MapFile::hash() const { return hash_file(bytes_.get(), path_); }
 
 }  // namespace heddle

@@ -28,8 +28,7 @@ class MapFile {
   /// The file's, when it was read.
   const struct stat& status() const { return status_; }
   const std::string& path() const { return path_; }
-  /// The copy; reading it never waits.
-  Fd take_bytes() { return std::move(bytes_); }
+  Result<std::string> bytes() const;
 
  private:
   MapFile(std::string path, Fd bytes, const struct stat& status)

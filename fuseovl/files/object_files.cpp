@@ -157,62 +157,43 @@ std::vector<Drift> ObjectFiles::drifts() const {
 
 namespace {
 
-// A watch costs 2 us, and programs are being started just now.
-constexpr std::chrono::seconds kBegin{1};
-
-class OriginWatch {
- public:
-  explicit OriginWatch(ObjectFiles& files) : files_(files), notify_(::inotify_init1(IN_CLOEXEC)) {}
-
-  void run() {
-    if (!notify_) return;
-    for (ObjectId object = 0; object < files_.size(); ++object) add(object);
-    // What came before the watch.
-    for (const auto& [watch, object] : objects_) files_.check(object);
-    alignas(inotify_event) std::array<char, 4096> buffer;
-    for (;;) {
-      const ssize_t n = ::read(notify_.get(), buffer.data(), buffer.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;
-      look_at({buffer.data(), static_cast<std::size_t>(n)});
-    }
-  }
-
- private:
-  void add(ObjectId object) {
-    const auto path = files_.watchable(object);
-    if (!path) return;
+void watch(ObjectFiles& files) {
+  const Fd notify(::inotify_init1(IN_CLOEXEC));
+  if (!notify) return;
+  std::unordered_map<int, ObjectId> objects;
+  for (ObjectId object = 0; object < files.size(); ++object) {
+    const auto path = files.watchable(object);
     // A rename over a pinned file is none of our business; over another it is IN_DELETE_SELF.
-    const int watch = ::inotify_add_watch(notify_.get(), path->c_str(),
-                                          IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF);
-    if (watch >= 0) objects_[watch] = object;
+    constexpr std::uint32_t kEvents = IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
+    const int id = path ? ::inotify_add_watch(notify.get(), path->c_str(), kEvents) : -1;
+    if (id >= 0) objects[id] = object;
   }
-
-  void look_at(std::span<const char> events) {
-    while (events.size() >= sizeof(inotify_event)) {
-      inotify_event event;
-      std::memcpy(&event, events.data(), sizeof(event));
-      if (const auto found = objects_.find(event.wd); found != objects_.end())
-        files_.check(found->second);
+  const auto check_all = [&] {
+    for (const auto& [id, object] : objects) files.check(object);
+  };
+  check_all();  // what came before the watch
+  alignas(inotify_event) std::array<char, 4096> buffer;
+  for (ssize_t n; (n = ::read(notify.get(), buffer.data(), buffer.size())) > 0 || errno == EINTR;) {
+    inotify_event event;
+    for (ssize_t at = 0; at < n; at += static_cast<ssize_t>(sizeof(event) + event.len)) {
+      std::memcpy(&event, buffer.data() + at, sizeof(event));
+      if (const auto found = objects.find(event.wd); found != objects.end())
+        files.check(found->second);
       else if (event.mask & IN_Q_OVERFLOW)
-        for (const auto& [watch, object] : objects_) files_.check(object);
-      events = events.subspan(std::min(events.size(), sizeof(event) + event.len));
+        check_all();
     }
   }
-
-  ObjectFiles& files_;
-  Fd notify_;
-  std::unordered_map<int, ObjectId> objects_;
-};
+}
 
 }  // namespace
 
 void watch_origins(ObjectFiles& files) {
   try {
     std::thread([&files] {
-      std::this_thread::sleep_for(kBegin);
+      // A watch costs 2 us, and programs are being started just now.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
       try {
-        OriginWatch(files).run();
+        watch(files);
       } catch (const std::bad_alloc&) {
         // Files are checked when they are read all the same.
       }

@@ -2,6 +2,7 @@
 #include "fuseovl/files/origins.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -123,7 +124,8 @@ Opened open_by_path(const std::string& path, Directories& directories) {
   std::array<char, PATH_MAX> real{};
   const auto link = "/proc/self/fd/" + std::to_string(out.file->get());
   const ssize_t size = ::readlink(link.c_str(), real.data(), real.size());
-  out.way = &directories.way_to({real.data(), size > 0 ? static_cast<std::size_t>(size) : 0});
+  out.way = &directories.way_to(
+      std::string_view(real.data(), size > 0 ? static_cast<std::size_t>(size) : 0));
   return out;
 }
 

@@ -64,8 +64,6 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
     content = TRY(reader.read_all());
     out.facts.map_id = reader.id().hex();
   }
-  out.map_status = map.status();
-  out.map_file = map.take_bytes();
 
   Origins origins = open_origins(content, raise_fd_limit(),
                                  {options.origin_timeout, options.on_drift == OnDrift::warn});
@@ -85,8 +83,13 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
 
   out.tree =
       TRY(Tree::build(content, {std::string(map_folder(out.facts.map_id)), options.previous}));
-  out.index = TRY(index_of(content, origins, options, out.facts.map_id));
-  for (auto& [name, bytes] : content.generated) out.generated.push_back(std::move(bytes));
+  ::clock_gettime(CLOCK_REALTIME, &out.made);
+  auto index = TRY(index_of(content, origins, options, out.facts.map_id));
+  auto map_bytes = TRY(map.bytes());
+  out.facts.index_bytes = index.size();
+  out.own.push_back({std::move(index), out.made});
+  out.own.push_back({std::move(map_bytes), map.status().st_mtim});
+  for (auto& [name, bytes] : content.generated) out.own.push_back({std::move(bytes), out.made});
   std::vector<std::string> paths;
   paths.reserve(content.objects.size());
   for (auto& object : content.objects) paths.push_back(std::move(object.path));
@@ -95,8 +98,6 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   for (const auto& before : options.previous) out.facts.previous_maps.push_back(before.id);
   out.facts.views = content.views.size();
   for (const auto& view : content.views) out.facts.names += view.names.size();
-  out.facts.index_bytes = out.index.size();
-  ::clock_gettime(CLOCK_REALTIME, &out.made);
   out.facts.start_time = utc_text(out.made);
   out.files = ObjectFiles(std::move(origins), std::move(paths));
   out.origin_timeout = options.origin_timeout;

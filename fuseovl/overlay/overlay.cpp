@@ -11,7 +11,6 @@
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/session/kernel_order.hpp"
-#include "fuseovl/session/request_loop.hpp"
 
 namespace heddle {
 namespace {
@@ -62,7 +61,7 @@ void answer(fuse_req_t request, Arguments... arguments) {
 }
 
 void on_init(void* userdata, fuse_conn_info* connection) {
-  static_cast<Overlay*>(static_cast<SessionClient*>(userdata))->init(*connection);
+  static_cast<Overlay*>(userdata)->init(*connection);
   before_answer();
 }
 
@@ -101,12 +100,6 @@ std::vector<std::string> Overlay::staged_in() const {
   return staging ? std::vector{staging->directory().path()} : std::vector<std::string>();
 }
 
-std::vector<int> Overlay::descriptors() const {
-  auto out = content_.files.descriptors();
-  out.push_back(content_.map_file.get());
-  return out;
-}
-
 void Overlay::init(fuse_conn_info& connection) {
   // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's
   // only.
@@ -118,7 +111,6 @@ void Overlay::init(fuse_conn_info& connection) {
   connection.max_write = kMaxWrite;
   connection.max_background = 64;
   connection.congestion_threshold = 48;
-  opens_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPEN_SUPPORT;
   opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
   watch_origins(content_.files);
   if (on_ready_) on_ready_();
@@ -145,20 +137,14 @@ struct stat Overlay::attributes(InodeNumber ino) const {
       st.st_mode = S_IFLNK | 0777;
       set_size(content_.tree.target(ino).size());
       break;
-    case NodeKind::index:
-      set_size(content_.index.size());
-      break;
-    case NodeKind::generated: {
-      const auto& bytes = content_.generated[content_.tree.generated(ino)];
-      set_size(bytes.size());
+    case NodeKind::own: {
+      const auto& own = content_.own[content_.tree.own(ino)];
+      set_size(own.bytes.size());
+      st.st_mtim = own.modified;
       // A copy of ld.so: the kernel wants to execute it.
-      if (bytes.starts_with("\177ELF")) st.st_mode |= 0111;
+      if (own.bytes.starts_with("\177ELF")) st.st_mode |= 0111;
       break;
     }
-    case NodeKind::map:
-      set_size(static_cast<std::size_t>(content_.map_status.st_size));
-      st.st_mtim = content_.map_status.st_mtim;
-      break;
     case NodeKind::object:
       set_attributes(st, content_.files.origin(content_.tree.object(ino)));
       break;
@@ -220,15 +206,10 @@ void Overlay::readlink(fuse_req_t request, fuse_ino_t ino) {
     fuse_reply_err(request, EINVAL);
 }
 
-void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  // ENOSYS once: the kernel opens by itself from then on, keeps the page cache, and sends no
-  // RELEASE (fs/fuse/file.c, fuse_file_open).
-  if (opens_can_be_skipped_) {
-    fuse_reply_err(request, ENOSYS);
-    return;
-  }
-  info->keep_cache = 1;
-  fuse_reply_open(request, info);
+void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+  // Once: the kernel opens by itself from then on, keeps the page cache, and sends no RELEASE
+  // (fs/fuse/file.c, fuse_file_open).
+  fuse_reply_err(request, ENOSYS);
 }
 
 void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
@@ -297,7 +278,7 @@ void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_
                           off_t offset) {
   const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
   const auto piece = bytes.substr(from, size);
-  state_->counters.add_bytes_read(piece.size());
+  state_->session.counters.add_bytes_read(piece.size());
   fuse_reply_buf(request, piece.data(), piece.size());
 }
 
@@ -309,7 +290,7 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
       fuse_reply_err(request, got.error());
       return;
     }
-    state_->counters.add_bytes_read(got->size());
+    state_->session.counters.add_bytes_read(got->size());
     fuse_reply_buf(request, got->data(), got->size());
   };
   // One a thread, as large as the requests are: the threads are few and stay.
@@ -332,19 +313,9 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     case NodeKind::link:
       fuse_reply_err(request, EISDIR);
       return;
-    case NodeKind::index:
-      reply_bytes(request, content_.index, size, offset);
+    case NodeKind::own:
+      reply_bytes(request, content_.own[content_.tree.own(ino)].bytes, size, offset);
       return;
-    case NodeKind::generated:
-      reply_bytes(request, content_.generated[content_.tree.generated(ino)], size, offset);
-      return;
-    case NodeKind::map: {
-      std::vector<char> bytes(
-          up_to(static_cast<std::uint64_t>(content_.map_status.st_size), size, offset));
-      const auto got = read_at(content_.map_file.get(), bytes, offset, MayBlock::yes);
-      reply_bytes(request, {bytes.data(), got.value_or(0)}, size, 0);
-      return;
-    }
     case NodeKind::object: {
       ObjectFiles& files = content_.files;
       const auto object = content_.tree.object(ino);

@@ -13,21 +13,22 @@
 #include "fuseovl/overlay/serving_state.hpp"
 #include "fuseovl/overlay/stats.hpp"
 #include "fuseovl/overlay/tree.hpp"
-#include "fuseovl/session/counters.hpp"
 #include "fuseovl/session/session.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
 
+/// A file that is nobody's on disk.
+struct OwnFile {
+  std::string bytes;
+  timespec modified{};
+};
+
 /// All that one mount serves; made before mounting, constant while it stands.
 struct OverlayContent {
   Tree tree;
   ObjectFiles files;
-  std::string index;  ///< bytes of `.heddle/index`
-  /// Bytes of the map's generated files, in its order.
-  std::vector<std::string> generated;
-  Fd map_file;  ///< in memory; served as `.heddle/map`
-  struct stat map_status {};
+  std::vector<OwnFile> own;  ///< by Tree::own()
   StatsFacts facts;
   timespec made{};  ///< time of all that has none of its own
   /// After so long a read that its file system does not answer is an error; 0: never.
@@ -37,14 +38,14 @@ struct OverlayContent {
 /// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
 /// table goes to Session::create with the Overlay as its client. Processes forked from the one that
 /// made it have its state in common, and any of them can go on where another stopped.
-class Overlay final : public SessionClient {
+class Overlay {
  public:
   explicit Overlay(OverlayContent content);
 
   static const fuse_lowlevel_ops& ops();
 
   /// Every descriptor it serves from.
-  std::vector<int> descriptors() const;
+  std::vector<int> descriptors() const { return content_.files.descriptors(); }
   /// Every file and directory that it may have to open by its path.
   std::vector<std::string> reopened() const { return content_.files.reopened(); }
   /// The directory of the staged copies, when there is one.
@@ -53,14 +54,12 @@ class Overlay final : public SessionClient {
   std::optional<pid_t> start_staging() { return content_.files.start_staging(); }
   /// The statistics of this moment (render_stats()).
   std::string stats_text() const { return render_stats(content_.facts, *state_, content_.files); }
-  const RequestCounters& counters() const { return state_->counters; }
+  const RequestCounters& counters() const { return state_->session.counters; }
   ServingState& state() { return *state_; }
   const OverlayContent& content() const { return content_; }
   /// Called when the kernel and we have agreed on the protocol, by each process that serves:
   /// requests are answered from here.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
-
-  void on_request(std::uint32_t opcode) noexcept override { state_->counters.count(opcode); }
 
   // One for each operation; each answers the request exactly once.
   void init(fuse_conn_info& connection);
@@ -93,7 +92,6 @@ class Overlay final : public SessionClient {
   std::function<void()> on_ready_;
   uid_t owner_ = ::getuid();
   gid_t group_ = ::getgid();
-  bool opens_can_be_skipped_ = false;
   bool opendirs_can_be_skipped_ = false;
 };
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "fuseovl/session/counters.hpp"
 #include "fuseovl/session/session.hpp"
 
 namespace heddle {
@@ -18,7 +17,6 @@ struct ServingState {
   /// How far whoever warmed the mount is with reading ahead.
   enum class Prefetch : std::uint8_t { none, running, done };
 
-  RequestCounters counters;
   SessionMemory session;
   std::atomic<Prefetch> prefetch = Prefetch::none;
   std::atomic<pid_t> supervisor = 0;

@@ -33,12 +33,10 @@ std::string render_stats(const StatsFacts& facts, const ServingState& state,
       {"staged", staging ? staging->objects() : 0},
       {"staged_bytes", staging ? staging->bytes() : 0},
       {"index_bytes", facts.index_bytes},
-      {"requests_total", state.counters.total()},
-      {"bytes_read", state.counters.bytes_read()},
+      {"requests_total", state.session.counters.total()},
+      {"bytes_read", state.session.counters.bytes_read()},
   };
-  for (const auto& kind : RequestCounters::kinds())
-    out["requests"][kind.name] = state.counters.of(kind.opcode);
-  out["requests"]["other"] = state.counters.other();
+  for (const auto& [name, count] : state.session.counters.by_kind()) out["requests"][name] = count;
   out["prefetch"] = kPrefetch[static_cast<std::size_t>(state.prefetch.load())];
   const auto drifts = files.drifts();
   out["drift_files"] = drifts.size();

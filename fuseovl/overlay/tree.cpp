@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/escape.hpp"
+#include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle {
@@ -39,14 +40,13 @@ class TreeBuilder {
           return fail_name(view.name, "a view cannot have this name");
         if (view.name == kOwnFolder || view.name == kMapsFolder)
           return fail_name(view.name, "the name is heddle's own");
-        if (auto added = add_view(view, view.name + "/"); !added) return fail(added.error());
+        TRY(add_view(view, view.name + "/"));
       }
-      if (!single) continue;
-      if (auto added = add_view(view, ""); !added) return fail(added.error());
+      if (single) TRY(add_view(view, ""));
     }
     folders_[""];
     folders_[std::string(kOwnPrefix)];
-    if (auto added = add_maps(); !added) return fail(added.error());
+    TRY(add_maps());
     return number();
   }
 
@@ -73,7 +73,7 @@ class TreeBuilder {
       for (const auto& [name, target] : map.names) {
         std::string_view rest = name;
         auto at = folder + map.id + "/";
-        if (auto entered = enter_folders(at, rest); !entered) return entered;
+        TRY(enter_folders(at, rest));
         add_link(at, rest, target);
       }
     return {};
@@ -106,7 +106,7 @@ class TreeBuilder {
       if (object >= content_.objects.size()) return fail_name(name, "its object is not in the map");
       std::string_view rest = name;
       std::string folder = prefix;
-      if (auto entered = enter_folders(folder, rest); !entered) return entered;
+      TRY(enter_folders(folder, rest));
       (folder == prefix ? flat : folders_[folder]).emplace_back(rest, object);
     }
     return {};
@@ -140,14 +140,15 @@ class TreeBuilder {
     }
     tree_.generated_count_ = content_.generated.size();
     auto& own = directories[places.at(kOwnPrefix)].entries;
-    own.insert(own.end(), {{"index", tree_.index()}, {"map", tree_.map()}});
+    own.insert(own.end(), {{"index", Tree::kIndex}, {"map", Tree::kMap}});
     for (std::size_t i = 0; i < content_.generated.size(); ++i) {
       const std::string_view name = content_.generated[i].first;
       const bool is_own = name.starts_with(kOwnPrefix);
       auto& root = directories[places.at("")].entries;
       (is_own ? own : root)
-          .push_back({keep(name.substr(is_own ? kOwnPrefix.size() : 0)), tree_.generated_inode(i)});
-      if (name == ".heddle/ld.so.cache") root.push_back({kShortCache, tree_.generated_inode(i)});
+          .push_back(
+              {keep(name.substr(is_own ? kOwnPrefix.size() : 0)), Tree::kFirstGenerated + i});
+      if (name == ".heddle/ld.so.cache") root.push_back({kShortCache, Tree::kFirstGenerated + i});
     }
     for (auto& directory : directories) {
       auto& entries = directory.entries;
@@ -200,10 +201,8 @@ void Tree::make_nodes() {
   const auto add = [this](InodeNumber ino, NodeKind kind, std::size_t index) {
     nodes_.push_back({ino, kind, static_cast<std::uint32_t>(index)});
   };
-  add(index(), NodeKind::index, 0);
-  add(map(), NodeKind::map, 0);
-  for (std::size_t i = 0; i < generated_count_; ++i)
-    add(generated_inode(i), NodeKind::generated, i);
+  for (std::size_t i = 0; kIndex + i < kFirstGenerated + generated_count_; ++i)
+    add(kIndex + i, NodeKind::own, i);
   for (std::size_t i = 0; i < objects_.size(); ++i) add(objects_[i].ino, NodeKind::object, i);
   for (std::size_t i = 0; i < links_.size(); ++i) add(links_[i].ino, NodeKind::link, i);
   for (std::size_t i = 0; i < directories_.size(); ++i)

@@ -16,7 +16,7 @@ namespace heddle {
 /// Number of a file in the mount, a function of the map. 0 means none.
 using InodeNumber = std::uint64_t;
 
-enum class NodeKind : std::uint8_t { directory, object, link, index, map, generated };
+enum class NodeKind : std::uint8_t { directory, object, link, own };
 
 /// One name of a directory; valid as long as its Tree.
 struct TreeEntry {
@@ -58,14 +58,11 @@ class Tree {
   std::optional<NodeKind> kind(InodeNumber ino) const;
   /// Only for an inode of kind object.
   ObjectId object(InodeNumber ino) const { return find(ino)->index; }
-  /// Index into MapContent::generated, for an inode of that kind.
-  std::size_t generated(InodeNumber ino) const { return find(ino)->index; }
+  /// Of an inode of kind own: 0 the index, 1 the map, then MapContent::generated in its order.
+  std::size_t own(InodeNumber ino) const { return find(ino)->index; }
   InodeNumber inode(ObjectId object) const { return objects_[object].ino; }
   /// Where the link `ino` leads; for an inode of that kind.
   const std::string& target(InodeNumber ino) const { return links_[find(ino)->index].target; }
-  static InodeNumber index() { return kIndex; }
-  static InodeNumber map() { return kMap; }
-  static InodeNumber generated_inode(std::size_t i) { return kFirstGenerated + i; }
   /// 0: `directory` has no such name, or is no directory.
   InodeNumber lookup(InodeNumber directory, std::string_view name) const;
   /// Sorted by name, without `.` and `..`; empty for anything but a directory.
@@ -77,7 +74,6 @@ class Tree {
 
   std::size_t directory_count() const { return directories_.size(); }
   std::size_t object_count() const { return objects_.size(); }
-  std::size_t generated_count() const { return generated_count_; }
 
  private:
   friend class TreeBuilder;

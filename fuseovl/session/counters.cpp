@@ -3,15 +3,13 @@
 
 #include <linux/fuse.h>
 
-#include <algorithm>
-
 namespace heddle {
 namespace {
 
 // FUSE_STATX came with Linux 6.6; the number is the protocol's and older headers lack the name.
 constexpr std::uint32_t kOpcodeStatx = 52;
 
-constexpr RequestCounters::Kind kKinds[] = {
+constexpr std::pair<const char*, std::uint32_t> kKinds[] = {
     {"lookup", FUSE_LOOKUP},
     {"getattr", FUSE_GETATTR},
     {"statx", kOpcodeStatx},
@@ -36,28 +34,23 @@ constexpr RequestCounters::Kind kKinds[] = {
     {"destroy", FUSE_DESTROY},
 };
 
-bool is_told_apart(std::uint32_t opcode) {
-  return std::any_of(std::begin(kKinds), std::end(kKinds),
-                     [&](const auto& kind) { return kind.opcode == opcode; });
-}
-
 }  // namespace
 
-std::span<const RequestCounters::Kind> RequestCounters::kinds() { return kKinds; }
-
-void RequestCounters::add(std::uint32_t opcode, std::uint64_t requests) noexcept {
-  auto& counter = opcode < kOpcodes && is_told_apart(opcode) ? by_opcode_[opcode] : other_;
-  counter.fetch_add(requests, std::memory_order_relaxed);
-}
-
-std::uint64_t RequestCounters::of(std::uint32_t opcode) const noexcept {
-  return opcode < kOpcodes ? by_opcode_[opcode].load(std::memory_order_relaxed) : 0;
-}
-
 std::uint64_t RequestCounters::total() const noexcept {
-  std::uint64_t sum = other();
+  std::uint64_t sum = 0;
   for (const auto& counter : by_opcode_) sum += counter.load(std::memory_order_relaxed);
   return sum;
+}
+
+std::vector<std::pair<const char*, std::uint64_t>> RequestCounters::by_kind() const {
+  std::vector<std::pair<const char*, std::uint64_t>> out;
+  auto other = total();
+  for (const auto& [name, opcode] : kKinds) {
+    out.emplace_back(name, by_opcode_[opcode].load(std::memory_order_relaxed));
+    other -= std::min(other, out.back().second);
+  }
+  out.emplace_back("other", other);
+  return out;
 }
 
 }  // namespace heddle

@@ -4,7 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <span>
+#include <utility>
+#include <vector>
 
 namespace heddle {
 
@@ -12,29 +13,22 @@ namespace heddle {
 /// atomics: any number of threads may add while others read.
 class RequestCounters {
  public:
-  struct Kind {
-    const char* name;
-    std::uint32_t opcode;
-  };
-  /// The kinds that are told apart, in the order they are shown; all others are `other`.
-  static std::span<const Kind> kinds();
-
   /// Counts one request by its FUSE opcode.
-  void count(std::uint32_t opcode) noexcept { add(opcode, 1); }
-  void add(std::uint32_t opcode, std::uint64_t requests) noexcept;
+  void count(std::uint32_t opcode) noexcept {
+    by_opcode_[opcode < by_opcode_.size() ? opcode : 0].fetch_add(1, std::memory_order_relaxed);
+  }
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }
 
-  std::uint64_t of(std::uint32_t opcode) const noexcept;
-  std::uint64_t other() const noexcept { return other_.load(std::memory_order_relaxed); }
   std::uint64_t total() const noexcept;
   std::uint64_t bytes_read() const noexcept { return bytes_read_.load(std::memory_order_relaxed); }
+  /// By name, in the order they are shown; the last is `other`.
+  std::vector<std::pair<const char*, std::uint64_t>> by_kind() const;
 
  private:
-  static constexpr std::size_t kOpcodes = 64;  // FUSE numbers its operations densely from 1
-  std::array<std::atomic<std::uint64_t>, kOpcodes> by_opcode_{};
-  std::atomic<std::uint64_t> other_ = 0;
+  /// FUSE numbers its operations densely from 1; 0: all that it does not have here.
+  std::array<std::atomic<std::uint64_t>, 64> by_opcode_{};
   std::atomic<std::uint64_t> bytes_read_ = 0;
 };
 

@@ -2,18 +2,22 @@
 #include "fuseovl/session/session.hpp"
 
 #include <linux/fuse.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstdarg>
 #include <cstring>
+#include <mutex>
+#include <new>
 #include <string>
+#include <thread>
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
-#include "fuseovl/session/request_loop.hpp"
 
 namespace heddle {
 namespace {
@@ -35,10 +39,8 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
   say(line);
 }
 
-// libfuse hands custom input and output its own userdata, which is the client; one process has one
-// session that can be taken over.
-SessionMemory* g_memory = nullptr;
-bool g_replaying = false;  // before any other thread is there
+SessionMemory* g_memory = nullptr;  // of the one session of this process
+bool g_replaying = false;           // before any other thread is there
 
 // The INIT request this thread is answering, 0 when none.
 thread_local std::uint64_t t_init_unique = 0;
@@ -62,12 +64,12 @@ void remember_init(const void* request, std::size_t size) {
 
 /// The end of an answer that the kernel does not take. Another process can be given the request.
 void give_up_answer() {
-  if (g_memory && g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
+  if (g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
 }
 
 // Custom input and output is how every request is seen, also those libfuse answers by itself
 // (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
-ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
+ssize_t receive(int device, void* buffer, std::size_t size, void*) {
   const ssize_t n =
       insist([&] { return ::read(device, buffer, size); },
              [](int error) { return may_pass(error) && error != EINTR && error != EAGAIN; });
@@ -75,9 +77,9 @@ ssize_t receive(int device, void* buffer, std::size_t size, void* userdata) {
   const auto* header = static_cast<const fuse_in_header*>(buffer);
   if (header->opcode == FUSE_INIT) {
     t_init_unique = header->unique;
-    if (g_memory) remember_init(buffer, static_cast<std::size_t>(n));
+    remember_init(buffer, static_cast<std::size_t>(n));
   }
-  static_cast<SessionClient*>(userdata)->on_request(header->opcode);
+  g_memory->counters.count(header->opcode);
   return n;
 }
 
@@ -91,42 +93,145 @@ ssize_t send(int device, iovec* parts, int count, void*) {
   }
   const ssize_t n = insist([&] { return ::writev(device, parts, count); }, may_pass);
   if (n < 0) give_up_answer();
-  if (g_memory) {
-    if (is_init && n >= 0) g_memory->agreed = true;
-    g_memory->answers.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (is_init && n >= 0) g_memory->agreed = true;
+  g_memory->answers.fetch_add(1, std::memory_order_relaxed);
   return n;
 }
 
-ssize_t send_by_splice(int pipe, off_t* offset_in, int device, off_t* offset_out, std::size_t size,
-                       unsigned flags, void*) {
-  if (g_memory) g_memory->answers.fetch_add(1, std::memory_order_relaxed);
-  const ssize_t n =
-      insist([&] { return ::splice(pipe, offset_in, device, offset_out, size, flags); }, may_pass);
-  if (n < 0) give_up_answer();
-  return n;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kBufferSize = kMaxWrite + kPage;
+
+using Buffer = std::unique_ptr<char[]>;
+
+// A process that is killed while the kernel copies a request to a page that is not there yet makes
+// that request fail (fs/fuse/dev.c, fuse_copy_fill: get_user_pages fails with a fatal signal
+// pending), where it should be sent again. Requests other than WRITE fit in two pages.
+Buffer make_buffer() {
+  Buffer buffer(new (std::nothrow) char[kBufferSize]);
+  for (std::size_t at = 0; buffer && at <= 2 * kPage; at += kPage)
+    static_cast<volatile char*>(buffer.get())[at] = 0;
+  return buffer;
+}
+
+/// The threads that read a session's requests and have libfuse answer them: one more than are busy,
+/// up to a limit. They end with the connection, which wakes all that read.
+///
+/// fuse_session_loop_mt(3) does not do: it ends its threads by pthread_cancel(3), so by a real-time
+/// signal, and where the user has none left (RLIMIT_SIGPENDING) glibc's read(2) waits for it for
+/// ever; and a thread that it has no memory for ends the session.
+class RequestLoop : public std::enable_shared_from_this<RequestLoop> {
+ public:
+  RequestLoop(fuse_session* session, unsigned threads) : session_(session), limit_(threads) {}
+  /// As Session::serve(). Other threads may still wait in a read when it fails.
+  Result<void> run();
+
+ private:
+  bool start_thread();
+  void answer_requests(char* buffer);
+  int answer_until_it_ends(char* buffer);
+
+  fuse_session* session_;
+  const unsigned limit_;
+  std::atomic<unsigned> idle_ = 0;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  unsigned threads_ = 0;  ///< under mutex_
+  int failure_ = 0;       ///< errno; under mutex_
+};
+
+Result<void> RequestLoop::run() {
+  if (!start_thread()) {
+    const Buffer buffer = make_buffer();
+    if (!buffer) return fail_errno("FUSE session", "cannot go on", ENOMEM);
+    ++threads_;
+    ++idle_;
+    answer_requests(buffer.get());
+  }
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return threads_ == 0 || failure_ != 0; });
+  if (failure_ != 0) return fail_errno("FUSE session", "cannot go on", failure_);
+  return {};
+}
+
+/// False: there are enough, or there is no memory for another, and those that are there go on.
+bool RequestLoop::start_thread() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (threads_ == limit_) return false;
+    ++threads_;
+  }
+  ++idle_;
+  try {
+    if (Buffer buffer = make_buffer()) {
+      std::thread([self = shared_from_this(), own = std::move(buffer)] {
+        self->answer_requests(own.get());
+      }).detach();
+      return true;
+    }
+  } catch (const std::exception&) {
+    // It is tried again when all are busy the next time.
+  }
+  --idle_;
+  const std::lock_guard lock(mutex_);
+  --threads_;
+  return false;
+}
+
+void RequestLoop::answer_requests(char* buffer) {
+  const int failure = answer_until_it_ends(buffer);
+  const std::lock_guard lock(mutex_);
+  --threads_;
+  if (failure_ == 0) failure_ = failure;
+  ended_.notify_one();
+}
+
+/// 0: the connection has ended; else the errno.
+int RequestLoop::answer_until_it_ends(char* buffer) {
+  for (;;) {
+    const ssize_t n = receive(fuse_session_fd(session_), buffer, kBufferSize, nullptr);
+    if (n < 0) {
+      // ENOENT: the request was taken back before we had it (fuse_dev_do_read).
+      if (errno == EINTR || errno == ENOENT) continue;
+      if (errno != EAGAIN) return errno == ENODEV ? 0 : errno;
+      // A device that its owner reads without waiting (O_NONBLOCK).
+      pollfd device{fuse_session_fd(session_), POLLIN, 0};
+      (void)::poll(&device, 1, -1);
+      continue;
+    }
+    fuse_in_header header{};
+    if (n < static_cast<ssize_t>(sizeof(header))) return EIO;
+    std::memcpy(&header, buffer, sizeof(header));
+    // Nobody waits for these; a burst of them needs no more threads.
+    const bool is_forget = header.opcode == FUSE_FORGET || header.opcode == FUSE_BATCH_FORGET;
+    if (!is_forget && idle_.fetch_sub(1) == 1) (void)start_thread();
+    fuse_buf request{};
+    request.mem = buffer;
+    request.size = static_cast<std::size_t>(n);
+    fuse_session_process_buf(session_, &request);
+    if (!is_forget) ++idle_;
+    if (fuse_session_exited(session_) != 0) return EPROTO;  // what init() agreed to does not do
+  }
 }
 
 }  // namespace
 
-Result<Session> Session::create(const fuse_lowlevel_ops& ops, SessionClient& client, Fd device,
-                                const SessionOptions& options, SessionMemory* memory) {
+Result<Session> Session::create(const fuse_lowlevel_ops& ops, void* client, Fd device,
+                                const SessionOptions& options, SessionMemory& memory) {
   fuse_set_log_func(log_from_libfuse);
   // libfuse compares conn->max_read, set in init, with this option and refuses a difference.
   std::string max_read = "-omax_read=" + std::to_string(options.max_read);
   char name[] = "heddle";
   char* argv[] = {name, max_read.data(), nullptr};
   fuse_args args = FUSE_ARGS_INIT(2, argv);
-  Session session(fuse_session_new(&args, &ops, sizeof(ops), &client), client, options, memory);
+  Session session(fuse_session_new(&args, &ops, sizeof(ops), client), options, memory);
   fuse_opt_free_args(&args);
   if (!session.session_) return fail("FUSE session", "cannot be set up", "libfuse refused it");
   fuse_custom_io io{};
   io.read = receive;
   io.writev = send;
-  io.splice_send = send_by_splice;
   if (const int rc = fuse_session_custom_io(session.raw(), &io, device.get()); rc != 0)
     return fail_errno("FUSE session", "cannot be set up", -rc);
-  g_memory = memory;
+  g_memory = &memory;
   (void)device.release();  // fuse_session_destroy() closes it from here on
   return session;
 }
@@ -171,13 +276,8 @@ Result<void> Session::take_over() {
 }
 
 Result<void> Session::serve() {
-  if (memory_ && memory_->init_size.load(std::memory_order_acquire) != 0) TRY(take_over());
-  const auto loop = std::make_shared<RequestLoop>(
-      raw(), options_.threads,
-      [device = fuse_session_fd(raw()), client = client_](void* buffer, std::size_t size) {
-        return receive(device, buffer, size, client);
-      });
-  return loop->run();
+  if (memory_->init_size.load(std::memory_order_acquire) != 0) TRY(take_over());
+  return std::make_shared<RequestLoop>(raw(), options_.threads)->run();
 }
 
 }  // namespace heddle

@@ -13,16 +13,13 @@
 #include <memory>
 
 #include "base/fd.hpp"
+#include "fuseovl/session/counters.hpp"
 
 namespace heddle {
 
-/// What a Session tells the file system behind it. The ops' userdata is a SessionClient*.
-class SessionClient {
- public:
-  virtual ~SessionClient() = default;
-  /// One request has arrived (FUSE opcode); called by many threads, before the op itself.
-  virtual void on_request(std::uint32_t opcode) noexcept = 0;
-};
+/// The most that a WRITE request may carry, in bytes: what a file system's init() must set, because
+/// the kernel reads into no buffer that could not hold it.
+inline constexpr unsigned kMaxWrite = 1U << 20;
 
 struct SessionOptions {
   unsigned max_read = 1U << 20;  ///< must be the mount's own max_read: the kernel believes either
@@ -32,6 +29,7 @@ struct SessionOptions {
 /// What a process that takes a session over must know of it; kept in memory that both share. The
 /// kernel says INIT once in a mount's life, so the request is kept and answered again in silence.
 struct SessionMemory {
+  RequestCounters counters;
   std::array<char, 512> init{};            ///< the INIT request as it came
   std::atomic<std::size_t> init_size = 0;  ///< 0: none has come yet
   std::atomic<bool> agreed = false;        ///< the kernel has our answer
@@ -47,11 +45,12 @@ struct SessionMemory {
 /// and no namespace matters.
 class Session {
  public:
-  /// Takes the device. `ops` is copied; `client` must outlive the session. libfuse's own messages
-  /// go to stderr by base/log. With `memory`, which must outlive the session, another process can
-  /// take over where this one dies; one that has seen an INIT is what this session goes on from.
-  static Result<Session> create(const fuse_lowlevel_ops& ops, SessionClient& client, Fd device,
-                                const SessionOptions& options, SessionMemory* memory = nullptr);
+  /// Takes the device. `ops` is copied; `client`, the ops' userdata, and `memory` must outlive the
+  /// session, of which a process has one. libfuse's own messages go to stderr by base/log. Another
+  /// process can take over where this one dies; a memory that has seen an INIT is what this session
+  /// goes on from.
+  static Result<Session> create(const fuse_lowlevel_ops& ops, void* client, Fd device,
+                                const SessionOptions& options, SessionMemory& memory);
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) noexcept = default;
 
@@ -66,19 +65,17 @@ class Session {
   /// The client behind a request, as the type it has.
   template <class Client>
   static Client& client(fuse_req_t request) {
-    return *static_cast<Client*>(static_cast<SessionClient*>(fuse_req_userdata(request)));
+    return *static_cast<Client*>(fuse_req_userdata(request));
   }
 
  private:
   struct Destroy {
     void operator()(fuse_session* session) const { fuse_session_destroy(session); }
   };
-  Session(fuse_session* session, SessionClient& client, const SessionOptions& options,
-          SessionMemory* memory)
-      : session_(session), client_(&client), options_(options), memory_(memory) {}
+  Session(fuse_session* session, const SessionOptions& options, SessionMemory& memory)
+      : session_(session), options_(options), memory_(&memory) {}
   Result<void> take_over();
   std::unique_ptr<fuse_session, Destroy> session_;
-  SessionClient* client_;
   SessionOptions options_;
   SessionMemory* memory_;
 };

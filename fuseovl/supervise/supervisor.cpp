@@ -208,7 +208,7 @@ void Supervisor::be_worker() {
   // The supervisor's stays open: the connection lives as long as that does.
   Fd own(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));
   auto session =
-      Session::create(Overlay::ops(), overlay_, std::move(own), options_.session, &state_.session);
+      Session::create(Overlay::ops(), &overlay_, std::move(own), options_.session, state_.session);
   const auto served = session ? session->serve() : Result<void>(fail(session.error()));
   if (!served) {
     const std::string text = served.error().message();

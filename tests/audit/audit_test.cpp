@@ -141,20 +141,6 @@ TEST_F(Audit, dlmopen_works_with_the_loader_s_names_untouched) {
   EXPECT_EQ(result.out.substr(result.out.find("ld")), "ld\n") << result.out;
 }
 
-TEST_F(Audit, dlclose_and_dlopen_again_works) {
-  const std::string lib = library("lib/libx.so.1", "int x(void) { static int n; return ++n; }");
-  const std::string app = program(
-      "#include <dlfcn.h>\n#include <stdio.h>\n"
-      "int main(void) { int i, sum = 0; for (i = 0; i < 100; ++i) { void* h = "
-      "dlopen(\"libx.so.1\", RTLD_NOW);\n"
-      "if (!h) return 1; sum += ((int (*)(void))dlsym(h, \"x\"))(); if (dlclose(h)) return 2; }\n"
-      "printf(\"%d\\n\", sum); return 0; }");
-  const GuidedWorld w = world(app, {{"libx.so.1", lib}});
-  EXPECT_EQ(w.run({app}).out, "100\n");
-  EXPECT_EQ(w.counters().names_guided, 101u);
-  EXPECT_EQ(w.counters().probes, 0u);
-}
-
 TEST_F(Audit, sixteen_threads_dlopen_at_once) {
   GuidedWorld::Libraries libs;
   for (int i = 0; i < 40; ++i) {
@@ -229,40 +215,6 @@ TEST_F(Audit, another_auditor_works_on_either_side) {
     EXPECT_EQ(result.err, "other\n");
     EXPECT_EQ(w.counters().guided_processes, 1u);
     EXPECT_GE(w.counters().names_guided, 21u);
-  }
-}
-
-TEST_F(Audit, exceptions_cross_libraries) {
-  const std::string thrower = library(
-      "t/libthrow.so", "#include <stdexcept>\nvoid t() { throw std::runtime_error(\"thrown\"); }",
-      {}, "c++");
-  const std::string middle =
-      library("m/libmiddle.so",
-              "void t(); struct S { int* p; ~S() { ++*p; } };\nvoid m(int* n) { S s{n}; t(); }",
-              {thrower, "-Wl,-rpath," + (dir_ / "t")}, "c++");
-  const std::string app = program(
-      "#include <cstdio>\n#include <stdexcept>\nvoid m(int*);\n"
-      "int main() { int n = 0; try { m(&n); } catch (const std::exception& e) { std::printf(\"%s "
-      "%d\\n\", e.what(), n); } }",
-      {middle, "-Wl,-rpath," + (dir_ / "m")}, "c++");
-  const GuidedWorld w = world(app);
-  EXPECT_EQ(w.run({app}).out, "thrown 1\n");
-  EXPECT_EQ(w.counters().probes, 0u);
-}
-
-TEST_F(Audit, bind_now_and_versioned_symbols_work) {
-  write_text_file(dir_ / "v.map", "V1 { global: f; local: *; }; V2 { global: f; } V1;");
-  const std::string lib = library("lib/libv.so.1",
-                                  "int f1(void) { return 1; } int f2(void) { return 2; }\n"
-                                  "__asm__(\".symver f1,f@V1\"); __asm__(\".symver f2,f@@V2\");",
-                                  {"-Wl,--version-script," + (dir_ / "v.map")});
-  for (const char* flag : {"-Wl,-z,now", "-Wl,-z,lazy"}) {
-    const std::string app = program("int f(void); int main(void) { return f(); }",
-                                    {lib, flag, "-Wl,-rpath," + (dir_ / "lib")});
-    const GuidedWorld w = world(app);
-    EXPECT_EQ(w.run({app}).status, 2);
-    EXPECT_EQ(w.run({app}, {"LD_BIND_NOW=1"}).status, 2);
-    EXPECT_EQ(w.counters().guided_processes, 2u);
   }
 }
 

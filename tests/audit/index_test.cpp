@@ -198,18 +198,6 @@ TEST_F(Index, two_programs_of_one_file_share_what_they_agree_on) {
   EXPECT_EQ(target("libz.so"), "");
 }
 
-TEST_F(Index, equal_tables_are_stored_once) {
-  for (std::uint64_t i = 0; i < 50; ++i) {
-    MapProgram program = map_.programs[0];
-    program.path = "/app" + std::to_string(100 + i);
-    map_.programs.push_back(program);
-    stamps_.push_back(stamp(100 + i));
-  }
-  const std::size_t size = make().size();
-  EXPECT_LT(size, 51 * sizeof(index_format::Program) + 1000);
-  EXPECT_EQ(target("libb.so", 149), "/mnt/libb.so");
-}
-
 TEST_F(Index, the_checksum_is_that_of_the_body) {
   make();
   index_format::Header header;

@@ -82,21 +82,6 @@ TEST_P(AuditTls, a_mapped_program_starts_with_what_it_needs) {
   EXPECT_EQ(world.counters().probes, 0u);
 }
 
-TEST_P(AuditTls, without_the_remedy_glibc_fails) {
-  // Another auditor alone shows the trap that the tests above are about.
-  const std::string auditor = build_library(
-      {dir_ / "plain.so", "unsigned la_version(unsigned v) { return v; }", {"-nostdlib"}});
-  const std::string app = tls_program(GetParam());
-  RunOptions options;
-  options.env = {"LD_AUDIT=" + auditor};
-  RunResult result = run({app}, options);
-  EXPECT_EQ(result.status, 127);
-  EXPECT_NE(result.err.find("cannot allocate memory in static TLS block"), std::string::npos);
-  options.env.push_back("GLIBC_TUNABLES=" + merge_tunables("", need(GetParam())));
-  result = run({app}, options);
-  EXPECT_EQ(result.status, 0) << result.err;
-}
-
 TEST_P(AuditTls, an_unmapped_child_starts_too) {
   GuidedWorld world(dir_ / "world");
   world.add_program("/bin/true");

@@ -80,9 +80,9 @@ bool is_answered(std::uint32_t opcode) {
 class Kernel {
  public:
   explicit Kernel(Overlay& overlay)
-      : session_(value_or_throw(Session::create(Overlay::ops(), overlay,
+      : session_(value_or_throw(Session::create(Overlay::ops(), &overlay,
                                                 value_or_throw(open_file("/dev/null", O_RDWR)),
-                                                SessionOptions{}, &memory_))) {
+                                                SessionOptions{}, memory_))) {
     init(UINT32_MAX);
   }
 

@@ -85,23 +85,6 @@ TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
   EXPECT_EQ(drift[1]["what"], "missing");
 }
 
-TEST_F(Lifecycle, five_hundred_objects_under_a_limit_of_64_descriptors) {
-  MapMaker maker;
-  for (int i = 0; i < 500; ++i)
-    write_text_file(dir_ / ("many/lib" + std::to_string(i)), "number " + std::to_string(i));
-  maker.add_folder("v", dir_ / "many");
-  maker.write(dir_ / "many.map");
-  const auto started = run({"sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\"", fs_mount(),
-                            "--prefetch", "0", dir_ / "many.map", mnt()});
-  ASSERT_EQ(started.status, 0) << started.err;
-  for (int i = 0; i < 500; ++i)
-    EXPECT_EQ(value_or_throw(read_file(mnt() + "/lib" + std::to_string(i))),
-              "number " + std::to_string(i));
-  const auto stats = value_or_throw(read_stats_text(mnt()));
-  EXPECT_THAT(stats, HasSubstr("\"drift\": []"));
-  EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
-}
-
 TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_reopened) {
   MapMaker maker;
   for (int i = 0; i < 200; ++i)

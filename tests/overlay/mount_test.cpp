@@ -103,20 +103,6 @@ TEST_F(MountTest, every_name_byte_and_attribute_equals_the_native_files) {
   }
 }
 
-TEST_F(MountTest, mapped_bytes_equal_read_bytes) {
-  const auto content = random_bytes(1'234'567, 4);
-  add("lib.so", content);
-  for (const char* prefetch : {"0", "64M"}) {
-    const auto m = mount({"--prefetch", prefetch});
-    const auto mapped = value_or_throw(MappedFile::open(m / "one/lib.so"));
-    EXPECT_TRUE(mapped.bytes() == content);
-    char beyond[10];
-    const auto file = value_or_throw(open_file(m / "one/lib.so", O_RDONLY));
-    EXPECT_EQ(::pread(file.get(), beyond, sizeof(beyond), 1'234'567), 0);
-    EXPECT_EQ(::pread(file.get(), beyond, sizeof(beyond), 1'234'560), 7);
-  }
-}
-
 TEST_F(MountTest, aliases_and_hard_links_are_one_inode_as_the_loader_sees_it) {
   const auto path = add("libx.so.1.2", "x");
   fs::create_symlink("libx.so.1.2", native("libx.so.1"));
@@ -134,17 +120,6 @@ TEST_F(MountTest, aliases_and_hard_links_are_one_inode_as_the_loader_sees_it) {
     EXPECT_EQ(a.st_ino, b.st_ino) << name;
   }
   EXPECT_EQ(a.st_nlink, 8U);
-}
-
-TEST_F(MountTest, identical_copies_stay_two_files) {
-  add("a.so", "same");
-  add("b.so", "same");
-  const auto m = mount();
-  struct stat a {
-  }, b{};
-  ASSERT_EQ(::stat((m / "one/a.so").c_str(), &a), 0);
-  ASSERT_EQ(::stat((m / "one/b.so").c_str(), &b), 0);
-  EXPECT_NE(a.st_ino, b.st_ino);
 }
 
 TEST_F(MountTest, telldir_and_seekdir_lead_back_to_every_entry) {
@@ -233,48 +208,6 @@ TEST_F(MountTest, is_of_type_fuse_heddle_read_only_nosuid_nodev) {
   ASSERT_EQ(::statvfs(m.path().c_str(), &status), 0);
   EXPECT_TRUE(status.f_flag & ST_RDONLY);
   EXPECT_EQ(status.f_namemax, 255U);
-}
-
-TEST_F(MountTest, modes_of_the_origin_hold_for_other_users) {
-  add("secret", "x", 0600);
-  add("open", "y", 0644);
-  fs::permissions(dir_.path(), fs::perms::others_exec | fs::perms::owner_all);
-  const auto m = mount();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(1);
-    if (!read_file(m / "one/open")) ::_exit(2);
-    const auto secret = open_file(m / "one/secret", O_RDONLY);
-    ::_exit(!secret && secret.error().code() == EACCES ? 0 : 3);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
-TEST_F(MountTest, sixty_four_processes_read_the_same_at_once) {
-  std::vector<std::string> contents;
-  for (unsigned i = 0; i < 40; ++i) {
-    contents.push_back(random_bytes(20'000 + 7'777 * i, i));
-    add("lib" + std::to_string(i), contents.back());
-  }
-  const auto m = mount({"--prefetch", "1M"});
-  std::vector<pid_t> children;
-  for (unsigned k = 0; k < 64; ++k) {
-    children.push_back(::fork());
-    if (children.back() != 0) continue;
-    for (unsigned i = 0; i < 40; ++i) {
-      const unsigned which = (i + k) % 40;
-      const auto got = read_file(m / ("two/lib" + std::to_string(which)));
-      if (!got || *got != contents[which]) ::_exit(1);
-    }
-    ::_exit(0);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
 }
 
 TEST_F(MountTest, a_sparse_file_beyond_4_gib_reads_right_at_its_ends) {

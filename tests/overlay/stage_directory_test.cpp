@@ -59,16 +59,6 @@ class StageDirectoryTest : public ::testing::Test {
   int sources_ = 0;
 };
 
-TEST_F(StageDirectoryTest, a_copy_has_its_hash_as_name_and_nothing_is_left_beside_it) {
-  const auto folder = open();
-  EXPECT_FALSE(is_right(folder, "content"));
-  EXPECT_EQ(copy(folder, "content"), Copied::done);
-  EXPECT_EQ(read_file(copy_of("content")).value(), "content");
-  EXPECT_TRUE(is_right(folder, "content"));
-  EXPECT_TRUE(is_right(open(), "content"));
-  EXPECT_TRUE(names("copying").empty());
-}
-
 TEST_F(StageDirectoryTest, a_damaged_copy_is_removed) {
   const auto folder = open();
   const std::string content(100'000, 'c');
@@ -81,16 +71,6 @@ TEST_F(StageDirectoryTest, a_damaged_copy_is_removed) {
   }
   fs::create_symlink("/etc/passwd", copy_of(content));
   EXPECT_FALSE(is_right(folder, content));
-}
-
-TEST_F(StageDirectoryTest, a_source_that_is_not_what_it_was_is_not_copied) {
-  const auto folder = open();
-  for (const std::string now : {"other!!", "short", "longer than it was"}) {
-    const auto made = folder.copy(source(now).get(), hash_bytes("content"), 7);
-    EXPECT_EQ(made.value().how, Copied::no) << now;
-  }
-  EXPECT_TRUE(names("objects").empty());
-  EXPECT_TRUE(names("copying").empty());
 }
 
 TEST_F(StageDirectoryTest, one_process_copies_and_what_a_dead_one_left_is_swept) {
@@ -158,21 +138,6 @@ TEST_F(StageDirectoryTest, room_that_one_process_has_set_aside_is_not_another_s)
   EXPECT_EQ(names("rooms").size(), 3U);
 }
 
-TEST_F(StageDirectoryTest, room_of_a_dead_process_is_free) {
-  const auto folder = open();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    StageRoom room(folder, 1000);
-    ::_exit(room.take(900).value() == StageRoom::Got::yes ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_EQ(status, 0);
-  EXPECT_EQ(names("rooms").size(), 1U);
-  StageRoom room(folder, 1000);
-  EXPECT_EQ(room.take(900).value(), StageRoom::Got::yes);
-}
-
 TEST_F(StageDirectoryTest, what_cannot_fit_drives_no_copy_out) {
   const auto folder = open();
   const std::string a(600, 'a'), b(300, 'b');
@@ -208,41 +173,6 @@ TEST_F(StageDirectoryTest, a_folder_of_another_user_is_refused) {
   (void)open();
   ASSERT_EQ(::chown(below("").c_str(), 12345, 12345), 0);
   EXPECT_THAT(refusal(), HasSubstr("belongs to another user"));
-}
-
-TEST_F(StageDirectoryTest, holds_no_partial_copy_after_a_kill_at_any_point) {
-  constexpr int kFiles = 12;
-  std::vector<std::string> contents;
-  std::vector<Fd> sources;
-  for (int i = 0; i < kFiles; ++i) {
-    contents.emplace_back(static_cast<std::size_t>(700'000 + i), static_cast<char>('a' + i));
-    sources.push_back(source(contents.back()));
-  }
-  const auto folder = open();
-  std::mt19937 random(7);
-  int half_made = 0;
-  for (int round = 0; round < 200; ++round) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      for (int i = 0; i < kFiles; ++i)
-        (void)folder.copy(sources[static_cast<std::size_t>(i)].get(),
-                          hash_bytes(contents[static_cast<std::size_t>(i)]),
-                          contents[static_cast<std::size_t>(i)].size());
-      ::_exit(0);
-    }
-    ::usleep(std::uniform_int_distribution<useconds_t>(200, 8000)(random));
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-    half_made += !names("copying").empty();
-    for (const auto& name : names("objects")) {
-      const auto content = value_or_throw(read_file(below("objects/" + name)));
-      ASSERT_EQ(hash_bytes(content).hex(), name) << "round " << round;
-    }
-    folder.sweep();
-    ASSERT_TRUE(names("copying").empty());
-    (void)folder.trim(0, 0);
-  }
-  EXPECT_GT(half_made, 20) << "the kills came too early or too late";
 }
 
 }  // namespace

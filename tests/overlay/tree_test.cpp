@@ -47,8 +47,8 @@ TEST(Tree, generated_files_stand_in_the_own_directory_or_at_the_root) {
   EXPECT_EQ(names_of(tree, Tree::kOwnDirectory),
             (List{"container.json", "index", "ld.so.cache", "map"}));
   const auto ino = tree.lookup(Tree::kOwnDirectory, "ld.so.cache");
-  EXPECT_EQ(tree.kind(ino), NodeKind::generated);
-  EXPECT_EQ(tree.generated(ino), 1U);
+  EXPECT_EQ(tree.kind(ino), NodeKind::own);
+  EXPECT_EQ(tree.own(ino), 3U);
   EXPECT_EQ(names_of(tree, Tree::kRoot),
             (List{".heddle", ".ldc", "app", "liba.so", "libchanged.so.1"}));
   // By a path as short as /etc/ld.so.cache.

@@ -202,29 +202,6 @@ TEST_F(Warm, a_daemon_killed_during_the_prefetch_hangs_no_reader) {
   }
 }
 
-TEST_F(Warm, stats_are_of_the_moment) {
-  write_text_file(dir_ / "src/file", "x");
-  maker_.add_folder("v", dir_ / "src");
-  const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt");
-  m.wait_for_prefetch();
-  std::uint64_t last = 0;
-  for (int i = 0; i < 200; ++i) {
-    (void)::access((m / ("none" + std::to_string(i))).c_str(), F_OK);
-    const auto lookups = m.stat_number("lookup");
-    EXPECT_GT(lookups, last);
-    last = lookups;
-  }
-  EXPECT_EQ(run({fs_mount(), "--stats", m.path()}).status, 0);
-  EXPECT_EQ(m.stat_text("mount_point"), m.path());
-  EXPECT_EQ(m.stat_text("map_id").size(), 64U);
-}
-
-TEST_F(Warm, stats_of_another_folder_are_refused) {
-  const auto result = run({fs_mount(), "--stats", dir_.path()});
-  EXPECT_EQ(result.status, 3);
-  EXPECT_THAT(result.err, ::testing::HasSubstr("no heddle mount is here"));
-}
-
 TEST_F(Warm, a_thousand_objects_need_little_memory) {
   for (int i = 0; i < 1000; ++i)
     write_text_file(dir_ / ("src/libsomething" + std::to_string(i) + ".so.1"),
