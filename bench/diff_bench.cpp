@@ -9,7 +9,7 @@
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
-#include "record/diff/smith_waterman.hpp"
+#include "record/diff/alignment.hpp"
 #include "record/trace/trace_writer.hpp"
 #ifdef HEDDLE_WITH_EDLIB
 #include <edlib.h>

@@ -3,16 +3,17 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/content_hash.hpp"
+#include "base/result.hpp"
 #include "compat/elf_notes.hpp"
 #include "resolver/elf/elf_facts.hpp"
 
 namespace heddle::compat {
 
-/// One library of a program's closure on the machine that the artifact was made on. It tells people
-/// what was there; a verdict rests on what the program asks for and on the target's own libraries.
+/// One library of a program's closure on the machine that the artifact was made on. For people: a
+/// verdict rests on what the program asks for and on the target's own libraries.
 struct Library {
   std::string soname;  ///< the file's, else the name it was asked for by
   std::string path;    ///< empty: unresolved
@@ -21,16 +22,16 @@ struct Library {
   std::vector<std::string> versions;  ///< what all of the closure wants of it; sorted
   std::string build_id;
   std::string hash;       ///< SHA-256 in hex
-  bool dlopened = false;  ///< a trace showed it; nothing names it
-  std::string reason;     ///< of an unresolved one
+  bool dlopened = false;  ///< only a trace shows it
+  std::string reason;     ///< why it is unresolved
 
   bool resolved() const { return !path.empty(); }
 };
 
-/// What one program (or a library that stands for itself) asks of a machine.
+/// What one program (or a library that is described by itself) asks of a machine.
 struct Program {
   std::string name;  ///< base name
-  std::string path;  ///< as the machine that described it saw it
+  std::string path;  ///< on the machine that described it
   ElfFacts elf;      ///< with symbols
   std::string hash;  ///< SHA-256 in hex
   ElfNotes notes;
@@ -43,5 +44,20 @@ struct Program {
 struct Artifact {
   std::vector<Program> programs;  ///< at least one
 };
+
+/// Bytes. A reader refuses a larger artifact unread.
+inline constexpr std::size_t kMaxArtifact = std::size_t{64} << 20;
+
+/// The artifact in the format of docs/formats/artifact.md, with a newline at its end. The same
+/// artifact always gives the same bytes.
+std::string to_json(const Artifact& artifact);
+
+/// Reads what to_json() wrote. Failures name `where` and the key: not JSON (ENOEXEC), no `heddle`
+/// part or another format version (ENOTSUP), a key of the wrong kind (EBADMSG). Unknown keys are
+/// ignored.
+Result<Artifact> parse_artifact(std::string_view text, const std::string& where);
+
+/// EM_* as uname(2) or the toolchain spells it: "x86_64", "aarch64"; "EM_<n>" for others.
+std::string machine_name(std::uint16_t machine);
 
 }  // namespace heddle::compat

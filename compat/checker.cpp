@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: MIT
+//
+// A program's verdict has two parts. The LoadedSet is what holds for its closure whatever the
+// program itself asks for; it is made once for all programs with the same closure. The rest, the
+// program's own versions and symbols, is checked against it in microseconds.
 #include "compat/checker.hpp"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "compat/mpi_family.hpp"
+#include "base/try.hpp"
+#include "resolver/mpi/mpi_family.hpp"
 
 namespace heddle::compat {
 namespace {
+
+using Kind = Reason::Kind;
 
 /// More lines about one program tell nobody more.
 constexpr std::size_t kMostSymbols = 50;
@@ -17,6 +25,72 @@ constexpr std::size_t kMostSymbols = 50;
 constexpr std::size_t kMostSetBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostSets = 512;
 constexpr std::uint64_t kPie = 0x08000000;  // DF_1_PIE
+
+enum class As : XXH64_hash_t { any = 1, exact = 2, bare = 3 };
+
+std::uint64_t hash_of(std::string_view text, As as) {
+  const auto hash = XXH3_64bits_withSeed(text.data(), text.size(), static_cast<XXH64_hash_t>(as));
+  return hash == 0 ? 1 : hash;
+}
+
+std::uint64_t exact_hash(const DynamicSymbol& symbol) {
+  std::string text;
+  text.reserve(symbol.name.size() + symbol.version.size() + 1);
+  text.append(symbol.name).append(1, '\0').append(symbol.version);
+  return hash_of(text, As::exact);
+}
+
+/// What references a group of objects can satisfy, by glibc's rules (elf/dl-lookup.c, check_match):
+/// a reference with a version takes that version, or a definition that has none; one without takes
+/// any. Hashes only (64 bits): a set of libc, libstdc++ and libm is 100 KiB. A definition with a
+/// hidden version is taken for a reference without version, though ld.so would pass it over:
+/// ElfFacts does not tell, and only an object linked without the library has such a reference.
+class SymbolSet {
+ public:
+  /// What a reference looks for, computed once.
+  struct Reference {
+    explicit Reference(const DynamicSymbol& symbol)
+        : exact(symbol.version.empty() ? hash_of(symbol.name, As::any) : exact_hash(symbol)),
+          bare(hash_of(symbol.name, As::bare)) {}
+    std::uint64_t exact;  ///< name and version; for one without version: the name
+    std::uint64_t bare;   ///< the name as a definition without version
+  };
+
+  void add(const ElfFacts& elf) {
+    for (const auto& symbol : elf.exported_symbols) {
+      insert(hash_of(symbol.name, As::any));
+      insert(symbol.version.empty() ? hash_of(symbol.name, As::bare) : exact_hash(symbol));
+    }
+  }
+  bool satisfies(const Reference& reference) const {
+    return contains(reference.exact) || contains(reference.bare);
+  }
+  std::size_t bytes() const { return slots_.size() * sizeof(std::uint64_t); }
+
+ private:
+  std::size_t slot_of(std::uint64_t hash) const {
+    const auto mask = slots_.size() - 1;
+    auto at = hash & mask;
+    while (slots_[at] != 0 && slots_[at] != hash) at = (at + 1) & mask;
+    return at;
+  }
+  bool contains(std::uint64_t hash) const { return !slots_.empty() && slots_[slot_of(hash)] != 0; }
+  void insert(std::uint64_t hash) {
+    if ((used_ + 1) * 2 > slots_.size()) grow();
+    auto& slot = slots_[slot_of(hash)];
+    used_ += slot == 0;
+    slot = hash;
+  }
+  void grow() {
+    auto old = std::move(slots_);
+    slots_.assign(old.empty() ? 1024 : old.size() * 2, 0);
+    for (const auto hash : old)
+      if (hash != 0) slots_[slot_of(hash)] = hash;
+  }
+
+  std::vector<std::uint64_t> slots_;  ///< open addressing, 0: free; a power of two in size
+  std::size_t used_ = 0;
+};
 
 /// Static programs, PIE or not: the kernel starts them alone.
 bool is_static(const ElfFacts& elf) {
@@ -31,53 +105,175 @@ unsigned kernel_number(const std::string& text) {
   return parts[0] << 16 | std::min(parts[1], 255U) << 8 | std::min(parts[2], 255U);
 }
 
-Reason about(const Program& program, Reason::Kind kind, std::string subject) {
-  Reason reason;
-  reason.kind = kind;
-  reason.program = program.name;
-  reason.subject = std::move(subject);
-  return reason;
-}
-
 std::string spelled(const DynamicSymbol& symbol) {
   return symbol.version.empty() ? symbol.name : symbol.name + "@" + symbol.version;
 }
 
 }  // namespace
 
+/// The libraries that a target maps for a program, without what the program itself asks for.
+struct LoadedSet {
+  std::optional<Reason> refused;
+  Closure closure;
+  int glibc_minor = 0;
+  SymbolSet exports;            ///< of all but the program
+  bool symbols_known = true;    ///< false: the target cannot tell
+  std::vector<Reason> reasons;  ///< `program` is yet to be set
+  /// References of libraries that no library satisfies: the program may.
+  struct Open {
+    DynamicSymbol symbol;
+    SymbolSet::Reference reference;
+    std::string required_by;
+  };
+  std::vector<Open> open;
+  std::unordered_map<std::string, std::size_t> by_name;  ///< name ld.so knows it by -> object
+};
+
+namespace {
+
+void note_missing(LoadedSet& set) {
+  for (const auto& missing : set.closure.missing) {
+    const bool absent = missing.reason == "not found";
+    set.reasons.push_back({.kind = absent ? Kind::library_missing : Kind::library_unusable,
+                           .subject = missing.name,
+                           .required_by = missing.needed_by != 0
+                                              ? shown_name(set.closure.objects[missing.needed_by])
+                                              : "",
+                           .detail = absent ? "" : missing.reason});
+  }
+}
+
+void note_isa(Target& target, LoadedSet& set) {
+  // elf/dl-prop.h, since 2.33: every object's level is compared with the CPU's.
+  const auto cpu = target.isa_levels();
+  if (cpu == 0 || set.glibc_minor < 33) return;
+  for (std::size_t i = 1; i < set.closure.objects.size(); ++i) {
+    const auto& object = set.closure.objects[i];
+    if (const auto lacking = target.notes(object.path).isa_needed & ~cpu; lacking != 0)
+      set.reasons.push_back({.kind = Kind::isa_too_new,
+                             .subject = highest_isa_level(lacking),
+                             .required_by = shown_name(object),
+                             .path = object.path});
+  }
+}
+
+void note_symbols(Target& target, LoadedSet& set) {
+  const auto& objects = set.closure.objects;
+  std::vector<std::string> paths;
+  for (std::size_t i = 1; i < objects.size(); ++i) paths.push_back(objects[i].path);
+  target.prefetch_symbols(paths);
+  std::vector<LoadedSet::Open> wanted;
+  for (std::size_t i = 1; i < objects.size(); ++i) {
+    auto elf = target.symbols(objects[i].path);
+    if (!elf) {
+      set.symbols_known = false;
+      continue;
+    }
+    set.exports.add(*elf);
+    for (auto& symbol : elf->undefined_symbols) {
+      if (symbol.weak) continue;
+      const SymbolSet::Reference reference(symbol);
+      wanted.push_back({std::move(symbol), reference, shown_name(objects[i])});
+    }
+  }
+  // One library without symbols might be the one that has them.
+  if (!set.symbols_known) return;
+  std::copy_if(std::make_move_iterator(wanted.begin()), std::make_move_iterator(wanted.end()),
+               std::back_inserter(set.open),
+               [&](const auto& open) { return !set.exports.satisfies(open.reference); });
+}
+
+/// The version check of ld.so for one object's needs (elf/dl-version.c, _dl_check_map_versions).
+/// Reasons lack `program` and `package`.
+void check_versions(const LoadedSet& set, const std::vector<VersionNeed>& needs,
+                    const std::string& required_by, std::vector<Reason>& out) {
+  for (const auto& need : needs) {
+    const auto found = set.by_name.find(need.file);
+    if (found == set.by_name.end()) continue;  // missing, and reported as such
+    const auto& provider = set.closure.objects[found->second];
+    const auto& defined = provider.file.elf.version_definitions;
+    if (std::find(defined.begin(), defined.end(), need.version) != defined.end()) continue;
+    // Of a library without versions ld.so says so on stderr, and goes on.
+    const auto kind = defined.empty() ? Kind::no_version_information
+                      : need.weak     ? Kind::weak_version_missing
+                                      : Kind::version_missing;
+    out.push_back(
+        {.kind = kind,
+         .weight = kind == Kind::version_missing ? Verdict::incompatible : Verdict::degraded,
+         .subject = need.version,
+         .library = need.file,
+         .required_by = required_by,
+         .path = provider.path});
+  }
+}
+
+Result<LoadedSet> make_loaded_set(Target& target, const Program& program) {
+  auto loaded = TRY(target.load(program));
+  LoadedSet set;
+  set.refused = std::move(loaded.refused);
+  if (set.refused) return set;
+  for (const auto& directory : loaded.not_searched)
+    set.reasons.push_back(
+        {.kind = Kind::not_judged,
+         .weight = Verdict::degraded,
+         .subject = directory,
+         .detail =
+             "not searched: outside the server's library directories, or it does not answer"});
+  set.closure = std::move(loaded.closure);
+  set.glibc_minor = loaded.glibc_minor;
+  const auto& objects = set.closure.objects;
+  // The first in ld.so's order holds, as in find_needed.
+  for (std::size_t i = 1; i < objects.size(); ++i) {
+    set.by_name.emplace(objects[i].path, i);
+    for (const auto& name : objects[i].names) set.by_name.emplace(name, i);
+    if (objects[i].file.elf.soname) set.by_name.emplace(*objects[i].file.elf.soname, i);
+  }
+  note_missing(set);
+  for (std::size_t i = 1; i < objects.size(); ++i)
+    check_versions(set, objects[i].file.elf.version_needs, shown_name(objects[i]), set.reasons);
+  note_isa(target, set);
+  // With a library missing, what it would have provided is missing too: that says nothing new.
+  if (set.closure.missing.empty()) note_symbols(target, set);
+  for (auto& reason : set.reasons)
+    if (!reason.path.empty()) reason.package = target.package_of(reason.path);
+  return set;
+}
+
+}  // namespace
+
+Checker::Checker(Target& target) : target_(target) {}
+Checker::~Checker() = default;
+
 Result<const LoadedSet*> Checker::loaded_set(const Program& program) {
   const auto key = target_.closure_key(program);
   if (const auto known = sets_.find(key); known != sets_.end()) return known->second.get();
-  auto set = make_loaded_set(target_, program);
-  if (!set) return fail(std::move(set.error()));
+  auto set = std::make_unique<LoadedSet>(TRY(make_loaded_set(target_, program)));
   if (set_bytes_ > kMostSetBytes || sets_.size() >= kMostSets) {
     sets_.clear();
     set_bytes_ = 0;
   }
   set_bytes_ += set->exports.bytes();
-  auto& slot = sets_[key];
-  slot = std::make_unique<const LoadedSet>(std::move(*set));
-  return slot.get();
+  return (sets_[key] = std::move(set)).get();
 }
 
 void Checker::check_machine(const Program& program, int glibc_minor, Judgement& out) {
   const auto cpu = target_.isa_levels();
-  if (const auto lacking = program.notes.isa_needed & ~cpu; cpu != 0 && lacking != 0) {
-    auto reason = about(program, Reason::Kind::isa_too_new, highest_isa_level(lacking));
-    // Older loaders do not look: it starts, and may die of SIGILL.
-    if (glibc_minor < 33) reason.weight = Verdict::degraded;
-    reason.detail = fmt::format("this CPU has {}", highest_isa_level(cpu));
-    out.add(std::move(reason));
-  }
-  const auto wanted = kernel_number(program.notes.kernel);
+  if (const auto lacking = program.notes.isa_needed & ~cpu; cpu != 0 && lacking != 0)
+    out.add({.kind = Kind::isa_too_new,
+             // Older loaders do not look: it starts, and may die of SIGILL.
+             .weight = glibc_minor < 33 ? Verdict::degraded : Verdict::incompatible,
+             .program = program.name,
+             .subject = highest_isa_level(lacking),
+             .detail = fmt::format("this CPU has {}", highest_isa_level(cpu))});
   const auto kernel = target_.kernel();
-  if (const auto have = kernel_number(kernel); have != 0 && have < wanted) {
-    auto reason = about(program, Reason::Kind::kernel_too_old, program.notes.kernel);
-    // 2.37 (b46d250656) took the check out.
-    if (glibc_minor >= 37) reason.weight = Verdict::degraded;
-    reason.detail = fmt::format("this one is {}", kernel);
-    out.add(std::move(reason));
-  }
+  if (const auto have = kernel_number(kernel);
+      have != 0 && have < kernel_number(program.notes.kernel))
+    out.add({.kind = Kind::kernel_too_old,
+             // 2.37 (b46d250656) took the check out.
+             .weight = glibc_minor >= 37 ? Verdict::degraded : Verdict::incompatible,
+             .program = program.name,
+             .subject = program.notes.kernel,
+             .detail = fmt::format("this one is {}", kernel)});
 }
 
 void Checker::check_mpi(const Program& program, const LoadedSet& set, Judgement& out) {
@@ -86,16 +282,16 @@ void Checker::check_mpi(const Program& program, const LoadedSet& set, Judgement&
       std::any_of(set.closure.missing.begin(), set.closure.missing.end(),
                   [&](const MissingLibrary& lost) { return lost.name == program.mpi_soname; });
   if (!missing) return;
-  for (const auto& soname : known_mpi_sonames()) {
-    const auto family = mpi_family_of(soname);
+  for (const auto& [soname, family] : kMpiSonames) {
     if (family == program.mpi_family) continue;
     const auto path = target_.find_library(program, soname);
     if (path.empty()) continue;
-    auto reason = about(program, Reason::Kind::mpi_family_differs, program.mpi_family);
-    reason.detail = fmt::format("{} is here", family);
-    reason.path = path;
-    reason.package = target_.package_of(path);
-    out.add(std::move(reason));
+    out.add({.kind = Kind::mpi_family_differs,
+             .program = program.name,
+             .subject = program.mpi_family,
+             .path = path,
+             .package = target_.package_of(path),
+             .detail = fmt::format("{} is here", family)});
     return;
   }
 }
@@ -103,10 +299,11 @@ void Checker::check_mpi(const Program& program, const LoadedSet& set, Judgement&
 void Checker::check_symbols(const Program& program, const LoadedSet& set, Judgement& out) {
   if (!set.closure.missing.empty()) return;
   if (!set.symbols_known) {
-    auto reason = about(program, Reason::Kind::not_judged, "symbols");
-    reason.weight = Verdict::compatible;
-    reason.detail = "the target does not tell which symbols its libraries have";
-    out.add(std::move(reason));
+    out.add({.kind = Kind::not_judged,
+             .weight = Verdict::compatible,
+             .program = program.name,
+             .subject = "symbols",
+             .detail = "the target does not tell which symbols its libraries have"});
     return;
   }
   SymbolSet own;  // made only when there is a reference that no library satisfies
@@ -120,8 +317,10 @@ void Checker::check_symbols(const Program& program, const LoadedSet& set, Judgem
   std::size_t missing = 0;
   const auto lack = [&](const DynamicSymbol& symbol, const std::string& by) {
     if (++missing > kMostSymbols) return;
-    auto reason = about(program, Reason::Kind::symbol_missing, spelled(symbol));
-    reason.required_by = by;
+    Reason reason{.kind = Kind::symbol_missing,
+                  .program = program.name,
+                  .subject = spelled(symbol),
+                  .required_by = by};
     for (const auto& need : program.elf.version_needs)
       if (by.empty() && !symbol.version.empty() && need.version == symbol.version)
         reason.library = need.file;
@@ -132,19 +331,19 @@ void Checker::check_symbols(const Program& program, const LoadedSet& set, Judgem
   for (const auto& open : set.open)
     if (!here(open.reference)) lack(open.symbol, open.required_by);
   if (missing > kMostSymbols)
-    out.add(about(program, Reason::Kind::symbol_missing,
-                  fmt::format("{} more symbols", missing - kMostSymbols)));
+    out.add({.kind = Kind::symbol_missing,
+             .program = program.name,
+             .subject = fmt::format("{} more symbols", missing - kMostSymbols)});
 }
 
 void Checker::check_dlopened(const Program& program, Judgement& out) {
-  for (const auto& library : program.libraries) {
-    if (!library.dlopened || (library.resolved() && target_.has_file(library.path)) ||
-        !target_.find_library(program, library.soname).empty())
-      continue;
-    auto reason = about(program, Reason::Kind::dlopened_missing, library.soname);
-    reason.weight = Verdict::degraded;
-    out.add(std::move(reason));
-  }
+  for (const auto& library : program.libraries)
+    if (library.dlopened && !(library.resolved() && target_.has_file(library.path)) &&
+        target_.find_library(program, library.soname).empty())
+      out.add({.kind = Kind::dlopened_missing,
+               .weight = Verdict::degraded,
+               .program = program.name,
+               .subject = library.soname});
 }
 
 Result<void> Checker::check(const Program& program, Judgement& out) {
@@ -152,26 +351,22 @@ Result<void> Checker::check(const Program& program, Judgement& out) {
     check_machine(program, 0, out);
     return {};
   }
-  const auto found = loaded_set(program);
-  if (!found) return fail(found.error());
-  const LoadedSet& set = **found;
-  if (set.refused) {
-    auto reason = *set.refused;
-    reason.program = program.name;
-    out.add(std::move(reason));
-    return {};
-  }
-  check_machine(program, set.glibc_minor, out);
-  const auto say = [&](Reason reason) {
+  const LoadedSet& set = *TRY(loaded_set(program));
+  const auto add = [&](Reason reason) {
     reason.program = program.name;
     out.add(std::move(reason));
   };
-  for (const auto& reason : set.reasons) say(reason);
+  if (set.refused) {
+    add(*set.refused);
+    return {};
+  }
+  check_machine(program, set.glibc_minor, out);
+  for (const auto& reason : set.reasons) add(reason);
   std::vector<Reason> own;
   check_versions(set, program.elf.version_needs, {}, own);
   for (auto& reason : own) {
     if (out.more == 0) reason.package = target_.package_of(reason.path);
-    say(std::move(reason));
+    add(std::move(reason));
   }
   check_mpi(program, set, out);
   check_symbols(program, set, out);
@@ -181,8 +376,7 @@ Result<void> Checker::check(const Program& program, Judgement& out) {
 
 Result<Judgement> Checker::check(const Artifact& artifact) {
   Judgement out;
-  for (const auto& program : artifact.programs)
-    if (auto done = check(program, out); !done) return fail(std::move(done.error()));
+  for (const auto& program : artifact.programs) TRY(check(program, out));
   return out;
 }
 

@@ -5,22 +5,20 @@
 #include <string>
 #include <unordered_map>
 
-#include "base/result.hpp"
-#include "compat/artifact.hpp"
-#include "compat/loaded_set.hpp"
 #include "compat/target.hpp"
-#include "compat/verdict.hpp"
 
 namespace heddle::compat {
 
-/// Holds artifacts against one target: which libraries ld.so would map there, whether it would
+struct LoadedSet;
+
+/// Checks artifacts against one target: which libraries ld.so would map there, whether it would
 /// accept their symbol versions, and whether each symbol would be found (as under LD_BIND_NOW).
-/// What it has seen of the target it remembers, up to a
-/// limit. Not for concurrent use.
+/// Remembers what it has seen of the target, up to a limit. Not for concurrent use.
 class Checker {
  public:
   /// Borrows `target`.
-  explicit Checker(Target& target) : target_(target) {}
+  explicit Checker(Target& target);
+  ~Checker();
 
   /// Fails only when no verdict can be given (Target::load).
   Result<Judgement> check(const Artifact& artifact);

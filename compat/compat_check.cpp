@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT
-#include "compat/compat_check.hpp"
-
+//
+// The program compat-check.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 
+#include "base/child.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
-#include "base/log.hpp"
 #include "base/oci_helper.hpp"
-#include "base/child.hpp"
-#include "compat/artifact_json.hpp"
+#include "base/run_main.hpp"
 #include "compat/checker.hpp"
-#include "compat/map_target.hpp"
-#include "compat/node_target.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
@@ -83,19 +81,19 @@ void add_options(CLI::App& app, CheckOptions& o) {
       ->type_name("");
 }
 
-/// The helper failed, and has said why.
-struct HelperFailed {
-  int status;
-};
-
-/// The artifact at `oci:REF`.
-std::string pull_text(const std::string& reference) {
-  const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
+Fd make_memory_file() {
+  Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
   if (!memory) throw Error::from_errno("memfd", "cannot be made");
+  return memory;
+}
+
+/// The artifact at `oci:REF`. Ends the program when the helper fails, which has said why.
+std::string pull_text(const std::string& reference) {
+  const Fd memory = make_memory_file();
   const auto status = value_or_throw(run_oci_client(
       "compat-check", {"pull", "--type", kArtifactMediaType, "--", reference}, "", memory.get()));
-  if (status != exit_done) throw HelperFailed{status};
-  if (::lseek(memory.get(), 0, SEEK_SET) != 0) throw Error::from_errno("memfd", "cannot be read");
+  if (status != exit_done) std::exit(status);
+  ::lseek(memory.get(), 0, SEEK_SET);
   return value_or_throw(read_all(memory.get(), reference, compat::kMaxArtifact));
 }
 
@@ -115,8 +113,7 @@ std::string read_text(const std::string& path) {
   argv.emplace_back("--");
   if (!o.server.empty()) argv.push_back(o.server);
   for (const auto& node : o.nodes) argv.push_back(server_of(node, o.port));
-  const Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
-  if (!memory) throw Error::from_errno("memfd", "cannot be made");
+  const Fd memory = make_memory_file();
   value_or_throw(write_all(memory.get(), text, "memfd"));
   if (::lseek(memory.get(), 0, SEEK_SET) != 0 || ::dup2(memory.get(), STDIN_FILENO) < 0)
     throw Error::from_errno("memfd", "cannot be handed on");
@@ -150,25 +147,18 @@ int run_check(const CheckOptions& o) {
   return judgement.verdict == compat::Verdict::incompatible ? exit_no : exit_done;
 }
 
-}  // namespace
-
 int compat_check(int argc, const char* const* argv) {
-  set_program_name("compat-check");
   CLI::App app("Say whether a machine has what an artifact's programs need.", "compat-check");
   CheckOptions options;
   add_options(app, options);
   forbid_empty_values(app);
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  try {
-    return run_check(options);
-  } catch (const HelperFailed& failed) {
-    return failed.status;
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
+  return run_check(options);
 }
 
+}  // namespace
 }  // namespace heddle
+
+int main(int argc, char** argv) {
+  return heddle::run_main("compat-check", [&] { return heddle::compat_check(argc, argv); });
+}

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "compat/compat_gen.hpp"
-
+//
+// The program compat-gen.
 #include <fmt/format.h>
-#include <cstdlib>
+
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,11 +15,9 @@
 #include "base/log.hpp"
 #include "base/oci_helper.hpp"
 #include "base/output_file.hpp"
-#include "base/standard_fds.hpp"
-#include "compat/artifact_json.hpp"
-#include "compat/binaries.hpp"
+#include "base/run_main.hpp"
 #include "compat/describe.hpp"
-#include "compat/trace_opens.hpp"
+#include "record/trace/trace_reader.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
@@ -50,9 +50,37 @@ void add_options(CLI::App& app, GenOptions& o) {
                  "With --push: attach it to this image, which lies in the same repository")
       ->type_name("IMAGE")
       ->needs(push);
-  app.add_option("BINARY", o.binaries, "Programs, libraries, scripts (through #!) or folders")
+  app.add_option("BINARY", o.binaries, "Programs, libraries, scripts (through #!) or directories")
       ->type_name("");
 }
+
+/// libx.so, libx.so.1.2, module.cpython-311-x86_64-linux-gnu.so; not /etc/ld.so.cache.
+bool may_be_library(std::string_view path) {
+  const auto name = path.substr(path.rfind('/') + 1);
+  const auto at = name.rfind(".so");
+  if (at == name.npos || at == 0) return false;
+  const auto rest = name.substr(at + 3);
+  return rest.empty() || (rest.size() > 1 && rest[0] == '.' && rest[1] >= '0' && rest[1] <= '9');
+}
+
+void add_once(std::vector<std::string>& list, std::string_view text) {
+  if (std::find(list.begin(), list.end(), text) == list.end()) list.emplace_back(text);
+}
+
+/// What a recorded run opened that by its name may be a shared library, by program.
+struct TraceOpens final : trace::TraceSink {
+  void begin_run(const trace::RunHeader&, int) override {}
+  void end_run(const trace::RunFooter&, trace::Ending) override {}
+  void event(const trace::Event& event) override {
+    if (!event.exe.empty()) add_once(programs, event.exe);
+    if (event.op == trace::Op::open && event.error == 0 && may_be_library(event.path))
+      add_once(libraries[std::string(event.exe)], event.path);
+  }
+
+  std::vector<std::string> programs;  ///< executables, in order of appearance
+  /// Executable (empty: the trace does not say) -> paths, in order, each once.
+  std::map<std::string, std::vector<std::string>> libraries;
+};
 
 class Generator {
  public:
@@ -70,7 +98,7 @@ class Generator {
       out = value_or_throw(OutputFile::prepare(options_.out.empty() ? "-" : options_.out));
     if (!options_.map.empty())
       map_.emplace(value_or_throw(compat::MapTarget::open(map_facts_, options_.map)));
-    if (!options_.trace.empty()) opens_ = value_or_throw(compat::read_trace_opens(options_.trace));
+    if (!options_.trace.empty()) value_or_throw(trace::read_trace(options_.trace, opens_));
     const auto paths = wanted();
     facts_.prefetch(paths, FactsDetail::symbols);
     compat::Artifact artifact;
@@ -97,8 +125,7 @@ class Generator {
   }
 
   void add(compat::Artifact& artifact, const std::string& path) {
-    auto program = value_or_throw(map_ ? compat::describe(node_, facts_, *map_, path)
-                                       : compat::describe(node_, facts_, path));
+    auto program = value_or_throw(compat::describe(node_, facts_, path, map_ ? &*map_ : nullptr));
     for (const auto& library : program.libraries)
       if (!library.resolved())
         warn(escape_for_terminal(
@@ -125,14 +152,10 @@ class Generator {
   CachedFacts map_facts_;  ///< a map's files are this node's
   compat::NodeTarget node_;
   std::optional<compat::MapTarget> map_;
-  compat::TraceOpens opens_;
+  TraceOpens opens_;
 };
 
-}  // namespace
-
 int compat_gen(int argc, const char* const* argv) {
-  set_program_name("compat-gen");
-  reserve_standard_fds();
   CLI::App app("Describe what programs need of a machine, as a compatibility artifact.",
                "compat-gen");
   GenOptions options;
@@ -143,14 +166,12 @@ int compat_gen(int argc, const char* const* argv) {
     report(Error("BINARY", "missing", "", "compat-gen --help"));
     return exit_usage;
   }
-  try {
-    return Generator(std::move(options)).run();
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
+  return Generator(std::move(options)).run();
 }
 
+}  // namespace
 }  // namespace heddle
+
+int main(int argc, char** argv) {
+  return heddle::run_main("compat-gen", [&] { return heddle::compat_gen(argc, argv); });
+}

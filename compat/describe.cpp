@@ -4,15 +4,77 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <set>
 
-#include "compat/loaded_set.hpp"
-#include "compat/mpi_family.hpp"
+#include "base/find_program.hpp"
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/mpi/mpi_family.hpp"
 
 namespace heddle::compat {
 namespace {
 
+namespace fs = std::filesystem;
+
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+/// The programs of a directory in another root: links are not followed, so that none leads out.
+Result<void> add_directory(NodeTarget& node, const std::string& directory,
+                           std::vector<std::string>& out) {
+  const auto real = node.world().real_path(directory);
+  const auto outside = node.outside(directory);
+  std::error_code error;
+  std::vector<std::string> found;
+  for (fs::recursive_directory_iterator it(outside, error), end; !error && it != end;
+       it.increment(error))
+    if (it->symlink_status().type() == fs::file_type::regular)
+      found.push_back(real + it->path().string().substr(outside.size()));
+  if (error) return fail_errno(directory, "cannot list", error.value());
+  std::sort(found.begin(), found.end());
+  node.world().prefetch(found);
+  for (auto& path : found) {
+    const auto file = node.world().facts(path);
+    // libc and libcap have an interpreter too, and Debian keeps them from being started.
+    if (file && file->elf.interp && (file->mode & 0111) != 0) out.push_back(std::move(path));
+  }
+  return {};
+}
+
+Result<void> add_in_root(NodeTarget& node, const std::string& name, std::vector<std::string>& out) {
+  const auto outside = node.outside(name);
+  if (outside.empty()) return fail_errno(name, "cannot describe", ENOENT);
+  std::error_code error;
+  if (fs::is_directory(outside, error)) return add_directory(node, name, out);
+  out.push_back(name);
+  return {};
+}
+
+Result<void> add_here(NodeTarget& node, const std::string& name, std::vector<std::string>& out) {
+  const char* variable = std::getenv("PATH");
+  const std::string search = variable == nullptr ? "" : variable;
+  const auto path = find_program(name, search);
+  std::error_code error;
+  const auto file = path ? fs::absolute(*path, error).string() : name;
+  // A library is rarely executable, and what is no ELF file may be a script or a directory.
+  if (const auto facts = node.world().facts(file); facts) {
+    out.push_back(file);
+    return {};
+  } else if (!path && name.find('/') == name.npos && facts.error().code() == ENOENT) {
+    return fail(Error::with_code(ENOENT, name, "cannot describe",
+                                 "neither a program in PATH nor a file here"));
+  } else if (!fs::is_directory(file, error) && facts.error().code() != ENOEXEC) {
+    return fail(facts.error());
+  }
+  AppInputs inputs;
+  TRY(add_app(inputs, name, search));
+  for (const auto& note : inputs.notes) warn(note);
+  for (const auto& root : inputs.roots)
+    if (root.kind == RootIs::program) out.push_back(root.path);
+  return {};
+}
 
 Library described(const Closure& closure, std::size_t index) {
   const auto& object = closure.objects[index];
@@ -35,33 +97,20 @@ Library described(const Closure& closure, std::size_t index) {
   return out;
 }
 
-void add_missing(const Closure& closure, Program& program) {
-  for (const auto& missing : closure.missing) {
-    const auto known = std::any_of(program.libraries.begin(), program.libraries.end(),
-                                   [&](const Library& l) { return l.soname == missing.name; });
-    if (known) continue;
-    Library out;
-    out.soname = missing.name;
-    out.needed_by =
-        missing.needed_by == 0 ? program.name : shown_name(closure.objects[missing.needed_by]);
-    out.reason = missing.reason;
-    program.libraries.push_back(std::move(out));
-  }
+void add_unresolved(Program& program, std::string soname, std::string needed_by,
+                    std::string reason) {
+  Library out;
+  out.soname = std::move(soname);
+  out.needed_by = std::move(needed_by);
+  out.reason = std::move(reason);
+  program.libraries.push_back(std::move(out));
 }
 
-/// Without the loader no search can be told: what the file names itself is all there is.
+/// Without the loader there is no search: what the file names itself is all that is known.
 void add_unsearched(Program& program, const std::string& reason) {
-  Library loader;
-  loader.soname = base_name(interpreter_of(program.elf));
-  loader.reason = reason;
-  program.libraries.push_back(std::move(loader));
-  for (const auto& dependency : program.elf.dependencies) {
-    Library out;
-    out.soname = dependency.name;
-    out.needed_by = program.name;
-    out.reason = "not searched: the loader is missing";
-    program.libraries.push_back(std::move(out));
-  }
+  add_unresolved(program, base_name(interpreter_of(program.elf)), "", reason);
+  for (const auto& dependency : program.elf.dependencies)
+    add_unresolved(program, dependency.name, program.name, "not searched: the loader is missing");
 }
 
 void add_closure(NodeTarget& node, const Closure& closure, Program& program) {
@@ -72,8 +121,7 @@ void add_closure(NodeTarget& node, const Closure& closure, Program& program) {
   if (loader != objects.end()) {
     program.libraries.push_back(
         described(closure, static_cast<std::size_t>(loader - objects.begin())));
-    program.interpreter_soname = program.libraries.back().soname;
-  } else {  // nothing needs it, so that it stands in no list; the kernel maps it all the same
+  } else {  // nothing needs it, so it is in no list; the kernel maps it all the same
     const auto path = interpreter_of(program.elf);
     Library out;
     out.path = path;
@@ -83,13 +131,35 @@ void add_closure(NodeTarget& node, const Closure& closure, Program& program) {
       out.build_id = file->elf.build_id;
       out.hash = file->hash.hex();
     }
-    program.interpreter_soname = out.soname;
     program.libraries.push_back(std::move(out));
   }
+  program.interpreter_soname = program.libraries.back().soname;
   for (std::size_t i = 1; i < objects.size(); ++i)
     if (objects[i].found_by != FoundBy::interpreter)
       program.libraries.push_back(described(closure, i));
-  add_missing(closure, program);
+  for (const auto& missing : closure.missing)
+    if (std::none_of(program.libraries.begin(), program.libraries.end(),
+                     [&](const Library& known) { return known.soname == missing.name; }))
+      add_unresolved(program, missing.name,
+                     missing.needed_by == 0 ? program.name : shown_name(objects[missing.needed_by]),
+                     missing.reason);
+}
+
+/// The first MPI library that the file names.
+void add_mpi(Program& program) {
+  const auto& elf = program.elf;
+  for (const auto& dependency : elf.dependencies)
+    for (const auto& [soname, family] : kMpiSonames)
+      if (program.mpi_soname.empty() && dependency.name == soname) {
+        program.mpi_soname = soname;
+        program.mpi_family = family;
+      }
+  // libmpi.so.12 is MPICH's ABI or an Open MPI 1.10. Open MPI's predefined handles are the
+  // addresses of such objects; MPICH's are numbers.
+  if (!program.mpi_soname.empty() &&
+      std::any_of(elf.undefined_symbols.begin(), elf.undefined_symbols.end(),
+                  [](const DynamicSymbol& s) { return s.name.starts_with("ompi_mpi_"); }))
+    program.mpi_family = kOpenMpi;
 }
 
 /// The file itself, without its libraries.
@@ -98,45 +168,41 @@ Result<Program> read_program(NodeTarget& node, FactsSource& facts, const std::st
   program.path = node.world().real_path(path);
   if (program.path.empty()) return fail_errno(path, "cannot describe", ENOENT);
   program.name = base_name(path);
-  auto file = facts.facts(program.path, FactsDetail::symbols);
-  if (!file) return fail(std::move(file.error()));
-  if (file->elf.type != ET_EXEC && file->elf.type != ET_DYN)
+  auto file = TRY(facts.facts(program.path, FactsDetail::symbols));
+  if (file.elf.type != ET_EXEC && file.elf.type != ET_DYN)
     return fail(Error::with_code(ENOEXEC, path, "cannot describe", "neither program nor library"));
-  program.elf = std::move(file->elf);
-  program.hash = file->hash.hex();
+  program.elf = std::move(file.elf);
+  program.hash = file.hash.hex();
   program.notes = node.notes(program.path);
-  const auto mpi = mpi_use(program.elf);
-  program.mpi_family = mpi.family;
-  program.mpi_soname = mpi.soname;
+  add_mpi(program);
   return program;
 }
-
-bool stands_alone(const ElfFacts& elf) { return !elf.interp && elf.dependencies.empty(); }
 
 }  // namespace
 
-Result<Program> describe(NodeTarget& node, FactsSource& facts, const std::string& path) {
-  auto program = read_program(node, facts, path);
-  if (!program || stands_alone(program->elf)) return program;
-  auto loaded = node.load(*program);
-  if (!loaded) return fail(std::move(loaded.error()));
-  if (loaded->refused)
-    add_unsearched(*program, to_string(loaded->refused->kind));
-  else
-    add_closure(node, loaded->closure, *program);
-  return program;
+Result<std::vector<std::string>> find_binaries(NodeTarget& node, const std::string& root,
+                                               const std::vector<std::string>& names) {
+  std::vector<std::string> out;
+  for (const auto& name : names)
+    TRY(root.empty() ? add_here(node, name, out) : add_in_root(node, name, out));
+  if (out.empty()) return fail(names[0], "there is no dynamic program in it");
+  return out;
 }
 
-Result<Program> describe(NodeTarget& node, FactsSource& facts, MapTarget& map,
-                         const std::string& path) {
-  auto program = read_program(node, facts, path);
-  if (!program || stands_alone(program->elf)) return program;
-  auto loaded = map.load(*program);
-  if (!loaded) return fail(std::move(loaded.error()));
-  const auto loader = base_name(interpreter_of(program->elf));
-  for (auto& object : loaded->closure.objects)
-    if (shown_name(object) == loader) object.found_by = FoundBy::interpreter;
-  add_closure(node, loaded->closure, *program);
+Result<Program> describe(NodeTarget& node, FactsSource& facts, const std::string& path,
+                         MapTarget* map) {
+  auto program = TRY(read_program(node, facts, path));
+  if (!program.elf.interp && program.elf.dependencies.empty()) return program;
+  auto loaded = TRY(map != nullptr ? map->load(program) : node.load(program));
+  if (loaded.refused) {
+    add_unsearched(program, to_string(loaded.refused->kind));
+    return program;
+  }
+  if (map != nullptr)
+    for (auto& object : loaded.closure.objects)
+      if (shown_name(object) == base_name(interpreter_of(program.elf)))
+        object.found_by = FoundBy::interpreter;
+  add_closure(node, loaded.closure, program);
   return program;
 }
 

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+// The machines that programs are checked against: this node or a root file system (NodeTarget), or
+// a map (MapTarget). Nothing of them is ever run.
+
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.hpp"
 #include "compat/artifact.hpp"
 #include "compat/verdict.hpp"
-#include "resolver/search/closure.hpp"
+#include "resolver/elf/facts_source.hpp"
+#include "resolver/map/map_content.hpp"
+#include "resolver/search/os_world.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle::compat {
 
-/// A machine that programs are held against: this node, a root file system, a map. Nothing of it
-/// is ever run. Not for concurrent use.
+/// Not for concurrent use.
 class Target {
  public:
   virtual ~Target() = default;
@@ -31,20 +39,130 @@ class Target {
   virtual Result<Loaded> load(const Program& program) = 0;
   /// What the closure depends on besides the target: programs with equal keys share it.
   virtual std::string closure_key(const Program& program) = 0;
-  /// Facts with symbols of the library at `path`, a LoadedObject's; nullopt: this target has none.
-  virtual std::optional<Result<ElfFacts>> symbols(const std::string& path) = 0;
-  virtual void prefetch_symbols(const std::vector<std::string>& paths) = 0;
+  /// Facts with symbols of the library at `path`, a LoadedObject's; nullopt: they are not known.
+  virtual std::optional<ElfFacts> symbols(const std::string& path) = 0;
+  virtual void prefetch_symbols(const std::vector<std::string>& paths) {
+    source_->prefetch(paths, FactsDetail::symbols);
+  }
   /// The notes of the library at `path`; none when they cannot be read.
   virtual ElfNotes notes(const std::string& path) = 0;
   /// The file that `soname` would give if `program` asked for it; empty: none.
   virtual std::string find_library(const Program& program, const std::string& soname) = 0;
   virtual bool has_file(const std::string& path) = 0;
   /// "libc6 2.36-9"; empty: unknown.
-  virtual std::string package_of(const std::string& path) = 0;
-  /// GNU_PROPERTY_X86_ISA_1_*; 0: unknown.
-  virtual std::uint32_t isa_levels() = 0;
-  /// As uname -r; empty: unknown.
-  virtual std::string kernel() = 0;
+  virtual std::string package_of(const std::string& /*path*/) { return {}; }
+  /// GNU_PROPERTY_X86_ISA_1_*, of this node's CPU; 0: unknown.
+  virtual std::uint32_t isa_levels();
+  /// As uname -r gives it; empty: unknown.
+  virtual std::string kernel();
+
+ protected:
+  explicit Target(FactsSource* source = nullptr) : source_(source) {}
+  FactsSource* source_;
 };
+
+/// The directories that may be opened for an artifact of somebody else, which names paths as it
+/// likes: RPATH, RUNPATH, PT_INTERP, names with a slash. Without a limit the answers would tell
+/// which files exist anywhere that this process can look.
+///
+/// `..` is removed from the text, and the result is what is opened: where a link precedes a `..`
+/// the kernel would go elsewhere, and the search then finds less, never more.
+class LibraryDirectories {
+ public:
+  /// `directory` and all below it. The root itself, and what is not absolute, is not added.
+  void add(const std::string& directory);
+  /// But not `directory`, nor anything below it.
+  void leave_out(const std::string& directory);
+  /// Whether `path` lies in one; a matter of its text alone.
+  bool contain(const std::string& path) const;
+
+  /// Called with the directory before each look into it, which never ends where a file system
+  /// hangs, and with an empty name after it. May be empty.
+  std::function<void(std::string_view directory)> on_look;
+
+ private:
+  std::set<std::string> added_, left_out_;  ///< lexically normal, with a '/' at the end
+};
+
+/// This node, or the root file system below a directory: its own ld.so, ld.so.cache and preloads;
+/// CPU and kernel are this node's in both cases. It sees the files as they are when it first looks.
+class NodeTarget final : public Target {
+ public:
+  /// `root` empty: this node. `search` is what the environment adds. Facts come from `source`,
+  /// which must outlive this.
+  static Result<NodeTarget> open(FactsSource& source, const std::string& root,
+                                 SearchOptions search);
+
+  Result<Loaded> load(const Program& program) override;
+  std::string closure_key(const Program& program) override;
+  std::optional<ElfFacts> symbols(const std::string& path) override;
+  ElfNotes notes(const std::string& path) override;
+  std::string find_library(const Program& program, const std::string& soname) override;
+  bool has_file(const std::string& path) override;
+  /// By dpkg's database, which is read when first asked for.
+  std::string package_of(const std::string& path) override;
+
+  /// From now on nothing else is opened for a program. Its own file never is.
+  void open_only(std::shared_ptr<const LibraryDirectories> allowed) {
+    allowed_ = std::move(allowed);
+  }
+  World& world() { return world_; }
+  /// What precedes the target's paths on this node: symlink-free, or empty.
+  const std::string& root() const { return root_; }
+  /// Where `path` lies on this node; empty: it does not exist.
+  std::string outside(const std::string& path);
+  /// Fails as read_loader_profile() does.
+  Result<const LoaderProfile*> loader(const std::string& interpreter);
+
+ private:
+  NodeTarget(FactsSource& source, OsWorld world, std::string root, SearchOptions search)
+      : Target(&source),
+        world_(std::move(world)),
+        root_(std::move(root)),
+        search_(std::move(search)) {}
+  bool may_open(const std::string& path) const { return !allowed_ || allowed_->contain(path); }
+  std::string name_of(const std::string& path) const;
+  Result<std::string> read_database(const std::string& file);
+  std::string search_package(const std::string& path);
+
+  std::shared_ptr<const LibraryDirectories> allowed_;  ///< nullptr: all
+  OsWorld world_;
+  std::string root_;  ///< without trailing '/'
+  SearchOptions search_;
+  std::unordered_map<std::string, std::string> packages_;  ///< by path
+  std::unordered_map<std::string, LoaderProfile> loaders_;
+  std::unordered_map<std::string, std::string> found_;  ///< find_library()
+};
+
+/// A map: a soname is what it names in the view of the program (where the map has the program),
+/// else in the only view, or in the first one that has it. Symbols are read from the files
+/// themselves, where they are still what the map says; CPU and kernel are this node's.
+class MapTarget final : public Target {
+ public:
+  /// `source` must outlive this. Fails as MapReader does.
+  static Result<MapTarget> open(FactsSource& source, const std::string& path);
+
+  Result<Loaded> load(const Program& program) override;
+  std::string closure_key(const Program& program) override;
+  std::optional<ElfFacts> symbols(const std::string& path) override;
+  ElfNotes notes(const std::string& path) override;
+  std::string find_library(const Program& program, const std::string& soname) override;
+  bool has_file(const std::string& path) override { return by_path_.contains(path); }
+
+  const MapContent& content() const { return content_; }
+
+ private:
+  MapTarget(FactsSource& source, MapContent content);
+  const MapObject* find(const Program& program, const std::string& name) const;
+
+  MapContent content_;
+  std::unordered_map<std::string, ObjectId> by_path_;
+};
+
+/// The loader a file asks for: PT_INTERP, or for a library that of its machine.
+std::string interpreter_of(const ElfFacts& elf);
+
+/// The name to show for a library: its soname, else its file's name.
+std::string shown_name(const LoadedObject& object);
 
 }  // namespace heddle::compat

@@ -9,97 +9,48 @@
 #include "base/escape.hpp"
 
 namespace heddle::compat {
-
-const char* to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::compatible:
-      return "compatible";
-    case Verdict::degraded:
-      return "degraded";
-    case Verdict::incompatible:
-      return "incompatible";
-  }
-  return "incompatible";
-}
-
-const char* to_string(Reason::Kind kind) {
-  using Kind = Reason::Kind;
-  switch (kind) {
-    case Kind::machine_differs:
-      return "machine_differs";
-    case Kind::interpreter_missing:
-      return "interpreter_missing";
-    case Kind::library_missing:
-      return "library_missing";
-    case Kind::library_unusable:
-      return "library_unusable";
-    case Kind::version_missing:
-      return "version_missing";
-    case Kind::symbol_missing:
-      return "symbol_missing";
-    case Kind::isa_too_new:
-      return "isa_too_new";
-    case Kind::kernel_too_old:
-      return "kernel_too_old";
-    case Kind::mpi_family_differs:
-      return "mpi_family_differs";
-    case Kind::dlopened_missing:
-      return "dlopened_missing";
-    case Kind::weak_version_missing:
-      return "weak_version_missing";
-    case Kind::no_version_information:
-      return "no_version_information";
-    case Kind::not_judged:
-      return "not_judged";
-  }
-  return "not_judged";
-}
-
-std::optional<Reason::Kind> reason_kind(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(Reason::Kind::not_judged); ++i)
-    if (name == to_string(static_cast<Reason::Kind>(i))) return static_cast<Reason::Kind>(i);
-  return std::nullopt;
-}
-
 namespace {
 
-std::string what(const Reason& reason) {
-  using Kind = Reason::Kind;
-  switch (reason.kind) {
-    case Kind::machine_differs:
-      return "it is built for another machine";
-    case Kind::interpreter_missing:
-      return "its loader is missing";
-    case Kind::library_missing:
-      return "library not found";
-    case Kind::library_unusable:
-      return "the library cannot be used";
-    case Kind::version_missing:
-      return fmt::format("symbol version missing in {}", reason.library);
-    case Kind::symbol_missing:
-      return "symbol missing";
-    case Kind::isa_too_new:
-      return "CPU instructions missing";
-    case Kind::kernel_too_old:
-      return "the kernel is too old";
-    case Kind::mpi_family_differs:
-      return "another MPI family";
-    case Kind::dlopened_missing:
-      return "library not found that a run loaded by dlopen";
-    case Kind::weak_version_missing:
-      return fmt::format("weak symbol version missing in {}", reason.library);
-    case Kind::no_version_information:
-      return fmt::format("no version information in {}", reason.library);
-    case Kind::not_judged:
-      return "not judged";
-  }
-  return "not judged";
-}
+constexpr const char* kVerdicts[] = {"compatible", "degraded", "incompatible"};
+
+struct KindNames {
+  const char* name;
+  const char* words;  ///< {}: Reason::library
+};
+/// By Reason::Kind.
+constexpr KindNames kKinds[] = {
+    {"machine_differs", "it is built for another machine"},
+    {"interpreter_missing", "its loader is missing"},
+    {"library_missing", "library not found"},
+    {"library_unusable", "the library cannot be used"},
+    {"version_missing", "symbol version missing in {}"},
+    {"symbol_missing", "symbol missing"},
+    {"isa_too_new", "CPU instructions missing"},
+    {"kernel_too_old", "the kernel is too old"},
+    {"mpi_family_differs", "another MPI family"},
+    {"dlopened_missing", "library not found that a run loaded by dlopen"},
+    {"weak_version_missing", "weak symbol version missing in {}"},
+    {"no_version_information", "no version information in {}"},
+    {"not_judged", "not judged"},
+};
+static_assert(std::size(kKinds) == static_cast<std::size_t>(Reason::Kind::not_judged) + 1);
 
 }  // namespace
 
+const char* to_string(Verdict verdict) { return kVerdicts[static_cast<std::size_t>(verdict)]; }
+
+const char* to_string(Reason::Kind kind) { return kKinds[static_cast<std::size_t>(kind)].name; }
+
+std::optional<Reason::Kind> reason_kind(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kKinds); ++i)
+    if (name == kKinds[i].name) return static_cast<Reason::Kind>(i);
+  return std::nullopt;
+}
+
 std::string to_text(const Reason& reason) {
-  std::string line = fmt::format("{}: {}: {}", reason.program, reason.subject, what(reason));
+  const auto& words = kKinds[static_cast<std::size_t>(reason.kind)].words;
+  std::string line = fmt::format("{}: {}: ", reason.program, reason.subject) +
+                     fmt::format(fmt::runtime(words), reason.library);
   if (!reason.required_by.empty() && reason.required_by != reason.program)
     line += fmt::format(", required by {}", reason.required_by);
   if (!reason.detail.empty()) line += ": " + reason.detail;
@@ -117,14 +68,10 @@ void Judgement::add(Reason reason) {
     ++more;
 }
 
-std::string more_line(std::uint64_t more) {
-  return more == 0 ? std::string() : fmt::format("{} more reasons", more);
-}
-
 std::string to_lines(const Judgement& judgement) {
   std::string text = fmt::format("{}\n", to_string(judgement.verdict));
   for (const auto& reason : judgement.reasons) text += to_text(reason) + "\n";
-  if (judgement.more > 0) text += more_line(judgement.more) + "\n";
+  if (judgement.more > 0) text += fmt::format("{} more reasons\n", judgement.more);
   return text;
 }
 

@@ -36,13 +36,13 @@ struct Reason {
   };
   Kind kind = Kind::library_missing;
   Verdict weight = Verdict::incompatible;
-  std::string program;      ///< the artifact's program
-  std::string subject;      ///< soname, symbol, level ... that is missing
-  std::string library;      ///< the library that should have provided it; may be empty
-  std::string required_by;  ///< soname or program
-  std::string path;         ///< what the target has instead; may be empty
-  std::string package;      ///< the target's package that `path` is of; may be empty
-  std::string detail;       ///< more words; may be empty
+  std::string program = {};      ///< the artifact's program
+  std::string subject = {};      ///< soname, symbol, level ... that is missing
+  std::string library = {};      ///< the library that should have provided it; may be empty
+  std::string required_by = {};  ///< soname or program
+  std::string path = {};         ///< what the target has instead; may be empty
+  std::string package = {};      ///< the target's package that `path` is of; may be empty
+  std::string detail = {};       ///< more words; may be empty
 };
 /// `library_missing` and so on, as the JSON spells it.
 const char* to_string(Reason::Kind kind);
@@ -61,10 +61,8 @@ struct Judgement {
 
   void add(Reason reason);
 };
-/// "17 more reasons"; empty for none.
-std::string more_line(std::uint64_t more);
 
-/// The verdict's line, then each reason's.
+/// The verdict's line, each reason's, and "17 more reasons" if there are.
 std::string to_lines(const Judgement& judgement);
 /// `{"verdict": ..., "reasons": [{...}]}`, and `more_reasons` where there are; one line, no
 /// newline.

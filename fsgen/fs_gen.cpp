@@ -15,7 +15,7 @@
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_run.hpp"
 #include "fsgen/learn.hpp"
-#include "fuseovl/files/stage_folder.hpp"
+#include "fuseovl/files/stage_directory.hpp"
 
 namespace heddle {
 namespace {
@@ -61,7 +61,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
 /// The daemon, which nobody hears, stages nothing then.
 void tell_of_stage(const std::string& directory) {
   if (directory.empty()) return;
-  if (const auto folder = StageFolder::open(directory); !folder) warn(folder.error());
+  if (const auto folder = StageDirectory::open(directory); !folder) warn(folder.error());
 }
 
 /// Before APP runs: what could only be said after it would come too late.

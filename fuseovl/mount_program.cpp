@@ -158,7 +158,7 @@ int mount_program(const MountSettings& settings) {
   if (!mount_point) return fail_with(mount_point.error());
   LoadOptions load_options = settings.load;
   load_options.mount_point = *mount_point;
-  std::error_code none;  // shown in `.heddle/stats`: the daemon's folder is `/`
+  std::error_code none;  // shown in the statistics: the daemon's folder is `/`
   if (const auto map = std::filesystem::absolute(load_options.map_path, none); !none)
     load_options.map_path = map.string();
   auto content = load(load_options);

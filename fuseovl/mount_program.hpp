@@ -54,7 +54,7 @@ int reload_program(const MountSettings& settings);
 /// comes.
 int node_program(const MountSettings& settings);
 int unmount_program(const std::string& directory, bool lazy);
-int stats_program(const std::string& directory);
+int stats_program(const std::string& directory, bool json);
 /// Reads all that the mount at `path` serves, or that the map there names, and compares SHA-256:
 /// exit_different, and a line to stdout for each file that is not the map's. What is at `path` is
 /// found within `limit`.

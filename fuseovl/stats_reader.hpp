@@ -8,8 +8,8 @@
 
 namespace heddle {
 
-/// `.heddle/stats` of the mount at `directory`, in its order. A failure begins with `directory` and
-/// `what`, which is what cannot be done.
+/// The statistics of the mount at `directory`, in their order. A failure begins with `directory`
+/// and `what`, which is what cannot be done.
 Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::string_view what);
 
 }  // namespace heddle

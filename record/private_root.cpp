@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,83 +10,79 @@
 
 #include "base/fuse_device.hpp"
 #include "base/insist.hpp"
-#include "base/launch/private_mount.hpp"
-#include "record/loopback/access_log.hpp"
-#include "record/loopback/protocol.hpp"
+#include "base/log.hpp"
+#include "base/mountinfo.hpp"
+#include "base/try.hpp"
+#include "fuseovl/mount/fusermount.hpp"
+#include "record/loopback/loopback.hpp"
 
 namespace heddle {
 namespace {
 
-/// The loopback as a mount that is attached nowhere yet (fsopen(2) and friends, Linux 5.2).
-Result<Fd> mount_loopback(int device) {
-  const Fd context(::fsopen("fuse", FSOPEN_CLOEXEC));
-  if (!context) return fail_errno("fuse", "cannot set up a mount");
-  const auto set = [&](const char* key, const std::string& value) {
-    return ::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
-  };
-  const bool done = set("source", "fs-record") && set("subtype", "heddle-record") &&
-                    set("fd", std::to_string(device)) && set("rootmode", "40000") &&
-                    set("user_id", std::to_string(::geteuid())) &&
-                    set("group_id", std::to_string(::getegid())) &&
-                    set("max_read", std::to_string(loopback::kMaxData)) &&
-                    ::fsconfig(context.get(), FSCONFIG_SET_FLAG, "allow_other", nullptr, 0) == 0 &&
-                    ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
-  Fd mount;
-  if (done) mount.reset(::fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
-  if (!mount) return fail_errno("fuse", "cannot mount");
-  return mount;
-}
+std::string own_path(const Fd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
 
-/// `path` below the descriptor of a root: relative, "." for the root itself.
-std::string below_root(const std::string& path) {
-  return path.size() > 1 ? path.substr(1) : std::string(".");
-}
-
-Result<void> move_mount_to(int mount, int root, const std::string& path) {
-  if (::move_mount(mount, "", root, below_root(path).c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0)
-    return fail_errno(path, "cannot put a mount in place");
+/// The file at `path` (absolute) below `root`, opened name by name: no symbolic link is followed,
+/// so what others swap meanwhile leads nowhere else. None and errno where there is no such file.
+Fd walk(const Fd& root, const std::string& path) {
+  Fd at(::openat(root.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  for (std::size_t begin = 1; at && begin < path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string name = path.substr(begin, end - begin);
+    at = Fd(::openat(at.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    begin = end + 1;
+  }
+  struct stat st {};
+  if (!at || ::fstat(at.get(), &st) != 0) return {};
+  if (!S_ISLNK(st.st_mode)) return at;
+  errno = ENOENT;
   return {};
+}
+
+/// What is at `path` below `from` is bound to that path below `to`. 0 or an errno.
+int bind_same_path(const Fd& from, const Fd& to, const std::string& path, unsigned long flags) {
+  const Fd source = walk(from, path);
+  if (!source) return errno;
+  const Fd target = walk(to, path);
+  if (!target) return errno;
+  return ::mount(own_path(source).c_str(), own_path(target).c_str(), nullptr, MS_BIND | flags,
+                 nullptr) == 0
+             ? 0
+             : errno;
 }
 
 }  // namespace
 
 Result<Fd> PrivateRoot::mount(NamespaceKind kind) {
-  if (auto entered = enter_private_namespace(kind); !entered)
-    return fail(std::move(entered.error()));
+  TRY(enter_private_namespace(kind));
   if (!plan_.mounted_at.empty()) {
-    loopback_.reset(::open_tree(AT_FDCWD, plan_.mounted_at.c_str(),
-                                OPEN_TREE_CLONE | static_cast<unsigned>(OPEN_TREE_CLOEXEC)));
-    if (!loopback_) return fail_errno(plan_.mounted_at, "cannot use the mount");
+    if (::mount(plan_.mounted_at.c_str(), "/", nullptr, MS_BIND, nullptr) != 0)
+      return fail_errno(plan_.mounted_at, "cannot use the mount");
     return open_file("/dev/null", O_RDONLY);
   }
   // Opened after unshare: FUSE wants the descriptor's user namespace to be the mount's.
-  auto device = open_fuse_device();
-  if (!device) return device;
-  auto mounted = mount_loopback(device->get());
-  if (!mounted) return fail(std::move(mounted.error()));
-  loopback_ = std::move(*mounted);
-  return std::move(*device);
+  Fd device = TRY(open_fuse_device());
+  const auto options =
+      fmt::format("fd={},rootmode=40000,user_id={},group_id={},max_read={},allow_other",
+                  device.get(), ::geteuid(), ::getegid(), loopback::kMaxData);
+  if (::mount("fs-record", "/", "fuse.heddle-record", 0, options.c_str()) != 0)
+    return fail_errno("fuse", "cannot mount");
+  return device;
 }
 
 Result<void> PrivateRoot::bind_natives() {
   for (const auto& path : plan_.natives) {
-    const Fd tree(
-        ::open_tree(old_root_.get(), below_root(path).c_str(),
-                    OPEN_TREE_CLONE | static_cast<unsigned>(OPEN_TREE_CLOEXEC) | AT_RECURSIVE));
-    if (!tree) {
-      if (errno == ENOENT) continue;  // a socket that has gone since it was listed
-      return fail_errno(path, "cannot keep the native folder");
-    }
-    auto moved = move_mount_to(tree.get(), loopback_.get(), path);
-    if (!moved && moved.error().code() != ENOENT) return moved;
+    const int error = bind_same_path(old_root_, loopback_, path, MS_REC);
+    // ENOENT: a socket that has gone since it was listed.
+    if (error != 0 && error != ENOENT)
+      return fail_errno(path, "cannot keep the native directory", error);
   }
   return {};
 }
 
 Result<void> PrivateRoot::make_root() {
   if (::fchdir(loopback_.get()) != 0) return fail_errno("/", "cannot enter the new root");
-  // As runc does it: no folder is needed for the old root, it is put over the new one and taken
-  // off. A root that cannot be pivoted (the initial ramfs) is covered instead.
+  // As runc does it: the old root needs no directory, it is put over the new one and taken off. A
+  // root that cannot be pivoted (the initial ramfs) is covered instead.
   if (::syscall(SYS_pivot_root, ".", ".") == 0) {
     if (::fchdir(old_root_.get()) != 0 || ::umount2(".", MNT_DETACH) != 0)
       return fail_errno("/", "cannot leave the old root");
@@ -99,12 +94,9 @@ Result<void> PrivateRoot::make_root() {
 }
 
 Result<void> PrivateRoot::bind_scopes() {
-  for (const auto& scope : plan_.scopes) {
-    const Fd tree(::open_tree(loopback_.get(), below_root(scope).c_str(),
-                              OPEN_TREE_CLONE | static_cast<unsigned>(OPEN_TREE_CLOEXEC)));
-    if (!tree) return fail_errno(scope, "cannot record this folder");
-    if (auto moved = move_mount_to(tree.get(), old_root_.get(), scope); !moved) return moved;
-  }
+  for (const auto& scope : plan_.scopes)
+    if (const int error = bind_same_path(loopback_, old_root_, scope, 0); error != 0)
+      return fail_errno(scope, "cannot record this directory", error);
   // The whole of the loopback is not wanted any more.
   if (::fchdir(loopback_.get()) != 0 || ::umount2(".", MNT_DETACH) != 0 ||
       ::fchdir(old_root_.get()) != 0)
@@ -113,15 +105,15 @@ Result<void> PrivateRoot::bind_scopes() {
 }
 
 Result<void> PrivateRoot::enter() {
-  old_root_.reset(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!old_root_) return fail_errno("/", "cannot open");
-  // On top of the root: what is to be attached to it must be attached itself. Paths from here on
-  // begin at old_root_ or loopback_.
-  if (::move_mount(loopback_.get(), "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0)
-    return fail_errno("/", "cannot put a mount in place");
-  auto done = plan_.scopes.empty() ? bind_natives() : bind_scopes();
-  if (done && plan_.scopes.empty()) done = make_root();
-  if (!done) return done;
+  old_root_ = TRY(open_file("/", O_PATH | O_DIRECTORY));
+  // `..` of a root is the root, and what is mounted on it (path_resolution(7)).
+  loopback_ = TRY(open_file("/..", O_PATH | O_DIRECTORY));
+  if (plan_.scopes.empty()) {
+    TRY(bind_natives());
+    TRY(make_root());
+  } else {
+    TRY(bind_scopes());
+  }
   if (::chdir(plan_.cwd.c_str()) != 0) return fail_errno(plan_.cwd, "cannot go back to");
   return {};
 }
@@ -132,6 +124,37 @@ void PrivateRoot::mark_start() const {
   (void)insist(
       [&] { return ::fstatat(loopback_.get(), loopback::kStartName, &st, AT_SYMLINK_NOFOLLOW); },
       [](int error) { return error != ENOENT; });
+}
+
+Result<void> take_user_mount_off(const std::string& path) {
+  auto done = fusermount_unmount(path, true);
+  if (done) return done;
+  const auto mounted = find_mount(path);
+  return mounted && !*mounted ? Result<void>{} : done;
+}
+
+Result<UserMount> UserMount::make() {
+  // $TMPDIR may be one that only its owner writes to (a build's, a batch job's).
+  auto directory = TempDir::create("fs-record");
+  for (const char* parent : {"/tmp", "/var/tmp", "/dev/shm"})
+    if (!directory) directory = TempDir::create("fs-record", parent);
+  if (!directory) return fail(std::move(directory.error()));
+  Fd device = TRY(fusermount_mount(
+      directory->path(), "rw,nosuid,nodev,fsname=fs-record,subtype=heddle-record,max_read=" +
+                             std::to_string(loopback::kMaxData)));
+  return UserMount(std::move(*directory), std::move(device));
+}
+
+UserMount::~UserMount() {
+  if (directory_.path().empty()) return;  // moved from
+  take_off();
+  if (!mounted_) return;
+  // All files of the machine are below it: nobody is to remove what is in there.
+  warn(Error(directory_.release(), "is still mounted", {}, "fusermount3 -uz unmounts it"));
+}
+
+void UserMount::take_off() {
+  if (mounted_) mounted_ = !take_user_mount_off(directory_.path());
 }
 
 }  // namespace heddle

@@ -2,7 +2,9 @@
 #include "record/recorded_run.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,12 +18,10 @@
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/rank.hpp"
-#include "record/loopback/access_log.hpp"
-#include "record/native_folders.hpp"
+#include "base/try.hpp"
+#include "record/native_paths.hpp"
 #include "record/private_root.hpp"
 #include "record/recording_daemon.hpp"
-#include "record/run_identity.hpp"
-#include "record/user_mount.hpp"
 
 namespace heddle {
 namespace {
@@ -39,6 +39,15 @@ std::uint64_t unix_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+/// Sixteen hexadecimal digits, different for each run.
+std::string new_run_id() {
+  std::uint64_t bits = 0;
+  if (::getrandom(&bits, sizeof(bits), 0) != static_cast<ssize_t>(sizeof(bits)))
+    bits =
+        static_cast<std::uint64_t>(::time(nullptr)) << 20U ^ static_cast<std::uint64_t>(::getpid());
+  return fmt::format("{:016x}", bits);
+}
+
 /// Nothing that is forbidden: the same may work a moment later.
 bool is_shortage(const Error& error) {
   constexpr int kShortages[] = {ENOMEM, EMFILE, ENFILE, EAGAIN, EINTR, EIO};
@@ -54,8 +63,7 @@ class Run {
 
  private:
   Result<void> prepare();
-  Result<void> prepare_namespaces();
-  Result<void> prepare_user_mount();
+  void prepare_user_mount();
   Result<RecordedRun> run_in_namespaces();
   Result<RecordedRun> run_under_proot();
   Result<RecordedRun> run_with(const AppCommand& command, const AppSetup& setup);
@@ -66,12 +74,12 @@ class Run {
   trace::RunHeader header_;
   RootPlan plan_;
   std::optional<UserMount> user_mount_;
-  std::optional<Error> lack_;   ///< of the way taken, to be told once it is known to work
+  std::optional<Error> lack_;   ///< of the method taken, reported once it is known to work
   Fd out_;                      ///< a trace that goes into a pipe, a device
   bool no_namespaces_ = false;  ///< they could not be made; APP has not run
 };
 
-Result<void> Run::prepare_user_mount() {
+void Run::prepare_user_mount() {
   auto mount = UserMount::make();
   if (mount) {
     user_mount_.emplace(std::move(*mount));
@@ -80,7 +88,7 @@ Result<void> Run::prepare_user_mount() {
   } else {
     header_.method = "namespace";
     // fs/namei.c: no writing where an owner has no number in the user namespace (HAS_UNMAPPED_ID).
-    const std::string lack = "files and folders of other owners cannot be written";
+    const std::string lack = "files and directories of other owners cannot be written";
     header_.notes.push_back("mounted in a user namespace: " + lack + " (" +
                             mount.error().message() + ")");
     if (!options_.quiet)
@@ -90,13 +98,12 @@ Result<void> Run::prepare_user_mount() {
   header_.notes.emplace_back(
       "user namespace: other groups show as 65534, chgrp to them fails, setuid programs do not "
       "change the user");
-  return {};
 }
 
 Result<void> Run::prepare() {
   std::error_code error;
   header_.cwd = std::filesystem::current_path(error).string();
-  if (error) return fail_errno(".", "cannot tell the working folder", error.value());
+  if (error) return fail_errno(".", "cannot tell the working directory", error.value());
   header_.run_id = new_run_id();
   header_.argv = options_.command;
   header_.host = host_name();
@@ -107,33 +114,23 @@ Result<void> Run::prepare() {
   plan_.cwd = header_.cwd;
   plan_.scopes = options_.scopes;
   if (plan_.scopes.empty()) {
-    auto natives = find_native_folders(plan_.cwd, own_environment());
+    auto natives = find_native_paths(plan_.cwd, own_environment());
     plan_.natives = std::move(natives.paths);
     header_.notes = std::move(natives.notes);
   } else {
     header_.notes.emplace_back("native: everything outside the scopes");
   }
   header_.notes.emplace_back(
-      "inotify and FIFOs do not reach processes outside the run, but in native folders; shared "
+      "inotify and FIFOs do not reach processes outside the run, but in native directories; shared "
       "mappings do of files opened to be read and written, by root on Linux 6.9 or newer");
-  return {};
-}
-
-Result<void> Run::prepare_namespaces() {
-  if (options_.via == RecordVia::user ||
-      (options_.via == RecordVia::best && usable_namespace_kind() == NamespaceKind::user_and_mount))
-    kind_ = NamespaceKind::user_and_mount;
-  if (kind_ == NamespaceKind::user_and_mount) return prepare_user_mount();
   return {};
 }
 
 Result<RecordedRun> Run::run() {
   // Here, since the recorder has none of our descriptors, and a pipe's reader may have to be waited
   // for: later signals are held back.
-  auto out = open_unreplaceable(options_.out);
-  if (!out) return fail(std::move(out.error()));
-  out_ = std::move(*out);
-  if (auto prepared = prepare(); !prepared) return fail(std::move(prepared.error()));
+  out_ = TRY(open_unreplaceable(options_.out));
+  TRY(prepare());
   if (options_.via == RecordVia::proot) return run_under_proot();
   const auto notes = header_.notes;
   auto done = run_in_namespaces();
@@ -148,7 +145,10 @@ Result<RecordedRun> Run::run() {
 
 Result<RecordedRun> Run::run_in_namespaces() {
   no_namespaces_ = true;
-  if (auto prepared = prepare_namespaces(); !prepared) return fail(std::move(prepared.error()));
+  if (options_.via == RecordVia::user ||
+      (options_.via == RecordVia::best && usable_namespace_kind() == NamespaceKind::user_and_mount))
+    kind_ = NamespaceKind::user_and_mount;
+  if (kind_ == NamespaceKind::user_and_mount) prepare_user_mount();
   PrivateRoot root(plan_);
   AppSetup setup;
   setup.mount = [&] { return root.mount(kind_); };
@@ -163,11 +163,7 @@ Result<RecordedRun> Run::run_under_proot() {
   if (!proot)
     return fail(Error("proot", "cannot run the program on the recorded tree", "it is not installed",
                       "install it (package proot), or allow user namespaces"));
-  if (!user_mount_) {
-    auto mount = UserMount::make();
-    if (!mount) return fail(std::move(mount.error()));
-    user_mount_.emplace(std::move(*mount));
-  }
+  if (!user_mount_) user_mount_.emplace(TRY(UserMount::make()));
   header_.method = "proot";
   const std::string root = user_mount_->path();
   std::vector<std::string> argv{"proot", "-w", plan_.cwd, "-r", plan_.scopes.empty() ? root : "/"};
@@ -190,39 +186,33 @@ Result<RecordedRun> Run::run_under_proot() {
 }
 
 Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& setup) {
-  auto signals = SignalRelay::start();
-  if (!signals) return fail(std::move(signals.error()));
+  SignalRelay signals = TRY(SignalRelay::start());
   AppSetup own = setup;
   own.mount = [&] {
-    // APP's copy. A recorder that goes while exec(2) waits for it must have the last one: the
-    // kernel would hold up, beyond SIGKILL, who waits and keeps the device open himself.
+    // APP's copy. When the recorder ends while exec(2) waits for it, its descriptor must be the
+    // last one: a process that waits and holds the device open itself would hang beyond SIGKILL.
     if (user_mount_) (void)user_mount_->take_device();
     return setup.mount();
   };
-  auto app = AppProcess::start(command, own, *signals);
-  if (!app) return fail(std::move(app.error()));
-  auto device = app->take_fuse_fd();
-  if (!device) return fail(std::move(device.error()));
+  AppProcess app = TRY(AppProcess::start(command, own, signals));
+  Fd device = TRY(app.take_fuse_fd());
   no_namespaces_ = false;
   if (lack_ && !user_mount_) warn(*lack_);
-  if (user_mount_) *device = user_mount_->take_device();
-  auto daemon =
-      RecordingDaemon::start(std::move(*device), options_, header_, plan_.natives, app->pid(),
-                             user_mount_ ? user_mount_->path() : std::string(), out_);
-  if (!daemon) return fail(std::move(daemon.error()));
+  if (user_mount_) device = user_mount_->take_device();
+  RecordingDaemon daemon =
+      TRY(RecordingDaemon::start(std::move(device), options_, header_, plan_.natives, app.pid(),
+                                 user_mount_ ? user_mount_->path() : std::string(), out_));
 
   RecordedRun out;
-  out.method = header_.method;
-  auto started = app->run();
+  const auto started = app.run();
   const bool proot = header_.method == "proot";
   if (user_mount_ && !proot) user_mount_->take_off();
-  if (!started && started.error().code() == 0) return fail(std::move(started.error()));
+  if (!started && started.error().code() == 0) return fail(Error(started.error()));
   if (!started) out.exec_error = started.error().code();
-  auto status = app->wait(*signals);
-  if (!status) return fail(std::move(status.error()));
+  const int status = TRY(app.wait(signals));
   if (user_mount_) user_mount_->take_off();
-  out.end = {*status, signals->ended_by()};
-  auto end = daemon->finish(*status, signals->ended_by() == 0 && out.exec_error == 0);
+  out.end = {status, signals.ended_by()};
+  const auto end = daemon.finish(status, signals.ended_by() == 0 && out.exec_error == 0);
   if (!end) {
     out.trace_failure = end.error().message();
     return out;

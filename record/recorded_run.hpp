@@ -1,15 +1,38 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "base/launch/app_end.hpp"
-#include "record/record_options.hpp"
+#include "record/recorder.hpp"
 
 namespace heddle {
+
+/// How the loopback becomes APP's file tree.
+enum class RecordVia : std::uint8_t {
+  best,   ///< root: mount; else user; else proot
+  mount,  ///< a mount namespace, mount(2): root
+  user,   ///< fusermount3, then a user namespace; without fusermount3 mounted in that namespace
+  proot,  ///< fusermount3, then proot
+};
+
+struct RecordOptions {
+  std::string out;  ///< absolute
+  bool json = false;
+  bool quiet = false;
+  bool summary = false;
+  std::string slim_dir;
+  std::string trace;                ///< summary and slim copy from this trace, nothing is run
+  std::vector<std::string> scopes;  ///< absolute, real
+  RecordVia via = RecordVia::best;
+  RecorderOptions recorder;
+  std::vector<std::string> command;
+};
 
 struct RecordedRun {
   AppEnd end;
   int exec_error = 0;  ///< errno of an exec that failed
-  std::string method;
   std::uint64_t events = 0;
   std::string trace_failure;
   bool left_running = false;

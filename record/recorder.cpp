@@ -1,10 +1,60 @@
 // SPDX-License-Identifier: MIT
 #include "record/recorder.hpp"
 
+#include <fcntl.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/fd.hpp"
 
 namespace heddle {
 namespace {
+
+using trace::Op;
+
+// A process id is not reused within this time: they are assigned in a cycle.
+constexpr std::uint64_t kTrustNs = 50'000'000;
+// Between the exec event and the change of /proc/PID/exe lie the look-ups and reads of the program
+// and its interpreter.
+constexpr unsigned kRechecks = 64;
+constexpr std::size_t kMostKnown = 20'000;
+
+/// The start of /proc/TID/NAME, for string functions; none when the thread has gone. Nothing here
+/// may take the process's mmap lock (cmdline, maps): the thread may hold it while it waits for our
+/// answer to a page fault.
+template <std::size_t N>
+bool read_proc(std::int32_t tid, const char* name, char (&text)[N]) {
+  char path[48];
+  std::snprintf(path, sizeof(path), "/proc/%d/%s", tid, name);
+  const Fd fd(::open(path, O_RDONLY | O_CLOEXEC));
+  const ssize_t n = fd ? ::read(fd.get(), text, N - 1) : -1;
+  text[n > 0 ? n : 0] = '\0';
+  return n > 0;
+}
+
+/// Field Tgid of /proc/TID/status.
+std::int32_t process_of(std::int32_t tid) {
+  char text[512];
+  const char* at = read_proc(tid, "status", text) ? std::strstr(text, "\nTgid:") : nullptr;
+  return at ? static_cast<std::int32_t>(std::atoi(at + 6)) : tid;
+}
+
+constexpr std::size_t kMostWalks = 4096;
+
+/// readlink(2) reads a link without walking on; what the thread asks for next is another matter.
+bool is_walking(std::int32_t tid) {
+  const long number = loopback::call_of(tid).number;
+#ifdef SYS_readlink
+  if (number == SYS_readlink) return false;
+#endif
+  return number != -1 && number != SYS_readlinkat;
+}
 
 std::uint64_t monotonic_ns() {
   timespec now{};
@@ -14,6 +64,91 @@ std::uint64_t monotonic_ns() {
 }
 
 }  // namespace
+
+std::string_view Callers::intern(std::string_view text) { return *texts_.emplace(text).first; }
+
+std::string_view Callers::read_exe(std::int32_t tid) {
+  char path[48];
+  std::snprintf(path, sizeof(path), "/proc/%d/exe", tid);
+  char text[PATH_MAX];
+  const ssize_t n = ::readlink(path, text, sizeof(text));
+  return n <= 0 ? std::string_view() : intern({text, static_cast<std::size_t>(n)});
+}
+
+Caller Callers::of(std::int32_t tid, std::uint64_t now_ns) {
+  if (tid == 0) return {};
+  const std::lock_guard lock(mutex_);
+  if (known_.size() > kMostKnown) known_.clear();
+  auto& known = known_[tid];
+  if (known.seen_ns == 0 || now_ns > known.seen_ns + kTrustNs) {
+    const auto exe = read_exe(tid);
+    if (!exe.empty() || known.seen_ns == 0) known.caller = {process_of(tid), exe};
+  } else if (known.recheck > 0) {
+    const auto exe = read_exe(tid);
+    --known.recheck;
+    if (!exe.empty() && exe != known.caller.exe) {
+      known.caller.exe = exe;
+      known.recheck = 0;
+    }
+  }
+  known.seen_ns = now_ns | 1U;
+  return known.caller;
+}
+
+void Callers::executes(std::int32_t tid) {
+  const std::lock_guard lock(mutex_);
+  if (const auto at = known_.find(tid); at != known_.end()) at->second.recheck = kRechecks;
+}
+
+std::string Walks::destination(std::string_view link, std::string_view target) {
+  std::string out(target.starts_with('/') ? std::string_view() : link.substr(0, link.rfind('/')));
+  while (!target.empty()) {
+    const auto end = std::min(target.find('/'), target.size());
+    const auto part = target.substr(0, end);
+    target.remove_prefix(std::min(end + 1, target.size()));
+    if (part == "..") {
+      out.resize(out.empty() ? 0 : out.rfind('/'));
+    } else if (!part.empty() && part != ".") {
+      out += '/';
+      out += part;
+    }
+  }
+  return out.empty() ? "/" : out;
+}
+
+bool Walks::asked_path(const trace::Event& event, std::string& asked) {
+  if (event.op == Op::readlink && event.error == 0 && is_walking(event.tid)) {
+    const std::lock_guard lock(mutex_);
+    if (walks_.size() > kMostWalks) walks_.clear();
+    Walk& walk = walks_[event.tid];
+    if (!walk.end.empty()) walk = {};
+    walk.steps.push_back({std::string(event.path), destination(event.path, event.target)});
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto at = walks_.find(event.tid);
+  if (at == walks_.end()) return false;
+  Walk& walk = at->second;
+  const bool goes_on = event.op == Op::lookup && event.error == 0;
+  if (!walk.end.empty() && (event.op == Op::lookup || walk.end != event.path)) {
+    walks_.erase(at);
+    return false;
+  }
+  if (goes_on) return false;
+  if (event.op == Op::read || event.op == Op::write || event.op == Op::close) return false;
+  walk.end = event.path;
+  asked = event.path;
+  bool changed = false;
+  for (auto step = walk.steps.rbegin(); step != walk.steps.rend(); ++step) {
+    const auto& target = step->target;
+    const bool below = asked.size() > target.size() && asked.starts_with(target) &&
+                       (asked[target.size()] == '/' || target == "/");
+    if (asked != target && !below) continue;
+    asked = step->link + (target == "/" ? asked : asked.substr(target.size()));
+    changed = true;
+  }
+  return changed;
+}
 
 Recorder::Recorder(trace::TraceWriter writer, const RecorderOptions& options)
     : options_(options), start_ns_(monotonic_ns()), writer_(std::move(writer)) {}
@@ -28,7 +163,7 @@ void Recorder::add(trace::Event& event) {
     event.resolved = event.path;
     event.path = asked;
   }
-  // An open is asked about also when it is not wanted: its close will not ask again.
+  // Also for an open that is not wanted: its close does not look the caller up again.
   const bool opens = event.op == trace::Op::open || event.op == trace::Op::create;
   const bool wanted = options_.ops[static_cast<std::size_t>(event.op)];
   if (event.pid == 0 && (wanted || opens)) {

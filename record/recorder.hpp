@@ -3,22 +3,80 @@
 
 #include <atomic>
 #include <bitset>
+#include <cstdint>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
 
-#include "record/callers.hpp"
-#include "record/loopback/access_log.hpp"
+#include "record/loopback/loopback.hpp"
 #include "record/trace/trace_writer.hpp"
-#include "record/walks.hpp"
 
 namespace heddle {
+
+/// The process of a thread.
+struct Caller {
+  std::int32_t pid = 0;
+  std::string_view exe;  ///< lives as long as the Callers
+};
+
+/// The processes and executables of threads, from /proc: the protocol carries thread ids only. What
+/// was read is used while the thread keeps asking, until it executes something. Any thread.
+class Callers {
+ public:
+  /// `now_ns` is the event's time.
+  Caller of(std::int32_t tid, std::uint64_t now_ns);
+  /// `tid` has opened a program for execve: its executable is about to change.
+  void executes(std::int32_t tid);
+
+ private:
+  struct Known {
+    Caller caller;
+    std::uint64_t seen_ns = 0;
+    unsigned recheck = 0;  ///< how often to look at the executable again
+  };
+  std::string_view intern(std::string_view text);
+  std::string_view read_exe(std::int32_t tid);
+  std::mutex mutex_;
+  std::unordered_map<std::int32_t, Known> known_;
+  std::unordered_set<std::string> texts_;
+};
+
+/// Finds the path that a program asked for. FUSE sees the components that the kernel walks, after
+/// each symlink those of its target; the links on one thread's walk lead back to the name at which
+/// it began. Any thread.
+class Walks {
+ public:
+  /// Sees each event in its order. When the walk began at another name, `asked` becomes that name
+  /// (with the event's path as its resolution) and true is returned.
+  bool asked_path(const trace::Event& event, std::string& asked);
+
+  /// `target` of the link at `link`, absolute, without `.` and `..`.
+  static std::string destination(std::string_view link, std::string_view target);
+
+ private:
+  struct Step {
+    std::string link;
+    std::string target;
+  };
+  struct Walk {
+    std::vector<Step> steps;
+    std::string end;  ///< the path it led to; empty: it goes on
+  };
+  std::mutex mutex_;
+  std::unordered_map<std::int32_t, Walk> walks_;
+};
 
 struct RecorderOptions {
   std::bitset<trace::kOpCount> ops = std::bitset<trace::kOpCount>().set();
   bool each_io = false;
 };
 
-/// The loopback's accesses as the trace of one run: time, process and executable are added here.
-/// Who tells waits while the trace cannot be written (a pipe that nobody reads): nothing is
+/// Writes the loopback's accesses as the trace of one run, with time, process and executable.
+/// Blocks the caller while the trace cannot be written (a pipe that nobody reads): nothing is
 /// dropped.
 class Recorder final : public loopback::AccessLog {
  public:

@@ -1,63 +1,101 @@
 // SPDX-License-Identifier: MIT
 #include "record/recording_daemon.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <initializer_list>
+#include <climits>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include "base/channel.hpp"
 #include "base/child.hpp"
-#include "base/insist.hpp"
 #include "base/socket_pair.hpp"
-#include "record/loopback/server.hpp"
-#include "record/recorder.hpp"
-#include "record/run_end.hpp"
+#include "record/private_root.hpp"
 
 namespace heddle {
+
+template <class Coder, class Message>
+requires std::same_as<std::remove_const_t<Message>, RecordingDaemon::End>
+void fields(Coder& coder, Message& m) { coder(m.events, m.left_running, m.failure); }
+
 namespace {
 
 /// How long processes that APP leaves behind are waited for.
 constexpr std::chrono::milliseconds kGrace{1000};
-/// How long the daemon has to end the run by itself, once nobody finishes it: it may have to wait
-/// for a fusermount3 that hangs.
+/// How long the daemon has to end the run by itself when fs-record does not finish it: it may have
+/// to wait for a fusermount3 that hangs.
 constexpr std::chrono::milliseconds kEndsWithin{15000};
+/// A trace that nobody reads on holds up APP and us for as long as the reader likes.
+constexpr std::chrono::milliseconds kForever{INT_MAX};
 
+/// From fs-record, when APP has ended.
 struct EndMessage {
-  int exit_status;
-  bool complete;
+  int exit_status = 0;
+  bool complete = false;
 };
+template <class Coder, class Message>
+requires std::same_as<std::remove_const_t<Message>, EndMessage>
+void fields(Coder& coder, Message& m) { coder(m.exit_status, m.complete); }
 
-struct ReportMessage {
-  std::uint64_t events;
-  bool left_running;
-  char failure[1024];
-};
+ino_t mount_namespace_of(pid_t pid) {
+  struct stat st {};
+  return ::stat(("/proc/" + std::to_string(pid) + "/ns/mnt").c_str(), &st) == 0 ? st.st_ino : 0;
+}
 
-/// Closes every descriptor but these: others' pipes and terminals must see their end without us.
-void keep_only(std::initializer_list<Fd*> kept) {
-  std::vector<int> numbers;
-  for (Fd* fd : kept) {
-    if (!*fd) continue;
-    // Not one of the standard numbers, which are replaced below.
-    if (const int high = ::fcntl(fd->get(), F_DUPFD_CLOEXEC, 3); high >= 0) fd->reset(high);
-    numbers.push_back(fd->get());
+/// Whether `pid` runs under the tracer `tracer` (proot).
+bool is_traced_by(pid_t pid, pid_t tracer) {
+  const auto text = read_file("/proc/" + std::to_string(pid) + "/status");
+  const auto at = text ? text->find("\nTracerPid:") : std::string::npos;
+  return at != std::string::npos && std::atoi(text->c_str() + at + 11) == tracer;
+}
+
+/// Kills every process for which `is_one` holds, until there is none: they may fork meanwhile.
+template <class Test>
+void kill_all(Test is_one) {
+  for (int round = 0; round < 100; ++round) {
+    bool found = false;
+    DIR* proc = ::opendir("/proc");
+    if (!proc) return;
+    while (const dirent* entry = ::readdir(proc)) {
+      const pid_t pid = std::atoi(entry->d_name);
+      if (pid > 0 && is_one(pid)) found = ::kill(pid, SIGKILL) == 0 || found;
+    }
+    ::closedir(proc);
+    if (!found) return;
+    ::usleep(2000);
   }
-  close_fds_but(numbers);
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
-  if (null > 2) ::close(null);
+}
+
+/// What runs on the loopback, to be ended when fs-record itself was killed.
+struct RecordedProcesses {
+  pid_t app = 0;
+  ino_t space = 0;         ///< mount namespace; ours under proot
+  std::string user_mount;  ///< what fusermount3 must unmount; empty: nothing
+};
+
+/// Kills them all and unmounts. Under proot there is no namespace to identify them by; `app`, proot
+/// itself, is killed last, or its tracees could no longer be identified.
+void end_run(const RecordedProcesses& run) {
+  if (run.space != 0 && run.space != mount_namespace_of(::getpid())) {
+    kill_all([&](pid_t pid) { return mount_namespace_of(pid) == run.space; });
+  } else {
+    kill_all([&](pid_t pid) { return is_traced_by(pid, run.app); });
+    ::kill(run.app, SIGKILL);
+  }
+  if (run.user_mount.empty()) return;
+  (void)take_user_mount_off(run.user_mount);
+  ::rmdir(run.user_mount.c_str());
 }
 
 /// One descriptor an open file of APP's, and one a file that the kernel knows: as many as we may
@@ -73,38 +111,6 @@ std::size_t raise_descriptor_limit() {
   return std::min(limit.rlim_cur / 2, kMostNodes);
 }
 
-/// One message, to whom would wait for it; as send(2).
-ssize_t send_on(int socket, const void* message, std::size_t size) {
-  return insist([&] { return ::send(socket, message, size, MSG_NOSIGNAL); },
-                [](int error) { return error != EPIPE && error != ECONNRESET; });
-}
-
-/// One message; as recv(2).
-ssize_t receive(int socket, void* message, std::size_t size) {
-  for (;;) {
-    const ssize_t n = insist([&] { return ::recv(socket, message, size, 0); },
-                             [](int error) { return error != EINTR; });
-    if (n >= 0 || errno != EINTR) return n;
-  }
-}
-
-void report_end(int socket, const trace::RunFooter& counts, const Result<void>& finished,
-                bool left_running) {
-  ReportMessage message{};
-  message.events = counts.events;
-  message.left_running = left_running;
-  if (!finished)
-    std::strncpy(message.failure, finished.error().message().c_str(), sizeof(message.failure) - 1);
-  (void)send_on(socket, &message, sizeof(message));
-}
-
-/// What fs-record has to say at the end; nullopt: it was killed.
-std::optional<EndMessage> receive_end(int socket) {
-  EndMessage end{};
-  if (receive(socket, &end, sizeof(end)) != static_cast<ssize_t>(sizeof(end))) return std::nullopt;
-  return end;
-}
-
 /// Whatever it waits for then: a trace that nobody reads on is never whole.
 void ends_soon() {
   sigset_t set;
@@ -115,30 +121,24 @@ void ends_soon() {
   ::alarm(20);
 }
 
-[[noreturn]] void give_up(int socket, const Error& error) {
-  send_failure(socket, error);
-  ::_exit(3);
-}
-
 /// What is served, by threads of its own, until the mount has gone.
 class Serving {
  public:
   Serving(Recorder& recorder, loopback::Loopback::Setup setup, int device)
       : recorder_(recorder),
         loopback_(recorder, std::move(setup)),
-        server_(loopback_, device),
+        device_(device),
         ended_(::eventfd(0, EFD_CLOEXEC)) {}
 
   Result<void> start() {
     if (!ended_) return fail_errno("", "cannot start the recorder");
     std::thread([this] {
-      server_.run();
+      loopback::serve(loopback_, device_);
       loopback_.close_all();
       is_over_ = true;
-      ::eventfd_write(ended_.get(), 1);  // or it is noticed with the next tick
+      ::eventfd_write(ended_.get(), 1);  // if this fails, the next tick notices
     }).detach();
-    // A thread of its own: it waits where nobody reads the trace, and who looks for the end of
-    // fs-record must not.
+    // In a thread of its own, since it may wait for a reader of the trace.
     std::thread([this] {
       for (;; std::this_thread::sleep_for(kTick)) recorder_.flush();
     }).detach();
@@ -165,55 +165,60 @@ class Serving {
   static constexpr std::chrono::milliseconds kTick{100};
   Recorder& recorder_;
   loopback::Loopback loopback_;
-  loopback::Server server_;
+  const int device_;
   Fd ended_;
   std::atomic<bool> is_over_ = false;
 };
 
-/// Never returns: what serves is not taken down, but ends with the process.
-[[noreturn]] void daemon_main(Fd device, Fd socket, const RecordOptions& options,
-                              const trace::RunHeader& header,
-                              const std::vector<std::string>& natives, const RecordedProcesses& run,
-                              int out_number) {
+struct DaemonParts {
+  Fd device, socket, out;
+  const RecordOptions& options;
+  const trace::RunHeader& header;
+  const std::vector<std::string>& natives;
+  RecordedProcesses run;
+};
+
+/// Does not take the serving threads down: they end with the process.
+int serve(DaemonParts& parts) {
   ::setsid();
-  ::prctl(PR_SET_NAME, "fs-record:serve");
-  Fd out(out_number < 0 ? -1 : ::fcntl(out_number, F_DUPFD_CLOEXEC, 3));
-  keep_only({&device, &socket, &out});
   ::signal(SIGPIPE, SIG_IGN);  // a trace that nobody reads on must not end APP's files
   ::signal(SIGIO, SIG_IGN);    // a lease is broken while we look whether we can have it
   const std::size_t most_nodes = raise_descriptor_limit();
+  const int socket = parts.socket.get();
   auto writer = trace::TraceWriter::create(
-      options.out, header, options.json ? trace::Form::json_lines : trace::Form::text,
-      std::move(out));
-  if (!writer) give_up(socket.get(), writer.error());
-  if (::chdir("/") != 0) ::_exit(3);
+      parts.options.out, parts.header,
+      parts.options.json ? trace::Form::json_lines : trace::Form::text, std::move(parts.out));
+  if (!writer) return send_failure(socket, writer.error()), 3;
+  if (::chdir("/") != 0) return 3;
   loopback::keep_callers_capabilities();
-  Recorder recorder(std::move(*writer), options.recorder);
+  Recorder recorder(std::move(*writer), parts.options.recorder);
   std::optional<Serving> serving;
   try {
+    const int device = parts.device.get();
     serving.emplace(
         recorder,
-        loopback::Loopback::Setup{device.get(), most_nodes, {natives.begin(), natives.end()}},
-        device.get());
+        loopback::Loopback::Setup{device, most_nodes, {parts.natives.begin(), parts.natives.end()}},
+        device);
+    value_or_throw(serving->start());
   } catch (const Error& error) {
-    give_up(socket.get(), error);
+    return send_failure(socket, error), 3;
   }
-  if (auto started = serving->start(); !started) give_up(socket.get(), started.error());
   // fs-record waits for this, or for our end.
-  if (send_on(socket.get(), "ready", 5) < 0) ::_exit(3);
+  if (!send_packet(socket, "ready")) return 3;
 
-  (void)serving->run(socket.get(), std::nullopt);
-  const auto end = receive_end(socket.get());
-  if (!end) {
+  (void)serving->run(socket, std::nullopt);
+  const auto end = receive_record<EndMessage>(socket, kForever);
+  if (!end) {  // fs-record was killed
     ends_soon();
-    end_run(run);
+    end_run(parts.run);
   }
   const bool left_running = serving->run(-1, kGrace) == Serving::Until::time;
-  const auto finished =
-      recorder.finish(end && end->complete, end ? std::optional(end->exit_status) : std::nullopt);
-  if (!end) ::_exit(3);
-  report_end(socket.get(), recorder.counts(), finished, left_running);
-  socket.reset();
+  const auto finished = recorder.finish(
+      end && end->message.complete, end ? std::optional(end->message.exit_status) : std::nullopt);
+  if (!end) return 3;
+  (void)send_record(socket, RecordingDaemon::End{recorder.counts().events, left_running,
+                                                 finished ? "" : finished.error().message()});
+  parts.socket.reset();
   if (left_running) (void)serving->run(-1, std::nullopt);
   ::_exit(0);
 }
@@ -224,24 +229,29 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
                                                const trace::RunHeader& header,
                                                const std::vector<std::string>& natives, pid_t app,
                                                const std::string& user_mount, const Fd& out) {
-  auto sockets = make_socket_pair();
-  if (!sockets) return fail(std::move(sockets.error()));
-  const auto run = recorded_processes(app, user_mount);
-  const pid_t pid = ::fork();
-  if (pid < 0) return fail_errno("", "cannot start the recorder");
-  if (pid == 0) {
-    sockets->one.reset();
-    daemon_main(std::move(device), std::move(sockets->other), options, header, natives, run,
-                out.get());
-  }
-  RecordingDaemon daemon(Child(pid), std::move(sockets->one));
-  sockets->other.reset();
-  char text[4096];
-  const ssize_t n = receive(daemon.socket_.get(), text, sizeof(text));
-  const std::string_view said(text, n > 0 ? static_cast<std::size_t>(n) : 0);
-  if (said == "ready") return daemon;
-  if (said.empty()) return fail("", "the recorder ended before it began");
-  return fail(received_failure(said));
+  auto sockets = TRY(make_socket_pair());
+  DaemonParts parts{std::move(device),
+                    std::move(sockets.other),
+                    Fd(out ? ::fcntl(out.get(), F_DUPFD_CLOEXEC, 3) : -1),
+                    options,
+                    header,
+                    natives,
+                    {app, mount_namespace_of(app), user_mount}};
+  ForkOptions how;
+  how.dies_with_parent = false;
+  how.keep = {parts.device.get(), parts.socket.get()};
+  if (parts.out) how.keep->push_back(parts.out.get());
+  how.null_stdio = true;
+  how.default_signals = false;  // ours are blocked: they are APP's
+  how.name = "fs-record:serve";
+  RecordingDaemon daemon(TRY(fork_child(how, [&] { return serve(parts); })),
+                         std::move(sockets.one));
+  parts.socket.reset();
+  parts.device.reset();
+  const auto answer = receive_packet(daemon.socket_.get(), kForever);
+  if (!answer) return fail("", "the recorder ended before it began");
+  if (answer->text != "ready") return fail(received_failure(answer->text));
+  return daemon;
 }
 
 // Killed at once, it would leave a line of the trace half written.
@@ -251,12 +261,10 @@ RecordingDaemon::~RecordingDaemon() {
 }
 
 Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool complete) {
-  EndMessage message{};
-  message.exit_status = exit_status;
-  message.complete = complete;
-  ReportMessage got{};
-  if (send_on(socket_.get(), &message, sizeof(message)) < 0 ||
-      receive(socket_.get(), &got, sizeof(got)) != static_cast<ssize_t>(sizeof(got))) {
+  auto sent = send_record(socket_.get(), EndMessage{exit_status, complete});
+  auto got = sent ? receive_record<End>(socket_.get(), kForever)
+                  : Result<Received<End>>(fail(std::move(sent.error())));
+  if (!got) {
     socket_.reset();
     const auto status = child_.wait_for(kEndsWithin);
     const int ended = status && *status ? **status : 0;
@@ -264,13 +272,11 @@ Result<RecordingDaemon::End> RecordingDaemon::finish(int exit_status, bool compl
                 ended > 128 ? "killed by signal " + std::to_string(ended - 128)
                             : "it ended with status " + std::to_string(ended));
   }
-  End end{got.events, got.failure, got.left_running};
-  if (end.left_running) {
+  if (got->message.left_running)
     (void)child_.release();  // it goes on without us
-    return end;
-  }
-  if (auto waited = child_.wait(); !waited) return fail(std::move(waited.error()));
-  return end;
+  else
+    TRY(child_.wait());
+  return std::move(got->message);
 }
 
 }  // namespace heddle

@@ -1,22 +1,127 @@
 // SPDX-License-Identifier: MIT
-#include "compat/server/compat_client.hpp"
-
+//
+// The helper libexec/heddle/compat-client, which compat-check becomes for `--server` and `--nodes`:
+// gRPC stays out of compat-check itself. The artifact comes on its stdin; the exit status is
+// compat-check's.
 #include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include <compat_v2.grpc.pb.h>
 #include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "compat/server/ask.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
 #include "compat/server/token_file.hpp"
+#include "compat/verdict.hpp"
 
-namespace heddle {
+namespace heddle::compat {
 namespace {
+
+struct AskOptions {
+  std::string ca;     ///< PEM file of the authority behind the servers' certificates; empty: no TLS
+  std::string token;  ///< empty: none
+  std::string own_token;  ///< in place of that one, for servers that only this node reaches
+};
+
+constexpr std::size_t kMostAtOnce = 64;
+constexpr std::chrono::milliseconds kConnectLimit{1500}, kAnswerLimit{30'000};
+
+Verdict from_v2(v2::Verdict verdict) {
+  return verdict == v2::COMPATIBLE ? Verdict::compatible
+         : verdict == v2::DEGRADED ? Verdict::degraded
+                                   : Verdict::incompatible;
+}
+
+Judgement from_v2(const v2::CheckResponse& response) {
+  Judgement out;
+  for (const auto& one : response.reasons()) {
+    Reason reason;
+    reason.kind = reason_kind(one.kind()).value_or(Reason::Kind::not_judged);
+    reason.weight = from_v2(one.weight());
+    reason.program = one.program();
+    reason.subject = one.subject();
+    reason.library = one.library();
+    reason.required_by = one.required_by();
+    reason.path = one.path();
+    reason.package = one.package();
+    reason.detail = one.detail();
+    out.add(std::move(reason));
+  }
+  out.verdict = from_v2(response.verdict());
+  out.more = response.more_reasons();
+  return out;
+}
+
+Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address,
+                                               const AskOptions& options) {
+  auto credentials = grpc::InsecureChannelCredentials();
+  if (!options.ca.empty()) {
+    grpc::SslCredentialsOptions ssl;
+    ssl.pem_root_certs = TRY(read_file(options.ca, std::size_t{1} << 20));
+    credentials = grpc::SslCredentials(ssl);
+  }
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
+  // A refused connection is an answer: only one under way is waited for.
+  const auto deadline = std::chrono::system_clock::now() + kConnectLimit;
+  for (auto state = channel->GetState(true); state != GRPC_CHANNEL_READY;
+       state = channel->GetState(true)) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN)
+      return fail_errno(address, "cannot reach the compat-server", ECONNREFUSED);
+    if (!channel->WaitForStateChange(state, deadline))
+      return fail_errno(address, "cannot reach the compat-server", ETIMEDOUT);
+  }
+  return channel;
+}
+
+/// What the compat-server at `address` (HOST:PORT or unix:PATH) says of the artifact. Fails, naming
+/// the address, when there is no server, within kConnectLimit; when it gives no verdict; when it
+/// does not answer in time.
+Result<Judgement> ask(const std::string& address, const std::string& artifact,
+                      const AskOptions& options) {
+  const auto stub = v2::Compat::NewStub(TRY(connect(address, options)));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
+  const auto& token =
+      options.token.empty() && is_local(address) ? options.own_token : options.token;
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+  v2::CheckRequest request;
+  request.set_artifact(artifact);
+  v2::CheckResponse response;
+  const auto status = stub->Check(&context, request, &response);
+  if (!status.ok()) return fail(address, "the compat-server refused", status.error_message());
+  if (!response.error().empty()) return fail(address, "no verdict", response.error());
+  return from_v2(response);
+}
+
+/// Asks all of them at the same time; the results are in their order.
+std::vector<Result<Judgement>> ask_all(const std::vector<std::string>& addresses,
+                                       const std::string& artifact, const AskOptions& options) {
+  std::vector<Result<Judgement>> out(addresses.size(), fail("", "not asked"));
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (auto i = next++; i < addresses.size(); i = next++)
+      out[i] = ask(addresses[i], artifact, options);
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < std::min(addresses.size(), kMostAtOnce); ++i)
+    threads.emplace_back(work);
+  for (auto& thread : threads) thread.join();
+  return out;
+}
 
 struct Options {
   std::string ca, token_file;
@@ -24,16 +129,16 @@ struct Options {
   bool json = false, nodes = false;
 };
 
-int print_one(const Result<compat::Judgement>& said, bool json) {
+int print_one(const Result<Judgement>& said, bool json) {
   if (!said) throw said.error();
-  value_or_throw(write_all(
-      STDOUT_FILENO, json ? compat::to_json(*said, 2) + "\n" : compat::to_lines(*said), "stdout"));
-  return said->verdict == compat::Verdict::incompatible ? exit_no : exit_done;
+  value_or_throw(
+      write_all(STDOUT_FILENO, json ? to_json(*said, 2) + "\n" : to_lines(*said), "stdout"));
+  return said->verdict == Verdict::incompatible ? exit_no : exit_done;
 }
 
-/// Who can run it. Result: 0 when somebody can, 1 when nobody can, 3 when nobody answered.
-int print_nodes(const std::vector<std::string>& names,
-                const std::vector<Result<compat::Judgement>>& said, bool json) {
+/// Which nodes can run it. Result: 0 when one can, 1 when none can, 3 when none answered.
+int print_nodes(const std::vector<std::string>& names, const std::vector<Result<Judgement>>& said,
+                bool json) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   std::string text;
@@ -42,8 +147,8 @@ int print_nodes(const std::vector<std::string>& names,
     Json one = {{"node", to_json_text(names[i])}};
     if (said[i]) {
       answered = true;
-      some = some || said[i]->verdict != compat::Verdict::incompatible;
-      one.update(Json::parse(compat::to_json(*said[i])));
+      some = some || said[i]->verdict != Verdict::incompatible;
+      one.update(Json::parse(to_json(*said[i])));
       text += fmt::format("{}\t{}", escape_for_terminal(names[i]), to_string(said[i]->verdict));
       if (!said[i]->reasons.empty()) text += "\t" + to_text(said[i]->reasons[0]);
       if (said[i]->reasons.size() > 1)
@@ -61,23 +166,20 @@ int print_nodes(const std::vector<std::string>& names,
 }
 
 int run_client(const Options& o) {
-  compat::AskOptions ask;
+  AskOptions ask;
   ask.ca = o.ca;
   if (!o.token_file.empty()) {
-    ask.token = value_or_throw(compat::read_token(o.token_file));
-  } else if (const auto own = compat::default_token_file(); !own.empty()) {
+    ask.token = value_or_throw(read_token(o.token_file));
+  } else if (const auto own = default_token_file(); !own.empty()) {
     // A server of this user on this node made it. No other server gets it.
-    ask.own_token = compat::read_token(own).value_or("");
+    ask.own_token = read_token(own).value_or("");
   }
   const auto artifact = value_or_throw(read_all(STDIN_FILENO, "artifact", std::size_t{64} << 20));
-  const auto said = compat::ask_all(o.servers, artifact, ask);
+  const auto said = ask_all(o.servers, artifact, ask);
   return o.nodes ? print_nodes(o.servers, said, o.json) : print_one(said[0], o.json);
 }
 
-}  // namespace
-
 int compat_client(int argc, const char* const* argv) {
-  set_program_name("compat-check");
   ::setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("Ask compat-servers about the artifact on standard input.", "compat-client");
   Options o;
@@ -87,14 +189,13 @@ int compat_client(int argc, const char* const* argv) {
   app.add_option("--token-file", o.token_file, "Token to show");
   app.add_option("SERVER", o.servers, "HOST:PORT or unix:PATH")->required();
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  try {
-    return run_client(o);
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
+  return run_client(o);
 }
 
-}  // namespace heddle
+}  // namespace
+}  // namespace heddle::compat
+
+int main(int argc, char** argv) {
+  return heddle::run_main("compat-check",
+                          [&] { return heddle::compat::compat_client(argc, argv); });
+}

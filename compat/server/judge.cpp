@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: MIT
-#include "compat/server/judge.hpp"
-
+//
+// The helper libexec/heddle/compat-judge: compat-server's processes that open files. A file system
+// that hangs, or an artifact that eats memory, costs one of them, and the server goes on.
+//   compat-judge judge   answers Questions until the socket's other end is closed
+//   compat-judge watch   reads all libraries into the index, then sends Notices of changes
+// The JudgeOptions are the first message to both.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <poll.h>
-#include <sys/mman.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
 #include <memory>
-#include <optional>
+#include <mutex>
+#include <thread>
 
-#include "base/command_line.hpp"
+#include "base/child.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/child.hpp"
+#include "base/run_main.hpp"
 #include "base/sandbox/sanitized.hpp"
-#include "compat/artifact_json.hpp"
-#include "compat/server/folder_watch.hpp"
 #include "compat/server/judge_protocol.hpp"
 #include "compat/server/node_index.hpp"
 
@@ -31,95 +37,82 @@ using std::chrono::milliseconds;
 
 /// Of an artifact of 8 MiB and its facts: the parser's limits lead to 300 MiB at most.
 constexpr rlim_t kMostParsingBytes = rlim_t{320} << 20;
-/// A judge that has more after an answer is followed by a new one: what it remembers of the node is
-/// soon read again, and nothing that peers sent adds up.
+/// A judge that has more after an answer is replaced: what it remembers of the node is soon read
+/// again, and nothing that peers sent adds up.
 constexpr std::size_t kMostResident = std::size_t{160} << 20;
 /// What an answer carries beside its reasons' bytes.
 constexpr std::size_t kBytesPerReason = 64;
 
-/// A package's files arrive in a burst: the last one is waited for, but not for ever.
+/// A package's files arrive in a burst: wait for the last one, but not for ever.
 constexpr milliseconds kQuiet{150};
 constexpr milliseconds kLongestBurst{1000};
-/// What inotify does not tell is looked for that often, in milliseconds.
+/// How often to look for what inotify does not tell, in milliseconds.
 constexpr int kLookEvery = 700;
 
 /// This process's own memory, without what it shares with files.
 std::size_t resident() {
-  unsigned long size = 0, pages = 0, shared = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"),
-                                                             &std::fclose);
-  if (!file || std::fscanf(file.get(), "%lu %lu %lu", &size, &pages, &shared) != 3) return 0;
+  std::size_t size = 0, pages = 0, shared = 0;
+  std::ifstream("/proc/self/statm") >> size >> pages >> shared;
   return (pages - std::min(pages, shared)) * static_cast<std::size_t>(::getpagesize());
 }
 
-/// As long as it lives, no more memory than that: what would need more throws std::bad_alloc. For
-/// parsing alone, because workers that are started meanwhile would inherit it.
-class MemoryLimit {
+/// Ends a judge whose look into a directory takes too long: only its thread is stuck in the kernel.
+class Watchdog {
  public:
-  explicit MemoryLimit(rlim_t bytes) {
-    if (kSanitized || ::getrlimit(RLIMIT_DATA, &old_) != 0) return;
-    const rlimit now{std::min(bytes, old_.rlim_max), old_.rlim_max};
-    set_ = ::setrlimit(RLIMIT_DATA, &now) == 0;
+  void set_patience(milliseconds patience) {
+    const std::lock_guard lock(mutex_);
+    patience_ = patience;
   }
-  ~MemoryLimit() {
-    if (set_) static_cast<void>(::setrlimit(RLIMIT_DATA, &old_));
+  /// `directory` empty: the look is over.
+  void look(std::string_view directory) {
+    const std::lock_guard lock(mutex_);
+    directory_ = directory;
+    since_ = Clock::now();
   }
-  MemoryLimit(const MemoryLimit&) = delete;
-  MemoryLimit& operator=(const MemoryLimit&) = delete;
+  void start() {
+    std::thread([this] {
+      for (;;) {
+        std::this_thread::sleep_for(milliseconds(100));
+        const std::lock_guard lock(mutex_);
+        if (directory_.empty() || Clock::now() - since_ < patience_) continue;
+        Answer answer;
+        answer.hanging = directory_;
+        static_cast<void>(send_large(kJudgeSocket, answer));
+        ::_exit(exit_failure);
+      }
+    }).detach();
+  }
 
  private:
-  rlimit old_{};
-  bool set_ = false;
+  std::mutex mutex_;
+  std::string directory_;
+  Clock::time_point since_;
+  milliseconds patience_{};
 };
 
-/// Tells compat-server, by memory that both have.
-class SharedPage final : public LookObserver {
- public:
-  SharedPage() {
-    void* page =
-        ::mmap(nullptr, sizeof(Looking), PROT_READ | PROT_WRITE, MAP_SHARED, kJudgeMemory, 0);
-    if (page == MAP_FAILED) throw Error::from_errno("memory", "cannot be shared");
-    page_ = static_cast<Looking*>(page);
+/// With a limit on memory for this alone, because workers that are started later would inherit it.
+Result<Artifact> parse(const Question& question) {
+  rlimit old{};
+  const bool limited = !kSanitized && ::getrlimit(RLIMIT_DATA, &old) == 0;
+  const rlimit now{std::min(kMostParsingBytes, old.rlim_max), old.rlim_max};
+  if (limited) static_cast<void>(::setrlimit(RLIMIT_DATA, &now));
+  Result<Artifact> out = fail(question.where, "no verdict", "it would take too much memory");
+  try {
+    out = parse_artifact(question.artifact, question.where);
+  } catch (const std::bad_alloc&) {
   }
-  void begin(std::string_view folder) override {
-    const auto size = std::min(folder.size(), sizeof page_->folder - 1);
-    std::memcpy(page_->folder, folder.data(), size);
-    page_->folder[size] = '\0';
-    ++page_->count;
-  }
-  void end() override { ++page_->count; }
-
- private:
-  Looking* page_;  ///< as long as the process
-};
-
-std::vector<std::string> split(std::string_view folders) {
-  std::vector<std::string> out;
-  while (!folders.empty()) {
-    out.emplace_back(folders.substr(0, folders.find('\0')));
-    folders.remove_prefix(std::min(folders.size(), out.back().size() + 1));
-  }
+  if (limited) static_cast<void>(::setrlimit(RLIMIT_DATA, &old));
   return out;
 }
 
-Result<Artifact> parse(ReceivedQuestion question) {
-  const MemoryLimit limit(kMostParsingBytes);
-  try {
-    return parse_artifact(question.artifact, question.where);
-  } catch (const std::bad_alloc&) {
-    return fail(question.where, "no verdict", "it would take too much memory");
-  }
-}
-
 /// Takes the last reasons out until the rest is an answer of no more than kMostAnswerBytes: each is
-/// told as its parts and as a line of them.
+/// sent as its parts and as a line of them.
 void shorten(Judgement& judgement) {
   std::size_t sum = 0, fit = 0;
   for (const auto& reason : judgement.reasons) {
-    for (const auto* text : {&reason.program, &reason.subject, &reason.library, &reason.required_by,
-                             &reason.path, &reason.package, &reason.detail})
-      sum += text->size();
-    sum += to_text(reason).size() + kBytesPerReason;
+    Encoder coder;
+    coder(reason);
+    sum += coder.take().size() + to_text(reason).size() + kBytesPerReason;
     if (sum > kMostAnswerBytes) break;
     ++fit;
   }
@@ -127,9 +120,9 @@ void shorten(Judgement& judgement) {
   judgement.reasons.resize(fit);
 }
 
-Answer answer(NodeIndex& index, ReceivedQuestion question) {
+Answer answer(NodeIndex& index, const Question& question) {
   Answer out;
-  const auto artifact = parse(std::move(question));
+  const auto artifact = parse(question);
   if (!artifact) {
     out.error = artifact.error().message();
     return out;
@@ -150,54 +143,110 @@ Answer answer(NodeIndex& index, ReceivedQuestion question) {
   return out;
 }
 
-int judge(NodeIndex& index, std::uint64_t generation) {
+int judge(NodeIndex& index, Watchdog& watchdog) {
   // A large block goes back to the system when it is freed; glibc would raise this by and by.
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
-  // Verdicts that are known are told by the server meanwhile.
+  // The server answers from known verdicts meanwhile.
   static_cast<void>(::nice(5));
-  std::string avoided;
+  watchdog.start();
+  std::uint64_t generation = 0;
+  std::vector<std::string> avoided;
   for (bool leaving = false; !leaving;) {
-    auto question = receive_question(kJudgeSocket);
+    const auto question = receive_large<Question>(kJudgeSocket);
     if (!question) return exit_done;
+    watchdog.set_patience(milliseconds(question->patience_ms));
     if (question->generation != generation || question->avoided != avoided)
-      index.invalidate(split(question->avoided));
+      index.invalidate(question->avoided);
     generation = question->generation;
-    avoided = std::move(question->avoided);
-    auto said = answer(index, std::move(*question));
+    avoided = question->avoided;
+    auto said = answer(index, *question);
     if (resident() > kMostResident) ::malloc_trim(0);
     said.leaving = leaving = said.leaving || resident() > kMostResident;
-    if (!send_answer(kJudgeSocket, said, Deadline::max())) return exit_done;
+    if (!send_large(kJudgeSocket, said)) return exit_done;
   }
   return exit_done;
 }
 
+/// Reports that something changed in some directories, not what: by inotify, and by their times for
+/// what it does not tell (directories that are made anew, links that lead elsewhere, changes by
+/// other nodes).
+class DirectoryWatch {
+ public:
+  DirectoryWatch() : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    if (!fd_) throw Error::from_errno("inotify", "cannot watch for changes");
+  }
+  /// Readable when there is something for drain().
+  int fd() const { return fd_.get(); }
+  struct Added {
+    std::size_t lost = 0;  ///< not watched, though they exist
+    bool any_new = false;  ///< what was seen of a directory before is not known to hold
+  };
+  /// Watches `directories` too, links to directories as links; what does not exist yet, or is
+  /// beyond the user's limit, by look() alone.
+  Added add(const std::vector<std::string>& directories) {
+    Added out;
+    for (const auto& directory : directories) {
+      // An older stamp stays: look() is to tell of what came since.
+      if (!seen_.contains(directory))
+        out.any_new = seen_.emplace(directory, stamp_of(directory)).second;
+      // IN_ATTRIB: a mode that makes a library unreadable. What is watched already stays so.
+      const auto mask = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
+                        IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_DONT_FOLLOW;
+      if (::inotify_add_watch(fd_.get(), directory.c_str(), mask) < 0 && errno != ENOENT &&
+          errno != ENOTDIR)
+        ++out.lost;
+    }
+    return out;
+  }
+  /// Takes what there is; true when it was a change that may matter.
+  bool drain() {
+    bool any = false;
+    alignas(inotify_event) std::array<char, 16384> buffer;
+    while (::read(fd_.get(), buffer.data(), buffer.size()) > 0) any = true;
+    return any;
+  }
+  /// Whether a directory is another one than when this was last asked, or has another time.
+  bool look() {
+    bool any = false;
+    for (auto& [directory, stamp] : seen_) {
+      const auto now = stamp_of(directory);
+      any = any || now != stamp;
+      stamp = now;
+    }
+    return any;
+  }
+
+ private:
+  using Stamp = std::array<std::int64_t, 4>;  ///< dev, ino, mtime; zeroes: there is none
+  static Stamp stamp_of(const std::string& directory) {
+    struct stat now {};
+    if (::lstat(directory.c_str(), &now) != 0) return {};
+    return {static_cast<std::int64_t>(now.st_dev), static_cast<std::int64_t>(now.st_ino),
+            now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+  }
+
+  Fd fd_;
+  std::map<std::string, Stamp> seen_;
+};
+
 class Watcher {
  public:
-  explicit Watcher(NodeIndex& index) : index_(index), watch_(value_or_throw(FolderWatch::open())) {}
+  explicit Watcher(NodeIndex& index) : index_(index) {}
 
   int run() {
     // Watched before it is read: no change falls between.
-    add_folders();
-    auto told = Clock::now();
-    const auto files = value_or_throw(index_.fill([&](std::size_t done, std::size_t total) {
-      if (Clock::now() - told < std::chrono::seconds(1)) return;
-      told = Clock::now();
-      tell(Notice::Kind::progress, done, total);
-    }));
-    tell(Notice::Kind::indexed, files, files);
+    add_directories();
+    tell({Notice::Kind::indexed, index_.fill()});
     while (!gone_) wait();
     return exit_done;
   }
 
  private:
-  void tell(Notice::Kind kind, std::size_t done = 0, std::size_t total = 0) {
-    gone_ = gone_ || !send_notice(kJudgeSocket, {kind, static_cast<std::uint32_t>(done),
-                                                 static_cast<std::uint32_t>(total)});
-  }
+  void tell(const Notice& notice) { gone_ = gone_ || !send_record(kJudgeSocket, notice); }
 
   /// Result: whether there are new ones.
-  bool add_folders() {
-    const auto added = watch_.add(index_.folders());
+  bool add_directories() {
+    const auto added = watch_.add(index_.directories());
     if (added.lost > lost_)
       warn(
           fmt::format("{} directories cannot be watched for changes: see inotify(7), "
@@ -223,52 +272,40 @@ class Watcher {
     }
     if (changed_ && (now - last_change_ > kQuiet || now - first_change_ > kLongestBurst)) {
       index_.invalidate();
-      tell(Notice::Kind::changed);
-      // A folder may have been read before it was watched: once more, then.
-      changed_ = add_folders();
+      tell({Notice::Kind::changed});
+      // A directory may have been read before it was watched: once more, then.
+      changed_ = add_directories();
       first_change_ = last_change_ = now;
     }
-    if (due) tell(Notice::Kind::alive);
+    if (due) tell({Notice::Kind::alive});
   }
 
   NodeIndex& index_;
-  FolderWatch watch_;
+  DirectoryWatch watch_;
   Clock::time_point first_change_{}, last_change_{}, looked_ = Clock::now();
   std::size_t lost_ = 0;
   bool changed_ = false, gone_ = false;
 };
 
+int compat_judge(std::string_view role) {
+  auto options = value_or_throw(receive_large<JudgeOptions>(kJudgeSocket));
+  auto& watchdog = *new Watchdog;  // as long as the process: its thread has it
+  NodeIndexOptions index_options{.root = std::move(options.root),
+                                 .cache_dir = std::move(options.index_dir),
+                                 .library_dirs = std::move(options.library_dirs),
+                                 .worker_path = value_or_throw(own_program_dir()) + "/elf-worker",
+                                 .on_look = {}};
+  if (role == "judge")
+    index_options.on_look = [&](std::string_view directory) { watchdog.look(directory); };
+  NodeIndex index(std::move(index_options));
+  return role == "judge" ? judge(index, watchdog) : Watcher(index).run();
+}
+
 }  // namespace
 }  // namespace heddle::compat
 
-namespace heddle {
-
-int compat_judge(int argc, const char* const* argv) {
-  set_program_name("compat-server");
-  CLI::App app("compat-server's processes that open files.", "compat-judge");
-  compat::NodeIndexOptions options;
-  app.add_option("--index", options.cache_dir, "Where the index lies");
-  app.add_option("--rootfs", options.root, "Another root file system");
-  app.add_option("--library-dir", options.library_dirs, "More directories with libraries")
-      ->allow_extra_args(false);
-  app.require_subcommand(1);
-  std::uint64_t generation = 0;
-  app.add_option("--generation", generation, "Of the node, as it is now");
-  const auto* judge = app.add_subcommand("judge", "Answer questions");
-  app.add_subcommand("watch", "Tell of changes");
-  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  try {
-    options.worker_path = value_or_throw(own_program_dir()) + "/elf-worker";
-    std::optional<compat::SharedPage> page;
-    if (judge->parsed()) options.observer = &page.emplace();
-    const auto index = value_or_throw(compat::NodeIndex::open(std::move(options)));
-    return judge->parsed() ? compat::judge(*index, generation) : compat::Watcher(*index).run();
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
+int main(int argc, char** argv) {
+  return heddle::run_main("compat-server", [&] {
+    return argc == 2 ? heddle::compat::compat_judge(argv[1]) : heddle::exit_usage;
+  });
 }
-
-}  // namespace heddle

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "compat/server/judge_pool.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/log.hpp"
@@ -25,6 +23,8 @@ using std::chrono::milliseconds;
 constexpr std::size_t kMostJudges = 4;
 /// Parsing more takes longer than clients with small artifacts should wait.
 constexpr std::size_t kLarge = 256 << 10;
+/// A check that takes longer is slow. Most take a few milliseconds.
+constexpr milliseconds kQuick{250};
 constexpr std::size_t kMostKept = 4096;
 constexpr std::size_t kMostKeptBytes = std::size_t{32} << 20;
 /// A change must show within two seconds, also where nobody watches.
@@ -42,6 +42,15 @@ std::size_t judges_wanted() {
   return std::clamp<std::size_t>(static_cast<std::size_t>(count), 2, kMostJudges);
 }
 
+/// A judge reads what peers send, and may be theirs: its answer's numbers are checked.
+bool is_sane(const Answer& answer) {
+  const auto& judgement = answer.judgement;
+  return judgement.verdict <= Verdict::incompatible && judgement.reasons.size() <= kMostReasons &&
+         std::all_of(judgement.reasons.begin(), judgement.reasons.end(), [](const Reason& reason) {
+           return reason.kind <= Reason::Kind::not_judged && reason.weight <= Verdict::incompatible;
+         });
+}
+
 }  // namespace
 
 std::size_t JudgePool::KeyHash::operator()(const Key& key) const {
@@ -50,29 +59,18 @@ std::size_t JudgePool::KeyHash::operator()(const Key& key) const {
   return out;
 }
 
-JudgePool::JudgePool(JudgeOptions options) : options_(std::move(options)) {}
-
-Result<std::unique_ptr<JudgePool>> JudgePool::start(
-    JudgeOptions options, const std::function<void(std::size_t, std::size_t)>& progress,
-    int cancelled) {
+Result<std::unique_ptr<JudgePool>> JudgePool::start(JudgeOptions options, int cancelled) {
   std::unique_ptr<JudgePool> pool(new JudgePool(std::move(options)));
-  const auto folder = own_program_dir();
-  if (!folder) return fail(folder.error());
-  pool->program_ = *folder + "/../libexec/heddle/compat-judge";
-  if (auto done = pool->start_watcher(); !done) return fail(std::move(done.error()));
-  for (bool indexed = false; !indexed;) {
-    pollfd ready[] = {{pool->watch_socket_.get(), POLLIN, 0}, {cancelled, POLLIN, 0}};
-    static_cast<void>(::poll(ready, 2, -1));
-    if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
-    if (ready[0].revents == 0) continue;
-    const auto notice = receive_notice(pool->watch_socket_.get());
-    // It has said why.
-    if (!notice) return fail("", "the index cannot be made");
-    if (notice->kind == Notice::Kind::progress && progress) progress(notice->done, notice->total);
-    if (notice->kind != Notice::Kind::indexed) continue;
-    pool->libraries_ = notice->done;
-    indexed = true;
+  pool->program_ = TRY(own_program_dir()) + "/../libexec/heddle/compat-judge";
+  TRY(pool->start_watcher());
+  pollfd ready[] = {{pool->watch_socket_.get(), POLLIN, 0}, {cancelled, POLLIN, 0}};
+  while (::poll(ready, 2, -1) < 0) {
   }
+  if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
+  const auto indexed = receive_record<Notice>(pool->watch_socket_.get(), milliseconds(0));
+  // It has said why.
+  if (!indexed) return fail("", "the index cannot be made");
+  pool->libraries_ = indexed->message.libraries;
   pool->heard_ = Clock::now();
   pool->judges_.resize(judges_wanted());
   pool->replacer_ = std::thread([raw = pool.get()] { raw->replace_judges(); });
@@ -92,37 +90,19 @@ JudgePool::~JudgePool() {
   // Not waited for: one that hangs in a file system may take its time, and is not ours any more.
 }
 
-Result<pid_t> JudgePool::start_process(const char* role, Fd& socket,
-                                       std::shared_ptr<Looking>& page) const {
-  const Fd memory(::memfd_create("looking", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory || ::ftruncate(memory.get(), sizeof(Looking)) != 0)
-    return fail_errno("memfd", "cannot be made");
-  // A judge that was taken over could cut it off under us.
-  static_cast<void>(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-  void* at = ::mmap(nullptr, sizeof(Looking), PROT_READ, MAP_SHARED, memory.get(), 0);
-  if (at == MAP_FAILED) return fail_errno("memory", "cannot be shared");
-  page.reset(static_cast<Looking*>(at), [](Looking* old) { ::munmap(old, sizeof(Looking)); });
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return fail_errno("", "cannot make a socket");
-  socket.reset(ends[0]);
-  const Fd theirs(ends[1]);
-  std::vector<std::string> argv = {"compat-judge", "--generation", std::to_string(generation_)};
-  if (!options_.index_dir.empty()) argv.push_back("--index=" + options_.index_dir);
-  if (!options_.root.empty()) argv.push_back("--rootfs=" + options_.root);
-  for (const auto& folder : options_.library_dirs) argv.push_back("--library-dir=" + folder);
-  argv.emplace_back(role);
+/// By exec, and not by fork alone: a judge must not have the memory that the token and the TLS key
+/// are in.
+Result<pid_t> JudgePool::start_process(const char* role, Fd& socket) const {
+  auto sockets = TRY(make_socket_pair());
   auto child =
-      spawn(program_, argv, {.fds = {{theirs.get(), kJudgeSocket}, {memory.get(), kJudgeMemory}}});
-  if (!child) return fail(std::move(child.error()));
-  return child->release();
+      TRY(spawn(program_, {"compat-judge", role}, {.fds = {{sockets.other.get(), kJudgeSocket}}}));
+  TRY(send_large(sockets.one.get(), options_));
+  socket = std::move(sockets.one);
+  return child.release();
 }
 
 Result<void> JudgePool::start_watcher() {
-  std::shared_ptr<Looking> unused;
-  const auto pid = start_process("watch", watch_socket_, unused);
-  if (!pid) return fail(pid.error());
-  watcher_ = *pid;
+  watcher_ = TRY(start_process("watch", watch_socket_));
   heard_ = Clock::now();
   return {};
 }
@@ -130,13 +110,13 @@ Result<void> JudgePool::start_watcher() {
 void JudgePool::tend() {
   pollfd ready{watch_socket_.get(), POLLIN, 0};
   while (watch_socket_ && ::poll(&ready, 1, 0) > 0) {
-    const auto notice = receive_notice(watch_socket_.get());
+    const auto notice = receive_record<Notice>(watch_socket_.get(), milliseconds(0));
     if (!notice) {
       watch_socket_.reset();
       break;
     }
     heard_ = Clock::now();
-    if (notice->kind == Notice::Kind::changed) invalidate();
+    if (notice->message.kind == Notice::Kind::changed) invalidate();
   }
   bool forgiven = false;
   {
@@ -146,7 +126,7 @@ void JudgePool::tend() {
   }
   if (forgiven) invalidate();
   if (Clock::now() - heard_ < kSilence) return;
-  // It hangs or has died: until another one tells, nothing is known to be unchanged.
+  // It hangs or has died: until another one reports, nothing is known to be unchanged.
   invalidate();
   if (watch_socket_) return;
   {
@@ -164,20 +144,13 @@ void JudgePool::invalidate() {
   ++counters_.invalidations;
 }
 
-void JudgePool::avoid(const std::string& folder) {
-  warn(fmt::format("{}: does not answer: left alone for a minute", escape_for_terminal(folder)));
+void JudgePool::avoid(const std::string& directory) {
+  warn(fmt::format("{}: does not answer: left alone for a minute", escape_for_terminal(directory)));
   {
     const std::lock_guard lock(mutex_);
-    avoided_[folder] = Clock::now() + kAvoided;
+    avoided_[directory] = Clock::now() + kAvoided;
   }
   invalidate();
-}
-
-std::string JudgePool::avoided() {
-  std::string out;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [folder, until] : avoided_) out += folder + '\0';
-  return out;
 }
 
 void JudgePool::replace_judges() {
@@ -192,50 +165,56 @@ void JudgePool::replace_judges() {
       continue;
     }
     if (absent->pid > 0) killed_.push_back(std::exchange(absent->pid, -1));
-    absent->state = State::busy;  // nobody's: until it is there
+    absent->state = State::busy;  // nobody's, until it is there
     lock.unlock();
     Fd socket;
-    std::shared_ptr<Looking> page;
-    const auto pid = start_process("judge", socket, page);
+    const auto pid = start_process("judge", socket);
     if (!pid) warn(pid.error());
     lock.lock();
     absent->state = pid ? State::idle : State::absent;
     absent->pid = pid.value_or(-1);
     absent->socket = std::move(socket);
-    absent->page = std::move(page);
     changed_.notify_all();
     // Out of processes: no use to try at once.
     if (!pid) changed_.wait_for(lock, std::chrono::seconds(1), [&] { return ending_; });
   }
 }
 
-JudgePool::Judge* JudgePool::take(const Client& client, bool large, Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    const auto with_large = static_cast<std::size_t>(std::count_if(
-        judges_.begin(), judges_.end(),
-        [](const Judge& judge) { return judge.state == State::busy && judge.large; }));
-    const auto most = judges_.size() - 1;
-    const auto known = has_.find(client.name);
-    if ((!large || with_large < most) && (known == has_.end() || known->second < most))
-      for (auto& judge : judges_)
-        if (judge.state == State::idle) {
-          ++has_[client.name];  // first: it may throw
-          judge.state = State::busy;
-          judge.large = large;
-          return &judge;
-        }
-    if (Clock::now() >= deadline || client.cancelled()) return nullptr;
-    changed_.wait_for(lock, kGlance);
-  }
+/// Whether another check may be slow.
+bool JudgePool::may_be_slow() const {
+  const auto slow =
+      std::count_if(judges_.begin(), judges_.end(), [](const Judge& judge) { return judge.slow; });
+  return static_cast<std::size_t>(slow) + 1 < judges_.size();
 }
 
-void JudgePool::give_back(Judge& judge, const Client& client, bool usable) {
+JudgePool::Judge* JudgePool::take(bool slow, Clock::time_point deadline,
+                                  const std::function<bool()>& cancelled) {
+  Judge* out = nullptr;
+  {
+    std::unique_lock lock(mutex_);
+    auto& line = lines_[slow];
+    const auto place = line.insert(line.end(), 0);
+    while (Clock::now() < deadline && !cancelled()) {
+      const auto idle = std::find_if(judges_.begin(), judges_.end(),
+                                     [](const Judge& judge) { return judge.state == State::idle; });
+      if (place == line.begin() && idle != judges_.end() && (!slow || may_be_slow())) {
+        out = &*idle;
+        out->state = State::busy;
+        out->slow = slow;
+        break;
+      }
+      changed_.wait_for(lock, kGlance);
+    }
+    line.erase(place);
+  }
+  changed_.notify_all();
+  return out;
+}
+
+void JudgePool::give_back(Judge& judge, bool usable) {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto known = has_.find(client.name); known != has_.end() && --known->second == 0)
-      has_.erase(known);
-    judge.large = false;
+    judge.slow = false;
     judge.state = usable ? State::idle : State::absent;
     if (!usable) {
       ::kill(judge.pid, SIGKILL);
@@ -245,57 +224,70 @@ void JudgePool::give_back(Judge& judge, const Client& client, bool usable) {
   changed_.notify_all();
 }
 
-Answer JudgePool::ask(std::string_view artifact, const std::string& where, const Client& client) {
-  const auto deadline = Clock::now() + options_.timeout;
-  Answer out;
-  auto* judge = take(client, artifact.size() > kLarge, deadline);
-  if (judge == nullptr) {
-    out.error = where + ": no verdict: too many others ask: try again";
-    return out;
-  }
-  // Given back whatever happens: there are few.
-  struct Turn {
-    JudgePool& pool;
-    Judge& judge;
-    const Client& client;
-    bool usable = false;
-    ~Turn() { pool.give_back(judge, client, usable); }
-  } turn{*this, *judge, client};
-  const auto generation = generation_.load();
-  const auto left_alone = avoided();
-  auto done =
-      send_question(judge->socket.get(), {generation, where, artifact, left_alone}, deadline);
-  pollfd ready{judge->socket.get(), POLLIN, 0};
-  std::uint64_t look = 0;
-  auto since = Clock::now();
-  while (done && ::poll(&ready, 1, static_cast<int>(kGlance.count())) == 0) {
-    const auto now = Clock::now();
-    if (const auto count = judge->page->count.load(); std::exchange(look, count) != count)
-      since = now;
-    const bool hangs = look % 2 == 1 && (now - since) * 2 > options_.timeout;
-    // Cut by whoever wrote it: the judge may not be trusted.
-    if (hangs)
-      avoid(
-          std::string(judge->page->folder, ::strnlen(judge->page->folder, sizeof Looking::folder)));
-    if (hangs || now >= deadline || client.cancelled()) done = fail_errno("", "", ETIMEDOUT);
-  }
-  Result<Answer> said = fail("", "");
-  if (done) said = receive_answer(judge->socket.get(), deadline);
-  const int code = !done ? done.error().code() : said ? 0 : said.error().code();
-  turn.usable = said && !said->leaving;
-  if (said) {
-    out = std::move(*said);
-  } else {
-    ++counters_.killed;
-    out.error = where + (code == ETIMEDOUT
-                             ? ": no verdict: it took too long, or a directory does not answer"
-                             : ": no verdict: its judge died");
-  }
-  out.generation = generation;
-  return out;
+/// Whether a check that turned out to be slow may keep its judge.
+bool JudgePool::may_go_on(Judge& judge) {
+  const std::lock_guard lock(mutex_);
+  judge.slow = judge.slow || may_be_slow();
+  return judge.slow || lines_[false].empty();
 }
 
-std::shared_ptr<const Answer> JudgePool::look(const Key& key) {
+/// Failures: EAGAIN when a slow check has to make room, ETIMEDOUT, those of receive_large().
+Result<Answer> JudgePool::converse(Judge& judge, const Question& question,
+                                   Clock::time_point deadline,
+                                   const std::function<bool()>& cancelled) {
+  const auto begin = Clock::now();
+  TRY(send_large(judge.socket.get(), question));
+  pollfd ready{judge.socket.get(), POLLIN, 0};
+  while (::poll(&ready, 1, static_cast<int>(kGlance.count())) <= 0) {
+    const auto now = Clock::now();
+    if (now >= deadline || cancelled()) return fail_errno("judge", "given up", ETIMEDOUT);
+    if (now - begin > kQuick && !may_go_on(judge)) return fail_errno("judge", "taken away", EAGAIN);
+  }
+  auto answer = TRY(receive_large<Answer>(judge.socket.get(), 2 * kMostAnswerBytes));
+  if (!is_sane(answer)) return fail_errno("judge", "wrong answer", EPROTO);
+  return answer;
+}
+
+Answer JudgePool::ask(std::string_view artifact, const std::string& where,
+                      const std::function<bool()>& cancelled) {
+  const auto deadline = Clock::now() + options_.timeout;
+  const auto none = [&](const char* reason) {
+    Answer out;
+    out.error = where + ": no verdict: " + reason;
+    return out;
+  };
+  for (bool slow = artifact.size() > kLarge;; slow = true) {
+    auto* judge = take(slow, deadline, cancelled);
+    if (judge == nullptr) return none("too many others ask: try again");
+    // Given back whatever happens: there are few.
+    struct Turn {
+      JudgePool& pool;
+      Judge& judge;
+      bool usable = false;
+      ~Turn() { pool.give_back(judge, usable); }
+    } turn{*this, *judge};
+    Question question{generation_, 0, where, {}, std::string(artifact)};
+    question.patience_ms = static_cast<std::uint64_t>(milliseconds(options_.timeout).count()) / 2;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [directory, until] : avoided_) question.avoided.push_back(directory);
+    }
+    auto said = converse(*judge, question, deadline, cancelled);
+    if (said && said->hanging.empty()) {
+      turn.usable = !said->leaving;
+      said->generation = question.generation;
+      return std::move(*said);
+    }
+    if (!said && said.error().code() == EAGAIN) continue;
+    ++counters_.killed;
+    if (said) avoid(said->hanging);
+    return none(said || said.error().code() == ETIMEDOUT
+                    ? "it took too long, or a directory does not answer"
+                    : "its judge died");
+  }
+}
+
+std::shared_ptr<const Answer> JudgePool::find_kept(const Key& key) {
   const std::lock_guard lock(mutex_);
   const auto known = kept_.find(key);
   if (known == kept_.end()) return nullptr;
@@ -305,10 +297,12 @@ std::shared_ptr<const Answer> JudgePool::look(const Key& key) {
 }
 
 void JudgePool::keep(const Key& key, const std::shared_ptr<const Answer>& answer) {
+  Encoder coder;
+  coder(*answer);
+  const auto size = 2 * coder.take().size() + 1024;  // in memory, with the maps' own
   const std::lock_guard lock(mutex_);
   if (!answer->error.empty() || answer->generation != generation_) return;
   // A flood of different artifacts must not fill the memory: start over.
-  const auto size = sizeof(Kept) + sizeof(Key) + answer->bytes();
   if (kept_.size() >= kMostKept || kept_bytes_ + size > kMostKeptBytes) {
     kept_.clear();
     kept_bytes_ = 0;
@@ -318,13 +312,13 @@ void JudgePool::keep(const Key& key, const std::shared_ptr<const Answer>& answer
 }
 
 std::shared_ptr<const Answer> JudgePool::check(std::string_view artifact, const std::string& where,
-                                               const Client& client) {
+                                               const std::function<bool()>& cancelled) {
   const Key key = hash_bytes(artifact).bytes;
-  auto answer = look(key);
+  auto answer = find_kept(key);
   if (answer)
     ++counters_.kept;
   else
-    keep(key, answer = std::make_shared<const Answer>(ask(artifact, where, client)));
+    keep(key, answer = std::make_shared<const Answer>(ask(artifact, where, cancelled)));
   ++counters_.checks;
   counters_.errors += !answer->error.empty();
   counters_.incompatible +=

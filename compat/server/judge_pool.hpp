@@ -7,10 +7,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -18,48 +18,38 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "base/child.hpp"
 #include "compat/server/judge_protocol.hpp"
 
 namespace heddle::compat {
-
-struct JudgeOptions {
-  std::string index_dir;  ///< empty: the user's cache
-  std::string root;       ///< empty: this node
-  std::vector<std::string> library_dirs;
-  std::chrono::seconds timeout{10};  ///< of one check, the wait for a judge included
-};
 
 /// The processes that judge, one for each CPU up to four and two at least, and the verdicts that
 /// are still good. Nothing here opens a file that a client names. For any number of threads.
 ///
 /// A judge that has not answered at the deadline is killed and replaced. A directory that it was
-/// hanging in for half of that time is not looked into for a minute. A client (a connection)
-/// never has all judges, nor have large artifacts: one is free for the others.
+/// hanging in for half of that time is not looked into for a minute.
+///
+/// Checks are quick until they prove slow: those that take longer than kQuick, and large artifacts,
+/// never have all judges. A slow check on the last judge makes room when a quick one waits: its
+/// judge is killed, and it joins the line of the slow ones. So no client, by any number of
+/// connections, keeps others waiting for longer than the line of quick checks before them.
 class JudgePool {
  public:
-  /// Starts them, and the watcher, which reads all libraries into the index; `progress` may be
-  /// empty. Fails when a program is not there, or the node's loader is none that can be judged by;
-  /// with ECANCELED when `cancelled`, a descriptor or -1, becomes readable.
-  static Result<std::unique_ptr<JudgePool>> start(
-      JudgeOptions options,
-      const std::function<void(std::size_t done, std::size_t total)>& progress, int cancelled = -1);
+  /// Starts them, and the watcher, which reads all libraries into the index. Fails when a program
+  /// is not there, or the node's loader is none that can be judged by; with ECANCELED when the
+  /// descriptor `cancelled` becomes readable.
+  static Result<std::unique_ptr<JudgePool>> start(JudgeOptions options, int cancelled);
   ~JudgePool();
   JudgePool(const JudgePool&) = delete;
   JudgePool& operator=(const JudgePool&) = delete;
 
-  struct Client {
-    std::string name;                 ///< equal for the calls of one connection
-    std::function<bool()> cancelled;  ///< it does not want the answer any more
-  };
   /// The verdict about an artifact's JSON; `where` names it in messages. The same bytes are judged
-  /// once for each state of the node.
+  /// once for each state of the node. `cancelled`: the client does not want the answer any more.
   std::shared_ptr<const Answer> check(std::string_view artifact, const std::string& where,
-                                      const Client& client);
+                                      const std::function<bool()>& cancelled);
 
   /// Readable when the watcher has something for tend().
   int fd() const { return watch_socket_.get(); }
-  /// Takes what the watcher tells, and replaces one that is gone. To be called every second too.
+  /// Takes the watcher's notices, and replaces one that is gone. To be called every second too.
   void tend();
 
   std::uint64_t generation() const { return generation_; }
@@ -75,10 +65,9 @@ class JudgePool {
   enum class State : std::uint8_t { absent, idle, busy };
   struct Judge {
     State state = State::absent;
-    bool large = false;  ///< busy with a large artifact
+    bool slow = false;  ///< busy with a slow check
     pid_t pid = -1;
     Fd socket;
-    std::shared_ptr<Looking> page;
   };
   using Key = std::array<std::uint8_t, 32>;  // an artifact's SHA-256
   struct KeyHash {
@@ -89,17 +78,21 @@ class JudgePool {
     Clock::time_point made;
   };
 
-  explicit JudgePool(JudgeOptions options);
+  explicit JudgePool(JudgeOptions options) : options_(std::move(options)) {}
   Result<void> start_watcher();
-  Result<pid_t> start_process(const char* role, Fd& socket, std::shared_ptr<Looking>& page) const;
+  Result<pid_t> start_process(const char* role, Fd& socket) const;
   void replace_judges();
   void invalidate();
-  void avoid(const std::string& folder);
-  std::string avoided();
-  Judge* take(const Client& client, bool large, Clock::time_point deadline);
-  void give_back(Judge& judge, const Client& client, bool usable);
-  Answer ask(std::string_view artifact, const std::string& where, const Client& client);
-  std::shared_ptr<const Answer> look(const Key& key);
+  void avoid(const std::string& directory);
+  bool may_be_slow() const;
+  Judge* take(bool slow, Clock::time_point deadline, const std::function<bool()>& cancelled);
+  void give_back(Judge& judge, bool usable);
+  bool may_go_on(Judge& judge);
+  Result<Answer> converse(Judge& judge, const Question& question, Clock::time_point deadline,
+                          const std::function<bool()>& cancelled);
+  Answer ask(std::string_view artifact, const std::string& where,
+             const std::function<bool()>& cancelled);
+  std::shared_ptr<const Answer> find_kept(const Key& key);
   void keep(const Key& key, const std::shared_ptr<const Answer>& answer);
 
   JudgeOptions options_;
@@ -114,7 +107,7 @@ class JudgePool {
   std::mutex mutex_;  ///< over all below it; held for moments only
   std::condition_variable changed_;
   std::vector<Judge> judges_;
-  std::map<std::string, std::size_t> has_;            ///< judges by client
+  std::list<char> lines_[2];                          ///< calls that wait, quick and slow
   std::vector<pid_t> killed_;                         ///< yet to be reaped
   std::map<std::string, Clock::time_point> avoided_;  ///< directories that hung, until when
   std::unordered_map<Key, Kept, KeyHash> kept_;

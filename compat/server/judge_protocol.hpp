@@ -1,73 +1,116 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <atomic>
+// What compat-server and compat-judge say to each other. An artifact or an answer is too long for a
+// packet: each message is one record in a sealed memory file, whose descriptor is the packet. Only
+// the watcher's notices, which are short, are packets themselves.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <vector>
 
-#include "base/result.hpp"
+#include "base/channel.hpp"
+#include "base/mapped_file.hpp"
+#include "base/socket_pair.hpp"
 #include "compat/verdict.hpp"
 
 namespace heddle::compat {
 
-/// The descriptor that a judge or watcher talks to compat-server by: a stream socket.
+/// A judge's descriptor for compat-server.
 inline constexpr int kJudgeSocket = 3;
 /// No answer of a judge is larger, nor one to a client much.
 inline constexpr std::size_t kMostAnswerBytes = std::size_t{4} << 20;
 
-/// And a page of memory that both have: where the judge looks, so that one that hangs need not say.
-inline constexpr int kJudgeMemory = 4;
-struct Looking {
-  std::atomic<std::uint64_t> count;  ///< of looks begun and ended: odd while one lasts
-  char folder[4088];                 ///< of the last one; cut, ends with a zero
+struct JudgeOptions {
+  std::string index_dir;  ///< empty: the user's cache
+  std::string root;       ///< empty: this node
+  std::vector<std::string> library_dirs;
+  std::chrono::seconds timeout{10};  ///< of one check, the wait for a judge included
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(Looking) == 4096);
 
-/// compat-server to judge: an artifact's JSON, and the name that messages give it.
+/// compat-server to judge.
 struct Question {
-  std::uint64_t generation = 0;  ///< of the node: another than the last one's has it look anew
-  std::string_view where;
-  std::string_view artifact;
-  std::string_view avoided;  ///< directories that do not answer, a zero after each
+  std::uint64_t generation = 0;      ///< of the node: a judge forgets what it saw in another one
+  std::uint64_t patience_ms = 0;     ///< a directory that does not answer for so long hangs
+  std::string where;                 ///< the artifact's name in messages
+  std::vector<std::string> avoided;  ///< directories that do not answer
+  std::string artifact;
 };
 
 /// Judge to compat-server.
 struct Answer {
   Judgement judgement;
-  std::string error;             ///< not empty: there is no verdict
-  bool watched = true;           ///< false: it may become wrong without notice
-  bool leaving = false;          ///< the judge ends, having grown too large
-  std::uint64_t generation = 0;  ///< set by compat-server
-
-  /// What it takes in memory.
-  std::size_t bytes() const;
+  std::string error;     ///< not empty: there is no verdict
+  std::string hanging;   ///< not empty: a directory that did not answer; the judge ends
+  bool watched = true;   ///< false: it may become wrong without notice
+  bool leaving = false;  ///< the judge ends, having grown too large
+  std::uint64_t generation = 0;
 };
 
 /// Watcher to compat-server.
 struct Notice {
-  enum class Kind : std::uint8_t { progress, indexed, changed, alive };
+  enum class Kind : std::uint8_t { indexed, changed, alive };  ///< indexed comes first
   Kind kind = Kind::alive;
-  std::uint32_t done = 0;   ///< libraries
-  std::uint32_t total = 0;  ///< of progress
+  std::uint64_t libraries = 0;  ///< indexed
 };
 
-using Deadline = std::chrono::steady_clock::time_point;
-/// All fail with ETIMEDOUT at the deadline, ECONNRESET when the other end is gone, EBADMSG for what
-/// is none of these. Not for two threads at once.
-Result<void> send_question(int socket, const Question& question, Deadline deadline);
-Result<void> send_answer(int socket, const Answer& answer, Deadline deadline);
-Result<Answer> receive_answer(int socket, Deadline deadline);
-Result<void> send_notice(int socket, const Notice& notice);
-Result<Notice> receive_notice(int socket);
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, JudgeOptions>
+void fields(Coder& coder, R& r) { coder(r.index_dir, r.root, r.library_dirs); }
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Question>
+void fields(Coder& coder, R& r) {
+  coder(r.generation, r.patience_ms, r.where, r.avoided, r.artifact);
+}
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Reason>
+void fields(Coder& coder, R& r) {
+  coder(r.kind, r.weight, r.program, r.subject, r.library, r.required_by, r.path, r.package,
+        r.detail);
+}
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Answer>
+void fields(Coder& coder, R& r) {
+  coder(r.judgement.verdict, r.judgement.reasons, r.judgement.more, r.error, r.hanging, r.watched,
+        r.leaving);
+}
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Notice>
+void fields(Coder& coder, R& r) { coder(r.kind, r.libraries); }
 
-/// A question as its judge holds it.
-struct ReceivedQuestion {
-  std::uint64_t generation = 0;
-  std::string where, artifact, avoided;
-};
-/// Waits for ever; ECONNRESET: there are no more.
-Result<ReceivedQuestion> receive_question(int socket);
+inline constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+
+/// Sends `message` in a memory file.
+template <class T>
+Result<void> send_large(int socket, const T& message) {
+  Encoder coder;
+  coder(message);
+  const Fd file(::memfd_create("record", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) return fail_errno("memfd", "cannot be made");
+  TRY(write_all(file.get(), coder.take(), "memfd"));
+  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return fail_errno("memfd", "cannot be sealed");
+  return send_fd(socket, file.get());
+}
+
+/// Waits for what send_large() sent. EPROTO: something else, or more than `most` bytes; ECONNRESET:
+/// the other end is gone.
+template <class T>
+Result<T> receive_large(int socket, std::size_t most = std::size_t{2} << 30) {
+  const Fd file = TRY(receive_fd(socket));
+  const auto wrong = [] { return fail_errno("", "cannot understand the other process", EPROTO); };
+  // The sender may be hostile: nobody can cut off a sealed file under us.
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return wrong();
+  const auto content = TRY(MappedFile::map(file.get(), "memfd"));
+  Decoder coder(content.bytes());
+  T out{};
+  if (content.bytes().size() <= most) coder(out);
+  if (content.bytes().size() > most || !coder.complete()) return wrong();
+  return out;
+}
 
 }  // namespace heddle::compat

@@ -6,7 +6,8 @@
 #include <set>
 
 #include "base/folder_of.hpp"
-#include "resolver/search/preload_list.hpp"
+#include "base/try.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -33,8 +34,8 @@ std::vector<std::string> cached_paths(const std::string& bytes) {
   return out;
 }
 
-/// Whether all that the verdict depends on lies in folders that are watched.
-bool searches_watched_folders_only(const Artifact& artifact) {
+/// Whether all that the verdict depends on lies in directories that are watched.
+bool searches_watched_directories_only(const Artifact& artifact) {
   for (const auto& program : artifact.programs) {
     if (program.elf.rpath || program.elf.runpath) return false;
     for (const auto& dependency : program.elf.dependencies)
@@ -57,23 +58,14 @@ FactsOptions facts_options(const NodeIndexOptions& options) {
 }  // namespace
 
 NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& options,
-                              std::shared_ptr<const LibraryFolders> allowed)
+                              std::shared_ptr<const LibraryDirectories> allowed)
     : target(value_or_throw(NodeTarget::open(facts, options.root, {}))), checker(target) {
   target.open_only(std::move(allowed));
 }
 
 NodeIndex::NodeIndex(NodeIndexOptions options)
-    : options_(std::move(options)), facts_(facts_options(options_)) {}
-
-Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
-  std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
-  try {
-    const auto loader = index->snapshot(true).target.loader(LoaderProfile{}.interpreter);
-    if (!loader) return fail(loader.error());
-  } catch (const Error& error) {
-    return fail(error);
-  }
-  return index;
+    : options_(std::move(options)), facts_(facts_options(options_)) {
+  value_or_throw(snapshot(true).target.loader(LoaderProfile{}.interpreter));
 }
 
 NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
@@ -82,32 +74,30 @@ NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
     slot.reset();
     facts_.renew();
   }
-  if (!allowed_) {
-    auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
-    find_library_folders(target);
-  }
+  if (!allowed_) allowed_ = library_directories();
   if (!slot) slot = std::make_unique<Snapshot>(facts_, options_, allowed_);
   return *slot;
 }
 
-void NodeIndex::find_library_folders(NodeTarget& target) {
-  LibraryFolders out;
+std::shared_ptr<const LibraryDirectories> NodeIndex::library_directories() {
+  auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
+  LibraryDirectories out;
   // Where loaders of all machines lie, and where distributions keep libraries.
-  for (const char* folder : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
-                             "/usr/lib64", "/usr/libx32"})
-    out.add(folder);
-  for (const auto& folder : options_.library_dirs) out.add(folder);
+  for (const char* directory : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
+                                "/usr/lib64", "/usr/libx32"})
+    out.add(directory);
+  for (const auto& directory : options_.library_dirs) out.add(directory);
   if (const auto loader = target.loader(LoaderProfile{}.interpreter)) {
-    for (const auto& folder : (*loader)->default_directories) out.add(folder);
+    for (const auto& directory : (*loader)->default_directories) out.add(directory);
     if (const auto cache = target.world().read((*loader)->cache_path))
       for (const auto& path : cached_paths(*cache)) out.add(folder_of(path));
     if (const auto preloads = target.world().read((*loader)->preload_path))
       for (const auto& path : split_preload_file(*preloads))
         if (path.starts_with('/')) out.add(folder_of(path));
   }
-  for (const auto& folder : avoided_) out.leave_out(folder);
-  out.observer = options_.observer;
-  allowed_ = std::make_shared<const LibraryFolders>(std::move(out));
+  for (const auto& directory : avoided_) out.leave_out(directory);
+  out.on_look = options_.on_look;
+  return std::make_shared<const LibraryDirectories>(std::move(out));
 }
 
 std::vector<std::string> NodeIndex::libraries() {
@@ -117,12 +107,12 @@ std::vector<std::string> NodeIndex::libraries() {
   if (!loader) return {};
   if (const auto cache = target.world().read((*loader)->cache_path))
     for (auto& path : cached_paths(*cache)) paths.insert(std::move(path));
-  for (const auto& folder : (*loader)->default_directories) {
+  for (const auto& directory : (*loader)->default_directories) {
     std::error_code error;
-    const auto outside = target.outside(folder);
+    const auto outside = target.outside(directory);
     for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error))
       if (is_library_name(it->path().filename().string()))
-        paths.insert(folder + it->path().filename().string());
+        paths.insert(directory + it->path().filename().string());
   }
   std::set<std::string> files;  // each file once, whatever its names
   for (const auto& path : paths)
@@ -130,7 +120,7 @@ std::vector<std::string> NodeIndex::libraries() {
   return {files.begin(), files.end()};
 }
 
-Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::size_t)>& progress) {
+std::size_t NodeIndex::fill() {
   const auto all = libraries();
   std::size_t good = 0;
   for (std::size_t at = 0; at < all.size(); at += kChunk) {
@@ -144,14 +134,13 @@ Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::s
       static_cast<void>(facts_.facts(path, FactsDetail::loader));
     }
     facts_.cache().save();
-    if (progress) progress(std::min(at + kChunk, all.size()), all.size());
   }
   facts_.cache().end_workers();
   return good;
 }
 
 NodeIndex::Answer NodeIndex::check(const Artifact& artifact) {
-  const bool watched = searches_watched_folders_only(artifact);
+  const bool watched = searches_watched_directories_only(artifact);
   try {
     return {snapshot(watched).checker.check(artifact), watched};
   } catch (const Error& error) {
@@ -167,17 +156,17 @@ void NodeIndex::invalidate(std::vector<std::string> avoided) {
   facts_.renew();
 }
 
-std::vector<std::string> NodeIndex::folders() {
+std::vector<std::string> NodeIndex::directories() {
   auto& target = snapshot(true).target;
   std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d"};
   const auto loader = target.loader(LoaderProfile{}.interpreter);
   if (loader) {
-    for (auto folder : (*loader)->default_directories) {
-      while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-      inside.insert(folder);
+    for (auto directory : (*loader)->default_directories) {
+      while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
+      inside.insert(directory);
       for (const auto& level : (*loader)->hwcaps) {
-        inside.insert(folder + "/glibc-hwcaps");
-        inside.insert(folder + "/glibc-hwcaps/" + level);
+        inside.insert(directory + "/glibc-hwcaps");
+        inside.insert(directory + "/glibc-hwcaps/" + level);
       }
     }
     if (const auto cache = target.world().read((*loader)->cache_path))
@@ -186,22 +175,22 @@ std::vector<std::string> NodeIndex::folders() {
     inside.insert(folder_of((*loader)->interpreter));
   }
   std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
-  for (const auto& folder : inside) {
+  for (const auto& directory : inside) {
     std::error_code error;
-    const auto outside = target.outside(folder);
+    const auto outside = target.outside(directory);
     for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error)) {
       std::error_code none;
       if (!is_library_name(it->path().filename().string()) || !it->is_symlink(none)) continue;
-      const auto to = (fs::path(folder) / fs::read_symlink(it->path(), none)).lexically_normal();
+      const auto to = (fs::path(directory) / fs::read_symlink(it->path(), none)).lexically_normal();
       led_to.insert(to.parent_path().string());
     }
   }
   inside.merge(led_to);
   std::set<std::string> out;
-  for (const auto& folder : inside) {
-    if (folder.empty()) continue;
-    out.insert(target.root() + folder);  // also one that is not there yet, or a link
-    if (auto real = target.world().real_path(folder); !real.empty())
+  for (const auto& directory : inside) {
+    if (directory.empty()) continue;
+    out.insert(target.root() + directory);  // also one that is not there yet, or a link
+    if (auto real = target.world().real_path(directory); !real.empty())
       out.insert(target.root() + real);
   }
   return {out.begin(), out.end()};

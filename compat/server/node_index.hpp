@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "compat/checker.hpp"
-#include "compat/node_target.hpp"
 #include "resolver/elf/cached_facts.hpp"
 
 namespace heddle::compat {
@@ -18,7 +17,8 @@ struct NodeIndexOptions {
   std::string cache_dir;                  ///< where the index lies; empty: the user's cache
   std::vector<std::string> library_dirs;  ///< opened beside those that the loader itself names
   std::string worker_path;                ///< where elf-worker is; empty: as for programs in bin
-  LookObserver* observer = nullptr;       ///< of looks into directories that artifacts name
+  /// LibraryDirectories::on_look
+  std::function<void(std::string_view directory)> on_look;
 };
 
 /// The node's facts in LMDB. CachedFacts hands out what it was once asked to prefetch: renew()
@@ -48,15 +48,15 @@ class FreshFacts final : public FactsSource {
 /// that an artifact names. Not for concurrent use.
 class NodeIndex {
  public:
-  static Result<std::unique_ptr<NodeIndex>> open(NodeIndexOptions options);
+  /// Throws Error when the node's loader is none that can be judged by.
+  explicit NodeIndex(NodeIndexOptions options);
 
   /// Reads every library of the loader's directories and of ld.so.cache, in parallel, into the
-  /// index. `progress` may be empty. Result: how many files it has.
-  Result<std::size_t> fill(
-      const std::function<void(std::size_t done, std::size_t total)>& progress);
+  /// index. Result: how many files it has.
+  std::size_t fill();
   struct Answer {
     Result<Judgement> judgement;
-    /// Whether all that it rests on lies in folders(): else it may change unseen.
+    /// Whether all that it rests on lies in directories(): else it may change unseen.
     bool watched = true;
   };
   Answer check(const Artifact& artifact);
@@ -64,27 +64,26 @@ class NodeIndex {
   /// directories `avoided` until the next time.
   void invalidate(std::vector<std::string> avoided = {});
 
-  /// The folders whose changes matter, absolute, as this node names them.
-  std::vector<std::string> folders();
+  /// The directories whose changes matter, absolute, as this node names them.
+  std::vector<std::string> directories();
 
  private:
   /// What was seen of the node at one time.
   struct Snapshot {
     Snapshot(FactsSource& facts, const NodeIndexOptions& options,
-             std::shared_ptr<const LibraryFolders> allowed);
+             std::shared_ptr<const LibraryDirectories> allowed);
     NodeTarget target;
     Checker checker;
     std::chrono::steady_clock::time_point made = std::chrono::steady_clock::now();
   };
-  explicit NodeIndex(NodeIndexOptions options);
   Snapshot& snapshot(bool watched);
-  void find_library_folders(NodeTarget& target);
+  std::shared_ptr<const LibraryDirectories> library_directories();
   std::vector<std::string> libraries();
 
   NodeIndexOptions options_;
   FreshFacts facts_;
   std::vector<std::string> avoided_;
-  std::shared_ptr<const LibraryFolders> allowed_;  ///< nullptr: to be found out
+  std::shared_ptr<const LibraryDirectories> allowed_;  ///< nullptr: to be found out
   std::unique_ptr<Snapshot> watched_;
   std::unique_ptr<Snapshot> timed_;  ///< for programs that search where nobody watches
 };

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "base/try.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -36,19 +37,17 @@ Result<std::string> new_token() {
 
 /// Under a name of its own first: a reader sees none or the whole, and of two who make it one wins.
 Result<void> make_token(const std::string& path) {
-  const auto token = new_token();
-  if (!token) return fail(token.error());
+  const auto token = TRY(new_token());
   std::error_code ignored;
-  const auto folder = std::filesystem::path(path).parent_path();
-  if (!std::filesystem::exists(folder, ignored)) {
-    std::filesystem::create_directories(folder.parent_path(), ignored);
-    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-      return fail_errno(folder.string(), "cannot be made");
+  const auto directory = std::filesystem::path(path).parent_path();
+  if (!std::filesystem::exists(directory, ignored)) {
+    std::filesystem::create_directories(directory.parent_path(), ignored);
+    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+      return fail_errno(directory.string(), "cannot be made");
   }
   const auto aside = fmt::format("{}.{}", path, ::getpid());
-  const auto file = open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  if (!file) return fail(file.error());
-  auto done = write_all(file->get(), *token + "\n", aside);
+  const auto file = TRY(open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+  auto done = write_all(file.get(), token + "\n", aside);
   if (done && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
     done = fail_errno(path, "cannot be made");
   ::unlink(aside.c_str());
@@ -56,10 +55,9 @@ Result<void> make_token(const std::string& path) {
 }
 
 Result<std::string> read_open_token(int fd, const std::string& path) {
-  auto token = read_all(fd, path, kLongest);
-  if (!token) return token;
-  while (!token->empty() && (token->back() == '\n' || token->back() == '\r')) token->pop_back();
-  if (token->size() < kShortest)
+  auto token = TRY(read_all(fd, path, kLongest));
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.size() < kShortest)
     return fail(path, "the token is too short", "", "16 characters or more");
   return token;
 }
@@ -67,26 +65,25 @@ Result<std::string> read_open_token(int fd, const std::string& path) {
 }  // namespace
 
 std::string default_token_file() {
-  if (const auto folder = absolute_variable("RUNTIME_DIRECTORY"); !folder.empty())
-    return folder + "/token";
+  if (const auto directory = absolute_variable("RUNTIME_DIRECTORY"); !directory.empty())
+    return directory + "/token";
   if (::geteuid() == 0) return "/run/heddle/compat-server.token";
-  if (const auto folder = absolute_variable("XDG_RUNTIME_DIR"); !folder.empty())
-    return folder + "/heddle/compat-server.token";
+  if (const auto directory = absolute_variable("XDG_RUNTIME_DIR"); !directory.empty())
+    return directory + "/heddle/compat-server.token";
   const auto home = absolute_variable("HOME");
   return home.empty() ? home : home + "/.cache/heddle/compat-server.token";
 }
 
 Result<std::string> read_token(const std::string& path) {
-  const auto file = open_file(path, O_RDONLY | O_NONBLOCK);
-  if (!file) return fail(file.error());
-  return read_open_token(file->get(), path);
+  return read_open_token(TRY(open_file(path, O_RDONLY | O_NONBLOCK)).get(), path);
 }
 
 Result<std::string> read_or_make_token(const std::string& path) {
-  auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW;
+  auto file = open_file(path, kFlags);
   if (!file && file.error().code() == ENOENT) {
-    if (auto made = make_token(path); !made) return fail(std::move(made.error()));
-    file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+    TRY(make_token(path));
+    file = open_file(path, kFlags);
   }
   if (!file) return fail(file.error());
   struct stat st {};

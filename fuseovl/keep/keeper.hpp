@@ -11,7 +11,7 @@
 #include "fuseovl/keep/kept_mount.hpp"
 #include "fuseovl/keep/reception.hpp"
 #include "fuseovl/overlay/overlay.hpp"
-#include "fuseovl/supervise/attendant.hpp"
+#include "fuseovl/supervise/serve.hpp"
 
 namespace heddle {
 

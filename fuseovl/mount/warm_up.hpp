@@ -18,7 +18,7 @@ inline constexpr const char* kPrefetchDone = ".heddle/prefetch-done";
 
 /// Waits for the daemon at the other end of `ready_fd` to answer. Its error's text, or that it
 /// ended, is the failure. Behind the ready byte the daemon writes its last counters, the JSON of
-/// `.heddle/stats`, when the mount has gone, then closes.
+/// the statistics, when the mount has gone, then closes.
 Result<void> await_ready(int ready_fd);
 
 /// Whether `path` below a mount's root shows that the mount has one view: its names stand at the

@@ -3,22 +3,243 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
 
+#include "base/command_line.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
-#include "base/standard_fds.hpp"
-#include "record/diff/baseline.hpp"
-#include "record/diff/fs_diff_options.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
 #include "record/diff/matrix.hpp"
 
 namespace heddle {
 namespace {
+
+/// A distance, or a share of the longer run's events (`5%`, `0.05`).
+struct DistanceLimit {
+  double value = 0;
+  bool share = false;
+  /// Whether `distance` of runs with at most `events` events is within.
+  bool allows(std::uint32_t distance, double normalised) const {
+    return share ? normalised <= value : distance <= value;
+  }
+};
+
+/// fs-diff's command line.
+struct FsDiffOptions {
+  std::vector<std::string> files;
+  bool matrix = false;
+  std::string baseline;
+  std::optional<DistanceLimit> max_distance;
+  diff::TokenRules rules;
+  diff::CompareOptions compare;
+  diff::ReportOptions report;
+  trace::ReadOptions read;
+  bool json = false;
+  bool quiet = false;
+  std::string html;  ///< file to write, empty: none
+};
+
+constexpr const char* kFooter =
+    "A file with several runs: FILE#2 names its second. FILE - is stdin.\n"
+    "Exit status: 0 the same, 1 different, 2 trouble. See fs-diff(1).";
+
+Result<DistanceLimit> parse_limit(const std::string& text) {
+  DistanceLimit limit;
+  const bool percent = text.ends_with('%');
+  const char* end = text.data() + text.size() - percent;
+  const auto parsed = std::from_chars(text.data(), end, limit.value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || !(limit.value >= 0) || limit.value > 4e9)
+    return fail(text, "not a distance", "a number of edits, or a share as 0.05 or 5% expected");
+  limit.share = percent || text.find('.') != std::string::npos;
+  if (percent) limit.value /= 100;
+  if (limit.share && limit.value > 1) return fail(text, "not a share", "it is above 1");
+  return limit;
+}
+
+/// What CLI11 fills in and check() turns into options.
+struct Raw {
+  std::vector<std::string> maps, ops;
+  std::string by, max_distance, colour = "auto";
+  int unified = 3, unified_flag = 3, context = 3, context_flag = 3;
+  bool raw = false, no_script = false;
+  std::int64_t local = -1;
+  int match = 1, mismatch = -1, gap_open = -1, gap_extend = -1;
+};
+
+void add_rules(CLI::App& app, FsDiffOptions& o, Raw& raw) {
+  app.option_defaults()->group("What counts");
+  auto& n = o.rules.normalise;
+  app.add_option("--op", raw.ops, "Only these operations, as open,lookup")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("LIST");
+  add_choice<std::string>(app, "--by", raw.by, {{"process", "process"}}, "Compare in parts");
+  app.add_flag("--collapse", o.rules.collapse, "The same event many times in a row counts once");
+  app.add_option("--map", raw.maps, "Take folder FROM for TO (repeatable)")
+      ->type_name("FROM=TO")
+      ->allow_extra_args(false);
+  app.add_flag("--soname,!--no-soname", n.soname, "libx.so.1.2 is libx.so.1 (on)");
+  app.add_flag("--pid,!--no-pid", n.pid, "Process numbers are alike (on)");
+  app.add_flag("--temp,!--no-temp", n.temp, "Random names of temporary files are alike (on)");
+  app.add_flag("--hash,!--no-hash", n.hash, "Hashes in Spack's and Nix's folders are alike (on)");
+  app.add_flag("--result,!--no-result", o.rules.result, "A miss is not a hit (on)");
+  app.add_flag("--late,!--no-late", o.rules.late,
+               "Closes and what is counted by then do not count: their order is the kernel's (on)");
+  app.add_flag("--resolved,!--no-resolved", o.rules.resolved,
+               "Paths after symlinks, where the trace has them (off)");
+  app.add_flag("--raw", raw.raw, "All normalisers off; those named beside it stay on");
+  app.add_flag("--partial", o.read.accept_cut_line,
+               "Read a trace whose last line is cut up to there");
+}
+
+void add_output(CLI::App& app, FsDiffOptions& o, Raw& raw) {
+  app.option_defaults()->group("Output");
+  app.add_flag("-u{3},--unified{3}", raw.unified_flag,
+               "Unified script with 3 events of context (default)");
+  app.add_option("-U", raw.unified, "Unified script with N events of context")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("-c{3},--context{3}", raw.context_flag, "Context script with 3 events of context");
+  app.add_option("-C", raw.context, "Context script with N events of context")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--summary", raw.no_script, "No script, only what it comes to");
+  add_choice<std::string>(app, "--color,--colour", raw.colour,
+                          {{"auto", "auto"}, {"always", "always"}, {"never", "never"}},
+                          "Colours (auto: on a terminal)");
+  app.add_flag("--json", o.json, "One JSON object instead of text");
+  app.add_option("--html", o.html, "Write a page for browsers to FILE, too")->type_name("FILE");
+  app.add_flag("-q,--quiet", o.quiet, "No output, only the exit status");
+  app.add_option("--times", o.compare.time_count, "Entries of each list of the time view (5)")
+      ->type_name("N");
+}
+
+void add_local(CLI::App& app, Raw& raw) {
+  app.option_defaults()->group("Local alignment (Smith-Waterman)");
+  app.add_option("--local", raw.local, "The K best; 0: none (1, where it takes about a second)")
+      ->type_name("K")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--match", raw.match, "What a match gains (1)")->type_name("N");
+  app.add_option("--mismatch", raw.mismatch, "What a mismatch costs (-1)")->type_name("N");
+  app.add_option("--gap-open", raw.gap_open, "What a gap's first event costs (-1)")->type_name("N");
+  app.add_option("--gap-extend", raw.gap_extend, "What each further one costs (-1)")
+      ->type_name("N");
+}
+
+/// Costs may be written as 1 or as -1.
+std::int32_t cost(int value) { return value < 0 ? (value == INT_MIN ? INT_MAX : -value) : value; }
+
+void check_style(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
+  const bool context = app.count("-C") + app.count("--context") > 0;
+  o.report.style = raw.no_script ? diff::ScriptStyle::none
+                   : context     ? diff::ScriptStyle::context
+                                 : diff::ScriptStyle::unified;
+  // CLI11 clears a flag's variable: only its count says whether it was given.
+  const auto set = [&](const char* exact, int n, const char* flag, int by_flag) {
+    if (app.count(exact) > 0) o.report.context = static_cast<std::uint32_t>(n);
+    if (app.count(flag) > 0) o.report.context = static_cast<std::uint32_t>(std::max(by_flag, 0));
+  };
+  context ? set("-C", raw.context, "--context", raw.context_flag)
+          : set("-U", raw.unified, "--unified", raw.unified_flag);
+  const char* term = std::getenv("TERM");
+  const char* no_colour = std::getenv("NO_COLOR");  // https://no-color.org
+  const bool able = ::isatty(STDOUT_FILENO) == 1 &&
+                    (term == nullptr || std::string_view(term) != "dumb") &&
+                    (no_colour == nullptr || *no_colour == '\0');
+  o.report.colour = raw.colour == "always" || (raw.colour == "auto" && able);
+}
+
+/// Throws CLI::ValidationError for what CLI11 cannot know.
+void check(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
+  auto& n = o.rules.normalise;
+  if (raw.raw) {
+    const auto off_unless_named = [&](bool& rule, const char* name) {
+      rule = rule && app.count(name) > 0;
+    };
+    off_unless_named(n.soname, "--soname");
+    off_unless_named(n.pid, "--pid");
+    off_unless_named(n.temp, "--temp");
+    off_unless_named(n.hash, "--hash");
+    off_unless_named(o.rules.late, "--late");
+  }
+  for (const std::string& map : raw.maps)
+    if (const auto added = n.add_map(map); !added)
+      throw CLI::ValidationError("--map", added.error().message());
+  for (const std::string& name : raw.ops) {
+    const auto op = trace::op_from_name(name);
+    if (!op)
+      throw CLI::ValidationError("--op",
+                                 "no such operation: " + name + "; there are " + trace::op_names());
+    o.rules.ops.push_back(*op);
+    o.report.ops.push_back(name);
+  }
+  if (!raw.max_distance.empty()) {
+    auto limit = parse_limit(raw.max_distance);
+    if (!limit) throw CLI::ValidationError("--max-distance", limit.error().message());
+    o.max_distance = *limit;
+  }
+  if (o.matrix && !o.baseline.empty())
+    throw CLI::ValidationError("--matrix", "cannot go with --baseline");
+  const std::size_t files = o.files.size();
+  if (o.matrix ? files < 1 : o.baseline.empty() ? files != 2 : files != 1)
+    throw CLI::ValidationError(
+        "FILES", o.matrix             ? "--matrix needs traces"
+                 : o.baseline.empty() ? fmt::format("two traces are compared, {} given", files)
+                                      : fmt::format("one new trace is judged, {} given", files));
+  if (!o.baseline.empty() && !o.html.empty())
+    throw CLI::ValidationError("--html", "cannot go with --baseline");
+  o.compare.by_process = o.report.by_process = raw.by == "process";
+  if (raw.local >= 0) o.compare.local_count = static_cast<std::size_t>(raw.local);
+  o.compare.scores = {raw.match, cost(raw.mismatch), cost(raw.gap_open), cost(raw.gap_extend)};
+  o.report.scores = o.compare.scores;
+  o.report.rules = o.rules.names();
+  check_style(o, raw, app);
+}
+
+/// The options, or the exit status of a call that has been answered: help, version, usage error.
+std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
+  FsDiffOptions o;
+  Raw raw;
+  CLI::App app(
+      "Compares runs that fs-record (or compat-lib) wrote: the exact edit distance, the "
+      "script, the best local alignments, the times.",
+      "fs-diff");
+  app.footer(kFooter);
+  set_usage(app,
+            "fs-diff [OPTIONS] A B\n       fs-diff [OPTIONS] --matrix FILES...\n"
+            "       fs-diff [OPTIONS] --baseline DIR FILE");
+  app.set_version_flag("--version", "fs-diff (heddle) " HEDDLE_VERSION);
+  app.add_option("FILES", o.files, "Traces: two, or many with --matrix, or one with --baseline");
+  app.add_flag("--matrix", o.matrix, "Compare each with each: distances, tree, outliers");
+  app.add_option("--baseline", o.baseline,
+                 "Is the one trace outside what the traces in DIR do among themselves?")
+      ->type_name("DIR");
+  app.add_option("--max-distance", raw.max_distance, "Up to D edits (or 0.05, or 5%) is the same")
+      ->type_name("D");
+  add_rules(app, o, raw);
+  add_output(app, o, raw);
+  add_local(app, raw);
+  if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
+  try {
+    check(o, raw, app);
+  } catch (const CLI::ParseError& error) {
+    return usage_error("fs-diff", error.what());
+  }
+  return o;
+}
 
 constexpr int kSame = 0, kDifferent = 1, kTrouble = 2;  // diff(1)
 
@@ -26,8 +247,8 @@ Result<void> print(const FsDiffOptions& o, const std::string& text) {
   return o.quiet ? Result<void>{} : write_all(STDOUT_FILENO, text, "stdout");
 }
 
-/// What a reader should know of a run before its numbers.
-void tell_about(const diff::Run& run, const diff::RunName& name) {
+/// Warns of what a reader should know of a run before its numbers.
+void report_state(const diff::Run& run, const diff::RunName& name) {
   if (run.runs_in_file > 1 && name.number == 0)
     warn(fmt::format("{}: holds {} runs: comparing the first; {}#2 names the second",
                      escape_for_terminal(name.path), run.runs_in_file,
@@ -41,23 +262,16 @@ Result<int> compare_two(const FsDiffOptions& o) {
   diff::TokenTable table;
   const diff::RunName a = diff::parse_run_name(o.files[0]);
   const diff::RunName b = diff::parse_run_name(o.files[1]);
-  auto pair = diff::load_pair(a, b, o.rules, o.read, table);
-  if (!pair) return fail(std::move(pair.error()));
-  tell_about(pair->first, a);
-  tell_about(pair->second, b);
-  auto c = diff::compare(std::move(pair->first), std::move(pair->second), o.compare);
-  if (!c) return fail(std::move(c.error()));
-  if (!o.html.empty())
-    if (auto done = write_output(o.html, diff::html_report(*c, table, o.report)); !done)
-      return fail(std::move(done.error()));
-  if (!o.quiet) {
-    const std::string text =
-        o.json ? diff::json_report(*c, table, o.report) : diff::text_report(*c, table, o.report);
-    if (auto done = print(o, text); !done) return fail(std::move(done.error()));
-  }
-  if (o.max_distance)
-    return o.max_distance->allows(c->distance(), c->normalised()) ? kSame : kDifferent;
-  return c->distance() == 0 ? kSame : kDifferent;
+  auto pair = TRY(diff::load_pair(a, b, o.rules, o.read, table));
+  report_state(pair.first, a);
+  report_state(pair.second, b);
+  const auto c = TRY(diff::compare(std::move(pair.first), std::move(pair.second), o.compare));
+  if (!o.html.empty()) TRY(write_output(o.html, diff::html_report(c, table, o.report)));
+  if (!o.quiet)
+    TRY(print(
+        o, o.json ? diff::json_report(c, table, o.report) : diff::text_report(c, table, o.report)));
+  return o.max_distance.value_or(DistanceLimit{}).allows(c.distance(), c.normalised()) ? kSame
+                                                                                       : kDifferent;
 }
 
 /// All runs of all files: a file with several gives several.
@@ -66,13 +280,12 @@ Result<std::vector<diff::Run>> load_all(const std::vector<std::string>& files,
   std::vector<diff::Run> runs;
   for (const std::string& file : files) {
     const diff::RunName name = diff::parse_run_name(file);
-    auto some = diff::load_runs(name, o.rules, o.read, table);
-    if (!some) return fail(std::move(some.error()));
-    if (some->size() > 1)
+    auto some = TRY(diff::load_runs(name, o.rules, o.read, table));
+    if (some.size() > 1)
       say(fmt::format("{}: holds {} runs, each is compared", escape_for_terminal(file),
-                      some->size()));
-    for (diff::Run& run : *some) {
-      tell_about(run, {file, run.number});
+                      some.size()));
+    for (diff::Run& run : some) {
+      report_state(run, {file, run.number});
       runs.push_back(std::move(run));
     }
   }
@@ -81,20 +294,14 @@ Result<std::vector<diff::Run>> load_all(const std::vector<std::string>& files,
 
 Result<int> compare_all(const FsDiffOptions& o) {
   diff::TokenTable table;
-  auto runs = load_all(o.files, o, table);
-  if (!runs) return fail(std::move(runs.error()));
-  if (runs->size() < 2) return fail(o.files[0], "cannot make a matrix", "one run, two needed");
-  auto m = diff::make_matrix(std::move(*runs), o.compare.by_process);
-  if (!m) return fail(std::move(m.error()));
-  if (!o.html.empty())
-    if (auto done = write_output(o.html, diff::matrix_html(*m, o.report)); !done)
-      return fail(std::move(done.error()));
-  const std::string text =
-      o.json ? diff::matrix_json(*m, o.report) : diff::matrix_text(*m, o.report);
-  if (auto done = print(o, text); !done) return fail(std::move(done.error()));
-  for (std::size_t i = 0; i < m->size(); ++i)
+  auto runs = TRY(load_all(o.files, o, table));
+  if (runs.size() < 2) return fail(o.files[0], "cannot make a matrix", "one run, two needed");
+  const auto m = TRY(diff::make_matrix(std::move(runs), o.compare.by_process));
+  if (!o.html.empty()) TRY(write_output(o.html, diff::matrix_html(m, o.report)));
+  TRY(print(o, o.json ? diff::matrix_json(m, o.report) : diff::matrix_text(m, o.report)));
+  for (std::size_t i = 0; i < m.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
-      if (!o.max_distance.value_or(DistanceLimit{}).allows(m->at(i, j), m->normalised(i, j)))
+      if (!o.max_distance.value_or(DistanceLimit{}).allows(m.at(i, j), m.normalised(i, j)))
         return kDifferent;
   return kSame;
 }
@@ -117,45 +324,41 @@ Result<std::vector<std::string>> files_of(const std::string& folder) {
 
 Result<int> judge_one(const FsDiffOptions& o) {
   diff::TokenTable table;
-  auto files = files_of(o.baseline);
-  if (!files) return fail(std::move(files.error()));
-  auto known = load_all(*files, o, table);
-  if (!known) return fail(std::move(known.error()));
+  const auto files = TRY(files_of(o.baseline));
+  auto known = TRY(load_all(files, o, table));
   diff::RunName name = diff::parse_run_name(o.files[0]);
   diff::RunName first = name;
   first.number = std::max(first.number, 1);
-  auto fresh = diff::load_runs(first, o.rules, o.read, table);
-  if (!fresh) return fail(std::move(fresh.error()));
-  tell_about(fresh->at(0), name);
+  auto runs = TRY(diff::load_runs(first, o.rules, o.read, table));
+  diff::Run& fresh = runs.at(0);
+  report_state(fresh, name);
   std::optional<std::uint32_t> limit;
   if (o.max_distance)
-    limit = static_cast<std::uint32_t>(o.max_distance->share
-                                           ? o.max_distance->value *
-                                                 static_cast<double>(fresh->at(0).sequence.size())
-                                           : o.max_distance->value);
-  auto verdict =
-      diff::judge(std::move(*known), std::move(fresh->at(0)), o.compare.by_process, limit);
-  if (!verdict) return fail(std::move(verdict.error()));
-  const std::string text = o.json ? diff::baseline_json(*verdict, table, o.report)
-                                  : diff::baseline_text(*verdict, table, o.report);
-  if (auto done = print(o, text); !done) return fail(std::move(done.error()));
-  return verdict->outside() ? kDifferent : kSame;
+    limit = static_cast<std::uint32_t>(
+        o.max_distance->value *
+        (o.max_distance->share ? static_cast<double>(fresh.sequence.size()) : 1));
+  const auto verdict =
+      TRY(diff::judge(std::move(known), std::move(fresh), o.compare.by_process, limit));
+  TRY(print(o, o.json ? diff::baseline_json(verdict, table, o.report)
+                      : diff::baseline_text(verdict, table, o.report)));
+  return verdict.outside() ? kDifferent : kSame;
 }
 
 }  // namespace
 
 int fs_diff(int argc, char** argv) {
-  set_program_name("fs-diff");
-  reserve_standard_fds();
-  auto parsed = parse_fs_diff(argc, argv);
-  if (const int* status = std::get_if<int>(&parsed)) return *status;
-  const auto& options = std::get<FsDiffOptions>(parsed);
-  Result<int> status = options.matrix             ? compare_all(options)
-                       : options.baseline.empty() ? compare_two(options)
-                                                  : judge_one(options);
-  if (status) return *status;
-  report(status.error());
-  return kTrouble;
+  const int status = run_main("fs-diff", [&] {
+    auto parsed = parse_fs_diff(argc, argv);
+    if (const int* answered = std::get_if<int>(&parsed)) return *answered;
+    const auto& options = std::get<FsDiffOptions>(parsed);
+    const auto compared = options.matrix             ? compare_all(options)
+                          : options.baseline.empty() ? compare_two(options)
+                                                     : judge_one(options);
+    if (compared) return *compared;
+    report(compared.error());
+    return kTrouble;
+  });
+  return status == exit_failure ? kTrouble : status;
 }
 
 }  // namespace heddle

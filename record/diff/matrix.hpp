@@ -22,8 +22,10 @@ struct Matrix {
   std::vector<Run> runs;
   std::vector<std::uint32_t> distance;  ///< n x n, symmetric
   std::vector<Joint> tree;              ///< n - 1 joints, lowest first
-  std::vector<std::uint32_t> lonely;    ///< of each run: find_outliers()' measure
-  std::vector<std::size_t> outliers;    ///< runs far from the rest, farthest first
+  /// How far each run is from its nearest few: the distance to its k-th nearest, k being an eighth
+  /// of n, at least 1. So a group of similar runs is never lonely, however far off it is.
+  std::vector<std::uint32_t> lonely;
+  std::vector<std::size_t> outliers;  ///< runs far from the rest, farthest first
 
   std::size_t size() const noexcept { return runs.size(); }
   std::uint32_t at(std::size_t i, std::size_t j) const { return distance[i * size() + j]; }
@@ -38,10 +40,6 @@ struct Matrix {
 /// a trace names none.
 Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process);
 
-/// How far each of n runs stands from its nearest few: the distance to its k-th nearest, k being an
-/// eighth of n, at least 1. So a group of runs that are alike is never lonely, however far off it
-/// is.
-std::vector<std::uint32_t> loneliness(const Matrix& matrix);
 /// Runs whose loneliness lies more than three robust standard deviations (1.4826 MAD) and more than
 /// one edit above the median, farthest first. Fewer than three runs have no outlier.
 std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely);
@@ -49,7 +47,28 @@ std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely)
 std::string matrix_text(const Matrix& matrix, const ReportOptions& options);
 std::string matrix_json(const Matrix& matrix, const ReportOptions& options);
 std::string matrix_html(const Matrix& matrix, const ReportOptions& options);
-/// The tree in Newick's form, as other programs read it.
-std::string newick(const Matrix& matrix);
+
+/// A new run compared with known runs.
+struct BaselineVerdict {
+  std::vector<Run> known;
+  Run fresh;
+  std::vector<std::uint32_t> distance;  ///< fresh to each known run
+  std::size_t nearest = 0;              ///< index of the closest known run
+  /// The greatest distance of a known run to its own nearest neighbour: what is usual here.
+  std::uint32_t usual = 0;
+  std::uint32_t limit = 0;            ///< usual, or what the caller set
+  std::vector<Token> never_seen;      ///< tokens of fresh that no known run has, in its order
+  std::vector<Token> always_missing;  ///< tokens that every known run has and fresh lacks
+
+  bool outside() const { return distance[nearest] > limit; }
+};
+
+/// Fails without known runs, or by process where a trace names none.
+Result<BaselineVerdict> judge(std::vector<Run> known, Run fresh, bool by_process,
+                              std::optional<std::uint32_t> limit);
+std::string baseline_text(const BaselineVerdict& v, const TokenTable& table,
+                          const ReportOptions& options);
+std::string baseline_json(const BaselineVerdict& v, const TokenTable& table,
+                          const ReportOptions& options);
 
 }  // namespace heddle::diff

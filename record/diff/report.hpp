@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "record/diff/comparison.hpp"
@@ -27,17 +28,13 @@ std::string json_report(const Comparison& c, const TokenTable& table, const Repo
 /// For browsers: one page that needs nothing else.
 std::string html_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
 
-/// The script alone, as `diff -u` and `diff -c` write theirs.
-void append_unified(std::string& out, const Part& part, const TokenTable& table,
-                    const ReportOptions& options);
-void append_context(std::string& out, const Part& part, const TokenTable& table,
-                    const ReportOptions& options);
-
 /// "1.234567890 s", with a sign where asked.
 std::string seconds_text(std::int64_t ns, bool sign = false);
 /// "ops open,lookup; normalisers soname,pid": what was compared, in a line.
 std::string rules_text(const ReportOptions& options);
 /// What a run is, in a line: format, events, host, start.
 std::string run_text(const Run& run, std::size_t events);
+/// Adds what was compared to a JSON output: `ops` and `normalisers`.
+void put_rules(nlohmann::ordered_json& j, const ReportOptions& options);
 
 }  // namespace heddle::diff

@@ -1,16 +1,50 @@
 // SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/escape.hpp"
-#include "record/diff/hunks.hpp"
 #include "record/diff/matrix.hpp"
-#include "record/diff/page.hpp"
+#include "record/diff/page/scripts.hpp"
 
 namespace heddle::diff {
+
 namespace {
+
+/// Control bytes are errors in HTML: they are shown escaped.
+std::string html_text(std::string_view text) {
+  std::string out;
+  for (const char c : escape_for_terminal(text))
+    out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
+  return out;
+}
+
+/// A whole HTML page that needs no other file: the data as JSON in it, the style, `script`, and a
+/// policy that forbids it to load anything. Data never becomes markup: the scripts set text only,
+/// and `<` cannot occur in the JSON. When drawn, `data-state` of <html> is "ready", after an error
+/// "failed".
+std::string make_page(std::string_view title, const nlohmann::ordered_json& data,
+                      std::string_view script) {
+  // `</script` and `<!--` would end or change the element (HTML standard, "script data state").
+  std::string json;
+  for (const char c : data.dump(-1, ' ', true)) json += c == '<' ? "\\u003c" : std::string(1, c);
+  std::string out =
+      "<!DOCTYPE html>\n<html lang=\"en\" data-state=\"drawing\">\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n";
+  out += fmt::format("<title>{}</title>\n<style>{}</style>\n", html_text(title), kPageStyle);
+  out +=
+      "<body>\n<main id=\"main\"><noscript>This page draws itself with "
+      "JavaScript.</noscript></main>\n<div id=\"tip\" hidden></div>\n"
+      "<script type=\"application/json\" id=\"data\">" +
+      json + "</script>\n";
+  out += fmt::format("<script>\n{}\n{}</script>\n</body>\n</html>\n", kCommonScript, script);
+  return out;
+}
 
 using nlohmann::ordered_json;
 

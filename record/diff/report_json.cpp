@@ -21,10 +21,7 @@ ordered_json event_json(const Sequence& s, std::size_t i, const TokenTable& tabl
   return j;
 }
 
-std::string_view kind_name(EditKind kind) {
-  static constexpr std::string_view kNames[] = {"same", "replaced", "deleted", "inserted"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+constexpr std::string_view kKinds[] = {"same", "replaced", "deleted", "inserted"};  // EditKind
 
 ordered_json run_json(const Run& run, std::size_t events) {
   ordered_json j{{"name", to_json_text(run.name)},
@@ -46,7 +43,7 @@ ordered_json script_json(const Part& part, const TokenTable& table) {
   for (const EditRun& run : part.script) {
     if (run.kind == EditKind::same) continue;
     for (std::size_t n = 0; n < run.length; ++n) {
-      ordered_json edit{{"kind", kind_name(run.kind)}};
+      ordered_json edit{{"kind", kKinds[static_cast<std::size_t>(run.kind)]}};
       if (run.kind != EditKind::inserted) edit["a"] = event_json(part.a, run.a + n, table);
       if (run.kind != EditKind::deleted) edit["b"] = event_json(part.b, run.b + n, table);
       list.push_back(std::move(edit));
@@ -70,11 +67,8 @@ ordered_json local_json(const Part& part) {
                    {"a", stretch_json(part.a, l.a_begin, l.a_end)},
                    {"b", stretch_json(part.b, l.b_begin, l.b_end)}};
     std::uint32_t counts[4] = {};
-    for (const EditRun& run : l.path) counts[static_cast<std::size_t>(run.kind)] += run.length;
-    if (!l.path.empty())
-      for (const EditKind kind :
-           {EditKind::same, EditKind::replaced, EditKind::deleted, EditKind::inserted})
-        j[std::string(kind_name(kind))] = counts[static_cast<std::size_t>(kind)];
+    for (const EditRun& run : l.script) counts[static_cast<std::size_t>(run.kind)] += run.length;
+    for (std::size_t kind = 0; kind < 4; ++kind) j[std::string(kKinds[kind])] = counts[kind];
     list.push_back(std::move(j));
   }
   return list;
@@ -104,6 +98,12 @@ void put_part(ordered_json& j, const Part& part, const TokenTable& table) {
 
 }  // namespace
 
+void put_rules(ordered_json& j, const ReportOptions& options) {
+  j["ops"] = options.ops;
+  j["normalisers"] = ordered_json::array();
+  for (const std::string& rule : options.rules) j["normalisers"].push_back(to_json_text(rule));
+}
+
 std::string json_report(const Comparison& c, const TokenTable& table,
                         const ReportOptions& options) {
   ordered_json j;
@@ -114,9 +114,7 @@ std::string json_report(const Comparison& c, const TokenTable& table,
   j["b"] = run_json(c.b, c.b_events);
   j["counts"] = {
       {"same", c.same}, {"replaced", c.replaced}, {"deleted", c.deleted}, {"inserted", c.inserted}};
-  j["ops"] = options.ops;
-  j["normalisers"] = ordered_json::array();
-  for (const std::string& rule : options.rules) j["normalisers"].push_back(to_json_text(rule));
+  put_rules(j, options);
   j["by"] = options.by_process ? "process" : "run";
   j["scores"] = {{"match", options.scores.match},
                  {"mismatch", -options.scores.mismatch},

@@ -2,20 +2,55 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "record/diff/token_table.hpp"
+#include "record/diff/alignment.hpp"
 #include "record/trace/normalise.hpp"
 #include "record/trace/trace_reader.hpp"
 
 namespace heddle::diff {
 
-/// What of an event counts.
+/// What events are compared by.
+struct TokenText {
+  trace::Op op = trace::Op::lookup;
+  int error = 0;
+  std::string_view path;  ///< bytes, not escaped
+};
+
+/// Numbers for token texts, dense from 0. One hash and usually one probe a lookup; each text is
+/// stored once. One thread at a time.
+class TokenTable {
+ public:
+  TokenTable();
+  Token intern(const TokenText& text);
+  /// The view stands until the next intern().
+  TokenText text(Token token) const;
+  std::size_t size() const noexcept { return entries_.size(); }
+
+ private:
+  struct Entry {
+    std::uint64_t hash;
+    std::uint64_t path_at;
+    std::uint32_t path_size;
+    std::int16_t error;
+    trace::Op op;
+  };
+  void rehash(std::size_t slots);
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> slots_;  ///< index into entries_ plus one; 0: free
+  std::string paths_;
+};
+
+/// `open ENOENT /usr/lib/libx.so.1`, `open /etc/passwd`: one line, escaped for a terminal.
+std::string token_label(const TokenText& text);
+
+/// What of an event is compared.
 struct TokenRules {
   trace::NormaliseOptions normalise;
   std::vector<trace::Op> ops;  ///< empty: all
   bool result = true;          ///< a miss is not a hit
-  bool late = true;            ///< what fs-record tells at close does not count, unless in `ops`
+  bool late = true;            ///< what fs-record reports at close is ignored, unless in `ops`
   bool resolved = false;       ///< the path after symlinks, where the trace has it
   bool collapse = false;       ///< the same event many times in a row counts once
 
@@ -24,11 +59,11 @@ struct TokenRules {
   std::vector<std::string> names() const;
 };
 
-/// Events in order, as numbers. The vectors are as long as each other.
+/// Events in order, as numbers. The vectors have the same length.
 struct Sequence {
   std::vector<Token> tokens;
-  std::vector<std::uint64_t> ns;       ///< since the run's start
-  std::vector<std::uint32_t> repeats;  ///< with collapse: how many events it stands for; else empty
+  std::vector<std::uint64_t> ns;         ///< since the run's start
+  std::vector<std::uint32_t> repeats;    ///< with collapse: how many events each is; else empty
   std::vector<std::uint32_t> positions;  ///< in the whole run, from 0; empty: the same as here
 
   std::size_t size() const noexcept { return tokens.size(); }

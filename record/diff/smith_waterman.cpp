@@ -1,81 +1,59 @@
 // SPDX-License-Identifier: MIT
-#include "record/diff/smith_waterman.hpp"
-
 #include <algorithm>
 #include <queue>
 
+#include "record/diff/kernels.hpp"
+
 namespace heddle::diff {
+
 namespace {
 
-/// Global alignment of two stretches by Gotoh's three tables, their directions kept: only for what
-/// local_end() has found, within kPathCells.
-class PathTable {
- public:
-  PathTable(Tokens a, Tokens b, const Scores& s) : a_(a), b_(b), width_(b.size() + 1) {
-    came_.resize((a.size() + 1) * width_);
-    constexpr std::int32_t kNever = -(1 << 30);
-    std::vector<std::int32_t> score(width_), down(width_, kNever);
-    for (std::size_t j = 1; j < width_; ++j) {
-      score[j] = -s.gap_open - static_cast<std::int32_t>(j - 1) * s.gap_extend;
-      came_[j] = kByRight | (j > 1 ? kRightOn : 0);
-    }
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      std::int32_t diagonal = score[0];
-      std::int32_t right = kNever;
-      score[0] = -s.gap_open - static_cast<std::int32_t>(i - 1) * s.gap_extend;
-      down[0] = score[0];
-      came_[i * width_] = kByDown | (i > 1 ? kDownOn : 0);
-      for (std::size_t j = 1; j < width_; ++j) {
-        std::uint8_t& came = came_[i * width_ + j];
-        if (right - s.gap_extend >= score[j - 1] - s.gap_open) came |= kRightOn;
-        right = std::max(right - s.gap_extend, score[j - 1] - s.gap_open);
-        if (down[j] - s.gap_extend >= score[j] - s.gap_open) came |= kDownOn;
-        down[j] = std::max(down[j] - s.gap_extend, score[j] - s.gap_open);
-        const std::int32_t met = diagonal + (a[i - 1] == b[j - 1] ? s.match : -s.mismatch);
-        diagonal = score[j];
-        score[j] = std::max({met, right, down[j]});
-        if (score[j] != met) came |= score[j] == right ? kByRight : kByDown;
-      }
+// Tokens that match nothing, not even one another. Real ones are dense and far below.
+constexpr Token kNoRow = 0xFFFFFFFE;
+constexpr Token kNoColumn = 0xFFFFFFFF;
+
+#if defined(__x86_64__)
+LocalEnd local_end_avx2(Tokens a, Tokens b, const Scores& scores) {
+  constexpr std::size_t kRows = 2 * kLocalLanes;
+  const std::size_t padded = b.size() + 2 * kLocalLanes;
+  std::vector<Token> columns(padded, kNoColumn);
+  std::reverse_copy(b.begin(), b.end(), columns.begin() + kLocalLanes);
+  std::vector<std::int32_t> score(padded, 0);
+  std::vector<std::int32_t> down(padded, -scores.gap_open);
+  LocalEnd end;
+  for (std::size_t row = 0; row < a.size(); row += kRows) {
+    Token rows[kRows];
+    for (std::size_t r = 0; r < kRows; ++r) rows[r] = row + r < a.size() ? a[row + r] : kNoRow;
+    const LocalBest best = local_strips_avx2(
+        LocalStrips{rows, columns.data() + kLocalLanes, static_cast<std::int64_t>(b.size()),
+                    score.data() + kLocalLanes, down.data() + kLocalLanes, scores, end.score});
+    if (best.score > 0)
+      end = {best.score, row + static_cast<std::size_t>(best.row),
+             static_cast<std::size_t>(best.column)};
+  }
+  return end;
+}
+#endif
+
+LocalEnd local_end_scalar(Tokens a, Tokens b, const Scores& s) {
+  std::vector<std::int32_t> score(b.size() + 1, 0);
+  std::vector<std::int32_t> down(b.size() + 1, -s.gap_open);
+  LocalEnd end;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::int32_t diagonal = 0;
+    std::int32_t right = -s.gap_open;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::int32_t gained = a[i] == b[j] ? s.match : -s.mismatch;
+      const std::int32_t here = std::max({0, diagonal + gained, right, down[j + 1]});
+      diagonal = score[j + 1];
+      score[j + 1] = here;
+      right = std::max(right - s.gap_extend, here - s.gap_open);
+      down[j + 1] = std::max(down[j + 1] - s.gap_extend, here - s.gap_open);
+      if (here > end.score) end = {here, i, j};
     }
   }
-
-  std::vector<EditRun> path(std::size_t a0, std::size_t b0) const {
-    std::vector<EditRun> runs;  // last step first
-    const auto put = [&](EditKind kind, std::size_t i, std::size_t j) {
-      const auto a = static_cast<std::uint32_t>(a0 + i);
-      const auto b = static_cast<std::uint32_t>(b0 + j);
-      const std::uint32_t length =
-          !runs.empty() && runs.back().kind == kind ? runs.back().length + 1 : 1;
-      if (length > 1) runs.pop_back();
-      runs.push_back({kind, a, b, length});
-    };
-    std::size_t i = a_.size(), j = b_.size();
-    int in_gap = 0;
-    while (i > 0 || j > 0) {
-      const std::uint8_t came = came_[i * width_ + j];
-      const int by = in_gap != 0 ? in_gap : came & (kByRight | kByDown);
-      if (by == kByRight) {
-        in_gap = came & kRightOn ? kByRight : 0;
-        put(EditKind::inserted, i, --j);
-      } else if (by == kByDown) {
-        in_gap = came & kDownOn ? kByDown : 0;
-        put(EditKind::deleted, --i, j);
-      } else {
-        --i, --j;
-        put(a_[i] == b_[j] ? EditKind::same : EditKind::replaced, i, j);
-      }
-    }
-    std::reverse(runs.begin(), runs.end());
-    return runs;
-  }
-
- private:
-  static constexpr std::uint8_t kByRight = 1, kByDown = 2;  // how the cell's best got here
-  static constexpr std::uint8_t kRightOn = 4, kDownOn = 8;  // the gap into it was open before
-  Tokens a_, b_;
-  std::size_t width_;
-  std::vector<std::uint8_t> came_;
-};
+  return end;
+}
 
 /// The best alignment of `a` (which starts at `offset` in the whole) with `b`.
 LocalAlignment best_alignment(Tokens a, Tokens b, std::size_t offset, const Scores& scores,
@@ -94,13 +72,24 @@ LocalAlignment best_alignment(Tokens a, Tokens b, std::size_t offset, const Scor
   found.b_begin = end.b - start.b, found.b_end = end.b + 1;
   const Tokens part_a = a.subspan(found.a_begin, start.a + 1);
   const Tokens part_b = b.subspan(found.b_begin, start.b + 1);
-  if ((part_a.size() + 1) * (part_b.size() + 1) <= kPathCells)
-    found.path = PathTable(part_a, part_b, scores).path(found.a_begin + offset, found.b_begin);
   found.a_begin += offset, found.a_end += offset;
+  found.script = edit_script(part_a, part_b, level);
+  for (EditRun& run : found.script) {
+    run.a += static_cast<std::uint32_t>(found.a_begin);
+    run.b += static_cast<std::uint32_t>(found.b_begin);
+  }
   return found;
 }
 
 }  // namespace
+
+LocalEnd local_end(Tokens a, Tokens b, const Scores& scores, Simd level) {
+  if (a.empty() || b.empty()) return {};
+#if defined(__x86_64__)
+  if (level == Simd::avx2) return local_end_avx2(a, b, scores);
+#endif
+  return local_end_scalar(a, b, scores);
+}
 
 Result<std::vector<LocalAlignment>> best_local_alignments(Tokens a, Tokens b, const Scores& scores,
                                                           std::size_t count, Simd level) {

@@ -9,6 +9,7 @@
 // without any mark, and both look up proot's bindings first: when the first five look-ups of a file
 // come again in their order, that is the next run. (Files of the published set that hold
 // several runs have this start 188 to 210 lines apart.)
+#include <algorithm>
 #include <charconv>
 #include <deque>
 
@@ -61,20 +62,16 @@ const char* parse_line(std::string_view text, Line& out) {
   text.remove_prefix(digits + 1);
 
   const std::string_view name = text.substr(0, text.find(' '));
-  if (name == "Lookup")
-    out.op = Op::lookup;
-  else if (name == "Open")
-    out.op = Op::open;
-  else if (name == "Close")
-    out.op = Op::close;
-  else if (name == "Create")
-    out.op = Op::create;
-  else if (name == "Readlink")
-    out.op = Op::readlink;
-  else if (name == "Complete")
-    out.is_end = true;
-  else
-    return "an event compat-lib does not write";
+  static constexpr std::pair<std::string_view, Op> kOps[] = {{"Lookup", Op::lookup},
+                                                             {"Open", Op::open},
+                                                             {"Close", Op::close},
+                                                             {"Create", Op::create},
+                                                             {"Readlink", Op::readlink}};
+  out.is_end = name == "Complete";
+  const auto* const op = std::find_if(std::begin(kOps), std::end(kOps),
+                                      [&](const auto& o) { return o.first == name; });
+  if (op == std::end(kOps) && !out.is_end) return "an event compat-lib does not write";
+  if (!out.is_end) out.op = op->second;
   if (text.size() <= kPadding) return "no path";
   for (std::size_t i = name.size(); i < kPadding; ++i)
     if (text[i] != ' ') return "the padding after the event";
@@ -185,8 +182,7 @@ class Splitter {
 
 bool looks_like_compat_lib(std::string_view line) { return log_prefix(line) != 0; }
 
-Result<void> read_compat_lib(LineSource& lines, std::string_view text, TraceSink& sink,
-                             const ReadOptions&) {
+Result<void> read_compat_lib(LineSource& lines, std::string_view text, TraceSink& sink) {
   Splitter splitter(sink);
   LineSource::State state = LineSource::State::line;
   for (; state == LineSource::State::line; state = lines.next(text)) {

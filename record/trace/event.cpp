@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <string.h>
+#include <time.h>
 
+#include <algorithm>
 #include <charconv>
 #include <unordered_map>
 
@@ -16,6 +18,7 @@ constexpr std::array<std::string_view, kOpCount> kOpNames = {
     "access", "exec",  "rename",   "unlink", "mkdir", "close",    "link",    "symlink",
     "rmdir",  "mknod", "truncate", "chmod",  "chown", "utimens",  "setxattr"};
 
+constexpr std::string_view kAccess[] = {"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"};
 struct FlagName {
   std::int64_t bits;
   std::string_view name;
@@ -47,9 +50,9 @@ const std::unordered_map<std::string_view, int>& errno_numbers() {
 std::string_view op_name(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
 
 std::optional<Op> op_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kOpCount; ++i)
-    if (kOpNames[i] == name) return static_cast<Op>(i);
-  return std::nullopt;
+  const auto* const at = std::find(kOpNames.begin(), kOpNames.end(), name);
+  return at == kOpNames.end() ? std::nullopt
+                              : std::optional(static_cast<Op>(at - kOpNames.begin()));
 }
 
 std::string op_names() { return fmt::format("{}", fmt::join(kOpNames, ", ")); }
@@ -74,7 +77,6 @@ std::optional<int> result_from_name(std::string_view name) {
 }
 
 std::string open_flags_text(std::int64_t flags) {
-  static constexpr std::string_view kAccess[] = {"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"};
   std::string text(kAccess[flags & O_ACCMODE]);
   flags &= ~std::int64_t{O_ACCMODE};
   for (const auto& [bits, name] : kFlags) {
@@ -91,29 +93,37 @@ std::optional<std::int64_t> open_flags_from_text(std::string_view text) {
   std::int64_t flags = 0;
   while (true) {
     const std::string_view word = text.substr(0, text.find('|'));
-    if (word == "O_WRONLY") {
-      flags |= O_WRONLY;
-    } else if (word == "O_RDWR") {
-      flags |= O_RDWR;
-    } else if (word == "O_ACCMODE") {
-      flags |= O_ACCMODE;
-    } else if (word.starts_with("0x")) {
+    const auto is_word = [&](const auto& flag) { return flag.name == word; };
+    if (word.starts_with("0x")) {
       std::int64_t bits = 0;
       const auto [end, ec] = std::from_chars(word.data() + 2, word.data() + word.size(), bits, 16);
       if (ec != std::errc() || end != word.data() + word.size()) return std::nullopt;
       flags |= bits;
-    } else if (word != "O_RDONLY") {
-      bool known = false;
-      for (const auto& [bits, name] : kFlags)
-        if (name == word) {
-          flags |= bits;
-          known = true;
-        }
-      if (!known) return std::nullopt;
+    } else if (const auto* mode = std::find(std::begin(kAccess), std::end(kAccess), word);
+               mode != std::end(kAccess)) {
+      flags |= mode - kAccess;
+    } else {
+      const auto* flag = std::find_if(std::begin(kFlags), std::end(kFlags), is_word);
+      if (flag == std::end(kFlags)) return std::nullopt;
+      flags |= flag->bits;
     }
     if (word.size() == text.size()) return flags;
     text.remove_prefix(word.size() + 1);
   }
+}
+
+std::string_view format_name(Format format) {
+  static constexpr std::string_view kNames[] = {"heddle", "heddle JSON lines", "compat-lib"};
+  return kNames[static_cast<std::size_t>(format)];
+}
+
+std::string utc_time_text(std::uint64_t unix_ns) {
+  const auto seconds = static_cast<time_t>(unix_ns / 1'000'000'000);
+  tm utc{};
+  gmtime_r(&seconds, &utc);
+  char date[32];
+  const std::size_t n = strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
+  return fmt::format("{}.{:09}Z", std::string_view(date, n), unix_ns % 1'000'000'000);
 }
 
 }  // namespace heddle::trace

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace heddle::trace {
 
@@ -39,7 +40,7 @@ inline constexpr std::size_t kOpCount = 23;
 
 std::string_view op_name(Op op);
 std::optional<Op> op_from_name(std::string_view name);
-/// All names, for who has used another: "lookup, open, ...".
+/// All names: "lookup, open, ...".
 std::string op_names();
 
 /// "OK" for 0, else the errno's name ("ENOENT"), else "E<number>".
@@ -55,16 +56,16 @@ struct Event {
   std::int32_t tid = 0;
   Op op = Op::lookup;
   int error = 0;  ///< 0 or an errno
-  std::string_view path;
-  std::string_view exe;       ///< executable of pid; empty: unknown
-  std::string_view resolved;  ///< path after symlinks, where it differs
-  std::string_view target;    ///< of readlink and symlink; the new name of rename and link
-  std::int64_t flags = -1;    ///< open(2) flags; -1: not said
-  std::int64_t mode = -1;     ///< permission bits; -1: not said
-  std::int64_t handle = -1;   ///< one number an open, the same on its read, write and close
-  std::int64_t count = -1;    ///< reads or writes summed up in this event
-  std::int64_t bytes = -1;    ///< what they moved
-  std::int64_t offset = -1;   ///< of a single read or write
+  std::string_view path{};
+  std::string_view exe{};       ///< executable of pid; empty: unknown
+  std::string_view resolved{};  ///< path after symlinks, where it differs
+  std::string_view target{};    ///< of readlink and symlink; the new name of rename and link
+  std::int64_t flags = -1;      ///< open(2) flags; -1: not said
+  std::int64_t mode = -1;       ///< permission bits; -1: not said
+  std::int64_t handle = -1;     ///< one number an open, the same on its read, write and close
+  std::int64_t count = -1;      ///< reads or writes summed up in this event
+  std::int64_t bytes = -1;      ///< what they moved
+  std::int64_t offset = -1;     ///< of a single read or write
 
   bool operator==(const Event&) const = default;
 };
@@ -72,5 +73,76 @@ struct Event {
 /// `O_RDWR|O_APPEND`; bits without a name as one hex number. And back.
 std::string open_flags_text(std::int64_t flags);
 std::optional<std::int64_t> open_flags_from_text(std::string_view text);
+
+/// What an event may have beside time, process, operation, result and path, in the order of both
+/// forms: a text, or a number that is not said when negative.
+struct Detail {
+  enum class As : std::uint8_t { text, decimal, octal, flags };
+  std::string_view key;
+  As as;
+  std::string_view Event::*text;
+  std::int64_t Event::*number;
+};
+inline constexpr Detail kDetails[] = {{"exe", Detail::As::text, &Event::exe, nullptr},
+                                      {"flags", Detail::As::flags, nullptr, &Event::flags},
+                                      {"mode", Detail::As::octal, nullptr, &Event::mode},
+                                      {"handle", Detail::As::decimal, nullptr, &Event::handle},
+                                      {"count", Detail::As::decimal, nullptr, &Event::count},
+                                      {"bytes", Detail::As::decimal, nullptr, &Event::bytes},
+                                      {"offset", Detail::As::decimal, nullptr, &Event::offset},
+                                      {"resolved", Detail::As::text, &Event::resolved, nullptr},
+                                      {"target", Detail::As::text, &Event::target, nullptr}};
+
+inline constexpr int kTraceVersion = 1;
+
+enum class Format { heddle_text, heddle_json, compat_lib };
+std::string_view format_name(Format format);
+
+/// What precedes a run's events. Unknown is empty, 0 or nullopt.
+struct RunHeader {
+  Format format = Format::heddle_text;  ///< set by the reader
+  std::string run_id;
+  std::vector<std::string> argv;
+  std::string cwd;
+  std::string host;
+  std::uint64_t start_unix_ns = 0;
+  std::optional<int> rank;
+  std::string map_id;
+  std::string method;               ///< how it was recorded: "namespace", "fusermount3", "proot"
+  std::vector<std::string> scopes;  ///< `--scope` directories; none: everything
+  std::vector<std::string> notes;   ///< directories left native, limits met: one sentence each
+
+  bool operator==(const RunHeader&) const = default;
+};
+
+/// What follows them. Counts are the writer's own; the recorder gives the rest.
+struct RunFooter {
+  bool complete = false;
+  std::optional<int> exit_status;  ///< 128+n for a signal
+  std::uint64_t end_ns = 0;        ///< since start
+  std::uint64_t events = 0;
+  std::uint64_t failed = 0;  ///< events whose result is not OK
+  std::array<std::uint64_t, kOpCount> by_op{};
+
+  bool operator==(const RunFooter&) const = default;
+};
+
+/// The fields of a header in the order of both forms: visit(key in text, key in JSON, field).
+template <class Header, class Visit>
+void each_field(Header& header, Visit visit) {
+  visit("run", "run", header.run_id);
+  visit("argv", "argv", header.argv);
+  visit("cwd", "cwd", header.cwd);
+  visit("host", "host", header.host);
+  visit("start", "start_unix_ns", header.start_unix_ns);
+  visit("rank", "rank", header.rank);
+  visit("map", "map", header.map_id);
+  visit("method", "method", header.method);
+  visit("scope", "scopes", header.scopes);
+  visit("note", "notes", header.notes);
+}
+
+/// `2026-11-21T10:17:03.000000000Z`.
+std::string utc_time_text(std::uint64_t unix_ns);
 
 }  // namespace heddle::trace

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/result.hpp"
-#include "record/trace/run_info.hpp"
+#include "record/trace/event.hpp"
 
 namespace heddle::trace {
 

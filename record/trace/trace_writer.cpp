@@ -5,13 +5,188 @@
 #include <fmt/format.h>
 #include <stdio.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <nlohmann/json.hpp>
 
+#include "base/escape.hpp"
 #include "base/output_file.hpp"
-#include "record/trace/trace_text.hpp"
+#include "base/try.hpp"
 
 namespace heddle::trace {
 namespace {
+
+using nlohmann::ordered_json;
+
+/// Printable ASCII without what either form must escape: nearly every path.
+bool is_plain(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c - 0x20) < 0x5F && c != '\\' && c != '"';
+  });
+}
+
+void append_escaped(std::string& out, std::string_view text) {
+  if (is_plain(text)) {
+    out += text;
+  } else {
+    out += escape_for_terminal(text);
+  }
+}
+
+void append_number(std::string& out, std::uint64_t value) {
+  char digits[20];
+  out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  if (is_plain(text)) {
+    out += '"';
+    out += text;
+    out += '"';
+  } else {
+    out += nlohmann::json(to_json_text(text)).dump();
+  }
+}
+
+void append_key(std::string& out, std::string_view key) {
+  out += ",\"";
+  out += key;
+  out += "\":";
+}
+
+/// Appends `,"key":"text"`, and notes in `escaped` the keys whose bytes JSON cannot carry.
+void append_json_field(std::string& out, std::string& escaped, std::string_view key,
+                       std::string_view text) {
+  append_key(out, key);
+  append_json_string(out, text);
+  if (is_plain(text) || is_valid_utf8(text)) return;
+  escaped += escaped.empty() ? "\"" : ",\"";
+  escaped += key;
+  escaped += '"';
+}
+
+void append_event_text(std::string& out, const Event& e) {
+  std::array<char, 16> scratch;
+  append_number(out, e.ns);
+  out += '\t';
+  append_number(out, static_cast<std::uint64_t>(e.pid));
+  out += '\t';
+  append_number(out, static_cast<std::uint64_t>(e.tid));
+  out += '\t';
+  out += op_name(e.op);
+  out += '\t';
+  out += result_name(e.error, scratch);
+  out += '\t';
+  append_escaped(out, e.path);
+  for (const Detail& detail : kDetails) {
+    if (detail.text ? (e.*detail.text).empty() : e.*detail.number < 0) continue;
+    out += '\t';
+    out += detail.key;
+    out += '=';
+    if (detail.as == Detail::As::text) append_escaped(out, e.*detail.text);
+    if (detail.as == Detail::As::flags) out += open_flags_text(e.*detail.number);
+    if (detail.as == Detail::As::octal) out += fmt::format("{:04o}", e.*detail.number);
+    if (detail.as == Detail::As::decimal)
+      append_number(out, static_cast<std::uint64_t>(e.*detail.number));
+  }
+  out += '\n';
+}
+
+void append_event_json(std::string& out, const Event& e) {
+  std::array<char, 16> scratch;
+  std::string escaped;
+  const auto number = [&](std::string_view key, std::int64_t value) {
+    append_key(out, key);
+    append_number(out, static_cast<std::uint64_t>(value));
+  };
+  out += "{\"ns\":";
+  append_number(out, e.ns);
+  number("pid", e.pid);
+  number("tid", e.tid);
+  append_json_field(out, escaped, "op", op_name(e.op));
+  append_json_field(out, escaped, "result", result_name(e.error, scratch));
+  append_json_field(out, escaped, "path", e.path);
+  for (const Detail& detail : kDetails) {
+    if (detail.text ? (e.*detail.text).empty() : e.*detail.number < 0) continue;
+    if (detail.as == Detail::As::text)
+      append_json_field(out, escaped, detail.key, e.*detail.text);
+    else if (detail.as == Detail::As::flags)
+      append_json_field(out, escaped, detail.key, open_flags_text(e.*detail.number));
+    else
+      number(detail.key, e.*detail.number);
+  }
+  if (!escaped.empty()) out += ",\"escaped\":[" + escaped + "]";
+  out += "}\n";
+}
+
+ordered_json json_list(const std::vector<std::string>& list) {
+  ordered_json out = ordered_json::array();
+  for (const auto& text : list) out.push_back(to_json_text(text));
+  return out;
+}
+
+std::string header_text(const RunHeader& header) {
+  std::string out = fmt::format("#heddle-trace\t{}\n", kTraceVersion);
+  each_field(header, [&](std::string_view key, std::string_view, const auto& field) {
+    using T = std::decay_t<decltype(field)>;
+    const auto line = [&](const auto& value) { out += fmt::format("#{}\t{}\n", key, value); };
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (!field.empty()) line(escape_for_terminal(field));
+    } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+      if (field != 0) line(fmt::format("{}\t{}", field, utc_time_text(field)));
+    } else if constexpr (std::is_same_v<T, std::optional<int>>) {
+      if (field) line(*field);
+    } else if (key == "argv") {
+      // JSON has no raw control bytes, so the line needs no escaping of ours on top.
+      if (!field.empty()) line(json_list(field).dump());
+    } else {
+      for (const auto& text : field) line(escape_for_terminal(text));
+    }
+  });
+  return out + "#events\tns\tpid\ttid\top\tresult\tpath\tdetails\n";
+}
+
+std::string header_json(const RunHeader& header) {
+  ordered_json j{{"heddle_trace", kTraceVersion}};
+  each_field(header, [&](std::string_view, const char* key, const auto& field) {
+    using T = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (!field.empty()) j[key] = to_json_text(field);
+    } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+      if (field == 0) return;
+      j[key] = field;
+      j["start"] = utc_time_text(field);
+    } else if constexpr (std::is_same_v<T, std::optional<int>>) {
+      if (field) j[key] = *field;
+    } else if (!field.empty()) {
+      j[key] = json_list(field);
+    }
+  });
+  return j.dump() + "\n";
+}
+
+std::string footer_text(const RunFooter& f) {
+  std::string out = f.complete ? "#end\tcomplete" : "#end\tincomplete";
+  if (f.exit_status) out += fmt::format("\texit={}", *f.exit_status);
+  out += fmt::format("\tns={}\tevents={}\tfailed={}", f.end_ns, f.events, f.failed);
+  for (std::size_t i = 0; i < kOpCount; ++i)
+    if (f.by_op[i] != 0) out += fmt::format("\t{}={}", op_name(static_cast<Op>(i)), f.by_op[i]);
+  return out + "\n";
+}
+
+std::string footer_json(const RunFooter& f) {
+  ordered_json j;
+  j["end"] = f.complete ? "complete" : "incomplete";
+  if (f.exit_status) j["exit"] = *f.exit_status;
+  j["ns"] = f.end_ns;
+  j["events"] = f.events;
+  j["failed"] = f.failed;
+  j["by_op"] = ordered_json::object();
+  for (std::size_t i = 0; i < kOpCount; ++i)
+    if (f.by_op[i] != 0) j["by_op"][std::string(op_name(static_cast<Op>(i)))] = f.by_op[i];
+  return j.dump() + "\n";
+}
 
 /// Opens `path` so that it holds `header` and nothing else. A regular file is made aside and
 /// renamed: somebody who reads the old one keeps it whole, and two recorders given one name do not
@@ -28,11 +203,10 @@ Result<Fd> start_file(const std::string& path, const std::string& header) {
       ::unlink(aside.c_str());
       return fail(std::move(done.error()));
     }
-    // The folder may be closed to us and the file not: then in place.
+    // The directory may be closed to us and the file not: then in place.
   }
-  auto fd = open_file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  if (!fd) return fd;
-  if (auto done = write_all(fd->get(), header, path); !done) return fail(std::move(done.error()));
+  Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
+  TRY(write_all(fd.get(), header, path));
   return fd;
 }
 
@@ -46,19 +220,12 @@ TraceWriter::TraceWriter(std::string path, Fd fd, Form form)
 Result<TraceWriter> TraceWriter::create(const std::string& path, const RunHeader& header, Form form,
                                         Fd opened) {
   const std::string lines = form == Form::text ? header_text(header) : header_json(header);
-  if (!opened) {
-    auto fd = open_unreplaceable(path);
-    if (!fd) return fail(std::move(fd.error()));
-    opened = std::move(*fd);
-  }
+  if (!opened) opened = TRY(open_unreplaceable(path));
   const bool in_place = opened.valid();
   if (in_place) {
-    if (auto done = write_all(opened.get(), lines, path); !done)
-      return fail(std::move(done.error()));
+    TRY(write_all(opened.get(), lines, path));
   } else {
-    auto fd = start_file(path, lines);
-    if (!fd) return fail(std::move(fd.error()));
-    opened = std::move(*fd);
+    opened = TRY(start_file(path, lines));
   }
   TraceWriter writer(path, std::move(opened), form);
   writer.in_place_ = in_place;

@@ -5,18 +5,19 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "record/trace/run_info.hpp"
+#include "record/trace/event.hpp"
 
 namespace heddle::trace {
 
 enum class Form { text, json_lines };
 
-/// Writes one run to one file, front to back, so that what is there is readable at any moment.
+/// Writes one run to one file, front to back, so that the file is readable at any moment. The
+/// format is specified in docs/formats/trace.md.
 ///
 /// A file that stood at `path` is replaced when the writer is made (new file aside, header written,
 /// renamed), never appended to; devices, pipes, descriptors' names (/dev/stdout) and files in
-/// folders where nothing can be made are written in place. Each write(2) ends at a line's end. One
-/// thread at a time; append() does not allocate on its usual way and makes a system call every
+/// directories where nothing can be made are written in place. Each write(2) ends at a line's end.
+/// One thread at a time; append() does not allocate on its usual way and makes a system call every
 /// kFlushBytes.
 class TraceWriter {
  public:

@@ -19,7 +19,7 @@
 #include "resolver/policy/plugin_places.hpp"
 #include "resolver/policy/swapped_world.hpp"
 #include "resolver/policy/versions.hpp"
-#include "resolver/search/ld_so_cache_writer.hpp"
+#include "resolver/search/ld_so_cache.hpp"
 
 namespace heddle::policy {
 namespace {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "ship/registry/credentials.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/fd.hpp"
+#include "ship/registry/http.hpp"
 
 namespace heddle::registry {
 namespace {
@@ -39,8 +42,7 @@ std::size_t fit(std::string key, const std::string& host, const std::string& rep
              : 0;
 }
 
-}  // namespace
-
+/// RFC 4648; nullopt when `text` is none.
 std::optional<std::string> decode_base64(std::string_view text) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -59,6 +61,13 @@ std::optional<std::string> decode_base64(std::string_view text) {
   }
   return out;
 }
+
+/// Without the port.
+std::string_view bare_host(std::string_view host) {
+  return host.ends_with(']') ? host : host.substr(0, host.rfind(':'));
+}
+
+}  // namespace
 
 std::optional<Credentials> credentials_in(std::string_view text, const std::string& host,
                                           const std::string& repository) {
@@ -95,6 +104,46 @@ std::optional<Credentials> find_credentials(const std::string& host,
     if (const auto text = read_file(file, 1 << 20))
       if (auto found = credentials_in(*text, host, repository)) return found;
   return std::nullopt;
+}
+
+bool may_have_credentials(const std::string& realm, const std::string& host) {
+  const auto realm_host = host_of(realm);
+  if (realm_host.empty()) return false;
+  const auto own = bare_host(host), other = bare_host(realm_host);
+  if (own == other) return true;
+  if (const char* allowed = std::getenv("HEDDLE_TOKEN_HOSTS")) {
+    std::string_view rest = allowed;
+    while (!rest.empty()) {
+      const auto one = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+      if (one == realm_host || one == other) return true;
+    }
+  }
+  // A number is no part of a site.
+  if (own.find_first_not_of("0123456789.") == own.npos || own.starts_with('[')) return false;
+  const auto first = own.find('.');
+  const auto above = first == own.npos ? std::string_view() : own.substr(first + 1);
+  const auto site = above.find('.') == above.npos ? own : above;
+  return other == site || other.ends_with("." + std::string(site));
+}
+
+std::string find_authorities(const std::string& host) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> roots = {"/etc/containers", "/etc/docker"};
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
+    roots.insert(roots.begin(), std::string(home) + "/.config/containers");
+  for (const auto& root : roots) {
+    std::vector<std::string> files;
+    std::error_code error;
+    for (fs::directory_iterator at(root + "/certs.d/" + host, error), end; !error && at != end;
+         at.increment(error))
+      if (at->path().extension() == ".crt") files.push_back(at->path().string());
+    std::sort(files.begin(), files.end());
+    std::string pem;
+    for (const auto& file : files) pem += read_file(file, 1 << 20).value_or("") + "\n";
+    if (!files.empty()) return pem;
+  }
+  return "";
 }
 
 }  // namespace heddle::registry

@@ -19,11 +19,19 @@ struct Credentials {
 /// programs, and are not started.
 std::optional<Credentials> find_credentials(const std::string& host, const std::string& repository);
 
-/// The same, in one file's text: of several entries that fit the most special one.
+/// The same, in one file's text: of several entries that fit the most specific one.
 std::optional<Credentials> credentials_in(std::string_view text, const std::string& host,
                                           const std::string& repository);
 
-/// RFC 4648; nullopt when `text` is none.
-std::optional<std::string> decode_base64(std::string_view text);
+/// Whether `realm`, an URL, is where the credentials of the registry `host` may go: to the same
+/// host, or to one of its site (registry.example.org and auth.example.org), or to one that
+/// $HEDDLE_TOKEN_HOSTS names.
+bool may_have_credentials(const std::string& realm, const std::string& host);
+
+/// The certificates (PEM) of the authorities that a site named for `host` (with its port), in the
+/// first of ~/.config/containers, /etc/containers and /etc/docker that has
+/// `certs.d/HOST[:PORT]/*.crt`, as podman and docker look for them (containers-certs.d(5)). Empty:
+/// none. Client certificates are not looked for.
+std::string find_authorities(const std::string& host);
 
 }  // namespace heddle::registry

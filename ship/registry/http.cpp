@@ -2,18 +2,16 @@
 #include "ship/registry/http.hpp"
 
 #include <curl/curl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <optional>
 
 namespace heddle::registry {
 namespace {
 
-constexpr std::size_t kLongestHeader = 8192;
-constexpr std::size_t kMostHeaders = 100;
+/// The headers that somebody asks for.
+constexpr const char* kHeaders[] = {"content-type", "docker-content-digest", "location",
+                                    "oci-subject", "www-authenticate"};
 constexpr std::uint64_t kBytesPerSecond = 64 << 10;
 constexpr long kConnectSeconds = 10;
 constexpr long kStallSeconds = 20;
@@ -42,48 +40,6 @@ std::size_t take_body(char* data, std::size_t size, std::size_t count, void* use
     return 0;
   }
   return piece.size();
-}
-
-std::size_t take_header(char* data, std::size_t size, std::size_t count, void* user) {
-  auto& headers = static_cast<Sink*>(user)->answer.headers;
-  const std::string_view line(data, size * count);
-  if (line.starts_with("HTTP/")) headers.clear();  // after a 100
-  const auto colon = line.find(':');
-  if (colon == line.npos || line.size() > kLongestHeader || headers.size() >= kMostHeaders)
-    return line.size();
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto from = line.find_first_not_of(" \t", colon + 1);
-  const auto to = line.find_last_not_of(" \t\r\n");
-  const auto value =
-      from == line.npos || to < from ? std::string_view() : line.substr(from, to - from + 1);
-  auto& known = headers[name];
-  if (known.size() + value.size() > kLongestHeader) return line.size();
-  if (!known.empty()) known += '\n';
-  known += value;
-  return line.size();
-}
-
-struct Source {
-  int file;
-  std::uint64_t at, size;
-};
-
-std::size_t give_body(char* to, std::size_t size, std::size_t count, void* user) {
-  auto& source = *static_cast<Source*>(user);
-  const auto wanted = std::min<std::uint64_t>(size * count, source.size - source.at);
-  const auto got = ::pread(source.file, to, wanted, static_cast<off_t>(source.at));
-  if (got < 0) return CURL_READFUNC_ABORT;
-  source.at += static_cast<std::uint64_t>(got);
-  return static_cast<std::size_t>(got);
-}
-
-/// curl wants to send the body once more, on another connection.
-int rewind_body(void* user, curl_off_t offset, int origin) {
-  if (origin != SEEK_SET) return CURL_SEEKFUNC_CANTSEEK;
-  static_cast<Source*>(user)->at = static_cast<std::uint64_t>(offset);
-  return CURL_SEEKFUNC_OK;
 }
 
 struct FreeList {
@@ -130,7 +86,6 @@ Http::~Http() {
 Result<HttpAnswer> Http::send(const HttpRequest& request) {
   HttpAnswer answer;
   Sink sink{curl_, request, answer, 0, false, {}};
-  Source source{request.body_file, 0, request.body_size};
   std::array<char, CURL_ERROR_SIZE> reason{};
   std::unique_ptr<curl_slist, FreeList> headers;
   const auto add = [&](const std::string& line) {
@@ -145,7 +100,8 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(curl_, option, value); };
   const bool https = request.url.starts_with("https:");
   const long patience = patience_.count();
-  const auto bytes = request.body_size + (request.take ? request.most_bytes : 0);
+  const auto bytes =
+      (request.body ? request.body->size() : 0) + (request.take ? request.most_bytes : 0);
   set(CURLOPT_URL, request.url.c_str());
   set(CURLOPT_PROTOCOLS_STR, https ? "https" : "http");
   set(CURLOPT_FOLLOWLOCATION, 0L);
@@ -159,8 +115,6 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   set(CURLOPT_ERRORBUFFER, reason.data());
   set(CURLOPT_WRITEFUNCTION, &take_body);
   set(CURLOPT_WRITEDATA, &sink);
-  set(CURLOPT_HEADERFUNCTION, &take_header);
-  set(CURLOPT_HEADERDATA, &sink);
   // In place of the system's bundle; the system's folder of authorities counts on.
   curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
   if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
@@ -172,17 +126,9 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   }
   if (request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
-  } else if (request.body_file >= 0) {
-    set(CURLOPT_UPLOAD, 1L);
-    set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body_size));
-    set(CURLOPT_READFUNCTION, &give_body);
-    set(CURLOPT_READDATA, &source);
-    set(CURLOPT_SEEKFUNCTION, &rewind_body);
-    set(CURLOPT_SEEKDATA, &source);
-    set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
-  } else if (request.body != nullptr) {
+  } else if (request.body) {
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
-    set(CURLOPT_POSTFIELDS, request.body->c_str());
+    set(CURLOPT_POSTFIELDS, request.body->data());
     set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
   }
   const auto code = curl_easy_perform(curl_);
@@ -197,6 +143,12 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
                                  reason[0] != '\0' ? reason.data() : curl_easy_strerror(code)));
   }
   curl_easy_getinfo(static_cast<CURL*>(curl_), CURLINFO_RESPONSE_CODE, &answer.status);
+  for (const char* name : kHeaders) {
+    curl_header* line = nullptr;
+    for (std::size_t i = 0; curl_easy_header(curl_, name, i, CURLH_HEADER, -1, &line) == CURLHE_OK;
+         ++i)
+      answer.headers[name] += (i > 0 ? "\n" : "") + std::string(line->value);
+  }
   return answer;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,20 +19,16 @@ struct HttpRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::string> headers;
-  std::string user, password;         ///< basic authentication; empty: none
-  const std::string* body = nullptr;  ///< of PUT and POST
-  int body_file = -1;                 ///< or the first body_size bytes of this file
-  std::uint64_t body_size = 0;
+  std::string user, password;                         ///< basic authentication; empty: none
+  std::optional<std::string_view> body;               ///< of PUT and POST; borrowed
   std::uint64_t most_bytes = std::uint64_t{4} << 20;  ///< of the answer; more is a failure
   /// Gets the body of an answer 200 piece by piece, in place of HttpAnswer::body.
   std::function<Result<void>(std::string_view)> take;
-
-  bool has_body() const { return body != nullptr || body_file >= 0; }
 };
 
 struct HttpAnswer {
   long status = 0;
-  /// Names in lower case; of several of one name the lines. Those above 8 KiB are left out.
+  /// Those of kHeaders, names in lower case; of several of one name the lines.
   std::map<std::string, std::string> headers;
   std::string body;
 };

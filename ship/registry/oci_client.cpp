@@ -1,77 +1,323 @@
 // SPDX-License-Identifier: MIT
-#include "ship/registry/oci_client.hpp"
-
+//
+// The helper libexec/heddle/oci-client, which compat-gen, compat-check and fs-resolve start:
+//   oci-client push --type T [--title NAME] [--attach IMAGE] REF   content on stdin, digest to
+//                                                                  stdout
+//   oci-client pull --type T REF                                   content to stdout, whole or not
+//                                                                  at all
+// Its exit status is 0, 2 or 3; messages bear the name in $HEDDLE_PROGRAM.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
+#include "base/atomic_file.hpp"
 #include "base/command_line.hpp"
+#include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
-#include "base/fd.hpp"
 #include "base/log.hpp"
-#include "ship/registry/transfer.hpp"
+#include "base/mapped_file.hpp"
+#include "base/oci_helper.hpp"
+#include "base/open_regular.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
+#include "ship/registry/registry_client.hpp"
 
-namespace heddle {
+namespace heddle::registry {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostManifest = std::size_t{4} << 20;
+/// No content is larger, whoever says so.
+constexpr std::uint64_t kMostContent = std::uint64_t{4} << 30;
+constexpr const char* kEmptyType = "application/vnd.oci.empty.v1+json";
+/// Of compatibility artifacts: no reader takes a larger one.
+constexpr std::uint64_t kMostArtifact = std::uint64_t{64} << 20;
+
+std::optional<AtomicFile> create_file(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.substr(0, path.rfind('/')), ignored);
+  auto file = AtomicFile::create(path);
+  if (!file) return std::nullopt;
+  static_cast<void>(::fchmod(file->fd(), 0600));  // whatever the umask: see open_own()
+  return std::move(*file);
+}
+
+/// Nobody else's, who could change it between its hash and its use.
+std::optional<Fd> open_own(const std::string& path) {
+  auto file = open_regular(path);
+  struct stat status {};
+  if (!file || ::fstat(file->get(), &status) != 0) return std::nullopt;
+  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return std::nullopt;
+  return std::move(*file);
+}
+
+void write_file(const std::string& path, const std::string& content) {
+  auto file = create_file(path);
+  if (file && file->write(content)) static_cast<void>(file->commit());
+}
+
+/// What was pulled before, by digest, and what tags meant: a directory with `sha256/<hex>` and
+/// `refs/<hash>`. For many processes: files appear whole, and are checked against their names when
+/// they are read. A cache that cannot be written keeps nothing, which is no failure.
+class BlobCache {
+ public:
+  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either it keeps nothing.
+  BlobCache() {
+    if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+      directory_ = std::string(cache) + "/heddle/oci";
+    else if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
+      directory_ = std::string(home) + "/.cache/heddle/oci";
+  }
+  /// The file, at its start.
+  std::optional<Fd> blob(const std::string& digest) const {
+    if (directory_.empty() || !is_digest(digest)) return std::nullopt;
+    const auto path = blob_path(digest);
+    auto file = open_own(path);
+    if (!file) return std::nullopt;
+    const auto hash = hash_file(file->get(), path);
+    if (hash && "sha256:" + hash->hex() == digest) return file;
+    ::unlink(path.c_str());  // damaged: fetched anew
+    return std::nullopt;
+  }
+  std::optional<std::string> manifest(const std::string& digest) const {
+    const auto file = blob(digest);
+    return file ? text_of(*file, kMostManifest) : std::nullopt;
+  }
+  void keep(const std::string& content) const {
+    if (!directory_.empty()) write_file(blob_path(digest_of(content)), content);
+  }
+  /// Where a blob is to be written, aside, and committed when it is whole; nullopt: nowhere here.
+  std::optional<AtomicFile> room_for(const std::string& digest) const {
+    if (directory_.empty() || !is_digest(digest)) return std::nullopt;
+    return create_file(blob_path(digest));
+  }
+  void note(const std::string& reference, const std::string& digest) const {
+    if (!directory_.empty()) write_file(note_path(reference), digest);
+  }
+  std::optional<std::string> noted(const std::string& reference) const {
+    if (directory_.empty()) return std::nullopt;
+    const auto file = open_own(note_path(reference));
+    auto digest = file ? text_of(*file, 128) : std::nullopt;
+    return digest && is_digest(*digest) ? digest : std::nullopt;
+  }
+
+ private:
+  static std::optional<std::string> text_of(const Fd& file, std::size_t most) {
+    auto text = read_all(file.get(), "cache", most);
+    if (!text) return std::nullopt;
+    return std::move(*text);
+  }
+  std::string blob_path(const std::string& digest) const {
+    return directory_ + "/sha256/" + digest.substr(7);
+  }
+  std::string note_path(const std::string& reference) const {
+    return directory_ + "/refs/" + digest_of(reference).substr(7);
+  }
+
+  std::string directory_;
+};
+
+/// A file without a name in $TMPDIR.
+Result<Fd> make_scratch_file() {
+  const char* parent = std::getenv("TMPDIR");
+  std::string path =
+      std::string(parent != nullptr && *parent == '/' ? parent : "/tmp") + "/heddle-oci-XXXXXX";
+  Fd file(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file) return fail_errno(path, "cannot be made");
+  ::unlink(path.c_str());
+  return file;
+}
+
+/// The one layer of a manifest of ours; an empty digest: it is another kind of manifest.
+Result<Descriptor> layer_of(const std::string& text, const std::string& type,
+                            const std::string& where) {
+  const auto wrong = [&](const char* reason) {
+    return fail(Error::with_code(EBADMSG, where, "damaged manifest", reason));
+  };
+  const auto json = parse_json(text);
+  const auto most = type == kArtifactMediaType ? kMostArtifact : kMostContent;
+  if (!json.is_object()) return wrong("not JSON");
+  if (!json.contains("layers") || !json["layers"].is_array()) return Descriptor{};
+  for (const auto& layer : json["layers"]) {
+    if (!layer.is_object() || layer.value("mediaType", Json()) != type) continue;
+    const auto digest = layer.value("digest", Json());
+    const auto size = layer.value("size", Json());
+    if (!digest.is_string() || !is_digest(digest.get<std::string>())) return wrong("its digest");
+    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > most) return wrong("its size");
+    return Descriptor{type, digest.get<std::string>(), size.get<std::uint64_t>()};
+  }
+  return Descriptor{};
+}
+
+/// Pulls the artifact of media type `type` at `from`, or attached to the image there. What comes is
+/// checked against its digests and kept in the cache, and taken from there when it is known: a
+/// digest needs no registry then, a tag only when the registry cannot be reached, with a warning.
+class Puller {
+ public:
+  Puller(const Reference& from, const std::string& type)
+      : from_(from), type_(type), client_(from) {}
+
+  /// The content, at its start.
+  Result<Fd> run() {
+    const auto text = TRY(manifest(from_));
+    auto layer = TRY(layer_of(text, type_, from_.text()));
+    if (layer.digest.empty()) {  // an image: what is attached to it?
+      const auto other = TRY(attached(text));
+      layer = TRY(layer_of(other, type_, from_.text()));
+    }
+    if (layer.digest.empty()) return nothing_here();
+    if (auto known = cache_.blob(layer.digest)) return std::move(*known);
+    return fetch(layer);
+  }
+
+ private:
+  tl::unexpected<Error> nothing_here() {
+    return fail(Error::with_code(ENOENT, from_.text(), "cannot pull",
+                                 "there is nothing of type " + type_ + ", nor attached to it"));
+  }
+
+  /// Into the cache, or where it cannot be kept into a file of its own; never into memory.
+  Result<Fd> fetch(const Descriptor& layer) {
+    auto room = cache_.room_for(layer.digest);
+    Fd scratch;
+    if (!room) scratch = TRY(make_scratch_file());
+    auto content = TRY(client_.get_blob(layer, room ? room->fd() : scratch.get()));
+    if (room) static_cast<void>(room->commit());
+    return content;
+  }
+
+  Result<std::string> manifest(const Reference& at) {
+    if (!at.digest.empty())
+      if (auto known = cache_.manifest(at.digest)) return std::move(*known);
+    auto got = client_.get_manifest(at.version());
+    if (got) {
+      cache_.keep(got->text);
+      if (at.digest.empty()) cache_.note(at.text(), got->descriptor.digest);
+      return std::move(got->text);
+    }
+    return offline(at.text(), std::move(got.error()));
+  }
+
+  Result<std::string> attached(const std::string& image) {
+    const auto digest = digest_of(image);
+    const auto key = from_.host + "/" + from_.repository + "@" + digest + " " + type_;
+    auto found = client_.find_referrer(digest, type_);
+    if (!found) return offline(key, std::move(found.error()));
+    if (!*found) return nothing_here();
+    cache_.note(key, **found);
+    auto at = from_;
+    at.digest = **found;
+    return manifest(at);
+  }
+
+  /// What `key` meant when the registry could still be reached.
+  Result<std::string> offline(const std::string& key, Error error) {
+    if (error.code() != EHOSTUNREACH) return fail(std::move(error));
+    const auto digest = cache_.noted(key);
+    auto known = digest ? cache_.manifest(*digest) : std::nullopt;
+    if (!known) return fail(std::move(error));
+    if (!warned_)
+      warn(fmt::format("{}: using the copy of {} in the cache", error.message(), *digest));
+    warned_ = true;
+    return std::move(*known);
+  }
+
+  const Reference& from_;
+  const std::string& type_;
+  RegistryClient client_;
+  BlobCache cache_;
+  bool warned_ = false;
+};
+
+struct PushOptions {
+  std::string type;       ///< media type of the content; also the artifactType
+  std::string title;      ///< the file's name for people
+  std::string attach_to;  ///< tag or digest of an image in the same repository; empty: none
+};
+
+/// Pushes `content` as an OCI artifact with one layer. Result: its manifest's digest. What
+/// is attached to an image gets a tag only where `to` names one. Fails as the registry does, and
+/// with EEXIST where the tag names something else, an image as a rule; nothing is to be seen there
+/// before its manifest is.
+Result<std::string> push(const Reference& to, std::string_view content,
+                         const PushOptions& options) {
+  RegistryClient client(to);
+  // The tag of an attached artifact would be the image's own `latest`.
+  const auto tag = options.attach_to.empty() || to.tagged ? to.tag : std::string();
+  if (!tag.empty()) {
+    const auto old = client.get_manifest(tag);
+    if (!old && old.error().code() != ENOENT) return fail(old.error());
+    const auto json = old ? parse_json(old->text) : Json();
+    if (old && (!json.is_object() || json.value("artifactType", Json()) != options.type))
+      return fail(Error::with_code(EEXIST, to.text(), "cannot push",
+                                   "the tag names something else there", "choose another tag"));
+  }
+  Json manifest = {
+      {"schemaVersion", 2}, {"mediaType", kManifestType}, {"artifactType", options.type}};
+  Descriptor subject;
+  if (!options.attach_to.empty()) subject = TRY(client.get_manifest(options.attach_to)).descriptor;
+  const auto config = TRY(client.put_blob("{}", kEmptyType));
+  const auto layer = TRY(client.put_blob(content, options.type));
+  const auto descriptor = [](const Descriptor& one) {
+    return Json{{"mediaType", one.media_type}, {"digest", one.digest}, {"size", one.size}};
+  };
+  manifest["config"] = descriptor(config);
+  Json one = descriptor(layer);
+  one["annotations"] = {{"org.opencontainers.image.title", options.title}};
+  manifest["layers"] = Json::array({std::move(one)});
+  if (!subject.digest.empty()) manifest["subject"] = descriptor(subject);
+  return TRY(client.put_manifest(manifest.dump(), kManifestType, tag, options.type, subject.digest))
+      .digest;
+}
+
 struct Options {
-  registry::PushOptions push;
+  PushOptions push;
   std::string type, reference, attach;
 };
 
-/// To the end of `from`, a piece at a time.
-void copy_all(int from, const char* from_name, int to, const char* to_name) {
-  std::vector<char> piece(std::size_t{1} << 20);
-  for (std::uint64_t sum = 0;;) {
-    const auto got = ::read(from, piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error::from_errno(from_name, "cannot read");
-    if (got == 0) return;
-    if ((sum += static_cast<std::uint64_t>(got)) > registry::kMostContent)
-      throw Error::from_errno(from_name, "cannot read", EFBIG);
-    value_or_throw(write_all(to, {piece.data(), static_cast<std::size_t>(got)}, to_name));
-  }
-}
-
 int run_push(Options o) {
-  auto to = value_or_throw(registry::parse_reference(o.reference));
+  auto to = value_or_throw(parse_reference(o.reference));
   if (!to.digest.empty()) throw Error(o.reference, "cannot push", "a digest is no place for it");
   o.push.type = o.type;
   if (!o.attach.empty()) {
-    const auto image = value_or_throw(registry::parse_reference(o.attach));
+    const auto image = value_or_throw(parse_reference(o.attach));
     if (image.host != to.host || image.repository != to.repository)
       throw Error(o.attach, "cannot attach to it",
                   "it is in another repository than " + o.reference);
     o.push.attach_to = image.version();
   }
-  // As a rule it is a file already (a memfd of our caller's).
   struct stat st {};
-  Fd copy;
-  if (::fstat(STDIN_FILENO, &st) != 0 || !S_ISREG(st.st_mode)) {
-    copy = value_or_throw(registry::make_scratch_file());
-    copy_all(STDIN_FILENO, "stdin", copy.get(), "the copy");
-  }
-  const auto digest = value_or_throw(registry::push(to, copy ? copy.get() : STDIN_FILENO, o.push));
+  if (::fstat(STDIN_FILENO, &st) != 0 || !S_ISREG(st.st_mode))
+    throw Error("stdin", "cannot push", "not a regular file");
+  const auto content = value_or_throw(MappedFile::map(STDIN_FILENO, "stdin"));
+  const auto digest = value_or_throw(push(to, content.bytes(), o.push));
   const auto line = fmt::format("{}/{}@{}\n", to.host, to.repository, digest);
   value_or_throw(write_all(STDOUT_FILENO, line, "stdout"));
   return exit_done;
 }
 
 int run_pull(const Options& o) {
-  const auto from = value_or_throw(registry::parse_reference(o.reference));
-  const auto content = value_or_throw(registry::pull(from, o.type, registry::default_cache()));
-  copy_all(content.get(), "the copy", STDOUT_FILENO, "stdout");
+  const auto from = value_or_throw(parse_reference(o.reference));
+  const auto content = value_or_throw(Puller(from, o.type).run());
+  ssize_t sent = 0;
+  do {
+    sent = ::sendfile(STDOUT_FILENO, content.get(), nullptr, std::size_t{1} << 30);
+  } while (sent > 0 || (sent < 0 && errno == EINTR));
+  if (sent < 0) throw Error::from_errno("stdout", "cannot write");
   return exit_done;
 }
 
-}  // namespace
-
 int oci_client(int argc, const char* const* argv) {
-  const char* name = std::getenv("HEDDLE_PROGRAM");
-  set_program_name(name != nullptr ? name : "oci-client");
   CLI::App app("Push and pull artifacts of OCI registries.", "oci-client");
   app.require_subcommand(1);
   Options o;
@@ -84,14 +330,14 @@ int oci_client(int argc, const char* const* argv) {
   push->add_option("--title", o.push.title, "The file's name");
   push->add_option("--attach", o.attach, "Image in the same repository that it is about");
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  try {
-    return push->parsed() ? run_push(o) : run_pull(o);
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
+  return push->parsed() ? run_push(o) : run_pull(o);
 }
 
-}  // namespace heddle
+}  // namespace
+}  // namespace heddle::registry
+
+int main(int argc, char** argv) {
+  const char* name = std::getenv("HEDDLE_PROGRAM");
+  return heddle::run_main(name != nullptr ? name : "oci-client",
+                          [&] { return heddle::registry::oci_client(argc, argv); });
+}

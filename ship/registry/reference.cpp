@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/content_hash.hpp"
+
 namespace heddle::registry {
 namespace {
 
@@ -43,6 +45,8 @@ bool is_host(std::string_view text) {
 }
 
 }  // namespace
+
+std::string digest_of(std::string_view data) { return "sha256:" + hash_bytes(data).hex(); }
 
 bool is_digest(std::string_view text) {
   return text.size() == 71 && text.starts_with("sha256:") &&

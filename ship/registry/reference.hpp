@@ -27,6 +27,8 @@ struct Reference {
 /// Fails with EINVAL on anything else.
 Result<Reference> parse_reference(std::string_view text);
 
+/// `sha256:` and the SHA-256 of `data` in hex.
+std::string digest_of(std::string_view data);
 /// Whether `text` is `sha256:` and 64 lower-case hex digits.
 bool is_digest(std::string_view text);
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "ship/registry/registry_client.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -14,11 +12,10 @@
 #include <random>
 #include <thread>
 
+#include "base/content_hash.hpp"
 #include "base/escape.hpp"
-#include "base/fd.hpp"
-#include "ship/registry/authorities.hpp"
+#include "base/try.hpp"
 #include "ship/registry/credentials.hpp"
-#include "ship/registry/sha256.hpp"
 
 namespace heddle::registry {
 namespace {
@@ -85,7 +82,7 @@ bool is_busy(long status) { return status == 429 || (status >= 500 && status <= 
 constexpr std::chrono::milliseconds kPauses[] = {100ms, 300ms};
 
 /// Of many who add to one index, each must see its own line there in the end.
-constexpr int kMostRounds = 20;
+constexpr unsigned kMostRounds = 20;
 
 /// Whether an URL may be asked at all: by TLS, or by http on this node.
 bool is_safe(const std::string& url) {
@@ -94,9 +91,32 @@ bool is_safe(const std::string& url) {
   return !at.host.empty() && (url.starts_with("https://") || at.scheme() == "http");
 }
 
-/// Without the port.
-std::string_view bare_host(std::string_view host) {
-  return host.ends_with(']') ? host : host.substr(0, host.rfind(':'));
+/// `name`'s value in a challenge (RFC 9110, 11.6.1: `Bearer realm="...",service="..."`); empty:
+/// none. One pass, whatever the text.
+std::string challenge_parameter(std::string_view challenge, std::string_view name) {
+  std::size_t at = challenge.find(' ');
+  while (at < challenge.size()) {
+    at = challenge.find_first_not_of(" \t,", at);
+    if (at == challenge.npos) break;
+    const auto end = challenge.find_first_of("= \t,", at);
+    if (end == challenge.npos || challenge[end] != '=') break;  // another challenge begins
+    const auto key = challenge.substr(at, end - at);
+    std::string value;
+    at = end + 1;
+    if (at < challenge.size() && challenge[at] == '"') {
+      for (++at; at < challenge.size() && challenge[at] != '"'; ++at) {
+        if (challenge[at] == '\\' && at + 1 < challenge.size()) ++at;
+        value += challenge[at];
+      }
+      ++at;
+    } else {
+      const auto stop = std::min(challenge.find_first_of(" \t,", at), challenge.size());
+      value = challenge.substr(at, stop - at);
+      at = stop;
+    }
+    if (equal_ignoring_case(key, name)) return value;
+  }
+  return {};
 }
 
 bool is_redirection(long status) {
@@ -132,53 +152,6 @@ Json parse_json(std::string_view text) {
   return deep ? Json(Json::value_t::discarded) : out;
 }
 
-std::string challenge_parameter(std::string_view challenge, std::string_view name) {
-  std::size_t at = challenge.find(' ');
-  while (at < challenge.size()) {
-    at = challenge.find_first_not_of(" \t,", at);
-    if (at == challenge.npos) break;
-    const auto end = challenge.find_first_of("= \t,", at);
-    if (end == challenge.npos || challenge[end] != '=') break;  // another challenge begins
-    const auto key = challenge.substr(at, end - at);
-    std::string value;
-    at = end + 1;
-    if (at < challenge.size() && challenge[at] == '"') {
-      for (++at; at < challenge.size() && challenge[at] != '"'; ++at) {
-        if (challenge[at] == '\\' && at + 1 < challenge.size()) ++at;
-        value += challenge[at];
-      }
-      ++at;
-    } else {
-      const auto stop = std::min(challenge.find_first_of(" \t,", at), challenge.size());
-      value = challenge.substr(at, stop - at);
-      at = stop;
-    }
-    if (equal_ignoring_case(key, name)) return value;
-  }
-  return {};
-}
-
-bool may_have_credentials(const std::string& realm, const std::string& host) {
-  const auto realm_host = host_of(realm);
-  if (realm_host.empty()) return false;
-  const auto own = bare_host(host), other = bare_host(realm_host);
-  if (own == other) return true;
-  if (const char* allowed = std::getenv("HEDDLE_TOKEN_HOSTS")) {
-    std::string_view rest = allowed;
-    while (!rest.empty()) {
-      const auto one = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-      if (one == realm_host || one == other) return true;
-    }
-  }
-  // A number is no part of a site.
-  if (own.find_first_not_of("0123456789.") == own.npos || own.starts_with('[')) return false;
-  const auto first = own.find('.');
-  const auto above = first == own.npos ? std::string_view() : own.substr(first + 1);
-  const auto site = above.find('.') == above.npos ? own : above;
-  return other == site || other.ends_with("." + std::string(site));
-}
-
 RegistryClient::RegistryClient(Reference at) : RegistryClient(at, find_authorities(at.host)) {}
 
 RegistryClient::RegistryClient(Reference at, std::string authorities)
@@ -206,6 +179,10 @@ tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
   if (answer.status == 401 || answer.status == 403)
     return fail(Error::with_code(EACCES, name, what, reason, "podman login " + at_.host));
   return fail(Error::with_code(answer.status == 404 ? ENOENT : EPROTO, name, what, reason));
+}
+
+tl::unexpected<Error> RegistryClient::damaged(const char* reason) const {
+  return fail(Error::with_code(EBADMSG, at_.text(), "cannot pull", reason));
 }
 
 Result<void> RegistryClient::authorize(const std::string& header, const char* actions) {
@@ -239,15 +216,14 @@ Result<void> RegistryClient::authorize(const std::string& header, const char* ac
         scope, url_escaped(found->identity_token));
     request.method = "POST";
     request.url = realm;
-    request.body = &form;
+    request.body = form;
   } else if (found) {
     request.user = found->user;
     request.password = found->password;
   }
-  const auto answer = http_.send(request);
-  if (!answer) return fail(answer.error());
-  if (answer->status != 200) return refused(*answer, "cannot log in");
-  const auto json = parse_json(answer->body);
+  const auto answer = TRY(http_.send(request));
+  if (answer.status != 200) return refused(answer, "cannot log in");
+  const auto json = parse_json(answer.body);
   for (const char* key : {"token", "access_token"})
     if (json.is_object() && json.contains(key) && json[key].is_string())
       bearer_ = json[key].get<std::string>();
@@ -272,9 +248,7 @@ Result<HttpAnswer> RegistryClient::follow(HttpRequest request, HttpAnswer answer
     request.url = next;
     auto now = request;
     add_credentials(now);
-    auto got = http_.send(now);
-    if (!got) return got;
-    answer = std::move(*got);
+    answer = TRY(http_.send(now));
   }
   if (is_redirection(answer.status))
     return fail(
@@ -287,19 +261,17 @@ Result<HttpAnswer> RegistryClient::send(HttpRequest request, const char* actions
   for (std::size_t busy = 0;;) {
     auto now = request;
     add_credentials(now);
-    auto answer = http_.send(now);
-    if (!answer) return answer;
-    if (is_busy(answer->status) && busy < std::size(kPauses)) {
+    auto answer = TRY(http_.send(now));
+    if (is_busy(answer.status) && busy < std::size(kPauses)) {
       std::this_thread::sleep_for(kPauses[busy++]);
       continue;
     }
-    if (is_redirection(answer->status) && !request.has_body())
-      return follow(std::move(request), std::move(*answer));
-    if (answer->status != 401 || authorized) return answer;
+    if (is_redirection(answer.status) && !request.body)
+      return follow(std::move(request), std::move(answer));
+    if (answer.status != 401 || authorized) return answer;
     authorized = true;
     bearer_.clear();
-    if (auto done = authorize(header(*answer, "www-authenticate"), actions); !done)
-      return fail(std::move(done.error()));
+    TRY(authorize(header(answer, "www-authenticate"), actions));
     if (bearer_.empty() && user_.empty()) return answer;
   }
 }
@@ -311,85 +283,59 @@ Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string&
   request.headers = {fmt::format("Accept: {}, {}, {}, {}", kManifestType, kIndexType,
                                  "application/vnd.docker.distribution.manifest.v2+json",
                                  "application/vnd.docker.distribution.manifest.list.v2+json")};
-  auto answer = send(std::move(request), "pull");
-  if (!answer) return fail(std::move(answer.error()));
-  if (answer->status != 200) return refused(*answer, "cannot pull");
-  Manifest out;
-  out.descriptor = {media_type_of(*answer), sha256_digest(answer->body), answer->body.size()};
-  const std::string told = header(*answer, "docker-content-digest");
-  if ((is_digest(version) && version != out.descriptor.digest) ||
-      (is_digest(told) && told != out.descriptor.digest))
-    return fail(Error::with_code(EBADMSG, at_.text(), "cannot pull",
-                                 "the manifest is not what its digest says"));
-  out.text = std::move(answer->body);
-  return out;
+  auto answer = TRY(send(std::move(request), "pull"));
+  if (answer.status != 200) return refused(answer, "cannot pull");
+  const Descriptor descriptor{media_type_of(answer), digest_of(answer.body), answer.body.size()};
+  const std::string announced = header(answer, "docker-content-digest");
+  if ((is_digest(version) && version != descriptor.digest) ||
+      (is_digest(announced) && announced != descriptor.digest))
+    return damaged("the manifest is not what its digest says");
+  return Manifest{descriptor, std::move(answer.body)};
 }
 
-Result<void> RegistryClient::get_blob(const Descriptor& blob, int file) {
-  Sha256 sum;
+Result<Fd> RegistryClient::get_blob(const Descriptor& blob, int file) {
   std::uint64_t size = 0;
   HttpRequest request;
   request.url = url("blobs/" + blob.digest);
   request.most_bytes = blob.size;
   request.take = [&](std::string_view piece) {
-    sum.add(piece);
     size += piece.size();
     return write_all(file, piece, "the copy of " + at_.text());
   };
-  auto answer = send(std::move(request), "pull");
-  if (!answer) return fail(std::move(answer.error()));
-  if (answer->status != 200) return refused(*answer, "cannot pull");
-  if (size != blob.size)
-    return fail(Error::with_code(EBADMSG, at_.text(), "cannot pull", "the blob is truncated"));
-  if (sum.digest() != blob.digest)
-    return fail(Error::with_code(EBADMSG, at_.text(), "cannot pull",
-                                 "the blob is not what its digest says"));
-  return {};
+  const auto answer = TRY(send(std::move(request), "pull"));
+  if (answer.status != 200) return refused(answer, "cannot pull");
+  if (size != blob.size) return damaged("the blob is truncated");
+  auto content = TRY(open_file("/proc/self/fd/" + std::to_string(file), O_RDONLY));
+  if ("sha256:" + TRY(hash_file(content.get(), "the copy")).hex() != blob.digest)
+    return damaged("the blob is not what its digest says");
+  return content;
 }
 
-Result<Descriptor> RegistryClient::put_blob(const std::string& content,
+Result<Descriptor> RegistryClient::put_blob(std::string_view content,
                                             const std::string& media_type) {
-  HttpRequest body;
-  body.body = &content;
-  return upload(std::move(body), {media_type, sha256_digest(content), content.size()});
-}
-
-Result<Descriptor> RegistryClient::put_blob(int file, const std::string& media_type) {
-  struct stat st {};
-  if (::fstat(file, &st) != 0) return fail_errno(at_.text(), "cannot push");
-  auto digest = sha256_of_file(file, "what is pushed");
-  if (!digest) return fail(std::move(digest.error()));
-  HttpRequest body;
-  body.body_file = file;
-  body.body_size = static_cast<std::uint64_t>(st.st_size);
-  return upload(std::move(body), {media_type, std::move(*digest), body.body_size});
-}
-
-Result<Descriptor> RegistryClient::upload(HttpRequest body, Descriptor blob) {
+  Descriptor blob{media_type, digest_of(content), content.size()};
   HttpRequest head;
   head.method = "HEAD";
   head.url = url("blobs/" + blob.digest);
-  auto answer = send(std::move(head), "pull,push");
-  if (!answer) return fail(std::move(answer.error()));
-  if (answer->status == 200) return blob;
-  static const std::string kNothing;
+  if (TRY(send(std::move(head), "pull,push")).status == 200) return blob;
   HttpRequest start;
   start.method = "POST";
   start.url = url("blobs/uploads/");
-  start.body = &kNothing;
-  answer = send(std::move(start), "pull,push");
-  if (!answer) return fail(std::move(answer.error()));
-  if (answer->status != 202) return refused(*answer, "cannot push");
-  const auto location = resolve_url(url("blobs/uploads/"), header(*answer, "location"));
+  start.body = "";
+  const auto started = TRY(send(std::move(start), "pull,push"));
+  if (started.status != 202) return refused(started, "cannot push");
+  const auto location = resolve_url(url("blobs/uploads/"), header(started, "location"));
   // Our credentials go along: to this registry only.
   if (!is_own(location))
     return fail(at_.text(), "cannot push", "the registry sends the upload to another host");
-  body.method = "PUT";
-  body.url = location + (location.find('?') == location.npos ? "?" : "&") + "digest=" + blob.digest;
-  body.headers = {"Content-Type: application/octet-stream"};
-  answer = send(std::move(body), "pull,push");
-  if (!answer) return fail(std::move(answer.error()));
-  if (answer->status != 201) return refused(*answer, "cannot push");
+  HttpRequest upload;
+  upload.method = "PUT";
+  upload.url =
+      location + (location.find('?') == location.npos ? "?" : "&") + "digest=" + blob.digest;
+  upload.headers = {"Content-Type: application/octet-stream"};
+  upload.body = content;
+  const auto done = TRY(send(std::move(upload), "pull,push"));
+  if (done.status != 201) return refused(done, "cannot push");
   return blob;
 }
 
@@ -398,19 +344,17 @@ Result<Descriptor> RegistryClient::put_manifest(const std::string& text,
                                                 const std::string& version,
                                                 const std::string& artifact_type,
                                                 const std::string& subject) {
-  const Descriptor out{media_type, sha256_digest(text), text.size()};
+  const Descriptor out{media_type, digest_of(text), text.size()};
   HttpRequest request;
   request.method = "PUT";
   request.url = url("manifests/" + (version.empty() ? out.digest : version));
   request.headers = {"Content-Type: " + media_type};
-  request.body = &text;
-  const auto answer = send(std::move(request), "pull,push");
-  if (!answer) return fail(answer.error());
-  if (answer->status != 201) return refused(*answer, "cannot push");
+  request.body = text;
+  const auto answer = TRY(send(std::move(request), "pull,push"));
+  if (answer.status != 201) return refused(answer, "cannot push");
   // A registry with the referrers API says that it took note (distribution spec 1.1).
-  if (!subject.empty() && *header(*answer, "oci-subject") == '\0')
-    if (auto done = add_to_fallback(subject, out, artifact_type); !done)
-      return fail(std::move(done.error()));
+  if (!subject.empty() && *header(answer, "oci-subject") == '\0')
+    TRY(add_to_fallback(subject, out, artifact_type));
   return out;
 }
 
@@ -418,12 +362,9 @@ Result<std::string> RegistryClient::referrers_index(const std::string& subject) 
   HttpRequest request;
   request.url = url("referrers/" + subject);
   request.headers = {fmt::format("Accept: {}", kIndexType)};
-  auto answer = send(std::move(request), "pull");
-  if (!answer) return fail(std::move(answer.error()));
-  if (answer->status == 200) return std::move(answer->body);
-  auto tagged = get_manifest(fallback_tag(subject));
-  if (!tagged) return fail(std::move(tagged.error()));
-  return std::move(tagged->text);
+  auto answer = TRY(send(std::move(request), "pull"));
+  if (answer.status == 200) return std::move(answer.body);
+  return TRY(get_manifest(fallback_tag(subject))).text;
 }
 
 Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& one,
@@ -442,8 +383,7 @@ Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& 
                                 {"digest", one.digest},
                                 {"size", one.size},
                                 {"artifactType", artifact_type}});
-  auto done = put_manifest(index.dump(), kIndexType, tag, "", "");
-  if (!done) return fail(std::move(done.error()));
+  TRY(put_manifest(index.dump(), kIndexType, tag, "", ""));
   return false;
 }
 
@@ -452,12 +392,9 @@ Result<void> RegistryClient::add_to_fallback(const std::string& subject, const D
   // Nothing locks a tag: another's index may have come between, so it is looked at once more,
   // after a while that differs from theirs.
   std::mt19937 random{std::random_device()()};
-  for (int round = 1; round <= kMostRounds; ++round) {
-    const auto there = add_once(fallback_tag(subject), one, artifact_type);
-    if (!there) return fail(there.error());
-    if (*there) return {};
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(random() % (20U * static_cast<unsigned>(round))));
+  for (unsigned round = 1; round <= kMostRounds; ++round) {
+    if (TRY(add_once(fallback_tag(subject), one, artifact_type))) return {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % (20 * round)));
   }
   return fail(at_.text(), "cannot attach",
               "others keep changing " + fallback_tag(subject) + ": try again");

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/result.hpp"
+#include "base/fd.hpp"
 #include "ship/registry/http.hpp"
 #include "ship/registry/reference.hpp"
 
@@ -21,15 +21,6 @@ struct Descriptor {
 /// JSON that somebody else wrote; discarded when it is none, or nested deeper than 64: what reads
 /// and writes it recurses.
 nlohmann::ordered_json parse_json(std::string_view text);
-
-/// `name`'s value in a challenge (RFC 9110, 11.6.1: `Bearer realm="...",service="..."`); empty:
-/// none. One pass, whatever the text.
-std::string challenge_parameter(std::string_view challenge, std::string_view name);
-
-/// Whether `realm`, an URL, is where the credentials of the registry `host` may go: to the same
-/// host, or to one of its site (registry.example.org and auth.example.org), or to one that
-/// $HEDDLE_TOKEN_HOSTS names.
-bool may_have_credentials(const std::string& realm, const std::string& host);
 
 /// One registry's OCI distribution API. Everything that comes is held against its digest.
 ///
@@ -47,12 +38,10 @@ class RegistryClient {
   };
   /// The manifest behind a tag or digest. ENOENT: there is none.
   Result<Manifest> get_manifest(const std::string& version);
-  /// Writes it to `file`, which is empty, and has it whole on success only.
-  Result<void> get_blob(const Descriptor& blob, int file);
+  /// Writes it to `file`, which is empty. Result: that file, open for reading, at its start.
+  Result<Fd> get_blob(const Descriptor& blob, int file);
   /// Uploads unless it is there.
-  Result<Descriptor> put_blob(const std::string& content, const std::string& media_type);
-  /// The same of the file `file`.
-  Result<Descriptor> put_blob(int file, const std::string& media_type);
+  Result<Descriptor> put_blob(std::string_view content, const std::string& media_type);
   /// `version`: a tag, or the manifest's own digest. `subject` set: the manifest refers to that
   /// one, and where the registry has no referrers API, its fallback tag is kept up.
   Result<Descriptor> put_manifest(const std::string& text, const std::string& media_type,
@@ -65,7 +54,6 @@ class RegistryClient {
  private:
   std::string url(const std::string& rest) const;
   bool is_own(const std::string& url) const;
-  Result<Descriptor> upload(HttpRequest body, Descriptor blob);
   Result<HttpAnswer> follow(HttpRequest request, HttpAnswer answer);
   void add_credentials(HttpRequest& request) const;
   /// Sends, and once more with what the registry asks for when it says 401.
@@ -78,6 +66,7 @@ class RegistryClient {
   Result<void> add_to_fallback(const std::string& subject, const Descriptor& one,
                                const std::string& artifact_type);
   tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;
+  tl::unexpected<Error> damaged(const char* reason) const;
 
   RegistryClient(Reference at, std::string authorities);
 

@@ -52,12 +52,6 @@ class HostileClient : public CompatServer {
         out.push_back(entry.path().filename().string());
     return out;
   }
-  static std::string line_of(const std::string& pid, const std::string& name) {
-    std::ifstream status("/proc/" + pid + "/status");
-    for (std::string line; std::getline(status, line);)
-      if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
-    return "";
-  }
   void expect_little_memory() {
     if (kSanitized) return;
     for (const auto& pid : processes()) {
@@ -165,6 +159,41 @@ TEST_F(HostileClient, a_thousand_requests_leave_others_their_answers_within_a_te
   EXPECT_TRUE(is_compatible(good_ + " "));
   EXPECT_LT(Clock::now() - begin, milliseconds(2000));
   expect_little_memory();
+}
+
+TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others) {
+  start({"--timeout", "10"});
+  // Small, and half a minute's work: each of these libraries is looked for in each directory.
+  auto slow = good();
+  std::string path;
+  while (path.size() < 60'000) path += "/usr/lib/x" + std::to_string(path.size()) + ":";
+  program(slow)["rpath"] = path;
+  for (int i = 0; i < 2000; ++i)
+    program(slow)["libraries"].push_back({{"soname", "l" + std::to_string(i)},
+                                          {"resolved", false},
+                                          {"reason", ""},
+                                          {"dlopened", true}});
+  const auto text = slow.dump();
+  ASSERT_LT(text.size(), 256U << 10) << "it would count as large from the start";
+  constexpr int kConnections = 8;
+  std::atomic<int> under_way{kConnections};
+  std::vector<std::thread> clients;
+  for (std::size_t i = 0; i < kConnections; ++i)
+    clients.emplace_back([&, i] {
+      answer(text + std::string(i, ' '));
+      --under_way;
+    });
+  std::vector<milliseconds> waits;
+  for (std::size_t i = 1; i <= 20 && under_way == kConnections; ++i) {
+    const auto begin = Clock::now();
+    EXPECT_TRUE(is_compatible(good_ + std::string(i, ' ')));  // not judged before
+    waits.push_back(std::chrono::duration_cast<milliseconds>(Clock::now() - begin));
+  }
+  for (auto& client : clients) client.join();
+  ASSERT_GE(waits.size(), 10U);
+  std::sort(waits.begin(), waits.end());
+  EXPECT_LT(waits[waits.size() / 2], milliseconds(1000));
+  EXPECT_LT(waits.back(), std::chrono::seconds(kSanitized ? 10 : 6));
 }
 
 TEST_F(HostileClient, answers_do_not_tell_which_files_exist) {
@@ -388,7 +417,8 @@ class HostileRegistry : public Registry {
             "http.server.ThreadingHTTPServer(('127.0.0.1', " +
             std::to_string(storage_port_) + "), H).serve_forever()\n");
     storage_.emplace(value_or_throw(spawn("/usr/bin/python3", {"python3", file})));
-    ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return listens(storage_port_); }));
+    ASSERT_TRUE(
+        wait_until(milliseconds(20'000), [&] { return connect_to(storage_port_).valid(); }));
   }
   void TearDown() override {
     if (storage_) ::kill(storage_->pid(), SIGKILL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // An artifact of any content; one that is accepted is written and read again as the same.
-#include "compat/artifact_json.hpp"
+#include "compat/artifact.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace heddle::fuzz {

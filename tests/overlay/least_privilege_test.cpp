@@ -14,8 +14,8 @@
 
 #include <filesystem>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -86,7 +86,7 @@ class LeastPrivilege : public ::testing::Test {
     const std::string script =
         before +
         "\"$0\" --prefetch 0 \"$1\" \"$2\" || exit\n"
-        "worker=$(sed -n 's/.*\"worker_pid\": *\\([0-9]*\\).*/\\1/p' \"$2/.heddle/stats\")\n"
+        "worker=$(\"$0\" --stats \"$2\" | sed -n 's/^worker_pid *//p')\n"
         "cat \"$2/v/secret\"; echo; cat /proc/$worker/status; \"$0\" -u \"$2\"";
     prefix.insert(prefix.end(), {"sh", "-c", script, fs_mount(), dir_ / "map", dir_ / "m"});
     return run_checked(prefix).out;
@@ -178,7 +178,7 @@ TEST_F(LeastPrivilege, a_plain_user_s_supervisor_has_no_rights_and_ends_its_moun
   ASSERT_EQ(::chown((dir_ / "m").c_str(), 1500, 1500), 0);
   const std::string script =
       "\"$0\" --prefetch 0 \"$1\" \"$2\" || exit\n"
-      "pid=$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' \"$2/.heddle/stats\")\n"
+      "pid=$(\"$0\" --stats \"$2\" | sed -n 's/^supervisor_pid *//p')\n"
       "cat /proc/$pid/status; kill $pid\n"
       "for i in $(seq 500); do mountpoint -q \"$2\" || { echo unmounted; exit; }; sleep .02; done";
   const auto seen = run_checked({HEDDLE_IN_WORLD, "--uid", "1500", "--", "sh", "-c", script,

@@ -11,10 +11,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
-#include "base/child.hpp"
 #include "base/run_directory.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -96,7 +97,7 @@ class Node : public ::testing::Test {
   }
   std::string place(const std::string& map) const { return dir_ / "node/" + id(map); }
   nlohmann::json stats(const std::string& map) const {
-    return nlohmann::json::parse(value_or_throw(read_file(place(map) + "/.heddle/stats")));
+    return nlohmann::json::parse(value_or_throw(read_stats_text(place(map))));
   }
   std::string log() const { return read_file(dir_ / "log").value_or(""); }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/overlay/overlay_support.hpp"
 
+#include "fuseovl/mount/stats_attribute.hpp"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -98,7 +100,7 @@ Mount::~Mount() {
 
 namespace {
 nlohmann::json read_stats(const std::string& mount) {
-  return nlohmann::json::parse(value_or_throw(read_file(mount + "/.heddle/stats")));
+  return nlohmann::json::parse(value_or_throw(read_stats_text(mount)));
 }
 
 nlohmann::json find(const nlohmann::json& in, const std::string& name) {

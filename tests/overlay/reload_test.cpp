@@ -15,8 +15,8 @@
 #include <iostream>
 #include <thread>
 
-#include "base/content_hash.hpp"
 #include "base/child.hpp"
+#include "base/content_hash.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "fuseovl/mount/mount_exchange.hpp"

@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: MIT
-#include "compat/server/judge.hpp"
-
-int main(int argc, char** argv) { return heddle::compat_judge(argc, argv); }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle::diff {
+
+// Global and local alignments of two sequences of tokens. The kernels behind them are in
+// kernels.hpp: a scalar one for each job, and one for AVX2.
+
+/// Which kernels to run. Each level gives the same results; tests compare them.
+enum class Simd { scalar, avx2 };
+
+/// The best this CPU has.
+Simd best_simd();
+/// All it has, scalar first: for tests and benches.
+std::vector<Simd> simd_levels();
+std::string_view simd_name(Simd level);
+
+using Token = std::uint32_t;
+using Tokens = std::span<const Token>;
+
+enum class EditKind : std::uint8_t { same, replaced, deleted, inserted };
+
+/// `length` consecutive events of one kind: from `a` on in the first sequence (not for inserted)
+/// and from `b` on in the second (not for deleted). Positions from 0.
+struct EditRun {
+  EditKind kind = EditKind::same;
+  std::uint32_t a = 0;
+  std::uint32_t b = 0;
+  std::uint32_t length = 0;
+  bool operator==(const EditRun&) const = default;
+};
+
+/// The Levenshtein distance: fewest insertions, deletions and replacements, each costing 1. Exact
+/// for every input. Time O(n + d^2) for close sequences, O(n m / 64) for distant ones; memory O(n +
+/// m
+/// + k), k being the greatest token. Both sequences are shorter than 2^30.
+std::uint32_t edit_distance(Tokens a, Tokens b, Simd level = best_simd());
+
+/// A shortest script, in order, covering both sequences; its edits add up to edit_distance(). The
+/// same time, doubled, and the same memory.
+std::vector<EditRun> edit_script(Tokens a, Tokens b, Simd level = best_simd());
+
+/// Edits in a script: what is not `same`.
+std::uint32_t count_edits(const std::vector<EditRun>& script);
+
+/// What an alignment earns and pays. A gap of length L costs gap_open + (L - 1) * gap_extend.
+struct Scores {
+  std::int32_t match = 1;
+  std::int32_t mismatch = 1;    ///< cost, as the next two: not negative
+  std::int32_t gap_open = 1;    ///< of a gap's first event
+  std::int32_t gap_extend = 1;  ///< of each further one
+  bool operator==(const Scores&) const = default;
+};
+
+/// A stretch of both sequences that align better than anything around them. Half-open, from 0.
+struct LocalAlignment {
+  std::int64_t score = 0;
+  std::size_t a_begin = 0, a_end = 0;
+  std::size_t b_begin = 0, b_end = 0;
+  std::vector<EditRun> script;  ///< a shortest one of the stretch
+};
+
+/// The best local alignments (Smith and Waterman 1981, affine gaps after Gotoh 1982), best first,
+/// at most `count`. Each next one is the best that uses no event of `a` used before. Among equals:
+/// the one that ends first in `a`, then in `b`, and is shortest. Time n m a result found, memory
+/// linear. Fails when the scores are negative or could overflow.
+Result<std::vector<LocalAlignment>> best_local_alignments(Tokens a, Tokens b, const Scores& scores,
+                                                          std::size_t count,
+                                                          Simd level = best_simd());
+
+/// Best score and where it ends: the first such cell by row, then by column. From 0; inclusive.
+struct LocalEnd {
+  std::int32_t score = 0;
+  std::size_t a = 0;
+  std::size_t b = 0;
+  bool operator==(const LocalEnd&) const = default;
+};
+/// One pass over the whole table, linear memory. Public for tests and benches.
+LocalEnd local_end(Tokens a, Tokens b, const Scores& scores, Simd level = best_simd());
+
+}  // namespace heddle::diff

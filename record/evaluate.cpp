@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#include "record/evaluate.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/escape.hpp"
+#include "base/log.hpp"
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
+#include "record/trace/trace_reader.hpp"
+
+namespace heddle {
+namespace {
+
+using trace::Op;
+namespace fs = std::filesystem;
+
+constexpr std::size_t kTop = 10;
+
+double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+std::string top_lines(const std::map<std::string, std::uint64_t>& counts) {
+  std::vector<std::pair<std::string, std::uint64_t>> list(counts.begin(), counts.end());
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  if (list.size() > kTop) list.resize(kTop);
+  std::string out;
+  for (const auto& [path, count] : list)
+    out += fmt::format("  {:>9}  {}\n", count, escape_for_terminal(path));
+  return out;
+}
+
+/// Whether `path` names a shared library: `x.so`, `x.so.1.2`.
+bool is_library_name(std::string_view path) {
+  const auto name = path.substr(path.rfind('/') + 1);
+  const auto at = name.rfind(".so");
+  if (at == std::string_view::npos || at == 0) return false;
+  const auto rest = name.substr(at + 3);
+  return rest.empty() ||
+         (rest[0] == '.' && rest.find_first_not_of(".0123456789") == std::string_view::npos);
+}
+
+/// What `fs-record --summary` reports of a run.
+class Summary final : public trace::TraceSink {
+ public:
+  void begin_run(const trace::RunHeader&, int) override {}
+  void event(const trace::Event& event) override {
+    auto& process = processes_[event.pid];
+    ++process.events;
+    // These come late, and name who opened the file: fs-record, before it became the program.
+    const bool late = event.op == Op::close || event.op == Op::read || event.op == Op::write;
+    if (!event.exe.empty() && !late) process.exe = event.exe;
+    const bool opens = event.op == Op::open || event.op == Op::create || event.op == Op::exec;
+    if (opens) ++paths_[std::string(event.path)];
+    if (event.error != 0 && event.op == Op::lookup) {
+      ++process.misses;
+      ++missing_directories_[std::string(event.path.substr(0, event.path.rfind('/')))];
+    }
+    if (!opens || event.error != 0) return;
+    ++process.opens;
+    if (event.op != Op::open || !is_library_name(event.path)) return;
+    ++process.libraries;
+    if (process.first_library_ns == 0) process.first_library_ns = event.ns;
+    process.last_library_ns = event.ns;
+  }
+  void end_run(const trace::RunFooter& footer, trace::Ending) override { footer_ = footer; }
+  /// Several lines, each ended by a newline.
+  std::string text() const {
+    std::string out =
+        fmt::format("{} events in {:.1f} ms, {} failed{}\n", footer_.events, ms(footer_.end_ns),
+                    footer_.failed, footer_.complete ? "" : "; the trace is incomplete");
+    out += "opened most:\n" + top_lines(paths_);
+    if (!missing_directories_.empty())
+      out += "missed most, by directory:\n" + top_lines(missing_directories_);
+    out += "processes:\n";
+    out += fmt::format("  {:>8} {:>9} {:>7} {:>8} {:>9} {:>12} {:>12}  {}\n", "pid", "events",
+                       "opens", "misses", "libraries", "first lib ms", "last lib ms", "executable");
+    for (const auto& [pid, p] : processes_)
+      out += fmt::format("  {:>8} {:>9} {:>7} {:>8} {:>9} {:>12} {:>12}  {}\n", pid, p.events,
+                         p.opens, p.misses, p.libraries,
+                         p.libraries ? fmt::format("{:.1f}", ms(p.first_library_ns)) : "-",
+                         p.libraries ? fmt::format("{:.1f}", ms(p.last_library_ns)) : "-",
+                         escape_for_terminal(p.exe));
+    return out;
+  }
+
+ private:
+  struct Process {
+    std::string exe;
+    std::uint64_t events = 0, opens = 0, misses = 0, libraries = 0;
+    std::uint64_t first_library_ns = 0, last_library_ns = 0;
+  };
+  trace::RunFooter footer_;
+  std::map<std::string, std::uint64_t> paths_, missing_directories_;
+  std::map<std::int32_t, Process> processes_;
+};
+
+/// What a run used of the files that were there: opened, executed or asked about, the links on the
+/// way, the directories listed.
+class UsedFiles final : public trace::TraceSink {
+ public:
+  void begin_run(const trace::RunHeader&, int) override {}
+  void event(const trace::Event& event) override {
+    if (event.error != 0) return;
+    const std::string path(event.resolved.empty() ? event.path : event.resolved);
+    switch (event.op) {
+      case Op::create:
+      case Op::mkdir:
+      case Op::symlink:
+      case Op::mknod:
+        created_.insert(path);
+        break;
+      case Op::rename:
+      case Op::link:
+        created_.insert(std::string(event.target));
+        break;
+      case Op::open:
+      case Op::exec:
+      case Op::stat:
+      case Op::access:
+      case Op::readlink:
+      case Op::opendir:
+        if (!path.empty() && !created_.contains(path)) paths_.insert(path);
+        break;
+      default:
+        break;
+    }
+  }
+  void end_run(const trace::RunFooter&, trace::Ending) override {}
+  const std::set<std::string>& paths() const { return paths_; }
+
+ private:
+  std::set<std::string> paths_;
+  std::set<std::string> created_;  ///< by the run itself
+};
+
+struct SlimResult {
+  std::uint64_t files = 0, links = 0, bytes = 0;
+  std::uint64_t all_files = 0;  ///< files and directories of the root's file system; 0: not known
+};
+
+/// Directories down to `path`, with the modes of those they stand for.
+Result<void> make_directories(const std::string& path, const std::string& target) {
+  for (std::size_t at = 1; at != std::string::npos && at <= path.size();) {
+    at = path.find('/', at);
+    const std::string source = path.substr(0, at);
+    struct stat st {};
+    if (::lstat(source.c_str(), &st) == 0 && S_ISDIR(st.st_mode)) {
+      const std::string made = target + source;
+      if (::mkdir(made.c_str(), st.st_mode & 07777) != 0 && errno != EEXIST)
+        return fail_errno(made, "cannot make the directory");
+    }
+    if (at != std::string::npos) ++at;
+  }
+  return {};
+}
+
+Result<void> copy_file(const std::string& source, const std::string& to, const struct stat& st) {
+  const Fd from = TRY(open_regular(source));
+  const Fd made = TRY(open_file(to, O_WRONLY | O_CREAT | O_EXCL, 0600));
+  for (;;) {
+    const ssize_t n = ::sendfile(made.get(), from.get(), nullptr, 1U << 30);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_errno(to, "cannot copy");
+    if (n == 0) break;
+  }
+  // The owner first: chown takes set-uid away. A user cannot change it.
+  [[maybe_unused]] const int ignored = ::fchown(made.get(), st.st_uid, st.st_gid);
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  if (::fchmod(made.get(), st.st_mode & 07777) != 0 || ::futimens(made.get(), times) != 0)
+    return fail_errno(to, "cannot set the mode");
+  return {};
+}
+
+/// Files on the root's own file system, as it counts them itself (directories too); 0 where it does
+/// not (btrfs). To walk through millions of them would take minutes.
+std::uint64_t count_files() {
+  struct statvfs st {};
+  return ::statvfs("/", &st) == 0 && st.f_files > st.f_ffree ? st.f_files - st.f_ffree : 0;
+}
+
+/// Copies `used` below the directory `target` (made when missing; it must be empty), each at its
+/// own path, with mode, owner as far as allowed, and times. What has gone since is left out, and so
+/// are devices and sockets.
+Result<SlimResult> copy_slim(const UsedFiles& used, const std::string& target) {
+  std::error_code error;
+  fs::create_directories(target, error);
+  if (error) return fail_errno(target, "cannot make the directory", error.value());
+  if (!fs::is_empty(target, error))
+    return fail_errno(target, "cannot copy into it", ENOTEMPTY, "name a new directory");
+  SlimResult out;
+  for (const auto& path : used.paths()) {
+    struct stat st {};
+    if (::lstat(path.c_str(), &st) != 0) continue;
+    const std::string to = target + path;
+    TRY(make_directories(path, target));
+    if (S_ISLNK(st.st_mode)) {
+      fs::copy_symlink(path, to, error);
+      if (error) return fail_errno(to, "cannot copy the link", error.value());
+      ++out.links;
+    } else if (S_ISREG(st.st_mode)) {
+      TRY(copy_file(path, to, st));
+      ++out.files;
+      out.bytes += static_cast<std::uint64_t>(st.st_size);
+    }
+  }
+  // What programs expect to find empty: the kernel's own directories and those for temporary files.
+  for (const char* name : {"/proc", "/sys", "/dev", "/run", "/tmp"})
+    if (fs::is_directory(name, error)) (void)make_directories(name, target);
+  out.all_files = count_files();
+  return out;
+}
+
+}  // namespace
+
+Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
+  if (options.summary) {
+    Summary summary;
+    TRY(trace::read_trace(trace, summary));
+    TRY(write_all(STDERR_FILENO, summary.text(), "stderr"));
+  }
+  if (options.slim_dir.empty()) return {};
+  UsedFiles used;
+  TRY(trace::read_trace(trace, used));
+  const SlimResult made = TRY(copy_slim(used, options.slim_dir));
+  if (options.quiet) return {};
+  auto text = fmt::format("{}: {} files, {} links, {:.1f} MB", options.slim_dir, made.files,
+                          made.links, static_cast<double>(made.bytes) / 1e6);
+  if (made.all_files != 0)
+    text +=
+        fmt::format(": {:.2f} % of the {} files on the root's file system",
+                    100.0 * static_cast<double>(made.files) / static_cast<double>(made.all_files),
+                    made.all_files);
+  say(text);
+  return {};
+}
+
+}  // namespace heddle
