@@ -39,10 +39,6 @@ std::string bad_container_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is not an absolute path";
 }
 
-std::string only_bind(const std::string& way) {
-  return way == "bind" ? "" : "'" + way + "' is not supported any more: use bind, the default";
-}
-
 std::string bad_process_number(const std::string& text) {
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
   return digits && text.size() < 10 ? "" : "'" + text + "' is not a process number";
@@ -124,8 +120,15 @@ class CommandLine {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })
         ->option_text("MPI");
-    // Scripts of earlier versions may give it; in no help.
-    sub->add_option("--rpath")->check(only_bind)->group("");
+    // Scripts of earlier versions may say it; in no help.
+    sub->add_option_function<std::string>(
+           "--rpath",
+           [](const std::string& way) {
+             if (way != "bind")
+               throw CLI::ValidationError("--rpath",
+                                          "'" + way + "' is not supported any more: use bind");
+           })
+        ->group("");
   }
   Result<int> verify();
 

@@ -26,10 +26,11 @@ std::string mpi_family_title(const std::string& family);
 /// libmpich.so.12, Cray's: libmpi_cray.so.12. The MPI 5.0 standard's ABI: libmpi_abi.so.0.
 struct MpiSoname {
   const char* soname;
-  const char* abi;
+  const char* family;  ///< of libraries with one ABI
 };
+inline constexpr const char* kOpenMpi = "Open MPI";
 inline constexpr MpiSoname kMpiSonames[] = {
-    {"libmpi.so.40", "Open MPI"},      {"libmpi.so.20", "Open MPI"},
+    {"libmpi.so.40", kOpenMpi},        {"libmpi.so.20", kOpenMpi},
     {"libmpi.so.12", "MPICH"},         {"libmpich.so.12", "MPICH"},
     {"libmpich.so.10", "MPICH"},       {"libmpi_cray.so.12", "MPICH"},
     {"libmpi_gnu_112.so.12", "MPICH"}, {"libmpi_abi.so.0", "MPI ABI"},
