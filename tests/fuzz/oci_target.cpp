@@ -10,7 +10,14 @@
 
 namespace heddle::fuzz {
 
-using namespace hook;
+using hook::annotated;
+using hook::compare_with_decision;
+using hook::container_program;
+using hook::heddle_mount_point;
+using hook::mapped_libraries;
+using hook::parse_config;
+using hook::parse_decision;
+using hook::parse_state;
 namespace {
 
 constexpr const char* kState =

@@ -17,7 +17,12 @@
 namespace heddle::test {
 namespace {
 
-using namespace hook;
+using hook::DecisionCache;
+using hook::hold_map;
+using hook::ImageContents;
+using hook::ImageQuestion;
+using hook::mark_used;
+using hook::prune_decisions;
 
 using namespace std::literals;
 using ::testing::ElementsAre;

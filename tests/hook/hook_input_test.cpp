@@ -21,7 +21,11 @@
 namespace heddle::test {
 namespace {
 
-using namespace hook;
+using hook::compare_with_decision;
+using hook::Decision;
+using hook::heddle_mount_point;
+using hook::mapped_libraries;
+using hook::parse_decision;
 
 using Json = nlohmann::json;
 using ::testing::AllOf;

@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <regex>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "tests/hook/hook_troubles.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/support/build_elf.hpp"

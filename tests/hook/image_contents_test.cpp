@@ -16,7 +16,8 @@
 namespace heddle::test {
 namespace {
 
-using namespace hook;
+using hook::ImageContents;
+using hook::new_overlay;
 
 namespace fs = std::filesystem;
 using ::testing::EndsWith;

@@ -17,8 +17,8 @@
 #include <set>
 #include <sstream>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/hook/real_mpi.hpp"

@@ -19,7 +19,7 @@
 namespace heddle::test {
 namespace {
 
-using namespace hook;
+using hook::parse_loader_list;
 
 using namespace std::literals;
 namespace fs = std::filesystem;
