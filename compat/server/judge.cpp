@@ -91,7 +91,7 @@ class Watchdog {
 };
 
 /// With a limit on memory for this alone, because workers that are started later would inherit it.
-Result<Artifact> parse(const Question& question) {
+Result<Artifact> parse(const ReceivedQuestion& question) {
   rlimit old{};
   const bool limited = !kSanitized && ::getrlimit(RLIMIT_DATA, &old) == 0;
   const rlimit now{std::min(kMostParsingBytes, old.rlim_max), old.rlim_max};
@@ -120,7 +120,7 @@ void shorten(Judgement& judgement) {
   judgement.reasons.resize(fit);
 }
 
-Answer answer(NodeIndex& index, const Question& question) {
+Answer answer(NodeIndex& index, const ReceivedQuestion& question) {
   Answer out;
   const auto artifact = parse(question);
   if (!artifact) {
@@ -152,7 +152,7 @@ int judge(NodeIndex& index, Watchdog& watchdog) {
   std::uint64_t generation = 0;
   std::vector<std::string> avoided;
   for (bool leaving = false; !leaving;) {
-    const auto question = receive_large<Question>(kJudgeSocket);
+    const auto question = receive_large<ReceivedQuestion>(kJudgeSocket);
     if (!question) return exit_done;
     watchdog.set_patience(milliseconds(question->patience_ms));
     if (question->generation != generation || question->avoided != avoided)

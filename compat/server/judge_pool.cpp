@@ -266,7 +266,7 @@ Answer JudgePool::ask(std::string_view artifact, const std::string& where,
       bool usable = false;
       ~Turn() { pool.give_back(judge, usable); }
     } turn{*this, *judge};
-    Question question{generation_, 0, where, {}, std::string(artifact)};
+    Question question{generation_, 0, where, {}, artifact};
     question.patience_ms = static_cast<std::uint64_t>(milliseconds(options_.timeout).count()) / 2;
     {
       const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/channel.hpp"
@@ -32,14 +33,17 @@ struct JudgeOptions {
   std::chrono::seconds timeout{10};  ///< of one check, the wait for a judge included
 };
 
-/// compat-server to judge.
-struct Question {
+/// compat-server to judge. Text: std::string_view where it is sent, std::string where it arrives.
+template <class Text>
+struct QuestionOf {
   std::uint64_t generation = 0;      ///< of the node: a judge forgets what it saw in another one
   std::uint64_t patience_ms = 0;     ///< a directory that does not answer for so long hangs
   std::string where;                 ///< the artifact's name in messages
   std::vector<std::string> avoided;  ///< directories that do not answer
-  std::string artifact;
+  Text artifact;
 };
+using Question = QuestionOf<std::string_view>;
+using ReceivedQuestion = QuestionOf<std::string>;
 
 /// Judge to compat-server.
 struct Answer {
@@ -62,7 +66,8 @@ template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, JudgeOptions>
 void fields(Coder& coder, R& r) { coder(r.index_dir, r.root, r.library_dirs); }
 template <class Coder, class R>
-requires std::same_as<std::remove_const_t<R>, Question>
+requires std::same_as<std::remove_const_t<R>, Question> ||
+    std::same_as<std::remove_const_t<R>, ReceivedQuestion>
 void fields(Coder& coder, R& r) {
   coder(r.generation, r.patience_ms, r.where, r.avoided, r.artifact);
 }
