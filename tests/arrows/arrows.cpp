@@ -158,7 +158,7 @@ class Checker {
   void check_own(const std::string& header) {
     const auto stem = std::filesystem::path(header).stem().string();
     const bool is_main = file_.path.find("main.cpp") != std::string::npos;
-    if (stem.ends_with("_main") && !is_main && !is_below(file_.path, "tests"))
+    if (stem.ends_with("_main") && stem != "run_main" && !is_main && !is_below(file_.path, "tests"))
       add(fmt::format("\"{}\": nothing uses a *_main", header));
     const Rule* target = rule_of(header);
     if (!target) {
