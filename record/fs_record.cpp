@@ -156,11 +156,7 @@ AppEnd run(const RecordOptions& options) {
   return done.end;
 }
 
-}  // namespace
-}  // namespace heddle
-
-int main(int argc, char** argv) {
-  using namespace heddle;
+int fs_record(int argc, const char* const* argv) {
   return run_main("fs-record", [&] {
     try {
       const auto parsed = parse_record_options(argc, argv);
@@ -172,3 +168,8 @@ int main(int argc, char** argv) {
     }
   });
 }
+
+}  // namespace
+}  // namespace heddle
+
+int main(int argc, char** argv) { return heddle::fs_record(argc, argv); }
