@@ -39,6 +39,13 @@ bool is_socket(int fd) {
 
 }  // namespace
 
+Error error_of(const MountFailure& failure) {
+  const int code = failure.cause == MountCause::unfit    ? ESTALE
+                   : failure.cause == MountCause::silent ? ETIMEDOUT
+                                                         : failure.error.code();
+  return Error::with_code(code, {}, failure.error.message(), {}, failure.error.hint());
+}
+
 bool is_map_hash(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }

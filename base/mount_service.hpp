@@ -64,6 +64,8 @@ struct MountFailure {
 };
 template <class T>
 using MountResult = tl::expected<T, MountFailure>;
+/// With code() ESTALE for unfit, ETIMEDOUT for silent.
+Error error_of(const MountFailure& failure);
 
 struct GrantedMount {
   Fd tree;  ///< the detached mount; none where it stands at a place that all see

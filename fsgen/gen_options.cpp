@@ -94,8 +94,8 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
        {"private", Via::private_mount},
        {"fusermount", Via::fusermount},
        {"direct", Via::direct}},
-      "A private mount (root's mount namespace, a user's user namespace), fusermount3, or\n"
-      "direct: no mount, guided to the files; best (default) takes the first that works");
+      "A private mount, fusermount3, or direct: no mount, guided to the files; best (default)\n"
+      "takes the first that works");
   app.add_flag("!--no-share", out.share,
                "A mount of one's own, not one with other fs-gens of this user and map");
   add_choice<LoaderKind>(

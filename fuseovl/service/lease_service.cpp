@@ -105,6 +105,7 @@ class LeaseService : public MountServer {
     settings.load.map_fd = map;
     settings.map_id = id;
     settings.service_fd = service_.get();
+    settings.cleanup = folder_->path();  // should we be killed
     return start_daemon(settings);
   }
   void made(const std::string& id, const Result<void>& done) override {

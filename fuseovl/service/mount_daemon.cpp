@@ -168,6 +168,7 @@ ServeOptions serve_options(const MountSettings& settings, const NewMount& mount)
   ServeOptions out;
   out.mount_point = mount.path;
   out.mount_device = mount.st_dev;
+  out.cleanup = settings.cleanup;
   out.session = session_options(settings);
   return out;
 }
