@@ -10,7 +10,7 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
   Json args{
       "fs-hook", "oci",        "--stage", stage_name(settings.stage), "--cache", settings.cache,
       "--log",   settings.log, "--at",    settings.mount_point,       "--mpi",   settings.mpi};
-  if (settings.node != kNodeFolder) {
+  if (settings.node != kNodeDirectory) {
     args.push_back("--node");
     args.push_back(settings.node);
   }

@@ -7,9 +7,6 @@
 
 namespace heddle {
 
-/// Where fs-mount --node serves by default (its kNodeFolder).
-inline constexpr const char* kNodeFolder = "/run/heddle/node";
-
 /// A detached copy of the mount that this node's `fs-mount --node` has of a map, made by it if need
 /// be; from its hands, so that no path of this mount namespace matters. Asked for each start: the
 /// service also says whether the host's files are still as the map says (ESTALE). ENOENT: no

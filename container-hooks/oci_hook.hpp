@@ -5,7 +5,7 @@
 #include <string>
 
 #include "container-hooks/container_config.hpp"
-#include "container-hooks/node_mount.hpp"
+#include "base/mount_service.hpp"
 #include "container-hooks/prune_decisions.hpp"
 #include "container-hooks/swap_request.hpp"
 
@@ -24,7 +24,7 @@ struct HookSettings {
   /// Directories; annotations count in bundles below one of them. podman copies an image's own
   /// annotations into its container, so anywhere else they may be the image's word.
   std::vector<std::string> allow_annotations;
-  std::string node = kNodeFolder;   ///< where fs-mount --node serves; empty: never asked
+  std::string node = kNodeDirectory;   ///< where fs-mount --node serves; empty: never asked
   std::chrono::seconds limit{120};  ///< for all of a start; 0: none
 };
 

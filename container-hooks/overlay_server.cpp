@@ -5,6 +5,9 @@
 
 #include <cstdlib>
 
+#include "base/mount_service.hpp"
+#include "base/socket_pair.hpp"
+#include "base/try.hpp"
 #include "container-hooks/helper_program.hpp"
 #include "container-hooks/hook_progress.hpp"
 
@@ -13,18 +16,6 @@ namespace {
 
 constexpr int kDeviceFd = 3;
 constexpr int kReadyFd = 4;
-constexpr char kReady = '+';
-
-std::string one_line(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n')
-      out += "; ";
-    else
-      out += c;
-  }
-  return out;
-}
 
 constexpr const char* kOomScore = "/proc/self/oom_score_adj";
 
@@ -54,10 +45,8 @@ class SparedByOomKiller {
 }  // namespace
 
 Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest& request) {
-  auto ready = make_pipe();
-  if (!ready) return fail(std::move(ready.error()));
-  auto null = open_file("/dev/null", O_RDWR);
-  if (!null) return fail(std::move(null.error()));
+  auto ready = TRY(make_socket_pair());
+  const Fd null = TRY(open_file("/dev/null", O_RDWR));
   HelperRequest helper;
   helper.name = "fs-mount";
   helper.arguments = {"--fuse-fd",     std::to_string(kDeviceFd),
@@ -66,31 +55,23 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   if (request.own_namespace) helper.arguments.push_back("--leave-tree");
   if (!request.log.empty()) helper.arguments.insert(helper.arguments.end(), {"--log", request.log});
   helper.arguments.push_back(request.map);
-  // What it says comes through the pipe; a daemon that kept the hook's stderr would hold the
+  // What it says comes through the socket; a daemon that kept the hook's stderr would hold the
   // runtime up.
-  helper.fds = {{null->get(), STDIN_FILENO},
-                {null->get(), STDOUT_FILENO},
-                {null->get(), STDERR_FILENO},
+  helper.fds = {{null.get(), STDIN_FILENO},
+                {null.get(), STDOUT_FILENO},
+                {null.get(), STDERR_FILENO},
                 {device.get(), kDeviceFd},
-                {ready->write_end.get(), kReadyFd}};
+                {ready.other.get(), kReadyFd}};
   auto child = [&] {
     const SparedByOomKiller spared;
     return start_helper(helper);
   }();
   if (!child) return fail(std::move(child.error()));
-  ready->write_end.reset();
+  ready.other.reset();
   note_step("waiting for fs-mount, which is to serve", request.map);
-  char first = 0;
-  ssize_t n;
-  do {
-    n = ::read(ready->read_end.get(), &first, 1);
-  } while (n < 0 && errno == EINTR);
-  if (n == 1 && first == kReady) return OverlayServer(std::move(*child));
-  if (n <= 0) return fail("fs-mount", "did not start", "it ended without a word");
-  auto text = first + read_all(ready->read_end.get(), "fs-mount", 1U << 20).value_or("");
-  while (text.ends_with('\n')) text.pop_back();
-  const bool stale = text.find("does not fit this node") != std::string::npos;
-  return fail(Error::with_code(stale ? ESTALE : 0, {}, one_line(text)));
+  if (auto answers = await_ready(ready.one.get()); !answers)
+    return fail(error_of(answers.error()));
+  return OverlayServer(std::move(*child));
 }
 
 }  // namespace heddle

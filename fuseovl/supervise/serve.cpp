@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/supervise/serve.hpp"
 
+#include "base/mount_service.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/supervise/supervisor.hpp"
 
 namespace heddle {
@@ -10,13 +10,14 @@ namespace heddle {
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
   const TakenSignals signals;
   auto served = Supervisor(overlay, std::move(device), options).run();
-  const auto tell = [&options](std::string_view word) {
-    if (options.ready) (void)write_all(options.ready.get(), word, "ready");
-  };
   if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
   const bool answered = overlay.state().told_ready;
-  if (answered && options.report_at_end) tell(overlay.stats_text());
-  if (!answered) tell(served ? "the device is not mounted" : served.error().message());
+  if (!options.ready) return served;
+  if (answered && options.report_at_end)
+    (void)write_all(options.ready.get(), overlay.stats_text(), "ready");
+  if (!answered)
+    tell_not_ready(options.ready.get(),
+                   served ? Error({}, "the device is not mounted") : served.error());
   return served;
 }
 

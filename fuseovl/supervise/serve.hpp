@@ -7,7 +7,6 @@
 #include <string>
 
 #include "fuseovl/overlay/overlay.hpp"
-#include "fuseovl/supervise/attendant.hpp"
 
 namespace heddle {
 
@@ -19,7 +18,9 @@ struct ServeOptions {
   Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
   bool report_at_end = false;  ///< `ready` gets the last counters as well
   SessionOptions session;
-  Attendant* attendant = nullptr;  ///< the caller's
+  /// A socket of the service that the daemon belongs to: when it hangs up the mount is detached.
+  /// None: signals do that; with one they are the service's matter.
+  Fd service;
 };
 
 /// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the

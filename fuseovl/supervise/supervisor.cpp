@@ -11,7 +11,6 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
-#include "base/monotonic.hpp"
 #include "fuseovl/supervise/worker.hpp"
 
 namespace heddle {
@@ -53,23 +52,26 @@ Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
 Result<void> Supervisor::run() {
   if (!signals_) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
-  const bool unmounts = options_.mount_point.has_value() || options_.attendant != nullptr;
+  const bool unmounts = options_.mount_point.has_value();
   const bool way_is_closed =
       unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
   // A node that forbids filters gets its libraries all the same.
-  if (const auto confined =
-          confine_supervisor({.unmounts = options_.mount_point.has_value(),
-                              .serves_clients = options_.attendant != nullptr,
-                              .reopens = !overlay_.reopened().empty() || way_is_closed});
+  if (const auto confined = confine_supervisor(
+          {.unmounts = unmounts, .reopens = !overlay_.reopened().empty() || way_is_closed});
       !confined)
     warn(confined.error());
   if (auto started = start_with_patience(); !started) return started;
   stager_ = overlay_.start_staging();
   for (;;) {
-    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0}, {worker_thread_.get(), POLLIN, 0}};
-    if (options_.attendant) options_.attendant->add_to(polled);
-    (void)::poll(polled.data(), polled.size(), poll_timeout());
-    if (options_.attendant) options_.attendant->hear(polled);
+    pollfd polled[] = {{signals_.get(), POLLIN, 0},
+                       {worker_thread_.get(), POLLIN, 0},
+                       {options_.service.get(), POLLIN, 0}};
+    (void)::poll(polled, std::size(polled), -1);
+    if (options_.service && polled[2].revents != 0) {
+      options_.service.reset();
+      leaving_ = false;
+      end_by_signal();
+    }
     take_signals();
     const auto status = reap();
     if (!status) continue;
@@ -77,11 +79,6 @@ Result<void> Supervisor::run() {
     if (!goes_on) return fail(goes_on.error());
     if (!*goes_on) return {};
   }
-}
-
-int Supervisor::poll_timeout() const {
-  const std::int64_t next = options_.attendant ? options_.attendant->wakes_at() : 0;
-  return next == 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, next - monotonic_ms()));
 }
 
 Result<void> Supervisor::start() {
@@ -120,7 +117,7 @@ pid_t reap_now(pid_t which, int& status) {
 std::optional<int> Supervisor::reap() {
   std::optional<int> ended;
   int status = 0;
-  // Others are the caller's and the attendant's to wait for.
+  // Others are the caller's to wait for.
   if (reap_now(worker_, status) == worker_) ended = status;
   int ignored = 0;
   if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();

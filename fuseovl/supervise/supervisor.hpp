@@ -45,8 +45,6 @@ class Supervisor {
   Result<void> follow(const std::string& how);
   void rest(std::chrono::milliseconds pause);
 
-  int poll_timeout() const;
-
   // The end.
   void take_signals();
   void end_by_signal();

@@ -44,9 +44,10 @@ bool Supervisor::worker_ends_within(milliseconds limit) const {
 
 /// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
 /// it goes with that namespace's last process, and a job's signal must not take its libraries
-/// away. Nor must one that comes when another mount has taken this one's place.
+/// away, nor those of a service's clients. Nor must one that comes when another mount has taken
+/// this one's place.
 bool Supervisor::detach() const {
-  if (!options_.mount_point) return true;
+  if (!options_.mount_point || options_.service) return true;
   const auto mounted = find_mount(*options_.mount_point);
   if (!mounted || !*mounted) return false;
   if ((*mounted)->device != options_.mount_device) return true;

@@ -11,8 +11,8 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
+#include "base/mount_service.hpp"
 #include "fuseovl/mount/background.hpp"
-#include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
 namespace {

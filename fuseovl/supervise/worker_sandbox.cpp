@@ -165,12 +165,11 @@ void allow_supervising(SeccompFilter& calls) {
                SCMP_SYS(uname),
                SCMP_SYS(umask)});
   calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces, 0));
-  // Clients: sockets that it has, and pairs.
-  calls.allow({SCMP_SYS(accept4), SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom),
-               SCMP_SYS(sendmsg), SCMP_SYS(recvmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
-               SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(ioctl)});
-  // Files of its own and of the staging folder, with its user's rights; unmounting, copies of
-  // mounts.
+  // Sockets that it has, and pairs.
+  calls.allow({SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(sendmsg),
+               SCMP_SYS(recvmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockopt), SCMP_SYS(setsockopt),
+               SCMP_SYS(ioctl)});
+  // Files of its own and of the staging directory, with its user's rights; unmounting.
   calls.allow({SCMP_SYS(openat),       SCMP_SYS(openat2),   SCMP_SYS(getdents64),
                SCMP_SYS(readlinkat),   SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
                SCMP_SYS(statfs),       SCMP_SYS(unlinkat),  SCMP_SYS(mkdirat),
@@ -181,7 +180,7 @@ void allow_supervising(SeccompFilter& calls) {
                SCMP_SYS(pwrite64),     SCMP_SYS(pwritev),   SCMP_SYS(copy_file_range),
                SCMP_SYS(sendfile),     SCMP_SYS(flock),     SCMP_SYS(chdir),
                SCMP_SYS(fchdir),       SCMP_SYS(getcwd),    SCMP_SYS(dup3),
-               SCMP_SYS(memfd_create), SCMP_SYS(umount2),   SCMP_SYS(open_tree)});
+               SCMP_SYS(memfd_create), SCMP_SYS(umount2)});
 #ifdef __x86_64__  // older forms, which glibc uses where the machine has them
   calls.allow({SCMP_SYS(open), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
                SCMP_SYS(readlink), SCMP_SYS(unlink), SCMP_SYS(rmdir), SCMP_SYS(mkdir),
@@ -205,10 +204,7 @@ bool is_open_to_powerless_root(const std::string& path) {
 Result<void> confine_supervisor(const SupervisorNeeds& needs) {
   if constexpr (kSanitized) return {};
   std::uint64_t kept = 0;
-  if (needs.unmounts || needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
-  if (needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_PTRACE;
-  // In a container without it the kernel shows us only those whose capabilities we have.
-  if (needs.serves_clients && !has_capability(CAP_SYS_PTRACE)) kept = ~std::uint64_t{0};
+  if (needs.unmounts) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
   if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
   if (auto done = drop_capabilities(kName, kept); !done) return done;
   if (auto done = give_up_new_privileges(kName); !done) return done;

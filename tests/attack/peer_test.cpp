@@ -111,16 +111,23 @@ int attack(const Weapons& with) {
   if (found.empty()) return no_socket;
   int reached = nothing;
   const int map = with.map.get(), program = with.program.get();
-  const auto version = std::string(1, '\1');
+  const auto version = std::string(1, '\1');  // of mount services up to 0.1.0
+  const auto request = [](MountRequest::Verb verb, const std::string& id) {
+    Encoder coder;
+    coder(MountRequest{.verb = verb, .map_id = id});
+    return coder.take();
+  };
+  using Verb = MountRequest::Verb;
   const std::pair<std::string, std::vector<int>> words[] = {
       {"h", {}},
       {"f" + with.victim, {}},
       {version + "f" + with.victim, {}},
       {with.map_id + " " + with.victim + "/map", {}},
+      {request(Verb::want, with.map_id), {map}},
+      {request(Verb::want, with.map_id), {program}},
+      {request(Verb::want, "../../.." + with.victim), {map}},
+      {request(Verb::leave, ""), {}},
       {version + "w" + with.map_id, {map}},
-      {version + "w" + with.map_id, {program}},
-      {version + "w../../.." + with.victim, {map}},
-      {version + "b", {}},
       {version, {program}},
       {"{\"map_path\": \"" + with.victim + "\"}", {program, map}},
       {"\xA2gprogram\x01" + with.victim, {program}},
@@ -195,12 +202,11 @@ class Peer : public ::testing::Test {
   bool node_answers() const {
     const auto directory = RunDirectory::find(dir_ / "node");
     if (!directory) return false;
-    const auto socket = directory->connect_to("socket");
+    auto socket = directory->connect_to("socket");
     if (!socket) return false;
     const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
-    (void)send_message(socket->get(), MountWord::want, map_id(), map.get());
-    const auto answer = receive_message(socket->get(), 5s);
-    return answer && answer->word == MountWord::mounted && answer->descriptor;
+    const auto mount = MountClient(std::move(*socket)).want(map_id(), map.get(), 5s);
+    return mount && mount->tree;
   }
   Weapons weapons(const std::string& root = {}) const {
     Weapons out;

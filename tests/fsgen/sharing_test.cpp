@@ -131,7 +131,7 @@ TEST_P(Sharing, a_stopped_fs_gen_holds_nobody_up) {
 TEST_P(Sharing, a_map_that_does_not_fit_the_node_is_refused_to_all_alike) {
   const auto ours =
       sh("cp /usr/bin/git $OUT/app; $FS_GEN -q --out $OUT/own.map $OUT/app --version > /dev/null; "
-         "cp /usr/bin/env $OUT/app; way=$([ $(id -u) = 0 ] && echo mount || echo fusermount); "
+         "cp /usr/bin/env $OUT/app; way=$([ $(id -u) = 0 ] && echo private || echo fusermount); "
          "for i in 1 2 3 4 5 6 7 8; do ($FS_GEN -q --via $way --map $OUT/own.map /bin/echo ran "
          "2> $OUT/err.$i; echo $?) & done; wait; cat $OUT/err.*");
   std::istringstream lines(ours.out);

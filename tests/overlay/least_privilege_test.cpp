@@ -131,7 +131,7 @@ TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_look_at_its_clients_
   const std::string script =
       "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
       "\"${HEDDLE_INDEX%/index}/stats\")/status";
-  const auto seen = run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script});
+  const auto seen = run_checked({fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c", script});
   expect_rights(seen.out, kMayMount | kMayLookAtProcesses);
 }
 
