@@ -13,7 +13,6 @@
 
 #include "base/content_hash.hpp"
 #include "base/fuse_device.hpp"
-#include "base/launch/private_mount.hpp"
 #include "base/mount_namespace.hpp"
 #include "base/run_directory.hpp"
 #include "base/socket_pair.hpp"
@@ -223,7 +222,7 @@ Result<void> MountLease::enter() const {
   if (!mount_.tree) return {};
   // Not declared by every glibc, and <linux/mount.h> cannot stand beside <sys/mount.h>.
   constexpr unsigned kMoveMountEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
-  TRY(enter_mount_namespace());
+  TRY(enter_private_namespace(NamespaceKind::mount));
   if (::syscall(SYS_move_mount, mount_.tree.get(), "", AT_FDCWD, mount_point().c_str(),
                 kMoveMountEmptyPath) != 0)
     return fail_errno(mount_point(), "cannot attach the mount");

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 
-#include "base/byte_size.hpp"
 #include "base/command_line.hpp"
 #include "base/rank.hpp"
 

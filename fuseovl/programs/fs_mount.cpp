@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"

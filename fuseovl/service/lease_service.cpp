@@ -84,7 +84,7 @@ class LeaseService : public MountServer {
       return fail_errno(folder_->path(), "cannot make the mount point");
     folder_lock_ = TRY(lock_folder(folder_->path()));
     if (*settings_.keep == KeepKind::fusermount) return {};
-    TRY(enter_mount_namespace());
+    TRY(enter_private_namespace(NamespaceKind::mount));
     // To remove its directories where others may not write.
     return confine_service(std::uint64_t{1} << CAP_DAC_OVERRIDE);
   }
