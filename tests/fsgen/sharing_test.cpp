@@ -183,14 +183,6 @@ const std::string& runs_in_a_row() {
   return runs;
 }
 
-TEST_P(Sharing, five_hundred_in_a_row_leave_nothing) {
-  const auto ours = sh("i=0; while [ $i -lt " + runs_in_a_row() +
-                       " ]; do $FS_GEN -q --map $OUT/map /usr/bin/git --version || echo bad; "
-                       "i=$((i + 1)); done | sort | uniq -c | tr -s ' '; " +
-                       kGone);
-  EXPECT_EQ(ours.out, " " + runs_in_a_row() + " " + git() + "gone\n") << ours.err;
-}
-
 TEST_P(Sharing, five_hundred_in_a_row_leave_no_descriptor_in_the_daemon_they_share) {
   // The guard process of the mount too: whatever has our program for its image.
   const auto ours = sh(

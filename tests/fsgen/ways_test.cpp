@@ -65,14 +65,6 @@ TEST_F(Ways, by_fusermount3_groups_and_setuid_programs_are_as_without_us) {
   EXPECT_EQ(ours.out, "1500 4\n4\nsu ") << ours.err;
 }
 
-TEST_F(Ways, where_unshare_is_forbidden_a_user_goes_by_fusermount3) {
-  UserWorld::World world;
-  world.forbidden = {"unshare"};
-  const auto ours = world_->sh(world, kRun);
-  EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out << ours.err;
-  EXPECT_EQ(world_->report("report.json")["via"], "fusermount3");
-}
-
 TEST_F(Ways, where_unshare_is_forbidden_and_no_fuse_is_there_a_user_goes_direct) {
   UserWorld::World world;
   world.forbidden = {"unshare"};
