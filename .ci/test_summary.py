@@ -40,8 +40,8 @@ def gtest_cases(path):
     return cases
 
 
-def expected_skips(path):
-    """Lines `pattern: reason`; a pattern may hold * and ?."""
+def expected_skips(path, kernel):
+    """Lines `pattern: reason`; a pattern may hold * and ?, and be of one old kernel: `4.18 Node.*`."""
     patterns = []
     if path.exists():
         for line in path.read_text().splitlines():
@@ -49,8 +49,16 @@ def expected_skips(path):
                 pattern, _, reason = line.partition(": ")
                 if not reason.strip():
                     raise SystemExit(f"{path}: no reason given: {line}")
-                patterns.append(pattern.strip())
+                words = pattern.split()
+                if len(words) == 1 or words[0] == kernel:
+                    patterns.append(words[-1])
     return patterns
+
+
+def program_of(test):
+    """What Meson ran, without the wrapper of ./dev test --old-kernel."""
+    command = test["command"]
+    return command[2] if pathlib.Path(command[0]).name == "old-kernel" else command[0]
 
 
 def collect(results, log):
@@ -62,10 +70,7 @@ def collect(results, log):
         return cases + [Case("meson test", "failed", (results / "meson.log").read_text())]
     for line in log.read_text().splitlines():
         test = json.loads(line)
-        command = test["command"]
-        if pathlib.Path(command[0]).name == "old-kernel":  # ./dev test --old-kernel
-            command = command[2:]
-        mine = by_program.get(pathlib.Path(command[0]).name)
+        mine = by_program.get(pathlib.Path(program_of(test)).name)
         text = (test.get("stdout", "") + test.get("stderr", "")).splitlines()[-LOG_LINES:]
         if test["result"] in ("OK", "EXPECTEDFAIL"):
             if mine is None:
@@ -79,14 +84,14 @@ def collect(results, log):
     return cases
 
 
-def say_excluded(path, sanitizer, log, programs):
+def say_excluded(path, where, log, programs):
     """Counts the cases that were left out, by the lines that leave them out."""
     names = []
     for line in log.read_text().splitlines() if log.exists() else []:
-        command = json.loads(line)["command"]
-        if pathlib.Path(command[0]).name not in programs:
+        program = program_of(json.loads(line))
+        if pathlib.Path(program).name not in programs:
             continue
-        listed = subprocess.run([command[0], "--gtest_list_tests"], capture_output=True, text=True,
+        listed = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True,
                                 env=os.environ | {"GTEST_FILTER": "*"}, timeout=60, check=False)
         suite = ""
         for word in (l.split("#")[0].rstrip() for l in listed.stdout.splitlines()):
@@ -95,8 +100,8 @@ def say_excluded(path, sanitizer, log, programs):
             elif word.endswith("."):
                 suite = word
     for line in path.read_text().splitlines():
-        found = re.fullmatch(r"(any|address|thread) ([^:]+): (.+)", line)
-        if found and found[1] in ("any", sanitizer):
+        found = re.fullmatch(r"([a-z0-9.]+) ([^:]+): (.+)", line)
+        if found and found[1] in ("any", where):
             count = sum(fnmatch.fnmatchcase(name, found[2]) for name in names)
             print(f"excluded: {count} of {found[2]}: {found[3]}")
 
@@ -110,17 +115,17 @@ def main():
     parser.add_argument("--left", default="", help="what the tests left behind, one a line")
     parser.add_argument("--reports", default="", help="what sanitizers said")
     parser.add_argument("--excluded", type=pathlib.Path, help="cases that a build cannot run")
-    parser.add_argument("--sanitizer", default="", help="the build's")
+    parser.add_argument("--where", default="", help="the build's sanitizer, or the old kernel")
     args = parser.parse_args()
 
     cases = collect(args.results, args.log)
-    patterns = expected_skips(args.expected_skips)
+    patterns = expected_skips(args.expected_skips, args.where)
     if args.left:
         cases.append(Case("dev.nothing_is_left_behind", "failed", args.left))
     if args.reports:
         cases.append(Case("sanitizer.no_report", "failed", args.reports))
     if args.excluded:
-        say_excluded(args.excluded, args.sanitizer, args.log,
+        say_excluded(args.excluded, args.where, args.log,
                      {path.stem for path in args.results.glob("*.xml")})
     checked = []
     for case in cases:

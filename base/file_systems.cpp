@@ -46,6 +46,27 @@ bool is_made_up_type(std::uint64_t type) {
   }
 }
 
+Locality locality_of_type(std::uint64_t type) {
+  constexpr std::uint64_t zfs = 0x2FC1'2FC1;
+  switch (type) {
+    case TMPFS_MAGIC:
+    case RAMFS_MAGIC:
+      return Locality::memory;
+    case EXT4_SUPER_MAGIC:  // ext2 and ext3 too
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC:
+    case zfs:
+      return Locality::local;
+    case OVERLAYFS_SUPER_MAGIC:
+    case SQUASHFS_MAGIC:
+    case EROFS_SUPER_MAGIC_V1:
+      return Locality::layered;
+    default:
+      return Locality::remote;
+  }
+}
+
 }  // namespace
 
 const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
@@ -63,6 +84,16 @@ const FileSystems::Kind& FileSystems::kind_of(int fd, const FileStamp& stamp) {
 
 bool FileSystems::is_made_up(int fd, const FileStamp& stamp) {
   return is_made_up_type(kind_of(fd, stamp).type);
+}
+
+Locality FileSystems::locality(int fd, const FileStamp& stamp) {
+  return locality_of_type(kind_of(fd, stamp).type);
+}
+
+Locality locality_of(int fd) {
+  struct statfs fs {};
+  return ::fstatfs(fd, &fs) != 0 ? Locality::remote
+                                 : locality_of_type(static_cast<std::uint32_t>(fs.f_type));
 }
 
 bool lies_on_made_up_file_system(int fd) {

@@ -9,6 +9,14 @@
 
 namespace heddle {
 
+/// Who keeps the bytes of a file, by the type of its file system; in order.
+enum class Locality : std::uint8_t {
+  remote,   ///< another machine, a daemon, or a type that is not known here
+  layered,  ///< this kernel, out of files that may be anywhere: overlays, images
+  local,    ///< a disk's file system
+  memory,   ///< reading never waits
+};
+
 /// Tells file systems apart, and on which of them a stamp changes whenever the content does. Not so
 /// on images (squashfs, ISO 9660, EROFS, also below an overlay) and on FUSE: there the ctime is
 /// what the image's maker or the daemon says, device numbers are used again, and a rebuilt image
@@ -23,6 +31,9 @@ class FileSystems {
   /// it may wait for ever, or take something from its other readers.
   bool is_made_up(int fd, const FileStamp& stamp);
 
+  /// Asks the file system once, which may block where it is remote.
+  Locality locality(int fd, const FileStamp& stamp);
+
   /// Whether a file of the same file system was asked about: then no descriptor is needed any more.
   bool knows(const FileStamp& stamp) const { return by_device_.count(stamp.id.dev) != 0; }
 
@@ -35,6 +46,8 @@ class FileSystems {
   std::map<std::uint64_t, Kind> by_device_;
 };
 
+/// FileSystems::locality() of a file that is asked about once.
+Locality locality_of(int fd);
 /// FileSystems::is_made_up() of a file that is asked about once; true too where it cannot be told.
 bool lies_on_made_up_file_system(int fd);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/find_program.hpp"
 
-#include <elf.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -11,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/elf_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
@@ -33,20 +33,10 @@ std::string interpreter_of(const std::string& path) {
   const auto fd = open_file(path, O_RDONLY | O_NONBLOCK);
   if (!fd || ::pread(fd->get(), head, sizeof(head) - 1, 0) < 2) return {};
   if (auto script = script_interpreter({head, sizeof(head)}); !script.empty()) return script;
-  Elf64_Ehdr header;
-  std::memcpy(&header, head, sizeof(header));
-  if (std::memcmp(head, ELFMAG, SELFMAG) != 0 || head[EI_CLASS] != ELFCLASS64) return {};
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment;
-    const auto at = static_cast<off_t>(header.e_phoff + i * sizeof(segment));
-    if (::pread(fd->get(), &segment, sizeof(segment), at) != sizeof(segment)) return {};
-    if (segment.p_type != PT_INTERP) continue;
-    std::string name(std::min<std::size_t>(segment.p_filesz, PATH_MAX), '\0');
-    if (::pread(fd->get(), name.data(), name.size(), static_cast<off_t>(segment.p_offset)) < 0)
-      return {};
-    return name.c_str();
-  }
-  return {};
+  const FileBytes bytes = file_bytes(fd->get());
+  const auto elf = ElfFile::read(bytes);
+  const auto name = elf ? elf->interpreter() : Result<std::optional<std::string>>();
+  return name ? name->value_or("") : "";
 }
 
 }  // namespace

@@ -76,10 +76,12 @@ Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit) {
   message.msg_iovlen = 1;
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof(control.bytes);
+  // ECONNRESET is said once, ahead of the packets that wait, when the other end closed with some of
+  // ours unread (net/unix/af_unix.c, unix_release_sock).
   ssize_t n;
   do {
     n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+  } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
   if (n < 0) return fail_errno("", "cannot hear from the other process");
   out.fds = descriptors_of(message);
   if (n == 0) return fail_errno("", "cannot hear from the other process", ECONNRESET);

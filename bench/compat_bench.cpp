@@ -15,9 +15,9 @@
 
 #include <compat_v2.grpc.pb.h>
 #include <compatibility.grpc.pb.h>
+#include "base/child.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
 #include "compat/artifact.hpp"
@@ -92,8 +92,7 @@ class Bench {
     std::size_t files = 0;
     const auto index_once = [&] {
       const auto start = Clock::now();
-      auto index = value_or_throw(compat::NodeIndex::open(options_));
-      files = value_or_throw(index->fill({}));
+      files = compat::NodeIndex(options_).fill();
       return since_ms(start);
     };
     const double cold = index_once();
@@ -118,13 +117,13 @@ class Bench {
   }
 
   void measure_in_process(Results& results) {
-    auto index = value_or_throw(compat::NodeIndex::open(options_));
-    for (const auto& artifact : artifacts_) index->check(artifact);  // libraries are read by now
+    compat::NodeIndex index(options_);
+    for (const auto& artifact : artifacts_) index.check(artifact);  // libraries are read by now
     const auto n = artifacts_.size();
     results.add({"compat.in_process.programs", static_cast<double>(n), "artifacts"});
     results.add(
         {"compat.in_process.judged",
-         per_second(settings_.seconds, [&](std::size_t i) { index->check(artifacts_[i % n]); }),
+         per_second(settings_.seconds, [&](std::size_t i) { index.check(artifacts_[i % n]); }),
          "/s",
          {},
          20'000});
@@ -132,7 +131,7 @@ class Bench {
     results.add({"compat.in_process.new_json",
                  per_second(settings_.seconds,
                             [&](std::size_t i) {
-                              index->check(value_or_throw(
+                              index.check(value_or_throw(
                                   compat::parse_artifact(texts_[i % n], "artifact")));
                             }),
                  "/s"});

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/support/build_elf.hpp"
@@ -77,7 +78,7 @@ double Mount::resident_mib() const {
 }
 
 int Mount::worker() const {
-  const auto text = value_or_throw(read_file(folder_ + "/.heddle/stats"));
+  const auto text = value_or_throw(read_stats_text(folder_));
   return nlohmann::json::parse(text).at("worker_pid").get<int>();
 }
 

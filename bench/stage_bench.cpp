@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/program.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -93,7 +94,7 @@ class Bench {
   }
 
   static std::string state(const std::string& mount_point) {
-    const auto text = value_or_throw(read_file(mount_point + "/.heddle/stats"));
+    const auto text = value_or_throw(read_stats_text(mount_point));
     return nlohmann::json::parse(text).at("staging").get<std::string>();
   }
 

@@ -1,35 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "compat/elf_notes.hpp"
 
-#include <elf.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <bit>
 #include <cstring>
-#include <vector>
 
-#include "base/fd.hpp"
+#include "base/elf_file.hpp"
 
 namespace heddle::compat {
 namespace {
 
 constexpr std::uint32_t kIsaNeeded = 0xc0008002;  // GNU_PROPERTY_X86_ISA_1_NEEDED, binutils 2.36
 constexpr std::uint32_t kIsaUsed = 0xc0010002;
-constexpr std::size_t kLongestNotes = 65536;
-
-bool read_at(int fd, std::uint64_t offset, void* to, std::size_t count) {
-  auto* bytes = static_cast<char*>(to);
-  while (count > 0) {
-    const auto got = ::pread(fd, bytes, count, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    bytes += got;
-    offset += static_cast<std::uint64_t>(got);
-    count -= static_cast<std::size_t>(got);
-  }
-  return true;
-}
 
 std::uint32_t word_at(std::string_view bytes, std::size_t at) {
   std::uint32_t value = 0;
@@ -54,53 +37,24 @@ void read_properties(std::string_view text, std::size_t align, ElfNotes& notes) 
   }
 }
 
-void read_notes(std::string_view bytes, std::size_t align, ElfNotes& notes) {
-  align = align == 8 ? 8 : 4;
-  for (std::size_t at = 0; at + 12 <= bytes.size();) {
-    const std::size_t name_size = word_at(bytes, at);
-    const std::size_t text_size = word_at(bytes, at + 4);
-    const auto type = word_at(bytes, at + 8);
-    if (name_size > bytes.size() || text_size > bytes.size()) return;
-    const auto text = at + padded(12 + name_size, align);
-    if (text + text_size > bytes.size()) return;
-    const bool gnu = name_size == 4 && std::memcmp(bytes.data() + at + 12, "GNU", 4) == 0;
-    const auto content = bytes.substr(text, text_size);
-    if (gnu && type == NT_GNU_PROPERTY_TYPE_0) read_properties(content, align, notes);
-    if (gnu && type == NT_GNU_ABI_TAG && text_size >= 16 &&
-        word_at(content, 0) == ELF_NOTE_OS_LINUX)
-      notes.kernel =
-          fmt::format("{}.{}.{}", word_at(content, 4), word_at(content, 8), word_at(content, 12));
-    at = padded(text + text_size, align);
-  }
-}
-
-template <class Ehdr, class Phdr>
-ElfNotes notes_of(int fd) {
-  ElfNotes notes;
-  Ehdr header{};
-  if (!read_at(fd, 0, &header, sizeof header) || header.e_phentsize != sizeof(Phdr)) return notes;
-  std::vector<Phdr> segments(header.e_phnum);
-  if (!read_at(fd, header.e_phoff, segments.data(), segments.size() * sizeof(Phdr))) return notes;
-  for (const auto& segment : segments) {
-    // PT_GNU_PROPERTY covers what a PT_NOTE covers too.
-    if (segment.p_type != PT_NOTE || segment.p_filesz > kLongestNotes) continue;
-    std::string bytes(segment.p_filesz, '\0');
-    if (read_at(fd, segment.p_offset, bytes.data(), bytes.size()))
-      read_notes(bytes, segment.p_align, notes);
-  }
-  return notes;
-}
-
 }  // namespace
 
 Result<ElfNotes> read_elf_notes(int fd, const std::string& path) {
-  unsigned char ident[EI_NIDENT] = {};
-  if (!read_at(fd, 0, ident, sizeof ident) || std::memcmp(ident, ELFMAG, SELFMAG) != 0)
-    return fail(Error::with_code(ENOEXEC, path, "not an ELF file"));
   static_assert(std::endian::native == std::endian::little);
-  if (ident[EI_DATA] != ELFDATA2LSB) return ElfNotes{};
-  return ident[EI_CLASS] == ELFCLASS64 ? notes_of<Elf64_Ehdr, Elf64_Phdr>(fd)
-                                       : notes_of<Elf32_Ehdr, Elf32_Phdr>(fd);
+  ElfNotes notes;
+  const FileBytes bytes = file_bytes(fd);
+  const auto elf = ElfFile::read(bytes);
+  if (!elf && elf.error().code() == ENOEXEC)
+    return fail(Error::with_code(ENOEXEC, path, "not an ELF file"));
+  if (!elf || elf->is_swapped()) return notes;
+  elf->visit_notes([&](std::uint32_t type, std::string_view owner, std::string_view text) {
+    if (owner != "GNU") return false;
+    if (type == NT_GNU_PROPERTY_TYPE_0) read_properties(text, elf->is_64() ? 8 : 4, notes);
+    if (type == NT_GNU_ABI_TAG && text.size() >= 16 && word_at(text, 0) == ELF_NOTE_OS_LINUX)
+      notes.kernel = fmt::format("{}.{}.{}", word_at(text, 4), word_at(text, 8), word_at(text, 12));
+    return false;
+  });
+  return notes;
 }
 
 std::string isa_level_name(unsigned bit) {

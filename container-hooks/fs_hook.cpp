@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: MIT
-#include "container-hooks/fs_hook.hpp"
-
-#include <unistd.h>
+//
+// fs-hook, from what runtimes and users say to the container. oci/: the files of runtimes, and the
+// hook's settings. swap/: one container's start (oci_hook.cpp), whose process in the container's
+// namespace (inside_container.cpp) decides, or reads what was decided (cache/), and mounts.
+// verify/: what a program loads, in a running container or in a sandbox. host/: what all of them
+// use.
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <functional>
-#include <map>
 
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "container-hooks/hook_commands.hpp"
-#include "container-hooks/oci_hook.hpp"
-#include "container-hooks/sealed_program.hpp"
-#include "container-hooks/verify.hpp"
-#include "container-hooks/verify_image.hpp"
+#include "base/run_main.hpp"
+#include "base/try.hpp"
+#include "container-hooks/host/programs.hpp"
+#include "container-hooks/oci/install.hpp"
+#include "container-hooks/verify/verify_image.hpp"
 
-namespace heddle {
+namespace heddle::hook {
 namespace {
 
-/// A runtime starts the hook in a folder of its own.
+/// A runtime starts the hook in a directory of its own.
 std::string from_here(const std::string& path) {
   return path.empty() ? path : std::filesystem::absolute(path).string();
 }
@@ -32,67 +35,63 @@ std::string real_directory(const std::string& path) {
 }
 
 /// What is wrong with a path in the container; empty: nothing.
+std::string bad_container_path(const std::string& path) {
+  return path.starts_with('/') ? "" : "'" + path + "' is not an absolute path";
+}
+
 std::string only_bind(const std::string& way) {
   return way == "bind" ? "" : "'" + way + "' is not supported any more: use bind, the default";
 }
 
-std::string no_containers_path(const std::string& path) {
-  return path.starts_with('/') ? "" : "'" + path + "' is no absolute path";
-}
-
-/// Likewise of a process.
-std::string no_process_number(const std::string& text) {
+std::string bad_process_number(const std::string& text) {
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-  return digits && text.size() < 10 ? "" : "'" + text + "' is no process number";
+  return digits && text.size() < 10 ? "" : "'" + text + "' is not a process number";
 }
 
 class CommandLine {
  public:
   CommandLine();
   CLI::App& app() { return app_; }
-  int run() { return action_(); }
+  Result<int> run() { return action_(); }
 
  private:
-  CLI::App* add(const std::string& name, const std::string& text, std::function<int()> action) {
+  CLI::App* add(const std::string& name, const std::string& text,
+                std::function<Result<int>()> action) {
     CLI::App* sub = app_.add_subcommand(name, text);
     sub->callback([this, action = std::move(action)] { action_ = action; });
     return sub;
   }
+  CLI::App* add_install(const std::string& name, const std::string& text,
+                        Result<void> (*install)(const InstallSettings&)) {
+    return add(name, text, [this, install]() -> Result<int> {
+      TRY(install(settings_));
+      return int{exit_done};
+    });
+  }
   void add_hook_options(CLI::App* sub) {
-    auto& s = files_.hook;
-    const auto policy = [&s](const std::string& word) {
-      s.request.on_failure = word == "warn" ? OnFailure::warn : OnFailure::enforce;
-    };
+    auto& s = settings_.hook;
     sub->add_option("--program", s.request.program,
                     "The MPI program, where it is not the container's first word")
-        ->check(no_containers_path)
+        ->check(bad_container_path)
         ->option_text("PATH");
-    sub->add_option_function<std::string>(
-           "--policy", policy, "What a failure means: no container (enforce), or a warning")
-        ->check(CLI::IsMember({"enforce", "warn"}))
-        ->option_text("enforce|warn");
-    const std::map<std::string, Stage> stages{{"createRuntime", Stage::create_runtime},
-                                              {"createContainer", Stage::create_container}};
-    sub->add_option_function<std::string>(
-           "--stage",
-           [this, stages](const std::string& name) {
-             files_.hook.stage = stages.at(name);
-             files_.stage_given = true;
-           },
-           "When the runtime calls the hook")
-        ->check(CLI::IsMember({"createRuntime", "createContainer"}))
-        ->option_text("createRuntime|createContainer");
+    add_choice(*sub, "--policy", s.request.on_failure,
+               {{"enforce", OnFailure::enforce}, {"warn", OnFailure::warn}},
+               "What a failure means: no container (enforce), or a warning");
+    add_choice(
+        *sub, "--stage", s.stage,
+        {{"createRuntime", Stage::create_runtime}, {"createContainer", Stage::create_container}},
+        "When the runtime calls the hook")
+        ->each([this](const std::string&) { settings_.stage_given = true; });
     sub->add_option_function<std::uint64_t>(
-           "--cache-limit",
-           [this](std::uint64_t mebibytes) { files_.hook.limits.bytes = mebibytes << 20; },
-           "MiB of the folder of decisions above which what is unused longest goes (256)")
+           "--cache-limit", [&s](std::uint64_t mebibytes) { s.limits.bytes = mebibytes << 20; },
+           "MiB of the decisions' directory above which the least recently used go (256)")
         ->check(CLI::Range(0, 1 << 20))
         ->option_text("MIB");
     sub->add_option("--log", s.log, "File that gets each line of the hook")
         ->transform(from_here)
         ->option_text("FILE");
     sub->add_option("--node", s.node,
-                    "Folder of the node's shared mounts, where fs-mount --node runs")
+                    "Directory of the node's shared mounts, where fs-mount --node runs")
         ->transform(from_here)
         ->option_text("DIR");
     sub->add_option_function<unsigned>(
@@ -102,9 +101,9 @@ class CommandLine {
         ->option_text("SECONDS");
     add_decision_options(sub);
   }
-  /// Who may switch the hook on.
+  /// What switches the hook on.
   void add_request_options(CLI::App* sub) {
-    auto& s = files_.hook;
+    auto& s = settings_.hook;
     sub->add_flag("--always", s.request.host_mpi, "For every container that has this hook");
     sub->add_option("--allow-annotations", s.allow_annotations,
                     "Annotations count in bundles below DIR, whose images are trusted; /: in all")
@@ -113,40 +112,40 @@ class CommandLine {
         ->option_text("DIR");
   }
   void add_decision_options(CLI::App* sub) {
-    auto& s = files_.hook;
-    sub->add_option("--cache", s.cache, "Folder of what was decided for each image")
+    auto& s = settings_.hook;
+    sub->add_option("--cache", s.cache, "Directory of what was decided for each image")
         ->transform(from_here)
         ->option_text("DIR");
     sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
-        ->check(no_containers_path)
+        ->check(bad_container_path)
         ->option_text("PATH");
     sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")
         ->transform([](const std::string& mpi) {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })
         ->option_text("MPI");
-    // Scripts of earlier versions may say it; in no help.
+    // Scripts of earlier versions may give it; in no help.
     sub->add_option("--rpath")->check(only_bind)->group("");
   }
-  int verify();
+  Result<int> verify();
 
   CLI::App app_{"Runs a container's MPI program on the host's MPI: an OCI hook, and its set-up.",
                 "fs-hook"};
-  std::function<int()> action_;
-  HookFileSettings files_;
+  std::function<Result<int>()> action_;
+  InstallSettings settings_;
   ImageToVerify image_;
   pid_t pid_ = 0;
   bool json_ = false;
 };
 
-int CommandLine::verify() {
+Result<int> CommandLine::verify() {
   const int ways = (pid_ > 0) + !image_.bundle.empty() + !image_.rootfs.empty();
   if (ways != 1 || (!image_.rootfs.empty() && image_.program.empty())) {
     say("verify: give a PID, --bundle DIR, or --rootfs DIR with --program PATH");
-    return exit_usage;
+    return int{exit_usage};
   }
   if (pid_ > 0) return verify_process(pid_, json_);
-  image_.hook = files_.hook;
+  image_.hook = settings_.hook;
   return verify_image(image_, json_);
 }
 
@@ -154,37 +153,40 @@ CommandLine::CommandLine() {
   app_.set_version_flag("--version", "fs-hook (heddle) " HEDDLE_VERSION);
   set_usage(app_, "");
   app_.require_subcommand(1);
-  files_.hook.cache = default_cache();
-  files_.hook.log = default_log();
+  settings_.hook.cache = default_cache();
+  settings_.hook.log = default_log();
 
   CLI::App* sub = add("oci", "The hook itself: a container's state on stdin",
-                      [this] { return oci_hook(files_.hook); });
+                      [this] { return oci_hook(settings_.hook); });
   add_hook_options(sub);
   add_request_options(sub);
+  sub->add_option("--hook-file", settings_.hook.hook_file,
+                  "The file that the runtime starts the hook by: checked at each start")
+      ->option_text("FILE");
 
-  sub = add("install", "Install the hook for podman (as a CDI device), or print it for runc, crun",
-            [this] { return install_hook(files_); });
-  sub->add_option("--runtime", files_.runtime, "Who is to call it")
+  sub = add_install("install",
+                    "Install the hook for podman (as a CDI device), or print it for runc, crun",
+                    install_hook);
+  sub->add_option("--runtime", settings_.runtime, "The runtime that is to call it")
       ->check(CLI::IsMember({"podman", "runc", "crun"}))
       ->option_text("podman|runc|crun");
-  sub->add_option("--dir", files_.directory, "podman's directory of hooks (podman --hooks-dir)")
+  sub->add_option("--dir", settings_.directory, "podman's directory of hooks (podman --hooks-dir)")
       ->option_text("DIR");
   add_request_options(sub);
   add_hook_options(sub);
 
-  sub = add("cdi", "Print a CDI specification: podman run --device heddle/mpi=host",
-            [this] { return print_cdi(files_); });
+  sub = add_install("cdi", "Print a CDI specification: podman run --device heddle/mpi=host",
+                    print_cdi);
   add_hook_options(sub);
 
-  sub = add("bundle", "Add the hook to a bundle's config.json",
-            [this] { return edit_bundle(files_); });
-  sub->add_option("DIR", files_.directory, "The bundle")->required()->type_name("");
+  sub = add_install("bundle", "Add the hook to a bundle's config.json", edit_bundle);
+  sub->add_option("DIR", settings_.directory, "The bundle")->required()->type_name("");
   add_hook_options(sub);
 
   sub = add("verify", "What a program of a container really loads: swapped, or not and why",
             [this] { return verify(); });
   sub->add_option("PID", pid_, "A running process, as the host numbers it")
-      ->check(no_process_number)
+      ->check(bad_process_number)
       ->type_name("");
   sub->add_option("--bundle", image_.bundle, "Before the start: what this bundle would start")
       ->option_text("DIR");
@@ -201,26 +203,25 @@ CommandLine::CommandLine() {
   add_decision_options(sub);
 }
 
-}  // namespace
-
-int fs_hook(int argc, char** argv) {
-  set_program_name("fs-hook");
+Result<int> run(int argc, char** argv) {
+  (void)::umask(022);  // what is made here is trusted later, whatever the caller's mask
   // Those that enter a container.
   if (const std::string_view command = argc > 1 ? argv[1] : "";
       command == "oci" || command == "verify")
-    if (auto sealed = run_from_sealed_copy(argv); !sealed) {
-      report(sealed.error());
-      return exit_failure;
-    }
+    TRY(run_sealed(argv));
   CommandLine line;
   if (const int status = parse_options(line.app(), {argv + 1, argv + argc}); status >= 0)
     return status;
-  try {
-    return line.run();
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
+  return line.run();
 }
 
-}  // namespace heddle
+}  // namespace
+}  // namespace heddle::hook
+
+int main(int argc, char** argv) {
+  return heddle::run_main("fs-hook", [&] {
+    const auto status = heddle::hook::run(argc, argv);
+    if (!status) heddle::report(status.error());
+    return status ? *status : int{heddle::exit_failure};
+  });
+}

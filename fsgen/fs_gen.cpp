@@ -24,7 +24,7 @@
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_run.hpp"
 #include "fsgen/prepare_map.hpp"
-#include "fuseovl/files/stage_folder.hpp"
+#include "fuseovl/files/stage_directory.hpp"
 
 namespace heddle {
 namespace {
@@ -201,7 +201,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
 /// The daemon, whose warnings nobody sees, stages nothing then.
 void warn_of_stage(const std::string& directory) {
   if (directory.empty()) return;
-  if (const auto folder = StageFolder::open(directory); !folder) warn(folder.error());
+  if (const auto folder = StageDirectory::open(directory); !folder) warn(folder.error());
 }
 
 /// Before APP runs: what could only be said after it would come too late.

@@ -314,17 +314,18 @@ void GuidedRun::finish(RunReport& report) {
 }
 
 void GuidedRun::finish_daemon(RunReport& report) {
+  const Error ended_early("", "the mount ended before the program did", "",
+                          "what it read from there since then, and was not cached, gave I/O errors");
   std::optional<DaemonCounters> counters;
   if (daemon_) {
     const auto end = daemon_->finish();
     counters = end.counters;
     report.left_running = end.still_used;
+    if (!counters && !end.still_used) warn(ended_early);
     if (!end.still_used) (void)remove_tree(work_path_);  // unless it was killed, it is gone
   } else if (lease_) {
     const auto end = lease_->finish();
-    if (!end)
-      return warn(Error("", "the mount ended before the program did", "",
-                        "what it read from there since then, and was not cached, gave I/O errors"));
+    if (!end) return warn(ended_early);
     counters = end->counters;
     report.left_running = end->still_used;
     if (!counters && is_told()) warn("the mount's daemon is too busy to say what it served");

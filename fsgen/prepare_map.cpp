@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fsgen/prepare_map.hpp"
 
-#include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,12 +9,16 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
+#include "base/elf_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/try.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/plugin_folder.hpp"
@@ -66,15 +69,17 @@ void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& co
 /// Whether the ELF file `path` is of the class and machine we are of ourselves, as our audit
 /// library must be for its ld.so to take it. A file that cannot be read is for others to refuse.
 bool takes_audit_library(const std::string& path) {
-  Elf64_Ehdr theirs{};
-  Elf64_Ehdr ours{};
-  constexpr ssize_t kHead = offsetof(Elf64_Ehdr, e_version);
-  const auto head = [](const std::string& file, Elf64_Ehdr& header) {
-    auto fd = open_regular(file);
-    return fd && ::pread(fd->get(), &header, kHead, 0) == kHead;
+  const auto kind = [](const std::string& file) -> std::optional<std::pair<int, int>> {
+    const auto fd = open_regular(file);
+    if (!fd) return std::nullopt;
+    const FileBytes bytes = file_bytes(fd->get());
+    const auto elf = ElfFile::read(bytes);
+    if (!elf) return std::nullopt;
+    return std::pair<int, int>(elf->header.e_ident[EI_CLASS], elf->header.e_machine);
   };
-  if (!head(path, theirs) || !head("/proc/self/exe", ours)) return true;
-  return theirs.e_ident[EI_CLASS] == ours.e_ident[EI_CLASS] && theirs.e_machine == ours.e_machine;
+  const auto theirs = kind(path);
+  const auto ours = kind("/proc/self/exe");
+  return !theirs || !ours || theirs == ours;
 }
 
 /// `app`: the ELF program that APP is, or whose script; "" when there is none to guide.
@@ -145,7 +150,8 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
     if (!file) return fail(map_open_error(map.path, file.error().code()));
     struct stat status {};
     if (::fstat(file->get(), &status) != 0) return fail_errno(map.path, "cannot stat");
-    if (auto ours = check_map_owner(status, map.path); !ours) return fail(std::move(ours.error()));
+    TRY(check_map_owner(status, map.path));
+    TRY(check_map_path(map.path));
     auto reader = MapReader::open(file->get(), map.path);
     if (!reader) return fail(std::move(reader.error()));
     auto content = reader->read_all();

@@ -14,6 +14,7 @@
 #include "base/log.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "resolver/map/map_reader.hpp"
 
 namespace heddle {
@@ -98,7 +99,7 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
     return std::optional<MountEnvironment>();
   };
   if (!*mounted || (*mounted)->type != kMountType) return none("no heddle mount is here");
-  const auto text = read_file(*path + "/.heddle/stats");
+  const auto text = read_stats_text(*path);
   if (!text) return none(text.error().message());
   const auto stats = nlohmann::json::parse(*text, nullptr, false);
   if (!stats.is_object()) return none("its statistics cannot be read");

@@ -26,26 +26,6 @@ namespace {
 using trace::Op;
 namespace fs = std::filesystem;
 
-/// What `fs-record --summary` reports of a run.
-class Summary final : public trace::TraceSink {
- public:
-  void begin_run(const trace::RunHeader&, int) override {}
-  void event(const trace::Event& event) override;
-  void end_run(const trace::RunFooter& footer, trace::Ending) override { footer_ = footer; }
-  /// Several lines, each ended by a newline.
-  std::string text() const;
-
- private:
-  struct Process {
-    std::string exe;
-    std::uint64_t events = 0, opens = 0, misses = 0, libraries = 0;
-    std::uint64_t first_library_ns = 0, last_library_ns = 0;
-  };
-  trace::RunFooter footer_;
-  std::map<std::string, std::uint64_t> paths_, missing_directories_;
-  std::map<std::int32_t, Process> processes_;
-};
-
 constexpr std::size_t kTop = 10;
 
 double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
@@ -71,51 +51,92 @@ bool is_library_name(std::string_view path) {
          (rest[0] == '.' && rest.find_first_not_of(".0123456789") == std::string_view::npos);
 }
 
-void Summary::event(const trace::Event& event) {
-  auto& process = processes_[event.pid];
-  ++process.events;
-  // These come late, and name who opened the file: fs-record, before it became the program.
-  const bool late = event.op == Op::close || event.op == Op::read || event.op == Op::write;
-  if (!event.exe.empty() && !late) process.exe = event.exe;
-  const bool opens = event.op == Op::open || event.op == Op::create || event.op == Op::exec;
-  if (opens) ++paths_[std::string(event.path)];
-  if (event.error != 0 && event.op == Op::lookup) {
-    ++process.misses;
-    ++missing_directories_[std::string(event.path.substr(0, event.path.rfind('/')))];
+/// What `fs-record --summary` reports of a run.
+class Summary final : public trace::TraceSink {
+ public:
+  void begin_run(const trace::RunHeader&, int) override {}
+  void event(const trace::Event& event) override {
+    auto& process = processes_[event.pid];
+    ++process.events;
+    // These come late, and name who opened the file: fs-record, before it became the program.
+    const bool late = event.op == Op::close || event.op == Op::read || event.op == Op::write;
+    if (!event.exe.empty() && !late) process.exe = event.exe;
+    const bool opens = event.op == Op::open || event.op == Op::create || event.op == Op::exec;
+    if (opens) ++paths_[std::string(event.path)];
+    if (event.error != 0 && event.op == Op::lookup) {
+      ++process.misses;
+      ++missing_directories_[std::string(event.path.substr(0, event.path.rfind('/')))];
+    }
+    if (!opens || event.error != 0) return;
+    ++process.opens;
+    if (event.op != Op::open || !is_library_name(event.path)) return;
+    ++process.libraries;
+    if (process.first_library_ns == 0) process.first_library_ns = event.ns;
+    process.last_library_ns = event.ns;
   }
-  if (!opens || event.error != 0) return;
-  ++process.opens;
-  if (event.op != Op::open || !is_library_name(event.path)) return;
-  ++process.libraries;
-  if (process.first_library_ns == 0) process.first_library_ns = event.ns;
-  process.last_library_ns = event.ns;
-}
+  void end_run(const trace::RunFooter& footer, trace::Ending) override { footer_ = footer; }
+  /// Several lines, each ended by a newline.
+  std::string text() const {
+    std::string out =
+        fmt::format("{} events in {:.1f} ms, {} failed{}\n", footer_.events, ms(footer_.end_ns),
+                    footer_.failed, footer_.complete ? "" : "; the trace is incomplete");
+    out += "opened most:\n" + top_lines(paths_);
+    if (!missing_directories_.empty())
+      out += "missed most, by directory:\n" + top_lines(missing_directories_);
+    out += "processes:\n";
+    out += fmt::format("  {:>8} {:>9} {:>7} {:>8} {:>9} {:>12} {:>12}  {}\n", "pid", "events",
+                       "opens", "misses", "libraries", "first lib ms", "last lib ms", "executable");
+    for (const auto& [pid, p] : processes_)
+      out += fmt::format("  {:>8} {:>9} {:>7} {:>8} {:>9} {:>12} {:>12}  {}\n", pid, p.events,
+                         p.opens, p.misses, p.libraries,
+                         p.libraries ? fmt::format("{:.1f}", ms(p.first_library_ns)) : "-",
+                         p.libraries ? fmt::format("{:.1f}", ms(p.last_library_ns)) : "-",
+                         escape_for_terminal(p.exe));
+    return out;
+  }
 
-std::string Summary::text() const {
-  std::string out =
-      fmt::format("{} events in {:.1f} ms, {} failed{}\n", footer_.events, ms(footer_.end_ns),
-                  footer_.failed, footer_.complete ? "" : "; the trace is incomplete");
-  out += "opened most:\n" + top_lines(paths_);
-  if (!missing_directories_.empty())
-    out += "missed most, by directory:\n" + top_lines(missing_directories_);
-  out += "processes:\n";
-  out += fmt::format("  {:>8} {:>9} {:>7} {:>8} {:>9} {:>12} {:>12}  {}\n", "pid", "events",
-                     "opens", "misses", "libraries", "first lib ms", "last lib ms", "executable");
-  for (const auto& [pid, p] : processes_)
-    out += fmt::format("  {:>8} {:>9} {:>7} {:>8} {:>9} {:>12} {:>12}  {}\n", pid, p.events,
-                       p.opens, p.misses, p.libraries,
-                       p.libraries ? fmt::format("{:.1f}", ms(p.first_library_ns)) : "-",
-                       p.libraries ? fmt::format("{:.1f}", ms(p.last_library_ns)) : "-",
-                       escape_for_terminal(p.exe));
-  return out;
-}
+ private:
+  struct Process {
+    std::string exe;
+    std::uint64_t events = 0, opens = 0, misses = 0, libraries = 0;
+    std::uint64_t first_library_ns = 0, last_library_ns = 0;
+  };
+  trace::RunFooter footer_;
+  std::map<std::string, std::uint64_t> paths_, missing_directories_;
+  std::map<std::int32_t, Process> processes_;
+};
 
 /// What a run used of the files that were there: opened, executed or asked about, the links on the
 /// way, the directories listed.
 class UsedFiles final : public trace::TraceSink {
  public:
   void begin_run(const trace::RunHeader&, int) override {}
-  void event(const trace::Event& event) override;
+  void event(const trace::Event& event) override {
+    if (event.error != 0) return;
+    const std::string path(event.resolved.empty() ? event.path : event.resolved);
+    switch (event.op) {
+      case Op::create:
+      case Op::mkdir:
+      case Op::symlink:
+      case Op::mknod:
+        created_.insert(path);
+        break;
+      case Op::rename:
+      case Op::link:
+        created_.insert(std::string(event.target));
+        break;
+      case Op::open:
+      case Op::exec:
+      case Op::stat:
+      case Op::access:
+      case Op::readlink:
+      case Op::opendir:
+        if (!path.empty() && !created_.contains(path)) paths_.insert(path);
+        break;
+      default:
+        break;
+    }
+  }
   void end_run(const trace::RunFooter&, trace::Ending) override {}
   const std::set<std::string>& paths() const { return paths_; }
 
@@ -167,33 +188,6 @@ Result<void> copy_file(const std::string& source, const std::string& to, const s
 std::uint64_t count_files() {
   struct statvfs st {};
   return ::statvfs("/", &st) == 0 && st.f_files > st.f_ffree ? st.f_files - st.f_ffree : 0;
-}
-
-void UsedFiles::event(const trace::Event& event) {
-  if (event.error != 0) return;
-  const std::string path(event.resolved.empty() ? event.path : event.resolved);
-  switch (event.op) {
-    case Op::create:
-    case Op::mkdir:
-    case Op::symlink:
-    case Op::mknod:
-      created_.insert(path);
-      break;
-    case Op::rename:
-    case Op::link:
-      created_.insert(std::string(event.target));
-      break;
-    case Op::open:
-    case Op::exec:
-    case Op::stat:
-    case Op::access:
-    case Op::readlink:
-    case Op::opendir:
-      if (!path.empty() && !created_.contains(path)) paths_.insert(path);
-      break;
-    default:
-      break;
-  }
 }
 
 /// Copies `used` below the directory `target` (made when missing; it must be empty), each at its

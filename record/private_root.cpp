@@ -11,9 +11,9 @@
 #include "base/fuse_device.hpp"
 #include "base/insist.hpp"
 #include "base/log.hpp"
+#include "base/mountinfo.hpp"
 #include "base/try.hpp"
 #include "fuseovl/mount/fusermount.hpp"
-#include "fuseovl/mount/kernel_mount.hpp"
 #include "record/loopback/loopback.hpp"
 
 namespace heddle {

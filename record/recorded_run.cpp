@@ -20,7 +20,7 @@
 #include "base/output_file.hpp"
 #include "base/rank.hpp"
 #include "base/try.hpp"
-#include "record/native_folders.hpp"
+#include "record/native_paths.hpp"
 #include "record/private_root.hpp"
 #include "record/recording_daemon.hpp"
 
@@ -115,7 +115,7 @@ Result<void> Run::prepare() {
   plan_.cwd = header_.cwd;
   plan_.scopes = options_.scopes;
   if (plan_.scopes.empty()) {
-    auto natives = find_native_folders(plan_.cwd, own_environment());
+    auto natives = find_native_paths(plan_.cwd, own_environment());
     plan_.natives = std::move(natives.paths);
     header_.notes = std::move(natives.notes);
   } else {

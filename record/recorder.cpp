@@ -18,7 +18,7 @@ namespace {
 
 using trace::Op;
 
-// A process id is not used again within this time: they are given out in a circle.
+// A process id is not reused within this time: they are assigned in a cycle.
 constexpr std::uint64_t kTrustNs = 50'000'000;
 // Between the exec event and the change of /proc/PID/exe lie the look-ups and reads of the program
 // and its interpreter.
@@ -46,6 +46,15 @@ std::int32_t process_of(std::int32_t tid) {
 }
 
 constexpr std::size_t kMostWalks = 4096;
+
+/// readlink(2) reads a link without walking on; what the thread asks for next is another matter.
+bool is_walking(std::int32_t tid) {
+  const long number = loopback::call_of(tid).number;
+#ifdef SYS_readlink
+  if (number == SYS_readlink) return false;
+#endif
+  return number != -1 && number != SYS_readlinkat;
+}
 
 std::uint64_t monotonic_ns() {
   timespec now{};
@@ -91,8 +100,6 @@ void Callers::executes(std::int32_t tid) {
   if (const auto at = known_.find(tid); at != known_.end()) at->second.recheck = kRechecks;
 }
 
-Walks::Walks() : can_tell_(loopback::kernel_tells_calls()) {}
-
 std::string Walks::destination(std::string_view link, std::string_view target) {
   std::string out(target.starts_with('/') ? std::string_view() : link.substr(0, link.rfind('/')));
   while (!target.empty()) {
@@ -107,20 +114,6 @@ std::string Walks::destination(std::string_view link, std::string_view target) {
     }
   }
   return out.empty() ? "/" : out;
-}
-
-/// readlink(2) reads a link without walking on; what the thread asks for next is another matter.
-bool Walks::is_walking(std::int32_t tid) const {
-  if (!can_tell_) return false;
-  char text[64];
-  if (!read_proc(tid, "syscall", text)) return false;
-  char* end = nullptr;
-  const long number = std::strtol(text, &end, 10);
-  if (end == text) return false;
-#ifdef SYS_readlink
-  if (number == SYS_readlink) return false;
-#endif
-  return number != SYS_readlinkat;
 }
 
 bool Walks::asked_path(const trace::Event& event, std::string& asked) {
@@ -170,7 +163,7 @@ void Recorder::add(trace::Event& event) {
     event.resolved = event.path;
     event.path = asked;
   }
-  // An open is asked about also when it is not wanted: its close will not ask again.
+  // Also for an open that is not wanted: its close does not look the caller up again.
   const bool opens = event.op == trace::Op::open || event.op == trace::Op::create;
   const bool wanted = options_.ops[static_cast<std::size_t>(event.op)];
   if (event.pid == 0 && (wanted || opens)) {

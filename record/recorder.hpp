@@ -17,15 +17,14 @@
 
 namespace heddle {
 
-/// Who a thread belongs to.
+/// The process of a thread.
 struct Caller {
   std::int32_t pid = 0;
   std::string_view exe;  ///< lives as long as the Callers
 };
 
-/// Threads, their processes and executables, as /proc tells. The protocol gives a thread's id only.
-/// What was read is believed while the thread keeps asking, until it executes something. Any
-/// thread.
+/// The processes and executables of threads, from /proc: the protocol carries thread ids only. What
+/// was read is used while the thread keeps asking, until it executes something. Any thread.
 class Callers {
  public:
   /// `now_ns` is the event's time.
@@ -46,12 +45,11 @@ class Callers {
   std::unordered_set<std::string> texts_;
 };
 
-/// Finds the path a program asked for. A FUSE file system is asked for the components that the
-/// kernel walks, after each symlink for those of its target; the links that one thread's walk went
-/// through lead back to the name at which it began. Any thread.
+/// Finds the path that a program asked for. FUSE sees the components that the kernel walks, after
+/// each symlink those of its target; the links on one thread's walk lead back to the name at which
+/// it began. Any thread.
 class Walks {
  public:
-  Walks();
   /// Sees each event in its order. When the walk began at another name, `asked` becomes that name
   /// (with the event's path as its resolution) and true is returned.
   bool asked_path(const trace::Event& event, std::string& asked);
@@ -68,8 +66,6 @@ class Walks {
     std::vector<Step> steps;
     std::string end;  ///< the path it led to; empty: it goes on
   };
-  bool is_walking(std::int32_t tid) const;
-  bool can_tell_;
   std::mutex mutex_;
   std::unordered_map<std::int32_t, Walk> walks_;
 };
@@ -79,8 +75,8 @@ struct RecorderOptions {
   bool each_io = false;
 };
 
-/// The loopback's accesses as the trace of one run: time, process and executable are added here.
-/// Who tells waits while the trace cannot be written (a pipe that nobody reads): nothing is
+/// Writes the loopback's accesses as the trace of one run, with time, process and executable.
+/// Blocks the caller while the trace cannot be written (a pipe that nobody reads): nothing is
 /// dropped.
 class Recorder final : public loopback::AccessLog {
  public:

@@ -21,7 +21,6 @@
 #include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/socket_pair.hpp"
-#include "record/loopback/server.hpp"
 #include "record/private_root.hpp"
 
 namespace heddle {
@@ -128,13 +127,13 @@ class Serving {
   Serving(Recorder& recorder, loopback::Loopback::Setup setup, int device)
       : recorder_(recorder),
         loopback_(recorder, std::move(setup)),
-        server_(loopback_, device),
+        device_(device),
         ended_(::eventfd(0, EFD_CLOEXEC)) {}
 
   Result<void> start() {
     if (!ended_) return fail_errno("", "cannot start the recorder");
     std::thread([this] {
-      server_.run();
+      loopback::serve(loopback_, device_);
       loopback_.close_all();
       is_over_ = true;
       ::eventfd_write(ended_.get(), 1);  // if this fails, the next tick notices
@@ -166,7 +165,7 @@ class Serving {
   static constexpr std::chrono::milliseconds kTick{100};
   Recorder& recorder_;
   loopback::Loopback loopback_;
-  loopback::Server server_;
+  const int device_;
   Fd ended_;
   std::atomic<bool> is_over_ = false;
 };

@@ -32,11 +32,10 @@ struct AskOptions {
   std::string ca;     ///< PEM file of the authority behind the servers' certificates; empty: no TLS
   std::string token;  ///< empty: none
   std::string own_token;  ///< in place of that one, for servers that only this node reaches
-  std::chrono::milliseconds connect{1500};
-  std::chrono::milliseconds answer{30'000};
 };
 
 constexpr std::size_t kMostAtOnce = 64;
+constexpr std::chrono::milliseconds kConnectLimit{1500}, kAnswerLimit{30'000};
 
 Verdict from_v2(v2::Verdict verdict) {
   return verdict == v2::COMPATIBLE ? Verdict::compatible
@@ -77,7 +76,7 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address,
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   // A refused connection is an answer: only one under way is waited for.
-  const auto deadline = std::chrono::system_clock::now() + options.connect;
+  const auto deadline = std::chrono::system_clock::now() + kConnectLimit;
   for (auto state = channel->GetState(true); state != GRPC_CHANNEL_READY;
        state = channel->GetState(true)) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN)
@@ -89,13 +88,13 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address,
 }
 
 /// What the compat-server at `address` (HOST:PORT or unix:PATH) says of the artifact. Fails, naming
-/// the address, when there is no server, within `connect`; when it gives no verdict; when it does
-/// not answer in time.
+/// the address, when there is no server, within kConnectLimit; when it gives no verdict; when it
+/// does not answer in time.
 Result<Judgement> ask(const std::string& address, const std::string& artifact,
                       const AskOptions& options) {
   const auto stub = v2::Compat::NewStub(TRY(connect(address, options)));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + options.answer);
+  context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
   const auto& token =
       options.token.empty() && is_local(address) ? options.own_token : options.token;
   if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT
 //
-// The program compat-server: what it may do, its metrics, its main loop.
+// The program compat-server. gRPC's threads call the services below; each call passes the token's
+// check and the Gate, and asks the JudgePool, whose processes open files and parse artifacts. The
+// main thread waits for signals, the watcher and those who ask for metrics.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grp.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <malloc.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -18,19 +24,30 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <mutex>
 
+#include <compat_v2.grpc.pb.h>
+#include <compatibility.grpc.pb.h>
 #include "base/command_line.hpp"
+#include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/run_main.hpp"
 #include "base/sandbox/privileges.hpp"
-#include "compat/server/services.hpp"
+#include "compat/server/judge_pool.hpp"
 #include "compat/server/token_file.hpp"
 
 namespace heddle::compat {
+
+namespace v1 = convergedcomputing::org::grpc::v1;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -39,25 +56,363 @@ using Clock = std::chrono::steady_clock;
 constexpr int kTendEvery = 700;
 /// Of a call's time, for sending and receiving.
 constexpr std::chrono::seconds kBesideJudging{5};
+/// That calls of a connection that is a minute old have at least.
+constexpr std::chrono::seconds kConnectionGrace{15};
+/// Memory of all calls under way in gRPC's buffers; beyond it gRPC pushes back.
+constexpr std::size_t kMostMemory = std::size_t{96} << 20;
+/// Of requests that handlers hold; beyond it calls are turned away.
+constexpr std::size_t kMostRequestBytes = std::size_t{128} << 20;
+constexpr int kMostInBatch = 1000;
+constexpr std::size_t kLongestUri = 256;
 
 struct Options {
-  ServerOptions server;
+  std::string listen = "127.0.0.1:50051";  ///< or unix:/path
+  std::string tls_certificate, tls_key;    ///< PEM files, then their contents; both or none
+  std::string token;                       ///< clients must show it; never empty
+  std::size_t most_request_bytes = std::size_t{8} << 20;
+  int most_checks = 64;  ///< at once; more are turned away
   JudgeOptions judges;
   std::string token_file, metrics, user = "nobody";
   int grace = 5;
   unsigned stream_idle = 60, timeout = 10;
 };
 
+struct Counters {
+  std::atomic<std::uint64_t> calls{0}, denied{0}, turned_away{0};
+  std::atomic<int> under_way{0};
+};
+
+/// Constant time in the length of the secret: a peer learns nothing by timing.
+bool same_token(std::string_view given, std::string_view wanted) {
+  unsigned char differs = given.size() != wanted.size();
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    differs |= static_cast<unsigned char>(wanted[i] ^ (i < given.size() ? given[i] : 0));
+  return differs == 0;
+}
+
+v2::Verdict to_v2(Verdict verdict) {
+  constexpr v2::Verdict kVerdicts[] = {v2::COMPATIBLE, v2::DEGRADED, v2::INCOMPATIBLE};
+  return kVerdicts[static_cast<std::size_t>(verdict)];
+}
+
+/// Result: the bytes that it takes.
+std::size_t fill(const Answer& answer, const v2::CheckRequest& request, v2::CheckResponse& out) {
+  out.set_id(request.id());
+  out.set_generation(answer.generation);
+  out.set_error(to_json_text(answer.error));
+  if (!answer.error.empty()) return out.ByteSizeLong();
+  out.set_verdict(to_v2(answer.judgement.verdict));
+  for (const auto& reason : answer.judgement.reasons) {
+    auto& one = *out.add_reasons();
+    one.set_kind(to_string(reason.kind));
+    one.set_weight(to_v2(reason.weight));
+    one.set_program(to_json_text(reason.program));
+    one.set_subject(to_json_text(reason.subject));
+    one.set_library(to_json_text(reason.library));
+    one.set_required_by(to_json_text(reason.required_by));
+    one.set_path(to_json_text(reason.path));
+    one.set_package(to_json_text(reason.package));
+    one.set_detail(to_json_text(reason.detail));
+    one.set_text(to_text(reason));
+  }
+  out.set_more_reasons(answer.judgement.more);
+  return out.ByteSizeLong();
+}
+
+/// Checks the token before any service sees the call, so that reflection, whose calls hold a thread
+/// each, is for those who have it, too. Anybody may ask for health.
+class TokenCheck final : public grpc::AuthMetadataProcessor {
+ public:
+  TokenCheck(const std::string& token, Counters& counters)
+      : wanted_("Bearer " + token), counters_(counters) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    if (path != metadata.end() && path->second.starts_with("/grpc.health.v1."))
+      return grpc::Status::OK;
+    const auto given = metadata.find("authorization");
+    if (given != metadata.end() &&
+        same_token({given->second.data(), given->second.size()}, wanted_))
+      return grpc::Status::OK;
+    ++counters_.denied;
+    return {grpc::StatusCode::UNAUTHENTICATED, "the token is missing or wrong"};
+  }
+
+ private:
+  const std::string wanted_;
+  Counters& counters_;
+};
+
+/// Bounds the calls, those of one client's address, and the bytes of their requests.
+class Gate {
+ public:
+  Gate(const Options& options, Counters& counters)
+      : most_calls_(options.most_checks),
+        // An address of this node is many users'.
+        most_of_address_(is_local(options.listen) ? most_calls_ : std::max(1, most_calls_ / 2)),
+        most_bytes_(std::max(kMostRequestBytes, 2 * options.most_request_bytes)),
+        counters_(counters) {}
+
+  /// `calls`: 0 for one more request of a call that is in.
+  grpc::Status enter(const std::string& address, int calls, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    counters_.calls += static_cast<unsigned>(calls);
+    const auto known = of_address_.find(address);
+    const bool full = counters_.under_way + calls > most_calls_ ||
+                      (known != of_address_.end() && known->second + calls > most_of_address_);
+    if ((calls > 0 && full) || bytes_ + bytes > most_bytes_) {
+      ++counters_.turned_away;
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
+    }
+    of_address_[address] += calls;
+    counters_.under_way += calls;
+    bytes_ += bytes;
+    return grpc::Status::OK;
+  }
+  void leave(const std::string& address, int calls, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if ((of_address_[address] -= calls) == 0) of_address_.erase(address);
+    counters_.under_way -= calls;
+    bytes_ -= bytes;
+  }
+
+ private:
+  const int most_calls_, most_of_address_;
+  const std::size_t most_bytes_;
+  std::mutex mutex_;
+  std::map<std::string, int> of_address_;  ///< calls under way
+  std::size_t bytes_ = 0;
+  Counters& counters_;
+};
+
+/// Enters now, leaves at the scope's end.
+class Visit {
+ public:
+  Visit(Gate& gate, const grpc::ServerContext& context, std::size_t bytes, int calls = 1)
+      : gate_(gate),
+        address_(context.peer().substr(0, context.peer().rfind(':'))),  // without the port
+        bytes_(bytes),
+        calls_(calls),
+        status(gate.enter(address_, calls, bytes)) {}
+  ~Visit() {
+    if (status.ok()) gate_.leave(address_, calls_, bytes_);
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  Gate& gate_;
+  const std::string address_;
+  const std::size_t bytes_;
+  const int calls_;
+
+ public:
+  const grpc::Status status;
+};
+
+std::function<bool()> is_cancelled(const grpc::ServerContext& context) {
+  return [&context] { return context.IsCancelled(); };
+}
+
+class ServiceV1 final : public v1::CompatibilityService::Service {
+ public:
+  ServiceV1(JudgePool& judges, Gate& gate) : judges_(judges), gate_(gate) {}
+
+  grpc::Status CheckCompatibility(grpc::ServerContext* context, const v1::CompatRequest* request,
+                                  v1::Response* response) override {
+    const Visit visit(gate_, *context, request->payload().size());
+    if (!visit.status.ok()) return visit.status;
+    const auto answer =
+        judges_.check(request->payload(),
+                      request->uri().empty() ? "payload" : request->uri().substr(0, kLongestUri),
+                      is_cancelled(*context));
+    if (!answer->error.empty()) {
+      response->set_status(v1::Response::ERROR);
+      response->set_payload(to_json_text(answer->error));
+      return grpc::Status::OK;
+    }
+    auto text = to_lines(answer->judgement);
+    text.pop_back();
+    response->set_status(v1::Response::SUCCESS);
+    response->set_compatible(answer->judgement.verdict != Verdict::incompatible);
+    response->set_payload(std::move(text));
+    return grpc::Status::OK;
+  }
+
+ private:
+  JudgePool& judges_;
+  Gate& gate_;
+};
+
+class ServiceV2 final : public v2::Compat::Service {
+ public:
+  ServiceV2(JudgePool& judges, Gate& gate) : judges_(judges), gate_(gate) {}
+
+  grpc::Status Check(grpc::ServerContext* context, const v2::CheckRequest* request,
+                     v2::CheckResponse* response) override {
+    const Visit visit(gate_, *context, request->artifact().size());
+    if (!visit.status.ok()) return visit.status;
+    fill(*judges_.check(request->artifact(), "artifact", is_cancelled(*context)), *request,
+         *response);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CheckBatch(grpc::ServerContext* context, const v2::CheckBatchRequest* request,
+                          v2::CheckBatchResponse* response) override {
+    const Visit visit(gate_, *context, request->ByteSizeLong());
+    if (!visit.status.ok()) return visit.status;
+    if (request->requests_size() > kMostInBatch)
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              fmt::format("a batch has at most {} artifacts", kMostInBatch)};
+    const auto cancelled = is_cancelled(*context);
+    std::size_t bytes = 0;
+    for (const auto& one : request->requests()) {
+      if (context->IsCancelled()) return grpc::Status::CANCELLED;
+      bytes += fill(*judges_.check(one.artifact(), "artifact", cancelled), one,
+                    *response->add_responses());
+      if (bytes > kMostAnswerBytes)
+        return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+                "the batch's answers are too large together: ask for fewer at once"};
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CheckStream(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
+    const Visit visit(gate_, *context, 0);
+    if (!visit.status.ok()) return visit.status;
+    const auto cancelled = is_cancelled(*context);
+    v2::CheckRequest request;
+    while (wait_for_client(*context, [&] { return stream->Read(&request); })) {
+      v2::CheckResponse response;
+      {
+        const Visit one(gate_, *context, request.artifact().size(), 0);
+        if (!one.status.ok()) return one.status;
+        fill(*judges_.check(request.artifact(), "artifact", cancelled), request, response);
+      }
+      if (!wait_for_client(*context, [&] { return stream->Write(response); })) break;
+    }
+    return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
+  }
+  /// Cuts streams that have waited for their client for longer.
+  void cancel_idle(std::chrono::seconds idle) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [context, since] : waiting_)
+      if (Clock::now() - since > idle) context->TryCancel();
+  }
+
+ private:
+  bool wait_for_client(grpc::ServerContext& context, const std::function<bool()>& io) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_[&context] = Clock::now();
+    }
+    const bool done = io();
+    const std::lock_guard lock(mutex_);
+    waiting_.erase(&context);
+    return done;
+  }
+
+  std::mutex mutex_;
+  std::map<grpc::ServerContext*, Clock::time_point> waiting_;  ///< streams, and since when
+  JudgePool& judges_;
+  Gate& gate_;
+};
+
+/// compat-lib's service, ours, health and reflection.
+class Server {
+ public:
+  Server(JudgePool& judges, const Options& options)
+      : options_(options), gate_(options, counters), one_(judges, gate_), two_(judges, gate_) {}
+  ~Server() { stop(0); }
+
+  /// Answers from the moment this returns.
+  Result<void> listen() {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    grpc::ResourceQuota quota("compat-server");
+    quota.Resize(kMostMemory).SetMaxThreads(std::max(8, options_.most_checks + 8));
+    builder.SetResourceQuota(quota);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(options_.most_request_bytes));
+    // Clients connect anew by themselves. One that does not read its answers holds their threads,
+    // and nothing but its connection's age ends such calls.
+    const auto grace = std::chrono::milliseconds(
+        std::max(kConnectionGrace, options_.judges.timeout + kBesideJudging));
+    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, int>>{
+             {GRPC_ARG_MAX_CONCURRENT_STREAMS, 64},
+             {GRPC_ARG_ALLOW_REUSEPORT, 0},
+             {GRPC_ARG_KEEPALIVE_TIME_MS, 30'000},  // a peer that went silent is asked
+             {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000},
+             {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000},
+             {GRPC_ARG_MAX_CONNECTION_AGE_MS, 60'000},
+             {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(grace.count())},
+             {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000}})
+      builder.AddChannelArgument(name, value);
+    int port = 0;
+    builder.AddListeningPort(options_.listen, credentials(), &port);
+    builder.RegisterService(&one_);
+    builder.RegisterService(&two_);
+    server_ = builder.BuildAndStart();
+    const bool is_unix = options_.listen.starts_with("unix:");
+    if (!server_ || (port == 0 && !is_unix))
+      return fail(options_.listen, "cannot listen",
+                  "the address is taken, or this process's user may not have it");
+    address_ = options_.listen;
+    if (!is_unix) address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port);
+    return {};
+  }
+  /// Where it listens; with the port that `:0` was given.
+  const std::string& address() const { return address_; }
+  /// Cuts streams that idle.
+  void tidy() { two_.cancel_idle(std::chrono::seconds(options_.stream_idle)); }
+  /// Takes no more calls, waits `seconds` for those under way, then cuts them.
+  void stop(int seconds) {
+    if (!server_) return;
+    if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(false);
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+    server_->Wait();
+    server_.reset();
+  }
+
+  Counters counters;
+
+ private:
+  std::shared_ptr<grpc::ServerCredentials> credentials() {
+    std::shared_ptr<grpc::ServerCredentials> out;
+    if (options_.tls_certificate.empty()) {
+      // As without any, but for peers of this node only, and with the token.
+      out = grpc::experimental::LocalServerCredentials(
+          options_.listen.starts_with("unix:") ? UDS : LOCAL_TCP);
+    } else {
+      grpc::SslServerCredentialsOptions ssl;
+      ssl.pem_key_cert_pairs.push_back({options_.tls_key, options_.tls_certificate});
+      out = grpc::SslServerCredentials(ssl);
+    }
+    out->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(options_.token, counters));
+    return out;
+  }
+
+  const Options options_;
+  Gate gate_;
+  ServiceV1 one_;
+  ServiceV2 two_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
 void add_options(CLI::App& app, Options& o) {
   app.set_version_flag("--version", "compat-server (heddle) " HEDDLE_VERSION);
   set_usage(app, "compat-server [OPTIONS]");
   app.footer("Nothing of an artifact is ever executed. See compat-server(1).");
-  app.add_option("--listen", o.server.listen,
+  app.add_option("--listen", o.listen,
                  "Where to listen (127.0.0.1:50051); beyond this node only with TLS")
       ->type_name("HOST:PORT|unix:PATH");
-  auto* cert = app.add_option("--tls-cert", o.server.tls_certificate, "Certificate chain, PEM")
-                   ->type_name("FILE");
-  auto* key = app.add_option("--tls-key", o.server.tls_key, "Its key, PEM")->type_name("FILE");
+  auto* cert =
+      app.add_option("--tls-cert", o.tls_certificate, "Certificate chain, PEM")->type_name("FILE");
+  auto* key = app.add_option("--tls-key", o.tls_key, "Its key, PEM")->type_name("FILE");
   cert->needs(key);
   key->needs(cert);
   app.add_option("--token-file", o.token_file,
@@ -73,10 +428,10 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("DIR");
   app.add_option("--user", o.user, "When started by root: become this user (nobody)")
       ->type_name("NAME");
-  app.add_option("--max-request", o.server.most_request_bytes, "Largest request in bytes (8388608)")
+  app.add_option("--max-request", o.most_request_bytes, "Largest request in bytes (8388608)")
       ->type_name("N")
       ->check(CLI::Range(1024, 1 << 30));
-  app.add_option("--max-checks", o.server.most_checks, "Calls at once; more are turned away (64)")
+  app.add_option("--max-checks", o.most_checks, "Calls at once; more are turned away (64)")
       ->type_name("N")
       ->check(CLI::Range(1, 10'000));
   app.add_option("--metrics", o.metrics, "Serve Prometheus metrics on this loopback address")
@@ -145,22 +500,21 @@ Fd signals() {
   return fd;
 }
 
-/// Prints at most once a second, and only to a terminal or a log that waits that long.
-class Progress {
- public:
-  void operator()(std::size_t done, std::size_t total) {
-    const auto now = Clock::now();
-    if (now - last_ < std::chrono::seconds(1)) return;
-    last_ = now;
-    say(fmt::format("indexing: {} of {} libraries", done, total));
-  }
-
- private:
-  Clock::time_point last_ = Clock::now();
-};
+/// Fails for an address beyond this node without TLS.
+Result<void> check_address(const Options& options) {
+  const bool is_unix = options.listen.starts_with("unix:");
+  const auto colon = options.listen.rfind(':');
+  if (!is_unix && (colon == options.listen.npos || colon + 1 == options.listen.size() ||
+                   options.listen.find_first_not_of("0123456789", colon + 1) != std::string::npos))
+    return fail(options.listen, "no address to listen on", "", "HOST:PORT or unix:PATH");
+  if (!is_local(options.listen) && (options.tls_certificate.empty() || options.token.empty()))
+    return fail_errno(options.listen, "will not listen beyond this node without TLS and a token",
+                      EPERM, "--tls-cert, --tls-key and --token-file");
+  return {};
+}
 
 /// The counters in Prometheus' text format 0.0.4.
-std::string metrics_text(const JudgePool& judges, const CompatServer& server) {
+std::string metrics_text(const JudgePool& judges, const Server& server) {
   std::string out;
   const auto put = [&](const char* name, const char* type, const char* help, auto value) {
     out += fmt::format(
@@ -231,50 +585,45 @@ class Program {
   explicit Program(Options options) : options_(std::move(options)), signals_(signals()) {}
 
   int run() {
-    auto& server = options_.server;
     read_secrets();
-    value_or_throw(CompatServer::check(server));
-    server.stream_idle = std::chrono::seconds(options_.stream_idle);
+    value_or_throw(check_address(options_));
     auto& judges = options_.judges;
     judges.timeout = std::chrono::seconds(options_.timeout);
-    server.connection_grace = std::max(server.connection_grace, judges.timeout + kBesideJudging);
     // Another root is another trust domain: its files' facts are kept where somebody says, or not.
     if (judges.index_dir.empty() && judges.root.empty()) judges.index_dir = index_dir();
     become_unprivileged(options_.user, judges.index_dir);
-    Progress progress;
-    auto started = JudgePool::start(judges, std::ref(progress), signals_.get());
+    auto started = JudgePool::start(judges, signals_.get());
     if (!started && started.error().code() == ECANCELED) return exit_done;
     const auto pool = value_or_throw(std::move(started));
     Fd metrics;
     if (!options_.metrics.empty()) metrics = value_or_throw(listen_for_metrics(options_.metrics));
-    const auto running = value_or_throw(CompatServer::start(*pool, server));
-    say(fmt::format("listening on {}, {} libraries indexed", running->address(),
-                    pool->libraries()));
-    loop(*pool, *running, metrics);
+    Server server(*pool, options_);
+    value_or_throw(server.listen());
+    say(fmt::format("listening on {}, {} libraries indexed", server.address(), pool->libraries()));
+    loop(*pool, server, metrics);
     say("ending");
-    running->stop(options_.grace);
+    server.stop(options_.grace);
     return exit_done;
   }
 
  private:
   /// What only the user that started this may read.
   void read_secrets() {
-    auto& server = options_.server;
-    for (auto* file : {&server.tls_certificate, &server.tls_key})
+    for (auto* file : {&options_.tls_certificate, &options_.tls_key})
       if (!file->empty()) *file = value_or_throw(read_file(*file, std::size_t{1} << 20));
     if (!options_.token_file.empty()) {
-      server.token = value_or_throw(read_token(options_.token_file));
+      options_.token = value_or_throw(read_token(options_.token_file));
       return;
     }
     // Beyond this node the clients' users are others: they could not find it.
-    if (!is_local(server.listen)) return;
+    if (!is_local(options_.listen)) return;
     const auto file = default_token_file();
     if (file.empty()) throw Error("--token-file", "missing: there is no place for a token");
-    server.token = value_or_throw(read_or_make_token(file));
+    options_.token = value_or_throw(read_or_make_token(file));
     say(fmt::format("clients need the token in {}", file));
   }
 
-  void loop(JudgePool& pool, CompatServer& server, const Fd& metrics) {
+  void loop(JudgePool& pool, Server& server, const Fd& metrics) {
     for (;;) {
       pollfd ready[] = {
           {signals_.get(), POLLIN, 0}, {pool.fd(), POLLIN, 0}, {metrics.get(), POLLIN, 0}};

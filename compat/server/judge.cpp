@@ -15,7 +15,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,32 +51,10 @@ constexpr int kLookEvery = 700;
 
 /// This process's own memory, without what it shares with files.
 std::size_t resident() {
-  unsigned long size = 0, pages = 0, shared = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"),
-                                                             &std::fclose);
-  if (!file || std::fscanf(file.get(), "%lu %lu %lu", &size, &pages, &shared) != 3) return 0;
+  std::size_t size = 0, pages = 0, shared = 0;
+  std::ifstream("/proc/self/statm") >> size >> pages >> shared;
   return (pages - std::min(pages, shared)) * static_cast<std::size_t>(::getpagesize());
 }
-
-/// As long as it lives, no more memory than that: what would need more throws std::bad_alloc. For
-/// parsing alone, because workers that are started meanwhile would inherit it.
-class MemoryLimit {
- public:
-  explicit MemoryLimit(rlim_t bytes) {
-    if (kSanitized || ::getrlimit(RLIMIT_DATA, &old_) != 0) return;
-    const rlimit now{std::min(bytes, old_.rlim_max), old_.rlim_max};
-    set_ = ::setrlimit(RLIMIT_DATA, &now) == 0;
-  }
-  ~MemoryLimit() {
-    if (set_) static_cast<void>(::setrlimit(RLIMIT_DATA, &old_));
-  }
-  MemoryLimit(const MemoryLimit&) = delete;
-  MemoryLimit& operator=(const MemoryLimit&) = delete;
-
- private:
-  rlimit old_{};
-  bool set_ = false;
-};
 
 /// Ends a judge whose look into a directory takes too long: only its thread is stuck in the kernel.
 class Watchdog {
@@ -112,13 +90,19 @@ class Watchdog {
   milliseconds patience_{};
 };
 
+/// With a limit on memory for this alone, because workers that are started later would inherit it.
 Result<Artifact> parse(const Question& question) {
-  const MemoryLimit limit(kMostParsingBytes);
+  rlimit old{};
+  const bool limited = !kSanitized && ::getrlimit(RLIMIT_DATA, &old) == 0;
+  const rlimit now{std::min(kMostParsingBytes, old.rlim_max), old.rlim_max};
+  if (limited) static_cast<void>(::setrlimit(RLIMIT_DATA, &now));
+  Result<Artifact> out = fail(question.where, "no verdict", "it would take too much memory");
   try {
-    return parse_artifact(question.artifact, question.where);
+    out = parse_artifact(question.artifact, question.where);
   } catch (const std::bad_alloc&) {
-    return fail(question.where, "no verdict", "it would take too much memory");
   }
+  if (limited) static_cast<void>(::setrlimit(RLIMIT_DATA, &old));
+  return out;
 }
 
 /// Takes the last reasons out until the rest is an answer of no more than kMostAnswerBytes: each is
@@ -252,22 +236,13 @@ class Watcher {
   int run() {
     // Watched before it is read: no change falls between.
     add_directories();
-    auto told = Clock::now();
-    const auto files = value_or_throw(index_.fill([&](std::size_t done, std::size_t total) {
-      if (Clock::now() - told < std::chrono::seconds(1)) return;
-      told = Clock::now();
-      tell(Notice::Kind::progress, done, total);
-    }));
-    tell(Notice::Kind::indexed, files, files);
+    tell({Notice::Kind::indexed, index_.fill()});
     while (!gone_) wait();
     return exit_done;
   }
 
  private:
-  void tell(Notice::Kind kind, std::size_t done = 0, std::size_t total = 0) {
-    const Notice notice{kind, static_cast<std::uint32_t>(done), static_cast<std::uint32_t>(total)};
-    gone_ = gone_ || !send_record(kJudgeSocket, notice);
-  }
+  void tell(const Notice& notice) { gone_ = gone_ || !send_record(kJudgeSocket, notice); }
 
   /// Result: whether there are new ones.
   bool add_directories() {
@@ -297,12 +272,12 @@ class Watcher {
     }
     if (changed_ && (now - last_change_ > kQuiet || now - first_change_ > kLongestBurst)) {
       index_.invalidate();
-      tell(Notice::Kind::changed);
+      tell({Notice::Kind::changed});
       // A directory may have been read before it was watched: once more, then.
       changed_ = add_directories();
       first_change_ = last_change_ = now;
     }
-    if (due) tell(Notice::Kind::alive);
+    if (due) tell({Notice::Kind::alive});
   }
 
   NodeIndex& index_;
@@ -322,8 +297,8 @@ int compat_judge(std::string_view role) {
                                  .on_look = {}};
   if (role == "judge")
     index_options.on_look = [&](std::string_view directory) { watchdog.look(directory); };
-  const auto index = value_or_throw(NodeIndex::open(std::move(index_options)));
-  return role == "judge" ? judge(*index, watchdog) : Watcher(*index).run();
+  NodeIndex index(std::move(index_options));
+  return role == "judge" ? judge(index, watchdog) : Watcher(index).run();
 }
 
 }  // namespace

@@ -59,25 +59,18 @@ std::size_t JudgePool::KeyHash::operator()(const Key& key) const {
   return out;
 }
 
-Result<std::unique_ptr<JudgePool>> JudgePool::start(
-    JudgeOptions options, const std::function<void(std::size_t, std::size_t)>& progress,
-    int cancelled) {
+Result<std::unique_ptr<JudgePool>> JudgePool::start(JudgeOptions options, int cancelled) {
   std::unique_ptr<JudgePool> pool(new JudgePool(std::move(options)));
   pool->program_ = TRY(own_program_dir()) + "/../libexec/heddle/compat-judge";
   TRY(pool->start_watcher());
-  for (bool indexed = false; !indexed;) {
-    pollfd ready[] = {{pool->watch_socket_.get(), POLLIN, 0}, {cancelled, POLLIN, 0}};
-    static_cast<void>(::poll(ready, 2, -1));
-    if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
-    if (ready[0].revents == 0) continue;
-    const auto notice = receive_record<Notice>(pool->watch_socket_.get(), milliseconds(0));
-    // It has said why.
-    if (!notice) return fail("", "the index cannot be made");
-    const auto& [kind, done, total] = notice->message;
-    if (kind == Notice::Kind::progress && progress) progress(done, total);
-    indexed = kind == Notice::Kind::indexed;
-    pool->libraries_ = done;
+  pollfd ready[] = {{pool->watch_socket_.get(), POLLIN, 0}, {cancelled, POLLIN, 0}};
+  while (::poll(ready, 2, -1) < 0) {
   }
+  if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
+  const auto indexed = receive_record<Notice>(pool->watch_socket_.get(), milliseconds(0));
+  // It has said why.
+  if (!indexed) return fail("", "the index cannot be made");
+  pool->libraries_ = indexed->message.libraries;
   pool->heard_ = Clock::now();
   pool->judges_.resize(judges_wanted());
   pool->replacer_ = std::thread([raw = pool.get()] { raw->replace_judges(); });

@@ -34,12 +34,10 @@ namespace heddle::compat {
 /// connections, keeps others waiting for longer than the line of quick checks before them.
 class JudgePool {
  public:
-  /// Starts them, and the watcher, which reads all libraries into the index; `progress` may be
-  /// empty. Fails when a program is not there, or the node's loader is none that can be judged by;
-  /// with ECANCELED when `cancelled`, a descriptor or -1, becomes readable.
-  static Result<std::unique_ptr<JudgePool>> start(
-      JudgeOptions options,
-      const std::function<void(std::size_t done, std::size_t total)>& progress, int cancelled = -1);
+  /// Starts them, and the watcher, which reads all libraries into the index. Fails when a program
+  /// is not there, or the node's loader is none that can be judged by; with ECANCELED when the
+  /// descriptor `cancelled` becomes readable.
+  static Result<std::unique_ptr<JudgePool>> start(JudgeOptions options, int cancelled);
   ~JudgePool();
   JudgePool(const JudgePool&) = delete;
   JudgePool& operator=(const JudgePool&) = delete;

@@ -53,10 +53,9 @@ struct Answer {
 
 /// Watcher to compat-server.
 struct Notice {
-  enum class Kind : std::uint8_t { progress, indexed, changed, alive };
+  enum class Kind : std::uint8_t { indexed, changed, alive };  ///< indexed comes first
   Kind kind = Kind::alive;
-  std::uint32_t done = 0;   ///< libraries
-  std::uint32_t total = 0;  ///< of progress
+  std::uint64_t libraries = 0;  ///< indexed
 };
 
 template <class Coder, class R>
@@ -81,7 +80,7 @@ void fields(Coder& coder, R& r) {
 }
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Notice>
-void fields(Coder& coder, R& r) { coder(r.kind, r.done, r.total); }
+void fields(Coder& coder, R& r) { coder(r.kind, r.libraries); }
 
 inline constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 

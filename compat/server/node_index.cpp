@@ -7,7 +7,7 @@
 
 #include "base/folder_of.hpp"
 #include "base/try.hpp"
-#include "resolver/search/preload_list.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -64,16 +64,8 @@ NodeIndex::Snapshot::Snapshot(FactsSource& facts, const NodeIndexOptions& option
 }
 
 NodeIndex::NodeIndex(NodeIndexOptions options)
-    : options_(std::move(options)), facts_(facts_options(options_)) {}
-
-Result<std::unique_ptr<NodeIndex>> NodeIndex::open(NodeIndexOptions options) {
-  std::unique_ptr<NodeIndex> index(new NodeIndex(std::move(options)));
-  try {
-    TRY(index->snapshot(true).target.loader(LoaderProfile{}.interpreter));
-  } catch (const Error& error) {
-    return fail(error);
-  }
-  return index;
+    : options_(std::move(options)), facts_(facts_options(options_)) {
+  value_or_throw(snapshot(true).target.loader(LoaderProfile{}.interpreter));
 }
 
 NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
@@ -82,15 +74,13 @@ NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
     slot.reset();
     facts_.renew();
   }
-  if (!allowed_) {
-    auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
-    find_library_directories(target);
-  }
+  if (!allowed_) allowed_ = library_directories();
   if (!slot) slot = std::make_unique<Snapshot>(facts_, options_, allowed_);
   return *slot;
 }
 
-void NodeIndex::find_library_directories(NodeTarget& target) {
+std::shared_ptr<const LibraryDirectories> NodeIndex::library_directories() {
+  auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
   LibraryDirectories out;
   // Where loaders of all machines lie, and where distributions keep libraries.
   for (const char* directory : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
@@ -107,7 +97,7 @@ void NodeIndex::find_library_directories(NodeTarget& target) {
   }
   for (const auto& directory : avoided_) out.leave_out(directory);
   out.on_look = options_.on_look;
-  allowed_ = std::make_shared<const LibraryDirectories>(std::move(out));
+  return std::make_shared<const LibraryDirectories>(std::move(out));
 }
 
 std::vector<std::string> NodeIndex::libraries() {
@@ -130,7 +120,7 @@ std::vector<std::string> NodeIndex::libraries() {
   return {files.begin(), files.end()};
 }
 
-Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::size_t)>& progress) {
+std::size_t NodeIndex::fill() {
   const auto all = libraries();
   std::size_t good = 0;
   for (std::size_t at = 0; at < all.size(); at += kChunk) {
@@ -144,7 +134,6 @@ Result<std::size_t> NodeIndex::fill(const std::function<void(std::size_t, std::s
       static_cast<void>(facts_.facts(path, FactsDetail::loader));
     }
     facts_.cache().save();
-    if (progress) progress(std::min(at + kChunk, all.size()), all.size());
   }
   facts_.cache().end_workers();
   return good;

@@ -48,12 +48,12 @@ class FreshFacts final : public FactsSource {
 /// that an artifact names. Not for concurrent use.
 class NodeIndex {
  public:
-  static Result<std::unique_ptr<NodeIndex>> open(NodeIndexOptions options);
+  /// Throws Error when the node's loader is none that can be judged by.
+  explicit NodeIndex(NodeIndexOptions options);
 
   /// Reads every library of the loader's directories and of ld.so.cache, in parallel, into the
-  /// index. `progress` may be empty. Result: how many files it has.
-  Result<std::size_t> fill(
-      const std::function<void(std::size_t done, std::size_t total)>& progress);
+  /// index. Result: how many files it has.
+  std::size_t fill();
   struct Answer {
     Result<Judgement> judgement;
     /// Whether all that it rests on lies in directories(): else it may change unseen.
@@ -76,9 +76,8 @@ class NodeIndex {
     Checker checker;
     std::chrono::steady_clock::time_point made = std::chrono::steady_clock::now();
   };
-  explicit NodeIndex(NodeIndexOptions options);
   Snapshot& snapshot(bool watched);
-  void find_library_directories(NodeTarget& target);
+  std::shared_ptr<const LibraryDirectories> library_directories();
   std::vector<std::string> libraries();
 
   NodeIndexOptions options_;

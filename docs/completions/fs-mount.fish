@@ -15,6 +15,7 @@ complete -c fs-mount -l reload -d 'Put a new mount, of MAP or of the same map, i
 complete -c fs-mount -s u -l unmount -r -d 'Unmount DIR'
 complete -c fs-mount -l lazy -d 'With -u: detach now, end when the last user has gone'
 complete -c fs-mount -l stats -r -d 'Print the counters of the mount at DIR'
+complete -c fs-mount -l json -d 'With --stats: as JSON'
 complete -c fs-mount -l verify -r -d 'Compare what the mount at DIR serves, or MAP'\''s files, with MAP, byte by byte'
 complete -c fs-mount -l node -r -d 'Serve the containers of this node: one mount a map, below DIR (/run/heddle/node)'
 complete -c fs-mount -l fuse-fd -r -d 'Serve this mounted /dev/fuse descriptor, stay in front'

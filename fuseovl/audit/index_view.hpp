@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "fuseovl/audit/text.hpp"
+#include "fuseovl/audit/kernel.hpp"
 #include "resolver/map/index_format.hpp"
 
 namespace heddle::audit {

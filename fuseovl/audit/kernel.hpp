@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The kernel without a libc: the audit library must need nothing, since a DT_NEEDED libc would be
-// loaded a second time, into the auditor's namespace, by a search of its own. Failures are -errno.
+// System calls and a few string functions without a libc: the audit library must need nothing,
+// since a DT_NEEDED libc would be loaded a second time, into the auditor's namespace, by a search
+// of its own. Failures are -errno.
 
 #include <asm/unistd.h>
 #include <fcntl.h>
@@ -98,6 +99,30 @@ inline unsigned long monotonic_ns() {
   if (syscall6(__NR_clock_gettime, CLOCK_MONOTONIC, as_long(&now)) != 0) return 0;
   return static_cast<unsigned long>(now.tv_sec) * 1000000000UL +
          static_cast<unsigned long>(now.tv_nsec);
+}
+
+inline unsigned long length(const char* text) {
+  unsigned long n = 0;
+  while (text[n]) ++n;
+  return n;
+}
+
+inline bool equal(const char* a, const char* b) {
+  while (*a && *a == *b) ++a, ++b;
+  return *a == *b;
+}
+
+/// Behind `prefix` in `text`, or nullptr.
+inline const char* behind(const char* text, const char* prefix) {
+  while (*prefix)
+    if (*text++ != *prefix++) return nullptr;
+  return text;
+}
+
+/// Writes `text` with its NUL to `out`; returns where the NUL stands.
+inline char* copy(char* out, const char* text) {
+  while ((*out = *text)) ++out, ++text;
+  return out;
 }
 
 }  // namespace heddle::audit

@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 
 #include "fuseovl/audit/kernel.hpp"
-#include "fuseovl/audit/text.hpp"
 
 namespace heddle::audit {
 namespace {

@@ -2,7 +2,6 @@
 #include "fuseovl/audit/tls_guard.hpp"
 
 #include "fuseovl/audit/kernel.hpp"
-#include "fuseovl/audit/text.hpp"
 
 namespace heddle::audit {
 namespace {

@@ -1,61 +1,225 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/file_work.hpp"
 
-#include <map>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "fuseovl/files/local_files.hpp"
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "base/child.hpp"
+#include "base/exit_code.hpp"
+#include "base/monotonic.hpp"
+#include "base/mountinfo.hpp"
+#include "base/packet.hpp"
+#include "base/socket_pair.hpp"
+#include "fuseovl/session/shared.hpp"
 
 namespace heddle {
 namespace {
 
+using std::chrono::milliseconds;
 using State = WorkResult::State;
 using Pieces = std::vector<std::size_t>;
 
-/// Leaves out of `left` what lies on a file system of which nothing has come back since one of
-/// `pieces` was waited for.
-void leave_silent_out(const FileWork& files, const Pieces& pieces,
-                      const std::vector<WorkResult>& results, Pieces& left) {
+bool is_below(std::string_view path, std::string_view directory) {
+  return directory == "/" || (path.starts_with(directory) &&
+                              (path.size() == directory.size() || path[directory.size()] == '/'));
+}
+
+/// The pieces by the mount that they lie on, as far as their names tell: links are not followed,
+/// and no mount is asked.
+std::vector<Pieces> by_mount(std::size_t count, const FileWork& work) {
   const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
-  const auto mount = [&](std::size_t piece) -> const MountEntry* {
-    const auto path = files.path_of(piece);
-    return path.empty() ? nullptr : mount_of(path, mounts);
-  };
-  std::map<const MountEntry*, std::int64_t> waits_since;
-  for (const auto piece : pieces)
-    if (results[piece].state == State::late)
-      waits_since.emplace(mount(piece), results[piece].at_ms);
-  if (waits_since.empty()) return;
-  for (const auto piece : pieces) {
-    const auto silent = waits_since.find(mount(piece));
-    if (results[piece].state == State::done && silent != waits_since.end() &&
-        results[piece].at_ms > silent->second)
-      waits_since.erase(silent);
+  std::map<const MountEntry*, Pieces> groups;
+  std::string_view last_directory;  // most files of one directory stand together
+  const MountEntry* last = nullptr;
+  for (std::size_t piece = 0; piece < count; ++piece) {
+    const auto path = work.path_of(piece);
+    const auto directory = path.substr(0, path.rfind('/') + 1);
+    if (piece == 0 || directory != last_directory) {
+      last = nullptr;
+      for (const auto& mount : mounts)
+        if (is_below(path, mount.point) && (!last || mount.point.size() >= last->point.size()))
+          last = &mount;
+      last_directory = directory;
+    }
+    groups[last].push_back(piece);
   }
-  std::erase_if(left, [&](std::size_t piece) { return waits_since.contains(mount(piece)); });
+  std::vector<Pieces> out;
+  for (auto& [mount, pieces] : groups) out.push_back(std::move(pieces));
+  return out;
+}
+
+/// What parent and child share of a group.
+struct Progress {
+  std::atomic<std::int64_t> at_ms;  ///< when something came back last
+  std::atomic<std::size_t> done;
+};
+
+/// Sends open files, many in a packet: the numbers of their pieces, and they.
+class FileSender {
+ public:
+  explicit FileSender(int socket) : socket_(socket) {}
+  void add(std::size_t piece, Fd file) {
+    const std::lock_guard lock(mutex_);
+    pieces_.push_back(piece);
+    files_.push_back(std::move(file));
+    if (files_.size() == kMostPacketFds) send();
+  }
+  void flush() {
+    const std::lock_guard lock(mutex_);
+    if (!files_.empty()) send();
+  }
+
+ private:
+  void send() {
+    std::vector<int> fds;
+    for (const auto& file : files_) fds.push_back(file.get());
+    const std::string_view text(reinterpret_cast<const char*>(pieces_.data()),
+                                pieces_.size() * sizeof(pieces_[0]));
+    // The user's processes may have only so many descriptors on their way (unix(7), ETOOMANYREFS).
+    constexpr timespec kPause{0, 1'000'000};
+    for (int tries = 0; tries < 1000; ++tries) {
+      const auto sent = send_packet(socket_, text, fds);
+      if (sent || sent.error().code() != ETOOMANYREFS) break;
+      ::nanosleep(&kPause, nullptr);
+    }
+    pieces_.clear();
+    files_.clear();
+  }
+
+  int socket_;
+  std::mutex mutex_;
+  Pieces pieces_;
+  std::vector<Fd> files_;
+};
+
+/// The child's threads at one group. A local open takes microseconds and threads only cost; a
+/// parallel file system takes milliseconds and answers many requests at once: a thread that was
+/// kept waiting starts another.
+class Group {
+ public:
+  Group(const FileWork& work, const Pieces& pieces, Progress& progress,
+        const SharedArray<std::atomic<State>>& states, FileSender& files)
+      : work_(work), pieces_(pieces), progress_(progress), states_(states), files_(files) {}
+
+  void run() {
+    std::vector<std::jthread> helpers;
+    for (;;) {
+      const auto at = next_++;
+      if (at >= pieces_.size()) return;
+      const auto begin = Clock::now();
+      do_piece(pieces_[at]);
+      if (Clock::now() - begin < kSlow || ++threads_ > kMostThreads) continue;
+      try {
+        helpers.emplace_back([this] { run(); });
+      } catch (const std::system_error&) {  // with the threads there are
+      }
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t kMostThreads = 16;
+  static constexpr auto kSlow = std::chrono::microseconds(100);
+
+  void do_piece(std::size_t piece) {
+    states_[piece] = State::late;
+    WorkPlace place{[this] { progress_.at_ms = monotonic_ms(); },
+                    [&](Fd file) { files_.add(piece, std::move(file)); }};
+    work_.work(piece, place);
+    states_[piece] = State::done;
+    progress_.at_ms = monotonic_ms();
+    ++progress_.done;
+  }
+
+  const FileWork& work_;
+  const Pieces& pieces_;
+  Progress& progress_;
+  const SharedArray<std::atomic<State>>& states_;
+  FileSender& files_;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::size_t> threads_ = 1;
+};
+
+void take_files(Packet& packet, std::vector<WorkResult>& results) {
+  Pieces pieces(packet.text.size() / sizeof(std::size_t));
+  std::memcpy(pieces.data(), packet.text.data(), pieces.size() * sizeof(std::size_t));
+  for (std::size_t i = 0; i < std::min(pieces.size(), packet.fds.size()); ++i)
+    if (pieces[i] < results.size()) results[pieces[i]].file = std::move(packet.fds[i]);
+}
+
+/// Whether nothing is to be waited for any more.
+bool is_silent(const SharedArray<Progress>& progress, const std::vector<Pieces>& groups,
+               const FileWork& work) {
+  if (work.limit.count() == 0) return false;
+  bool some_answer = false;
+  bool some_do_not = false;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (progress[i].done == groups[i].size()) continue;
+    const bool answers = progress[i].at_ms > monotonic_ms() - work.limit.count();
+    (answers ? some_answer : some_do_not) = true;
+  }
+  return some_do_not && (!some_answer || !work.with_others);
 }
 
 }  // namespace
 
-std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& files) {
+std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
   std::vector<WorkResult> results(count);
-  Pieces todo(count);
-  for (std::size_t piece = 0; piece < count; ++piece) todo[piece] = piece;
-  while (!todo.empty()) {
-    auto round = do_within(
-        files.limit, todo.size(),
-        [&](std::size_t at, WorkPlace& place) { files.work(todo[at], place); }, files.kept,
-        files.threads);
-    Pieces left;
-    bool some_are_late = false;
-    for (std::size_t at = 0; at < todo.size(); ++at) {
-      some_are_late |= round[at].state == State::late;
-      if (round[at].state == State::not_begun) left.push_back(todo[at]);
-      results[todo[at]] = std::move(round[at]);
+  if (count == 0) return results;
+  auto sockets = value_or_throw(make_socket_pair());
+  const auto groups = by_mount(count, work);
+  const SharedArray<std::atomic<State>> states(count);
+  const SharedArray<Progress> progress(groups.size());
+  for (std::size_t i = 0; i < groups.size(); ++i) progress[i].at_ms = monotonic_ms();
+  ForkOptions options{.keep = work.kept, .null_stdio = true, .name = "heddle-check"};
+  options.keep->push_back(sockets.other.get());
+  auto child = value_or_throw(fork_child(options, [&] {
+    (void)::chdir("/");
+    FileSender files(sockets.other.get());
+    const auto run = [&files](Group& group) {
+      group.run();
+      files.flush();
+    };
+    std::list<Group> all;
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      all.emplace_back(work, groups[i], progress[i], states, files);
+    for (Group& group : all) {
+      try {
+        if (&group != &all.back()) threads.emplace_back(run, std::ref(group));
+      } catch (const std::system_error&) {  // none to be had
+        run(group);
+      }
     }
-    if (some_are_late && !files.with_others) break;
-    leave_silent_out(files, todo, results, left);
-    todo = std::move(left);
+    run(all.back());
+    return exit_done;
+  }));
+  sockets.other.reset();
+  const auto pace = std::clamp(work.limit / 10, milliseconds(10), milliseconds(1000));
+  for (bool goes_on = true; goes_on;) {
+    auto packet = receive_packet(sockets.one.get(), pace);
+    if (packet) take_files(*packet, results);
+    const bool ended = !packet && packet.error().code() != ETIMEDOUT;
+    if (ended && value_or_throw(child.wait()) != exit_done)
+      throw Error("", "cannot open files", "the process that does it was ended");
+    goes_on = !ended && !is_silent(progress, groups, work);
   }
+  while (auto packet = receive_packet(sockets.one.get(), milliseconds(0)))
+    take_files(*packet, results);
+  for (std::size_t piece = 0; piece < count; ++piece) results[piece].state = states[piece];
+  const bool all_done =
+      std::ranges::all_of(results, [](const auto& result) { return result.state == State::done; });
+  if (!all_done) ::kill(child.release(), SIGKILL);
   return results;
 }
 

@@ -11,36 +11,34 @@
 
 namespace heddle {
 
-/// A map's file, found and opened by whoever must not wait for ever for where it lies. What is not
-/// on this node's own disks for certain (local_files.hpp) is read by a process that can be left
-/// behind (bounded_work.hpp), once and whole: a reader of a mapped file cannot be stopped.
+/// The bytes of a map's file, copied to memory once by a child that is abandoned where the file
+/// system does not answer (file_work.hpp): a reader of a mapped file could not be stopped, and
+/// others may change theirs.
 class MapFile {
  public:
   /// Of the map at `path`. ETIMEDOUT: its file system has not answered for `limit` (0: it is
   /// waited for). Else as open(2).
   static Result<MapFile> find(const std::string& path, std::chrono::milliseconds limit);
-  /// Of the map that somebody has opened, who may change it later: its bytes are copied, and only
-  /// the copy is used.
+  /// Of the map that somebody has opened.
   static Result<MapFile> of(int open, std::chrono::milliseconds limit);
 
   /// Its content, as MapReader::open().
-  Result<MapReader> read() const { return MapReader::open(readable(), path_); }
-  /// Of the bytes that read() reads.
+  Result<MapReader> read() const { return MapReader::open(bytes_.get(), path_); }
   Result<ContentHash> hash() const;
+  /// The file's, when it was read.
   const struct stat& status() const { return status_; }
   const std::string& path() const { return path_; }
-  /// The file itself, or the copy of what others have open. Asking it anything may block.
-  Fd take_file() { return std::move(file_ ? file_ : copy_); }
+  /// The copy; reading it never waits.
+  Fd take_bytes() { return std::move(bytes_); }
 
  private:
-  MapFile(std::string path, Fd file) : path_(std::move(path)), file_(std::move(file)) {}
-  int readable() const { return copy_ ? copy_.get() : file_.get(); }
-  Result<void> copy_within(std::chrono::milliseconds limit);
+  MapFile(std::string path, Fd bytes, const struct stat& status)
+      : path_(std::move(path)), bytes_(std::move(bytes)), status_(status) {}
+  static Result<MapFile> read_within(std::string path, int open, std::chrono::milliseconds limit);
 
   std::string path_;
-  Fd file_;
+  Fd bytes_;
   struct stat status_ {};
-  Fd copy_;  ///< its bytes in memory, where reading it may block
 };
 
 }  // namespace heddle

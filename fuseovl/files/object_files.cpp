@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/object_files.hpp"
 
-#include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
 #include <ctime>
+#include <new>
+#include <system_error>
+#include <thread>
 #include <unordered_map>
 
 #include "base/log.hpp"
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 
@@ -21,33 +30,28 @@ std::vector<int> ObjectFiles::descriptors() const {
   std::vector<int> out;
   for (const auto& origin : origins_.files)
     if (origin.fd) out.push_back(origin.fd.get());
-  if (copies_)
-    for (const int fd : copies_->descriptors()) out.push_back(fd);
+  if (staging_)
+    for (const int fd : staging_->descriptors()) out.push_back(fd);
   return out;
 }
 
 std::vector<std::string> ObjectFiles::reopened() const {
   std::vector<std::string> out;
-  std::string last_folder;  // the paths are sorted: the files of a folder stand together
+  std::string last;  // the paths are sorted: the files of a directory stand together
   for (ObjectId object = 0; object < paths_.size(); ++object) {
     const Origin& origin = origins_.files[object];
     if (!origin.usable || origin.fd) continue;
     const std::string& path = paths_[object];
-    std::string folder = path.substr(0, path.rfind('/') + 1);
-    if (folder != last_folder) out.push_back(folder);
-    last_folder = std::move(folder);
+    std::string directory = path.substr(0, path.rfind('/') + 1);
+    if (directory != last) out.push_back(directory);
+    last = std::move(directory);
     out.push_back(path);
   }
   return out;
 }
 
-Result<void> ObjectFiles::stage(std::shared_ptr<const StageFolder> folder, std::uint64_t budget) {
-  std::vector<ContentHash> hashes;
-  for (const auto& origin : origins_.files) hashes.push_back(origin.hash);
-  auto copies = StagedCopies::create(std::move(folder), std::move(hashes));
-  if (!copies) return fail(std::move(copies.error()));
-  copies_ = std::move(*copies);
-  staging_ = std::make_unique<Staging>(*copies_, origins_, budget);
+Result<void> ObjectFiles::stage(StageDirectory directory, std::uint64_t budget) {
+  staging_ = TRY(Staging::create(std::move(directory), origins_, budget));
   return {};
 }
 
@@ -56,21 +60,12 @@ std::optional<pid_t> ObjectFiles::start_staging() {
 }
 
 void ObjectFiles::assign_lanes() {
-  const auto kind_of = [](int fd) {
-    if (is_of_tmpfs(fd)) return LaneKind::in_memory;
-    // Disks know what is cached; what goes through a network says EOPNOTSUPP.
-    char byte = 0;
-    const iovec part{&byte, 1};
-    return ::preadv2(fd, &part, 1, 0, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP ? LaneKind::remote
-                                                                             : LaneKind::local;
-  };
   std::unordered_map<std::uint64_t, std::uint32_t> by_device;
   for (const Origin& origin : origins_.files) {
-    const auto next = static_cast<std::uint32_t>(lane_kinds_.size());
-    const auto [found, is_new] = by_device.try_emplace(origin.stamp.id.dev, next);
-    lanes_.push_back(found->second);
-    if (is_new) lane_kinds_.push_back(origin.fd ? kind_of(origin.fd.get()) : LaneKind::remote);
+    const auto next = static_cast<std::uint32_t>(by_device.size());
+    lanes_.push_back(by_device.try_emplace(origin.stamp.id.dev, next).first->second);
   }
+  lane_count_ = by_device.size();
 }
 
 tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char> into,
@@ -79,8 +74,8 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   if (!origin.usable) return tl::unexpected(EIO);
   if (on_change_ == OnChange::refuse && refused_[object] >= changed_in_place)
     return tl::unexpected(EIO);
-  if (copies_)
-    if (const auto got = copies_->read(object, into, offset, block)) return *got;
+  if (staging_)
+    if (const auto got = staging_->read(object, into, offset, block)) return *got;
   Fd reopened;
   if (!origin.fd) {
     if (block == MayBlock::no) return tl::unexpected(EAGAIN);
@@ -90,7 +85,7 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
     reopened = std::move(*fd);
   }
   const int fd = reopened ? reopened.get() : origin.fd.get();
-  if (lane_kinds_[lanes_[object]] == LaneKind::in_memory) block = MayBlock::yes;
+  if (origin.locality == Locality::memory) block = MayBlock::yes;
   const auto got = read_at(fd, into, offset, block);
   if (!got) return got;
   if (const int code = compare(object, fd)) return tl::unexpected(code);
@@ -101,7 +96,7 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
 tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object, int tries) {
   constexpr timespec kPause{0, 2'000'000};
   for (;;) {
-    auto fd = open_file(paths_[object], O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    auto fd = open_regular(paths_[object]);
     if (fd) return std::move(*fd);
     const int code = fd.error().code();
     const bool ours = code == EMFILE || code == ENFILE || code == ENOMEM;
@@ -113,7 +108,7 @@ tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object, int tries) {
 
 std::optional<std::string> ObjectFiles::watchable(ObjectId object) const {
   const Origin& origin = origins_.files[object];
-  if (!origin.usable || lane_kinds_[lanes_[object]] == LaneKind::remote) return std::nullopt;
+  if (!origin.usable || origin.locality == Locality::remote) return std::nullopt;
   return origin.fd ? "/proc/self/fd/" + std::to_string(origin.fd.get()) : paths_[object];
 }
 
@@ -145,7 +140,7 @@ std::string ObjectFiles::text_of(std::uint32_t reason) {
 }
 
 int ObjectFiles::refuse(ObjectId object, std::uint32_t reason) {
-  const bool goes_on = on_change_ == OnChange::keep && copies_ && copies_->has(object);
+  const bool goes_on = on_change_ == OnChange::keep && is_staged(object);
   if (refused_[object].exchange(reason, std::memory_order_relaxed) != reason)
     warn(Error(paths_[object], goes_on ? "its staged copy goes on" : "answered with an error",
                text_of(reason)));
@@ -158,6 +153,73 @@ std::vector<Drift> ObjectFiles::drifts() const {
     if (const auto reason = refused_[object].load(std::memory_order_relaxed))
       out.push_back({object, paths_[object], text_of(reason)});
   return out;
+}
+
+namespace {
+
+// A watch costs 2 us, and programs are being started just now.
+constexpr std::chrono::seconds kBegin{1};
+
+class OriginWatch {
+ public:
+  explicit OriginWatch(ObjectFiles& files) : files_(files), notify_(::inotify_init1(IN_CLOEXEC)) {}
+
+  void run() {
+    if (!notify_) return;
+    for (ObjectId object = 0; object < files_.size(); ++object) add(object);
+    // What came before the watch.
+    for (const auto& [watch, object] : objects_) files_.check(object);
+    alignas(inotify_event) std::array<char, 4096> buffer;
+    for (;;) {
+      const ssize_t n = ::read(notify_.get(), buffer.data(), buffer.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return;
+      look_at({buffer.data(), static_cast<std::size_t>(n)});
+    }
+  }
+
+ private:
+  void add(ObjectId object) {
+    const auto path = files_.watchable(object);
+    if (!path) return;
+    // A rename over a pinned file is none of our business; over another it is IN_DELETE_SELF.
+    const int watch = ::inotify_add_watch(notify_.get(), path->c_str(),
+                                          IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF);
+    if (watch >= 0) objects_[watch] = object;
+  }
+
+  void look_at(std::span<const char> events) {
+    while (events.size() >= sizeof(inotify_event)) {
+      inotify_event event;
+      std::memcpy(&event, events.data(), sizeof(event));
+      if (const auto found = objects_.find(event.wd); found != objects_.end())
+        files_.check(found->second);
+      else if (event.mask & IN_Q_OVERFLOW)
+        for (const auto& [watch, object] : objects_) files_.check(object);
+      events = events.subspan(std::min(events.size(), sizeof(event) + event.len));
+    }
+  }
+
+  ObjectFiles& files_;
+  Fd notify_;
+  std::unordered_map<int, ObjectId> objects_;
+};
+
+}  // namespace
+
+void watch_origins(ObjectFiles& files) {
+  try {
+    std::thread([&files] {
+      std::this_thread::sleep_for(kBegin);
+      try {
+        OriginWatch(files).run();
+      } catch (const std::bad_alloc&) {
+        // Files are checked when they are read all the same.
+      }
+    }).detach();
+  } catch (const std::system_error&) {
+    // As above.
+  }
 }
 
 }  // namespace heddle

@@ -40,18 +40,18 @@ class ObjectFiles {
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
-  /// Of every pinned file, and the staging folder's.
+  /// Of every pinned file, and the staging directory's.
   std::vector<int> descriptors() const;
-  /// What open() opens by its path, each file with the folder that it may be replaced in: those
+  /// What open() opens by its path, each file with the directory that it may be replaced in: those
   /// that are not pinned.
   std::vector<std::string> reopened() const;
 
   /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
   /// and no other.
   std::size_t lane(ObjectId object) const {
-    return copies_ && copies_->has(object) ? lane_kinds_.size() : lanes_[object];
+    return is_staged(object) ? lane_count_ : lanes_[object];
   }
-  std::size_t lane_count() const { return lane_kinds_.size() + 1; }
+  std::size_t lane_count() const { return lane_count_ + 1; }
 
   /// Reads from the object's file; fewer bytes than asked for mean its end. Its stamp is compared
   /// behind the read, so that no answer holds bytes of two contents. Failure: an errno; EIO when
@@ -59,13 +59,11 @@ class ObjectFiles {
   tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
                                       MayBlock block);
 
-  /// Before anybody reads: has the files copied to `folder`, and read from there.
-  Result<void> stage(std::shared_ptr<const StageFolder> folder, std::uint64_t budget);
+  /// Before anybody reads: has the files copied to `directory`, and read from there.
+  Result<void> stage(StageDirectory directory, std::uint64_t budget);
   void on_change(OnChange what) { on_change_ = what; }
   /// nullptr: nothing is staged.
   const Staging* staging() const { return staging_.get(); }
-  /// nullptr: none are read.
-  const StagedCopies* copies() const { return copies_.get(); }
   /// Staging::start(); nullopt as well when nothing is to be staged.
   std::optional<pid_t> start_staging();
 
@@ -82,8 +80,8 @@ class ObjectFiles {
   enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
   static std::string text_of(std::uint32_t reason);
   int refuse(ObjectId object, std::uint32_t reason);
-  enum class LaneKind : std::uint8_t { remote, local, in_memory };
   void assign_lanes();
+  bool is_staged(ObjectId object) const { return staging_ && staging_->has(object); }
   tl::expected<Fd, int> reopen(ObjectId object, int tries);
   /// 0, or why what `fd` holds is not what was mounted: an errno.
   int compare(ObjectId object, int fd);
@@ -91,11 +89,16 @@ class ObjectFiles {
   Origins origins_;
   std::vector<std::string> paths_;
   std::vector<std::uint32_t> lanes_;  ///< by ObjectId
-  std::vector<LaneKind> lane_kinds_;
-  std::unique_ptr<StagedCopies> copies_;
-  std::unique_ptr<Staging> staging_;  ///< refers to copies_
+  std::size_t lane_count_ = 0;
+  std::unique_ptr<Staging> staging_;
   OnChange on_change_ = OnChange::keep;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
 };
+
+/// Starts a thread that has `files`, which outlive the process's threads, checked as soon as one
+/// of them is written to: what nobody reads any more is noticed as well. It sees the files of local
+/// file systems only, by inotify(7); others are checked when they are read. Without threads or
+/// watches to be had there is none, and nothing is said: no answer depends on it.
+void watch_origins(ObjectFiles& files);
 
 }  // namespace heddle

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/origins.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string_view>
 
 #include "base/content_hash.hpp"
 #include "base/open_regular.hpp"
 #include "fuseovl/files/file_work.hpp"
-#include "fuseovl/files/local_files.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -28,67 +26,69 @@ constexpr std::size_t kReservedFds = 40;
 
 std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; }
 
-/// What was found where an object's file should be.
-struct Finding {
-  enum class What : std::uint8_t {
-    as_mapped,
-    missing,
-    cannot_open,
-    cannot_stat,
-    no_regular_file,
-    other_size,
-    other_content,
-    cannot_read,
-    silent,
-  };
-  What what = What::silent;
-  int code = 0;  ///< errno
-  FileStamp stamp;
-  std::int64_t atime_ns = 0;
-  std::uint32_t mode = 0;
-  std::uint32_t uid = 0;
-  std::uint32_t gid = 0;
-  std::uint64_t blocks = 0;
-
-  bool is_usable() const {
-    return what == What::as_mapped || what == What::other_size || what == What::other_content;
-  }
+/// What was found where an object's file should be; trivial, to lie in shared memory.
+struct Finding : FileFacts {
+  /// What is wrong: a literal, at the same address in all processes forked from one; nullptr:
+  /// nothing.
+  const char* wrong = nullptr;
+  int code = 0;  ///< errno that belongs to it
+  bool usable = false;
 };
-using What = Finding::What;
+constexpr const char* kOtherSize = "size";
 
-/// The directories on the way to a file that not everybody may search. A mount of root's shows the
-/// file to all and the directories to nobody: so whom these keep out the file's own mode has to.
-class ClosedDirectories {
+/// The directories above the files, each looked at once, by many threads where file systems are
+/// slow.
+class Directories {
  public:
-  /// Takes from the attributes of the file `fd` what the directories above it deny: to others, to
-  /// its group, and to an owner who is not theirs. At most what they allow is left, never more.
-  /// `path` is where it was found: as long as no link is on that way it costs two lstat(2) a file.
-  void narrow(Finding& file, const std::string& path, int fd) {
-    struct stat status {};
-    const bool plain = ::lstat(path.c_str(), &status) == 0 && !S_ISLNK(status.st_mode);
-    const Way* way = plain ? &above(path) : nullptr;
-    std::array<char, PATH_MAX> real{};
-    if (!way || way->links) {
-      const auto link = "/proc/self/fd/" + std::to_string(fd);
-      const ssize_t size = ::readlink(link.c_str(), real.data(), real.size());
-      way = &above({real.data(), size > 0 ? static_cast<std::size_t>(size) : 0});
+  /// What lstat(2) says of the directories on the way to a file.
+  struct Way {
+    struct Rights {
+      std::uint32_t mode = 0700;
+      std::uint32_t uid = 0;
+      std::uint32_t gid = 0;
+    };
+    bool links = false;    ///< some are symbolic links
+    bool trusted = false;  ///< nobody but root and this user can change what a name on it means
+    std::vector<Rights> closed;  ///< those that not everybody may search
+  };
+
+  /// What the kernel cannot name, or we not look at, is closed.
+  const Way& way_to(std::string_view path) {
+    static const Way unknown{false, false, {Way::Rights()}};
+    const auto slash = path.rfind('/');
+    if (slash == path.npos || !path.starts_with('/')) return unknown;
+    const auto directory = path.substr(0, std::max<std::size_t>(slash, 1));
+    {
+      const std::lock_guard hold(mutex_);
+      if (const auto known = known_.find(directory); known != known_.end()) return known->second;
     }
-    for (const auto& directory : way->closed) narrow(file, directory);
+    Way way = slash == 0 ? Way{false, true, {}} : way_to(directory);
+    struct stat status {};
+    const bool seen = ::lstat(std::string(directory).c_str(), &status) == 0;
+    const bool only_own_names = (status.st_mode & 022) == 0 || (status.st_mode & S_ISVTX) != 0;
+    way.trusted = way.trusted && seen && is_trusted(status.st_uid) && only_own_names;
+    way.links = way.links || (seen && S_ISLNK(status.st_mode));
+    if (!seen)
+      way.closed.emplace_back();
+    else if (!S_ISLNK(status.st_mode) && (status.st_mode & S_IXOTH) == 0)
+      way.closed.push_back({status.st_mode, status.st_uid, status.st_gid});
+    const std::lock_guard hold(mutex_);
+    return known_.emplace(directory, std::move(way)).first->second;
   }
+  bool is_trusted(uid_t owner) const { return owner == 0 || owner == self_; }
+  /// A mount of root's shows its files to all, and the directories above them to nobody.
+  bool are_shown_to_others() const { return self_ == 0; }
 
  private:
-  struct Rights {
-    std::uint32_t mode = 0700;
-    std::uint32_t uid = 0;
-    std::uint32_t gid = 0;
-  };
+  const uid_t self_ = ::geteuid();
+  std::mutex mutex_;
+  std::map<std::string, Way, std::less<>> known_;
+};
 
-  struct Way {
-    bool links = false;  ///< symbolic ones
-    std::vector<Rights> closed;
-  };
-
-  static void narrow(Finding& file, const Rights& directory) {
+/// Takes from a file's attributes what the directories above it deny: to others, to its group, and
+/// to an owner who is not theirs. At most what they allow is left, never more.
+void narrow(FileFacts& file, const Directories::Way& way) {
+  for (const auto& directory : way.closed) {
     const std::uint32_t others = file.mode & S_IRWXO;
     if (file.uid != directory.uid) file.uid = 0;
     if ((directory.mode & S_IXGRP) == 0) {
@@ -100,61 +100,67 @@ class ClosedDirectories {
     }
     file.mode &= ~std::uint32_t{S_IRWXO};
   }
+}
 
-  /// What the kernel cannot name, or we not look at, is closed.
-  const Way& above(std::string_view path) {
-    static const Way unknown{false, {Rights()}};
-    const auto slash = path.rfind('/');
-    if (slash == path.npos || !path.starts_with('/')) return unknown;
-    const auto directory = path.substr(0, std::max<std::size_t>(slash, 1));
-    {
-      const std::lock_guard hold(mutex_);
-      if (const auto known = known_.find(directory); known != known_.end()) return known->second;
-    }
-    Way way = slash == 0 ? Way() : above(directory);
-    struct stat status {};
-    if (::lstat(std::string(directory).c_str(), &status) != 0)
-      way.closed.emplace_back();
-    else if (S_ISLNK(status.st_mode))
-      way.links = true;
-    else if ((status.st_mode & S_IXOTH) == 0)
-      way.closed.push_back({status.st_mode, status.st_uid, status.st_gid});
-    const std::lock_guard hold(mutex_);
-    return known_.emplace(directory, std::move(way)).first->second;
-  }
-
-  std::mutex mutex_;  ///< file systems that are slow are asked by many threads
-  std::map<std::string, Way, std::less<>> known_;
+/// A file of this node, by its path.
+struct Opened {
+  Result<Fd> file;
+  /// To it as the kernel names it, should its attributes have to be narrowed.
+  const Directories::Way* way = nullptr;
 };
 
-Finding failed(What what, int code) {
+Opened open_by_path(const std::string& path, Directories& directories) {
+  struct stat status {};
+  const bool found = ::lstat(path.c_str(), &status) == 0;
+  const Directories::Way& way = directories.way_to(path);
+  const bool plain = found && !way.links && !S_ISLNK(status.st_mode);
+  // Half the system calls of open_regular(), where nobody can put a device in its place meanwhile.
+  const bool stays =
+      plain && S_ISREG(status.st_mode) && way.trusted && directories.is_trusted(status.st_uid);
+  Opened out{stays ? open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW) : open_regular(path),
+             &way};
+  if (!out.file || plain || !directories.are_shown_to_others()) return out;
+  std::array<char, PATH_MAX> real{};
+  const auto link = "/proc/self/fd/" + std::to_string(out.file->get());
+  const ssize_t size = ::readlink(link.c_str(), real.data(), real.size());
+  out.way = &directories.way_to({real.data(), size > 0 ? static_cast<std::size_t>(size) : 0});
+  return out;
+}
+
+Finding failed(const char* wrong, int code) {
   Finding out;
-  out.what = what;
+  out.wrong = wrong;
   out.code = code;
   return out;
 }
 
-What compare_content(const MapObject& object, const Fd& file, WorkPlace& place, Finding& out) {
-  if (out.stamp.size != object.stamp.size) return What::other_size;
-  if (out.stamp.mtime_ns == object.stamp.mtime_ns) return What::as_mapped;
-  const auto hash =
-      hash_file(file.get(), object.path, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
-  if (hash) return *hash == object.hash ? What::as_mapped : What::other_content;
-  out.code = hash.error().code();
-  return What::cannot_read;
+Finding failed_to_open(int code) {
+  if (code == ENOENT || code == ENOTDIR) return failed("missing", 0);
+  if (code == ENOEXEC || code == EISDIR) return failed("no regular file any more", 0);
+  return failed("cannot open", code);
+}
+
+void compare_content(const MapObject& object, int file, const WorkPlace& place, Finding& out) {
+  out.usable = true;
+  if (out.stamp.size != object.stamp.size) {
+    out.wrong = kOtherSize;
+  } else if (out.stamp.mtime_ns != object.stamp.mtime_ns) {
+    const auto hash =
+        hash_file(file, object.path, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
+    if (!hash)
+      out = failed("cannot read", hash.error().code());
+    else if (*hash != object.hash)
+      out.wrong = "content changed";
+  }
 }
 
 /// Gives the open file to `place` when it is to be kept.
-Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectories& closed,
-              WorkPlace& place) {
-  if (!fd) {
-    const int code = fd.error().code();
-    if (code == ENOEXEC || code == EISDIR) return failed(What::no_regular_file, 0);
-    const bool gone = code == ENOENT || code == ENOTDIR;
-    return failed(gone ? What::missing : What::cannot_open, code);
-  }
+Finding check(const MapObject& object, bool keep, Directories& directories,
+              const WorkPlace& place) {
+  auto [file, way] = open_by_path(object.path, directories);
+  if (!file) return failed_to_open(file.error().code());
   struct stat status {};
-  if (::fstat(fd->get(), &status) != 0) return failed(What::cannot_stat, errno);
+  if (::fstat(file->get(), &status) != 0) return failed("cannot stat", errno);
   Finding out;
   out.stamp = file_stamp(status);
   out.atime_ns = nanoseconds(status.st_atim);
@@ -162,154 +168,65 @@ Finding check(const MapObject& object, Result<Fd> fd, bool keep, ClosedDirectori
   out.uid = status.st_uid;
   out.gid = status.st_gid;
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
+  thread_local FileSystems file_systems;
+  out.locality = file_systems.locality(file->get(), out.stamp);
   // Mounts of users are theirs alone.
-  if (::geteuid() == 0) closed.narrow(out, object.path, fd->get());
-  out.what = compare_content(object, *fd, place, out);
-  if (keep && out.is_usable()) place.give(std::move(*fd));
+  if (directories.are_shown_to_others()) narrow(out, *way);
+  compare_content(object, file->get(), place, out);
+  if (keep && out.usable) place.give(std::move(*file));
   return out;
 }
 
 /// What differs, in words; empty when nothing does.
-std::string describe(const Finding& found, const MapObject& object,
-                     std::chrono::milliseconds limit) {
-  const auto with_code = [&](const char* what) {
-    return Error::from_errno({}, what, found.code).message();
-  };
-  switch (found.what) {
-    case What::as_mapped:
-      return {};
-    case What::missing:
-      return "missing";
-    case What::cannot_open:
-      return with_code("cannot open");
-    case What::cannot_stat:
-      return with_code("cannot stat");
-    case What::no_regular_file:
-      return "no regular file any more";
-    case What::other_size:
-      return "size is " + std::to_string(found.stamp.size) + ", was " +
-             std::to_string(object.stamp.size);
-    case What::other_content:
-      return "content changed";
-    case What::cannot_read:
-      return with_code("cannot read");
-    case What::silent:
-      return not_answered_for(limit);
-  }
-  return {};
+std::string describe(const Finding& found, const MapObject& object) {
+  if (!found.wrong) return {};
+  if (found.wrong == kOtherSize)
+    return "size is " + std::to_string(found.stamp.size) + ", was " +
+           std::to_string(object.stamp.size);
+  return found.code == 0 ? found.wrong : Error::from_errno({}, found.wrong, found.code).message();
 }
 
 Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   Origin out;
+  static_cast<FileFacts&>(out) = found;
   out.fd = std::move(file);
-  out.stamp = found.stamp;
-  out.atime_ns = found.atime_ns;
-  out.mode = found.mode;
-  out.uid = found.uid;
-  out.gid = found.gid;
-  out.blocks = found.blocks;
-  out.usable = found.is_usable();
-  out.as_mapped = found.what == What::as_mapped;
+  out.usable = found.usable;
+  out.as_mapped = !found.wrong;
   if (out.as_mapped) out.hash = object.hash;
   return out;
-}
-
-struct KeptHere final : WorkPlace {
-  void moves_on() override {}
-  void give(Fd kept) override { file = std::move(kept); }
-  Fd file;
-};
-
-/// Looks at the objects of a map.
-class Look {
- public:
-  Look(const MapContent& content, std::size_t max_pinned, OriginPatience patience)
-      : content_(content),
-        max_pinned_(max_pinned),
-        patience_(patience),
-        known_(content.objects.size()) {
-    origins_.files.resize(content.objects.size());
-  }
-
-  Origins at_all() {
-    const auto others = at_local_files();
-    at_others(others);
-    for (ObjectId id = 0; id < origins_.files.size(); ++id) {
-      const auto& object = content_.objects[id];
-      const bool looked_at = patience_.with_others || known_[id].what != What::silent ||
-                             origins_.silent == std::optional(id);
-      auto what = describe(known_[id], object, patience_.limit);
-      if (origins_.files[id].fd) ++origins_.pinned;
-      if (!what.empty() && looked_at) origins_.drifts.push_back({id, object.path, std::move(what)});
-    }
-    return std::move(origins_);
-  }
-
- private:
-  bool keeps(std::size_t id) const { return id < max_pinned_; }
-
-  /// Here, at once. Result: all that may be others'.
-  std::vector<std::size_t> at_local_files() {
-    std::vector<std::size_t> others;
-    LocalFiles files;
-    for (std::size_t id = 0; id < content_.objects.size(); ++id) {
-      const auto& object = content_.objects[id];
-      auto file = files.open_regular(object.path);
-      if (!file && file.error().code() == EXDEV) {
-        others.push_back(id);
-        continue;
-      }
-      KeptHere place;
-      known_[id] = check(object, std::move(file), keeps(id), closed_, place);
-      origins_.files[id] = make_origin(known_[id], object, std::move(place.file));
-    }
-    return others;
-  }
-
-  void at_others(const std::vector<std::size_t>& ids) {
-    // Written by a process that may be left behind.
-    const SharedArray<Finding> found(ids.size());
-    FileWork work{
-        .limit = patience_.limit,
-        .work =
-            [&](std::size_t at, WorkPlace& place) {
-              const auto& object = content_.objects[ids[at]];
-              found[at] = check(object, open_regular(object.path), keeps(ids[at]), closed_, place);
-            },
-        .path_of = [&](std::size_t at) { return std::string_view(content_.objects[ids[at]].path); },
-        .with_others = patience_.with_others};
-    auto results = work_on_files(ids.size(), work);
-    for (std::size_t at = 0; at < ids.size(); ++at) {
-      const auto id = static_cast<ObjectId>(ids[at]);
-      if (results[at].state == WorkResult::State::done) {
-        known_[id] = found[at];
-        origins_.files[id] =
-            make_origin(known_[id], content_.objects[id], std::move(results[at].file));
-      } else if (results[at].state == WorkResult::State::late && !origins_.silent) {
-        origins_.silent = id;
-      }
-    }
-  }
-
-  const MapContent& content_;
-  std::size_t max_pinned_;
-  OriginPatience patience_;
-  ClosedDirectories closed_;
-  std::vector<Finding> known_;  ///< by ObjectId; what is not done counts as silent
-  Origins origins_;
-};
-
-std::size_t count_open_fds() {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
-  std::size_t n = 0;
-  while (folder && ::readdir(folder.get())) ++n;
-  return n;
 }
 
 }  // namespace
 
 Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience) {
-  return Look(content, max_pinned, patience).at_all();
+  const auto& objects = content.objects;
+  const SharedArray<Finding> found(objects.size());
+  Directories directories;
+  const FileWork work{.limit = patience.limit,
+                      .work =
+                          [&](std::size_t id, WorkPlace& place) {
+                            found[id] = check(objects[id], id < max_pinned, directories, place);
+                          },
+                      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); },
+                      .with_others = patience.with_others};
+  auto results = work_on_files(objects.size(), work);
+  Origins out;
+  for (ObjectId id = 0; id < objects.size(); ++id) {
+    using State = WorkResult::State;
+    const auto state = results[id].state;
+    std::string what;
+    if (state == State::done) {
+      out.files.push_back(make_origin(found[id], objects[id], std::move(results[id].file)));
+      what = describe(found[id], objects[id]);
+    } else {
+      out.files.emplace_back();
+      if (state == State::late && !out.silent) out.silent = id;
+      if (patience.with_others || out.silent == id) what = not_answered_for(patience.limit);
+    }
+    if (out.files[id].fd) ++out.pinned;
+    if (!what.empty()) out.drifts.push_back({id, objects[id].path, std::move(what)});
+  }
+  return out;
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {
@@ -326,7 +243,9 @@ std::size_t raise_fd_limit() {
     (void)::setrlimit(RLIMIT_NOFILE, &limit);
     (void)::getrlimit(RLIMIT_NOFILE, &limit);
   }
-  const std::size_t used = kReservedFds + count_open_fds();
+  // The lowest free one: descriptors stand close together.
+  const Fd probe(::dup(STDIN_FILENO));
+  const std::size_t used = kReservedFds + static_cast<std::size_t>(std::max(3, probe.get()));
   return limit.rlim_cur > used ? static_cast<std::size_t>(limit.rlim_cur) - used : 0;
 }
 

@@ -10,22 +10,28 @@
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "base/file_stamp.hpp"
+#include "base/file_systems.hpp"
 #include "resolver/map/map_content.hpp"
 
 namespace heddle {
 
-/// One object's file on this node, as it was found when the mount was made.
-struct Origin {
-  Fd fd;  ///< pinned; invalid: not enough descriptors, reopened for each read
+/// What fstat(2) said of a file.
+struct FileFacts {
   FileStamp stamp;
   std::int64_t atime_ns = 0;
   std::uint32_t mode = 0;
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
   std::uint64_t blocks = 0;  ///< of 512 bytes
-  bool usable = false;       ///< false: missing or unreadable, it cannot be served
-  bool as_mapped = false;    ///< content is the map's
-  ContentHash hash;          ///< of the content, when it is the map's; zeros: not known
+  Locality locality = Locality::remote;
+};
+
+/// One object's file on this node, as it was found when the mount was made.
+struct Origin : FileFacts {
+  Fd fd;                   ///< pinned; invalid: not enough descriptors, reopened for each read
+  bool usable = false;     ///< false: missing or unreadable, it cannot be served
+  bool as_mapped = false;  ///< content is the map's
+  ContentHash hash;        ///< of the content, when it is the map's; zeros: not known
 };
 
 /// One file that is not what the map says.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/read_at.hpp"
 
-#include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/uio.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,15 +21,6 @@ tl::expected<std::size_t, int> read_cached(int fd, std::span<char> into, off_t o
 }
 
 }  // namespace
-
-bool is_in_memory(int fd) {
-  struct statfs status {};
-  if (::fstatfs(fd, &status) != 0) return false;
-  return status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC;
-}
-
-// Only tmpfs has seals (mm/memfd.c), and statfs(2) may wait for a server for ever.
-bool is_of_tmpfs(int fd) { return ::fcntl(fd, F_GET_SEALS) >= 0; }
 
 tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block) {
   if (block == MayBlock::no) return read_cached(fd, into, offset);

@@ -15,10 +15,4 @@ enum class MayBlock : bool { no, yes };
 /// cannot tell (NFS, FUSE, tmpfs), is EAGAIN, at once.
 tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block);
 
-/// Whether `fd` lies on a file system that is the page cache and no more, so that reading it never
-/// waits. Asks that file system.
-bool is_in_memory(int fd);
-/// Whether the regular file `fd` is of tmpfs, which is so too; asks nobody.
-bool is_of_tmpfs(int fd);
-
 }  // namespace heddle

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/result.hpp"
@@ -31,18 +32,6 @@ tl::expected<std::string_view, int> done(const ReaderPool::Read& read, std::vect
   }
 }
 
-void answer_now(const ReaderPool::Read& read) {
-  std::vector<char> buffer;
-  read.answer(done(read, buffer));
-}
-
-std::string not_answering(std::string_view path, milliseconds limit) {
-  const auto time = limit.count() > 0 ? limit : kSaidAfter;
-  return Error(path, not_answered_for(time),
-               limit.count() > 0 ? "its files answer with an error, until it does" : "waiting")
-      .message();
-}
-
 }  // namespace
 
 ReaderPool::ReaderPool(std::size_t lanes, milliseconds limit, const std::atomic<bool>& giving_up)
@@ -58,38 +47,36 @@ ReaderPool::~ReaderPool() {
 
 void ReaderPool::submit(Read read) {
   Jobs made;
-  made.push_back({std::move(read), Clock::now()});
-  if (take(made)) return;
+  const auto now = Clock::now();
+  made.push_back({std::move(read), now});
   const Read& mine = made.front().read;
-  if (made.front().answered)
+  const std::size_t number = mine.lane;
+  bool refused = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Lane& lane = lanes_[number];
+    refused = is_silent(lane) && (now < lane.next_try || lane.stuck >= kThreadsPerLane);
+    if (!refused) {
+      lane.next_try = now + limit_;
+      if (!watched_) watched_ = start_thread(lanes_.size());
+      if (lane.waiting >= lane.idle && lane.threads < kThreadsPerLane) (void)start_thread(number);
+      if (lane.threads > 0) {
+        if (jobs_.empty()) watch_.notify_one();
+        jobs_.splice(jobs_.end(), made);
+        ++lane.waiting;
+        lane.wake.notify_one();
+        return;
+      }
+    }
+  }
+  std::vector<char> buffer;
+  if (refused)
     mine.answer(tl::unexpected(EIO));
   else
-    answer_now(mine);
+    mine.answer(done(mine, buffer));
 }
 
-/// Puts the one job of `made` into the queue; false: it is to be answered at once, with EIO when
-/// it is marked as answered, or by doing it.
-bool ReaderPool::take(Jobs& made) {
-  Job& job = made.front();
-  const std::size_t number = job.read.lane;
-  const std::lock_guard lock(mutex_);
-  Lane& lane = lanes_[number];
-  if (is_silent(lane) && (job.since < lane.next_try || lane.stuck >= kThreadsPerLane)) {
-    job.answered = true;
-    return false;
-  }
-  lane.next_try = job.since + limit_;
-  if (!watched_) watched_ = start_thread(lanes_.size());
-  if (lane.waiting >= lane.idle && lane.threads < kThreadsPerLane) (void)start_thread(number);
-  if (lane.threads == 0) return false;
-  if (jobs_.empty()) watch_.notify_one();
-  jobs_.splice(jobs_.end(), made);
-  ++lane.waiting;
-  lane.wake.notify_one();
-  return true;
-}
-
-/// `number` one past the lanes: the watch. False: no thread to be had.
+/// `number` one past the lanes: the watchdog. False: no thread to be had.
 bool ReaderPool::start_thread(std::size_t number) {
   const bool is_watch = number == lanes_.size();
   try {
@@ -98,9 +85,7 @@ bool ReaderPool::start_thread(std::size_t number) {
       const std::lock_guard lock(mutex_);
       if (--threads_ == 0) ended_.notify_all();
     }).detach();
-  } catch (const std::system_error&) {
-    return false;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {  // std::system_error, std::bad_alloc
     return false;
   }
   ++threads_;
@@ -118,7 +103,7 @@ void ReaderPool::run_lane(std::size_t number) {
   std::unique_lock lock(mutex_);
   Lane& lane = lanes_[number];
   for (;;) {
-    auto job = next_of(number);
+    const auto job = next_of(number);
     if (job == jobs_.end()) {
       if (ending_) break;
       ++lane.idle;
@@ -157,55 +142,49 @@ void ReaderPool::watch() {
       continue;
     }
     watch_.wait_for(lock, pace, [this] { return ending_; });
-    Expired expired;
+    std::vector<std::function<void()>> to_do;
     try {
-      expire(giving_up_ ? Clock::now() : Clock::now() - limit, expired);
+      expire(giving_up_ ? Clock::now() : Clock::now() - limit, to_do);
     } catch (const std::bad_alloc&) {
       // What was not expired is so at the next round.
     }
     lock.unlock();
-    for (const auto& answer : expired.answers) answer(tl::unexpected(EIO));
-    for (const auto& job : expired.waited) job.read.answer(tl::unexpected(EIO));
-    for (const auto& message : expired.messages) warn(message);
-    expired = {};
+    for (const auto& act : to_do) act();
+    to_do.clear();
     lock.lock();
   }
 }
 
-/// Takes out of the queue what has had no answer since `begin`.
-void ReaderPool::expire(Clock::time_point begin, Expired& out) {
-  const bool answers = ends_waiting();
-  out.answers.reserve(jobs_.size());
+/// Finds what has had no answer since `begin`; `out`: what to do about it without the lock.
+void ReaderPool::expire(Clock::time_point begin, std::vector<std::function<void()>>& out) {
   for (auto& job : jobs_) {
     Lane& lane = lanes_[job.read.lane];
     if (job.answered || job.since > begin || (!job.running && lane.last_done > begin)) continue;
     if (lane.last_done <= job.since && !lane.said) {
-      out.messages.push_back(not_answering(job.read.path, limit_));
+      const bool ends = limit_.count() > 0;
+      out.push_back([message = Error(job.read.path, not_answered_for(ends ? limit_ : kSaidAfter),
+                                     ends ? "its files answer with an error, until it does"
+                                          : "waiting")] { warn(message); });
       lane.said = true;
       lane.next_try = begin + 2 * limit_;
     }
-    if (!answers || !job.running) continue;
-    out.answers.push_back(std::move(job.read.answer));
+    if (!ends_waiting() || !job.running) continue;
+    out.push_back([answer = job.read.answer] { answer(tl::unexpected(EIO)); });
     job.answered = true;
     ++lane.stuck;
   }
+  if (!ends_waiting()) return;
   for (auto job = jobs_.begin(); job != jobs_.end();) {
-    const auto next = std::next(job);
     Lane& lane = lanes_[job->read.lane];
     const bool over = job->since <= begin && lane.last_done <= begin;
-    if (answers && !job->running && (is_silent(lane) || over)) {
-      --lane.waiting;
-      out.waited.splice(out.waited.end(), jobs_, job);
+    if (job->running || !(is_silent(lane) || over)) {
+      ++job;
+      continue;
     }
-    job = next;
+    out.push_back([answer = job->read.answer] { answer(tl::unexpected(EIO)); });
+    --lane.waiting;
+    job = jobs_.erase(job);
   }
-}
-
-std::size_t ReaderPool::stuck() const {
-  const std::lock_guard lock(mutex_);
-  std::size_t sum = 0;
-  for (const auto& lane : lanes_) sum += lane.stuck;
-  return sum;
 }
 
 }  // namespace heddle

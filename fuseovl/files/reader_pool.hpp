@@ -8,7 +8,6 @@
 #include <list>
 #include <mutex>
 #include <span>
-#include <string>
 #include <string_view>
 #include <tl/expected.hpp>
 #include <vector>
@@ -19,13 +18,12 @@ namespace heddle {
 /// answer holds up only what is asked of itself. Requests are told apart by `lane`, one for each
 /// file system, with a few threads each, started when needed and ended when idle.
 ///
-/// A read that takes longer than the limit is answered with EIO in its stead, exactly once, and its
-/// lane counts as silent: what else waits there is answered so at once, until one of its reads
-/// comes back. A silent lane is asked again once in each such time. A slow one is not silent: a
-/// read that waits for others is given the limit from the last that came back.
+/// A read that exceeds the limit is answered with EIO in its stead, exactly once, and its lane
+/// counts as silent: what else waits there is answered so at once, until one of its reads comes
+/// back. A silent lane is asked again once in each such time. A slow one is not silent: a read that
+/// waits for others is given the limit from the last that came back.
 class ReaderPool {
  public:
-  using Clock = std::chrono::steady_clock;
   /// Fills the buffer from its begin; result: how many bytes, or an errno.
   using Work = std::function<tl::expected<std::size_t, int>(std::span<char>)>;
   /// Gets the bytes, or an errno. Must not throw.
@@ -52,10 +50,9 @@ class ReaderPool {
   /// Returns at once, but where no thread can be had: then the read is done here. Throws
   /// std::bad_alloc, and nothing has happened.
   void submit(Read read);
-  /// Threads that stand in a read whose time is over.
-  std::size_t stuck() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Job {
     Read read;
     Clock::time_point since;  ///< it came, or a thread took it
@@ -67,30 +64,24 @@ class ReaderPool {
     std::size_t threads = 0;
     std::size_t idle = 0;
     std::size_t waiting = 0;  ///< reads without a thread
-    std::size_t stuck = 0;
-    bool said = false;  ///< that it does not answer; nothing has come back since
+    std::size_t stuck = 0;    ///< threads in a read that was answered in its stead
+    bool said = false;        ///< that it does not answer; nothing has come back since
     Clock::time_point last_done;
     Clock::time_point next_try;
     std::condition_variable wake;
   };
-  struct Expired {
-    Jobs waited;                  ///< for a thread
-    std::vector<Answer> answers;  ///< of those that run
-    std::vector<std::string> messages;
-  };
 
   bool ends_waiting() const { return limit_.count() > 0 || giving_up_; }
   bool is_silent(const Lane& lane) const { return lane.said && ends_waiting(); }
-  bool take(Jobs& made);
   bool start_thread(std::size_t lane);
   void run_lane(std::size_t lane);
   Jobs::iterator next_of(std::size_t lane);
   void watch();
-  void expire(Clock::time_point now, Expired& out);
+  void expire(Clock::time_point begin, std::vector<std::function<void()>>& out);
 
   const std::chrono::milliseconds limit_;
   const std::atomic<bool>& giving_up_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<Lane> lanes_;
   Jobs jobs_;  ///< in order of arrival; what runs stays in it until it is done
   std::size_t threads_ = 0;

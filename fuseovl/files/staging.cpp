@@ -2,93 +2,122 @@
 #include "fuseovl/files/staging.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
+#include <chrono>
+#include <thread>
 
+#include "base/child.hpp"
+#include "base/file_systems.hpp"
 #include "base/log.hpp"
-#include "fuseovl/mount/background.hpp"
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
-namespace {
 
-constexpr std::int64_t kFirstRestMs = 20;
-constexpr std::int64_t kLastRestMs = 2000;
+using std::chrono::milliseconds;
 
-void rest(std::int64_t ms) {
-  const timespec pause{ms / 1000, ms % 1000 * 1'000'000};
-  ::nanosleep(&pause, nullptr);
-}
-
-void say_incomplete(const std::string& folder, const std::string& why) {
-  warn(Error(folder, "not everything is staged", why));
-}
-
-}  // namespace
-
-Staging::Staging(StagedCopies& copies, const Origins& origins, std::uint64_t budget)
-    : copies_(copies), budget_(budget) {
+Staging::Staging(StageDirectory directory, const Origins& origins, std::uint64_t budget)
+    : directory_(std::move(directory)),
+      budget_(budget),
+      in_memory_(locality_of(directory_.objects()) == Locality::memory),
+      slots_(origins.files.size()) {
   for (ObjectId id = 0; id < origins.files.size(); ++id) {
     const Origin& origin = origins.files[id];
+    hashes_.push_back(origin.hash);
     if (origin.hash != ContentHash()) items_.push_back({id, origin.stamp.size, origin.hash});
   }
   std::stable_sort(items_.begin(), items_.end(),
                    [](const Item& a, const Item& b) { return a.size < b.size; });
 }
 
-std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
-  if (state() == State::done) return std::nullopt;
-  *state_ = State::running;
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) {
-    warn(Error::from_errno(folder().path(), "cannot start to stage"));
-    *state_ = State::incomplete;
-    return std::nullopt;
-  }
-  if (child > 0) return child;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);
-  live(origins, paths);
+Result<std::unique_ptr<Staging>> Staging::create(StageDirectory directory, const Origins& origins,
+                                                 std::uint64_t budget) {
+  std::unique_ptr<Staging> out(new Staging(std::move(directory), origins, budget));
+  auto hashes = out->hashes_;
+  std::erase(hashes, ContentHash());
+  out->announced_ = TRY(out->directory_.announce(hashes));
+  return out;
 }
 
-void Staging::live(const Origins& origins, const std::vector<std::string>& paths) {
-  ::prctl(PR_SET_NAME, "heddle-stage");
-  auto keep = copies_.descriptors();
+std::vector<int> Staging::descriptors() const {
+  auto out = directory_.descriptors();
+  out.push_back(announced_.get());
+  return out;
+}
+
+void Staging::say_incomplete(const std::string& why) const {
+  warn(Error(directory_.path(), "not everything is staged", why));
+}
+
+// What reads.
+
+std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std::span<char> into,
+                                                            off_t offset, MayBlock block) {
+  if (!has(object)) return std::nullopt;
+  Slot& slot = slots_[object];
+  const auto name = hashes_[object].hex();
+  const Fd file(
+      ::openat(directory_.objects(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  // Ours to run out of: the copy is as good as it was.
+  if (!file && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return std::nullopt;
+  std::string wrong = "is gone";
+  if (file) {
+    const auto got = read_at(file.get(), into, offset, in_memory_ ? MayBlock::yes : block);
+    if (!got && got.error() == EAGAIN) return got;
+    struct stat now {};
+    // Behind the read, as for origins; ctime is left out, since use is noted in atime.
+    const bool same = ::fstat(file.get(), &now) == 0 && now.st_ino == slot.ino &&
+                      file_stamp(now).mtime_ns == slot.mtime_ns;
+    if (got && same) return got;
+    wrong = got ? "has changed" : Error::from_errno({}, "cannot read", got.error()).message();
+  }
+  if (slot.ready.exchange(false))
+    warn(
+        Error(directory_.path() + "/objects/" + name, "a staged copy is not used any more", wrong));
+  return std::nullopt;
+}
+
+// What stages.
+
+std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
+  *state_ = State::running;
+  auto keep = descriptors();
   for (const auto& origin : origins.files)
     if (origin.fd) keep.push_back(origin.fd.get());
-  close_fds_but(keep);
-  for (const int n : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::signal(n, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Whoever waits for a library comes first.
-  (void)::setpriority(PRIO_PROCESS, 0, 10);
-  bool all = false;
-  try {
-    all = stage_all(origins, paths);
-    (void)folder().trim(budget_, 0);
-  } catch (const std::exception& error) {
-    say_incomplete(folder().path(), error.what());
-  }
-  *state_ = all ? State::done : State::incomplete;
-  ::_exit(0);
+  auto child = fork_child({.keep = std::move(keep), .name = "heddle-stage"}, [&] {
+    // Whoever waits for a library comes first.
+    (void)::setpriority(PRIO_PROCESS, 0, 10);
+    bool all = false;
+    try {
+      all = stage_all(origins, paths);
+      (void)directory_.trim(budget_, 0);
+    } catch (const std::exception& error) {
+      say_incomplete(error.what());
+    }
+    *state_ = all ? State::done : State::incomplete;
+    return 0;
+  });
+  if (child) return child->release();
+  warn(Error::from_errno(directory_.path(), "cannot start to stage", child.error().code()));
+  *state_ = State::incomplete;
+  return std::nullopt;
 }
 
 /// Result: whether every item is staged. What is missing is said, once.
 bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& paths) {
-  folder().sweep();
-  StageRoom room(folder(), budget_);
+  directory_.sweep();
+  StageRoom room(directory_, budget_);
   std::vector<const Item*> todo;
   for (const auto& item : items_)
-    if (!copies_.has(item.object)) todo.push_back(&item);
+    if (!has(item.object)) todo.push_back(&item);
   std::size_t left_out = 0;
-  std::int64_t pause = kFirstRestMs;
+  constexpr milliseconds kFirstPause{20};
+  constexpr milliseconds kLastPause{2000};
+  auto pause = kFirstPause;
   while (!todo.empty()) {
     std::vector<const Item*> later;
     bool no_room = false;  // to ask for each of thousands would take long
@@ -105,9 +134,9 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
       // Another mount's process is at these: it finishes, or dies and leaves them to us. Two that
       // wait for each other's room would wait for ever.
       room.release();
-      rest(pause);
+      std::this_thread::sleep_for(pause);
       // One that waits for an origin that does not answer may stay at it for long.
-      pause = later.size() < todo.size() ? kFirstRestMs : std::min(2 * pause, kLastRestMs);
+      pause = later.size() < todo.size() ? kFirstPause : std::min(2 * pause, kLastPause);
     }
     todo = std::move(later);
   }
@@ -116,24 +145,23 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
 
 Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::string& path,
                              StageRoom& room) {
-  if (const auto found = folder().verify(item.hash, item.size)) {
+  if (const auto found = directory_.verify(item.hash, item.size)) {
     publish(item, *found);
     return Step::ready;
   }
   const auto got = room.take(item.size);
   if (!got) {
-    say_incomplete(folder().path(), got.error().message());
+    say_incomplete(got.error().message());
     return Step::stop;
   }
   if (*got == StageRoom::Got::later) return Step::no_room_yet;
   if (*got == StageRoom::Got::no) {
-    say_incomplete(folder().path(),
-                   "the budget of " + std::to_string(budget_) + " bytes is used up");
+    say_incomplete("the budget of " + std::to_string(budget_) + " bytes is used up");
     return Step::stop;  // the others are larger
   }
   Fd reopened;
   if (!origin.fd) {
-    auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    auto file = open_regular(path);
     if (!file) return Step::left_out;  // said by who is asked for it
     reopened = std::move(*file);
   }
@@ -141,34 +169,37 @@ Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::
 }
 
 Staging::Step Staging::copy(const Item& item, int source, StageRoom& room) {
-  const auto copied = folder().copy(source, item.hash, item.size);
+  const auto copied = directory_.copy(source, item.hash, item.size);
   if (!copied) {
     const int code = copied.error().code();
-    if ((code == ENOSPC || code == EDQUOT) && folder().trim(folder().used(), item.size))
+    if ((code == ENOSPC || code == EDQUOT) && directory_.trim(directory_.used(), item.size))
       return Step::later;
-    say_incomplete(folder().path(), copied.error().message());
+    say_incomplete(copied.error().message());
     return Step::stop;
   }
-  if (copied->how == StageFolder::Copied::again) return Step::later;
-  if (copied->how == StageFolder::Copied::no) return Step::left_out;
+  if (copied->how == StageDirectory::Copied::again) return Step::later;
+  if (copied->how == StageDirectory::Copied::no) return Step::left_out;
   room.used(item.size);
   publish(item, copied->stamp);
   return Step::ready;
 }
 
 void Staging::publish(const Item& item, const FileStamp& stamp) {
-  copies_.publish(item.object, {stamp.id.ino, stamp.mtime_ns});
+  Slot& slot = slots_[item.object];
+  slot.ino = stamp.id.ino;
+  slot.mtime_ns = stamp.mtime_ns;
+  slot.ready.store(true, std::memory_order_release);
 }
 
 std::uint64_t Staging::objects() const {
   return static_cast<std::uint64_t>(std::count_if(
-      items_.begin(), items_.end(), [this](const Item& item) { return copies_.has(item.object); }));
+      items_.begin(), items_.end(), [this](const Item& item) { return has(item.object); }));
 }
 
 std::uint64_t Staging::bytes() const {
   std::uint64_t sum = 0;
   for (const auto& item : items_)
-    if (copies_.has(item.object)) sum += item.size;
+    if (has(item.object)) sum += item.size;
   return sum;
 }
 

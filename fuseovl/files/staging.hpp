@@ -4,12 +4,17 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <tl/expected.hpp>
 #include <vector>
 
-#include "fuseovl/files/stage_room.hpp"
-#include "fuseovl/files/staged_copies.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/files/read_at.hpp"
+#include "fuseovl/files/stage_directory.hpp"
+#include "fuseovl/session/shared.hpp"
 
 namespace heddle {
 
@@ -20,19 +25,31 @@ struct StageOptions {
   std::uint64_t budget = kDefaultStageBudget;
 };
 
-/// Has a mount's files copied to the node's own storage (stage_folder.hpp). A process of its own
-/// makes the copies, or finds and checks those that are there, while the mount is served already;
-/// those who serve read from each copy as soon as it is whole, and from the origin where there is
-/// none. What goes wrong here costs the copy and no more.
+/// A mount's files on the node's own storage (stage_directory.hpp). A process of its own makes the
+/// copies, or finds and checks those that are there, while the mount is served already; workers
+/// read from each copy as soon as it is whole, and from the origin where there is none. The copies
+/// are announced, so that no other process removes them to make room. What goes wrong costs the
+/// copy and no more. All processes forked from the one that made this have its state in common.
 class Staging {
  public:
-  /// `copies` must outlive it; what they have already is not hashed again.
-  Staging(StagedCopies& copies, const Origins& origins, std::uint64_t budget);
+  /// Fails when the copies cannot be announced.
+  static Result<std::unique_ptr<Staging>> create(StageDirectory directory, const Origins& origins,
+                                                 std::uint64_t budget);
+
+  const StageDirectory& directory() const { return directory_; }
+  /// What a process that serves or supervises has to keep open.
+  std::vector<int> descriptors() const;
 
   /// Forks the process that stages; a child of the caller, that ends with it or when all is done.
-  /// It keeps only our descriptors and `origins` open. nullopt: all is done, or it failed, which is
-  /// said.
+  /// It keeps only our descriptors and `origins` open. nullopt: it cannot start, which is said.
   std::optional<pid_t> start(const Origins& origins, const std::vector<std::string>& paths);
+
+  /// Whether the object has a copy that is right.
+  bool has(ObjectId object) const { return slots_[object].ready.load(std::memory_order_acquire); }
+  /// Reads from the object's copy, as read_at(). nullopt: there is none that can be read now. One
+  /// that is not what was hashed any more is never asked again.
+  std::optional<tl::expected<std::size_t, int>> read(ObjectId object, std::span<char> into,
+                                                     off_t offset, MayBlock block);
 
   enum class State : std::uint8_t { running, done, incomplete };
   State state() const { return *state_; }
@@ -47,18 +64,28 @@ class Staging {
     std::uint64_t size = 0;
     ContentHash hash;
   };
+  /// What makes a copy the one that was hashed.
+  struct Slot {
+    std::atomic<bool> ready;
+    std::atomic<std::uint64_t> ino;  ///< written before `ready`
+    std::atomic<std::int64_t> mtime_ns;
+  };
   enum class Step : std::uint8_t { ready, left_out, later, no_room_yet, stop };
 
-  const StageFolder& folder() const { return copies_.folder(); }
-  [[noreturn]] void live(const Origins& origins, const std::vector<std::string>& paths);
+  Staging(StageDirectory directory, const Origins& origins, std::uint64_t budget);
   bool stage_all(const Origins& origins, const std::vector<std::string>& paths);
   Step stage(const Item& item, const Origin& origin, const std::string& path, StageRoom& room);
   Step copy(const Item& item, int source, StageRoom& room);
   void publish(const Item& item, const FileStamp& stamp);
+  void say_incomplete(const std::string& why) const;
 
-  StagedCopies& copies_;
+  StageDirectory directory_;
   std::uint64_t budget_;
-  std::vector<Item> items_;  ///< smallest first
+  bool in_memory_;
+  std::vector<ContentHash> hashes_;  ///< by ObjectId; zeros: the object has no copy
+  std::vector<Item> items_;          ///< smallest first
+  Fd announced_;
+  SharedArray<Slot> slots_;  ///< by ObjectId
   Shared<std::atomic<State>> state_;
 };
 

@@ -86,7 +86,7 @@ class Chooser {
     bool only_view = false;
     const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
       struct stat status {};
-      if (entry.type != DT_REG || path == ".heddle/stats" || path == ".heddle/map") return;
+      if (entry.type != DT_REG || path == ".heddle/map") return;
       if (is_of_only_view(path, entry)) only_view = true;
       if (!seen_.insert(entry.ino).second) return;
       if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)

@@ -1,8 +1,30 @@
+// SPDX-License-Identifier: MIT
 #pragma once
+
+#include <sys/xattr.h>
+
+#include <cstddef>
 #include <string>
-#include "base/fd.hpp"
+
+#include "base/result.hpp"
+
 namespace heddle {
+
+/// The extended attribute of a mount's root directory that holds the statistics as JSON
+/// (docs/formats/report.md). The daemon answers getxattr(2); the kernel lets those ask who may read
+/// the directory. Each call gets one whole document, of the moment of the call.
+inline constexpr const char* kStatsAttribute = "user.heddle.stats";
+/// The kernel passes on no longer values (XATTR_SIZE_MAX in linux/limits.h).
+inline constexpr std::size_t kMostStatsBytes = 65536;
+
+/// The statistics of the mount whose root directory is `directory`. Failures as of getxattr(2);
+/// ENODATA or EOPNOTSUPP: it is no heddle mount's.
 inline Result<std::string> read_stats_text(const std::string& directory) {
-  return read_file(directory + "/.heddle/stats");
+  std::string text(kMostStatsBytes, '\0');
+  const auto size = ::getxattr(directory.c_str(), kStatsAttribute, text.data(), text.size());
+  if (size < 0) return fail_errno(directory, "cannot read counters");
+  text.resize(static_cast<std::size_t>(size));
+  return text;
 }
+
 }  // namespace heddle

@@ -50,10 +50,9 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
     return true;
   };
   if (auto walked = walk_tree(root.get(), visit, enter); !walked) return walked;
-  // Answered ENOSYS once, never asked again: OPEN, FLUSH, GETXATTR, LISTXATTR, STATX.
+  // Answered ENOSYS once, never asked again: OPEN, FLUSH, LISTXATTR, STATX.
   Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
-  (void)::fgetxattr(root.get(), "user.heddle", nullptr, 0);
   (void)::flistxattr(root.get(), nullptr, 0);
   struct statx extended {};
   (void)::statx(root.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &extended);

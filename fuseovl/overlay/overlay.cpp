@@ -4,12 +4,13 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
-#include "fuseovl/files/origin_watch.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/mount/warm_up.hpp"
+#include "fuseovl/session/kernel_order.hpp"
 #include "fuseovl/session/request_loop.hpp"
 
 namespace heddle {
@@ -41,18 +42,63 @@ void set_attributes(struct stat& st, const Origin& origin) {
   st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
 }
 
+/// How much of `size` bytes at `offset` a file has.
+std::size_t up_to(std::uint64_t file_size, std::size_t size, off_t offset) {
+  const auto at = static_cast<std::uint64_t>(offset);
+  return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
+}
+
+/// The edge to C: an exception becomes an errno.
+template <auto method, class... Arguments>
+void answer(fuse_req_t request, Arguments... arguments) {
+  after_request();
+  try {
+    (Session::client<Overlay>(request).*method)(request, arguments...);
+  } catch (const std::bad_alloc&) {
+    fuse_reply_err(request, ENOMEM);
+  } catch (const std::exception&) {
+    fuse_reply_err(request, EIO);
+  }
+}
+
+void on_init(void* userdata, fuse_conn_info* connection) {
+  static_cast<Overlay*>(static_cast<SessionClient*>(userdata))->init(*connection);
+  before_answer();
+}
+
+// libfuse answers ENOSYS to operations that are missing here, and the kernel then stops asking:
+// FLUSH, LISTXATTR, STATX, LSEEK. ACCESS never comes (default_permissions), nor any write (the
+// mount is read only).
+fuse_lowlevel_ops make_ops() {
+  fuse_lowlevel_ops ops{};
+  ops.init = on_init;
+  ops.lookup = answer<&Overlay::lookup>;
+  ops.getattr = answer<&Overlay::getattr>;
+  ops.getxattr = answer<&Overlay::getxattr>;
+  ops.readlink = answer<&Overlay::readlink>;
+  ops.open = answer<&Overlay::open>;
+  ops.opendir = answer<&Overlay::opendir>;
+  ops.read = answer<&Overlay::read>;
+  ops.readdir = answer<&Overlay::readdir>;
+  ops.readdirplus = answer<&Overlay::readdirplus>;
+  ops.statfs = answer<&Overlay::statfs>;
+  return ops;
+}
+
 }  // namespace
+
+const fuse_lowlevel_ops& Overlay::ops() {
+  static const fuse_lowlevel_ops table = make_ops();
+  return table;
+}
 
 Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
-      stats_(content_.facts, *state_, content_.files),
-      pool_(map_lane() + 1, content_.origin_timeout, state_->giving_up) {}
-
-std::vector<std::string> Overlay::reopened() const { return content_.files.reopened(); }
+      pool_(content_.files.lane_count(), content_.origin_timeout, state_->giving_up) {}
 
 std::vector<std::string> Overlay::staged_in() const {
-  const StagedCopies* copies = content_.files.copies();
-  return copies ? std::vector{copies->folder().path()} : std::vector<std::string>();
+  const Staging* staging = content_.files.staging();
+  return staging ? std::vector{staging->directory().path()} : std::vector<std::string>();
 }
 
 std::vector<int> Overlay::descriptors() const {
@@ -113,21 +159,10 @@ struct stat Overlay::attributes(InodeNumber ino) const {
       set_size(static_cast<std::size_t>(content_.map_status.st_size));
       st.st_mtim = content_.map_status.st_mtim;
       break;
-    case NodeKind::stats:  // a page of it has a size
-      break;
     case NodeKind::object:
       set_attributes(st, content_.files.origin(content_.tree.object(ino)));
       break;
   }
-  return st;
-}
-
-/// Whichever page it is, it shows itself as one file: cp(1) and others compare numbers.
-struct stat Overlay::attributes(const StatsText& page) const {
-  auto st = attributes(Tree::kStats);
-  st.st_size = static_cast<off_t>(page.text.size());
-  st.st_blocks = static_cast<blkcnt_t>((page.text.size() + 511) / 512);
-  st.st_mtim = st.st_ctim = page.made;
   return st;
 }
 
@@ -141,15 +176,6 @@ fuse_entry_param Overlay::entry(InodeNumber ino) const {
   return out;
 }
 
-/// A page of its own for each that asks.
-fuse_entry_param Overlay::stats_entry() {
-  fuse_entry_param out{};
-  out.ino = stats_.add();
-  if (const auto page = stats_.find(out.ino)) out.attr = attributes(*page);
-  out.attr_timeout = kForever;
-  return out;
-}
-
 void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (std::strlen(name) > kNameMax) {  // the kernel's own limit is 1024
     fuse_reply_err(request, ENAMETOOLONG);
@@ -159,25 +185,32 @@ void Overlay::lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     if (name == kBeginsName) state_->prefetch = ServingState::Prefetch::running;
     if (name == kDoneName) state_->prefetch = ServingState::Prefetch::done;
   }
-  const auto ino = content_.tree.lookup(parent, name);
-  const auto found = ino == Tree::kStats ? stats_entry() : entry(ino);
+  const auto found = entry(content_.tree.lookup(parent, name));
   fuse_reply_entry(request, &found);
 }
 
-void Overlay::forget(fuse_req_t request, fuse_ino_t ino, std::uint64_t) {
-  // Its number was found once and by one.
-  if (StatsPage::is_page(ino)) stats_.forget(ino);
-  fuse_reply_none(request);
-}
-
 void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
-  const auto page = StatsPage::is_page(ino) ? stats_.find(ino) : std::nullopt;
-  if (!page && !content_.tree.kind(ino)) {
-    fuse_reply_err(request, StatsPage::is_page(ino) ? ESTALE : ENOENT);
+  if (!content_.tree.kind(ino)) {
+    fuse_reply_err(request, ENOENT);
     return;
   }
-  const auto st = page ? attributes(*page) : attributes(ino);
+  const auto st = attributes(ino);
   fuse_reply_attr(request, &st, kForever);
+}
+
+// Never ENOSYS, after which the kernel would not ask for the statistics either.
+void Overlay::getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, std::size_t size) {
+  if (ino != Tree::kRoot || std::string_view(name) != kStatsAttribute) {
+    fuse_reply_err(request, ENODATA);
+    return;
+  }
+  const auto text = stats_text();
+  if (size == 0)
+    fuse_reply_xattr(request, text.size());
+  else if (size < text.size())
+    fuse_reply_err(request, ERANGE);
+  else
+    fuse_reply_buf(request, text.data(), text.size());
 }
 
 void Overlay::readlink(fuse_req_t request, fuse_ino_t ino) {
@@ -222,8 +255,7 @@ void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t 
                                         : entries[at - 2].ino;
     std::size_t needed = 0;
     const auto next = static_cast<off_t>(at + 1);
-    // Who lists the folder does not read the page.
-    if (plus && at >= 2 && child != Tree::kStats) {
+    if (plus && at >= 2) {
       const auto param = entry(child);
       needed =
           fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
@@ -259,6 +291,70 @@ void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
   out.f_namemax = kNameMax;
   out.f_flag = ST_RDONLY;
   fuse_reply_statfs(request, &out);
+}
+
+void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size,
+                          off_t offset) {
+  const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
+  const auto piece = bytes.substr(from, size);
+  state_->counters.add_bytes_read(piece.size());
+  fuse_reply_buf(request, piece.data(), piece.size());
+}
+
+template <class Read>
+void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view path,
+                         std::size_t size, Read read) {
+  const auto reply = [this, request](const tl::expected<std::string_view, int>& got) {
+    if (!got) {
+      fuse_reply_err(request, got.error());
+      return;
+    }
+    state_->counters.add_bytes_read(got->size());
+    fuse_reply_buf(request, got->data(), got->size());
+  };
+  // One a thread, as large as the requests are: the threads are few and stay.
+  static thread_local std::vector<char> buffer;
+  if (buffer.size() < size) buffer.resize(size);
+  const auto got = read(std::span(buffer.data(), size), MayBlock::no);
+  if (got)
+    reply(std::string_view(buffer.data(), *got));
+  else if (got.error() != EAGAIN)
+    reply(tl::unexpected(got.error()));
+  else
+    pool_.submit({lane, size, path,
+                  [read](std::span<char> into) { return read(into, MayBlock::yes); }, reply});
+}
+
+void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                   fuse_file_info*) {
+  switch (content_.tree.kind(ino).value_or(NodeKind::directory)) {
+    case NodeKind::directory:
+    case NodeKind::link:
+      fuse_reply_err(request, EISDIR);
+      return;
+    case NodeKind::index:
+      reply_bytes(request, content_.index, size, offset);
+      return;
+    case NodeKind::generated:
+      reply_bytes(request, content_.generated[content_.tree.generated(ino)], size, offset);
+      return;
+    case NodeKind::map: {
+      std::vector<char> bytes(
+          up_to(static_cast<std::uint64_t>(content_.map_status.st_size), size, offset));
+      const auto got = read_at(content_.map_file.get(), bytes, offset, MayBlock::yes);
+      reply_bytes(request, {bytes.data(), got.value_or(0)}, size, 0);
+      return;
+    }
+    case NodeKind::object: {
+      ObjectFiles& files = content_.files;
+      const auto object = content_.tree.object(ino);
+      reply_read(request, files.lane(object), files.path(object),
+                 up_to(files.origin(object).stamp.size, size, offset),
+                 [&files, object, offset](std::span<char> into, MayBlock block) {
+                   return files.read(object, into, offset, block);
+                 });
+    }
+  }
 }
 
 }  // namespace heddle

@@ -11,7 +11,7 @@
 #include "fuseovl/files/object_files.hpp"
 #include "fuseovl/files/reader_pool.hpp"
 #include "fuseovl/overlay/serving_state.hpp"
-#include "fuseovl/overlay/stats_page.hpp"
+#include "fuseovl/overlay/stats.hpp"
 #include "fuseovl/overlay/tree.hpp"
 #include "fuseovl/session/counters.hpp"
 #include "fuseovl/session/session.hpp"
@@ -26,7 +26,7 @@ struct OverlayContent {
   std::string index;  ///< bytes of `.heddle/index`
   /// Bytes of the map's generated files, in its order.
   std::vector<std::string> generated;
-  Fd map_file;  ///< served as `.heddle/map`
+  Fd map_file;  ///< in memory; served as `.heddle/map`
   struct stat map_status {};
   StatsFacts facts;
   timespec made{};  ///< time of all that has none of its own
@@ -45,14 +45,14 @@ class Overlay final : public SessionClient {
 
   /// Every descriptor it serves from.
   std::vector<int> descriptors() const;
-  /// Every file and folder that it may have to open by its path.
-  std::vector<std::string> reopened() const;
-  /// The folder of the staged copies, when there is one.
+  /// Every file and directory that it may have to open by its path.
+  std::vector<std::string> reopened() const { return content_.files.reopened(); }
+  /// The directory of the staged copies, when there is one.
   std::vector<std::string> staged_in() const;
   /// ObjectFiles::start_staging().
   std::optional<pid_t> start_staging() { return content_.files.start_staging(); }
-  /// What `.heddle/stats` says now.
-  std::string stats_text() const { return stats_.render(); }
+  /// The statistics of this moment (render_stats()).
+  std::string stats_text() const { return render_stats(content_.facts, *state_, content_.files); }
   const RequestCounters& counters() const { return state_->counters; }
   ServingState& state() { return *state_; }
   const OverlayContent& content() const { return content_; }
@@ -65,8 +65,8 @@ class Overlay final : public SessionClient {
   // One for each operation; each answers the request exactly once.
   void init(fuse_conn_info& connection);
   void lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
-  void forget(fuse_req_t request, fuse_ino_t ino, std::uint64_t lookups);
   void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*);
+  void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, std::size_t size);
   void readlink(fuse_req_t request, fuse_ino_t ino);
   void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
   void opendir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
@@ -78,9 +78,7 @@ class Overlay final : public SessionClient {
 
  private:
   struct stat attributes(InodeNumber ino) const;
-  struct stat attributes(const StatsText& page) const;
   fuse_entry_param entry(InodeNumber ino) const;
-  fuse_entry_param stats_entry();
   void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
   void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
   /// Answers with what `read` brings, which is tried here first and in a thread that may wait
@@ -88,12 +86,9 @@ class Overlay final : public SessionClient {
   template <class Read>
   void reply_read(fuse_req_t request, std::size_t lane, std::string_view path, std::size_t size,
                   Read read);
-  /// The pool's last lane, behind those of the files.
-  std::size_t map_lane() const { return content_.files.lane_count(); }
 
   OverlayContent content_;
   Shared<ServingState> state_;
-  StatsPage stats_;
   ReaderPool pool_;
   std::function<void()> on_ready_;
   uid_t owner_ = ::getuid();

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "fuseovl/overlay/stats_slots.hpp"
 #include "fuseovl/session/counters.hpp"
 #include "fuseovl/session/session.hpp"
 
@@ -19,12 +18,7 @@ struct ServingState {
   /// How far whoever warmed the mount is with reading ahead.
   enum class Prefetch : std::uint8_t { none, running, done };
 
-  /// An aggregate's `{}` would write zeros over all of it, the untouched megabyte of `stats` too: a
-  /// third of fs-mount's own part of a start.
-  ServingState() {}  // NOLINT(modernize-use-equals-default)
-
   RequestCounters counters;
-  StatsSlots stats;
   SessionMemory session;
   std::atomic<Prefetch> prefetch = Prefetch::none;
   std::atomic<pid_t> supervisor = 0;

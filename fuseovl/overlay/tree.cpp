@@ -140,8 +140,7 @@ class TreeBuilder {
     }
     tree_.generated_count_ = content_.generated.size();
     auto& own = directories[places.at(kOwnPrefix)].entries;
-    own.insert(own.end(),
-               {{"index", tree_.index()}, {"map", tree_.map()}, {"stats", Tree::kStats}});
+    own.insert(own.end(), {{"index", tree_.index()}, {"map", tree_.map()}});
     for (std::size_t i = 0; i < content_.generated.size(); ++i) {
       const std::string_view name = content_.generated[i].first;
       const bool is_own = name.starts_with(kOwnPrefix);
@@ -201,7 +200,6 @@ void Tree::make_nodes() {
   const auto add = [this](InodeNumber ino, NodeKind kind, std::size_t index) {
     nodes_.push_back({ino, kind, static_cast<std::uint32_t>(index)});
   };
-  add(kStats, NodeKind::stats, 0);
   add(index(), NodeKind::index, 0);
   add(map(), NodeKind::map, 0);
   for (std::size_t i = 0; i < generated_count_; ++i)

@@ -16,7 +16,7 @@ namespace heddle {
 /// Number of a file in the mount, a function of the map. 0 means none.
 using InodeNumber = std::uint64_t;
 
-enum class NodeKind : std::uint8_t { directory, object, link, stats, index, map, generated };
+enum class NodeKind : std::uint8_t { directory, object, link, index, map, generated };
 
 /// One name of a directory; valid as long as its Tree.
 struct TreeEntry {
@@ -38,7 +38,7 @@ struct MapFolders {
 };
 
 /// The immutable directory tree of one map: a directory for each view and plugin folder, the names
-/// of the only view at the root as well, `.heddle/{index,map,stats}` with the map's generated
+/// of the only view at the root as well, `.heddle/{index,map}` with the map's generated
 /// files, and `.m` (served_names.hpp), where the map's own folder is a link to the root, and names
 /// of maps before it are links to the original files. Every alias of an object is the same inode.
 /// Pure: it touches no file. Safe for concurrent readers.
@@ -46,10 +46,9 @@ class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;
   static constexpr InodeNumber kOwnDirectory = 2;  ///< `.heddle`
-  static constexpr InodeNumber kStats = 3;
-  static constexpr InodeNumber kIndex = 4;
-  static constexpr InodeNumber kMap = 5;
-  static constexpr InodeNumber kFirstGenerated = 6;
+  static constexpr InodeNumber kIndex = 3;
+  static constexpr InodeNumber kMap = 4;
+  static constexpr InodeNumber kFirstGenerated = 5;
 
   /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
   /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.

@@ -26,6 +26,7 @@ struct Arguments {
   std::string unmount;
   bool lazy = false;
   std::string stats;
+  bool json = false;
   bool reload = false;
   std::string verify;
 };
@@ -63,7 +64,7 @@ void declare(CLI::App& app, Arguments& a) {
   set_usage(app,
             "fs-mount [OPTIONS] MAP DIR\n       fs-mount --reload [OPTIONS] [MAP] DIR\n"
             "       fs-mount -u DIR [--lazy]\n"
-            "       fs-mount --stats DIR\n       fs-mount --verify DIR|MAP\n"
+            "       fs-mount --stats DIR [--json]\n       fs-mount --verify DIR|MAP\n"
             "       fs-mount [OPTIONS] --node [DIR]");
   app.set_version_flag("--version", "fs-mount (heddle) " HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
@@ -109,6 +110,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
   app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
+  app.add_flag("--json", a.json, "With --stats: as JSON");
   app.add_option("--verify", a.verify,
                  "Compare what the mount at DIR serves, or MAP's files, with MAP, byte by byte")
       ->type_name("DIR|MAP");
@@ -218,9 +220,10 @@ int run(Arguments& a) {
     return usage(
         "give MAP and DIR, or --reload, -u or --stats and DIR, or --verify DIR|MAP, or --node");
   if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
+  if (a.json && a.stats.empty()) return usage("--json belongs to --stats");
   if (!s.node.empty()) return status_of(node_program(s));
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
-  if (!a.stats.empty()) return stats_program(a.stats);
+  if (!a.stats.empty()) return stats_program(a.stats, a.json);
   if (!a.verify.empty()) return verify_program(a.verify, s.load.origin_timeout);
   if (s.keep) return status_of(lease_program(s));
   if (s.fuse_fd < 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What fs-mount does with a mount that stands: -u and --stats.
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/child.hpp"
@@ -52,6 +53,32 @@ Result<void> unmount(const std::string& directory, bool lazy) {
                     "--lazy detaches it now and ends it with its last user");
 }
 
+/// A line for each value; of counters of requests those that are not 0.
+std::string as_table(const nlohmann::ordered_json& stats) {
+  std::string out;
+  const auto text = [](const nlohmann::ordered_json& value) {
+    return value.is_string() ? escape_for_terminal(value.get<std::string>()) : value.dump();
+  };
+  const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
+    out += fmt::format("{:<22} {}\n", name, text(value));
+  };
+  for (const auto& [name, value] : stats.items()) {
+    if (value.is_object()) {
+      for (const auto& [kind, count] : value.items())
+        if (count != 0) add(name + "." + kind, count);
+    } else if (value.is_array()) {
+      for (const auto& entry : value)
+        if (entry.is_object())
+          add(name, text(entry["path"]) + ": " + text(entry["what"]));
+        else
+          add(name, entry);
+    } else {
+      add(name, value);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 int unmount_program(const std::string& directory, bool lazy) {
@@ -59,14 +86,15 @@ int unmount_program(const std::string& directory, bool lazy) {
   return done ? int{exit_done} : fail_with(done.error());
 }
 
-int stats_program(const std::string& directory) {
+int stats_program(const std::string& directory, bool json) {
   auto stats = read_stats(directory, "cannot read counters");
   if (!stats) return fail_with(stats.error());
   if (auto now = drift_now(directory))
     (*stats)["drift_now"] = std::move(*now);
   else
     warn(now.error());
-  if (auto written = write_all(STDOUT_FILENO, stats->dump(2) + "\n", "stdout"); !written)
+  const auto text = json ? stats->dump(2) + "\n" : as_table(*stats);
+  if (auto written = write_all(STDOUT_FILENO, text, "stdout"); !written)
     return fail_with(written.error());
   return exit_done;
 }

@@ -13,7 +13,7 @@ namespace heddle {
 /// settings.load.map_path, or of the same map when that is empty.
 int reload_program(MountSettings settings);
 int unmount_program(const std::string& directory, bool lazy);
-int stats_program(const std::string& directory);
+int stats_program(const std::string& directory, bool json);
 /// Reads all that the mount at `path` serves, or that the map there names, and compares SHA-256:
 /// exit_no, and a line to stdout for each file that is not the map's. What is at `path` is found
 /// within `limit`.

@@ -5,6 +5,7 @@
 // names in the new mount too, as links to the original files: never names of two maps in one start.
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/mount_service.hpp"
 #include "base/run_directory.hpp"
+#include "base/sandbox/privileges.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/mount/directory_reader.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
@@ -45,9 +47,10 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
     return fail(directory, kWhat, "it is a mount of another user's");
   if (is_dead(path))
     return fail(directory, kWhat, "its daemon has died", "unmount it with fs-mount -u");
+  // Before Linux 5.2 mount_stacking() cannot tell.
   const auto stacking = mount_stacking();
-  if (!stacking)
-    return fail_errno(directory, kWhat, stacking.error().code(),
+  if (!stacking || !has_capability(CAP_SYS_ADMIN))
+    return fail_errno(directory, kWhat, EPERM,
                       "it takes the right to mount here (CAP_SYS_ADMIN): fs-mount -u DIR, and "
                       "fs-mount MAP DIR once nobody needs it");
   // An exchange whose process was killed between its two steps is brought to its end.

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "base/child.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
@@ -98,15 +99,12 @@ Outcome run_checks(const std::vector<Check>& checks, std::chrono::milliseconds l
   const SharedArray<Finding> found(checks.size());
   std::vector<std::string> paths;
   for (const auto& check : checks) paths.push_back((here / check.path).string());
-  // Without a limit as well: many are read at once.
-  constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
   const auto results = work_on_files(
       checks.size(),
-      {.limit = limit.count() > 0 ? limit : kForEver,
+      {.limit = limit,
        .work = [&](std::size_t i,
                    WorkPlace& place) { found[i] = look_at(checks[i], paths[i], place); },
-       .path_of = [&](std::size_t i) { return std::string_view(paths[i]); },
-       .threads = Threads::at_once});
+       .path_of = [&](std::size_t i) { return std::string_view(paths[i]); }});
   Outcome out;
   for (std::size_t i = 0; i < checks.size(); ++i) {
     const bool is_silent = results[i].state != WorkResult::State::done;
@@ -118,22 +116,17 @@ Outcome run_checks(const std::vector<Check>& checks, std::chrono::milliseconds l
   return out;
 }
 
-/// Whether a folder is at `path`.
-Result<bool> is_folder(const std::string& path, std::chrono::milliseconds limit) {
-  struct Found {
-    int code = 0;
-    struct stat status {};
-  };
-  const Shared<Found> found;
-  std::error_code none;
-  const auto whole = std::filesystem::absolute(path, none);  // the work's folder is another
-  const auto results = do_within(limit, 1, [&](std::size_t, WorkPlace&) {
-    if (::stat(whole.c_str(), &found->status) != 0) found->code = errno;
+/// Whether a directory is at `path`.
+Result<bool> is_directory(const std::string& path, std::chrono::milliseconds limit) {
+  const Shared<struct stat> status;
+  const auto asked = run_in_child(limit, {}, [&]() -> Result<void> {
+    if (::stat(path.c_str(), &*status) != 0) return fail_errno(path, "cannot verify");
+    return {};
   });
-  if (results[0].state != WorkResult::State::done)
+  if (!asked && asked.error().code() == ETIMEDOUT)
     return fail(Error::with_code(ETIMEDOUT, path, "cannot verify", not_answered_for(limit)));
-  if (found->code != 0) return fail_errno(path, "cannot verify", found->code);
-  return S_ISDIR(found->status.st_mode);
+  if (!asked) return fail(asked.error());
+  return S_ISDIR(status->st_mode);
 }
 
 Result<MapContent> read_map(const std::string& path, std::chrono::milliseconds limit) {
@@ -168,7 +161,7 @@ void say_drift(const std::string& mount) {
 }  // namespace
 
 int verify_program(const std::string& path, std::chrono::milliseconds limit) {
-  const auto is_mount = is_folder(path, limit);
+  const auto is_mount = is_directory(path, limit);
   if (!is_mount) return report(is_mount.error()), exit_failure;
   const auto checks = find_checks(path, *is_mount, limit);
   if (!checks) return report(checks.error()), exit_failure;

@@ -12,11 +12,19 @@
 
 #include "base/insist.hpp"
 #include "base/log.hpp"
+#include "base/try.hpp"
 #include "fuseovl/session/request_loop.hpp"
-#include "fuseovl/session/succession.hpp"
 
 namespace heddle {
 namespace {
+
+/// Whether a read or write of the device that failed with `error` is to be tried again: a request
+/// that is read or answered in vain leaves a process waiting for ever, and what fails for want of
+/// memory mostly works a moment later. ENOENT (nobody waits any more), ENODEV (unmounted) and what
+/// a mistake of ours would be stay what they are.
+bool may_pass(int error) {
+  return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
+}
 
 void log_from_libfuse(fuse_log_level level, const char* format, va_list arguments) {
   if (level > FUSE_LOG_WARNING) return;
@@ -124,6 +132,8 @@ Result<Session> Session::create(const fuse_lowlevel_ops& ops, SessionClient& cli
 }
 
 bool SessionMemory::can_be_taken_over() const noexcept {
+  // FUSE_HAS_RESEND, bit 39 of both flags. Newer than the headers of Debian 12.
+  constexpr std::uint32_t kHasResendInFlags2 = 1U << 7;
   const std::size_t size = init_size.load(std::memory_order_acquire);
   if (size == 0) return true;
   fuse_in_header header{};
@@ -150,14 +160,18 @@ Result<void> Session::take_over() {
   g_replaying = false;
   t_init_unique = 0;
   memory_->agreed = true;
-  auto asked = ask_to_resend(fuse_session_fd(raw()));
-  if (!asked && asked.error().code() != ENODEV) return asked;
+  constexpr int kNotifyResend = 7;  // FUSE_NOTIFY_RESEND of Linux 6.9
+  fuse_out_header resend{};
+  resend.len = sizeof(resend);
+  resend.error = kNotifyResend;
+  const auto sent =
+      insist([&] { return ::write(fuse_session_fd(raw()), &resend, sizeof(resend)); }, may_pass);
+  if (sent < 0 && errno != ENODEV) return fail_errno("FUSE session", "cannot be taken over");
   return {};
 }
 
 Result<void> Session::serve() {
-  if (memory_ && memory_->init_size.load(std::memory_order_acquire) != 0)
-    if (auto taken = take_over(); !taken) return taken;
+  if (memory_ && memory_->init_size.load(std::memory_order_acquire) != 0) TRY(take_over());
   const auto loop = std::make_shared<RequestLoop>(
       raw(), options_.threads,
       [device = fuse_session_fd(raw()), client = client_](void* buffer, std::size_t size) {

@@ -5,29 +5,16 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <memory>
 #include <new>
-#include <span>
 #include <system_error>
 #include <type_traits>
+#include <utility>
 
 namespace heddle {
 
-namespace detail {
-struct UnmapShared {
-  std::size_t bytes = 0;
-  void operator()(void* memory) const noexcept { ::munmap(memory, bytes); }
-};
-
-inline std::unique_ptr<void, UnmapShared> map_shared(std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
-  return {memory, UnmapShared{bytes}};
-}
-}  // namespace detail
-
-/// `count` values of T, all zero at first, in memory that this process and those it forks from now
-/// on have in common. T's are atomics or what is guarded by one. Throws std::system_error.
+/// `count` values of T, made by their default constructor, in memory that this process and those it
+/// forks from now on have in common. T's are atomics or what is guarded by one. Throws
+/// std::system_error.
 template <class T>
 class SharedArray {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -35,27 +22,40 @@ class SharedArray {
  public:
   explicit SharedArray(std::size_t count) : count_(count) {
     if (count == 0) return;
-    memory_ = detail::map_shared(count * sizeof(T));
-    for (std::size_t i = 0; i < count; ++i) new (static_cast<T*>(memory_.get()) + i) T{};
+    void* memory =
+        ::mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    values_ = static_cast<T*>(memory);
+    for (std::size_t i = 0; i < count; ++i) new (values_ + i) T{};
   }
-  T& operator[](std::size_t i) const { return std::launder(static_cast<T*>(memory_.get()))[i]; }
+  SharedArray(SharedArray&& other) noexcept
+      : count_(other.count_), values_(std::exchange(other.values_, nullptr)) {}
+  SharedArray& operator=(SharedArray&& other) noexcept {
+    std::swap(count_, other.count_);
+    std::swap(values_, other.values_);
+    return *this;
+  }
+  ~SharedArray() {
+    if (values_) ::munmap(values_, size_bytes());
+  }
+  T& operator[](std::size_t i) const { return values_[i]; }
   std::size_t size() const { return count_; }
 
  private:
+  std::size_t size_bytes() const { return count_ * sizeof(T); }
   std::size_t count_;
-  std::unique_ptr<void, detail::UnmapShared> memory_;
+  T* values_ = nullptr;
 };
 
 /// One T of that kind.
 template <class T>
 class Shared {
  public:
-  Shared() : value_(1) {}
   T& operator*() const { return value_[0]; }
   T* operator->() const { return &value_[0]; }
 
  private:
-  SharedArray<T> value_;
+  SharedArray<T> value_{1};
 };
 
 }  // namespace heddle

@@ -14,7 +14,7 @@ struct ServeOptions {
   /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.
   std::optional<std::string> mount_point;
   dev_t mount_device = 0;      ///< st_dev of the mount, to tell it from another at the same place
-  std::string cleanup;         ///< folder to remove at the end; empty: none
+  std::string cleanup;         ///< directory to remove at the end; empty: none
   Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
   bool report_at_end = false;  ///< `ready` gets the last counters as well
   SessionOptions session;

@@ -1,179 +1,344 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/supervise/supervisor.hpp"
+//
+// serve(): the supervisor's loop, and the worker that it forks. The supervisor touches no file that
+// is served and no name in the mount: nothing that hangs there hangs it.
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
+#include <algorithm>
+#include <thread>
+
+#include "base/child.hpp"
 #include "base/insist.hpp"
 #include "base/log.hpp"
-#include "fuseovl/supervise/worker.hpp"
+#include "base/mount_service.hpp"
+#include "base/mountinfo.hpp"
+#include "base/temp_dir.hpp"
+#include "base/try.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/supervise/serve.hpp"
+#include "fuseovl/supervise/worker_sandbox.hpp"
 
 namespace heddle {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Of Linux 6.9's pidfd.h: told of one thread's end, whatever becomes of its process. Of the first
-// thread it tells only with the last (kernel/exit.c, exit_notify), so it is another one.
-constexpr unsigned kPidfdThread = O_EXCL;
+/// Signals that end the daemon, whichever process they are sent to.
+constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP};
 
-sigset_t handled_signals() {
+sigset_t signal_set(bool with_children) {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int n : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::sigaddset(&set, n);
+  for (const int n : kEnding) ::sigaddset(&set, n);
+  if (with_children) ::sigaddset(&set, SIGCHLD);
   return set;
 }
 
-}  // namespace
+/// Blocks the signals that the supervisor takes from its signalfd, and puts back what was.
+class TakenSignals {
+ public:
+  TakenSignals() {
+    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+    // An inherited SIG_IGN would have the kernel reap the workers.
+    ::signal(SIGCHLD, SIG_DFL);
+    // A reader that went away is told by EPIPE.
+    ::signal(SIGPIPE, SIG_IGN);
+    fd_ = Fd(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  TakenSignals(const TakenSignals&) = delete;
+  TakenSignals& operator=(const TakenSignals&) = delete;
+  ~TakenSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-TakenSignals::TakenSignals() {
-  const sigset_t set = handled_signals();
-  ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-  // An inherited SIG_IGN would have the kernel reap the workers.
-  ::signal(SIGCHLD, SIG_DFL);
-  // A reader that went away is told by EPIPE.
-  ::signal(SIGPIPE, SIG_IGN);
-}
+  const Fd& fd() const { return fd_; }
+  /// How many that end the daemon have come; forgets them and those of children.
+  int take_ending() const {
+    int count = 0;
+    for (signalfd_siginfo info{}; ::read(fd_.get(), &info, sizeof(info)) == sizeof(info);)
+      count += info.ssi_signo != SIGCHLD;
+    return count;
+  }
 
-Supervisor::Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
-    : overlay_(overlay),
-      state_(overlay.state()),
-      device_(std::move(device)),
-      options_(options),
-      sandbox_(overlay.reopened(), overlay.staged_in(), overlay.content().origin_timeout),
-      set_(handled_signals()),
-      signals_(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK)) {}
+ private:
+  sigset_t set_ = signal_set(true);
+  sigset_t before_{};
+  Fd fd_;
+};
+
+class Supervisor {
+ public:
+  Supervisor(Overlay& overlay, Fd device, ServeOptions& options, const TakenSignals& signals)
+      : overlay_(overlay),
+        state_(overlay.state()),
+        device_(std::move(device)),
+        options_(options),
+        signals_(signals),
+        sandbox_(overlay.reopened(), overlay.staged_in(), overlay.content().origin_timeout) {}
+
+  /// Until the session has ended.
+  Result<void> run();
+
+ private:
+  void confine();
+  Result<void> start_worker();
+  [[noreturn]] void be_worker();
+  /// The wait(2) status of the worker, when it has ended.
+  std::optional<int> reap();
+  std::optional<int> stuck_end();
+  Result<void> replace_worker(int status);
+  void take_signals();
+  void leave();
+  bool worker_ends_within(milliseconds limit) const;
+  bool detach() const;
+  [[noreturn]] void end_at_once() const;
+
+  Overlay& overlay_;
+  ServingState& state_;
+  Fd device_;
+  ServeOptions& options_;
+  const TakenSignals& signals_;
+  WorkerSandbox sandbox_;
+  bool leaving_ = false;  ///< detached, waits for the last user
+
+  pid_t worker_ = -1;
+  Fd worker_end_;  ///< readable when a thread of it has ended; before Linux 6.9, when all have
+  bool thread_watched_ = false;
+  Clock::time_point started_;
+  std::uint64_t answers_ = 0;  ///< written to the device when it was started
+  int useless_ = 0;            ///< workers in a row that lived for a moment and answered nothing
+  std::optional<pid_t> stager_;
+};
 
 Result<void> Supervisor::run() {
-  if (!signals_) return fail_errno("fs-mount", "cannot take signals");
+  if (!signals_.fd()) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
-  const bool unmounts = options_.mount_point.has_value();
-  const bool way_is_closed =
-      unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
-  // A node that forbids filters gets its libraries all the same.
-  if (const auto confined = confine_supervisor(
-          {.unmounts = unmounts, .reopens = !overlay_.reopened().empty() || way_is_closed});
-      !confined)
-    warn(confined.error());
-  if (auto started = start_with_patience(); !started) return started;
+  confine();
+  TRY(start_worker());
   stager_ = overlay_.start_staging();
   for (;;) {
-    pollfd polled[] = {{signals_.get(), POLLIN, 0},
-                       {worker_thread_.get(), POLLIN, 0},
+    pollfd polled[] = {{signals_.fd().get(), POLLIN, 0},
+                       {worker_end_.get(), POLLIN, 0},
                        {options_.service.get(), POLLIN, 0}};
     (void)::poll(polled, std::size(polled), -1);
     if (options_.service && polled[2].revents != 0) {
       options_.service.reset();
       leaving_ = false;
-      end_by_signal();
+      leave();
     }
     take_signals();
     const auto status = reap();
     if (!status) continue;
-    const auto goes_on = after_worker(*status);
-    if (!goes_on) return fail(goes_on.error());
-    if (!*goes_on) return {};
+    if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) return {};
+    if (WIFEXITED(*status) && !state_.session.agreed) return fail(Error({}, state_.failure.data()));
+    TRY(replace_worker(*status));
   }
 }
 
-Result<void> Supervisor::start() {
-  succession_.starts(state_.session.answers);
+/// A node that forbids filters gets its libraries all the same.
+void Supervisor::confine() {
+  const bool unmounts = options_.mount_point.has_value();
+  const bool way_is_closed =
+      unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
+  const auto confined =
+      confine_supervisor({.unmounts = unmounts,
+                          .reopens = !overlay_.reopened().empty() || way_is_closed});
+  if (!confined) warn(confined.error());
+}
+
+// The worker's life.
+
+Result<void> Supervisor::start_worker() {
+  constexpr milliseconds kLongestPause{1000};
+  if (useless_ > 0)
+    std::this_thread::sleep_for(std::min(milliseconds(10 << useless_), kLongestPause));
+  started_ = Clock::now();
+  answers_ = state_.session.answers;
   state_.exit_status = ServingState::kWorks;
   state_.thread = 0;
-  worker_ = ::fork();
+  const auto start = [this]() -> pid_t {
+    auto child = fork_child({.default_signals = false}, [this]() -> int { be_worker(); });
+    if (child) return child->release();
+    errno = child.error().code();
+    return -1;
+  };
+  worker_ = insist(start, [](int) { return true; });
   if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
-  if (worker_ == 0) work(overlay_, device_, options_, sandbox_, state_.supervisor);
   // Until its thread is known. It takes a place from the first, so that their number stays.
-  worker_thread_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, worker_, 0)));
+  worker_end_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, worker_, 0)));
   thread_watched_ = false;
   return {};
 }
 
-Result<void> Supervisor::start_with_patience() {
-  for (milliseconds pause = succession_.pause();;) {
-    if (pause.count() > 0) rest(std::min(pause, kLongestPause));
-    auto started = start();
-    if (started || pause >= kLongestPause) return started;
-    pause = std::max(2 * pause, milliseconds(20));
+/// Answers the kernel until the file system is gone (exit 0) or the session cannot go on (exit 1,
+/// the reason in the state). Keeps nothing open but the device, the overlay's files and
+/// `options.ready`, and no rights but what the sandbox leaves.
+void Supervisor::be_worker() {
+  const pid_t supervisor = state_.supervisor;
+  // A terminal's signals come to the supervisor; once.
+  ::setpgid(0, 0);
+  state_.worker = ::getpid();
+  if (const auto closed = sandbox_.enter(supervisor); !closed && state_.workers_lost == 0)
+    warn(closed.error());
+  std::vector<int> keep = overlay_.descriptors();
+  keep.insert(keep.end(), {device_.get(), options_.ready.get()});
+  close_fds_but(keep);
+  std::thread([this, supervisor] {
+    state_.thread = ::gettid();
+    ::kill(supervisor, SIGCHLD);  // it watches this thread
+    const sigset_t ending = signal_set(false);
+    for (int signal = 0; ::sigwait(&ending, &signal) == 0;) ::kill(supervisor, signal);
+  }).detach();
+
+  overlay_.on_ready([this] {
+    // Whoever waits for this byte would wait for ever; EPIPE: nobody does any more.
+    if (options_.ready && !state_.told_ready.exchange(true))
+      (void)insist([&] { return ::write(options_.ready.get(), &kReadyByte, 1); },
+                   [](int error) { return error != EPIPE; });
+  });
+  // The supervisor's stays open: the connection lives as long as that does.
+  Fd own(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));
+  auto session =
+      Session::create(Overlay::ops(), overlay_, std::move(own), options_.session, &state_.session);
+  const auto served = session ? session->serve() : Result<void>(fail(session.error()));
+  if (!served) {
+    const std::string text = served.error().message();
+    state_.failure[text.copy(state_.failure.data(), state_.failure.size() - 1)] = '\0';
   }
+  state_.exit_status = served ? 0 : 1;
+  ::_exit(state_.exit_status);
 }
 
-namespace {
-
-/// A child whose end is not seen now is waited for without end: only the lack of one is a failure.
-pid_t reap_now(pid_t which, int& status) {
-  return insist([&] { return ::waitpid(which, &status, WNOHANG); },
-                [](int error) { return error != ECHILD; });
-}
-
-}  // namespace
-
-/// What became of the worker, when it has ended.
+/// Others are the caller's to wait for. A child whose end is not seen now is
+/// waited for without end: only the lack of one is a failure.
 std::optional<int> Supervisor::reap() {
-  std::optional<int> ended;
+  const auto reap_now = [](pid_t which, int& status) {
+    return insist([&] { return ::waitpid(which, &status, WNOHANG); },
+                  [](int error) { return error != ECHILD; });
+  };
   int status = 0;
-  // Others are the caller's to wait for.
-  if (reap_now(worker_, status) == worker_) ended = status;
-  int ignored = 0;
-  if (stager_ && reap_now(*stager_, ignored) != 0) stager_.reset();
-  return ended ? ended : stuck_end();
+  if (stager_ && reap_now(*stager_, status) != 0) stager_.reset();
+  return reap_now(worker_, status) == worker_ ? std::optional(status) : stuck_end();
 }
 
 /// What has become of a worker that is dead but for a thread that cannot be killed: it waits for a
 /// file system that has taken its request and does not answer (fs/fuse/dev.c, request_wait_answer).
 /// Such a worker can do nothing any more and is left behind.
 std::optional<int> Supervisor::stuck_end() {
+  // PIDFD_THREAD of Linux 6.9: readable at one thread's end, whatever becomes of its process. For
+  // the first thread only with the last (kernel/exit.c, exit_notify), so it is another one.
+  constexpr unsigned kPidfdThread = O_EXCL;
   if (const pid_t thread = state_.thread; !thread_watched_ && thread != 0) {
     thread_watched_ = true;
     if (Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kPidfdThread))); fd)
-      worker_thread_ = std::move(fd);
+      worker_end_ = std::move(fd);
   }
-  pollfd entry{worker_thread_.get(), POLLIN, 0};
-  if (!worker_thread_ || ::poll(&entry, 1, 0) <= 0) return std::nullopt;
+  pollfd entry{worker_end_.get(), POLLIN, 0};
+  if (!worker_end_ || ::poll(&entry, 1, 0) <= 0) return std::nullopt;
   int status = 0;
   if (worker_ends_within(milliseconds(200)) && ::waitpid(worker_, &status, WNOHANG) == worker_)
     return status;
   say(fmt::format("its worker {} cannot end: a file system does not answer it", worker_));
-  worker_thread_.reset();
+  worker_end_.reset();
   const int code = state_.exit_status;
   return code == ServingState::kWorks ? SIGKILL : W_EXITCODE(code, 0);
 }
 
-Result<bool> Supervisor::after_worker(int status) {
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return false;
-  if (WIFEXITED(status) && !state_.session.agreed) return fail(Error({}, state_.failure.data()));
-  if (auto followed =
-          follow(WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
-                                   : fmt::format("died of signal {}", WTERMSIG(status)));
-      !followed)
-    return fail(std::move(followed.error()));
-  return true;
-}
-
-/// The worker has ended as `how` says: the next.
-Result<void> Supervisor::follow(const std::string& how) {
-  const auto died = fmt::format("its worker {} {}", worker_, how);
+/// The worker has ended though the session has not. One that was killed from outside has lived a
+/// while or answered something; one that dies of what it is asked, or of empty memory, does
+/// neither, and those after it would not either.
+Result<void> Supervisor::replace_worker(int status) {
+  constexpr milliseconds kLived{50};
+  constexpr int kMostUseless = 10;
+  const auto died =
+      fmt::format("its worker {} {}", worker_,
+                  WIFEXITED(status) ? fmt::format("gave up: {}", state_.failure.data())
+                                    : fmt::format("died of signal {}", WTERMSIG(status)));
   ++state_.workers_lost;
   if (!state_.session.can_be_taken_over())
     return fail("", died, "nothing can take the mount over before Linux 6.9",
                 "fs-mount MAP DIR mounts it anew");
-  if (!succession_.died(state_.session.answers)) return fail("", died, "as those before it did");
-  if (auto started = start_with_patience(); !started) return started;
+  const bool worked = Clock::now() - started_ >= kLived || state_.session.answers != answers_;
+  useless_ = worked ? 0 : useless_ + 1;
+  if (useless_ == kMostUseless) return fail("", died, "as those before it did");
+  TRY(start_worker());
   say(fmt::format("{}; {} goes on in its place", died, worker_));
   return {};
 }
 
-/// Not longer than until somebody wants it to end.
-void Supervisor::rest(milliseconds pause) {
-  sigset_t ending = set_;
-  ::sigdelset(&ending, SIGCHLD);
-  const timespec time{pause.count() / 1000, pause.count() % 1000 * 1000000};
-  if (::sigtimedwait(&ending, nullptr, &time) > 0) end_by_signal();
+// The daemon's end.
+
+void Supervisor::take_signals() {
+  for (int left = signals_.take_ending(); left > 0; --left) leave();
+}
+
+void Supervisor::leave() {
+  if (leaving_ || !detach()) end_at_once();
+  leaving_ = true;
+  if (!worker_ends_within(milliseconds(300)))
+    say("detached; ends when its last user has gone, or at the next signal");
+}
+
+/// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
+bool Supervisor::worker_ends_within(milliseconds limit) const {
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == worker_)
+      return true;
+    const timespec moment{0, 200'000};
+    ::nanosleep(&moment, nullptr);
+  }
+  return false;
+}
+
+/// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
+/// it goes with that namespace's last process, and a job's signal must not take its libraries
+/// away, nor those of a service's clients. Nor must one that comes when another mount has taken
+/// this one's place.
+bool Supervisor::detach() const {
+  if (!options_.mount_point || options_.service) return true;
+  const auto mounted = find_mount(*options_.mount_point);
+  if (!mounted || !*mounted) return false;
+  if ((*mounted)->device != options_.mount_device) return true;
+  if (auto done = unmount_fuse(*options_.mount_point, Unmount::detach); !done) {
+    report(done.error());
+    return false;
+  }
+  return true;
+}
+
+// The kernel ends the connection when the device is closed; nothing else of ours is outside.
+void Supervisor::end_at_once() const {
+  // Whoever waits for a file system that does not answer would wait on.
+  state_.giving_up = true;
+  if (!worker_ends_within(milliseconds(300)) && ::kill(worker_, SIGKILL) == 0)
+    (void)worker_ends_within(milliseconds(300));
+  if (!options_.cleanup.empty()) (void)remove_tree(options_.cleanup);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
+  const TakenSignals signals;
+  auto served = Supervisor(overlay, std::move(device), options, signals).run();
+  if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
+  const bool answered = overlay.state().told_ready;
+  if (!options.ready) return served;
+  if (answered && options.report_at_end)
+    (void)write_all(options.ready.get(), overlay.stats_text(), "ready");
+  if (!answered)
+    tell_not_ready(options.ready.get(),
+                   served ? Error({}, "the device is not mounted") : served.error());
+  return served;
 }
 
 }  // namespace heddle

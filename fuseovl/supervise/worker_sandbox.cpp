@@ -8,10 +8,11 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
+#include "base/child.hpp"
 #include "base/log.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/sanitized.hpp"
-#include "fuseovl/files/bounded_work.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
@@ -20,34 +21,14 @@ constexpr const char* kName = "fs-mount";
 
 /// The work itself: requests from the device, answers from open files.
 void allow_serving(SeccompFilter& calls) {
-  calls.allow({SCMP_SYS(read),
-               SCMP_SYS(readv),
-               SCMP_SYS(pread64),
-               SCMP_SYS(preadv),
-               SCMP_SYS(preadv2),
-               SCMP_SYS(write),
-               SCMP_SYS(writev),
-               SCMP_SYS(splice),
-               SCMP_SYS(vmsplice),
-               SCMP_SYS(tee),
-               SCMP_SYS(pipe2),
-               SCMP_SYS(lseek),
-               SCMP_SYS(fstat),
-               SCMP_SYS(newfstatat),
-               SCMP_SYS(statx),
-               SCMP_SYS(fstatfs),
-               SCMP_SYS(fcntl),
-               SCMP_SYS(dup),
-               SCMP_SYS(close),
-               SCMP_SYS(close_range),
-               SCMP_SYS(readahead),
-               SCMP_SYS(fadvise64),
-               SCMP_SYS(poll),
-               SCMP_SYS(ppoll),
-               SCMP_SYS(eventfd2),
-               SCMP_SYS(inotify_init1),
-               SCMP_SYS(inotify_add_watch),
-               SCMP_SYS(inotify_rm_watch)});
+  calls.allow({SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv),
+               SCMP_SYS(preadv2), SCMP_SYS(readahead), SCMP_SYS(fadvise64), SCMP_SYS(lseek)});
+  calls.allow({SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(splice), SCMP_SYS(vmsplice),
+               SCMP_SYS(tee), SCMP_SYS(pipe2)});
+  calls.allow({SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(fstatfs),
+               SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(close), SCMP_SYS(close_range)});
+  calls.allow({SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2), SCMP_SYS(inotify_init1),
+               SCMP_SYS(inotify_add_watch), SCMP_SYS(inotify_rm_watch)});
   calls.allow_if(SCMP_SYS(openat),
                  SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
 }
@@ -55,39 +36,17 @@ void allow_serving(SeccompFilter& calls) {
 /// What malloc and threads need: memory without code, threads and no processes, signals to oneself.
 void allow_living(SeccompFilter& calls, pid_t supervisor) {
   const auto not_executable = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0);
-  calls.allow({SCMP_SYS(brk),
-               SCMP_SYS(munmap),
-               SCMP_SYS(mremap),
-               SCMP_SYS(madvise),
-               SCMP_SYS(futex),
-               SCMP_SYS(set_robust_list),
-               SCMP_SYS(rseq),
-               SCMP_SYS(membarrier),
-               SCMP_SYS(sched_yield),
-               SCMP_SYS(sched_getaffinity),
-               SCMP_SYS(getpid),
-               SCMP_SYS(gettid),
-               SCMP_SYS(getppid),
-               SCMP_SYS(getuid),
-               SCMP_SYS(geteuid),
-               SCMP_SYS(getgid),
-               SCMP_SYS(getegid),
-               SCMP_SYS(clock_gettime),
-               SCMP_SYS(clock_nanosleep),
-               SCMP_SYS(nanosleep),
-               SCMP_SYS(gettimeofday),
-               SCMP_SYS(getrandom),
-               SCMP_SYS(sysinfo),
-               SCMP_SYS(getrusage),
-               SCMP_SYS(rt_sigaction),
-               SCMP_SYS(rt_sigprocmask),
-               SCMP_SYS(rt_sigreturn),
-               SCMP_SYS(rt_sigtimedwait),
-               SCMP_SYS(rt_sigpending),
-               SCMP_SYS(sigaltstack),
-               SCMP_SYS(restart_syscall),
-               SCMP_SYS(exit),
-               SCMP_SYS(exit_group)});
+  calls.allow({SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise),
+               SCMP_SYS(futex), SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(membarrier)});
+  calls.allow({SCMP_SYS(sched_yield), SCMP_SYS(sched_getaffinity), SCMP_SYS(getpid),
+               SCMP_SYS(gettid), SCMP_SYS(getppid), SCMP_SYS(getuid), SCMP_SYS(geteuid),
+               SCMP_SYS(getgid)});
+  calls.allow({SCMP_SYS(getegid), SCMP_SYS(clock_gettime), SCMP_SYS(clock_nanosleep),
+               SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(getrandom)});
+  calls.allow({SCMP_SYS(sysinfo), SCMP_SYS(getrusage), SCMP_SYS(rt_sigaction),
+               SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigtimedwait)});
+  calls.allow({SCMP_SYS(rt_sigpending), SCMP_SYS(sigaltstack), SCMP_SYS(restart_syscall),
+               SCMP_SYS(exit), SCMP_SYS(exit_group)});
   calls.allow_if(SCMP_SYS(mmap), not_executable);
   calls.allow_if(SCMP_SYS(mprotect), not_executable);
   // Only limits are asked for, and only one's own.
@@ -112,23 +71,21 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
   // One that is not there now cannot be opened later either, and is answered with an error.
   for (const auto& path : own) (void)files_->allow_reading(path);
   if (reopened.empty()) return;
-  const auto name = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); };
-  const auto named = do_within(limit, reopened.size(), name, {files_->descriptor()});
-  for (std::size_t i = 0; i < named.size(); ++i) {
-    if (named[i].state != WorkResult::State::late) continue;
-    warn(Error(reopened[i], "workers are not held to the map's files", not_answered_for(limit)));
-    files_.reset();
-    return;
-  }
+  const auto named = run_in_child(limit, {.keep = {{files_->descriptor()}}}, [&]() -> Result<void> {
+    for (const auto& path : reopened) (void)files_->allow_reading(path);
+    return {};
+  });
+  if (named) return;
+  warn(Error("", "workers are not held to the map's files", named.error().message()));
+  files_.reset();
 }
 
 Result<void> WorkerSandbox::enter(pid_t supervisor) {
   if constexpr (kSanitized) return {};
   const std::uint64_t kept = reopens_ ? std::uint64_t{1} << CAP_DAC_READ_SEARCH : 0;
-  if (auto done = drop_capabilities(kName, kept); !done) return done;
-  if (auto done = give_up_new_privileges(kName); !done) return done;
-  if (files_)
-    if (auto done = files_->restrict_thread(kName); !done) return done;
+  TRY(drop_capabilities(kName, kept));
+  TRY(give_up_new_privileges(kName));
+  if (files_) TRY(files_->restrict_thread(kName));
   allow_living(calls_, supervisor);
   return calls_.load(kName);
 }
@@ -140,36 +97,22 @@ void allow_supervising(SeccompFilter& calls) {
   constexpr unsigned kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
                                    CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
   // Processes, and what they give up.
-  calls.allow({SCMP_SYS(wait4),
-               SCMP_SYS(waitid),
-               SCMP_SYS(kill),
-               SCMP_SYS(tgkill),
-               SCMP_SYS(pidfd_open),
-               SCMP_SYS(pidfd_send_signal),
-               SCMP_SYS(setsid),
-               SCMP_SYS(setpgid),
-               SCMP_SYS(getpgid),
-               SCMP_SYS(setpriority),
-               SCMP_SYS(prctl),
-               SCMP_SYS(prlimit64),
-               SCMP_SYS(capget),
-               SCMP_SYS(capset),
-               SCMP_SYS(seccomp),
-               SCMP_SYS(landlock_create_ruleset),
-               SCMP_SYS(landlock_add_rule),
-               SCMP_SYS(landlock_restrict_self),
-               SCMP_SYS(signalfd4),
-               SCMP_SYS(pause),
-               SCMP_SYS(set_tid_address),
-               SCMP_SYS(getgroups),
-               SCMP_SYS(uname),
-               SCMP_SYS(umask)});
+  calls.allow({SCMP_SYS(wait4), SCMP_SYS(waitid), SCMP_SYS(kill), SCMP_SYS(tgkill),
+               SCMP_SYS(pidfd_open), SCMP_SYS(pidfd_send_signal), SCMP_SYS(setsid),
+               SCMP_SYS(setpgid)});
+  calls.allow({SCMP_SYS(getpgid), SCMP_SYS(setpriority), SCMP_SYS(prctl), SCMP_SYS(prlimit64),
+               SCMP_SYS(capget), SCMP_SYS(capset), SCMP_SYS(seccomp)});
+  calls.allow({SCMP_SYS(landlock_create_ruleset), SCMP_SYS(landlock_add_rule),
+               SCMP_SYS(landlock_restrict_self)});
+  calls.allow({SCMP_SYS(signalfd4), SCMP_SYS(pause), SCMP_SYS(set_tid_address), SCMP_SYS(getgroups),
+               SCMP_SYS(uname), SCMP_SYS(umask)});
   calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces, 0));
-  // Sockets that it has, and pairs.
-  calls.allow({SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(sendmsg),
-               SCMP_SYS(recvmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockopt), SCMP_SYS(setsockopt),
-               SCMP_SYS(ioctl)});
-  // Files of its own and of the staging directory, with its user's rights; unmounting.
+  // Clients: sockets that it has, and pairs.
+  calls.allow({SCMP_SYS(accept4), SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom),
+               SCMP_SYS(sendmsg), SCMP_SYS(recvmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
+               SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(ioctl)});
+  // Files of its own and of the staging directory, with its user's rights; unmounting, copies of
+  // mounts.
   calls.allow({SCMP_SYS(openat),       SCMP_SYS(openat2),   SCMP_SYS(getdents64),
                SCMP_SYS(readlinkat),   SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
                SCMP_SYS(statfs),       SCMP_SYS(unlinkat),  SCMP_SYS(mkdirat),
@@ -180,7 +123,7 @@ void allow_supervising(SeccompFilter& calls) {
                SCMP_SYS(pwrite64),     SCMP_SYS(pwritev),   SCMP_SYS(copy_file_range),
                SCMP_SYS(sendfile),     SCMP_SYS(flock),     SCMP_SYS(chdir),
                SCMP_SYS(fchdir),       SCMP_SYS(getcwd),    SCMP_SYS(dup3),
-               SCMP_SYS(memfd_create), SCMP_SYS(umount2)});
+               SCMP_SYS(memfd_create), SCMP_SYS(umount2),   SCMP_SYS(open_tree)});
 #ifdef __x86_64__  // older forms, which glibc uses where the machine has them
   calls.allow({SCMP_SYS(open), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
                SCMP_SYS(readlink), SCMP_SYS(unlink), SCMP_SYS(rmdir), SCMP_SYS(mkdir),
@@ -206,8 +149,8 @@ Result<void> confine_supervisor(const SupervisorNeeds& needs) {
   std::uint64_t kept = 0;
   if (needs.unmounts) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
   if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
-  if (auto done = drop_capabilities(kName, kept); !done) return done;
-  if (auto done = give_up_new_privileges(kName); !done) return done;
+  TRY(drop_capabilities(kName, kept));
+  TRY(give_up_new_privileges(kName));
   SeccompFilter calls(SeccompFilter::Denied::fail);
   allow_serving(calls);
   allow_living(calls, ::getpid());

@@ -6,12 +6,6 @@
 #include "record/loopback/loopback.hpp"
 
 namespace heddle::loopback {
-namespace {
-
-StatxTime time_of(const statx_timestamp& t) { return {t.tv_sec, t.tv_nsec, 0}; }
-
-}  // namespace
-
 void Loopback::getattr(Request& request) {
   const auto in = request.body<fuse_getattr_in>();
   const bool by_handle = (in.getattr_flags & FUSE_GETATTR_FH) != 0;
@@ -38,27 +32,14 @@ void Loopback::statx(Request& request) {
   if (rc == 0) rc = stat_fd(file->get(), st);
   log(request, Op::stat, rc, path_of(request.node()));
   if (rc != 0) return request.reply_error(rc);
-  StatxOut out{};
-  out.mask = st.stx_mask & (in.sx_mask | STATX_BASIC_STATS | STATX_BTIME);
-  out.blksize = st.stx_blksize;
-  out.attributes = st.stx_attributes;
-  out.attributes_mask = st.stx_attributes_mask;
   fuse_attr attr{};
   fill_attr(file->get(), st, attr);
-  out.nlink = attr.nlink;
-  out.uid = attr.uid;
-  out.gid = attr.gid;
-  out.mode = static_cast<std::uint16_t>(attr.mode);
-  out.ino = attr.ino;
-  out.size = attr.size;
-  out.blocks = attr.blocks;
-  out.atime = time_of(st.stx_atime);
-  out.btime = time_of(st.stx_btime);
-  out.ctime = time_of(st.stx_ctime);
-  out.mtime = time_of(st.stx_mtime);
-  const bool is_device = attr.rdev != 0;
-  out.rdev_major = is_device ? st.stx_rdev_major : 0;
-  out.rdev_minor = is_device ? st.stx_rdev_minor : 0;
+  StatxOut out{};
+  out.stat = st;
+  out.stat.stx_mask &= in.sx_mask | STATX_BASIC_STATS | STATX_BTIME;
+  out.stat.stx_mode = static_cast<std::uint16_t>(attr.mode);
+  out.stat.stx_ino = attr.ino;
+  if (attr.rdev == 0) out.stat.stx_rdev_major = out.stat.stx_rdev_minor = 0;
   request.reply(out);
 }
 
@@ -120,8 +101,12 @@ int Loopback::may_access(Request& request, int fd, int mask) const {
   if (errno != ENOSYS && errno != EPERM) return errno;
   // EPERM: a sandbox's filter that does not know the call.
   struct statx st {};
-  const int rc = stat_fd(fd, st);
-  return rc != 0 || request.rights().may_by_mode(st, mask) ? rc : EACCES;
+  if (const int rc = stat_fd(fd, st); rc != 0) return rc;
+  char acl[4096];
+  const ssize_t n = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", acl, sizeof(acl));
+  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return EACCES;  // one that we cannot read
+  const std::string_view entries(acl, n > 0 ? static_cast<std::size_t>(n) : 0);
+  return request.rights().may_by_mode(st, entries, mask) ? 0 : EACCES;
 }
 
 void Loopback::access(Request& request) {
@@ -135,34 +120,34 @@ void Loopback::access(Request& request) {
   request.reply_error(rc);
 }
 
-void Loopback::getxattr(Request& request) {
+/// Answers with a list or value that `get` writes into a buffer, or with its length.
+template <class Get>
+void Loopback::reply_sized(Request& request, Get get) {
   const auto in = request.body<fuse_getxattr_in>();
-  const auto name = request.name(sizeof(in));
   File file;
   if (const int rc = reach(request, request.node(), file); rc != 0) return request.reply_error(rc);
-  const std::size_t size = std::min<std::size_t>(in.size, kMaxData);
-  const ssize_t n = ::getxattr(OwnPath(file->get()).text, name.data(), request.out(), size);
+  const ssize_t n = get(file->get(), request.out(), std::min<std::size_t>(in.size, kMaxData));
   if (n < 0) return request.reply_error(errno);
-  // exec asks for it: see fill_attr().
-  if (name == "security.capability" && has_flag(file->get(), ST_NOSUID))
-    return request.reply_error(ENODATA);
-  if (size > 0) return request.reply_bytes(request.out(), static_cast<std::size_t>(n));
+  if (in.size > 0) return request.reply_bytes(request.out(), static_cast<std::size_t>(n));
   fuse_getxattr_out out{};
   out.size = static_cast<std::uint32_t>(n);
   request.reply(out);
 }
 
+void Loopback::getxattr(Request& request) {
+  const auto name = request.name(sizeof(fuse_getxattr_in));
+  reply_sized(request, [&](int fd, char* out, std::size_t size) {
+    // exec asks for it: see fill_attr().
+    if (name == "security.capability" && has_flag(fd, ST_NOSUID))
+      return errno = ENODATA, ssize_t{-1};
+    return ::getxattr(OwnPath(fd).text, name.data(), out, size);
+  });
+}
+
 void Loopback::listxattr(Request& request) {
-  const auto in = request.body<fuse_getxattr_in>();
-  File file;
-  if (const int rc = reach(request, request.node(), file); rc != 0) return request.reply_error(rc);
-  const std::size_t size = std::min<std::size_t>(in.size, kMaxData);
-  const ssize_t n = ::listxattr(OwnPath(file->get()).text, request.out(), size);
-  if (n < 0) return request.reply_error(errno);
-  if (size > 0) return request.reply_bytes(request.out(), static_cast<std::size_t>(n));
-  fuse_getxattr_out out{};
-  out.size = static_cast<std::uint32_t>(n);
-  request.reply(out);
+  reply_sized(request, [](int fd, char* out, std::size_t size) {
+    return ::listxattr(OwnPath(fd).text, out, size);
+  });
 }
 
 void Loopback::setxattr(Request& request) {

@@ -4,13 +4,8 @@
 #include <sys/ioctl.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 
 #include "record/loopback/loopback.hpp"
-
-#ifndef RWF_NOAPPEND
-#define RWF_NOAPPEND 0x20  // Linux 6.9
-#endif
 
 namespace heddle::loopback {
 namespace {
@@ -18,7 +13,7 @@ namespace {
 // O_DIRECT is not handed on: our buffers are not the caller's, and their alignment is no matter of
 // its. Neither is O_NONBLOCK etc.: only regular files are opened here.
 constexpr int kPassedFlags = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_NOATIME;
-constexpr std::uint32_t kNotTold = kOpenForExec | O_LARGEFILE | 0100000;
+constexpr std::uint32_t kHiddenFlags = kOpenForExec | O_LARGEFILE | 0100000;
 constexpr std::size_t kMuchData = 256 * 1024;
 
 /// What getdents64(2) gives.
@@ -30,6 +25,16 @@ struct RawEntry {
   char name[1];
 };
 constexpr std::size_t kNameOffset = offsetof(RawEntry, name);
+
+Locks::Wanted wanted_lock(const Request& request, const fuse_lk_in& in) {
+  const auto& handle = Handle::of(in.fh);
+  return {handle.node,
+          {in.owner, in.lk.start, in.lk.end, static_cast<short>(in.lk.type),
+           static_cast<std::int32_t>(in.lk.pid)},
+          handle.access,
+          &handle,
+          request.header().unique};
+}
 
 }  // namespace
 
@@ -64,7 +69,7 @@ Handle& Loopback::add_handle(Request& request, Fd fd, std::uint64_t node, std::u
 
 /// Opens a node's file as the caller. 0 or an errno.
 int Loopback::open_file(Request& request, const File& file, std::uint32_t flags, Fd& fd) {
-  // The kernel opens others by itself; a FIFO would hold this thread.
+  // The kernel opens other types itself; a FIFO would block this thread.
   if (!S_ISREG(nodes_.key(request.node()).type)) return EINVAL;
   const bool for_exec = (flags & kOpenForExec) != 0;
   if (for_exec) {
@@ -75,7 +80,7 @@ int Loopback::open_file(Request& request, const File& file, std::uint32_t flags,
   fd = reopen(file->get(), static_cast<int>(flags) & kPassedFlags);
   const int rc = errno_if(!fd);
   if (rc != EACCES || !for_exec) return rc;
-  // A program that may be executed only is read by the kernel, not by its user.
+  // The kernel, not the user, reads a program that may be executed only.
   const OwnRights own(request.rights());
   fd = reopen(file->get(), O_RDONLY);
   return errno_if(!fd);
@@ -95,17 +100,16 @@ void Loopback::open(Request& request) {
   Handle* opened = nullptr;
   if (rc == 0) {
     opened = &add_handle(request, std::move(fd), request.node(), in.flags, path, out);
-    // Kept pages are right as long as nobody changed the file since they were read.
+    // Cached pages are valid as long as the file has not changed since they were read.
     const bool same = nodes_.same_content(request.node(), content_stamp(st));
     if ((in.flags & O_TRUNC) == 0 && same && opened->mode == IoModes::Mode::kept)
       out.open_flags |= FOPEN_KEEP_CACHE;
   }
   if (log_.on()) {
-    trace::Event event;
-    event.op = (in.flags & kOpenForExec) != 0 ? Op::exec : Op::open;
-    event.error = rc;
-    event.path = path;
-    event.flags = in.flags & ~kNotTold;
+    trace::Event event{.op = (in.flags & kOpenForExec) != 0 ? Op::exec : Op::open,
+                       .error = rc,
+                       .path = path,
+                       .flags = in.flags & ~kHiddenFlags};
     log_open(request, event, opened);
   }
   if (rc == 0 && (in.flags & kOpenForExec) != 0) request.rights().forget_caller();
@@ -113,7 +117,7 @@ void Loopback::open(Request& request) {
   request.reply(out);
 }
 
-/// Makes the file, or opens one that somebody outside has made since the look-up. 0 or an errno.
+/// Makes the file, or opens one that a process outside has made since the lookup. 0 or an errno.
 int Loopback::create_file(const File& parent, const std::string& name, int flags,
                           const fuse_create_in& in, Fd& fd) {
   if ((flags & O_TMPFILE) == O_TMPFILE) {
@@ -121,13 +125,8 @@ int Loopback::create_file(const File& parent, const std::string& name, int flags
     return errno_if(!fd);
   }
   for (int tries = 0; tries < 100; ++tries) {
-    // What is there may be a FIFO, or a link to one, and hold this thread: O_EXCL opens neither.
-    fd.reset(::openat(parent->get(), name.c_str(),
-                      flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, in.mode));
-    if (!fd && (errno == EMFILE || errno == ENFILE) && tries == 0) {
-      nodes_.cool();
-      continue;
-    }
+    // What is there may be a FIFO, or a link to one, and block this thread: O_EXCL opens neither.
+    fd = open_at(parent->get(), name.c_str(), flags | O_CREAT | O_EXCL | O_NOFOLLOW, in.mode);
     if (fd || errno != EEXIST || (in.flags & O_EXCL) != 0) return errno_if(!fd);
     struct statx st {};
     const Fd there(::openat(parent->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
@@ -141,7 +140,8 @@ int Loopback::create_file(const File& parent, const std::string& name, int flags
   return ESTALE;
 }
 
-void Loopback::create(Request& request, bool nameless) {
+void Loopback::create(Request& request) {
+  const bool nameless = request.opcode() == kOpTmpfile;
   const auto in = request.body<fuse_create_in>();
   const std::string name(request.name(sizeof(in)));
   File parent;
@@ -168,30 +168,29 @@ void Loopback::create(Request& request, bool nameless) {
     opened = &add_handle(request, std::move(fd), entry.nodeid, in.flags, path.value_or(""), out);
   }
   if (log_.on()) {
-    trace::Event event;
-    event.op = Op::create;
-    event.error = rc;
-    if (path) event.path = *path;
-    event.flags = (in.flags & ~kNotTold) | (nameless ? static_cast<std::uint32_t>(O_TMPFILE) : 0U);
-    event.mode = in.mode & 07777 & ~in.umask;
+    trace::Event event{.op = Op::create,
+                       .error = rc,
+                       .path = path ? *path : std::string_view(),
+                       .flags = (in.flags & ~kHiddenFlags) |
+                                (nameless ? static_cast<std::uint32_t>(O_TMPFILE) : 0U),
+                       .mode = in.mode & 07777 & ~in.umask};
     log_open(request, event, opened);
   }
   if (rc != 0) return request.reply_error(rc);
   request.reply(entry, out);
 }
 
-void Loopback::tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
-                       std::int64_t bytes, int error) {
+void Loopback::log_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
+                      std::int64_t bytes, int error) {
   if (!log_.each_io() || !log_.on()) return;
-  trace::Event event;
-  event.op = op;
-  event.error = error;
-  event.path = handle.path;
-  event.handle = handle.number;
-  event.offset = offset;
-  event.count = 1;
-  event.bytes = bytes;
-  event.tid = request.tid();
+  trace::Event event{.tid = request.tid(),
+                     .op = op,
+                     .error = error,
+                     .path = handle.path,
+                     .handle = handle.number,
+                     .count = 1,
+                     .bytes = bytes,
+                     .offset = offset};
   log_.add(event);
 }
 
@@ -213,8 +212,8 @@ void Loopback::read(Request& request) {
   }
   ++handle.reads;
   handle.read_bytes += static_cast<std::int64_t>(done);
-  tell_io(request, Op::read, handle, static_cast<std::int64_t>(in.offset),
-          static_cast<std::int64_t>(done), rc);
+  log_io(request, Op::read, handle, static_cast<std::int64_t>(in.offset),
+         static_cast<std::int64_t>(done), rc);
   if (rc != 0) return request.reply_error(rc);
   request.reply_bytes(request.out(), done);
 }
@@ -222,7 +221,7 @@ void Loopback::read(Request& request) {
 void Loopback::write(Request& request) {
   const auto in = request.body<fuse_write_in>();
   auto& handle = Handle::of(in.fh);
-  const int fd = handle.fd.get();
+  int fd = handle.fd.get();
   const auto data = request.rest(sizeof(in)).substr(0, in.size);
   if (data.size() > kMuchData) request.go_slow();
   const bool of_pages = (in.write_flags & FUSE_WRITE_CACHE) != 0;
@@ -233,21 +232,19 @@ void Loopback::write(Request& request) {
     ::fcntl(fd, F_SETFL, append ? flags | O_APPEND : flags & ~O_APPEND);
     handle.append = append;
   }
-  std::size_t done = 0;
+  // Pages of a shared mapping belong at their offset, and O_APPEND would move them to the end.
+  Fd not_appending;
   int rc = 0;
-  while (done < data.size()) {
-    const iovec part{const_cast<char*>(data.data()) + done, data.size() - done};
-    const auto offset = static_cast<off_t>(in.offset + done);
-    // Pages of a shared mapping go where they belong, also through an O_APPEND descriptor.
-    ssize_t n = of_pages && handle.append ? ::pwritev2(fd, &part, 1, offset, RWF_NOAPPEND)
-                                          : ::pwrite(fd, part.iov_base, part.iov_len, offset);
-    if (n < 0 && errno == EOPNOTSUPP && of_pages && handle.append) {
-      const std::lock_guard lock(handle.mutex);
-      const int flags = ::fcntl(fd, F_GETFL);
-      ::fcntl(fd, F_SETFL, flags & ~O_APPEND);
-      n = ::pwrite(fd, part.iov_base, part.iov_len, offset);
-      ::fcntl(fd, F_SETFL, flags);
-    }
+  if (of_pages && handle.append) {
+    const OwnRights own(request.rights());
+    not_appending = reopen(fd, O_WRONLY);
+    rc = errno_if(!not_appending);
+    fd = not_appending.get();
+  }
+  std::size_t done = 0;
+  while (rc == 0 && done < data.size()) {
+    const ssize_t n =
+        ::pwrite(fd, data.data() + done, data.size() - done, static_cast<off_t>(in.offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && done == 0) rc = errno;
     if (n <= 0) break;
@@ -255,8 +252,8 @@ void Loopback::write(Request& request) {
   }
   ++handle.writes;
   handle.write_bytes += static_cast<std::int64_t>(done);
-  tell_io(request, Op::write, handle, static_cast<std::int64_t>(in.offset),
-          static_cast<std::int64_t>(done), rc);
+  log_io(request, Op::write, handle, static_cast<std::int64_t>(in.offset),
+         static_cast<std::int64_t>(done), rc);
   if (rc != 0) return request.reply_error(rc);
   fuse_write_out out{};
   out.size = static_cast<std::uint32_t>(done);
@@ -268,19 +265,18 @@ void Loopback::flush(Request& request) {
   const auto& handle = Handle::of(in.fh);
   locks_.close_owner(handle.node, in.lock_owner);
   if (handle.access == O_RDONLY) return request.reply_error(0);
-  // close(2) is where network file systems tell of a full disk; ours stays open.
+  // close(2) is where network file systems report a full disk; ours stays open.
   const int copy = ::dup(handle.fd.get());
   request.reply_error(copy >= 0 && ::close(copy) != 0 ? errno : 0);
 }
 
-void Loopback::tell_closed(Handle& handle) {
+void Loopback::log_closed(Handle& handle) {
   if (handle.number < 0 || !log_.on()) return;
-  trace::Event event;
-  event.tid = handle.tid;
-  event.pid = handle.pid;
-  event.exe = handle.exe;
-  event.path = handle.path;
-  event.handle = handle.number;
+  trace::Event event{.pid = handle.pid,
+                     .tid = handle.tid,
+                     .path = handle.path,
+                     .exe = handle.exe,
+                     .handle = handle.number};
   const auto tell = [&](Op op, std::int64_t count, std::int64_t bytes) {
     event.op = op;
     event.count = count;
@@ -295,7 +291,7 @@ void Loopback::tell_closed(Handle& handle) {
 void Loopback::release(Request& request) {
   const auto in = request.body<fuse_release_in>();
   auto& handle = Handle::of(in.fh);
-  tell_closed(handle);
+  log_closed(handle);
   // The open file may live on, as the one that the kernel passes others' reads and writes to.
   if ((in.release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0) (void)::flock(handle.fd.get(), LOCK_UN);
   locks_.close_handle(handle.node, &handle);
@@ -308,12 +304,7 @@ void Loopback::release(Request& request) {
 void Loopback::getlk(Request& request) {
   const auto in = request.body<fuse_lk_in>();
   const auto& handle = Handle::of(in.fh);
-  const Locks::Wanted wanted{handle.node,
-                             {in.owner, in.lk.start, in.lk.end, static_cast<short>(in.lk.type),
-                              static_cast<std::int32_t>(in.lk.pid)},
-                             handle.access,
-                             &handle,
-                             request.header().unique};
+  const auto wanted = wanted_lock(request, in);
   const OwnRights own(request.rights());
   Locks::Range range;
   const int rc = locks_.test(
@@ -325,7 +316,8 @@ void Loopback::getlk(Request& request) {
   request.reply(out);
 }
 
-void Loopback::setlk(Request& request, bool wait) {
+void Loopback::setlk(Request& request) {
+  const bool wait = request.opcode() == FUSE_SETLKW;
   const auto in = request.body<fuse_lk_in>();
   const auto& handle = Handle::of(in.fh);
   const auto type = static_cast<short>(in.lk.type);
@@ -336,17 +328,12 @@ void Loopback::setlk(Request& request, bool wait) {
     const int operation = type == F_UNLCK ? LOCK_UN : type == F_RDLCK ? LOCK_SH : LOCK_EX;
     rc = locks_.flock(handle.fd.get(), operation, request.header().unique, if_waiting);
   } else {
-    const Locks::Wanted wanted{
-        handle.node,
-        {in.owner, in.lk.start, in.lk.end, type, static_cast<std::int32_t>(in.lk.pid)},
-        handle.access,
-        &handle,
-        request.header().unique};
+    const auto wanted = wanted_lock(request, in);
     const OwnRights own(request.rights());
     rc = locks_.set(
         wanted, [&](int access) { return reopen(handle.fd.get(), access); }, if_waiting);
   }
-  // Who has a lock is to see what others wrote before it had it.
+  // The lock's holder must see what others wrote before.
   if (rc == 0 && type != F_UNLCK && io_modes_.keeps_pages(handle.node)) {
     request.go_slow();
     request.drop_pages(handle.node);

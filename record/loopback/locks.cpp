@@ -14,6 +14,7 @@ namespace heddle::loopback {
 namespace {
 
 constexpr std::size_t kMostWaiting = 64;
+constexpr std::size_t kMostEarly = 256;
 constexpr std::uint64_t kToEnd = 0x7fffffffffffffffULL;  // OFFSET_MAX
 constexpr int kWakeSignal = SIGUSR1;
 
@@ -39,8 +40,8 @@ int lock_range(int fd, int command, const LockedRanges::Range& range) {
   return ::fcntl(fd, command, &lock) == 0 ? 0 : errno;
 }
 
-/// A signal that ends the calling thread's sleep in fcntl(2) or flock(2), and nothing else. It may
-/// be blocked: fs-record hands signals on to the program.
+/// Makes a signal end the calling thread's sleep in fcntl(2) or flock(2), and nothing else. It may
+/// be blocked: fs-record relays signals to the program.
 void hear_wake_signal() {
   static const bool installed = [] {
     struct sigaction action {};
@@ -103,7 +104,7 @@ int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>
   owned.writable = wanted.access != O_RDONLY;
   Fd fd = open(owned.writable ? O_RDWR : O_RDONLY);
   if (!fd && wanted.access == O_WRONLY) fd = open(O_WRONLY);
-  // It may have been made so that nobody else may write to it.
+  // It may have been made read-only.
   if (!fd && owned.writable && !write) {
     fd = open(O_RDONLY);
     owned.writable = false;
@@ -159,8 +160,8 @@ int Locks::test(const Wanted& wanted, const Open& open, Range& range) {
   return 0;
 }
 
-/// Whether those who are in the way wait, themselves or through others, for the one who wants it.
-bool Locks::is_circle(const Wanted& wanted) const {
+/// Whether the owners of conflicting locks wait, directly or through others, for the wanting owner.
+bool Locks::is_cycle(const Wanted& wanted) const {
   std::vector<Wanted> look{wanted};
   std::set<std::uint64_t> seen;
   while (!look.empty()) {
@@ -188,6 +189,7 @@ std::list<Locks::Waiter>::iterator Locks::add_waiter(std::uint64_t unique,
   waiters_.emplace_back();
   auto& waiter = waiters_.back();
   waiter.unique = unique;
+  waiter.interrupted = std::find(early_.begin(), early_.end(), unique) != early_.end();
   waiter.thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
   waiter.wanted = std::move(wanted);
   return std::prev(waiters_.end());
@@ -209,7 +211,7 @@ int Locks::set(const Wanted& wanted, const Open& open, const std::function<void(
   if (!file) return 0;  // nothing was locked, nothing is to be
   const Range& range = wanted.range;
   std::list<Waiter>::iterator waiter;
-  // Without our lock: a network file system may take its time.
+  // Without the mutex: a network file system may take its time.
   const int at_once = lock_range(file->get(), F_OFD_SETLK, range);
   {
     const std::lock_guard lock(mutex_);
@@ -219,7 +221,7 @@ int Locks::set(const Wanted& wanted, const Open& open, const std::function<void(
       at->second.ranges.set(range);
     if (at_once != EAGAIN && at_once != EACCES) return at_once;
     if (!wait) return EAGAIN;
-    if (is_circle(wanted)) return EDEADLK;
+    if (is_cycle(wanted)) return EDEADLK;
     waiter = add_waiter(wanted.unique, wanted);
     if (waiter == waiters_.end()) return ENOLCK;
   }
@@ -281,7 +283,11 @@ void Locks::interrupt(std::uint64_t unique) {
     if (waiter.unique != unique) continue;
     waiter.interrupted = true;
     ::syscall(SYS_tgkill, ::getpid(), waiter.thread, kWakeSignal);
+    return;
   }
+  // The first try, which does not wait, may take long.
+  early_.push_back(unique);
+  if (early_.size() > kMostEarly) early_.pop_front();
 }
 
 void Locks::interrupt_again() {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -17,8 +18,8 @@
 
 namespace heddle::loopback {
 
-/// Which parts of one file are locked by whom, as fcntl(2) has it: an owner's new lock takes the
-/// place of its old ones.
+/// The locked ranges of one file and their owners, as fcntl(2) has it: an owner's new lock replaces
+/// its old ones there.
 class LockedRanges {
  public:
   struct Range {
@@ -28,7 +29,7 @@ class LockedRanges {
     std::int32_t pid = 0;
   };
   void set(const Range& range);
-  /// What keeps `wanted` from being set; nullopt: nothing.
+  /// A lock that conflicts with `wanted`.
   std::optional<Range> conflict(const Range& wanted) const;
   template <class Visit>
   void each(Visit visit) const {
@@ -41,11 +42,11 @@ class LockedRanges {
 
 /// Takes the run's locks on the real files, where processes outside and other recorders see them.
 ///
-/// An owner (a process, or an open file for F_OFD_SETLK) has an open file of its own on each file
-/// it locks, and its locks there are OFD locks: they go when that is closed, which is when the
+/// Each owner (a process, or an open file for F_OFD_SETLK) has an open file description of its own
+/// on each file it locks, and holds OFD locks on it: they go when it is closed, that is, when the
 /// owner closes any of its descriptors of the file. flock(2) is taken on the handle's descriptor,
-/// which lives as long as the program's open file. What is held is noted too: only so F_GETLK names
-/// the process, and a circle of waiting ones is EDEADLK. All members lock; any thread.
+/// which lives as long as the program's. Held ranges are stored too, so that F_GETLK names the
+/// process and a cycle of waiting owners is EDEADLK. All members lock; any thread.
 class Locks {
  public:
   using Range = LockedRanges::Range;
@@ -60,12 +61,11 @@ class Locks {
     std::uint64_t unique = 0;  ///< of the request, for interrupt()
   };
 
-  /// F_GETLK: `range.type` is F_UNLCK when it could be set, else it is what is in the way; its pid
-  /// is 0 for one that is not told (another recorder's). 0 or an errno.
+  /// F_GETLK: `range.type` is F_UNLCK when the lock could be set, else `range` is the conflicting
+  /// lock; its pid is 0 when unknown (another recorder's). 0 or an errno.
   int test(const Wanted& wanted, const Open& open, Range& range);
   /// F_SETLK; with `wait`, F_SETLKW: wait() is called before the thread waits. 0 or an errno:
-  /// EAGAIN (in the way), EINTR (interrupt()), EDEADLK, ENOLCK (too many wait), what open() fails
-  /// with.
+  /// EAGAIN (conflict), EINTR (interrupt()), EDEADLK, ENOLCK (too many waiters), open()'s.
   int set(const Wanted& wanted, const Open& open, const std::function<void()>* wait);
   /// flock(2) on `fd`; as above.
   int flock(int fd, int operation, std::uint64_t unique, const std::function<void()>* wait);
@@ -74,9 +74,9 @@ class Locks {
   void close_owner(std::uint64_t node, std::uint64_t owner);
   /// The last descriptor of the open file was closed: so are locks that were taken by it.
   void close_handle(std::uint64_t node, const void* handle);
-  /// The request's thread is to wait no more.
+  /// The request's thread must stop waiting, also when it has not begun to wait yet.
   void interrupt(std::uint64_t unique);
-  /// Now and then: a signal may have come before its thread slept.
+  /// To be called now and then: a signal may have come before its thread slept.
   void interrupt_again();
 
  private:
@@ -96,7 +96,7 @@ class Locks {
     std::optional<Wanted> wanted;  ///< none: flock
   };
   int own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>& file);
-  bool is_circle(const Wanted& wanted) const;
+  bool is_cycle(const Wanted& wanted) const;
   template <class Try>
   int wait_for(std::list<Waiter>::iterator waiter, Try try_once);
   std::list<Waiter>::iterator add_waiter(std::uint64_t unique, std::optional<Wanted> wanted);
@@ -104,6 +104,7 @@ class Locks {
   std::mutex mutex_;
   std::map<std::uint64_t, File> files_;  ///< by node
   std::list<Waiter> waiters_;
+  std::deque<std::uint64_t> early_;  ///< the newest requests interrupted that did not wait
 };
 
 }  // namespace heddle::loopback

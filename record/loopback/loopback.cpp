@@ -14,7 +14,7 @@ namespace {
 
 // Long enough that a search through 500 directories asks for each once, short enough that one
 // removed or moved by somebody outside (another rank's recorder) is not believed for long.
-constexpr std::uint64_t kFolderEntrySeconds = 1;
+constexpr std::uint64_t kDirectoryEntrySeconds = 1;
 
 Fd open_root() { return value_or_throw(heddle::open_file("/", O_PATH | O_DIRECTORY)); }
 
@@ -41,15 +41,26 @@ bool is_of_proc(int fd) {
   return ::fstatfs(fd, &st) == 0 && st.f_type == PROC_SUPER_MAGIC;
 }
 
-bool kernel_tells_calls() {
-  static const bool tells = [] {
+Call call_of(std::int32_t tid) {
+  // Before Linux 5.10 reading waits for cred_guard_mutex, which execve holds while it walks to the
+  // program: both of us would stop for good (fs/proc/base.c, lock_trace()).
+  static const bool kernel_tells = [] {
     utsname name{};
     int major = 0, minor = 0;
-    if (::uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2)
-      return false;
-    return major > 5 || (major == 5 && minor >= 10);
+    return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
+           (major > 5 || (major == 5 && minor >= 10));
   }();
-  return tells;
+  Call out;
+  char path[48];
+  std::snprintf(path, sizeof(path), "/proc/%d/syscall", tid);
+  const Fd fd(kernel_tells ? ::open(path, O_RDONLY | O_CLOEXEC) : -1);
+  char text[256];
+  const ssize_t n = fd ? ::read(fd.get(), text, sizeof(text) - 1) : -1;
+  text[n > 0 ? n : 0] = '\0';
+  if (std::sscanf(text, "%ld %lx %lx %lx", &out.number, &out.arguments[0], &out.arguments[1],
+                  &out.arguments[2]) != 4)
+    out.number = -1;
+  return out;
 }
 
 OwnPath::OwnPath(int fd) { std::snprintf(text, sizeof(text), "/proc/self/fd/%d", fd); }
@@ -70,7 +81,7 @@ void Loopback::init(Request& request) {
   if (in.major < FUSE_KERNEL_VERSION) return request.reply_error(EPROTO);
   if (in.major > FUSE_KERNEL_VERSION) return request.reply(out);  // it asks again, in our version
   out.max_readahead = in.max_readahead;
-  // PARALLEL_DIROPS: else look-ups in one directory wait for each other. HANDLE_KILLPRIV_V2: we
+  // PARALLEL_DIROPS: else lookups in one directory wait for each other. HANDLE_KILLPRIV_V2: we
   // write as the caller, so the real file loses its set-uid bit as it should, and the kernel need
   // not ask for security.capability before each write. DONT_MASK: default ACLs come before the
   // umask. The two of locks: or the kernel would keep them to itself.
@@ -94,12 +105,8 @@ void Loopback::init(Request& request) {
 void Loopback::log(Request& request, Op op, int error, std::string_view path,
                    std::string_view target) {
   if (!log_.on()) return;
-  trace::Event event;
-  event.tid = request.tid();
-  event.op = op;
-  event.error = error;
-  event.path = path;
-  event.target = target;
+  trace::Event event{
+      .tid = request.tid(), .op = op, .error = error, .path = path, .target = target};
   log_.add(event);
 }
 
@@ -115,11 +122,7 @@ int Loopback::reach(Request& request, std::uint64_t node, File& file) {
   file = way->from;
   for (const auto& step : way->steps) {
     struct statx st {};
-    Fd fd(::openat(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (!fd && (errno == EMFILE || errno == ENFILE)) {
-      nodes_.cool();
-      fd.reset(::openat(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    }
+    Fd fd = open_at(file->get(), step.name.c_str(), O_PATH | O_NOFOLLOW);
     if (!fd) return errno == EMFILE || errno == ENFILE ? errno : ESTALE;
     if (stat_fd(fd.get(), st) != 0 || file_key(st) != step.key) return ESTALE;
     file = nodes_.warm(step.id, std::move(fd));
@@ -128,16 +131,19 @@ int Loopback::reach(Request& request, std::uint64_t node, File& file) {
   return 0;
 }
 
+/// openat(2); when we are out of descriptors, nodes lose theirs first. Invalid and errno.
+Fd Loopback::open_at(int directory, const char* name, int flags, mode_t mode) {
+  Fd out(::openat(directory, name, flags | O_CLOEXEC, mode));
+  if (out || (errno != EMFILE && errno != ENFILE)) return out;
+  nodes_.cool();
+  return Fd(::openat(directory, name, flags | O_CLOEXEC, mode));
+}
+
 /// Opens the file of a descriptor by open(2)'s flags. Invalid and errno.
 Fd Loopback::reopen(int fd, int flags) {
   char name[16];
   std::snprintf(name, sizeof(name), "%d", fd);
-  Fd out(::openat(own_fds_.get(), name, flags | O_CLOEXEC));
-  if (!out && (errno == EMFILE || errno == ENFILE)) {
-    nodes_.cool();
-    out.reset(::openat(own_fds_.get(), name, flags | O_CLOEXEC));
-  }
-  return out;
+  return open_at(own_fds_.get(), name, flags);
 }
 
 /// A set-id program does nothing, and a device is none, where the real mount says so: ours does
@@ -177,7 +183,7 @@ bool Loopback::is_open_to_all(int fd) {
 /// `parent` is -1 for what has none.
 fuse_entry_out Loopback::entry_out(int parent, int fd, const struct statx& st) {
   fuse_entry_out out{};
-  if (S_ISDIR(st.stx_mode) && is_open_to_all(parent)) out.entry_valid = kFolderEntrySeconds;
+  if (S_ISDIR(st.stx_mode) && is_open_to_all(parent)) out.entry_valid = kDirectoryEntrySeconds;
   fill_attr(fd, st, out.attr);
   return out;
 }
@@ -196,15 +202,11 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   }
   Fd fd;
   const auto look = [&](int more) {
-    fd.reset(::openat(parent->get(), name.data(), O_PATH | O_NOFOLLOW | O_CLOEXEC | more));
+    fd = open_at(parent->get(), name.data(), O_PATH | O_NOFOLLOW | more);
     return fd ? stat_fd(fd.get(), entry.st) : errno;
   };
   if (rc == -1) {
     rc = look(0);
-    if (rc == EMFILE || rc == ENFILE) {
-      nodes_.cool();
-      rc = look(0);
-    }
     // O_DIRECTORY has what an automounter keeps there mounted.
     if (rc == 0 && (entry.st.stx_attributes & STATX_ATTR_AUTOMOUNT) != 0) rc = look(O_DIRECTORY);
   }
@@ -219,25 +221,6 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   entry.out = entry_out(parent->get(), fd ? fd.get() : file->get(), entry.st);
   entry.out.nodeid = nodes_.bind(request.node(), name, file_key(entry.st), std::move(fd));
   return 0;
-}
-
-void Loopback::answer_made(Request& request, Op op, int rc, const File& parent,
-                           std::string_view name, std::int64_t mode, std::string_view target) {
-  Entry entry;
-  if (rc == 0) rc = make_entry(request, parent, name, entry);
-  if (log_.on()) {
-    const auto path = nodes_.path(request.node(), name).value_or("");
-    trace::Event event;
-    event.tid = request.tid();
-    event.op = op;
-    event.error = rc;
-    event.path = path;
-    event.mode = mode;
-    event.target = target;
-    log_.add(event);
-  }
-  if (rc != 0) return request.reply_error(rc);
-  request.reply(entry.out);
 }
 
 void Loopback::statfs(Request& request) {
@@ -260,14 +243,14 @@ void Loopback::statfs(Request& request) {
 
 void Loopback::close_all() {
   handles_.each([this](Handle& handle) {
-    tell_closed(handle);
+    log_closed(handle);
     handle.number = -1;  // once
   });
 }
 
 void Loopback::handle(Request& request) {
-  const auto opcode = request.opcode();
-  switch (opcode) {
+  // Those that need no rights of the caller; FORGET and INTERRUPT have no answer.
+  switch (request.opcode()) {
     case FUSE_FORGET:
       return forget(request);
     case FUSE_BATCH_FORGET:
@@ -281,87 +264,54 @@ void Loopback::handle(Request& request) {
     case FUSE_RELEASE:
     case FUSE_RELEASEDIR:
       return release(request);
-    case FUSE_INTERRUPT:  // has no answer
+    case FUSE_INTERRUPT:
       return locks_.interrupt(request.body<fuse_interrupt_in>().unique);
     default:
       break;
   }
+  using Handler = void (Loopback::*)(Request&);
+  static constexpr std::pair<std::uint32_t, Handler> kHandlers[] = {
+      {FUSE_LOOKUP, &Loopback::lookup},
+      {FUSE_GETATTR, &Loopback::getattr},
+      {FUSE_SETATTR, &Loopback::setattr},
+      {FUSE_READLINK, &Loopback::readlink},
+      {FUSE_SYMLINK, &Loopback::symlink},
+      {FUSE_MKNOD, &Loopback::mknod},
+      {FUSE_MKDIR, &Loopback::mkdir},
+      {FUSE_UNLINK, &Loopback::remove},
+      {FUSE_RMDIR, &Loopback::remove},
+      {FUSE_RENAME, &Loopback::rename},
+      {FUSE_RENAME2, &Loopback::rename},
+      {FUSE_LINK, &Loopback::link},
+      {FUSE_OPEN, &Loopback::open},
+      {FUSE_CREATE, &Loopback::create},
+      {kOpTmpfile, &Loopback::create},
+      {FUSE_READ, &Loopback::read},
+      {FUSE_WRITE, &Loopback::write},
+      {FUSE_FSYNC, &Loopback::fsync},
+      {FUSE_FSYNCDIR, &Loopback::fsync},
+      {FUSE_LSEEK, &Loopback::lseek},
+      {FUSE_FALLOCATE, &Loopback::fallocate},
+      {FUSE_COPY_FILE_RANGE, &Loopback::copy_file_range},
+      {FUSE_GETLK, &Loopback::getlk},
+      {FUSE_SETLK, &Loopback::setlk},
+      {FUSE_SETLKW, &Loopback::setlk},
+      {FUSE_IOCTL, &Loopback::ioctl},
+      {FUSE_OPENDIR, &Loopback::opendir},
+      {FUSE_READDIR, &Loopback::readdir},
+      {FUSE_STATFS, &Loopback::statfs},
+      {FUSE_ACCESS, &Loopback::access},
+      {FUSE_GETXATTR, &Loopback::getxattr},
+      {FUSE_LISTXATTR, &Loopback::listxattr},
+      {FUSE_SETXATTR, &Loopback::setxattr},
+      {FUSE_REMOVEXATTR, &Loopback::removexattr},
+      {kOpStatx, &Loopback::statx}};
+  const auto* const handler =
+      std::find_if(std::begin(kHandlers), std::end(kHandlers),
+                   [&](const auto& entry) { return entry.first == request.opcode(); });
   if (!request.rights().assume(request.header())) return request.reply_error(EIO);
-  switch (opcode) {
-    case FUSE_LOOKUP:
-      return lookup(request);
-    case FUSE_GETATTR:
-      return getattr(request);
-    case FUSE_SETATTR:
-      return setattr(request);
-    case FUSE_READLINK:
-      return readlink(request);
-    case FUSE_SYMLINK:
-      return symlink(request);
-    case FUSE_MKNOD:
-      return mknod(request);
-    case FUSE_MKDIR:
-      return mkdir(request);
-    case FUSE_UNLINK:
-      return remove(request, 0);
-    case FUSE_RMDIR:
-      return remove(request, AT_REMOVEDIR);
-    case FUSE_RENAME:
-      return rename(request, request.body<fuse_rename_in>().newdir, 0, sizeof(fuse_rename_in));
-    case FUSE_RENAME2: {
-      const auto in = request.body<fuse_rename2_in>();
-      return rename(request, in.newdir, in.flags, sizeof(in));
-    }
-    case FUSE_LINK:
-      return link(request);
-    case FUSE_OPEN:
-      return open(request);
-    case FUSE_CREATE:
-      return create(request, false);
-    case kOpTmpfile:
-      return create(request, true);
-    case FUSE_READ:
-      return read(request);
-    case FUSE_WRITE:
-      return write(request);
-    case FUSE_FSYNC:
-    case FUSE_FSYNCDIR:
-      return fsync(request);
-    case FUSE_LSEEK:
-      return lseek(request);
-    case FUSE_FALLOCATE:
-      return fallocate(request);
-    case FUSE_COPY_FILE_RANGE:
-      return copy_file_range(request);
-    case FUSE_GETLK:
-      return getlk(request);
-    case FUSE_SETLK:
-      return setlk(request, false);
-    case FUSE_SETLKW:
-      return setlk(request, true);
-    case FUSE_IOCTL:
-      return ioctl(request);
-    case FUSE_OPENDIR:
-      return opendir(request);
-    case FUSE_READDIR:
-      return readdir(request);
-    case FUSE_STATFS:
-      return statfs(request);
-    case FUSE_ACCESS:
-      return access(request);
-    case FUSE_GETXATTR:
-      return getxattr(request);
-    case FUSE_LISTXATTR:
-      return listxattr(request);
-    case FUSE_SETXATTR:
-      return setxattr(request);
-    case FUSE_REMOVEXATTR:
-      return removexattr(request);
-    case kOpStatx:
-      return statx(request);
-    default:
-      return request.reply_error(ENOSYS);
-  }
+  if (handler == std::end(kHandlers)) return request.reply_error(ENOSYS);
+  (this->*handler->second)(request);
 }
 
 }  // namespace heddle::loopback

@@ -1,36 +1,52 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <set>
 
-#include "record/loopback/access_log.hpp"
-#include "record/loopback/channel.hpp"
-#include "record/loopback/handle.hpp"
-#include "record/loopback/inode_numbers.hpp"
-#include "record/loopback/io_modes.hpp"
 #include "record/loopback/locks.hpp"
 #include "record/loopback/node_table.hpp"
+#include "record/loopback/open_files.hpp"
+#include "record/loopback/request.hpp"
+#include "record/trace/event.hpp"
 
 namespace heddle::loopback {
 
-/// The file system that shows `/` as it is and tells an AccessLog what is asked of it.
+/// Receives each access. Called by many serving threads at once.
+class AccessLog {
+ public:
+  virtual ~AccessLog() = default;
+  /// The program is about to be executed: what came before was our own preparation.
+  virtual void start() = 0;
+  /// Whether events are wanted now.
+  virtual bool on() const noexcept = 0;
+  /// Whether each read and write is an event of its own.
+  virtual bool each_io() const noexcept = 0;
+  /// `event.tid` is set. The log fills in ns, and pid and exe when pid is 0; the bytes of exe then
+  /// live as long as the log. Blocks while the trace cannot be written.
+  virtual void add(trace::Event& event) = 0;
+};
+
+/// fs-record's child looks this up in the root just before exec: start() is called.
+inline constexpr const char* kStartName = ".heddle-record-start";
+
+/// The file system that shows `/` as it is and reports each access to an AccessLog.
 ///
-/// The kernel keeps the entries of directories for kFolderEntrySeconds and nothing else: no entry
-/// of a file, no attribute, no miss, no link's target. So each walk asks for its last component,
-/// and for directories on the way once a second (always, where not everybody may pass through the
-/// one above: see is_open_to_all()); of these the log is told the first. File pages are
-/// kept while a file's size and times stay (but see IoModes).
+/// The kernel caches the entries of directories for kDirectoryEntrySeconds and nothing else: no
+/// entry of a file, no attribute, no miss, no link target. So each walk looks up its last
+/// component, and directories on the way once a second (always, where not everybody may search the
+/// parent: see is_open_to_all()); of these the first lookup is logged. File pages are cached while
+/// a file's size and times stay (but see IoModes).
 ///
-/// Everything is done on descriptors: of the node itself, or of the parent's and one name. The
-/// worst that others can do by renaming, linking and replacing is what they could do to a program
-/// that holds the directory's descriptor. handle() may be called by many threads at once, each with
-/// rights of its own.
+/// Every operation uses the descriptor of the node, or of the parent and one name. So whoever
+/// renames, links and replaces files can do no more than to a program that holds the directory's
+/// descriptor. handle() may be called by many threads at once, each with rights of its own.
 class Loopback {
  public:
   struct Setup {
     int device;
     std::size_t most_open_nodes;
-    /// Files and sockets that are not ours, mounted over their places in this file system.
+    /// Native files and sockets, mounted over their places in this file system.
     std::set<std::string> native_files;
   };
   /// Throws Error when `/` cannot be opened.
@@ -44,7 +60,7 @@ class Loopback {
   static bool may_ask_about_caller(const Request& request) {
     return request.opcode() != FUSE_FLUSH;
   }
-  /// At the end: what open handles have read and written, as if they were closed now.
+  /// At the end: logs what open handles have read and written, as if they were closed now.
   void close_all();
   /// Ten times a second.
   void tick() { locks_.interrupt_again(); }
@@ -64,13 +80,15 @@ class Loopback {
   void log(Request& request, Op op, int error, std::string_view path, std::string_view target = {});
   std::string path_of(std::uint64_t node) const { return nodes_.path(node).value_or(""); }
   int reach(Request& request, std::uint64_t node, File& file);
+  Fd open_at(int directory, const char* name, int flags, mode_t mode = 0);
   Fd reopen(int fd, int flags);
   int make_entry(Request& request, const File& parent, std::string_view name, Entry& entry);
   void fill_attr(int fd, const struct statx& st, fuse_attr& attr);
   static bool is_open_to_all(int fd);
   fuse_entry_out entry_out(int parent, int fd, const struct statx& st);
-  void answer_made(Request& request, Op op, int rc, const File& parent, std::string_view name,
-                   std::int64_t mode, std::string_view target = {});
+  template <class Make>
+  void make(Request& request, Op op, std::string_view name, std::int64_t mode,
+            std::string_view target, Make make_it);
 
   // names.cpp
   void lookup(Request& request);
@@ -80,15 +98,16 @@ class Loopback {
   void mknod(Request& request);
   void symlink(Request& request);
   void link(Request& request);
-  void remove(Request& request, int flags);
-  void rename(Request& request, std::uint64_t to, unsigned flags, std::size_t skip);
+  void keep_reachable(Request& request, std::uint64_t parent, std::string_view name);
+  void remove(Request& request);
+  void rename(Request& request);
   void readlink(Request& request);
   int check_special(Request& request, int fd, const struct statx& st, const std::string& path);
 
   // files.cpp
   void open(Request& request);
   int open_file(Request& request, const File& file, std::uint32_t flags, Fd& fd);
-  void create(Request& request, bool nameless);
+  void create(Request& request);
   int create_file(const File& parent, const std::string& name, int flags, const fuse_create_in& in,
                   Fd& fd);
   Handle& add_handle(Request& request, Fd fd, std::uint64_t node, std::uint32_t flags,
@@ -104,10 +123,10 @@ class Loopback {
   void copy_file_range(Request& request);
   void ioctl(Request& request);
   void getlk(Request& request);
-  void setlk(Request& request, bool wait);
-  void tell_closed(Handle& handle);
-  void tell_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
-               std::int64_t bytes, int error);
+  void setlk(Request& request);
+  void log_closed(Handle& handle);
+  void log_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
+              std::int64_t bytes, int error);
   void opendir(Request& request);
   void readdir(Request& request);
 
@@ -118,6 +137,8 @@ class Loopback {
   int apply(const fuse_setattr_in& in, int fd, const FileKey& key);
   void access(Request& request);
   int may_access(Request& request, int fd, int mask) const;
+  template <class Get>
+  void reply_sized(Request& request, Get get);
   void getxattr(Request& request);
   void listxattr(Request& request);
   void setxattr(Request& request);
@@ -133,17 +154,22 @@ class Loopback {
   Locks locks_;
 };
 
+/// Answers the requests of a FUSE device, which stays the caller's, until the mount has gone.
+void serve(Loopback& loopback, int device);
+
 /// statx(2) with what the loopback needs; 0 or an errno.
 int stat_at(int dir, const char* name, int flags, struct statx& st);
 inline int stat_fd(int fd, struct statx& st) { return stat_at(fd, "", AT_EMPTY_PATH, st); }
-/// Whether the mount that the file is on has the flag (ST_NOSUID...).
+/// Whether the file's mount has the flag (ST_NOSUID...).
 bool has_flag(int fd, unsigned long flag);
 /// Whether the file is of a procfs.
 bool is_of_proc(int fd);
-/// Whether /proc/TID/syscall of a thread that waits for us may be read. Before Linux 5.10 that
-/// waits for cred_guard_mutex, which execve holds while it walks to the program: asking then would
-/// stop both of us for good (fs/proc/base.c, lock_trace()).
-bool kernel_tells_calls();
+/// The system call in which a thread waits for us, as /proc/TID/syscall tells.
+struct Call {
+  long number = -1;  ///< -1: not told (always before Linux 5.10)
+  unsigned long arguments[3] = {};
+};
+Call call_of(std::int32_t tid);
 /// The name in /proc by which calls that take a path reach the file of `fd`, whatever it is: a link
 /// that leads there by itself, and no further when that is a symbolic link (an O_PATH descriptor).
 struct OwnPath {

@@ -18,117 +18,69 @@ bool is_special(unsigned mode) {
   return S_ISFIFO(mode) || S_ISSOCK(mode) || S_ISCHR(mode) || S_ISBLK(mode);
 }
 
-/// The system call in which a thread waits for us, as /proc/TID/syscall tells.
-struct Call {
-  long number = -1;  ///< -1: not told
-  unsigned long arguments[3] = {};
-};
-
-Call call_of(std::int32_t tid) {
-  Call out;
-  char path[48];
-  std::snprintf(path, sizeof(path), "/proc/%d/syscall", tid);
-  const Fd fd(kernel_tells_calls() ? ::open(path, O_RDONLY | O_CLOEXEC) : -1);
-  char text[256];
-  const ssize_t n = fd ? ::read(fd.get(), text, sizeof(text) - 1) : -1;
-  if (n <= 0) return out;
-  text[n] = '\0';
-  if (std::sscanf(text, "%ld %lx %lx %lx", &out.number, &out.arguments[0], &out.arguments[1],
-                  &out.arguments[2]) != 4)
-    out.number = -1;
-  return out;
-}
-
 int access_of(unsigned long flags) {
   if ((flags & O_PATH) != 0) return R_OK | W_OK;  // it can be opened again by any flags
-  switch (flags & O_ACCMODE) {
-    case O_RDONLY:
-      return R_OK;
-    case O_WRONLY:
-      return W_OK;
-    default:
-      return R_OK | W_OK;
-  }
+  const auto mode = flags & O_ACCMODE;
+  return mode == O_RDONLY ? R_OK : mode == O_WRONLY ? W_OK : R_OK | W_OK;
 }
 
-/// What a call needs of the special file it names: the calls that open none need nothing, those
-/// whose flags we do not see everything. A 32-bit program's calls have other numbers: none that
-/// opens a file or connects has one of those that need nothing here.
+/// The calls that open no file they name and do not connect to it.
+constexpr long kOpenNothing[] = {
+#ifdef SYS_open
+    SYS_stat,         SYS_lstat,
+    SYS_access,       SYS_rename,
+    SYS_link,         SYS_unlink,
+    SYS_chmod,        SYS_chown,
+    SYS_lchown,       SYS_utime,
+    SYS_utimes,       SYS_mknod,
+    SYS_mkdir,        SYS_rmdir,
+    SYS_symlink,      SYS_readlink,
+    SYS_futimesat,    SYS_newfstatat,
+    SYS_renameat,
+#endif
+    SYS_bind,         SYS_chdir,
+    SYS_execve,       SYS_execveat,
+    SYS_faccessat,    439,  // faccessat2
+    SYS_fchmodat,     452,  // fchmodat2
+    SYS_fchownat,     SYS_getxattr,
+    SYS_lgetxattr,    SYS_linkat,
+    SYS_listxattr,    SYS_llistxattr,
+    SYS_lremovexattr, SYS_lsetxattr,
+    SYS_mkdirat,      SYS_mknodat,
+    SYS_readlinkat,   SYS_removexattr,
+    SYS_renameat2,    SYS_setxattr,
+    SYS_statx,        SYS_symlinkat,
+    SYS_truncate,     SYS_unlinkat,
+    SYS_utimensat};
+
+/// What a call needs of the special file it names: those whose flags we do not see, everything. A
+/// 32-bit program's calls have other numbers: none that opens a file or connects has one of those
+/// that need nothing here.
 int needed_by(const Call& call) {
   switch (call.number) {
 #ifdef SYS_open
     case SYS_open:
       return access_of(call.arguments[1]);
     case SYS_creat:
-      return W_OK;
-    case SYS_stat:
-    case SYS_lstat:
-    case SYS_access:
-    case SYS_rename:
-    case SYS_link:
-    case SYS_unlink:
-    case SYS_chmod:
-    case SYS_chown:
-    case SYS_lchown:
-    case SYS_utime:
-    case SYS_utimes:
-    case SYS_mknod:
-    case SYS_mkdir:
-    case SYS_rmdir:
-    case SYS_symlink:
-    case SYS_readlink:
-    case SYS_futimesat:
-      return 0;
 #endif
-    case SYS_openat:
-      return access_of(call.arguments[2]);
     case SYS_connect:
     case SYS_sendto:
     case SYS_sendmsg:
     case SYS_sendmmsg:
       return W_OK;
-    case SYS_bind:
-    case SYS_chdir:
-    case SYS_execve:
-    case SYS_execveat:
-    case SYS_faccessat:
-    case 439:  // faccessat2
-    case SYS_fchmodat:
-    case 452:  // fchmodat2
-    case SYS_fchownat:
-    case SYS_getxattr:
-    case SYS_lgetxattr:
-    case SYS_linkat:
-    case SYS_listxattr:
-    case SYS_llistxattr:
-    case SYS_lremovexattr:
-    case SYS_lsetxattr:
-    case SYS_mkdirat:
-    case SYS_mknodat:
-#ifdef SYS_newfstatat
-    case SYS_newfstatat:
-#endif
-    case SYS_readlinkat:
-    case SYS_removexattr:
-#ifdef SYS_renameat
-    case SYS_renameat:
-#endif
-    case SYS_renameat2:
-    case SYS_setxattr:
-    case SYS_statx:
-    case SYS_symlinkat:
-    case SYS_truncate:
-    case SYS_unlinkat:
-    case SYS_utimensat:
-      return 0;
+    case SYS_openat:
+      return access_of(call.arguments[2]);
     default:
-      return R_OK | W_OK;
+      return std::find(std::begin(kOpenNothing), std::end(kOpenNothing), call.number) !=
+                     std::end(kOpenNothing)
+                 ? 0
+                 : R_OK | W_OK;
   }
 }
 
 }  // namespace
 
-/// The kernel opens FIFOs, devices and sockets by itself, and asks nobody: the look-up before is
+/// The kernel opens FIFOs, devices and sockets by itself, and asks nobody: the lookup before is
 /// where those that may not are refused. (default_permissions would have the kernel check, and with
 /// it ask for the attributes of every directory on each walk, and never tell of access(2).)
 int Loopback::check_special(Request& request, int fd, const struct statx& st,
@@ -188,34 +140,46 @@ void Loopback::batch_forget(Request& request) {
   }
 }
 
+/// Makes `name` in the request's directory by make_it(directory) and answers with the entry.
+template <class Make>
+void Loopback::make(Request& request, Op op, std::string_view name, std::int64_t mode,
+                    std::string_view target, Make make_it) {
+  File parent;
+  Entry entry;
+  int rc = reach(request, request.node(), parent);
+  if (rc == 0) rc = errno_if(make_it(parent->get()) != 0);
+  if (rc == 0) rc = make_entry(request, parent, name, entry);
+  if (log_.on()) {
+    const auto path = nodes_.path(request.node(), name).value_or("");
+    trace::Event event{
+        .tid = request.tid(), .op = op, .error = rc, .path = path, .target = target, .mode = mode};
+    log_.add(event);
+  }
+  if (rc != 0) return request.reply_error(rc);
+  request.reply(entry.out);
+}
+
 void Loopback::mkdir(Request& request) {
   const auto in = request.body<fuse_mkdir_in>();
   const auto name = request.name(sizeof(in));
-  File parent;
-  int rc = reach(request, request.node(), parent);
   request.rights().set_umask(in.umask);
-  if (rc == 0) rc = errno_if(::mkdirat(parent->get(), name.data(), in.mode) != 0);
-  answer_made(request, Op::mkdir, rc, parent, name, in.mode & 07777);
+  make(request, Op::mkdir, name, in.mode & 07777, {},
+       [&](int parent) { return ::mkdirat(parent, name.data(), in.mode); });
 }
 
 void Loopback::mknod(Request& request) {
   const auto in = request.body<fuse_mknod_in>();
   const auto name = request.name(sizeof(in));
-  File parent;
-  int rc = reach(request, request.node(), parent);
   request.rights().set_umask(in.umask);
-  if (rc == 0)
-    rc = errno_if(::mknodat(parent->get(), name.data(), in.mode, decode_device(in.rdev)) != 0);
-  answer_made(request, Op::mknod, rc, parent, name, in.mode & 07777);
+  make(request, Op::mknod, name, in.mode & 07777, {},
+       [&](int parent) { return ::mknodat(parent, name.data(), in.mode, decode_device(in.rdev)); });
 }
 
 void Loopback::symlink(Request& request) {
   const auto name = request.name();
-  const std::string target(request.name(name.size() + 1));
-  File parent;
-  int rc = reach(request, request.node(), parent);
-  if (rc == 0) rc = errno_if(::symlinkat(target.c_str(), parent->get(), name.data()) != 0);
-  answer_made(request, Op::symlink, rc, parent, name, -1, target);
+  const auto target = request.name(name.size() + 1);
+  make(request, Op::symlink, name, -1, target,
+       [&](int parent) { return ::symlinkat(target.data(), parent, name.data()); });
 }
 
 void Loopback::link(Request& request) {
@@ -238,23 +202,32 @@ void Loopback::link(Request& request) {
   request.reply(entry.out);
 }
 
-void Loopback::remove(Request& request, int flags) {
+/// What has lost its last name is found by its descriptor only: a node without one gets one now.
+void Loopback::keep_reachable(Request& request, std::uint64_t parent, std::string_view name) {
+  const auto known = nodes_.child(parent, name);
+  File kept;
+  if (known.id != 0 && !known.is_open) (void)reach(request, known.id, kept);
+}
+
+void Loopback::remove(Request& request) {
+  const int flags = request.opcode() == FUSE_RMDIR ? AT_REMOVEDIR : 0;
   const auto name = request.name();
   const auto path = nodes_.path(request.node(), name).value_or("");
   File parent;
   int rc = reach(request, request.node(), parent);
-  // What has lost its last name is found by its descriptor only: those that have none get one now.
-  if (const auto known = nodes_.child(request.node(), name); known.id != 0 && !known.is_open) {
-    File kept;
-    (void)reach(request, known.id, kept);
-  }
+  keep_reachable(request, request.node(), name);
   if (rc == 0) rc = errno_if(::unlinkat(parent->get(), name.data(), flags) != 0);
   if (rc == 0 || rc == ENOENT) nodes_.unbind(request.node(), name);
   log(request, flags == 0 ? Op::unlink : Op::rmdir, rc, path);
   request.reply_error(rc);
 }
 
-void Loopback::rename(Request& request, std::uint64_t to, unsigned flags, std::size_t skip) {
+void Loopback::rename(Request& request) {
+  const auto in = request.body<fuse_rename2_in>();  // FUSE_RENAME's body begins alike
+  const bool has_flags = request.opcode() == FUSE_RENAME2;
+  const std::size_t skip = has_flags ? sizeof(in) : sizeof(fuse_rename_in);
+  const unsigned flags = has_flags ? in.flags : 0;
+  const std::uint64_t to = in.newdir;
   const auto old_name = request.name(skip);
   const auto new_name = request.name(skip + old_name.size() + 1);
   const auto old_path = nodes_.path(request.node(), old_name).value_or("");
@@ -262,10 +235,7 @@ void Loopback::rename(Request& request, std::uint64_t to, unsigned flags, std::s
   File from, target;
   int rc = reach(request, request.node(), from);
   if (rc == 0) rc = reach(request, to, target);
-  if (const auto known = nodes_.child(to, new_name); known.id != 0 && !known.is_open) {
-    File kept;
-    (void)reach(request, known.id, kept);
-  }
+  keep_reachable(request, to, new_name);
   if (rc == 0)
     rc = errno_if(::syscall(SYS_renameat2, from->get(), old_name.data(), target->get(),
                             new_name.data(), flags) != 0);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,12 +13,12 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "record/loopback/protocol.hpp"
+#include "record/loopback/request.hpp"
 
 namespace heddle::loopback {
 
-/// What tells one file from all others, also from one that got its inode number later, and from
-/// itself on another mount, which may be read-only (Linux 5.8).
+/// Identifies a file: also against a later file with the same inode number, and against itself on
+/// another mount, which may be read-only (Linux 5.8).
 struct FileKey {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -29,7 +30,7 @@ struct FileKey {
 };
 FileKey file_key(const struct statx& st);
 
-/// When a file's content was last known: the kernel may keep its pages while this is unchanged.
+/// State of a file's content: the kernel may keep its pages while this is unchanged.
 struct ContentStamp {
   std::int64_t mtime_s = 0, ctime_s = 0;
   std::uint32_t mtime_ns = 0, ctime_ns = 0;
@@ -38,28 +39,26 @@ struct ContentStamp {
 };
 ContentStamp content_stamp(const struct statx& st);
 
-/// The files that the kernel knows, by the node ids it uses. A node is an O_PATH descriptor, taken
-/// when it was looked up: whatever is done to the node is done to that file, wherever others have
-/// moved it and whatever they have put at its place. Of nodes beyond a limit, those not used for
-/// the longest time lose their descriptor; they are found again by name and key, or are stale.
-///
-/// Names are for the trace, and for finding those again; nothing is acted on by them. All members
-/// lock; any thread.
+/// The files that the kernel knows, by node id. A node is an O_PATH descriptor, opened at its
+/// lookup: every operation on the node reaches that file, wherever others have moved it and
+/// whatever they have put in its place. Beyond a limit the least recently used nodes lose their
+/// descriptor; they are found again by name and key, or are stale. Names serve the trace and this
+/// search only. All members lock; any thread.
 class NodeTable {
  public:
-  /// A node's descriptor; it stays open as long as somebody has it.
+  /// A node's descriptor, open as long as it is referenced.
   using File = std::shared_ptr<const Fd>;
 
   /// `most_open`: descriptors of nodes.
   NodeTable(Fd root, const FileKey& key, std::size_t most_open);
 
-  /// The absolute path of a node, as last known; nullopt: it has none (unlinked, never named).
+  /// The absolute path of a node, as last known; nullopt: none (unlinked, never named).
   std::optional<std::string> path(std::uint64_t id) const;
   /// The path of `name` in the directory `id`.
   std::optional<std::string> path(std::uint64_t id, std::string_view name) const;
 
-  /// `name` in `parent` is the file `key`: gives its id and counts one look-up of it. `fd` is the
-  /// file; none where it is known to have one.
+  /// `name` in `parent` is the file `key`: returns its id and counts one lookup. `fd` is the file;
+  /// invalid if the node has a descriptor.
   std::uint64_t bind(std::uint64_t parent, std::string_view name, const FileKey& key, Fd fd);
   /// A file without a name (O_TMPFILE).
   std::uint64_t bind_nameless(const FileKey& key, Fd fd);
@@ -69,9 +68,9 @@ class NodeTable {
               std::string_view to_name, bool exchange);
   void forget(std::uint64_t id, std::uint64_t count);
 
-  /// nullptr: it has none now, or there is no such node.
+  /// nullptr: no descriptor at the moment, or no such node.
   File file(std::uint64_t id);
-  /// How a node without descriptor is found: from one that has, name by name.
+  /// How to find a node without descriptor: from one that has, name by name.
   struct Step {
     std::uint64_t id;
     std::string name;
@@ -83,9 +82,9 @@ class NodeTable {
   };
   /// nullopt: it has no name.
   std::optional<Way> way_to(std::uint64_t id);
-  /// The node's descriptor is this one from now on.
+  /// Sets the node's descriptor.
   File warm(std::uint64_t id, Fd fd);
-  /// Takes the descriptors of half of those that have one: the process has no more.
+  /// Closes half of the descriptors: the process has run out of them.
   void cool();
 
   struct Child {
@@ -99,8 +98,8 @@ class NodeTable {
   /// Open handles; a node that has one keeps its descriptor.
   void add_handle(std::uint64_t id);
   void remove_handle(std::uint64_t id);
-  /// Notes the content's stamp; true when it is the one noted before. One that is so young that the
-  /// next change may have it too (the clock of file systems ticks every 1 to 10 ms) is never.
+  /// Stores the content's stamp; true when it equals the one stored before. One so young that the
+  /// next change may have it too (the clock of file systems ticks every 1 to 10 ms) never does.
   bool same_content(std::uint64_t id, const ContentStamp& stamp);
   std::size_t size() const;
 
@@ -123,7 +122,7 @@ class NodeTable {
     unsigned handles = 0;
     File file;
     std::list<Node*>::iterator place;  ///< in warm_, while there is a file
-    std::vector<Name> names;           ///< the one used last stands last
+    std::vector<Name> names;           ///< most recently used last
     std::unordered_map<std::string, Node*, NameHash, std::equal_to<>> children;
     ContentStamp stamp;
   };
@@ -149,8 +148,35 @@ class NodeTable {
   const std::size_t most_open_;
   std::unordered_map<std::uint64_t, Node> nodes_;
   std::unordered_map<FileKey, Node*, KeyHash> by_key_;
-  std::list<Node*> warm_;  ///< those that have a descriptor; the one used last stands last
+  std::list<Node*> warm_;  ///< those with a descriptor, most recently used last
   std::uint64_t last_id_ = 0;
+};
+
+/// One st_ino for each (device, inode), unique over all devices and the same for as long as the
+/// recorder runs. All files of the loopback have one st_dev, and ld.so takes two libraries of equal
+/// (dev, ino) for one (elf/dl-load.c): passing the inode number through made it load the wrong one.
+///
+/// The root's device keeps its numbers; each further device has its own range of 2^48. A number
+/// beyond 2^48 (some network and stacked file systems) gets one of a range for such.
+class InodeNumbers {
+ public:
+  explicit InodeNumbers(std::uint64_t root_device) { devices_[root_device] = 0; }
+
+  std::uint64_t of(std::uint64_t device, std::uint64_t inode) {
+    const std::lock_guard lock(mutex_);
+    const auto index = devices_.try_emplace(device, devices_.size()).first->second;
+    if (inode < kRange && index < kForeign) return index << kShift | inode;
+    const auto next = (kForeign << kShift) + foreign_.size();
+    return foreign_.try_emplace({device, inode}, next).first->second;
+  }
+
+ private:
+  static constexpr unsigned kShift = 48;
+  static constexpr std::uint64_t kRange = 1ULL << kShift;
+  static constexpr std::uint64_t kForeign = 0x7fff;
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::uint64_t> devices_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> foreign_;
 };
 
 }  // namespace heddle::loopback

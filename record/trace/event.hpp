@@ -56,16 +56,16 @@ struct Event {
   std::int32_t tid = 0;
   Op op = Op::lookup;
   int error = 0;  ///< 0 or an errno
-  std::string_view path;
-  std::string_view exe;       ///< executable of pid; empty: unknown
-  std::string_view resolved;  ///< path after symlinks, where it differs
-  std::string_view target;    ///< of readlink and symlink; the new name of rename and link
-  std::int64_t flags = -1;    ///< open(2) flags; -1: not said
-  std::int64_t mode = -1;     ///< permission bits; -1: not said
-  std::int64_t handle = -1;   ///< one number an open, the same on its read, write and close
-  std::int64_t count = -1;    ///< reads or writes summed up in this event
-  std::int64_t bytes = -1;    ///< what they moved
-  std::int64_t offset = -1;   ///< of a single read or write
+  std::string_view path{};
+  std::string_view exe{};       ///< executable of pid; empty: unknown
+  std::string_view resolved{};  ///< path after symlinks, where it differs
+  std::string_view target{};    ///< of readlink and symlink; the new name of rename and link
+  std::int64_t flags = -1;      ///< open(2) flags; -1: not said
+  std::int64_t mode = -1;       ///< permission bits; -1: not said
+  std::int64_t handle = -1;     ///< one number an open, the same on its read, write and close
+  std::int64_t count = -1;      ///< reads or writes summed up in this event
+  std::int64_t bytes = -1;      ///< what they moved
+  std::int64_t offset = -1;     ///< of a single read or write
 
   bool operator==(const Event&) const = default;
 };

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/app_inputs.hpp"
 
-#include <elf.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 
+#include "base/elf_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
@@ -33,40 +32,22 @@ struct Peek {
   std::string first_line;  ///< of a script, without "#!"
 };
 
-/// ld -static-pie makes what looks like a library, but for this flag.
-bool is_pie(int fd, const Elf64_Phdr& dynamic) {
-  std::vector<Elf64_Dyn> entries(std::min<std::size_t>(dynamic.p_filesz / sizeof(Elf64_Dyn), 4096));
-  const auto bytes = static_cast<ssize_t>(entries.size() * sizeof(Elf64_Dyn));
-  if (::pread(fd, entries.data(), static_cast<std::size_t>(bytes),
-              static_cast<off_t>(dynamic.p_offset)) != bytes)
-    return false;
-  return std::any_of(entries.begin(), entries.end(), [](const Elf64_Dyn& entry) {
+/// Sorts the ELF files of a directory by their headers, without a worker for each.
+FileKind elf_kind(int fd) {
+  const FileBytes bytes = file_bytes(fd);
+  const auto elf = ElfFile::read(bytes);
+  if (!elf) return FileKind::other;
+  if (!elf->is_64()) return FileKind::program;
+  if (elf->header.e_type != ET_EXEC && elf->header.e_type != ET_DYN) return FileKind::other;
+  if (elf->segment(PT_INTERP) != nullptr) return FileKind::program;
+  if (elf->header.e_type != ET_DYN || elf->segment(PT_DYNAMIC) == nullptr)
+    return FileKind::static_program;
+  // ld -static-pie makes what looks like a library, but for this flag.
+  const auto entries = elf->dynamic_entries().value_or(std::vector<Elf64_Dyn>());
+  const bool is_pie = std::any_of(entries.begin(), entries.end(), [](const Elf64_Dyn& entry) {
     return entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_PIE) != 0;
   });
-}
-
-/// Only the e_type and the kinds of the program headers are looked at here, to sort a folder's
-/// files without starting a parser for each: what an ELF file says is read by the worker.
-FileKind elf_kind(int fd, const std::string& head) {
-  if (head.size() < sizeof(Elf64_Ehdr) || head[EI_CLASS] != ELFCLASS64) return FileKind::program;
-  Elf64_Ehdr header;
-  std::memcpy(&header, head.data(), sizeof(header));
-  if (header.e_type != ET_EXEC && header.e_type != ET_DYN) return FileKind::other;
-  if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum > 4096) return FileKind::other;
-  std::vector<Elf64_Phdr> segments(header.e_phnum);
-  const auto bytes = static_cast<ssize_t>(segments.size() * sizeof(Elf64_Phdr));
-  if (::pread(fd, segments.data(), static_cast<std::size_t>(bytes),
-              static_cast<off_t>(header.e_phoff)) != bytes)
-    return FileKind::other;
-  const auto has = [&](Elf64_Word type) {
-    return std::any_of(segments.begin(), segments.end(),
-                       [&](const Elf64_Phdr& s) { return s.p_type == type; });
-  };
-  if (has(PT_INTERP)) return FileKind::program;
-  for (const auto& segment : segments)
-    if (segment.p_type == PT_DYNAMIC && header.e_type == ET_DYN)
-      return is_pie(fd, segment) ? FileKind::static_program : FileKind::library;
-  return FileKind::static_program;
+  return is_pie ? FileKind::static_program : FileKind::library;
 }
 
 Result<Peek> peek(const std::string& path) {
@@ -78,7 +59,7 @@ Result<Peek> peek(const std::string& path) {
   if (n < 0) return fail_errno(path, "cannot read");
   head.resize(static_cast<std::size_t>(n));
   if (head.starts_with("#!")) return Peek{FileKind::script, head.substr(2, head.find('\n') - 2)};
-  if (head.starts_with(ELFMAG)) return Peek{elf_kind(fd->get(), head), {}};
+  if (head.starts_with(ELFMAG)) return Peek{elf_kind(fd->get()), {}};
   return Peek{};
 }
 

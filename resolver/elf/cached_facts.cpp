@@ -5,17 +5,24 @@
 
 #include <algorithm>
 
+#include "base/try.hpp"
+
 namespace heddle {
+namespace {
+
+/// An image must not make the machine run out of memory.
+constexpr std::uint64_t kMemoryForImages = std::uint64_t{512} << 20;
+
+}  // namespace
 
 Result<FactsOptions> facts_below(const std::string& root) {
   FactsOptions options;
   if (root.empty()) return options;
-  auto opened = open_file(root, O_PATH | O_DIRECTORY);
-  if (!opened) return fail(std::move(opened.error()));
+  Fd opened = TRY(open_file(root, O_PATH | O_DIRECTORY));
   options.cache = CacheUse::none;
-  options.pool.root = std::make_shared<const Fd>(std::move(*opened));
-  options.pool.parse_mode = ParseMode::reduced_only;
+  options.pool.root = std::make_shared<const Fd>(std::move(opened));
   options.pool.max_workers = std::min(usable_cpus(), 4U);
+  options.pool.memory = kMemoryForImages;
   return options;
 }
 
@@ -56,15 +63,12 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
     found_.erase(found);
     return facts;
   }
-  Result<FileFacts> facts;
-  if (pool_->knows(path, detail)) {
-    facts = pool_->facts(path, detail);
-  } else {
-    auto file = pool_->open(path);
-    if (!file) return fail(std::move(file.error()));
-    if (auto cached = look_up(*file, detail)) return std::move(*cached);
-    facts = pool_->facts(path, std::move(*file), detail);
+  if (!pool_->knows(path, detail)) {
+    OpenedFile file = TRY(pool_->open(path));
+    if (auto cached = look_up(file, detail)) return std::move(*cached);
+    pool_->start(path, std::move(file), detail);
   }
+  auto facts = pool_->wait(path, detail);
   // Not so when another file took its place between the look-up and the reading.
   if (facts)
     if (const auto kept = to_keep_.find(facts->stamp); kept != to_keep_.end())
@@ -80,7 +84,7 @@ void CachedFacts::prefetch(const std::vector<std::string>& paths, FactsDetail de
     if (auto cached = look_up(*file, detail))
       found_.emplace(Key(path, detail), std::move(*cached));
     else
-      pool_->prefetch(path, std::move(*file), detail);
+      pool_->start(path, std::move(*file), detail);
   }
 }
 
@@ -101,10 +105,6 @@ CachedFacts::Counters CachedFacts::counters() const {
 void CachedFacts::end_workers() {
   past_ = counters();
   pool_ = std::make_unique<WorkerPool>(options_.pool);
-}
-
-std::unique_ptr<CachedFacts> open_facts_source(FactsOptions options) {
-  return std::make_unique<CachedFacts>(std::move(options));
 }
 
 }  // namespace heddle

@@ -21,10 +21,10 @@ struct FactsOptions {
   std::string cache_dir;  ///< empty: default_cache_dir()
 };
 
-/// For the files below the directory `root`: an image's, which are a trust domain of their own. Who
-/// takes a worker over by one of them can forge what it says of all it is given: so these workers
-/// see no other files, and nothing they say is kept, since another image's file, or the host's, may
-/// have the same stamp. Empty: this process' own root, with the user's cache.
+/// For the files below the directory `root`: an image's, which are a trust domain of their own. A
+/// worker that one of them subverts can forge the facts of all it reads: so these workers see no
+/// other files, and nothing they say is kept, since another image's file, or the host's, may have
+/// the same stamp. Empty: this process' own root, with the user's cache.
 Result<FactsOptions> facts_below(const std::string& root);
 
 /// Worker pool and cache together: what programs use. Every file is opened and its stamp compared
@@ -65,8 +65,5 @@ class CachedFacts : public FactsSource {
   std::map<Key, FileFacts> found_;              ///< by prefetch()
   std::map<FileStamp, std::uint64_t> to_keep_;  ///< misses, and their file systems
 };
-
-/// The facts source of a program.
-std::unique_ptr<CachedFacts> open_facts_source(FactsOptions options = {});
 
 }  // namespace heddle

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace heddle {
@@ -70,5 +72,40 @@ struct ElfFacts {
 };
 
 enum class FactsDetail : std::uint8_t { loader, symbols };
+
+template <class T, class Record>
+concept IsRecord = std::same_as<std::remove_const_t<T>, Record>;
+
+/// Of the encoding below: changes whenever a field of ElfFacts does.
+inline constexpr std::uint32_t kFactsVersion = 3;
+
+// The fields in the order of their encoding (base/coder.hpp).
+template <class Coder, IsRecord<VersionNeed> T>
+void fields(Coder& coder, T& need) {
+  coder(need.file, need.version, need.weak);
+}
+template <class Coder, IsRecord<DynamicSymbol> T>
+void fields(Coder& coder, T& symbol) {
+  coder(symbol.name, symbol.version, symbol.weak);
+}
+template <class Coder, IsRecord<Dependency> T>
+void fields(Coder& coder, T& dependency) {
+  coder(dependency.kind, dependency.name);
+}
+template <class Coder, IsRecord<TlsSegment> T>
+void fields(Coder& coder, T& tls) {
+  coder(tls.size, tls.align);
+}
+template <class Coder, IsRecord<ElfFacts> T>
+void fields(Coder& coder, T& f) {
+  coder(f.elf_class, f.data_encoding, f.os_abi, f.abi_version, f.type, f.machine, f.interp,
+        f.dynamic, f.soname, f.dependencies, f.rpath, f.runpath, f.flags, f.flags_1, f.tls,
+        f.version_needs, f.version_definitions, f.imports_dladdr, f.imports_dlopen, f.build_id,
+        f.exported_symbols, f.undefined_symbols);
+}
+
+/// Whether facts that were decoded are such as a reader of ELF files gives: ELF strings have no NUL
+/// inside, and enums have their values.
+bool is_sound(const ElfFacts& facts);
 
 }  // namespace heddle

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: MIT
+#include <cstdlib>
+
+#include "base/run_main.hpp"
 #include "resolver/elf/worker.hpp"
 
-int main(int argc, char** argv) { return heddle::worker_main(argc, argv); }
+/// `elf-worker [MEMORY]`: started by a WorkerPool, with the limit of its memory in bytes.
+int main(int argc, char** argv) {
+  return heddle::run_main("elf-worker", [&] {
+    return heddle::serve_requests(argc == 2 ? std::strtoull(argv[1], nullptr, 10) : 0);
+  });
+}

@@ -2,57 +2,141 @@
 #include "resolver/elf/worker.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <string_view>
+#include <algorithm>
+#include <ctime>
+#include <new>
+#include <tuple>
 
+#include "base/child.hpp"
+#include "base/elf_file.hpp"
 #include "base/exit_code.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
-#include "resolver/elf/byte_codec.hpp"
-#include "resolver/elf/facts_codec.hpp"
+#include "base/sandbox/landlock.hpp"
+#include "base/sandbox/privileges.hpp"
+#include "base/sandbox/sanitized.hpp"
+#include "base/sandbox/seccomp_filter.hpp"
+#include "base/try.hpp"
 #include "resolver/elf/lief_reader.hpp"
-#include "resolver/elf/read_elf.hpp"
-#include "resolver/elf/sandbox.hpp"
-#include "resolver/elf/worker_protocol.hpp"
+#include "resolver/elf/loader_facts.hpp"
 
 namespace heddle {
 namespace {
 
+constexpr const char* kName = "elf-worker";
 /// A file of 10 GB takes 2 s to hash; more than this is a loop.
 constexpr unsigned kCpuSeconds = 10;
-/// Room for LIEF 0.9's four copies of a file of 500 MB; reduced images take a thousandth.
-constexpr std::uint64_t kMemory = std::uint64_t{3} << 30;
-constexpr std::uint64_t kMemoryReduced = std::uint64_t{512} << 20;
+/// Above this a copy costs more than the few preads that the loader's facts need.
+constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
 
-std::string error_payload(const Error& error) {
-  ByteWriter out;
-  out.number(static_cast<std::int32_t>(error.code()));
-  out.raw(error.message());
-  return out.take();
+Result<void> limit(int resource, rlim_t value, const char* what) {
+  const rlimit both{value, value};
+  if (::setrlimit(static_cast<__rlimit_resource>(resource), &both) != 0)
+    return fail_errno(kName, what);
+  return {};
 }
 
-Result<void> answer(const ReceivedRequest& received) {
-  const Request& request = received.request;
+/// Closes all of the parent's descriptors, stderr too: LIEF would write into a program's output.
+Result<void> drop_descriptors(int socket) {
+  Fd null = TRY(open_file("/dev/null", O_RDWR));
+  for (int fd = 0; fd < 3; ++fd)
+    if (::dup2(null.get(), fd) < 0) return fail_errno(kName, "cannot close its stdio");
+  null.reset();
+  const int kept[] = {socket};
+  close_fds_but(kept);
+  return {};
+}
+
+Result<void> install_filter(int socket) {
+  SeccompFilter filter(SeccompFilter::Denied::kill);
+  const auto self = static_cast<scmp_datum_t>(::getpid());
+  const auto on_socket = SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(socket));
+  const auto not_executable = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0);
+
+  // What malloc does, never with code and never on a file.
+  filter.allow({SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise)});
+  filter.allow_if(SCMP_SYS(mprotect), not_executable);
+  for (const int call : {SCMP_SYS(mmap), SCMP_SYS(mmap2)})
+    filter.allow_if(call, not_executable,
+                    SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS));
+  // The work itself.
+  filter.allow({SCMP_SYS(pread64), SCMP_SYS(close), SCMP_SYS(futex), SCMP_SYS(poll),
+                SCMP_SYS(ppoll), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(exit),
+                SCMP_SYS(exit_group), SCMP_SYS(restart_syscall)});
+  for (const int call : {SCMP_SYS(recvmsg), SCMP_SYS(sendmsg)}) filter.allow_if(call, on_socket);
+  filter.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A1(SCMP_CMP_EQ, RLIMIT_CPU));
+  // abort(), so that a failed assertion shows as SIGABRT, and its message, to /dev/null.
+  for (const int call : {SCMP_SYS(write), SCMP_SYS(writev)})
+    filter.allow_if(call, SCMP_A0(SCMP_CMP_EQ, STDERR_FILENO));
+  filter.allow({SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigreturn),
+                SCMP_SYS(getpid), SCMP_SYS(gettid)});
+  filter.allow_if(SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, self));
+  return filter.load(kName);
+}
+
+Reply error_reply(const Error& error) {
+  Reply reply;
+  reply.code = error.code() == 0 ? EBADMSG : error.code();
+  reply.message = error.message();
+  return reply;
+}
+
+Result<ContentHash> read_small_file(int fd, std::string& content) {
+  const FileBytes file(fd, content.size());
+  if (!file.read(0, content.data(), content.size()))
+    return fail_errno("", "cut short while it is read", EBADMSG);
+  return hash_bytes(content);
+}
+
+}  // namespace
+
+Result<void> enter_sandbox(int socket, std::uint64_t memory) {
+  if constexpr (kSanitized) return {};
+  TRY(drop_descriptors(socket));
+  for (const auto& [resource, value, what] :
+       {std::tuple{RLIMIT_AS, rlim_t{memory}, "cannot limit its memory"},
+        std::tuple{RLIMIT_FSIZE, rlim_t{0}, "cannot limit its files"},
+        std::tuple{RLIMIT_CORE, rlim_t{0}, "cannot limit its core files"}})
+    TRY(limit(resource, value, what));
   allow_cpu_time(kCpuSeconds);
-  const auto read = read_elf(received.file.get(), request.size, request.detail, request.mode);
-  if (!read) return send_frame(kWorkerSocket, frame_error, request.id, error_payload(read.error()));
-  std::string payload(reinterpret_cast<const char*>(read->hash.bytes.data()),
-                      read->hash.bytes.size());
-  payload += encode_facts(read->facts);
-  if (payload.size() > kMaxReply) {
-    const auto error =
-        Error::with_code(EBADMSG, "", "damaged ELF file", "its tables are too large");
-    return send_frame(kWorkerSocket, frame_error, request.id, error_payload(error));
-  }
-  return send_frame(kWorkerSocket, frame_facts, request.id, payload);
+  TRY(drop_capabilities(kName));
+  TRY(give_up_new_privileges(kName));
+  TRY(Landlock().restrict_thread(kName));
+  return install_filter(socket);
 }
 
-int serve(std::uint64_t memory) {
+void allow_cpu_time(unsigned seconds) {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  rlimit cpu{};
+  ::getrlimit(RLIMIT_CPU, &cpu);
+  cpu.rlim_cur = std::min(cpu.rlim_max, static_cast<rlim_t>(used.tv_sec) + 1 + seconds);
+  ::setrlimit(RLIMIT_CPU, &cpu);
+}
+
+Result<Reply> read_elf(int fd, const Request& request) try {
+  const bool small = request.size <= kSmallFile;
+  std::string content(small ? request.size : 0, '\0');
+  Reply reply;
+  reply.hash = TRY(small ? read_small_file(fd, content) : hash_file(fd, ""));
+  const FileBytes bytes = small ? FileBytes(content) : FileBytes(fd, request.size);
+  const ElfFile elf = TRY(ElfFile::read(bytes));
+  const bool with_symbols = request.detail == FactsDetail::symbols;
+  SymbolTable symbols;
+  reply.facts = TRY(read_loader_facts(elf, with_symbols ? &symbols : nullptr));
+  if (with_symbols) TRY(read_symbols_with_lief(elf, symbols, reply.facts));
+  return reply;
+} catch (const std::bad_alloc&) {
+  return damaged_elf("it takes more memory than is allowed");
+}
+
+int serve_requests(std::uint64_t memory) {
   struct stat st {};
   if (::fstat(kWorkerSocket, &st) != 0 || !S_ISSOCK(st.st_mode)) {
     say("this program is started by heddle's other programs, not by hand");
@@ -60,47 +144,23 @@ int serve(std::uint64_t memory) {
   }
   prepare_lief();
   if (const auto closed = enter_sandbox(kWorkerSocket, memory); !closed) {
-    static_cast<void>(send_frame(kWorkerSocket, frame_refusal, 0, closed.error().message()));
+    static_cast<void>(send_reply(kWorkerSocket, error_reply(closed.error())));
     return exit_failure;
   }
-  if (!send_frame(kWorkerSocket, frame_greeting, worker_protocol_version(), {}))
-    return exit_failure;
+  if (!send_reply(kWorkerSocket, {})) return exit_failure;
   for (;;) {
-    const auto received = receive_request(kWorkerSocket);
-    if (!received) return exit_failure;
-    if (!*received) return exit_done;
-    if (!answer(**received)) return exit_failure;
+    const auto received = receive_record<Request>(kWorkerSocket, std::chrono::hours(24));
+    if (!received && received.error().code() == ETIMEDOUT) continue;
+    if (!received) return received.error().code() == ECONNRESET ? exit_done : exit_failure;
+    if (received->fds.size() != 1) return exit_failure;
+    allow_cpu_time(kCpuSeconds);
+    const auto read = read_elf(received->fds[0].get(), received->message);
+    auto sent = send_reply(kWorkerSocket, read ? *read : error_reply(read.error()));
+    if (!sent && sent.error().code() == EMSGSIZE)
+      sent =
+          send_reply(kWorkerSocket, error_reply(damaged_elf("its tables are too large").value()));
+    if (!sent) return exit_failure;
   }
-}
-
-int self_test(std::string_view call) {
-  if (const auto closed = enter_sandbox(kWorkerSocket, kMemory); !closed) return exit_failure;
-  if (call == "open") static_cast<void>(::open("/dev/null", O_RDONLY));
-  if (call == "socket") static_cast<void>(::socket(AF_UNIX, SOCK_STREAM, 0));
-  if (call == "exec") ::execl("/bin/true", "true", nullptr);
-  if (call == "fork") static_cast<void>(::fork());
-  if (call == "write" && ::write(STDOUT_FILENO, "x", 1) < 0) return exit_failure;
-  if (call == "unlink") static_cast<void>(::unlink("/nonexistent"));
-  if (call == "kill") ::kill(::getppid(), 0);
-  if (call == "mmap_code")
-    ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (call == "mmap_file") ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, STDIN_FILENO, 0);
-  if (call == "abort") ::abort();
-  if (call == "memory") return ::malloc(std::size_t{4} << 30) == nullptr ? exit_done : exit_failure;
-  if (call == "loop") {
-    allow_cpu_time(0);
-    for (;;) __asm__ volatile("");  // else the compiler may take it for one that ends
-  }
-  return exit_done;
-}
-
-}  // namespace
-
-int worker_main(int argc, char** argv) {
-  set_program_name("elf-worker");
-  if (argc == 3 && std::string_view(argv[1]) == "--self-test") return self_test(argv[2]);
-  const bool reduced_only = argc == 2 && std::string_view(argv[1]) == kReducedOnly;
-  return serve(reduced_only ? kMemoryReduced : kMemory);
 }
 
 }  // namespace heddle

@@ -8,50 +8,61 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
+#include "base/fd.hpp"
 #include "resolver/elf/facts_source.hpp"
-#include "resolver/elf/worker_process.hpp"
 
 namespace heddle {
 
-/// `<own program's folder>/../libexec/heddle/elf-worker`.
-Result<std::string> default_worker_path();
+struct Reply;
+
+/// A regular file open for reading, and what fstat(2) said of it then.
+struct OpenedFile {
+  Fd fd;
+  FileStamp stamp;
+  std::uint32_t mode = 0;
+
+  /// By open_regular(), below the directory `root` (-1: this process' own) by open_regular_in().
+  /// What is not a regular file is refused with ENOEXEC (EISDIR for a directory).
+  static Result<OpenedFile> open(const std::string& path, int root = -1);
+  /// Whether the file is still what it was when it was opened.
+  bool unchanged() const;
+};
 
 /// The CPUs this process may use, at most 16.
 unsigned usable_cpus();
 
 struct WorkerPoolOptions {
-  std::string worker_path;   ///< empty: default_worker_path()
+  /// Empty: `../libexec/heddle/elf-worker` beside the directory of the running program.
+  std::string worker_path;
   unsigned max_workers = 0;  ///< 0: usable_cpus()
-  std::shared_ptr<const Fd>
-      root;  ///< the directory below which paths are; null: this process' root
+  /// The directory below which paths are; null: this process' root.
+  std::shared_ptr<const Fd> root;
   /// Without a sign of life from its worker for so long, a file is given up. Loops end much
   /// earlier, by CPU time: this is for file systems that hang.
   std::chrono::milliseconds time_limit{120'000};
-  ParseMode parse_mode = ParseMode::automatic;
+  /// Of one worker, in bytes. LIEF takes three copies of what it reads.
+  std::uint64_t memory = std::uint64_t{3} << 30;
 };
 
 /// Reads ELF files in sandboxed worker processes, started when there is work and ended with the
-/// pool. No threads: answers are collected while somebody waits for one. A worker that crashes,
+/// pool. No threads: answers are collected while the caller waits for one. A worker that crashes,
 /// hangs or answers nonsense costs one error about one file; its other files go to another worker.
 /// When no worker can be started at all, every file fails with EPROTO and the reason.
-class WorkerPool : public FactsSource {
+class WorkerPool {
  public:
-  explicit WorkerPool(WorkerPoolOptions options = {});
-  ~WorkerPool() override;
+  explicit WorkerPool(WorkerPoolOptions options);
+  ~WorkerPool();
 
-  Result<FileFacts> facts(const std::string& path, FactsDetail detail) override;
-  void prefetch(const std::vector<std::string>& paths, FactsDetail detail) override;
-
-  /// As facts() and prefetch(), for a file that the caller has opened already. A file that changes
-  /// while it is read is opened again by `path`.
-  Result<FileFacts> facts(const std::string& path, OpenedFile file, FactsDetail detail);
-  void prefetch(const std::string& path, OpenedFile file, FactsDetail detail);
-  /// The file that these workers know as `path`.
+  /// Opens the file that these workers know as `path`.
   Result<OpenedFile> open(const std::string& path) const;
-  /// Whether a prefetch of `path` is waiting, under way or done and not yet fetched.
+  /// Starts reading `file`. One that changes while it is read is opened again by `path`.
+  void start(const std::string& path, OpenedFile file, FactsDetail detail);
+  /// Whether `path` was started and not yet fetched by wait().
   bool knows(const std::string& path, FactsDetail detail) const;
+  /// Waits for the facts of a file that was started; failures as of FactsSource::facts().
+  Result<FileFacts> wait(const std::string& path, FactsDetail detail);
 
   struct Counters {
     std::uint64_t started = 0;  ///< workers
@@ -62,22 +73,27 @@ class WorkerPool : public FactsSource {
 
  private:
   using Key = std::pair<std::string, FactsDetail>;
-  enum class Wait : std::uint8_t { none, for_answers };
+  /// One file on its way through a worker. It stays open here until the answer is in, so that stamp
+  /// and content are known to belong together.
+  struct Job {
+    Key key;
+    std::optional<OpenedFile> file;  ///< opened when the job is sent, unless it came so
+    unsigned attempts = 0;           ///< readings that a change of the file spoilt
+  };
+  struct Worker;
 
-  void enqueue(Job job);
+  enum class Wait : std::uint8_t { none, for_answers };
   void pump(Wait wait);
   void dispatch();
-  bool busy() const;
-  WorkerProcess* worker_for_next_job();
-  void collect(WorkerProcess& worker);
-  void finish(WorkerProcess::Answer answer);
-  void reap_failed(std::list<WorkerProcess>::iterator worker, bool overdue);
+  Worker* worker_for_next_job();
+  bool collect(Worker& worker);
+  void finish(Job job, Reply reply);
+  void reap_failed(std::list<Worker>::iterator worker, bool overdue);
   void settle(const Job& job, Result<FileFacts> result);
   void fail_all(const Error& reason);
-  Result<FileFacts> wait_for(const Key& key);
 
   WorkerPoolOptions options_;
-  std::list<WorkerProcess> workers_;
+  std::list<Worker> workers_;
   std::deque<Job> queue_;
   std::map<Key, std::optional<Result<FileFacts>>> known_;  ///< nullopt: not yet answered
   Counters counters_;

@@ -1,67 +1,65 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What a pool and its elf-worker say to each other over a stream socket. The pool sends Requests,
-// each with one open file (SCM_RIGHTS); the worker sends one Greeting and then one Reply for each
-// request, in their order. The pool trusts no byte of it.
+// What a WorkerPool and its elf-workers exchange over a SOCK_SEQPACKET socket (base/channel.hpp).
+// The pool sends Requests, each with one open file. The worker sends one Reply when its sandbox is
+// closed, and one for each request, in their order, cut into pieces. The pool trusts no byte of it.
 
-#include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 
+#include "base/channel.hpp"
 #include "base/content_hash.hpp"
-#include "base/fd.hpp"
 #include "resolver/elf/elf_facts.hpp"
 
 namespace heddle {
 
 /// The socket's number in the worker.
 inline constexpr int kWorkerSocket = 3;
-/// A longer reply is a broken worker. libLLVM's symbols take 4 MiB.
-inline constexpr std::size_t kMaxReply = std::size_t{32} << 20;
-/// The word by which a worker is started that is sent requests of ParseMode::reduced_only alone.
-inline constexpr const char* kReducedOnly = "--reduced-only";
-
-/// How a file is read: by default its reduced image, and all of it when that is not possible.
-/// The others are for tests that compare the two.
-enum class ParseMode : std::uint8_t { automatic, reduced_only, full_only };
+/// A longer reply is a broken worker's. libLLVM's symbols take 4 MiB.
+inline constexpr std::size_t kLongestReply = std::size_t{32} << 20;
+inline constexpr std::size_t kLongestPiece = std::size_t{96} << 10;
 
 struct Request {
-  std::uint64_t id = 0;
   std::uint64_t size = 0;  ///< of the file
   FactsDetail detail = FactsDetail::loader;
-  ParseMode mode = ParseMode::automatic;
-  std::uint8_t padding[6]{};
 };
-static_assert(sizeof(Request) == 24);
+template <class Coder, IsRecord<Request> T>
+void fields(Coder& coder, T& request) {
+  coder(request.size, request.detail);
+}
 
-/// A frame's first bytes: `size` more follow.
-struct FrameHeader {
-  std::uint32_t size = 0;
-  std::uint32_t kind = 0;
-  std::uint64_t id = 0;  ///< of the Request; in a greeting the protocol's version
+struct Reply {
+  std::uint32_t version = kFactsVersion;
+  std::int32_t code = 0;  ///< errno; 0: `facts` and `hash` are those of the file
+  std::string message;    ///< what is wrong with the file, or why the worker cannot work
+  ContentHash hash;
+  ElfFacts facts;
 };
-static_assert(sizeof(FrameHeader) == 16);
-enum FrameKind : std::uint32_t {
-  frame_greeting = 0x6C66'6501,  ///< the sandbox is closed; no payload
-  frame_refusal,                 ///< instead of a greeting: why the worker cannot work (text)
-  frame_facts,                   ///< ContentHash, then encode_facts()
-  frame_error,                   ///< int32 errno, then text
+template <class Coder, IsRecord<Reply> T>
+void fields(Coder& coder, T& reply) {
+  coder(reply.version, reply.code, reply.message, reply.hash.bytes, reply.facts);
+}
+
+struct Piece {
+  bool last = false;
+  std::string bytes;  ///< of the encoded Reply
 };
-std::uint64_t worker_protocol_version();
+template <class Coder, IsRecord<Piece> T>
+void fields(Coder& coder, T& piece) {
+  coder(piece.last, piece.bytes);
+}
 
-/// Sends `request` with `fd`; the error's code is EAGAIN when the socket is full.
-Result<void> send_request(int socket, const Request& request, int fd);
-
-struct ReceivedRequest {
-  Request request;
-  Fd file;
-};
-/// Blocks for the next request. nullopt: the pool has closed its end.
-Result<std::optional<ReceivedRequest>> receive_request(int socket);
-
-/// Sends one frame, blocking until all of it is sent.
-Result<void> send_frame(int socket, FrameKind kind, std::uint64_t id, std::string_view payload);
+/// Sends `reply` in pieces, blocking until all of it is sent; EMSGSIZE when it is too long.
+inline Result<void> send_reply(int socket, const Reply& reply) {
+  Encoder coder;
+  coder(reply);
+  const std::string bytes = coder.take();
+  if (bytes.size() > kLongestReply)
+    return fail_errno("", "cannot talk to the other process", EMSGSIZE);
+  for (std::size_t at = 0; at < bytes.size(); at += kLongestPiece)
+    TRY(send_record(socket,
+                    Piece{bytes.size() - at <= kLongestPiece, bytes.substr(at, kLongestPiece)}));
+  return {};
+}
 
 }  // namespace heddle

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "base/fd.hpp"
 #include "base/open_regular.hpp"
+#include "base/trusted_path.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/store/databases.hpp"
 
@@ -149,6 +151,15 @@ Result<void> check_map_owner(const struct stat& status, const std::string& path)
       EPERM, path, "root does not serve programs by it",
       status.st_uid == 0 ? "others may write to it" : "it is another user's",
       "it chooses the libraries that are run: if you trust it, give a copy (cp, chmod go-w)"));
+}
+
+Result<void> check_map_path(const std::string& path) {
+  if (!is_systems_root()) return {};
+  auto trusted = check_trusted_file(std::filesystem::absolute(path));
+  if (trusted) return {};
+  return fail(Error::with_code(EPERM, path, "root does not serve programs by it",
+                               trusted.error().message(),
+                               "keep it in a directory that only root may write to"));
 }
 
 Error map_open_error(const std::string& path, int code) {

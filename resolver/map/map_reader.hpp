@@ -44,6 +44,8 @@ class MapReader {
 /// Whether this process may serve programs by the map at `path`, whose file is `status`: root does
 /// so by maps alone that nobody else can have made, since a map chooses the libraries. EPERM.
 Result<void> check_map_owner(const struct stat& status, const std::string& path);
+/// Whether root may open a map by `path`: only root may be able to put another map there (EPERM).
+Result<void> check_map_path(const std::string& path);
 
 /// How MapReader::open() tells of an open_regular() that failed with `code`.
 Error map_open_error(const std::string& path, int code);

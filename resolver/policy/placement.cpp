@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "resolver/policy/closure_checks.hpp"
-#include "resolver/search/ld_so_cache_writer.hpp"
+#include "resolver/search/ld_so_cache.hpp"
 
 namespace heddle {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/policy/swapped_world.hpp"
 
-#include <elf.h>
-
 #include <cerrno>
+
+#include "base/elf_file.hpp"
 
 namespace heddle {
 bool SwappedWorld::is_ours(std::string_view path) const {
@@ -71,7 +71,7 @@ Result<FileFacts> SwappedWorld::facts(const std::string& path) {
 }
 
 Result<std::string> SwappedWorld::head(const std::string& path) {
-  if (const auto* file = made(path)) return file->bytes.substr(0, sizeof(Elf64_Ehdr));
+  if (const auto* file = made(path)) return file->bytes.substr(0, kElfHeaderSize);
   const auto host = host_file(path);
   return host.empty() ? inside_.head(path) : host_.head(host);
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
+#include <unordered_map>
 
 namespace heddle {
 
@@ -49,6 +51,27 @@ constexpr std::uint64_t kTlsMask = UINT64_C(1) << 63;
 bool is_extension(std::uint64_t hwcap) {
   return ((hwcap >> 32) & ~kIsaLevelMask) == (UINT64_C(1) << 30);
 }
+
+void put32(std::string& out, std::size_t value) {
+  for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(value >> shift);
+}
+
+/// Strings behind the entries, each once.
+class Strings {
+ public:
+  explicit Strings(std::size_t start) : start_(start) {}
+  std::size_t add(std::string_view text) {
+    const auto [at, is_new] = known_.emplace(text, start_ + bytes_.size());
+    if (is_new) bytes_.append(text).push_back('\0');
+    return at->second;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::size_t start_;
+  std::string bytes_;
+  std::unordered_map<std::string, std::size_t> known_;
+};
 
 }  // namespace
 
@@ -199,10 +222,16 @@ void LdSoCache::load_priorities(std::size_t header, const LoaderProfile& loader)
 
 std::vector<LdSoCache::Line> LdSoCache::lines() const {
   std::vector<Line> out;
+  std::size_t text = 0;
   for (std::size_t i = 0; i < count_; ++i) {
     const auto lib = entry(i);
     Line line{{}, {}, lib.flags, lib.hwcap};
-    if (string_at(lib.key, line.name) && string_at(lib.value, line.path)) out.push_back(line);
+    if (!string_at(lib.key, line.name) || !string_at(lib.value, line.path)) continue;
+    // A name may be the end of its path, and lines share no more than that in a cache that was
+    // written by ldconfig.
+    text += line.name.size() + line.path.size();
+    if (text > 2 * bytes_.size()) break;
+    out.push_back(line);
   }
   return out;
 }
@@ -211,7 +240,9 @@ std::vector<std::string_view> LdSoCache::hwcaps_names() const {
   std::vector<std::string_view> out;
   for (const auto at : hwcaps_at_) {
     const auto rest = std::string_view(bytes_).substr(at);
-    out.push_back(rest.substr(0, string_length(rest)));
+    const auto length = string_length(rest);
+    // One without an end is none: thousands of them would be longer than any memory.
+    out.push_back(rest.substr(0, length == rest.npos ? 0 : length));
   }
   return out;
 }
@@ -275,6 +306,54 @@ std::string_view LdSoCache::lookup(const std::string& name) const {
     break;
   }
   return best;
+}
+
+// As save_cache() in elf/cache.c.
+std::string write_ld_so_cache(const LdSoCache& old, const std::vector<CacheLine>& first,
+                              const LoaderProfile& loader) {
+  std::vector<LdSoCache::Line> lines;
+  std::set<std::string_view> taken;
+  for (const auto& line : first)
+    if (taken.insert(line.name).second)
+      lines.push_back({line.name, line.path, cache_flags(loader), 0});
+  for (const auto& line : old.lines())
+    if (line.flags != cache_flags(loader) || !taken.contains(line.name)) lines.push_back(line);
+  // Descending: ld.so's search is a binary one over that order. Lines of one name keep theirs.
+  std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
+    return compare_cache_names(a.name, b.name) > 0;
+  });
+  Strings strings(kNewHeader + lines.size() * kNewEntry);
+  std::string entries;
+  for (const auto& line : lines) {
+    put32(entries, static_cast<std::uint32_t>(line.flags));
+    put32(entries, strings.add(line.name));
+    put32(entries, strings.add(line.path));
+    put32(entries, 0);  // osversion: unused
+    put32(entries, line.hwcap & 0xFFFFFFFFU);
+    put32(entries, line.hwcap >> 32);
+  }
+  std::vector<std::size_t> hwcaps;
+  for (const auto name : old.hwcaps_names()) hwcaps.push_back(strings.add(name));
+  std::string extension;
+  const std::size_t behind = kNewHeader + entries.size() + strings.bytes().size();
+  const std::size_t at = (behind + 3) & ~std::size_t{3};
+  if (!hwcaps.empty()) {
+    extension.assign(at - behind, '\0');
+    put32(extension, kExtensionMagic);
+    put32(extension, 1);  // sections
+    put32(extension, kHwcapsTag);
+    put32(extension, 0);        // flags
+    put32(extension, at + 24);  // where the section's data stands
+    put32(extension, 4 * hwcaps.size());
+    for (const auto name : hwcaps) put32(extension, name);
+  }
+  std::string out(kNewMagic);
+  put32(out, lines.size());
+  put32(out, strings.bytes().size());
+  put32(out, 2);  // cache_file_new_flags_endian_little
+  put32(out, extension.empty() ? 0 : at);
+  out.append(kNewHeader - out.size(), '\0');
+  return out + entries + strings.bytes() + extension;
 }
 
 }  // namespace heddle

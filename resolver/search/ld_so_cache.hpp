@@ -33,7 +33,7 @@ class LdSoCache {
   };
   /// Every sound line in the file's order, those for other CPUs and ABIs too.
   std::vector<Line> lines() const;
-  /// The names of glibc-hwcaps folders that `hwcap` of such a line counts in; mostly empty.
+  /// The names of glibc-hwcaps directories that `hwcap` of such a line counts in; mostly empty.
   std::vector<std::string_view> hwcaps_names() const;
 
  private:
@@ -70,5 +70,16 @@ std::int32_t cache_flags(const LoaderProfile& loader);
 /// The order of the cache: digits as numbers, the rest by byte (glibc elf/dl-cache.c,
 /// _dl_cache_libcmp), numbers wrapping as there.
 int compare_cache_names(std::string_view a, std::string_view b);
+
+struct CacheLine {
+  std::string name;
+  std::string path;
+};
+
+/// The bytes of an ld.so.cache (format 1.1, which every glibc since 2.2 reads) that leads each name
+/// of `first` to its path and every other name where `old` leads it: its lines under those names
+/// are left out, all others kept, for other ABIs and CPUs too.
+std::string write_ld_so_cache(const LdSoCache& old, const std::vector<CacheLine>& first,
+                              const LoaderProfile& loader);
 
 }  // namespace heddle

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "base/try.hpp"
 #include "resolver/search/cpu_levels.hpp"
 #include "resolver/search/search.hpp"
 
@@ -40,7 +41,7 @@ std::vector<std::string> default_directories(std::string_view bytes) {
       run.emplace_back(bytes.substr(start, end - start));
       start = end + 1;
     }
-    // A library folder must be among them: "/proc/" or "/tmp/" alone is some other string.
+    // A library directory must be among them: "/proc/" or "/tmp/" alone is some other string.
     const bool libraries = std::any_of(run.begin(), run.end(), [](const std::string& dir) {
       return dir.find("/lib") != dir.npos;
     });
@@ -98,7 +99,7 @@ std::string lib_token(std::string_view bytes, const std::vector<std::string>& di
 }
 
 /// elf/dl-hwcaps.c: all combinations of the CPU's names, the platform and "tls", without the empty
-/// one; the highest index is written first. Two equal names give equal folders, probed twice.
+/// one; the highest index is written first. Two equal names give equal directories, probed twice.
 std::vector<std::string> power_set(const std::vector<std::string>& names) {
   std::vector<std::string> out;
   for (auto mask = (std::size_t{1} << names.size()) - 1; mask > 0; --mask) {
@@ -121,7 +122,7 @@ void add_x86_64(LoaderProfile& profile, std::string_view bytes) {
     if ((cpu.isa_levels >> (level - 1) & 1) != 0 && bytes.find(name) != bytes.npos)
       profile.hwcaps.push_back(name);
   }
-  if (profile.glibc_minor >= 37) return;  // 6099908fb8 took the legacy folders away
+  if (profile.glibc_minor >= 37) return;  // 6099908fb8 took the legacy directories away
   std::vector<std::string> names = {"x86_64"};
   profile.legacy_bits = 1U << 1;  // HWCAP_X86_64
   if (cpu.avx512_1) {
@@ -136,33 +137,30 @@ void add_x86_64(LoaderProfile& profile, std::string_view bytes) {
 }  // namespace
 
 Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter) {
-  auto facts = world.facts(interpreter);
-  if (!facts) return fail(facts.error());
-  auto bytes = world.read(interpreter);
-  if (!bytes) return fail(bytes.error());
-  if (bytes->size() > kLargestLoader)
-    return fail_errno(interpreter, "is too large a loader", EFBIG);
+  const FileFacts facts = TRY(world.facts(interpreter));
+  const std::string bytes = TRY(world.read(interpreter));
+  if (bytes.size() > kLargestLoader) return fail_errno(interpreter, "is too large a loader", EFBIG);
   LoaderProfile profile;
   profile.interpreter = interpreter;
-  profile.soname = facts->elf.soname.value_or("");
-  profile.elf_class = facts->elf.elf_class;
-  profile.machine = facts->elf.machine;
-  profile.glibc_minor = glibc_minor(*bytes, world.real_path(interpreter));
-  profile.default_directories = default_directories(*bytes);
-  const auto cache = absolute_string(*bytes, "/ld.so.cache");
-  const bool musl = bytes->find("musl libc") != bytes->npos;
+  profile.soname = facts.elf.soname.value_or("");
+  profile.elf_class = facts.elf.elf_class;
+  profile.machine = facts.elf.machine;
+  profile.glibc_minor = glibc_minor(bytes, world.real_path(interpreter));
+  profile.default_directories = default_directories(bytes);
+  const auto cache = absolute_string(bytes, "/ld.so.cache");
+  const bool musl = bytes.find("musl libc") != bytes.npos;
   if (musl || profile.glibc_minor < 0 || profile.default_directories.empty())
     return fail_errno(interpreter, musl ? "is musl's loader, not glibc's" : "is no loader of glibc",
                       ENOTSUP, "only programs for glibc's ld.so can be resolved");
   // A loader built without one (USE_LDCONFIG unset) has no such string: then there is no cache.
   profile.cache_path = cache;
-  profile.preload_path = absolute_string(*bytes, "/ld.so.preload");
-  profile.lib = lib_token(*bytes, profile.default_directories);
+  profile.preload_path = absolute_string(bytes, "/ld.so.preload");
+  profile.lib = lib_token(bytes, profile.default_directories);
   const auto* platform = reinterpret_cast<const char*>(::getauxval(AT_PLATFORM));
   profile.platform = platform == nullptr ? "" : platform;
   if (profile.machine == EM_386) profile.platform = "i686";
   if (profile.machine == EM_X86_64 && profile.elf_class == ELFCLASS64) {
-    add_x86_64(profile, *bytes);
+    add_x86_64(profile, bytes);
   } else if (profile.glibc_minor < 37) {
     std::vector<std::string> names;
     if (profile.machine == EM_386) {

@@ -3,14 +3,125 @@
 
 #include <elf.h>
 #include <linux/limits.h>
-#include <algorithm>
+#include <sys/stat.h>
 
-// The order of places and every odd rule below are those of _dl_map_object and open_path in glibc's
-// elf/dl-load.c (2.36 read line by line; changes up to 2.42 by commit). A change here that makes
-// the probes differ from LD_DEBUG=libs is a wrong answer somewhere, even if the closure stays the
-// same: directory status is shared, so one probe too few changes the outcome of later searches.
+#include <algorithm>
+#include <cstring>
+
+#include "base/elf_file.hpp"
+
+// The order of places and every odd rule below are those of _dl_map_object, open_path and
+// open_verify in glibc's elf/dl-load.c (2.36 read line by line; changes up to 2.42 by commit). A
+// change here that makes the probes differ from LD_DEBUG=libs is a wrong answer somewhere, even if
+// the closure stays the same: directory status is shared, so one probe too few changes the outcome
+// of later searches.
 
 namespace heddle {
+
+namespace {
+
+constexpr std::uint8_t kAbiVersionEnd = 4;  // LIBC_ABI_MAX: default, UNIQUE, IFUNC, ABSOLUTE
+
+bool is_abi_known(std::uint8_t os_abi, std::uint8_t version) {
+  return version == 0 || (os_abi == ELFOSABI_GNU && version < kAbiVersionEnd);
+}
+
+Candidate fatal(std::string reason) {
+  Candidate out;
+  out.verdict = Candidate::Verdict::fatal;
+  out.reason = std::move(reason);
+  return out;
+}
+
+Candidate passed_over(std::uint8_t elf_class, const LoaderProfile& loader) {
+  Candidate out;
+  // What ld.so says when nothing else turns up; about a foreign machine it just says "no such
+  // file".
+  if (elf_class != loader.elf_class)
+    out.reason =
+        std::string("wrong ELF class: ELFCLASS") + (loader.elf_class == ELFCLASS64 ? "32" : "64");
+  out.verdict = Candidate::Verdict::passed_over;
+  out.error = ENOENT;
+  return out;
+}
+
+/// For a file whose facts cannot be had: the checks of open_verify on its header, in its order and
+/// with its words. `otherwise` is the reason when the header is in order.
+Candidate verify_head(World& world, const LoaderProfile& loader, const std::string& path,
+                      const Error& otherwise) {
+  const auto head = world.head(path);
+  if (!head)
+    return fatal("cannot read file data: " + std::string(std::strerror(head.error().code())));
+  // In this machine's byte order, whatever the file says: so does ld.so.
+  const auto header = ElfFile::raw_header(*head, loader.elf_class);
+  if (!header) return fatal("file too short");
+  const auto byte = [&](std::size_t i) { return header->e_ident[i]; };
+  const auto machine = header->e_machine;
+  if (std::memcmp(head->data(), ELFMAG, SELFMAG) != 0) return fatal("invalid ELF header");
+  if (byte(EI_CLASS) != loader.elf_class) return passed_over(byte(EI_CLASS), loader);
+  bool ident_good = byte(EI_DATA) == ELFDATA2LSB && byte(EI_VERSION) == EV_CURRENT &&
+                    (byte(EI_OSABI) == ELFOSABI_SYSV || byte(EI_OSABI) == ELFOSABI_GNU) &&
+                    is_abi_known(byte(EI_OSABI), byte(EI_ABIVERSION));
+  for (std::size_t i = EI_PAD; i < EI_NIDENT; ++i) ident_good = ident_good && byte(i) == 0;
+  if (!ident_good) {
+    if (machine != loader.machine) return passed_over(loader.elf_class, loader);
+    if (byte(EI_DATA) != ELFDATA2LSB) return fatal("ELF file data encoding not little-endian");
+    if (byte(EI_VERSION) != EV_CURRENT)
+      return fatal("ELF file version ident does not match current one");
+    if (byte(EI_OSABI) != ELFOSABI_SYSV && byte(EI_OSABI) != ELFOSABI_GNU)
+      return fatal("ELF file OS ABI invalid");
+    if (!is_abi_known(byte(EI_OSABI), byte(EI_ABIVERSION)))
+      return fatal("ELF file ABI version invalid");
+    return fatal("nonzero padding in e_ident");
+  }
+  if (header->e_version != EV_CURRENT) return fatal("ELF file version does not match current one");
+  if (machine != loader.machine) return passed_over(loader.elf_class, loader);
+  if (header->e_type != ET_DYN && header->e_type != ET_EXEC)
+    return fatal("only ET_DYN and ET_EXEC can be loaded");
+  const auto entry_size = loader.elf_class == ELFCLASS64 ? sizeof(Elf64_Phdr) : sizeof(Elf32_Phdr);
+  if (header->e_phentsize != entry_size) return fatal("ELF file's phentsize not the expected size");
+  return fatal(otherwise.message());
+}
+
+}  // namespace
+
+Candidate verify_candidate(World& world, const LoaderProfile& loader, const std::string& path) {
+  auto facts = world.facts(path);
+  if (!facts) {
+    const int code = facts.error().code();
+    if (code == ENOEXEC || code == EBADMSG || code == EISDIR)
+      return verify_head(world, loader, path, facts.error());
+    // A shortage of ours is no answer about the file: searching on would find a wrong one.
+    if (code == 0 || code == EMFILE || code == ENFILE || code == ENOMEM || code == EPROTO)
+      return fatal(facts.error().message());
+    Candidate out;
+    out.error = code;
+    return out;
+  }
+  const auto& elf = facts->elf;
+  if (elf.elf_class != loader.elf_class) return passed_over(elf.elf_class, loader);
+  // ld.so reads the machine of a big-endian file in its own order: only the raw bytes tell.
+  const bool in_order = elf.data_encoding == ELFDATA2LSB &&
+                        (elf.os_abi == ELFOSABI_SYSV || elf.os_abi == ELFOSABI_GNU) &&
+                        is_abi_known(elf.os_abi, elf.abi_version) &&
+                        (elf.type == ET_DYN || elf.type == ET_EXEC);
+  if (!in_order)
+    return verify_head(world, loader, path, Error(path, "not a file that ld.so can load"));
+  if (elf.machine != loader.machine) return passed_over(elf.elf_class, loader);
+  Candidate out;
+  out.verdict = Candidate::Verdict::usable;
+  out.file = std::move(*facts);
+  return out;
+}
+
+std::string refusal_to_map(const ElfFacts& elf) {
+  // The order of _dl_map_object_from_fd.
+  if (elf.type == ET_EXEC) return "cannot dynamically load executable";
+  if (!elf.dynamic) return "object file has no dynamic section";
+  if ((elf.flags_1 & DF_1_PIE) != 0)
+    return "cannot dynamically load position-independent executable";
+  return {};
+}
 
 NameSearch::NameSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
                        LinkMaps& maps)
@@ -158,6 +269,112 @@ void NameSearch::prefetch(std::size_t requester) {
     if (!name.empty()) paths.push_back(std::move(name));
   }
   if (paths.size() > 1) world_.prefetch(paths);
+}
+
+void NameSearch::note(std::string_view path, FoundBy by, std::size_t searched_by,
+                      Probe::Outcome outcome) {
+  if (record != nullptr) record->push_back({std::string(path), by, searched_by, outcome});
+}
+
+void NameSearch::open(const std::string& path, FoundBy by, std::size_t searched_by,
+                      Attempt& attempt) {
+  auto& candidate = attempt.found.candidate;
+  candidate = verify_candidate(world_, loader_, path);
+  using Verdict = Candidate::Verdict;
+  using Outcome = Probe::Outcome;
+  ++(candidate.verdict == Verdict::no_file ? probes.opens_failed : probes.opens_done);
+  // dl-load.c, open_path: a secure program's preload must be set-user-ID; ignored like a missing
+  // one.
+  if (candidate.verdict == Verdict::usable && attempt.preload && options_.secure &&
+      (candidate.file->mode & S_ISUID) == 0 && by != FoundBy::path) {
+    candidate = {};
+    candidate.error = ENOENT;
+  }
+  switch (candidate.verdict) {
+    case Verdict::usable:
+      attempt.found.path = path;
+      attempt.found.by = by;
+      if (by == FoundBy::rpath || by == FoundBy::runpath) attempt.found.searched_by = searched_by;
+      note(path, by, searched_by, Outcome::found);
+      break;
+    case Verdict::no_file:
+      note(path, by, searched_by,
+           candidate.error == ENOENT ? Outcome::missing : Outcome::unreadable);
+      break;
+    case Verdict::passed_over:
+      if (!candidate.reason.empty()) attempt.other_class = candidate.reason;
+      note(path, by, searched_by, Outcome::wrong_class);
+      break;
+    case Verdict::fatal:
+      attempt.found.path = path;
+      note(path, by, searched_by, Outcome::not_elf);
+      break;
+  }
+}
+
+bool NameSearch::try_folder(SearchDir& dir, std::size_t i, const SearchList& list,
+                            Attempt& attempt) {
+  using Status = SearchDir::Status;
+  const auto searched_by = list.may_be_dropped ? list.owner : attempt.requester;
+  const auto handle = dirs_.handle(dir, i);
+  const auto& capability = dirs_.capability(i);
+  const auto spell = [&]() -> const std::string& {
+    buffer_.assign(dir.name).append(capability).append(attempt.name);
+    return buffer_;
+  };
+  if (world_.entry(handle, attempt.entry) == World::Presence::present && !attempt.name_too_long) {
+    open(spell(), list.by, searched_by, attempt);
+    if (attempt.ended()) {
+      dir.status[i] = Status::existing;
+      return true;
+    }
+    attempt.error = attempt.found.candidate.error;
+  } else {
+    ++probes.opens_failed;
+    const auto length = dir.name.size() + capability.size() + attempt.name.size();
+    const int folder_error = world_.state(handle).open_error();
+    attempt.error = folder_error != 0                             ? folder_error
+                    : attempt.name_too_long || length >= PATH_MAX ? ENAMETOOLONG
+                                                                  : ENOENT;
+    if (record != nullptr)
+      note(spell(), list.by, searched_by,
+           folder_error == 0 ? Probe::Outcome::missing : Probe::Outcome::no_directory);
+  }
+  if (dir.status[i] == Status::unknown) {
+    // Up to 2.37 the slash was cut off before stat(2), which made "/" the empty path.
+    const bool cut_to_nothing = loader_.glibc_minor < 38 && dir.name == "/" && capability.empty();
+    const auto state = cut_to_nothing ? World::DirState{ENOENT, false} : world_.state(handle);
+    ++(state.stat_error == 0 ? probes.stats_done : probes.stats_failed);
+    if (state.stat_error != 0) attempt.error = state.stat_error;
+    dir.status[i] = state.is_folder ? Status::existing : Status::nonexisting;
+  }
+  return false;
+}
+
+void NameSearch::walk(SearchList& list, Attempt& attempt) {
+  bool any = false;
+  for (auto* dir : list.dirs) {
+    auto& live = dir->live;
+    std::size_t kept = 0;
+    for (std::size_t k = 0; k < live.size(); ++k) {
+      const auto i = live[k];
+      const bool ended = try_folder(*dir, i, list, attempt);
+      if (dir->status[i] != SearchDir::Status::nonexisting) live[kept++] = i;
+      if (!ended) continue;
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(kept),
+                 live.begin() + static_cast<std::ptrdiff_t>(k + 1));
+      return;
+    }
+    live.resize(kept);
+    // The file is there but something is wrong with it (ELOOP, ENAMETOOLONG, EMFILE): this list
+    // ends. ENOTDIR ended it as well until 2.39 (a8dcffb306).
+    const int error = attempt.error;
+    if (kept != 0 && error != ENOENT && error != EACCES &&
+        !(error == ENOTDIR && loader_.glibc_minor >= 39))
+      return;
+    any = any || kept != 0;
+  }
+  if (!any && list.may_be_dropped) list.dropped = true;
 }
 
 }  // namespace heddle

@@ -1,14 +1,35 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "resolver/search/ld_so_cache.hpp"
 #include "resolver/search/link_maps.hpp"
-#include "resolver/search/verify.hpp"
 
 namespace heddle {
+
+/// What ld.so makes of one candidate path (glibc elf/dl-load.c, open_verify).
+struct Candidate {
+  enum class Verdict : std::uint8_t {
+    usable,       ///< opened and of the right kind: `file` is set
+    no_file,      ///< open(2) failed with `error`: the search goes on
+    passed_over,  ///< of another class or machine: the search goes on
+    fatal,        ///< ld.so dies of it, saying `reason`
+  };
+  Verdict verdict = Verdict::no_file;
+  int error = 0;
+  std::string reason;
+  std::optional<FileFacts> file;
+};
+
+/// Opens and checks `path` as a library for `loader`.
+Candidate verify_candidate(World& world, const LoaderProfile& loader, const std::string& path);
+
+/// Why ld.so refuses to map a file that passed verify_candidate() as a library (a program, a file
+/// of debug information); empty: it does not.
+std::string refusal_to_map(const ElfFacts& elf);
 
 /// Where a search ended.
 struct Found {
@@ -59,7 +80,7 @@ class NameSearch {
   void lists_before_cache(std::size_t requester, std::vector<SearchList*>& out);
   SearchList* list_after_cache(std::size_t requester);
   void walk(SearchList& list, Attempt& attempt);
-  /// One probe, in capability folder `i` of `dir`. True: the search has ended.
+  /// One probe, in capability directory `i` of `dir`. True: the search has ended.
   bool try_folder(SearchDir& dir, std::size_t i, const SearchList& list, Attempt& attempt);
   void open(const std::string& path, FoundBy by, std::size_t searched_by, Attempt& attempt);
   void try_cache(Attempt& attempt);

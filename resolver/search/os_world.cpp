@@ -2,30 +2,33 @@
 #include "resolver/search/os_world.hpp"
 
 #include <dirent.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <set>
 
+#include "base/elf_file.hpp"
 #include "base/open_in_root.hpp"
 #include "base/open_regular.hpp"
-#include "resolver/elf/data_segments.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 
 namespace {
 
-/// Names looked for in one folder above which all of its names count: a program with hundreds of
-/// RPATH folders looks for each of its libraries in each of them.
+/// Names looked for in one directory above which all of its names count: a program with hundreds of
+/// RPATH directories looks for each of its libraries in each of them.
 constexpr std::size_t kMostNames = 64;
-/// And altogether: whoever goes by them looks at each.
+/// And in all directories: the reader of the list looks at each.
 constexpr std::size_t kMostNamesInAll = 8192;
+/// A cache of 100,000 libraries is 15 MiB, the data of an MPI library 4 MiB.
+constexpr std::size_t kLargestRead = std::size_t{64} << 20;
 
 /// getdents64's records (getdents(2)); <dirent.h> has no name for the raw form.
 struct RawEntry {
@@ -44,10 +47,8 @@ OsWorld::OsWorld(OsWorld&&) noexcept = default;
 OsWorld::~OsWorld() = default;
 
 Result<OsWorld> OsWorld::below(FactsSource& source, const std::string& root) {
-  auto fd = open_file(root, O_PATH | O_DIRECTORY);
-  if (!fd) return fail(fd.error());
   OsWorld world(source);
-  world.root_ = std::move(*fd);
+  world.root_ = TRY(open_file(root, O_PATH | O_DIRECTORY));
   return world;
 }
 
@@ -65,9 +66,8 @@ Result<Fd> OsWorld::open_regular(const std::string& path) {
 }
 
 Result<std::string> OsWorld::outside_path(const std::string& path) {
-  const auto fd = open(path, O_PATH);
-  if (!fd) return fail(fd.error());
-  const auto link = "/proc/self/fd/" + std::to_string(fd->get());
+  const Fd fd = TRY(open(path, O_PATH));
+  const auto link = "/proc/self/fd/" + std::to_string(fd.get());
   std::array<char, PATH_MAX> target;
   const auto length = ::readlink(link.c_str(), target.data(), target.size());
   if (length <= 0 || target[0] != '/') return fail_errno(path, "cannot tell where it lies");
@@ -106,16 +106,17 @@ World::DirId OsWorld::directory(std::string_view path) {
   if (const auto known = by_path_.find(key); known != by_path_.end()) return known->second;
   struct stat st {};
   if (const auto fd = open(key, O_RDONLY | O_DIRECTORY); fd && ::fstat(fd->get(), &st) == 0) {
-    // One listing for all paths to a folder: /lib and /usr/lib are mostly the same.
+    // One listing for all paths to a directory: /lib and /usr/lib are mostly the same.
     const auto [known, is_new] = by_id_.try_emplace(file_id(st), kUnlisted);
     if (is_new) known->second = list(fd->get());
     return add(key, {}, known->second);
   }
-  // Not to be listed, or no folder. O_PATH tells which, without the right to read it.
+  // Not to be listed, or no directory. O_PATH tells which, without the right to read it.
   const auto bare = key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key;
   const auto handle = open(bare, O_PATH);
   if (const int code = handle ? 0 : handle.error().code(); code != 0) {
-    // No descriptor left says nothing about the folder: its names are probed, and that fails aloud.
+    // No descriptor left says nothing about the directory: its names are probed, and that fails
+    // aloud.
     const bool shortage = code == EMFILE || code == ENFILE || code == ENOMEM;
     return shortage ? add(key, {}, kUnlisted) : add(key, {code, false}, kNothing);
   }
@@ -183,7 +184,7 @@ std::vector<std::string> OsWorld::asked() const {
   const auto most = all > kMostNamesInAll ? 0 : kMostNames;
   for (std::size_t dir = 0; dir < looked_for_.size(); ++dir) {
     const auto& names = looked_for_[dir];
-    // The current folder is the root.
+    // The current directory is the root.
     const std::string folder = folders_[dir].path.empty() ? "/" : folders_[dir].path;
     if (names.size() > most)
       out.insert(folder);
@@ -228,32 +229,36 @@ void OsWorld::prefetch(const std::vector<std::string>& paths) {
 }
 
 Result<std::string> OsWorld::head(const std::string& path) {
-  auto fd = open_regular(path);
-  if (!fd) return fail(fd.error());
-  std::string bytes(sizeof(Elf64_Ehdr), '\0');
-  std::size_t have = 0;
-  while (have < bytes.size()) {
-    const auto got = ::read(fd->get(), bytes.data() + have, bytes.size() - have);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail_errno(path, "cannot read");
-    if (got == 0) break;
-    have += static_cast<std::size_t>(got);
-  }
-  bytes.resize(have);
-  return bytes;
+  const Fd fd = TRY(open_regular(path));
+  const FileBytes bytes = file_bytes(fd.get());
+  auto head = bytes.text(0, std::min<std::uint64_t>(bytes.size(), kElfHeaderSize));
+  if (!head) return fail_errno(path, "cannot read", EIO);
+  return std::move(*head);
 }
 
 Result<std::string> OsWorld::read(const std::string& path) {
-  // A cache of 100,000 libraries is 15 MiB; what is far beyond is none of the files asked for here.
-  auto fd = open_regular(path);
-  if (!fd) return fail(fd.error());
-  return read_all(fd->get(), path, std::size_t{64} << 20);
+  const Fd fd = TRY(open_regular(path));
+  return read_all(fd.get(), path, kLargestRead);
 }
 
 Result<std::string> OsWorld::read_data(const std::string& path) {
-  auto fd = open_regular(path);
-  if (!fd) return fail(fd.error());
-  return read_data_segments(fd->get(), path, std::size_t{64} << 20);
+  const Fd fd = TRY(open_regular(path));
+  const FileBytes bytes = file_bytes(fd.get());
+  const auto elf = ElfFile::read(bytes);
+  if (!elf || elf->segments.empty()) return read_all(fd.get(), path, kLargestRead);
+  std::string out;
+  for (const auto& segment : elf->segments) {
+    // Linkers that do not keep code apart (`-z noseparate-code`, gold) put the headers and the
+    // constants into the executable segment.
+    const bool pure_code = (segment.p_flags & PF_X) != 0 && segment.p_offset != 0;
+    if (segment.p_type != PT_LOAD || pure_code || segment.p_offset >= bytes.size()) continue;
+    const auto size = std::min(segment.p_filesz, bytes.size() - segment.p_offset);
+    if (size > kLargestRead - out.size()) return fail_errno(path, "cannot read", EFBIG);
+    const auto part = bytes.text(segment.p_offset, size);
+    if (!part) return fail_errno(path, "cannot read", EIO);
+    out += *part;
+  }
+  return out;
 }
 
 std::string OsWorld::real_path(const std::string& path) {

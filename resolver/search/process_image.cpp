@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/search/process_image.hpp"
-
 #include <elf.h>
+#include <linux/limits.h>
 
 #include <algorithm>
+#include <optional>
 
-#include "resolver/search/preload_list.hpp"
+#include "base/try.hpp"
+#include "resolver/search/name_search.hpp"
 
 namespace heddle {
 
 namespace {
 
-/// The folder of `path` as ld.so computes l_origin: made absolute by the current folder, not
+/// The directory of `path` as ld.so computes l_origin: made absolute by the current directory, not
 /// resolved (elf/dl-object.c).
 std::string origin_of(World& world, const std::string& path) {
   auto whole = path;
@@ -25,12 +26,60 @@ std::string origin_of(World& world, const std::string& path) {
   return whole;
 }
 
+/// The kernel's object is in the chain from the start (elf/setup-vdso.h), by its soname, and is no
+/// file: vdso(7).
+bool is_vdso(std::string_view name) {
+  return name == "linux-vdso.so.1" || name == "linux-gate.so.1" || name == "linux-vdso64.so.1" ||
+         name == "linux-vdso32.so.1";
+}
+
+/// One process as ld.so builds it up, from the program to the point where LD_TRACE_LOADED_OBJECTS
+/// prints the chain: what dl_main (elf/rtld.c) and _dl_map_object_deps (elf/dl-deps.c) do.
+class ProcessImage {
+ public:
+  ProcessImage(World& world, const LoaderProfile& loader, const SearchOptions& options)
+      : world_(world), loader_(loader), options_(options) {}
+
+  Result<Closure> run(const std::string& program);
+
+ private:
+  /// One node of ld.so's breadth-first list. Filters swap nodes in place, so it stays a linked
+  /// list.
+  struct Node {
+    std::size_t map;
+    bool done = false;
+    std::size_t next = kNone;
+  };
+
+  Result<void> start(const std::string& program);
+  void preload(const std::vector<std::string>& names, const std::string& where);
+  std::size_t load(const std::string& name, std::size_t requester, bool preload,
+                   std::string& reason);
+  void load_dependencies();
+  void take_needed(std::size_t requester, const std::string& name);
+  /// Result: the node that now holds the requester.
+  std::size_t take_filtee(std::size_t node, const Dependency& dependency, const std::string& name);
+  std::size_t add_node(std::size_t map);
+  void place_interpreter();
+  Closure finish();
+
+  World& world_;
+  const LoaderProfile& loader_;
+  const SearchOptions& options_;
+  LinkMaps maps_;
+  std::optional<NameSearch> search_;
+  std::size_t interpreter_ = kNone;
+  bool interpreter_shown_ = false;
+  std::vector<Node> nodes_;
+  std::size_t tail_ = kNone;
+  Closure closure_;
+};
+
 }  // namespace
 
 Result<void> ProcessImage::start(const std::string& program) {
-  auto facts = world_.facts(program);
-  if (!facts) return fail(facts.error());
-  const auto& elf = facts->elf;
+  FileFacts facts = TRY(world_.facts(program));
+  const auto& elf = facts.elf;
   if (!elf.dynamic && !elf.interp)
     return fail_errno(program, "not a dynamic program or library", ENOEXEC);
   if (elf.elf_class != loader_.elf_class || elf.machine != loader_.machine)
@@ -45,18 +94,16 @@ Result<void> ProcessImage::start(const std::string& program) {
   main.origin = origin_of(world_, real.empty() ? program : real);
   main.names = {""};
   main.has_id = false;
-  main.file = std::move(*facts);
+  main.file = std::move(facts);
   main.requested_as = program;
   maps_.append(std::move(main));
 
-  auto interpreter_facts = world_.facts(interpreter);
-  if (!interpreter_facts) return fail(interpreter_facts.error());
   LinkMap rtld;
   rtld.name = interpreter;
   rtld.names = {interpreter};
   rtld.has_id = false;
   rtld.found_by = FoundBy::interpreter;
-  rtld.file = std::move(*interpreter_facts);
+  rtld.file = TRY(world_.facts(interpreter));
   if (rtld.file.elf.soname && *rtld.file.elf.soname != interpreter)
     rtld.names.push_back(*rtld.file.elf.soname);
   rtld.requested_as = interpreter;
@@ -177,7 +224,7 @@ Closure ProcessImage::finish() {
 }
 
 Result<Closure> ProcessImage::run(const std::string& program) {
-  if (auto started = start(program); !started) return fail(started.error());
+  TRY(start(program));
   add_node(0);
   preload(split_preload_variable(options_.ld_preload, options_.secure), "LD_PRELOAD");
   if (auto file = world_.read(loader_.preload_path))
@@ -190,6 +237,137 @@ Result<Closure> ProcessImage::run(const std::string& program) {
 Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::string& program,
                         const SearchOptions& options) {
   return ProcessImage(world, loader, options).run(program);
+}
+
+// _dl_map_object_deps of glibc's elf/dl-deps.c: breadth first, a filtee before its filter.
+
+std::size_t ProcessImage::add_node(std::size_t map) {
+  const auto node = nodes_.size();
+  nodes_.push_back({map});
+  if (tail_ != kNone) nodes_[tail_].next = node;
+  tail_ = node;
+  maps_[map].reserved = true;
+  return node;
+}
+
+void ProcessImage::take_needed(std::size_t requester, const std::string& name) {
+  if (is_vdso(name)) return;
+  std::string reason;
+  const auto map = load(name, requester, false, reason);
+  if (map == kNone) {
+    closure_.missing.push_back({name, requester, reason});
+    return;
+  }
+  maps_[requester].needs.push_back(map);
+  auto& own = maps_[map];
+  if (!own.needed_by && own.found_by == FoundBy::interpreter) own.needed_by = requester;
+  if (!own.reserved) add_node(map);
+}
+
+std::size_t ProcessImage::take_filtee(std::size_t node, const Dependency& dependency,
+                                      const std::string& name) {
+  const auto requester = nodes_[node].map;
+  std::string reason;
+  const auto filtee = load(name, requester, false, reason);
+  if (filtee == kNone) {
+    if (dependency.kind == Dependency::Kind::auxiliary)
+      closure_.warnings.push_back(name + ": auxiliary library of " + maps_[requester].name + ": " +
+                                  reason + ": ld.so goes on without it");
+    else
+      closure_.missing.push_back({name, requester, reason});
+    return node;
+  }
+  maps_[requester].needs.push_back(filtee);
+  // The filtee goes before its filter. There are no back links, so the filter's node gets the
+  // filtee and the filter moves to a new node behind it.
+  const auto behind = nodes_.size();
+  const auto saved = nodes_[node];
+  nodes_.push_back(saved);
+  nodes_[node].done = false;
+  nodes_[node].map = filtee;
+  if (maps_[filtee].reserved) {
+    auto late = behind;
+    while (nodes_[late].next != kNone && nodes_[nodes_[late].next].map != filtee)
+      late = nodes_[late].next;
+    if (nodes_[late].next == kNone) {
+      nodes_[node] = saved;  // it stands before the filter already
+      nodes_.pop_back();
+      return node;
+    }
+    nodes_[node].next = behind;
+    const auto old = nodes_[late].next;
+    if (tail_ == old) tail_ = late;
+    nodes_[late].next = nodes_[old].next;
+  } else {
+    nodes_[node].next = behind;
+    maps_[filtee].reserved = true;
+  }
+  maps_.move_before(filtee, requester);
+  if (node == tail_) tail_ = behind;
+  return behind;
+}
+
+void ProcessImage::load_dependencies() {
+  for (std::size_t run = 0; run != kNone;) {
+    nodes_[run].done = true;
+    auto node = run;
+    const auto map = nodes_[run].map;
+    search_->prefetch(map);
+    const auto dependencies = maps_[map].file.elf.dependencies;
+    for (const auto& dependency : dependencies) {
+      auto name = dependency.name;
+      if (has_token(name)) {
+        name = expand_tokens(name, search_->tokens(map));
+        if (name.empty()) {
+          closure_.warnings.push_back(dependency.name +
+                                      ": a token in it has no value: ld.so ignores it");
+          continue;
+        }
+      }
+      if (dependency.kind == Dependency::Kind::needed)
+        take_needed(map, name);
+      else
+        node = take_filtee(node, dependency, name);
+    }
+    if (nodes_[run].done) do
+        run = nodes_[run].next;
+      while (run != kNone && nodes_[run].done);
+  }
+}
+
+std::vector<std::string> split_preload_variable(std::string_view text, bool secure) {
+  std::vector<std::string> names;
+  for (std::size_t start = 0; start < text.size();) {
+    const auto end = std::min(text.find_first_of(" :", start), text.size());
+    const auto name = text.substr(start, end - start);
+    start = end + 1;
+    if (name.empty() || name.size() >= PATH_MAX) continue;
+    if (secure && (name.size() >= NAME_MAX || name.find('/') != name.npos)) continue;
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+std::vector<std::string> split_preload_file(std::string text) {
+  // dl_main looks for each '#' from the file's start again but over fewer and fewer bytes, so that
+  // a second comment may stay and be read as names. Copied on purpose: it decides what is loaded.
+  for (std::size_t rest = text.size(); rest > 0;) {
+    const auto at = std::string_view(text).substr(0, rest).find('#');
+    if (at == text.npos) break;
+    rest -= at;
+    auto i = at;
+    do text[i] = ' ';
+    while (--rest > 0 && text[++i] != '\n');
+  }
+  std::vector<std::string> names;
+  for (std::size_t start = 0; start < text.size();) {
+    const auto end =
+        std::min(text.find_first_of(std::string_view(": \t\n\0", 5), start), text.size());
+    if (end > start) names.push_back(text.substr(start, end - start));
+    if (end < text.size() && text[end] == '\0') break;
+    start = end + 1;
+  }
+  return names;
 }
 
 }  // namespace heddle

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "resolver/search/closure.hpp"
@@ -19,10 +20,11 @@ struct LoaderProfile {
   std::string cache_path = "/etc/ld.so.cache";
   std::string preload_path = "/etc/ld.so.preload";
   std::vector<std::string> default_directories;  ///< with trailing '/', in order
-  std::string platform = "x86_64";               ///< AT_PLATFORM: $PLATFORM and legacy folders
+  std::string platform = "x86_64";               ///< AT_PLATFORM: $PLATFORM and legacy directories
   std::string lib = "lib/x86_64-linux-gnu";      ///< $LIB
   std::vector<std::string> hwcaps;               ///< glibc-hwcaps levels of this CPU, best first
-  std::vector<std::string> legacy_hwcaps;  ///< legacy sub-folders incl. tls combinations, in order
+  std::vector<std::string>
+      legacy_hwcaps;              ///< legacy subdirectories incl. tls combinations, in order
   std::uint64_t legacy_bits = 0;  ///< dl_hwcap & its mask: which legacy entries of the cache serve
   std::uint32_t isa_levels = 0;  ///< GNU_PROPERTY_X86_ISA_1_*: the levels cache entries may ask for
   std::uint8_t elf_class = 2;    ///< ELFCLASS64
@@ -47,5 +49,13 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
 /// listed in the result. Never executes anything. `loader` as read_loader_profile gave it.
 Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::string& program,
                         const SearchOptions& options);
+
+/// The names in LD_PRELOAD, in order: split at blanks and colons (glibc elf/rtld.c,
+/// handle_preload_list). A secure program takes no name with a slash.
+std::vector<std::string> split_preload_variable(std::string_view text, bool secure);
+
+/// The names in /etc/ld.so.preload, in order: split at blanks, tabs, newlines and colons, comments
+/// taken out as dl_main does it.
+std::vector<std::string> split_preload_file(std::string text);
 
 }  // namespace heddle

@@ -96,7 +96,8 @@ std::string expand_tokens(std::string_view text, const TokenValues& values) {
 
 SearchDirs::SearchDirs(World& world, const LoaderProfile& loader)
     : world_(world), defaults_(loader.default_directories) {
-  // elf/dl-hwcaps.c, _dl_important_hwcaps: new levels, then the legacy power set, the folder last.
+  // elf/dl-hwcaps.c, _dl_important_hwcaps: new levels, then the legacy power set, the directory
+  // last.
   for (const auto& level : loader.hwcaps) capabilities_.push_back("glibc-hwcaps/" + level + "/");
   for (const auto& legacy : loader.legacy_hwcaps) capabilities_.push_back(legacy + "/");
   capabilities_.emplace_back();
@@ -107,7 +108,7 @@ SearchDir* SearchDirs::intern(std::string_view name) {
   if (!slot) {
     slot = std::make_unique<SearchDir>();
     slot->name = name;
-    // A relative folder is never ruled out: the current directory may change.
+    // A relative directory is never ruled out: the current directory may change.
     slot->status.assign(capabilities_.size(), name.starts_with('/') ? SearchDir::Status::unknown
                                                                     : SearchDir::Status::existing);
     slot->live.resize(capabilities_.size());
@@ -123,7 +124,7 @@ void SearchDirs::fill(SearchList& list, std::string_view text, std::string_view 
     const auto end = std::min(text.find_first_of(separators, start), text.size());
     const auto element = text.substr(start, end - start);
     start = end + 1;
-    std::string name;  // stays empty for an empty element: the current folder
+    std::string name;  // stays empty for an empty element: the current directory
     if (!element.empty()) {
       name = expand_tokens(element, values);
       if (name.empty()) continue;

@@ -20,7 +20,7 @@ struct TokenValues {
   bool secure = false;  ///< AT_SECURE: $ORIGIN only as the whole first path element
   bool is_program = false;
   const std::vector<std::string>* trusted =
-      nullptr;  ///< folders a secure program's $ORIGIN may lead to
+      nullptr;  ///< directories a secure program's $ORIGIN may lead to
 };
 
 /// Whether `text` holds one of the tokens, as ld.so counts them ($X and ${X}, the longest name).
@@ -29,15 +29,15 @@ bool has_token(std::string_view text);
 /// path).
 std::string expand_tokens(std::string_view text, const TokenValues& values);
 
-/// One directory that ld.so searches, with what it has learnt of it and of its sub-folders so far:
-/// one entry for all lists that name it (glibc elf/dl-load.c, r_search_path_elem in dl_all_dirs),
-/// so that a list profits from the probes of another.
+/// One directory that ld.so searches, with what it has learnt of it and of its subdirectories so
+/// far: one entry for all lists that name it (glibc elf/dl-load.c, r_search_path_elem in
+/// dl_all_dirs), so that a list profits from the probes of another.
 struct SearchDir {
   enum class Status : std::uint8_t { unknown, existing, nonexisting };
   static constexpr World::DirId kNoHandle = ~World::DirId{0};
 
-  std::string name;            ///< ends in '/'; empty: the current folder
-  std::vector<Status> status;  ///< one for each capability sub-folder, the folder itself last
+  std::string name;            ///< ends in '/'; empty: the current directory
+  std::vector<Status> status;  ///< one for each capability subdirectory, the directory itself last
   /// Those not ruled out, in order: mostly just the last, so a probe does not walk over the others.
   std::vector<std::uint16_t> live;
   std::optional<std::vector<std::uint16_t>> present;  ///< made by SearchDirs::present()
@@ -48,8 +48,9 @@ struct SearchDir {
 struct SearchList {
   std::vector<SearchDir*> dirs;
   FoundBy by = FoundBy::default_path;
-  std::size_t owner = 0;        ///< the object that brings it
-  bool may_be_dropped = false;  ///< RPATH and RUNPATH: forgotten when none of the folders exists
+  std::size_t owner = 0;  ///< the object that brings it
+  bool may_be_dropped =
+      false;  ///< RPATH and RUNPATH: forgotten when none of the directories exists
   bool dropped = false;
 };
 
@@ -67,7 +68,7 @@ class SearchDirs {
   /// "glibc-hwcaps/x86-64-v3/", ..., ""; in ld.so's order.
   const std::string& capability(std::size_t i) const { return capabilities_[i]; }
   World::DirId handle(SearchDir& dir, std::size_t capability);
-  /// The capabilities whose folder is there, whether ld.so has found that out or not.
+  /// The capabilities whose directory is there, whether ld.so has found that out or not.
   const std::vector<std::uint16_t>& present(SearchDir& dir);
 
  private:

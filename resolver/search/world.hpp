@@ -12,7 +12,7 @@
 
 namespace heddle {
 
-/// A file name with its hash, made once per search and looked up in many folders.
+/// A file name with its hash, made once per search and looked up in many directories.
 struct EntryName {
   explicit EntryName(std::string_view name);
   std::string_view text;
@@ -29,15 +29,15 @@ class World {
     absent,   ///< open(2) would give ENOENT, or what state() says
     present,  ///< there is such a name (a dangling link counts: facts() then fails with ENOENT)
   };
-  /// A folder, existing or not; valid as long as the World.
+  /// A directory, existing or not; valid as long as the World.
   using DirId = std::uint32_t;
 
-  /// The folder `path` (ends in '/'; empty: the current one). Asks the system once per path.
+  /// The directory `path` (ends in '/'; empty: the current one). Asks the system once per path.
   virtual DirId directory(std::string_view path) = 0;
-  /// The folder `relative` ("tls/x86_64/") below `base`. A missing one costs no system call when
-  /// the listing of `base` shows it: ld.so has eleven such folders for each search directory.
+  /// The directory `relative` ("tls/x86_64/") below `base`. A missing one costs no system call when
+  /// the listing of `base` shows it: ld.so has eleven such directories for each search directory.
   virtual DirId subdirectory(DirId base, std::string_view relative) = 0;
-  /// What stat(2) says of it. ld.so does not look again into what is no folder.
+  /// What stat(2) says of it. ld.so does not look again into what is no directory.
   struct DirState {
     int stat_error = 0;  ///< errno; 0: there is something by that name
     bool is_folder = true;
@@ -45,8 +45,8 @@ class World {
     int open_error() const { return is_folder ? 0 : stat_error != 0 ? stat_error : ENOTDIR; }
   };
   virtual DirState state(DirId dir) = 0;
-  /// Whether `dir` has an entry `name`, from the folder's listing; one that cannot be listed (mode
-  /// 0711) is probed for this one name instead.
+  /// Whether `dir` has an entry `name`, from the directory's listing; one that cannot be listed
+  /// (mode 0711) is probed for this one name instead.
   virtual Presence entry(DirId dir, const EntryName& name) = 0;
   /// The file's facts, as FactsSource::facts gives them.
   virtual Result<FileFacts> facts(const std::string& path) = 0;
@@ -57,7 +57,7 @@ class World {
   /// Content of a small file (/etc/ld.so.cache, /etc/ld.so.preload, the loader itself).
   virtual Result<std::string> read(const std::string& path) = 0;
   /// Absolute, symlink-free form of `path` (as /proc/self/exe shows a program, for its $ORIGIN;
-  /// "." gives the current folder); empty when it does not exist.
+  /// "." gives the current directory); empty when it does not exist.
   virtual std::string real_path(const std::string& path) = 0;
 };
 

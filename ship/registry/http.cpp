@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 namespace heddle::registry {
 namespace {
 
-constexpr std::size_t kLongestHeader = 8192;
-constexpr std::size_t kMostHeaders = 100;
+/// The headers that somebody asks for.
+constexpr const char* kHeaders[] = {"content-type", "docker-content-digest", "location",
+                                    "oci-subject", "www-authenticate"};
 constexpr std::uint64_t kBytesPerSecond = 64 << 10;
 constexpr long kConnectSeconds = 10;
 constexpr long kStallSeconds = 20;
@@ -40,27 +40,6 @@ std::size_t take_body(char* data, std::size_t size, std::size_t count, void* use
     return 0;
   }
   return piece.size();
-}
-
-std::size_t take_header(char* data, std::size_t size, std::size_t count, void* user) {
-  auto& headers = static_cast<Sink*>(user)->answer.headers;
-  const std::string_view line(data, size * count);
-  if (line.starts_with("HTTP/")) headers.clear();  // after a 100
-  const auto colon = line.find(':');
-  if (colon == line.npos || line.size() > kLongestHeader || headers.size() >= kMostHeaders)
-    return line.size();
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto from = line.find_first_not_of(" \t", colon + 1);
-  const auto to = line.find_last_not_of(" \t\r\n");
-  const auto value =
-      from == line.npos || to < from ? std::string_view() : line.substr(from, to - from + 1);
-  auto& known = headers[name];
-  if (known.size() + value.size() > kLongestHeader) return line.size();
-  if (!known.empty()) known += '\n';
-  known += value;
-  return line.size();
 }
 
 struct FreeList {
@@ -136,8 +115,6 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   set(CURLOPT_ERRORBUFFER, reason.data());
   set(CURLOPT_WRITEFUNCTION, &take_body);
   set(CURLOPT_WRITEDATA, &sink);
-  set(CURLOPT_HEADERFUNCTION, &take_header);
-  set(CURLOPT_HEADERDATA, &sink);
   // In place of the system's bundle; the system's folder of authorities counts on.
   curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
   if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
@@ -166,6 +143,12 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
                                  reason[0] != '\0' ? reason.data() : curl_easy_strerror(code)));
   }
   curl_easy_getinfo(static_cast<CURL*>(curl_), CURLINFO_RESPONSE_CODE, &answer.status);
+  for (const char* name : kHeaders) {
+    curl_header* line = nullptr;
+    for (std::size_t i = 0; curl_easy_header(curl_, name, i, CURLH_HEADER, -1, &line) == CURLHE_OK;
+         ++i)
+      answer.headers[name] += (i > 0 ? "\n" : "") + std::string(line->value);
+  }
   return answer;
 }
 

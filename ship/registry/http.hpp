@@ -28,7 +28,7 @@ struct HttpRequest {
 
 struct HttpAnswer {
   long status = 0;
-  /// Names in lower case; of several of one name the lines. Those above 8 KiB are left out.
+  /// Those of kHeaders, names in lower case; of several of one name the lines.
   std::map<std::string, std::string> headers;
   std::string body;
 };

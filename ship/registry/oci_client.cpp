@@ -8,6 +8,7 @@
 // Its exit status is 0, 2 or 3; messages bear the name in $HEDDLE_PROGRAM.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -284,20 +285,6 @@ struct Options {
   std::string type, reference, attach;
 };
 
-/// To the end of `from`, a piece at a time.
-void copy_all(int from, const char* from_name, int to, const char* to_name) {
-  std::vector<char> piece(std::size_t{1} << 20);
-  for (std::uint64_t sum = 0;;) {
-    const auto got = ::read(from, piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error::from_errno(from_name, "cannot read");
-    if (got == 0) return;
-    if ((sum += static_cast<std::uint64_t>(got)) > kMostContent)
-      throw Error::from_errno(from_name, "cannot read", EFBIG);
-    value_or_throw(write_all(to, {piece.data(), static_cast<std::size_t>(got)}, to_name));
-  }
-}
-
 int run_push(Options o) {
   auto to = value_or_throw(parse_reference(o.reference));
   if (!to.digest.empty()) throw Error(o.reference, "cannot push", "a digest is no place for it");
@@ -309,15 +296,10 @@ int run_push(Options o) {
                   "it is in another repository than " + o.reference);
     o.push.attach_to = image.version();
   }
-  // As a rule it is a file already (a memfd of our caller's).
   struct stat st {};
-  Fd copy;
-  if (::fstat(STDIN_FILENO, &st) != 0 || !S_ISREG(st.st_mode)) {
-    copy = value_or_throw(make_scratch_file());
-    copy_all(STDIN_FILENO, "stdin", copy.get(), "the copy");
-  }
-  const auto content =
-      value_or_throw(MappedFile::map(copy ? copy.get() : STDIN_FILENO, "what is pushed"));
+  if (::fstat(STDIN_FILENO, &st) != 0 || !S_ISREG(st.st_mode))
+    throw Error("stdin", "cannot push", "not a regular file");
+  const auto content = value_or_throw(MappedFile::map(STDIN_FILENO, "stdin"));
   const auto digest = value_or_throw(push(to, content.bytes(), o.push));
   const auto line = fmt::format("{}/{}@{}\n", to.host, to.repository, digest);
   value_or_throw(write_all(STDOUT_FILENO, line, "stdout"));
@@ -327,7 +309,11 @@ int run_push(Options o) {
 int run_pull(const Options& o) {
   const auto from = value_or_throw(parse_reference(o.reference));
   const auto content = value_or_throw(Puller(from, o.type).run());
-  copy_all(content.get(), "the copy", STDOUT_FILENO, "stdout");
+  ssize_t sent = 0;
+  do {
+    sent = ::sendfile(STDOUT_FILENO, content.get(), nullptr, std::size_t{1} << 30);
+  } while (sent > 0 || (sent < 0 && errno == EINTR));
+  if (sent < 0) throw Error::from_errno("stdout", "cannot write");
   return exit_done;
 }
 

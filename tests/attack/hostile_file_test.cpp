@@ -36,6 +36,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::seconds;
+using namespace std::string_literals;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -286,6 +287,74 @@ TEST_F(HostileImage, links_lead_nowhere_outside_it_on_kernels_without_openat2_to
     const auto with = resolved("");
     for (const char* error : {"ENOSYS", "EPERM", "EINVAL"})
       EXPECT_EQ(resolved(error), with) << target << ' ' << error;
+  }
+}
+
+/// A table of ld.so's cache with `count` entries, all of one name, in front of `rest`; `names` are
+/// those of its hwcaps directories.
+std::string odd_cache(std::uint32_t count, std::uint32_t names, const std::string& rest) {
+  std::string out = "glibc-ld.so.cache1.1";
+  const auto put = [&](std::uint64_t value, std::size_t size = 4) {
+    out.append(reinterpret_cast<const char*>(&value), size);
+  };
+  const std::uint32_t entries = 48, strings = entries + count * 24;
+  const auto extension = static_cast<std::uint32_t>(strings + 16 + rest.size() + 3) & ~3U;
+  for (const std::uint32_t value : {count, 0U, 2U, extension, 0U, 0U, 0U}) put(value);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    put(0x0303);
+    put(strings);
+    put(strings + 16 + i % 1000);
+    put(0);
+    put((std::uint64_t{1} << 62) | i % 4096, 8);
+  }
+  out += "libmpi.so.12";
+  out.append(4, '\0');
+  out += rest;
+  out.resize(extension);
+  for (const std::uint32_t value : {0xEAA42174U, 1U, 1U, 0U, extension + 24, names * 4}) put(value);
+  for (std::uint32_t i = 0; i < names; ++i) put(strings + 16 + i);
+  return out;
+}
+
+/// What is looked for in them has bounds, whatever their sizes: in a processor's time, so that
+/// others who are busy count for nothing.
+TEST_F(HostileImage, caches_and_loaders_that_are_made_to_take_long_do_not) {
+  HEDDLE_STAGED(fs_resolve, "fs-resolve");
+  const auto loader = value_or_throw(read_file(in(kLoader)));
+  const std::string no_end(std::size_t{20} << 20, 'x');
+  const auto repeated = [](std::string_view piece, std::size_t size) {
+    std::string out;
+    while (out.size() < size) out += piece;
+    return out;
+  };
+  using namespace std::string_view_literals;
+  const auto most = (std::size_t{16} << 20) - loader.size() - 4096;
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"/etc/ld.so.cache", odd_cache(1'500'000, 4096, no_end)},
+      {"/etc/ld.so.cache", odd_cache(1, 4096, no_end)},
+      {"/etc/ld.so.cache", odd_cache(2'000'000, 0, std::string(4095, 'y'))},
+      {kLoader, loader + repeated("\0/lib/\0/lib64/"sv, most)},
+      {kLoader, loader + "\0/"s + std::string(most, 'l')},
+      {kLoader, loader + repeated("/ld.so.cache"sv, most)},
+      {kLoader, loader + repeated(" release version 2."sv, most)},
+      {kLoader, loader + repeated("\0x86-64-v"sv, std::size_t{100} << 20)}};
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto& [path, bytes] = files[i];
+    const auto before = read_file(in(path));
+    fs::remove(in(path));
+    write_text_file(in(path), bytes, 0755);
+    RunOptions options;
+    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
+    options.deadline = seconds(100);
+    const auto result =
+        run({"prlimit", "--cpu=20", fs_resolve, "build", "--into", dir_ / "root", "--program",
+             "/app", "--mpi", dir_ / "host", "-o", dir_ / "map", "--json"},
+            options);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_LT(result.status, 128) << result.err;
+    fs::remove(in(path));
+    if (before) write_text_file(in(path), *before, 0755);
   }
 }
 

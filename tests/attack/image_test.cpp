@@ -30,6 +30,7 @@ namespace {
 
 using namespace std::literals;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -124,7 +125,7 @@ TEST_P(HostileTarget, that_is_exchanged_after_it_was_checked_is_refused) {
       {"cp '" + library + "' '" + library + ".new'; mv '" + library + ".new' '" + library + "'",
        "it is another file than a moment ago"},
       {"ln -sf /proc/sys/kernel/core_pattern '" + library + "'", "the kernel makes up"},
-      {"rm '" + library + "'; mkfifo '" + library + "'", "it is no regular file"},
+      {"rm '" + library + "'; mkfifo '" + library + "'", "regular file"},
       {"ln -sf /etc/ld.so.cache '" + library + "'", "it is another file than a moment ago"}};
   for (const auto& [exchange, why] : exchanges) {
     SCOPED_TRACE(exchange);
@@ -221,9 +222,10 @@ class WritableProgram : public RuntimeTest {
     out.push_back({"by an ACL", [](const auto& self) {
                      run_checked({"setfacl", "-m", "u:1500:rwx", self.stage("bin")});
                    }});
-    out.push_back({"a link", [](const auto& self) {
+    out.push_back({"another user's link", [](const auto& self) {
                      fs::rename(self.stage("bin/fs-mount"), self.stage("bin/other"));
                      fs::create_symlink("other", self.stage("bin/fs-mount"));
+                     EXPECT_EQ(::lchown(self.stage("bin/fs-mount").c_str(), kUser, kUser), 0);
                    }});
     return out;
   }
@@ -278,7 +280,54 @@ TEST_P(WritableProgram, is_no_more_welcome_where_hooks_and_maps_are_kept) {
   EXPECT_EQ(world_->questions(), 0U);
 }
 
-/// Who gets hold of /proc/PID/exe of a hook has a copy that nobody can write to.
+/// Checked at each start: what was root's alone when it was installed may not be so any more.
+TEST_P(WritableProgram, cannot_be_a_hook_file_that_was_installed_well) {
+  const auto hooks = world_->path("hooks.d");
+  const auto installed = run({world_->hook(), "install", "--always", "--dir", hooks});
+  ASSERT_EQ(installed.status, 0) << installed.err;
+  const auto file = hooks + "/50-heddle-mpi.json";
+  const auto args =
+      Json::parse(value_or_throw(read_file(file))).at("hook").at("args").get<std::vector<Json>>();
+  ASSERT_NE(std::find(args.begin(), args.end(), Json(file)), args.end());
+  auto config = world_->config({"/bin/app"});
+  for (const auto& word : {"--hook-file"s, file})
+    config["hooks"]["createRuntime"][0]["args"].push_back(word);
+  EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+  for (const auto& path : {file, hooks}) {
+    SCOPED_TRACE(path);
+    ::chmod(path.c_str(), 0777);
+    EXPECT_NE(start(config).status, 0);
+    EXPECT_THAT(world_->log_text(), HasSubstr(path + ": cannot be trusted"));
+    ::chmod(path.c_str(), path == file ? 0644 : 0755);
+    EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+  }
+  expect_nothing_left();
+}
+
+/// Root serves programs by no map that another user can replace.
+TEST_P(WritableProgram, cannot_be_a_directory_of_roots_map) {
+  const auto map = world_->path("maps/below/map");
+  const auto mount = world_->path("mount");
+  fs::create_directories(world_->path("maps/below"));
+  fs::create_directory(mount);
+  fs::copy_file(world_->path("stage/bin/answer.map"), map);
+  const auto serve = [&] { return run({world_->path("stage/bin/fs-mount"), map, mount}); };
+  for (const std::string directory : {"maps", "maps/below"}) {
+    SCOPED_TRACE(directory);
+    ::chmod(world_->path(directory).c_str(), 0777);
+    const auto refused = serve();
+    EXPECT_EQ(refused.status, 3);
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("root does not serve programs by it"),
+                                   HasSubstr(world_->path(directory)), HasSubstr("\nhint: ")));
+    ::chmod(world_->path(directory).c_str(), 01777);
+    EXPECT_EQ(serve().status, 0) << "a sticky directory, such as /tmp";
+    EXPECT_EQ(run({world_->path("stage/bin/fs-mount"), "-u", mount}).status, 0);
+    ::chmod(world_->path(directory).c_str(), 0755);
+  }
+  expect_nothing_left();
+}
+
+/// By /proc/PID/exe of a hook nothing can be written: it is a read-only mount, or a sealed copy.
 TEST_P(WritableProgram, is_not_what_the_hook_in_a_container_runs_from) {
   for (const std::string stage : {"createRuntime", "createContainer"}) {
     SCOPED_TRACE(stage);
@@ -298,7 +347,8 @@ TEST_P(WritableProgram, is_not_what_the_hook_in_a_container_runs_from) {
          {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
     (void)start(config);
     EXPECT_THAT(read_file(world_->path("exe")).value_or(""),
-                AllOf(StartsWith("/memfd:fs-hook (deleted)\n"), Not(HasSubstr("WRITTEN"))))
+                AllOf(AnyOf(StartsWith("/\n"), StartsWith("/memfd:fs-hook (deleted)\n")),
+                      Not(HasSubstr("WRITTEN"))))
         << world_->log_text();
   }
 }
@@ -410,7 +460,9 @@ int main(int argc, char** argv) {
     const char* name = strpbrk(line, "@/");
     if (name && strstr(name, "heddle") && !strstr(known, name)) call(name);
   }
-  char* stats = strstr(get("/dev/heddle/.heddle/stats"), "\"control\": \"");
+  static char page[65537];
+  syscall(SYS_getxattr, "/dev/heddle", "user.heddle.stats", page, sizeof page - 1);
+  char* stats = strstr(page, "\"control\": \"");
   if (stats) {
     stats += 12;
     stats[strcspn(stats, "\"")] = 0;
@@ -512,6 +564,79 @@ TEST_P(Intruder, as_uid_0_reaches_nothing_of_the_nodes_service) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, Intruder, ::testing::Values("runc", "crun"), kName);
+
+/// The same from containers of root's podman, with and without its default rights and namespaces.
+class PodmanIntruder : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
+    if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
+    if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
+    world_ = std::make_unique<ContainerWorld>();
+    session_ = std::make_unique<PodmanSession>(world_->path("podman"), GetParam(), 0);
+    const auto installed =
+        session_->run({world_->hook(), "install", "--always", "--dir", session_->path("hooks.d"),
+                       "--cache", session_->path("cache"), "--log", session_->path("hook.log")});
+    ASSERT_EQ(installed.status, 0) << installed.err;
+  }
+  void TearDown() override {
+    if (!world_) return;
+    EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
+  }
+  std::string log() const { return read_file(session_->path("hook.log")).value_or(""); }
+  RunResult start(const std::vector<std::string>& options, const std::vector<std::string>& command,
+                  const std::string& before = "true") const {
+    auto words = session_->run_words(options);
+    words.insert(words.end(), {"--rootfs", world_->rootfs()});
+    words.insert(words.end(), command.begin(), command.end());
+    return session_->run(words, before);
+  }
+  std::unique_ptr<ContainerWorld> world_;
+  std::unique_ptr<PodmanSession> session_;
+};
+
+TEST_P(PodmanIntruder, has_nothing_of_the_hosts_mounted_over) {
+  const auto library = world_->rootfs() + ContainerWorld::kLibrary;
+  const auto volume = world_->path("volume");
+  fs::create_directory(volume);
+  fs::rename(library, volume + "/libmpi.so.12");
+  const auto attack = [&](const std::string& target, const std::string& why) {
+    SCOPED_TRACE(target);
+    fs::remove(library);
+    fs::create_symlink(target, library);
+    const auto ran = start(
+        {"-v", volume + ":/data:rshared"}, {"/bin/app"},
+        "mount --bind '" + volume + "' '" + volume + "'; mount --make-shared '" + volume + "'");
+    EXPECT_NE(ran.status, 0);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_THAT(log(), AllOf(HasSubstr("cannot mount over it in the container: " + why),
+                             Not(HasSubstr(" swapped: "))));
+  };
+  attack("/proc/1/attr/exec", "it lies on a file system that the kernel makes up");
+  attack("/proc/sys/kernel/core_pattern", "it lies on a file system that the kernel makes up");
+  attack("/data/libmpi.so.12", "it lies on a shared mount");
+}
+
+TEST_P(PodmanIntruder, as_uid_0_reaches_no_process_and_no_socket) {
+  build_program(
+      {.output = world_->rootfs() + "/bin/intruder", .source = kIntruder, .flags = {"-static"}});
+  write_text_file(world_->rootfs() + "/etc/known-sockets",
+                  read_file("/proc/net/unix").value_or(""));
+  const std::vector<std::vector<std::string>> ways{
+      {}, {"--cap-drop=all"}, {"--pid=host"}, {"--pid=host", "--cap-drop=all"}, {"--ipc=host"}};
+  for (const auto& options : ways) {
+    SCOPED_TRACE(::testing::PrintToString(options));
+    const auto ran = start(options, {"/bin/intruder", world_->path("")});
+    EXPECT_EQ(ran.status, 0) << ran.err << log();
+    EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));
+    // Or it would have had nothing to try.
+    if (!options.empty() && options[0] == "--pid=host") {
+      EXPECT_THAT(ran.out, Not(HasSubstr("SAW 0 ")));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder, ::testing::Values("runc", "crun"), kName);
 
 /// podman copies annotations of an image's manifest into its container; labels and ENV are the
 /// image's too.

@@ -13,8 +13,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
 #include "tests/support/run.hpp"
@@ -92,7 +93,7 @@ class LocalUser : public ::testing::Test {
     EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(daemon); }));
   }
   int stat_of(const char* name) const {
-    const auto text = read_file(dir_ / "m/.heddle/stats").value_or("{}");
+    const auto text = read_stats_text(dir_ / "m").value_or("{}");
     const auto stats = nlohmann::json::parse(text).flatten();
     for (const auto& [path, value] : stats.items())
       if (path.ends_with(std::string("/") + name)) return value.get<int>();

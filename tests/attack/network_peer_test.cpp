@@ -52,12 +52,6 @@ class HostileClient : public CompatServer {
         out.push_back(entry.path().filename().string());
     return out;
   }
-  static std::string line_of(const std::string& pid, const std::string& name) {
-    std::ifstream status("/proc/" + pid + "/status");
-    for (std::string line; std::getline(status, line);)
-      if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
-    return "";
-  }
   void expect_little_memory() {
     if (kSanitized) return;
     for (const auto& pid : processes()) {
@@ -165,6 +159,78 @@ TEST_F(HostileClient, a_thousand_requests_leave_others_their_answers_within_a_te
   EXPECT_TRUE(is_compatible(good_ + " "));
   EXPECT_LT(Clock::now() - begin, milliseconds(2000));
   expect_little_memory();
+}
+
+TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others) {
+  start({"--timeout", "10"});
+  // Small, and half a minute's work: each of these libraries is looked for in each directory.
+  auto slow = good();
+  std::string path;
+  while (path.size() < 60'000) path += "/usr/lib/x" + std::to_string(path.size()) + ":";
+  program(slow)["rpath"] = path;
+  for (int i = 0; i < 2000; ++i)
+    program(slow)["libraries"].push_back({{"soname", "l" + std::to_string(i)},
+                                          {"resolved", false},
+                                          {"reason", ""},
+                                          {"dlopened", true}});
+  const auto text = slow.dump();
+  ASSERT_LT(text.size(), 256U << 10) << "it would count as large from the start";
+  constexpr int kConnections = 8;
+  std::atomic<int> under_way{kConnections};
+  std::vector<std::thread> clients;
+  for (std::size_t i = 0; i < kConnections; ++i)
+    clients.emplace_back([&, i] {
+      answer(text + std::string(i, ' '));
+      --under_way;
+    });
+  std::vector<milliseconds> waits;
+  for (std::size_t i = 1; i <= 20 && under_way == kConnections; ++i) {
+    const auto begin = Clock::now();
+    EXPECT_TRUE(is_compatible(good_ + std::string(i, ' ')));  // not judged before
+    waits.push_back(std::chrono::duration_cast<milliseconds>(Clock::now() - begin));
+  }
+  for (auto& client : clients) client.join();
+  ASSERT_GE(waits.size(), 10U);
+  std::sort(waits.begin(), waits.end());
+  EXPECT_LT(waits[waits.size() / 2], milliseconds(1000));
+  EXPECT_LT(waits.back(), std::chrono::seconds(kSanitized ? 10 : 6));
+}
+
+TEST_F(HostileClient, that_reads_no_answer_holds_nobody_up_and_costs_little_memory) {
+  start();
+  auto artifact = good();
+  for (int i = 0; i < 1000; ++i) need(artifact, "libnone" + std::to_string(i) + ".so.1");
+  v2::CheckRequest request;
+  request.set_artifact(artifact.dump());  // some 200 KB, and so are the answers
+  constexpr std::size_t kClients = 8;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::atomic<int> written{0};
+  std::vector<std::thread> clients;
+  for (std::size_t c = 0; c < kClients; ++c) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    show_token(*contexts.back());
+    clients.emplace_back([&, context = contexts.back().get()] {
+      const auto stub = v2::Compat::NewStub(channel());
+      const auto stream = stub->CheckStream(context);
+      // Until the server takes no more, or cuts the stream.
+      for (int i = 0; i < 1000 && stream->Write(request); ++i) ++written;
+      static_cast<void>(stream->Finish());
+    });
+  }
+  EXPECT_TRUE(wait_until(milliseconds(20'000), [&] { return written > 2 * int{kClients}; }));
+  int asked = 0, late = 0;
+  for (const auto until = Clock::now() + std::chrono::seconds(3);
+       Clock::now() < until || asked < 20; ++asked) {
+    const auto begin = Clock::now();
+    EXPECT_TRUE(is_compatible(good_ + std::string(static_cast<std::size_t>(asked % 40), ' ')));
+    late += Clock::now() - begin > milliseconds(2000);
+  }
+  EXPECT_LT(late * 10, asked) << late << " of " << asked;
+  expect_little_memory();
+  for (const auto& context : contexts) context->TryCancel();
+  for (auto& client : clients) client.join();
+  EXPECT_TRUE(is_compatible(good_));
+  EXPECT_EQ(end(), 0);
 }
 
 TEST_F(HostileClient, answers_do_not_tell_which_files_exist) {
@@ -388,7 +454,8 @@ class HostileRegistry : public Registry {
             "http.server.ThreadingHTTPServer(('127.0.0.1', " +
             std::to_string(storage_port_) + "), H).serve_forever()\n");
     storage_.emplace(value_or_throw(spawn("/usr/bin/python3", {"python3", file})));
-    ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return listens(storage_port_); }));
+    ASSERT_TRUE(
+        wait_until(milliseconds(20'000), [&] { return connect_to(storage_port_).valid(); }));
   }
   void TearDown() override {
     if (storage_) ::kill(storage_->pid(), SIGKILL);

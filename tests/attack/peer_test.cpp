@@ -26,12 +26,13 @@
 #include <set>
 #include <sstream>
 
+#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
 #include "base/packet.hpp"
-#include "base/child.hpp"
 #include "base/run_directory.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/fuse_kernel.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -167,6 +168,9 @@ class Peer : public ::testing::Test {
     run_checked({bin("fs-mount"), "--prefetch", "0", dir_ / "map", dir_ / "mnt"});
     daemons_.push_back(start({bin("fs-mount"), "--prefetch", "0", "--node", dir_ / "node"}));
     daemons_.push_back(start({bin("fs-gen"), "-q", "--map", dir_ / "map", "/bin/sleep", "600"}));
+    ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "node/socket"); }));
+    // Without detached mounts its answer is an error, and each fs-gen has a mount of its own.
+    if (!kernel_has(SYS_open_tree)) return;
     ASSERT_TRUE(wait_until(20s, [&] { return node_answers(); }));
     ASSERT_TRUE(wait_until(20s, [&] { return names().size() > before.size(); }));
   }
@@ -245,7 +249,7 @@ class Peer : public ::testing::Test {
   void expect_unharmed() const {
     EXPECT_FALSE(fs::exists(dir_ / "executed"));
     EXPECT_EQ(read_file(dir_ / "victim/file").value_or(""), "precious");
-    EXPECT_TRUE(node_answers());
+    EXPECT_EQ(node_answers(), kernel_has(SYS_open_tree));
     EXPECT_EQ(run({bin("fs-gen"), "-q", "--map", dir_ / "map", app_}).status, 0);
     EXPECT_EQ(run({bin("fs-mount"), "--stats", dir_ / "mnt"}).status, 0);
   }
@@ -283,6 +287,7 @@ class Peer : public ::testing::Test {
 };
 
 TEST_F(Peer, of_ones_own_gets_a_mount_so_that_these_attacks_reach_what_can_be_reached) {
+  HEDDLE_NEEDS_OPEN_TREE();
   EXPECT_EQ(attack_after([] { return true; }, weapons()), an_answer | a_descriptor);
   expect_unharmed();
 }
@@ -340,10 +345,38 @@ TEST_F(Peer, thousands_who_say_nothing_hold_nobody_up) {
   std::vector<Fd> silent;
   for (const auto& path : sockets(with.directories))
     for (int i = 0; i < 2000; ++i) silent.push_back(connect_by_path(path));
-  EXPECT_GT(silent.size(), 2000U);
+  EXPECT_GE(silent.size(), 2000U);
   const auto begin = std::chrono::steady_clock::now();
   expect_unharmed();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+}
+
+TEST_F(Peer, one_who_reads_no_answer_holds_nobody_up) {
+  HEDDLE_NEEDS_OPEN_TREE();  // for answers that are descriptors
+  const auto directory = value_or_throw(RunDirectory::find(dir_ / "node"));
+  const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
+  const int fd = map.get();
+  const MountRequest want{.verb = MountRequest::Verb::want, .map_id = map_id()};
+  std::vector<Fd> deaf;
+  for (int i = 0; i < 300; ++i) {
+    auto socket = directory.connect_to("socket");
+    if (!socket) break;  // they are taken one by one
+    ::fcntl(socket->get(), F_SETFL, O_NONBLOCK);
+    for (int n = 0; n < 100; ++n)
+      if (!send_record(socket->get(), want, {&fd, 1})) break;
+    deaf.push_back(std::move(*socket));
+  }
+  EXPECT_GT(deaf.size(), 100U);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_unharmed();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+  // What was never taken goes with its connection.
+  deaf.clear();
+  EXPECT_TRUE(wait_until(10s, [&] {
+    std::error_code none;
+    const fs::path fds = "/proc/" + std::to_string(daemons_[0].pid()) + "/fd";
+    return std::distance(fs::directory_iterator(fds, none), fs::directory_iterator()) < 50;
+  }));
 }
 
 TEST_F(Peer, no_program_listens_at_an_abstract_name) {

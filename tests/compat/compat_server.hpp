@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <fstream>
 
 #include <compatibility.grpc.pb.h>
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
+#include "tests/compat/loopback.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -130,22 +128,20 @@ class CompatServer : public ::testing::Test {
     EXPECT_EQ(response.status(), v1::Response::SUCCESS) << response.payload();
     return response.compatible();
   }
-  /// A line of its /proc/PID/status, without the name.
-  std::string status_line(const std::string& name) {
-    std::ifstream status("/proc/" + std::to_string(server_->pid()) + "/status");
+  /// A line of a process's /proc/PID/status, without its name.
+  static std::string line_of(const std::string& pid, const std::string& name) {
+    std::ifstream status("/proc/" + pid + "/status");
     for (std::string line; std::getline(status, line);)
-      if (line.starts_with(name + ":")) return line.substr(name.size() + 2);
+      if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
     return "";
   }
-  std::size_t resident_kib() { return std::stoul(status_line("VmRSS")); }
+  std::size_t resident_kib() {
+    return std::stoul(line_of(std::to_string(server_->pid()), "VmRSS"));
+  }
+  std::string port() const { return address_.substr(address_.rfind(':') + 1); }
   Fd connect_raw() {
-    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port =
-        htons(static_cast<std::uint16_t>(std::stoi(address_.substr(address_.rfind(':') + 1))));
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    Fd fd = connect_to(std::stoi(port()));
+    EXPECT_TRUE(fd.valid());
     return fd;
   }
 

@@ -59,9 +59,9 @@ class CompatTools : public ::testing::Test {
   std::string gen_, check_, resolve_;
 };
 
-TEST_F(CompatTools, xz_is_described_the_same_ten_times) {
+TEST_F(CompatTools, xz_is_described_the_same_each_time) {
   const auto first = generate({"/usr/bin/xz"});
-  for (int i = 0; i < 9; ++i) EXPECT_EQ(generate({"/usr/bin/xz"}), first);
+  EXPECT_EQ(generate({"/usr/bin/xz"}), first);
   const auto json = Json::parse(first);
   EXPECT_EQ(json["attributes"].dump(), R"({"llnl.compatlib.executable-name":"xz",)"
                                        R"("llnl.compatlib.library-name.0":"ld-linux-x86-64.so.2",)"
@@ -74,9 +74,19 @@ TEST_F(CompatTools, xz_is_described_the_same_ten_times) {
   EXPECT_EQ(cold.out, first);
 }
 
-TEST_F(CompatTools, this_nodes_programs_run_on_this_node) {
-  for (const char* name : {"/usr/bin/xz", "/bin/bash", "/usr/bin/git", "/usr/bin/python3"}) {
-    const auto done = go({check_, "-"}, generate({name}));
+TEST_F(CompatTools, programs_of_this_node_are_compatible_with_it) {
+  const auto fixed = build_program(
+      {.output = dir_ / "bin/fixed", .source = "int main() { return 0; }", .flags = {"-static"}});
+  const auto library =
+      build_library({.output = dir_ / "lib/libme.so",
+                     .source = "int puts(const char*); int me() { return puts(\"\"); }"});
+  const auto odd = build_program(
+      {.output = dir_ / "a b\tc\nd \xc3\xa9/pr og", .source = "int main() { return 0; }"});
+  for (const auto& name : {std::string("/usr/bin/xz"), std::string("/bin/bash"),
+                           std::string("/usr/bin/python3"), fixed, library, odd}) {
+    const auto out = dir_ / "o ut.json";
+    ASSERT_EQ(go({gen_, "-o", out, name}).status, 0) << name;
+    const auto done = go({check_, out});
     EXPECT_EQ(done.status, 0) << name << "\n" << done.out << done.err;
     EXPECT_EQ(done.out, "compatible\n") << name;
   }
@@ -89,13 +99,9 @@ TEST_F(CompatTools, a_missing_library_is_unresolved_and_the_check_says_no) {
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.err, HasSubstr("libfar.so.1: unresolved: not found"));
   const auto json = Json::parse(done.out);
-  bool found = false;
-  for (const auto& library : json["heddle"]["programs"][0]["libraries"])
-    if (library["soname"] == "libfar.so.1") {
-      found = true;
-      EXPECT_EQ(library["resolved"], false);
-    }
-  EXPECT_TRUE(found);
+  const auto& lost = json["heddle"]["programs"][0]["libraries"].back();
+  EXPECT_EQ(lost["soname"], "libfar.so.1");
+  EXPECT_EQ(lost["resolved"], false);
   const auto checked = go({check_, "-"}, done.out);
   EXPECT_EQ(checked.status, 1);
   EXPECT_EQ(checked.out, "incompatible\napp: libfar.so.1: library not found\n");
@@ -106,7 +112,6 @@ TEST_F(CompatTools, a_function_that_went_away_is_named) {
                            "int far(); int gone(); int main() { return far() + gone(); }");
   const auto artifact = generate({app});
   EXPECT_EQ(go({check_, "-"}, artifact).status, 0);
-  program("int far() { return 1; } int gone() { return 2; }", "int main() { return 0; }");
   build_library({.output = dir_ / "lib/libfar.so.1",
                  .source = "int far() { return 1; }",
                  .flags = {"-Wl,-soname,libfar.so.1"}});
@@ -173,16 +178,6 @@ TEST_F(CompatTools, a_trace_adds_what_was_dlopened) {
   EXPECT_THAT(checked.out, HasSubstr("degraded\n"));
 }
 
-TEST_F(CompatTools, static_programs_and_libraries_are_described_too) {
-  const auto fixed = build_program(
-      {.output = dir_ / "bin/fixed", .source = "int main() { return 0; }", .flags = {"-static"}});
-  EXPECT_EQ(go({check_, "-"}, generate({fixed})).out, "compatible\n");
-  const auto library =
-      build_library({.output = dir_ / "lib/libme.so",
-                     .source = "int puts(const char*); int me() { return puts(\"\"); }"});
-  EXPECT_EQ(go({check_, "-"}, generate({library})).out, "compatible\n");
-}
-
 TEST_F(CompatTools, links_of_a_root_file_system_stay_inside_it) {
   program("int far() { return 1; }", "int far(); int main() { return far(); }");
   // A root with the loader of this machine behind absolute links, as merged /usr has them.
@@ -230,14 +225,6 @@ TEST_F(CompatTools, trouble_is_told_in_one_line) {
   }
   // Nothing is half-written.
   EXPECT_EQ(go({gen_, "-o", "/nonexistent/dir/f", "/usr/bin/xz"}).status, 3);
-}
-
-TEST_F(CompatTools, names_with_spaces_tabs_and_newlines_pass) {
-  const auto odd = build_program(
-      {.output = dir_ / "a b\tc\nd \xc3\xa9/pr og", .source = "int main() { return 0; }"});
-  const auto out = dir_ / "o ut.json";
-  ASSERT_EQ(go({gen_, "-o", out, odd}).status, 0);
-  EXPECT_EQ(go({check_, out}).out, "compatible\n");
 }
 
 }  // namespace

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
+#include "tests/compat/loopback.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -22,26 +20,6 @@
 namespace heddle::test {
 
 using std::chrono::milliseconds;
-
-inline int free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at);
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &size);
-  return ntohs(at.sin_port);
-}
-
-inline bool listens(int port) {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(static_cast<std::uint16_t>(port));
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return ::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
-}
 
 /// Debian's docker-registry and registries that misbehave, and the programs that ask them.
 class Registry : public ::testing::Test {
@@ -93,7 +71,7 @@ class Registry : public ::testing::Test {
     Fd log = value_or_throw(open_file(dir_ / "registry.log", O_WRONLY | O_CREAT | O_APPEND));
     server_.emplace(
         value_or_throw(spawn(argv[0], argv, {.fds = {{log.get(), 1}, {log.get(), 2}}})));
-    ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return listens(port_); }))
+    ASSERT_TRUE(wait_until(milliseconds(20'000), [&] { return connect_to(port_).valid(); }))
         << read_file(dir_ / "registry.log").value_or("");
   }
   void stop() {
@@ -108,6 +86,14 @@ class Registry : public ::testing::Test {
                               "LD_LIBRARY_PATH"}});
   }
   RunResult push() { return go({gen_, "--push", host_ + "/tools/xz:v1", "/usr/bin/xz"}); }
+  /// Pushes a map of xz; the file that it is in.
+  std::string push_map(const std::string& rest) {
+    const auto map = dir_ / "a.map";
+    EXPECT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);
+    const auto pushed = go({resolve_, "push", map, host_ + rest});
+    EXPECT_EQ(pushed.status, 0) << pushed.err;
+    return map;
+  }
   RunResult check(const std::string& rest) { return go({check_, "oci:" + host_ + rest}); }
   void expect_failure(const RunResult& done, const std::string& words) {
     EXPECT_EQ(done.status, 3) << done.out;

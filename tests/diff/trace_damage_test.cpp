@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Whatever the bytes: an error with a line number or a trace, never a crash or a hang.
-#include <random>
-
 #include "record/trace/trace_writer.hpp"
 #include "tests/diff/trace_support.hpp"
 
@@ -89,44 +87,6 @@ TEST_F(TraceDamage, every_cut_is_an_error_or_an_incomplete_run) {
         EXPECT_EQ(runs_of(path("cut")).at(0).ending, Ending::no_footer) << n;
     }
   }
-}
-
-TEST_F(TraceDamage, thousands_of_mutations_give_an_error_with_a_line_or_a_trace) {
-  std::mt19937 random(4);
-  const std::string samples[] = {
-      sample(Form::text), sample(Form::json_lines),
-      content(std::string(HEDDLE_DIFF_DATA) + "/kind-patch_2Aug2023.out")};
-  std::size_t refused = 0;
-  for (int round = 0; round < 6000; ++round) {
-    std::string text = samples[round % 3];
-    for (unsigned n = 1 + random() % 4; n > 0; --n) {
-      const std::size_t at = random() % text.size();
-      switch (random() % 5) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 40);
-          break;
-        case 2:
-          text.insert(at, text.substr(random() % text.size(), random() % 40));
-          break;
-        case 3:
-          text[at] ^= static_cast<char>(1 << random() % 8);
-          break;
-        case 4:
-          text.resize(at + 1);
-          break;
-      }
-      if (text.empty()) text = "x";
-    }
-    const std::string message = error_of(file("m", text), {.accept_cut_line = round % 2 == 0});
-    refused += !message.empty();
-    if (!message.empty()) {
-      ASSERT_NE(message.find("/m:"), std::string::npos) << message;
-    }
-  }
-  EXPECT_GT(refused, 2000U);
 }
 
 }  // namespace heddle::trace

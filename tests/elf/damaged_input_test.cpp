@@ -34,7 +34,7 @@ class DamagedInput : public ElfTest {
   /// Reads every file with both details; each answer must be sound.
   void read_all_of(const std::vector<std::string>& corpus, std::size_t& refused) {
     const auto start = std::chrono::steady_clock::now();
-    WorkerPool pool(options());
+    CachedFacts pool(options());
     std::vector<std::string> paths;
     for (std::size_t i = 0; i < corpus.size(); ++i)
       paths.push_back(write("f" + std::to_string(i), corpus[i]));
@@ -166,7 +166,7 @@ TEST_F(DamagedInput, version_tables_that_loop_or_lie) {
 
 TEST_F(DamagedInput, foreign_and_unlinked_files_have_facts_as_far_as_they_go) {
   const auto whole = good();
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   const auto facts_of = [&](const char* name, const std::function<void(Elf64_Ehdr&)>& change) {
     auto bytes = whole;
     change(*at<Elf64_Ehdr>(bytes, 0));
@@ -248,7 +248,7 @@ std::string big_endian_library() {
 }
 
 TEST_F(DamagedInput, the_other_byte_order_is_read) {
-  WorkerPool pool(options());
+  CachedFacts pool(options());
   const auto facts = pool.facts(write("libbig.so", big_endian_library()), FactsDetail::loader);
   ASSERT_TRUE(facts) << facts.error().message();
   EXPECT_EQ(facts->elf.machine, EM_PPC64);

@@ -6,19 +6,25 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/child.hpp"
 #include "base/temp_dir.hpp"
-#include "resolver/elf/worker_pool.hpp"
+#include "resolver/elf/cached_facts.hpp"
 
 namespace heddle {
 
-/// A folder of its own, files made in it by gcc or by hand, and the pool's worker.
+/// The exit status of `body` run in a process of its own.
+inline int in_a_child(const std::function<int()>& body) {
+  return value_or_throw(value_or_throw(fork_child({}, body)).wait());
+}
+
+/// A directory of its own, files made in it by gcc or by hand, and the pool's worker.
 class ElfTest : public ::testing::Test {
  protected:
-  /// `parent` of the folder; empty: the usual place.
+  /// `parent` of the directory; empty: the usual place.
   explicit ElfTest(std::string parent = {})
       : dir_(value_or_throw(TempDir::create("heddle elf test", std::move(parent)))) {}
 
@@ -27,10 +33,11 @@ class ElfTest : public ::testing::Test {
     if (value == nullptr) throw Error(name, "not set", "", "run this test by meson test");
     return value;
   }
-  static WorkerPoolOptions options(ParseMode mode = ParseMode::automatic) {
-    WorkerPoolOptions options;
-    options.worker_path = env("ELF_WORKER");
-    options.parse_mode = mode;
+  /// Facts without a cache.
+  static FactsOptions options(const char* worker = "ELF_WORKER") {
+    FactsOptions options;
+    options.pool.worker_path = env(worker);
+    options.cache = CacheUse::none;
     return options;
   }
   std::string path(const std::string& name) const { return dir_.path() + "/" + name; }

@@ -5,20 +5,18 @@
 
 #include <csignal>
 
-#include "base/fd.hpp"
-#include "resolver/elf/facts_codec.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 
 namespace heddle {
 namespace {
 
 int misbehave() {
-  static_cast<void>(send_frame(kWorkerSocket, frame_greeting, worker_protocol_version(), {}));
+  static_cast<void>(send_reply(kWorkerSocket, {}));
   for (;;) {
-    const auto request = receive_request(kWorkerSocket);
-    if (!request || !*request) return 0;
+    const auto request = receive_record<Request>(kWorkerSocket, std::chrono::hours(1));
+    if (!request || request->fds.size() != 1) return 0;
     char text[16] = {};
-    if (::pread((*request)->file.get(), text, sizeof(text) - 1, 0) < 0) return 1;
+    if (::pread(request->fds[0].get(), text, sizeof(text) - 1, 0) < 0) return 1;
     const std::string_view what(text);
     if (what == "crash") {
       ::signal(SIGSEGV, SIG_DFL);  // a sanitizer makes an exit status of it
@@ -26,15 +24,11 @@ int misbehave() {
     }
     if (what == "exit") return 7;
     while (what == "hang") ::pause();
-    std::string payload(sizeof(ContentHash), 'h');
-    if (what == "lie") payload += "these are no facts";
-    if (what == "flood") {
-      const FrameHeader header{0xFFFF'FFFF, frame_facts, (*request)->request.id};
-      static_cast<void>(write_all(
-          kWorkerSocket, {reinterpret_cast<const char*>(&header), sizeof(header)}, "socket"));
-    }
-    if (what != "lie") payload += encode_facts({});
-    if (!send_frame(kWorkerSocket, frame_facts, (*request)->request.id, payload)) return 1;
+    while (what == "flood")
+      if (!send_record(kWorkerSocket, Piece{false, std::string(kLongestPiece, 'f')})) return 1;
+    const auto sent = what == "lie" ? send_record(kWorkerSocket, Piece{true, "these are no facts"})
+                                    : send_reply(kWorkerSocket, {});
+    if (!sent) return 1;
   }
 }
 

@@ -30,6 +30,7 @@ class GuidedStart : public ::testing::TestWithParam<Layout> {};
 TEST_P(GuidedStart, three_hundred_libraries_without_a_failed_probe) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  HEDDLE_NEEDS_UNTRACED_DAEMONS();
   const TestDir dir;
   FarmOptions farm_options;
   farm_options.libraries = 300;
@@ -72,6 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(GuidedStarts, dlopens_of_unknown_names_print_what_they_print_and_the_start_itself_is_clean) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  HEDDLE_NEEDS_UNTRACED_DAEMONS();
   // Names that only the running program knows are ld.so's to find, or --learn's (learn_test.cpp).
   // A star's would be 45,000 probes, each of them traced.
   for (const auto& [shape, libraries] : {std::pair{FarmShape::star, std::size_t{100}},
@@ -91,6 +93,7 @@ TEST(GuidedStarts, dlopens_of_unknown_names_print_what_they_print_and_the_start_
 TEST(GuidedStarts, what_is_in_the_closure_is_dlopened_without_a_search_and_needs_no_learning) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  HEDDLE_NEEDS_UNTRACED_DAEMONS();
   const TestDir dir;
   const auto farm = ElfFarm::build(dir / "farm", {.libraries = 300});
   // A second program that needs the same libraries opens them by name and by path, from threads.

@@ -44,6 +44,7 @@ class LearnFarm : public Learn, public ::testing::WithParamInterface<LearnCase> 
 
 TEST_P(LearnFarm, three_hundred_dlopens_without_a_failed_probe) {
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  HEDDLE_NEEDS_UNTRACED_DAEMONS();
   FarmOptions farm_options;
   farm_options.libraries = 300;
   farm_options.shape = GetParam().shape;

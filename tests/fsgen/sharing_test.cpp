@@ -12,6 +12,7 @@
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/fsgen/user_world_fixture.hpp"
+#include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {
 namespace {
@@ -24,6 +25,7 @@ const std::string& git() {
 class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<unsigned> {
  protected:
   void SetUp() override {
+    if (GetParam() == 0) HEDDLE_NEEDS_OPEN_TREE();
     UserWorldFixture::SetUp();
     if (!world_) return;
     where_.uid = GetParam();

@@ -2,14 +2,15 @@
 //
 // What reaches the container hook from outside: a runtime's state, a bundle's config.json, a kept
 // decision, and the texts of /proc that a check reads. The first byte chooses.
-#include "container-hooks/container_config.hpp"
-#include "container-hooks/container_program.hpp"
-#include "container-hooks/decision.hpp"
-#include "container-hooks/swap_request.hpp"
-#include "container-hooks/verify.hpp"
+#include "container-hooks/cache/decision.hpp"
+#include "container-hooks/oci/container_config.hpp"
+#include "container-hooks/oci/hook_settings.hpp"
+#include "container-hooks/verify/verify.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace heddle::fuzz {
+
+using namespace hook;
 namespace {
 
 constexpr const char* kState =

@@ -1,72 +1,63 @@
 // SPDX-License-Identifier: MIT
 //
-// Both ends of an elf-worker's socket: the requests that it takes, and the facts that the pool gets
-// from a worker that an ELF file may have subverted. The first byte chooses.
-#include <sys/socket.h>
-
-#include "resolver/elf/facts_codec.hpp"
+// Both ends of an elf-worker's socket: the requests that it takes, and the replies that the pool
+// gets from a worker that an ELF file may have subverted. The first byte chooses.
 #include "resolver/elf/worker_protocol.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace heddle::fuzz {
 namespace {
 
-/// `bytes` as a peer would send them, cut into pieces of any size; one of them with a descriptor.
-void requests(Input input) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
-  const Fd ours(ends[0]);
-  Fd theirs(ends[1]);
-  const BytesFile sent({});
-  while (!input.empty()) {
-    Request request;
-    const bool whole = input.number<std::uint8_t>() % 2 == 0;
-    const auto piece = input.take(whole ? sizeof(request) : input.number<std::uint8_t>() % 64);
-    if (whole) {
-      std::memcpy(&request, piece.data(), piece.size());
-      (void)send_request(theirs.get(), request, sent.fd());
-    } else if (::send(theirs.get(), piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-      break;
-    }
-  }
-  theirs.reset();
-  for (auto received = receive_request(ours.get()); received && *received;)
-    received = receive_request(ours.get());
+template <class Message>
+std::string encoded(const Message& message) {
+  Encoder coder;
+  coder(message);
+  return coder.take();
 }
 
-void facts(std::string_view bytes) {
-  const auto facts = decode_facts(bytes);
-  if (facts) check(encode_facts(*facts) == bytes, "facts that no worker writes were accepted");
+/// What is accepted means the same when it is sent on.
+template <class Message>
+void decode(std::string_view bytes) {
+  Message message;
+  Decoder coder(bytes);
+  coder(message);
+  if (!coder.complete()) return;
+  const std::string again = encoded(message);
+  Message same;
+  Decoder second(again);
+  second(same);
+  check(second.complete() && encoded(same) == again, "a message changes on its way");
 }
 
 }  // namespace
 
 void run(std::string_view bytes) {
   Input input(bytes);
-  if (input.number<std::uint8_t>() % 4 == 0)
-    requests(input);
-  else
-    facts(input.rest());
+  switch (input.number<std::uint8_t>() % 4) {
+    case 0:
+      return decode<Request>(input.rest());
+    case 1:
+      return decode<Piece>(input.rest());
+    default:
+      return decode<Reply>(input.rest());
+  }
 }
 
 std::vector<std::string> seeds() {
-  Request request;
-  request.id = 7;
-  request.size = 4096;
-  ElfFacts facts;
-  facts.elf_class = 2;
-  facts.interp = "/lib64/ld-linux-x86-64.so.2";
-  facts.soname = "libx.so.1";
-  facts.dependencies = {{Dependency::Kind::needed, "libc.so.6"}};
-  facts.tls = TlsSegment{8, 8};
-  facts.version_needs = {{"libc.so.6", "GLIBC_2.2.5", false}};
-  facts.version_definitions = {"X_1"};
-  facts.exported_symbols = {{"f", "X_1", false}};
-  facts.undefined_symbols = {{"g", "", true}};
-  const std::string bytes(reinterpret_cast<const char*>(&request), sizeof(request));
-  const std::string whole(1, '\0');
-  return {whole + whole + bytes + whole + bytes, whole + "\1\x0c" + bytes.substr(0, 12),
-          "\1" + encode_facts(facts), "\1" + encode_facts({})};
+  Reply reply;
+  reply.facts.elf_class = 2;
+  reply.facts.interp = "/lib64/ld-linux-x86-64.so.2";
+  reply.facts.soname = "libx.so.1";
+  reply.facts.dependencies = {{Dependency::Kind::needed, "libc.so.6"}};
+  reply.facts.tls = TlsSegment{8, 8};
+  reply.facts.version_needs = {{"libc.so.6", "GLIBC_2.2.5", false}};
+  reply.facts.version_definitions = {"X_1"};
+  reply.facts.exported_symbols = {{"f", "X_1", false}};
+  reply.facts.undefined_symbols = {{"g", "", true}};
+  const std::string none(1, '\0');
+  return {none + encoded(Request{4096, FactsDetail::symbols}),
+          "\1" + encoded(Piece{true, encoded(Reply{})}), "\2" + encoded(reply),
+          "\2" + encoded(Reply{})};
 }
 
 }  // namespace heddle::fuzz

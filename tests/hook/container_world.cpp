@@ -27,6 +27,7 @@ constexpr const char* kApp = R"(
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 extern const char* MPI_Whose(void);
 static void print(const char* path) {
@@ -34,6 +35,8 @@ static void print(const char* path) {
   FILE* file = fopen(path, "r");
   size_t n;
   while (file && (n = fread(buffer, 1, sizeof buffer, file)) > 0) fwrite(buffer, 1, n, stdout);
+  const ssize_t stats = getxattr(path, "user.heddle.stats", buffer, sizeof buffer);
+  if (stats > 0) fwrite(buffer, 1, stats, stdout);
 }
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";

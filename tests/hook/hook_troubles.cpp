@@ -20,10 +20,10 @@ const std::vector<HookTrouble>& hook_troubles() {
        [](ContainerWorld& w, Json&) {
          w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
        }},
-      {"fs-resolve is killed", "fs-resolve: it failed without a word",
+      {"fs-resolve is killed", "fs-resolve: it failed",
        [](ContainerWorld& w, Json&) { w.answer_text("", 137); }},
-      {"no JSON", "it is no JSON", [](ContainerWorld& w, Json&) { w.answer_text("{]", 0); }},
-      {"too much", "says too much",
+      {"no JSON", "JSON", [](ContainerWorld& w, Json&) { w.answer_text("{]", 0); }},
+      {"too much", "too much",
        [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
       {"another version", "it is of another version",
        [](ContainerWorld& w, Json&) {
@@ -59,7 +59,7 @@ const std::vector<HookTrouble>& hook_troubles() {
        [](ContainerWorld& w, Json&) { fs::remove(w.path("host/libmpi.so.12")); }},
       {"no fs-mount", "fs-mount",
        [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/fs-mount")); }},
-      {"fs-mount dies", "fs-mount: did not start: it ended without a word",
+      {"fs-mount dies", "fs-mount: did not start",
        [](ContainerWorld& w, Json&) {
          fs::remove(w.path("stage/bin/fs-mount"));  // a link to the installed one
          write_text_file(w.path("stage/bin/fs-mount"), "#!/bin/sh\nkill -9 $$\n", 0755);
@@ -69,7 +69,7 @@ const std::vector<HookTrouble>& hook_troubles() {
          fs::create_directories(w.path("cache"));
          ::chmod(w.path("cache").c_str(), 0777);
        }},
-      {"a mount point that the image lacks", "the container has no such folder",
+      {"a mount point that the image lacks", "cannot mount there",
        [](ContainerWorld& w, Json&) {
          auto decision = w.swap();
          decision["mount_point"] = "/usr/heddle";

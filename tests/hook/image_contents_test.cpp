@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "container-hooks/image_contents.hpp"
+#include "container-hooks/cache/image_contents.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,12 +10,14 @@
 #include <filesystem>
 
 #include "base/content_hash.hpp"
-#include "container-hooks/mount_calls.hpp"
+#include "container-hooks/host/mount_calls.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
+
+using namespace hook;
 
 namespace fs = std::filesystem;
 using ::testing::EndsWith;
@@ -61,11 +63,11 @@ TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
   fs::remove(dir_ / "a");
   fs::create_symlink("/y/file", dir_ / "a");
   EXPECT_NE(of("/a"), to_x) << "what is bound over it would be at the other place";
-  EXPECT_THAT(of("/x"), EndsWith("\tfolder\n"));
+  EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
   const auto names = of("/x/");
   write("x/other", "");
   EXPECT_NE(of("/x/"), names);
-  EXPECT_THAT(of("/x"), EndsWith("\tfolder\n"));
+  EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
   EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
 }
 
@@ -123,7 +125,7 @@ TEST(RememberedContents, are_not_read_again) {
   ImageContents first(root);
   const auto content = first.of(path);
   if (first.copy_id(path).empty()) GTEST_SKIP() << "the file system keeps no times of its own";
-  auto memory = first.remembered();
+  const auto memory = first.remembered();
   ASSERT_FALSE(memory.empty());
   ImageContents second(root);
   second.recall(memory);
@@ -131,16 +133,11 @@ TEST(RememberedContents, are_not_read_again) {
   EXPECT_EQ(second.remembered(), "") << "no news";
 
   // Another hash in its place comes back: it was taken from memory.
-  auto lines = memory.substr(65);
+  auto lines = memory;
   lines.replace(lines.find(' ') + 1, 4, "fake");
   ImageContents third(root);
-  third.recall(hash_bytes(lines).hex() + "\n" + lines);
+  third.recall(lines);
   EXPECT_THAT(third.of(path), HasSubstr("\tfake"));
-  // Half of it is nothing.
-  ImageContents fourth(root);
-  memory.replace(memory.find(' ') + 1, 4, "fake");
-  fourth.recall(memory);
-  EXPECT_EQ(fourth.of(path), content);
 }
 
 TEST_F(ImageContentsTest, of_a_file_that_has_just_been_written_are_not_remembered) {

@@ -33,9 +33,9 @@ class NodeMount : public RuntimeTest {
   StartedContainer start_waiting() {
     return {*runtime_, world_->bundle("waiting", world_->config({"/bin/app", "wait"})), id()};
   }
-  /// `.heddle/stats` as a container sees it at its end.
+  /// The statistics as a container sees it at its end.
   Json stats() {
-    const auto out = start({"/bin/app", "/dev/heddle/.heddle/stats"});
+    const auto out = start({"/bin/app", "/dev/heddle"});
     EXPECT_THAT(out, StartsWith("host\n")) << world_->log_text();
     return Json::parse(out.substr(out.find('\n') + 1), nullptr, false);
   }

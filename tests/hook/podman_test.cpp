@@ -123,7 +123,7 @@ TEST_P(PodmanOfAUser, shares_one_mount_among_his_containers) {
       "for i in $(seq 400); do [ ! -e /mnt/node/socket ] || break; sleep 0.05; done\n"
       "\"$@\"; \"$@\"; kill $(cat /mnt/pid); wait\n";
   std::vector<std::string> argv{"sh", "-c", script, "sh"};
-  const auto words = run_words(kAnnotation, {"/bin/app", "/dev/heddle/.heddle/stats"});
+  const auto words = run_words(kAnnotation, {"/bin/app", "/dev/heddle"});
   argv.insert(argv.end(), words.begin(), words.end());
   const auto ran = session_->run(argv);
   const auto second = ran.out.rfind("host\n");

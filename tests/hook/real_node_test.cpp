@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/real_mpi.hpp"
 
@@ -29,7 +30,7 @@ TEST_P(RealNode, ranks_in_containers_of_their_own_read_the_hosts_files_once) {
   const auto bytes_read = [&] {
     const auto maps = service.maps();
     if (maps.size() != 1U) throw Error("the node", "has not one mount");
-    const auto text = value_or_throw(read_file(maps[0] + "/.heddle/stats"));
+    const auto text = value_or_throw(read_stats_text(maps[0]));
     return nlohmann::json::parse(text).at("bytes_read").get<double>();
   };
   const auto one = start(config, 1);

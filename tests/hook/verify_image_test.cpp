@@ -11,13 +11,15 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "container-hooks/verify_image.hpp"
+#include "container-hooks/verify/verify_image.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
+
+using namespace hook;
 
 using namespace std::literals;
 namespace fs = std::filesystem;
@@ -270,7 +272,7 @@ TEST_P(VerifyImage, what_a_hostile_image_says_is_bounded_and_escaped) {
                  .flags = {"-static"}});
   const auto flood = verify_bundle(world_->config({"/bin/app"}));
   EXPECT_EQ(flood.status, 3);
-  EXPECT_THAT(flood.err, HasSubstr("it says too much"));
+  EXPECT_THAT(flood.err, HasSubstr("it prints too much"));
   expect_nothing_left();
 }
 

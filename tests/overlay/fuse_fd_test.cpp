@@ -15,11 +15,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/fuse_device.hpp"
 #include "base/child.hpp"
+#include "base/fuse_device.hpp"
 #include "base/mount_service.hpp"
 #include "base/socket_pair.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
@@ -48,7 +49,7 @@ class PrivateMount {
 
   pid_t pid() const { return pid_; }
   Fd take_device() { return std::move(device_); }
-  /// Lets the child read `name` through the mount; what it got.
+  /// Lets the child read the file `name` of the mount, or its statistics; what it got.
   std::string read(const std::string& name) {
     (void)!::send(socket_.get(), name.data(), name.size(), MSG_NOSIGNAL);
     char buffer[4096];
@@ -78,8 +79,9 @@ class PrivateMount {
       const auto n = ::recv(socket, name, sizeof(name), 0);
       if (n <= 0) ::_exit(0);
       if (!warm) warm = warm_up(mount_point).has_value();
-      const auto text =
-          read_file(mount_point + "/" + std::string(name, static_cast<std::size_t>(n)));
+      const std::string file(name, static_cast<std::size_t>(n));
+      const auto text = file == kStatsAttribute ? read_stats_text(mount_point)
+                                                : read_file(mount_point + "/" + file);
       const std::string answer = text ? *text : "error: " + text.error().message();
       (void)!::send(socket, answer.data(), std::min<std::size_t>(answer.size(), 4000),
                     MSG_NOSIGNAL);
@@ -124,7 +126,7 @@ TEST_F(FuseFd, serves_a_mount_of_another_namespace_and_ends_with_it) {
   auto daemon = start(mount.take_device());
   ASSERT_TRUE(await_ready(ready_.get()));
   EXPECT_EQ(mount.read("a.so"), "content of a");
-  EXPECT_THAT(mount.read(".heddle/stats"), HasSubstr(work() + "/m"));
+  EXPECT_THAT(mount.read(kStatsAttribute), HasSubstr(work() + "/m"));
   EXPECT_EQ(mounts_with(work()), 0U);
   mount.end();
   EXPECT_EQ(value_or_throw(daemon.wait_for(1s)), std::optional(0));

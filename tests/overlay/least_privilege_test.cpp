@@ -14,11 +14,12 @@
 
 #include <filesystem>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "base/sandbox/landlock.hpp"
 #include "base/sandbox/sanitized.hpp"
-#include "tests/overlay/overlay_support.hpp"
+#include "tests/overlay/mount_users.hpp"
+#include "tests/overlay/origin_fs.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -86,7 +87,7 @@ class LeastPrivilege : public ::testing::Test {
     const std::string script =
         before +
         "\"$0\" --prefetch 0 \"$1\" \"$2\" || exit\n"
-        "worker=$(sed -n 's/.*\"worker_pid\": *\\([0-9]*\\).*/\\1/p' \"$2/.heddle/stats\")\n"
+        "worker=$(\"$0\" --stats \"$2\" | sed -n 's/^worker_pid *//p')\n"
         "cat \"$2/v/secret\"; echo; cat /proc/$worker/status; \"$0\" -u \"$2\"";
     prefix.insert(prefix.end(), {"sh", "-c", script, fs_mount(), dir_ / "map", dir_ / "m"});
     return run_checked(prefix).out;
@@ -124,14 +125,14 @@ TEST_F(LeastPrivilege, root_s_supervisor_unmounts_in_another_user_s_closed_direc
   EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(mount.pid()); }));
   EXPECT_EQ(mounts_with(" " + (dir_ / "home/m") + " "), 0U);
 }
+
 TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_unmount_and_no_more) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
-  if (::syscall(SYS_open_tree, -1, "", 0U) < 0 && errno == ENOSYS)
-    HEDDLE_SKIP("before Linux 5.2 there are no copies of a mount to be shared");
+  HEDDLE_NEEDS_OPEN_TREE();
   const std::string script =
       "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
       "\"${HEDDLE_INDEX%/index}/stats\")/status";
-  const auto seen = run_checked({fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c", script});
+  const auto seen = run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script});
   expect_rights(seen.out, kMayMount);
 }
 
@@ -147,6 +148,25 @@ TEST_F(LeastPrivilege, the_node_s_service_can_mount_and_its_daemons_cannot) {
                 Filter::of_its_unit);
   ::kill(service.pid(), SIGTERM);
   EXPECT_EQ(value_or_throw(service.wait_for(std::chrono::seconds(10))), std::optional<int>(0));
+}
+
+TEST_F(LeastPrivilege, what_stages_has_its_supervisor_s_rights_and_no_more) {
+  const OriginFs origin(dir_ / "src", dir_ / "far");
+  MapMaker maker;
+  maker.add_folder("v", dir_ / "far");
+  maker.write(dir_ / "map");
+  fs::create_directory(dir_ / "staged");
+  origin.hang_reads();
+  const Mount mount(dir_ / "map", dir_ / "m", {"--prefetch", "0", "--stage", dir_ / "staged"});
+  ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] { return origin.held() > 0; }));
+  std::string staging;
+  for (const int child : children_of(mount.pid()))
+    if (child != mount.worker()) staging += status_of(child);
+  EXPECT_THAT(staging, HasSubstr("Name:\theddle-stage\n"));
+  EXPECT_THAT(staging, HasSubstr("Uid:\t0\t0\t0\t0\n"));
+  expect_rights(staging, kMayMount);
+  origin.answer();
+  EXPECT_EQ(mount.wait_for_staging(), "done");
 }
 
 TEST_F(LeastPrivilege, another_user_gets_what_the_files_modes_allow) {
@@ -178,15 +198,19 @@ TEST_F(LeastPrivilege, a_plain_user_s_supervisor_has_no_rights_and_ends_its_moun
   ASSERT_EQ(::chown((dir_ / "m").c_str(), 1500, 1500), 0);
   const std::string script =
       "\"$0\" --prefetch 0 \"$1\" \"$2\" || exit\n"
-      "pid=$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' \"$2/.heddle/stats\")\n"
-      "cat /proc/$pid/status; kill $pid\n"
+      "pid=$(\"$0\" --stats \"$2\" | sed -n 's/^supervisor_pid *//p')\n"
+      "cat /proc/$pid/status; echo; cat /proc/$(pgrep -o -P $pid)/status; kill $pid\n"
       "for i in $(seq 500); do mountpoint -q \"$2\" || { echo unmounted; exit; }; sleep .02; done";
   const auto seen = run_checked({HEDDLE_IN_WORLD, "--uid", "1500", "--", "sh", "-c", script,
                                  fs_mount(), dir_ / "map", dir_ / "m"})
                         .out;
+  const auto guard = seen.substr(seen.find("\n\n"));
   EXPECT_THAT(seen, HasSubstr("Uid:\t1500\t1500\t1500\t1500\n"));
-  expect_closed(seen);
-  EXPECT_THAT(seen, HasSubstr("unmounted\n"));
+  expect_closed(seen.substr(0, seen.size() - guard.size() + 1));
+  EXPECT_THAT(guard, HasSubstr("Uid:\t1500\t1500\t1500\t1500\n"));
+  EXPECT_THAT(guard, HasSubstr("CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n"));
+  EXPECT_THAT(guard, HasSubstr("NoNewPrivs:\t0\n")) << "it is what runs fusermount3";
+  EXPECT_THAT(guard, HasSubstr("unmounted\n"));
 }
 
 }  // namespace

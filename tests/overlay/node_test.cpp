@@ -11,10 +11,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
-#include "base/child.hpp"
 #include "base/run_directory.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/overlay_support.hpp"
@@ -98,7 +99,7 @@ class Node : public ::testing::Test {
   }
   std::string place(const std::string& map) const { return dir_ / "node/" + id(map); }
   nlohmann::json stats(const std::string& map) const {
-    return nlohmann::json::parse(value_or_throw(read_file(place(map) + "/.heddle/stats")));
+    return nlohmann::json::parse(value_or_throw(read_stats_text(place(map))));
   }
   std::string log() const { return read_file(dir_ / "log").value_or(""); }
 
@@ -109,6 +110,7 @@ class Node : public ::testing::Test {
 };
 
 TEST_F(Node, containers_are_served_from_staged_copies_when_the_origin_has_gone) {
+  HEDDLE_NEEDS_OPEN_TREE();
   HEDDLE_NEEDS_RESEND();
   start({"--stage", dir_ / "copies"});
   const auto tree = value_or_throw(ask("map"));
@@ -118,6 +120,7 @@ TEST_F(Node, containers_are_served_from_staged_copies_when_the_origin_has_gone) 
 }
 
 TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
+  HEDDLE_NEEDS_OPEN_TREE();
   start({});
   const auto tree = value_or_throw(ask("map"));
   const auto refused = run({fs_mount(), "--reload", dir_ / "near-map", place("map")});
@@ -129,6 +132,7 @@ TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
 }
 
 TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long) {
+  HEDDLE_NEEDS_OPEN_TREE();
   start({"--origin-timeout", "0.3"});
   const auto tree = value_or_throw(ask("map"));
   origin_->hang();
@@ -141,6 +145,7 @@ TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long)
 }
 
 TEST_F(Node, many_who_want_one_map_share_one_check_and_one_mount) {
+  HEDDLE_NEEDS_OPEN_TREE();
   start({});
   const auto far = id("map");
   origin_->hang();
@@ -155,6 +160,7 @@ TEST_F(Node, many_who_want_one_map_share_one_check_and_one_mount) {
 }
 
 TEST_F(Node, who_comes_during_a_check_is_answered_by_what_is_seen_later) {
+  HEDDLE_NEEDS_OPEN_TREE();
   MapMaker both;
   both.add_name("v", "file", *origin_ / "file");
   both.add_name("v", "near", dir_ / "near/file");
@@ -176,6 +182,7 @@ TEST_F(Node, who_comes_during_a_check_is_answered_by_what_is_seen_later) {
 }
 
 TEST_F(Node, who_says_nothing_holds_nobody_up) {
+  HEDDLE_NEEDS_OPEN_TREE();
   start({});
   std::vector<Fd> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(connect());
@@ -185,6 +192,7 @@ TEST_F(Node, who_says_nothing_holds_nobody_up) {
 }
 
 TEST_F(Node, a_client_for_whom_there_is_no_descriptor_is_served_when_there_is) {
+  HEDDLE_NEEDS_OPEN_TREE();
   start({});
   (void)value_or_throw(ask("map"));
   std::optional<WithoutDescriptors> full(service_->pid());
@@ -205,6 +213,7 @@ TEST_F(Node, a_service_that_ends_while_it_mounts_leaves_nothing) {
 }
 
 TEST_F(Node, a_map_that_does_not_answer_is_said_and_holds_nobody_else_up_for_long) {
+  HEDDLE_NEEDS_OPEN_TREE();
   std::filesystem::copy_file(dir_ / "near-map", origin_->source() + "/far-map");
   std::filesystem::create_symlink(*origin_ / "far-map", dir_ / "far-map");
   start({"--origin-timeout", "0.3"});

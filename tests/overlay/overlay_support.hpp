@@ -53,7 +53,7 @@ class Mount {
   /// The daemon: its supervisor, and who answers now.
   int pid() const { return pid_; }
   int worker() const { return static_cast<int>(stat_number("worker_pid")); }
-  /// The number behind `name` in `.heddle/stats`, wherever it stands; throws without one.
+  /// The number behind `name` in the statistics, wherever it stands; throws without one.
   std::uint64_t stat_number(const std::string& name) const;
   /// The text behind `name`.
   std::string stat_text(const std::string& name) const;

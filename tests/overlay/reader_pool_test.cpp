@@ -53,7 +53,7 @@ class ReaderPoolTest : public ::testing::Test {
   std::atomic<bool> free_ = false;
   std::atomic<int> answers_ = 0, errors_ = 0, error_ = 0;
   std::atomic<bool> giving_up_ = false;
-  ReaderPool pool_{2, 200ms, giving_up_};
+  ReaderPool pool_{2, 600ms, giving_up_};
 };
 
 TEST_F(ReaderPoolTest, a_lane_that_blocks_holds_up_no_other) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
+#include "fuseovl/mount/mount_exchange.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -16,6 +17,26 @@ namespace heddle::test {
 using Strings = std::vector<std::string>;
 
 inline std::string text_of(const std::string& path) { return value_or_throw(read_file(path)); }
+
+/// Whether --reload takes the old mount off. Before Linux 6.5 it stays beneath the new one, with
+/// its daemon, until fs-mount -u.
+inline bool takes_old_off() { return value_or_throw(mount_stacking()) == Stacking::beneath; }
+
+/// The mounts at `mount` after so many exchanges are as many as there should be.
+inline void expect_mounts(const Mount& mount, std::size_t exchanges) {
+  EXPECT_EQ(mounts_with(" " + mount.path() + " "), takes_old_off() ? 1 : 1 + exchanges);
+}
+
+/// `daemon`, which serves nobody but the mount that others have taken the place of, ends: at once,
+/// or when all that is stacked is unmounted.
+inline void expect_end_of_old(int daemon, const Mount& mount) {
+  if (!takes_old_off()) {
+    EXPECT_TRUE(is_running(daemon));
+    EXPECT_EQ(mount.unmount().status, 0);
+    EXPECT_EQ(mounts_with(" " + mount.path() + " "), 0U);
+  }
+  EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(daemon); }));
+}
 
 /// Two maps of a few files: one is as it is in both, one is changed, others come and go.
 class Reload : public ::testing::Test {

@@ -9,14 +9,15 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <iostream>
 #include <thread>
 
-#include "base/content_hash.hpp"
 #include "base/child.hpp"
+#include "base/content_hash.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -57,10 +58,12 @@ TEST_F(Reload, another_map_takes_the_place_of_the_first) {
   EXPECT_EQ(read_file(m / "gone").error().code(), ENOENT);
   EXPECT_EQ(text_of(m / ".heddle/map"), text_of(dir_ / "map2"));
   EXPECT_EQ(m.stat_text("map"), dir_ / "map2");
-  EXPECT_EQ(mounts_with(" " + m.path() + " "), 1U);
-  EXPECT_TRUE(wait_until(10s, [&] { return !is_running(before); })) << "nobody uses the old one";
+  expect_mounts(m, 1);
   const auto now = static_cast<int>(m.stat_number("supervisor_pid"));
-  EXPECT_EQ(m.unmount().status, 0);
+  expect_end_of_old(before, m);
+  if (takes_old_off()) {
+    EXPECT_EQ(m.unmount().status, 0);
+  }
   EXPECT_TRUE(wait_until(10s, [&] { return !is_running(now); }));
 }
 
@@ -83,9 +86,10 @@ TEST_F(Reload, what_is_open_or_mapped_keeps_its_content_and_its_daemon) {
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
   char byte = 0;
   EXPECT_EQ(::pread(file.get(), &byte, 1, 100), 1);
+  EXPECT_EQ(text_of(m / "file3"), std::string(300000, 'b')) << "the signal is not for the new one";
   file.reset();
   ::munmap(const_cast<char*>(bytes), 300000);
-  EXPECT_TRUE(wait_until(10s, [&] { return !is_running(before); }));
+  expect_end_of_old(before, m);
 }
 
 TEST_F(Reload, names_of_maps_before_lead_to_the_original_files) {
@@ -128,7 +132,6 @@ TEST_F(Reload, the_mount_alone_is_served_by_this_program_with_the_options_given)
   const auto now = m.stat_number("supervisor_pid");
   EXPECT_EQ(fs::read_symlink("/proc/" + std::to_string(now) + "/exe"), fs::path(dir_ / "newer"));
   EXPECT_EQ(text_of(m / "same"), "one same\n");
-  EXPECT_TRUE(wait_until(10s, [&] { return !is_running(before); }));
   {
     const Stopped stopped(m.worker());  // it was warm before it took the place
     EXPECT_EQ(::faccessat(AT_FDCWD, (m / "same").c_str(), F_OK, 0), 0);
@@ -137,6 +140,7 @@ TEST_F(Reload, the_mount_alone_is_served_by_this_program_with_the_options_given)
   const auto refused = reload({m.path()});
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err, HasSubstr("map1 is another map by now"));
+  expect_end_of_old(before, m);
 }
 
 TEST_F(Reload, what_cannot_be_served_changes_nothing) {
@@ -226,11 +230,13 @@ TEST_F(Reload, of_two_at_once_one_says_that_the_other_is_at_work) {
       });
   }
   EXPECT_GT(done, 0);
-  EXPECT_EQ(mounts_with(" " + m.path() + " "), 1U);
+  expect_mounts(m, static_cast<std::size_t>(done));
   EXPECT_EQ(text_of(m / "same"), "one same\n");
 }
 
 TEST_F(Reload, one_that_is_killed_leaves_the_mount_as_it_was_or_exchanged) {
+  if (::syscall(SYS_fsopen, "", ~0U) < 0 && errno == ENOSYS)
+    HEDDLE_SKIP("before Linux 5.2 a mount is made in its place, where it stays with a dead daemon");
   Mount m(dir_ / "map1", dir_ / "mnt", {"--prefetch", "0"});
   for (int i = 0; i < 40; ++i) {
     auto child = value_or_throw(spawn(fs_mount(), {"fs-mount", "--reload", "--prefetch", "0",
@@ -241,7 +247,8 @@ TEST_F(Reload, one_that_is_killed_leaves_the_mount_as_it_was_or_exchanged) {
     EXPECT_EQ(text_of(m / "same"), "one same\n");
   }
   ASSERT_EQ(reload({dir_ / "map2", m.path()}).status, 0);
-  EXPECT_EQ(mounts_with(" " + m.path() + " "), 1U);
+  if (!takes_old_off()) return;
+  expect_mounts(m, 41);
   // Daemons of what was not exchanged have ended.
   const auto now = m.stat_number("supervisor_pid");
   EXPECT_TRUE(wait_until(10s, [&] {
@@ -279,7 +286,7 @@ TEST_F(Reload, concerns_the_mount_namespace_of_who_asks_alone) {
   EXPECT_EQ(text_of("/proc/" + std::to_string(other) + "/root" + (m / "changed")), "one changed\n");
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
-  EXPECT_TRUE(wait_until(10s, [&] { return !is_running(m.pid()); }));
+  expect_end_of_old(m.pid(), m);
 }
 
 /// The map of `farm`'s program, with the files of `other` in place of `farm`'s libraries.
@@ -350,7 +357,7 @@ TEST_F(Reload, starts_never_fail_nor_mix_two_maps) {
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(of_b, 0);
   EXPECT_GT(starts - of_b, 0);
-  EXPECT_EQ(mounts_with(" " + m.path() + " "), 1U);
+  expect_mounts(m, static_cast<std::size_t>(exchanges) + 1);
   const auto last = static_cast<int>(m.stat_number("supervisor_pid"));
   EXPECT_EQ(m.unmount().status, 0);
   EXPECT_TRUE(wait_until(10s, [&] {

@@ -44,9 +44,10 @@ class StageUsers : public ::testing::Test {
     EXPECT_EQ(::chown(mount_point.c_str(), uid, uid), 0);
     const std::string script =
         "\"$0\" --prefetch 0 --stage \"$3\" \"$1\" \"$2\" 2>&1 || exit\n"
-        "n=0; while grep -q '\"staging\": \"running\"' \"$2/.heddle/stats\" && [ $n -lt 1000 ]\n"
+        "n=0; while \"$0\" --stats \"$2\" --json | grep -q '\"staging\": \"running\"' && [ $n -lt "
+        "1000 ]\n"
         "do n=$((n+1)); sleep 0.01; done\n"
-        "grep -o '\"staging\": \"[a-z]*\"' \"$2/.heddle/stats\"\n"
+        "\"$0\" --stats \"$2\" --json | grep -o '\"staging\": \"[a-z]*\"'\n"
         "cat \"$2/v/file\"; echo; \"$0\" -u \"$2\"";
     return run_checked({HEDDLE_IN_WORLD, "--uid", std::to_string(uid), "--", "sh", "-c", script,
                         fs_mount(), dir_ / "map", mount_point, dir_ / "node"})

@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/staging_support.hpp"
 
@@ -188,7 +189,7 @@ TEST_F(Staged, ten_thousand_objects_are_served_with_256_descriptors) {
     fs::create_directories(dir_ / "mnt");
     run_checked(argv);
     mounted_.push_back(dir_ / "mnt");
-    const auto stats = value_or_throw(read_file(dir_ / "mnt/.heddle/stats"));
+    const auto stats = value_or_throw(read_stats_text(dir_ / "mnt"));
     const auto number = [&](const std::string& name) {
       return std::stoi(stats.substr(stats.find("\"" + name + "\":") + name.size() + 3));
     };

@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/origin_fs.hpp"
 #include "tests/overlay/staging_support.hpp"
 
@@ -79,7 +80,7 @@ TEST_F(Staged, what_changes_in_place_goes_on_from_its_copy_or_answers_eio_as_ask
     std::ofstream(dir_ / "src/file5", std::ios::app) << "more";
     // Nobody reads it: it is noticed all the same.
     EXPECT_TRUE(wait_until(20s, [&] {
-      return read_file(m / ".heddle/stats").value().find("changed in place") != std::string::npos;
+      return read_stats_text(m.path()).value().find("changed in place") != std::string::npos;
     }));
     const auto got = read(m, 5);
     if (keeps) {
@@ -129,7 +130,7 @@ TEST_F(Staged, verify_says_that_what_is_served_is_right_though_its_origin_is_ano
   EXPECT_EQ(verify(m.path()).err, "");
   std::ofstream(dir_ / "src/file5", std::ios::app) << "more";
   EXPECT_TRUE(wait_until(20s, [&] {
-    return read_file(m / ".heddle/stats").value().find("changed in place") != std::string::npos;
+    return read_stats_text(m.path()).value().find("changed in place") != std::string::npos;
   }));
   const auto served = verify(m.path());
   EXPECT_EQ(served.status, 0) << served.out;

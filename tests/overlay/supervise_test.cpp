@@ -18,6 +18,7 @@
 
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/support/build_elf.hpp"
 
@@ -238,7 +239,7 @@ TEST_F(Supervised, what_one_worker_refused_its_followers_refuse_and_report) {
   EXPECT_EQ(read_uncached(m / "file4").error().code(), EIO);
   ::kill(m.worker(), SIGKILL);
   EXPECT_EQ(read_uncached(m / "file4").error().code(), EIO);
-  const auto stats = value_or_throw(read_file(m / ".heddle/stats"));
+  const auto stats = value_or_throw(read_stats_text(m.path()));
   EXPECT_THAT(stats, HasSubstr("changed in place while mounted"));
   EXPECT_EQ(m.stat_number("workers_lost"), 1U);
 }

@@ -34,7 +34,7 @@ using List = std::vector<std::string>;
 TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_folder) {
   const auto tree = tree_of({}, 0);
   EXPECT_EQ(names_of(tree, Tree::kRoot), List{".heddle"});
-  EXPECT_EQ(names_of(tree, Tree::kOwnDirectory), (List{"index", "map", "stats"}));
+  EXPECT_EQ(names_of(tree, Tree::kOwnDirectory), (List{"index", "map"}));
   EXPECT_EQ(tree.link_count(Tree::kRoot), 3U);
 }
 
@@ -45,7 +45,7 @@ TEST(Tree, generated_files_stand_in_the_own_directory_or_at_the_root) {
                        {"libchanged.so.1", "more"}};
   const auto tree = value_or_throw(Tree::build(content));
   EXPECT_EQ(names_of(tree, Tree::kOwnDirectory),
-            (List{"container.json", "index", "ld.so.cache", "map", "stats"}));
+            (List{"container.json", "index", "ld.so.cache", "map"}));
   const auto ino = tree.lookup(Tree::kOwnDirectory, "ld.so.cache");
   EXPECT_EQ(tree.kind(ino), NodeKind::generated);
   EXPECT_EQ(tree.generated(ino), 1U);

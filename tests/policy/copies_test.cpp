@@ -14,6 +14,7 @@
 
 #include "base/fd.hpp"
 #include "tests/policy/decide_fixture.hpp"
+#include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {
 namespace {
@@ -28,6 +29,7 @@ constexpr const char* kCopy = "/opt/own/lib/libmpich.so.12.1";
 class Copies : public ImageTest {
  protected:
   void SetUp() override {
+    HEDDLE_NEEDS_OPENAT2();  // without, they are not looked for
     ImageTest::SetUp();
     if (IsSkipped()) return;
     const auto theirs = world_.mpich(world_.in("/usr/lib/libmpich.so.12"), "libmpich.so.12", "3.0");

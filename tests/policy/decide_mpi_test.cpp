@@ -6,6 +6,7 @@
 
 #include "resolver/map/map_reader.hpp"
 #include "tests/policy/decide_fixture.hpp"
+#include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {
 namespace {
@@ -162,6 +163,7 @@ TEST_F(Decide, a_script_gets_what_the_image_has) {
 }
 
 TEST_F(Decide, an_image_with_two_mpis_is_told_which_is_left_as_it_is) {
+  HEDDLE_NEEDS_OPENAT2();  // the other is found by a walk through the image
   usual();
   build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
                  .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "resolver/policy/versions.hpp"
-#include "resolver/search/ld_so_cache_writer.hpp"
+#include "resolver/search/ld_so_cache.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"

@@ -38,32 +38,15 @@ class RecorderInContainers : public testing::TestWithParam<const char*> {
                  "-m",
                  "sh",
                  "-c",
-                 "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"",
-                 "podman",
-                 "podman",
-                 "--root",
-                 dir_ / "root",
-                 "--runroot",
-                 dir_ / "runroot",
-                 "--tmpdir",
-                 dir_ / "tmp",
-                 "--runtime",
-                 "crun",
-                 "run",
-                 "--rm",
-                 "--cgroups=disabled",
-                 "--network",
-                 "host",
-                 "--ulimit",
-                 "nofile=1024:1024",
-                 "--ulimit",
-                 "nproc=4096:4096",
-                 "--device",
-                 "/dev/fuse",
-                 "--cap-add",
-                 "SYS_ADMIN",
-                 "-v",
-                 dir_ / "out:/out"};
+                 "umount /sys/fs/cgroup/unified 2>/dev/null; exec podman \"$@\"",
+                 "podman"};
+    for (const auto& word : words_of(
+             "--root " + (dir_ / "root") + " --runroot " + (dir_ / "runroot") + " --tmpdir " +
+             (dir_ / "tmp") +
+             " --runtime crun run --rm --cgroups=disabled --network host --ulimit nofile=1024:1024 "
+             "--ulimit nproc=4096:4096 --device /dev/fuse --cap-add SYS_ADMIN -v " +
+             (dir_ / "out:/out")))
+      all.push_back(word);
     all.insert(all.end(), options.begin(), options.end());
     all.insert(all.end(), {"--rootfs", tree_ + ":O"});
     all.insert(all.end(), argv.begin(), argv.end());

@@ -4,7 +4,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "tests/record/native_twin.hpp"
+#include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {

@@ -4,16 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <sstream>
 #include <thread>
 
-#include "record/loopback/server.hpp"
+#include "record/loopback/loopback.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -49,7 +45,9 @@ Fd mount_detached(int device) {
 /// The loopback, served by this process.
 class Served {
  public:
-  Served() : root_(mount_detached(device_.get())), serving_([this] { server_.run(); }) {}
+  Served()
+      : root_(mount_detached(device_.get())),
+        serving_([this] { loopback::serve(loopback_, device_.get()); }) {}
   ~Served() {
     root_.reset();
     serving_.join();
@@ -61,76 +59,18 @@ class Served {
   Fd device_ = value_or_throw(open_file("/dev/fuse", O_RDWR));
   NoLog log_;
   loopback::Loopback loopback_{log_, {device_.get(), kMostOpen, {}}};
-  loopback::Server server_{loopback_, device_.get()};
   Fd root_;
   std::thread serving_;
 };
 
-/// A memory cgroup of one's own, whose share of the kernel's caches can be taken back without
-/// touching the machine's; none where it may not be made.
-class OwnMemory {
- public:
-  OwnMemory() {
-    std::istringstream groups(read_file("/proc/self/cgroup").value_or(""));
-    for (std::string line; std::getline(groups, line);) {
-      const auto path = line.substr(line.find(':', line.find(':') + 1) + 1);
-      const bool v1 = line.find(":memory:") != std::string::npos;
-      if (!v1 && !line.starts_with("0::")) continue;
-      const auto folder = (v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") + path +
-                          "/heddle-test-" + std::to_string(::getpid());
-      if (::mkdir(folder.c_str(), 0700) != 0) continue;
-      const auto handle = folder + (v1 ? "/memory.force_empty" : "/memory.reclaim");
-      if (::access(handle.c_str(), W_OK) == 0) {
-        folder_ = folder;
-        handle_ = handle;
-        return;
-      }
-      ::rmdir(folder.c_str());
-    }
+void look_at_all(const Served& served, const std::string& directory) {
+  int missing = 0;
+  for (int i = 0; i < kFiles; ++i) {
+    struct stat st {};
+    const auto name = directory.substr(1) + "/" + std::to_string(i);
+    missing += ::fstatat(served.root(), name.c_str(), &st, 0) != 0;
   }
-  ~OwnMemory() {
-    if (!folder_.empty())
-      wait_until(std::chrono::seconds(5), [&] { return ::rmdir(folder_.c_str()) == 0; });
-  }
-  bool exists() const { return !folder_.empty(); }
-  /// For a process that is to live in it.
-  void enter() const { write_to(folder_ + "/cgroup.procs", "0"); }
-  /// The kernel keeps some 1.2 KB of each file of ours.
-  void limit(std::size_t bytes) const {
-    const bool v1 = handle_.ends_with("force_empty");
-    write_to(folder_ + (v1 ? "/memory.limit_in_bytes" : "/memory.max"),
-             std::to_string(bytes).c_str());
-  }
-  void take_back() const {
-    exists() ? write_to(handle_, handle_.ends_with("reclaim") ? "1G" : "1")
-             : write_to("/proc/sys/vm/drop_caches", "2");
-  }
-
- private:
-  static void write_to(const std::string& path, const char* text) {
-    if (const Fd fd{::open(path.c_str(), O_WRONLY | O_CLOEXEC)}; fd)
-      (void)!::write(fd.get(), text, std::strlen(text));
-  }
-  std::string folder_, handle_;
-};
-
-/// In another process, so that what the kernel keeps of it counts as that one's.
-void look_at_all(const Served& served, const OwnMemory& memory, const std::string& folder) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (memory.exists()) memory.enter();
-    int missing = 0;
-    for (int i = 0; i < kFiles; ++i) {
-      char name[256];
-      std::snprintf(name, sizeof(name), "%s/%d", folder.c_str() + 1, i);
-      struct stat st {};
-      missing += ::fstatat(served.root(), name, &st, 0) != 0;
-    }
-    ::_exit(missing != 0);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(missing, 0);
 }
 
 std::size_t open_files() {
@@ -145,27 +85,19 @@ TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
     const Fd made(::open((dir / std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
     ASSERT_TRUE(made);
   }
-  const OwnMemory memory;
   const Served served;
   const auto fds = open_files();
   for (int round = 0; round < 2; ++round) {
-    look_at_all(served, memory, dir.path());
+    look_at_all(served, dir.path());
     EXPECT_GE(served.nodes(), static_cast<std::size_t>(kFiles));
     EXPECT_LE(open_files(), fds + kMostOpen + 3) << "those not used for long have no descriptor";
     const bool shrunk = wait_until(std::chrono::seconds(20), [&] {
-      memory.take_back();
+      run({"sh", "-c", "echo 2 > /proc/sys/vm/drop_caches"});
       return served.nodes() < kFiles / 20;
     });
     EXPECT_TRUE(shrunk) << served.nodes() << " nodes are left";
     EXPECT_LE(open_files(), fds + served.nodes() + 3);
   }
-  if (!memory.exists()) return;  // the machine's memory is not ours to fill
-  memory.limit(12 << 20);
-  look_at_all(served, memory, dir.path());
-  // FORGET is sent without waiting for an answer: the last ones may still be in the queue.
-  EXPECT_TRUE(wait_until(std::chrono::seconds(20), [&] {
-    return served.nodes() < static_cast<std::size_t>(kFiles);
-  })) << "what does not fit is forgotten";
 }
 
 TEST(Forgetting, a_file_without_descriptor_is_found_again_only_if_it_is_the_same) {

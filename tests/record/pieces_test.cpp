@@ -3,9 +3,8 @@
 
 #include <string>
 
-#include "fuseovl/session/succession.hpp"
 #include "record/loopback/locks.hpp"
-#include "record/native_folders.hpp"
+#include "record/native_paths.hpp"
 #include "record/recorder.hpp"
 
 namespace heddle {
@@ -43,22 +42,6 @@ TEST(LockedRanges, readers_share_and_an_owner_is_never_in_its_own_way) {
   EXPECT_EQ(in_the_way->pid, 10);
 }
 
-TEST(Succession, workers_that_do_nothing_are_not_followed_for_ever) {
-  Succession succession;
-  int followed = 0;
-  for (; followed < 1000; ++followed) {
-    succession.starts(5);
-    if (!succession.died(5)) break;
-  }
-  EXPECT_GE(followed, 9);
-  EXPECT_LT(followed, 1000);
-  for (std::uint64_t answers = 0; answers < 100; ++answers) {
-    succession.starts(answers);
-    EXPECT_TRUE(succession.died(answers + 1));
-    EXPECT_EQ(succession.pause(), std::chrono::milliseconds(0));
-  }
-}
-
 TEST(Walks, destinations_are_absolute_and_plain) {
   EXPECT_EQ(Walks::destination("/lib", "usr/lib"), "/usr/lib");
   EXPECT_EQ(Walks::destination("/a/b/c", "../x/./y"), "/a/x/y");
@@ -66,7 +49,7 @@ TEST(Walks, destinations_are_absolute_and_plain) {
   EXPECT_EQ(Walks::destination("/a", "../.."), "/");
 }
 
-TEST(NativeFolders, only_sockets_that_answer_count) {
+TEST(NativePaths, only_sockets_that_answer_count) {
   const std::string text =
       "Num       RefCount Protocol Flags    Type St Inode Path\n"
       "0000: 00000002 00000000 00010000 0001 01 100 /run/dbus/socket\n"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/sandbox/sanitized.hpp"
-#include "tests/record/native_twin.hpp"
+#include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -43,54 +43,6 @@ TEST(Recorder, exit_codes_are_the_programs_own) {
   EXPECT_EQ(run({program, "--trace", dir / "bad", "--summary"}).status, 2);
   EXPECT_EQ(run({program, "true"}).status, 2);
   EXPECT_EQ(record("/no/such/folder/run.txt", {"true"}).status, 3);
-}
-
-TEST(Recorder, small_programs_run_as_natively) { expect_same_run({"xz", "--help"}); }
-
-TEST(Recorder, python_imports_numpy) {
-  expect_same_run({"/usr/bin/python3", "-c", "import numpy; print(numpy.arange(9).sum())"});
-}
-
-TEST(Recorder, lammps_helps) {
-  if (run({"sh", "-c", "command -v lmp"}).status != 0) HEDDLE_SKIP("lmp is not installed");
-  expect_same_run({"lmp", "-h"});
-}
-
-TEST(Recorder, sqlite_works_with_a_write_ahead_log) {
-  if (run({"sh", "-c", "command -v sqlite3"}).status != 0) HEDDLE_SKIP("sqlite3 is not installed");
-  TestDir dir;
-  RunOptions options;
-  options.cwd = dir.path();
-  expect_same_run(
-      {"sh", "-c",
-       "rm -f db*; sqlite3 db 'pragma journal_mode=wal; create table t(x); insert into t "
-       "select value from generate_series(1,20000); pragma integrity_check; select "
-       "sum(x) from t;' && sqlite3 db 'delete from t where x%2; vacuum; pragma "
-       "integrity_check; select count(*) from t'"},
-      options);
-}
-
-TEST(Recorder, a_project_is_configured_built_cloned_and_packed) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  const std::string script =
-      "set -e; mkdir p && cd p && git init -q . && mkdir many && for i in $(seq 800); do echo $i > "
-      "many/f$i; done; printf 'int f(void){return 3;}' > f.c; printf '#include <stdio.h>\\nint "
-      "f(void);int main(void){printf(\"%d\\\\n\",f());return 0;}' > m.c; printf 'app: m.o "
-      "f.o\\n\\tcc -o app m.o f.o\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile; make -s -j2; "
-      "./app; "
-      "make -s; git add -A; git -c user.name=a -c user.email=b commit -q -m c; git clone -q "
-      "--no-local . ../q; git -C ../q fsck --no-progress; tar cf ../t.tar many; mkdir ../x; tar xf "
-      "../t.tar -C ../x; diff -r many ../x/many; rm -rf ../q/many; ls ../q | sort";
-  run_checked({"mkdir", dir / "a", dir / "b"});
-  RunOptions here, there;
-  here.cwd = dir / "a";
-  there.cwd = dir / "b";
-  const auto native = run({"sh", "-c", script}, here);
-  expect_same(native, record(dir / "run.txt", {"sh", "-c", script}, there));
-  EXPECT_EQ(native.status, 0) << native.err;
-  EXPECT_EQ(run({"diff", "-r", "--exclude=.git", "--exclude=t.tar", dir / "a", dir / "b"}).status,
-            0);
 }
 
 TEST(Recorder, few_descriptors_suffice) {

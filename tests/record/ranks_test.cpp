@@ -2,7 +2,7 @@
 // Recorders inside a launcher, and a launcher inside a recorder.
 #include <gtest/gtest.h>
 
-#include "tests/record/native_twin.hpp"
+#include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +17,12 @@
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
+
+/// `text` cut at its spaces.
+inline std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
 
 /// An event with strings of its own.
 struct SeenEvent {
@@ -83,6 +93,23 @@ inline std::vector<int> recorders(const std::string& mark, const std::string& na
     if (environment && environment->find(mark) != std::string::npos) out.push_back(pid);
   }
   return out;
+}
+
+/// What fs-record is allowed to differ in: nothing.
+inline void expect_same(const RunResult& native, const RunResult& recorded) {
+  EXPECT_FALSE(recorded.timed_out);
+  EXPECT_EQ(native.status, recorded.status) << recorded.err;
+  EXPECT_EQ(native.out, recorded.out);
+  EXPECT_EQ(native.err, recorded.err);
+}
+
+inline void expect_same_run(const std::vector<std::string>& argv, const RunOptions& options = {}) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const auto native = run(argv, options);
+  const auto recorded = record(dir / "run.txt", argv, options);
+  expect_same(native, recorded);
+  EXPECT_TRUE(read_seen(dir / "run.txt").complete());
 }
 
 }  // namespace heddle::test

@@ -12,7 +12,7 @@
 
 #include "base/fd.hpp"
 #include "tests/record/recorded.hpp"
-#include "tests/record/replayed_tree.hpp"
+#include "tests/record/strace_log.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/strace.hpp"
 
@@ -155,19 +155,9 @@ class StraceParity : public testing::Test {
     options.env = std::move(env);
     ReplayedTree tree(work_);
     // seccomp: else each system call stops, also those that are not traced.
-    Paths traced{"strace",
-                 "-f",
-                 "--seccomp-bpf",
-                 "-qq",
-                 "-y",
-                 "-s",
-                 "8192",
-                 "-e",
-                 "trace=%file,%process,fchdir",
-                 "-e",
-                 "signal=none",
-                 "-o",
-                 dir_ / "strace.log"};
+    Paths traced = words_of(
+        "strace -f --seccomp-bpf -qq -y -s 8192 -e trace=%file,%process,fchdir -e signal=none -o");
+    traced.push_back(dir_ / "strace.log");
     traced.insert(traced.end(), argv.begin(), argv.end());
     result_ = record(dir_ / "run.txt", traced, options);
     ASSERT_EQ(result_.status, 0) << result_.out << result_.err;

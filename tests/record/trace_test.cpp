@@ -45,20 +45,6 @@ TEST(Recorder, the_name_that_was_asked_for_is_told) {
   EXPECT_TRUE(open->exe.ends_with("/cat"));
 }
 
-TEST(Recorder, the_same_run_twice_opens_the_same) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  std::vector<std::string> opens[2];
-  for (auto& list : opens) {
-    record(dir / "run.txt", {"/usr/bin/python3", "-c", "import json"});
-    const auto seen = read_seen(dir / "run.txt");
-    for (const auto& e : seen.events)
-      if (e.op == Op::open) list.push_back(e.path);
-  }
-  EXPECT_EQ(opens[0], opens[1]);
-  EXPECT_GT(opens[0].size(), 20U);
-}
-
 TEST(Recorder, the_same_run_twice_is_no_difference_to_fs_diff) {
   HEDDLE_STAGED(program, "fs-record");
   HEDDLE_STAGED(fs_diff, "fs-diff");

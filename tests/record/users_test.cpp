@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tests/record/native_twin.hpp"
+#include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {

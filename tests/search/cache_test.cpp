@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <random>
 
 #include "base/fd.hpp"
 #include "resolver/search/ld_so_cache.hpp"
@@ -96,31 +95,6 @@ TEST(LdSoCache, of_the_wrong_byte_order_or_kind_is_empty) {
   EXPECT_EQ(LdSoCache("", profile()).lookup("liba.so.1"), "");
   EXPECT_EQ(LdSoCache("hello", profile()).lookup("liba.so.1"), "");
   EXPECT_EQ(LdSoCache().lookup("liba.so.1"), "");
-}
-
-TEST(LdSoCache, damaged_in_any_byte_or_cut_anywhere_it_stays_within_its_bytes) {
-  const auto whole =
-      old_cache({{"liba.so.1", "/old"}}, new_cache({{"libz.so.1", "/z"},
-                                                    {"liba.so.1", "/v2", 0x303, named_hwcap(0, 1)},
-                                                    {"liba.so.1", "/l/liba.so.1"}},
-                                                   {"x86-64-v2"}));
-  for (const auto start : {std::size_t{0}, whole.find("glibc-ld")}) {
-    const auto bytes = whole.substr(start);
-    for (std::size_t length = 0; length < bytes.size(); ++length)
-      LdSoCache(bytes.substr(0, length), profile()).lookup("liba.so.1");
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      for (const int value : {0, 1, 0x7f, 0x80, 0xff}) {
-        auto damaged = bytes;
-        damaged[i] = static_cast<char>(value);
-        LdSoCache(damaged, profile()).lookup("liba.so.1");
-      }
-    std::mt19937 random(42);
-    for (int round = 0; round < 5000; ++round) {
-      auto damaged = bytes;
-      for (int n = 0; n < 4; ++n) damaged[random() % damaged.size()] = static_cast<char>(random());
-      LdSoCache(damaged, profile()).lookup("liba.so.1");
-    }
-  }
 }
 
 TEST(LdSoCache, reads_all_of_this_machines_cache_as_ldconfig_prints_it) {

@@ -51,7 +51,7 @@ Result<FileFacts> FakeWorld::facts(const std::string& path) {
     return fail_errno(path, "cannot open", failing->second);
   const auto file = files_.find(path);
   if (file == files_.end()) return fail_errno(path, "cannot open", ENOENT);
-  auto elf = parse_elf(file->second, path);
+  auto elf = parse_elf(file->second);
   if (!elf) return fail(elf.error());
   FileFacts facts;
   facts.elf = std::move(*elf);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/search/os_world.hpp"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -164,6 +165,58 @@ TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
   EXPECT_EQ(world.asked(),
             (std::vector<std::string>{".", "/etc/ld.so.cache", "/lib", "/lib/", "/lib/liba.so",
                                       "/libd.so", "/none", "/opt/", "/opt/odd"}));
+}
+
+constexpr const char* kConstant = "Wool Version: 4.0.2";
+constexpr const char* kVariable = "a word that may change";
+constexpr const char* kCode = "these are instructions";  // words among the instructions
+
+class ReadData : public testing::Test {
+ protected:
+  std::string library(const std::string& flag) const {
+    return build_library({.output = dir_ / "liba.so",
+                          .source = std::string("const char* constant(void) { return \"") +
+                                    kConstant + "\"; }\nchar variable[] = \"" + kVariable +
+                                    "\";\n__asm__(\".text\\n.ascii \\\"" + kCode + "\\\"\\n\");\n",
+                          .flags = {"-Wl,-z," + flag}});
+  }
+  static std::string data_of(const std::string& path) {
+    PlainFacts source;
+    return value_or_throw(OsWorld(source).read_data(path));
+  }
+  static bool holds(const std::string& bytes, const char* words) {
+    return bytes.find(words) != bytes.npos;
+  }
+  TestDir dir_;
+};
+
+TEST_F(ReadData, is_all_but_the_code) {
+  const auto data = data_of(library("separate-code"));
+  EXPECT_TRUE(holds(data, kConstant));
+  EXPECT_TRUE(holds(data, kVariable));
+  EXPECT_FALSE(holds(data, kCode));
+  const auto mixed = data_of(library("noseparate-code"));
+  EXPECT_TRUE(holds(mixed, kConstant)) << "constants that a linker put beside the code";
+  EXPECT_TRUE(holds(mixed, kVariable));
+}
+
+TEST_F(ReadData, of_what_is_no_elf_file_is_all_of_it) {
+  for (const std::string text : {"", "\177ELF", "a linker script, perhaps"}) {
+    write_text_file(dir_ / "text", text);
+    EXPECT_EQ(data_of(dir_ / "text"), text);
+  }
+}
+
+TEST_F(ReadData, stays_within_the_file_whatever_its_headers_say) {
+  auto bytes = value_or_throw(read_file(library("separate-code")));
+  auto* header = reinterpret_cast<Elf64_Ehdr*>(bytes.data());
+  auto* segments = reinterpret_cast<Elf64_Phdr*>(bytes.data() + header->e_phoff);
+  for (int i = 0; i < header->e_phnum; ++i) segments[i].p_filesz = ~0ULL;
+  write_text_file(dir_ / "long.so", bytes);
+  EXPECT_TRUE(holds(data_of(dir_ / "long.so"), kConstant));
+  for (int i = 0; i < header->e_phnum; ++i) segments[i].p_offset = ~0ULL - 1;
+  write_text_file(dir_ / "far.so", bytes);
+  EXPECT_EQ(data_of(dir_ / "far.so"), "");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Compares our closure of every dynamic ELF file below the given folders, and every probe on the
-// way, with the real ld.so's. A file is asked about as ldd does it: LD_TRACE_LOADED_OBJECTS=1, a
-// library through ld.so. The exit status is 0 when there is no difference. --plain: facts without
-// LIEF; --every=N: each Nth file.
+// Compares our closure of every dynamic ELF file below the given directories, and every probe on
+// the way, with the real ld.so's. A file is asked about as ldd does it: LD_TRACE_LOADED_OBJECTS=1,
+// a library through ld.so. The exit status is 0 when there is no difference. --every=N: each Nth
+// file.
 #include <elf.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -22,7 +22,6 @@
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
 #include "tests/search/oracle.hpp"
-#include "tests/search/plain_facts.hpp"
 
 namespace {
 
@@ -96,22 +95,19 @@ std::string difference(const Closure& ours, const Trace& theirs) {
 int main(int argc, char** argv) {
   std::vector<std::string> roots(argv + 1, argv + argc);
   std::size_t step = 1;
-  bool plain = false;
   std::string library_path;
   while (!roots.empty() && roots[0].starts_with("--")) {
     if (roots[0].starts_with("--every=")) step = std::strtoul(roots[0].c_str() + 8, nullptr, 10);
     if (roots[0].starts_with("--library-path=")) library_path = roots[0].substr(15);
-    if (roots[0] == "--plain") plain = true;
     roots.erase(roots.begin());
   }
   if (roots.empty()) roots = {"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"};
   const auto files = elf_files(roots);
-  heddle::test::PlainFacts plain_source;
   heddle::FactsOptions facts_options;
   facts_options.pool.worker_path = HEDDLE_ELF_WORKER;
   facts_options.cache = heddle::CacheUse::none;
   heddle::CachedFacts pool(facts_options);
-  heddle::OsWorld world(plain ? static_cast<heddle::FactsSource&>(plain_source) : pool);
+  heddle::OsWorld world(pool);
   world.prefetch(files);
   std::map<std::string, heddle::Result<heddle::LoaderProfile>> loaders;
   std::map<std::string, std::size_t> excluded;

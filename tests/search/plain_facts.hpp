@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,20 +9,15 @@
 
 namespace heddle::test {
 
-/// Facts straight out of the program headers and PT_DYNAMIC: enough for the search, quick, and a
-/// second opinion to LIEF's. Little-endian files of either class.
+/// The loader's facts, read in this process, without hashes.
 class PlainFacts final : public FactsSource {
  public:
   Result<FileFacts> facts(const std::string& path, FactsDetail detail) override;
-  void prefetch(const std::vector<std::string>& paths, FactsDetail) override {
-    prefetched += paths.size();
-  }
+  void prefetch(const std::vector<std::string>&, FactsDetail) override {}
   Fd root;  ///< valid: paths are below it
-  std::size_t read = 0;
-  std::size_t prefetched = 0;
 };
 
-/// The facts in an ELF file's bytes; ENOEXEC for no ELF file, EBADMSG for a damaged one.
-Result<ElfFacts> parse_elf(std::string_view bytes, const std::string& path);
+/// Those in an ELF file's bytes.
+Result<ElfFacts> parse_elf(std::string_view content);
 
 }  // namespace heddle::test

@@ -5,7 +5,6 @@
 
 #include <chrono>
 
-#include "resolver/search/preload_list.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/search/search_path.hpp"
 #include "tests/search/cache_bytes.hpp"

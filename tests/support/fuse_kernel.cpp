@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/support/fuse_kernel.hpp"
 
+#include <fcntl.h>
 #include <linux/fuse.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -51,6 +52,16 @@ bool takes(int note) {
 bool kernel_resends() {
   static const bool out = takes(kNotifyResend);
   return out;
+}
+
+bool kernel_has(long call) {
+  // No call takes all of these.
+  return ::syscall(call, -1, nullptr, -1, -1, -1, -1) >= 0 || errno != ENOSYS;
+}
+
+bool kernel_tells_of_leaders() {
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), O_EXCL)));
+  return process.valid();
 }
 
 }  // namespace heddle::test

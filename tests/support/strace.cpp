@@ -7,6 +7,7 @@
 
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
+#include "tests/support/fuse_kernel.hpp"
 
 namespace heddle::test {
 namespace {
@@ -118,6 +119,12 @@ StraceResult strace_counts(const std::vector<std::string>& argv, const RunOption
   result.run = run(traced, options);
   result.starts = parse_strace(value_or_throw(read_file(log)));
   return result;
+}
+
+bool strace_leaves_daemons() {
+  return kernel_has(SYS_open_tree) ||
+         value_or_throw(read_file("/proc/self/status")).find("\nSeccomp:\t0\n") !=
+             std::string::npos;
 }
 
 bool strace_works() {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+#include "base/trusted_path.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "base/fd.hpp"
+#include "base/try.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kMostLinks = 40;  // <linux/namei.h>, MAXSYMLINKS
+constexpr const char* kWhat = "cannot be trusted";
+
+/// Root is the owner of "/": in a user's namespace (podman unshare) root has no number of its own.
+bool is_trusted(uid_t owner) {
+  struct stat top {};
+  return owner == ::geteuid() || (::stat("/", &top) == 0 && owner == top.st_uid);
+}
+
+/// The mode covers an ACL too: its mask, which bounds whatever it grants, is shown as the group's
+/// rights (acl(5)). A user's own group may have no other member (umask 002); root's files have no
+/// such excuse.
+Result<void> check(const struct stat& status, const std::string& path, bool is_last) {
+  const bool is_root = is_systems_root();
+  if (!is_trusted(status.st_uid))
+    return fail(path, kWhat, "it belongs to user " + std::to_string(status.st_uid),
+                is_root ? "what root uses must be root's: put it where only root may write"
+                        : "it must be yours or root's");
+  if (S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0 && !is_last) return {};
+  if ((status.st_mode & (is_root ? 0022U : 0002U)) != 0)
+    return fail(path, kWhat, "others may write to it", "chmod go-w " + path);
+  return {};
+}
+
+/// The target of the symbolic link that `fd` is open on (O_PATH).
+std::string target_of(const Fd& fd) {
+  char text[PATH_MAX];
+  const ssize_t n = ::readlinkat(fd.get(), "", text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+}
+
+/// Follows `path` from the root and checks each component, each link included: its owner can have
+/// another lead elsewhere. Result: what it leads to; none when that does not exist.
+Result<Fd> walk(std::string path) {
+  int links = 0;
+  Fd here = TRY(open_file("/", O_PATH | O_DIRECTORY));
+  for (std::size_t at = 0;;) {
+    const auto begin = path.find_first_not_of('/', at);
+    const bool is_last = begin == path.npos;
+    const auto name = at == 0 ? "/" : path.substr(0, at);
+    struct stat status {};
+    if (::fstat(here.get(), &status) != 0) return fail_errno(name, kWhat);
+    TRY(check(status, name, is_last));
+    if (is_last) return here;
+    at = std::min(path.find('/', begin), path.size());
+    Fd next(::openat(here.get(), path.substr(begin, at - begin).c_str(),
+                     O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!next && errno == ENOENT) return Fd();
+    if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path.substr(0, at), kWhat);
+    if (S_ISLNK(status.st_mode)) {
+      if (!is_trusted(status.st_uid) || ++links > kMostLinks)
+        return fail(path.substr(0, at), kWhat, "it is another user's link");
+      const auto target = target_of(next);
+      path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
+      next = TRY(open_file("/", O_PATH | O_DIRECTORY));
+      at = 0;
+    }
+    here = std::move(next);
+  }
+}
+
+}  // namespace
+
+bool is_systems_root() {
+  struct stat root {};
+  return ::geteuid() == 0 && ::stat("/", &root) == 0 && root.st_uid == 0;
+}
+
+Result<void> check_trusted_directory(const std::string& path) {
+  TRY(walk(path));
+  return {};
+}
+
+Result<void> check_trusted_file(const std::string& path) {
+  const Fd file = TRY(walk(path));
+  struct stat status {};
+  if (file && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)))
+    return fail(path, kWhat, "it is not a regular file");
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace heddle::hook {
+
+enum class Outcome : std::uint8_t { swap, nothing, incompatible };
+
+/// A file or directory of the mount that is bound over one of the container's.
+struct Bind {
+  std::string source;  ///< relative to the mount's root
+  std::string target;  ///< absolute, in the container
+  std::string why;
+};
+
+/// A file of the mount without which no program of the container starts.
+struct KeptFile {
+  std::string name;    ///< relative to the mount's root
+  std::string origin;  ///< the host's file; empty: made for the mount
+};
+
+struct Verdict {
+  std::string soname;
+  bool from_host = false;
+  std::string why;
+};
+
+/// What fs-resolve decided for one image (docs/formats/container.md).
+struct Decision {
+  Outcome outcome = Outcome::nothing;
+  std::string reason;
+  std::string hint;
+  std::string mount_point;
+  std::vector<std::string> programs;
+  std::string interpreter;  ///< PT_INTERP of them
+  std::string host_mpi;     ///< "MPICH 4.0.2"
+  std::vector<Bind> binds;
+  std::vector<KeptFile> kept;
+  std::vector<Bind> directories;         ///< those that exist in the image
+  std::vector<std::string> unreachable;  ///< targets of those that do not
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::vector<Verdict> verdicts;
+  std::vector<std::string> warnings;
+  /// Paths of the image that the decision depends on, absent ones too: while they hold the same, it
+  /// stands. One that ends in a slash: the names in that directory.
+  std::vector<std::string> image_files;
+  // Added by the cache:
+  std::string contents;  ///< hash of what `image_files` held (ImageContents)
+  std::string map_id;    ///< hash of the map's bytes; empty without a swap
+};
+
+/// `name` is for messages. Refuses another version, and relative paths and `..` where an absolute
+/// one is needed: they are mounted over.
+Result<Decision> parse_decision(const std::string& text, const std::string& name);
+
+}  // namespace heddle::hook

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/cache/image_contents.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "base/content_hash.hpp"
+#include "base/open_regular.hpp"
+#include "base/try.hpp"
+#include "container-hooks/host/mount_calls.hpp"
+#include "container-hooks/host/watched_work.hpp"
+
+namespace heddle::hook {
+namespace {
+
+constexpr const char* kNone = "-";
+constexpr std::int64_t kSecond = 1'000'000'000;
+/// A file that was changed within a tick of the clock after it was read looks unchanged; two
+/// seconds are the coarsest (as for the facts of ELF files, resolver/elf/facts_cache.cpp).
+constexpr std::int64_t kYoung = 2;
+/// A start waits for what is read. The image says which files, and they may be as sparse as it
+/// likes.
+constexpr std::uint64_t kMostRead = std::uint64_t{4} << 30;
+
+std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+/// The path that `fd` is open on, as this process sees it.
+std::string place_of(int fd) {
+  char text[PATH_MAX];
+  const ssize_t n = ::readlink(link_of(fd).c_str(), text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+}
+
+Result<ContentHash> hash_names(const Fd& directory) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(link_of(directory.get()).c_str()),
+                                                 &::closedir);
+  if (!list) return fail_errno("", "cannot be read");
+  std::set<std::string> names;
+  while (const dirent* entry = ::readdir(list.get())) names.emplace(entry->d_name);
+  std::string all;
+  for (const auto& name : names) all += name + '\0';
+  return hash_bytes(all);
+}
+
+Result<ContentHash> hash_bounded(const Fd& file, std::uint64_t size) {
+  if (size > kMostRead) return fail_errno("", "cannot be compared", EFBIG);
+  if (size == 0) return hash_bytes({});
+  // Does not wait for a lease (fcntl(2), F_SETLEASE).
+  const auto readable = TRY(open_regular_at(file.get(), ""));
+  return hash_file(readable.get(), "");
+}
+
+/// In place of the hash of a file that cannot be read: each copy of the image is decided on anew.
+std::string what_times_tell(const struct stat& status) {
+  const auto stamp = file_stamp(status);
+  return "unread:" + std::to_string(stamp.size) + ":" + std::to_string(stamp.mtime_ns) + ":" +
+         std::to_string(stamp.ctime_ns);
+}
+
+}  // namespace
+
+ImageContents::ImageContents(const Fd& root) : root_(root), top_(place_of(root.get())) {}
+
+void ImageContents::recall(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string stamp, hash; lines >> stamp >> hash;) known_.emplace(stamp, hash);
+}
+
+std::string ImageContents::remembered() const {
+  if (!news_) return {};
+  std::string out;
+  for (const auto& [stamp, hash] : known_) out += stamp + " " + hash + "\n";
+  return out;
+}
+
+/// Without a word of the device where its number is made up anew with each mount (major 0: overlay,
+/// btrfs, NFS): inode and ctime, to the nanosecond, are met twice on one file system only. A time
+/// in whole seconds was set by the image's maker.
+std::string ImageContents::stamp_of(int fd, const struct stat& status) {
+  const auto stamp = file_stamp(status);
+  if (stamp.ctime_ns % kSecond == 0 || !file_systems_.of(fd, stamp)) return {};
+  const auto device = major(status.st_dev) == 0 ? 0 : stamp.id.dev;
+  std::string out;
+  for (const auto number :
+       {device, stamp.id.ino, stamp.size, static_cast<std::uint64_t>(stamp.mtime_ns),
+        static_cast<std::uint64_t>(stamp.ctime_ns)})
+    out += (out.empty() ? "" : ":") + std::to_string(number);
+  return out;
+}
+
+const std::string* ImageContents::known(const std::string& stamp) const {
+  const auto found = stamp.empty() ? known_.end() : known_.find(stamp);
+  return found == known_.end() ? nullptr : &found->second;
+}
+
+/// Of a file's bytes, or of the names in a directory, whose ctime tells that a name came or went.
+std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
+  const auto stamp = stamp_of(file.get(), status);
+  if (const auto* found = known(stamp)) return *found;
+  const auto now = std::time(nullptr);
+  const auto hash = S_ISDIR(status.st_mode)
+                        ? hash_names(file)
+                        : hash_bounded(file, static_cast<std::uint64_t>(status.st_size));
+  if (!hash) return what_times_tell(status);
+  const auto hex = hash->hex();
+  if (!stamp.empty() && std::max(status.st_ctim.tv_sec, status.st_mtim.tv_sec) < now - kYoung)
+    news_ |= known_.emplace(stamp, hex).second;
+  return hex;
+}
+
+std::string ImageContents::of(const std::string& path) {
+  const auto [line, is_new] = lines_.try_emplace(path);
+  if (is_new) line->second = look_at(path);
+  return line->second;
+}
+
+std::string ImageContents::look_at(const std::string& path) {
+  note_step("reading the image's", path);
+  struct stat status {};
+  const auto place = find_in_root(root_.get(), path, path.ends_with('/') ? O_DIRECTORY : 0);
+  if (!place || ::fstat(place->get(), &status) != 0) return path + "\t" + kNone + "\n";
+  std::string what = "other";
+  if (S_ISREG(status.st_mode) && !file_systems_.is_made_up(place->get(), file_stamp(status)))
+    what = hash_of(*place, status);
+  else if (S_ISDIR(status.st_mode))
+    what = path.ends_with('/') ? hash_of(*place, status) : "directory";
+  auto where = place_of(place->get());
+  if (top_ != "/" && where.starts_with(top_)) where.erase(0, top_.size());
+  return path + "\t" + (where == path ? "" : where) + "\t" + what + "\n";
+}
+
+std::string ImageContents::of(const std::vector<std::string>& paths) {
+  std::string out;
+  for (const auto& path : paths) out += of(path);
+  return out;
+}
+
+std::string ImageContents::copy_id(const std::string& path) {
+  note_step("looking at the image's", path);
+  struct stat status {};
+  const auto file = find_in_root(root_.get(), path, 0);
+  return file && ::fstat(file->get(), &status) == 0 ? stamp_of(file->get(), status) : std::string();
+}
+
+}  // namespace heddle::hook

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/host/programs.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "base/folder_of.hpp"
+#include "base/sandbox/sanitized.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
+#include "container-hooks/host/mount_calls.hpp"
+
+namespace heddle::hook {
+namespace {
+
+constexpr const char* kSelf = "/proc/self/exe";
+constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+constexpr unsigned kMfdExec = 0x10;  // <linux/memfd.h> since Linux 6.3
+/// Read in a sealed program only, which only run_sealed() starts: some runtimes give a hook its
+/// image's environment.
+constexpr const char* kInstalled = "HEDDLE_HOOK_INSTALLED";
+
+/// Only a file of a detached mount has the path "/".
+bool is_sealed() {
+  char path[2];
+  if (::readlink(kSelf, path, sizeof(path)) == 1) return true;
+  const auto self = open_file(kSelf, O_RDONLY);
+  const int seals = self ? ::fcntl(self->get(), F_GET_SEALS) : -1;
+  return seals >= 0 && (seals & kSeals) == kSeals;
+}
+
+/// The program's file by a read-only mount of its own, which is attached nowhere: what a process
+/// opens by /proc/PID/exe lies on that mount. 4 ms less than a copy; for root, since Linux 5.12.
+Result<Fd> read_only_mount() {
+  Fd file = TRY(clone_tree(kSelf));
+  TRY(make_inert(file.get(), kSelf, Reach::mount));
+  return file;
+}
+
+Result<Fd> sealed_copy() {
+  const auto program = TRY(open_file(kSelf, O_RDONLY));
+  struct stat status {};
+  if (::fstat(program.get(), &status) != 0) return fail_errno(kSelf, "cannot read");
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  Fd copy(::memfd_create("fs-hook", kFlags | kMfdExec));
+  if (!copy && errno == EINVAL) copy = Fd(::memfd_create("fs-hook", kFlags));
+  if (!copy)
+    return fail_errno("fs-hook", "cannot copy itself into memory", errno,
+                      "sysctl vm.memfd_noexec must not forbid it");
+  for (off_t at = 0; at < status.st_size;) {
+    const ssize_t n =
+        ::sendfile(copy.get(), program.get(), &at, static_cast<std::size_t>(status.st_size - at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return fail_errno("fs-hook", "cannot copy itself into memory");
+  }
+  if (::fcntl(copy.get(), F_ADD_SEALS, kSeals) != 0)
+    return fail_errno("fs-hook", "cannot seal its copy");
+  return copy;
+}
+
+/// The directory of the installed programs.
+Result<std::string> programs() {
+  if (is_sealed())
+    if (const char* installed = std::getenv(kInstalled)) return std::string(installed);
+  return own_program_dir();
+}
+
+/// fs-mount's static form starts in half the time: 1.2 ms of CPU time less, which ld.so takes for
+/// the other (measured), at each container's start.
+std::string path_of(const std::string& programs, const std::string& name) {
+  const auto as_one_file = folder_of(programs) + "/libexec/heddle/" + name + "-static";
+  if (name == "fs-mount" && ::access(as_one_file.c_str(), X_OK) == 0) return as_one_file;
+  return programs + "/" + name;
+}
+
+}  // namespace
+
+Result<void> run_sealed(char** argv) {
+  // A sanitizer's runtime wants its program's file.
+  if constexpr (kSanitized) return {};
+  if (is_sealed()) {
+    (void)::prctl(PR_SET_NAME, "fs-hook");  // for the kernel it is a number in /dev/fd
+    return {};
+  }
+  const auto installed = TRY(own_program_dir());
+  Result<Fd> program = read_only_mount();
+  if (!program) program = TRY(sealed_copy());
+  if (::setenv(kInstalled, installed.c_str(), 1) != 0) return fail_errno("fs-hook", "cannot start");
+  (void)::syscall(SYS_execveat, program->get(), "", argv, ::environ, AT_EMPTY_PATH);
+  return fail_errno("fs-hook", "cannot start anew");
+}
+
+Result<std::string> trusted_hook() {
+  const auto bin = TRY(programs());
+  const auto libexec = folder_of(bin) + "/libexec/heddle";
+  for (const auto& directory : {bin, libexec}) TRY(check_trusted_directory(directory));
+  for (const char* name : {"/fs-hook", "/fs-mount", "/fs-resolve"})
+    TRY(check_trusted_file(bin + name));
+  for (const char* name : {"/elf-worker", "/fs-mount-static"})
+    TRY(check_trusted_file(libexec + name));
+  return bin + "/fs-hook";
+}
+
+Result<Child> start_helper(const HelperRequest& request) {
+  const auto bin = TRY(programs());
+  std::vector<std::string> argv{request.name};
+  argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
+  SpawnOptions options;
+  options.fds = request.fds;
+  // LD_PRELOAD, LD_AUDIT and PATH of an image's environment reach the hook under some runtimes.
+  options.environment = {"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C"};
+  options.environment->insert(options.environment->end(), request.environment.begin(),
+                              request.environment.end());
+  return spawn(path_of(bin, request.name), argv, options);
+}
+
+Result<Output> run_helper(const HelperRequest& request, std::size_t limit) {
+  Pipe out = TRY(make_pipe());
+  Pipe err = TRY(make_pipe());
+  HelperRequest piped = request;
+  piped.fds.emplace_back(out.write_end.get(), STDOUT_FILENO);
+  piped.fds.emplace_back(err.write_end.get(), STDERR_FILENO);
+  Child child = TRY(start_helper(piped));
+  out.write_end.reset();
+  err.write_end.reset();
+  Output output = TRY(read_output(request.name, out, err, limit, std::nullopt, request.reader));
+  output.status = TRY(child.wait());
+  return output;
+}
+
+Result<Output> read_output(const std::string& name, const Pipe& out, const Pipe& err,
+                           std::size_t limit, std::optional<std::chrono::milliseconds> time,
+                           int reader) {
+  Output output;
+  std::array<pollfd, 3> entries{pollfd{out.read_end.get(), POLLIN, 0},
+                                pollfd{err.read_end.get(), POLLIN, 0}, pollfd{reader, 0, 0}};
+  const auto end =
+      std::chrono::steady_clock::now() + time.value_or(std::chrono::milliseconds::zero());
+  char buffer[1U << 16];
+  while (entries[0].fd >= 0 || entries[1].fd >= 0) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    if (time && left.count() <= 0) return fail_errno(name, "stopped", ETIMEDOUT);
+    if (::poll(entries.data(), entries.size(), time ? static_cast<int>(left.count()) : -1) < 0 &&
+        errno != EINTR)
+      return fail_errno(name, "cannot wait for it");
+    if (entries[2].revents != 0) return fail_errno(name, "stopped", ECANCELED);
+    for (auto& entry : {&entries[0], &entries[1]}) {
+      if (entry->fd < 0 || entry->revents == 0) continue;
+      const ssize_t n = ::read(entry->fd, buffer, sizeof(buffer));
+      if (n < 0 && errno == EINTR) continue;
+      std::string& text = entry == &entries[0] ? output.out : output.err;
+      if (n > 0) text.append(buffer, static_cast<std::size_t>(n));
+      if (n <= 0) entry->fd = -1;
+      if (text.size() > limit) return fail(name, "stopped", "it prints too much");
+    }
+  }
+  return output;
+}
+
+std::string one_line(const std::string& name, const std::string& messages) {
+  std::string out;
+  for (std::size_t at = 0; at < messages.size();) {
+    const auto end = std::min(messages.find('\n', at), messages.size());
+    std::string line = messages.substr(at, end - at);
+    at = end + 1;
+    if (line.starts_with(name + ": ")) line.erase(0, name.size() + 2);
+    if (line.empty()) continue;
+    if (line.starts_with("hint: ")) line = "(" + line.substr(6) + ")";
+    out += (out.empty() ? "" : line.starts_with('(') ? " " : "; ") + line;
+  }
+  return out;
+}
+
+}  // namespace heddle::hook

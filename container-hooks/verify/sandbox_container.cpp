@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: MIT
+#include "container-hooks/verify/sandbox_container.hpp"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "base/channel.hpp"
+#include "base/log.hpp"
+#include "base/mount_namespace.hpp"
+#include "base/sandbox/privileges.hpp"
+#include "base/sandbox/seccomp_filter.hpp"
+#include "base/socket_pair.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
+#include "container-hooks/host/mount_calls.hpp"
+#include "container-hooks/host/programs.hpp"
+
+namespace heddle::hook {
+namespace {
+
+constexpr std::size_t kOutputLimit = 4U << 20;
+/// This process has the limit; its end closes the socket.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 20);
+constexpr rlim_t kCpuSeconds = 10;
+constexpr rlim_t kMostMapped = rlim_t{16}
+                               << 30;  // libraries are mapped whole: CUDA's are gigabytes
+constexpr rlim_t kMostData = rlim_t{1} << 30;
+
+/// What to run, with stdout and stderr as descriptors.
+struct Command {
+  std::vector<std::string> argv;
+  std::vector<std::string> environment;
+};
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Command>
+void fields(Coder& coder, R& command) { coder(command.argv, command.environment); }
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  auto file = TRY(open_file(path, O_WRONLY));
+  return write_all(file.get(), text, path);
+}
+
+constexpr std::size_t kEmptyDirectory = 65536;  ///< for a few names in it
+constexpr int kMostLinks = 40;                  ///< <linux/namei.h>, MAXSYMLINKS
+
+/// `from` with all that is mounted below it, read-only, over what `target` is open on.
+Result<void> place_tree(const std::string& from, const Fd& target, const std::string& name) {
+  auto tree = TRY(clone_tree(from));
+  TRY(make_inert(tree.get(), from));
+  return attach_mount(tree.get(), target.get(), name);
+}
+
+Result<void> place_over_itself(const std::string& rootfs) {
+  const auto before = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+  return place_tree(rootfs, before, rootfs);
+}
+
+/// `rootfs` below an empty directory in memory that takes what is made in it, over `rootfs` itself.
+/// What is mounted below it is not part of it.
+Result<void> place_overlay(const std::string& rootfs) {
+  const auto lower = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+  const auto memory = TRY(new_tmpfs(kEmptyDirectory, Programs::may_not_run));
+  for (const char* name : {"upper", "work"})
+    if (::mkdirat(memory.get(), name, 0755) != 0) return fail_errno(name, "cannot make it");
+  // Overlays take no directory of a mount that is in no namespace (fs/namespace.c,
+  // clone_private_mount).
+  TRY(attach_mount(memory.get(), lower.get(), rootfs));
+  const auto overlay = TRY(new_overlay(lower.get(), memory.get()));
+  return attach_mount(overlay.get(), memory.get(), rootfs);
+}
+
+/// Where the symbolic link `name` leads; empty: it is none.
+std::string target_of_link(const Fd& directory, const std::string& name) {
+  char text[PATH_MAX];
+  const ssize_t n = ::readlinkat(directory.get(), name.c_str(), text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+}
+
+/// The place of a volume, made with all directories above it as runtimes do: a file for a file, and
+/// where a link leads, though nothing is there yet (/etc/resolv.conf of an image with systemd).
+Result<Fd> make_place(const Fd& root, std::string path, bool is_directory) {
+  int links = 0;
+  auto directory = find_in_root(root.get(), "/", O_DIRECTORY);
+  for (std::size_t at = 0; directory && at < path.size();) {
+    const auto begin = path.find_first_not_of('/', at);
+    if (begin == path.npos) break;
+    at = std::min(path.find('/', begin), path.size());
+    const bool is_last = path.find_first_not_of('/', at) == path.npos;
+    const auto above = path.substr(0, at);
+    auto next = find_in_root(root.get(), above, is_last ? 0 : O_DIRECTORY);
+    if (!next && next.error().code() == ENOENT) {
+      const auto name = path.substr(begin, at - begin);
+      if (const auto target = target_of_link(*directory, name); !target.empty()) {
+        if (++links > kMostLinks) return fail_errno(path, "cannot make a place there", ELOOP);
+        path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
+        directory = find_in_root(root.get(), "/", O_DIRECTORY);
+        at = 0;
+        continue;
+      }
+      const int made = is_last && !is_directory
+                           ? ::mknodat(directory->get(), name.c_str(), S_IFREG | 0644, 0)
+                           : ::mkdirat(directory->get(), name.c_str(), 0755);
+      if (made != 0) return fail_errno(above, "cannot make a place for the volume");
+      next = find_in_root(root.get(), above, 0);
+    }
+    directory = std::move(next);
+  }
+  return directory;
+}
+
+Result<void> place_volume(const Fd& root, const Volume& volume) {
+  auto target = find_in_root(root.get(), volume.target, 0);
+  if (!target && target.error().code() == ENOENT) {
+    struct stat source {};
+    if (::stat(volume.source.c_str(), &source) != 0)
+      return fail_errno(volume.source, "cannot be a volume");
+    target = make_place(root, volume.target, S_ISDIR(source.st_mode));
+    // In another volume: that is the host's.
+    if (!target && target.error().code() == EROFS) return {};
+  }
+  if (!target) return fail(std::move(target.error()));
+  return place_tree(volume.source, *target, volume.target);
+}
+
+/// For the mount point, as runtimes do it; an image without /dev gets one where there is a place.
+Result<void> place_dev(const Fd& root, bool may_make) {
+  auto dev =
+      may_make ? make_place(root, "/dev", true) : find_in_root(root.get(), "/dev", O_DIRECTORY);
+  if (!dev) return fail(std::move(dev.error()));
+  auto tmpfs = TRY(new_tmpfs(kEmptyDirectory, Programs::may_not_run));
+  return attach_mount(tmpfs.get(), dev->get(), "/dev");
+}
+
+/// Makes `rootfs`, in this process's own mount namespace, what a container's root is before its
+/// program starts: volumes in their places, an empty /dev. All of it but /dev is read-only, and
+/// nothing is written to the image: a place for a volume that it lacks is made in an overlay.
+Result<void> make_sandbox_root(const std::string& rootfs, const std::vector<Volume>& volumes) {
+  bool lacks_places = false;
+  {
+    const auto image = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+    const auto lacks = [&](const std::string& path) {
+      const auto place = find_in_root(image.get(), path, 0);
+      return !place && place.error().code() == ENOENT;
+    };
+    lacks_places = lacks("/dev") || std::any_of(volumes.begin(), volumes.end(),
+                                                [&](const auto& one) { return lacks(one.target); });
+  }
+  TRY(lacks_places ? place_overlay(rootfs) : place_over_itself(rootfs));
+  const auto root = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+  for (const auto& volume : volumes) TRY(place_volume(root, volume));
+  TRY(place_dev(root, lacks_places));
+  return lacks_places ? make_inert(root.get(), rootfs, Reach::mount) : Result<void>();
+}
+
+Result<void> leave_for_own_namespaces() {
+  if (::unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) != 0)
+    return fail_errno("", "cannot make a container to look into the image");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return fail_errno("", "cannot make a mount namespace");
+  return {};
+}
+
+/// pivot_root(2), "pivot_root(".", ".")": the host's tree is gone from this namespace.
+bool change_root(const std::string& rootfs) {
+  return ::chdir(rootfs.c_str()) == 0 && ::syscall(SYS_pivot_root, ".", ".") == 0 &&
+         ::umount2(".", MNT_DETACH) == 0 && ::chdir("/") == 0;
+}
+
+/// Nobody, here and outside: what the image's files grant to all is what its ld.so gets.
+constexpr uid_t kNobody = 65534;
+
+/// Who the image's program is to be; a user is nobody but himself in there anyway.
+struct Nobody {
+  bool wanted = false;
+  Fd users;  ///< may be none
+};
+
+/// A user namespace that knows nobody else. None where the kernel has none to give (or a user's
+/// namespace is this one already): then who runs the image's program is nobody without it.
+Fd nobodys_namespace() {
+  auto sockets = make_socket_pair();
+  if (!sockets) return {};
+  const auto child = fork_child({}, [&] {
+    sockets->one.reset();
+    if (::unshare(CLONE_NEWUSER) == 0) (void)send_fd(sockets->other.get(), STDERR_FILENO);
+    (void)receive_packet(sockets->other.get(), kForever);
+    return 0;
+  });
+  sockets->other.reset();
+  if (!child || !receive_fd(sockets->one.get())) return {};
+  const auto process = "/proc/" + std::to_string(child->pid());
+  const auto ids = std::to_string(kNobody) + " " + std::to_string(kNobody) + " 1";
+  if (!write_text(process + "/uid_map", ids) || !write_text(process + "/gid_map", ids)) return {};
+  auto users = open_file(process + "/ns/user", O_RDONLY);
+  return users ? std::move(*users) : Fd();
+}
+
+bool become_nobody(const Fd& users) {
+  return ::setgroups(0, nullptr) == 0 && (!users || ::setns(users.get(), CLONE_NEWUSER) == 0) &&
+         ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+         ::setresuid(kNobody, kNobody, kNobody) == 0 && ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+}
+
+bool set_limits() {
+  const auto limit = [](auto resource, rlim_t value) {
+    const rlimit both{value, value};
+    return ::setrlimit(resource, &both) == 0;
+  };
+  return limit(RLIMIT_CPU, kCpuSeconds) && limit(RLIMIT_CORE, 0) && limit(RLIMIT_FSIZE, 0) &&
+         limit(RLIMIT_NPROC, 1) && limit(RLIMIT_AS, kMostMapped) && limit(RLIMIT_DATA, kMostData);
+}
+
+/// The last that we do ourselves but for execve(2): what ld.so of any glibc does to list libraries.
+/// All else fails, and is no reason to end it.
+Result<void> close_filter() {
+  SeccompFilter calls(SeccompFilter::Denied::fail);
+  calls.allow(
+      {SCMP_SYS(execve),
+       // Memory.
+       SCMP_SYS(brk), SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect),
+       SCMP_SYS(madvise),
+       // Files, which are read-only all.
+       SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(close), SCMP_SYS(read), SCMP_SYS(readv),
+       SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(fcntl),
+       SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx),
+       SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(readlink),
+       SCMP_SYS(readlinkat), SCMP_SYS(getcwd), SCMP_SYS(getdents64),
+       // What it asks of itself.
+       SCMP_SYS(uname), SCMP_SYS(arch_prctl), SCMP_SYS(set_tid_address), SCMP_SYS(set_robust_list),
+       SCMP_SYS(rseq), SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrandom),
+       SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(gettid), SCMP_SYS(getuid), SCMP_SYS(geteuid),
+       SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
+       SCMP_SYS(time), SCMP_SYS(sysinfo), SCMP_SYS(sched_getaffinity), SCMP_SYS(futex),
+       SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn),
+       SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group)});
+  return calls.load("fs-hook");
+}
+
+Result<void> give_up_rights(const Nobody& nobody) {
+  if (nobody.wanted && !become_nobody(nobody.users))
+    return fail_errno("fs-hook", "cannot become nobody");
+  TRY(drop_capabilities("fs-hook"));
+  TRY(give_up_new_privileges("fs-hook"));
+  if (!set_limits()) return fail_errno("fs-hook", "cannot limit the image's ld.so");
+  return {};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (auto& word : words) out.push_back(word.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+/// Returns only where it fails, which is then said on `err`.
+Result<void> execute(Command command, int out, int err, const Nobody& nobody) {
+  if (command.argv.empty() || ::dup2(out, STDOUT_FILENO) < 0 || ::dup2(err, STDERR_FILENO) < 0)
+    return fail_errno("fs-hook", "cannot start the image's ld.so");
+  // The kernel gives a program's own path free of links ($ORIGIN); ld.so, told a path, does not.
+  char real[PATH_MAX];
+  if (::realpath(command.argv.back().c_str(), real) != nullptr) command.argv.back() = real;
+  TRY(give_up_rights(nobody));
+  (void)::close(STDIN_FILENO);
+  close_fds_but({});
+  TRY(close_filter());
+  ::execve(command.argv[0].c_str(), pointers(command.argv).data(),
+           pointers(command.environment).data());
+  return fail_errno(command.argv[0], "cannot start it");
+}
+
+/// The first process of the PID namespace: one command after the other until this is closed.
+int serve_commands(const std::string& rootfs, int socket, const Nobody& nobody) {
+  for (bool inside = false;; inside = true) {
+    auto command = receive_record<Command>(socket, kForever);
+    if (!command || command->fds.size() != 2) return 0;
+    const int out = command->fds[0].get();
+    const int err = command->fds[1].get();
+    if (!inside && !change_root(rootfs)) {
+      (void)write_all(err, rootfs + ": cannot become the root\n", "stderr");
+      return 1;
+    }
+    ForkOptions options;
+    options.default_signals = false;
+    const auto started = fork_child(options, [&] {
+      if (auto done = execute(std::move(command->message), out, err, nobody); !done)
+        report(done.error());
+      return 127;
+    });
+    command->fds.clear();
+    while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
+    }
+  }
+}
+
+Result<void> live(const std::string& rootfs, const std::vector<Volume>& volumes, int socket) {
+  Nobody nobody{is_systems_root(), {}};
+  if (nobody.wanted) nobody.users = nobodys_namespace();
+  TRY(leave_for_own_namespaces());
+  TRY(make_sandbox_root(rootfs, volumes));
+  ForkOptions options;
+  options.dies_with_parent = false;  // asked for here: in a new PID namespace nobody is its parent
+  Child first = TRY(fork_child(options, [&] {
+    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return serve_commands(rootfs, socket, nobody);
+  }));
+  TRY(send_fd(socket, socket));
+  (void)first.wait();
+  return {};
+}
+
+}  // namespace
+
+Result<void> become_root_of_own_namespace() {
+  const auto ids = [](auto id) { return "0 " + std::to_string(id) + " 1"; };
+  const auto uid = ids(::geteuid());
+  const auto gid = ids(::getegid());
+  if (::unshare(CLONE_NEWUSER) != 0)
+    return fail_errno("", "cannot make a container to look into the image", errno,
+                      "users need user namespaces for it");
+  TRY(write_text("/proc/self/setgroups", "deny"));
+  TRY(write_text("/proc/self/uid_map", uid));
+  return write_text("/proc/self/gid_map", gid);
+}
+
+Result<SandboxContainer> SandboxContainer::start(const std::string& rootfs,
+                                                 const std::vector<Volume>& volumes,
+                                                 std::chrono::seconds limit) {
+  SocketPair sockets = TRY(make_socket_pair());
+  Child child = TRY(fork_child({}, [&] {
+    sockets.one.reset();
+    const auto lived = live(rootfs, volumes, sockets.other.get());
+    if (!lived) send_failure(sockets.other.get(), lived.error());
+    return lived ? 0 : 1;
+  }));
+  SandboxContainer container(std::move(child), std::move(sockets.one), limit);
+  sockets.other.reset();
+  TRY(receive_fd(container.socket_.get()));
+  return container;
+}
+
+Result<Output> SandboxContainer::run(const std::vector<std::string>& argv,
+                                     const std::vector<std::string>& environment) {
+  Pipe out = TRY(make_pipe());
+  Pipe err = TRY(make_pipe());
+  const int fds[] = {out.write_end.get(), err.write_end.get()};
+  if (auto sent = send_record(socket_.get(), Command{argv, environment}, fds); !sent)
+    return fail_errno(argv[0], "cannot start it in the image", sent.error().code());
+  out.write_end.reset();
+  err.write_end.reset();
+  auto output = read_output("the image's ld.so", out, err, kOutputLimit, limit_);
+  if (!output && output.error().code() == ETIMEDOUT)
+    return fail("the image's ld.so", "stopped",
+                "it takes longer than " + std::to_string(limit_.count()) + " s",
+                "a slow file system may need more: --timeout");
+  return output;
+}
+
+}  // namespace heddle::hook

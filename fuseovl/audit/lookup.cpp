@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/audit/lookup.hpp"
+
+#include <dirent.h>
+#include <elf.h>
+#include <errno.h>
+#include <limits.h>
+
+#include "fuseovl/audit/kernel.hpp"
+#include "resolver/map/library_path.hpp"
+
+namespace heddle::audit {
+
+// Another LD_LIBRARY_PATH.
+
+namespace {
+
+using index_format::fnv1a;
+using library_path::Element;
+
+// Beyond these a search by ld.so costs less than our looking.
+constexpr unsigned kMostElements = 256;
+constexpr unsigned kMostFolders = 64;
+constexpr unsigned long kMostEntries = 100000;
+
+// Untouched, and so not even a page, where the value is the map's.
+constinit char cwd[PATH_MAX];
+constinit char path[PATH_MAX];
+alignas(8) constinit char entries[16384];
+
+/// What getdents64(2) writes.
+struct Entry {
+  std::uint64_t ino;
+  std::int64_t offset;
+  unsigned short size;
+  unsigned char type;
+  char name[1];
+};
+
+/// The value that ld.so took: rtld.c, process_envvars, lets the last one win.
+const char* value_of(const StartBlock& start) {
+  const char* out = "";
+  for (char** entry = start.envp; entry && *entry; ++entry)
+    if (const char* value = behind(*entry, "LD_LIBRARY_PATH=")) out = value;
+  return out;
+}
+
+/// Fills `cwd` if an element needs it; false when the current folder has no name.
+bool know_folder(const char* value) {
+  bool relative = false;
+  library_path::each_element(value, length(value), [&](const Element& element) {
+    relative = relative || element.is_relative();
+  });
+  return !relative || (syscall6(__NR_getcwd, as_long(cwd), sizeof cwd) > 0 &&
+                       *cwd == '/');  // not "(unreachable)/..."
+}
+
+/// As the index writer computes it, for a value of any length.
+std::uint64_t hash_of(const char* value) {
+  std::uint64_t hash = fnv1a("", 0);
+  library_path::put_absolute(value, length(value), cwd, [&](const char* bytes, unsigned long size) {
+    hash = fnv1a(bytes, size, hash);
+  });
+  return hash;
+}
+
+/// A list of elements, and their hashes as the index writer would make them.
+class Elements {
+ public:
+  /// False: too many.
+  bool split(const char* value) {
+    bool fits = true;
+    library_path::each_element(value, length(value), [&](const Element& element) {
+      fits = fits && count_ < kMostElements;
+      if (fits) list_[count_++] = element;
+    });
+    return fits;
+  }
+  unsigned count() const { return count_; }
+  const Element& operator[](unsigned i) const { return list_[i]; }
+
+  /// Finds the elements [first, last) that are, one after the other, the recorded list.
+  bool find(std::uint32_t recorded, unsigned& first, unsigned& last) const {
+    for (first = 0; first < count_; ++first) {
+      std::uint64_t hash = fnv1a("", 0);
+      const auto put = [&](const char* bytes, unsigned long size) {
+        hash = fnv1a(bytes, size, hash);
+      };
+      for (last = first + 1; last <= count_; ++last) {
+        if (last != first + 1) put(":", 1);
+        library_path::put_absolute(list_[last - 1], cwd, put);
+        if (index_format::search_path(hash, true) == (recorded | 1)) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  Element list_[kMostElements] = {};
+  unsigned count_ = 0;
+};
+
+/// dl-hwcaps.c: sub-folders that are searched before the folder itself. What lies in them is not
+/// looked through.
+bool is_searched_folder(const char* name, const StartBlock& start) {
+  static constexpr char kFolders[][16] = {"glibc-hwcaps", "tls",      "x86_64", "haswell",
+                                          "avx512_1",     "xeon_phi", "atomics"};
+  for (const char* folder : kFolders)
+    if (equal(name, folder)) return true;
+  const auto* platform = reinterpret_cast<const char*>(start.auxiliary(AT_PLATFORM));
+  return platform && equal(name, platform);
+}
+
+/// Whether the file `name` in the folder whose name is the first `size` bytes of `path` is the one
+/// that `target` stands for.
+bool is_same_file(const IndexView& index, unsigned long size, const char* name,
+                  const char* target) {
+  if (size + 1 + length(name) >= sizeof path) return false;
+  path[size] = '/';
+  copy(path + size + 1, name);
+  struct stat st;
+  if (!stat_path(path, st)) return false;
+  const char* served = index.target_of_file(
+      st.st_dev, st.st_ino, st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec);
+  return served && equal(served, target);
+}
+
+/// Whether a search that begins in the element's folder ends where the index leads.
+bool is_harmless(const IndexView& index, const Element& element, const StartBlock& start) {
+  unsigned long size = 0;
+  bool plain = true;
+  library_path::put_absolute(element, cwd, [&](const char* bytes, unsigned long more) {
+    for (unsigned long i = 0; i < more; ++i) {
+      plain = plain && bytes[i] != '$' && size < sizeof path - 1;  // a token: who knows where
+      if (plain) path[size++] = bytes[i];
+    }
+  });
+  path[size] = '\0';
+  if (!plain) return false;
+  const long fd =
+      syscall6(__NR_openat, AT_FDCWD, as_long(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return fd == -ENOENT || fd == -ENOTDIR;  // else ld.so may open what we cannot list
+  unsigned long seen = 0;
+  bool good = true;
+  long got = 0;
+  while (good && (got = syscall6(__NR_getdents64, fd, as_long(entries), sizeof entries)) > 0) {
+    for (long at = 0; good && at < got;) {
+      const auto& entry = *reinterpret_cast<const Entry*>(entries + at);
+      at += entry.size;
+      const char* target = index.target(entry.name);
+      good = ++seen <= kMostEntries &&
+             (entry.type == DT_REG || !is_searched_folder(entry.name, start)) &&
+             (!target || is_same_file(index, size, entry.name, target));
+    }
+  }
+  syscall6(__NR_close, fd);
+  return good && got == 0;
+}
+
+}  // namespace
+
+bool library_path_agrees(const IndexView& index, const StartBlock& start) {
+  const char* value = value_of(start);
+  const std::uint32_t recorded = index.search_path();
+  const bool used = recorded & 1;
+  if (!know_folder(value)) return false;
+  if (index_format::search_path(hash_of(value), used) == recorded) return true;
+  Elements elements;
+  if (!elements.split(value)) return false;
+  unsigned first = 0, last = 0;
+  if (!elements.find(recorded, first, last)) {
+    if (used) return false;
+    first = last = 0;
+  }
+  if (elements.count() - (last - first) > kMostFolders) return false;
+  for (unsigned i = 0; i < elements.count(); ++i)
+    if ((i < first || i >= last) && !is_harmless(index, elements[i], start)) return false;
+  return true;
+}
+
+// Names with a slash.
+
+namespace {
+
+constinit char expanded[PATH_MAX];  ///< ld.so copies what we answer (dl-object.c) before it goes on
+
+/// Behind a leading $ORIGIN, or nullptr. Elsewhere in a name, and as other tokens, dlopen's callers
+/// do not use them; ld.so deals with those.
+const char* behind_origin(const char* name) {
+  const char* rest = behind(name, "$ORIGIN");
+  if (!rest) rest = behind(name, "${ORIGIN}");
+  return rest && *rest == '/' ? rest : nullptr;
+}
+
+/// Writes the folder of the requester's own file, as ld.so would know it without us, to `expanded`;
+/// returns its length, 0 if it cannot be told. `moved`: ld.so's $ORIGIN is the view's instead.
+unsigned long write_origin(const IndexView& index, const link_map& requester, bool& moved) {
+  unsigned long size = 0;
+  if (!requester.l_name || !*requester.l_name) {  // the program: dl-origin.c reads the same link
+    const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(expanded),
+                            sizeof expanded);
+    size = n > 0 ? static_cast<unsigned long>(n) : 0;
+  } else {
+    const char* own = index.origin_of(requester.l_name);
+    moved = own && !equal(own, requester.l_name);
+    if (!own) own = requester.l_name;
+    if (*own != '/' || length(own) >= sizeof expanded) return 0;
+    size = static_cast<unsigned long>(copy(expanded, own) - expanded);
+  }
+  while (size > 0 && expanded[size - 1] != '/') --size;
+  return size > 0 ? size - 1 : 0;
+}
+
+bool has_slash(const char* name) {
+  while (*name && *name != '/') ++name;
+  return *name == '/';
+}
+
+}  // namespace
+
+const char* find_by_path(const IndexView& index, const char* name, const link_map& requester) {
+  if (!index.chosen() || !has_slash(name)) return nullptr;
+  bool moved = false;
+  const char* path = name;
+  if (const char* rest = behind_origin(name)) {
+    const unsigned long size = write_origin(index, requester, moved);
+    if (size == 0 || size + length(rest) >= sizeof expanded) return nullptr;
+    copy(expanded + size, rest);
+    path = expanded;
+    if (const char* target = index.target(path)) return target;
+  }
+  struct stat st;
+  if (!stat_path(path, st)) return nullptr;
+  const char* target = index.target_of_file(
+      st.st_dev, st.st_ino, st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec);
+  if (target) return target;
+  return moved ? path : nullptr;
+}
+
+}  // namespace heddle::audit

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#include "record/loopback/open_files.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace heddle::loopback {
+
+namespace {
+
+/// Whether a process outside has the file open, of which `fd` is our only open: a lease for writing
+/// is given to the only one who has it (fs/locks.c, check_conflicting_open()), and only to the
+/// file's owner: of others' files it is not known, so it may be. Where a file system has no leases,
+/// no.
+bool is_open_elsewhere(int fd) {
+  if (::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN || errno == EACCES;
+  ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  return false;
+}
+
+}  // namespace
+
+bool IoModes::pass(Opens& opens, int fd) {
+  if (opens.passed > 0) return true;
+  if (!passthrough_ || opens.kept > 0) return false;
+  BackingMap map{};
+  map.fd = fd;
+  const int backing = ::ioctl(device_, kBackingOpen, &map);
+  if (backing <= 0) {
+    // Not root, or a stack of file systems: the same for nearly all files.
+    return false;
+  }
+  opens.backing = backing;
+  return true;
+}
+
+IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out& out) {
+  const std::lock_guard lock(mutex_);
+  Opens& opens = nodes_[node];
+  const bool both_ways = (flags & O_ACCMODE) == O_RDWR;
+  if ((both_ways || opens.passed > 0) && pass(opens, fd)) {
+    ++opens.passed;
+    out.open_flags = FOPEN_DIRECT_IO | kOpenPassthrough;
+    std::memcpy(&out.padding, &opens.backing, sizeof(opens.backing));
+    return Mode::passed;
+  }
+  const bool alone = opens.kept == 0 && opens.direct == 0;
+  if (both_ways && (opens.direct > 0 || (alone && is_open_elsewhere(fd)))) {
+    ++opens.direct;
+    out.open_flags = FOPEN_DIRECT_IO;
+    return Mode::direct;
+  }
+  ++opens.kept;
+  return Mode::kept;
+}
+
+void IoModes::close(std::uint64_t node, Mode mode) {
+  if (mode == Mode::none) return;
+  const std::lock_guard lock(mutex_);
+  const auto at = nodes_.find(node);
+  Opens& opens = at->second;
+  if (mode == Mode::kept) --opens.kept;
+  if (mode == Mode::direct) --opens.direct;
+  if (mode == Mode::passed && --opens.passed == 0) {
+    auto backing = static_cast<std::uint32_t>(opens.backing);
+    ::ioctl(device_, kBackingClose, &backing);
+  }
+  if (opens.kept + opens.direct + opens.passed == 0) nodes_.erase(at);
+}
+
+bool IoModes::keeps_pages(std::uint64_t node) {
+  const std::lock_guard lock(mutex_);
+  const auto at = nodes_.find(node);
+  return at != nodes_.end() && at->second.kept > 0;
+}
+
+}  // namespace heddle::loopback

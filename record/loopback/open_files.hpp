@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/fd.hpp"
+#include "record/loopback/request.hpp"
+
+namespace heddle::loopback {
+
+/// Decides for each open of a regular file whether the kernel may keep its pages. What is kept is
+/// coherent in the run only, and a mapping of it is. So a file that is opened to be read and
+/// written, as databases do, is read and written without that, and mappings of it are of the real
+/// file's pages (FOPEN_DIRECT_IO with FOPEN_PASSTHROUGH, Linux 6.9, root), which are those of
+/// everybody else.
+///
+/// Where the kernel cannot, or the run has the file open for reading already (the kernel has one
+/// way for all mappings of a file), its pages are kept, unless a process outside has it open: then
+/// not, and mmap(2) with MAP_SHARED fails with ENODEV. Any thread.
+class IoModes {
+ public:
+  enum class Mode : std::uint8_t { none, kept, direct, passed };
+
+  explicit IoModes(int device) : device_(device) {}
+  /// INIT has been answered so.
+  void agree(bool passthrough) { passthrough_ = passthrough; }
+
+  /// The file `fd` is opened (by open(2)'s `flags`): sets the flags of the answer. The caller has
+  /// our own rights. Fails never.
+  Mode open(std::uint64_t node, int fd, int flags, fuse_open_out& out);
+  void close(std::uint64_t node, Mode mode);
+  /// Whether the kernel may have pages of it.
+  bool keeps_pages(std::uint64_t node);
+
+ private:
+  struct Opens {
+    unsigned kept = 0, passed = 0, direct = 0;
+    std::int32_t backing = 0;  ///< the kernel's number of the real file, while one is passed
+  };
+  bool pass(Opens& opens, int fd);
+  const int device_;
+  bool passthrough_ = false;
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Opens> nodes_;  ///< those that are open
+};
+
+/// One open of a file or directory: the kernel's fh is its address, good until RELEASE.
+struct Handle {
+  Fd fd;
+  std::uint64_t node = 0;
+  std::int64_t number = -1;  ///< in the trace; -1 for directories
+  int access = 0;            ///< O_ACCMODE
+  IoModes::Mode mode = IoModes::Mode::none;
+  std::atomic<bool> append = false;
+  /// Who opened it: the kernel does not say who closed it, and that may be in the midst of execve.
+  std::int32_t tid = 0, pid = 0;
+  std::string_view exe;  ///< the log's
+  std::string path;
+  std::mutex mutex;             ///< the directory's position, the flags of fd
+  std::int64_t dir_offset = 0;  ///< where fd stands
+  std::atomic<std::int64_t> reads = 0, read_bytes = 0, writes = 0, write_bytes = 0;
+
+  std::uint64_t fh() const { return reinterpret_cast<std::uintptr_t>(this); }
+  static Handle& of(std::uint64_t fh) { return *reinterpret_cast<Handle*>(fh); }
+};
+
+/// All of them, so that those still open at the end are known. Any thread.
+class HandleSet {
+ public:
+  Handle& add(std::unique_ptr<Handle> handle) {
+    const std::lock_guard lock(mutex_);
+    Handle& out = *handle;
+    all_.emplace(&out, std::move(handle));
+    return out;
+  }
+  void remove(Handle& handle) {
+    std::unique_ptr<Handle> removed;  // closed without the lock
+    const std::lock_guard lock(mutex_);
+    const auto at = all_.find(&handle);
+    removed = std::move(at->second);
+    all_.erase(at);
+  }
+  std::int64_t next_number() { return ++last_number_; }
+  template <class Visit>
+  void each(Visit visit) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, owned] : all_) visit(*handle);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<Handle*, std::unique_ptr<Handle>> all_;
+  std::atomic<std::int64_t> last_number_ = 0;
+};
+
+}  // namespace heddle::loopback

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/elf_file.hpp"
+#include "resolver/elf/elf_facts.hpp"
+
+namespace heddle {
+
+/// What a reader of the symbols needs besides the file.
+struct SymbolTable {
+  std::uint64_t count = 0;              ///< of symbols; PT_DYNAMIC does not give it
+  std::uint64_t address = 0;            ///< DT_SYMTAB
+  std::uint64_t strings = 0;            ///< DT_STRTAB
+  std::uint64_t end = 0;                ///< where the later of the two tables ends in the file
+  std::vector<std::uint16_t> versions;  ///< DT_VERSYM, by symbol; empty: unversioned
+  std::map<unsigned, std::string> version_names;  ///< by the index in `versions`
+};
+
+/// The loader's part of ElfFacts: all but the symbol lists. Every offset, count and chain that
+/// leads there is checked. `symbols`, if not null, receives what the symbol table's reader needs.
+/// Failure: EBADMSG with the reason.
+Result<ElfFacts> read_loader_facts(const ElfFile& elf, SymbolTable* symbols = nullptr);
+
+}  // namespace heddle

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+// The facts of this machine's files, with GNU readelf as a second opinion.
+#include <elf.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <sstream>
+
+#include "tests/elf/elf_fixture.hpp"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Facts as text, a line each, so that a failed comparison shows which one differs.
+std::string to_text(const ElfFacts& facts) {
+  const auto text = [](const std::optional<std::string>& s) { return s ? "'" + *s + "'" : "none"; };
+  std::string out = fmt::format(
+      "class {} data {} osabi {} abiversion {} type {} machine {}\ninterp {}\ndynamic {}\nsoname "
+      "{}\nrpath {}\nrunpath {}\nflags {:#x} flags_1 {:#x}\nbuild id {}\ndladdr {} dlopen {}\n",
+      facts.elf_class, facts.data_encoding, facts.os_abi, facts.abi_version, facts.type,
+      facts.machine, text(facts.interp), facts.dynamic, text(facts.soname), text(facts.rpath),
+      text(facts.runpath), facts.flags, facts.flags_1, facts.build_id, facts.imports_dladdr,
+      facts.imports_dlopen);
+  if (facts.tls) out += fmt::format("tls {} align {}\n", facts.tls->size, facts.tls->align);
+  for (const auto& d : facts.dependencies)
+    out += fmt::format("dependency {} {}\n", static_cast<int>(d.kind), d.name);
+  for (const auto& n : facts.version_needs)
+    out += fmt::format("needs {} {}{}\n", n.file, n.version, n.weak ? " weak" : "");
+  for (const auto& d : facts.version_definitions) out += fmt::format("defines {}\n", d);
+  for (const auto& s : facts.exported_symbols)
+    out += fmt::format("exports {}@{}{}\n", s.name, s.version, s.weak ? " weak" : "");
+  for (const auto& s : facts.undefined_symbols)
+    out += fmt::format("imports {}@{}{}\n", s.name, s.version, s.weak ? " weak" : "");
+  return out;
+}
+
+/// The first lines in which two texts differ.
+std::string first_difference(const std::string& a, const std::string& b) {
+  std::size_t start = 0;
+  for (std::size_t i = 0; i < a.size() && i < b.size() && a[i] == b[i]; ++i)
+    if (a[i] == '\n') start = i + 1;
+  const auto line = [start](const std::string& s) {
+    return s.substr(start, s.find('\n', start) - start);
+  };
+  return fmt::format("'{}' against '{}'", line(a), line(b));
+}
+
+/// ELF files of the system, the same ones on each run; HEDDLE_ALL_FILES=1: every one.
+std::vector<std::string> system_files(std::size_t count, std::uintmax_t max_size) {
+  std::vector<std::string> files;
+  for (const char* dir : {"/usr/lib", "/usr/bin", "/usr/libexec"}) {
+    std::error_code error;
+    for (auto it = fs::recursive_directory_iterator(
+             dir, fs::directory_options::skip_permission_denied, error);
+         it != fs::recursive_directory_iterator(); it.increment(error)) {
+      if (error || !it->is_regular_file(error) || it->is_symlink(error)) continue;
+      if (it->file_size(error) > max_size || it->path().extension() == ".o") continue;
+      char magic[4] = {};
+      std::ifstream(it->path(), std::ios::binary).read(magic, 4);
+      if (std::string_view(magic, 4) ==
+          "\x7f"
+          "ELF")
+        files.push_back(it->path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  if (std::getenv("HEDDLE_ALL_FILES") != nullptr) return files;
+  std::shuffle(files.begin(), files.end(), std::mt19937(1));  // NOLINT: the same every time
+  if (files.size() > count) files.resize(count);
+  return files;
+}
+
+/// The lines of `readelf -W OPTIONS FILE`.
+std::vector<std::string> readelf(const std::string& options, const std::string& file) {
+  auto pipe = value_or_throw(make_pipe());
+  SpawnOptions spawn_options;
+  spawn_options.fds = {{pipe.write_end.get(), STDOUT_FILENO}};
+  auto child =
+      value_or_throw(spawn("/usr/bin/readelf", {"readelf", "-W", options, file}, spawn_options));
+  pipe.write_end.reset();
+  std::istringstream text(value_or_throw(read_all(pipe.read_end.get(), "readelf")));
+  EXPECT_EQ(value_or_throw(child.wait()), 0) << file;
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+/// What stands between `before` and `after` in `line`.
+std::optional<std::string> between(const std::string& line, std::string_view before,
+                                   std::string_view after) {
+  const auto start = line.find(before);
+  if (start == std::string::npos) return std::nullopt;
+  const auto from = start + before.size();
+  const auto end = line.find(after, from);
+  return line.substr(from, end == std::string::npos ? end : end - from);
+}
+
+/// A line of `readelf --dyn-syms`: number, value, size, type, binding, visibility, index, name.
+void add_symbol(const std::string& line, ElfFacts& facts) {
+  std::istringstream words(line);
+  std::string skipped, binding, visibility, index, name;
+  for (int i = 0; i < 4; ++i) words >> skipped;
+  words >> binding >> visibility >> index >> name;
+  if (name.empty() || (binding != "GLOBAL" && binding != "WEAK" && binding != "UNIQUE")) return;
+  const auto at = name.find('@');
+  DynamicSymbol symbol{name.substr(0, at), "", binding == "WEAK"};
+  if (at != name.npos) symbol.version = name.substr(name.find_first_not_of('@', at));
+  // readelf leaves out the version of a symbol that stands for a version itself.
+  if (index == "ABS" && at == name.npos) symbol.version = name;
+  if (index != "UND") {
+    if (visibility == "DEFAULT" || visibility == "PROTECTED")
+      facts.exported_symbols.push_back(symbol);
+    return;
+  }
+  facts.imports_dladdr |= symbol.name == "dladdr" || symbol.name == "dladdr1";
+  facts.imports_dlopen |= symbol.name == "dlopen" || symbol.name == "dlmopen";
+  facts.undefined_symbols.push_back(symbol);
+}
+
+/// What readelf tells of the things that ElfFacts is about; the rest is left out.
+ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
+  ElfFacts facts;
+  // The header in numbers: readelf would give names.
+  const auto header = value_or_throw(read_file(file)).substr(0, sizeof(Elf64_Ehdr));
+  facts.elf_class = static_cast<std::uint8_t>(header[EI_CLASS]);
+  facts.data_encoding = static_cast<std::uint8_t>(header[EI_DATA]);
+  facts.os_abi = static_cast<std::uint8_t>(header[EI_OSABI]);
+  facts.abi_version = static_cast<std::uint8_t>(header[EI_ABIVERSION]);
+  std::memcpy(&facts.type, &header[16], 2);
+  std::memcpy(&facts.machine, &header[18], 2);
+  for (const auto& line : readelf("-l", file)) {
+    if (auto name = between(line, "[Requesting program interpreter: ", "]")) facts.interp = *name;
+    std::istringstream words(line);
+    std::string type, flags, size, align;
+    words >> type;
+    if (type != "TLS" && type != "DYNAMIC") continue;
+    for (int i = 0; i < 4; ++i) words >> size;  // offset, two addresses, size in the file
+    // Of no size in files of debug information: ld.so passes over it.
+    if (type == "DYNAMIC") facts.dynamic = std::stoull(size, nullptr, 16) > 0;
+    if (type != "TLS") continue;
+    words >> size;
+    while (words >> align) {
+    }
+    facts.tls = TlsSegment{std::stoull(size, nullptr, 16), std::stoull(align, nullptr, 16)};
+  }
+  for (const auto& line : readelf("-d", file)) {
+    const auto name = between(line, "[", "]");
+    if (line.find("(NEEDED)") != std::string::npos)
+      facts.dependencies.push_back({Dependency::Kind::needed, name.value_or("?")});
+    if (line.find("(AUXILIARY)") != std::string::npos)
+      facts.dependencies.push_back({Dependency::Kind::auxiliary, name.value_or("?")});
+    if (line.find("(SONAME)") != std::string::npos) facts.soname = name;
+    if (line.find("(RPATH)") != std::string::npos) facts.rpath = name;
+    if (line.find("(RUNPATH)") != std::string::npos) facts.runpath = name;
+    if (line.find("(FLAGS)") != std::string::npos && line.find("STATIC_TLS") != std::string::npos)
+      facts.flags |= DF_STATIC_TLS;
+    if (line.find("(FLAGS_1)") != std::string::npos && line.find("NODEFLIB") != std::string::npos)
+      facts.flags_1 |= DF_1_NODEFLIB;
+  }
+  std::string from;
+  bool base = false;
+  for (const auto& line : readelf("-V", file)) {
+    if (auto name = between(line, "File: ", "  ")) from = *name;
+    if (line.find("Rev: ") != std::string::npos)
+      base = line.find("Flags: BASE") != std::string::npos;
+    const auto name = between(line, "Name: ", "  ");
+    if (!name) continue;
+    if (line.find("Version: ") != std::string::npos)
+      facts.version_needs.push_back({from, *name, line.find("Flags: WEAK") != std::string::npos});
+    else if (line.find("Rev: ") != std::string::npos && !base)
+      facts.version_definitions.push_back(*name);
+  }
+  for (const auto& line : readelf("-n", file))
+    if (auto id = between(line, "Build ID: ", "\n")) facts.build_id = *id;
+  for (const auto& line : readelf("--dyn-syms", file)) add_symbol(line, facts);
+  facts.flags |= ours.flags & ~std::uint64_t{DF_STATIC_TLS};
+  facts.flags_1 |= ours.flags_1 & ~std::uint64_t{DF_1_NODEFLIB};
+  return facts;
+}
+
+class Facts : public ElfTest {};
+
+TEST_F(Facts, are_what_readelf_says) {
+  auto files = system_files(60, std::uintmax_t{1} << 21);
+  for (const char* special : {"/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/libmpi.so.40",
+                              "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2",
+                              "/usr/lib/x86_64-linux-gnu/libmpich.so.12"})
+    if (fs::exists(special)) files.emplace_back(special);
+  CachedFacts source(options());
+  source.prefetch(files, FactsDetail::symbols);
+  for (const auto& file : files) {
+    auto ours = value_or_throw(source.facts(file, FactsDetail::symbols)).elf;
+    const auto theirs = by_readelf(file, ours);
+    EXPECT_TRUE(ours == theirs) << file << ": " << first_difference(to_text(ours), to_text(theirs));
+    ours.exported_symbols.clear();
+    ours.undefined_symbols.clear();
+    EXPECT_EQ(value_or_throw(source.facts(file, FactsDetail::loader)).elf, ours) << file;
+  }
+  EXPECT_EQ(source.counters().crashed, 0U);
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#include "resolver/elf/worker.hpp"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/fd.hpp"
+#include "base/sandbox/privileges.hpp"
+#include "tests/elf/elf_fixture.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/run.hpp"
+#include "tests/support/test_dir.hpp"
+
+namespace heddle {
+namespace {
+
+using Pool = ElfTest;
+
+TEST_F(Pool, reads_what_the_linker_wrote) {
+  build("libneeded one.so", "int one(void) { return 1; }");
+  const auto library = build(
+      "libmain.so",
+      "__thread int local[100] = {1}; extern int one(void); void* dlopen(const "
+      "char*, int); int main2(void) { dlopen(0, 1); return one() + local[1]; }",
+      {"-shared", "-fPIC", "-Wl,-soname,libmain.so.3", "-Wl,-rpath,/a b:$ORIGIN/x",
+       "-Wl,--disable-new-dtags", "-Wl,-z,nodefaultlib", "-Wl,-f,libaux.so", "-Wl,-F,libfilter.so",
+       "-Wl,--no-as-needed", path("libneeded one.so"), "-Wl,--build-id=0xc0ffee", "-lc"});
+  CachedFacts pool(options());
+  const auto facts = value_or_throw(pool.facts(library, FactsDetail::loader));
+  const ElfFacts& elf = facts.elf;
+  EXPECT_EQ(elf.elf_class, ELFCLASS64);
+  EXPECT_EQ(elf.type, ET_DYN);
+  EXPECT_EQ(elf.soname, "libmain.so.3");
+  EXPECT_EQ(elf.rpath, "/a b:$ORIGIN/x");
+  EXPECT_FALSE(elf.runpath);
+  EXPECT_FALSE(elf.interp);
+  EXPECT_TRUE(elf.dynamic);
+  EXPECT_EQ(elf.flags_1 & DF_1_NODEFLIB, DF_1_NODEFLIB);
+  EXPECT_EQ(elf.build_id, "c0ffee");
+  EXPECT_TRUE(elf.imports_dlopen);
+  EXPECT_FALSE(elf.imports_dladdr);
+  ASSERT_TRUE(elf.tls);
+  EXPECT_EQ(elf.tls->size, 400U);
+  std::vector<Dependency> expected = {{Dependency::Kind::filter, "libfilter.so"},
+                                      {Dependency::Kind::auxiliary, "libaux.so"}};
+  std::vector<Dependency> others;
+  std::vector<std::string> needed;
+  for (const auto& d : elf.dependencies)
+    if (d.kind == Dependency::Kind::needed)
+      needed.push_back(d.name);
+    else
+      others.push_back(d);
+  EXPECT_THAT(needed,
+              ::testing::IsSupersetOf({path("libneeded one.so"), std::string("libc.so.6")}));
+  EXPECT_THAT(others, ::testing::UnorderedElementsAreArray(expected));
+  EXPECT_TRUE(elf.exported_symbols.empty());
+  const auto content = value_or_throw(read_file(library));
+  EXPECT_EQ(facts.hash, hash_bytes(content));
+  EXPECT_EQ(facts.stamp.size, content.size());
+}
+
+TEST_F(Pool, symbols_come_with_their_versions_when_asked_for) {
+  const auto script = write("versions", "V1 { global: old; local: *; }; V2 { global: fresh; } V1;");
+  const auto library =
+      build("libv.so",
+            "int old(void) { return 1; } __attribute__((weak)) int fresh(void) { return 2; } int "
+            "hidden(void) { return 3; } void* malloc(unsigned long); void gone(void) "
+            "__attribute__((weak)); void* use(void) { if (gone) gone(); return malloc(1); }",
+            {"-shared", "-fPIC", "-Wl,--version-script=" + script, "-lc"});
+  CachedFacts pool(options());
+  const auto elf = value_or_throw(pool.facts(library, FactsDetail::symbols)).elf;
+  EXPECT_EQ(elf.version_definitions, (std::vector<std::string>{"V1", "V2"}));
+  using ::testing::Contains;
+  EXPECT_THAT(elf.exported_symbols, Contains(DynamicSymbol{"old", "V1", false}));
+  EXPECT_THAT(elf.exported_symbols, Contains(DynamicSymbol{"fresh", "V2", true}));
+  EXPECT_THAT(elf.undefined_symbols, Contains(DynamicSymbol{"malloc", "GLIBC_2.2.5", false}));
+  EXPECT_THAT(elf.undefined_symbols, Contains(DynamicSymbol{"gone", "", true}));
+  EXPECT_THAT(elf.version_needs, Contains(VersionNeed{"libc.so.6", "GLIBC_2.2.5", false}));
+}
+
+TEST_F(Pool, a_thousand_dependencies_are_all_there_and_in_order) {
+  std::vector<std::string> flags = {"-shared", "-nostdlib", "-L" + dir_.path(),
+                                    "-Wl,--no-as-needed"};
+  std::vector<std::string> names;
+  build("libx.so", "", {"-shared", "-nostdlib"});
+  for (int i = 0; i < 1500; ++i) names.push_back("libdependency" + std::to_string(i) + ".so");
+  // One small library linked under many names costs less than building them.
+  for (const auto& name : names) {
+    ASSERT_EQ(::symlink("libx.so", path(name).c_str()), 0);
+    flags.push_back("-l:" + name);
+  }
+  const auto library = build("libmany.so", "", flags);
+  CachedFacts pool(options());
+  const auto elf = value_or_throw(pool.facts(library, FactsDetail::loader)).elf;
+  std::vector<std::string> found;
+  for (const auto& d : elf.dependencies) found.push_back(d.name);
+  EXPECT_EQ(found, names);
+}
+
+TEST_F(Pool, what_is_no_regular_file_is_refused_at_once) {
+  CachedFacts pool(options());
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+  const auto code = [&](const std::string& p) {
+    const auto facts = pool.facts(p, FactsDetail::loader);
+    EXPECT_FALSE(facts) << p;
+    if (facts) return 0;
+    EXPECT_NE(facts.error().message().find(p), std::string::npos) << facts.error().message();
+    return facts.error().code();
+  };
+  EXPECT_EQ(code(path("fifo")), ENOEXEC);
+  EXPECT_EQ(code("/dev/null"), ENOEXEC);
+  EXPECT_EQ(code(dir_.path()), EISDIR);
+  EXPECT_EQ(code(path("missing")), ENOENT);
+  EXPECT_EQ(code(write("text", "INPUT(-lc)\n")), ENOEXEC);
+  EXPECT_EQ(code(write("empty", "")), ENOEXEC);
+  EXPECT_EQ(code(write("short",
+                       "\x7f"
+                       "ELF")),
+            ENOEXEC);
+  EXPECT_EQ(code(write("cut", std::string_view("\x7f"
+                                               "ELF\2\1\1\0\0\0\0\0\0\0\0\0\3",
+                                               17))),
+            EBADMSG);
+  EXPECT_EQ(pool.counters().crashed, 0U);
+}
+
+TEST_F(Pool, prefetched_files_are_read_once_each) {
+  const auto library = build("liba.so", "int a;");
+  std::vector<std::string> paths;
+  for (int i = 0; i < 100; ++i) {
+    paths.push_back(path("link" + std::to_string(i)));
+    ASSERT_EQ(::symlink(library.c_str(), paths.back().c_str()), 0);
+  }
+  paths.push_back(path("missing"));
+  CachedFacts pool(options());
+  pool.prefetch(paths, FactsDetail::loader);
+  paths.pop_back();
+  for (const auto& p : paths) EXPECT_TRUE(pool.facts(p, FactsDetail::loader)) << p;
+  EXPECT_FALSE(pool.facts(path("missing"), FactsDetail::loader));
+  EXPECT_EQ(pool.counters().parsed, 100U);
+}
+
+TEST_F(Pool, a_worker_that_cannot_start_is_told_plainly) {
+  for (const auto& worker : {path("no worker"), std::string("/bin/false")}) {
+    auto with = options();
+    with.pool.worker_path = worker;
+    CachedFacts pool(with);
+    pool.prefetch({"/bin/true"}, FactsDetail::loader);
+    const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
+    ASSERT_FALSE(facts);
+    EXPECT_EQ(facts.error().code(), EPROTO);
+    EXPECT_THAT(facts.error().message(), ::testing::HasSubstr("/bin/sh"));
+    EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(worker));
+  }
+}
+
+TEST_F(Pool, where_seccomp_is_forbidden_it_says_so_and_reads_nothing) {
+  const auto with = options();
+  EXPECT_EQ(in_a_child([&] {
+              // As a container might: both ways to install a filter fail.
+              const scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
+              ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(seccomp), 0);
+              ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prctl), 1,
+                                 SCMP_A0(SCMP_CMP_EQ, PR_SET_SECCOMP));
+              if (::seccomp_load(filter) != 0) return 3;
+              CachedFacts pool(with);
+              const auto facts = pool.facts("/bin/sh", FactsDetail::loader);
+              if (facts || facts.error().code() != EPROTO) return 1;
+              return facts.error().message().find("seccomp") != std::string::npos ? 0 : 2;
+            }),
+            0);
+}
+
+// What uid 0 of a container is that has the host's PID namespace and no capability.
+TEST_F(Pool, a_worker_of_roots_leads_no_other_uid_0_out_by_proc) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root's workers are meant");
+  CachedFacts pool(options());
+  ASSERT_TRUE(pool.facts("/bin/true", FactsDetail::loader));
+  const auto children =
+      value_or_throw(read_file("/proc/self/task/" + std::to_string(::gettid()) + "/children"));
+  const pid_t worker = std::atoi(children.c_str());
+  ASSERT_GT(worker, 0) << children;
+  const auto root = "/proc/" + std::to_string(worker) + "/root/etc";
+  EXPECT_EQ(::access(root.c_str(), F_OK), 0);
+  EXPECT_EQ(in_a_child([&] {
+              if (!drop_capabilities("test")) return 3;
+              return ::access(root.c_str(), F_OK) == 0 ? 1 : errno == EACCES ? 0 : 2;
+            }),
+            0);
+}
+
+TEST_F(Pool, a_worker_that_fails_costs_one_file_and_the_others_go_on) {
+  auto with = options("FAKE_WORKER");
+  with.pool.time_limit = std::chrono::milliseconds(300);
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"crash", "crashed (Segmentation fault)"},
+      {"hang", "hung"},
+      {"lie", "damaged answer"},
+      {"flood", "damaged answer"},
+      {"exit", "with status 7"}};
+  for (const auto& [what, reason] : bad) {
+    SCOPED_TRACE(what);
+    CachedFacts pool(with);
+    std::vector<std::string> paths;
+    for (int i = 0; i < 40; ++i)
+      paths.push_back(write(what + std::to_string(i), i == 13 ? what : "good"));
+    pool.prefetch(paths, FactsDetail::loader);
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      const auto facts = pool.facts(paths[i], FactsDetail::loader);
+      ASSERT_EQ(facts.has_value(), i != 13) << paths[i];
+      if (i != 13) continue;
+      EXPECT_EQ(facts.error().code(), EBADMSG);
+      EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(paths[i]));
+      EXPECT_THAT(facts.error().message(), ::testing::HasSubstr(reason));
+    }
+    EXPECT_EQ(pool.counters().crashed, what == "lie" ? 0U : 1U);
+    EXPECT_EQ(pool.counters().parsed, 39U);
+  }
+}
+
+TEST_F(Pool, every_file_may_crash_its_worker) {
+  const auto with = options("FAKE_WORKER");
+  CachedFacts pool(with);
+  std::vector<std::string> paths;
+  for (int i = 0; i < 50; ++i) paths.push_back(write("f" + std::to_string(i), "crash"));
+  pool.prefetch(paths, FactsDetail::loader);
+  for (const auto& p : paths) EXPECT_FALSE(pool.facts(p, FactsDetail::loader)) << p;
+  EXPECT_EQ(pool.counters().crashed, 50U);
+  EXPECT_TRUE(pool.facts(write("good", "good"), FactsDetail::loader));
+}
+
+TEST_F(Pool, a_file_that_changes_while_it_is_read_is_read_again_or_refused) {
+  const auto file = write("f", "good");
+  WorkerPool pool(options("FAKE_WORKER").pool);
+  auto opened = value_or_throw(OpenedFile::open(file));
+  opened.stamp.mtime_ns -= 1;  // as if it had been changed after it was opened
+  pool.start(file, std::move(opened), FactsDetail::loader);
+  const auto facts = value_or_throw(pool.wait(file, FactsDetail::loader));
+  EXPECT_EQ(facts.stamp, value_or_throw(OpenedFile::open(file)).stamp);
+}
+
+/// How a process ends that calls `body` in the sandbox of the worker.
+template <class Body>
+int in_the_sandbox(const Body& body) {
+  return in_a_child([&] {
+    if (!enter_sandbox(kWorkerSocket, std::uint64_t{512} << 20)) return 99;
+    body();
+    return 0;
+  });
+}
+
+struct Call {
+  const char* name;
+  void (*make)();
+};
+
+class Sandbox : public ElfTest, public ::testing::WithParamInterface<Call> {};
+
+TEST_P(Sandbox, kills_a_worker_that_makes_this_call) {
+  EXPECT_EQ(in_the_sandbox(GetParam().make), 128 + SIGSYS);
+}
+
+const Call kCalls[] = {
+    {"open", [] { (void)::open("/dev/null", O_RDONLY); }},
+    {"socket", [] { (void)::socket(AF_UNIX, SOCK_STREAM, 0); }},
+    {"exec", [] { (void)::execl("/bin/true", "true", nullptr); }},
+    {"fork", [] { (void)::fork(); }},
+    {"write", [] { (void)!::write(STDOUT_FILENO, "x", 1); }},
+    {"unlink", [] { (void)::unlink("/nonexistent"); }},
+    {"kill", [] { (void)::kill(::getppid(), 0); }},
+    {"mmap_code",
+     [] {
+       (void)::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+     }},
+    {"mmap_file", [] { (void)::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, STDIN_FILENO, 0); }}};
+INSTANTIATE_TEST_SUITE_P(Calls, Sandbox, ::testing::ValuesIn(kCalls),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+TEST_F(Sandbox, lets_a_failed_assertion_show_as_SIGABRT) {
+  EXPECT_EQ(in_the_sandbox([] { ::abort(); }), 128 + SIGABRT);
+}
+
+TEST_F(Sandbox, ends_a_loop_by_cpu_time_and_limits_memory) {
+  EXPECT_EQ(in_the_sandbox([] {
+              void* volatile too_much = ::malloc(std::size_t{1} << 30);
+              if (too_much != nullptr) ::_exit(1);
+            }),
+            0);
+  EXPECT_EQ(in_the_sandbox([] {
+              allow_cpu_time(0);
+              for (;;) __asm__ volatile("");  // else the compiler may take it for one that ends
+            }),
+            128 + SIGXCPU);
+}
+
+TEST_F(Sandbox, a_worker_started_by_hand_says_so) {
+  auto child = value_or_throw(spawn(env("ELF_WORKER"), {"elf-worker"}));
+  EXPECT_EQ(value_or_throw(child.wait()), 2);
+}
+
+}  // namespace
+}  // namespace heddle

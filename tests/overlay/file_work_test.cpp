@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/files/file_work.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "fuseovl/session/shared.hpp"
+
+namespace heddle::test {
+namespace {
+
+using namespace std::chrono_literals;
+using State = WorkResult::State;
+
+/// Pieces below 20 lie on procfs, the others on the root.
+std::string_view path_of(std::size_t piece) { return piece < 20 ? "/proc/x" : "/x"; }
+
+TEST(FileWork, a_silent_file_system_costs_its_own_pieces_only) {
+  const auto results = work_on_files(40, {.limit = 300ms,
+                                          .work =
+                                              [](std::size_t piece, WorkPlace& place) {
+                                                if (piece == 5)
+                                                  for (;;) ::pause();
+                                                for (int i = 0; i < 60 && piece == 30; ++i) {
+                                                  std::this_thread::sleep_for(10ms);
+                                                  place.moves_on();
+                                                }
+                                              },
+                                          .path_of = path_of});
+  for (std::size_t piece = 20; piece < 40; ++piece)
+    EXPECT_EQ(results[piece].state, State::done) << piece;
+  EXPECT_EQ(results[4].state, State::done);
+  EXPECT_EQ(results[5].state, State::late);
+  EXPECT_EQ(results[19].state, State::not_begun) << "nothing says that it would be answered";
+}
+
+TEST(FileWork, the_first_silent_file_system_ends_it_when_others_do_not_matter) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto results = work_on_files(40, {.limit = 300ms,
+                                          .work =
+                                              [](std::size_t piece, WorkPlace& place) {
+                                                if (piece == 5)
+                                                  for (;;) ::pause();
+                                                for (int i = 0; i < 6000 && piece == 30; ++i) {
+                                                  std::this_thread::sleep_for(10ms);
+                                                  place.moves_on();
+                                                }
+                                              },
+                                          .path_of = path_of,
+                                          .with_others = false});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  EXPECT_EQ(results[5].state, State::late);
+}
+
+TEST(FileWork, slow_answers_are_waited_for_many_at_once) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto results = work_on_files(
+      100, {.limit = 10s,
+            .work = [](std::size_t, WorkPlace&) { std::this_thread::sleep_for(20ms); },
+            .path_of = path_of});
+  for (const auto& result : results) EXPECT_EQ(result.state, State::done);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1500ms);
+}
+
+TEST(FileWork, a_process_that_is_killed_is_an_error) {
+  EXPECT_THROW(work_on_files(5, {.limit = 60s,
+                                 .work =
+                                     [](std::size_t piece, WorkPlace&) {
+                                       if (piece == 3) ::raise(SIGKILL);
+                                     },
+                                 .path_of = path_of}),
+               Error);
+}
+
+TEST(FileWork, all_files_come_though_they_are_more_than_a_packet_holds) {
+  const auto before = std::filesystem::current_path();
+  auto results = work_on_files(
+      600, {.limit = 60s,
+            .work = [](std::size_t, WorkPlace& place) { place.give(open_file(".", 0).value()); },
+            .path_of = path_of});
+  for (const auto& result : results)
+    EXPECT_EQ(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(result.file.get())),
+              "/");
+  EXPECT_EQ(std::filesystem::current_path(), before);
+}
+
+}  // namespace
+}  // namespace heddle::test
