@@ -314,8 +314,9 @@ void GuidedRun::finish(RunReport& report) {
 }
 
 void GuidedRun::finish_daemon(RunReport& report) {
-  const Error ended_early("", "the mount ended before the program did", "",
-                          "what it read from there since then, and was not cached, gave I/O errors");
+  const Error ended_early(
+      "", "the mount ended before the program did", "",
+      "what it read from there since then, and was not cached, gave I/O errors");
   std::optional<DaemonCounters> counters;
   if (daemon_) {
     const auto end = daemon_->finish();

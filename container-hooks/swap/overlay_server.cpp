@@ -56,7 +56,8 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   if (request.own_namespace) helper.arguments.push_back("--leave-tree");
   if (!request.log.empty()) helper.arguments.insert(helper.arguments.end(), {"--log", request.log});
   helper.arguments.push_back(request.map);
-  // Its messages come through the socket; a daemon with the hook's stderr would hold the runtime up.
+  // Its messages come through the socket; a daemon with the hook's stderr would hold the runtime
+  // up.
   helper.fds = {{null.get(), STDIN_FILENO},
                 {null.get(), STDOUT_FILENO},
                 {null.get(), STDERR_FILENO},
@@ -67,8 +68,7 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   spared.reset();
   ready.other.reset();
   note_step("waiting for fs-mount, which is to serve", request.map);
-  if (auto answers = await_ready(ready.one.get()); !answers)
-    return fail(error_of(answers.error()));
+  if (auto answers = await_ready(ready.one.get()); !answers) return fail(error_of(answers.error()));
   return OverlayServer(std::move(child));
 }
 

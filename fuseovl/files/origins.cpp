@@ -2,6 +2,7 @@
 #include "fuseovl/files/origins.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -147,9 +147,8 @@ void Supervisor::confine() {
   const bool unmounts = options_.mount_point.has_value();
   const bool way_is_closed =
       unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
-  const auto confined =
-      confine_supervisor({.unmounts = unmounts,
-                          .reopens = !overlay_.reopened().empty() || way_is_closed});
+  const auto confined = confine_supervisor(
+      {.unmounts = unmounts, .reopens = !overlay_.reopened().empty() || way_is_closed});
   if (!confined) warn(confined.error());
 }
 

@@ -40,9 +40,9 @@ class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<un
 // One that holds the mount until $OUT/go is there; its daemon's pid is in $OUT/daemon.
 const std::string kHolder =
     "rm -f $OUT/go $OUT/up; $FS_GEN -q --map $OUT/map --json $OUT/first.json /bin/sh -c '"
-    "cat $(dirname $HEDDLE_INDEX)/stats | tr , \"\\n\" | grep \\\"supervisor_pid\\\" | tr -dc 0-9 "
-    "> "
-    "$OUT/daemon; echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done; "
+    "$(dirname $FS_GEN)/fs-mount --stats --json "
+    "${HEDDLE_INDEX%/.heddle/index} | grep supervisor_pid | tr -dc 0-9 > $OUT/daemon; echo > "
+    "$OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done; "
     "/usr/bin/git --version' & first=$!; while [ ! -e $OUT/up ]; do sleep 0.01; done; ";
 const std::string kGone =
     "while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done; echo gone";

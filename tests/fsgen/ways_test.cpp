@@ -182,10 +182,11 @@ TEST_F(Ways, a_users_fs_gen_that_is_killed_leaves_nothing) {
 
 TEST_F(Ways, a_users_daemon_that_is_killed_leaves_nothing) {
   const auto ours = world_->sh(
-      "$FS_GEN -q /bin/sh -c 'cat $(dirname $HEDDLE_INDEX)/stats > $OUT/stats; "
+      "$FS_GEN -q /bin/sh -c '$(dirname $FS_GEN)/fs-mount --stats --json "
+      "${HEDDLE_INDEX%/.heddle/index} > $OUT/stats; "
       "echo > $OUT/up; while [ ! -e $OUT/go ]; do sleep 0.01; done' & "
       "while [ ! -s $OUT/up ]; do sleep 0.01; done; "
-      "kill -9 $(tr , '\\n' < $OUT/stats | grep '\"pid\"' | tr -dc 0-9); "
+      "kill -9 $(grep '\"pid\"' $OUT/stats | tr -dc 0-9); "
       "touch $OUT/go; wait; while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done; "
       "echo gone");
   EXPECT_TRUE(ours.out.ends_with("gone\n")) << ours.out << ours.err;

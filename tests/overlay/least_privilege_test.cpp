@@ -130,9 +130,10 @@ TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_unmount_and_no_more)
   HEDDLE_STAGED(fs_gen, "fs-gen");
   HEDDLE_NEEDS_OPEN_TREE();
   const std::string script =
-      "cat /proc/$(sed -n 's/.*\"supervisor_pid\": *\\([0-9]*\\).*/\\1/p' "
-      "\"${HEDDLE_INDEX%/index}/stats\")/status";
-  const auto seen = run_checked({fs_gen, "-q", "--via", "mount", "--", "/bin/sh", "-c", script});
+      "cat /proc/$(\"$0\" --stats --json \"${HEDDLE_INDEX%/.heddle/index}\" | "
+      "grep supervisor_pid | tr -dc 0-9)/status";
+  const auto seen =
+      run_checked({fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c", script, fs_mount()});
   expect_rights(seen.out, kMayMount);
 }
 
