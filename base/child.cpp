@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -19,7 +20,6 @@
 #include <thread>
 
 #include "base/exit_code.hpp"
-#include "base/listener.hpp"
 #include "base/log.hpp"
 #include "base/monotonic.hpp"
 #include "base/packet.hpp"
@@ -274,6 +274,12 @@ Result<Task> Task::start(ForkOptions options, std::chrono::milliseconds limit,
               limit.count() > 0 ? monotonic_ms() + limit.count() : 0);
 }
 
+bool has_input(const std::vector<pollfd>& polled, const Fd& fd) {
+  return fd && std::any_of(polled.begin(), polled.end(), [&](const pollfd& entry) {
+           return entry.fd == fd.get() && entry.revents != 0;
+         });
+}
+
 bool Task::has_ended(const std::vector<pollfd>& polled) const { return has_input(polled, ended_); }
 
 Result<void> Task::result() {
@@ -297,6 +303,18 @@ Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& op
         task.late_at() == 0 ? -1 : std::max<std::int64_t>(0, task.late_at() - monotonic_ms());
     if (::poll(&entry, 1, static_cast<int>(left)) >= 0 || errno != EINTR) return task.result();
   }
+}
+
+Result<std::string> text_from_child(std::chrono::milliseconds limit,
+                                    const std::function<Result<std::string>()>& body) {
+  const Fd memory(::memfd_create("text", MFD_CLOEXEC));
+  if (!memory) return fail_errno("memfd", "cannot be made");
+  TRY(run_in_child(limit, {}, [&]() -> Result<void> {
+    const std::string text = TRY(body());
+    return write_all(memory.get(), text, "memfd");
+  }));
+  if (::lseek(memory.get(), 0, SEEK_SET) != 0) return fail_errno("memfd", "cannot be rewound");
+  return read_all(memory.get(), "memfd");
 }
 
 }  // namespace heddle

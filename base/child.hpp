@@ -66,6 +66,9 @@ Result<Child> spawn(const std::string& path, const std::vector<std::string>& arg
 /// there.
 Result<std::string> own_program_dir();
 
+/// Whether poll(2) has said something of `fd`, which may be none.
+bool has_input(const std::vector<pollfd>& polled, const Fd& fd);
+
 /// Closes every descriptor from 3 on but those in `keep`: a daemon must not hold its caller's pipes
 /// open, nor a process that loses its rights keep what they opened. close_range(2), and before
 /// Linux 5.9 one by one: those that /proc names, where there is one.
@@ -123,5 +126,8 @@ class Task {
 /// Runs `body` in a child of its own and waits at most `limit` for Task::result().
 Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& options,
                           const std::function<Result<void>()>& body);
+/// As run_in_child(); the result is what `body` returned.
+Result<std::string> text_from_child(std::chrono::milliseconds limit,
+                                    const std::function<Result<std::string>()>& body);
 
 }  // namespace heddle

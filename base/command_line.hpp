@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,5 +60,9 @@ int usage_error(const std::string& program, const std::string& what);
 /// Parses `options`; prints help and version, says an error as all programs do. Result: -1 to go
 /// on, else the exit status (exit_usage for an error).
 int parse_options(CLI::App& app, std::vector<std::string> options);
+
+/// Bytes of `256M` or `1.5G`: a number, and K, M, G or T behind it, powers of 1024; `MB` and `MiB`
+/// mean the same. nullopt: it is none, or beyond 1e18.
+std::optional<std::uint64_t> parse_byte_size(std::string_view text);
 
 }  // namespace heddle

@@ -140,6 +140,12 @@ void RunDirectory::remove(std::string_view name) const {
   (void)::unlinkat(get(), std::string(name).c_str(), 0);
 }
 
+ino_t RunDirectory::inode_of(std::string_view name) const {
+  struct stat status {};
+  const bool there = ::fstatat(get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  return there ? status.st_ino : 0;
+}
+
 std::vector<std::string> RunDirectory::names() const {
   std::vector<std::string> out;
   const int again = ::openat(get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -36,6 +38,8 @@ class RunDirectory {
   /// Whether no process listens at the socket `name`, which is there.
   bool is_dead(std::string_view name) const;
   void remove(std::string_view name) const;
+  /// Of what has the name now; 0: nothing has.
+  ino_t inode_of(std::string_view name) const;
   std::vector<std::string> names() const;
 
   /// Excludes all who lock `what` here, until the descriptor is closed. ETIMEDOUT: another has had

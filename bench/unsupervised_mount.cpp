@@ -7,11 +7,12 @@
 #include <unistd.h>
 
 #include "base/log.hpp"
+#include "base/mount_service.hpp"
 #include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
-#include "fuseovl/mount_program.hpp"
 #include "fuseovl/overlay/load.hpp"
+#include "fuseovl/service/mount_daemon.hpp"
 
 namespace heddle::bench {
 namespace {
@@ -35,7 +36,7 @@ void mount(const std::string& map, const std::string& folder) {
   if (::fork() == 0) live(overlay, std::move(device), ready.write_end);
   device.reset();
   ready.write_end.reset();
-  value_or_throw(await_ready(ready.read_end.get()));
+  if (auto answers = await_ready(ready.read_end.get()); !answers) throw answers.error().error;
   value_or_throw(warm_up(options.mount_point, {kDefaultPrefetch, true}));
 }
 

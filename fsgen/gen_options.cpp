@@ -3,7 +3,6 @@
 
 #include <filesystem>
 
-#include "base/byte_size.hpp"
 #include "base/command_line.hpp"
 #include "base/rank.hpp"
 
@@ -91,12 +90,11 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   add_choice<Via>(
       app, "--via", out.via,
       {{"best", Via::best},
-       {"mount", Via::mount},
+       {"private", Via::private_mount},
        {"fusermount", Via::fusermount},
-       {"user", Via::user},
        {"direct", Via::direct}},
-      "Mount namespace (root), fusermount3, user namespace, or direct: no mount, guided to\n"
-      "the files; best (default) takes the first that works");
+      "A private mount, fusermount3, or direct: no mount, guided to the files; best (default)\n"
+      "takes the first that works");
   app.add_flag("!--no-share", out.share,
                "A mount of one's own, not one with other fs-gens of this user and map");
   add_choice<LoaderKind>(

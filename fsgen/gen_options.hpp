@@ -12,11 +12,10 @@ namespace heddle {
 
 /// How the program gets to see the map.
 enum class Via : std::uint8_t {
-  best,        ///< the first of the following that works here
-  mount,       ///< a private mount namespace (root)
-  fusermount,  ///< a mount that all see, by the setuid program fusermount3 (anybody)
-  user,        ///< a private user and mount namespace (anybody)
-  direct,      ///< no FUSE: guided to the original files
+  best,           ///< the first of the following that works here
+  private_mount,  ///< in a mount namespace of APP's, for users within a user namespace
+  fusermount,     ///< a mount that all see, by the setuid program fusermount3
+  direct,         ///< no FUSE: guided to the original files
 };
 
 /// The command line of fs-gen.

@@ -3,34 +3,30 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "base/escape.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
-#include "fsgen/counters_file.hpp"
-#include "fsgen/mount_lease.hpp"
-#include "fsgen/mount_ways.hpp"
-#include "fsgen/overlay_daemon.hpp"
+#include "fsgen/app_mount.hpp"
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/keep/leftovers.hpp"
 #include "fuseovl/mount/warm_up.hpp"
+#include "fuseovl/service/leftovers.hpp"
+#include "resolver/map/counters_format.hpp"
 #include "resolver/map/index_writer.hpp"
 
 namespace heddle {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// The daemon sees the end of the mount within milliseconds of APP's last process; what is still
-// used after this is used by processes that APP left behind.
-constexpr std::chrono::milliseconds kDaemonEnd{1000};
 
 std::uint64_t monotonic_ns() {
   timespec now{};
@@ -42,6 +38,36 @@ std::uint64_t monotonic_ns() {
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
 }
+
+/// The page that guided processes count in, mapped shared. Owns the mapping, not the file.
+class CountersFile {
+ public:
+  /// Makes the file at `path`, of its owner alone: processes of other users do not count.
+  static Result<CountersFile> create(const std::string& path) {
+    // Guided processes have it mapped: whoever may write it may truncate it, and each of them would
+    // end by a SIGBUS at its next dlopen.
+    const Fd fd = TRY(open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+    // posix_fallocate, not ftruncate: on a full disk the first write through the mapping is a
+    // SIGBUS.
+    if (const int error = ::posix_fallocate(fd.get(), 0, sizeof(Counters)); error != 0)
+      return fail_errno(path, "cannot write", error);
+    void* page = ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (page == MAP_FAILED) return fail_errno(path, "cannot map");
+    auto* counters = static_cast<Counters*>(page);
+    std::memcpy(counters->magic, kCountersMagic, sizeof(kCountersMagic));
+    return CountersFile(counters);
+  }
+  CountersFile(CountersFile&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+  CountersFile& operator=(CountersFile&&) = delete;
+  ~CountersFile() {
+    if (page_) ::munmap(page_, sizeof(Counters));
+  }
+  Counters& live() noexcept { return *page_; }
+
+ private:
+  explicit CountersFile(Counters* page) : page_(page) {}
+  Counters* page_;
+};
 
 /// Whether every file that the map has for the program is still as it was. Else another search than
 /// the map's may be right for all its names: what has changed may need others, from other folders.
@@ -65,11 +91,9 @@ Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
   for (const auto& origin : origins.files)
     input.objects.push_back(origin.usable ? std::optional(origin.stamp) : std::nullopt);
   drifts = std::move(origins.drifts);
-  auto bytes = make_index(input);
-  if (!bytes) return fail(std::move(bytes.error()));
-  auto fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
-  if (!fd) return fail(std::move(fd.error()));
-  return write_all(fd->get(), *bytes, path);
+  const std::string bytes = TRY(make_index(input));
+  const Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0644));
+  return write_all(fd.get(), bytes, path);
 }
 
 /// Why a program that the map knows was left to ld.so, with this LD_LIBRARY_PATH of the map's.
@@ -91,12 +115,19 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
     if (started.error().code() == 0) return fail(std::move(started.error()));  // never got to exec
     report.exec_error = started.error().code();
   }
-  auto status = app.wait(signals);
-  if (!status) return fail(std::move(status.error()));
-  report.end = {*status, signals.ended_by()};
+  report.end.status = TRY(app.wait(signals));
+  report.end.signal = signals.ended_by();
   report.wall_ns = ns_since(begin);
   return {};
 }
+
+/// Why APP did not run in one way.
+struct RunFailure {
+  enum class Blocks : std::uint8_t { this_way, every_mount };
+  Blocks blocks = Blocks::this_way;
+  Error error;
+};
+using RunResult = tl::expected<RunReport, RunFailure>;
 
 /// Everything of one guided run; its members end in the reverse of the order in which they began.
 class GuidedRun {
@@ -104,20 +135,18 @@ class GuidedRun {
   GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
             TempDir& work)
       : options_(options), via_(via), app_path_(app_path), map_(map), work_(work) {}
-  Result<RunReport> run();
+  RunResult run();
 
  private:
   bool direct() const { return via_ == Via::direct; }
   /// Whether anybody reads the report.
   bool is_told() const { return !options_.quiet || !options_.json_file.empty(); }
-  Result<void> take_lease();
-  Result<RunReport> run_with_mount();
+  MountResult<void> take_lease();
+  MountResult<RunReport> run_with_mount();
   Result<AppCommand> guided_command(const std::string& counters_path);
   AppSetup setup(Counters& counters) const;
-  Result<std::optional<OverlayDaemon>> mount_for(AppProcess& app);
-  void finish(RunReport& report, std::optional<OverlayDaemon>& daemon);
-  void finish_lease(RunReport& report);
-  void finish_own(RunReport& report, OverlayDaemon& daemon);
+  void finish(RunReport& report);
+  void finish_daemon(RunReport& report);
 
   const GenOptions& options_;
   const Via via_;
@@ -126,17 +155,17 @@ class GuidedRun {
   TempDir& work_;
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
+  MountOrder order_{map_.path, mount_options(options_)};
   std::string stale_;  ///< Via::direct: which files are not the map's any more; empty: none
   std::uint64_t lease_ns_ = 0;
   std::optional<MountLease> lease_;  ///< else APP's process mounts, and a daemon of our own serves
+  std::optional<OwnDaemon> daemon_;
 };
 
 Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
-  auto audit = audit_library_path();
-  if (!audit) return fail(std::move(audit.error()));
   Guidance guidance;
   guidance.loader = options_.loader;
-  guidance.audit_library = *audit;
+  guidance.audit_library = TRY(audit_library_path());
   guidance.index_path = direct() ? work_path_ + "/index" : mount_point_ + "/.heddle/index";
   guidance.counters_path = counters_path;
   guidance.learn_log = options_.learn_log;
@@ -152,17 +181,13 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
 
 AppSetup GuidedRun::setup(Counters& counters) const {
   AppSetup setup;
-  if (!direct()) {
-    if (!lease_) {
-      const auto kind = via_ == Via::user ? NamespaceKind::user_and_mount : NamespaceKind::mount;
-      setup.mount = [this, kind] { return mount_privately(mount_point_, kind); };
-    }
+  if (lease_) {
+    setup.enter = [this] { return lease_->enter(); };
+  } else if (!direct()) {
+    setup.mount = [this] { return mount_privately(mount_point_); };
     setup.enter = [this]() -> Result<void> {
-      if (lease_)
-        if (auto entered = lease_->enter(); !entered) return entered;
-      // A cold mount is a slower one, no more: APP starts all the same.
-      if (lease_ && lease_->mount().warm) return {};
-      if (warm_up(mount_point_) && lease_) lease_->tell_warm();
+      (void)warm_up(
+          mount_point_);  // a cold mount is a slower one, no more: APP starts all the same
       return {};
     };
   }
@@ -173,54 +198,46 @@ AppSetup GuidedRun::setup(Counters& counters) const {
   return setup;
 }
 
-Result<std::optional<OverlayDaemon>> GuidedRun::mount_for(AppProcess& app) {
-  if (direct() || lease_) return std::optional<OverlayDaemon>();
-  auto fuse = app.take_fuse_fd();
-  if (!fuse) return fail(std::move(fuse.error()));
-  DaemonRequest request{map_.path, mount_point_, work_path_, mount_options(options_)};
-  auto daemon = OverlayDaemon::start(*fuse, request);
-  if (!daemon) return fail(std::move(daemon.error()));
-  (void)work_.release();  // the daemon's to remove now
-  return std::optional<OverlayDaemon>(std::move(*daemon));
-}
-
-Result<void> GuidedRun::take_lease() {
-  LeaseRequest request;
-  request.kind = via_ == Via::mount ? KeepKind::privately : KeepKind::fusermount;
-  request.sharing = options_.share ? Sharing::shared : Sharing::own;
-  request.map_path = map_.path;
-  request.mount_options = mount_options(options_);
-  for (;;) {
-    auto lease = MountLease::take(request);
-    if (lease) {
-      lease_.emplace(std::move(*lease));
-      break;
-    }
-    // That others cannot be found, or do not answer, is no reason against a mount.
-    const int code = lease.error().code();
-    if (code == 0 || code == ESTALE || request.sharing == Sharing::own)
-      return fail(std::move(lease.error()));
-    request.sharing = Sharing::own;
-  }
-  mount_point_ = lease_->mount().mount_point;
-  return {};
-}
-
-Result<RunReport> GuidedRun::run() {
+MountResult<void> GuidedRun::take_lease() {
+  const bool is_root = ::geteuid() == 0;
+  // A user's private mount is in a user namespace, and nobody can share that.
+  if (direct() || (via_ == Via::private_mount && !is_root)) return {};
   const auto begin = Clock::now();
-  if (via_ == Via::mount || via_ == Via::fusermount) {
-    // As root APP's process can mount by itself, on kernels that cannot copy a mount (< 5.2) too.
-    if (auto taken = take_lease();
-        !taken && (via_ == Via::fusermount || taken.error().code() == ESTALE))
-      return fail(std::move(taken.error()));
-  }
+  auto lease = MountLease::take(
+      via_ == Via::private_mount ? MountLease::Kind::privately : MountLease::Kind::fusermount,
+      options_.share ? MountLease::Sharing::shared : MountLease::Sharing::own, order_);
   lease_ns_ = ns_since(begin);
-  auto report = run_with_mount();
-  if (report || !lease_) return report;
-  return fail(Error::with_code(ECANCELED, {}, report.error().message(), {}, report.error().hint()));
+  if (lease) {
+    lease_.emplace(std::move(*lease));
+    mount_point_ = lease_->mount_point();
+    return {};
+  }
+  // Root's APP can mount by itself, on kernels that cannot copy a mount (before Linux 5.2) too.
+  const auto cause = lease.error().cause;
+  if (via_ == Via::private_mount && cause != MountCause::unfit && cause != MountCause::silent)
+    return {};
+  return tl::make_unexpected(std::move(lease.error()));
 }
 
-Result<RunReport> GuidedRun::run_with_mount() {
+RunResult GuidedRun::run() {
+  using Blocks = RunFailure::Blocks;
+  auto leased = take_lease();
+  auto report = leased ? run_with_mount() : tl::make_unexpected(std::move(leased.error()));
+  if (report) return std::move(*report);
+  const auto cause = report.error().cause;
+  Error error = std::move(report.error().error);
+  if (cause == MountCause::unfit)
+    error = Error({}, error.message(), {}, "make the map anew (fs-resolve build)");
+  const bool all = cause == MountCause::unfit || cause == MountCause::silent || lease_;
+  return tl::make_unexpected(RunFailure{all ? Blocks::every_mount : Blocks::this_way, error});
+}
+
+MountResult<RunReport> GuidedRun::run_with_mount() {
+  const auto in_this_way = [](auto result) {
+    return std::move(result).map_error([](Error error) {
+      return MountFailure{MountCause::other, std::move(error)};
+    });
+  };
   const auto begin = Clock::now();
   RunReport report;
   report.app = options_.command[0];
@@ -233,34 +250,32 @@ Result<RunReport> GuidedRun::run_with_mount() {
   report.shared = lease_ && lease_->joined();
   const std::string counters_path = work_path_ + "/counters";
   (void)::unlink(counters_path.c_str());  // of another way, which did not work
-  auto counters = CountersFile::create(counters_path);
-  if (!counters) return fail(std::move(counters.error()));
+  auto counters = TRY(in_this_way(CountersFile::create(counters_path)));
   if (direct()) {
     std::vector<Drift> drifts;
-    if (auto written = write_direct_index(map_, work_path_ + "/index", drifts); !written)
-      return fail(std::move(written.error()));
+    TRY(in_this_way(write_direct_index(map_, work_path_ + "/index", drifts)));
     if (!drifts.empty()) {
       stale_ = stale_map(map_.path, drifts);
       warn(Error("", stale_ + ": programs that use them run as they are", "",
                  "make the map anew (fs-resolve build)"));
     }
-  } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0) {
-    return fail_errno(mount_point_, "cannot make the mount point");
+  } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0 && errno != EEXIST) {
+    TRY(in_this_way(Result<void>(fail_errno(mount_point_, "cannot make the mount point"))));
   }
-  auto command = guided_command(counters_path);
-  if (!command) return fail(std::move(command.error()));
+  const auto command = TRY(in_this_way(guided_command(counters_path)));
 
-  auto signals = SignalRelay::start();
-  if (!signals) return fail(std::move(signals.error()));
-  auto app = AppProcess::start(*command, setup(counters->live()), *signals);
-  if (!app) return fail(std::move(app.error()));
-  auto daemon = mount_for(*app);
-  if (!daemon) return fail(std::move(daemon.error()));
+  auto signals = TRY(in_this_way(SignalRelay::start()));
+  auto app = TRY(in_this_way(AppProcess::start(command, setup(counters.live()), signals)));
+  if (!direct() && !lease_) {
+    const Fd device = TRY(in_this_way(app.take_fuse_fd()));
+    daemon_.emplace(TRY(OwnDaemon::start(device, order_, mount_point_, work_path_)));
+    (void)work_.release();  // the daemon's to remove now
+  }
   report.mount_ns = lease_ns_ + ns_since(begin);
-  if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
-  report.counters = counters->snapshot();
+  TRY(in_this_way(run_app(report, app, signals)));
+  report.counters = counters.live();
   report.learned = !options_.learn_log.empty();
-  finish(report, *daemon);
+  finish(report);
   return report;
 }
 
@@ -273,7 +288,7 @@ std::string why_not_audited(const MapProgram& app) {
          "(docs/limits.md: thread-local data), or it did not get as far as main";
 }
 
-void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) {
+void GuidedRun::finish(RunReport& report) {
   report.guided = map_.app() != nullptr;
   report.unguided_reason = map_.unguided_reason;
   const auto app_start = static_cast<AppStart>(report.counters.app_start);
@@ -295,49 +310,30 @@ void GuidedRun::finish(RunReport& report, std::optional<OverlayDaemon>& daemon) 
     if (!direct() && report.guided && is_told())
       report.suspects = find_plugin_suspects(map_.content, *app);
   }
-  if (daemon) finish_own(report, *daemon);
-  if (lease_) finish_lease(report);
+  finish_daemon(report);
 }
 
-namespace {
-Error ended_early() {
-  return Error("", "the mount ended before the program did", "",
-               "what it read from there since then, and was not cached, gave I/O errors");
-}
-}  // namespace
-
-void GuidedRun::finish_own(RunReport& report, OverlayDaemon& daemon) {
-  auto counters = daemon.finish(kDaemonEnd);
-  if (!counters) return warn(counters.error());
-  report.left_running = !counters->has_value();
-  if (!*counters) return;
-  if ((*counters)->empty()) warn(ended_early());
-  add_daemon_counters(report, **counters);
-  (void)remove_tree(work_path_);  // nothing is left of it, unless the daemon was killed
-}
-
-void GuidedRun::finish_lease(RunReport& report) {
-  const auto end = lease_->finish(kDaemonEnd);
-  if (!end && end.error().code() == ETIMEDOUT) {
-    if (is_told()) warn("the mount's daemon is too busy to say what it served");
-    return;
+void GuidedRun::finish_daemon(RunReport& report) {
+  const Error ended_early(
+      "", "the mount ended before the program did", "",
+      "what it read from there since then, and was not cached, gave I/O errors");
+  std::optional<DaemonCounters> counters;
+  if (daemon_) {
+    const auto end = daemon_->finish();
+    counters = end.counters;
+    report.left_running = end.still_used;
+    if (!counters && !end.still_used) warn(ended_early);
+    if (!end.still_used) (void)remove_tree(work_path_);  // unless it was killed, it is gone
+  } else if (lease_) {
+    const auto end = lease_->finish();
+    if (!end) return warn(ended_early);
+    counters = end->counters;
+    report.left_running = end->still_used;
+    if (!counters && is_told()) warn("the mount's daemon is too busy to say what it served");
   }
-  if (!end) return warn(ended_early());
-  report.left_running = end->still_used;
-  const auto& before = lease_->mount();
-  add_daemon_counters(report, end->counters, before.requests, before.bytes_read);
-}
-
-/// A daemon's words are a message and a hint in one text; the hint may name what we have not.
-Error in_own_words(const Error& theirs) {
-  std::string text = theirs.message();
-  std::string hint = theirs.hint();
-  if (const auto at = text.rfind("\nhint: "); at != text.npos) {
-    hint = text.substr(at + 7);
-    text.resize(at);
-  }
-  if (const auto at = hint.find(", or mount with --on-drift"); at != hint.npos) hint.resize(at);
-  return Error::with_code(theirs.code(), {}, text, {}, hint);
+  if (!counters) return;
+  report.requests = counters->requests;
+  report.bytes_read = counters->bytes_read;
 }
 
 std::string on_one_line(std::string text) {
@@ -348,18 +344,13 @@ std::string on_one_line(std::string text) {
 
 }  // namespace
 
-Result<RunReport> run_guided(const GenOptions& options, Via via, const std::string& app_path,
-                             const PreparedMap& map, TempDir& work) {
-  return GuidedRun(options, via, app_path, map, work).run();
-}
-
 Result<TempDir> make_work_dir() {
   // Short: ld.so compares each library's path, and it begins with this.
   auto work = TempDir::create("hd");
   // Others than the owner may have to come through: children of APP that change their user.
   if (work) ::chmod(work->path().c_str(), 0755);
   // Locked as long as we live: should we be killed, daemons of this user see that the folder is
-  // nobody's (fuseovl/keep/leftovers.hpp).
+  // nobody's (fuseovl/service/leftovers.hpp).
   static std::vector<Fd> locks;
   if (work)
     if (auto lock = lock_folder(work->path())) locks.push_back(std::move(*lock));
@@ -378,25 +369,22 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
     const bool last = way + 1 == ways.end();
     if (last && !passed_over.empty()) {
       // What is left of the others is their daemon's to remove.
-      auto fresh = make_work_dir();
-      if (!fresh) return fail(std::move(fresh.error()));
-      work = std::move(*fresh);
+      work = TRY(make_work_dir());
       if (*way == Via::direct)
         warn(Error("", passed_over.back(), "going on without a mount", hint));
     }
-    auto done = run_guided(options, *way, app_path, map, work);
+    auto done = GuidedRun(options, *way, app_path, map, work).run();
     if (done) {
       done->passed_over = std::move(passed_over);
-      return done;
+      return std::move(*done);
     }
-    const Error error = in_own_words(done.error());
-    if (last) {
-      if (!error.hint().empty() || error.code() == ESTALE) return fail(error);
-      return fail(Error::with_code(error.code(), {}, error.message(), {}, hint_for(*way)));
-    }
+    const Error& error = done.error().error;
+    if (last)
+      return fail(
+          Error({}, error.message(), {}, error.hint().empty() ? hint_for(*way) : error.hint()));
     hint = error.hint();
     passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
-    if (error.code() == ESTALE || error.code() == ECANCELED) way = ways.end() - 2;
+    if (done.error().blocks == RunFailure::Blocks::every_mount) way = ways.end() - 2;
   }
 }
 
@@ -406,12 +394,10 @@ Result<RunReport> run_plain(const GenOptions& options, const std::string& app_pa
   report.app = options.command[0];
   report.unguided_reason = reason;
   report.via = "none";
-  auto signals = SignalRelay::start();
-  if (!signals) return fail(std::move(signals.error()));
+  auto signals = TRY(SignalRelay::start());
   const AppCommand command{app_path, options.command, Environment::current().entries()};
-  auto app = AppProcess::start(command, {}, *signals);
-  if (!app) return fail(std::move(app.error()));
-  if (auto ran = run_app(report, *app, *signals); !ran) return fail(std::move(ran.error()));
+  auto app = TRY(AppProcess::start(command, {}, signals));
+  TRY(run_app(report, app, signals));
   return report;
 }
 

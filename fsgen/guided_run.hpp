@@ -9,14 +9,7 @@
 
 namespace heddle {
 
-/// Runs APP once, brought there by `via` (not Via::best), and waits for it. `work` holds the
-/// counters, the map if it is this run's own, and the mount point if that is; it goes with the last
-/// process that uses it. Failure: APP has not run, since the mount could not be made: code() ESTALE
-/// when no other mount can help, ECANCELED when `work` is lost as well.
-Result<RunReport> run_guided(const GenOptions& options, Via via, const std::string& app_path,
-                             const PreparedMap& map, TempDir& work);
-
-/// A new folder for one run, under $TMPDIR or /tmp.
+/// A new directory for one run, under $TMPDIR or /tmp.
 Result<TempDir> make_work_dir();
 
 /// Runs APP as options.via says, or, where it leaves the choice, in the first of ways_to_try() that

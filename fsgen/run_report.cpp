@@ -146,14 +146,4 @@ nlohmann::json to_json(const RunReport& report) {
   return out;
 }
 
-void add_daemon_counters(RunReport& report, const std::string& json_text,
-                         std::uint64_t requests_before, std::uint64_t bytes_before) {
-  const auto parsed = nlohmann::json::parse(json_text, nullptr, false);
-  if (!parsed.is_object()) return;
-  if (const auto at = parsed.find("requests_total"); at != parsed.end() && at->is_number())
-    report.requests = at->get<std::uint64_t>() - requests_before;
-  if (const auto at = parsed.find("bytes_read"); at != parsed.end() && at->is_number())
-    report.bytes_read = at->get<std::uint64_t>() - bytes_before;
-}
-
 }  // namespace heddle

@@ -22,7 +22,7 @@ struct RunReport {
   std::uint64_t wall_ns = 0;             ///< exec to exit
   bool guided = false;                   ///< APP itself was in the map
   std::string unguided_reason;           ///< why not
-  std::string via;                       ///< name_of(Via), or "none"
+  std::string via;                       ///< name_of() of the way, or "none"
   bool shared = false;                   ///< the mount stood already, made by another fs-gen
   std::vector<std::string> limits;       ///< limits_of(Via)
   std::vector<std::string> passed_over;  ///< ways that did not work here, and why
@@ -45,10 +45,5 @@ struct RunReport {
 /// A few lines for people.
 std::string to_text(const RunReport& report);
 nlohmann::json to_json(const RunReport& report);
-
-/// Takes `requests` and `bytes_read` out of the daemon's last words; text that is not its JSON
-/// leaves them unset. What was answered before our start, to others, is taken off.
-void add_daemon_counters(RunReport& report, const std::string& json_text,
-                         std::uint64_t requests_before = 0, std::uint64_t bytes_before = 0);
 
 }  // namespace heddle

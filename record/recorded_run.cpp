@@ -15,6 +15,7 @@
 #include "base/find_program.hpp"
 #include "base/insist.hpp"
 #include "base/launch/app_process.hpp"
+#include "base/mount_namespace.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/rank.hpp"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/child.hpp"
-#include "base/launch/private_mount.hpp"
 #include "base/launch/signal_relay.hpp"
 #include "base/result.hpp"
 

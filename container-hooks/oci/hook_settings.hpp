@@ -6,13 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/mount_service.hpp"
 #include "container-hooks/cache/decision_cache.hpp"
 #include "container-hooks/oci/container_config.hpp"
 
 namespace heddle::hook {
-
-/// Where fs-mount --node serves by default (its kNodeFolder).
-inline constexpr const char* kNodeDirectory = "/run/heddle/node";
 
 enum class OnFailure : std::uint8_t {
   enforce,  ///< no container

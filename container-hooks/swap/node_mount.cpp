@@ -18,16 +18,12 @@ constexpr long kFuseMagic = 0x65735546;  // <linux/magic.h>
 constexpr std::chrono::seconds kPatience{5};
 constexpr const char* kService = "fs-mount --node";
 
-Result<Fd> ask(const Fd& socket, const std::string& map_id, const std::string& map) {
-  const auto file = TRY(open_file(map, O_RDONLY | O_NONBLOCK | O_NOCTTY));
-  if (auto sent = send_message(socket.get(), MountWord::want, map_id, file.get()); !sent)
-    return fail_errno(kService, "cannot ask it", sent.error().code());
-  auto answer = receive_message(socket.get(), kPatience);
-  if (!answer) return fail_errno(kService, "no answer", answer.error().code());
-  if (answer->word == MountWord::failed) return fail(error_of(*answer));
-  if (answer->word != MountWord::mounted || !answer->descriptor)
-    return fail(kService, "cannot understand it");
-  return std::move(answer->descriptor);
+Result<Fd> ask(Fd socket, const std::string& map_id, const std::string& map) {
+  const Fd file = TRY(open_file(map, O_RDONLY | O_NONBLOCK | O_NOCTTY));
+  auto mount = MountClient(std::move(socket)).want(map_id, file.get(), kPatience);
+  if (!mount) return fail(error_of(mount.error()));
+  if (!mount->tree) return fail(kService, "cannot understand it");
+  return std::move(mount->tree);
 }
 
 }  // namespace
@@ -37,8 +33,8 @@ Result<Fd> node_mount(const std::string& directory, const std::string& map_id,
   // In a user namespace root's directory is nobody's, and so another user's.
   const auto run = TRY(RunDirectory::find(directory));
   note_step("waiting for fs-mount --node at", directory);
-  const auto socket = TRY(run.connect_to("socket", kPatience));
-  auto tree = TRY(ask(socket, map_id, map));
+  Fd socket = TRY(run.connect_to(kNodeSocket, kPatience));
+  Fd tree = TRY(ask(std::move(socket), map_id, map));
   note_step("waiting for the node's mount of", map);
   struct statfs system {};
   if (::fstatfs(tree.get(), &system) != 0)

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
+#include "base/mount_service.hpp"
+#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
 #include "container-hooks/host/watched_work.hpp"
@@ -15,7 +17,6 @@ namespace {
 
 constexpr int kDeviceFd = 3;
 constexpr int kReadyFd = 4;
-constexpr char kReady = '+';
 
 constexpr const char* kOomScore = "/proc/self/oom_score_adj";
 
@@ -45,7 +46,7 @@ class SparedByOomKiller {
 }  // namespace
 
 Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest& request) {
-  auto ready = TRY(make_pipe());
+  auto ready = TRY(make_socket_pair());
   auto null = TRY(open_file("/dev/null", O_RDWR));
   HelperRequest helper;
   helper.name = "fs-mount";
@@ -55,27 +56,20 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   if (request.own_namespace) helper.arguments.push_back("--leave-tree");
   if (!request.log.empty()) helper.arguments.insert(helper.arguments.end(), {"--log", request.log});
   helper.arguments.push_back(request.map);
-  // Its messages come through the pipe; a daemon with the hook's stderr would hold the runtime up.
+  // Its messages come through the socket; a daemon with the hook's stderr would hold the runtime
+  // up.
   helper.fds = {{null.get(), STDIN_FILENO},
                 {null.get(), STDOUT_FILENO},
                 {null.get(), STDERR_FILENO},
                 {device.get(), kDeviceFd},
-                {ready.write_end.get(), kReadyFd}};
+                {ready.other.get(), kReadyFd}};
   std::optional<SparedByOomKiller> spared(std::in_place);
   Child child = TRY(start_helper(helper));
   spared.reset();
-  ready.write_end.reset();
+  ready.other.reset();
   note_step("waiting for fs-mount, which is to serve", request.map);
-  char first = 0;
-  ssize_t n;
-  do {
-    n = ::read(ready.read_end.get(), &first, 1);
-  } while (n < 0 && errno == EINTR);
-  if (n == 1 && first == kReady) return OverlayServer(std::move(child));
-  if (n <= 0) return fail("fs-mount", "did not start", "it ended without a message");
-  const auto text = first + read_all(ready.read_end.get(), "fs-mount", 1U << 20).value_or("");
-  const bool stale = text.find("does not fit this node") != std::string::npos;
-  return fail(Error::with_code(stale ? ESTALE : 0, {}, one_line("fs-mount", text)));
+  if (auto answers = await_ready(ready.one.get()); !answers) return fail(error_of(answers.error()));
+  return OverlayServer(std::move(child));
 }
 
 }  // namespace heddle::hook

@@ -5,7 +5,7 @@ _fs_gen() {
   local values=
   case ${COMP_WORDS[COMP_CWORD-1]} in
     --serve) values='all remote' ;;
-    --via) values='best mount fusermount user direct' ;;
+    --via) values='best private fusermount direct' ;;
     --loader) values='audit env' ;;
     --shell) values='sh fish modulefile json' ;;
   esac

@@ -9,7 +9,7 @@ complete -c fs-gen -l plugins -r -d 'Serve this plugin folder too, under its own
 complete -c fs-gen -l serve -x -a 'all remote' -d 'What the mount serves: all (default), or only what lies on a remote file system'
 complete -c fs-gen -l stage -r -d 'Have the mount copy its files to this folder on the node, and serve these'
 complete -c fs-gen -l budget -r -d 'With --stage: how much that folder may hold (4G)'
-complete -c fs-gen -l via -x -a 'best mount fusermount user direct' -d 'Mount namespace (root), fusermount3, user namespace, or direct: no mount, guided to the files; best (default) takes the first that works'
+complete -c fs-gen -l via -x -a 'best private fusermount direct' -d 'A private mount, fusermount3, or direct: no mount, guided to the files; best (default) takes the first that works'
 complete -c fs-gen -l no-share -d 'A mount of one'\''s own, not one with other fs-gens of this user and map'
 complete -c fs-gen -l loader -x -a 'audit env' -d 'Guide ld.so by auditing (default, exact), or by LD_LIBRARY_PATH where that cannot work'
 complete -c fs-gen -l compare -r -d 'Run APP N times without heddle and N times with it, in turn; print the ratio'

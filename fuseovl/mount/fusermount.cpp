@@ -2,20 +2,16 @@
 #include "fuseovl/mount/fusermount.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <paths.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
 
+#include "base/channel.hpp"
 #include "base/child.hpp"
-#include "base/packet.hpp"
 #include "base/socket_pair.hpp"
 
 namespace heddle {
@@ -47,29 +43,8 @@ std::string reason_of(std::string words) {
 
 /// fusermount3 sends the open device over the socket named by _FUSE_COMMFD (util/fusermount.c).
 Fd receive_device(int socket, std::chrono::milliseconds limit) {
-  pollfd entry{socket, POLLIN, 0};
-  int ready;
-  do {
-    ready = ::poll(&entry, 1, static_cast<int>(limit.count()));
-  } while (ready < 0 && errno == EINTR);
-  if (ready == 0) return Fd();
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  ssize_t n;
-  do {
-    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
-  const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (!header || header->cmsg_type != SCM_RIGHTS) return Fd();
-  int device = -1;
-  std::memcpy(&device, CMSG_DATA(header), sizeof(device));
-  return Fd(device);
+  auto packet = receive_packet(socket, limit);
+  return packet && packet->fds.size() == 1 ? std::move(packet->fds.front()) : Fd();
 }
 
 /// What is in a pipe that may still have writers.
@@ -86,9 +61,7 @@ std::string words_in(const Fd& pipe) {
 Result<std::optional<int>> end_of(Child& child, std::chrono::milliseconds limit) {
   auto ended = child.wait_for(limit);
   if (ended) return ended;
-  auto status = child.wait();
-  if (!status) return fail(std::move(status.error()));
-  return std::optional<int>(*status);
+  return std::optional<int>(TRY(child.wait()));
 }
 
 struct Outcome {
@@ -103,11 +76,10 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   if (program.empty())
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
                 "install it (package fuse3), or run as root");
-  auto words = make_pipe();
-  if (!words) return fail(std::move(words.error()));
+  auto words = TRY(make_pipe());
   Fd ours, theirs;
   SpawnOptions options;
-  options.fds.emplace_back(words->write_end.get(), STDERR_FILENO);
+  options.fds.emplace_back(words.write_end.get(), STDERR_FILENO);
   if (wants_device) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -122,22 +94,21 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   }
   std::vector<std::string> argv = {kProgram};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  auto child = spawn(program, argv, options);
-  if (!child) return fail(std::move(child.error()));
-  words->write_end.reset();
+  auto child = TRY(spawn(program, argv, options));
+  words.write_end.reset();
   theirs.reset();
   Outcome outcome;
   if (wants_device) outcome.device = receive_device(ours.get(), limit);
-  auto status = end_of(*child, limit);
+  auto status = end_of(child, limit);
   if (!status && !outcome.device) return fail(std::move(status.error()));
   if (status && !*status) {
     // What it waits for may be uninterruptible: neither is its end waited for.
-    ::kill(child->release(), SIGKILL);
+    ::kill(child.release(), SIGKILL);
     if (!outcome.device)
       return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
                                    "a folder above the mount point does not answer, it seems"));
   }
-  outcome.words = reason_of(words_in(words->read_end));
+  outcome.words = reason_of(words_in(words.read_end));
   outcome.status = status ? status->value_or(0) : 0;
   return outcome;
 }
@@ -156,13 +127,12 @@ Result<void> check_mtab(const std::string& mount_point) {
 }  // namespace
 
 Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options) {
-  if (auto good = check_mtab(mount_point); !good) return fail(std::move(good.error()));
-  auto outcome = run({"-o", options, "--", mount_point}, true, kFusermountPatience);
-  if (!outcome) return fail(std::move(outcome.error()));
-  if (outcome->device) return std::move(outcome->device);
+  TRY(check_mtab(mount_point));
+  auto outcome = TRY(run({"-o", options, "--", mount_point}, true, kFusermountPatience));
+  if (outcome.device) return std::move(outcome.device);
   // It has mounted, and the device was lost on its way.
-  if (outcome->status == 0) (void)fusermount_unmount(mount_point, true);
-  return fail(Error(mount_point, "cannot mount", outcome->words));
+  if (outcome.status == 0) (void)fusermount_unmount(mount_point, true);
+  return fail(Error(mount_point, "cannot mount", outcome.words));
 }
 
 namespace {
@@ -174,68 +144,71 @@ Result<void> unmount_here(const std::string& mount_point, bool detach,
   std::vector<std::string> arguments = {"-u"};
   if (detach) arguments.emplace_back("-z");
   arguments.insert(arguments.end(), {"--", mount_point});
-  auto outcome = run(arguments, false, limit);
-  if (!outcome) return fail(std::move(outcome.error()));
-  if (outcome->status != 0) return fail(Error(mount_point, "cannot unmount", outcome->words));
+  const auto outcome = TRY(run(arguments, false, limit));
+  if (outcome.status != 0) return fail(Error(mount_point, "cannot unmount", outcome.words));
   return {};
 }
 
-/// Asks "NUMBER DETACH MILLISECONDS"; the answer is "NUMBER ERRNO WORDS", without words when done.
+struct Request {
+  std::uint64_t number = 0;  ///< tells answers apart: its asker may have been killed
+  bool detach = false;
+  std::int64_t limit_ms = 0;
+};
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Request>
+void fields(Coder& coder, R& r) { coder(r.number, r.detach, r.limit_ms); }
+
+struct Answer {
+  std::uint64_t number = 0;
+  std::int32_t code = 0;
+  std::string message;  ///< empty: done
+};
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Answer>
+void fields(Coder& coder, R& r) { coder(r.number, r.code, r.message); }
+
 Result<void> ask_delegate(bool detach, std::chrono::milliseconds limit) {
-  static int asked = 0;
-  const auto number = fmt::format("{}.{} ", ::getpid(), ++asked);
-  if (auto sent = send_packet(delegate, fmt::format("{}{:d} {}", number, detach, limit.count()));
-      !sent)
-    return sent;
+  static std::uint32_t asked = 0;
+  const auto number = static_cast<std::uint64_t>(::getpid()) << 32 | ++asked;
+  TRY(send_record(delegate, Request{number, detach, limit.count()}));
   for (;;) {
     // It may be at another's request first.
-    const auto answer = receive_packet(delegate, limit + kFusermountPatience);
-    if (!answer) return fail(answer.error());
-    if (!answer->text.starts_with(number)) continue;  // to one of ours who was killed
-    int code = 0, size = 0;
-    if (std::sscanf(answer->text.c_str() + number.size(), "%d %n", &code, &size) != 1 ||
-        number.size() + size >= answer->text.size())
-      return {};
-    return fail(Error::with_code(code, {}, answer->text.substr(number.size() + size)));
+    const auto answer = TRY(receive_record<Answer>(delegate, limit + kFusermountPatience)).message;
+    if (answer.number != number) continue;
+    if (answer.message.empty()) return {};
+    return fail(Error::with_code(answer.code, {}, answer.message));
   }
 }
 
-[[noreturn]] void unmount_for_others(const Fd& socket, const std::string& mount_point,
-                                     const std::function<void()>& at_end) {
-  const int kept[] = {socket.get()};
-  close_fds_but(kept);
+void unmount_for_others(int socket, const std::string& mount_point) {
   (void)::setsid();  // what is sent to the daemon's process group is not for us
   for (;;) {
-    const auto asked = receive_packet(socket.get(), std::chrono::hours(24));
+    const auto asked = receive_record<Request>(socket, std::chrono::hours(24));
     if (!asked && asked.error().code() == ETIMEDOUT) continue;
-    if (!asked) break;
-    char number[32] = {};
-    int detach = 0;
-    long limit = 0;
-    if (std::sscanf(asked->text.c_str(), "%31s %d %ld", number, &detach, &limit) != 3) continue;
-    const auto done = unmount_here(mount_point, detach != 0, std::chrono::milliseconds(limit));
-    (void)send_packet(socket.get(), done ? fmt::format("{} 0 ", number)
-                                         : fmt::format("{} {} {}", number, done.error().code(),
-                                                       done.error().message()));
+    if (!asked) return;
+    const auto& request = asked->message;
+    const auto done =
+        unmount_here(mount_point, request.detach, std::chrono::milliseconds(request.limit_ms));
+    Answer answer{request.number, 0, {}};
+    if (!done) answer = {request.number, done.error().code(), done.error().message()};
+    (void)send_record(socket, answer);
   }
-  if (at_end) at_end();
-  ::_exit(0);
 }
 
 }  // namespace
 
-Result<Fd> delegate_unmounting(const std::string& mount_point,
-                               const std::function<void()>& at_end) {
-  auto sockets = make_socket_pair();
-  if (!sockets) return fail(std::move(sockets.error()));
-  const pid_t pid = ::fork();
-  if (pid < 0) return fail_errno("fs-mount", "cannot start its guard");
-  if (pid == 0) unmount_for_others(sockets->other, mount_point, at_end);
-  delegate = sockets->one.get();
-  return std::move(sockets->one);
+Result<Fd> delegate_unmounting(const std::string& mount_point) {
+  auto sockets = TRY(make_socket_pair());
+  ForkOptions options{.dies_with_parent = false, .keep = {{sockets.other.get()}}};
+  options.name = "heddle-unmount";
+  auto child = TRY(fork_child(options, [&] {
+    unmount_for_others(sockets.other.get(), mount_point);
+    return 0;
+  }));
+  (void)child.release();
+  delegate = sockets.one.get();
+  return std::move(sockets.one);
 }
-
-int unmounting_delegate() { return delegate; }
 
 Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
                                 std::chrono::milliseconds limit) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
 
 #include "base/fd.hpp"
@@ -19,13 +18,9 @@ Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& o
 
 /// Forks a process that unmounts `mount_point`, and nothing else, for this one, which can give up
 /// new privileges then: fusermount3 is setuid. From here on fusermount_unmount() asks it, as long
-/// as the result is open, once; children that keep the descriptor may ask as well. When the last of
-/// them has closed it `at_end` runs there. Call it before any thread starts, and before the device
-/// is opened, which it must not keep.
-Result<Fd> delegate_unmounting(const std::string& mount_point,
-                               const std::function<void()>& at_end = {});
-/// That descriptor's number, for children that are to keep it; -1: there is none.
-int unmounting_delegate();
+/// as the result is open, once; children that keep the descriptor may ask as well. Call it before
+/// any thread starts.
+Result<Fd> delegate_unmounting(const std::string& mount_point);
 
 /// Unmounts by fusermount3; `detach` lazily. ETIMEDOUT: it has not ended for `limit`.
 Result<void> fusermount_unmount(const std::string& mount_point, bool detach,

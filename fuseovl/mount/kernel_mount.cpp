@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 
 #include "base/child.hpp"
 #include "base/fuse_device.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
@@ -27,9 +30,21 @@ bool users_may_allow_other() {
   return false;
 }
 
-// <linux/mount.h> and glibc 2.36's <sys/mount.h> cannot be included together, and older ones do not
-// declare open_tree(2) at all.
+// <linux/mount.h>, which glibc's <sys/mount.h> excludes; the last is newer than both.
 constexpr unsigned kOpenTreeClone = 1;
+constexpr unsigned kCloexec = 1;  // of fsopen(2) and fsmount(2)
+constexpr unsigned kSetFlag = 0;
+constexpr unsigned kSetString = 1;
+constexpr unsigned kCreate = 6;
+constexpr unsigned kReadOnlyNoSuidNoDev = 0x1 | 0x2 | 0x4;
+constexpr unsigned kFromEmptyPath = 0x4;
+constexpr unsigned kToEmptyPath = 0x40;
+constexpr unsigned kBeneath = 0x200;
+
+bool move_tree(int tree, const std::string& mount_point, unsigned flags) {
+  return ::syscall(SYS_move_mount, tree, "", AT_FDCWD, mount_point.c_str(),
+                   kFromEmptyPath | flags) == 0;
+}
 
 }  // namespace
 
@@ -44,20 +59,17 @@ Result<void> mount_fuse_device(int device, const std::string& mount_point) {
   return {};
 }
 
-Result<Fd> mount_fuse(const std::string& mount_point) {
-  auto device = open_fuse_device();
-  if (!device) return device;
-  auto mounted = mount_fuse_device(device->get(), mount_point);
-  if (mounted) return device;
-  if (mounted.error().code() != EPERM) return fail(std::move(mounted.error()));
-  return fusermount_mount(mount_point, fusermount_options());
-}
-
-std::string fusermount_options() {
+Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount) {
+  if (!by_fusermount) {
+    auto device = TRY(open_fuse_device());
+    auto mounted = mount_fuse_device(device.get(), mount_point);
+    if (mounted) return device;
+    if (mounted.error().code() != EPERM) return fail(std::move(mounted.error()));
+  }
   std::string options = std::string("ro,nosuid,nodev,default_permissions,fsname=") + kMountSource +
                         ",subtype=heddle,max_read=" + std::to_string(kMaxRead);
   if (users_may_allow_other() || ::geteuid() == 0) options += ",allow_other";
-  return options;
+  return fusermount_mount(mount_point, options);
 }
 
 Result<Fd> copy_mount(const std::string& mount_point) {
@@ -74,6 +86,11 @@ Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
   if (::umount2(mount_point.c_str(), flags) == 0) return {};
   if (errno == EPERM) return fusermount_unmount(mount_point, how == Unmount::detach, limit);
   return fail_errno(mount_point, "cannot unmount");
+}
+
+bool is_heddle_mount(const std::string& path) {
+  const auto mounted = find_mount(path);
+  return mounted && *mounted && (*mounted)->type == kMountType;
 }
 
 bool is_dead(const std::string& mount_point) {
@@ -106,11 +123,58 @@ Result<std::string> resolve_mount_point(const std::string& path) {
                                                   : plain.substr(0, slash));
     if (!parent) return fail_errno(path, "cannot find the mount point", parent.error().code());
     const std::string candidate = (*parent == "/" ? "" : *parent) + "/" + last;
-    auto mounted = find_mount(candidate);
-    if (!mounted) return fail(std::move(mounted.error()));
-    if (*mounted) return candidate;
+    if (TRY(find_mount(candidate))) return candidate;
   }
   return real(path);
+}
+
+Result<Stacking> mount_stacking() {
+  // The kernel looks at the right to mount first, then at the flags, then at descriptors, of which
+  // these are none (fs/namespace.c, move_mount).
+  (void)::syscall(SYS_move_mount, -1, "", -1, "", kFromEmptyPath | kToEmptyPath | kBeneath);
+  if (errno == EPERM) return fail_errno("", "cannot mount", EPERM);
+  return errno == EBADF ? Stacking::beneath : Stacking::on_top;
+}
+
+Result<Fd> new_fuse_tree(int device) {
+  const Fd context(static_cast<int>(::syscall(SYS_fsopen, "fuse", kCloexec)));
+  bool good = context.valid();
+  const auto set = [&](const char* key, const std::string& value) {
+    good = good && ::syscall(SYS_fsconfig, context.get(), kSetString, key, value.c_str(), 0) == 0;
+  };
+  set("source", kMountSource);
+  set("subtype", "heddle");
+  set("fd", std::to_string(device));
+  set("rootmode", "40000");
+  set("user_id", std::to_string(::getuid()));
+  set("group_id", std::to_string(::getgid()));
+  set("max_read", std::to_string(kMaxRead));
+  for (const char* flag : {"default_permissions", "allow_other"})
+    good = good && ::syscall(SYS_fsconfig, context.get(), kSetFlag, flag, nullptr, 0) == 0;
+  good = good && ::syscall(SYS_fsconfig, context.get(), kCreate, nullptr, nullptr, 0) == 0;
+  Fd tree(
+      good ? static_cast<int>(::syscall(SYS_fsmount, context.get(), kCloexec, kReadOnlyNoSuidNoDev))
+           : -1);
+  if (!tree) return fail_errno("", "cannot make the mount");
+  return tree;
+}
+
+Result<void> exchange_mount(int tree, const std::string& mount_point) {
+  if (move_tree(tree, mount_point, kBeneath)) {
+    if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return {};
+    const auto error = Error::from_errno(mount_point, "cannot take the old mount off");
+    // Or its daemon would serve it for ever, beneath the old one.
+    (void)::umount2(("/proc/self/fd/" + std::to_string(tree)).c_str(), MNT_DETACH);
+    return fail(error);
+  }
+  if (move_tree(tree, mount_point, 0)) return {};
+  return fail_errno(mount_point, "cannot put the new mount in place");
+}
+
+dev_t mount_device(int file) {
+  struct statx known {};
+  if (::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known) != 0) return 0;
+  return ::makedev(known.stx_dev_major, known.stx_dev_minor);
 }
 
 }  // namespace heddle

@@ -22,13 +22,9 @@ inline constexpr unsigned kMaxRead = 1U << 20;
 /// device must come from a process of this user namespace: the kernel says EINVAL else.
 Result<void> mount_fuse_device(int device, const std::string& mount_point);
 
-/// open_fuse_device() and mount_fuse_device(); a user who may not mount gets the mount by
-/// fusermount3, with allow_other where /etc/fuse.conf has user_allow_other.
-Result<Fd> mount_fuse(const std::string& mount_point);
-
-/// What a mount by fusermount3 is made with: as mount_fuse_device() does it, allow_other only where
-/// /etc/fuse.conf lets users have it.
-std::string fusermount_options();
+/// open_fuse_device() and mount_fuse_device(); for a user who may not mount, or if wanted, by
+/// fusermount3, with allow_other only where /etc/fuse.conf lets users have it.
+Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount = false);
 
 /// A detached copy of the mount on `mount_point`, for another mount namespace; its file system,
 /// which is asked nothing, lives as long as the last of them.
@@ -43,6 +39,8 @@ enum class Unmount : std::uint8_t {
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
                           std::chrono::milliseconds limit = kFusermountPatience);
 
+/// Whether a mount of fs-mount's stands at exactly `path`.
+bool is_heddle_mount(const std::string& path);
 /// Whether nobody answers for the mount any more. A daemon that is stopped, or says nothing for
 /// half a second, counts as alive: it may go on.
 bool is_dead(const std::string& mount_point);
@@ -50,5 +48,25 @@ bool is_dead(const std::string& mount_point);
 /// `path` absolute and free of links as the kernel spells it, without touching what is mounted
 /// there when its parent can be resolved. Fails as realpath(3).
 Result<std::string> resolve_mount_point(const std::string& path);
+
+// How one mount takes another's place without a moment in which nothing is there: the new one is
+// made detached, put beneath the old (Linux 6.5), and the old one taken off. Whoever has a file or
+// directory of the old one keeps it; its file system ends with the last of them.
+
+enum class Stacking : std::uint8_t {
+  beneath,  ///< the old one can be taken off when the new one is there
+  on_top,   ///< before Linux 6.5: the old one stays beneath the new one
+};
+/// What the kernel can do; EPERM: this process may not mount in its namespace.
+Result<Stacking> mount_stacking();
+
+/// A FUSE file system over `device`, mounted nowhere yet, as mount_fuse_device() makes it. ENOSYS:
+/// before Linux 5.2.
+Result<Fd> new_fuse_tree(int device);
+/// Puts `tree` in the place of what is mounted on `mount_point`, or over it where that cannot be.
+Result<void> exchange_mount(int tree, const std::string& mount_point);
+
+/// st_dev of the files of the mount that `file` is of; 0: unknown. Asks the mount nothing.
+dev_t mount_device(int file);
 
 }  // namespace heddle

@@ -23,19 +23,6 @@ void probe_missing_names(int folder) {
 
 }  // namespace
 
-Result<void> await_ready(int ready_fd) {
-  char first = 0;
-  ssize_t n;
-  do {
-    n = ::read(ready_fd, &first, 1);
-  } while (n < 0 && errno == EINTR);
-  if (n < 0) return fail_errno("fs-mount", "cannot hear from it");
-  if (n == 0) return fail("fs-mount", "did not start", "it ended without a word");
-  if (first == kReadyByte) return {};
-  auto rest = read_all(ready_fd, "fs-mount", 1U << 20);
-  return fail(Error({}, first + rest.value_or("")));
-}
-
 bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
 }

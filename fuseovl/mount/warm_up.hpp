@@ -10,16 +10,9 @@
 
 namespace heddle {
 
-/// What the daemon writes to a --ready-fd when it answers; anything else there is an error's text.
-inline constexpr char kReadyByte = '+';
 /// Names that are not there: their lookups tell the daemon how far the prefetch is.
 inline constexpr const char* kPrefetchBegins = ".heddle/prefetch-begins";
 inline constexpr const char* kPrefetchDone = ".heddle/prefetch-done";
-
-/// Waits for the daemon at the other end of `ready_fd` to answer. Its error's text, or that it
-/// ended, is the failure. Behind the ready byte the daemon writes its last counters, the JSON of
-/// the statistics, when the mount has gone, then closes.
-Result<void> await_ready(int ready_fd);
 
 /// Whether `path` below a mount's root shows that the mount has one view: its names stand at the
 /// root, where programs are sent, and its folder holds them once more.

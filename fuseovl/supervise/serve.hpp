@@ -1,33 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <poll.h>
 #include <sys/types.h>
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "fuseovl/overlay/overlay.hpp"
 
 namespace heddle {
-
-/// Has work of its own to do in the supervisor's loop. It is no thread: the worker is forked from
-/// the supervisor, and would find locked what a thread of its holds at that moment.
-class Attendant {
- public:
-  Attendant() = default;
-  Attendant(const Attendant&) = delete;
-  Attendant& operator=(const Attendant&) = delete;
-  virtual ~Attendant() = default;
-
-  /// Adds the descriptors that it waits for.
-  virtual void add_to(std::vector<pollfd>& polled) const = 0;
-  /// What poll(2) said, also when nothing came or it was for others. It must not block.
-  virtual void hear(const std::vector<pollfd>& polled) = 0;
-  /// When it wants to be asked again in any case, monotonic_ms(); 0: never.
-  virtual std::int64_t wakes_at() const = 0;
-};
 
 struct ServeOptions {
   /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.
@@ -37,7 +18,9 @@ struct ServeOptions {
   Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
   bool report_at_end = false;  ///< `ready` gets the last counters as well
   SessionOptions session;
-  Attendant* attendant = nullptr;  ///< the caller's
+  /// A socket of the service that the daemon belongs to: when it hangs up the mount is detached.
+  /// None: signals do that; with one they are the service's matter.
+  Fd service;
 };
 
 /// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the

@@ -18,12 +18,11 @@
 #include "base/child.hpp"
 #include "base/insist.hpp"
 #include "base/log.hpp"
-#include "base/monotonic.hpp"
+#include "base/mount_service.hpp"
 #include "base/mountinfo.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
-#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/supervise/serve.hpp"
 #include "fuseovl/supervise/worker_sandbox.hpp"
 
@@ -96,6 +95,7 @@ class Supervisor {
   std::optional<int> stuck_end();
   Result<void> replace_worker(int status);
   void take_signals();
+  void leave();
   bool worker_ends_within(milliseconds limit) const;
   bool detach() const;
   [[noreturn]] void end_at_once() const;
@@ -124,15 +124,15 @@ Result<void> Supervisor::run() {
   TRY(start_worker());
   stager_ = overlay_.start_staging();
   for (;;) {
-    std::vector<pollfd> polled{{signals_.fd().get(), POLLIN, 0}, {worker_end_.get(), POLLIN, 0}};
-    std::int64_t wakes_at = 0;
-    if (options_.attendant) {
-      options_.attendant->add_to(polled);
-      wakes_at = options_.attendant->wakes_at();
+    pollfd polled[] = {{signals_.fd().get(), POLLIN, 0},
+                       {worker_end_.get(), POLLIN, 0},
+                       {options_.service.get(), POLLIN, 0}};
+    (void)::poll(polled, std::size(polled), -1);
+    if (options_.service && polled[2].revents != 0) {
+      options_.service.reset();
+      leaving_ = false;
+      leave();
     }
-    const auto wait = wakes_at == 0 ? -1 : std::max<std::int64_t>(0, wakes_at - monotonic_ms());
-    (void)::poll(polled.data(), polled.size(), static_cast<int>(wait));
-    if (options_.attendant) options_.attendant->hear(polled);
     take_signals();
     const auto status = reap();
     if (!status) continue;
@@ -145,13 +145,10 @@ Result<void> Supervisor::run() {
 /// A node that forbids filters gets its libraries all the same.
 void Supervisor::confine() {
   const bool unmounts = options_.mount_point.has_value();
-  const bool serves_clients = options_.attendant != nullptr;
-  const bool way_is_closed = (unmounts || serves_clients) &&
-                             !is_open_to_powerless_root(overlay_.content().facts.mount_point);
-  const auto confined =
-      confine_supervisor({.unmounts = unmounts,
-                          .serves_clients = serves_clients,
-                          .reopens = !overlay_.reopened().empty() || way_is_closed});
+  const bool way_is_closed =
+      unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
+  const auto confined = confine_supervisor(
+      {.unmounts = unmounts, .reopens = !overlay_.reopened().empty() || way_is_closed});
   if (!confined) warn(confined.error());
 }
 
@@ -218,7 +215,7 @@ void Supervisor::be_worker() {
   ::_exit(state_.exit_status);
 }
 
-/// Others are the caller's and the attendant's to wait for. A child whose end is not seen now is
+/// Others are the caller's to wait for. A child whose end is not seen now is
 /// waited for without end: only the lack of one is a failure.
 std::optional<int> Supervisor::reap() {
   const auto reap_now = [](pid_t which, int& status) {
@@ -278,12 +275,14 @@ Result<void> Supervisor::replace_worker(int status) {
 // The daemon's end.
 
 void Supervisor::take_signals() {
-  for (int left = signals_.take_ending(); left > 0; --left) {
-    if (leaving_ || !detach()) end_at_once();
-    leaving_ = true;
-    if (!worker_ends_within(milliseconds(300)))
-      say("detached; ends when its last user has gone, or at the next signal");
-  }
+  for (int left = signals_.take_ending(); left > 0; --left) leave();
+}
+
+void Supervisor::leave() {
+  if (leaving_ || !detach()) end_at_once();
+  leaving_ = true;
+  if (!worker_ends_within(milliseconds(300)))
+    say("detached; ends when its last user has gone, or at the next signal");
 }
 
 /// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
@@ -301,9 +300,10 @@ bool Supervisor::worker_ends_within(milliseconds limit) const {
 
 /// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
 /// it goes with that namespace's last process, and a job's signal must not take its libraries
-/// away. Nor must one that comes when another mount has taken this one's place.
+/// away, nor those of a service's clients. Nor must one that comes when another mount has taken
+/// this one's place.
 bool Supervisor::detach() const {
-  if (!options_.mount_point) return true;
+  if (!options_.mount_point || options_.service) return true;
   const auto mounted = find_mount(*options_.mount_point);
   if (!mounted || !*mounted) return false;
   if ((*mounted)->device != options_.mount_device) return true;
@@ -329,13 +329,14 @@ void Supervisor::end_at_once() const {
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
   const TakenSignals signals;
   auto served = Supervisor(overlay, std::move(device), options, signals).run();
-  const auto tell = [&options](std::string_view word) {
-    if (options.ready) (void)write_all(options.ready.get(), word, "ready");
-  };
   if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
   const bool answered = overlay.state().told_ready;
-  if (answered && options.report_at_end) tell(overlay.stats_text());
-  if (!answered) tell(served ? "the device is not mounted" : served.error().message());
+  if (!options.ready) return served;
+  if (answered && options.report_at_end)
+    (void)write_all(options.ready.get(), overlay.stats_text(), "ready");
+  if (!answered)
+    tell_not_ready(options.ready.get(),
+                   served ? Error({}, "the device is not mounted") : served.error());
   return served;
 }
 

@@ -147,10 +147,7 @@ bool is_open_to_powerless_root(const std::string& path) {
 Result<void> confine_supervisor(const SupervisorNeeds& needs) {
   if constexpr (kSanitized) return {};
   std::uint64_t kept = 0;
-  if (needs.unmounts || needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
-  if (needs.serves_clients) kept |= std::uint64_t{1} << CAP_SYS_PTRACE;
-  // In a container without it the kernel shows us only those whose capabilities we have.
-  if (needs.serves_clients && !has_capability(CAP_SYS_PTRACE)) kept = ~std::uint64_t{0};
+  if (needs.unmounts) kept |= std::uint64_t{1} << CAP_SYS_ADMIN;
   if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
   TRY(drop_capabilities(kName, kept));
   TRY(give_up_new_privileges(kName));

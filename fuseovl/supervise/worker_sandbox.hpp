@@ -43,9 +43,6 @@ class WorkerSandbox {
 /// What a supervisor needs besides: forking, waiting, its sockets, unmounting.
 struct SupervisorNeeds {
   bool unmounts = false;  ///< its own mount: CAP_SYS_ADMIN
-  /// Likewise, and hands out copies of it, to clients whose namespaces it looks at first, which
-  /// have more capabilities than it: CAP_SYS_PTRACE too (kernel/ptrace.c, __ptrace_may_access).
-  bool serves_clients = false;
   /// Its workers open files by their paths, or it has to pass directories that are closed to
   /// others, to unmount: CAP_DAC_READ_SEARCH.
   bool reopens = false;

@@ -47,16 +47,18 @@ const std::vector<Rule>& rules() {
       {"fuseovl/files", {"base", "resolver/map", "fuseovl/mount", "fuseovl/session"}},
       {"fuseovl/overlay",
        {"base", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files"}},
-      {"fuseovl/keep",
-       {"base", "resolver/map", "fuseovl/mount", "fuseovl/overlay", "fuseovl/supervise"}},
       {"fuseovl/supervise",
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
         "fuseovl/overlay"}},
       {"fuseovl/audit", {"base", "resolver/map"}},
-      // fs-mount.
-      {"fuseovl",
+      // Mounts with a daemon each, and the services that are asked for them.
+      {"fuseovl/service",
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
-        "fuseovl/overlay", "fuseovl/keep", "fuseovl/supervise"}},
+        "fuseovl/overlay", "fuseovl/supervise"}},
+      // fs-mount.
+      {"fuseovl/programs",
+       {"base", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
+        "fuseovl/overlay", "fuseovl/supervise", "fuseovl/service"}},
       {"record/trace", {"base"}},
       {"record/diff", {"base", "record/trace"}},
       {"record",

@@ -123,7 +123,7 @@ TEST_F(LocalUser, cannot_end_guided_programs_by_their_counters) {
        .source = "#include <dlfcn.h>\n#include <fcntl.h>\n#include <stdio.h>\n#include <unistd.h>\n"
                  "int main(int c,char**v){char b;int f=open(v[1],O_RDONLY);"
                  "if(f<0||read(f,&b,1)!=1)return 9;return dlopen(v[2],RTLD_NOW)?42:8;}"});
-  for (const char* via : {"direct", "mount"}) {
+  for (const char* via : {"direct", "private"}) {
     SCOPED_TRACE(via);
     SpawnOptions options;
     std::vector<std::string> environment;
@@ -285,7 +285,7 @@ TEST_F(LocalUser, cannot_have_a_run_of_root_s_remove_others_files) {
   const auto swap = "setpriv --reuid=" + std::to_string(kAttacker) + " --clear-groups sh -c '" +
                     "cd " + tmp + " && for d in hd-*; do mv $d old.$d && ln -s " + victim +
                     " $d; done'";
-  for (const char* via : {"direct", "mount"}) {
+  for (const char* via : {"direct", "private"}) {
     (void)run(
         {staged_program("fs-gen"), "-q", "--no-share", "--via", via, "--", "/bin/sh", "-c", swap},
         options);

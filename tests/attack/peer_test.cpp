@@ -112,16 +112,23 @@ int attack(const Weapons& with) {
   if (found.empty()) return no_socket;
   int reached = nothing;
   const int map = with.map.get(), program = with.program.get();
-  const auto version = std::string(1, '\1');
+  const auto version = std::string(1, '\1');  // of mount services up to 0.1.0
+  const auto request = [](MountRequest::Verb verb, const std::string& id) {
+    Encoder coder;
+    coder(MountRequest{.verb = verb, .map_id = id});
+    return coder.take();
+  };
+  using Verb = MountRequest::Verb;
   const std::pair<std::string, std::vector<int>> words[] = {
       {"h", {}},
       {"f" + with.victim, {}},
       {version + "f" + with.victim, {}},
       {with.map_id + " " + with.victim + "/map", {}},
+      {request(Verb::want, with.map_id), {map}},
+      {request(Verb::want, with.map_id), {program}},
+      {request(Verb::want, "../../.." + with.victim), {map}},
+      {request(Verb::leave, ""), {}},
       {version + "w" + with.map_id, {map}},
-      {version + "w" + with.map_id, {program}},
-      {version + "w../../.." + with.victim, {map}},
-      {version + "b", {}},
       {version, {program}},
       {"{\"map_path\": \"" + with.victim + "\"}", {program, map}},
       {"\xA2gprogram\x01" + with.victim, {program}},
@@ -199,12 +206,11 @@ class Peer : public ::testing::Test {
   bool node_answers() const {
     const auto directory = RunDirectory::find(dir_ / "node");
     if (!directory) return false;
-    const auto socket = directory->connect_to("socket");
+    auto socket = directory->connect_to("socket");
     if (!socket) return false;
     const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
-    (void)send_message(socket->get(), MountWord::want, map_id(), map.get());
-    const auto answer = receive_message(socket->get(), 5s);
-    return answer && answer->word == MountWord::mounted && answer->descriptor;
+    const auto mount = MountClient(std::move(*socket)).want(map_id(), map.get(), 5s);
+    return mount && mount->tree;
   }
   Weapons weapons(const std::string& root = {}) const {
     Weapons out;
@@ -349,13 +355,15 @@ TEST_F(Peer, one_who_reads_no_answer_holds_nobody_up) {
   HEDDLE_NEEDS_OPEN_TREE();  // for answers that are descriptors
   const auto directory = value_or_throw(RunDirectory::find(dir_ / "node"));
   const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
+  const int fd = map.get();
+  const MountRequest want{.verb = MountRequest::Verb::want, .map_id = map_id()};
   std::vector<Fd> deaf;
   for (int i = 0; i < 300; ++i) {
     auto socket = directory.connect_to("socket");
     if (!socket) break;  // they are taken one by one
     ::fcntl(socket->get(), F_SETFL, O_NONBLOCK);
     for (int n = 0; n < 100; ++n)
-      if (!send_message(socket->get(), MountWord::want, map_id(), map.get())) break;
+      if (!send_record(socket->get(), want, {&fd, 1})) break;
     deaf.push_back(std::move(*socket));
   }
   EXPECT_GT(deaf.size(), 100U);

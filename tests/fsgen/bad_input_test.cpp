@@ -166,7 +166,7 @@ TEST_F(FsGenInput, names_of_any_bytes_go_through_a_whole_run) {
   EXPECT_EQ(gen({"-q", "--json", json, app, by_name}).status, 43);
   EXPECT_EQ(gen({"-q", "--learn", "--out", map, app, plugin}).status, 43);
   EXPECT_EQ(gen({"-q", "--learn", "--out", map, app, by_name}).status, 43);
-  for (const char* via : {"mount", "direct"}) {
+  for (const char* via : {"private", "direct"}) {
     const auto ours = gen({"--via", via, "--json", json, "--map", map, "--", app, by_name});
     EXPECT_EQ(ours.status, 43) << ours.err;
     EXPECT_EQ(ours.err.find('\t'), std::string::npos) << ours.err;

@@ -199,20 +199,6 @@ TEST_F(FsGenRun, a_stopped_app_stops_fs_gen_and_both_go_on) {
   EXPECT_EQ(**end, 9);
 }
 
-TEST_F(FsGenRun, sixty_four_at_once) {
-  std::vector<std::thread> threads;
-  std::vector<RunResult> results(64);
-  for (auto& result : results)
-    threads.emplace_back([&] { result = run_guided({"/usr/bin/git", "--version"}); });
-  for (auto& thread : threads) thread.join();
-  const auto expected = run({"/usr/bin/git", "--version"}).out;
-  for (const auto& result : results) {
-    EXPECT_EQ(result.out, expected);
-    EXPECT_EQ(result.err, "");
-    EXPECT_EQ(result.status, 0);
-  }
-}
-
 TEST_F(FsGenRun, a_report_that_cannot_be_written_after_all_leaves_apps_status) {
   const auto ours = sh("mkdir gone; $FS_GEN -q --json gone/json /bin/sh -c 'rmdir gone; exit 4'");
   EXPECT_EQ(ours.status, 4);

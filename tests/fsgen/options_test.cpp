@@ -71,9 +71,9 @@ TEST_F(FsGenOptions, what_is_staged_is_what_the_mount_serves) {
   options.cwd = dir_.path();
   for (const char* way : {"--no-share", "--budget=1G"}) {
     const auto ours = run({fs_gen_, "-q", way, "--stage", "node", "/bin/sh", "-c",
-                           "for i in $(seq 1000); do \"$0\" --stats "
-                           "\"${HEDDLE_INDEX%/.heddle/index}\" | grep -q '^staging *done$' && "
-                           "exit 7; sleep 0.01; done",
+                           "for i in $(seq 1000); do \"$0\" --stats --json "
+                           "\"${HEDDLE_INDEX%/.heddle/index}\" | grep -q '\"staging\": \"done\"' "
+                           "&& exit 7; sleep 0.01; done",
                            staged_program("fs-mount")},
                           options);
     EXPECT_EQ(ours.status, 7) << ours.err;

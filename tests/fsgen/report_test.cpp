@@ -151,7 +151,7 @@ TEST_F(Report, options_that_do_not_go_together_are_refused_before_anything_runs)
     EXPECT_THAT(ours.err, HasSubstr("hint: see fs-gen --help")) << options;
   }
   EXPECT_THAT(sh("$FS_GEN --via userns /bin/true").err,
-              HasSubstr("'userns' is none of best|mount|fusermount|user|direct"));
+              HasSubstr("'userns' is none of best|private|fusermount|direct"));
   const auto plugins = sh("$FS_GEN --plugins no/such /bin/echo ran");
   EXPECT_EQ(plugins.status, 3);
   EXPECT_EQ(plugins.out, "");

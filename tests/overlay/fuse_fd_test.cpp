@@ -17,6 +17,7 @@
 
 #include "base/child.hpp"
 #include "base/fuse_device.hpp"
+#include "base/mount_service.hpp"
 #include "base/socket_pair.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
@@ -188,8 +189,8 @@ TEST_F(FuseFd, errors_come_through_the_ready_descriptor) {
   auto daemon = start(mount.take_device());
   const auto ready = await_ready(ready_.get());
   ASSERT_FALSE(ready);
-  EXPECT_THAT(ready.error().message(), HasSubstr("1 file differs"));
-  EXPECT_THAT(ready.error().message(), HasSubstr("a.so: missing"));
+  EXPECT_THAT(ready.error().error.message(), HasSubstr("1 file differs"));
+  EXPECT_THAT(ready.error().error.message(), HasSubstr("a.so: missing"));
   EXPECT_EQ(value_or_throw(daemon.wait()), 3);
   EXPECT_FALSE(fs::exists(work()));
 }
@@ -198,7 +199,7 @@ TEST_F(FuseFd, a_descriptor_that_is_no_fuse_device_or_not_mounted_is_refused) {
   auto other = start(value_or_throw(open_file("/dev/null", O_RDWR)));
   auto ready = await_ready(ready_.get());
   ASSERT_FALSE(ready);
-  EXPECT_THAT(ready.error().message(), HasSubstr("it is no open /dev/fuse"));
+  EXPECT_THAT(ready.error().error.message(), HasSubstr("it is no open /dev/fuse"));
   EXPECT_EQ(value_or_throw(other.wait()), 3);
 
   fs::create_directories(work() + "/m");

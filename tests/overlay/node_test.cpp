@@ -75,16 +75,18 @@ class Node : public ::testing::Test {
     return answer(begin_to_ask(map, id));
   }
   static Result<Fd> answer(const Fd& client) {
-    auto message = receive_message(client.get(), 20s);
-    if (!message) return fail(std::move(message.error()));
-    if (message->word == MountWord::failed) return fail(error_of(*message));
-    return std::move(message->descriptor);
+    auto reply = receive_record<MountReply>(client.get(), 20s);
+    if (!reply) return fail(std::move(reply.error()));
+    if (!reply->message.good) return fail(Error({}, reply->message.message));
+    return std::move(reply->fds.at(0));
   }
   /// The answer is still to come.
   Fd begin_to_ask(const std::string& map, const std::string& id) const {
     Fd socket = connect();
     const auto file = value_or_throw(open_file(dir_ / map, O_RDONLY));
-    (void)send_message(socket.get(), MountWord::want, id, file.get());
+    const int fd = file.get();
+    (void)send_record(socket.get(),
+                      MountRequest{.verb = MountRequest::Verb::want, .map_id = id}, {&fd, 1});
     return socket;
   }
   /// Everybody who has asked has been heard: they come in turn.

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "fuseovl/mount/mount_exchange.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/support/build_elf.hpp"
 

@@ -20,7 +20,6 @@
 #include "base/content_hash.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
-#include "fuseovl/mount/mount_exchange.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/map/map_writer.hpp"
 #include "tests/overlay/reload_support.hpp"

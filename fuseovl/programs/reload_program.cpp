@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // fs-mount --reload: another map, or this fs-mount in place of another, at a mount point in use.
-// The kernel exchanges the mounts (fuseovl/mount/mount_exchange.hpp); no daemon is asked for
+// The kernel exchanges the mounts (fuseovl/mount/kernel_mount.hpp); no daemon is asked for
 // anything, and none listens. A program that has begun to start with the old map finds that map's
 // names in the new mount too, as links to the original files: never names of two maps in one start.
 
@@ -13,15 +13,13 @@
 
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
+#include "base/mount_service.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/mount/directory_reader.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
-#include "fuseovl/mount/mount_exchange.hpp"
-#include "fuseovl/mount_program.hpp"
-#include "fuseovl/node_mounts.hpp"
-#include "fuseovl/stats_reader.hpp"
+#include "fuseovl/programs/programs.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle {
@@ -31,11 +29,6 @@ constexpr const char* kWhat = "cannot reload";
 /// Of maps that the mount point showed before: a start that is still under way with an older one
 /// finds none of its names, and its ld.so searches as ever.
 constexpr std::size_t kMostPrevious = 16;
-
-int fail_with(const Error& error) {
-  report(error);
-  return exit_failure;
-}
 
 std::vector<MountEntry> heddle_mounts(const std::string& path) {
   auto mounts = list_mounts().value_or(std::vector<MountEntry>());
@@ -47,11 +40,10 @@ std::vector<MountEntry> heddle_mounts(const std::string& path) {
 
 /// Whether the mount at `path` may be exchanged by us.
 Result<void> check_mount(const std::string& path, const std::string& directory) {
-  const auto mounted = find_mount(path);
-  if (!mounted) return fail(mounted.error());
-  if (!*mounted || (*mounted)->type != kMountType)
+  const auto mounted = TRY(find_mount(path));
+  if (!mounted || mounted->type != kMountType)
     return fail(directory, kWhat, "no heddle mount is here");
-  if (!(*mounted)->has_option("user_id=" + std::to_string(::geteuid())))
+  if (!mounted->has_option("user_id=" + std::to_string(::geteuid())))
     return fail(directory, kWhat, "it is a mount of another user's");
   if (is_dead(path))
     return fail(directory, kWhat, "its daemon has died", "unmount it with fs-mount -u");
@@ -72,17 +64,14 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
 /// What the names of the map that the mount at `path` shows now mean.
 Result<PreviousMap> names_of_current(const std::string& path, const std::string& id,
                                      std::chrono::milliseconds limit) {
-  auto map = MapFile::find(path + "/" + std::string(kOwnFolder) + "/map", limit);
-  if (!map) return fail(std::move(map.error()));
-  auto reader = map->read();
-  if (!reader) return fail(std::move(reader.error()));
-  const auto content = reader->read_all();
-  if (!content) return fail(content.error());
+  const auto map = TRY(MapFile::find(path + "/" + std::string(kOwnFolder) + "/map", limit));
+  auto reader = TRY(map.read());
+  const auto content = TRY(reader.read_all());
   PreviousMap out{std::string(map_folder(id)), {}};
-  for (const auto& view : content->views) {
-    const auto prefix = content->views.size() > 1 ? view.name + "/" : "";
+  for (const auto& view : content.views) {
+    const auto prefix = content.views.size() > 1 ? view.name + "/" : "";
     for (const auto& [name, object] : view.names)
-      out.names.emplace_back(prefix + name, content->objects.at(object).path);
+      out.names.emplace_back(prefix + name, content.objects.at(object).path);
   }
   return out;
 }
@@ -90,8 +79,8 @@ Result<PreviousMap> names_of_current(const std::string& path, const std::string&
 /// The links that the mount at `path` has for a map before its own.
 PreviousMap names_of_previous(const std::string& path, const std::string& id) {
   PreviousMap out{id, {}};
-  const auto folder = path + "/" + std::string(kMapsFolder) + "/" + id;
-  const Fd root(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto directory = path + "/" + std::string(kMapsFolder) + "/" + id;
+  const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root) return out;
   (void)walk_tree(root.get(), [&](const std::string& name, const DirectoryEntry& entry) {
     char target[PATH_MAX];
@@ -107,68 +96,62 @@ bool is_map_folder(const std::string& id) {
 }
 
 Result<std::string> id_of_map(const std::string& path, std::chrono::milliseconds limit) {
-  auto map = MapFile::find(path, limit);
-  if (!map) return fail(std::move(map.error()));
-  auto reader = map->read();
-  if (!reader) return fail(std::move(reader.error()));
-  return reader->id().hex();
+  const auto map = TRY(MapFile::find(path, limit));
+  auto reader = TRY(map.read());
+  return reader.id().hex();
 }
 
 /// Fills in what the new mount has to know of the one at `path`.
 Result<void> look_at(const std::string& path, const std::string& directory,
                      MountSettings& settings) {
   auto& load = settings.load;
-  const auto stats = read_stats(path, kWhat);
-  if (!stats) return fail(stats.error());
-  const auto old_id = stats->value("map_id", "");
+  const auto stats = TRY(read_stats(path, kWhat));
+  const auto old_id = stats.value("map_id", "");
   const bool same_map = load.map_path.empty();
-  if (same_map) load.map_path = stats->value("map", "");
-  const auto new_id = id_of_map(load.map_path, load.origin_timeout);
-  if (!new_id) return fail(new_id.error());
-  if (same_map && *new_id != old_id)
+  if (same_map) load.map_path = stats.value("map", "");
+  const std::string new_id = TRY(id_of_map(load.map_path, load.origin_timeout));
+  if (same_map && new_id != old_id)
     return fail(directory, kWhat, load.map_path + " is another map by now",
                 "fs-mount --reload MAP DIR");
-  const auto name = path.substr(path.rfind('/') + 1);
-  if (NodeMounts::is_id(name) && *new_id != old_id)
+  if (is_map_hash(path.substr(path.rfind('/') + 1)) && new_id != old_id)
     return fail(directory, kWhat, "it is the node's mount of this map",
                 "the service makes one for each map that it is asked for");
-  auto previous = stats->value("previous_maps", std::vector<std::string>());
+  auto previous = stats.value("previous_maps", std::vector<std::string>());
   std::erase_if(previous, [&](const std::string& id) {
-    return !is_map_folder(id) || id == map_folder(*new_id);
+    return !is_map_folder(id) || id == map_folder(new_id);
   });
-  if (*new_id != old_id) {
-    auto current = names_of_current(path, old_id, load.origin_timeout);
-    if (!current) return fail(std::move(current.error()));
-    load.previous.push_back(std::move(*current));
-  }
+  if (new_id != old_id)
+    load.previous.push_back(TRY(names_of_current(path, old_id, load.origin_timeout)));
   for (const auto& id : previous)
     if (load.previous.size() < kMostPrevious) load.previous.push_back(names_of_previous(path, id));
   return {};
 }
 
-}  // namespace
-
-int reload_program(const MountSettings& given) {
-  MountSettings settings = given;
-  const std::string& directory = given.mount_point;
-  const auto path = resolve_mount_point(directory);
-  if (!path) return fail_with(path.error());
-  if (auto good = check_mount(*path, directory); !good) return fail_with(good.error());
-  const auto run_directory = RunDirectory::open();
-  if (!run_directory) return fail_with(run_directory.error());
-  const auto lock = run_directory->lock("reload " + *path, {});
-  if (!lock)
-    return fail_with(lock.error().code() == ETIMEDOUT
-                         ? Error(directory, kWhat, "another --reload is at work here")
-                         : lock.error());
+Result<void> reload(MountSettings settings) {
+  const std::string& directory = settings.mount_point;
+  const std::string path = TRY(resolve_mount_point(directory));
+  TRY(check_mount(path, directory));
+  const auto run_directory = TRY(RunDirectory::open());
+  const auto lock = run_directory.lock("reload " + path, {});
+  if (!lock && lock.error().code() == ETIMEDOUT)
+    return fail(directory, kWhat, "another --reload is at work here");
+  if (!lock) return fail(lock.error());
   try {
-    if (auto looked = look_at(*path, directory, settings); !looked)
-      return fail_with(looked.error());
+    TRY(look_at(path, directory, settings));
   } catch (const nlohmann::json::exception&) {
-    return fail_with(Error(directory, kWhat, "its counters cannot be understood"));
+    return fail(directory, kWhat, "its counters cannot be understood");
   }
   settings.exchange = true;
-  return mount_program(settings);
+  return start_daemon(settings);
+}
+
+}  // namespace
+
+int reload_program(MountSettings settings) {
+  const auto done = reload(std::move(settings));
+  if (done) return exit_done;
+  report(done.error());
+  return exit_failure;
 }
 
 }  // namespace heddle

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/keep/leftovers.hpp"
+#include "fuseovl/service/leftovers.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "base/run_directory.hpp"
+#include "base/temp_dir.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 
 namespace heddle {
 namespace {
@@ -76,8 +78,24 @@ Sweep sweep_folder(int parent, const std::string& name) {
   return Sweep::done;
 }
 
-}  // namespace
+/// Mounts of this user's that nobody serves any more: a job's end kills a daemon together with its
+/// service (cgroups), and the next service to end tidies up after them.
+void sweep_mounts() {
+  const std::string ours = "user_id=" + std::to_string(::geteuid());
+  for (const auto& mount : list_mounts().value_or(std::vector<MountEntry>())) {
+    const auto slash = mount.point.rfind("/hd-");
+    struct stat st {};
+    if (mount.type != kMountType || !mount.has_option(ours) || slash == mount.point.npos ||
+        !mount.point.ends_with("/m") ||
+        mount.point.find('/', slash + 1) != mount.point.size() - 2 ||
+        ::stat(mount.point.c_str(), &st) == 0 || errno != ENOTCONN)
+      continue;
+    (void)unmount_fuse(mount.point, Unmount::detach);
+    (void)remove_tree(mount.point.substr(0, mount.point.size() - 2));
+  }
+}
 
+/// The sockets of services that were killed.
 void sweep_sockets() {
   const auto directory = RunDirectory::open();
   if (!directory) return;
@@ -88,7 +106,8 @@ void sweep_sockets() {
   }
 }
 
-void sweep_folders(const std::string& parent) {
+/// May take a second: young ones may be about to be locked.
+void sweep_directories(const std::string& parent) {
   const Fd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory || !locks_are_true(directory)) return;
   for (int tries = 0; tries < 2; ++tries) {
@@ -100,6 +119,14 @@ void sweep_folders(const std::string& parent) {
     if (!again) return;
     if (tries == 0) (void)::poll(nullptr, 0, 1100);
   }
+}
+
+}  // namespace
+
+void sweep_leftovers(const std::string& parent) {
+  sweep_mounts();
+  sweep_sockets();
+  sweep_directories(parent);
 }
 
 Result<Fd> lock_folder(const std::string& path) {

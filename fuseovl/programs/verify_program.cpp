@@ -15,9 +15,8 @@
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/mount_program.hpp"
+#include "fuseovl/programs/programs.hpp"
 #include "fuseovl/session/shared.hpp"
-#include "fuseovl/stats_reader.hpp"
 
 namespace heddle {
 namespace {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/fs_mount.hpp"
+// The program fs-mount. Without -f it forks, and returns in the calling process when the mount
+// answers.
 
 #include <fmt/format.h>
 
@@ -9,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/standard_fds.hpp"
-#include "fuseovl/mount_program.hpp"
-#include "fuseovl/node_service.hpp"
+#include "base/mount_service.hpp"
+#include "base/run_main.hpp"
+#include "fuseovl/programs/programs.hpp"
+#include "fuseovl/service/mount_server.hpp"
 
 namespace heddle {
 namespace {
@@ -115,9 +116,9 @@ void declare(CLI::App& app, Arguments& a) {
       ->type_name("DIR|MAP");
   app.add_option_function<std::string>(
          "--node",
-         [&s](const std::string& folder) { s.node = folder.empty() ? kNodeFolder : folder; },
+         [&s](const std::string& folder) { s.node = folder.empty() ? kNodeDirectory : folder; },
          fmt::format("Serve the containers of this node: one mount a map, below DIR ({})",
-                     kNodeFolder))
+                     kNodeDirectory))
       ->expected(0, 1)
       ->type_name("DIR");
   const std::string group = "For programs that mount themselves";
@@ -138,7 +139,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->group(group);
   app.add_option_function<std::string>(
          "--keep", [](const std::string&) {},
-         "Mount MAP for those who come to --listen-fd, until the last has gone")
+         "Mount what the clients at --listen-fd want, until the last has gone")
       ->check(CLI::Validator(
           [&s](const std::string& word) -> std::string {
             if (word != "private" && word != "fusermount")
@@ -160,6 +161,12 @@ void take_directory_alone(Arguments& a) {
   if (!a.reload || !s.mount_point.empty()) return;
   s.mount_point = std::move(s.load.map_path);
   s.load.map_path.clear();
+}
+
+int status_of(const Result<void>& done) {
+  if (done) return exit_done;
+  report(done.error());
+  return exit_failure;
 }
 
 int usage(const std::string& text) { return usage_error("fs-mount", text); }
@@ -205,54 +212,44 @@ int run(Arguments& a) {
     return reload_program(s);
   }
   take_mounted_device(a.settings);
+  if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
   const bool mounts = !s.load.map_path.empty();
   if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{!a.verify.empty()} + int{mounts} +
-          int{!s.node.empty()} !=
+          int{!s.node.empty()} + int{s.keep.has_value()} !=
       1)
     return usage(
         "give MAP and DIR, or --reload, -u or --stats and DIR, or --verify DIR|MAP, or --node");
   if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
   if (a.json && a.stats.empty()) return usage("--json belongs to --stats");
-  if (!s.node.empty()) return node_program(s);
+  if (!s.node.empty()) return status_of(node_program(s));
   if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
   if (!a.stats.empty()) return stats_program(a.stats, a.json);
   if (!a.verify.empty()) return verify_program(a.verify, s.load.origin_timeout);
-  if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
-  if (s.keep) {
-    if (!s.mount_point.empty() || s.fuse_fd >= 0 || s.ready_fd >= 0 || !s.cleanup.empty() ||
-        !s.load.mount_point.empty())
-      return usage("--keep takes MAP alone, and makes its mount point");
-    return keep_program(s);
-  }
+  if (s.keep) return status_of(lease_program(s));
   if (s.fuse_fd < 0) {
     if (s.mount_point.empty()) return usage("DIR is missing");
     if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty() || s.leave_tree)
       return usage("--ready-fd, --mount-point, --cleanup and --leave-tree belong to --fuse-fd");
-    return mount_program(s);
+    return status_of(s.foreground ? serve_in_foreground(s) : start_daemon(s));
   }
   if (!s.mount_point.empty()) return usage("--fuse-fd takes MAP alone: it is mounted already");
   if (!s.load.mount_point.starts_with('/'))
     return usage("--fuse-fd needs --mount-point and an absolute path");
   if (!s.cleanup.empty() && (!s.cleanup.starts_with('/') || s.cleanup == "/"))
-    return usage("--cleanup needs the absolute path of a folder of its own");
-  return serve_fd_program(s);
+    return usage("--cleanup needs the absolute path of a directory of its own");
+  return status_of(serve_device(s));
 }
 
 }  // namespace
-
-int fs_mount_main(int argc, char** argv) {
-  set_program_name("fs-mount");
-  reserve_standard_fds();
-  CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
-  Arguments arguments;
-  declare(app, arguments);
-  if (const int status = parse_options(app, words_of(argc, argv)); status >= 0) return status;
-  try {
-    return run(arguments);
-  } catch (const std::exception& error) {
-    say(error.what());
-    return exit_failure;
-  }
-}
-
 }  // namespace heddle
+
+int main(int argc, char** argv) {
+  using namespace heddle;
+  return run_main("fs-mount", [&] {
+    CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
+    Arguments arguments;
+    declare(app, arguments);
+    const int status = parse_options(app, words_of(argc, argv));
+    return status >= 0 ? status : run(arguments);
+  });
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+#include "fsgen/app_mount.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/content_hash.hpp"
+#include "base/fuse_device.hpp"
+#include "base/mount_namespace.hpp"
+#include "base/run_directory.hpp"
+#include "base/socket_pair.hpp"
+#include "fsgen/guided_environment.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
+#include "fuseovl/service/leftovers.hpp"
+#include "resolver/map/map_reader.hpp"
+
+namespace heddle {
+namespace {
+
+// A slow file system may need long to give the map's files; a stopped service must not hold us for
+// ever.
+constexpr std::chrono::milliseconds kMountLimit{120'000};
+constexpr std::chrono::milliseconds kLockLimit{5'000};
+constexpr int kAttempts = 200;  // to find or start a service, a few milliseconds each
+// The daemon sees the end of the mount within milliseconds of APP's last process; what is still
+// used after this is used by processes that APP left behind.
+constexpr std::chrono::milliseconds kDaemonEnd{1000};
+
+/// A failure that speaks against this way alone.
+template <class T>
+MountResult<T> in_this_way(Result<T> result) {
+  if (!result) return tl::make_unexpected(MountFailure{MountCause::other, result.error()});
+  if constexpr (std::is_void_v<T>)
+    return {};
+  else
+    return std::move(*result);
+}
+
+/// fs-mount with `fds`, which it numbers from 3 on.
+Result<Child> start_fs_mount(std::vector<std::string> arguments, const MountOrder& order,
+                             std::initializer_list<int> fds) {
+  const std::string here = TRY(own_program_dir());
+  SpawnOptions options;
+  for (int number = 3; const int fd : fds) options.fds.emplace_back(fd, number++);
+  options.environment = daemon_environment();
+  options.untraced = true;
+  arguments.insert(arguments.begin(), "fs-mount");
+  arguments.insert(arguments.end(), order.options.begin(), order.options.end());
+  return spawn(here + "/fs-mount", arguments, options);
+}
+
+Result<std::string> file_identity(const char* path) {
+  struct stat st {};
+  if (::stat(path, &st) != 0) return fail_errno(path, "cannot stat");
+  return fmt::format("{}:{}", st.st_dev, st.st_ino);
+}
+
+/// What /proc/self/cgroup says, without the part that is a task's own. Slurm gives each task of a
+/// step a group below the step's: .../step_0/user/task_3 (cgroup v1: .../step_0/task_3). The step
+/// is what starts and is killed together.
+std::string own_cgroup() {
+  std::string out;
+  std::istringstream lines(read_file("/proc/self/cgroup").value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    const auto task = line.rfind("/task_");
+    if (task != std::string::npos &&
+        line.find_first_not_of("0123456789", task + 6) == std::string::npos)
+      line.resize(task);
+    out += line + "\n";
+  }
+  return out;
+}
+
+/// The name by which fs-gens find each other's service: equal only for those that one can serve.
+Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order,
+                               const std::string& map_id) {
+  const std::string program = TRY(own_program_dir());
+  // The daemon opens the map's files where it was started: the run directory may be another mount
+  // namespace's too.
+  const std::string mounts = TRY(file_identity("/proc/self/ns/mnt"));
+  const std::string root = TRY(file_identity("/"));
+  const char* tmp = std::getenv("TMPDIR");  // where its mount point stands
+  std::string all;
+  // A job's end kills its processes by cgroup: its service must serve nobody else's.
+  for (const std::string& part :
+       {std::string(HEDDLE_VERSION), program, mounts, root, own_cgroup(),
+        std::string(tmp ? tmp : ""), map_id, std::to_string(static_cast<int>(kind))})
+    all += part + '\0';
+  for (const auto& word : order.options) all += word + '\0';
+  return std::string(kLeasePrefix) + hash_bytes(all).hex();
+}
+
+/// A connection to the service of a name, and the service if it had to be started.
+struct Connection {
+  Fd socket;
+  std::optional<Child> service;
+};
+
+Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOrder& order) {
+  return start_fs_mount({"--keep", kind == MountLease::Kind::privately ? "private" : "fusermount",
+                         "--listen-fd", "3"},
+                        order, {door.get()});
+}
+
+Result<Connection> connect_or_start(const std::string& name, MountLease::Kind kind,
+                                    const MountOrder& order) {
+  const auto directory = TRY(RunDirectory::open());
+  const Fd lock = TRY(directory.lock(name, kLockLimit));
+  auto socket = directory.connect_to(name);
+  if (socket) return Connection{std::move(*socket), std::nullopt};
+  const int code = socket.error().code();
+  if (code != ECONNREFUSED && code != ENOENT) return fail(std::move(socket.error()));
+  directory.remove(name);  // of one that was killed
+  const Fd door = TRY(directory.listen_at(name));
+  // We wait there already: with nobody there it would end at once.
+  Fd client = TRY(directory.connect_to(name));
+  return Connection{std::move(client), TRY(start_service(door, kind, order))};
+}
+
+}  // namespace
+
+std::vector<Via> ways_to_try(Via wanted) {
+  if (wanted != Via::best) return {wanted};
+  if (usable_namespace_kind() == NamespaceKind::mount) return {Via::private_mount, Via::direct};
+  // fusermount3 first: it changes nothing for APP, a user namespace does.
+  return {Via::fusermount, Via::private_mount, Via::direct};
+}
+
+std::string name_of(Via via) {
+  const bool is_root = usable_namespace_kind() == NamespaceKind::mount;
+  switch (via) {
+    case Via::private_mount:
+      return is_root ? "mount namespace" : "user namespace";
+    case Via::fusermount:
+      return "fusermount3";
+    case Via::direct:
+      return "direct";
+    case Via::best:
+      break;
+  }
+  return "best";
+}
+
+std::vector<std::string> limits_of(Via via) {
+  if (via != Via::private_mount || usable_namespace_kind() == NamespaceKind::mount) return {};
+  // Measured on Linux 6.18; user_namespaces(7): one uid and one gid are mapped, setgroups is
+  // denied, and execve(2) honours set-user-ID only for mapped owners.
+  return {"supplementary groups show as 65534 (nogroup)", "chgrp to a supplementary group fails",
+          "setuid and setgid programs gain no privilege"};
+}
+
+std::string hint_for(Via via) {
+  switch (via) {
+    case Via::private_mount:
+      return usable_namespace_kind() == NamespaceKind::mount
+                 ? "needs CAP_SYS_ADMIN and /dev/fuse; --via direct needs neither"
+                 : "needs user namespaces (user.max_user_namespaces) and a /dev/fuse that users "
+                   "may "
+                   "open; --via direct needs neither";
+    case Via::fusermount:
+      return "needs the setuid program fusermount3 (package fuse3), /dev/fuse, and a user with a "
+             "name; --via private needs none of the first";
+    case Via::direct:
+    case Via::best:
+      break;
+  }
+  return {};
+}
+
+std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistics) {
+  const auto parsed = nlohmann::json::parse(statistics, nullptr, false);
+  if (!parsed.is_object()) return std::nullopt;
+  const auto number = [&](const char* name) -> std::uint64_t {
+    const auto at = parsed.find(name);
+    return at != parsed.end() && at->is_number_unsigned() ? at->get<std::uint64_t>() : 0;
+  };
+  return DaemonCounters{number("requests_total"), number("bytes_read")};
+}
+
+MountResult<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder& order) {
+  const Fd map = TRY(in_this_way(open_file(order.map_path, O_RDONLY)));
+  const auto reader = TRY(in_this_way(MapReader::open(map.get(), order.map_path)));
+  const auto map_id = reader.id().hex();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Connection connection;
+    if (sharing == Sharing::own) {
+      auto pair = TRY(in_this_way(make_socket_pair()));
+      connection.service = TRY(in_this_way(start_service(pair.other, kind, order)));
+      connection.socket = std::move(pair.one);
+    } else {
+      const std::string name = TRY(in_this_way(lease_name(kind, order, map_id)));
+      auto connected = connect_or_start(name, kind, order);
+      // That others cannot be found is no reason against a mount.
+      if (!connected) return take(kind, Sharing::own, order);
+      connection = std::move(*connected);
+    }
+    MountLease lease(std::move(connection.socket), std::move(connection.service));
+    auto mount = lease.client_.want(map_id, map.get(), kMountLimit);
+    if (!mount) {
+      // It ended while we came, or was killed: we look again, and may be the next to start one.
+      if (mount.error().cause == MountCause::lost && lease.joined()) continue;
+      if (lease.service_) (void)lease.service_->wait_for(std::chrono::seconds(1));
+      return tl::make_unexpected(std::move(mount.error()));
+    }
+    lease.mount_ = std::move(*mount);
+    if (lease.joined())
+      if (const auto counted = lease.count()) lease.before_ = *counted;
+    return lease;
+  }
+  return take(kind, Sharing::own, order);
+}
+
+Result<void> MountLease::enter() const {
+  if (!mount_.tree) return {};
+  // Not declared by every glibc, and <linux/mount.h> cannot stand beside <sys/mount.h>.
+  constexpr unsigned kMoveMountEmptyPath = 4;  // MOVE_MOUNT_F_EMPTY_PATH
+  TRY(enter_private_namespace(NamespaceKind::mount));
+  if (::syscall(SYS_move_mount, mount_.tree.get(), "", AT_FDCWD, mount_point().c_str(),
+                kMoveMountEmptyPath) != 0)
+    return fail_errno(mount_point(), "cannot attach the mount");
+  return {};
+}
+
+Result<DaemonCounters> MountLease::count() const {
+  const auto root =
+      mount_.tree ? "/proc/self/fd/" + std::to_string(mount_.tree.get()) : mount_point();
+  const std::string text = TRY(text_from_child(kDaemonEnd, [&] { return read_stats_text(root); }));
+  const auto counters = parse_daemon_counters(text);
+  if (!counters) return fail(mount_point(), "its statistics cannot be understood");
+  return *counters;
+}
+
+Result<MountLease::End> MountLease::finish() {
+  End end;
+  const auto counted = count();
+  if (counted)
+    end.counters = {counted->requests - before_.requests, counted->bytes_read - before_.bytes_read};
+  else if (counted.error().code() != ETIMEDOUT)
+    return fail(counted.error());
+  mount_.tree.reset();
+  const auto holders = TRY(client_.leave(kDaemonEnd));
+  if (holders > 0) return end;
+  // The service ends with the daemon.
+  end.still_used = !client_.await_end(kDaemonEnd);
+  if (!end.still_used && service_) (void)service_->wait_for(std::chrono::milliseconds(0));
+  return end;
+}
+
+MountLease::~MountLease() {
+  // It ends by itself, when nobody holds the mount.
+  if (service_) (void)service_->release();
+}
+
+Result<Fd> mount_privately(const std::string& mount_point) {
+  TRY(enter_private_namespace(usable_namespace_kind()));
+  // Opened here, after unshare: FUSE wants the descriptor's user namespace to be the mount's.
+  auto device = TRY(open_fuse_device());
+  TRY(mount_fuse_device(device.get(), mount_point));
+  return device;
+}
+
+MountResult<OwnDaemon> OwnDaemon::start(const Fd& device, const MountOrder& order,
+                                        const std::string& mount_point,
+                                        const std::string& cleanup) {
+  auto ready = TRY(in_this_way(make_socket_pair()));
+  auto child = TRY(in_this_way(start_fs_mount({"--fuse-fd", "3", "--ready-fd", "4", "--mount-point",
+                                               mount_point, "--cleanup", cleanup, order.map_path},
+                                              order, {device.get(), ready.other.get()})));
+  ready.other.reset();
+  TRY(await_ready(ready.one.get()));
+  return OwnDaemon(std::move(child), std::move(ready.one));
+}
+
+OwnDaemon::End OwnDaemon::finish() {
+  End end;
+  const auto statistics = receive_packet(ready_.get(), kDaemonEnd);
+  if (statistics) end.counters = parse_daemon_counters(statistics->text);
+  end.still_used = !statistics && statistics.error().code() == ETIMEDOUT;
+  const auto ended = child_.wait_for(end.still_used ? std::chrono::milliseconds(0) : kDaemonEnd);
+  if (!ended || !*ended) (void)child_.release();
+  return end;
+}
+
+}  // namespace heddle

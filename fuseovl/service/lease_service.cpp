@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// fs-mount --keep: one mount for the fs-gens that connect. Root's is in a mount namespace of the
+// service's own and handed out as copies; a user's is made by fusermount3 and seen by all. The
+// service and the mount's daemon each see the end of the other: when the last client has gone, be
+// it by kill -9, the service unmounts, and a daemon whose service was killed does it itself.
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/log.hpp"
+#include "base/monotonic.hpp"
+#include "base/mount_namespace.hpp"
+#include "base/run_directory.hpp"
+#include "base/sandbox/privileges.hpp"
+#include "base/socket_pair.hpp"
+#include "base/temp_dir.hpp"
+#include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/service/leftovers.hpp"
+#include "fuseovl/service/mount_server.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr std::chrono::seconds kUnmountLimit{3};
+// Of a mount by fusermount3 whose last program has left children behind: the kernel tells nobody
+// when a mount stops being busy, so it is asked again, ever more rarely.
+constexpr std::int64_t kFirstRetryMs = 5;
+constexpr std::int64_t kLastRetryMs = 1000;
+
+bool is_listening(int socket) {
+  int listens = 0;
+  socklen_t size = sizeof(listens);
+  return ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
+}
+
+/// The last part of the path that a socket is bound to.
+std::string name_of(int socket) {
+  sockaddr_un address{};
+  socklen_t size = sizeof(address) - 1;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  const std::string path = address.sun_path;
+  return path.substr(path.rfind('/') + 1);
+}
+
+class LeaseService : public MountServer {
+ public:
+  /// `listener` is none where the only client is added already.
+  LeaseService(const MountSettings& settings, Fd listener)
+      : MountServer(Holding::until_disconnect), settings_(settings) {
+    if (is_listening(listener.get())) {
+      name_ = name_of(listener.get());
+      if (const auto directory = RunDirectory::open()) inode_ = directory->inode_of(name_);
+      listen(std::move(listener));
+    } else {
+      add_client(std::move(listener));
+    }
+    ready_ = set_up();
+  }
+
+  /// Takes away what is left of the mount; then the clients see the service's end.
+  void end() {
+    const std::string folder = folder_ ? folder_->path() : "";
+    if (folder_ && is_heddle_mount(settings_.mount_point))
+      (void)unmount_fuse(settings_.mount_point, Unmount::detach, kUnmountLimit);
+    folder_.reset();
+    hang_up();
+    if (!folder.empty()) sweep_leftovers(folder.substr(0, folder.rfind('/')));
+  }
+
+ private:
+  /// The mount point's directory, made here, so that there is no moment in which only a process
+  /// that may be killed knows of it; and root's namespace. A failure is every client's answer.
+  Result<void> set_up() {
+    // Short: ld.so compares each library's path, and it begins with this.
+    folder_ = TRY(TempDir::create("hd"));
+    // Children of the program that change their user come through as well.
+    ::chmod(folder_->path().c_str(), 0755);
+    settings_.mount_point = folder_->path() + "/m";
+    if (::mkdir(settings_.mount_point.c_str(), 0755) != 0)
+      return fail_errno(folder_->path(), "cannot make the mount point");
+    folder_lock_ = TRY(lock_folder(folder_->path()));
+    if (*settings_.keep == KeepKind::fusermount) return {};
+    TRY(enter_private_namespace(NamespaceKind::mount));
+    // To remove its directories where others may not write.
+    return confine_service(std::uint64_t{1} << CAP_DAC_OVERRIDE);
+  }
+
+  bool has(const std::string& id) override { return stands_ && id == id_; }
+  Result<void> check(const std::string&, int) const override { return {}; }
+  std::vector<int> prepare() override {
+    auto pair = make_socket_pair();
+    if (!pair) return {};
+    daemon_ = std::move(pair->one);
+    service_ = std::move(pair->other);
+    return {service_.get()};
+  }
+  Result<void> make(const std::string& id, int map) const override {
+    TRY(Result<void>(ready_));
+    if (stands_) return fail("fs-mount", "serves another map here");
+    MountSettings settings = settings_;
+    settings.load.map_fd = map;
+    settings.map_id = id;
+    settings.service_fd = service_.get();
+    settings.cleanup = folder_->path();  // should we be killed
+    return start_daemon(settings);
+  }
+  void made(const std::string& id, const Result<void>& done) override {
+    service_.reset();
+    if (!done) return;
+    stands_ = true;
+    id_ = id;
+  }
+  std::string mount_point(const std::string&) const override { return settings_.mount_point; }
+  Result<Fd> copy(const std::string&) const override {
+    if (*settings_.keep == KeepKind::fusermount) return Fd();
+    return copy_mount(settings_.mount_point);
+  }
+
+  void add_to(std::vector<pollfd>& polled) const override {
+    if (stands_) polled.push_back({daemon_.get(), POLLIN, 0});
+    if (release_) polled.push_back({release_->ended(), POLLIN, 0});
+  }
+  std::int64_t wakes_at() const override { return retry_at_; }
+
+  bool is_done(const std::vector<pollfd>& polled) override {
+    if (stands_ && has_input(polled, daemon_)) return close_door(), true;
+    if (release_ && release_->has_ended(polled)) hear_release(release_->result());
+    if (is_busy() || release_ || monotonic_ms() < retry_at_) return false;
+    retry_at_ = 0;
+    if (!close_door()) {
+      retry_at_ = monotonic_ms() + kFirstRetryMs;
+      return false;
+    }
+    if (!stands_) return true;
+    if (!released_) release();
+    return false;  // until the daemon has ended
+  }
+
+  /// Listens no more, and its name is free for another, unless a client has just come: one that
+  /// looks for a service holds the name's lock meanwhile. False: try again.
+  bool close_door() {
+    if (!listens()) return true;
+    const auto directory = RunDirectory::open();
+    const auto lock = directory ? directory->lock(name_, {}) : Fd();
+    if (!lock && lock.error().code() == ETIMEDOUT) return false;
+    accept();
+    if (is_busy()) return false;
+    // The name may be a newer service's.
+    if (directory && inode_ != 0 && directory->inode_of(name_) == inode_) directory->remove(name_);
+    stop_listening();
+    return true;
+  }
+
+  void release() {
+    const auto how = *settings_.keep == KeepKind::privately ? Unmount::detach : Unmount::now;
+    // fusermount3 may wait for a directory that does not answer.
+    auto task = Task::start({.keep = {{}}}, {}, [this, how] {
+      return unmount_fuse(settings_.mount_point, how, kUnmountLimit);
+    });
+    if (!task) return hear_release(fail(std::move(task.error())));
+    release_.emplace(std::move(*task));
+  }
+
+  void hear_release(const Result<void>& done) {
+    release_.reset();
+    released_ = done.has_value();
+    if (done) return;
+    if (done.error().code() == ETIMEDOUT && !std::exchange(hang_is_said_, true))
+      say(done.error().message() + "; the mount stays until it does");
+    retry_at_ = monotonic_ms() + retry_pause_;
+    retry_pause_ = std::min(2 * retry_pause_, kLastRetryMs);
+  }
+
+  MountSettings settings_;
+  std::string name_;  ///< of the socket in the run directory; empty: it has none
+  ino_t inode_ = 0;   ///< of the socket that has the name
+  std::optional<TempDir> folder_;
+  Fd folder_lock_;
+  Result<void> ready_;
+  Fd daemon_;   ///< the other end of service_: hangs up when the daemon has ended
+  Fd service_;  ///< for the daemon
+  bool stands_ = false;
+  std::string id_;               ///< of the map that is mounted
+  std::optional<Task> release_;  ///< unmounts
+  bool released_ = false;
+  bool hang_is_said_ = false;
+  std::int64_t retry_at_ = 0;  ///< monotonic_ms(); 0: never
+  std::int64_t retry_pause_ = kFirstRetryMs;
+};
+
+}  // namespace
+
+Result<void> lease_program(const MountSettings& settings) {
+  Fd socket(settings.listen_fd);
+  if (::fcntl(socket.get(), F_SETFD, FD_CLOEXEC) != 0)
+    return fail_errno("--listen-fd", "cannot use");
+  close_fds_but(std::vector<int>{socket.get()});
+  TRY(leave_terminal(settings.log_path));
+  // A job's signals, which are blocked now, are for its programs: the service ends with the last of
+  // these.
+  LeaseService service(settings, std::move(socket));
+  service.run(-1);
+  service.end();
+  return {};
+}
+
+}  // namespace heddle

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+#include "fuseovl/service/mount_daemon.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/child.hpp"
+#include "base/exit_code.hpp"
+#include "base/fuse_device.hpp"
+#include "base/log.hpp"
+#include "base/mount_service.hpp"
+#include "base/socket_pair.hpp"
+#include "base/temp_dir.hpp"
+#include "fuseovl/mount/background.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/warm_up.hpp"
+
+namespace heddle {
+namespace {
+
+/// A signal that arrives between mounting and the end of the set-up must not leave a mount behind:
+/// it is blocked, and looked for when the set-up is done.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    ::sigemptyset(&set_);
+    for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set_, n);
+    ::sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  bool one_is_pending() const {
+    sigset_t pending;
+    ::sigpending(&pending);
+    for (const int n : {SIGTERM, SIGINT, SIGHUP})
+      if (::sigismember(&pending, n)) return true;
+    return false;
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+};
+
+/// On failure the files that differ are part of the message, a line each.
+Result<OverlayContent> load(const MountSettings& settings, const std::string& mount_point) {
+  LoadOptions options = settings.load;
+  options.mount_point = mount_point;
+  std::error_code none;  // shown in the statistics: the daemon's directory is `/`
+  if (const auto map = std::filesystem::absolute(options.map_path, none); !none)
+    options.map_path = map.string();
+  std::vector<Drift> drifts;
+  auto content = load_overlay(options, drifts);
+  std::string text;
+  for (const auto& drift : drifts) text += Error(drift.path, drift.what).message() + "\n";
+  if (!content) {
+    const Error& error = content.error();
+    return fail(Error::with_code(error.code() == ETIMEDOUT ? ETIMEDOUT : ESTALE, {},
+                                 text + error.message(), {}, error.hint()));
+  }
+  for (const auto& drift : drifts) warn(Error(drift.path, drift.what));
+  if (!settings.map_id.empty() && content->facts.map_id != settings.map_id)
+    return fail("fs-mount", "cannot use the map", "it is another than was asked for");
+  return content;
+}
+
+Result<std::string> check_mount_point(const MountSettings& settings) {
+  const std::string& directory = settings.mount_point;
+  const std::string path = TRY(resolve_mount_point(directory));
+  if (settings.exchange) return path;
+  if (is_heddle_mount(path))
+    return fail(directory, "cannot mount here",
+                is_dead(path) ? "a heddle mount whose daemon has died is still here"
+                              : "it is already a heddle mount",
+                "unmount it with fs-mount -u");
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return fail_errno(directory, "cannot use as mount point");
+  if (!S_ISDIR(status.st_mode)) return fail_errno(directory, "cannot use as mount point", ENOTDIR);
+  return path;
+}
+
+/// A mount and its device; with `exchange` it is nowhere until exchange_mount().
+struct NewMount {
+  std::string path;
+  Fd device;
+  Fd tree;  ///< of one that is nowhere; it goes with the last process that has this
+  dev_t st_dev = 0;
+
+  static Result<NewMount> make(const MountSettings& settings, std::string path) {
+    NewMount out;
+    out.path = std::move(path);
+    if (settings.exchange) {
+      out.device = TRY(open_fuse_device());
+      auto tree = new_fuse_tree(out.device.get());
+      if (tree) {
+        out.tree = std::move(*tree);
+        out.st_dev = mount_device(out.tree.get());
+        return out;
+      }
+      if (tree.error().code() != ENOSYS) return fail(std::move(tree.error()));
+    }
+    // All that can fail has been tried: before Linux 5.2 it goes over the old one at once.
+    out.device = TRY(mount_fuse(out.path, settings.keep == KeepKind::fusermount));
+    if (const auto mounted = find_mount(out.path); mounted && *mounted)
+      out.st_dev = (*mounted)->device;
+    return out;
+  }
+  void undo() { tree ? tree.reset() : (void)unmount_fuse(path, Unmount::detach); }
+};
+
+/// In the process that does not serve: waits until the daemon answers, then warms the mount, which
+/// takes its place if it has none yet.
+Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch) {
+  if (auto answers = await_ready(ready.get()); !answers)
+    return fail(std::move(answers.error().error));
+  if (!mount.tree) return warm_up(mount.path, {prefetch, true});
+  TRY(warm_up("/proc/self/fd/" + std::to_string(mount.tree.get()), {0, true}));
+  TRY(exchange_mount(mount.tree.get(), mount.path));
+  (void)start_prefetch(mount.path, {prefetch, std::nullopt});
+  return {};
+}
+
+/// Takes what is mounted off this process's mount namespace, which is its own: as long as it lives
+/// it would hold every mount that was there, those of other heddles too. What is open stays open.
+/// On failure all is as before.
+Result<void> leave_tree() {
+  // Covered in our namespace alone. Every system has it, and it is nobody's working directory.
+  constexpr const char* kCovered = "/proc";
+  if (::mount("heddle", kCovered, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") !=
+      0)
+    return fail_errno(kCovered, "cannot mount an empty directory");
+  // pivot_root(2), "pivot_root(".", ".")": the old root lies upon the new one and is taken off.
+  if (::chdir(kCovered) != 0 || ::syscall(SYS_pivot_root, ".", ".") != 0) {
+    const auto error = Error::from_errno("/", "cannot change the root");
+    (void)::chdir("/");
+    (void)::umount2(kCovered, MNT_DETACH);
+    return fail(error);
+  }
+  (void)::umount2(".", MNT_DETACH);
+  (void)::chdir("/");
+  return {};
+}
+
+/// serve(), and the mount detached when that fails.
+Result<void> serve_mount(Overlay& overlay, Fd device, ServeOptions options) {
+  const auto mount_point = options.mount_point;
+  const auto st_dev = options.mount_device;
+  Fd unmounter;
+  if (mount_point && ::geteuid() != 0) unmounter = TRY(delegate_unmounting(*mount_point));
+  auto served = serve(overlay, std::move(device), std::move(options));
+  // Ours, and no other that has taken its place.
+  if (const auto mounted = mount_point ? find_mount(*mount_point) : std::nullopt;
+      !served && mounted && *mounted && (*mounted)->device == st_dev)
+    (void)unmount_fuse(*mount_point, Unmount::detach);
+  return served;
+}
+
+ServeOptions serve_options(const MountSettings& settings, const NewMount& mount) {
+  ServeOptions out;
+  out.mount_point = mount.path;
+  out.mount_device = mount.st_dev;
+  out.cleanup = settings.cleanup;
+  out.session = session_options(settings);
+  return out;
+}
+
+}  // namespace
+
+SessionOptions session_options(const MountSettings& settings) {
+  SessionOptions options;
+  options.max_read = kMaxRead;
+  options.threads = settings.threads;
+  return options;
+}
+
+Result<void> start_daemon(const MountSettings& settings) {
+  const std::string mount_point = TRY(check_mount_point(settings));
+  auto content = TRY(load(settings, mount_point));
+  Overlay overlay(std::move(content));
+  auto ready = TRY(make_socket_pair());
+  const BlockedSignals signals;
+  auto mount = TRY(NewMount::make(settings, mount_point));
+
+  ForkOptions forking{.dies_with_parent = false, .default_signals = false};
+  auto child = fork_child(forking, [&]() -> int {
+    std::vector<int> keep = overlay.descriptors();
+    keep.insert(keep.end(), {mount.device.get(), ready.other.get(), settings.service_fd});
+    mount.tree.reset();
+    close_fds_but(keep);
+    auto serving = serve_options(settings, mount);
+    serving.ready = std::move(ready.other);
+    serving.service = Fd(settings.service_fd);
+    auto served = leave_terminal(settings.log_path);
+    if (!served) tell_not_ready(serving.ready.get(), served.error());
+    if (served) served = serve_mount(overlay, std::move(mount.device), std::move(serving));
+    if (!served) report(served.error());
+    return served ? exit_done : exit_failure;
+  });
+  if (!child) {
+    mount.undo();
+    return fail(std::move(child.error()));
+  }
+  // Not ours any more: were it open here, a daemon that dies could not end our own requests.
+  mount.device.reset();
+  ready.other.reset();
+  auto warm = wait_and_warm(ready.one, mount, settings.prefetch);
+  if (warm && signals.one_is_pending() && !settings.exchange)
+    warm = fail_errno(settings.mount_point, "cannot mount", EINTR);
+  if (!warm) {
+    mount.undo();
+    if (!TRY(child->wait_for(std::chrono::seconds(10)))) (void)child->release();
+    return warm;
+  }
+  (void)child->release();
+  return {};
+}
+
+Result<void> serve_in_foreground(const MountSettings& settings) {
+  const std::string mount_point = TRY(check_mount_point(settings));
+  auto content = TRY(load(settings, mount_point));
+  Overlay overlay(std::move(content));
+  auto ready = TRY(make_socket_pair());
+  const BlockedSignals signals;
+  auto mount = TRY(NewMount::make(settings, mount_point));
+  // Only a helper: we say what is wrong, and a cold mount is just slower.
+  ForkOptions forking{.dies_with_parent = false, .default_signals = false};
+  auto warmer = fork_child(forking, [&]() -> int {
+    mount.device.reset();
+    ready.other.reset();
+    (void)wait_and_warm(ready.one, mount, settings.prefetch);
+    return exit_done;
+  });
+  if (!warmer) {
+    mount.undo();
+    return fail(std::move(warmer.error()));
+  }
+  (void)warmer->release();
+  ready.one.reset();
+  auto serving = serve_options(settings, mount);
+  serving.ready = std::move(ready.other);
+  return serve_mount(overlay, std::move(mount.device), std::move(serving));
+}
+
+Result<void> serve_device(const MountSettings& settings) {
+  // It may live in a container's pid namespace, with the host's tree: a process of the same uid
+  // that has all the (few) rights of ours would reach that by /proc/PID/root and /proc/PID/fd
+  // (ptrace(2), "Ptrace access mode checking"). Its worker inherits this.
+  (void)::prctl(PR_SET_DUMPABLE, 0);
+  ServeOptions serving;
+  serving.cleanup = settings.cleanup;
+  serving.ready = Fd(settings.ready_fd);
+  serving.report_at_end = true;
+  serving.session = session_options(settings);
+  Fd device(settings.fuse_fd);
+  const auto prepare = [&]() -> Result<OverlayContent> {
+    struct stat status {};
+    if (::fstat(device.get(), &status) != 0 || !S_ISCHR(status.st_mode) ||
+        status.st_rdev != ::makedev(10, 229))
+      return fail("--fuse-fd " + std::to_string(device.get()), "cannot serve",
+                  "it is no open /dev/fuse");
+    ::fcntl(device.get(), F_SETFD, FD_CLOEXEC);
+    return load(settings, settings.load.mount_point);
+  };
+  auto content = prepare();
+  if (content) {
+    const bool all_pinned = content->files.pinned() == content->files.size();
+    Overlay overlay(std::move(*content));
+    std::vector<int> keep = overlay.descriptors();
+    keep.insert(keep.end(), {device.get(), serving.ready.get()});
+    close_fds_but(keep);
+    const auto left = leave_terminal(settings.log_path);
+    // A file that is not pinned is opened by its path. What fails is a mount held for longer.
+    if (left && settings.leave_tree && all_pinned)
+      if (auto empty = leave_tree(); !empty) warn(empty.error());
+    if (left) return serve_mount(overlay, std::move(device), std::move(serving));
+    content = fail(left.error());
+  }
+  if (serving.ready) tell_not_ready(serving.ready.get(), content.error());
+  if (!serving.cleanup.empty()) (void)remove_tree(serving.cleanup);
+  return fail(std::move(content.error()));
+}
+
+}  // namespace heddle

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "fuseovl/overlay/load.hpp"
+#include "fuseovl/session/session.hpp"
+#include "fuseovl/supervise/serve.hpp"
+
+namespace heddle {
+
+enum class KeepKind : std::uint8_t {
+  privately,   ///< in a mount namespace of the service's own; clients get copies (root)
+  fusermount,  ///< in the namespace as it is, by fusermount3 (anybody)
+};
+
+struct MountSettings {
+  LoadOptions load;
+  std::string map_id;       ///< what the map's id must be; empty: anything
+  std::string mount_point;  ///< as the caller wrote it; empty with fuse_fd
+  bool foreground = false;
+  std::uint64_t prefetch = 256U << 20;
+  /// At most; libfuse starts one more when all are busy. More than cores: one may wait for a slow
+  /// origin.
+  unsigned threads = 4;
+  std::string log_path;
+  int fuse_fd = -1;
+  int ready_fd = -1;
+  std::string cleanup;
+  bool leave_tree = false;
+  std::optional<KeepKind> keep;
+  int listen_fd = -1;
+  int service_fd = -1;    ///< ServeOptions::service
+  bool exchange = false;  ///< take the place of the mount that stands at mount_point
+  std::string node;       ///< directory of the node's mounts
+};
+
+SessionOptions session_options(const MountSettings& settings);
+
+/// Mounts and serves in the background; returns when the mount answers and is warm. Failure:
+/// nothing is left; code() ESTALE when the map cannot be served here however it is mounted,
+/// ETIMEDOUT when a file system does not answer.
+Result<void> start_daemon(const MountSettings& settings);
+/// Mounts and serves until the mount has gone.
+Result<void> serve_in_foreground(const MountSettings& settings);
+/// Serves settings.fuse_fd, which somebody has mounted, until the mount has gone. Failures go to
+/// settings.ready_fd too.
+Result<void> serve_device(const MountSettings& settings);
+
+}  // namespace heddle

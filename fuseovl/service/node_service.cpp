@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+// fs-mount --node: one mount a map for all containers of a node, at `DIRECTORY/ID`, ID being the
+// hash of the map's bytes. The daemons outlive the service; a service that starts again goes on
+// with the mounts it finds. A mount whose files have changed leaves the tree, and its users keep
+// it.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/run_directory.hpp"
+#include "fuseovl/files/map_file.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/service/mount_server.hpp"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRootRunDirectory = "/run/heddle";
+/// Of mounts. A map is an image with a program; a node may run more of them at once, but not all
+/// stay in use.
+constexpr std::size_t kMostMounts = 32;
+
+struct NodePlace {
+  RunDirectory directory;
+  Fd lock;
+  Fd listener;
+
+  /// Makes the directory, which must be this user's alone to write to. EADDRINUSE: a service runs.
+  static Result<NodePlace> take(const std::string& path) {
+    std::error_code none;
+    if (fs::path(path).parent_path() == kRootRunDirectory)
+      (void)RunDirectory::open_at(kRootRunDirectory);
+    else
+      fs::create_directories(fs::path(path).parent_path(), none);
+    auto directory = RunDirectory::open_at(path);
+    if (!directory) {
+      const auto& error = directory.error();
+      return fail(Error::with_code(error.code(), {}, error.message(), {},
+                                   "give --node a directory of its own"));
+    }
+    auto lock = TRY(open_file(path + "/lock", O_RDWR | O_CREAT, 0600));
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+      return fail_errno(path, "cannot serve", EADDRINUSE, "an fs-mount --node runs already");
+    directory->remove(kNodeSocket);  // of one that was killed: we have the lock
+    auto listener = TRY(directory->listen_at(kNodeSocket));
+    return NodePlace{std::move(*directory), std::move(lock), std::move(listener)};
+  }
+};
+
+class NodeService : public MountServer {
+ public:
+  NodeService(const MountSettings& settings, NodePlace place)
+      : MountServer(Holding::no),
+        settings_(settings),
+        directory_(std::move(place.directory)),
+        lock_(std::move(place.lock)) {
+    listen(std::move(place.listener));
+    for (const auto& name : directory_.names())
+      if (is_map_hash(name)) ids_.push_back(name);
+    for (const auto& id : std::list(ids_))
+      if (!stands(id)) drop(id);
+  }
+
+  /// Takes all mounts out of the tree; each ends with its last user. Removes the directory.
+  void end() {
+    directory_.remove(kNodeSocket);
+    for (const auto& id : abandon()) drop(id);
+    while (!ids_.empty()) drop(ids_.front());
+    directory_.remove("lock");
+    directory_.remove("locks");
+    (void)::rmdir(directory_.path().c_str());
+  }
+
+ private:
+  std::string mount_point(const std::string& id) const override {
+    return directory_.path() + "/" + id;
+  }
+  bool stands(const std::string& id) const {
+    return is_heddle_mount(mount_point(id)) && !is_dead(mount_point(id));
+  }
+
+  bool has(const std::string& id) override {
+    const auto found = std::ranges::find(ids_, id);
+    if (found == ids_.end()) return false;
+    if (!stands(id)) return drop(id), false;
+    ids_.splice(ids_.begin(), ids_, found);
+    return true;
+  }
+
+  /// The files are opened here, not asked of the mount: what hangs would hold its daemon's threads.
+  Result<void> check(const std::string& id, int map) const override {
+    const auto limit = settings_.load.origin_timeout;
+    const auto file = TRY(MapFile::of(map, limit));
+    if (TRY(file.hash()).hex() != id)
+      return fail(file.path(), "cannot use", "it is another map than was asked for");
+    auto reader = TRY(file.read());
+    const auto content = TRY(reader.read_all());
+    const auto origins = open_origins(content, 0, {limit, false});
+    if (origins.drifts.empty()) return {};
+    // One that differs is enough, whether others answer or not.
+    for (const auto& drift : origins.drifts)
+      if (origins.silent != std::optional(drift.object))
+        return fail(Error::with_code(ESTALE, file.path(), "does not fit this node",
+                                     drift.path + ": " + drift.what));
+    const auto& silent = origins.drifts.front();
+    return fail(Error::with_code(ETIMEDOUT, silent.path, "cannot be checked", silent.what));
+  }
+  void checked(const std::string& id, const Result<void>& done) override {
+    if (!done && done.error().code() == ESTALE) drop(id);
+  }
+
+  Result<void> make(const std::string& id, int map) const override {
+    if (::mkdir(mount_point(id).c_str(), 0755) != 0 && errno != EEXIST)
+      return fail_errno(mount_point(id), "cannot make the mount point");
+    MountSettings settings = settings_;
+    settings.load.map_fd = map;
+    settings.mount_point = mount_point(id);
+    return start_daemon(settings);
+  }
+  void made(const std::string& id, const Result<void>& done) override {
+    if (!done) return drop(id);
+    if (ids_.size() >= kMostMounts) drop(ids_.back());
+    ids_.push_front(id);
+  }
+  Result<Fd> copy(const std::string& id) const override { return copy_mount(mount_point(id)); }
+
+  /// `id` may be none of ours, or half made.
+  void drop(const std::string& id) {
+    const auto where = mount_point(id);
+    if (is_heddle_mount(where)) (void)unmount_fuse(where, Unmount::detach);
+    (void)::rmdir(where.c_str());
+    ids_.remove(std::string(id));  // `id` may be one of these
+  }
+
+  MountSettings settings_;
+  RunDirectory directory_;
+  Fd lock_;
+  std::list<std::string> ids_;  ///< the one asked for last is the first
+};
+
+}  // namespace
+
+Result<void> node_program(const MountSettings& settings) {
+  sigset_t ending;
+  ::sigemptyset(&ending);
+  for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ending, n);
+  ::sigprocmask(SIG_BLOCK, &ending, nullptr);
+  TRY(confine_service());
+  const Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC));
+  if (!signals) return fail_errno("", "cannot wait for signals");
+  auto place = TRY(NodePlace::take(settings.node));
+  NodeService service(settings, std::move(place));
+  service.run(signals.get());
+  service.end();
+  return {};
+}
+
+}  // namespace heddle
