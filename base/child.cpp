@@ -309,10 +309,11 @@ Result<std::string> text_from_child(std::chrono::milliseconds limit,
                                     const std::function<Result<std::string>()>& body) {
   const Fd memory(::memfd_create("text", MFD_CLOEXEC));
   if (!memory) return fail_errno("memfd", "cannot be made");
-  TRY(run_in_child(limit, {}, [&]() -> Result<void> {
+  const auto write_text = [&]() -> Result<void> {
     const std::string text = TRY(body());
     return write_all(memory.get(), text, "memfd");
-  }));
+  };
+  TRY(run_in_child(limit, {}, write_text));
   if (::lseek(memory.get(), 0, SEEK_SET) != 0) return fail_errno("memfd", "cannot be rewound");
   return read_all(memory.get(), "memfd");
 }

@@ -16,8 +16,8 @@ enum class NamespaceKind : std::uint8_t {
 NamespaceKind usable_namespace_kind();
 
 /// Moves the calling process, single-threaded, into namespaces of its own; what is mounted outside
-/// later still arrives (rslave), what it mounts does not leave. Fails where the root is no mount, as
-/// in a plain chroot(2). On failure the process may be in the namespaces already.
+/// later still arrives (rslave), what it mounts does not leave. Fails where the root is no mount,
+/// as in a plain chroot(2). On failure the process may be in the namespaces already.
 Result<void> enter_private_namespace(NamespaceKind kind);
 
 }  // namespace heddle

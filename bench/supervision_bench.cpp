@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/child.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "bench/guided.hpp"
 #include "bench/program.hpp"

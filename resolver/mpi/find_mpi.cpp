@@ -14,8 +14,8 @@
 #include <set>
 #include <sstream>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/search/ld_so_cache.hpp"
 

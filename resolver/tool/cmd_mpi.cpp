@@ -10,11 +10,11 @@
 #include <set>
 #include <sstream>
 
+#include "base/child.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
 #include "base/log.hpp"
-#include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "resolver/elf/cached_facts.hpp"

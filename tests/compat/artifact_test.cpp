@@ -233,8 +233,9 @@ TEST(CompatChecker, verdicts_follow_ld_so) {
     const auto judgement = value_or_throw(compat::Checker(target).check(artifact));
     EXPECT_EQ(judgement.verdict, one.verdict);
     EXPECT_EQ(kinds(judgement), one.kinds) << to_json(judgement, 1);
-    if (*one.text != '\0' && !judgement.reasons.empty())
+    if (*one.text != '\0' && !judgement.reasons.empty()) {
       EXPECT_EQ(to_text(judgement.reasons.back()), one.text);
+    }
   }
 }
 

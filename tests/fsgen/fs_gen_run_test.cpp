@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/fd.hpp"
 #include "base/child.hpp"
+#include "base/fd.hpp"
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 

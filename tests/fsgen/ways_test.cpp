@@ -147,9 +147,9 @@ TEST_F(Ways, one_that_cannot_be_had_fails_with_one_clear_line_and_a_hint) {
     const char* fuse;
     std::vector<std::string> forbidden;
   };
-  for (const auto& [via, fuse, forbidden] : {Impossible{"private", "open", {"unshare"}},
-                                             Impossible{"private", "absent", {}},
-                                             Impossible{"fusermount", "absent", {}}}) {
+  for (const auto& [via, fuse, forbidden] :
+       {Impossible{"private", "open", {"unshare"}}, Impossible{"private", "absent", {}},
+        Impossible{"fusermount", "absent", {}}}) {
     UserWorld::World world;
     world.fuse = fuse;
     world.forbidden = forbidden;

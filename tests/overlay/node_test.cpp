@@ -85,8 +85,8 @@ class Node : public ::testing::Test {
     Fd socket = connect();
     const auto file = value_or_throw(open_file(dir_ / map, O_RDONLY));
     const int fd = file.get();
-    (void)send_record(socket.get(),
-                      MountRequest{.verb = MountRequest::Verb::want, .map_id = id}, {&fd, 1});
+    (void)send_record(socket.get(), MountRequest{.verb = MountRequest::Verb::want, .map_id = id},
+                      {&fd, 1});
     return socket;
   }
   /// Everybody who has asked has been heard: they come in turn.

@@ -118,7 +118,8 @@ TEST_F(FsResolve, two_programs_with_different_files_for_one_soname_get_two_views
   const auto unclear = resolve({"lookup", map_, "libtwo.so.1"});
   EXPECT_EQ(unclear.status, 2);
   EXPECT_NE(unclear.err.find("which view? the map has several\n"), std::string::npos);
-  EXPECT_NE(unclear.err.find("hint: --view app, or one of 1 more"), std::string::npos) << unclear.err;
+  EXPECT_NE(unclear.err.find("hint: --view app, or one of 1 more"), std::string::npos)
+      << unclear.err;
   const auto wrong = resolve({"lookup", map_, "libtwo.so.1", "--view", "nope"});
   EXPECT_EQ(wrong.status, 2);
   EXPECT_NE(wrong.err.find("nope: no view of the map\n"), std::string::npos) << wrong.err;
