@@ -2,9 +2,6 @@
 # Made by `./dev completions` from fs-resolve --help; do not edit.
 _fs_resolve() {
   local word=${COMP_WORDS[COMP_CWORD]} words='-h --help --version'
-  local values=
-  case ${COMP_WORDS[COMP_CWORD-1]} in
-  esac
   case ${COMP_WORDS[1]} in
     build) ((COMP_CWORD < 2)) || words='-h --help -o --out --plugins --allow-missing --mpi --json --into --program --at --library-path --root' ;;
     explain) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
@@ -18,10 +15,6 @@ _fs_resolve() {
     why) ((COMP_CWORD < 2)) || words='-h --help --json' ;;
   esac
   ((COMP_CWORD != 1)) || words+=' build explain lookup mpi pull push show tree verify why'
-  if [[ $values ]]; then
-    mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")
-    return
-  fi
   if [[ $word == -* || $COMP_CWORD == 1 ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   fi

@@ -190,12 +190,13 @@ void make_absolute(std::string& path) {
   if (!path.empty()) path = std::filesystem::absolute(path).string();
 }
 
-/// `-u --lazy DIR` is what umount(8) takes too; DIR belongs to -u.
+/// `-u --lazy DIR`, as umount(8) takes it, and `--stats --json DIR`: DIR belongs to the first.
 std::vector<std::string> words_of(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   const auto at =
       std::adjacent_find(words.begin(), words.end(), [](const auto& word, const auto& next) {
-        return (word == "-u" || word == "--unmount") && next == "--lazy";
+        return ((word == "-u" || word == "--unmount") && next == "--lazy") ||
+               (word == "--stats" && next == "--json");
       });
   if (at != words.end()) std::iter_swap(at, at + 1);
   return words;
@@ -240,16 +241,17 @@ int run(Arguments& a) {
   return status_of(serve_device(s));
 }
 
+int fs_mount(int argc, char** argv) {
+  CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
+  Arguments arguments;
+  declare(app, arguments);
+  const int status = parse_options(app, words_of(argc, argv));
+  return status >= 0 ? status : run(arguments);
+}
+
 }  // namespace
 }  // namespace heddle
 
 int main(int argc, char** argv) {
-  using namespace heddle;
-  return run_main("fs-mount", [&] {
-    CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
-    Arguments arguments;
-    declare(app, arguments);
-    const int status = parse_options(app, words_of(argc, argv));
-    return status >= 0 ? status : run(arguments);
-  });
+  return heddle::run_main("fs-mount", [&] { return heddle::fs_mount(argc, argv); });
 }

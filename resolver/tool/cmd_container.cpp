@@ -20,7 +20,14 @@
 namespace heddle {
 namespace {
 
-using namespace policy;
+using policy::decide;
+using policy::DecideOptions;
+using policy::Decision;
+using policy::MpiSide;
+using policy::Outcome;
+using policy::Rule;
+using policy::Side;
+
 using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "heddle-container";
 constexpr int kVersion = 1;

@@ -57,7 +57,7 @@ const std::vector<Rule>& rules() {
         "fuseovl/overlay", "fuseovl/supervise"}},
       // fs-mount.
       {"fuseovl/programs",
-       {"base", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
+       {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
         "fuseovl/overlay", "fuseovl/supervise", "fuseovl/service"}},
       {"record/trace", {"base"}},
       {"record/diff", {"base", "record/trace"}},

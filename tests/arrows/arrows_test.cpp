@@ -31,7 +31,7 @@ TEST(Arrows, what_is_allowed_passes) {
                           "#include <LIEF/ELF.hpp>\n#include \"base/fd.hpp\"\n"
                           "#include \"resolver/elf/elf_facts.hpp\"\n"),
               IsEmpty());
-  EXPECT_THAT(breaches_of("fsgen/a.cpp", "#include \"fuseovl/x.hpp\"\n"), IsEmpty());
+  EXPECT_THAT(breaches_of("fsgen/a.cpp", "#include \"fuseovl/mount/x.hpp\"\n"), IsEmpty());
   EXPECT_THAT(breaches_of("tests/a.cpp", "#include <lmdb.h>\n"), IsEmpty());
 }
 

@@ -138,11 +138,12 @@ TEST(GuidedStarts, a_warm_start_needs_no_daemon) {
   // APP's own second start, while the daemon that serves its mount is stopped. The shell's other
   // programs were started once before, too.
   const auto script =
-      "d=$(tr , '\\n' < $(dirname $HEDDLE_INDEX)/stats | sed -n 's/.*\"worker_pid\": *//p'); " +
-      farm.program + " && kill -STOP $d && until grep '^State:.T' /proc/$d/status; do :; done && " +
-      farm.program + " && " + farm.program + "; kill -CONT $d";
+      "d=$(" + staged_program("fs-mount") +
+      " --stats ${HEDDLE_INDEX%/.heddle/index} | sed -n 's/^worker_pid *//p'); " + farm.program +
+      " && kill -STOP $d && until grep '^State:.T' /proc/$d/status; do :; done && " + farm.program +
+      " && " + farm.program + "; kill -CONT $d";
   const auto ours = run({fs_gen, "-q", "--json", dir / "report.json", "--", "/bin/sh", "-c", script,
-                         farm.program, "/bin/tr", "/bin/sed", "/bin/grep", "/usr/bin/dirname"},
+                         farm.program, "/bin/sed", "/bin/grep"},
                         options);
   EXPECT_FALSE(ours.timed_out);
   EXPECT_EQ(ours.out, farm.output + "State:\tT (stopped)\n" + farm.output + farm.output)

@@ -88,7 +88,7 @@ const std::vector<HookTrouble>& hook_troubles() {
        }},
       {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
-      {"search paths that are to be neutralised",
+      {"an annotation for search paths to be neutralised",
        "heddle.rpath: cannot follow it: it is 'neutralise'",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.rpath"] = "neutralise"; }},
       {"an annotation that there is not",

@@ -11,7 +11,12 @@
 namespace heddle::test {
 namespace {
 
-using namespace policy;
+using policy::compare_offers;
+using policy::Contains;
+using policy::is_glibc_part;
+using policy::is_older;
+using policy::missing_versions;
+
 using ::testing::HasSubstr;
 using ::testing::Not;
 
