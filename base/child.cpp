@@ -247,9 +247,12 @@ Result<Child> fork_child(const ForkOptions& options, const std::function<int()>&
   }
   if (options.name) ::prctl(PR_SET_NAME, options.name);
   if (options.default_signals) reset_signals();
-  if (options.null_stdio) redirect_stdio(options.log);
-  if (options.keep) close_fds_but(*options.keep);
-  ::_exit(run_guarded(body));
+  // Guarded as a whole: an exception must not unwind the parent's frames in the child.
+  ::_exit(run_guarded([&] {
+    if (options.null_stdio) redirect_stdio(options.log);
+    if (options.keep) close_fds_but(*options.keep);
+    return body();
+  }));
 }
 
 Result<Task> Task::start(ForkOptions options, std::chrono::milliseconds limit,

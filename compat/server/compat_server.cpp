@@ -286,8 +286,9 @@ class ServiceV2 final : public v2::Compat::Service {
     const Visit visit(gate_, *context, 0);
     if (!visit.status.ok()) return visit.status;
     const auto cancelled = is_cancelled(*context);
-    v2::CheckRequest request;
-    while (wait_for_client(*context, [&] { return stream->Read(&request); })) {
+    for (;;) {
+      v2::CheckRequest request;  // freed before the client is waited for again
+      if (!wait_for_client(*context, [&] { return stream->Read(&request); })) break;
       v2::CheckResponse response;
       {
         const Visit one(gate_, *context, request.artifact().size(), 0);

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <sstream>
 
@@ -68,8 +69,11 @@ void add_descendants(const std::string& task, std::vector<Process>& out) {
       if (key == "NSpid:")
         for (pid_t pid; words >> pid;) child.pid = pid;
     }
-    if (state != 'Z' && state != 'X') out.push_back(std::move(child));
-    add_descendants("/proc/" + number + "/task/" + number, out);
+    if (state != 'Z' && state != 'X' && child.pid > 0) out.push_back(std::move(child));
+    std::error_code gone;
+    for (const auto& thread :
+         std::filesystem::directory_iterator("/proc/" + number + "/task", gone))
+      add_descendants(thread.path().string(), out);
   }
 }
 

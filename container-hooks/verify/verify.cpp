@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/verify/verify.hpp"
 
+#include <fcntl.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/mountinfo.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 
@@ -140,7 +142,9 @@ Result<int> verify_process(pid_t pid, bool json) {
   Decision decision;
   if (!mount_point.empty()) {
     const auto name = proc + "/root" + mount_point + "/.heddle/container.json";
-    const auto text = TRY(read_file(name, 16U << 20));
+    const Fd root = TRY(open_file(proc + "/root", O_PATH | O_DIRECTORY));
+    const Fd file = TRY(open_regular_in(root.get(), mount_point + "/.heddle/container.json"));
+    const auto text = TRY(read_all(file.get(), name, 16U << 20));
     decision = TRY(parse_decision(text, name));
   }
   auto finding = compare_with_decision(libraries, decision);

@@ -100,6 +100,7 @@ class LeaseService : public MountServer {
   }
   Result<void> make(const std::string& id, int map) const override {
     TRY(Result<void>(ready_));
+    if (!service_) return fail_errno("fs-mount", "cannot start a daemon", EMFILE);
     if (stands_) return fail("fs-mount", "serves another map here");
     MountSettings settings = settings_;
     settings.load.map_fd = map;
@@ -108,9 +109,17 @@ class LeaseService : public MountServer {
     settings.cleanup = folder_->path();  // should we be killed
     return start_daemon(settings);
   }
+  /// Clients wait for 120 s; a file system that does not answer is named by make() itself.
+  std::chrono::milliseconds longest_mount() const override { return std::chrono::seconds(115); }
   void made(const std::string& id, const Result<void>& done) override {
     service_.reset();
-    if (!done) return;
+    if (!done) {
+      daemon_.reset();
+      // Late or killed, it may have mounted all the same.
+      if (is_heddle_mount(settings_.mount_point))
+        (void)unmount_fuse(settings_.mount_point, Unmount::detach);
+      return;
+    }
     stands_ = true;
     id_ = id;
   }

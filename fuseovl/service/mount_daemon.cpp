@@ -155,7 +155,14 @@ Result<void> serve_mount(Overlay& overlay, Fd device, ServeOptions options) {
   const auto mount_point = options.mount_point;
   const auto st_dev = options.mount_device;
   Fd unmounter;
-  if (mount_point && ::geteuid() != 0) unmounter = TRY(delegate_unmounting(*mount_point));
+  if (mount_point && ::geteuid() != 0) {
+    auto guard = delegate_unmounting(*mount_point);
+    if (!guard) {
+      (void)unmount_fuse(*mount_point, Unmount::detach);
+      return fail(std::move(guard.error()));
+    }
+    unmounter = std::move(*guard);
+  }
   auto served = serve(overlay, std::move(device), std::move(options));
   // Ours, and no other that has taken its place.
   if (const auto mounted = mount_point ? find_mount(*mount_point) : std::nullopt;

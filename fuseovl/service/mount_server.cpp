@@ -19,7 +19,6 @@ namespace {
 constexpr std::int64_t kPatienceMs = 5000;
 constexpr std::int64_t kRestMs = 50;
 constexpr std::size_t kMostSilent = 256;
-constexpr std::chrono::milliseconds kLongestMount{60'000};
 
 void wake_at(std::int64_t& next, std::int64_t at) {
   if (at != 0 && (next == 0 || at < next)) next = at;
@@ -182,7 +181,7 @@ Result<void> MountServer::start(Work& work, bool mounts) {
   keep.push_back(work.map.get());
   work.mounts = mounts;
   work.task.emplace(TRY(Task::start(
-      {.keep = {keep}}, mounts ? kLongestMount : std::chrono::milliseconds(0), [&, mounts] {
+      {.keep = {keep}}, mounts ? longest_mount() : std::chrono::milliseconds(0), [&, mounts] {
         return mounts ? make(work.id, work.map.get()) : check(work.id, work.map.get());
       })));
   return {};

@@ -46,6 +46,8 @@ class MountServer {
   virtual std::vector<int> prepare() { return {}; }
   /// In a child: mounts, and returns when the mount answers.
   virtual Result<void> make(const std::string& id, int map) const = 0;
+  /// How long make() may take.
+  virtual std::chrono::milliseconds longest_mount() const { return std::chrono::seconds(60); }
   /// What check() or make() said; in the latter case the mount has been made or may be half made.
   virtual void checked(const std::string& /*id*/, const Result<void>& /*done*/) {}
   virtual void made(const std::string& id, const Result<void>& done) = 0;

@@ -124,6 +124,7 @@ class NodeService : public MountServer {
       return fail_errno(mount_point(id), "cannot make the mount point");
     MountSettings settings = settings_;
     settings.load.map_fd = map;
+    settings.map_id = id;  // the bytes that are mounted, not those that were checked before
     settings.mount_point = mount_point(id);
     return start_daemon(settings);
   }

@@ -12,6 +12,10 @@
 
 namespace heddle::policy {
 
+/// Lines of an image's ld.so.cache that may be an MPI's and are looked at; a real one has some
+/// dozens, a hostile one millions.
+inline constexpr std::size_t kMostMpiLines = 4096;
+
 /// A program in the container with what its own ld.so loads for it.
 struct ContainerProgram {
   std::string path;

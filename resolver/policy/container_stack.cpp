@@ -291,8 +291,10 @@ class SystemFiles {
  public:
   explicit SystemFiles(ContainerSide& inside) {
     auto& world = inside.world();
+    std::size_t looked_at = 0;
     for (const auto& line : inside.cache().lines())
-      if (may_be_mpi(line.name)) files_.insert(world.real_path(std::string(line.path)));
+      if (may_be_mpi(line.name) && ++looked_at <= kMostMpiLines)
+        files_.insert(world.real_path(std::string(line.path)));
     for (const auto& folder : inside.loader().default_directories)
       folders_.insert(world.real_path(folder));
   }
@@ -348,7 +350,9 @@ ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols
   }
   out.needed_by_program = !out.empty();
   // What else the image has: further bindings, or the MPI of the programs that a script starts.
+  std::size_t looked_at = 0;
   for (const auto& line : inside.cache().lines()) {
+    if (may_be_mpi(line.name) && ++looked_at > kMostMpiLines) break;
     if (!may_be_mpi(line.name) || line.flags != cache_flags(inside.loader())) continue;
     const std::string path(line.path);
     const auto file = inside.world().facts(path);

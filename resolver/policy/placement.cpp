@@ -207,9 +207,11 @@ class Placement {
       known.insert(name);
     }
     // Other names of a file that is replaced: libmpi.so of a development package.
+    std::size_t looked_at = 0;
     for (const auto& line : inside_.cache().lines()) {
       const std::string name(line.name);
       if (known.contains(name) || !may_be_mpi(name)) continue;
+      if (++looked_at > kMostMpiLines) break;
       const auto file = inside_.world().facts(std::string(line.path));
       const auto* part = file ? stack_.part_of(file->stamp.id) : nullptr;
       if (part == nullptr) continue;

@@ -25,15 +25,20 @@ struct Sink {
   std::optional<Error> failed;
 };
 
+/// Of a body that is kept in memory: manifests, tokens, refusals.
+constexpr std::size_t kMostKept = std::size_t{4} << 20;
+
 std::size_t take_body(char* data, std::size_t size, std::size_t count, void* user) {
   auto& sink = *static_cast<Sink*>(user);
   const std::string_view piece(data, size * count);
   sink.count += piece.size();
-  sink.too_much = sink.count > sink.request.most_bytes;
-  if (sink.too_much) return 0;
   long status = 0;
   curl_easy_getinfo(sink.curl, CURLINFO_RESPONSE_CODE, &status);
-  if (!sink.request.take || status != 200) {
+  const bool kept = !sink.request.take || status != 200;
+  sink.too_much = sink.count > sink.request.most_bytes ||
+                  (kept && sink.answer.body.size() + piece.size() > kMostKept);
+  if (sink.too_much) return 0;
+  if (kept) {
     sink.answer.body += piece;
   } else if (auto done = sink.request.take(piece); !done) {
     sink.failed = std::move(done.error());

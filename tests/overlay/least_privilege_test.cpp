@@ -141,7 +141,7 @@ TEST_F(LeastPrivilege, the_service_of_a_shared_mount_can_mount_and_clear_its_dir
   HEDDLE_STAGED(fs_gen, "fs-gen");
   HEDDLE_NEEDS_OPEN_TREE();
   const auto seen = run_checked({fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c",
-                                 "cat /proc/$(pgrep -P $PPID -f -- --keep)/status"});
+                                 "cat /proc/$(pgrep -P $PPID -x fs-mount)/status"});
   expect_rights(
       seen.out,
       kMayMount | kMayReadAll | kMayLookAtProcesses | std::uint64_t{1} << CAP_DAC_OVERRIDE,
