@@ -23,6 +23,7 @@
 #include "base/log.hpp"
 #include "base/monotonic.hpp"
 #include "base/packet.hpp"
+#include "base/run_main.hpp"
 #include "base/socket_pair.hpp"
 #include "base/try.hpp"
 
@@ -53,16 +54,16 @@ Result<void> start_waiting(pid_t pid, Fd end) {
 /// Up to a thousand million numbers may be allowed: only those in use, as far as they can be known.
 void close_one_by_one(unsigned from, unsigned last) {
   std::vector<unsigned> open;
-  DIR* folder = ::opendir("/proc/self/fd");
-  if (!folder) {
+  DIR* directory = ::opendir("/proc/self/fd");
+  if (!directory) {
     const auto most = static_cast<unsigned>(std::max(::sysconf(_SC_OPEN_MAX), 1024L));
     for (unsigned fd = from; fd < most && fd <= last; ++fd) ::close(static_cast<int>(fd));
     return;
   }
-  while (const dirent* entry = ::readdir(folder))
+  while (const dirent* entry = ::readdir(directory))
     if (*entry->d_name != '.')
       open.push_back(static_cast<unsigned>(std::strtoul(entry->d_name, nullptr, 10)));
-  ::closedir(folder);
+  ::closedir(directory);
   for (const unsigned fd : open)
     if (fd >= from && fd <= last) ::close(static_cast<int>(fd));
 }
@@ -115,17 +116,6 @@ void redirect_stdio(int log) {
   ::dup2(log >= 0 ? log : null, 1);
   ::dup2(log >= 0 ? log : null, 2);
   if (null > 2) ::close(null);
-}
-
-int run_guarded(const std::function<int()>& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    report(error);
-  } catch (const std::exception& error) {
-    report(Error("", error.what()));
-  }
-  return exit_failure;
 }
 
 }  // namespace

@@ -8,9 +8,7 @@
 
 namespace heddle {
 
-int run_main(const char* program, const std::function<int()>& body) {
-  set_program_name(program);
-  reserve_standard_fds();
+int run_guarded(const std::function<int()>& body) {
   try {
     return body();
   } catch (const Error& error) {
@@ -19,6 +17,12 @@ int run_main(const char* program, const std::function<int()>& body) {
     report(Error("", error.what()));
   }
   return exit_failure;
+}
+
+int run_main(const char* program, const std::function<int()>& body) {
+  set_program_name(program);
+  reserve_standard_fds();
+  return run_guarded(body);
 }
 
 }  // namespace heddle

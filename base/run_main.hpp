@@ -10,4 +10,7 @@ namespace heddle {
 /// exception that leaves it is reported in one line and gives exit_failure.
 int run_main(const char* program, const std::function<int()>& body);
 
+/// The guard alone: what `body` returns, or exit_failure for an exception, reported in one line.
+int run_guarded(const std::function<int()>& body);
+
 }  // namespace heddle

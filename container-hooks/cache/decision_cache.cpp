@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -54,8 +55,10 @@ std::string text_of(const ImageQuestion& question) {
 /// Readers see all of it or nothing. After a power cut it may be damaged, and is decided on anew: a
 /// container's start need not wait for the disk (0.1 s and more where it is busy).
 Result<void> write_file(const std::string& path, const std::string& text) {
-  const auto aside = path + "." + std::to_string(::getpid()) + ".new";
-  const auto file = TRY(open_file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644));
+  // Containers of one image may start at once, with one pid in each one's own PID namespace.
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  const auto aside = path + "." + std::to_string(::getpid()) + "-" + std::to_string(now) + ".new";
+  const auto file = TRY(open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644));
   TRY(write_all(file.get(), text, aside));
   if (::rename(aside.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot write");
   return {};

@@ -71,7 +71,11 @@ std::string what_times_tell(const struct stat& status) {
 ImageContents::ImageContents(const Fd& root) : root_(root), top_(place_of(root.get())) {}
 
 void ImageContents::recall(const std::string& text) {
-  std::istringstream lines(text);
+  // The first line is the hash of the rest: a power cut may have damaged it.
+  const auto heading = std::min(text.find('\n'), text.size());
+  const auto rest = text.substr(std::min(heading + 1, text.size()));
+  if (hash_bytes(rest).hex() != text.substr(0, heading)) return;
+  std::istringstream lines(rest);
   for (std::string stamp, hash; lines >> stamp >> hash;) known_.emplace(stamp, hash);
 }
 
@@ -79,7 +83,7 @@ std::string ImageContents::remembered() const {
   if (!news_) return {};
   std::string out;
   for (const auto& [stamp, hash] : known_) out += stamp + " " + hash + "\n";
-  return out;
+  return hash_bytes(out).hex() + "\n" + out;
 }
 
 /// Without a word of the device where its number is made up anew with each mount (major 0: overlay,

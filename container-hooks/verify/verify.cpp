@@ -26,8 +26,11 @@ bool is_overlay(const MountEntry& mount) { return mount.type == "fuse.heddle"; }
 /// maps writes it as "major:minor", in hexadecimal.
 dev_t device_of(const std::string& text) {
   char* end = nullptr;
-  const auto number = std::strtoul(text.c_str(), &end, 16);
-  return *end == ':' ? makedev(number, std::strtoul(end + 1, nullptr, 16)) : 0;
+  const auto number = [&end](const char* digits) {
+    return static_cast<unsigned>(std::strtoul(digits, &end, 16));
+  };
+  const auto high = number(text.c_str());
+  return *end == ':' ? makedev(high, number(end + 1)) : 0;
 }
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }

@@ -21,6 +21,7 @@
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/service/leftovers.hpp"
 #include "fuseovl/service/mount_server.hpp"
+#include "fuseovl/supervise/worker_sandbox.hpp"
 
 namespace heddle {
 namespace {
@@ -85,8 +86,18 @@ class LeaseService : public MountServer {
     folder_lock_ = TRY(lock_folder(folder_->path()));
     if (*settings_.keep == KeepKind::fusermount) return {};
     TRY(enter_private_namespace(NamespaceKind::mount));
-    // To remove its directories where others may not write.
-    return confine_service(std::uint64_t{1} << CAP_DAC_OVERRIDE);
+    TRY(confine_service(clears_by_owner() ? 0 : std::uint64_t{1} << CAP_DAC_OVERRIDE));
+    if (auto filtered = filter_service(); !filtered) warn(filtered.error());
+    return {};
+  }
+
+  /// Whether root without any capability can remove the directory in the end.
+  bool clears_by_owner() const {
+    const auto path = folder_->path();
+    struct stat above {};
+    if (::stat(path.substr(0, path.rfind('/')).c_str(), &above) != 0) return false;
+    const mode_t write = above.st_uid == 0 ? S_IWUSR : S_IWOTH;
+    return is_open_to_powerless_root(path) && (above.st_mode & write) != 0;
   }
 
   bool has(const std::string& id) override { return stands_ && id == id_; }

@@ -15,6 +15,7 @@
 #include <filesystem>
 
 #include "base/run_directory.hpp"
+#include "base/trusted_path.hpp"
 #include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
@@ -48,7 +49,12 @@ struct NodePlace {
       return fail(Error::with_code(error.code(), {}, error.message(), {},
                                    "give --node a directory of its own"));
     }
-    auto lock = TRY(open_file(path + "/lock", O_RDWR | O_CREAT, 0600));
+    // mountinfo has the path free of links; nobody else may change the way to it.
+    const auto real = TRY(resolve_mount_point(path));
+    if (is_systems_root()) TRY(check_trusted_directory(real));
+    directory = RunDirectory::open_at(real);
+    if (!directory) return fail(Error(directory.error()));
+    auto lock = TRY(open_file(real + "/lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
       return fail_errno(path, "cannot serve", EADDRINUSE, "an fs-mount --node runs already");
     directory->remove(kNodeSocket);  // of one that was killed: we have the lock

@@ -130,8 +130,10 @@ Result<void> Supervisor::run() {
     (void)::poll(polled, std::size(polled), -1);
     if (options_.service && polled[2].revents != 0) {
       options_.service.reset();
-      leaving_ = false;
-      leave();
+      const auto mounted = options_.mount_point ? find_mount(*options_.mount_point) : std::nullopt;
+      // A service that was killed after it had detached the mount: its last users go on.
+      leaving_ = mounted && !*mounted;
+      if (!leaving_) leave();
     }
     take_signals();
     const auto status = reap();

@@ -8,11 +8,13 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
-#include "base/child.hpp"
+#include <algorithm>
+
 #include "base/log.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "base/try.hpp"
+#include "fuseovl/files/file_work.hpp"
 
 namespace heddle {
 namespace {
@@ -71,12 +73,20 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
   // One that is not there now cannot be opened later either, and is answered with an error.
   for (const auto& path : own) (void)files_->allow_reading(path);
   if (reopened.empty()) return;
-  const auto named = run_in_child(limit, {.keep = {{files_->descriptor()}}}, [&]() -> Result<void> {
-    for (const auto& path : reopened) (void)files_->allow_reading(path);
-    return {};
-  });
-  if (named) return;
-  warn(Error("", "workers are not held to the map's files", named.error().message()));
+  const FileWork naming{
+      .limit = limit,
+      .work = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); },
+      .path_of = [&](std::size_t i) -> std::string_view { return reopened[i]; },
+      .kept = {files_->descriptor()}};
+  try {
+    const auto named = work_on_files(reopened.size(), naming);
+    if (std::all_of(named.begin(), named.end(),
+                    [](const WorkResult& one) { return one.state == WorkResult::State::done; }))
+      return;
+    warn(Error("", "workers are not held to the map's files", "a file system does not answer"));
+  } catch (const Error& error) {
+    warn(Error("", "workers are not held to the map's files", error.message()));
+  }
   files_.reset();
 }
 
@@ -107,12 +117,9 @@ void allow_supervising(SeccompFilter& calls) {
   calls.allow({SCMP_SYS(signalfd4), SCMP_SYS(pause), SCMP_SYS(set_tid_address), SCMP_SYS(getgroups),
                SCMP_SYS(uname), SCMP_SYS(umask)});
   calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces, 0));
-  // Clients: sockets that it has, and pairs.
-  calls.allow({SCMP_SYS(accept4), SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom),
-               SCMP_SYS(sendmsg), SCMP_SYS(recvmsg), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
-               SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(ioctl)});
-  // Files of its own and of the staging directory, with its user's rights; unmounting, copies of
-  // mounts.
+  calls.allow({SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(sendmsg),
+               SCMP_SYS(recvmsg), SCMP_SYS(ioctl)});
+  // Files of its own and of the staging directory, with its user's rights; unmounting.
   calls.allow({SCMP_SYS(openat),       SCMP_SYS(openat2),   SCMP_SYS(getdents64),
                SCMP_SYS(readlinkat),   SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
                SCMP_SYS(statfs),       SCMP_SYS(unlinkat),  SCMP_SYS(mkdirat),
@@ -123,7 +130,7 @@ void allow_supervising(SeccompFilter& calls) {
                SCMP_SYS(pwrite64),     SCMP_SYS(pwritev),   SCMP_SYS(copy_file_range),
                SCMP_SYS(sendfile),     SCMP_SYS(flock),     SCMP_SYS(chdir),
                SCMP_SYS(fchdir),       SCMP_SYS(getcwd),    SCMP_SYS(dup3),
-               SCMP_SYS(memfd_create), SCMP_SYS(umount2),   SCMP_SYS(open_tree)});
+               SCMP_SYS(memfd_create), SCMP_SYS(umount2)});
 #ifdef __x86_64__  // older forms, which glibc uses where the machine has them
   calls.allow({SCMP_SYS(open), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
                SCMP_SYS(readlink), SCMP_SYS(unlink), SCMP_SYS(rmdir), SCMP_SYS(mkdir),
@@ -142,6 +149,22 @@ bool is_open_to_powerless_root(const std::string& path) {
     if ((status.st_mode & search) == 0) return false;
   }
   return true;
+}
+
+/// It mounts in the namespace that it is in, in children that load a supervisor's and a worker's
+/// filters besides; nothing it or they do executes, traces or enters a namespace.
+Result<void> filter_service() {
+  if constexpr (kSanitized) return {};
+  SeccompFilter calls(SeccompFilter::Denied::fail);
+  allow_serving(calls);
+  allow_living(calls, ::getpid());
+  allow_supervising(calls);
+  calls.allow({SCMP_SYS(accept), SCMP_SYS(accept4), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
+               SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(getresuid), SCMP_SYS(getxattr),
+               SCMP_SYS(fgetxattr), SCMP_SYS(lgetxattr)});
+  calls.allow({SCMP_SYS(mount), SCMP_SYS(open_tree), SCMP_SYS(fsopen), SCMP_SYS(fsconfig),
+               SCMP_SYS(fsmount), SCMP_SYS(move_mount)});
+  return calls.load(kName);
 }
 
 Result<void> confine_supervisor(const SupervisorNeeds& needs) {

@@ -52,6 +52,10 @@ struct SupervisorNeeds {
 /// its own, or that others may search.
 bool is_open_to_powerless_root(const std::string& path);
 
+/// The filter of a service that mounts for its clients and is one of its mount's supervisors'
+/// parents, for ever. Does nothing in a build with sanitizers.
+Result<void> filter_service();
+
 /// For ever, for this process and all that it forks: no other capability, no new privileges, and no
 /// system call that executes, mounts, traces, makes devices or sockets, changes users or
 /// namespaces. (Who unmounts by fusermount3 has it done by another process: mount/fusermount.hpp.)
