@@ -45,9 +45,9 @@ Result<void> AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
   if (::rename(temp_path_.c_str(), path_.c_str()) != 0) return fail_errno(path_, "cannot write");
   temp_path_.clear();
-  const auto folder = std::filesystem::path(path_).parent_path();
-  auto dir = open_file(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
-  // The file stands already; a file system that cannot sync folders (EINVAL) takes nothing from
+  const auto directory = std::filesystem::path(path_).parent_path();
+  auto dir = open_file(directory.empty() ? "." : directory.string(), O_RDONLY | O_DIRECTORY);
+  // The file stands already; a file system that cannot sync directories (EINVAL) takes nothing from
   // that.
   if (dir) ::fsync(dir->get());
   return {};

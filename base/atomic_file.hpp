@@ -7,15 +7,15 @@
 
 namespace heddle {
 
-/// A file written aside in its own folder and put in place by commit(): fsync, rename, fsync of the
-/// folder. Readers see the old file or the whole new one. Without commit() the destructor removes
-/// the temporary file and nothing has happened.
+/// A file written aside in its own directory and put in place by commit(): fsync, rename, fsync of
+/// the directory. Readers see the old file or the whole new one. Without commit() the destructor
+/// removes the temporary file and nothing has happened.
 class AtomicFile {
  public:
   /// Makes the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
   /// the file it leads to is replaced. EINVAL: `path` is no file to replace, but a device, a pipe,
   /// a descriptor's name, or in /dev or /proc (what may lead there: base/output_file.hpp). EISDIR:
-  /// it is a folder.
+  /// it is a directory.
   static Result<AtomicFile> create(std::string path);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;

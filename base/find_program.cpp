@@ -56,8 +56,8 @@ Result<std::string> find_program(const std::string& name, const std::string& pat
   int failure = ENOENT;
   for (std::size_t at = 0; at <= path_variable.size();) {
     const std::size_t end = std::min(path_variable.find(':', at), path_variable.size());
-    const std::string folder = path_variable.substr(at, end - at);
-    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    const std::string directory = path_variable.substr(at, end - at);
+    std::string candidate = (directory.empty() ? "." : directory) + "/" + name;
     const int error = trouble_with(candidate);
     if (error == 0) return candidate;
     if (error == EACCES || error == EISDIR)

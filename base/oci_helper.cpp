@@ -14,8 +14,8 @@ namespace heddle {
 
 Result<int> run_oci_client(const char* program, const std::vector<std::string>& arguments,
                            std::string_view input, int out) {
-  const auto folder = own_program_dir();
-  if (!folder) return fail(folder.error());
+  const auto directory = own_program_dir();
+  if (!directory) return fail(directory.error());
   const Fd memory(::memfd_create("content", MFD_CLOEXEC));
   if (!memory) return fail_errno("memfd", "cannot be made");
   if (auto done = write_all(memory.get(), input, "memfd"); !done) return fail(done.error());
@@ -28,7 +28,7 @@ Result<int> run_oci_client(const char* program, const std::vector<std::string>& 
   options.environment->push_back(std::string("HEDDLE_PROGRAM=") + program);
   std::vector<std::string> argv = {"oci-client"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  auto child = spawn(*folder + "/../libexec/heddle/oci-client", argv, options);
+  auto child = spawn(*directory + "/../libexec/heddle/oci-client", argv, options);
   if (!child) return fail(std::move(child.error()));
   const auto status = child->wait();
   // It was killed, then: by a signal, or for want of memory.

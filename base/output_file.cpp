@@ -28,9 +28,9 @@ Error not_regular(const std::string& path) {
 std::optional<int> named_descriptor(std::string_view path) {
   if (path == "-" || path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
-  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    if (!path.starts_with(folder)) continue;
-    const auto digits = path.substr(folder.size());
+  for (const std::string_view directory : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(directory)) continue;
+    const auto digits = path.substr(directory.size());
     int number = 0;
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
     if (error == std::errc() && end == digits.end() && number >= 0) return number;

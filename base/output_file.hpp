@@ -16,7 +16,7 @@ std::optional<int> named_descriptor(std::string_view path);
 
 /// Where a file that is written aside has to be renamed to, so that `path` then shows it: `path`,
 /// or the file that it is a symbolic link to. Failure: what stands there is no regular file, and
-/// must not be replaced by one (a device, a pipe, a folder), or may not be written.
+/// must not be replaced by one (a device, a pipe, a directory), or may not be written.
 Result<std::string> replaceable_path(const std::string& path);
 
 /// What `path` leads to, open for writing, when that can only be written to: a device, a pipe

@@ -31,29 +31,30 @@ struct RawEntry {  // getdents64(2)
 };
 
 /// Async-signal-safe (signal-safety(7)): readdir(3) and fts(3) are not.
-void remove_folder(const char* path) {
-  const int folder = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0) return;
+void remove_directory(const char* path) {
+  const int directory = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (directory < 0) return;
   struct stat here {};
   struct stat above {};
   // What is mounted there may be all files of the machine (fs-record's loopback).
-  if (::fstat(folder, &here) != 0 || ::fstatat(folder, "..", &above, 0) != 0 ||
+  if (::fstat(directory, &here) != 0 || ::fstatat(directory, "..", &above, 0) != 0 ||
       here.st_dev != above.st_dev) {
-    ::close(folder);
+    ::close(directory);
     return;
   }
   alignas(RawEntry) char buffer[4096];
   for (;;) {
-    const long got = ::syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
+    const long got = ::syscall(SYS_getdents64, directory, buffer, sizeof(buffer));
     if (got <= 0) break;
     for (long at = 0; at < got;) {
       const auto* entry = reinterpret_cast<const RawEntry*>(buffer + at);
       at += entry->length;
       if (std::strcmp(entry->name, ".") == 0 || std::strcmp(entry->name, "..") == 0) continue;
-      if (::unlinkat(folder, entry->name, 0) != 0) ::unlinkat(folder, entry->name, AT_REMOVEDIR);
+      if (::unlinkat(directory, entry->name, 0) != 0)
+        ::unlinkat(directory, entry->name, AT_REMOVEDIR);
     }
   }
-  ::close(folder);
+  ::close(directory);
   ::rmdir(path);
 }
 
@@ -62,7 +63,7 @@ void on_signal(int number) {
   ::signal(SIGQUIT, SIG_DFL);
   if (::getpid() == g_owner)
     for (auto& slot : g_slots)
-      if (slot.used) remove_folder(slot.path);
+      if (slot.used) remove_directory(slot.path);
   ::signal(number, SIG_DFL);
   ::raise(number);  // ends us when this handler, which holds back all signals, returns
   errno = before;
@@ -75,7 +76,7 @@ void clean_up_on_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   // A second one does not end us half-way: timeout(1) sends two, and so do users at the keyboard.
-  // But for Ctrl-\, where a folder's server does not answer.
+  // But for Ctrl-\, where a directory's server does not answer.
   ::sigfillset(&action.sa_mask);
   ::sigdelset(&action.sa_mask, SIGQUIT);
   for (const int n :
@@ -86,7 +87,7 @@ void clean_up_on_signals() {
   }
 }
 
-void remember_folder(const std::string& path) noexcept {
+void remember_directory(const std::string& path) noexcept {
   for (auto& slot : g_slots) {
     if (slot.used || path.size() >= sizeof(slot.path)) continue;
     std::memcpy(slot.path, path.c_str(), path.size() + 1);
@@ -95,7 +96,7 @@ void remember_folder(const std::string& path) noexcept {
   }
 }
 
-void forget_folder(const std::string& path) noexcept {
+void forget_directory(const std::string& path) noexcept {
   for (auto& slot : g_slots)
     if (slot.used && path == slot.path) slot.used = false;
 }

@@ -16,7 +16,7 @@ namespace heddle {
 
 namespace {
 
-/// Else one that comes between the folder and our knowing of it leaves it behind.
+/// Else one that comes between the directory and our knowing of it leaves it behind.
 class SignalsHeld {
  public:
   SignalsHeld() {
@@ -44,14 +44,14 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     auto second = create(prefix, "/tmp");
     return second ? std::move(second) : std::move(made);
   }
-  // Absolute: its owner, and programs that were told of it, may change their working folder.
+  // Absolute: its owner, and programs that were told of it, may change their working directory.
   if (std::error_code error; parent.front() != '/')
     if (const auto whole = std::filesystem::absolute(parent, error); !error)
       parent = whole.lexically_normal().string();
   std::string path = parent + "/" + prefix + "-XXXXXX";
   const SignalsHeld held;
-  if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary folder in it");
-  remember_folder(path);
+  if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
+  remember_directory(path);
   return TempDir(std::move(path));
 }
 
@@ -70,17 +70,17 @@ void TempDir::remove() noexcept {
   // Nobody comes after us to try again what failed for a moment (no memory, a signal).
   for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
   }
-  forget_folder(path_);
+  forget_directory(path_);
 }
 
 std::string TempDir::release() noexcept {
-  forget_folder(path_);
+  forget_directory(path_);
   return std::exchange(path_, {});
 }
 
 namespace {
 
-/// Whether something is mounted there: another file system than that of the folder above.
+/// Whether something is mounted there: another file system than that of the directory above.
 bool is_mount_point(const std::string& path) {
   struct stat here {};
   struct stat above {};

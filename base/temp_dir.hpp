@@ -8,9 +8,9 @@
 
 namespace heddle {
 
-/// A private folder (mode 0700) that goes with its owner, files and all; by a signal too, where
+/// A private directory (mode 0700) that goes with its owner, files and all; by a signal too, where
 /// clean_up_on_signals() was called. It never descends into
-/// another file system: a mount that still stands below it is left, with the folder.
+/// another file system: a mount that still stands below it is left, with the directory.
 class TempDir {
  public:
   /// `<parent>/<prefix>-XXXXXX`, made absolute; parent empty means $TMPDIR, or /tmp where
@@ -21,7 +21,7 @@ class TempDir {
   ~TempDir();
 
   const std::string& path() const noexcept { return path_; }
-  /// Gives up ownership: the folder stays, the caller removes it.
+  /// Gives up ownership: the directory stays, the caller removes it.
   std::string release() noexcept;
 
  private:

@@ -72,12 +72,12 @@ class Bench {
  public:
   explicit Bench(Settings settings)
       : settings_(std::move(settings)),
-        folder_(value_or_throw(
+        directory_(value_or_throw(
             TempDir::create("compat", settings_.work.empty()
                                           ? std::string()
                                           : std::filesystem::absolute(settings_.work).string()))),
         options_{.root = {},
-                 .cache_dir = folder_.path() + "/index",
+                 .cache_dir = directory_.path() + "/index",
                  .worker_path = settings_.stage + "/libexec/heddle/elf-worker"} {}
 
   void run(Results& results) {
@@ -105,7 +105,7 @@ class Bench {
   /// Every dynamic program of /usr/bin.
   void describe_programs() {
     CachedFacts facts(
-        {.pool = {.worker_path = options_.worker_path}, .cache_dir = folder_.path() + "/facts"});
+        {.pool = {.worker_path = options_.worker_path}, .cache_dir = directory_.path() + "/facts"});
     auto node = value_or_throw(compat::NodeTarget::open(facts, "", {}));
     for (const auto& path : value_or_throw(compat::find_binaries(node, "", {"/usr/bin"}))) {
       auto program = compat::describe(node, facts, path);
@@ -139,8 +139,9 @@ class Bench {
 
   void measure_grpc(Results& results) {
     const auto program = settings_.stage + "/bin/compat-server";
-    const auto log = folder_.path() + "/log";
-    const auto token = test::write_text_file(folder_.path() + "/token", "0123456789abcdef\n", 0600);
+    const auto log = directory_.path() + "/log";
+    const auto token =
+        test::write_text_file(directory_.path() + "/token", "0123456789abcdef\n", 0600);
     const Fd err = value_or_throw(open_file(log, O_WRONLY | O_CREAT | O_TRUNC));
     auto server = value_or_throw(spawn(program,
                                        {program, "--listen", "127.0.0.1:0", "--index",
@@ -204,7 +205,7 @@ class Bench {
   }
 
   Settings settings_;
-  TempDir folder_;
+  TempDir directory_;
   compat::NodeIndexOptions options_;
   std::vector<compat::Artifact> artifacts_;
   std::vector<std::string> texts_;
@@ -218,7 +219,7 @@ int compat_bench(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures compatibility checks and the index they are made against");
   app.add_option("--stage", settings.stage, "where heddle is installed")->required();
-  app.add_option("--work", settings.work, "a folder for the index, on a local file system");
+  app.add_option("--work", settings.work, "a directory for the index, on a local file system");
   app.add_option("--clients", settings.clients, "connections over gRPC");
   app.add_option("--seconds", settings.seconds, "for each figure");
   return run_program(app, argc, argv, [&](Results& results) { Bench(settings).run(results); });

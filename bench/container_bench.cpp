@@ -73,7 +73,7 @@ class Bench {
     write(name + "/config.json", config.dump());
     return path(name);
   }
-  /// `node`: the folder in which it asks for a shared mount.
+  /// `node`: the directory in which it asks for a shared mount.
   Json hooked(const std::string& node) const {
     auto config = this->config();
     const auto hook = test::oci_hook_entry(
@@ -122,7 +122,7 @@ class Bench {
     for (const auto& [mount, bytes] : by_mount) sum += bytes;
     return sum;
   }
-  std::string folder(const std::string& name) const { return path(name); }
+  std::string directory(const std::string& name) const { return path(name); }
 
   enum class End { normal, exit_3, init_killed, runtime_killed, fs_mount_killed };
   /// From the end of a container to that of its fs-mount, with which its mount has gone from every
@@ -207,10 +207,11 @@ class Bench {
 /// fs-mount --node, as long as it stands.
 class NodeService {
  public:
-  NodeService(const std::string& stage, const std::string& folder)
+  NodeService(const std::string& stage, const std::string& directory)
       : child_(value_or_throw(
-            spawn(stage + "/bin/fs-mount", {"fs-mount", "--prefetch", "0", "--node", folder}))) {
-    if (!test::wait_until(std::chrono::seconds(10), [&] { return fs::exists(folder + "/socket"); }))
+            spawn(stage + "/bin/fs-mount", {"fs-mount", "--prefetch", "0", "--node", directory}))) {
+    if (!test::wait_until(std::chrono::seconds(10),
+                          [&] { return fs::exists(directory + "/socket"); }))
       throw Error("fs-mount --node", "does not serve");
   }
   NodeService(const NodeService&) = delete;
@@ -261,7 +262,7 @@ void measure_refusals(const std::string& runtime, unsigned rounds, Results& resu
 
 void measure(const Settings& settings, const std::string& runtime, Results& results) {
   Bench bench(settings);
-  const NodeService service(settings.stage, bench.folder("node"));
+  const NodeService service(settings.stage, bench.directory("node"));
   const auto hook = bench.bundle("hook", bench.hooked("no-node"));
   const auto shared = bench.bundle("shared", bench.hooked("node"));
   (void)bench.start(runtime, hook);  // fills the cache of ELF facts, and decides
@@ -310,7 +311,7 @@ void measure(const Settings& settings, const std::string& runtime, Results& resu
 }  // namespace heddle::bench
 
 int main(int argc, char** argv) {
-  // Made before the folders of tests/hook, which ask it at their end whether they are to stay.
+  // Made before the directories of tests/hook, which ask it at their end whether they are to stay.
   (void)::testing::UnitTest::GetInstance();
   heddle::set_program_name("container_bench");
   CLI::App app("Measures what fs-hook adds to the start of a container");

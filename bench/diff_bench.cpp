@@ -87,17 +87,17 @@ Command compare_command(std::vector<std::string> argv, const std::string& out) {
 }
 
 void measure_programs(const Settings& settings, Results& results) {
-  const TempDir folder = value_or_throw(TempDir::create("diff-bench", settings.work));
+  const TempDir directory = value_or_throw(TempDir::create("diff-bench", settings.work));
   std::mt19937 random(1);
   const auto a = random_tokens(random, settings.events, kPaths);
   std::vector<Step> original;
   for (std::size_t i = 0; i < a.size(); ++i) original.push_back({i, a[i]});
-  const std::string file_a = folder.path() + "/a.txt";
-  const std::string file_b = folder.path() + "/b.txt";
+  const std::string file_a = directory.path() + "/a.txt";
+  const std::string file_b = directory.path() + "/b.txt";
   write_trace(file_a, original);
   write_trace(file_b, edited(random, a, kPaths));
 
-  const std::string out = folder.path() + "/out";
+  const std::string out = directory.path() + "/out";
   const auto ours = compare_command({settings.fs_diff, "--no-soname", file_a, file_b}, out);
   const auto normal = compare_command({settings.fs_diff, file_a, file_b}, out);
   const auto gnu = compare_command({"diff", "-u", file_a, file_b}, out);
@@ -189,7 +189,7 @@ int diff_bench(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures fs-diff against GNU diff, and its kernels");
   app.add_option("--fs-diff", settings.fs_diff, "the program")->required();
-  app.add_option("--work", settings.work, "a folder for the traces");
+  app.add_option("--work", settings.work, "a directory for the traces");
   app.add_option("--events", settings.events, "of each trace");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
   return run_program(app, argc, argv, [&](Results& results) {

@@ -113,16 +113,16 @@ std::string demo_block(const KeptRuns& runs) {
 
 }  // namespace
 
-Result<KeptRuns> read_kept_runs(const std::string& folder) {
+Result<KeptRuns> read_kept_runs(const std::string& directory) {
   KeptRuns out;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().extension() != ".json") continue;
     auto text = read_file(entry.path());
     if (!text) return fail(std::move(text.error()));
     out.emplace(entry.path().stem(), std::move(*text));
   }
-  if (error) return fail_errno(folder, "cannot list", error.value());
+  if (error) return fail_errno(directory, "cannot list", error.value());
   return out;
 }
 

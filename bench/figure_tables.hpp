@@ -13,8 +13,8 @@ namespace heddle::bench {
 /// `.json` (start, record, diff, compat, container, demo).
 using KeptRuns = std::map<std::string, std::string>;
 
-/// Reads all `*.json` of a folder.
-Result<KeptRuns> read_kept_runs(const std::string& folder);
+/// Reads all `*.json` of a directory.
+Result<KeptRuns> read_kept_runs(const std::string& directory);
 
 /// The named table, Markdown, from the kept runs. A figure that was not measured is left out.
 /// Throws heddle::Error for an unknown name or a run that is missing, nlohmann::json::exception on

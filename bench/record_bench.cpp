@@ -31,7 +31,7 @@ std::vector<std::string> joined(std::vector<std::string> front,
 }
 
 /// `argv` in all its ways, each behind `pin`.
-void measure(const Settings& settings, const std::string& folder, const std::string& name,
+void measure(const Settings& settings, const std::string& directory, const std::string& name,
              const std::vector<std::string>& pin, const std::vector<std::string>& argv,
              Results& results) {
   const auto timed = [&](const std::vector<std::string>& front, const char* label, unsigned every) {
@@ -40,8 +40,8 @@ void measure(const Settings& settings, const std::string& folder, const std::str
   };
   std::vector<Variant> variants = {
       timed({}, "bare", 1),
-      timed({settings.program, "-q", "--out", folder + "/run.txt"}, "fs-record", 1),
-      timed({"strace", "-f", "--seccomp-bpf", "-e", "trace=file", "-o", folder + "/strace.log"},
+      timed({settings.program, "-q", "--out", directory + "/run.txt"}, "fs-record", 1),
+      timed({"strace", "-f", "--seccomp-bpf", "-e", "trace=file", "-o", directory + "/strace.log"},
             "strace", 1)};
   if (std::filesystem::exists("/usr/bin/proot"))
     variants.push_back(timed({"proot", "-r", "/"}, "proot", settings.rounds));
@@ -58,32 +58,32 @@ void measure(const Settings& settings, const std::string& folder, const std::str
 }
 
 /// A project of twenty sources; each run builds it anew.
-std::vector<std::string> make_project(const std::string& folder) {
+std::vector<std::string> make_project(const std::string& directory) {
   std::string objects;
   for (int i = 0; i < 20; ++i) {
-    test::write_text_file(fmt::format("{}/f{}.c", folder, i),
+    test::write_text_file(fmt::format("{}/f{}.c", directory, i),
                           fmt::format("#include <stdio.h>\nint f{}(void){{return {};}}\n", i, i));
     objects += fmt::format(" f{}.o", i);
   }
-  test::write_text_file(folder + "/Makefile",
+  test::write_text_file(directory + "/Makefile",
                         "lib.a:" + objects + "\n\tar rc lib.a" + objects + "\n");
-  return {"sh", "-c", "cd \"$0\" && rm -f *.o lib.a && make -s -j2", folder};
+  return {"sh", "-c", "cd \"$0\" && rm -f *.o lib.a && make -s -j2", directory};
 }
 
 void measure_all(const Settings& settings, Results& results) {
-  const auto folder = value_or_throw(TempDir::create(
+  const auto directory = value_or_throw(TempDir::create(
       "record",
       settings.work.empty() ? std::string() : std::filesystem::absolute(settings.work).string()));
   const auto farm =
-      test::ElfFarm::build(folder.path() + "/farm", {.libraries = settings.libraries});
-  const auto project = make_project(folder.path() + "/project");
+      test::ElfFarm::build(directory.path() + "/farm", {.libraries = settings.libraries});
+  const auto project = make_project(directory.path() + "/project");
   const auto rpath = fmt::format("rpath_{}", settings.libraries);
-  measure(settings, folder.path(), rpath + ".free", {}, {farm.program}, results);
-  measure(settings, folder.path(), rpath + ".pinned", {"taskset", "-c", "0"}, {farm.program},
+  measure(settings, directory.path(), rpath + ".free", {}, {farm.program}, results);
+  measure(settings, directory.path(), rpath + ".pinned", {"taskset", "-c", "0"}, {farm.program},
           results);
-  measure(settings, folder.path(), "numpy.free", {}, {"/usr/bin/python3", "-c", "import numpy"},
+  measure(settings, directory.path(), "numpy.free", {}, {"/usr/bin/python3", "-c", "import numpy"},
           results);
-  measure(settings, folder.path(), "build.free", {}, project, results);
+  measure(settings, directory.path(), "build.free", {}, project, results);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ int record_bench(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures what recording a program's file accesses costs");
   app.add_option("--fs-record", settings.program, "the program to measure")->required();
-  app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
+  app.add_option("--work", settings.work, "a directory for the programs, on a local file system");
   app.add_option("--libraries", settings.libraries, "of the RPATH start");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
   return run_program(app, argc, argv, [&](Results& results) { measure_all(settings, results); });

@@ -30,8 +30,8 @@ struct Settings {
 
 class Bench {
  public:
-  Bench(const Settings& settings, std::string folder)
-      : folder_(std::move(folder)), fs_mount_(settings.stage + "/bin/fs-mount") {}
+  Bench(const Settings& settings, std::string directory)
+      : directory_(std::move(directory)), fs_mount_(settings.stage + "/bin/fs-mount") {}
 
   void measure(const std::string& name, int files, std::size_t size, unsigned rounds,
                Results& results) {
@@ -54,42 +54,42 @@ class Bench {
 
  private:
   void make_files(int count, std::size_t size) {
-    fs::remove_all(folder_ + "/source");
+    fs::remove_all(directory_ + "/source");
     std::mt19937_64 random(1);
     std::string content(size, '\0');
     test::MapMaker maker;
     for (int i = 0; i < count; ++i) {
       for (std::size_t at = 0; at < size; at += 64) content[at] = static_cast<char>(random());
-      const auto path = folder_ + "/source/" + std::to_string(i);
+      const auto path = directory_ + "/source/" + std::to_string(i);
       test::write_text_file(path, content);
       maker.add_name("v", std::to_string(i), path);
     }
-    maker.write(folder_ + "/map");
+    maker.write(directory_ + "/map");
   }
 
   double copy() {
-    fs::remove_all(folder_ + "/copy");
-    return run_ms({{"cp", "-r", folder_ + "/source", folder_ + "/copy"}});
+    fs::remove_all(directory_ + "/copy");
+    return run_ms({{"cp", "-r", directory_ + "/source", directory_ + "/copy"}});
   }
 
   double stage() {
-    fs::remove_all(folder_ + "/node");
+    fs::remove_all(directory_ + "/node");
     return stage_again();
   }
 
   /// From fs-mount's start until all is staged.
   double stage_again() {
-    const auto mount_point = folder_ + "/mount";
+    const auto mount_point = directory_ + "/mount";
     fs::create_directories(mount_point);
-    fs::create_directories(folder_ + "/node");
+    fs::create_directories(directory_ + "/node");
     const double spent = time_ms([&] {
-      test::run_checked({fs_mount_, "--prefetch", "0", "--stage", folder_ + "/node",
-                         folder_ + "/map", mount_point});
+      test::run_checked({fs_mount_, "--prefetch", "0", "--stage", directory_ + "/node",
+                         directory_ + "/map", mount_point});
       while (state(mount_point) == "running") ::usleep(500);
     });
     const auto end = state(mount_point);
     test::run_checked({fs_mount_, "-u", mount_point});
-    if (end != "done") throw Error(folder_ + "/node", "cannot be staged to", end);
+    if (end != "done") throw Error(directory_ + "/node", "cannot be staged to", end);
     return spent;
   }
 
@@ -98,7 +98,7 @@ class Bench {
     return nlohmann::json::parse(text).at("staging").get<std::string>();
   }
 
-  std::string folder_;
+  std::string directory_;
   std::string fs_mount_;
 };
 
@@ -109,12 +109,12 @@ int stage_bench(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures staging beside cp");
   app.add_option("--stage", settings.stage, "where heddle is installed")->required();
-  app.add_option("--work", settings.work, "a folder for files and copies");
+  app.add_option("--work", settings.work, "a directory for files and copies");
   app.add_option("--rounds", settings.rounds, "samples of each variant");
   return run_program(app, argc, argv, [&](Results& results) {
-    const auto folder = value_or_throw(TempDir::create(
+    const auto directory = value_or_throw(TempDir::create(
         "stage", settings.work.empty() ? std::string() : fs::absolute(settings.work).string()));
-    Bench bench(settings, folder.path());
+    Bench bench(settings, directory.path());
     bench.measure("large", 64, 4U << 20, settings.rounds, results);
     bench.measure("small", 1000, 64U << 10, settings.rounds, results);
   });

@@ -36,18 +36,18 @@ struct Workload {
   std::string flat_index;
 };
 
-Workload make_workload(const Settings& settings, const std::string& folder,
+Workload make_workload(const Settings& settings, const std::string& directory,
                        const std::string& shape, std::size_t size) {
   const auto form = shape == "star" ? test::FarmShape::star : test::FarmShape::random;
   Workload made;
-  made.stock = test::ElfFarm::build(folder + "/stock", {.libraries = size, .shape = form});
+  made.stock = test::ElfFarm::build(directory + "/stock", {.libraries = size, .shape = form});
   made.absolute = test::ElfFarm::build(
-      folder + "/absolute", {.libraries = size, .shape = form, .tag = test::FarmTag::absolute});
-  made.map = folder + "/map";
+      directory + "/absolute", {.libraries = size, .shape = form, .tag = test::FarmTag::absolute});
+  made.map = directory + "/map";
   build_map(settings.stage, made.map, made.stock.program);
-  made.flat = folder + "/flat";
+  made.flat = directory + "/flat";
   made.flat_index = make_flat_directory(made.map, made.flat);
-  forget_pages(folder);
+  forget_pages(directory);
   return made;
 }
 
@@ -59,7 +59,7 @@ void measure_starts(const Settings& settings, const Workload& work, const std::s
   const auto flat = guided(settings.stage, work.stock.program, work.flat_index);
   const auto ours = guided(settings.stage, work.stock.program, mount.index());
   expect_guided(flat, work.flat);
-  expect_guided(ours, mount.folder());
+  expect_guided(ours, mount.directory());
 
   const auto group = "start." + name;
   std::vector<Variant> variants = {{"stock", [&] { return run_ms(stock); }, 3},
@@ -118,7 +118,7 @@ void measure_takeover(const Settings& settings, const Workload& work, const std:
   std::vector<double> samples;
   for (int i = 0; i < 30; ++i) {
     // A name the kernel does not know: it has to ask.
-    const auto asked = mount.folder() + "/not-there-" + std::to_string(i);
+    const auto asked = mount.directory() + "/not-there-" + std::to_string(i);
     const auto worker = mount.worker();
     samples.push_back(time_ms([&] {
       ::kill(worker, SIGKILL);
@@ -159,14 +159,14 @@ void measure_resolve(const Settings& settings, const Workload& work, const std::
 }
 
 void measure_all(const Settings& settings, Results& results) {
-  const auto folder = value_or_throw(TempDir::create(
+  const auto directory = value_or_throw(TempDir::create(
       "start", settings.work.empty() ? std::string() : fs::absolute(settings.work).string()));
   // The user's own cache of facts must not make a cold run warm.
-  ::setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1);
+  ::setenv("XDG_CACHE_HOME", (directory.path() + "/cache").c_str(), 1);
   for (const auto& shape : settings.shapes)
     for (const std::size_t size : settings.sizes) {
       const auto name = fmt::format("{}.{}", shape, size);
-      const auto workload = make_workload(settings, folder.path() + "/" + name, shape, size);
+      const auto workload = make_workload(settings, directory.path() + "/" + name, shape, size);
       measure_starts(settings, workload, name, size, results);
       measure_first(settings, workload, name, size, results);
       measure_takeover(settings, workload, name, size, results);
@@ -181,7 +181,7 @@ int start_bench(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures heddle's start-up against stock, absolute paths and a local directory");
   app.add_option("--stage", settings.stage.prefix, "where heddle is installed")->required();
-  app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
+  app.add_option("--work", settings.work, "a directory for the programs, on a local file system");
   app.add_option("--sizes", settings.sizes, "libraries")->delimiter(',');
   app.add_option("--shapes", settings.shapes, "star, random")->delimiter(',');
   app.add_option("--rounds", settings.rounds, "samples of each variant");

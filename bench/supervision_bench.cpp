@@ -32,11 +32,11 @@ struct Settings {
 };
 
 /// Reads every file of the mount, none of it from the page cache: the server brings all of it.
-double read_all_ms(const std::string& folder) {
+double read_all_ms(const std::string& directory) {
   std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder))
+  for (const auto& entry : fs::directory_iterator(directory))
     if (entry.is_regular_file()) files.push_back(entry.path());
-  forget_pages(folder);
+  forget_pages(directory);
   std::string buffer(1U << 20, '\0');
   return time_ms([&] {
     for (const auto& path : files) {
@@ -48,13 +48,13 @@ double read_all_ms(const std::string& folder) {
 }
 
 void measure_service(const Settings& settings, const test::ElfFarm& farm, const std::string& map,
-                     const std::string& folder, Results& results) {
-  const Mount watched(settings.stage, map, folder + "/watched");
-  const Mount alone(settings.stage, map, folder + "/alone",
+                     const std::string& directory, Results& results) {
+  const Mount watched(settings.stage, map, directory + "/watched");
+  const Mount alone(settings.stage, map, directory + "/alone",
                     value_or_throw(own_program_dir()) + "/unsupervised_mount");
   const auto start_in = [&](const Mount& mount) {
     const auto command = guided(settings.stage, farm.program, mount.index());
-    expect_guided(command, mount.folder());
+    expect_guided(command, mount.directory());
     return [command] { return run_ms(command); };
   };
   const auto compare = [&](const std::string& what, std::vector<Variant> variants, unsigned rounds,
@@ -70,8 +70,8 @@ void measure_service(const Settings& settings, const test::ElfFarm& farm, const 
           {{"fs-mount", start_in(watched)}, {"unsupervised", start_in(alone)}}, settings.rounds,
           1.02);
   compare("uncached_read",
-          {{"fs-mount", [&] { return read_all_ms(watched.folder()); }},
-           {"unsupervised", [&] { return read_all_ms(alone.folder()); }}},
+          {{"fs-mount", [&] { return read_all_ms(watched.directory()); }},
+           {"unsupervised", [&] { return read_all_ms(alone.directory()); }}},
           7, 1.05);
 }
 
@@ -79,10 +79,10 @@ void measure_service(const Settings& settings, const test::ElfFarm& farm, const 
 /// longest_ms().
 class Asker {
  public:
-  explicit Asker(const std::string& folder)
-      : thread_([this, folder](const std::stop_token& stop) {
+  explicit Asker(const std::string& directory)
+      : thread_([this, directory](const std::stop_token& stop) {
           for (int i = 0; !stop.stop_requested(); ++i) {
-            const auto name = folder + "/not-there-" + std::to_string(i);
+            const auto name = directory + "/not-there-" + std::to_string(i);
             struct stat st {};
             longest_ = std::max(longest_, time_ms([&] { (void)::stat(name.c_str(), &st); }));
           }
@@ -99,12 +99,12 @@ class Asker {
 };
 
 void measure_reloads(const Settings& settings, const std::string& first, const std::string& second,
-                     const std::string& folder, Results& results) {
-  const Mount mount(settings.stage, first, folder + "/reloaded");
+                     const std::string& directory, Results& results) {
+  const Mount mount(settings.stage, first, directory + "/reloaded");
   const auto reload = settings.stage.program("fs-mount");
   std::vector<double> pauses;
   const auto timed = [&](std::vector<std::string> argv) {
-    Asker asker(mount.folder());
+    Asker asker(mount.directory());
     const auto ms = run_ms({std::move(argv)});
     pauses.push_back(asker.longest_ms());
     return ms;
@@ -113,10 +113,10 @@ void measure_reloads(const Settings& settings, const std::string& first, const s
   std::vector<Variant> variants = {
       {"map",
        [&] {
-         return timed({reload, "--reload", ++turn % 2 ? second : first, mount.folder()});
+         return timed({reload, "--reload", ++turn % 2 ? second : first, mount.directory()});
        }},
       {"worker", [&] {
-         return timed({reload, "--reload", mount.folder()});
+         return timed({reload, "--reload", mount.directory()});
        }}};
   interleave(variants, 10);
   variants.push_back({"longest_wait", {}, 1, pauses});
@@ -128,14 +128,14 @@ void measure_reloads(const Settings& settings, const std::string& first, const s
 void measure_all(const Settings& settings, Results& results) {
   const auto work = value_or_throw(TempDir::create(
       "supervision", settings.work.empty() ? std::string() : fs::absolute(settings.work).string()));
-  const auto& folder = work.path();
-  ::setenv("XDG_CACHE_HOME", (folder + "/cache").c_str(), 1);
-  const auto farm = test::ElfFarm::build(folder + "/farm", {.libraries = settings.size});
-  const auto other = test::ElfFarm::build(folder + "/other", {.libraries = settings.size});
-  build_map(settings.stage, folder + "/map", farm.program);
-  build_map(settings.stage, folder + "/other.map", other.program);
-  measure_service(settings, farm, folder + "/map", folder, results);
-  measure_reloads(settings, folder + "/map", folder + "/other.map", folder, results);
+  const auto& directory = work.path();
+  ::setenv("XDG_CACHE_HOME", (directory + "/cache").c_str(), 1);
+  const auto farm = test::ElfFarm::build(directory + "/farm", {.libraries = settings.size});
+  const auto other = test::ElfFarm::build(directory + "/other", {.libraries = settings.size});
+  build_map(settings.stage, directory + "/map", farm.program);
+  build_map(settings.stage, directory + "/other.map", other.program);
+  measure_service(settings, farm, directory + "/map", directory, results);
+  measure_reloads(settings, directory + "/map", directory + "/other.map", directory, results);
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ int supervision_bench(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures what supervision and reloads cost");
   app.add_option("--stage", settings.stage.prefix, "where heddle is installed")->required();
-  app.add_option("--work", settings.work, "a folder for the programs, on a local file system");
+  app.add_option("--work", settings.work, "a directory for the programs, on a local file system");
   app.add_option("--size", settings.size, "libraries");
   app.add_option("--rounds", settings.rounds, "samples of each start");
   return run_program(app, argc, argv, [&](Results& results) { measure_all(settings, results); });

@@ -25,10 +25,10 @@ namespace {
   ::_exit(session && session->serve() ? 0 : 1);
 }
 
-void mount(const std::string& map, const std::string& folder) {
+void mount(const std::string& map, const std::string& directory) {
   LoadOptions options;
   options.map_path = map;
-  options.mount_point = value_or_throw(resolve_mount_point(folder));
+  options.mount_point = value_or_throw(resolve_mount_point(directory));
   std::vector<Drift> drifts;
   Overlay overlay(value_or_throw(load_overlay(options, drifts)));
   auto ready = value_or_throw(make_pipe());

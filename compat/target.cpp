@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/folder_of.hpp"
+#include "base/directory_of.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -77,7 +77,7 @@ class ProgramWorld final : public World {
   Result<FileFacts> facts(const std::string& path) override {
     if (path == path_) return file_;
     if (!may_open(path)) {
-      refuse(folder_of(path));
+      refuse(directory_of(path));
       return fail_errno(path, "not looked at", ENOENT);
     }
     // Opens it. Waiting for its parser is no look: a slow parse says nothing of the directory.
@@ -89,7 +89,7 @@ class ProgramWorld final : public World {
     for (const auto& path : paths) {
       if (!may_open(path)) continue;
       const auto name = normal_path(path);
-      const Look look(allowed_, folder_of(name));
+      const Look look(allowed_, directory_of(name));
       base_.prefetch({name});
     }
   }

@@ -140,10 +140,10 @@ AppEnd learn(const GenOptions& options, const std::string& app_path,
              const std::function<AppEnd(const GenOptions&)>& run) {
   // Not in the run's own directory: that goes with the mount. Nobody else may write: what stands in
   // the log is what a later run of this user is going to load.
-  const auto folder = value_or_throw(TempDir::create("hdl"));
+  const auto directory = value_or_throw(TempDir::create("hdl"));
   GenOptions once = options;
   once.out.clear();
-  once.learn_log = folder.path() + "/log";
+  once.learn_log = directory.path() + "/log";
   (void)value_or_throw(open_file(once.learn_log, O_WRONLY | O_CREAT | O_EXCL, 0600));
   const AppEnd end = run(once);
   auto learned = read_learned_run(once.learn_log);
@@ -174,7 +174,7 @@ AppEnd tell(const GenOptions& options, const RunReport& done, OutputFile* json) 
 /// Whether to run the program unguided on failure.
 bool can_do_without(const GenOptions& o) {
   return o.via == Via::best && o.loader == LoaderKind::audit && o.map.empty() && o.out.empty() &&
-         o.plugin_folders.empty() && o.compare_runs == 0 && !o.learn;
+         o.plugin_directories.empty() && o.compare_runs == 0 && !o.learn;
 }
 
 AppEnd run(const GenOptions& options, OutputFile* json) {
@@ -201,7 +201,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
 /// The daemon, whose warnings nobody sees, stages nothing then.
 void warn_of_stage(const std::string& directory) {
   if (directory.empty()) return;
-  if (const auto folder = StageDirectory::open(directory); !folder) warn(folder.error());
+  if (const auto directory = StageDirectory::open(directory); !directory) warn(directory.error());
 }
 
 /// Before APP runs: what could only be said after it would come too late.

@@ -26,7 +26,7 @@ std::string contradiction(const GenOptions& o, const std::vector<std::string>& c
   if (!o.stage_budget.empty() && o.stage.empty()) return "--budget: belongs to --stage";
   if (!o.map.empty() && !o.out.empty())
     return "--out: does not go with --map, which is used as it is: nothing is resolved";
-  if (!o.map.empty() && !o.plugin_folders.empty())
+  if (!o.map.empty() && !o.plugin_directories.empty())
     return "--plugins: does not go with --map, which is used as it is: give it to fs-resolve build";
   return {};
 }
@@ -69,17 +69,18 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   app.add_option("--out", out.out, "Keep the map of this run here")->type_name("MAP");
   app.add_flag("--learn", out.learn,
                "Add to the map of --out what APP opens by dlopen and executes in this run");
-  app.add_option("--plugins", out.plugin_folders,
-                 "Serve this plugin folder too, under its own name (repeatable)")
+  app.add_option("--plugins", out.plugin_directories,
+                 "Serve this plugin directory too, under its own name (repeatable)")
       ->type_name("DIR")
       ->allow_extra_args(false);
   add_choice<std::string>(app, "--serve", out.serve, {{"all", "all"}, {"remote", "remote"}},
                           "What the mount serves: all (default), or only what lies on a remote "
                           "file system");
   app.add_option("--stage", out.stage,
-                 "Have the mount copy its files to this folder on the node, and serve these")
+                 "Have the mount copy its files to this directory on the node, and serve these")
       ->type_name("DIR");
-  app.add_option("--budget", out.stage_budget, "With --stage: how much that folder may hold (4G)")
+  app.add_option("--budget", out.stage_budget,
+                 "With --stage: how much that directory may hold (4G)")
       ->check(CLI::Validator(
           [](const std::string& text) -> std::string {
             if (parse_byte_size(text)) return {};
@@ -125,7 +126,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   if (const auto wrong = contradiction(out, split.command, shell->count() > 0); !wrong.empty())
     return {std::nullopt, usage_error("fs-gen", wrong)};
   out.command = std::move(split.command);
-  // The daemon's folder is `/`.
+  // The daemon's directory is `/`.
   if (!out.stage.empty()) out.stage = std::filesystem::absolute(out.stage).string();
   adapt_to_rank(out);
   return {std::move(out), 0};

@@ -24,7 +24,7 @@ struct GenOptions {
   std::string out;        ///< --out: keep the map here
   bool learn = false;     ///< --learn: the map of --out also holds what this run loads later
   std::string learn_log;  ///< where the run's processes write that; empty: nowhere
-  std::vector<std::string> plugin_folders;
+  std::vector<std::string> plugin_directories;
   bool print_env = false;  ///< --print-env: `command` is MAP and DIR
   ShellKind shell = ShellKind::sh;
   std::string json_file;

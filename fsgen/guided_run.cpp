@@ -70,7 +70,8 @@ class CountersFile {
 };
 
 /// Whether every file that the map has for the program is still as it was. Else another search than
-/// the map's may be right for all its names: what has changed may need others, from other folders.
+/// the map's may be right for all its names: what has changed may need others, from other
+/// directories.
 bool is_as_mapped(const MapProgram& program, const Origins& origins) {
   const auto good = [&](ObjectId object) { return origins.files[object].as_mapped; };
   return good(program.object) && std::all_of(program.guided.begin(), program.guided.end(),
@@ -306,7 +307,7 @@ void GuidedRun::finish(RunReport& report) {
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
-    // A view is one folder: what a library sees beside itself there is not what lies beside it.
+    // A view is one directory: what a library sees beside itself there is not what lies beside it.
     if (!direct() && report.guided && is_told())
       report.suspects = find_plugin_suspects(map_.content, *app);
   }
@@ -349,11 +350,11 @@ Result<TempDir> make_work_dir() {
   auto work = TempDir::create("hd");
   // Others than the owner may have to come through: children of APP that change their user.
   if (work) ::chmod(work->path().c_str(), 0755);
-  // Locked as long as we live: should we be killed, daemons of this user see that the folder is
+  // Locked as long as we live: should we be killed, daemons of this user see that the directory is
   // nobody's (fuseovl/service/leftovers.hpp).
   static std::vector<Fd> locks;
   if (work)
-    if (auto lock = lock_folder(work->path())) locks.push_back(std::move(*lock));
+    if (auto lock = lock_directory(work->path())) locks.push_back(std::move(*lock));
   return work;
 }
 

@@ -33,7 +33,7 @@ std::string path_variable() {
   return path ? path : "/bin:/usr/bin";
 }
 
-/// The daemon's working folder is another.
+/// The daemon's working directory is another.
 Result<std::string> absolute_path(const std::string& path) {
   std::error_code error;
   auto whole = std::filesystem::absolute(path, error).string();
@@ -100,15 +100,16 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
                           const std::string& app, const std::string& path,
                           const LearnedRun& learned) {
   // Or each program would be left out for it.
-  for (const auto& folder : options.plugin_folders)
-    if (auto listed = list_plugin_folder(folder); !listed) return fail(std::move(listed.error()));
+  for (const auto& directory : options.plugin_directories)
+    if (auto listed = list_plugin_directory(directory); !listed)
+      return fail(std::move(listed.error()));
   add_argument_programs(inputs, options.command);
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
   ResolverSession session;
   BuildOptions build;
   build.search = search_options_from_environment();
-  build.plugin_folders = options.plugin_folders;
+  build.plugin_directories = options.plugin_directories;
   build.learned = learned;
   auto built = build_map(session.world(), inputs.roots, build);
   if (!built) return fail(std::move(built.error()));

@@ -100,7 +100,7 @@ std::string to_text(const RunReport& report) {
                        suspect.beside
                            ? "where it is served without them: try --via direct"
                            : "where it is served: try --plugins " +
-                                 escape_for_terminal(suspect.folder) + " (or --via direct)");
+                                 escape_for_terminal(suspect.directory) + " (or --via direct)");
   for (const auto& way : report.passed_over)
     out += fmt::format("  not possible    {}\n", escape_for_terminal(way));
   for (const auto& limit : report.limits) out += fmt::format("  limit           {}\n", limit);
@@ -135,8 +135,8 @@ nlohmann::json to_json(const RunReport& report) {
   }
   auto& suspects = out["plugin_suspects"] = nlohmann::json::array();
   for (const auto& suspect : report.suspects)
-    suspects.push_back(
-        {{"library", to_json_text(suspect.library)}, {"folder", to_json_text(suspect.folder)}});
+    suspects.push_back({{"library", to_json_text(suspect.library)},
+                        {"directory", to_json_text(suspect.directory)}});
   auto& passed_over = out["passed_over"] = nlohmann::json::array();
   for (const auto& way : report.passed_over) passed_over.push_back(to_json_text(way));
   if (!report.guided) out["unguided_reason"] = report.unguided_reason;

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "base/folder_of.hpp"
+#include "base/directory_of.hpp"
 #include "base/try.hpp"
 #include "resolver/search/search.hpp"
 
@@ -90,10 +90,10 @@ std::shared_ptr<const LibraryDirectories> NodeIndex::library_directories() {
   if (const auto loader = target.loader(LoaderProfile{}.interpreter)) {
     for (const auto& directory : (*loader)->default_directories) out.add(directory);
     if (const auto cache = target.world().read((*loader)->cache_path))
-      for (const auto& path : cached_paths(*cache)) out.add(folder_of(path));
+      for (const auto& path : cached_paths(*cache)) out.add(directory_of(path));
     if (const auto preloads = target.world().read((*loader)->preload_path))
       for (const auto& path : split_preload_file(*preloads))
-        if (path.starts_with('/')) out.add(folder_of(path));
+        if (path.starts_with('/')) out.add(directory_of(path));
   }
   for (const auto& directory : avoided_) out.leave_out(directory);
   out.on_look = options_.on_look;
@@ -170,9 +170,9 @@ std::vector<std::string> NodeIndex::directories() {
       }
     }
     if (const auto cache = target.world().read((*loader)->cache_path))
-      for (const auto& path : cached_paths(*cache)) inside.insert(folder_of(path));
-    for (const auto& path : libraries()) inside.insert(folder_of(path));  // where links lead
-    inside.insert(folder_of((*loader)->interpreter));
+      for (const auto& path : cached_paths(*cache)) inside.insert(directory_of(path));
+    for (const auto& path : libraries()) inside.insert(directory_of(path));  // where links lead
+    inside.insert(directory_of((*loader)->interpreter));
   }
   std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
   for (const auto& directory : inside) {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/folder_of.hpp"
+#include "base/directory_of.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/trusted_path.hpp"
@@ -151,7 +151,7 @@ Result<void> install_hook(const InstallSettings& settings) {
   hook.hook_file = directory + (for_hooks ? "/50-heddle-mpi.json" : "/heddle.json");
   const auto json = for_hooks ? podman_hook(program, hook) : cdi_spec(program, hook);
   TRY(write_output(hook.hook_file, to_text(json, 2) + "\n"));
-  if (hook.log.starts_with('/')) std::filesystem::create_directories(folder_of(hook.log), error);
+  if (hook.log.starts_with('/')) std::filesystem::create_directories(directory_of(hook.log), error);
   return print(hook.hook_file + "\n");
 }
 

@@ -51,7 +51,7 @@ class Record {
   /// `path` made absolute.
   void add_path(const char* path) {
     if (*path == '/') return add(path);
-    // The kernel counts the NUL; "(unreachable)" folders do not begin with a slash.
+    // The kernel counts the NUL; "(unreachable)" directories do not begin with a slash.
     const long n = syscall6(__NR_getcwd, as_long(one_path), sizeof one_path);
     if (n <= 0 || *one_path != '/') {
       whole_ = false;

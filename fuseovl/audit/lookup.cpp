@@ -20,7 +20,7 @@ using library_path::Element;
 
 // Beyond these a search by ld.so costs less than our looking.
 constexpr unsigned kMostElements = 256;
-constexpr unsigned kMostFolders = 64;
+constexpr unsigned kMostDirectories = 64;
 constexpr unsigned long kMostEntries = 100000;
 
 // Untouched, and so not even a page, where the value is the map's.
@@ -45,8 +45,8 @@ const char* value_of(const StartBlock& start) {
   return out;
 }
 
-/// Fills `cwd` if an element needs it; false when the current folder has no name.
-bool know_folder(const char* value) {
+/// Fills `cwd` if an element needs it; false when the current directory has no name.
+bool know_directory(const char* value) {
   bool relative = false;
   library_path::each_element(value, length(value), [&](const Element& element) {
     relative = relative || element.is_relative();
@@ -100,19 +100,19 @@ class Elements {
   unsigned count_ = 0;
 };
 
-/// dl-hwcaps.c: sub-folders that are searched before the folder itself. What lies in them is not
-/// looked through.
-bool is_searched_folder(const char* name, const StartBlock& start) {
-  static constexpr char kFolders[][16] = {"glibc-hwcaps", "tls",      "x86_64", "haswell",
-                                          "avx512_1",     "xeon_phi", "atomics"};
-  for (const char* folder : kFolders)
-    if (equal(name, folder)) return true;
+/// dl-hwcaps.c: sub-directories that are searched before the directory itself. What lies in them is
+/// not looked through.
+bool is_searched_directory(const char* name, const StartBlock& start) {
+  static constexpr char kDirectories[][16] = {"glibc-hwcaps", "tls",      "x86_64", "haswell",
+                                              "avx512_1",     "xeon_phi", "atomics"};
+  for (const char* directory : kDirectories)
+    if (equal(name, directory)) return true;
   const auto* platform = reinterpret_cast<const char*>(start.auxiliary(AT_PLATFORM));
   return platform && equal(name, platform);
 }
 
-/// Whether the file `name` in the folder whose name is the first `size` bytes of `path` is the one
-/// that `target` stands for.
+/// Whether the file `name` in the directory whose name is the first `size` bytes of `path` is the
+/// one that `target` stands for.
 bool is_same_file(const IndexView& index, unsigned long size, const char* name,
                   const char* target) {
   if (size + 1 + length(name) >= sizeof path) return false;
@@ -125,7 +125,7 @@ bool is_same_file(const IndexView& index, unsigned long size, const char* name,
   return served && equal(served, target);
 }
 
-/// Whether a search that begins in the element's folder ends where the index leads.
+/// Whether a search that begins in the element's directory ends where the index leads.
 bool is_harmless(const IndexView& index, const Element& element, const StartBlock& start) {
   unsigned long size = 0;
   bool plain = true;
@@ -149,7 +149,7 @@ bool is_harmless(const IndexView& index, const Element& element, const StartBloc
       at += entry.size;
       const char* target = index.target(entry.name);
       good = ++seen <= kMostEntries &&
-             (entry.type == DT_REG || !is_searched_folder(entry.name, start)) &&
+             (entry.type == DT_REG || !is_searched_directory(entry.name, start)) &&
              (!target || is_same_file(index, size, entry.name, target));
     }
   }
@@ -163,7 +163,7 @@ bool library_path_agrees(const IndexView& index, const StartBlock& start) {
   const char* value = value_of(start);
   const std::uint32_t recorded = index.search_path();
   const bool used = recorded & 1;
-  if (!know_folder(value)) return false;
+  if (!know_directory(value)) return false;
   if (index_format::search_path(hash_of(value), used) == recorded) return true;
   Elements elements;
   if (!elements.split(value)) return false;
@@ -172,7 +172,7 @@ bool library_path_agrees(const IndexView& index, const StartBlock& start) {
     if (used) return false;
     first = last = 0;
   }
-  if (elements.count() - (last - first) > kMostFolders) return false;
+  if (elements.count() - (last - first) > kMostDirectories) return false;
   for (unsigned i = 0; i < elements.count(); ++i)
     if ((i < first || i >= last) && !is_harmless(index, elements[i], start)) return false;
   return true;
@@ -192,8 +192,9 @@ const char* behind_origin(const char* name) {
   return rest && *rest == '/' ? rest : nullptr;
 }
 
-/// Writes the folder of the requester's own file, as ld.so would know it without us, to `expanded`;
-/// returns its length, 0 if it cannot be told. `moved`: ld.so's $ORIGIN is the view's instead.
+/// Writes the directory of the requester's own file, as ld.so would know it without us, to
+/// `expanded`; returns its length, 0 if it cannot be told. `moved`: ld.so's $ORIGIN is the view's
+/// instead.
 unsigned long write_origin(const IndexView& index, const link_map& requester, bool& moved) {
   unsigned long size = 0;
   if (!requester.l_name || !*requester.l_name) {  // the program: dl-origin.c reads the same link

@@ -32,22 +32,22 @@ Result<void> walk_tree(int root,
   const std::unique_ptr<char[]> buffer(new char[kBufferSize]);
   std::vector<std::string> pending = {""};
   while (!pending.empty()) {
-    const std::string folder = std::move(pending.back());
+    const std::string directory = std::move(pending.back());
     pending.pop_back();
-    if (enter && !folder.empty() && !enter(folder)) continue;
-    const Fd fd(
-        ::openat(root, folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd) return fail_errno(folder, "cannot open");
+    if (enter && !directory.empty() && !enter(directory)) continue;
+    const Fd fd(::openat(root, directory.empty() ? "." : directory.c_str(),
+                         O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return fail_errno(directory, "cannot open");
     for (;;) {
       const long n = ::syscall(SYS_getdents64, fd.get(), buffer.get(), kBufferSize);
-      if (n < 0) return fail_errno(folder, "cannot list");
+      if (n < 0) return fail_errno(directory, "cannot list");
       if (n == 0) break;
       for (long at = 0; at < n;) {
         const auto* entry = reinterpret_cast<const RawEntry*>(buffer.get() + at);
         at += entry->reclen;
         const char* name = entry->name;
         if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
-        const std::string path = folder.empty() ? name : folder + "/" + name;
+        const std::string path = directory.empty() ? name : directory + "/" + name;
         visit(path, {entry->ino, entry->type});
         if (entry->type == DT_DIR) pending.push_back(path);
       }

@@ -106,14 +106,14 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
     ::kill(child.release(), SIGKILL);
     if (!outcome.device)
       return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
-                                   "a folder above the mount point does not answer, it seems"));
+                                   "a directory above the mount point does not answer, it seems"));
   }
   outcome.words = reason_of(words_in(words.read_end));
   outcome.status = status ? status->value_or(0) : 0;
   return outcome;
 }
 
-/// fusermount3 mounts without /etc/mtab, which a bare root folder lacks, and then cannot unmount
+/// fusermount3 mounts without /etc/mtab, which a bare root directory lacks, and then cannot unmount
 /// for users (util/fusermount.c, unmount_fuse_locked): mount and daemon would stay for ever.
 Result<void> check_mtab(const std::string& mount_point) {
   if (::getuid() == 0 || ::access(_PATH_MOUNTED, R_OK) == 0) return {};

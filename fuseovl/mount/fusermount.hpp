@@ -8,7 +8,7 @@
 
 namespace heddle {
 
-/// It takes milliseconds, and for ever where a folder above the mount point does not answer.
+/// It takes milliseconds, and for ever where a directory above the mount point does not answer.
 inline constexpr std::chrono::seconds kFusermountPatience{10};
 
 /// Mounts by the setuid program fusermount3 and gives the device it opened. Its words become the

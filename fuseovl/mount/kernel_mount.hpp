@@ -17,7 +17,7 @@ inline constexpr const char* kMountSource = "heddle";
 /// Of each mount and session: the kernel asks for at most as much in one READ.
 inline constexpr unsigned kMaxRead = 1U << 20;
 
-/// Mounts `device` on the folder `mount_point` by mount(2): type fuse.heddle, read only, nosuid,
+/// Mounts `device` on the directory `mount_point` by mount(2): type fuse.heddle, read only, nosuid,
 /// nodev, default_permissions, allow_other. EPERM without the right to mount in this namespace. The
 /// device must come from a process of this user namespace: the kernel says EINVAL else.
 Result<void> mount_fuse_device(int device, const std::string& mount_point);

@@ -80,7 +80,7 @@ class Chooser {
  public:
   Chooser(int root, std::uint64_t budget) : root_(root), budget_(budget) {}
 
-  /// Of all folders, or only of what the warm-up asked for already.
+  /// Of all directories, or only of what the warm-up asked for already.
   std::vector<File> choose(bool all) {
     std::vector<File> files;
     bool only_view = false;
@@ -93,7 +93,7 @@ class Chooser {
         files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
     };
     (void)walk_tree(root_, visit, [&](const std::string& path) {
-      return path != kMapsFolder && (all || !only_view || path == kOwnFolder);
+      return path != kMapsDirectory && (all || !only_view || path == kOwnDirectory);
     });
     std::stable_sort(files.begin(), files.end(),
                      [](const File& a, const File& b) { return a.size < b.size; });

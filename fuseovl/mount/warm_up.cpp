@@ -12,13 +12,13 @@
 namespace heddle {
 namespace {
 
-// Below each directory of LD_LIBRARY_PATH ld.so tries these sub-folders first (glibc
+// Below each directory of LD_LIBRARY_PATH ld.so tries these sub-directories first (glibc
 // elf/dl-hwcaps_subdirs.c and, up to 2.36, sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).
 constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",      "x86_64",  "i686",
                                         "haswell",      "avx512_1", "xeon_phi"};
 
-void probe_missing_names(int folder) {
-  for (const char* name : kProbedNames) (void)::faccessat(folder, name, F_OK, 0);
+void probe_missing_names(int directory) {
+  for (const char* name : kProbedNames) (void)::faccessat(directory, name, F_OK, 0);
 }
 
 }  // namespace
@@ -35,17 +35,18 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
   bool only_view = false;
   const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
     if (is_of_only_view(path, entry)) only_view = true;
-    // Each guided open walks the link of the map's own folder.
+    // Each guided open walks the link of the map's own directory.
     char target[8];
     if (entry.type == DT_LNK) (void)!::readlinkat(root.get(), path.c_str(), target, sizeof(target));
   };
   const auto enter = [&](const std::string& path) {
-    if (path == kOwnFolder || path == kMapsFolder) return true;
-    if (path.starts_with(std::string(kMapsFolder) + "/")) return false;
-    // The only view's folder, and plugin folders, which few ask for, are left to the prefetch.
+    if (path == kOwnDirectory || path == kMapsDirectory) return true;
+    if (path.starts_with(std::string(kMapsDirectory) + "/")) return false;
+    // The only view's directory, and plugin directories, which few ask for, are left to the
+    // prefetch.
     if (only_view) return false;
     const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    // Views are folders of the root; ld.so does not search plugin folders.
+    // Views are directories of the root; ld.so does not search plugin directories.
     if (view && path.find('/') == std::string::npos) probe_missing_names(view.get());
     return true;
   };

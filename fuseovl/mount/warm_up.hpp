@@ -15,7 +15,7 @@ inline constexpr const char* kPrefetchBegins = ".heddle/prefetch-begins";
 inline constexpr const char* kPrefetchDone = ".heddle/prefetch-done";
 
 /// Whether `path` below a mount's root shows that the mount has one view: its names stand at the
-/// root, where programs are sent, and its folder holds them once more.
+/// root, where programs are sent, and its directory holds them once more.
 bool is_of_only_view(const std::string& path, const DirectoryEntry& entry);
 
 struct WarmUpOptions {

@@ -23,7 +23,8 @@ void leave_out(MapContent& content, const Origins& origins) {
 
 Result<std::string> index_of(const MapContent& content, const Origins& origins,
                              const LoadOptions& options, const std::string& map_id) {
-  const auto root = fmt::format("{}/{}/{}", options.mount_point, kMapsFolder, map_folder(map_id));
+  const auto root =
+      fmt::format("{}/{}/{}", options.mount_point, kMapsDirectory, map_directory(map_id));
   IndexInput input{content, root, {}, std::vector<bool>(content.objects.size())};
   for (const auto& program : content.programs) {
     const Origin& origin = origins.files[program.object];
@@ -82,7 +83,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   leave_out(content, origins);
 
   out.tree =
-      TRY(Tree::build(content, {std::string(map_folder(out.facts.map_id)), options.previous}));
+      TRY(Tree::build(content, {std::string(map_directory(out.facts.map_id)), options.previous}));
   ::clock_gettime(CLOCK_REALTIME, &out.made);
   auto index = TRY(index_of(content, origins, options, out.facts.map_id));
   auto map_bytes = TRY(map.bytes());

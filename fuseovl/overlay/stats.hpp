@@ -17,7 +17,7 @@ struct StatsFacts {
   std::size_t views = 0;
   std::size_t names = 0;
   std::uint64_t index_bytes = 0;
-  /// map_folder() of the maps that the mount point showed before, the latest first.
+  /// map_directory() of the maps that the mount point showed before, the latest first.
   std::vector<std::string> previous_maps;
   std::string start_time;  ///< of the mount, UTC
 };

@@ -20,10 +20,12 @@ bool is_usable_name(std::string_view name) {
 
 }  // namespace
 
-/// Collects names into folders first; inode numbers are dealt out when every folder is known.
+/// Collects names into directories first; inode numbers are dealt out when every directory is
+/// known.
 class TreeBuilder {
  public:
-  TreeBuilder(const MapContent& content, const MapFolders& maps) : content_(content), maps_(maps) {
+  TreeBuilder(const MapContent& content, const MapDirectories& maps)
+      : content_(content), maps_(maps) {
     next_ = Tree::kFirstGenerated + content.generated.size();
     tree_.objects_.resize(content.objects.size());
     for (auto& object : tree_.objects_) object.ino = next_++;
@@ -33,26 +35,26 @@ class TreeBuilder {
     const bool single = content_.views.size() == 1;
     for (const auto& view : content_.views) {
       // With one view its names stand at the root, where the index sends programs: a file of the
-      // view's own name then wins over the folder.
+      // view's own name then wins over the directory.
       const bool hidden = single && has_name(view, view.name);
       if (!hidden) {
         if (!is_usable_name(view.name) || view.name.find('/') != std::string::npos)
           return fail_name(view.name, "a view cannot have this name");
-        if (view.name == kOwnFolder || view.name == kMapsFolder)
+        if (view.name == kOwnDirectory || view.name == kMapsDirectory)
           return fail_name(view.name, "the name is heddle's own");
         TRY(add_view(view, view.name + "/"));
       }
       if (single) TRY(add_view(view, ""));
     }
-    folders_[""];
-    folders_[std::string(kOwnPrefix)];
+    directories_[""];
+    directories_[std::string(kOwnPrefix)];
     TRY(add_maps());
     return number();
   }
 
  private:
-  // Every folder by its path with a trailing slash ("" is the root), so that the map's order is the
-  // order of paths; a folder's files by name.
+  // Every directory by its path with a trailing slash ("" is the root), so that the map's order is
+  // the order of paths; a directory's files by name.
   using Files = std::vector<std::pair<std::string_view, ObjectId>>;
 
   static bool has_name(const MapView& view, std::string_view name) {
@@ -67,47 +69,47 @@ class TreeBuilder {
 
   Result<void> add_maps() {
     if (maps_.id.empty()) return {};
-    const auto folder = std::string(kMapsFolder) + "/";
-    add_link(folder, maps_.id, "..");
+    const auto directory = std::string(kMapsDirectory) + "/";
+    add_link(directory, maps_.id, "..");
     for (const auto& map : maps_.previous)
       for (const auto& [name, target] : map.names) {
         std::string_view rest = name;
-        auto at = folder + map.id + "/";
-        TRY(enter_folders(at, rest));
+        auto at = directory + map.id + "/";
+        TRY(enter_directories(at, rest));
         add_link(at, rest, target);
       }
     return {};
   }
 
-  void add_link(const std::string& folder, std::string_view name, std::string target) {
-    folders_[folder];
-    links_[folder].emplace_back(name, tree_.links_.size());
+  void add_link(const std::string& directory, std::string_view name, std::string target) {
+    directories_[directory];
+    links_[directory].emplace_back(name, tree_.links_.size());
     tree_.links_.push_back({next_++, std::move(target)});
   }
 
-  /// Makes the folders of `name` below `folder`, which becomes the last of them, and `name` what is
-  /// left of it.
-  Result<void> enter_folders(std::string& folder, std::string_view& name) {
+  /// Makes the directories of `name` below `directory`, which becomes the last of them, and `name`
+  /// what is left of it.
+  Result<void> enter_directories(std::string& directory, std::string_view& name) {
     const auto whole = name;
     for (auto slash = name.find('/'); slash != name.npos; slash = name.find('/')) {
       if (!is_usable_name(name.substr(0, slash))) return fail_name(whole, "not a usable path");
-      folder.append(name.substr(0, slash + 1));
+      directory.append(name.substr(0, slash + 1));
       name.remove_prefix(slash + 1);
-      folders_[folder];
+      directories_[directory];
     }
     if (!is_usable_name(name)) return fail_name(whole, "not a usable name");
     return {};
   }
 
   Result<void> add_view(const MapView& view, const std::string& prefix) {
-    Files& flat = folders_[prefix];
+    Files& flat = directories_[prefix];
     flat.reserve(flat.size() + view.names.size());
     for (const auto& [name, object] : view.names) {
       if (object >= content_.objects.size()) return fail_name(name, "its object is not in the map");
       std::string_view rest = name;
-      std::string folder = prefix;
-      TRY(enter_folders(folder, rest));
-      (folder == prefix ? flat : folders_[folder]).emplace_back(rest, object);
+      std::string directory = prefix;
+      TRY(enter_directories(directory, rest));
+      (directory == prefix ? flat : directories_[directory]).emplace_back(rest, object);
     }
     return {};
   }
@@ -115,17 +117,17 @@ class TreeBuilder {
   Result<Tree> number() {
     auto& directories = tree_.directories_;
     std::map<std::string_view, std::size_t> places;
-    directories.reserve(folders_.size());
+    directories.reserve(directories_.size());
     // A parent's path sorts before its children's, so it has its number already.
-    for (const auto& [path, files] : folders_) {
+    for (const auto& [path, files] : directories_) {
       places[path] = directories.size();
       directories.push_back({path, number_of(path), Tree::kRoot, {}, 2});
       if (!path.empty()) directories.back().parent = directories[places.at(parent_of(path))].ino;
     }
     // Views into `names_` must stay valid: no reallocation that moves short strings.
-    tree_.names_.reserve(folders_.size() + total_files() + tree_.links_.size() +
+    tree_.names_.reserve(directories_.size() + total_files() + tree_.links_.size() +
                          content_.generated.size() + 1);
-    for (const auto& [path, files] : folders_) {
+    for (const auto& [path, files] : directories_) {
       auto& directory = directories[places.at(path)];
       for (const auto& [name, object] : files) {
         directory.entries.push_back({keep(name), tree_.inode(object)});
@@ -171,7 +173,7 @@ class TreeBuilder {
   }
   std::size_t total_files() const {
     std::size_t n = 0;
-    for (const auto& [path, files] : folders_) n += files.size();
+    for (const auto& [path, files] : directories_) n += files.size();
     return n;
   }
   std::string_view keep(std::string_view name) { return tree_.names_.emplace_back(name); }
@@ -185,14 +187,14 @@ class TreeBuilder {
   }
 
   const MapContent& content_;
-  const MapFolders& maps_;
-  std::map<std::string, Files, std::less<>> folders_;
+  const MapDirectories& maps_;
+  std::map<std::string, Files, std::less<>> directories_;
   std::map<std::string, std::vector<std::pair<std::string_view, std::size_t>>> links_;
   InodeNumber next_ = 0;
   Tree tree_;
 };
 
-Result<Tree> Tree::build(const MapContent& content, const MapFolders& maps) {
+Result<Tree> Tree::build(const MapContent& content, const MapDirectories& maps) {
   return TreeBuilder(content, maps).build();
 }
 

@@ -26,22 +26,22 @@ struct TreeEntry {
 
 /// A map that the mount point showed before: what its names meant.
 struct PreviousMap {
-  std::string id;  ///< map_folder() of its id
-  /// Name below the folder of that map, and the original file's path.
+  std::string id;  ///< map_directory() of its id
+  /// Name below the directory of that map, and the original file's path.
   std::vector<std::pair<std::string, std::string>> names;
 };
 
 /// The maps of one mount point, as its `.m` shows them.
-struct MapFolders {
-  std::string id;  ///< map_folder() of what is mounted; empty: there is no `.m`
+struct MapDirectories {
+  std::string id;  ///< map_directory() of what is mounted; empty: there is no `.m`
   std::vector<PreviousMap> previous = {};
 };
 
-/// The immutable directory tree of one map: a directory for each view and plugin folder, the names
-/// of the only view at the root as well, `.heddle/{index,map}` with the map's generated
-/// files, and `.m` (served_names.hpp), where the map's own folder is a link to the root, and names
-/// of maps before it are links to the original files. Every alias of an object is the same inode.
-/// Pure: it touches no file. Safe for concurrent readers.
+/// The immutable directory tree of one map: a directory for each view and plugin directory, the
+/// names of the only view at the root as well, `.heddle/{index,map}` with the map's generated
+/// files, and `.m` (served_names.hpp), where the map's own directory is a link to the root, and
+/// names of maps before it are links to the original files. Every alias of an object is the same
+/// inode. Pure: it touches no file. Safe for concurrent readers.
 class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;
@@ -51,8 +51,8 @@ class Tree {
   static constexpr InodeNumber kFirstGenerated = 5;
 
   /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
-  /// two files of one name, a file where another name needs a folder, or `.heddle` at the root.
-  static Result<Tree> build(const MapContent& content, const MapFolders& maps = {});
+  /// two files of one name, a file where another name needs a directory, or `.heddle` at the root.
+  static Result<Tree> build(const MapContent& content, const MapDirectories& maps = {});
 
   /// nullopt: there is no such inode.
   std::optional<NodeKind> kind(InodeNumber ino) const;

@@ -68,7 +68,7 @@ void declare(CLI::App& app, Arguments& a) {
             "       fs-mount [OPTIONS] --node [DIR]");
   app.set_version_flag("--version", "fs-mount (heddle) " HEDDLE_VERSION);
   app.add_option("MAP", s.load.map_path, "The map that fs-resolve built");
-  app.add_option("DIR", s.mount_point, "The folder to mount on, or /dev/fd/N: a mounted device");
+  app.add_option("DIR", s.mount_point, "The directory to mount on, or /dev/fd/N: a mounted device");
   app.add_flag("-f,--foreground", s.foreground, "Stay in the foreground");
   app.add_option_function<std::vector<std::string>>(
          "--on-drift", [](const std::vector<std::string>&) {},
@@ -84,12 +84,13 @@ void declare(CLI::App& app, Arguments& a) {
                           "on remote file systems");
   add_size(app, "--prefetch", s.prefetch,
            "How much content to read ahead in the background (256M; 0: none)");
-  app.add_option("--stage", s.load.stage.directory,
-                 "Copy the files to this folder on the node, shared by its mounts, and serve these")
+  app.add_option(
+         "--stage", s.load.stage.directory,
+         "Copy the files to this directory on the node, shared by its mounts, and serve these")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst)
       ->type_name("DIR");
   add_size(app, "--budget", s.load.stage.budget,
-           "With --stage: how much that folder may hold (4G)");
+           "With --stage: how much that directory may hold (4G)");
   app.add_option("--threads", s.threads,
                  fmt::format("Threads that answer the kernel, at most 64 ({})", s.threads))
       ->check(CLI::Range(1, 64))
@@ -116,7 +117,9 @@ void declare(CLI::App& app, Arguments& a) {
       ->type_name("DIR|MAP");
   app.add_option_function<std::string>(
          "--node",
-         [&s](const std::string& folder) { s.node = folder.empty() ? kNodeDirectory : folder; },
+         [&s](const std::string& directory) {
+           s.node = directory.empty() ? kNodeDirectory : directory;
+         },
          fmt::format("Serve the containers of this node: one mount a map, below DIR ({})",
                      kNodeDirectory))
       ->expected(0, 1)
@@ -131,7 +134,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--ready-fd", s.ready_fd, "Gets '+' when the mount answers, or an error's text")
       ->type_name("M")
       ->group(group);
-  app.add_option("--cleanup", s.cleanup, "Folder to remove when the mount has gone")
+  app.add_option("--cleanup", s.cleanup, "Directory to remove when the mount has gone")
       ->type_name("DIR")
       ->group(group);
   app.add_flag("--leave-tree", s.leave_tree,
@@ -185,7 +188,7 @@ void take_mounted_device(MountSettings& s) {
   if (s.load.mount_point.empty()) s.load.mount_point = "/dev/heddle";
 }
 
-/// The daemon's folder is `/`.
+/// The daemon's directory is `/`.
 void make_absolute(std::string& path) {
   if (!path.empty()) path = std::filesystem::absolute(path).string();
 }

@@ -64,10 +64,10 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
 /// What the names of the map that the mount at `path` shows now mean.
 Result<PreviousMap> names_of_current(const std::string& path, const std::string& id,
                                      std::chrono::milliseconds limit) {
-  const auto map = TRY(MapFile::find(path + "/" + std::string(kOwnFolder) + "/map", limit));
+  const auto map = TRY(MapFile::find(path + "/" + std::string(kOwnDirectory) + "/map", limit));
   auto reader = TRY(map.read());
   const auto content = TRY(reader.read_all());
-  PreviousMap out{std::string(map_folder(id)), {}};
+  PreviousMap out{std::string(map_directory(id)), {}};
   for (const auto& view : content.views) {
     const auto prefix = content.views.size() > 1 ? view.name + "/" : "";
     for (const auto& [name, object] : view.names)
@@ -79,7 +79,7 @@ Result<PreviousMap> names_of_current(const std::string& path, const std::string&
 /// The links that the mount at `path` has for a map before its own.
 PreviousMap names_of_previous(const std::string& path, const std::string& id) {
   PreviousMap out{id, {}};
-  const auto directory = path + "/" + std::string(kMapsFolder) + "/" + id;
+  const auto directory = path + "/" + std::string(kMapsDirectory) + "/" + id;
   const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root) return out;
   (void)walk_tree(root.get(), [&](const std::string& name, const DirectoryEntry& entry) {
@@ -91,7 +91,7 @@ PreviousMap names_of_previous(const std::string& path, const std::string& id) {
   return out;
 }
 
-bool is_map_folder(const std::string& id) {
+bool is_map_directory(const std::string& id) {
   return id.size() == 12 && id.find_first_not_of("0123456789abcdef") == id.npos;
 }
 
@@ -118,7 +118,7 @@ Result<void> look_at(const std::string& path, const std::string& directory,
                 "the service makes one for each map that it is asked for");
   auto previous = stats.value("previous_maps", std::vector<std::string>());
   std::erase_if(previous, [&](const std::string& id) {
-    return !is_map_folder(id) || id == map_folder(new_id);
+    return !is_map_directory(id) || id == map_directory(new_id);
   });
   if (new_id != old_id)
     load.previous.push_back(TRY(names_of_current(path, old_id, load.origin_timeout)));

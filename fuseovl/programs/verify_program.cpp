@@ -95,7 +95,7 @@ struct Outcome {
 
 Outcome run_checks(const std::vector<Check>& checks, std::chrono::milliseconds limit) {
   std::error_code none;
-  const auto here = std::filesystem::current_path(none);  // the work's folder is another
+  const auto here = std::filesystem::current_path(none);  // the work's directory is another
   const SharedArray<Finding> found(checks.size());
   std::vector<std::string> paths;
   for (const auto& check : checks) paths.push_back((here / check.path).string());

@@ -64,12 +64,12 @@ class LeaseService : public MountServer {
 
   /// Takes away what is left of the mount; then the clients see the service's end.
   void end() {
-    const std::string folder = folder_ ? folder_->path() : "";
-    if (folder_ && is_heddle_mount(settings_.mount_point))
+    const std::string directory = directory_ ? directory_->path() : "";
+    if (directory_ && is_heddle_mount(settings_.mount_point))
       (void)unmount_fuse(settings_.mount_point, Unmount::detach, kUnmountLimit);
-    folder_.reset();
+    directory_.reset();
     hang_up();
-    if (!folder.empty()) sweep_leftovers(folder.substr(0, folder.rfind('/')));
+    if (!directory.empty()) sweep_leftovers(directory.substr(0, directory.rfind('/')));
   }
 
  private:
@@ -77,13 +77,13 @@ class LeaseService : public MountServer {
   /// that may be killed knows of it; and root's namespace. A failure is every client's answer.
   Result<void> set_up() {
     // Short: ld.so compares each library's path, and it begins with this.
-    folder_ = TRY(TempDir::create("hd"));
+    directory_ = TRY(TempDir::create("hd"));
     // Children of the program that change their user come through as well.
-    ::chmod(folder_->path().c_str(), 0755);
-    settings_.mount_point = folder_->path() + "/m";
+    ::chmod(directory_->path().c_str(), 0755);
+    settings_.mount_point = directory_->path() + "/m";
     if (::mkdir(settings_.mount_point.c_str(), 0755) != 0)
-      return fail_errno(folder_->path(), "cannot make the mount point");
-    folder_lock_ = TRY(lock_folder(folder_->path()));
+      return fail_errno(directory_->path(), "cannot make the mount point");
+    directory_lock_ = TRY(lock_directory(directory_->path()));
     if (*settings_.keep == KeepKind::fusermount) return {};
     TRY(enter_private_namespace(NamespaceKind::mount));
     TRY(confine_service(clears_by_owner() ? 0 : std::uint64_t{1} << CAP_DAC_OVERRIDE));
@@ -93,7 +93,7 @@ class LeaseService : public MountServer {
 
   /// Whether root without any capability can remove the directory in the end.
   bool clears_by_owner() const {
-    const auto path = folder_->path();
+    const auto path = directory_->path();
     struct stat above {};
     if (::stat(path.substr(0, path.rfind('/')).c_str(), &above) != 0) return false;
     const mode_t write = above.st_uid == 0 ? S_IWUSR : S_IWOTH;
@@ -117,7 +117,7 @@ class LeaseService : public MountServer {
     settings.load.map_fd = map;
     settings.map_id = id;
     settings.service_fd = service_.get();
-    settings.cleanup = folder_->path();  // should we be killed
+    settings.cleanup = directory_->path();  // should we be killed
     return start_daemon(settings);
   }
   /// Clients wait for 120 s; a file system that does not answer is named by make() itself.
@@ -198,8 +198,8 @@ class LeaseService : public MountServer {
   MountSettings settings_;
   std::string name_;  ///< of the socket in the run directory; empty: it has none
   ino_t inode_ = 0;   ///< of the socket that has the name
-  std::optional<TempDir> folder_;
-  Fd folder_lock_;
+  std::optional<TempDir> directory_;
+  Fd directory_lock_;
   Result<void> ready_;
   Fd daemon_;   ///< the other end of service_: hangs up when the daemon has ended
   Fd service_;  ///< for the daemon

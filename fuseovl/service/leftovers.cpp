@@ -57,22 +57,24 @@ bool locks_are_true(const Fd& directory) {
 
 enum class Sweep : std::uint8_t { done, too_young };
 
-/// Removes the folder `name` when it is one of ours that nobody has locked: what lies in it, not
+/// Removes the directory `name` when it is one of ours that nobody has locked: what lies in it, not
 /// deeper, below a descriptor. No name comes from anybody else.
-Sweep sweep_folder(int parent, const std::string& name) {
+Sweep sweep_directory(int parent, const std::string& name) {
   constexpr std::int64_t kYoungNs = 1'000'000'000;
-  const Fd folder(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const Fd directory(
+      ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
-  if (!folder || ::fstat(folder.get(), &st) != 0 || st.st_uid != ::geteuid()) return Sweep::done;
+  if (!directory || ::fstat(directory.get(), &st) != 0 || st.st_uid != ::geteuid())
+    return Sweep::done;
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   const auto age = (now.tv_sec - st.st_ctim.tv_sec) * kYoungNs + now.tv_nsec - st.st_ctim.tv_nsec;
   // It may be about to be locked.
   if (age >= 0 && age < kYoungNs) return Sweep::too_young;
-  if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return Sweep::done;
-  each_name(folder.get(), [&](const std::string& file) {
-    if (::unlinkat(folder.get(), file.c_str(), 0) != 0)
-      (void)::unlinkat(folder.get(), file.c_str(), AT_REMOVEDIR);
+  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) return Sweep::done;
+  each_name(directory.get(), [&](const std::string& file) {
+    if (::unlinkat(directory.get(), file.c_str(), 0) != 0)
+      (void)::unlinkat(directory.get(), file.c_str(), AT_REMOVEDIR);
   });
   (void)::unlinkat(parent, name.c_str(), AT_REMOVEDIR);
   return Sweep::done;
@@ -114,7 +116,7 @@ void sweep_directories(const std::string& parent) {
     bool again = false;
     each_name(directory.get(), [&](const std::string& name) {
       if (name.size() == 9 && name.starts_with("hd-"))  // base/temp_dir.cpp
-        again = sweep_folder(directory.get(), name) == Sweep::too_young || again;
+        again = sweep_directory(directory.get(), name) == Sweep::too_young || again;
     });
     if (!again) return;
     if (tries == 0) (void)::poll(nullptr, 0, 1100);
@@ -129,11 +131,11 @@ void sweep_leftovers(const std::string& parent) {
   sweep_directories(parent);
 }
 
-Result<Fd> lock_folder(const std::string& path) {
-  auto folder = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (folder && ::flock(folder->get(), LOCK_EX | LOCK_NB) != 0)
+Result<Fd> lock_directory(const std::string& path) {
+  auto directory = open_file(path, O_RDONLY | O_DIRECTORY);
+  if (directory && ::flock(directory->get(), LOCK_EX | LOCK_NB) != 0)
     return fail_errno(path, "cannot lock");
-  return folder;
+  return directory;
 }
 
 }  // namespace heddle

@@ -15,7 +15,7 @@ inline constexpr std::string_view kLeasePrefix = "lease-";
 
 /// Locks a directory of this run's, until the descriptor is closed: one that nobody has locked was
 /// left behind.
-Result<Fd> lock_folder(const std::string& path);
+Result<Fd> lock_directory(const std::string& path);
 /// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and the
 /// directories `hd-XXXXXX` in `parent`. May take a second.
 void sweep_leftovers(const std::string& parent);

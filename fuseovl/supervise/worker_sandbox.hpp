@@ -19,10 +19,10 @@ namespace heddle {
 /// its first thread, so that following a dead one stays quick.
 class WorkerSandbox {
  public:
-  /// `reopened`: files and folders that workers may have to open. `own`: more of these, which take
-  /// no capability, on the node itself. Never fails: what the kernel does not have is left out. So
-  /// is Landlock, and that is said, when a file of `reopened` does not answer for `limit`: it must
-  /// be there to be named.
+  /// `reopened`: files and directories that workers may have to open. `own`: more of these, which
+  /// take no capability, on the node itself. Never fails: what the kernel does not have is left
+  /// out. So is Landlock, and that is said, when a file of `reopened` does not answer for `limit`:
+  /// it must be there to be named.
   explicit WorkerSandbox(const std::vector<std::string>& reopened,
                          const std::vector<std::string>& own = {},
                          std::chrono::milliseconds limit = kOriginTimeout);

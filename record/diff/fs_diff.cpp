@@ -88,13 +88,14 @@ void add_rules(CLI::App& app, FsDiffOptions& o, Raw& raw) {
       ->type_name("LIST");
   add_choice<std::string>(app, "--by", raw.by, {{"process", "process"}}, "Compare in parts");
   app.add_flag("--collapse", o.rules.collapse, "The same event many times in a row counts once");
-  app.add_option("--map", raw.maps, "Take folder FROM for TO (repeatable)")
+  app.add_option("--map", raw.maps, "Take directory FROM for TO (repeatable)")
       ->type_name("FROM=TO")
       ->allow_extra_args(false);
   app.add_flag("--soname,!--no-soname", n.soname, "libx.so.1.2 is libx.so.1 (on)");
   app.add_flag("--pid,!--no-pid", n.pid, "Process numbers are alike (on)");
   app.add_flag("--temp,!--no-temp", n.temp, "Random names of temporary files are alike (on)");
-  app.add_flag("--hash,!--no-hash", n.hash, "Hashes in Spack's and Nix's folders are alike (on)");
+  app.add_flag("--hash,!--no-hash", n.hash,
+               "Hashes in Spack's and Nix's directories are alike (on)");
   app.add_flag("--result,!--no-result", o.rules.result, "A miss is not a hit (on)");
   app.add_flag("--late,!--no-late", o.rules.late,
                "Closes and what is counted by then do not count: their order is the kernel's (on)");
@@ -306,18 +307,18 @@ Result<int> compare_all(const FsDiffOptions& o) {
   return kSame;
 }
 
-/// The files of the baseline's folder in order of name; hidden ones are not traces.
-Result<std::vector<std::string>> files_of(const std::string& folder) {
+/// The files of the baseline's directory in order of name; hidden ones are not traces.
+Result<std::vector<std::string>> files_of(const std::string& directory) {
   std::error_code failed;
   std::vector<std::string> files;
-  std::filesystem::directory_iterator it(folder, failed);
+  std::filesystem::directory_iterator it(directory, failed);
   for (; !failed && it != std::filesystem::directory_iterator(); it.increment(failed)) {
     std::error_code ignored;
     if (it->is_regular_file(ignored) && !it->path().filename().string().starts_with('.'))
       files.push_back(it->path().string());
   }
-  if (failed) return fail_errno(folder, "cannot read the baseline", failed.value());
-  if (files.empty()) return fail(folder, "cannot read the baseline", "it holds no traces");
+  if (failed) return fail_errno(directory, "cannot read the baseline", failed.value());
+  if (files.empty()) return fail(directory, "cannot read the baseline", "it holds no traces");
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -157,7 +157,7 @@ Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process) {
 
 namespace {
 
-/// The tree as folders are drawn; a joint shows the height at which its two sides meet.
+/// The tree as directories are drawn; a joint shows the height at which its two sides meet.
 void draw(std::string& out, const Matrix& m, std::size_t node, const std::string& lead,
           std::string_view branch, std::string_view below) {
   out += lead;

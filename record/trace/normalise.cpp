@@ -114,7 +114,7 @@ bool replace_temp_name(std::string& name) {
   if (pyc != std::string::npos && name.size() > pyc + 10 &&
       all_of(std::string_view(name).substr(pyc + 5), is_digit))
     return replace(name, pyc + 5, std::string::npos, "<temp>");
-  if (replace_after(name, "TryCompile-", 6, is_alnum)) return true;  // CMake's scratch folders
+  if (replace_after(name, "TryCompile-", 6, is_alnum)) return true;  // CMake's scratch directories
   if (name.starts_with("cmTC_") && name.size() >= 10 && is_hex(name[5]) &&
       all_of(std::string_view(name).substr(5, 5), is_hex) &&
       (name.size() == 10 || !is_alnum(name[10])))
@@ -122,8 +122,8 @@ bool replace_temp_name(std::string& name) {
   return false;
 }
 
-/// Names that are random below a folder for temporary files: mkstemp's, gcc's, Python's.
-bool replace_temp_name_in_temp_folder(std::string& name) {
+/// Names that are random below a directory for temporary files: mkstemp's, gcc's, Python's.
+bool replace_temp_name_in_temp_directory(std::string& name) {
   if (replace_after(name, "cc", 6, is_alnum)) return true;     // gcc: /tmp/ccA8x2Qz.o
   if (replace_after(name, "tmp.", 10, is_alnum)) return true;  // mktemp(1)
   const auto python = [](char c) { return is_digit(c) || is_lower(c) || c == '_'; };
@@ -160,13 +160,14 @@ bool replace_nix_hash(std::string& name) {
   return all_of(std::string_view(name).substr(0, 32), base32) && replace(name, 0, 32, "<hash>");
 }
 
-bool starts_with_folder(std::string_view path, std::string_view folder) {
-  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
+bool starts_with_directory(std::string_view path, std::string_view directory) {
+  return path.starts_with(directory) &&
+         (path.size() == directory.size() || path[directory.size()] == '/');
 }
 
-bool is_below_one_of(std::string_view path, std::initializer_list<std::string_view> folders) {
-  return std::any_of(folders.begin(), folders.end(), [&](std::string_view folder) {
-    return path.size() > folder.size() && starts_with_folder(path, folder);
+bool is_below_one_of(std::string_view path, std::initializer_list<std::string_view> directories) {
+  return std::any_of(directories.begin(), directories.end(), [&](std::string_view directory) {
+    return path.size() > directory.size() && starts_with_directory(path, directory);
   });
 }
 
@@ -216,13 +217,13 @@ std::string Normaliser::operator()(std::string_view given,
   std::string path(given);
   for (const auto& [from, to] : options_.maps) {
     const bool root = from == "/" && path.starts_with('/');
-    if (!root && !starts_with_folder(path, from)) continue;
+    if (!root && !starts_with_directory(path, from)) continue;
     path.replace(0, root ? 0 : from.size(), to);
     if (path.empty()) path = "/";
     break;
   }
   const bool in_temp = is_below_one_of(path, {"/tmp", "/var/tmp", "/dev/shm"});
-  const bool volatile_folder = in_temp || is_below_one_of(path, {"/run", "/var/run"});
+  const bool volatile_directory = in_temp || is_below_one_of(path, {"/run", "/var/run"});
   const bool in_store = is_below_one_of(path, {"/nix/store", "/gnu/store"}) ||
                         path.find("/nix/store/") != std::string::npos;
   std::string out;
@@ -234,10 +235,10 @@ std::string Normaliser::operator()(std::string_view given,
     // `out` ends with the slash that stands before this component.
     const std::string_view before(out.data(), out.empty() ? 0 : out.size() - 1);
     if (options_.temp)
-      replace_temp_name(name) || (in_temp && replace_temp_name_in_temp_folder(name));
+      replace_temp_name(name) || (in_temp && replace_temp_name_in_temp_directory(name));
     if (options_.pid) {
       normalise_proc(before, name);
-      if (volatile_folder) replace_pids(name, pids);
+      if (volatile_directory) replace_pids(name, pids);
     }
     if (options_.hash) replace_spack_hash(name) || (in_store && replace_nix_hash(name));
     if (options_.soname && last) shorten_soname(name);

@@ -19,7 +19,7 @@ struct NormaliseOptions {
   bool pid = true;     ///< /proc/4711/maps -> /proc/<pid>/maps
   bool temp = true;    ///< /tmp/ccA8x2Qz.o -> /tmp/cc<temp>.o
   bool hash = true;    ///< zlib-1.3-<32 characters> -> zlib-1.3-<hash>, as Spack and Nix write them
-  /// Folder FROM is taken for TO, before everything else; the longest FROM that fits wins.
+  /// Directory FROM is taken for TO, before everything else; the longest FROM that fits wins.
   std::vector<std::pair<std::string, std::string>> maps;
 
   /// Adds `FROM=TO`. Fails when there is no `=` or FROM is empty.

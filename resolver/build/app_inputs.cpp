@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kScriptLine = 256;
 constexpr int kScriptDepth = 5;
 
-/// Whether the user named the file, or it lay in a folder he named.
-enum class Origin { named, folder };
+/// Whether the user named the file, or it lay in a directory he named.
+enum class Origin { named, directory };
 
 enum class FileKind { script, program, library, static_program, other };
 
@@ -139,15 +139,15 @@ Result<void> add_file(AppInputs& out, const std::string& path, const std::string
   return fail(path, "not a program", "neither an ELF file nor a #! script");
 }
 
-Result<void> add_folder(AppInputs& out, const std::string& folder,
-                        const std::string& path_variable) {
+Result<void> add_directory(AppInputs& out, const std::string& directory,
+                           const std::string& path_variable) {
   std::error_code error;
-  fs::recursive_directory_iterator walk(folder, fs::directory_options::skip_permission_denied,
+  fs::recursive_directory_iterator walk(directory, fs::directory_options::skip_permission_denied,
                                         error);
-  if (error) return fail_errno(folder, "cannot list", error.value());
+  if (error) return fail_errno(directory, "cannot list", error.value());
   std::vector<std::string> files;
   for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
-    if (error) return fail_errno(folder, "cannot list", error.value());
+    if (error) return fail_errno(directory, "cannot list", error.value());
     if (walk->is_regular_file(error) && !walk->is_symlink(error))
       files.push_back(walk->path().string());
   }
@@ -163,7 +163,7 @@ Result<void> add_folder(AppInputs& out, const std::string& folder,
     const bool wanted = seen->kind == FileKind::program || seen->kind == FileKind::library ||
                         (seen->kind == FileKind::script && executable);
     if (!wanted) continue;
-    if (auto added = add_file(out, file, path_variable, Origin::folder, 0); !added)
+    if (auto added = add_file(out, file, path_variable, Origin::directory, 0); !added)
       out.notes.push_back(added.error().message());
   }
   return {};
@@ -182,7 +182,7 @@ Result<void> add_app(AppInputs& out, const std::string& app, const std::string& 
     if (!found) return fail(std::move(found.error()));
     return add_file(out, *found, path_variable, Origin::named, 0);
   }
-  if (S_ISDIR(st.st_mode)) return add_folder(out, app, path_variable);
+  if (S_ISDIR(st.st_mode)) return add_directory(out, app, path_variable);
   return add_file(out, app, path_variable, Origin::named, 0);
 }
 

@@ -11,7 +11,7 @@ namespace heddle {
 
 enum class RootIs : std::uint8_t {
   program,  ///< runs from where it lies and is guided: not itself in the view
-  library,  ///< a library of a folder: in a view of its own, with nothing to guide
+  library,  ///< a library of a directory: in a view of its own, with nothing to guide
 };
 
 /// One ELF file whose closure goes into a map.
@@ -19,7 +19,7 @@ struct AppRoot {
   std::string path;  ///< absolute, symlink-free
   RootIs kind = RootIs::program;
   /// Named by the user, or needed by what he named: trouble with it is an error. A file that only
-  /// happened to lie in a folder is left out with a note.
+  /// happened to lie in a directory is left out with a note.
   bool required = true;
 };
 
@@ -30,8 +30,8 @@ struct AppInputs {
   std::vector<std::string> notes;  ///< files left out, and why: "path: reason"
 };
 
-/// Adds what `app` (a program, a script or a folder, which is walked without following links out of
-/// it) stands for. Static programs are noted and left out. Fails when `app` itself is none of
+/// Adds what `app` (a program, a script or a directory, which is walked without following links out
+/// of it) stands for. Static programs are noted and left out. Fails when `app` itself is none of
 /// these.
 Result<void> add_app(AppInputs& out, const std::string& app, const std::string& path_variable);
 

@@ -41,8 +41,8 @@ StaticTlsNeed tls_of(const Closure& closure) {
   return static_tls_need(blocks, own ? own->align : 0);
 }
 
-/// LD_LIBRARY_PATH with relative elements made absolute: the same text means other folders where a
-/// process stands elsewhere.
+/// LD_LIBRARY_PATH with relative elements made absolute: the same text means other directories
+/// where a process stands elsewhere.
 std::string absolute_library_path(const std::string& value) {
   std::error_code error;
   const std::string cwd = std::filesystem::current_path(error).string();
@@ -62,7 +62,7 @@ struct ViewNames {
 /// empty,
 /// "..", or a path.
 bool is_entry_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name != kOwnFolder &&
+  return !name.empty() && name != "." && name != ".." && name != kOwnDirectory &&
          name.find('/') == std::string::npos && name.size() <= 255;
 }
 
@@ -172,7 +172,7 @@ class MapBuilder {
     std::sort(roots_.begin(), roots_.end(),
               [](const Root& a, const Root& b) { return a.path < b.path; });
     const auto rank = objects_.put_into(content);
-    view_names_.insert(std::string(kOwnFolder));
+    view_names_.insert(std::string(kOwnDirectory));
     for (const auto& root : roots_)
       for (const auto& [name, id] : root.names.view)
         view_names_.insert(name.substr(0, name.find('/')));
@@ -202,7 +202,7 @@ class MapBuilder {
     for (auto& program : content.programs) program.view = new_place[program.view];
 
     for (const auto& object : content.objects)
-      if (object.imports_dladdr && options_.plugin_folders.empty())
+      if (object.imports_dladdr && options_.plugin_directories.empty())
         result_.notes.push_back(escape_for_terminal(object.path) +
                                 ": imports dladdr: may look for files beside itself (--plugins)");
     return std::move(result_);
@@ -284,8 +284,8 @@ class MapBuilder {
   }
 
   Result<void> add_plugins(Root& root, const LoaderProfile& loader) {
-    for (const auto& folder : options_.plugin_folders) {
-      const auto files = TRY(list_plugin_folder(folder));
+    for (const auto& directory : options_.plugin_directories) {
+      const auto files = TRY(list_plugin_directory(directory));
       for (const auto& [path, relative] : files) TRY(add_plugin(root, loader, path, relative));
     }
     return {};
@@ -339,17 +339,17 @@ class MapBuilder {
 
 }  // namespace
 
-Result<std::vector<std::pair<std::string, std::string>>> list_plugin_folder(
-    const std::string& folder) {
+Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
+    const std::string& directory) {
   std::error_code error;
-  fs::path root = fs::absolute(folder).lexically_normal();
+  fs::path root = fs::absolute(directory).lexically_normal();
   if (!root.has_filename()) root = root.parent_path();  // "dir/"
-  if (!root.has_filename()) return fail(folder, "not a plugin folder", "it has no name");
+  if (!root.has_filename()) return fail(directory, "not a plugin directory", "it has no name");
   fs::recursive_directory_iterator walk(root, error);
-  if (error) return fail_errno(folder, "cannot list", error.value());
+  if (error) return fail_errno(directory, "cannot list", error.value());
   std::vector<std::pair<std::string, std::string>> out;
   for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
-    if (error) return fail_errno(folder, "cannot list", error.value());
+    if (error) return fail_errno(directory, "cannot list", error.value());
     if (!walk->is_regular_file(error)) continue;  // follows links; a dangling one is no file
     const auto below = walk->path().lexically_relative(root.parent_path());
     out.emplace_back(walk->path().string(), below.string());

@@ -18,7 +18,7 @@ namespace heddle {
 
 struct BuildOptions {
   SearchOptions search;
-  std::vector<std::string> plugin_folders;
+  std::vector<std::string> plugin_directories;
   /// What a run showed beyond what the files say: programs that are no roots are not looked at.
   LearnedRun learned;
 };
@@ -52,10 +52,10 @@ struct BuildResult {
 Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
                               const BuildOptions& options);
 
-/// The files below the plugin folder `folder` as (absolute path, name in the view): "<last part of
-/// folder>/<path below it>", so that a library that looks beside itself finds them. Links count as
-/// the files they lead to. Sorted; fails when the folder cannot be listed.
-Result<std::vector<std::pair<std::string, std::string>>> list_plugin_folder(
-    const std::string& folder);
+/// The files below the plugin directory `directory` as (absolute path, name in the view): "<last
+/// part of directory>/<path below it>", so that a library that looks beside itself finds them.
+/// Links count as the files they lead to. Sorted; fails when the directory cannot be listed.
+Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
+    const std::string& directory);
 
 }  // namespace heddle

@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::unordered_map<FileId, std::vector<std::string>> list_links(const std::string& folder) {
+std::unordered_map<FileId, std::vector<std::string>> list_links(const std::string& directory) {
   std::unordered_map<FileId, std::vector<std::string>> out;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return out;  // a folder that cannot be listed has no aliases we could know of
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
+  if (!dir) return out;  // a directory that cannot be listed has no aliases we could know of
   while (const dirent* entry = ::readdir(dir.get())) {
     if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) continue;
     struct stat st {};
@@ -78,10 +78,11 @@ AliasFinder::AliasFinder() {
   }
 }
 
-const std::vector<std::string>& AliasFinder::links(const std::string& folder, FileId id) {
+const std::vector<std::string>& AliasFinder::links(const std::string& directory, FileId id) {
   static const std::vector<std::string> kNone;
-  auto found = folders_.find(folder);
-  if (found == folders_.end()) found = folders_.emplace(folder, list_links(folder)).first;
+  auto found = directories_.find(directory);
+  if (found == directories_.end())
+    found = directories_.emplace(directory, list_links(directory)).first;
   const auto names = found->second.find(id);
   return names == found->second.end() ? kNone : names->second;
 }

@@ -15,22 +15,22 @@
 
 namespace heddle {
 
-/// The other names of a file: symbolic links beside it, and the second spelling of its folder on
+/// The other names of a file: symbolic links beside it, and the second spelling of its directory on
 /// systems where /lib is a link to /usr/lib. A program that opens the same file by another name
-/// must get the same inode, or ld.so loads it twice. Lists each folder once.
+/// must get the same inode, or ld.so loads it twice. Lists each directory once.
 class AliasFinder {
  public:
   AliasFinder();
-  /// Names (no folder) of symbolic links in `folder` that lead to the file `id`; sorted.
-  const std::vector<std::string>& links(const std::string& folder, FileId id);
+  /// Names (no directory) of symbolic links in `directory` that lead to the file `id`; sorted.
+  const std::vector<std::string>& links(const std::string& directory, FileId id);
   /// Every absolute spelling of `path` itself: as given, symlink-free, with /usr/lib for /lib and
-  /// the other way round where that is the same folder. Sorted, unique, `path` (if absolute)
+  /// the other way round where that is the same directory. Sorted, unique, `path` (if absolute)
   /// included.
   std::vector<std::string> spellings(const std::string& path) const;
 
  private:
   using Listing = std::unordered_map<FileId, std::vector<std::string>>;
-  std::unordered_map<std::string, Listing> folders_;
+  std::unordered_map<std::string, Listing> directories_;
   std::vector<std::pair<std::string, std::string>> merged_;  ///< ("/lib/", "/usr/lib/")
 };
 
@@ -47,7 +47,7 @@ class ObjectTable {
   const MapObject& operator[](ObjectId id) const { return entries_[id].object; }
   /// Absolute spellings of the object's paths, links beside it included; sorted.
   const std::vector<std::string>& paths(ObjectId id) const { return entries_[id].paths; }
-  /// File names that lead to the object in its own folders; sorted.
+  /// File names that lead to the object in its own directories; sorted.
   const std::vector<std::string>& file_names(ObjectId id) const { return entries_[id].file_names; }
   std::size_t size() const { return entries_.size(); }
 

@@ -18,25 +18,25 @@ bool is_library_name(const std::string& name) {
   return at != std::string::npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
 }
 
-/// What of `folder` matters here, its entries being looked at once.
+/// What of `directory` matters here, its entries being looked at once.
 struct Listing {
   std::vector<std::string> libraries;
-  std::vector<std::string> folders;
+  std::vector<std::string> directories;
 };
 
-Listing list(const std::string& folder) {
+Listing list(const std::string& directory) {
   Listing out;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     std::error_code ignored;
     const auto name = at->path().filename().string();
     if (at->is_directory(ignored))
-      out.folders.push_back(name);
+      out.directories.push_back(name);
     else if (is_library_name(name))
       out.libraries.push_back(name);
   }
   std::sort(out.libraries.begin(), out.libraries.end());
-  std::sort(out.folders.begin(), out.folders.end());
+  std::sort(out.directories.begin(), out.directories.end());
   return out;
 }
 
@@ -50,27 +50,28 @@ bool holds_relative_path(std::string_view bytes, std::string_view name, bool alo
     if (!ends_part(bytes[at - 1]) || !ends_part(bytes[at + name.size()])) continue;
     const auto before = bytes.rfind('\0', at - 1);
     const auto begin = before == bytes.npos ? 0 : before + 1;
-    // "/plugins/" is put behind a folder; "/usr/lib/x/plugins" is not.
+    // "/plugins/" is put behind a directory; "/usr/lib/x/plugins" is not.
     const bool is_word = begin == at && bytes[at + name.size()] == '\0';
     if (is_word ? alone : bytes[begin] != '/' || begin + 1 >= at) return true;
   }
   return false;
 }
 
-bool is_system_folder(const std::string& folder) {
+bool is_system_directory(const std::string& directory) {
   for (const std::string_view system : {"/lib", "/lib64", "/usr/lib", "/usr/lib64"})
-    if (folder == system || (folder.starts_with(system) && folder.find("-linux-") != folder.npos))
+    if (directory == system ||
+        (directory.starts_with(system) && directory.find("-linux-") != directory.npos))
       return true;
   return false;
 }
 
-/// libucs.so.0 and ucx/: /usr/lib holds many folders, with names that are words.
-bool are_related(const std::string& library, const std::string& folder) {
+/// libucs.so.0 and ucx/: /usr/lib holds many directories, with names that are words.
+bool are_related(const std::string& library, const std::string& directory) {
   const auto stem = [](std::string name) {
     if (name.starts_with("lib")) name.erase(0, 3);
     return name.substr(0, 2);
   };
-  return stem(fs::path(library).filename().string()) == stem(folder);
+  return stem(fs::path(library).filename().string()) == stem(directory);
 }
 
 std::optional<PluginSuspect> suspect(const MapObject& library, const MapView& view) {
@@ -80,24 +81,24 @@ std::optional<PluginSuspect> suspect(const MapObject& library, const MapView& vi
         [](const auto& entry, const std::string& wanted) { return entry.first < wanted; });
     return at != view.names.end() && at->first.starts_with(name);
   };
-  const auto folder = fs::path(library.path).parent_path().string();
-  const auto listing = list(folder);
+  const auto directory = fs::path(library.path).parent_path().string();
+  const auto listing = list(directory);
   const auto opened = open_regular(library.path);
   if (!opened) return std::nullopt;
   const auto file = MappedFile::map(opened->get(), library.path);
   if (!file) return std::nullopt;
-  const bool system = is_system_folder(folder);
-  for (const auto& name : listing.folders) {
-    // In a prefix of its own the folder says enough: a short name in the text is not always a
+  const bool system = is_system_directory(directory);
+  for (const auto& name : listing.directories) {
+    // In a prefix of its own the directory says enough: a short name in the text is not always a
     // string, GCC makes numbers of it.
     if (system && !holds_relative_path(file->bytes(), name, are_related(library.path, name)))
       continue;
-    if (!list(folder + "/" + name).libraries.empty() && !has(name + "/"))
-      return PluginSuspect{library.path, folder + "/" + name, false};
+    if (!list(directory + "/" + name).libraries.empty() && !has(name + "/"))
+      return PluginSuspect{library.path, directory + "/" + name, false};
   }
   if (system) return std::nullopt;
   for (const auto& name : listing.libraries)
-    if (!has(name)) return PluginSuspect{library.path, folder, true};
+    if (!has(name)) return PluginSuspect{library.path, directory, true};
   return std::nullopt;
 }
 

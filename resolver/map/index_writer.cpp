@@ -88,21 +88,22 @@ std::vector<bool> direct_objects(const IndexInput& input) {
 /// LD_LIBRARY_PATH led: names cannot be trusted then where that is gone.
 bool uses_library_path(const MapProgram& program, const MapContent& content) {
   const std::string& value = program.library_path;
-  std::set<std::string_view> folders;
+  std::set<std::string_view> directories;
   library_path::each_element(value.data(), value.size(), [&](const library_path::Element& element) {
-    std::string_view folder(element.text, element.size);
-    while (folder.size() > 1 && folder.ends_with('/')) folder.remove_suffix(1);
-    folders.insert(folder);
+    std::string_view directory(element.text, element.size);
+    while (directory.size() > 1 && directory.ends_with('/')) directory.remove_suffix(1);
+    directories.insert(directory);
   });
-  if (folders.empty()) return false;
+  if (directories.empty()) return false;
   for (const MapLibrary& library : program.libraries)
     if (library.found_by == "ld_library_path") return true;
-  // What was learned, or lies in a plugin folder, has no such note; sub-folders are the hwcaps.
+  // What was learned, or lies in a plugin directory, has no such note; sub-directories are the
+  // hwcaps.
   for (const auto& [name, object] : program.guided) {
     std::string_view path = content.objects[object].path;
     for (auto slash = path.rfind('/'); slash != std::string_view::npos; slash = path.rfind('/')) {
       path = path.substr(0, slash);
-      if (folders.contains(path)) return true;
+      if (directories.contains(path)) return true;
     }
   }
   return false;

@@ -2,7 +2,7 @@
 #pragma once
 
 // LD_LIBRARY_PATH as a map records it and a process compares it: with each relative element made
-// absolute, since "lib" means another folder after a chdir(2). Freestanding: the audit library
+// absolute, since "lib" means another directory after a chdir(2). Freestanding: the audit library
 // hashes the same bytes before libc exists.
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace heddle::library_path {
 
 /// One element of the list. dl-load.c, _dl_init_paths, splits at both separators; an empty element
-/// is the current folder.
+/// is the current directory.
 struct Element {
   const char* text;
   std::size_t size;
@@ -20,7 +20,7 @@ struct Element {
     while (prefix[i] && i < size && text[i] == prefix[i]) ++i;
     return !prefix[i];
   }
-  /// Whether it means another folder where the process stands elsewhere.
+  /// Whether it means another directory where the process stands elsewhere.
   bool is_relative() const {
     return !starts_with("/") && !starts_with("$ORIGIN") && !starts_with("${ORIGIN}");
   }
@@ -38,7 +38,7 @@ void each_element(const char* value, std::size_t length, Take take) {
 }
 
 /// Calls `put(bytes, size)` with the parts of the element's absolute form, in order; the current
-/// folder is `cwd`.
+/// directory is `cwd`.
 template <class Put>
 void put_absolute(const Element& element, const char* cwd, Put put) {
   if (element.is_relative()) {

@@ -21,7 +21,7 @@ struct MapObject {
   FileStamp stamp;   ///< at build time; dev, ino and ctime hold on the building node only
   std::uint32_t mode = 0;
   ContentHash hash;
-  bool is_elf = true;  ///< false: a data file of a plugin folder
+  bool is_elf = true;  ///< false: a data file of a plugin directory
   std::string soname;  ///< empty: none
   std::vector<std::string> needed;
   std::string rpath;
@@ -36,7 +36,7 @@ struct MapObject {
   bool imports_dlopen = false;
 };
 
-/// One flat directory. Names may hold '/' only below a plugin folder ("ucx/libuct_cma.so.0").
+/// One flat directory. Names may hold '/' only below a plugin directory ("ucx/libuct_cma.so.0").
 struct MapView {
   std::string name;  ///< the directory's name in the mount's root, unique
   std::vector<std::pair<std::string, ObjectId>> names;  ///< sorted by name, unique

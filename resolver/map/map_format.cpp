@@ -57,14 +57,14 @@ std::string broken_view(const MapView& view, std::size_t objects) {
     return fmt::format("view name '{}' is not allowed", escape_for_terminal(view.name));
   if (auto why = broken_list("name", view.names, objects, is_relative_name); !why.empty())
     return why;
-  // A name cannot be a file and the folder of others.
-  std::unordered_set<std::string_view> folders;
+  // A name cannot be a file and the directory of others.
+  std::unordered_set<std::string_view> directories;
   for (const auto& [name, object] : view.names)
     for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1))
-      folders.insert(std::string_view(name).substr(0, slash));
+      directories.insert(std::string_view(name).substr(0, slash));
   for (const auto& [name, object] : view.names)
-    if (folders.contains(name))
-      return fmt::format("name '{}' is a file and a folder", escape_for_terminal(name));
+    if (directories.contains(name))
+      return fmt::format("name '{}' is a file and a directory", escape_for_terminal(name));
   return {};
 }
 

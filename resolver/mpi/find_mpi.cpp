@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 
 // Where an installation may be.
 
-/// A folder that may hold MPI libraries, and what named it.
-struct LibraryFolder {
+/// A directory that may hold MPI libraries, and what named it.
+struct LibraryDirectory {
   std::string path;
   std::string named_by;  ///< "PATH: /usr/bin/mpicc.mpich", "MPI_HOME", ...
 };
@@ -74,34 +74,35 @@ bool is_launcher(const std::string& name) {
   return false;
 }
 
-/// Folders below an installation's prefix, or itself.
-std::vector<LibraryFolder> folders_of_prefix(const std::string& prefix, const std::string& why) {
-  std::vector<LibraryFolder> out;
+/// Directories below an installation's prefix, or itself.
+std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
+                                                    const std::string& why) {
+  std::vector<LibraryDirectory> out;
   for (const char* below : {"lib", "lib64", "lib/x86_64-linux-gnu", "lib/release", "lib/release_mt",
                             "intel64/lib", "intel64/lib/release", "lib/aarch64-linux-gnu", "."}) {
     std::error_code error;
-    const auto folder = fs::canonical(fs::path(prefix) / below, error);
-    if (!error && fs::is_directory(folder, error)) out.push_back({folder.string(), why});
+    const auto directory = fs::canonical(fs::path(prefix) / below, error);
+    if (!error && fs::is_directory(directory, error)) out.push_back({directory.string(), why});
   }
   return out;
 }
 
-/// Folders named by the MPI compilers and launchers of `path_variable`, and what `mpicc -show` of
-/// each prints: that command is run, with a deadline of five seconds.
-std::vector<LibraryFolder> folders_from_path(const std::string& path_variable) {
-  std::vector<LibraryFolder> out;
+/// Directories named by the MPI compilers and launchers of `path_variable`, and what `mpicc -show`
+/// of each prints: that command is run, with a deadline of five seconds.
+std::vector<LibraryDirectory> directories_from_path(const std::string& path_variable) {
+  std::vector<LibraryDirectory> out;
   std::set<std::string> seen;
-  for (const auto& folder : split(path_variable, ':')) {
+  for (const auto& directory : split(path_variable, ':')) {
     std::error_code error;
     std::vector<std::string> names;
-    for (fs::directory_iterator walk(folder, error), end; !error && walk != end;
+    for (fs::directory_iterator walk(directory, error), end; !error && walk != end;
          walk.increment(error)) {
       const auto name = walk->path().filename().string();
       if (is_wrapper(name) || is_launcher(name)) names.push_back(name);
     }
     std::sort(names.begin(), names.end());
     for (const auto& name : names) {
-      const auto path = fs::path(folder) / name;
+      const auto path = fs::path(directory) / name;
       std::error_code none;
       const auto real = fs::canonical(path, none);
       // Open MPI's compilers are one binary that goes by its name.
@@ -112,23 +113,24 @@ std::vector<LibraryFolder> folders_from_path(const std::string& path_variable) {
       if (is_wrapper(name) && ::access(path.c_str(), X_OK) == 0)
         for (const auto& word : split(output_of(path.string()), ' '))
           if (word.starts_with("-L/")) out.push_back({word.substr(2), why + " -show"});
-      for (auto& found : folders_of_prefix(real.parent_path().parent_path().string(), why))
+      for (auto& found : directories_of_prefix(real.parent_path().parent_path().string(), why))
         out.push_back(std::move(found));
     }
   }
   return out;
 }
 
-/// Folders named by LD_LIBRARY_PATH and by what module files set (MPI_HOME, I_MPI_ROOT, ...).
-std::vector<LibraryFolder> folders_from_environment() {
-  std::vector<LibraryFolder> out;
+/// Directories named by LD_LIBRARY_PATH and by what module files set (MPI_HOME, I_MPI_ROOT, ...).
+std::vector<LibraryDirectory> directories_from_environment() {
+  std::vector<LibraryDirectory> out;
   if (const char* list = std::getenv("LD_LIBRARY_PATH"))
-    for (const auto& folder : split(list, ':')) out.push_back({folder, "LD_LIBRARY_PATH"});
+    for (const auto& directory : split(list, ':')) out.push_back({directory, "LD_LIBRARY_PATH"});
   for (const char* name :
        {"MPI_HOME", "MPI_ROOT", "MPI_DIR", "OPAL_PREFIX", "OPENMPI_ROOT", "EBROOTOPENMPI",
         "MPICH_DIR", "CRAY_MPICH_DIR", "MPICH_HOME", "I_MPI_ROOT", "MVAPICH_HOME", "MVAPICH2_HOME"})
     if (const char* prefix = std::getenv(name); prefix != nullptr && *prefix != '\0')
-      for (auto& folder : folders_of_prefix(prefix, name)) out.push_back(std::move(folder));
+      for (auto& directory : directories_of_prefix(prefix, name))
+        out.push_back(std::move(directory));
   return out;
 }
 
@@ -138,13 +140,13 @@ enum class Holds : bool { plugins, data };
 
 struct Rule {
   const char* soname;  ///< prefix
-  /// Below the library's folder; the first that holds a file `has` is it.
-  std::vector<const char*> folders;
+  /// Below the library's directory; the first that holds a file `has` is it.
+  std::vector<const char*> directories;
   const char* has;  ///< prefix of a file name in it
   const char* view_name;
   bool beside;
   std::vector<std::string> environment;
-  const char* built_in = nullptr;  ///< what a library may have before the folder's own name
+  const char* built_in = nullptr;  ///< what a library may have before the directory's own name
   std::optional<std::string> short_name = {};
   Holds holds = Holds::plugins;
 };
@@ -237,43 +239,45 @@ bool is_shared_object(const std::string& name) {
   return name.ends_with(".so") || name.find(".so.") != name.npos;
 }
 
-bool fill(PluginFolder& folder, const std::string& has) {
+bool fill(PluginDirectory& directory, const std::string& has) {
   std::error_code error;
   bool fits = false;
-  for (fs::directory_iterator walk(folder.path, error), end; !error && walk != end;
+  for (fs::directory_iterator walk(directory.path, error), end; !error && walk != end;
        walk.increment(error)) {
     const auto name = walk->path().filename().string();
     fits |= name.starts_with(has);
     std::error_code none;
-    if (is_shared_object(name) && walk->is_regular_file(none)) folder.plugins.push_back(name);
+    if (is_shared_object(name) && walk->is_regular_file(none)) directory.plugins.push_back(name);
   }
-  std::sort(folder.plugins.begin(), folder.plugins.end());
+  std::sort(directory.plugins.begin(), directory.plugins.end());
   return fits;
 }
 
-/// The folders that the library `path` (symlink-free) with `soname` looks into and that are there.
-std::vector<PluginFolder> plugin_folders_of(const std::string& path, const std::string& soname) {
-  std::vector<PluginFolder> out;
+/// The directories that the library `path` (symlink-free) with `soname` looks into and that are
+/// there.
+std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
+                                                   const std::string& soname) {
+  std::vector<PluginDirectory> out;
   for (const auto& rule : rules()) {
     if (!soname.starts_with(rule.soname)) continue;
-    for (const auto* relative : rule.folders) {
+    for (const auto* relative : rule.directories) {
       std::error_code error;
       const auto place = fs::canonical(fs::path(path).parent_path() / relative, error);
       if (error) continue;
-      PluginFolder folder;
-      folder.path = place.string();
-      folder.view_name = rule.view_name;
-      folder.wanted_by = path;
-      folder.beside = rule.beside;
-      folder.environment = rule.environment;
-      folder.built_in = {folder.path};
+      PluginDirectory directory;
+      directory.path = place.string();
+      directory.view_name = rule.view_name;
+      directory.wanted_by = path;
+      directory.beside = rule.beside;
+      directory.environment = rule.environment;
+      directory.built_in = {directory.path};
       if (rule.built_in != nullptr)
-        folder.built_in.push_back(rule.built_in + place.filename().string());
-      folder.short_name = rule.short_name;
-      folder.is_data = rule.holds == Holds::data;
-      folder.only = rule.has;
-      if (!fill(folder, rule.has)) continue;
-      out.push_back(std::move(folder));
+        directory.built_in.push_back(rule.built_in + place.filename().string());
+      directory.short_name = rule.short_name;
+      directory.is_data = rule.holds == Holds::data;
+      directory.only = rule.has;
+      if (!fill(directory, rule.has)) continue;
+      out.push_back(std::move(directory));
       break;
     }
   }
@@ -291,10 +295,10 @@ SearchOptions host_search() {
   return options;
 }
 
-std::vector<std::string> shortlist(const std::string& folder) {
+std::vector<std::string> shortlist(const std::string& directory) {
   std::vector<std::string> out;
   std::error_code error;
-  for (fs::directory_iterator walk(folder, error), end; !error && walk != end;
+  for (fs::directory_iterator walk(directory, error), end; !error && walk != end;
        walk.increment(error)) {
     const auto name = walk->path().filename().string();
     std::error_code none;
@@ -347,12 +351,13 @@ void add_bindings(OsWorld& world, MpiInstall& install) {
 Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInstall& install) {
   const auto home = fs::path(install.library.path).parent_path().string();
   const auto closure = TRY(closure_of(world, loader, install.library.path, home));
-  std::set<std::string> folders;
-  const auto add_folders = [&](const std::string& path, const std::string& soname) {
+  std::set<std::string> directories;
+  const auto add_directories = [&](const std::string& path, const std::string& soname) {
     std::error_code error;
     const auto real = fs::canonical(path, error).string();
-    for (auto& folder : plugin_folders_of(error ? path : real, soname))
-      if (folders.insert(folder.path).second) install.plugin_folders.push_back(std::move(folder));
+    for (auto& directory : plugin_directories_of(error ? path : real, soname))
+      if (directories.insert(directory.path).second)
+        install.plugin_directories.push_back(std::move(directory));
   };
   std::set<std::string> walked;
   for (const auto& object : closure.objects) {
@@ -360,20 +365,20 @@ Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInst
     if (&object != &closure.objects.front())
       install.closure.push_back({soname.empty() ? object.requested_as : soname, object.path});
     walked.insert(soname);
-    add_folders(object.path, soname);
+    add_directories(object.path, soname);
   }
   for (const auto& missing : closure.missing)
     install.missing.push_back(missing.name + ", needed by " +
                               closure.objects[missing.needed_by].path);
   // Plugins bring libraries that have plugins: Open MPI's mca_pml_ucx.so needs UCX.
-  for (std::size_t i = 0; i < install.plugin_folders.size(); ++i) {
-    const auto folder = install.plugin_folders[i];
-    for (const auto& name : folder.plugins) {
-      const auto plugin = closure_of(world, loader, folder.path + "/" + name, home);
+  for (std::size_t i = 0; i < install.plugin_directories.size(); ++i) {
+    const auto directory = install.plugin_directories[i];
+    for (const auto& name : directory.plugins) {
+      const auto plugin = closure_of(world, loader, directory.path + "/" + name, home);
       if (!plugin) continue;
       for (const auto& object : plugin->objects)
         if (const auto soname = object.file.elf.soname.value_or(""); walked.insert(soname).second)
-          add_folders(object.path, soname);
+          add_directories(object.path, soname);
     }
   }
   return {};
@@ -419,33 +424,33 @@ void keep_below(const std::string& prefix, std::vector<MpiInstall>& found) {
 }  // namespace
 
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
-                           const std::string& folder) {
+                           const std::string& directory) {
   auto search = host_search();
   auto closure = resolve(world, loader, path, search);
-  if (!closure || closure->missing.empty() || folder.empty()) return closure;
-  search.ld_library_path += (search.ld_library_path.empty() ? "" : ":") + folder;
+  if (!closure || closure->missing.empty() || directory.empty()) return closure;
+  search.ld_library_path += (search.ld_library_path.empty() ? "" : ":") + directory;
   search.ld_library_path_set = true;
   return resolve(world, loader, path, search);
 }
 
 Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options) {
   const auto loader = TRY(read_loader_profile(world, LoaderProfile{}.interpreter));
-  std::vector<LibraryFolder> folders;
-  const auto add = [&](std::vector<LibraryFolder> more) {
-    folders.insert(folders.end(), std::make_move_iterator(more.begin()),
-                   std::make_move_iterator(more.end()));
+  std::vector<LibraryDirectory> directories;
+  const auto add = [&](std::vector<LibraryDirectory> more) {
+    directories.insert(directories.end(), std::make_move_iterator(more.begin()),
+                       std::make_move_iterator(more.end()));
   };
   if (!options.prefix.empty()) {
-    add(folders_of_prefix(options.prefix, "--prefix"));
+    add(directories_of_prefix(options.prefix, "--prefix"));
   } else {
-    add(folders_from_path(options.path_variable));
-    add(folders_from_environment());
+    add(directories_from_path(options.path_variable));
+    add(directories_from_environment());
   }
   Finder finder(world, loader);
   std::set<std::string> listed;
-  for (const auto& folder : folders)
-    if (listed.insert(folder.path).second)
-      for (const auto& path : shortlist(folder.path)) finder.consider(path, folder.named_by);
+  for (const auto& directory : directories)
+    if (listed.insert(directory.path).second)
+      for (const auto& path : shortlist(directory.path)) finder.consider(path, directory.named_by);
   if (options.prefix.empty())
     if (auto bytes = world.read(loader.cache_path)) {
       const LdSoCache cache(std::move(*bytes), loader);
@@ -470,7 +475,7 @@ Result<MpiInstall> find_root(OsWorld& world, const std::string& soname) {
   const auto real = fs::canonical(path, error).string();
   if (path.empty() || error)
     return fail_errno(soname, "no such library on this machine", ENOENT,
-                      "name it by its path, or add its folder with ldconfig");
+                      "name it by its path, or add its directory with ldconfig");
   auto install = TRY(describe(world, real, found_by));
   add_bindings(world, install);
   TRY(add_closure_of(world, loader, install));

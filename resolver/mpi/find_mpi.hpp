@@ -17,19 +17,19 @@ struct MpiFile {
   std::string path;  ///< absolute
 };
 
-/// A folder that a library opens files of at run time: no DT_NEEDED tells of it.
-struct PluginFolder {
+/// A directory that a library opens files of at run time: no DT_NEEDED tells of it.
+struct PluginDirectory {
   std::string path;       ///< on the host
   std::string view_name;  ///< where it stands in a view: "ucx", "share/openmpi"
   std::string wanted_by;  ///< path of the library
   /// True: the library looks beside itself (dladdr), so a view serves it; false: at `path`, a
   /// string built into it, unless the environment says otherwise.
   bool beside = false;
-  std::vector<std::string> environment;  ///< variables that name the folder, if any
-  /// Strings of the library's own that it may have the folder by: as they are, or with more behind
-  /// a slash.
+  std::vector<std::string> environment;  ///< variables that name the directory, if any
+  /// Strings of the library's own that it may have the directory by: as they are, or with more
+  /// behind a slash.
   std::vector<std::string> built_in;
-  /// The folder's place in a view for a library in which such a string is changed, where
+  /// The directory's place in a view for a library in which such a string is changed, where
   /// `view_name` is too long for that; empty: the view's root, which gets `only` then.
   std::optional<std::string> short_name;
   /// Parameters or texts, no plugins: the image's own, if it has some, are for its own libraries.
@@ -47,7 +47,7 @@ struct MpiInstall {
   std::size_t mpi_symbols = 0;    ///< exported MPI_* functions
   std::vector<MpiFile> bindings;  ///< Fortran and C++ libraries built with it
   std::vector<MpiFile> closure;   ///< what ld.so loads for it, in its order, itself left out
-  std::vector<PluginFolder> plugin_folders;
+  std::vector<PluginDirectory> plugin_directories;
   std::vector<std::string> missing;  ///< "libx.so.1, needed by ..."
 };
 
@@ -65,9 +65,9 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options)
 /// there is none.
 Result<MpiInstall> find_root(OsWorld& world, const std::string& soname);
 
-/// What ld.so loads for the library `path`. What is missing then is looked for in `folder` too, as
-/// with the LD_LIBRARY_PATH that an installation's module file sets; empty: not.
+/// What ld.so loads for the library `path`. What is missing then is looked for in `directory` too,
+/// as with the LD_LIBRARY_PATH that an installation's module file sets; empty: not.
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
-                           const std::string& folder);
+                           const std::string& directory);
 
 }  // namespace heddle

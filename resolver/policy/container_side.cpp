@@ -20,8 +20,8 @@ bool is_library(const ElfFacts& elf) {
 
 Result<std::string> ContainerSide::locate(const std::string& name) {
   if (name.find('/') != name.npos) return name.starts_with('/') ? name : "/" + name;
-  for (const char* folder : {"/usr/local/bin/", "/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/"})
-    if (!world_.real_path(folder + name).empty()) return folder + name;
+  for (const char* directory : {"/usr/local/bin/", "/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/"})
+    if (!world_.real_path(directory + name).empty()) return directory + name;
   return fail_errno(name, "no such program in the container", ENOENT,
                     "name it by its absolute path there");
 }
@@ -81,7 +81,8 @@ const ContainerFile* ContainerSide::find(const std::string& soname) {
   }
   std::vector<std::string> candidates;
   if (const auto cached = cache_.lookup(soname); !cached.empty()) candidates.emplace_back(cached);
-  for (const auto& folder : loader_.default_directories) candidates.push_back(folder + soname);
+  for (const auto& directory : loader_.default_directories)
+    candidates.push_back(directory + soname);
   for (const auto& path : candidates) {
     auto file = world_.facts(path);
     if (!file || file->elf.machine != loader_.machine || file->elf.elf_class != loader_.elf_class)

@@ -39,7 +39,7 @@ class ContainerSide {
                            std::string& reason);
 
   /// What ld.so would find for `soname`: in a program's closure, in the cache, in the default
-  /// folders; null: nothing.
+  /// directories; null: nothing.
   const ContainerFile* find(const std::string& soname);
 
   OsWorld& world() { return world_; }

@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "base/folder_of.hpp"
+#include "base/directory_of.hpp"
 #include "base/open_in_root.hpp"
 #include "resolver/search/search_path.hpp"
 
@@ -22,13 +22,13 @@ namespace {
 struct FoundCopies {
   std::vector<std::string> paths;  ///< sorted; files and links to them
   bool complete = true;            ///< false: it has more than is looked at, or can be
-  /// Folders in which one that is added later most likely shows: those next to the root, where a
-  /// prefix of its own begins, and those with libraries. Each ends in a slash.
+  /// Directories in which one that is added later most likely shows: those next to the root, where
+  /// a prefix of its own begins, and those with libraries. Each ends in a slash.
   std::vector<std::string> watched;
 };
 
 // Debian with an MPI has 14,000 names, a large conda environment 200,000. Listing takes 1 us a name
-// and 10 us a folder when they are cached.
+// and 10 us a directory when they are cached.
 constexpr std::size_t kMostNames = 300'000;
 constexpr std::size_t kMostFound = 64;
 constexpr int kDeepest = 40;
@@ -37,7 +37,7 @@ constexpr int kDeepest = 40;
 constexpr std::size_t kMostWatched = 128;
 constexpr int kShallow = 2;
 
-/// Folders of the root that change with each container or hold data.
+/// Directories of the root that change with each container or hold data.
 bool may_be_watched(const std::string& name) {
   for (const char* other : {"etc", "tmp", "run", "var", "boot"})
     if (name == other) return false;
@@ -48,8 +48,8 @@ bool is_data(const std::string& path) {
   return path == "/usr/share/" || path == "/usr/include/" || path == "/usr/src/";
 }
 
-/// Whether opening a folder failed for what it is: no folder, one of a volume, gone, or one that
-/// whoever asks may not look into, and so has no programs from there.
+/// Whether opening a directory failed for what it is: no directory, one of a volume, gone, or one
+/// that whoever asks may not look into, and so has no programs from there.
 bool is_none_of_ours(int code) {
   return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
 }
@@ -59,14 +59,14 @@ class Walk {
   explicit Walk(FoundCopies& out) : out_(out) {}
 
   /// `path` ends in '/'.
-  void enter(Fd folder, const std::string& path, int depth, bool watched = true) {
+  void enter(Fd directory, const std::string& path, int depth, bool watched = true) {
     const std::unique_ptr<DIR, int (*)(DIR*)> list(
-        depth > kDeepest ? nullptr : ::fdopendir(folder.get()), &::closedir);
+        depth > kDeepest ? nullptr : ::fdopendir(directory.get()), &::closedir);
     if (!list) {
       out_.complete = false;
       return;
     }
-    const int fd = folder.release();  // the list's
+    const int fd = directory.release();  // the list's
     bool libraries = false;
     for (;;) {
       errno = 0;
@@ -82,9 +82,9 @@ class Walk {
         break;
       }
       libraries |= name.find(".so") != name.npos;
-      const bool may_be_folder = entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN;
-      if (!may_be_folder || depth > 0 || (name != "proc" && name != "sys" && name != "dev"))
-        look_at(fd, path + name, name, may_be_folder, depth,
+      const bool may_be_directory = entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN;
+      if (!may_be_directory || depth > 0 || (name != "proc" && name != "sys" && name != "dev"))
+        look_at(fd, path + name, name, may_be_directory, depth,
                 watched && (depth > 0 || may_be_watched(name)));
     }
     if (watched && (depth <= kShallow || libraries)) watched_.emplace(depth, path);
@@ -99,9 +99,9 @@ class Walk {
   }
 
  private:
-  void look_at(int fd, const std::string& path, const std::string& name, bool may_be_folder,
+  void look_at(int fd, const std::string& path, const std::string& name, bool may_be_directory,
                int depth, bool watched) {
-    if (may_be_folder) {
+    if (may_be_directory) {
       // A device's number does not tell a volume: one bound from the same disk has the image's.
       auto below = open_resolved(fd, name, O_RDONLY | O_DIRECTORY | O_NONBLOCK,
                                  RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS);
@@ -262,19 +262,19 @@ bool ContainerStack::is_copy(const StackPart& part) const {
 }
 
 bool ContainerStack::has_to_stay(const StackPart& part) const {
-  return stays.contains(folder_of(part.path)) && is_copy(part);
+  return stays.contains(directory_of(part.path)) && is_copy(part);
 }
 
-void ContainerStack::note_swapped_folders(OsWorld& inside) {
+void ContainerStack::note_swapped_directories(OsWorld& inside) {
   for (const auto* list : {&libraries, &bindings})
     for (const auto& part : *list)
       if (const auto real = inside.real_path(part.path); !real.empty() && !is_copy(part))
-        swapped.insert(folder_of(real));
+        swapped.insert(directory_of(real));
 }
 
 bool ContainerStack::leave(const StackPart& copy, const std::string& why) {
-  const auto folder = folder_of(copy.path);
-  if (!swapped.contains(folder)) return stays.try_emplace(folder, why).second;
+  const auto directory = directory_of(copy.path);
+  if (!swapped.contains(directory)) return stays.try_emplace(directory, why).second;
   mixed.try_emplace(copy.path, why);
   return false;
 }
@@ -295,15 +295,15 @@ class SystemFiles {
     for (const auto& line : inside.cache().lines())
       if (may_be_mpi(line.name) && ++looked_at <= kMostMpiLines)
         files_.insert(world.real_path(std::string(line.path)));
-    for (const auto& folder : inside.loader().default_directories)
-      folders_.insert(world.real_path(folder));
+    for (const auto& directory : inside.loader().default_directories)
+      directories_.insert(world.real_path(directory));
   }
   bool has(const std::string& real) const {
-    return files_.contains(real) || folders_.contains(folder_of(real));
+    return files_.contains(real) || directories_.contains(directory_of(real));
   }
 
  private:
-  std::set<std::string> files_, folders_;
+  std::set<std::string> files_, directories_;
 };
 
 }  // namespace
@@ -366,9 +366,9 @@ ContainerStack find_container_stack(ContainerSide& inside, SymbolReader& symbols
     std::vector<std::string> names(std::begin(kBindings), std::end(kBindings));
     for (const auto& library : kMpiSonames) names.emplace_back(library.soname);
     for (const auto* object : inside.objects())
-      for (const auto& folder : tagged_directories(*object, inside.world(), inside.loader()))
+      for (const auto& directory : tagged_directories(*object, inside.world(), inside.loader()))
         for (const auto& name : names) {
-          const auto path = folder + name;
+          const auto path = directory + name;
           if (inside.world().real_path(path).empty()) continue;
           const auto file = inside.world().facts(path);
           if (file && file->elf.machine == inside.loader().machine)

@@ -30,27 +30,27 @@ struct ContainerStack {
   /// False: no program needs it by itself (a script, an interpreter, a shell that starts one); it
   /// is what the image's ld.so.cache has.
   bool needed_by_program = false;
-  /// Libraries and bindings in folders that neither the programs nor ld.so.cache lead to: what
+  /// Libraries and bindings in directories that neither the programs nor ld.so.cache lead to: what
   /// others find there by tags of their own.
   std::vector<StackPart> copies;
-  std::vector<std::string> watched;  ///< folders in which one that is added later shows
-  /// Folders of copies that stay as they are, and why.
+  std::vector<std::string> watched;  ///< directories in which one that is added later shows
+  /// Directories of copies that stay as they are, and why.
   std::map<std::string, std::string> stays;
-  /// Folders, free of links, of libraries and bindings that are no copies: the host's goes over
+  /// Directories, free of links, of libraries and bindings that are no copies: the host's goes over
   /// those, whatever lies beside them.
   std::set<std::string> swapped;
-  /// Copies in such a folder that should have stayed, by path, and why.
+  /// Copies in such a directory that should have stayed, by path, and why.
   std::map<std::string, std::string> mixed;
 
   bool empty() const { return libraries.empty() && missing.empty(); }
   const StackPart* part_of(const FileId& id) const;
   /// Leaves out libraries of another ABI than `abi` and their bindings.
   void keep(const std::string& abi);
-  /// One of the copies, in a folder that stays.
+  /// One of the copies, in a directory that stays.
   bool has_to_stay(const StackPart& part) const;
   /// Fills in `swapped`.
-  void note_swapped_folders(OsWorld& inside);
-  /// The folder of `copy` stays for the reason `why`. False: that cannot be, or was so before.
+  void note_swapped_directories(OsWorld& inside);
+  /// The directory of `copy` stays for the reason `why`. False: that cannot be, or was so before.
   bool leave(const StackPart& copy, const std::string& why);
   /// The copies are all that the image has.
   void take_copies();

@@ -84,7 +84,8 @@ class Decider {
     stack_ = find_container_stack(inside_, inside_symbols_);
     if (options_.mpi_wanted && !find_stack_copies(inside_, inside_symbols_, stack_))
       out_.warnings.push_back(
-          "the image has more files than are looked at, or can be: an MPI in a folder of its own "
+          "the image has more files than are looked at, or can be: an MPI in a directory of its "
+          "own "
           "may be left as it is");
     out_.asked = stack_.watched;
     TRY(choose_mpi());
@@ -95,9 +96,9 @@ class Decider {
     for (const auto& root : options_.roots)
       sides.force(root.library.soname, root.aliases, container_file(root.aliases),
                   "the host's is asked for");
-    auto solved = solve(
-        {inside_, host_, inside_symbols_, stack_, glibc_, search_, folders_, options_.mount_point},
-        sides, out_);
+    auto solved = solve({inside_, host_, inside_symbols_, stack_, glibc_, search_, directories_,
+                         options_.mount_point},
+                        sides, out_);
     if (!solved) return refuse(solved.error().message(), solved.error().hint());
     return {};
   }
@@ -281,7 +282,7 @@ class Decider {
                         : "use a newer MPI on the host, or an image built with an older one");
     }
     // Programs that nobody named use the copies: what these might miss with the host's stays.
-    stack_.note_swapped_folders(inside_.world());
+    stack_.note_swapped_directories(inside_.world());
     for (const auto& part : stack_.copies)
       if (const auto why = lacks_of(part); !why.empty()) stack_.leave(part, part.path + ": " + why);
     if (!library_) return {};
@@ -310,7 +311,8 @@ class Decider {
   Result<void> take_host_libraries() {
     const auto add = [&](const MpiInstall& install, const std::string& part) -> Result<void> {
       TRY(host_.add(install.library.path, part));
-      folders_.insert(folders_.end(), install.plugin_folders.begin(), install.plugin_folders.end());
+      directories_.insert(directories_.end(), install.plugin_directories.begin(),
+                          install.plugin_directories.end());
       return {};
     };
     if (install_ != nullptr) {
@@ -376,7 +378,7 @@ class Decider {
   const MpiInstall* install_ = nullptr;  ///< the host's MPI that stands for the container's
   /// Of the container; none: the image has none, a program only asks for it.
   std::optional<StackPart> library_;
-  std::vector<PluginFolder> folders_;
+  std::vector<PluginDirectory> directories_;
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ struct FileBind {
   std::string target;  ///< in the container; exists, free of symbolic links
   std::string why;
 };
-struct FolderBind {
+struct DirectoryBind {
   std::string source;
   std::string target;
   bool exists = false;
@@ -78,7 +78,7 @@ struct Decision {
   std::string interpreter;
   std::string interpreter_file;
   std::vector<FileBind> binds;
-  std::vector<FolderBind> folders;
+  std::vector<DirectoryBind> directories;
   std::map<std::string, std::string> environment;
   std::vector<ChangedPath> changed;                        ///< by library
   std::vector<Verdict> verdicts;                           ///< sorted by soname

@@ -120,15 +120,15 @@ Result<void> HostSide::add(const std::string& path, const std::string& stack_par
   return {};
 }
 
-void HostSide::add_plugins(const PluginFolder& folder) {
+void HostSide::add_plugins(const PluginDirectory& directory) {
   std::vector<std::string> paths;
-  for (const auto& name : folder.plugins) paths.push_back(folder.path + "/" + name);
+  for (const auto& name : directory.plugins) paths.push_back(directory.path + "/" + name);
   world_.prefetch(paths);
-  for (const auto& name : folder.plugins) {
-    const auto path = folder.path + "/" + name;
+  for (const auto& name : directory.plugins) {
+    const auto path = directory.path + "/" + name;
     const auto closure = closure_of(world_, loader_, path, home_);
     if (!closure) continue;
-    const auto below = folder.view_name + "/" + name;
+    const auto below = directory.view_name + "/" + name;
     plugins_[below] = {below, canonical(path), closure->objects[0].file, {}};
     take(*closure);
   }
@@ -140,22 +140,22 @@ Result<GlibcFamily> read_glibc_family(OsWorld& world) {
   const auto& loader = out.loader;
   out.version = "2." + std::to_string(loader.glibc_minor);
   auto ld_so = TRY(world.facts(loader.interpreter));
-  // libc's folder is ld.so's, or one of the default ones.
-  std::vector<std::string> folders = {
+  // libc's directory is ld.so's, or one of the default ones.
+  std::vector<std::string> directories = {
       fs::path(canonical(loader.interpreter)).parent_path().string() + "/"};
-  folders.insert(folders.end(), loader.default_directories.begin(),
-                 loader.default_directories.end());
-  for (const auto& folder : folders) {
-    const auto libc = world.facts(folder + "libc.so.6");
+  directories.insert(directories.end(), loader.default_directories.begin(),
+                     loader.default_directories.end());
+  for (const auto& directory : directories) {
+    const auto libc = world.facts(directory + "libc.so.6");
     if (!libc || libc->elf.machine != loader.machine || libc->elf.elf_class != loader.elf_class ||
         !missing_versions(libc->elf, loader.soname, ld_so.elf).empty())
       continue;
     for (const auto& name : glibc_sonames()) {
-      auto file = world.facts(folder + name);
+      auto file = world.facts(directory + name);
       if (!file || !is_glibc_part(file->elf) ||
           !missing_versions(file->elf, "libc.so.6", libc->elf).empty())
         continue;
-      out.files[name] = {name, canonical(folder + name), std::move(*file), "glibc"};
+      out.files[name] = {name, canonical(directory + name), std::move(*file), "glibc"};
     }
     out.files[loader.soname] = {loader.soname, canonical(loader.interpreter), std::move(ld_so),
                                 "glibc"};

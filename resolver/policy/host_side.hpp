@@ -31,8 +31,8 @@ class HostSide {
   /// Adds the library `path` and all that ld.so loads for it; `stack_part` is that of the library
   /// itself. A library that is missing is no failure: missing() tells.
   Result<void> add(const std::string& path, const std::string& stack_part);
-  /// Adds a folder's plugins with what each loads. One that cannot be read is data.
-  void add_plugins(const PluginFolder& folder);
+  /// Adds a directory's plugins with what each loads. One that cannot be read is data.
+  void add_plugins(const PluginDirectory& directory);
 
   /// By soname; ld.so is not among them.
   const std::map<std::string, HostFile>& files() const { return files_; }
@@ -51,7 +51,7 @@ class HostSide {
   std::map<std::string, HostFile> files_;
   std::map<std::string, HostFile> plugins_;
   std::vector<std::string> missing_;
-  std::string home_;  ///< folder of the library added last
+  std::string home_;  ///< directory of the library added last
 };
 
 /// The host's glibc: ld.so, libc.so.6 and every other file of the same build.

@@ -14,7 +14,7 @@
 #include <optional>
 #include <set>
 
-#include "base/folder_of.hpp"
+#include "base/directory_of.hpp"
 #include "base/try.hpp"
 #include "resolver/policy/plugin_places.hpp"
 #include "resolver/policy/swapped_world.hpp"
@@ -142,7 +142,7 @@ class Placement {
 
   /// What place() found.
   void write(Decision& decision) {
-    auto plugins = find_plugin_places(sides_.folders(), binds_, names_, inside_.world(), host_,
+    auto plugins = find_plugin_places(sides_.directories(), binds_, names_, inside_.world(), host_,
                                       in_.mount_point);
     decision.names = std::move(plugins.names);
     decision.ld_so_cache = cache_;
@@ -152,7 +152,7 @@ class Placement {
     if (!cache_target_.empty())
       decision.binds.push_back({std::string(kOwnDirectory) + kCache, cache_target_,
                                 "the host's libraries are found by it, the container's as before"});
-    decision.folders = std::move(plugins.folders);
+    decision.directories = std::move(plugins.directories);
     decision.environment = std::move(plugins.environment);
     decision.changed = std::move(plugins.changed);
     decision.loads = std::move(loads_);
@@ -294,8 +294,8 @@ class Placement {
                             missing.name + ": " + missing.reason);
       for (const auto& need : unmet_needs(*closure)) warnings_.push_back(fails + need.line);
     }
-    for (const auto& [folder, why] : stack_.stays)
-      warnings_.push_back("what of MPI is in " + folder +
+    for (const auto& [directory, why] : stack_.stays)
+      warnings_.push_back("what of MPI is in " + directory +
                           " stays for programs that nobody named: " + why);
     for (const auto& [path, why] : stack_.mixed)
       warnings_.push_back(path + ": " + why +
@@ -445,11 +445,12 @@ class Placement {
   /// `why`: it does not.
   bool bind_shadowing_of_copy(const StackPart& part, SwappedWorld& world,
                               const LoaderProfile& loader, std::string& why) {
-    const auto folder = folder_of(part.path);
-    if (folder.find_first_of(":;$") != folder.npos) why = "its name is none for a search path";
+    const auto directory = directory_of(part.path);
+    if (directory.find_first_of(":;$") != directory.npos)
+      why = "its name is none for a search path";
     if (!why.empty()) return false;
     auto options = in_.search;
-    options.ld_library_path = folder;
+    options.ld_library_path = directory;
     options.ld_library_path_set = true;
     const auto closure = resolve(world, loader, part.path, options);
     why = closure ? misfit_of_copies(*closure) : closure.error().message();
@@ -467,7 +468,7 @@ class Placement {
   bool bind_shadowing_of_copies(SwappedWorld& world, const LoaderProfile& loader) {
     bool more = false;
     for (const auto& part : stack_.copies) {
-      if (stack_.stays.contains(folder_of(part.path))) continue;
+      if (stack_.stays.contains(directory_of(part.path))) continue;
       std::string why;
       more |= bind_shadowing_of_copy(part, world, loader, why);
       if (!why.empty() && stack_.leave(part, why)) return true;
@@ -482,13 +483,13 @@ class Placement {
   /// searches, and all else that the tag leads to is found as before.
   bool hide_shadowing() {
     bool more = false;
-    for (const auto& folder : sides_.folders()) {
-      if (!folder.beside) continue;
+    for (const auto& directory : sides_.directories()) {
+      if (!directory.beside) continue;
       for (auto& [target, bind] : binds_) {
         const auto at = names_.files.find(bind.source);
-        if (at == names_.files.end() || at->second != folder.wanted_by ||
+        if (at == names_.files.end() || at->second != directory.wanted_by ||
             !found_by_tag_.contains(target) ||
-            !inside_.world().real_path(folder_of(target) + "/" + folder.view_name).empty())
+            !inside_.world().real_path(directory_of(target) + "/" + directory.view_name).empty())
           continue;
         made_[target] = {kOtherClass, of_another_class(inside_.loader()), "", false};
         bind.source = std::string(kOwnDirectory) + kOtherClass;
@@ -553,7 +554,7 @@ void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
 Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out) {
   Placement placement(facts, sides);
   for (int round = 0; round < kLibraryRounds; ++round) {
-    TRY(sides.settle(facts.folders));
+    TRY(sides.settle(facts.directories));
     const auto glibc = TRY(choose_glibc(facts.glibc, facts.inside, sides.taken_files()));
     const auto flip = placement.place(glibc);
     if (!flip)

@@ -15,7 +15,7 @@ struct PlacementFacts {
   const ContainerStack& stack;
   const GlibcFamily& glibc;
   const SearchOptions& search;
-  const std::vector<PluginFolder>& folders;  ///< of the host's libraries
+  const std::vector<PluginDirectory>& directories;  ///< of the host's libraries
   std::string mount_point;
 };
 

@@ -5,25 +5,25 @@
 #include <filesystem>
 #include <tuple>
 
-#include "base/folder_of.hpp"
+#include "base/directory_of.hpp"
 
 namespace heddle::policy {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxFolderFiles = 10'000;
+constexpr std::size_t kMaxDirectoryFiles = 10'000;
 
-void take_folder(const PluginFolder& folder, ServedNames& out) {
+void take_directory(const PluginDirectory& directory, ServedNames& out) {
   std::error_code error;
   std::size_t count = 0;
-  for (fs::recursive_directory_iterator walk(folder.path, error), end; !error && walk != end;
+  for (fs::recursive_directory_iterator walk(directory.path, error), end; !error && walk != end;
        walk.increment(error)) {
     std::error_code none;
-    if (!walk->is_regular_file(none) || ++count > kMaxFolderFiles) continue;
-    const auto below = walk->path().lexically_relative(folder.path).string();
+    if (!walk->is_regular_file(none) || ++count > kMaxDirectoryFiles) continue;
+    const auto below = walk->path().lexically_relative(directory.path).string();
     const auto real = fs::canonical(walk->path(), none).string();
-    if (!none) out.files.emplace(folder.view_name + "/" + below, real);
+    if (!none) out.files.emplace(directory.view_name + "/" + below, real);
   }
 }
 
@@ -48,46 +48,46 @@ std::size_t find_string(const std::string& bytes, const std::string& start, bool
   return bytes.npos;
 }
 
-/// Below its short name, or with `only` in the mount's root: nothing else of a folder that others
-/// have their files in, too (/usr/local/etc).
-void shorten(const PluginFolder& folder, std::map<std::string, std::string>& names) {
-  const auto prefix = folder.view_name + "/";
+/// Below its short name, or with `only` in the mount's root: nothing else of a directory that
+/// others have their files in, too (/usr/local/etc).
+void shorten(const PluginDirectory& directory, std::map<std::string, std::string>& names) {
+  const auto prefix = directory.view_name + "/";
   for (auto it = names.lower_bound(prefix); it != names.end() && it->first.starts_with(prefix);) {
     auto name = it->first.substr(prefix.size());
     const auto path = it->second;
     it = names.erase(it);
-    if (!folder.short_name->empty())
-      names.emplace(*folder.short_name + "/" + name, path);
-    else if (name.starts_with(folder.only) && name.find('/') == name.npos)
+    if (!directory.short_name->empty())
+      names.emplace(*directory.short_name + "/" + name, path);
+    else if (name.starts_with(directory.only) && name.find('/') == name.npos)
       names.emplace(name, path);
   }
 }
 
-/// Changes the library's own strings for the folder to the mount's, in the copy that is served.
+/// Changes the library's own strings for the directory to the mount's, in the copy that is served.
 /// False: it has none, no room for the mount's, or several names, which must stay one inode.
-bool lead_to_mount(const PluginFolder& folder, OsWorld& inside, OsWorld& host,
+bool lead_to_mount(const PluginDirectory& directory, OsWorld& inside, OsWorld& host,
                    const std::string& mount_point, PluginPlaces& out) {
-  if (!folder.is_data && !inside.real_path(folder.path).empty()) return false;
+  if (!directory.is_data && !inside.real_path(directory.path).empty()) return false;
   std::vector<std::string> served_as;
   for (const auto& [name, path] : out.names)
-    if (path == folder.wanted_by && name.find('/') == name.npos) served_as.push_back(name);
+    if (path == directory.wanted_by && name.find('/') == name.npos) served_as.push_back(name);
   if (served_as.size() != 1) return false;
-  auto bytes = host.read(folder.wanted_by);
+  auto bytes = host.read(directory.wanted_by);
   if (!bytes) return false;
   const auto known = out.made.find(served_as[0]);
   auto copy = known == out.made.end() ? *bytes : known->second;
-  const auto name = folder.short_name.value_or(folder.view_name);
+  const auto name = directory.short_name.value_or(directory.view_name);
   const auto now = name.empty() ? mount_point : mount_point + "/" + name;
   bool any = false;
-  for (const auto& start : folder.built_in) {
+  for (const auto& start : directory.built_in) {
     if (now.size() > start.size()) continue;
-    // libibverbs has "FOLDER/lib%s-rdmav34.so".
-    const bool more = !folder.is_data && start == folder.path;
+    // libibverbs has "DIRECTORY/lib%s-rdmav34.so".
+    const bool more = !directory.is_data && start == directory.path;
     for (auto at = find_string(*bytes, start, more, 0); at != bytes->npos;
          at = find_string(*bytes, start, more, at)) {
       const std::string was = bytes->c_str() + at;
       auto text = now + was.substr(start.size());
-      out.changed.push_back({folder.wanted_by, was, text});
+      out.changed.push_back({directory.wanted_by, was, text});
       text.resize(was.size());
       copy.replace(at, was.size(), text);
       any = true;
@@ -95,7 +95,7 @@ bool lead_to_mount(const PluginFolder& folder, OsWorld& inside, OsWorld& host,
   }
   if (!any) return false;
   out.made[served_as[0]] = std::move(copy);
-  if (folder.short_name) shorten(folder, out.names);
+  if (directory.short_name) shorten(directory, out.names);
   return true;
 }
 
@@ -108,7 +108,7 @@ ServedNames served_names(const SideChoice& sides, const GlibcChoice& glibc,
     if (pick->taken == Side::host) take_file(pick->host, pick->names, out);
   if (glibc.taken == Side::host)
     for (const auto& [soname, file] : family.files) take_file(file, {soname}, out);
-  for (const auto& folder : sides.folders()) take_folder(folder, out);
+  for (const auto& directory : sides.directories()) take_directory(directory, out);
   return out;
 }
 
@@ -116,33 +116,33 @@ bool is_plugin_name(const std::string& name) {
   return name.find('/') != name.npos && name.find(".so") != name.npos;
 }
 
-PluginPlaces find_plugin_places(const std::vector<PluginFolder>& folders,
+PluginPlaces find_plugin_places(const std::vector<PluginDirectory>& directories,
                                 const std::map<std::string, FileBind>& binds,
                                 const ServedNames& names, OsWorld& inside, OsWorld& host,
                                 const std::string& mount_point) {
   PluginPlaces out;
   out.names = names.files;
-  for (const auto& folder : folders) {
+  for (const auto& directory : directories) {
     std::vector<std::string> targets;
-    if (folder.beside) {
+    if (directory.beside) {
       // Beside the library as ld.so names it: below the mount it is there already.
       for (const auto& [target, bind] : binds)
         if (const auto at = names.files.find(bind.source);
-            at != names.files.end() && at->second == folder.wanted_by)
-          targets.push_back(folder_of(target) + "/" + folder.view_name);
+            at != names.files.end() && at->second == directory.wanted_by)
+          targets.push_back(directory_of(target) + "/" + directory.view_name);
     } else {
-      if (lead_to_mount(folder, inside, host, mount_point, out)) continue;
-      targets.push_back(folder.path);
+      if (lead_to_mount(directory, inside, host, mount_point, out)) continue;
+      targets.push_back(directory.path);
     }
     for (const auto& target : targets) {
       const auto real = inside.real_path(target);
-      out.folders.push_back({folder.view_name, real.empty() ? target : real, !real.empty(),
-                             fs::path(folder.wanted_by).filename().string() +
-                                 " looks there for its plugins and data"});
+      out.directories.push_back({directory.view_name, real.empty() ? target : real, !real.empty(),
+                                 fs::path(directory.wanted_by).filename().string() +
+                                     " looks there for its plugins and data"});
     }
     if (!targets.empty())
-      for (const auto& variable : folder.environment)
-        out.environment[variable] = mount_point + "/" + folder.view_name;
+      for (const auto& variable : directory.environment)
+        out.environment[variable] = mount_point + "/" + directory.view_name;
   }
   std::sort(out.changed.begin(), out.changed.end(), [](const auto& a, const auto& b) {
     return std::tie(a.library, a.was) < std::tie(b.library, b.was);

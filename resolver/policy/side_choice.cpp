@@ -79,7 +79,7 @@ void SideChoice::compare(Pick& pick) {
   }
 }
 
-bool SideChoice::add_folders(const std::vector<PluginFolder>& folders) {
+bool SideChoice::add_directories(const std::vector<PluginDirectory>& directories) {
   bool more = false;
   for (const auto& [soname, file] : host_.files()) {
     if (picks_.contains(soname) || is_glibc_part(file.file.elf)) continue;
@@ -92,16 +92,16 @@ bool SideChoice::add_folders(const std::vector<PluginFolder>& folders) {
     picks_.emplace(soname, std::move(pick));
     more = true;
   }
-  for (const auto& folder : folders) {
-    const bool known = std::any_of(folders_.begin(), folders_.end(), [&](const PluginFolder& one) {
-      return one.path == folder.path;
-    });
+  for (const auto& directory : directories) {
+    const bool known =
+        std::any_of(directories_.begin(), directories_.end(),
+                    [&](const PluginDirectory& one) { return one.path == directory.path; });
     const bool wanted = std::any_of(picks_.begin(), picks_.end(), [&](const auto& entry) {
-      return entry.second.host.path == folder.wanted_by && entry.second.taken == Side::host;
+      return entry.second.host.path == directory.wanted_by && entry.second.taken == Side::host;
     });
     if (known || !wanted) continue;
-    folders_.push_back(folder);
-    host_.add_plugins(folder);
+    directories_.push_back(directory);
+    host_.add_plugins(directory);
     more = true;
   }
   return more;
@@ -212,9 +212,9 @@ Result<bool> SideChoice::check_open(Pick& pick) {
   return true;
 }
 
-Result<void> SideChoice::settle(const std::vector<PluginFolder>& folders) {
+Result<void> SideChoice::settle(const std::vector<PluginDirectory>& directories) {
   for (int round = 0; round < kRounds * 16; ++round) {
-    while (add_folders(folders)) {
+    while (add_directories(directories)) {
     }
     bool changed = TRY(check_versions());
     for (auto& [soname, pick] : picks_) {
@@ -224,18 +224,19 @@ Result<void> SideChoice::settle(const std::vector<PluginFolder>& folders) {
     if (!changed) break;
   }
   // A library whose mind changed takes its plugins with it.
-  std::erase_if(folders_, [&](const PluginFolder& folder) {
+  std::erase_if(directories_, [&](const PluginDirectory& directory) {
     return std::none_of(picks_.begin(), picks_.end(), [&](const auto& entry) {
-      return entry.second.host.path == folder.wanted_by && entry.second.taken == Side::host;
+      return entry.second.host.path == directory.wanted_by && entry.second.taken == Side::host;
     });
   });
   return {};
 }
 
 bool SideChoice::is_served(const std::string& plugin) const {
-  return std::any_of(folders_.begin(), folders_.end(), [&](const PluginFolder& folder) {
-    return plugin.starts_with(folder.view_name + "/");
-  });
+  return std::any_of(directories_.begin(), directories_.end(),
+                     [&](const PluginDirectory& directory) {
+                       return plugin.starts_with(directory.view_name + "/");
+                     });
 }
 
 std::set<std::string> SideChoice::reachable() const {

@@ -34,16 +34,16 @@ class SideChoice {
   /// A library that is the host's whatever the container has, and its names there.
   void force(const std::string& soname, std::vector<std::string> names,
              std::optional<ContainerFile> container, const std::string& why);
-  /// Decides for everything that `host` has by now, and follows plugin folders of what is the
+  /// Decides for everything that `host` has by now, and follows plugin directories of what is the
   /// host's. Fails where that cannot work, naming both sides.
-  Result<void> settle(const std::vector<PluginFolder>& folders);
+  Result<void> settle(const std::vector<PluginDirectory>& directories);
   /// Takes the host's file after all, if there is one that was not decided on already.
   bool flip_to_host(const std::string& name, const std::string& why);
 
   /// By soname: those that something of the host's needs.
   std::vector<const Pick*> picks() const;
   const Pick* find(const std::string& name) const;
-  const std::vector<PluginFolder>& folders() const { return folders_; }
+  const std::vector<PluginDirectory>& directories() const { return directories_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// All files of the host that would be in the container: libraries and plugins.
   std::vector<const HostFile*> taken_files() const;
@@ -56,12 +56,12 @@ class SideChoice {
     bool is_plugin;
   };
   void compare(Pick& pick);
-  bool add_folders(const std::vector<PluginFolder>& folders);
+  bool add_directories(const std::vector<PluginDirectory>& directories);
   std::vector<User> users();
   Result<bool> check_versions();
   Result<bool> check_open(Pick& pick);
   void flip(Pick& pick, Side side, const std::string& why);
-  /// Whether its folder is among folders().
+  /// Whether its directory is among directories().
   bool is_served(const std::string& plugin) const;
   std::set<std::string> reachable() const;
   Pick* find(const std::string& name);
@@ -72,7 +72,7 @@ class SideChoice {
   const ContainerStack& stack_;
   std::map<std::string, Pick> picks_;
   std::map<std::string, std::string> by_name_;
-  std::vector<PluginFolder> folders_;
+  std::vector<PluginDirectory> directories_;
   std::vector<std::string> warnings_;
 };
 

@@ -15,27 +15,27 @@ World::DirId SwappedWorld::directory(std::string_view path) {
   if (!is_ours(path)) return inside_.directory(path);
   auto relative = std::string(path.substr(std::min(path.size(), placed_.mount_point.size() + 1)));
   if (!relative.empty() && !relative.ends_with('/')) relative += '/';
-  folders_.push_back(std::move(relative));
-  return kOurs | static_cast<DirId>(folders_.size() - 1);
+  directories_.push_back(std::move(relative));
+  return kOurs | static_cast<DirId>(directories_.size() - 1);
 }
 
 World::DirId SwappedWorld::subdirectory(DirId base, std::string_view relative) {
   if ((base & kOurs) == 0) return inside_.subdirectory(base, relative);
-  folders_.push_back(folders_[base & ~kOurs] + std::string(relative));
-  return kOurs | static_cast<DirId>(folders_.size() - 1);
+  directories_.push_back(directories_[base & ~kOurs] + std::string(relative));
+  return kOurs | static_cast<DirId>(directories_.size() - 1);
 }
 
 World::DirState SwappedWorld::state(DirId dir) {
   if ((dir & kOurs) == 0) return inside_.state(dir);
-  const auto& folder = folders_[dir & ~kOurs];
-  const auto at = placed_.names.lower_bound(folder);
-  const bool there = at != placed_.names.end() && at->first.starts_with(folder);
+  const auto& directory = directories_[dir & ~kOurs];
+  const auto at = placed_.names.lower_bound(directory);
+  const bool there = at != placed_.names.end() && at->first.starts_with(directory);
   return there ? DirState{} : DirState{ENOENT, false};
 }
 
 World::Presence SwappedWorld::entry(DirId dir, const EntryName& name) {
   if ((dir & kOurs) == 0) return inside_.entry(dir, name);
-  const auto path = folders_[dir & ~kOurs] + std::string(name.text);
+  const auto path = directories_[dir & ~kOurs] + std::string(name.text);
   const auto at = placed_.names.lower_bound(path);
   const bool there =
       at != placed_.names.end() && (at->first == path || at->first.starts_with(path + "/"));

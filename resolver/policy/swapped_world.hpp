@@ -46,7 +46,7 @@ class SwappedWorld final : public World {
   std::string host_file(const std::string& path);
 
  private:
-  /// Folders below the mount point are ours: their numbers have this bit.
+  /// Directories below the mount point are ours: their numbers have this bit.
   static constexpr DirId kOurs = DirId{1} << 31;
   bool is_ours(std::string_view path) const;
   const Made* made(const std::string& path);
@@ -54,7 +54,7 @@ class SwappedWorld final : public World {
   OsWorld& inside_;
   OsWorld& host_;
   Placed placed_;
-  std::vector<std::string> folders_;  ///< relative to the mount point: "" or "ucx/"
+  std::vector<std::string> directories_;  ///< relative to the mount point: "" or "ucx/"
 };
 
 }  // namespace heddle::policy

@@ -103,10 +103,10 @@ std::string lib_token(std::string_view bytes, const std::vector<std::string>& di
 std::vector<std::string> power_set(const std::vector<std::string>& names) {
   std::vector<std::string> out;
   for (auto mask = (std::size_t{1} << names.size()) - 1; mask > 0; --mask) {
-    std::string folder;
+    std::string directory;
     for (auto i = names.size(); i-- > 0;)
-      if ((mask >> i & 1) != 0) folder += (folder.empty() ? "" : "/") + names[i];
-    out.push_back(std::move(folder));
+      if ((mask >> i & 1) != 0) directory += (directory.empty() ? "" : "/") + names[i];
+    out.push_back(std::move(directory));
   }
   return out;
 }

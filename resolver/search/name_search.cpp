@@ -312,8 +312,8 @@ void NameSearch::open(const std::string& path, FoundBy by, std::size_t searched_
   }
 }
 
-bool NameSearch::try_folder(SearchDir& dir, std::size_t i, const SearchList& list,
-                            Attempt& attempt) {
+bool NameSearch::try_directory(SearchDir& dir, std::size_t i, const SearchList& list,
+                               Attempt& attempt) {
   using Status = SearchDir::Status;
   const auto searched_by = list.may_be_dropped ? list.owner : attempt.requester;
   const auto handle = dirs_.handle(dir, i);
@@ -332,13 +332,13 @@ bool NameSearch::try_folder(SearchDir& dir, std::size_t i, const SearchList& lis
   } else {
     ++probes.opens_failed;
     const auto length = dir.name.size() + capability.size() + attempt.name.size();
-    const int folder_error = world_.state(handle).open_error();
-    attempt.error = folder_error != 0                             ? folder_error
+    const int directory_error = world_.state(handle).open_error();
+    attempt.error = directory_error != 0                          ? directory_error
                     : attempt.name_too_long || length >= PATH_MAX ? ENAMETOOLONG
                                                                   : ENOENT;
     if (record != nullptr)
       note(spell(), list.by, searched_by,
-           folder_error == 0 ? Probe::Outcome::missing : Probe::Outcome::no_directory);
+           directory_error == 0 ? Probe::Outcome::missing : Probe::Outcome::no_directory);
   }
   if (dir.status[i] == Status::unknown) {
     // Up to 2.37 the slash was cut off before stat(2), which made "/" the empty path.
@@ -346,7 +346,7 @@ bool NameSearch::try_folder(SearchDir& dir, std::size_t i, const SearchList& lis
     const auto state = cut_to_nothing ? World::DirState{ENOENT, false} : world_.state(handle);
     ++(state.stat_error == 0 ? probes.stats_done : probes.stats_failed);
     if (state.stat_error != 0) attempt.error = state.stat_error;
-    dir.status[i] = state.is_folder ? Status::existing : Status::nonexisting;
+    dir.status[i] = state.is_directory ? Status::existing : Status::nonexisting;
   }
   return false;
 }
@@ -358,7 +358,7 @@ void NameSearch::walk(SearchList& list, Attempt& attempt) {
     std::size_t kept = 0;
     for (std::size_t k = 0; k < live.size(); ++k) {
       const auto i = live[k];
-      const bool ended = try_folder(*dir, i, list, attempt);
+      const bool ended = try_directory(*dir, i, list, attempt);
       if (dir->status[i] != SearchDir::Status::nonexisting) live[kept++] = i;
       if (!ended) continue;
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(kept),

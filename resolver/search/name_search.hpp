@@ -81,7 +81,7 @@ class NameSearch {
   SearchList* list_after_cache(std::size_t requester);
   void walk(SearchList& list, Attempt& attempt);
   /// One probe, in capability directory `i` of `dir`. True: the search has ended.
-  bool try_folder(SearchDir& dir, std::size_t i, const SearchList& list, Attempt& attempt);
+  bool try_directory(SearchDir& dir, std::size_t i, const SearchList& list, Attempt& attempt);
   void open(const std::string& path, FoundBy by, std::size_t searched_by, Attempt& attempt);
   void try_cache(Attempt& attempt);
   std::string_view cached(const std::string& name);

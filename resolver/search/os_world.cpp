@@ -42,7 +42,7 @@ struct RawEntry {
 }  // namespace
 
 OsWorld::OsWorld(FactsSource& source)
-    : source_(&source), folders_{{{}, {ENOENT, false}}}, listing_{kNothing}, holds_(2, 0) {}
+    : source_(&source), directories_{{{}, {ENOENT, false}}}, listing_{kNothing}, holds_(2, 0) {}
 OsWorld::OsWorld(OsWorld&&) noexcept = default;
 OsWorld::~OsWorld() = default;
 
@@ -75,9 +75,9 @@ Result<std::string> OsWorld::outside_path(const std::string& path) {
 }
 
 World::DirId OsWorld::add(std::string path, DirState state, NameIndex::ListingId listing) {
-  const auto id = static_cast<DirId>(folders_.size());
+  const auto id = static_cast<DirId>(directories_.size());
   by_path_.emplace(path, id);
-  folders_.push_back({std::move(path), state});
+  directories_.push_back({std::move(path), state});
   listing_.push_back(listing);
   return id;
 }
@@ -126,23 +126,23 @@ World::DirId OsWorld::directory(std::string_view path) {
 }
 
 World::DirId OsWorld::subdirectory(DirId base, std::string_view relative) {
-  auto path = folders_[base].path;
+  auto path = directories_[base].path;
   auto current = base;
   while (!relative.empty()) {
     const auto end = relative.find('/');
     const auto part = relative.substr(0, end);
     relative = end == relative.npos ? std::string_view() : relative.substr(end + 1);
-    const auto& above = folders_[current];
+    const auto& above = directories_[current];
     const auto state = above.state;
-    if (!state.is_folder && state.stat_error == ENOENT) return kMissing;
-    if (state.is_folder && entry(current, EntryName(part)) == Presence::absent) return kMissing;
+    if (!state.is_directory && state.stat_error == ENOENT) return kMissing;
+    if (state.is_directory && entry(current, EntryName(part)) == Presence::absent) return kMissing;
     path.append(part).append("/");
     current = directory(path);
   }
   return current;
 }
 
-World::DirState OsWorld::state(DirId dir) { return folders_[dir].state; }
+World::DirState OsWorld::state(DirId dir) { return directories_[dir].state; }
 
 void OsWorld::look_for(const EntryName& name) {
   wanted_ = name.text;
@@ -155,7 +155,7 @@ void OsWorld::look_for(const EntryName& name) {
 
 bool OsWorld::probe(DirId dir, const EntryName& name) {
   const auto [slot, is_new] =
-      probed_.try_emplace(folders_[dir].path + std::string(name.text), false);
+      probed_.try_emplace(directories_[dir].path + std::string(name.text), false);
   if (is_new) {
     const auto fd = open(slot->first, O_PATH);
     slot->second = fd || (fd.error().code() != ENOENT && fd.error().code() != ENOTDIR);
@@ -164,7 +164,7 @@ bool OsWorld::probe(DirId dir, const EntryName& name) {
 }
 
 void OsWorld::note(DirId dir, const EntryName& name) {
-  if (looked_for_.size() <= dir) looked_for_.resize(folders_.size());
+  if (looked_for_.size() <= dir) looked_for_.resize(directories_.size());
   // One more than is needed, to tell that there were more.
   if (auto& names = looked_for_[dir]; names.size() <= kMostNames) names.emplace(name.text);
 }
@@ -181,11 +181,11 @@ std::vector<std::string> OsWorld::asked() const {
   for (std::size_t dir = 0; dir < looked_for_.size(); ++dir) {
     const auto& names = looked_for_[dir];
     // The current directory is the root.
-    const std::string folder = folders_[dir].path.empty() ? "/" : folders_[dir].path;
+    const std::string directory = directories_[dir].path.empty() ? "/" : directories_[dir].path;
     if (names.size() > most)
-      out.insert(folder);
+      out.insert(directory);
     else
-      for (const auto& name : names) out.insert(folder + name);
+      for (const auto& name : names) out.insert(directory + name);
   }
   return {out.begin(), out.end()};
 }

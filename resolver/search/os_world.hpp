@@ -122,7 +122,7 @@ class OsWorld final : public World {
   Result<Fd> open_regular(const std::string& path);
 
  private:
-  struct Folder {
+  struct Directory {
     std::string path;  ///< ends in '/', or empty
     DirState state;
   };
@@ -144,7 +144,7 @@ class OsWorld final : public World {
 
   FactsSource* source_;
   Fd root_;  ///< valid: paths are looked up below it
-  std::vector<Folder> folders_;
+  std::vector<Directory> directories_;
   std::vector<NameIndex::ListingId> listing_;  ///< by directory; apart, because each probe reads it
   std::unordered_map<std::string, DirId> by_path_;
   std::unordered_map<FileId, NameIndex::ListingId> by_id_;

@@ -158,7 +158,7 @@ const std::vector<std::uint16_t>& SearchDirs::present(SearchDir& dir) {
   if (!dir.present) {
     dir.present.emplace();
     for (std::uint16_t i = 0; i < capabilities_.size(); ++i)
-      if (world_.state(handle(dir, i)).is_folder) dir.present->push_back(i);
+      if (world_.state(handle(dir, i)).is_directory) dir.present->push_back(i);
   }
   return *dir.present;
 }

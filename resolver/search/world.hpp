@@ -40,9 +40,9 @@ class World {
   /// What stat(2) says of it. ld.so does not look again into what is no directory.
   struct DirState {
     int stat_error = 0;  ///< errno; 0: there is something by that name
-    bool is_folder = true;
+    bool is_directory = true;
     /// The errno of opening any name in it; 0: depends on the name.
-    int open_error() const { return is_folder ? 0 : stat_error != 0 ? stat_error : ENOTDIR; }
+    int open_error() const { return is_directory ? 0 : stat_error != 0 ? stat_error : ENOTDIR; }
   };
   virtual DirState state(DirId dir) = 0;
   /// Whether `dir` has an entry `name`, from the directory's listing; one that cannot be listed

@@ -29,17 +29,18 @@ void tell_missing(const BuildResult& built) {
   }
 }
 
-/// Folders that MPI's libraries look for beside themselves: in a view they stand beside them too.
-/// The others are found by a path built in.
-void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& folders) {
+/// Directories that MPI's libraries look for beside themselves: in a view they stand beside them
+/// too. The others are found by a path built in.
+void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& directories) {
   CachedFacts facts;
   OsWorld world(facts);
   const auto installs = find_wanted_mpi(world, wanted);
   if (installs.empty() && wanted != "none") throw Error(wanted, "no MPI library found");
   for (const auto& install : installs)
-    for (const auto& folder : install.plugin_folders)
-      if (folder.beside && std::find(folders.begin(), folders.end(), folder.path) == folders.end())
-        folders.push_back(folder.path);
+    for (const auto& directory : install.plugin_directories)
+      if (directory.beside &&
+          std::find(directories.begin(), directories.end(), directory.path) == directories.end())
+        directories.push_back(directory.path);
 }
 
 }  // namespace
@@ -62,8 +63,8 @@ int run_build(const BuildCommand& command) {
   ResolverSession session;
   BuildOptions options;
   options.search = search_options_from_environment();
-  options.plugin_folders = command.plugin_folders;
-  if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_folders);
+  options.plugin_directories = command.plugin_directories;
+  if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_directories);
   const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
   for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
   for (const auto& note : built.notes) say("note: " + note);

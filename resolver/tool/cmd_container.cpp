@@ -111,12 +111,12 @@ std::string container_json(const Decision& decision) {
     changed.push_back({{"host", to_json_text(file.library)},
                        {"was", to_json_text(file.was)},
                        {"now", to_json_text(file.now)}});
-  Json& folders = out["directories"] = Json::array();
-  for (const auto& folder : decision.folders)
-    folders.push_back({{"source", to_json_text(folder.source)},
-                       {"target", to_json_text(folder.target)},
-                       {"exists", folder.exists},
-                       {"why", to_json_text(folder.why)}});
+  Json& directories = out["directories"] = Json::array();
+  for (const auto& directory : decision.directories)
+    directories.push_back({{"source", to_json_text(directory.source)},
+                           {"target", to_json_text(directory.target)},
+                           {"exists", directory.exists},
+                           {"why", to_json_text(directory.why)}});
   Json& environment = out["environment"] = Json::object();
   for (const auto& [name, value] : decision.environment) environment[name] = to_json_text(value);
   Json& verdicts = out["verdict"] = Json::array();
@@ -158,11 +158,12 @@ void print_container(const std::string& json, const std::string& name) {
     for (const auto& bind : list(value, "binds"))
       fmt::print("  {} over {}: {}\n", text(bind, "source"), text(bind, "target"),
                  text(bind, "why"));
-    for (const auto& folder : list(value, "directories"))
-      fmt::print(
-          "  {} over {}: {}{}\n", text(folder, "source"), text(folder, "target"),
-          text(folder, "why"),
-          folder.value("exists", Json(false)) == true ? "" : "; the image has no such folder");
+    for (const auto& directory : list(value, "directories"))
+      fmt::print("  {} over {}: {}{}\n", text(directory, "source"), text(directory, "target"),
+                 text(directory, "why"),
+                 directory.value("exists", Json(false)) == true
+                     ? ""
+                     : "; the image has no such directory");
     for (const auto& file : list(value, "changed"))
       fmt::print("  {} looks into {}, not {}\n", text(file, "host"), text(file, "now"),
                  text(file, "was"));

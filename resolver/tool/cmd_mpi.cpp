@@ -42,16 +42,16 @@ std::string canonical(const std::string& path) {
   return error ? path : real;
 }
 
-/// `mpiexec` of the installation: beside its library's folder, else by its name in PATH.
+/// `mpiexec` of the installation: beside its library's directory, else by its name in PATH.
 Result<std::string> launcher_of(const MpiInstall& install) {
   const bool open_mpi = install.identity.family == "openmpi";
   const std::vector<std::string> names =
       open_mpi ? std::vector<std::string>{"mpiexec.openmpi", "mpirun.openmpi", "mpiexec"}
                : std::vector<std::string>{"mpiexec.hydra", "mpiexec.mpich", "mpiexec"};
-  const auto folder = fs::path(install.library.path).parent_path();
+  const auto directory = fs::path(install.library.path).parent_path();
   for (const char* up : {"../bin", "../../bin"})
     for (const auto& name : names) {
-      const auto path = (folder / up / name).lexically_normal().string();
+      const auto path = (directory / up / name).lexically_normal().string();
       if (::access(path.c_str(), X_OK) == 0) return path;
     }
   const char* path = std::getenv("PATH");
@@ -87,7 +87,7 @@ std::set<std::string> opened_paths(const std::string& trace) {
     if (!path) continue;
     const auto real = canonical(*path);
     struct stat st {};
-    const auto is_below = [&](const char* folder) { return real.starts_with(folder); };
+    const auto is_below = [&](const char* directory) { return real.starts_with(directory); };
     if (is_below("/proc/") || is_below("/sys/") || is_below("/dev/")) continue;
     if (::stat(real.c_str(), &st) == 0 && S_ISREG(st.st_mode)) out.insert(real);
   }
@@ -99,9 +99,9 @@ std::set<std::string> known_paths(OsWorld& world, const LoaderProfile& loader,
   std::set<std::string> out = {install.library.path};
   for (const auto* list : {&install.bindings, &install.closure})
     for (const auto& file : *list) out.insert(canonical(file.path));
-  for (const auto& folder : install.plugin_folders)
-    for (const auto& name : folder.plugins)
-      if (const auto closure = closure_of(world, loader, folder.path + "/" + name, ""))
+  for (const auto& directory : install.plugin_directories)
+    for (const auto& name : directory.plugins)
+      if (const auto closure = closure_of(world, loader, directory.path + "/" + name, ""))
         for (const auto& object : closure->objects) out.insert(canonical(object.path));
   return out;
 }
@@ -142,10 +142,10 @@ Result<std::vector<TracedFile>> trace_two_ranks(OsWorld& world, const MpiInstall
   std::vector<TracedFile> out;
   for (const auto& path : opened_paths(text)) {
     if (path.starts_with(dir.path()) || path == canonical(program)) continue;
-    const bool in_folder = std::any_of(
-        install.plugin_folders.begin(), install.plugin_folders.end(),
-        [&](const PluginFolder& folder) { return path.starts_with(folder.path + "/"); });
-    out.push_back({path, in_folder || known.contains(path)});
+    const bool in_directory = std::any_of(
+        install.plugin_directories.begin(), install.plugin_directories.end(),
+        [&](const PluginDirectory& directory) { return path.starts_with(directory.path + "/"); });
+    out.push_back({path, in_directory || known.contains(path)});
   }
   return out;
 }
@@ -158,14 +158,14 @@ Json to_json(const std::vector<MpiFile>& files) {
 }
 
 Json to_json(const MpiInstall& install) {
-  Json folders = Json::array();
-  for (const auto& folder : install.plugin_folders)
-    folders.push_back({{"path", to_json_text(folder.path)},
-                       {"view_name", folder.view_name},
-                       {"wanted_by", to_json_text(folder.wanted_by)},
-                       {"beside", folder.beside},
-                       {"environment", folder.environment},
-                       {"plugins", folder.plugins.size()}});
+  Json directories = Json::array();
+  for (const auto& directory : install.plugin_directories)
+    directories.push_back({{"path", to_json_text(directory.path)},
+                           {"view_name", directory.view_name},
+                           {"wanted_by", to_json_text(directory.wanted_by)},
+                           {"beside", directory.beside},
+                           {"environment", directory.environment},
+                           {"plugins", directory.plugins.size()}});
   Json aliases = Json::array();
   for (const auto& name : install.aliases) aliases.push_back(to_json_text(name));
   Json missing = Json::array();
@@ -180,7 +180,7 @@ Json to_json(const MpiInstall& install) {
           {"aliases", std::move(aliases)},
           {"bindings", to_json(install.bindings)},
           {"closure", to_json(install.closure)},
-          {"plugin_folders", std::move(folders)},
+          {"plugin_directories", std::move(directories)},
           {"missing", std::move(missing)}};
 }
 
@@ -192,12 +192,12 @@ void print(const MpiInstall& install) {
   for (const auto& file : install.bindings)
     fmt::print("  binding   {}\n", escape_for_terminal(file.path));
   fmt::print("  loads     {} libraries\n", install.closure.size());
-  for (const auto& folder : install.plugin_folders)
-    if (folder.plugins.empty())
-      fmt::print("  data      {}\n", escape_for_terminal(folder.path));
+  for (const auto& directory : install.plugin_directories)
+    if (directory.plugins.empty())
+      fmt::print("  data      {}\n", escape_for_terminal(directory.path));
     else
-      fmt::print("  plugins   {} ({} files)\n", escape_for_terminal(folder.path),
-                 folder.plugins.size());
+      fmt::print("  plugins   {} ({} files)\n", escape_for_terminal(directory.path),
+                 directory.plugins.size());
   for (const auto& missing : install.missing)
     fmt::print("  missing   {}\n", escape_for_terminal(missing));
 }
@@ -248,7 +248,7 @@ int run_mpi(const MpiCommand& command) {
                ? Error("mpi", "no MPI library found", "",
                        "name its prefix: fs-resolve mpi --prefix DIR")
                : Error(command.prefix, "no MPI library found", "",
-                       "name the folder that libmpi lies in, or the one above its lib"));
+                       "name the directory that libmpi lies in, or the one above its lib"));
   return found.empty() ? exit_no : exit_done;
 }
 

@@ -65,9 +65,9 @@ std::optional<FileId> id_of(const std::string& path) {
   return file_id(st);
 }
 
-/// Where ld.so would now come to another file: a library that a folder earlier in a search path has
-/// since (passed over: the map's), one that no search comes to any more (not found), one that is
-/// loaded besides (added). Searches again for each program, with the LD_LIBRARY_PATH and the
+/// Where ld.so would now come to another file: a library that a directory earlier in a search path
+/// has since (passed over: the map's), one that no search comes to any more (not found), one that
+/// is loaded besides (added). Searches again for each program, with the LD_LIBRARY_PATH and the
 /// preloads of the map; what `known` names is not told again.
 class SearchComparison {
  public:

@@ -24,7 +24,7 @@ Closure explained(const std::string& app) {
   if (inputs.roots.empty()) throw Error(app, "nothing to resolve", "static program");
   std::error_code error;
   if (std::filesystem::is_directory(app, error))
-    throw Error(app, "is a folder", "", "name one program of it");
+    throw Error(app, "is a directory", "", "name one program of it");
   // A script's interpreter comes after what brings it: env(1), or a script that is one itself.
   const auto& root = inputs.roots.back().path;
   ResolverSession session;

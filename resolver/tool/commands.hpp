@@ -11,7 +11,7 @@ namespace heddle {
 struct BuildCommand {
   std::string out;
   std::vector<std::string> apps;
-  std::vector<std::string> plugin_folders;
+  std::vector<std::string> plugin_directories;
   bool allow_missing = false;
   bool json = false;
   std::string mpi;  ///< auto, none or a prefix; empty: none, and auto with `into`

@@ -48,7 +48,7 @@ class CommandLine {
 
 void CommandLine::add_build() {
   CLI::App* sub =
-      add("build", "Make a map of programs, scripts or folders, or for a container", [this] {
+      add("build", "Make a map of programs, scripts or directories, or for a container", [this] {
         if (build_.into.empty()) return run_build(build_);
         if (build_.mpi.empty()) build_.mpi = "auto";
         return run_container(build_);
@@ -56,10 +56,11 @@ void CommandLine::add_build() {
   sub->add_option("-o,--out", build_.out, "Where the map goes; an old one is replaced")
       ->required()
       ->type_name("MAP");
-  sub->add_option("APP", build_.apps, "Programs, scripts (through #!), libraries or folders")
+  sub->add_option("APP", build_.apps, "Programs, scripts (through #!), libraries or directories")
       ->type_name("");
-  sub->add_option("--plugins", build_.plugin_folders,
-                  "Put this folder's files into every view, under the folder's name (repeatable)")
+  sub->add_option(
+         "--plugins", build_.plugin_directories,
+         "Put this directory's files into every view, under the directory's name (repeatable)")
       ->type_name("DIR")
       ->allow_extra_args(false);
   sub->add_flag("--allow-missing", build_.allow_missing,
@@ -108,7 +109,7 @@ void CommandLine::add_build() {
       if (build_.apps.empty()) throw CLI::RequiredError("APP");
       return;
     }
-    if (!build_.apps.empty() || !build_.plugin_folders.empty() || build_.allow_missing)
+    if (!build_.apps.empty() || !build_.plugin_directories.empty() || build_.allow_missing)
       throw CLI::ValidationError("--into", "goes with --program, not with APP and its options");
     if (build_.programs.empty()) throw CLI::RequiredError("--program");
   });
@@ -157,7 +158,7 @@ CommandLine::CommandLine() {
   sub = add("mpi", "Which MPI installations this machine has, and what belongs to each",
             [this] { return run_mpi(mpi_); });
   sub->add_flag("--list", mpi_.list, "One line each: family, version, library");
-  sub->add_option("--prefix", mpi_.prefix, "Only those below this folder")->type_name("DIR");
+  sub->add_option("--prefix", mpi_.prefix, "Only those below this directory")->type_name("DIR");
   sub->add_option("--root", mpi_.root, "This library in place of an MPI: a soname or a path")
       ->type_name("SONAME");
   sub->add_option("--trace", mpi_.program,

@@ -120,7 +120,7 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   set(CURLOPT_ERRORBUFFER, reason.data());
   set(CURLOPT_WRITEFUNCTION, &take_body);
   set(CURLOPT_WRITEDATA, &sink);
-  // In place of the system's bundle; the system's folder of authorities counts on.
+  // In place of the system's bundle; the system's directory of authorities counts on.
   curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
   if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
   if (!https) set(CURLOPT_NOPROXY, "*");  // plain http is this node's own registry

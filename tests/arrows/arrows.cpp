@@ -14,10 +14,10 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// A folder and those it may include besides itself; "*" is every one. The longest that matches a
-/// path holds. ARCHITECTURE.md gives the picture.
+/// A directory and those it may include besides itself; "*" is every one. The longest that matches
+/// a path holds. ARCHITECTURE.md gives the picture.
 struct Rule {
-  const char* folder;
+  const char* directory;
   Names may_include;
 };
 
@@ -80,10 +80,10 @@ const std::vector<Rule>& rules() {
   return kRules;
 }
 
-/// System headers that one folder alone may include.
+/// System headers that one directory alone may include.
 struct Fence {
   const char* header_prefix;
-  const char* folder;
+  const char* directory;
 };
 constexpr Fence kFences[] = {
     {"LIEF/", "resolver/elf"},  {"lmdb.h", "resolver/store"}, {"fuse.h", "fuseovl"},
@@ -91,15 +91,15 @@ constexpr Fence kFences[] = {
     {"curl/", "ship/registry"},
 };
 
-bool is_below(const std::string& path, const std::string& folder) {
-  return path.starts_with(folder + "/");
+bool is_below(const std::string& path, const std::string& directory) {
+  return path.starts_with(directory + "/");
 }
 
 const Rule* rule_of(const std::string& path) {
   const Rule* best = nullptr;
   for (const auto& rule : rules())
-    if (is_below(path, rule.folder) &&
-        (!best || std::string(rule.folder).size() > std::string(best->folder).size()))
+    if (is_below(path, rule.directory) &&
+        (!best || std::string(rule.directory).size() > std::string(best->directory).size()))
       best = &rule;
   return best;
 }
@@ -124,7 +124,7 @@ class Checker {
   }
 
   void check_file() {
-    if (!rule_) add("no rule in tests/arrows for its folder");
+    if (!rule_) add("no rule in tests/arrows for its directory");
     if (!file_.content.starts_with("// SPDX-License-Identifier: MIT\n"))
       add("the first line is not the SPDX one");
     const bool header = file_.path.ends_with(".hpp") || file_.path.ends_with(".h");
@@ -153,8 +153,8 @@ class Checker {
   void check_system(const std::string& header) {
     if (is_free(file_.path)) return;
     for (const auto& fence : kFences)
-      if (header.starts_with(fence.header_prefix) && !is_below(file_.path, fence.folder))
-        add(fmt::format("<{}> belongs to {} alone", header, fence.folder));
+      if (header.starts_with(fence.header_prefix) && !is_below(file_.path, fence.directory))
+        add(fmt::format("<{}> belongs to {} alone", header, fence.directory));
   }
 
   void check_own(const std::string& header) {
@@ -170,10 +170,11 @@ class Checker {
     if (!rule_ || target == rule_) return;
     const auto& allowed = rule_->may_include;
     const bool ok = std::any_of(allowed.begin(), allowed.end(), [&](const std::string& name) {
-      return name == "*" || name == target->folder;
+      return name == "*" || name == target->directory;
     });
     const bool reserved = is_free(header) && !is_free(file_.path);
-    if (!ok || reserved) add(fmt::format("{} must not know {}", rule_->folder, target->folder));
+    if (!ok || reserved)
+      add(fmt::format("{} must not know {}", rule_->directory, target->directory));
   }
 
   const SourceFile& file_;

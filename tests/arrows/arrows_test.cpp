@@ -35,7 +35,7 @@ TEST(Arrows, what_is_allowed_passes) {
   EXPECT_THAT(breaches_of("tests/a.cpp", "#include <lmdb.h>\n"), IsEmpty());
 }
 
-TEST(Arrows, a_folder_that_knows_too_much_is_found) {
+TEST(Arrows, a_directory_that_knows_too_much_is_found) {
   EXPECT_THAT(breaches_of("base/a.cpp", "#include \"resolver/map/map_reader.hpp\"\n"),
               ElementsAre("base/a.cpp:2: base must not know resolver/map"));
   EXPECT_THAT(
@@ -54,7 +54,7 @@ TEST(Arrows, only_tests_know_tests) {
               ElementsAre(HasSubstr("must not know tests")));
 }
 
-TEST(Arrows, a_library_outside_its_folder_is_found) {
+TEST(Arrows, a_library_outside_its_directory_is_found) {
   EXPECT_THAT(breaches_of("resolver/search/a.cpp", "#include <LIEF/ELF.hpp>\n"),
               ElementsAre(HasSubstr("<LIEF/ELF.hpp> belongs to resolver/elf alone")));
   EXPECT_THAT(breaches_of("resolver/map/a.cpp", "#include <lmdb.h>\n"),
@@ -82,7 +82,7 @@ TEST(Arrows, the_form_of_a_file_is_checked) {
   EXPECT_THAT(breaches_of("base/a.cpp", "  using namespace std;\n"),
               ElementsAre(HasSubstr("using namespace")));
   EXPECT_THAT(breaches_of("base/a.cpp", "using namespace std::chrono_literals;\n"), IsEmpty());
-  EXPECT_THAT(breaches_of("newfolder/a.cpp", ""), ElementsAre(HasSubstr("no rule")));
+  EXPECT_THAT(breaches_of("newdirectory/a.cpp", ""), ElementsAre(HasSubstr("no rule")));
 }
 
 }  // namespace

@@ -739,7 +739,7 @@ TEST_P(HostileManifest, has_no_say_in_what_its_user_asked_for) {
     install({"--always"});
     EXPECT_EQ(start().out, "host\n") << log();
   } else {
-    // podman 4.3 reads CDI specifications from the system's folders alone.
+    // podman 4.3 reads CDI specifications from the system's directories alone.
     const auto spec = run({world_->hook(), "cdi", "--cache", session_->path("cache"), "--log",
                            session_->path("hook.log")});
     write_text_file(world_->path("heddle.json"), spec.out);

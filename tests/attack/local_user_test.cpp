@@ -53,10 +53,11 @@ class LocalUser : public ::testing::Test {
       if (staged_program(program).empty())
         HEDDLE_SKIP(std::string(program) + " is not installed in $HEDDLE_STAGE");
     fs::permissions(dir_.path(), fs::perms(0755));
-    options_.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "TMPDIR=" + folder("tmp", 0, 01777)};
+    options_.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "TMPDIR=" + directory("tmp", 0, 01777)};
   }
 
-  std::string folder(const std::string& name, unsigned owner, unsigned mode, unsigned group = 0) {
+  std::string directory(const std::string& name, unsigned owner, unsigned mode,
+                        unsigned group = 0) {
     const auto path = dir_ / name;
     fs::create_directories(path);
     EXPECT_EQ(::chown(path.c_str(), owner, group), 0);
@@ -152,8 +153,8 @@ TEST_F(LocalUser, cannot_end_guided_programs_by_their_counters) {
 }
 
 TEST_F(LocalUser, cannot_read_through_root_s_mount_what_directories_keep_from_him) {
-  const auto open = program_in(folder("open", 0, 0755), "open");
-  const auto secret = program_in(folder("secret", 0, 0755) + "/lib", "secret");
+  const auto open = program_in(directory("open", 0, 0755), "open");
+  const auto secret = program_in(directory("secret", 0, 0755) + "/lib", "secret");
   ASSERT_EQ(::chmod((dir_ / "secret").c_str(), 0700), 0);
   const auto m = mount({open, secret});
   // Two views, named after their programs' paths.
@@ -169,8 +170,8 @@ TEST_F(LocalUser, cannot_read_through_root_s_mount_what_directories_keep_from_hi
 
 TEST_F(LocalUser, reads_through_root_s_mount_what_his_group_and_his_own_directory_allow) {
   constexpr unsigned kProject = 1600;
-  const auto home = program_in(folder("home", kVictim, 0755), "homely");
-  const auto project = program_in(folder("project", 0, 0755, kProject), "shared");
+  const auto home = program_in(directory("home", kVictim, 0755), "homely");
+  const auto project = program_in(directory("project", 0, 0755, kProject), "shared");
   for (const char* file : {"home/libword.so.1", "home/app"})
     ASSERT_EQ(::chown((dir_ / file).c_str(), kVictim, kVictim), 0);
   ASSERT_EQ(::chmod((dir_ / "home").c_str(), 0700), 0);
@@ -190,7 +191,7 @@ TEST_F(LocalUser, reads_through_root_s_mount_what_his_group_and_his_own_director
 }
 
 TEST_F(LocalUser, gets_nothing_of_root_s_daemons) {
-  (void)mount({program_in(folder("open", 0, 0755), "open")});
+  (void)mount({program_in(directory("open", 0, 0755), "open")});
   for (const int pid : {supervisor(), stat_of("worker_pid")}) {
     ASSERT_GT(pid, 1);
     const auto proc = "/proc/" + std::to_string(pid);
@@ -228,7 +229,7 @@ RunResult guided(unsigned uid, const std::string& before, const std::string& wor
 
 // Sockets lie in /run/heddle, XDG_RUNTIME_DIR or /tmp/heddle-UID: where others can prepare it.
 TEST_F(LocalUser, cannot_prepare_the_directory_of_another_s_sockets) {
-  const auto app = program_in(folder("open", 0, 0755), "open");
+  const auto app = program_in(directory("open", 0, 0755), "open");
   run_checked({staged_program("fs-resolve"), "build", "-o", dir_ / "map", app}, options_);
   const auto own = "/tmp/heddle-" + std::to_string(kVictim);
   for (const std::string& before :
@@ -254,9 +255,9 @@ TEST_F(LocalUser, cannot_prepare_the_directory_of_another_s_sockets) {
 // In a directory of the attacker's no sticky bit, and so no protected_symlinks, helps.
 TEST_F(LocalUser, cannot_lead_a_log_of_root_s_to_another_file) {
   const auto shadow = write_text_file(dir_ / "shadow", "root:x\n", 0600);
-  const auto place = folder("place", kAttacker, 0755);
+  const auto place = directory("place", kAttacker, 0755);
   ASSERT_EQ(attack("ln -s \"$1\" " + place + "/log", shadow).status, 0);
-  const auto app = program_in(folder("open", 0, 0755), "open");
+  const auto app = program_in(directory("open", 0, 0755), "open");
   run_checked({staged_program("fs-resolve"), "build", "-o", dir_ / "map", app}, options_);
   fs::create_directories(dir_ / "m");
   const auto refused = run(
@@ -274,11 +275,11 @@ TEST_F(LocalUser, cannot_lead_a_log_of_root_s_to_another_file) {
 }
 
 TEST_F(LocalUser, cannot_have_a_run_of_root_s_remove_others_files) {
-  const auto victim = folder("victim", 0, 0755);
+  const auto victim = directory("victim", 0, 0755);
   write_text_file(victim + "/counters", "kept");
   write_text_file(victim + "/m/file", "kept");
-  const auto tmp = folder("odd", kAttacker, 0777);  // no sticky bit: his to rename in
-  const auto app = program_in(folder("open", 0, 0755), "open");
+  const auto tmp = directory("odd", kAttacker, 0777);  // no sticky bit: his to rename in
+  const auto app = program_in(directory("open", 0, 0755), "open");
   auto options = options_;
   options.env.back() = "TMPDIR=" + tmp;
   // The program itself has the attacker swap the run's directory, so there is no race to be won.
@@ -296,18 +297,18 @@ TEST_F(LocalUser, cannot_have_a_run_of_root_s_remove_others_files) {
 }
 
 TEST_F(LocalUser, cannot_put_facts_or_files_into_another_s_cache) {
-  const auto app = program_in(folder("open", 0, 0755), "open");
+  const auto app = program_in(directory("open", 0, 0755), "open");
   const auto build = [&](const std::string& cache) {
     auto options = options_;
     options.env.front() = "XDG_CACHE_HOME=" + cache;
     return run({staged_program("fs-resolve"), "build", "-o", dir_ / "map", app}, options);
   };
-  const auto theirs = folder("theirs", kAttacker, 0777);
+  const auto theirs = directory("theirs", kAttacker, 0777);
   ASSERT_EQ(attack("mkdir -m 0777 \"$1/heddle\"", theirs).status, 0);
   EXPECT_EQ(build(theirs).status, 0);
   EXPECT_TRUE(fs::is_empty(theirs + "/heddle"));
-  const auto victim = folder("victim", 0, 0755);
-  const auto linked = folder("linked", kAttacker, 0777);
+  const auto victim = directory("victim", 0, 0755);
+  const auto linked = directory("linked", kAttacker, 0777);
   ASSERT_EQ(attack("ln -s " + victim + " \"$1/heddle\"", linked).status, 0);
   EXPECT_EQ(build(linked).status, 0);
   for (const auto& entry : fs::recursive_directory_iterator(victim))

@@ -334,14 +334,14 @@ TEST_F(HostileClient, nothing_but_health_answers_without_the_token) {
 }
 
 TEST_F(HostileClient, the_token_is_made_once_for_the_servers_user_alone) {
-  const auto folder = dir_ / "run";
-  run_checked({"mkdir", folder});
-  ::setenv("RUNTIME_DIRECTORY", folder.c_str(), 1);
+  const auto directory = dir_ / "run";
+  run_checked({"mkdir", directory});
+  ::setenv("RUNTIME_DIRECTORY", directory.c_str(), 1);
   start_with({program_, "--listen", "127.0.0.1:0", "--rootfs", root_, "--index", dir_ / "index"});
   struct stat st {};
-  ASSERT_EQ(::stat((folder + "/token").c_str(), &st), 0);
+  ASSERT_EQ(::stat((directory + "/token").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600U);
-  const auto token = read_file(folder + "/token").value_or("");
+  const auto token = read_file(directory + "/token").value_or("");
   EXPECT_GE(token.size(), 64U);
   const auto file = write_text_file(dir_ / "good.json", good_);
   // Who can read it needs no option.
@@ -350,10 +350,10 @@ TEST_F(HostileClient, the_token_is_made_once_for_the_servers_user_alone) {
             3);
   end();
   start_with({program_, "--listen", "127.0.0.1:0", "--rootfs", root_, "--index", dir_ / "index"});
-  EXPECT_EQ(read_file(folder + "/token").value_or(""), token);
+  EXPECT_EQ(read_file(directory + "/token").value_or(""), token);
   end();
   // One that others can read is none.
-  ::chmod((folder + "/token").c_str(), 0644);
+  ::chmod((directory + "/token").c_str(), 0644);
   const auto refused =
       run({program_, "--listen", "127.0.0.1:0", "--rootfs", root_, "--index", dir_ / "index"});
   EXPECT_EQ(refused.status, 3);

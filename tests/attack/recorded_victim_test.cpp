@@ -41,32 +41,32 @@ RunResult record(const std::string& trace, const std::vector<std::string>& argv,
   return run(all, options);
 }
 
-/// Everything that can be seen of what lies below `folder`: names, attributes, contents.
-std::string picture(const std::string& folder) {
+/// Everything that can be seen of what lies below `directory`: names, attributes, contents.
+std::string picture(const std::string& directory) {
   return run_checked({"sh", "-c",
                       "cd \"$0\" && find . -printf '%p %y %m %U %G %n %s %T@ %C@ %l\\n' | sort; "
                       "find . -type f -exec sha256sum {} + | sort",
-                      folder})
+                      directory})
       .out;
 }
 
 /// The attacker, a process of user 1000: puts a link to `target` at the place of its own directory
-/// `folder`, and the directory back, until it is stopped.
+/// `directory`, and the directory back, until it is stopped.
 class Swapper {
  public:
-  Swapper(const std::string& folder, const std::string& target) {
+  Swapper(const std::string& directory, const std::string& target) {
     pid_ = ::fork();
     if (pid_ != 0) return;
     if (::setgid(kAttacker) != 0 || ::setuid(kAttacker) != 0) ::_exit(1);
-    const std::string aside = folder + ".aside", link = folder + ".link";
+    const std::string aside = directory + ".aside", link = directory + ".link";
     if (::symlink(target.c_str(), link.c_str()) != 0) ::_exit(2);
-    // What stands at `folder` is the directory, or for a moment the link.
+    // What stands at `directory` is the directory, or for a moment the link.
     for (int i = 0; i < kExchanges || ::getppid() != 1; ++i) {
-      (void)!::rename(folder.c_str(), aside.c_str());
-      (void)!::rename(link.c_str(), folder.c_str());
-      (void)!::rename(folder.c_str(), link.c_str());
-      (void)!::rename(aside.c_str(), folder.c_str());
-      if (i == kExchanges) (void)!::mkdir((folder + ".done").c_str(), 0777);
+      (void)!::rename(directory.c_str(), aside.c_str());
+      (void)!::rename(link.c_str(), directory.c_str());
+      (void)!::rename(directory.c_str(), link.c_str());
+      (void)!::rename(aside.c_str(), directory.c_str());
+      if (i == kExchanges) (void)!::mkdir((directory + ".done").c_str(), 0777);
     }
     ::_exit(0);
   }

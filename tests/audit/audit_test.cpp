@@ -224,7 +224,7 @@ TEST_F(Audit, preloads_and_absolute_needs_are_guided) {
   const std::string app = program("int x(void); int main(void) { return x(); }", {bare});
   const GuidedWorld w = world(app, {{"libpre.so", preload}});
   EXPECT_EQ(w.run({app}).status, 7);
-  fs::rename(bare, bare + ".away");  // so it must come from the flat folder
+  fs::rename(bare, bare + ".away");  // so it must come from the flat directory
   EXPECT_EQ(w.run({app}).status, 7);
   EXPECT_EQ(w.run({app}, {"LD_PRELOAD=libpre.so"}).status, 9);
   EXPECT_EQ(w.run({app}, {"LD_PRELOAD=" + preload}).status, 9);

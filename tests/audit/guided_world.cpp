@@ -44,8 +44,8 @@ GuidedWorld::Libraries closure_of(const std::string& program, const std::vector<
   return out;
 }
 
-GuidedWorld::GuidedWorld(std::string folder) : folder_(std::move(folder)) {
-  fs::create_directories(folder_);
+GuidedWorld::GuidedWorld(std::string directory) : directory_(std::move(directory)) {
+  fs::create_directories(directory_);
 }
 
 void GuidedWorld::add_program(const std::string& program, const Libraries& more,

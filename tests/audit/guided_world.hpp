@@ -12,19 +12,19 @@
 
 namespace heddle::test {
 
-/// What fs-gen and fs-mount do for a program, without FUSE: flat folders of links to its libraries,
-/// the index for them and a page of counters. The closure is what the real ld.so says.
+/// What fs-gen and fs-mount do for a program, without FUSE: flat directories of links to its
+/// libraries, the index for them and a page of counters. The closure is what the real ld.so says.
 class GuidedWorld {
  public:
   using Libraries = std::vector<std::pair<std::string, std::string>>;  ///< (name, path)
 
-  /// Everything is made in `folder`.
-  explicit GuidedWorld(std::string folder);
+  /// Everything is made in `directory`.
+  explicit GuidedWorld(std::string directory);
   /// Maps `program`: what LD_TRACE_LOADED_OBJECTS lists (run with `env`, whose LD_LIBRARY_PATH the
   /// map then holds) and `more`.
   void add_program(const std::string& program, const Libraries& more = {},
                    const std::vector<std::string>& env = {});
-  /// Makes folders and index from what was added.
+  /// Makes directories and index from what was added.
   void publish();
 
   /// LD_AUDIT, HEDDLE_INDEX, HEDDLE_COUNTERS.
@@ -35,9 +35,9 @@ class GuidedWorld {
   Counters counters() const;
   void reset_counters() const;
 
-  std::string flat() const { return folder_ + "/flat"; }
-  std::string index_path() const { return folder_ + "/index"; }
-  std::string counters_path() const { return folder_ + "/counters"; }
+  std::string flat() const { return directory_ + "/flat"; }
+  std::string index_path() const { return directory_ + "/index"; }
+  std::string counters_path() const { return directory_ + "/counters"; }
   /// Changed before publish(): what the map says a program needs.
   std::uint64_t static_tls = 0;
 
@@ -47,7 +47,7 @@ class GuidedWorld {
     Libraries libraries;
     std::string library_path;
   };
-  std::string folder_;
+  std::string directory_;
   std::vector<Added> added_;
 };
 

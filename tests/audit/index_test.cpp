@@ -154,7 +154,7 @@ TEST_F(Index, a_target_s_own_path_can_be_told) {
   EXPECT_EQ(view.origin_of("/mnt/libc.so"), nullptr);
 }
 
-TEST_F(Index, what_opens_more_from_its_own_folder_stays_in_it) {
+TEST_F(Index, what_opens_more_from_its_own_directory_stays_in_it) {
   map_.objects[3].runpath = "/x:$ORIGIN/../plugins";
   make();
   EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
@@ -164,7 +164,7 @@ TEST_F(Index, what_opens_more_from_its_own_folder_stays_in_it) {
   EXPECT_EQ(target("liba.so.1"), "/mnt/liba.so.1");
 }
 
-TEST_F(Index, an_inherited_rpath_keeps_its_owner_in_its_folder) {
+TEST_F(Index, an_inherited_rpath_keeps_its_owner_in_its_directory) {
   map_.objects[2].rpath = "${ORIGIN}";
   map_.objects[3].imports_dlopen = true;
   map_.programs[0].libraries = {{2, "liba.so.1", "rpath", "/app"},

@@ -18,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// libx.so.1 in the folders a (answers 1), b (2) and home (3); the program's RUNPATH is home.
+/// libx.so.1 in the directories a (answers 1), b (2) and home (3); the program's RUNPATH is home.
 class AuditLibraryPath : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const auto& [folder, answer] : {std::pair{"a", "1"}, {"b", "2"}, {"home", "3"}})
-      build_library({dir_ / (std::string(folder) + "/libx.so.1"),
+    for (const auto& [directory, answer] : {std::pair{"a", "1"}, {"b", "2"}, {"home", "3"}})
+      build_library({dir_ / (std::string(directory) + "/libx.so.1"),
                      "int x(void) { return " + std::string(answer) + "; }",
                      {"-Wl,-soname,libx.so.1"}});
     app_ = build_program({dir_ / "app",
@@ -52,7 +52,7 @@ class AuditLibraryPath : public ::testing::Test {
     EXPECT_EQ(counters.other_library_path, counters.unguided_processes);
     return counters.guided_processes == 1 ? "guided" : "unguided";
   }
-  std::string folder(const std::string& name) {
+  std::string directory(const std::string& name) {
     fs::create_directories(dir_ / name);
     return dir_ / name;
   }
@@ -85,11 +85,12 @@ TEST_F(AuditLibraryPath, a_value_that_leads_elsewhere_is_unguided) {
   EXPECT_EQ(start(a, dir_ / "none"), "unguided");
 }
 
-TEST_F(AuditLibraryPath, folders_without_a_name_of_ours_are_no_reason) {
+TEST_F(AuditLibraryPath, directories_without_a_name_of_ours_are_no_reason) {
   const GuidedWorld none = world("");
   write_text_file(dir_ / "others/libother.so.1", "");
-  EXPECT_EQ(start(none, folder("empty") + ":" + dir_ / "none" + ":" + dir_ / "others"), "guided");
-  EXPECT_EQ(start(none, dir_ / "others/libother.so.1"), "guided") << "a file is no folder";
+  EXPECT_EQ(start(none, directory("empty") + ":" + dir_ / "none" + ":" + dir_ / "others"),
+            "guided");
+  EXPECT_EQ(start(none, dir_ / "others/libother.so.1"), "guided") << "a file is no directory";
   const GuidedWorld a = world(dir_ / "a");
   EXPECT_EQ(start(a, dir_ / "others" + ":" + dir_ / "a" + ":" + dir_ / "empty"), "guided");
   EXPECT_EQ(start(a, dir_ / "a" + ":" + dir_ / "a"), "guided") << "as mpirun --prefix makes it";
@@ -98,7 +99,7 @@ TEST_F(AuditLibraryPath, folders_without_a_name_of_ours_are_no_reason) {
   EXPECT_EQ(start(unused, ""), "guided");
 }
 
-TEST_F(AuditLibraryPath, the_very_file_of_the_map_may_lie_in_a_new_folder) {
+TEST_F(AuditLibraryPath, the_very_file_of_the_map_may_lie_in_a_new_directory) {
   const GuidedWorld none = world("");
   fs::create_directory(dir_ / "links");
   fs::create_symlink(dir_ / "home/libx.so.1", dir_ / "links/libx.so.1");
@@ -111,7 +112,7 @@ TEST_F(AuditLibraryPath, the_very_file_of_the_map_may_lie_in_a_new_folder) {
 TEST_F(AuditLibraryPath, what_cannot_be_looked_through_is_unguided) {
   const GuidedWorld none = world("");
   for (const char* name : {"glibc-hwcaps", "tls", "x86_64", "haswell"}) {
-    folder(std::string("f/") + name);
+    directory(std::string("f/") + name);
     EXPECT_EQ(start(none, dir_ / "f"), "unguided") << name;
     fs::remove_all(dir_ / "f");
   }
@@ -122,7 +123,7 @@ TEST_F(AuditLibraryPath, what_cannot_be_looked_through_is_unguided) {
   std::string many = dir_ / "none";
   for (int i = 0; i < 100; ++i) many += ":" + dir_ / "none";
   EXPECT_EQ(start(none, many), "unguided");
-  std::string crowd = folder("crowd");
+  std::string crowd = directory("crowd");
   for (int i = 0; i < 700; ++i)
     write_text_file(crowd + "/libnumber" + std::to_string(i) + ".so", "");
   EXPECT_EQ(start(none, crowd), "guided");
@@ -131,8 +132,8 @@ TEST_F(AuditLibraryPath, what_cannot_be_looked_through_is_unguided) {
 }
 
 TEST_F(AuditLibraryPath, a_relative_element_means_where_the_process_stands) {
-  folder("one");
-  folder("two");
+  directory("one");
+  directory("two");
   fs::rename(dir_ / "a", dir_ / "one/lib");
   fs::rename(dir_ / "b", dir_ / "two/lib");
   const GuidedWorld one = world(dir_ / "one/lib");  // what "lib" is there
@@ -173,7 +174,8 @@ TEST_F(AuditLibraryPath, the_same_value_costs_no_system_call) {
     const std::string log = value_or_throw(read_file(dir_ / "log"));
     return std::count(log.begin(), log.end(), '\n');
   };
-  // env(1), unguided, is searched for with the value: its folders are to cost it nothing either.
+  // env(1), unguided, is searched for with the value: its directories are to cost it nothing
+  // either.
   const std::string value = dir_ / "none" + ":" + dir_ / "none2";
   const auto same = calls(world(value), value), empty = calls(world(""), "");
   EXPECT_GE(same, empty);

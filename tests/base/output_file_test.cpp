@@ -86,7 +86,7 @@ TEST_F(OutputFile, a_descriptors_name_is_written_behind_what_stands_there) {
   EXPECT_EQ(named_descriptor("/dev/null"), std::nullopt);
 }
 
-TEST_F(OutputFile, folders_and_dangling_links_are_errors_and_leave_nothing) {
+TEST_F(OutputFile, directories_and_dangling_links_are_errors_and_leave_nothing) {
   fs::create_symlink("nothing", path("dangling"));
   EXPECT_FALSE(write_output(path("dangling"), "x"));
   EXPECT_FALSE(write_output(dir_.path(), "x"));

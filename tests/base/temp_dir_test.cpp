@@ -24,32 +24,32 @@ bool put(const std::string& name, const std::string& text) {
   return file && write_all(file->get(), text, name);
 }
 
-/// In a process of its own, with a file system mounted on the folder: 0, when all of it is there
+/// In a process of its own, with a file system mounted on the directory: 0, when all of it is there
 /// after `remove` has tried.
-int keeps_what_is_mounted(const std::string& folder) {
+int keeps_what_is_mounted(const std::string& directory) {
   const auto user = "0 " + std::to_string(::geteuid()) + " 1";
   const auto group = "0 " + std::to_string(::getegid()) + " 1";
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !put("setgroups", "deny") ||
       !put("uid_map", user) || !put("gid_map", group) ||
-      ::mount("tmpfs", folder.c_str(), "tmpfs", 0, nullptr) != 0)
+      ::mount("tmpfs", directory.c_str(), "tmpfs", 0, nullptr) != 0)
     return kNoNamespace;
-  const auto file = folder + "/sub/file";
-  if (::mkdir((folder + "/sub").c_str(), 0755) != 0 || !open_file(file, O_WRONLY | O_CREAT))
+  const auto file = directory + "/sub/file";
+  if (::mkdir((directory + "/sub").c_str(), 0755) != 0 || !open_file(file, O_WRONLY | O_CREAT))
     return 1;
-  const auto removed = remove_tree(folder);
+  const auto removed = remove_tree(directory);
   if (removed || removed.error().code() != EBUSY) return 2;
   if (::access(file.c_str(), F_OK) != 0) return 3;
-  // Below a folder that is removed it stays, too.
-  (void)remove_tree(folder.substr(0, folder.rfind('/')));
+  // Below a directory that is removed it stays, too.
+  (void)remove_tree(directory.substr(0, directory.rfind('/')));
   return ::access(file.c_str(), F_OK) == 0 ? 0 : 4;
 }
 
 TEST(RemoveTree, never_removes_what_is_mounted) {
   const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
-  const auto folder = dir.path() + "/mounted";
-  ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
+  const auto directory = dir.path() + "/mounted";
+  ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(keeps_what_is_mounted(folder));
+  if (child == 0) ::_exit(keeps_what_is_mounted(directory));
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
@@ -57,12 +57,12 @@ TEST(RemoveTree, never_removes_what_is_mounted) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(RemoveTree, removes_folders_files_and_links_and_not_what_they_lead_to) {
+TEST(RemoveTree, removes_directories_files_and_links_and_not_what_they_lead_to) {
   const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
   const auto kept = dir.path() + "/kept";
   const auto tree = dir.path() + "/tree";
-  for (const auto& folder : {kept, tree, tree + "/sub"})
-    ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
+  for (const auto& directory : {kept, tree, tree + "/sub"})
+    ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
   ASSERT_TRUE(open_file(kept + "/file", O_WRONLY | O_CREAT));
   ASSERT_TRUE(open_file(tree + "/sub/file", O_WRONLY | O_CREAT));
   ASSERT_EQ(::symlink(kept.c_str(), (tree + "/link").c_str()), 0);
@@ -72,8 +72,8 @@ TEST(RemoveTree, removes_folders_files_and_links_and_not_what_they_lead_to) {
   EXPECT_TRUE(remove_tree(tree)) << "which is not there";
 }
 
-int entries_of(const std::string& folder) {
-  DIR* open = ::opendir(folder.c_str());
+int entries_of(const std::string& directory) {
+  DIR* open = ::opendir(directory.c_str());
   if (!open) return 0;
   int count = 0;
   while (::readdir(open)) ++count;
@@ -81,7 +81,7 @@ int entries_of(const std::string& folder) {
   return count;
 }
 
-/// A process whose folder below `parent` is full of files, and which removes it at a signal.
+/// A process whose directory below `parent` is full of files, and which removes it at a signal.
 struct Cleaner {
   explicit Cleaner(const std::string& parent) {
     auto pipe = value_or_throw(make_pipe());
@@ -97,11 +97,11 @@ struct Cleaner {
       for (;;) ::pause();
     }
     pipe.write_end.reset();
-    folder = value_or_throw(read_all(pipe.read_end.get(), ""));
+    directory = value_or_throw(read_all(pipe.read_end.get(), ""));
   }
   static constexpr int kFiles = 3000;
   pid_t pid;
-  std::string folder;
+  std::string directory;
 };
 
 TEST(SignalCleanup, goes_on_to_its_end_when_a_second_signal_comes) {
@@ -109,19 +109,19 @@ TEST(SignalCleanup, goes_on_to_its_end_when_a_second_signal_comes) {
   int halfway = 0;
   for (int tries = 0; tries < 50 && halfway < 3; ++tries) {
     const Cleaner cleaner(dir.path());
-    const int full = entries_of(cleaner.folder);
+    const int full = entries_of(cleaner.directory);
     EXPECT_GT(full, Cleaner::kFiles);
     ::kill(cleaner.pid, SIGINT);
-    for (int looks = 0; looks < 10000 && entries_of(cleaner.folder) == full; ++looks) {
+    for (int looks = 0; looks < 10000 && entries_of(cleaner.directory) == full; ++looks) {
     }
-    halfway += entries_of(cleaner.folder) > 0;
+    halfway += entries_of(cleaner.directory) > 0;
     ::kill(cleaner.pid, SIGINT);
     int status = 0;
     ASSERT_EQ(::waitpid(cleaner.pid, &status, 0), cleaner.pid);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
-    EXPECT_NE(::access(cleaner.folder.c_str(), F_OK), 0);
+    EXPECT_NE(::access(cleaner.directory.c_str(), F_OK), 0);
   }
-  EXPECT_GT(halfway, 0) << "each folder had gone before the second signal was sent";
+  EXPECT_GT(halfway, 0) << "each directory had gone before the second signal was sent";
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class CompatTools : public ::testing::Test {
     EXPECT_EQ(done.status, 0) << done.err;
     return done.out;
   }
-  /// A program that needs libfar.so.1 of its own folder, with what `far` and `main` say.
+  /// A program that needs libfar.so.1 of its own directory, with what `far` and `main` say.
   std::string program(const std::string& far, const std::string& main,
                       const std::vector<std::string>& more = {}) {
     build_library({.output = dir_ / "lib/libfar.so.1", .source = far, .flags = [&] {

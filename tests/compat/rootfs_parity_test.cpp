@@ -106,8 +106,8 @@ std::vector<compat::Artifact> artifacts_of(CachedFacts& facts, const std::string
     EXPECT_TRUE(program) << path << ": " << program.error().message();
     if (!program) continue;
     // $ORIGIN would mean /mnt: the oracle runs it from another place.
-    const auto folders = program->elf.rpath.value_or("") + program->elf.runpath.value_or("");
-    if (folders.find("ORIGIN") != folders.npos) continue;
+    const auto directories = program->elf.rpath.value_or("") + program->elf.runpath.value_or("");
+    if (directories.find("ORIGIN") != directories.npos) continue;
     // By way of the file format, as users' artifacts come.
     compat::Artifact one{{std::move(*program)}};
     out.push_back(value_or_throw(compat::parse_artifact(compat::to_json(one), path)));

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Three programs through fs-gen: `./dev demo` runs this with the build folder.
+# Three programs through fs-gen: `./dev demo` runs this with the build directory.
 set -euo pipefail
 build=$1
 gen=$build/stage/bin/fs-gen

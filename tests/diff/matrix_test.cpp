@@ -88,7 +88,7 @@ TEST_F(Baseline, what_is_usual_is_inside_and_more_is_outside) {
   EXPECT_EQ(j["outside"], true);
 }
 
-TEST_F(Baseline, trouble_with_the_folder_is_exit_2) {
+TEST_F(Baseline, trouble_with_the_directory_is_exit_2) {
   const auto a = opens("a", {"/1"});
   std::filesystem::create_directory(path("none"));
   EXPECT_EQ(run({"--baseline", path("none"), a}).status, 2);

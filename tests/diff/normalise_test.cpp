@@ -31,7 +31,7 @@ TEST(Normalise, what_only_looks_like_a_soname_stays) {
     expect_left_alone(path);
 }
 
-TEST(Normalise, process_numbers_below_proc_and_own_ones_below_volatile_folders) {
+TEST(Normalise, process_numbers_below_proc_and_own_ones_below_volatile_directories) {
   EXPECT_EQ(normal("/proc/123/maps"), "/proc/<pid>/maps");
   EXPECT_EQ(normal("/proc/123/task/124/comm"), "/proc/<pid>/task/<tid>/comm");
   EXPECT_EQ(normal("/tmp/job.4711/run4711now"), "/tmp/job.<pid>/run<pid>now");
@@ -72,7 +72,7 @@ TEST(Normalise, hashes_as_spack_and_nix_write_them) {
     expect_left_alone(path);
 }
 
-TEST(Normalise, a_folder_can_stand_for_another) {
+TEST(Normalise, a_directory_can_stand_for_another) {
   NormaliseOptions options;
   ASSERT_TRUE(options.add_map("/opt/app-1/=/opt/app").has_value());
   ASSERT_TRUE(options.add_map("/opt=/o").has_value());

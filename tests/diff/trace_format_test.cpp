@@ -187,7 +187,7 @@ TEST_F(TraceWriterTest, what_was_flushed_can_be_read_while_the_run_goes_on) {
   EXPECT_EQ(runs_of(path("a")).at(0).events.size(), 1U);
 }
 
-TEST_F(TraceWriterTest, a_folder_that_is_missing_is_an_error_that_names_the_file) {
+TEST_F(TraceWriterTest, a_directory_that_is_missing_is_an_error_that_names_the_file) {
   const auto writer = TraceWriter::create(path("no/such/a.txt"), RunHeader{}, Form::text);
   ASSERT_FALSE(writer.has_value());
   EXPECT_NE(writer.error().message().find("no/such/a.txt"), std::string::npos);

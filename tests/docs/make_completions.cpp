@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Writes the completions of the programs given into a folder: `./dev completions`.
+// Writes the completions of the programs given into a directory: `./dev completions`.
 #include <fmt/format.h>
 
 #include "base/exit_code.hpp"
@@ -11,16 +11,16 @@
 int main(int argc, char** argv) {
   heddle::set_program_name("make_completions");
   if (argc < 3) {
-    fmt::print(stderr, "usage: make_completions FOLDER PROGRAM...\n");
+    fmt::print(stderr, "usage: make_completions DIRECTORY PROGRAM...\n");
     return heddle::exit_usage;
   }
   try {
-    const std::string folder = argv[1];
+    const std::string directory = argv[1];
     for (int i = 2; i < argc; ++i) {
       const auto help = heddle::test::ask_for_help(argv[i]);
-      heddle::test::write_text_file(folder + "/" + help.name + ".bash", bash_completion(help));
-      heddle::test::write_text_file(folder + "/_" + help.name, zsh_completion(help));
-      heddle::test::write_text_file(folder + "/" + help.name + ".fish", fish_completion(help));
+      heddle::test::write_text_file(directory + "/" + help.name + ".bash", bash_completion(help));
+      heddle::test::write_text_file(directory + "/_" + help.name, zsh_completion(help));
+      heddle::test::write_text_file(directory + "/" + help.name + ".fish", fish_completion(help));
     }
   } catch (const std::exception& error) {
     heddle::say(error.what());

@@ -194,7 +194,7 @@ TEST_F(Cache, without_a_place_for_it_everything_works) {
   }
 }
 
-TEST_F(Cache, its_folder_is_where_xdg_says) {
+TEST_F(Cache, its_directory_is_where_xdg_says) {
   const std::string xdg = std::getenv("XDG_CACHE_HOME") ? std::getenv("XDG_CACHE_HOME") : "";
   const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
   ::setenv("XDG_CACHE_HOME", "/x", 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // What recorder_fault_test.cpp runs: says of each step what it met, `app: STEP ERRNO PATH`. Exits
-// with 7 when all was as it should be, else with 8. Usage: app FOLDER MARK
+// with 7 when all was as it should be, else with 8. Usage: app DIRECTORY MARK
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -96,7 +96,7 @@ class RecorderFaults : public ::testing::TestWithParam<Way> {
 };
 
 void RecorderFaults::make_files(const std::string& base) const {
-  for (const char* folder : {"/work", "/tmp", "/out"}) fs::create_directories(base + folder);
+  for (const char* directory : {"/work", "/tmp", "/out"}) fs::create_directories(base + directory);
   write_text_file(base + "/work/in", "what stands in it");
   write_text_file(base + "/work/shared", "s", 0640);
   run_checked({"chown", "-R", user() + ":" + user(), base});
@@ -146,8 +146,8 @@ void RecorderFaults::judge(int status, const std::string& output, const std::str
     EXPECT_EQ(missing, "") << "is not in the trace";
     EXPECT_EQ(more, "") << "is in the trace, and did not happen";
   }
-  // Under proot another user is refused by the mount's folder, which is ours: nobody is asked. And
-  // reading on in a folder is no event.
+  // Under proot another user is refused by the mount's directory, which is ours: nobody is asked.
+  // And reading on in a directory is no event.
   const bool proot = seen.header.method == "proot";
   for (const auto& m : met) {
     if (m.error == 0 || (proot && m.step == "another") || m.step == "readdir") continue;

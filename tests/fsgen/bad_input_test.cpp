@@ -145,23 +145,23 @@ TEST_F(FsGenInput, arguments_that_are_programs_are_not_taken_for_app) {
 
 TEST_F(FsGenInput, names_of_any_bytes_go_through_a_whole_run) {
   const std::string odd = "a b\t\n\xc3\xa4 \xff\\";
-  const auto folder = dir_ / odd;
-  fs::create_directory(folder);
-  fs::create_directory(folder + "/tmp");
+  const auto directory = dir_ / odd;
+  fs::create_directory(directory);
+  fs::create_directory(directory + "/tmp");
   const auto plugin =
-      build_library({.output = folder + "/p" + odd + ".so", .source = "int p(void){return 3;}"});
-  const auto library = build_library({.output = folder + "/lib" + odd + ".so",
+      build_library({.output = directory + "/p" + odd + ".so", .source = "int p(void){return 3;}"});
+  const auto library = build_library({.output = directory + "/lib" + odd + ".so",
                                       .source = "int x(void){return 4;}",
                                       .flags = {"-Wl,-soname,lib" + odd + ".so"}});
   const auto app =
-      build_program({.output = folder + "/app" + odd,
+      build_program({.output = directory + "/app" + odd,
                      .source = "#include <dlfcn.h>\nint x(void);\nint main(int c, char** v) {\n"
                                "void* h = dlopen(v[1], RTLD_NOW); if (!h) return 99;\n"
                                "return 10 * x() + ((int (*)(void))dlsym(h, \"p\"))(); }",
                      .flags = {library, "-Wl,-rpath,$ORIGIN"}});
-  options_.env.push_back("TMPDIR=" + folder + "/tmp");
-  const auto map = folder + "/m" + odd;
-  const auto json = folder + "/j" + odd;
+  options_.env.push_back("TMPDIR=" + directory + "/tmp");
+  const auto map = directory + "/m" + odd;
+  const auto json = directory + "/j" + odd;
   const auto by_name = "p" + odd + ".so";
   EXPECT_EQ(gen({"-q", "--json", json, app, by_name}).status, 43);
   EXPECT_EQ(gen({"-q", "--learn", "--out", map, app, plugin}).status, 43);
@@ -175,7 +175,8 @@ TEST_F(FsGenInput, names_of_any_bytes_go_through_a_whole_run) {
     EXPECT_TRUE(told["guided"].get<bool>());
     EXPECT_EQ(told["names_unknown"], 0U);
   }
-  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return fs::is_empty(folder + "/tmp"); }));
+  EXPECT_TRUE(
+      wait_until(std::chrono::seconds(5), [&] { return fs::is_empty(directory + "/tmp"); }));
 }
 
 /// What a user may not read.

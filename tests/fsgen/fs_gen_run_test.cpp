@@ -142,7 +142,7 @@ int read_pid(const std::string& path) {
   return pid;
 }
 
-TEST_F(FsGenRun, killed_itself_it_takes_app_mount_and_folder_with_it) {
+TEST_F(FsGenRun, killed_itself_it_takes_app_mount_and_directory_with_it) {
   const auto pid_file = dir_ / "pid";
   SpawnOptions spawn_options;
   spawn_options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",

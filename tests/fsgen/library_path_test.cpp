@@ -20,8 +20,8 @@ class LibraryPath : public FsGenFixture {
   void SetUp() override {
     FsGenFixture::SetUp();
     if (IsSkipped()) return;
-    for (const auto& [folder, answer] : {std::pair{"a", "1"}, {"b", "2"}})
-      build_library({dir_ / (std::string(folder) + "/libx.so.1"),
+    for (const auto& [directory, answer] : {std::pair{"a", "1"}, {"b", "2"}})
+      build_library({dir_ / (std::string(directory) + "/libx.so.1"),
                      "int x(void) { return " + std::string(answer) + "; }",
                      {"-Wl,-soname,libx.so.1"}});
     app_ = build_program(

@@ -37,7 +37,9 @@ class LoaderTraps : public ::testing::Test {
                       const std::string& language = "c") {
     return build_program({dir_ / "app", source, flags, language});
   }
-  std::string rpath(const std::string& folder) const { return "-Wl,-rpath," + (dir_ / folder); }
+  std::string rpath(const std::string& directory) const {
+    return "-Wl,-rpath," + (dir_ / directory);
+  }
 
   /// Runs it alone and guided; result: the guided run. Its report is in report_.
   RunResult same(const std::vector<std::string>& words, const std::vector<std::string>& env = {}) {
@@ -196,7 +198,7 @@ TEST_F(LoaderTraps, a_stack_of_the_very_minimum) {
 TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_agree_with_proc_maps) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 12});
   std::vector<std::string> flags = farm.libraries;
-  for (const auto& folder : farm.directories) flags.push_back("-Wl,-rpath," + folder);
+  for (const auto& directory : farm.directories) flags.push_back("-Wl,-rpath," + directory);
   flags.insert(flags.begin(), "-Wl,--no-as-needed");
   const auto app = program(
       "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <link.h>\n#include <stdio.h>\n"
@@ -267,7 +269,8 @@ TEST_F(LoaderTraps, origin_in_a_dependency_s_dependency) {
 }
 
 TEST_F(LoaderTraps, a_library_s_own_origin_is_where_it_lies) {
-  // What the closure does not hold is searched from the library's own folder, by name and by path.
+  // What the closure does not hold is searched from the library's own directory, by name and by
+  // path.
   library("tree/plugins/libp.so", "int p(void) { return 5; }");
   library("tree/plugins/libq.so", "int q(void) { return 6; }");
   const auto host = library(

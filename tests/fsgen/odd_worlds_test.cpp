@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fs-gen where something is missing or in the way: closed streams, relative folders, signals in the
-// middle of the set-up, files that must not be replaced. APP goes on as it would without.
+// fs-gen where something is missing or in the way: closed streams, relative directories, signals in
+// the middle of the set-up, files that must not be replaced. APP goes on as it would without.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -118,7 +118,7 @@ TEST_F(OddWorlds, an_interrupted_mount_that_nobody_uses_ends_without_a_word) {
 }
 
 TEST_F(OddWorlds, a_report_that_cannot_be_written_is_said_before_app_runs) {
-  for (const char* options : {"--json no/such/folder/j", "--json .", "--out no/such/folder/m",
+  for (const char* options : {"--json no/such/directory/j", "--json .", "--out no/such/directory/m",
                               "--learn --out no/such/m"}) {
     const auto ours = sh(std::string("$FS_GEN ") + options + " /bin/echo ran");
     EXPECT_EQ(ours.status, 3) << options;
@@ -184,7 +184,7 @@ TEST_F(OddWorlds, a_relative_tmpdir_is_as_good_as_an_absolute_one) {
   EXPECT_EQ(report.value("guided_processes", 0), 2) << ours.err;
 }
 
-TEST_F(OddWorlds, a_folder_that_was_removed_under_us_is_no_reason_not_to_run) {
+TEST_F(OddWorlds, a_directory_that_was_removed_under_us_is_no_reason_not_to_run) {
   const auto ours = sh("mkdir gone && cd gone && rmdir ../gone && $FS_GEN -q /bin/echo hello");
   EXPECT_EQ(ours.out, "hello\n") << ours.err;
   const auto map = sh("mkdir gone && cd gone && rmdir ../gone && $FS_GEN -q --map ../m /bin/true");
@@ -210,7 +210,7 @@ TEST_F(OddWorlds, what_is_preloaded_into_app_is_not_in_the_daemon) {
   EXPECT_EQ(ours.out.find("fs-mount"), std::string::npos) << ours.out;
 }
 
-TEST_F(OddWorlds, signals_at_any_moment_leave_no_folder) {
+TEST_F(OddWorlds, signals_at_any_moment_leave_no_directory) {
   FarmOptions farm_options;
   farm_options.libraries = 40;
   const auto farm = ElfFarm::build(dir_ / "farm", farm_options);

@@ -118,9 +118,9 @@ TEST_F(PrintEnv, a_modulefile_says_the_same) {
 }
 
 TEST_F(PrintEnv, what_is_no_mount_of_the_map_is_told) {
-  const auto told = [&](const std::string& map, const std::string& folder, int status,
+  const auto told = [&](const std::string& map, const std::string& directory, int status,
                         const std::string& why) {
-    const auto result = run({fs_gen_, "--print-env", map, folder}, options_);
+    const auto result = run({fs_gen_, "--print-env", map, directory}, options_);
     EXPECT_EQ(result.status, status) << result.err;
     EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(why), std::string::npos) << result.err;

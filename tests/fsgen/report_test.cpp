@@ -52,19 +52,19 @@ TEST_F(Report, tells_of_processes_whose_programs_are_not_in_the_map) {
   EXPECT_THAT(sh("$FS_GEN /bin/true").err, Not(HasSubstr("not in the map")));
 }
 
-TEST_F(Report, tells_of_a_folder_where_nothing_can_be_staged) {
+TEST_F(Report, tells_of_a_directory_where_nothing_can_be_staged) {
   const auto ours = sh("$FS_GEN --stage none /bin/sh -c 'exit 4'");
   EXPECT_EQ(ours.status, 4);
   EXPECT_THAT(ours.err, HasSubstr("/none: cannot stage there: No such file or directory\n"));
 }
 
-/// A library that opens a plugin from a folder beside itself, and a program that says what came.
-void build_plugin_host(const std::string& folder) {
-  build_library({.output = folder + "/lib/plugins/plug.so",
+/// A library that opens a plugin from a directory beside itself, and a program that says what came.
+void build_plugin_host(const std::string& directory) {
+  build_library({.output = directory + "/lib/plugins/plug.so",
                  .source = "int answer(void){return 42;}",
                  .flags = {}});
   const auto host = build_library(
-      {.output = folder + "/lib/libhost.so",
+      {.output = directory + "/lib/libhost.so",
        .source =
            "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <string.h>\n"
            "int host(void){Dl_info i; char p[4096]; dladdr((void*)host,&i);"
@@ -72,10 +72,10 @@ void build_plugin_host(const std::string& folder) {
            "strcat(p,\"/plugins/plug.so\"); void* h=dlopen(p,RTLD_NOW);"
            "return h?((int(*)(void))dlsym(h,\"answer\"))():0;}",
        .flags = {"-Wl,-soname,libhost.so"}});
-  build_program({.output = folder + "/app",
+  build_program({.output = directory + "/app",
                  .source = "#include <stdio.h>\nint host(void);"
                            "int main(void){printf(\"%d\\n\",host());return 0;}",
-                 .flags = {host, "-Wl,-rpath," + folder + "/lib"}});
+                 .flags = {host, "-Wl,-rpath," + directory + "/lib"}});
 }
 
 TEST_F(Report, names_the_library_that_looks_for_plugins_beside_itself) {
@@ -83,7 +83,7 @@ TEST_F(Report, names_the_library_that_looks_for_plugins_beside_itself) {
   const auto ours = sh("$FS_GEN --json json ./app");
   EXPECT_THAT(ours.err, HasSubstr("libhost.so may look for them beside itself"));
   EXPECT_THAT(ours.err, HasSubstr("--plugins " + dir_.path() + "/lib/plugins"));
-  EXPECT_EQ(json()["plugin_suspects"][0]["folder"], dir_.path() + "/lib/plugins");
+  EXPECT_EQ(json()["plugin_suspects"][0]["directory"], dir_.path() + "/lib/plugins");
   for (const char* remedy : {"--plugins lib/plugins", "--via direct"}) {
     const auto helped = sh(std::string("$FS_GEN ") + remedy + " ./app");
     EXPECT_EQ(helped.out, "42\n") << remedy;

@@ -173,7 +173,7 @@ TEST_P(Sharing, many_that_come_and_go_and_are_killed_leave_nothing) {
          "[ $((i % 3)) = 0 ] && kill -9 $!; [ $((i % 8)) = 0 ] && sleep 0.02; done > $OUT/text "
          "2> $OUT/errors; wait; " +
          kGone +
-         // A folder of one that was killed before its mount stood is the next one's to remove.
+         // A directory of one that was killed before its mount stood is the next one's to remove.
          "; touch -c -d '5 minutes ago' $TMPDIR/hd-* 2> /dev/null; $FS_GEN -q --map $OUT/map true");
   EXPECT_EQ(ours.out, "gone\n") << ours.err;
   EXPECT_EQ(world_->out("errors"), "");

@@ -16,13 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A program whose RUNPATH names two folders, old and new; libx.so.1 moves from one to the other.
+/// A program whose RUNPATH names two directories, old and new; libx.so.1 moves from one to the
+/// other.
 class StaleMap : public ::testing::Test {
  protected:
   void SetUp() override {
     fs_gen_ = staged_program("fs-gen");
     if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    for (const char* folder : {"tmp", "old", "new"}) fs::create_directory(dir_ / folder);
+    for (const char* directory : {"tmp", "old", "new"}) fs::create_directory(dir_ / directory);
     options_.env = {"TMPDIR=" + dir_ / "tmp", "XDG_CACHE_HOME=" + dir_ / "cache"};
     library("old", "1");
     app_ = build_program(
@@ -34,8 +35,8 @@ class StaleMap : public ::testing::Test {
                   .status,
               0);
   }
-  void library(const std::string& folder, const std::string& answer) {
-    build_library({dir_ / (folder + "/libx.so.1"),
+  void library(const std::string& directory, const std::string& answer) {
+    build_library({dir_ / (directory + "/libx.so.1"),
                    "int x(void) { return " + answer + "; }",
                    {"-Wl,-soname,libx.so.1"}});
   }

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kInstalled[] = {"bin/fs-gen", "bin/fs-mount", "bin/fs-resolve",
                                       "libexec/heddle/elf-worker", "lib/heddle/libheddle-audit.so"};
 
-/// Whether somebody who is not us could read it: every folder above is open to all.
+/// Whether somebody who is not us could read it: every directory above is open to all.
 bool is_reachable(fs::path path) {
   for (; path.has_relative_path(); path = path.parent_path()) {
     struct stat st {};
@@ -46,9 +46,9 @@ UserWorld::UserWorld() {
   if (staged.empty()) throw Error("fs-gen", "is not installed in $HEDDLE_STAGE");
   ::chmod(dir_.path().c_str(), 0755);
   fs_gen_ = stage_for_all(staged, dir_ / "stage") + "/bin/fs-gen";
-  for (const char* folder : {"tmp", "out", "home"}) {
-    fs::create_directory(dir_ / folder);
-    ::chmod((dir_ / folder).c_str(), 01777);
+  for (const char* directory : {"tmp", "out", "home"}) {
+    fs::create_directory(dir_ / directory);
+    ::chmod((dir_ / directory).c_str(), 01777);
   }
 }
 

@@ -25,10 +25,10 @@ namespace {
 
 constexpr std::size_t kRoom = std::size_t{1} << 16;  ///< of one request, zeros behind it
 
-/// Three files, one of them below a plugin folder.
-class ServedFolder {
+/// Three files, one of them below a plugin directory.
+class ServedDirectory {
  public:
-  ServedFolder() {
+  ServedDirectory() {
     MapContent map;
     map.views = {{"v", {}}};
     for (const char* name : {"liba.so", "libb.so", "plugins"}) add(map, name);
@@ -158,8 +158,8 @@ std::string_view bytes_of(const T& value) {
 
 void run(std::string_view bytes) {
   // One session, as a worker has it, whose threads go on until the end; only the files go before.
-  static const ServedFolder folder;
-  static auto& kernel = *new Kernel(folder.overlay());
+  static const ServedDirectory directory;
+  static auto& kernel = *new Kernel(directory.overlay());
   Input input(bytes);
   while (!input.empty()) {
     const auto opcode = input.number<std::uint8_t>();

@@ -28,14 +28,14 @@ constexpr const char* kDatabases[] = {
     map_format::kMetaDb,  map_format::kViewsDb,    map_format::kNamesDb,    map_format::kObjectsDb,
     map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb};
 
-const std::string& folder() {
+const std::string& directory() {
   static const TempDir dir = value_or_throw(TempDir::create("heddle-fuzz"));
   return dir.path();
 }
 
 const std::string& sample_pages() {
   static const std::string pages = [] {
-    const std::string path = folder() + "/sample";
+    const std::string path = directory() + "/sample";
     value_or_throw(write_map(sample_map(30), path));
     auto bytes = value_or_throw(read_file(path));
     bytes.resize(bytes.size() - map_format::kTrailerSize);
@@ -136,14 +136,14 @@ void run(std::string_view bytes) {
       read(BytesFile(input.rest()).path());
       break;
     case 1: {
-      const std::string path = folder() + "/map";
+      const std::string path = directory() + "/map";
       if (!write_records(input, path)) break;
       append_trailer(path);
       read(path);
       break;
     }
     case 4: {
-      const std::string path = folder() + "/map";
+      const std::string path = directory() + "/map";
       change_pages(input, path);
       append_trailer(path);
       read(path);
@@ -160,7 +160,7 @@ void run(std::string_view bytes) {
 
 std::vector<std::string> seeds() {
   const auto sample = sample_map(3);
-  const std::string path = folder() + "/seed";
+  const std::string path = directory() + "/seed";
   value_or_throw(write_map(sample, path));
   return {'\0' + value_or_throw(read_file(path)),
           '\1' + records_of(path),

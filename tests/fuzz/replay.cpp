@@ -40,13 +40,13 @@ void run_kept(std::string_view bytes) {
   run(g_input);
 }
 
-std::vector<std::string> inputs_in(const std::string& folder) {
+std::vector<std::string> inputs_in(const std::string& directory) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(folder.c_str()), ::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(directory.c_str()), ::closedir);
   while (list) {
     const dirent* entry = ::readdir(list.get());
     if (!entry) break;
-    if (entry->d_name[0] != '.') names.emplace_back(folder + "/" + entry->d_name);
+    if (entry->d_name[0] != '.') names.emplace_back(directory + "/" + entry->d_name);
   }
   std::sort(names.begin(), names.end());
   std::vector<std::string> out;
@@ -54,10 +54,10 @@ std::vector<std::string> inputs_in(const std::string& folder) {
   return out;
 }
 
-int write_seeds(const std::string& folder) {
+int write_seeds(const std::string& directory) {
   std::size_t number = 0;
   for (const auto& seed : seeds()) {
-    const std::string path = folder + "/seed-" + std::to_string(number++);
+    const std::string path = directory + "/seed-" + std::to_string(number++);
     const auto file = value_or_throw(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
     value_or_throw(write_all(file.get(), seed, path));
   }
@@ -90,11 +90,11 @@ int replay(const std::string& corpus) {
 }  // namespace
 }  // namespace heddle::fuzz
 
-// usage: TARGET CORPUS-FOLDER | --write-seeds FOLDER
+// usage: TARGET CORPUS-DIRECTORY | --write-seeds DIRECTORY
 int main(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == "--write-seeds")
     return heddle::fuzz::write_seeds(argv[2]);
   if (argc == 2) return heddle::fuzz::replay(argv[1]);
-  std::fprintf(stderr, "usage: %s CORPUS-FOLDER | --write-seeds FOLDER\n", argv[0]);
+  std::fprintf(stderr, "usage: %s CORPUS-DIRECTORY | --write-seeds DIRECTORY\n", argv[0]);
   return 2;
 }

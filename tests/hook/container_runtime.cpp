@@ -13,13 +13,13 @@ std::vector<std::string> words_of(const Session& session) {
           // crun 1.8, as in Runtime::command().
           "umount /sys/fs/cgroup/unified 2>/dev/null; " + session.before + "; exec \"$@\"", "sh",
           HEDDLE_IN_WORLD, "--uid", std::to_string(session.uid), "--fuse", session.fuse, "--",
-          // Of this test run's own folders a login knows nothing.
+          // Of this test run's own directories a login knows nothing.
           "env", "-u", "XDG_CACHE_HOME", "-u", "XDG_STATE_HOME", "-u", "XDG_CONFIG_HOME",
-          "HOME=" + session.home, "XDG_RUNTIME_DIR=" + session.run_folder};
+          "HOME=" + session.home, "XDG_RUNTIME_DIR=" + session.run_directory};
 }
 
-Runtime::Runtime(const std::string& name, const std::string& state_folder)
-    : name_(name), state_(state_folder) {}
+Runtime::Runtime(const std::string& name, const std::string& state_directory)
+    : name_(name), state_(state_directory) {}
 
 std::vector<std::string> Runtime::command(const std::vector<std::string>& arguments) const {
   std::vector<std::string> out;

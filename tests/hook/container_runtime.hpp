@@ -14,7 +14,7 @@ inline constexpr unsigned kUser = 1500;
 /// As on most nodes: /dev/fuse is open to all.
 struct Session {
   std::string home;
-  std::string run_folder;  ///< $XDG_RUNTIME_DIR
+  std::string run_directory;  ///< $XDG_RUNTIME_DIR
   unsigned uid = kUser;
   std::string fuse = "open";    ///< or "absent"
   std::string before = "true";  ///< a script of root's, in the session's mount namespace
@@ -26,7 +26,7 @@ std::vector<std::string> words_of(const Session& session);
 /// runc or crun as it runs here.
 class Runtime {
  public:
-  explicit Runtime(const std::string& name, const std::string& state_folder);
+  explicit Runtime(const std::string& name, const std::string& state_directory);
   std::vector<std::string> command(const std::vector<std::string>& arguments) const;
   /// `run` of a bundle.
   RunResult run(const std::string& bundle, const std::string& id,

@@ -136,9 +136,9 @@ std::vector<std::string> all_processes() {
 ContainerWorld::ContainerWorld(const std::string& below) {
   base_ = below.empty() ? dir_.path() : dir_ / below;
   fs::create_directories(base_);
-  for (auto folder = fs::path(base_); folder != fs::path(dir_.path()).parent_path();
-       folder = folder.parent_path())
-    ::chmod(folder.c_str(), 0755);
+  for (auto directory = fs::path(base_); directory != fs::path(dir_.path()).parent_path();
+       directory = directory.parent_path())
+    ::chmod(directory.c_str(), 0755);
   fs::create_directories(path("stage/bin"));
   for (const char* name : {"fs-hook", "fs-mount"})
     link_or_copy(staged_program(name), path("stage/bin/") + name);
@@ -150,8 +150,8 @@ ContainerWorld::ContainerWorld(const std::string& below) {
 
 void ContainerWorld::make_image() const {
   const auto root = rootfs();
-  for (const char* folder : {"/proc", "/dev", "/sys", "/tmp", "/etc", "/usr/lib", "/data"})
-    fs::create_directories(root + folder);
+  for (const char* directory : {"/proc", "/dev", "/sys", "/tmp", "/etc", "/usr/lib", "/data"})
+    fs::create_directories(root + directory);
   copy(parts().dir / "container/libmpi.so.12", root + kLibrary);
   copy(parts().dir / "app", root + "/bin/app");
   copy(parts().dir / "plain", root + "/bin/plain");
@@ -301,11 +301,11 @@ std::size_t ContainerWorld::mounts() const {
   return count;
 }
 
-std::vector<int> ContainerWorld::namespace_holders(const std::string& folder) {
+std::vector<int> ContainerWorld::namespace_holders(const std::string& directory) {
   std::vector<int> out;
   std::error_code gone;
   const auto ours = fs::read_symlink("/proc/self/ns/mnt", gone);
-  const auto here = octal_escaped(folder);
+  const auto here = octal_escaped(directory);
   for (const auto& pid : all_processes()) {
     const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
     if (gone || space == ours) continue;

@@ -20,7 +20,7 @@ class ContainerWorld {
   static constexpr const char* kMountPoint = "/dev/heddle";
   static constexpr const char* kLibrary = "/usr/lib/libmpi.so.12";
 
-  /// `below`: a folder of our own private one, of an odd name perhaps.
+  /// `below`: a directory of our own private one, of an odd name perhaps.
   explicit ContainerWorld(const std::string& below = "");
 
   std::string path(const std::string& name) const { return base_ + "/" + name; }
@@ -35,7 +35,7 @@ class ContainerWorld {
   nlohmann::json swap() const;
   /// How often fs-resolve was asked.
   std::size_t questions() const;
-  /// The maps from now on have a file of the host's in a plugin folder ("ucx/libuct_x.so.0").
+  /// The maps from now on have a file of the host's in a plugin directory ("ucx/libuct_x.so.0").
   void add_plugin(const std::string& name, const std::string& file) { plugins_[name] = file; }
   void forget_plugins() { plugins_.clear(); }
   /// From now on what is answered has the container run on the host's glibc().
@@ -51,12 +51,12 @@ class ContainerWorld {
   /// A bundle of that name.
   std::string bundle(const std::string& name, const nlohmann::json& config) const;
 
-  /// Processes of ours: heddle's programs with our folder's name in their arguments.
+  /// Processes of ours: heddle's programs with our directory's name in their arguments.
   std::vector<int> daemons() const;
-  /// All processes with our folder's name in their arguments.
+  /// All processes with our directory's name in their arguments.
   std::vector<int> processes() const;
-  /// All processes in mount namespaces that have mounts below `folder`, and are not this one's.
-  static std::vector<int> namespace_holders(const std::string& folder);
+  /// All processes in mount namespaces that have mounts below `directory`, and are not this one's.
+  static std::vector<int> namespace_holders(const std::string& directory);
   /// Mounts of ours in the mount namespaces that have this world's image.
   std::size_t mounts() const;
   /// Files of the image, each with its size, times and mode.

@@ -236,7 +236,7 @@ TEST_F(HookInput, a_bundle_gets_the_hook_once) {
 }
 
 /// The runtime starts it somewhere else.
-TEST_F(HookInput, folders_are_written_as_seen_from_here) {
+TEST_F(HookInput, directories_are_written_as_seen_from_here) {
   const auto spec = edit({"cdi", "--cache", "here", "--log", "log", "--mpi", "opt"});
   const auto here = std::filesystem::current_path().string();
   for (const char* name : {"/here", "/log", "/opt"})

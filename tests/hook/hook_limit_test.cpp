@@ -173,7 +173,7 @@ TEST_P(HookLimit, an_image_that_does_not_answer_holds_no_runtime_up) {
   std::optional<OriginFs> volume(std::in_place, world_->path("volume"), world_->path("served"));
   fs::copy_file(world_->rootfs() + "/bin/app", volume->source() + "/app");
   auto asks = config("/data/app");
-  asks["mounts"].push_back(oci_bind(volume->folder(), "/data"));
+  asks["mounts"].push_back(oci_bind(volume->directory(), "/data"));
   volume->hang_reads();
   // Its reader waits in the kernel, where nothing can end it.
   expect_refused(start(asks), "reading the image's /data/app; not to be ended: fs-hook");

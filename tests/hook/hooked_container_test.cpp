@@ -285,7 +285,7 @@ TEST_P(HookedContainer, links_of_the_image_do_not_lead_out_of_it) {
     config["hooks"]["createRuntime"][0]["args"].push_back("/dev/h" + std::to_string(link.size()));
     EXPECT_EQ(start(config).out, "host\n") << link;
   }
-  // As mount point: /srv/out is a folder of the host's, of the same name, if it led there.
+  // As mount point: /srv/out is a directory of the host's, of the same name, if it led there.
   fs::create_directory_symlink(world_->path("host"), world_->rootfs() + "/srv/out");
   auto decision = world_->swap();
   decision["mount_point"] = "/srv/out";
@@ -313,13 +313,13 @@ TEST(ApptainersFusemount, is_served_by_fs_mount) {
   HEDDLE_STAGED(fs_mount, "fs-mount");
   HEDDLE_STAGED(fs_hook, "fs-hook");
   const ContainerWorld world;
-  const auto folder = world.path("mnt");
-  fs::create_directory(folder);
+  const auto directory = world.path("mnt");
+  fs::create_directory(directory);
   auto device = open_file("/dev/fuse", O_RDWR);
   if (!device) HEDDLE_SKIP(device.error().message());
   const auto options =
       "fd=" + std::to_string(device->get()) + ",rootmode=40000,user_id=0,group_id=0";
-  if (::mount("heddle", folder.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV,
+  if (::mount("heddle", directory.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV,
               options.c_str()) != 0)
     HEDDLE_SKIP("only root can mount");
   auto child = value_or_throw(spawn(
@@ -327,9 +327,9 @@ TEST(ApptainersFusemount, is_served_by_fs_mount) {
       {"fs-mount", "--mount-point", "/mnt", world.path("stage/bin/answer.map"), "/dev/fd/7", "-f"},
       {{{device->get(), 7}}}));
   device->reset();
-  EXPECT_EQ(read_file(folder + "/libmpi.so.12").value_or(""),
+  EXPECT_EQ(read_file(directory + "/libmpi.so.12").value_or(""),
             value_or_throw(read_file(world.path("host/libmpi.so.12"))));
-  EXPECT_EQ(::umount2(folder.c_str(), MNT_DETACH), 0);
+  EXPECT_EQ(::umount2(directory.c_str(), MNT_DETACH), 0);
   EXPECT_EQ(value_or_throw(child.wait_for(5s)), 0);
 }
 

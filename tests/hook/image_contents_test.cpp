@@ -103,8 +103,8 @@ TEST_F(ImageContentsTest, stay_what_they_were_when_first_asked_for) {
 /// As over EROFS, whose files have one time, and nanoseconds of it (composefs).
 TEST_F(ImageContentsTest, below_an_overlay_one_time_for_all_is_not_trusted) {
   if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
-  for (const char* folder : {"lower", "memory/upper", "memory/work"})
-    fs::create_directories(dir_ / folder);
+  for (const char* directory : {"lower", "memory/upper", "memory/work"})
+    fs::create_directories(dir_ / directory);
   write("lower/a", "text");
   const auto lower = value_or_throw(open_file(dir_ / "lower", O_PATH | O_DIRECTORY));
   const auto memory = value_or_throw(open_file(dir_ / "memory", O_PATH | O_DIRECTORY));

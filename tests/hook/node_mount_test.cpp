@@ -127,7 +127,7 @@ TEST_P(NodeMount, a_host_file_that_changed_is_decided_on_anew) {
   EXPECT_EQ(service.maps().size(), 1U) << "the old one has left the tree";
 }
 
-TEST_P(NodeMount, a_folder_that_others_may_write_to_is_not_used) {
+TEST_P(NodeMount, a_directory_that_others_may_write_to_is_not_used) {
   run_checked({"mkdir", world_->path("node")});
   ::chmod(world_->path("node").c_str(), 0777);
   EXPECT_EQ(start({"/bin/app"}), "host\n");

@@ -20,10 +20,10 @@ namespace heddle::test {
 /// `fs-mount --node` in the background.
 class NodeService {
  public:
-  NodeService(const std::string& program, const std::string& folder) : folder_(folder) {
+  NodeService(const std::string& program, const std::string& directory) : directory_(directory) {
     const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
     child_.emplace(value_or_throw(spawn(
-        program, {"fs-mount", "--prefetch", "0", "--node", folder},
+        program, {"fs-mount", "--prefetch", "0", "--node", directory},
         {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}})));
     EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return listens(); }));
   }
@@ -40,7 +40,7 @@ class NodeService {
   std::vector<std::string> maps() const {
     std::vector<std::string> out;
     std::error_code gone;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_, gone))
+    for (const auto& entry : std::filesystem::directory_iterator(directory_, gone))
       if (entry.is_directory(gone)) out.push_back(entry.path());
     return out;
   }
@@ -48,10 +48,10 @@ class NodeService {
  private:
   /// A socket of one that was killed is still there.
   bool listens() const {
-    const auto directory = RunDirectory::find(folder_);
+    const auto directory = RunDirectory::find(directory_);
     return directory && directory->connect_to("socket");
   }
-  std::string folder_;
+  std::string directory_;
   std::optional<Child> child_;
 };
 

@@ -22,9 +22,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// $1 the tree, $2 our stage, $3 our folder (/mnt/work there), and what is to be run. Our programs
-/// and the runtime run on that glibc, with the libraries of this machine that it may lack. The root
-/// is exchanged, not only changed: who enters another mount namespace leaves a chroot.
+/// $1 the tree, $2 our stage, $3 our directory (/mnt/work there), and what is to be run. Our
+/// programs and the runtime run on that glibc, with the libraries of this machine that it may lack.
+/// The root is exchanged, not only changed: who enters another mount namespace leaves a chroot.
 constexpr const char* kHost = R"sh(set -e
 tree=$1 stage=$2 work=$3
 shift 3

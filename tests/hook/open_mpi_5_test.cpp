@@ -62,11 +62,11 @@ TEST_P(OpenMpi5ImageBy, its_program_runs_on_the_hosts_open_mpi_4_without_a_varia
   }
   EXPECT_EQ(changed_files(), "") << "something was written into the image";
   EXPECT_THAT(log(), AllOf(HasSubstr("is older than the container's Open MPI 5."),
-                           Not(HasSubstr("the image lacks the folder"))));
+                           Not(HasSubstr("the image lacks the directory"))));
 }
 
-/// The image has no folder where the host's Open MPI looks for them: it looks into the mount.
-TEST_F(OpenMpi5Image, the_hosts_components_are_found_in_an_image_without_their_folder) {
+/// The image has no directory where the host's Open MPI looks for them: it looks into the mount.
+TEST_F(OpenMpi5Image, the_hosts_components_are_found_in_an_image_without_their_directory) {
   auto debug = open_config({"/mnt/hello"});
   debug["process"]["env"].push_back("LD_DEBUG=files");
   const auto ran = ranks(debug, 1);
@@ -75,7 +75,7 @@ TEST_F(OpenMpi5Image, the_hosts_components_are_found_in_an_image_without_their_f
   EXPECT_THAT(ran.err, HasSubstr("calling init: /dev/heddle/ompi/mca_coll_tuned.so"));
 }
 
-/// $1: our folder, $2: the image. Of its own parameters and texts it has none then; the host has
+/// $1: our directory, $2: the image. Of its own parameters and texts it has none then; the host has
 /// the site's.
 constexpr const char* kSite = R"sh(
 cd "$1" && mkdir over image && mount -t tmpfs none over && mkdir over/up over/work &&
@@ -103,7 +103,7 @@ TEST_F(OpenMpi5Image, the_hosts_libraries_read_the_sites_parameters) {
     if (line.find("registering framework psec") != line.npos)
       verbose.insert(line.substr(0, line.find(']')));
   EXPECT_EQ(verbose.size(), 2U) << "mpirun and its rank: " << ran.err;
-  EXPECT_EQ(log().find("the image lacks the folder"), std::string::npos) << log();
+  EXPECT_EQ(log().find("the image lacks the directory"), std::string::npos) << log();
 }
 
 TEST_P(OpenMpi5ImageBy, a_function_that_only_version_5_has_is_refused_by_its_name) {

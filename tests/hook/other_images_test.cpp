@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Images that are no distribution's: with nothing in them but a program and its libraries, or with
-// each library in a folder of its own, as Nix has it. The host's MPI and what decides are real.
+// each library in a directory of its own, as Nix has it. The host's MPI and what decides are real.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -104,7 +104,7 @@ TEST_P(OtherImage, of_nothing_but_a_program_and_its_libraries) {
   copy(kLoader, kLoader);
   copy(mpi_, "/usr/lib/libmpich.so.12");
   program("/solver");
-  EXPECT_EQ(verify("/solver"), 0) << "before any runtime has made folders in it";
+  EXPECT_EQ(verify("/solver"), 0) << "before any runtime has made directories in it";
   EXPECT_FALSE(fs::exists(root() + "/dev"));
   const auto ran = start("/solver");
   EXPECT_THAT(ran.out, HasSubstr("MPICH Version:")) << ran.err << log();
@@ -120,7 +120,7 @@ TEST_P(OtherImage, that_lacks_a_part_of_glibc_gets_the_hosts_as_a_whole) {
   EXPECT_THAT(ran.out, HasSubstr("MPICH Version:")) << ran.err << log();
 }
 
-/// ld.so, its own cache's path and folder, and each library in a store, found by RUNPATH.
+/// ld.so, its own cache's path and directory, and each library in a store, found by RUNPATH.
 TEST_P(OtherImage, with_a_store_of_libraries) {
   const std::string glibc = "/nix/glibc-2.36-1/lib/";
   const std::string store = "/nix/store/2c3d-mpich-3.4.1/lib/";

@@ -12,21 +12,21 @@
 
 namespace heddle::test {
 
-PodmanSession::PodmanSession(std::string folder, std::string runtime, unsigned uid)
-    : folder_(std::move(folder)), runtime_(std::move(runtime)), uid_(uid) {
-  for (const auto& each : {folder_, path("run"), path("home"), path("storage")}) {
+PodmanSession::PodmanSession(std::string directory, std::string runtime, unsigned uid)
+    : directory_(std::move(directory)), runtime_(std::move(runtime)), uid_(uid) {
+  for (const auto& each : {directory_, path("run"), path("home"), path("storage")}) {
     std::filesystem::create_directory(each);
     ::chmod(each.c_str(), 0700);
   }
   for (const char* file : {"subuid", "subgid"})
     write_text_file(path(file), "heddle-test:300000:65536\n");
   const auto owner = std::to_string(uid_) + ":" + std::to_string(uid_);
-  run_checked({"chown", "-R", owner, folder_});
+  run_checked({"chown", "-R", owner, directory_});
 }
 
 PodmanSession::~PodmanSession() {
   if (uid_ == 0) return;
-  for (const int holder : ContainerWorld::namespace_holders(folder_)) ::kill(holder, SIGKILL);
+  for (const int holder : ContainerWorld::namespace_holders(directory_)) ::kill(holder, SIGKILL);
 }
 
 std::vector<std::string> PodmanSession::words() const {
@@ -51,7 +51,7 @@ RunResult PodmanSession::run(const std::vector<std::string>& words,
                              const std::string& before) const {
   auto argv =
       words_of({path("home"), "/mnt", uid_, "open",
-                "for f in subuid subgid; do mount --bind '" + folder_ +
+                "for f in subuid subgid; do mount --bind '" + directory_ +
                     "'/$f /etc/$f; done; mount --bind '" + path("run") + "' /mnt; " + before});
   argv.insert(argv.end(), words.begin(), words.end());
   RunOptions options;

@@ -8,11 +8,11 @@
 
 namespace heddle::test {
 
-/// podman of a user, or of root, as it runs here: all its files are in a folder of the test's.
+/// podman of a user, or of root, as it runs here: all its files are in a directory of the test's.
 class PodmanSession {
  public:
-  /// Makes `folder` his; others may pass through it.
-  PodmanSession(std::string folder, std::string runtime, unsigned uid);
+  /// Makes `directory` his; others may pass through it.
+  PodmanSession(std::string directory, std::string runtime, unsigned uid);
   /// A user's podman leaves a process that keeps his namespaces, with a copy of each mount that was
   /// there, other tests' too: ends it.
   ~PodmanSession();
@@ -20,8 +20,8 @@ class PodmanSession {
   PodmanSession& operator=(const PodmanSession&) = delete;
 
   const std::string& runtime() const { return runtime_; }
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  /// Its folder of hooks is "hooks.d".
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  /// Its directory of hooks is "hooks.d".
   std::vector<std::string> words() const;
   /// `podman run`.
   std::vector<std::string> run_words(const std::vector<std::string>& options) const;
@@ -30,7 +30,7 @@ class PodmanSession {
   RunResult run(const std::vector<std::string>& words, const std::string& before = "true") const;
 
  private:
-  std::string folder_;
+  std::string directory_;
   std::string runtime_;
   unsigned uid_;
 };

@@ -78,7 +78,7 @@ class Podman : public ::testing::TestWithParam<std::string> {
 };
 
 class PodmanOfAUser : public Podman {};
-/// podman 4.3 reads CDI specifications from the system's folders alone.
+/// podman 4.3 reads CDI specifications from the system's directories alone.
 class PodmanOfRoot : public Podman {};
 
 const std::vector<std::string> kAnnotation{"--annotation", "heddle.mpi=host"};
@@ -100,7 +100,7 @@ TEST_P(PodmanOfAUser, keeps_his_id) {
 }
 
 /// Root of his own namespace is not root.
-TEST_P(PodmanOfAUser, has_his_own_folders_in_podman_unshare_too) {
+TEST_P(PodmanOfAUser, has_his_own_directories_in_podman_unshare_too) {
   auto argv = session_->words();
   argv.insert(argv.end(), {"unshare", world_->hook(), "cdi"});
   const auto spec = session_->run(argv);

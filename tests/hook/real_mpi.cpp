@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
 /// A rank of mpiexec's as a container of its own: PMI's descriptor and variables are passed on.
 constexpr const char* kRank = R"sh(#!/bin/bash
 # dash knows no descriptor above 9.
-# rank TEMPLATE FOLDER ID COMMAND... : COMMAND is a runtime's "run", without its last arguments
+# rank TEMPLATE DIRECTORY ID COMMAND... : COMMAND is a runtime's "run", without its last arguments
 rank=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}
 template=$1 bundle=$2/rank$rank id=$3-$rank
 shift 3
@@ -132,11 +132,11 @@ void RealMpiTest::compile(const std::string& name, const std::string& flags,
                "sh", dir_ / "app", rootfs_});
 }
 
-void RealMpiTest::copy_mpi(const std::string& folder) const {
-  fs::create_directories(dir_ / folder);
+void RealMpiTest::copy_mpi(const std::string& directory) const {
+  fs::create_directories(dir_ / directory);
   auto theirs = run_checked({"sh", "-c", "realpath \"$0\"/usr/lib/*/libmpich.so.12", rootfs_}).out;
   theirs.pop_back();
-  fs::copy_file(theirs, dir_ / (folder + "/libmpich.so.12"));
+  fs::copy_file(theirs, dir_ / (directory + "/libmpich.so.12"));
 }
 
 Json RealMpiTest::config(const std::vector<std::string>& args) const {

@@ -24,8 +24,8 @@ class RealMpiTest : public ::testing::Test {
   /// With the container's own compiler and MPI; the tree stays as it is.
   void compile(const std::string& name, const std::string& flags = "",
                const std::string& source = "hello.c");
-  /// The image's MPICH once more in `folder` (below our own), where only search paths lead.
-  void copy_mpi(const std::string& folder) const;
+  /// The image's MPICH once more in `directory` (below our own), where only search paths lead.
+  void copy_mpi(const std::string& directory) const;
   /// config.json of a read-only container with the hook, "app" on /mnt.
   nlohmann::json config(const std::vector<std::string>& args) const;
   /// Runs it by itself, or as `ranks` of `launcher`, each in a container of its own.

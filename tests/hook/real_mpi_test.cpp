@@ -88,9 +88,9 @@ TEST_P(RealMpiEverything, everything_in_its_usr_bin_still_loads) {
 }
 
 TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped_too) {
-  const std::string folder = "/usr/lib/x86_64-linux-gnu";
-  compile("rpath", "-Wl,--disable-new-dtags,-rpath," + folder);
-  compile("runpath", "-Wl,--enable-new-dtags,-rpath," + folder);
+  const std::string directory = "/usr/lib/x86_64-linux-gnu";
+  compile("rpath", "-Wl,--disable-new-dtags,-rpath," + directory);
+  compile("runpath", "-Wl,--enable-new-dtags,-rpath," + directory);
   for (const char* program : {"/mnt/rpath", "/mnt/runpath"}) {
     const auto ran = start(config({program, "maps"}));
     EXPECT_THAT(ran.out, HasSubstr("0 of 1, sum 1, glibc " + glibc())) << ran.err << log();
@@ -170,7 +170,7 @@ TEST_P(RealMpiEverything, open_mpi_runs_two_ranks_with_all_components_of_the_hos
   const auto wanted = opened_components(run_checked(here).err);
   EXPECT_GT(wanted.size(), 20U);
   EXPECT_EQ(opened_components(ran.err), wanted);
-  EXPECT_EQ(log().find("the image lacks the folder"), std::string::npos) << log();
+  EXPECT_EQ(log().find("the image lacks the directory"), std::string::npos) << log();
 }
 
 /// Neither glibc will do: the host's libraries need a newer one than the container's, and a library

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 /// What podman needs where cgroups are mixed, and limits are not root's to raise.
 constexpr const char* kPodmanRank = R"sh(#!/bin/bash
-# rank FOLDER PROGRAM: podman's own files below FOLDER, the image's overlay on FOLDER/root
+# rank DIRECTORY PROGRAM: podman's own files below DIRECTORY, the image's overlay on DIRECTORY/root
 pass=
 if [ -n "$PMI_FD" ]; then
   exec 3<&"$PMI_FD"
@@ -45,10 +45,10 @@ mount -t tmpfs tmpfs "$1/over" && mkdir "$1/over/up" "$1/over/work" "$1/over/run
   mount -t overlay -o "lowerdir=$2,upperdir=$1/over/up,workdir=$1/over/work" none "$1/root" &&
   mount --bind "$1/over/run" /mnt || exit 125  # podman wants a short path
 if [ -d "$1/into" ]; then cp -r "$1/into/." "$1/root/" || exit 125; fi
-folder=$1
+directory=$1
 shift 2
 "$@" || exit
-umount "$folder/root"  # not busy: who served it is gone, or holds nothing of this mount
+umount "$directory/root"  # not busy: who served it is gone, or holds nothing of this mount
 )sh";
 
 class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
@@ -58,7 +58,8 @@ class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<cons
     prepare("runc", GetParam());
     if (IsSkipped() || HasFatalFailure()) return;
     write_text_file(dir_ / "rank", kPodmanRank, 0755);
-    for (const char* folder : {"over", "root", "storage"}) fs::create_directory(dir_ / folder);
+    for (const char* directory : {"over", "root", "storage"})
+      fs::create_directory(dir_ / directory);
     run_checked({staged_program("fs-hook"), "install", "--allow-annotations", "/", "--dir",
                  dir_ / "hooks.d", "--cache", dir_ / "cache", "--log", dir_ / "log"});
   }
@@ -93,7 +94,7 @@ class RealPodmanOfAUser : public RealMpiTest, public ::testing::WithParamInterfa
     prepare(GetParam(), "bullseye");
     if (IsSkipped() || HasFatalFailure()) return;
     ::chmod(dir_.path().c_str(), 0755);
-    for (const char* folder : {"over", "root"}) fs::create_directory(dir_ / folder);
+    for (const char* directory : {"over", "root"}) fs::create_directory(dir_ / directory);
     copy_mpi("into/opt/mpi");
     compile("solver", "-Wl,-rpath,/opt/mpi");
     fs::rename(dir_ / "app/solver", dir_ / "into/opt/solver");

@@ -27,7 +27,7 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
     prepare(GetParam(), "bookworm");
     if (IsSkipped() || HasFatalFailure()) return;
     ::chmod(dir_.path().c_str(), 0755);
-    for (const char* folder : {"image", "user"}) fs::create_directory(dir_ / folder);
+    for (const char* directory : {"image", "user"}) fs::create_directory(dir_ / directory);
     // What a user may not reach where it lies is bound to where he may.
     copy_mpi("app/mpi");
     compile("solver", "-Wl,-rpath,/mnt/mpi");

@@ -28,10 +28,10 @@ class UserContainer : public ::testing::TestWithParam<std::string> {
     if (::geteuid() != 0) HEDDLE_SKIP("only root can become another user");
     if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
     world_ = std::make_unique<ContainerWorld>();
-    for (const char* folder : {"user", "user/run", "user/home"}) {
-      fs::create_directory(world_->path(folder));
-      ASSERT_EQ(::chown(world_->path(folder).c_str(), kUser, kUser), 0);
-      ::chmod(world_->path(folder).c_str(), 0700);
+    for (const char* directory : {"user", "user/run", "user/home"}) {
+      fs::create_directory(world_->path(directory));
+      ASSERT_EQ(::chown(world_->path(directory).c_str(), kUser, kUser), 0);
+      ::chmod(world_->path(directory).c_str(), 0700);
     }
   }
   nlohmann::json config(const std::string& stage, const std::vector<std::string>& args) const {

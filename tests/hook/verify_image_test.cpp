@@ -109,11 +109,11 @@ TEST_P(VerifyImage, a_volume_that_the_image_has_no_place_for_is_there) {
   fs::rename(world_->rootfs() + "/bin/app", world_->path("volume/solver"));
   const auto program = world_->path("volume/solver");
   auto config = world_->config({});
-  config["mounts"].push_back(oci_bind(world_->path("volume"), "/new/folder"));
+  config["mounts"].push_back(oci_bind(world_->path("volume"), "/new/directory"));
   config["mounts"].push_back(oci_bind(program, "/new/file"));
-  config["mounts"].push_back(oci_bind(program, "/new/folder/in-the-volume"));
+  config["mounts"].push_back(oci_bind(program, "/new/directory/in-the-volume"));
   const auto before = world_->image_state();
-  for (const char* word : {"/new/folder/solver", "/new/file"}) {
+  for (const char* word : {"/new/directory/solver", "/new/file"}) {
     config["process"]["args"] = {word};
     auto elsewhere = decision();
     elsewhere["program"] = {word};
@@ -132,12 +132,12 @@ TEST_P(VerifyImage, a_volume_goes_where_a_link_of_the_image_leads_though_nothing
     fs::create_symlink(target, world_->rootfs() + name);
   };
   link("../run/systemd/resolve/stub-resolv.conf", "/etc/resolv.conf");
-  link("/srv/none", "/etc/folder");
+  link("/srv/none", "/etc/directory");
   link("round", "/etc/round");
   const auto before = world_->image_state();
   auto config = world_->config({"/bin/app"});
   config["mounts"].push_back(oci_bind("/etc/hostname", "/etc/resolv.conf"));
-  config["mounts"].push_back(oci_bind(world_->path("host"), "/etc/folder/below"));
+  config["mounts"].push_back(oci_bind(world_->path("host"), "/etc/directory/below"));
   config["mounts"].push_back(oci_bind("/etc/hostname", "/srv/none/file"));
   const auto ran = verify_bundle(config);
   EXPECT_EQ(ran.status, 0) << ran.out << ran.err;

@@ -162,7 +162,7 @@ TEST_F(Map, content_that_breaks_the_rules_is_refused_and_the_old_map_stands) {
   EXPECT_TRUE(refused([](MapContent& c) { c.views[0].names[0].first = "a\0b"s; }));
   EXPECT_TRUE(refused([](MapContent& c) { c.views[0].names[0] = c.views[0].names[1]; }));
   EXPECT_TRUE(refused([](MapContent& c) {
-    c.views[0].names = {{"lib", 0}, {"lib/x", 1}};  // a file and a folder
+    c.views[0].names = {{"lib", 0}, {"lib/x", 1}};  // a file and a directory
   }));
   EXPECT_TRUE(refused([](MapContent& c) { c.views[0].name = "a/b"; }));
   EXPECT_TRUE(refused([](MapContent& c) { c.views.push_back(c.views[0]); }));
@@ -225,7 +225,7 @@ TEST_F(Map, a_map_replaced_while_read_stays_readable) {
   EXPECT_TRUE(same(value_or_throw(reader().read_all()), sample_map(200)));
 }
 
-TEST_F(Map, a_read_only_map_in_a_read_only_folder_is_read) {
+TEST_F(Map, a_read_only_map_in_a_read_only_directory_is_read) {
   const MapContent content = sample_map(3);
   write(content);
   ::chmod(path_.c_str(), 0444);
@@ -310,7 +310,7 @@ TEST_F(Map, a_map_behind_a_link_is_a_map) {
   EXPECT_EQ(open_code(), 0);
 }
 
-TEST_F(Map, a_folder_that_is_not_there_is_named) {
+TEST_F(Map, a_directory_that_is_not_there_is_named) {
   auto result = write_map(sample_map(3), dir_.path() + "/no/such.map");
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), ENOENT);

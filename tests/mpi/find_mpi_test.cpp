@@ -69,10 +69,11 @@ TEST_F(FsResolveMpi, both_of_this_machine_are_found_side_by_side) {
   EXPECT_EQ(open_mpi["abi"], "openmpi-40");
   EXPECT_EQ(mpich["abi"], "mpich-12");
   EXPECT_THAT(mpich["aliases"].get<std::vector<std::string>>(), Contains("libmpi.so.12"));
-  std::vector<std::string> folders;
-  for (const auto& folder : open_mpi["plugin_folders"]) folders.push_back(folder["view_name"]);
-  EXPECT_THAT(folders, Contains("ompi"));
-  EXPECT_THAT(folders, Contains("share/openmpi"));
+  std::vector<std::string> directories;
+  for (const auto& directory : open_mpi["plugin_directories"])
+    directories.push_back(directory["view_name"]);
+  EXPECT_THAT(directories, Contains("ompi"));
+  EXPECT_THAT(directories, Contains("share/openmpi"));
   EXPECT_TRUE(mpich["missing"].empty());
 }
 
@@ -166,8 +167,8 @@ TEST_F(FsResolveMpi, open_mpi_5_without_components_of_its_own_is_whole) {
   EXPECT_EQ(list[0]["version"], "5.0.7");
   EXPECT_EQ(list[0]["abi"], "openmpi-40");
   EXPECT_TRUE(list[0]["missing"].empty());
-  ASSERT_EQ(list[0]["plugin_folders"].size(), 1U) << list[0].dump(2);
-  EXPECT_EQ(list[0]["plugin_folders"][0]["view_name"], "share/openmpi");
+  ASSERT_EQ(list[0]["plugin_directories"].size(), 1U) << list[0].dump(2);
+  EXPECT_EQ(list[0]["plugin_directories"][0]["view_name"], "share/openmpi");
 }
 
 TEST_F(FsResolveMpi, a_library_is_never_loaded) {

@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-/// $1 the root file system, $2 our stage, $3 a folder of ours, $4 what is run in the tree, in a
+/// $1 the root file system, $2 our stage, $3 a directory of ours, $4 what is run in the tree, in a
 /// mount namespace of its own. Our programs run there on its glibc, with the libraries of this
 /// machine that it may lack.
 constexpr const char* kSession = R"sh(set -e
@@ -124,14 +124,14 @@ TEST_F(OpenMpi5, its_closure_is_what_its_own_loader_lists) {
   EXPECT_EQ(paths_of(list[0]["closure"]), real);
 }
 
-/// Its components are inside its libraries; what UCX and PMIx load is in folders.
-TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_folders_that_were_found) {
+/// Its components are inside its libraries; what UCX and PMIx load is in directories.
+TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_directories_that_were_found) {
   write_text_file(dir_ / "hello.c", kHello);
   const auto list = found_inside();
   ASSERT_EQ(list.size(), 1U);
-  const auto folders = paths_of(list[0]["plugin_folders"]);
+  const auto directories = paths_of(list[0]["plugin_directories"]);
   for (const char* data : {"/usr/share/openmpi", "/etc/openmpi"})
-    EXPECT_THAT(folders, Contains(data));
+    EXPECT_THAT(directories, Contains(data));
   const auto ran = inside(
       "mpicc.openmpi -o /mnt/hello /mnt/work/hello.c && LD_DEBUG=files /mnt/hello 2>&1 | "
       "sed -n 's|.*calling init: ||p' | while read -r f; do realpath \"$f\"; done");
@@ -139,11 +139,12 @@ TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_folders_that_were_found) {
   std::set<std::string> late;
   std::istringstream lines(ran.out);
   for (std::string path; std::getline(lines, path);) {
-    const auto folder = fs::path(path).parent_path().string();
-    // What DT_NEEDED leads to stands in ld.so's own folder; libpmix itself is a link's target.
-    if (folder == "/usr/lib/x86_64-linux-gnu" || path.find("/libpmix.so.") != path.npos) continue;
+    const auto directory = fs::path(path).parent_path().string();
+    // What DT_NEEDED leads to stands in ld.so's own directory; libpmix itself is a link's target.
+    if (directory == "/usr/lib/x86_64-linux-gnu" || path.find("/libpmix.so.") != path.npos)
+      continue;
     late.insert(path);
-    EXPECT_THAT(folders, Contains(folder)) << path;
+    EXPECT_THAT(directories, Contains(directory)) << path;
   }
   EXPECT_THAT(late, Contains(HasSubstr("/ucx/lib")));
   EXPECT_THAT(late, Contains(HasSubstr("/pmix_mca_")));

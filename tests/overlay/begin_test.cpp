@@ -35,12 +35,12 @@ TEST_F(Lifecycle, a_damaged_map_is_refused) {
   expect_refused(fs_mount_run({dir_ / "cut", mnt()}), "cut: ");
 }
 
-TEST_F(Lifecycle, a_mount_point_that_is_missing_or_no_folder_is_refused) {
+TEST_F(Lifecycle, a_mount_point_that_is_missing_or_no_directory_is_refused) {
   expect_refused(fs_mount_run({map_, dir_ / "none"}), "No such file or directory");
   expect_refused(fs_mount_run({map_, map_}), "Not a directory");
 }
 
-TEST_F(Lifecycle, a_second_mount_on_the_same_folder_is_refused_by_name) {
+TEST_F(Lifecycle, a_second_mount_on_the_same_directory_is_refused_by_name) {
   const Mount first(map_, mnt());
   const auto second = fs_mount_run({map_, mnt()});
   EXPECT_EQ(second.status, 3);

@@ -89,7 +89,7 @@ TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_r
   MapMaker maker;
   for (int i = 0; i < 200; ++i)
     write_text_file(dir_ / ("many/lib" + std::to_string(i)), "number " + std::to_string(i));
-  maker.add_folder("v", dir_ / "many");
+  maker.add_directory("v", dir_ / "many");
   maker.write(dir_ / "many.map");
   const auto started = run({"sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\"", fs_mount(),
                             "--prefetch", "0", dir_ / "many.map", mnt()});

@@ -101,7 +101,7 @@ class FuseFd : public ::testing::Test {
     write_text_file(work() + "/counters", "x");
     write_text_file(dir_ / "src/a.so", "content of a");
     MapMaker maker;
-    maker.add_folder("v", dir_ / "src");
+    maker.add_directory("v", dir_ / "src");
     maker.write(dir_ / "map");
   }
   std::string work() const { return dir_ / "work"; }

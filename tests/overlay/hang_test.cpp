@@ -172,10 +172,10 @@ TEST_F(Hang, of_an_origin_behind_a_link_is_waited_for_no_longer) {
   MapMaker maker;
   std::filesystem::create_directories(dir_ / "links");
   std::filesystem::create_symlink(*origin_ / "far0", dir_ / "links/file");
-  std::filesystem::create_directory_symlink(origin_->folder(), dir_ / "links/folder");
+  std::filesystem::create_directory_symlink(origin_->directory(), dir_ / "links/directory");
   maker.add_name("v", "near", dir_ / "near/near0");
   maker.add_name("v", "file", dir_ / "links/file");
-  maker.add_name("v", "folder", dir_ / "links/folder/far1");
+  maker.add_name("v", "directory", dir_ / "links/directory/far1");
   std::filesystem::remove(dir_ / "map");
   maker.write(dir_ / "map");
   origin_->hang();

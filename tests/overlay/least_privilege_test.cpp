@@ -43,7 +43,7 @@ class LeastPrivilege : public ::testing::Test {
     for (const char* name : {"open", "secret"}) write_text_file(dir_ / "src/" + name, name);
     fs::permissions(dir_ / "src/secret", fs::perms(0600));
     MapMaker maker;
-    maker.add_folder("v", dir_ / "src");
+    maker.add_directory("v", dir_ / "src");
     maker.write(dir_ / "map");
     fs::create_directory(dir_ / "m");
   }
@@ -162,7 +162,7 @@ TEST_F(LeastPrivilege, the_node_s_service_can_mount_and_its_daemons_cannot) {
 TEST_F(LeastPrivilege, what_stages_has_its_supervisor_s_rights_and_no_more) {
   const OriginFs origin(dir_ / "src", dir_ / "far");
   MapMaker maker;
-  maker.add_folder("v", dir_ / "far");
+  maker.add_directory("v", dir_ / "far");
   maker.write(dir_ / "map");
   fs::create_directory(dir_ / "staged");
   origin.hang_reads();

@@ -14,7 +14,7 @@
 
 namespace heddle::test {
 
-/// A map of three files, and a folder to mount it on.
+/// A map of three files, and a directory to mount it on.
 class Lifecycle : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -23,7 +23,7 @@ class Lifecycle : public ::testing::Test {
     for (const char* name : {"a.so", "b.so", "c.so"})
       write_text_file(dir_ / (std::string("src/") + name), std::string("content of ") + name);
     MapMaker maker;
-    maker.add_folder("v", dir_ / "src");
+    maker.add_directory("v", dir_ / "src");
     map_ = maker.write(dir_ / "map");
   }
   std::string mnt() const { return dir_ / "mnt"; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// make_test_map OUT FOLDER...: a map with a view for each folder, for experiments with fs-mount.
+// make_test_map OUT DIRECTORY...: a map with a view for each directory, for experiments with
+// fs-mount.
 
 #include <cstdio>
 #include <filesystem>
@@ -10,7 +11,7 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   heddle::test::MapMaker maker;
   for (int i = 2; i < argc; ++i)
-    maker.add_folder(std::filesystem::path(argv[i]).filename().string(), argv[i]);
+    maker.add_directory(std::filesystem::path(argv[i]).filename().string(), argv[i]);
   try {
     maker.write(argv[1]);
   } catch (const heddle::Error& error) {

@@ -33,10 +33,10 @@ std::string random_bytes(std::size_t size, unsigned seed) {
   return out;
 }
 
-std::set<std::string> names_below(const std::string& folder) {
+std::set<std::string> names_below(const std::string& directory) {
   std::set<std::string> out;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const auto name = fs::relative(entry.path(), folder).string();
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    const auto name = fs::relative(entry.path(), directory).string();
     if (!name.starts_with(".heddle")) out.insert(name);
   }
   return out;
@@ -52,11 +52,11 @@ class MountTest : public ::testing::Test {
     const auto path = write_text_file(dir_ / ("src/" + name), content, mode);
     return path;
   }
-  /// Mounts `src` as two views, so that the mount's folder `one` is to equal `src`.
+  /// Mounts `src` as two views, so that the mount's directory `one` is to equal `src`.
   Mount mount(std::vector<std::string> options = {}) {
     MapMaker maker;
-    maker.add_folder("one", dir_ / "src");
-    maker.add_folder("two", dir_ / "src");
+    maker.add_directory("one", dir_ / "src");
+    maker.add_directory("two", dir_ / "src");
     return Mount(maker.write(dir_ / "map"), dir_ / "mnt", std::move(options));
   }
   std::string native(const std::string& name) { return dir_ / ("src/" + name); }
@@ -158,8 +158,8 @@ TEST_F(MountTest, errnos_of_reading_equal_a_native_read_only_directory) {
   char buffer[8];
   EXPECT_EQ(::readlink((m / "one/file").c_str(), buffer, sizeof(buffer)), -1);
   EXPECT_EQ(errno, EINVAL);
-  const auto folder = value_or_throw(open_file(m / "one", O_RDONLY));
-  EXPECT_EQ(::read(folder.get(), buffer, sizeof(buffer)), -1);
+  const auto directory = value_or_throw(open_file(m / "one", O_RDONLY));
+  EXPECT_EQ(::read(directory.get(), buffer, sizeof(buffer)), -1);
   EXPECT_EQ(errno, EISDIR);
   EXPECT_EQ(::getxattr((m / "one/file").c_str(), "user.x", buffer, 8), -1);
   EXPECT_EQ(errno, ENODATA);

@@ -33,10 +33,10 @@ std::vector<int> children_of(int pid) {
 }
 
 Footprint footprint(int pid) {
-  const auto folder = "/proc/" + std::to_string(pid);
+  const auto directory = "/proc/" + std::to_string(pid);
   Footprint out;
-  out.fds = static_cast<std::size_t>(std::distance(fs::directory_iterator(folder + "/fd"), {}));
-  std::ifstream in(folder + "/status");
+  out.fds = static_cast<std::size_t>(std::distance(fs::directory_iterator(directory + "/fd"), {}));
+  std::ifstream in(directory + "/status");
   for (std::string word; in >> word;)
     if (word == "RssAnon:") in >> out.kib;
   return out;
@@ -115,8 +115,9 @@ MountReaders::MountReaders(const Mount& mount, std::function<std::string(int)> c
     });
 }
 
-Workshop::Workshop(const std::string& folder)
-    : folder_(folder), farm_(ElfFarm::build(folder, {.libraries = 300, .tag = FarmTag::none})) {
+Workshop::Workshop(const std::string& directory)
+    : directory_(directory),
+      farm_(ElfFarm::build(directory, {.libraries = 300, .tag = FarmTag::none})) {
   for (std::size_t i = 0; i < farm_.libraries.size(); ++i)
     libraries_.emplace_back(farm_.sonames[i], farm_.libraries[i]);
   // The compiler's own, under their names.
@@ -127,7 +128,8 @@ Workshop::Workshop(const std::string& folder)
       libraries_.emplace_back(name, needed.substr(at + 4, needed.find(' ', at + 4) - at - 4));
   if (libraries_.size() < farm_.libraries.size() + 3)
     throw Error("cc1", "needs too few libraries for this test");
-  write_text_file(folder_ + "/a.c", "#include <stdio.h>\nint main(void) { puts(\"compiled\"); }\n");
+  write_text_file(directory_ + "/a.c",
+                  "#include <stdio.h>\nint main(void) { puts(\"compiled\"); }\n");
 }
 
 std::string Workshop::write_map(const std::string& map, const std::string& copies) const {
@@ -152,7 +154,7 @@ Work::Work(const Workshop& workshop, const Mount& mount) : workshop_(workshop), 
       }
     });
   loops_.emplace_back([this, options] {
-    const auto program = workshop_.folder() + "/a";
+    const auto program = workshop_.directory() + "/a";
     for (; !stop_; ++compiled) {
       const auto built = run({"gcc", "-O2", "-o", program, program + ".c"}, options);
       if (built.status != 0 || run({program}).out != "compiled\n")

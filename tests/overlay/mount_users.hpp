@@ -73,17 +73,17 @@ class MountReaders {
 /// A program of 300 libraries and a compiler, the libraries of both for a map to serve.
 class Workshop {
  public:
-  /// Makes the program in `folder`.
-  explicit Workshop(const std::string& folder);
+  /// Makes the program in `directory`.
+  explicit Workshop(const std::string& directory);
   /// The map of all, each library a copy of its own in `copies` (empty: the originals). Returns
   /// `map`.
   std::string write_map(const std::string& map, const std::string& copies = {}) const;
 
-  const std::string& folder() const { return folder_; }
+  const std::string& directory() const { return directory_; }
   const ElfFarm& farm() const { return farm_; }
 
  private:
-  std::string folder_;
+  std::string directory_;
   ElfFarm farm_;
   std::vector<std::pair<std::string, std::string>> libraries_;  ///< name, path
 };

@@ -51,14 +51,14 @@ TEST_F(OriginsTest, each_kind_of_drift_is_named) {
   const auto longer = add("a_size", "one");
   const auto same_size = add("b_content", "one");
   const auto gone = add("c_gone", "one");
-  const auto folder = add("d_folder", "one");
+  const auto directory = add("d_directory", "one");
   const auto fifo = add("e_fifo", "one");
   write_text_file(longer, "longer");
   write_text_file(same_size, "two");
   set_time(same_size, 1000);
   ::unlink(gone.c_str());
-  ::unlink(folder.c_str());
-  ::mkdir(folder.c_str(), 0755);
+  ::unlink(directory.c_str());
+  ::mkdir(directory.c_str(), 0755);
   ::unlink(fifo.c_str());
   ::mkfifo(fifo.c_str(), 0644);
   const auto origins = open();

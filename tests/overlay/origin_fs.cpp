@@ -62,8 +62,8 @@ int read_origin(const char* path, char* buffer, std::size_t size, off_t offset,
   return static_cast<int>(n);
 }
 
-int list_folder(const char* path, void* buffer, fuse_fill_dir_t fill, off_t, fuse_file_info*,
-                fuse_readdir_flags) {
+int list_directory(const char* path, void* buffer, fuse_fill_dir_t fill, off_t, fuse_file_info*,
+                   fuse_readdir_flags) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(g_source + path, failed))
     fill(buffer, entry.path().filename().c_str(), nullptr, 0, fuse_fill_dir_flags{});
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   operations.open = open_origin;
   operations.release = release_origin;
   operations.read = read_origin;
-  operations.readdir = list_folder;
+  operations.readdir = list_directory;
   operations.statfs = describe;
   // Exec, as a file system of libraries is.
   std::string options = "-ofsname=origin,allow_other,exec";

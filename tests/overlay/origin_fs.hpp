@@ -17,24 +17,24 @@
 
 namespace heddle::test {
 
-/// A folder served by tests/overlay/origin_fs.cpp, until the end.
+/// A directory served by tests/overlay/origin_fs.cpp, until the end.
 class OriginFs {
  public:
-  OriginFs(std::string source, std::string folder)
-      : source_(std::move(source)), folder_(std::move(folder)) {
+  OriginFs(std::string source, std::string directory)
+      : source_(std::move(source)), directory_(std::move(directory)) {
     std::filesystem::create_directories(source_);
-    std::filesystem::create_directories(folder_);
-    run_checked({std::getenv("HEDDLE_ORIGIN_FS"), source_, folder_});
+    std::filesystem::create_directories(directory_);
+    run_checked({std::getenv("HEDDLE_ORIGIN_FS"), source_, directory_});
   }
   OriginFs(const OriginFs&) = delete;
   OriginFs& operator=(const OriginFs&) = delete;
   ~OriginFs() {
     answer();
-    ::umount2(folder_.c_str(), MNT_DETACH);
+    ::umount2(directory_.c_str(), MNT_DETACH);
   }
 
-  std::string operator/(const std::string& name) const { return folder_ + "/" + name; }
-  const std::string& folder() const { return folder_; }
+  std::string operator/(const std::string& name) const { return directory_ + "/" + name; }
+  const std::string& directory() const { return directory_; }
   const std::string& source() const { return source_; }
   /// Reads are taken and not answered any more; or nothing is.
   void hang_reads() const { write_text_file(source_ + "/.hang", ""); }
@@ -50,8 +50,8 @@ class OriginFs {
     return none ? 0 : size;
   }
   /// The server is gone for good: ENOTCONN.
-  void disconnect() const { ::umount2(folder_.c_str(), MNT_FORCE | MNT_DETACH); }
-  /// Bytes that were read of each file, by its path below the folder.
+  void disconnect() const { ::umount2(directory_.c_str(), MNT_FORCE | MNT_DETACH); }
+  /// Bytes that were read of each file, by its path below the directory.
   std::map<std::string, std::uint64_t> bytes_read() const {
     std::map<std::string, std::uint64_t> out;
     std::ifstream lines(source_ + "/.reads");
@@ -62,7 +62,7 @@ class OriginFs {
 
  private:
   std::string source_;
-  std::string folder_;
+  std::string directory_;
 };
 
 }  // namespace heddle::test

@@ -50,10 +50,10 @@ void MapMaker::add_name(const std::string& view, const std::string& name, const 
   found->names.emplace_back(name, id);
 }
 
-void MapMaker::add_folder(const std::string& view, const std::string& folder) {
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
+void MapMaker::add_directory(const std::string& view, const std::string& directory) {
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
     if (entry.is_regular_file())
-      add_name(view, fs::relative(entry.path(), folder).string(), entry.path().string());
+      add_name(view, fs::relative(entry.path(), directory).string(), entry.path().string());
 }
 
 MapContent MapMaker::content() const {

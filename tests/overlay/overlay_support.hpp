@@ -25,8 +25,8 @@ class MapMaker {
   void skip_hash() { hashes_ = false; }
   /// `name` of `view` leads to the file at `path`.
   void add_name(const std::string& view, const std::string& name, const std::string& path);
-  /// Every regular file below `folder` under its relative name.
-  void add_folder(const std::string& view, const std::string& folder);
+  /// Every regular file below `directory` under its relative name.
+  void add_directory(const std::string& view, const std::string& directory);
 
   /// Sorted as map_content.hpp asks.
   MapContent content() const;

@@ -49,20 +49,20 @@ class Reload : public ::testing::Test {
     for (const char* name : {"changed", "new", "plugins/q"})
       write_text_file(dir_ / std::string("two/") + name, std::string("two ") + name + "\n");
     MapMaker one, two;
-    one.add_folder("v", dir_ / "one");
+    one.add_directory("v", dir_ / "one");
     one.write(dir_ / "map1");
-    two.add_folder("v", dir_ / "two");
+    two.add_directory("v", dir_ / "two");
     two.add_name("v", "same", dir_ / "one/same");
     two.write(dir_ / "map2");
   }
 
   /// A map of 300 KB files of one character.
   std::string write_big_map(char c) {
-    const std::string folder = dir_ / std::string("big-") + c;
+    const std::string directory = dir_ / std::string("big-") + c;
     MapMaker maker;
     for (int i = 0; i < 20; ++i)
-      write_text_file(folder + "/file" + std::to_string(i), std::string(300000, c));
-    maker.add_folder("v", folder);
+      write_text_file(directory + "/file" + std::to_string(i), std::string(300000, c));
+    maker.add_directory("v", directory);
     return maker.write(dir_ / std::string("map-") + c);
   }
 

@@ -33,13 +33,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-Strings list(const std::string& folder) {
+Strings list(const std::string& directory) {
   Strings out;
-  for (const auto& entry : fs::directory_iterator(folder)) out.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(directory))
+    out.push_back(entry.path().filename());
   return out;
 }
 
-std::string map_folder_of(const std::string& map) {
+std::string map_directory_of(const std::string& map) {
   return value_or_throw(MapReader::open(map)).id().hex().substr(0, 12);
 }
 
@@ -94,7 +95,7 @@ TEST_F(Reload, what_is_open_or_mapped_keeps_its_content_and_its_daemon) {
 
 TEST_F(Reload, names_of_maps_before_lead_to_the_original_files) {
   Mount m(dir_ / "map1", dir_ / "mnt");
-  const auto one = map_folder_of(dir_ / "map1"), two = map_folder_of(dir_ / "map2");
+  const auto one = map_directory_of(dir_ / "map1"), two = map_directory_of(dir_ / "map2");
   EXPECT_EQ(text_of(m / (".m/" + one + "/gone")), "one gone\n");
   ASSERT_EQ(reload({dir_ / "map2", m.path()}).status, 0);
   EXPECT_THAT(list(m / ".m"), UnorderedElementsAre(one, two));
@@ -118,9 +119,9 @@ TEST_F(Reload, names_of_the_last_sixteen_maps_are_kept) {
         0);
   }
   EXPECT_EQ(list(m / ".m").size(), 17U);
-  EXPECT_FALSE(fs::exists(m / (".m/" + map_folder_of(dir_ / "map1"))));
-  EXPECT_FALSE(fs::exists(m / (".m/" + map_folder_of(dir_ / "n0"))));
-  EXPECT_EQ(text_of(m / (".m/" + map_folder_of(dir_ / "n1") + "/n1")), "one same\n");
+  EXPECT_FALSE(fs::exists(m / (".m/" + map_directory_of(dir_ / "map1"))));
+  EXPECT_FALSE(fs::exists(m / (".m/" + map_directory_of(dir_ / "n0"))));
+  EXPECT_EQ(text_of(m / (".m/" + map_directory_of(dir_ / "n1") + "/n1")), "one same\n");
 }
 
 TEST_F(Reload, the_mount_alone_is_served_by_this_program_with_the_options_given) {
@@ -150,7 +151,7 @@ TEST_F(Reload, what_cannot_be_served_changes_nothing) {
   write_text_file(dir_ / "damaged", bytes);
   MapMaker maker;
   write_text_file(dir_ / "three/x", "x");
-  maker.add_folder("v", dir_ / "three");
+  maker.add_directory("v", dir_ / "three");
   maker.write(dir_ / "unfit");
   write_text_file(dir_ / "three/x", "another x");
   const std::pair<const char*, const char*> cases[] = {

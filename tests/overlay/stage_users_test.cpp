@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --stage by plain users, in one folder of the node: nobody reads what another has put
+// fs-mount --stage by plain users, in one directory of the node: nobody reads what another has put
 // there.
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class StageUsers : public ::testing::Test {
     fs::permissions(dir_.path(), fs::perms(0755));
     write_text_file(dir_ / "src/file", text_);
     MapMaker maker;
-    maker.add_folder("v", dir_ / "src");
+    maker.add_directory("v", dir_ / "src");
     maker.write(dir_ / "map");
     fs::create_directory(dir_ / "node");
     ::chmod((dir_ / "node").c_str(), 01777);
@@ -53,9 +53,9 @@ class StageUsers : public ::testing::Test {
                         fs_mount(), dir_ / "map", mount_point, dir_ / "node"})
         .out;
   }
-  std::string folder(unsigned uid) const { return dir_ / "node/heddle-" + std::to_string(uid); }
+  std::string directory(unsigned uid) const { return dir_ / "node/heddle-" + std::to_string(uid); }
   std::string copy(unsigned uid) const {
-    return folder(uid) + "/objects/" + hash_bytes(text_).hex();
+    return directory(uid) + "/objects/" + hash_bytes(text_).hex();
   }
   static unsigned owner(const std::string& path) {
     struct stat st {};
@@ -66,14 +66,14 @@ class StageUsers : public ::testing::Test {
       ASSERT_EQ(::lchown(entry.path().c_str(), uid, uid), 0);
     ASSERT_EQ(::lchown(path.c_str(), uid, uid), 0);
   }
-  void make_folder(unsigned name, unsigned owner, const std::string& content) {
+  void make_directory(unsigned name, unsigned owner, const std::string& content) {
     for (const char* part : {"objects", "copying", "users", "rooms"}) {
-      fs::create_directories(folder(name) + "/" + part);
-      ::chmod((folder(name) + "/" + part).c_str(), 0700);
+      fs::create_directories(directory(name) + "/" + part);
+      ::chmod((directory(name) + "/" + part).c_str(), 0700);
     }
-    ::chmod(folder(name).c_str(), 0700);
+    ::chmod(directory(name).c_str(), 0700);
     write_text_file(copy(name), content);
-    give(folder(name), owner);
+    give(directory(name), owner);
   }
 
   TestDir dir_;
@@ -87,15 +87,15 @@ TEST_F(StageUsers, each_has_copies_of_their_own) {
     const auto seen = visit(uid);
     EXPECT_THAT(seen, HasSubstr("\"staging\": \"done\""));
     EXPECT_THAT(seen, HasSubstr(text_));
-    EXPECT_EQ(owner(folder(uid)), uid);
+    EXPECT_EQ(owner(directory(uid)), uid);
     EXPECT_EQ(owner(copy(uid)), uid);
-    EXPECT_EQ(fs::status(folder(uid)).permissions(), fs::perms(0700));
+    EXPECT_EQ(fs::status(directory(uid)).permissions(), fs::perms(0700));
     EXPECT_EQ(value_or_throw(read_file(copy(uid))), text_);
   }
 }
 
-TEST_F(StageUsers, a_folder_that_another_has_made_in_their_name_is_not_used) {
-  make_folder(kUser, kOtherUser, std::string(text_.size(), 'E'));
+TEST_F(StageUsers, a_directory_that_another_has_made_in_their_name_is_not_used) {
+  make_directory(kUser, kOtherUser, std::string(text_.size(), 'E'));
   const auto seen = visit(kUser);
   EXPECT_THAT(seen, HasSubstr("cannot stage there"));
   EXPECT_THAT(seen, HasSubstr("\"staging\": \"none\""));
@@ -104,9 +104,9 @@ TEST_F(StageUsers, a_folder_that_another_has_made_in_their_name_is_not_used) {
 }
 
 TEST_F(StageUsers, nor_is_a_link_to_one) {
-  make_folder(kOtherUser, kOtherUser, std::string(text_.size(), 'E'));
-  fs::create_directory_symlink(folder(kOtherUser), folder(kUser));
-  ASSERT_EQ(::lchown(folder(kUser).c_str(), kUser, kUser), 0);
+  make_directory(kOtherUser, kOtherUser, std::string(text_.size(), 'E'));
+  fs::create_directory_symlink(directory(kOtherUser), directory(kUser));
+  ASSERT_EQ(::lchown(directory(kUser).c_str(), kUser, kUser), 0);
   const auto seen = visit(kUser);
   EXPECT_THAT(seen, HasSubstr("cannot stage there"));
   EXPECT_THAT(seen, HasSubstr(text_));
@@ -114,7 +114,7 @@ TEST_F(StageUsers, nor_is_a_link_to_one) {
 
 TEST_F(StageUsers, a_copy_of_another_owner_is_made_anew_whatever_it_holds) {
   for (const auto& content : {text_, std::string(text_.size(), 'E')}) {
-    make_folder(kUser, kUser, content);
+    make_directory(kUser, kUser, content);
     ASSERT_EQ(::chown(copy(kUser).c_str(), kOtherUser, kOtherUser), 0);
     const auto seen = visit(kUser);
     EXPECT_THAT(seen, HasSubstr("\"staging\": \"done\""));
@@ -125,7 +125,7 @@ TEST_F(StageUsers, a_copy_of_another_owner_is_made_anew_whatever_it_holds) {
 }
 
 TEST_F(StageUsers, root_reads_none_of_theirs) {
-  make_folder(0, kUser, std::string(text_.size(), 'E'));
+  make_directory(0, kUser, std::string(text_.size(), 'E'));
   const auto seen = visit(0);
   EXPECT_THAT(seen, HasSubstr("belongs to another user"));
   EXPECT_THAT(seen, HasSubstr(text_));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --stage: folders that are full, damaged, small or closed cost nothing but the copies.
+// fs-mount --stage: directories that are full, damaged, small or closed cost nothing but the
+// copies.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -43,7 +44,7 @@ TEST_F(Staged, damaged_copies_are_never_served) {
   EXPECT_THAT(log(), HasSubstr("a staged copy is not used any more: has changed"));
 }
 
-TEST_F(Staged, folders_that_cannot_be_used_cost_the_copies_only) {
+TEST_F(Staged, directories_that_cannot_be_used_cost_the_copies_only) {
   mount_tmpfs(dir_ / "readonly", "", MS_RDONLY);
   mount_tmpfs(dir_ / "full", "size=64k");
   mount_tmpfs(dir_ / "half", "size=1m");
@@ -69,7 +70,7 @@ TEST_F(Staged, folders_that_cannot_be_used_cost_the_copies_only) {
   EXPECT_THAT(said.err, HasSubstr("missing: cannot stage there: No such file"));
 }
 
-TEST_F(Staged, a_noexec_folder_does) {
+TEST_F(Staged, a_noexec_directory_does) {
   mount_tmpfs(dir_ / "noexec", "", MS_NOEXEC | MS_NOSUID | MS_NODEV);
   const Mount m(dir_ / "map", dir_ / "mnt", options("noexec"));
   EXPECT_EQ(staging(m), "done");
@@ -125,7 +126,7 @@ TEST_F(Staged, the_budget_is_kept_by_many_mounts_that_stage_at_once) {
 }
 
 TEST_F(Staged, a_disk_that_is_as_full_as_the_budget_costs_copies_only) {
-  // Less room than the budget for the folders' own blocks; a copy that nobody uses makes room.
+  // Less room than the budget for the directories' own blocks; a copy that nobody uses makes room.
   mount_tmpfs(dir_ / "small", "size=3500k");
   {
     const Mount m(dir_ / "map", dir_ / "mnt", options("small", {"--budget", "3500K"}));

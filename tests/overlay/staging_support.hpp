@@ -19,7 +19,7 @@ namespace heddle::test {
 
 inline constexpr int kFiles = 16;
 
-/// A map of kFiles files of some 200 KB, and a folder to stage to.
+/// A map of kFiles files of some 200 KB, and a directory to stage to.
 class Staged : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -30,31 +30,31 @@ class Staged : public ::testing::Test {
     make_map(dir_ / "src");
   }
   void TearDown() override {
-    for (const auto& folder : mounted_) ::umount2(folder.c_str(), MNT_DETACH);
+    for (const auto& directory : mounted_) ::umount2(directory.c_str(), MNT_DETACH);
   }
-  void make_map(const std::string& folder) {
+  void make_map(const std::string& directory) {
     MapMaker maker;
     for (int i = 0; i < kFiles; ++i) {
       const auto name = "file" + std::to_string(i);
-      maker.add_name("v", name, folder + "/" + name);
+      maker.add_name("v", name, directory + "/" + name);
     }
     maker.write(dir_ / "map");
   }
   static std::string content(int i) {
     return std::string(static_cast<std::size_t>(200'000 + 1000 * i), static_cast<char>('a' + i));
   }
-  /// For a mount that stages to `folder`.
-  std::vector<std::string> options(const std::string& folder = "node",
+  /// For a mount that stages to `directory`.
+  std::vector<std::string> options(const std::string& directory = "node",
                                    std::vector<std::string> more = {}) const {
     std::vector<std::string> out{"--log", dir_ / "log", "--prefetch",
-                                 "0",     "--stage",    dir_ / folder};
+                                 "0",     "--stage",    dir_ / directory};
     out.insert(out.end(), more.begin(), more.end());
     return out;
   }
-  void mount_tmpfs(const std::string& folder, const std::string& data, unsigned long flags = 0) {
-    std::filesystem::create_directories(folder);
-    ASSERT_EQ(::mount("tmpfs", folder.c_str(), "tmpfs", flags, data.c_str()), 0);
-    mounted_.push_back(folder);
+  void mount_tmpfs(const std::string& directory, const std::string& data, unsigned long flags = 0) {
+    std::filesystem::create_directories(directory);
+    ASSERT_EQ(::mount("tmpfs", directory.c_str(), "tmpfs", flags, data.c_str()), 0);
+    mounted_.push_back(directory);
   }
   static std::string staging(const Mount& m) {
     std::string state;

@@ -38,14 +38,14 @@ class Stats : public ::testing::Test {
       write_text_file(dir_ / ("one/" + std::to_string(i)), std::string(10, 'x'));
     write_text_file(dir_ / "two/file", "two");
     MapMaker one, two;
-    one.add_folder("v", dir_ / "one");
+    one.add_directory("v", dir_ / "one");
     one.write(dir_ / "map1");
     // A path so long that the page grows by more than any room that it had before.
-    two.add_folder("v", dir_ / "two");
-    std::filesystem::create_directories(dir_ / long_folder_);
-    two.write(dir_ / (long_folder_ + "map2"));
+    two.add_directory("v", dir_ / "two");
+    std::filesystem::create_directories(dir_ / long_directory_);
+    two.write(dir_ / (long_directory_ + "map2"));
   }
-  std::string other_map() const { return dir_ / (long_folder_ + "map2"); }
+  std::string other_map() const { return dir_ / (long_directory_ + "map2"); }
   void reload(const std::string& map) const {
     const auto done = mount_->reload(map, {"--prefetch", "0"});
     EXPECT_EQ(done.status, 0) << done.err;
@@ -61,7 +61,7 @@ class Stats : public ::testing::Test {
   }
 
   TestDir dir_;
-  const std::string long_folder_ = std::string(200, 'l') + "/" + std::string(200, 'm') + "/";
+  const std::string long_directory_ = std::string(200, 'l') + "/" + std::string(200, 'm') + "/";
   std::optional<Mount> mount_;
 };
 
@@ -96,11 +96,11 @@ TEST_F(Stats, that_would_be_too_long_list_some_files_and_count_all) {
   // 400 paths of 400 bytes are more than the kernel passes on.
   MapMaker maker;
   for (int i = 0; i < 400; ++i)
-    write_text_file(dir_ / (long_folder_ + "src/" + std::to_string(i)), "as mapped");
-  maker.add_folder("v", dir_ / (long_folder_ + "src"));
+    write_text_file(dir_ / (long_directory_ + "src/" + std::to_string(i)), "as mapped");
+  maker.add_directory("v", dir_ / (long_directory_ + "src"));
   maker.write(dir_ / "map1");
   for (int i = 0; i < 400; ++i)
-    write_text_file(dir_ / (long_folder_ + "src/" + std::to_string(i)), "drifted");
+    write_text_file(dir_ / (long_directory_ + "src/" + std::to_string(i)), "drifted");
   mount({"--on-drift", "warn"});
   const auto text = value_or_throw(read_stats_text(mount_->path()));
   EXPECT_LE(text.size(), kMostStatsBytes);

@@ -36,7 +36,7 @@ class Supervised : public ::testing::Test {
     for (int i = 0; i < 20; ++i)
       write_text_file(dir_ / ("src/file" + std::to_string(i)), content(i));
     MapMaker maker;
-    maker.add_folder("v", dir_ / "src");
+    maker.add_directory("v", dir_ / "src");
     maker.write(dir_ / "map");
   }
   static std::string content(int i) {
@@ -75,14 +75,14 @@ class Disturbed : public Supervised {
  protected:
   static void SetUpTestSuite() {
     if (::access("/dev/fuse", R_OK | W_OK) != 0 || ::geteuid() != 0) return;
-    folder_ = value_or_throw(TempDir::create("heddle-workshop"));
-    workshop_ = std::make_unique<Workshop>(folder_->path() + "/farm");
-    maps_ = {workshop_->write_map(folder_->path() + "/map1"),
-             workshop_->write_map(folder_->path() + "/map2", folder_->path() + "/copies")};
+    directory_ = value_or_throw(TempDir::create("heddle-workshop"));
+    workshop_ = std::make_unique<Workshop>(directory_->path() + "/farm");
+    maps_ = {workshop_->write_map(directory_->path() + "/map1"),
+             workshop_->write_map(directory_->path() + "/map2", directory_->path() + "/copies")};
   }
   static void TearDownTestSuite() {
     workshop_.reset();
-    folder_.reset();
+    directory_.reset();
   }
   void SetUp() override {
     Supervised::SetUp();
@@ -116,7 +116,7 @@ class Disturbed : public Supervised {
     }));
   }
 
-  static inline std::optional<TempDir> folder_;
+  static inline std::optional<TempDir> directory_;
   static inline std::unique_ptr<Workshop> workshop_;
   static inline std::vector<std::string> maps_;
   std::unique_ptr<Mount> mount_;

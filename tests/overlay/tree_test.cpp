@@ -31,7 +31,7 @@ std::vector<std::string> names_of(const Tree& tree, InodeNumber directory) {
 
 using List = std::vector<std::string>;
 
-TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_folder) {
+TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_directory) {
   const auto tree = tree_of({}, 0);
   EXPECT_EQ(names_of(tree, Tree::kRoot), List{".heddle"});
   EXPECT_EQ(names_of(tree, Tree::kOwnDirectory), (List{"index", "map"}));
@@ -82,7 +82,7 @@ TEST(Tree, aliases_are_one_inode_and_counted_as_links) {
   EXPECT_EQ(tree.link_count(tree.lookup(a, "libx.so")), 4U);
 }
 
-TEST(Tree, plugin_folders_are_directories_at_any_depth) {
+TEST(Tree, plugin_directories_are_directories_at_any_depth) {
   const auto tree =
       tree_of({{"v", {{"ucx/deep/liby.so", 1}, {"ucx/libx.so", 0}, {"z.so", 0}}}, {"w", {}}}, 2);
   const auto v = tree.lookup(Tree::kRoot, "v");
@@ -110,23 +110,23 @@ TEST(Tree, inode_numbers_depend_on_the_map_alone_and_are_unique) {
   EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
 }
 
-TEST(Tree, a_file_with_the_name_of_the_only_view_wins_over_its_folder) {
+TEST(Tree, a_file_with_the_name_of_the_only_view_wins_over_its_directory) {
   const auto tree = tree_of({{"app", {{"app", 0}, {"lib.so", 1}}}}, 2);
   EXPECT_EQ(tree.kind(tree.lookup(Tree::kRoot, "app")), NodeKind::object);
   EXPECT_NE(tree.lookup(Tree::kRoot, "lib.so"), 0U);
 }
 
 TEST(Tree, names_of_maps_before_lead_to_their_original_files_and_the_maps_own_to_the_root) {
-  const MapFolders maps{
+  const MapDirectories maps{
       "0123456789ab",
       {{"ba9876543210", {{"old.so", "/o/old.so"}, {"p/q.so", "/o/p/q.so"}}}, {"cccccccccccc", {}}}};
   const auto tree = value_or_throw(Tree::build(map_of({{"v", {{"a.so", 0}}}}, 1), maps));
-  const auto folder = tree.lookup(Tree::kRoot, ".m");
-  EXPECT_EQ(names_of(tree, folder), (List{"0123456789ab", "ba9876543210"}));
-  const auto own = tree.lookup(folder, "0123456789ab");
+  const auto directory = tree.lookup(Tree::kRoot, ".m");
+  EXPECT_EQ(names_of(tree, directory), (List{"0123456789ab", "ba9876543210"}));
+  const auto own = tree.lookup(directory, "0123456789ab");
   EXPECT_EQ(tree.kind(own), NodeKind::link);
   EXPECT_EQ(tree.target(own), "..");
-  const auto before = tree.lookup(folder, "ba9876543210");
+  const auto before = tree.lookup(directory, "ba9876543210");
   EXPECT_EQ(tree.target(tree.lookup(before, "old.so")), "/o/old.so");
   EXPECT_EQ(tree.target(tree.lookup(tree.lookup(before, "p"), "q.so")), "/o/p/q.so");
   EXPECT_EQ(tree.link_count(own), 1U);

@@ -158,7 +158,7 @@ TEST_F(Warm, the_prefetch_keeps_its_budget_smallest_files_first) {
   write_text_file(dir_ / "src/small", std::string(10'000, 's'));
   write_text_file(dir_ / "src/middle", std::string(50'000, 'm'));
   write_text_file(dir_ / "src/large", std::string(200'000, 'l'));
-  maker_.add_folder("v", dir_ / "src");
+  maker_.add_directory("v", dir_ / "src");
   const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt", {"--prefetch", "100K"});
   m.wait_for_prefetch();
   const auto before = m.stat_number("bytes_read");
@@ -172,7 +172,7 @@ TEST_F(Warm, the_prefetch_keeps_nobody_from_unmounting) {
   HEDDLE_NEEDS_OPEN_TREE();
   for (int i = 0; i < 100; ++i)
     write_text_file(dir_ / ("src/lib" + std::to_string(i)), std::string(500'000, 'x'));
-  maker_.add_folder("v", dir_ / "src");
+  maker_.add_directory("v", dir_ / "src");
   maker_.write(dir_ / "map");
   for (int i = 0; i < 10; ++i) {
     const Mount m(dir_ / "map", dir_ / "mnt");
@@ -186,7 +186,7 @@ TEST_F(Warm, a_daemon_killed_during_the_prefetch_hangs_no_reader) {
   HEDDLE_NEEDS_OPEN_TREE();
   for (int i = 0; i < 100; ++i)
     write_text_file(dir_ / ("src/lib" + std::to_string(i)), std::string(500'000, 'x'));
-  maker_.add_folder("v", dir_ / "src");
+  maker_.add_directory("v", dir_ / "src");
   maker_.write(dir_ / "map");
   for (int i = 0; i < 10; ++i) {
     const Mount m(dir_ / "map", dir_ / "mnt");
@@ -206,7 +206,7 @@ TEST_F(Warm, a_thousand_objects_need_little_memory) {
   for (int i = 0; i < 1000; ++i)
     write_text_file(dir_ / ("src/libsomething" + std::to_string(i) + ".so.1"),
                     std::string(static_cast<std::size_t>(1000 + i), 'x'));
-  maker_.add_folder("v", dir_ / "src");
+  maker_.add_directory("v", dir_ / "src");
   const Mount m(maker_.write(dir_ / "map"), dir_ / "mnt");
   m.wait_for_prefetch();
   // Both, as if they had nothing in common.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies of MPI in folders of their own, which only programs find that nobody named.
+// Copies of MPI in directories of their own, which only programs find that nobody named.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ TEST_F(Copies, one_of_another_abi_or_cpu_is_left_alone) {
   EXPECT_THAT(decision["warnings"].dump(), HasSubstr("Open MPI 5.0.3"));
 }
 
-/// What the host's library needs is found in the folder of the copy first.
+/// What the host's library needs is found in the directory of the copy first.
 TEST_F(Copies, what_lies_beside_it_is_the_hosts_too_or_nothing_is) {
   const auto dep = [&](const std::string& output, const std::string& versions) {
     const auto script = world_.prefix() + "/v.map";
@@ -175,14 +175,14 @@ TEST_F(Copies, bindings_beside_the_programs_own_mpi_do_not_keep_it) {
                     HasSubstr("mixes both"), Not(HasSubstr("/opt/mine/lib stays"))));
 }
 
-/// A folder bound over another one, in a mount namespace of this process.
+/// A directory bound over another one, in a mount namespace of this process.
 class Volume {
  public:
-  Volume(const std::string& folder, const std::string& target) : target_(target) {
+  Volume(const std::string& directory, const std::string& target) : target_(target) {
     fs::create_directories(target);
     is_there_ = ::unshare(CLONE_NEWNS) == 0 &&
                 ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                ::mount(folder.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) == 0;
+                ::mount(directory.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) == 0;
   }
   ~Volume() {
     if (is_there_) ::umount2(target_.c_str(), MNT_DETACH);
@@ -197,7 +197,7 @@ class Volume {
 };
 
 /// A volume from the disk that the image is on has the same device number.
-TEST_F(Copies, links_to_folders_and_volumes_are_not_walked) {
+TEST_F(Copies, links_to_directories_and_volumes_are_not_walked) {
   fs::create_directories(world_.in("/opt/loop"));
   fs::create_symlink("..", world_.in("/opt/loop/up"));
   fs::create_symlink("/", world_.in("/opt/root"));
@@ -213,15 +213,15 @@ TEST_F(Copies, links_to_folders_and_volumes_are_not_walked) {
 }
 
 /// Cached decisions are compared by them: one that is added later must show.
-TEST_F(Copies, folders_in_which_one_may_be_added_are_among_what_is_asked) {
+TEST_F(Copies, directories_in_which_one_may_be_added_are_among_what_is_asked) {
   build_library({.output = world_.in("/opt/conda/envs/a/lib/libx.so.1"), .source = "int x;"});
-  for (const char* folder : {"/opt/other/deep/er", "/usr/share/doc", "/tmp"})
-    fs::create_directories(world_.in(folder));
+  for (const char* directory : {"/opt/other/deep/er", "/usr/share/doc", "/tmp"})
+    fs::create_directories(world_.in(directory));
   const auto asked = world_.decide("/app/solver")["asked"].get<std::vector<std::string>>();
-  for (const char* folder : {"/", "/opt/", "/opt/other/", "/usr/lib/", "/opt/conda/envs/a/lib/"})
-    EXPECT_THAT(asked, ::testing::Contains(folder));
-  for (const char* folder : {"/opt/other/deep/er/", "/usr/share/", "/tmp/", "/etc/", "/dev/"})
-    EXPECT_THAT(asked, ::testing::Not(::testing::Contains(folder)));
+  for (const char* directory : {"/", "/opt/", "/opt/other/", "/usr/lib/", "/opt/conda/envs/a/lib/"})
+    EXPECT_THAT(asked, ::testing::Contains(directory));
+  for (const char* directory : {"/opt/other/deep/er/", "/usr/share/", "/tmp/", "/etc/", "/dev/"})
+    EXPECT_THAT(asked, ::testing::Not(::testing::Contains(directory)));
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   return 0;
 })";
 
-/// $1 the image, $2 a folder of ours, $3 and $4 fs-resolve and fs-mount. In a mount namespace of
+/// $1 the image, $2 a directory of ours, $3 and $4 fs-resolve and fs-mount. In a mount namespace of
 /// its own, below an overlay so that nothing is written into the image: the program is compiled by
 /// the image's own compiler ($2/flags), the image changed ($2/prepare), decided on
 /// ($2/decision.json), and $2/commands is run in the image, first as it is and then with everything
@@ -195,7 +195,7 @@ TEST_P(DebianImage, its_loader_maps_what_was_predicted) {
   EXPECT_EQ(predicted, real);
 }
 
-TEST_P(NewerImage, everything_in_its_folders_of_programs_still_loads) {
+TEST_P(NewerImage, everything_in_its_directories_of_programs_still_loads) {
   session(R"(for f in /usr/bin/* /usr/sbin/*; do
   [ -f "$f" ] && head -c4 "$f" | grep -q ELF || continue
   ldd -r "$f" 2>&1 | grep -E "not found|undefined symbol" | sed "s|^|$f: |;s| (0x.*||"

@@ -21,10 +21,10 @@ TEST_F(Decide, what_an_rpath_finds_gets_the_hosts_file_bound_over_it) {
   world_.run_ldconfig();
   std::map<std::string, nlohmann::json> decided;
   // Spack writes whole paths, conda $ORIGIN.
-  for (const char* folder : {"/opt/a b", "$ORIGIN/../opt/a b"})
+  for (const char* directory : {"/opt/a b", "$ORIGIN/../opt/a b"})
     for (const char* tags : {"-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"}) {
       const auto program = "/app/solver" + std::to_string(decided.size());
-      world_.program(program, kInit, theirs, {tags, std::string("-Wl,-rpath,") + folder});
+      world_.program(program, kInit, theirs, {tags, std::string("-Wl,-rpath,") + directory});
       auto& decision = decided[program] = world_.decide(program);
       ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
       EXPECT_EQ(bound_over(decision, "/opt/a b/libmpi.so.12"), "libmpi.so.12");
@@ -83,7 +83,7 @@ TEST_F(Decide, a_library_with_plugins_beside_it_is_hidden_from_an_rpath_without_
     EXPECT_THAT(world_.loads(decision), Contains("/opt/spack/lib/libother.so.1"));
     EXPECT_EQ(decision["directories"].size(), 0U) << decision["directories"];
   }
-  // Where the image has the folder, it is bound over and nothing is hidden.
+  // Where the image has the directory, it is bound over and nothing is hidden.
   fs::create_directories(world_.in("/opt/spack/lib/ucx"));
   const auto decision = world_.decide("/app/solver");
   EXPECT_EQ(bound_over(decision, "/opt/spack/lib/libucs.so.0"), "libucs.so.0");
@@ -128,10 +128,10 @@ TEST_F(Decide, an_mpi_that_modules_of_an_interpreter_load_late_is_found_by_its_t
   const auto theirs = world_.mpich(world_.in("/opt/conda/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
   host_mpi("4.0.2");
   world_.run_ldconfig();
-  for (const char* folder : {"/opt/conda/lib", "$ORIGIN/../lib", "${ORIGIN}/../lib"}) {
+  for (const char* directory : {"/opt/conda/lib", "$ORIGIN/../lib", "${ORIGIN}/../lib"}) {
     build_program({.output = world_.in("/opt/conda/bin/python"),
                    .source = "int main(void){return 0;}",
-                   .flags = {std::string("-Wl,-rpath,") + folder}});
+                   .flags = {std::string("-Wl,-rpath,") + directory}});
     const auto decision = world_.decide("/opt/conda/bin/python");
     ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
     EXPECT_EQ(decision["container_mpi"]["version"], "3.0");
@@ -173,7 +173,7 @@ constexpr const char* kOpenMpi =
     "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}int ompi_mpi_comm_world;"
     "const char t[]=\"v4.1.4\";";
 
-/// As Open MPI looks for its components, in an image that has no such folder.
+/// As Open MPI looks for its components, in an image that has no such directory.
 TEST_F(Decide, a_path_built_into_a_library_is_served_as_the_mounts) {
   const auto theirs = build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
                                      .source = kOpenMpi,
@@ -231,7 +231,7 @@ TEST_F(Decide, a_program_that_the_image_lacks_is_said_to_be_the_images) {
 }
 
 /// As Open MPI and PMIx of an installation's own prefix, and Debian's, have them.
-TEST_F(Decide, the_sites_parameters_are_read_and_the_images_folder_stays) {
+TEST_F(Decide, the_sites_parameters_are_read_and_the_images_directory_stays) {
   const auto theirs = build_library({.output = world_.in(kImageLib) + "libmpi.so.40",
                                      .source = kOpenMpi,
                                      .flags = {"-Wl,-soname,libmpi.so.40"}});

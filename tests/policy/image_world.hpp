@@ -17,7 +17,7 @@ class ImageWorld {
  public:
   ImageWorld();
 
-  /// The folder `root()` stands for, as a path of ours.
+  /// The directory `root()` stands for, as a path of ours.
   std::string in(const std::string& path) const { return root() + path; }
   std::string root() const { return dir_ / "root"; }
   std::string prefix() const { return dir_ / "host"; }

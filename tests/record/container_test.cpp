@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Containers of podman's, whose state lies in our own folder and whose mounts go with them.
+/// Containers of podman's, whose state lies in our own directory and whose mounts go with them.
 class RecorderInContainers : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

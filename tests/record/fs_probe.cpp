@@ -81,7 +81,7 @@ void names() {
   say("mkdir again", ::mkdir("dir", 0750));
   put("dir/in", "x");
   say("rmdir full", ::rmdir("dir"));
-  say("rename folder", ::rename("dir", "moved"));
+  say("rename directory", ::rename("dir", "moved"));
   show("inside", content("moved/in"));
   say("old name", ::access("dir/in", F_OK));
   say("rename into itself", ::rename("moved", "moved/sub"));
@@ -94,10 +94,10 @@ void names() {
   say("dangling", ::symlink("/nowhere/at/all", "dang"));
   say("open dangling", ::open("dang", O_RDONLY));
   say("long name", ::open(std::string(300, 'x').c_str(), O_RDONLY));
-  say("file as folder", ::open("hard/x", O_RDONLY));
+  say("file as directory", ::open("hard/x", O_RDONLY));
   say("trailing slash", ::open("hard/", O_RDONLY));
   say("excl", ::open("hard", O_WRONLY | O_CREAT | O_EXCL, 0600));
-  say("write a folder", ::open("moved", O_WRONLY));
+  say("write a directory", ::open("moved", O_WRONLY));
   const std::string odd = "sp ace\ttab\nnl\\bs\xff\xfe";
   put(odd.c_str(), "odd");
   show("odd", content(odd.c_str()));
@@ -189,7 +189,7 @@ void special() {
   }
 }
 
-void folders() {
+void directories() {
   ::mkdir("many", 0755);
   const int count = 3000;
   for (int i = 0; i < count; ++i)
@@ -273,7 +273,7 @@ void open_files() {
   ::mkdir("gone", 0755);
   fd = ::open("gone", O_RDONLY | O_DIRECTORY);
   say("rmdir open", ::rmdir("gone"));
-  say("fstat folder", ::fstat(fd, &st));
+  say("fstat directory", ::fstat(fd, &st));
   say("openat gone", ::openat(fd, "x", O_RDONLY));
   say("create in gone", ::openat(fd, "x", O_WRONLY | O_CREAT, 0600));
   ::close(fd);
@@ -443,6 +443,6 @@ int main(int argc, char** argv) {
   locking();
   attributes();
   special();
-  folders();
+  directories();
   return 0;
 }

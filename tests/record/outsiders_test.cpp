@@ -51,7 +51,8 @@ TEST(Recorder, sockets_answered_outside_are_reached) {
   EXPECT_TRUE(says(read_seen(dir / "run.txt").header, dir / "daemon"));
 }
 
-/// Waits for the program's `go`, and then makes a file in each folder, as a process outside does.
+/// Waits for the program's `go`, and then makes a file in each directory, as a process outside
+/// does.
 class Outsider {
  public:
   explicit Outsider(const TestDir& dir)
@@ -67,14 +68,15 @@ class Outsider {
   std::jthread thread_;
 };
 
-TEST(Recorder, inotify_sees_what_the_run_does_and_in_native_folders_what_others_do) {
+TEST(Recorder, inotify_sees_what_the_run_does_and_in_native_directories_what_others_do) {
   HEDDLE_STAGED(program, "fs-record");
   TestDir dir;
   run_checked({"mkdir", dir / "plain", dir / "native"});
   const Fd listener = listen_at(dir / "native/socket");
   const Fd outside(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   ASSERT_GE(::inotify_add_watch(outside.get(), (dir / "plain").c_str(), IN_CREATE), 0);
-  // Ends at the first event from the native folder: the one of the plain folder was due before.
+  // Ends at the first event from the native directory: the one of the plain directory was due
+  // before.
   const std::string script = R"(
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None)

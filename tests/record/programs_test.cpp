@@ -42,7 +42,7 @@ TEST(Recorder, exit_codes_are_the_programs_own) {
   write_text_file(dir / "bad", "no trace\n");
   EXPECT_EQ(run({program, "--trace", dir / "bad", "--summary"}).status, 2);
   EXPECT_EQ(run({program, "true"}).status, 2);
-  EXPECT_EQ(record("/no/such/folder/run.txt", {"true"}).status, 3);
+  EXPECT_EQ(record("/no/such/directory/run.txt", {"true"}).status, 3);
 }
 
 TEST(Recorder, few_descriptors_suffice) {

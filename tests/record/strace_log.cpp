@@ -149,9 +149,10 @@ class Parser {
       std::string name = unquote(call.args[index], at);
       if (name.empty()) return;  // AT_EMPTY_PATH
       if (name[0] != '/') {
-        std::string folder = dir >= 0 ? annotation(call.args[static_cast<std::size_t>(dir)]) : *cwd;
-        if (folder.empty()) folder = *cwd;
-        name = folder + "/" + name;
+        std::string directory =
+            dir >= 0 ? annotation(call.args[static_cast<std::size_t>(dir)]) : *cwd;
+        if (directory.empty()) directory = *cwd;
+        name = directory + "/" + name;
       }
       call.paths.push_back(std::move(name));
     }
@@ -242,7 +243,7 @@ ReplayedTree::Entry ReplayedTree::look(const std::string& path) const {
 }
 
 ReplayedTree::Walk ReplayedTree::walk(std::string rest, bool follow_last) const {
-  std::string folder;  // "" is the root
+  std::string directory;  // "" is the root
   int links = 0;
   while (!rest.empty()) {
     const auto begin = rest.find_first_not_of('/');
@@ -253,22 +254,22 @@ ReplayedTree::Walk ReplayedTree::walk(std::string rest, bool follow_last) const 
     const bool last = rest.find_first_not_of('/') == std::string::npos;
     if (part == ".") continue;
     if (part == "..") {
-      folder.resize(folder.empty() ? 0 : folder.rfind('/'));
+      directory.resize(directory.empty() ? 0 : directory.rfind('/'));
       continue;
     }
-    const std::string next = folder + "/" + part;
+    const std::string next = directory + "/" + part;
     const Entry entry = look(next);
     if (!entry.there) return {next, true, false};
     if (entry.link.empty() || (last && rest.empty() && !follow_last)) {
-      folder = next;
+      directory = next;
       continue;
     }
     if (++links > 40) return {next, false, true};
-    if (entry.link[0] == '/') folder.clear();
+    if (entry.link[0] == '/') directory.clear();
     rest = entry.link + "/" + rest;
     if (last && rest.ends_with('/')) rest.pop_back();
   }
-  return {folder.empty() ? "/" : folder, false, false};
+  return {directory.empty() ? "/" : directory, false, false};
 }
 
 std::string ReplayedTree::first_missing(const std::string& path, bool follow_last) const {

@@ -37,8 +37,9 @@ class ReplayedTree {
   /// Takes in what is below `work` now: before the run.
   explicit ReplayedTree(const std::string& work);
 
-  /// The first component of `path` that is not there, in its resolved folder: what a file system is
-  /// asked for and misses. Empty when all are there, or the path ends at a file used as a folder.
+  /// The first component of `path` that is not there, in its resolved directory: what a file system
+  /// is asked for and misses. Empty when all are there, or the path ends at a file used as a
+  /// directory.
   std::string first_missing(const std::string& path, bool follow_last) const;
   /// `path` with its links resolved, the last component as it is.
   std::string place_of(const std::string& path) const;
@@ -55,7 +56,7 @@ class ReplayedTree {
   struct Walk {
     std::string end;       ///< resolved as far as it went
     bool missing = false;  ///< `end` is not there
-    bool blocked = false;  ///< `end` is no folder, and more was to come
+    bool blocked = false;  ///< `end` is no directory, and more was to come
   };
   Entry look(const std::string& path) const;
   Walk walk(std::string path, bool follow_last) const;

@@ -34,8 +34,8 @@ bool is_given_by_vfs(const FileCall& call) {
 }
 
 bool is_native(const std::string& path) {
-  for (const char* folder : {"/proc", "/sys", "/dev", "/run", "/var/run"})
-    if (path == folder || path.starts_with(std::string(folder) + "/")) return true;
+  for (const char* directory : {"/proc", "/sys", "/dev", "/run", "/var/run"})
+    if (path == directory || path.starts_with(std::string(directory) + "/")) return true;
   return false;
 }
 
@@ -182,7 +182,7 @@ class StraceParity : public testing::Test {
 
 TEST_F(StraceParity, xz) { expect_parity({"xz", "--help"}); }
 
-TEST_F(StraceParity, a_folder_that_is_not_there) {
+TEST_F(StraceParity, a_directory_that_is_not_there) {
   expect_parity({"sh", "-c", "ls -l /usr /no/such/place/at/all; true"});
 }
 

@@ -51,7 +51,7 @@ TEST(Recorder, the_same_run_twice_is_no_difference_to_fs_diff) {
   TestDir dir;
   RunOptions options;
   options.env = {"PYTHONDONTWRITEBYTECODE=1"};
-  // The kernel keeps folders for a second, and closes what is open at exit in no fixed order.
+  // The kernel keeps directories for a second, and closes what is open at exit in no fixed order.
   for (const auto& [name, nap] : {std::pair{"a", "0"}, {"b", "1.2"}}) {
     const auto script = std::string("import json, time; time.sleep(") + nap +
                         "); import sqlite3, ctypes, decimal, numpy";

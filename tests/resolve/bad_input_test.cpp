@@ -69,7 +69,7 @@ std::size_t lines_of(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-TEST_F(BadInput, a_folder_of_thousands_of_damaged_programs_and_libraries_makes_a_map) {
+TEST_F(BadInput, a_directory_of_thousands_of_damaged_programs_and_libraries_makes_a_map) {
   const auto app = value_or_throw(read_file(make_app()));
   const auto library = value_or_throw(read_file(dir_ / "lib/libone.so.1"));
   Corpus programs(app, 1);
@@ -201,8 +201,8 @@ TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
   fs::create_symlink("b", dir_ / "tree/a");
   fs::create_symlink("a", dir_ / "tree/b");
   fs::copy(app, dir_ / "tree/deep/app");
-  const auto folder = resolve({"build", "-o", map_, dir_ / "tree"});
-  EXPECT_EQ(folder.status, 0) << folder.err;
+  const auto directory = resolve({"build", "-o", map_, dir_ / "tree"});
+  EXPECT_EQ(directory.status, 0) << directory.err;
   EXPECT_EQ(Json::parse(resolve({"show", "--json", map_}).out)["programs"].size(), 1U);
   const auto plugins = resolve({"build", "-o", map_, app, "--plugins", dir_ / "tree"});
   EXPECT_EQ(plugins.status, 0) << plugins.err;

@@ -39,20 +39,20 @@ class FsResolve : public ::testing::Test {
     return Json::parse(resolve({"show", "--json", map}).out);
   }
 
-  /// A program that needs libone.so.1, which needs libtwo.so.1; each in a folder of its own below
-  /// `folder`, found by RUNPATH.
-  std::string make_pair(const std::string& folder, const std::string& answer = "2") const {
-    const auto two = build_library({.output = folder + "/two/libtwo.so.1",
+  /// A program that needs libone.so.1, which needs libtwo.so.1; each in a directory of its own
+  /// below `directory`, found by RUNPATH.
+  std::string make_pair(const std::string& directory, const std::string& answer = "2") const {
+    const auto two = build_library({.output = directory + "/two/libtwo.so.1",
                                     .source = "int two(void){return " + answer + ";}",
                                     .flags = {"-Wl,-soname,libtwo.so.1"}});
-    const auto one =
-        build_library({.output = folder + "/one/libone.so.1",
-                       .source = "int two(void);int one(void){return two();}",
-                       .flags = {"-Wl,-soname,libone.so.1", two, "-Wl,-rpath," + folder + "/two"}});
-    return build_program(
-        {.output = folder + "/app",
-         .source = "int one(void);int main(){return one();}",
-         .flags = {one, "-Wl,-rpath," + folder + "/one", "-Wl,-rpath-link," + folder + "/two"}});
+    const auto one = build_library(
+        {.output = directory + "/one/libone.so.1",
+         .source = "int two(void);int one(void){return two();}",
+         .flags = {"-Wl,-soname,libone.so.1", two, "-Wl,-rpath," + directory + "/two"}});
+    return build_program({.output = directory + "/app",
+                          .source = "int one(void);int main(){return one();}",
+                          .flags = {one, "-Wl,-rpath," + directory + "/one",
+                                    "-Wl,-rpath-link," + directory + "/two"}});
   }
 
   TestDir dir_;
@@ -151,7 +151,7 @@ TEST_F(FsResolve, links_are_names_of_one_object_and_copies_are_two) {
   EXPECT_EQ(twos, 2U) << "identical copies are different files to ld.so";
 }
 
-TEST_F(FsResolve, plugin_folders_stand_under_their_own_name_with_what_they_need) {
+TEST_F(FsResolve, plugin_directories_stand_under_their_own_name_with_what_they_need) {
   const auto app = make_pair(dir_ / "p");
   const auto helper = build_library({.output = dir_ / "h/libhelper.so.1",
                                      .source = "int h(void){return 1;}",
@@ -167,14 +167,14 @@ TEST_F(FsResolve, plugin_folders_stand_under_their_own_name_with_what_they_need)
   EXPECT_EQ(names["libhelper.so.1"], dir_ / "h/libhelper.so.1");
 }
 
-TEST_F(FsResolve, a_script_stands_for_its_interpreter_and_a_folder_for_its_programs) {
-  const auto app = make_pair(dir_ / "folder/p");
-  write_text_file(dir_ / "folder/run.sh", "#!" + app + " -x\n", 0755);
-  write_text_file(dir_ / "folder/notes.txt", "nothing\n");
-  write_text_file(dir_ / "folder/empty", "");
-  ASSERT_EQ(resolve({"build", "-o", map_, dir_ / "folder/run.sh"}).status, 0);
+TEST_F(FsResolve, a_script_stands_for_its_interpreter_and_a_directory_for_its_programs) {
+  const auto app = make_pair(dir_ / "directory/p");
+  write_text_file(dir_ / "directory/run.sh", "#!" + app + " -x\n", 0755);
+  write_text_file(dir_ / "directory/notes.txt", "nothing\n");
+  write_text_file(dir_ / "directory/empty", "");
+  ASSERT_EQ(resolve({"build", "-o", map_, dir_ / "directory/run.sh"}).status, 0);
   EXPECT_EQ(shown(map_)["programs"][0]["path"], app);
-  ASSERT_EQ(resolve({"build", "-o", map_, dir_ / "folder"}).status, 0);
+  ASSERT_EQ(resolve({"build", "-o", map_, dir_ / "directory"}).status, 0);
   EXPECT_EQ(shown(map_)["programs"].size(), 1U);
 }
 
@@ -263,9 +263,9 @@ TEST_F(FsResolve, a_script_of_env_is_its_interpreter_s) {
   const auto tree = run({fs_resolve_, "tree", dir_ / "script"}, with);
   EXPECT_TRUE(tree.out.starts_with(app + "\n")) << tree.out << tree.err;
   EXPECT_EQ(run({fs_resolve_, "why", dir_ / "script", "libone.so.1"}, with).status, 0);
-  const auto folder = resolve({"tree", dir_ / "p"});
-  EXPECT_EQ(folder.status, 3);
-  EXPECT_NE(folder.err.find("is a folder"), std::string::npos) << folder.err;
+  const auto directory = resolve({"tree", dir_ / "p"});
+  EXPECT_EQ(directory.status, 3);
+  EXPECT_NE(directory.err.find("is a directory"), std::string::npos) << directory.err;
 }
 
 TEST_F(FsResolve, why_lists_the_probes_that_ld_so_makes) {

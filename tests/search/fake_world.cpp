@@ -10,11 +10,11 @@ void FakeWorld::add(const std::string& path, const TinyElf& elf) { add_text(path
 void FakeWorld::add_text(const std::string& path, const std::string& content) {
   files_[path] = content;
   const auto slash = path.rfind('/');
-  add_folder(path.substr(0, slash + 1));
-  folders_[path.substr(0, slash + 1)].insert(path.substr(slash + 1));
+  add_directory(path.substr(0, slash + 1));
+  directories_[path.substr(0, slash + 1)].insert(path.substr(slash + 1));
 }
 
-void FakeWorld::add_folder(const std::string& path) { folders_[path]; }
+void FakeWorld::add_directory(const std::string& path) { directories_[path]; }
 
 void FakeWorld::fail_with(const std::string& path, int code) {
   add_text(path, "");
@@ -34,15 +34,16 @@ World::DirId FakeWorld::subdirectory(DirId base, std::string_view relative) {
 
 World::DirState FakeWorld::state(DirId dir) {
   const auto& path = ids_[dir];
-  if (folders_.contains(path)) return {};
+  if (directories_.contains(path)) return {};
   const bool file = files_.contains(path.substr(0, path.size() - 1));
   return {file ? 0 : ENOENT, false};
 }
 
 World::Presence FakeWorld::entry(DirId dir, const EntryName& name) {
-  const auto folder = folders_.find(ids_[dir]);
-  return folder != folders_.end() && folder->second.contains(name.text) ? Presence::present
-                                                                        : Presence::absent;
+  const auto directory = directories_.find(ids_[dir]);
+  return directory != directories_.end() && directory->second.contains(name.text)
+             ? Presence::present
+             : Presence::absent;
 }
 
 Result<FileFacts> FakeWorld::facts(const std::string& path) {

@@ -11,13 +11,14 @@
 
 namespace heddle::test {
 
-/// A file system in memory that writes down what it is asked. Folders are those that files lie in.
+/// A file system in memory that writes down what it is asked. Directories are those that files lie
+/// in.
 class FakeWorld final : public World {
  public:
   void add(const std::string& path, const TinyElf& elf);
   void add_text(const std::string& path, const std::string& content);
-  void add_folder(const std::string& path);  ///< with trailing '/'
-  /// Facts of this path fail with `code` though the folder lists it.
+  void add_directory(const std::string& path);  ///< with trailing '/'
+  /// Facts of this path fail with `code` though the directory lists it.
   void fail_with(const std::string& path, int code);
 
   DirId directory(std::string_view path) override;
@@ -30,14 +31,15 @@ class FakeWorld final : public World {
   Result<std::string> read(const std::string& path) override;
   std::string real_path(const std::string& path) override;
 
-  std::vector<std::string> asked;   ///< folders whose state or entries were wanted, first time each
+  std::vector<std::string>
+      asked;  ///< directories whose state or entries were wanted, first time each
   std::vector<std::string> opened;  ///< paths whose facts were wanted
   std::vector<std::string> prefetched;
 
  private:
   std::map<std::string, std::string> files_;
   std::map<std::string, int> failing_;
-  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> folders_;
+  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> directories_;
   std::vector<std::string> ids_;
   std::map<std::string, DirId, std::less<>> by_path_;
 };

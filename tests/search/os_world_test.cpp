@@ -24,63 +24,63 @@ namespace {
 using Presence = World::Presence;
 constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 
-TEST(OsWorld, tells_folders_files_and_nothing_apart) {
+TEST(OsWorld, tells_directories_files_and_nothing_apart) {
   const TestDir dir;
-  write_text_file(dir / "folder/a b\n", "x");
-  std::filesystem::create_symlink("nowhere", dir / "folder/dangling");
+  write_text_file(dir / "directory/a b\n", "x");
+  std::filesystem::create_symlink("nowhere", dir / "directory/dangling");
   std::filesystem::create_symlink("loop", dir / "loop");
   PlainFacts source;
   OsWorld world(source);
-  const auto folder = world.directory(dir / "folder/");
-  EXPECT_TRUE(world.state(folder).is_folder);
-  EXPECT_EQ(world.entry(folder, EntryName("a b\n")), Presence::present);
-  EXPECT_EQ(world.entry(folder, EntryName("dangling")), Presence::present);
-  EXPECT_EQ(world.entry(folder, EntryName("c")), Presence::absent);
+  const auto directory = world.directory(dir / "directory/");
+  EXPECT_TRUE(world.state(directory).is_directory);
+  EXPECT_EQ(world.entry(directory, EntryName("a b\n")), Presence::present);
+  EXPECT_EQ(world.entry(directory, EntryName("dangling")), Presence::present);
+  EXPECT_EQ(world.entry(directory, EntryName("c")), Presence::absent);
   EXPECT_EQ(world.state(world.directory(dir / "gone/")).stat_error, ENOENT);
-  const auto file = world.state(world.directory(dir / "folder/a b\n/"));
-  EXPECT_FALSE(file.is_folder);
+  const auto file = world.state(world.directory(dir / "directory/a b\n/"));
+  EXPECT_FALSE(file.is_directory);
   EXPECT_EQ(file.stat_error, 0);
   EXPECT_EQ(file.open_error(), ENOTDIR);
-  EXPECT_EQ(world.state(world.directory(dir / "folder/a b\n/below/")).stat_error, ENOTDIR);
+  EXPECT_EQ(world.state(world.directory(dir / "directory/a b\n/below/")).stat_error, ENOTDIR);
   EXPECT_EQ(world.state(world.directory(dir / "loop/")).stat_error, ELOOP);
-  EXPECT_EQ(world.state(world.subdirectory(folder, "tls/x86_64/")).stat_error, ENOENT);
-  EXPECT_TRUE(world.state(world.directory("")).is_folder);
+  EXPECT_EQ(world.state(world.subdirectory(directory, "tls/x86_64/")).stat_error, ENOENT);
+  EXPECT_TRUE(world.state(world.directory("")).is_directory);
 }
 
-TEST(OsWorld, lists_a_folder_of_thousands) {
+TEST(OsWorld, lists_a_directory_of_thousands) {
   const TestDir dir;
   for (int i = 0; i < 3000; ++i)
-    write_text_file(dir / ("folder/library-number-" + std::to_string(i)), "");
+    write_text_file(dir / ("directory/library-number-" + std::to_string(i)), "");
   PlainFacts source;
   OsWorld world(source);
-  const auto folder = world.directory(dir / "folder/");
+  const auto directory = world.directory(dir / "directory/");
   for (int i = 0; i < 3000; ++i) {
     const auto name = "library-number-" + std::to_string(i);
-    ASSERT_EQ(world.entry(folder, EntryName(name)), Presence::present);
+    ASSERT_EQ(world.entry(directory, EntryName(name)), Presence::present);
   }
-  EXPECT_EQ(world.entry(folder, EntryName("library-number-3000")), Presence::absent);
+  EXPECT_EQ(world.entry(directory, EntryName("library-number-3000")), Presence::absent);
 }
 
 TEST(OsWorld, probes_name_by_name_where_it_may_not_list) {
   if (::geteuid() != 0) HEDDLE_SKIP("drops root's rights for the test");
   const TestDir dir;
-  write_elf(dir / "folder/liba.so", {});
-  write_elf(dir / "folder/glibc-hwcaps/x86-64-v2/libb.so", {});
+  write_elf(dir / "directory/liba.so", {});
+  write_elf(dir / "directory/glibc-hwcaps/x86-64-v2/libb.so", {});
   ::chmod(dir.path().c_str(), 0755);
-  ::chmod((dir / "folder").c_str(), 0711);
+  ::chmod((dir / "directory").c_str(), 0711);
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setegid(65534) != 0 || ::seteuid(65534) != 0) ::_exit(9);
     PlainFacts source;
     OsWorld world(source);
-    const auto folder = world.directory(dir / "folder/");
-    if (!world.state(folder).is_folder) ::_exit(1);
-    if (world.entry(folder, EntryName("liba.so")) != Presence::present) ::_exit(2);
-    if (world.entry(folder, EntryName("libz.so")) != Presence::absent) ::_exit(3);
-    if (!world.facts(dir / "folder/liba.so")) ::_exit(4);
-    const auto below = world.subdirectory(folder, "glibc-hwcaps/x86-64-v2/");
+    const auto directory = world.directory(dir / "directory/");
+    if (!world.state(directory).is_directory) ::_exit(1);
+    if (world.entry(directory, EntryName("liba.so")) != Presence::present) ::_exit(2);
+    if (world.entry(directory, EntryName("libz.so")) != Presence::absent) ::_exit(3);
+    if (!world.facts(dir / "directory/liba.so")) ::_exit(4);
+    const auto below = world.subdirectory(directory, "glibc-hwcaps/x86-64-v2/");
     if (world.entry(below, EntryName("libb.so")) != Presence::present) ::_exit(5);
-    if (world.state(world.subdirectory(folder, "tls/")).is_folder) ::_exit(6);
+    if (world.state(world.subdirectory(directory, "tls/")).is_directory) ::_exit(6);
     ::_exit(0);
   }
   int status = 0;
@@ -144,10 +144,10 @@ TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
   write_text_file(dir / "lib/liba.so", "x");
   PlainFacts source;
   auto world = value_or_throw(OsWorld::below(source, dir.path()));
-  const auto folder = world.directory("/lib/");
-  (void)world.entry(folder, EntryName("liba.so"));
-  (void)world.entry(folder, EntryName("libb.so"));
-  const auto missing = world.subdirectory(folder, "tls/x86_64/");
+  const auto directory = world.directory("/lib/");
+  (void)world.entry(directory, EntryName("liba.so"));
+  (void)world.entry(directory, EntryName("libb.so"));
+  const auto missing = world.subdirectory(directory, "tls/x86_64/");
   (void)world.entry(missing, EntryName("libc.so"));
   (void)world.entry(world.directory(""), EntryName("libd.so"));
   (void)world.directory("/none/");
@@ -159,7 +159,7 @@ TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
                                                      "/libd.so", "/none", "/opt/odd"}));
   for (int i = 0; i < 100; ++i) {
     const auto name = "lib" + std::to_string(i) + ".so";
-    (void)world.entry(folder, EntryName(name));
+    (void)world.entry(directory, EntryName(name));
   }
   EXPECT_EQ(world.asked(),
             (std::vector<std::string>{".", "/etc/ld.so.cache", "/lib", "/lib/", "/lib/liba.so",

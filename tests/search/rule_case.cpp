@@ -18,10 +18,10 @@ namespace {
 
 class Builder {
  public:
-  Builder(const std::string& file, const std::string& folder, const std::string& platform)
+  Builder(const std::string& file, const std::string& directory, const std::string& platform)
       : file_(file), platform_(platform) {
-    out_.folder = folder;
-    out_.cwd = folder;
+    out_.directory = directory;
+    out_.cwd = directory;
   }
 
   RuleCase build() {
@@ -33,7 +33,7 @@ class Builder {
       at = end + 1;
     }
     finish_elf();
-    for (const auto& folders : cache_) make_cache(folders);
+    for (const auto& directories : cache_) make_cache(directories);
     if (out_.run.empty()) trouble("no `program` and no `run`");
     return std::move(out_);
   }
@@ -53,21 +53,21 @@ class Builder {
     return out;
   }
 
-  /// '@' is the case's folder, `{platform}` ld.so's platform; escapes as in base/escape.hpp, a
+  /// '@' is the case's directory, `{platform}` ld.so's platform; escapes as in base/escape.hpp, a
   /// blank is \x20.
   std::string value(std::string text) const {
     static const std::string kPlatform = "{platform}";
     if (const auto at = text.find(kPlatform); at != text.npos)
       text.replace(at, kPlatform.size(), platform_);
-    for (auto at = text.find('@'); at != text.npos; at = text.find('@', at + out_.folder.size()))
-      text.replace(at, 1, out_.folder);
+    for (auto at = text.find('@'); at != text.npos; at = text.find('@', at + out_.directory.size()))
+      text.replace(at, 1, out_.directory);
     auto out = unescape(text);
     if (!out) trouble("not an escaped string: " + text);
     return *out;
   }
   std::string place(const std::string& name) const {
     const auto path = value(name);
-    return path.starts_with('/') ? path : out_.folder + "/" + path;
+    return path.starts_with('/') ? path : out_.directory + "/" + path;
   }
 
   void finish_elf() {
@@ -150,7 +150,7 @@ class Builder {
     } else if (key == "text") {
       const auto name = word(rest);
       write_text_file(place(name), value(rest));
-    } else if (key == "folder") {
+    } else if (key == "directory") {
       std::filesystem::create_directories(place(rest));
     } else if (key == "link" || key == "hardlink") {
       const auto name = place(word(rest));
@@ -177,11 +177,11 @@ class Builder {
       out_.missing.push_back({name, rest, ""});
     } else if (key == "cache") {
       cache_.push_back(rest);
-      out_.etc = out_.folder + "/etc";
+      out_.etc = out_.directory + "/etc";
     } else if (key == "cache-remove") {
       remove_.push_back(place(rest));
     } else if (key == "preload-file") {
-      out_.etc = out_.folder + "/etc";
+      out_.etc = out_.directory + "/etc";
       write_text_file(*out_.etc + "/ld.so.preload", value(rest));
       std::filesystem::copy_file("/etc/ld.so.cache", *out_.etc + "/ld.so.cache");
     } else if (key == "until") {
@@ -193,14 +193,14 @@ class Builder {
     }
   }
 
-  void make_cache(const std::string& folders) {
+  void make_cache(const std::string& directories) {
     std::string conf;
-    auto rest = folders;
+    auto rest = directories;
     for (auto name = word(rest); !name.empty(); name = word(rest)) conf += place(name) + "\n";
-    write_text_file(out_.folder + "/ld.so.conf", conf);
+    write_text_file(out_.directory + "/ld.so.conf", conf);
     std::filesystem::create_directories(*out_.etc);
     run_checked({"/sbin/ldconfig", "-X", "-C", *out_.etc + "/ld.so.cache", "-f",
-                 out_.folder + "/ld.so.conf"});
+                 out_.directory + "/ld.so.conf"});
     for (const auto& path : remove_) std::filesystem::remove(path);
   }
 
@@ -217,9 +217,9 @@ class Builder {
 
 }  // namespace
 
-RuleCase build_rule_case(const std::string& file, const std::string& folder,
+RuleCase build_rule_case(const std::string& file, const std::string& directory,
                          const std::string& platform) {
-  return Builder(file, folder, platform).build();
+  return Builder(file, directory, platform).build();
 }
 
 }  // namespace heddle::test

@@ -9,7 +9,7 @@
 
 namespace heddle::test {
 
-/// One folder of tests/search/rules: what to build, how to start it and what must come out. The
+/// One directory of tests/search/rules: what to build, how to start it and what must come out. The
 /// language is in rules/README.md.
 struct RuleCase {
   struct Expected {
@@ -17,7 +17,7 @@ struct RuleCase {
     std::string path;
     std::string by;
   };
-  std::string folder;            ///< where it was built
+  std::string directory;         ///< where it was built
   std::vector<std::string> env;  ///< NAME=value
   std::string cwd;               ///< absolute
   std::string run;               ///< as given to execve
@@ -25,14 +25,14 @@ struct RuleCase {
   std::vector<Expected> expected;
   std::vector<Expected> missing;  ///< path: a part of the reason
   std::optional<std::string>
-      etc;                  ///< a folder that stands in for /etc: its own cache, preload file
+      etc;                  ///< a directory that stands in for /etc: its own cache, preload file
   int newest_minor = 1000;  ///< the rule ended with this glibc 2.N
   int oldest_minor = 0;     ///< it came with this one
 };
 
-/// Reads `file` and builds what it says in `folder`; `platform` is ld.so's. Throws heddle::Error
+/// Reads `file` and builds what it says in `directory`; `platform` is ld.so's. Throws heddle::Error
 /// naming the line.
-RuleCase build_rule_case(const std::string& file, const std::string& folder,
+RuleCase build_rule_case(const std::string& file, const std::string& directory,
                          const std::string& platform);
 
 }  // namespace heddle::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Each folder of tests/search/rules is one rule of ld.so's search, held against the real ld.so:
+// Each directory of tests/search/rules is one rule of ld.so's search, held against the real ld.so:
 // what is loaded, from where and in which order (LD_TRACE_LOADED_OBJECTS), which files are tried
 // (LD_DEBUG=libs), and how many system calls that takes (strace).
 #include <gtest/gtest.h>
@@ -22,14 +22,14 @@ namespace {
 
 constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 
-class InFolder {
+class InDirectory {
  public:
-  explicit InFolder(const std::string& folder) : before_(std::filesystem::current_path()) {
-    std::filesystem::current_path(folder);
+  explicit InDirectory(const std::string& directory) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(directory);
   }
-  ~InFolder() { std::filesystem::current_path(before_); }
-  InFolder(const InFolder&) = delete;
-  InFolder& operator=(const InFolder&) = delete;
+  ~InDirectory() { std::filesystem::current_path(before_); }
+  InDirectory(const InDirectory&) = delete;
+  InDirectory& operator=(const InDirectory&) = delete;
 
  private:
   std::filesystem::path before_;
@@ -115,7 +115,7 @@ TEST_P(Rule, holds_as_in_the_real_ld_so) {
   options.ld_library_path = variable(rule, "LD_LIBRARY_PATH");
   options.ld_preload = variable(rule, "LD_PRELOAD");
   options.explain = true;
-  const InFolder in_folder(rule.cwd);
+  const InDirectory in_directory(rule.cwd);
   const auto closure = value_or_throw(resolve(world, loader, rule.run, options));
 
   // What the case says.

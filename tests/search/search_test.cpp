@@ -54,7 +54,7 @@ struct Search : Test {
 };
 using Paths = std::vector<std::string>;
 
-TEST_F(Search, asks_each_folder_once_and_opens_only_what_is_listed) {
+TEST_F(Search, asks_each_directory_once_and_opens_only_what_is_listed) {
   auto app = needing({"liba.so", "libb.so", "libc-mine.so"});
   app.rpath = "/one:/two:/gone";
   program(app);
@@ -127,9 +127,9 @@ TEST_F(Search, a_file_passed_over_is_among_the_probes) {
   EXPECT_EQ(closure.probes.opens_failed, 1U);
 }
 
-TEST_F(Search, file_in_place_of_a_relative_folder_ends_the_list_until_2_38_only) {
+TEST_F(Search, file_in_place_of_a_relative_directory_ends_the_list_until_2_38_only) {
   program(needing({"liba.so"}));
-  world.add_text("file", "no folder");
+  world.add_text("file", "no directory");
   world.add("sub/liba.so", {});
   options.ld_library_path = "file:sub";
   loader.glibc_minor = 38;
@@ -138,7 +138,7 @@ TEST_F(Search, file_in_place_of_a_relative_folder_ends_the_list_until_2_38_only)
   EXPECT_EQ(run().missing.size(), 0U);
 }
 
-TEST_F(Search, root_folder_is_searched_again_since_2_38) {
+TEST_F(Search, root_directory_is_searched_again_since_2_38) {
   auto app = needing({"liba.so", "libb.so"});
   app.rpath = "/";
   program(app, "/bin/app");
@@ -219,7 +219,7 @@ TEST_F(Search, secure_program_ignores_the_environment_and_untrusted_origins) {
   EXPECT_EQ(run("/home/bin/app").missing.size(), 3U);
 }
 
-TEST_F(Search, five_hundred_libraries_in_as_many_folders_take_milliseconds) {
+TEST_F(Search, five_hundred_libraries_in_as_many_directories_take_milliseconds) {
   std::vector<std::string> names;
   std::string path;
   for (int i = 0; i < 500; ++i) {
@@ -237,7 +237,7 @@ TEST_F(Search, five_hundred_libraries_in_as_many_folders_take_milliseconds) {
   EXPECT_EQ(closure.objects.size(), 501U);
   EXPECT_EQ(closure.probes.opens_failed, 500U * 499 / 2);
   EXPECT_EQ(closure.probes.opens_done, 500U);
-  EXPECT_EQ(closure.probes.stats_done, 0U);  // each folder is first met by the library it holds
+  EXPECT_EQ(closure.probes.stats_done, 0U);  // each directory is first met by the library it holds
   // std::set and std::map of the fake are slower than OsWorld; a quadratic mistake costs seconds.
   EXPECT_LT(std::chrono::duration<double>(took).count(), 2.0);
 }

@@ -37,7 +37,7 @@ struct TinyElf {
   std::string bytes() const;
 };
 
-/// Writes the file, mode 0755, making its folder. Throws heddle::Error.
+/// Writes the file, mode 0755, making its directory. Throws heddle::Error.
 void write_elf(const std::string& path, const TinyElf& elf);
 
 }  // namespace heddle::test

@@ -13,8 +13,8 @@ namespace heddle::test {
 namespace {
 
 std::string compile(const ElfBuild& build, const std::vector<std::string>& kind) {
-  if (const auto folder = std::filesystem::path(build.output).parent_path(); !folder.empty())
-    std::filesystem::create_directories(folder);
+  if (const auto directory = std::filesystem::path(build.output).parent_path(); !directory.empty())
+    std::filesystem::create_directories(directory);
   std::vector<std::string> argv = {build.language == "c++" ? "c++" : "cc", "-O1", "-x",
                                    build.language, "-"};
   // -x holds for all that follows: without "none" a library would be taken for source text.
@@ -32,8 +32,8 @@ std::string build_library(const ElfBuild& build) { return compile(build, {"-shar
 std::string build_program(const ElfBuild& build) { return compile(build, {"-fPIE", "-pie"}); }
 
 std::string write_text_file(const std::string& path, const std::string& content, unsigned mode) {
-  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
-    std::filesystem::create_directories(folder);
+  if (const auto directory = std::filesystem::path(path).parent_path(); !directory.empty())
+    std::filesystem::create_directories(directory);
   const Fd fd = value_or_throw(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
   value_or_throw(write_all(fd.get(), content, path));
   if (::fchmod(fd.get(), mode) != 0) throw Error::from_errno(path, "cannot set its mode");

@@ -95,10 +95,10 @@ std::string assembler_string(const std::string& text) {
 /// One farm under construction.
 class Builder {
  public:
-  Builder(std::string folder, const FarmOptions& options)
-      : folder_(std::move(folder)),
+  Builder(std::string directory, const FarmOptions& options)
+      : directory_(std::move(directory)),
         options_(options),
-        work_(value_or_throw(TempDir::create(".farm", folder_))),
+        work_(value_or_throw(TempDir::create(".farm", directory_))),
         edges_(farm_edges(options)) {
     for (const char c : options.prefix)
       symbol_ += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -137,7 +137,7 @@ class Builder {
     for (std::size_t i = 0; i < options_.libraries; ++i) {
       auto name = options_.flat ? "all" : fmt::format("{:04}", i + 1);
       if (options_.odd_names) name += kOdd[options_.flat ? 0 : i % std::size(kOdd)];
-      const auto directory = folder_ + "/lib/" + name;
+      const auto directory = directory_ + "/lib/" + name;
       std::filesystem::create_directories(directory);
       if (!options_.flat || i == 0) farm_.directories.push_back(directory);
       farm_.sonames.push_back(fmt::format("{}{:04}.so.1", options_.prefix, i + 1));
@@ -145,7 +145,7 @@ class Builder {
       sum += options_.first_number + i;
     }
     farm_.library_path = fmt::format("{}", fmt::join(farm_.directories, ":"));
-    farm_.program = folder_ + "/app";
+    farm_.program = directory_ + "/app";
     farm_.output = fmt::format("farm checksum {}\n", sum);
   }
 
@@ -224,7 +224,7 @@ class Builder {
     build_program({.output = farm_.program, .source = kProgramSource, .flags = flags});
   }
 
-  std::string folder_;
+  std::string directory_;
   const FarmOptions& options_;
   TempDir work_;
   std::string symbol_;
@@ -266,9 +266,9 @@ std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options) {
   return edges;
 }
 
-ElfFarm ElfFarm::build(const std::string& folder, const FarmOptions& options) {
-  std::filesystem::create_directories(folder);
-  return Builder(std::filesystem::absolute(folder).string(), options).build();
+ElfFarm ElfFarm::build(const std::string& directory, const FarmOptions& options) {
+  std::filesystem::create_directories(directory);
+  return Builder(std::filesystem::absolute(directory).string(), options).build();
 }
 
 }  // namespace heddle::test

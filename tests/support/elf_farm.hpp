@@ -39,16 +39,16 @@ struct FarmOptions {
 /// paths. Called, each library's function adds its number once and asks its dependencies, so the
 /// program's one line of output shows that every library is there and is the right one.
 struct ElfFarm {
-  std::string program;                   ///< `<folder>/app`
-  std::vector<std::string> directories;  ///< `<folder>/lib/0001`, in search order
+  std::string program;                   ///< `<directory>/app`
+  std::vector<std::string> directories;  ///< `<directory>/lib/0001`, in search order
   std::vector<std::string> libraries;    ///< paths, by index
   std::vector<std::string> sonames;
   std::string library_path;  ///< the directories joined with ':'
   std::string output;        ///< what the program prints, newline included
 
-  /// Makes the farm in `folder` (made when missing): 500 libraries take about two seconds on two
+  /// Makes the farm in `directory` (made when missing): 500 libraries take about two seconds on two
   /// cores. Needs cc, as and ld. Throws heddle::Error.
-  static ElfFarm build(const std::string& folder, const FarmOptions& options = {});
+  static ElfFarm build(const std::string& directory, const FarmOptions& options = {});
 };
 
 /// Which libraries each library needs, then, as the last element, which ones the program needs.

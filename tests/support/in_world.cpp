@@ -56,13 +56,13 @@ void make_dev(bool fuse) {
 
 /// Whoever looks whether its mount has gone is not to wait for those of other tests, which stay in
 /// a copy of the mounts for ever.
-void leave_mounts_but(const std::string& folder) {
+void leave_mounts_but(const std::string& directory) {
   FILE* table = ::setmntent("/proc/self/mounts", "r");
   check(table != nullptr, "/proc/self/mounts");
   std::vector<std::string> others;
   while (const mntent* entry = ::getmntent(table))
     if (std::strcmp(entry->mnt_type, "fuse.heddle") == 0 &&
-        std::string(entry->mnt_dir).rfind(folder + "/", 0) != 0)
+        std::string(entry->mnt_dir).rfind(directory + "/", 0) != 0)
       others.emplace_back(entry->mnt_dir);
   ::endmntent(table);
   for (const auto& mount : others)

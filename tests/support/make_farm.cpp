@@ -13,7 +13,7 @@
 int main(int argc, char** argv) {
   heddle::set_program_name("make_farm");
   heddle::test::FarmOptions options;
-  std::string folder;
+  std::string directory;
   const std::map<std::string, heddle::test::FarmShape> shapes = {
       {"star", heddle::test::FarmShape::star},
       {"chain", heddle::test::FarmShape::chain},
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
       {"none", heddle::test::FarmTag::none},
       {"absolute", heddle::test::FarmTag::absolute}};
   CLI::App app("Builds a program with N libraries in N directories");
-  app.add_option("folder", folder, "where; made when missing")->required();
+  app.add_option("directory", directory, "where; made when missing")->required();
   app.add_option("-n,--libraries", options.libraries, "how many libraries");
   app.add_option("--shape", options.shape)->transform(CLI::CheckedTransformer(shapes));
   app.add_option("--tag", options.tag)->transform(CLI::CheckedTransformer(tags));
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   app.add_flag("--dlopen", options.dlopen_roots, "the program dlopens instead of needing");
   CLI11_PARSE(app, argc, argv);
   try {
-    const auto farm = heddle::test::ElfFarm::build(folder, options);
+    const auto farm = heddle::test::ElfFarm::build(directory, options);
     fmt::print("{}\n", farm.program);
   } catch (const heddle::Error& error) {
     heddle::report(error);

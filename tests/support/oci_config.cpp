@@ -35,7 +35,7 @@ Json oci_tmpfs(const std::string& target) {
 }
 
 Json oci_hook_entry(const std::string& program, const std::vector<std::string>& options) {
-  // What is annotated here is the test's own, whatever folder its bundle lies in.
+  // What is annotated here is the test's own, whatever directory its bundle lies in.
   auto args = Json::array({"fs-hook", "oci", "--allow-annotations", "/"});
   for (const auto& option : options) args.push_back(option);
   return {{"path", program}, {"args", args}, {"env", Json::array({"PATH=/usr/bin:/bin"})}};

@@ -98,8 +98,8 @@ std::vector<ProgramStart> parse_strace(const std::string& log) {
 }
 
 StraceResult strace_counts(const std::vector<std::string>& argv, const RunOptions& options) {
-  const auto folder = value_or_throw(TempDir::create("heddle-strace"));
-  const auto log = folder.path() + "/log";
+  const auto directory = value_or_throw(TempDir::create("heddle-strace"));
+  const auto log = directory.path() + "/log";
   std::vector<std::string> traced = {
       "strace",
       "-f",

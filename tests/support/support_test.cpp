@@ -44,7 +44,7 @@ TEST(Run, does_not_wait_for_a_daemon_that_holds_the_pipes) {
   EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(pid); }));
 }
 
-TEST(Run, changes_the_environment_and_the_folder) {
+TEST(Run, changes_the_environment_and_the_directory) {
   const auto result =
       run({"sh", "-c", "echo \"$A:${HOME-none}\"; pwd"}, {.env = {"A=1 2", "HOME"}, .cwd = "/usr"});
   EXPECT_EQ(result.out, "1 2:none\n/usr\n");

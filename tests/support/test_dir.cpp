@@ -19,7 +19,7 @@ TestDir::TestDir() : path_(value_or_throw(TempDir::create("heddle-test")).releas
 TestDir::~TestDir() {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
   if (info && info->result()->Failed()) {
-    // Tells `dev` that the folder was not forgotten.
+    // Tells `dev` that the directory was not forgotten.
     const auto mark = open_file(path_ + "/.kept", O_WRONLY | O_CREAT);
     fmt::print(stderr, "kept: {}\nrepeat: ./dev test '{}.{}'\n", path_, info->test_suite_name(),
                info->name());
@@ -41,8 +41,8 @@ bool wait_until(std::chrono::milliseconds deadline, const std::function<bool()>&
 std::string staged_program(const std::string& name) {
   const char* stage = std::getenv("HEDDLE_STAGE");
   if (!stage || !*stage) return {};
-  for (const char* folder : {"/bin/", "/libexec/heddle/", "/lib/heddle/"}) {
-    const auto path = stage + std::string(folder) + name;
+  for (const char* directory : {"/bin/", "/libexec/heddle/", "/lib/heddle/"}) {
+    const auto path = stage + std::string(directory) + name;
     if (::access(path.c_str(), R_OK) == 0) return path;
   }
   return {};

@@ -7,8 +7,8 @@
 
 namespace heddle::test {
 
-/// A private folder for one test case, removed when the case passed. After a failure it stays, and
-/// its name and the command that repeats the case are printed. Never descends into a mount.
+/// A private directory for one test case, removed when the case passed. After a failure it stays,
+/// and its name and the command that repeats the case are printed. Never descends into a mount.
 class TestDir {
  public:
   TestDir();
