@@ -31,7 +31,8 @@ std::size_t known_by(int file, std::size_t size) {
   if (size < sizeof(end)) return size;
   const auto read = read_at(file, end, static_cast<off_t>(size - sizeof(end)), MayBlock::yes);
   const bool is_map =
-      read && *read == sizeof(end) && map_format::decode_trailer({end, sizeof(end)});
+      read && *read == sizeof(end) &&
+      std::string_view(end, sizeof(end)).starts_with(map_format::kMapMagic);
   return is_map ? size : std::min(size, kHead);
 }
 

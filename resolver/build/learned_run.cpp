@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/build/learned_run.hpp"
+#include "resolver/build/map_builder.hpp"
 
 #include <sys/stat.h>
 
@@ -8,15 +8,12 @@
 
 #include "base/fd.hpp"
 #include "base/file_stamp.hpp"
+#include "base/try.hpp"
+#include "resolver/map/index_writer.hpp"
 #include "resolver/map/learn_format.hpp"
 
 namespace heddle {
 namespace {
-
-bool is_plain_name(const std::string& name) {
-  if (name.empty() || name.find('$') != std::string::npos) return false;
-  return name[0] == '/' || name.find('/') == std::string::npos;
-}
 
 std::optional<FileId> id_of(const std::string& path) {
   struct stat st {};
@@ -25,7 +22,7 @@ std::optional<FileId> id_of(const std::string& path) {
 }
 
 void add_library(LearnedProgram& program, const std::string& name, const std::string& path) {
-  if (!is_plain_name(name) || program.ambiguous.contains(name)) return;
+  if (name.empty() || !is_plain_name(name) || program.ambiguous.contains(name)) return;
   const auto id = id_of(path);
   if (!id) return;  // gone again, as a temporary file
   const auto [known, is_new] = program.libraries.emplace(name, path);
@@ -37,15 +34,14 @@ void add_library(LearnedProgram& program, const std::string& name, const std::st
 }  // namespace
 
 Result<LearnedRun> read_learned_run(const std::string& path) {
-  const auto log = read_file(path);
-  if (!log) return fail(log.error());
+  const auto log = TRY(read_file(path));
   LearnedRun out;
   std::array<std::string, 4> record;
   std::size_t field = 0;
   for (std::size_t at = 0;;) {
-    const std::size_t end = log->find('\0', at);
+    const std::size_t end = log.find('\0', at);
     if (end == std::string::npos) break;
-    record[field++] = log->substr(at, end - at);
+    record[field++] = log.substr(at, end - at);
     at = end + 1;
     if (field < record.size()) continue;
     field = 0;

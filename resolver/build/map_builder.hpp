@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.hpp"
 #include "resolver/build/app_inputs.hpp"
-#include "resolver/build/learned_run.hpp"
 #include "resolver/map/map_content.hpp"
 #include "resolver/search/closure.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/search/world.hpp"
 
 namespace heddle {
+
+/// What one program loaded in a run besides what the map knew.
+struct LearnedProgram {
+  /// Name -> the file (absolute path) that ld.so found for it.
+  std::map<std::string, std::string> libraries;
+  /// Names that led to several files, in several processes or at several times.
+  std::set<std::string> ambiguous;
+};
+
+/// The programs of one run, by the path of /proc/PID/exe.
+using LearnedRun = std::map<std::string, LearnedProgram>;
+
+/// Reads the log that the audit library wrote (resolver/map/learn_format.hpp). A record that was
+/// cut short, and all behind it, is left out, and so is each name that is not is_plain_name().
+Result<LearnedRun> read_learned_run(const std::string& path);
 
 struct BuildOptions {
   SearchOptions search;

@@ -12,6 +12,7 @@ namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
+using Name = std::pair<std::string, ObjectId>;
 
 bool is_library_name(const std::string& name) {
   const auto at = name.find(".so");
@@ -35,8 +36,8 @@ Listing list(const std::string& directory) {
     else if (is_library_name(name))
       out.libraries.push_back(name);
   }
-  std::sort(out.libraries.begin(), out.libraries.end());
-  std::sort(out.directories.begin(), out.directories.end());
+  std::ranges::sort(out.libraries);
+  std::ranges::sort(out.directories);
   return out;
 }
 
@@ -76,9 +77,7 @@ bool are_related(const std::string& library, const std::string& directory) {
 
 std::optional<PluginSuspect> suspect(const MapObject& library, const MapView& view) {
   const auto has = [&view](const std::string& name) {
-    const auto at = std::lower_bound(
-        view.names.begin(), view.names.end(), name,
-        [](const auto& entry, const std::string& wanted) { return entry.first < wanted; });
+    const auto at = std::ranges::lower_bound(view.names, name, {}, &Name::first);
     return at != view.names.end() && at->first.starts_with(name);
   };
   const auto directory = fs::path(library.path).parent_path().string();

@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_set>
 
 #include "base/escape.hpp"
+#include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle::map_format {
@@ -16,9 +18,7 @@ constexpr std::size_t kMaxGeneratedName = 255;
 
 bool has_nul(std::string_view text) { return text.find('\0') != std::string_view::npos; }
 
-bool is_absolute(std::string_view path) {
-  return !path.empty() && path.front() == '/' && !has_nul(path);
-}
+bool is_absolute(std::string_view path) { return path.starts_with('/') && !has_nul(path); }
 
 bool is_key_path(std::string_view path) { return is_absolute(path) && path.size() <= kMaxText; }
 
@@ -34,82 +34,66 @@ bool is_relative_name(std::string_view name) {
   return true;
 }
 
-/// "" or what is wrong with a list of (text, object): order, doubles, object numbers, texts.
-template <class Valid>
-std::string broken_list(std::string_view what,
-                        const std::vector<std::pair<std::string, ObjectId>>& list,
-                        std::size_t objects, Valid valid) {
-  const std::string* previous = nullptr;
-  for (const auto& [text, object] : list) {
-    const auto say = [&, &shown = text](std::string_view why) {
-      return fmt::format("{} '{}' {}", what, escape_for_terminal(shown), why);
-    };
-    if (!valid(text)) return say("is not allowed");
-    if (previous && *previous >= text) return say("is out of order or double");
-    if (object >= objects) return say("leads to no object");
-    previous = &text;
-  }
-  return {};
+tl::unexpected<Error> broken(std::string_view what, std::string_view name, std::string_view why) {
+  return fail("", fmt::format("{} '{}' {}", what, escape_for_terminal(name), why));
 }
 
-std::string broken_view(const MapView& view, std::size_t objects) {
+template <class List, class Name>
+Result<void> check_order(std::string_view what, const List& list, Name name) {
+  const auto at = std::ranges::adjacent_find(list, std::ranges::greater_equal{}, name);
+  if (at == list.end()) return {};
+  return broken(what, std::invoke(name, *std::next(at)), "is out of order or double");
+}
+
+using Entry = std::pair<std::string, ObjectId>;
+
+template <class Valid>
+Result<void> check_list(std::string_view what, const std::vector<Entry>& list, std::size_t objects,
+                        Valid valid) {
+  for (const auto& [text, object] : list) {
+    if (!valid(text)) return broken(what, text, "is not allowed");
+    if (object >= objects) return broken(what, text, "leads to no object");
+  }
+  return check_order(what, list, &Entry::first);
+}
+
+Result<void> check_view(const MapView& view, std::size_t objects) {
   if (!is_relative_name(view.name) || view.name.find('/') != std::string::npos)
-    return fmt::format("view name '{}' is not allowed", escape_for_terminal(view.name));
-  if (auto why = broken_list("name", view.names, objects, is_relative_name); !why.empty())
-    return why;
+    return broken("view name", view.name, "is not allowed");
+  TRY(check_list("name", view.names, objects, is_relative_name));
   // A name cannot be a file and the directory of others.
   std::unordered_set<std::string_view> directories;
   for (const auto& [name, object] : view.names)
     for (auto slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1))
       directories.insert(std::string_view(name).substr(0, slash));
   for (const auto& [name, object] : view.names)
-    if (directories.contains(name))
-      return fmt::format("name '{}' is a file and a directory", escape_for_terminal(name));
+    if (directories.contains(name)) return broken("name", name, "is a file and a directory");
   return {};
 }
 
-std::string broken_program(const MapProgram& program, const MapContent& content) {
-  const auto say = [&](std::string_view why) {
-    return fmt::format("program '{}' {}", escape_for_terminal(program.path), why);
-  };
-  if (!is_absolute(program.path)) return say("has no absolute path");
-  if (program.object >= content.objects.size()) return say("is no object");
-  if (program.view >= content.views.size()) return say("has no view");
-  for (const MapLibrary& library : program.libraries)
-    if (library.object >= content.objects.size()) return say("has a library that is no object");
-  return broken_list("guided name", program.guided, content.objects.size(),
-                     [](std::string_view name) { return !name.empty() && !has_nul(name); });
+Result<void> check_program(const MapProgram& program, const MapContent& content) {
+  const auto is_object = [&](ObjectId id) { return id < content.objects.size(); };
+  if (!is_absolute(program.path)) return broken("program", program.path, "has no absolute path");
+  if (!is_object(program.object)) return broken("program", program.path, "is no object");
+  if (program.view >= content.views.size()) return broken("program", program.path, "has no view");
+  if (!std::ranges::all_of(program.libraries, is_object, &MapLibrary::object))
+    return broken("program", program.path, "has a library that is no object");
+  return check_list("guided name", program.guided, content.objects.size(),
+                    [](std::string_view name) { return !name.empty() && !has_nul(name); });
 }
 
 }  // namespace
 
-std::string broken_rule(const MapContent& content) {
+Result<void> check_rules(const MapContent& content) {
   // Also keeps every number within the 32 bits of its record.
-  if (content.objects.size() >= UINT32_MAX) return "too many objects";
-  const MapObject* before = nullptr;
-  for (const MapObject& object : content.objects) {
-    const bool ordered = !before || before->path < object.path;
-    if (!is_absolute(object.path) || !ordered)
-      return fmt::format("object '{}' {}", escape_for_terminal(object.path),
-                         ordered ? "has no absolute path" : "is out of order or double");
-    before = &object;
-  }
-  const std::string* previous = nullptr;
-  for (const MapView& view : content.views) {
-    if (auto why = broken_view(view, content.objects.size()); !why.empty()) return why;
-    if (previous && *previous >= view.name)
-      return fmt::format("view '{}' is out of order or double", escape_for_terminal(view.name));
-    previous = &view.name;
-  }
-  previous = nullptr;
-  for (const MapProgram& program : content.programs) {
-    if (auto why = broken_program(program, content); !why.empty()) return why;
-    if (previous && *previous >= program.path)
-      return fmt::format("program '{}' is out of order or double",
-                         escape_for_terminal(program.path));
-    previous = &program.path;
-  }
-  previous = nullptr;
+  if (content.objects.size() >= UINT32_MAX) return fail("", "too many objects");
+  for (const MapObject& object : content.objects)
+    if (!is_absolute(object.path)) return broken("object", object.path, "has no absolute path");
+  TRY(check_order("object", content.objects, &MapObject::path));
+  for (const MapView& view : content.views) TRY(check_view(view, content.objects.size()));
+  TRY(check_order("view", content.views, &MapView::name));
+  for (const MapProgram& program : content.programs) TRY(check_program(program, content));
+  TRY(check_order("program", content.programs, &MapProgram::path));
   for (const auto& [name, bytes] : content.generated) {
     // These three the daemon makes itself.
     const bool is_own = name.starts_with(kOwnPrefix);
@@ -117,29 +101,20 @@ std::string broken_rule(const MapContent& content) {
     const bool taken = is_own && (file == "index" || file == "map" || file == "stats");
     if (taken || !is_relative_name(file) || file.find('/') != file.npos ||
         file.size() > kMaxGeneratedName)
-      return fmt::format("generated file '{}' is not allowed", escape_for_terminal(name));
-    if (previous && *previous >= name)
-      return fmt::format("generated file '{}' is out of order or double",
-                         escape_for_terminal(name));
-    previous = &name;
+      return broken("generated file", name, "is not allowed");
   }
-  if (content.generated.size() > kMaxGenerated) return "too many generated files";
-  return broken_list("path", content.paths, content.objects.size(), is_key_path);
+  TRY(check_order("generated file", content.generated,
+                  &std::pair<std::string, std::string>::first));
+  if (content.generated.size() > kMaxGenerated) return fail("", "too many generated files");
+  return check_list("path", content.paths, content.objects.size(), is_key_path);
 }
 
-std::string encode_trailer(const Trailer& trailer) {
+std::string with_trailer(std::string pages) {
   Encoder coder;
-  coder(trailer.version, std::uint32_t{0}, trailer.length, trailer.hash.bytes);
-  return std::string(kMapMagic) + coder.take();
-}
-
-std::optional<Trailer> decode_trailer(std::string_view bytes) {
-  if (bytes.size() != kTrailerSize || bytes.substr(0, kMapMagic.size()) != kMapMagic) return {};
-  Trailer trailer;
-  std::uint32_t reserved = 0;
-  Decoder coder(bytes.substr(kMapMagic.size()));
-  coder(trailer.version, reserved, trailer.length, trailer.hash.bytes);
-  return trailer;
+  coder(kMapVersion, std::uint32_t{0}, std::uint64_t{pages.size()});
+  pages.append(kMapMagic).append(coder.take());
+  const Checksum hash = checksum_of(pages);
+  return pages.append(hash.bytes.begin(), hash.bytes.end());
 }
 
 std::string number_key(std::uint32_t number) {

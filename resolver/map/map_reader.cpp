@@ -19,53 +19,23 @@ namespace heddle {
 namespace {
 
 using map_format::decode;
-using map_format::number_key;
 using map_format::number_of_key;
 
 Error damaged(const std::string& path, std::string_view why) {
   return Error::with_code(EBADMSG, path, "damaged map", why, "make it anew with fs-resolve build");
 }
 
-bool looks_like_lmdb(std::string_view bytes) {
-  // mdb.c: a page header of 16 bytes, then MDB_meta, whose first word is MDB_MAGIC.
-  constexpr std::uint32_t kLmdbMagic = 0xBEEFC0DE;
-  std::uint32_t magic = 0;
-  if (bytes.size() < 20) return false;
-  std::memcpy(&magic, bytes.data() + 16, sizeof magic);
-  return magic == kLmdbMagic;
+Error no_regular_file(const std::string& path) {
+  return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file");
 }
 
-/// Whether they are all there, and what was written. Whoever made them can make this right too.
-Result<void> check_bytes(const std::string& path, std::string_view bytes) {
-  std::optional<map_format::Trailer> trailer;
-  if (bytes.size() >= map_format::kTrailerSize)
-    trailer = map_format::decode_trailer(bytes.substr(bytes.size() - map_format::kTrailerSize));
-  if (!trailer) {
-    if (looks_like_lmdb(bytes)) return fail(damaged(path, "its end is missing"));
-    return fail(Error::with_code(ENOEXEC, path, "not a heddle map"));
-  }
-  if (trailer->version != map_format::kMapVersion)
-    return fail(Error::with_code(ENOTSUP, path,
-                                 fmt::format("map format version {}, this program reads {}",
-                                             trailer->version, map_format::kMapVersion),
-                                 {}, "make it anew with fs-resolve build"));
-  if (trailer->length != bytes.size() - map_format::kTrailerSize)
-    return fail(damaged(path, "its length is wrong"));
-  const std::size_t hashed = bytes.size() - map_format::kTrailerSize + map_format::kTrailerHashed;
-  if (checksum_of(bytes.substr(0, hashed)) != trailer->hash)
-    return fail(damaged(path, "its checksum is wrong"));
-  return {};
-}
-
-}  // namespace
-
-Result<std::string> map_format::file_bytes(int file, const std::string& path) {
+/// All bytes of the open file, which no reader keeps open: others may go on writing to it.
+Result<std::string> file_bytes(int file, const std::string& path) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(path, "cannot stat");
-  if (!S_ISREG(status.st_mode))
-    return fail(Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file"));
+  if (!S_ISREG(status.st_mode)) return fail(no_regular_file(path));
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size > kMaxMap) return fail_errno(path, "cannot read", EFBIG);
+  if (size > map_format::kMaxMap) return fail_errno(path, "cannot read", EFBIG);
   std::string bytes(size, '\0');
   std::size_t have = 0;
   while (have < size) {
@@ -79,21 +49,80 @@ Result<std::string> map_format::file_bytes(int file, const std::string& path) {
   return bytes;
 }
 
-struct MapReader::State {
-  std::string path;
-  std::string bytes;
-  store::Databases dbs;  ///< views into `bytes`
+bool looks_like_lmdb(std::string_view bytes) {
+  // mdb.c: a page header of 16 bytes, then MDB_meta, whose first word is MDB_MAGIC.
+  constexpr std::uint32_t kLmdbMagic = 0xBEEFC0DE;
+  std::uint32_t magic = 0;
+  if (bytes.size() < 20) return false;
+  std::memcpy(&magic, bytes.data() + 16, sizeof magic);
+  return magic == kLmdbMagic;
+}
 
-  Error damage(std::string_view why) const { return damaged(path, why); }
-  /// open() has seen that they are all there.
-  const store::Records& in(std::string_view database) const { return dbs.find(database)->second; }
+/// The pages in a map's bytes, which are all there and what was written. Whoever made them can make
+/// this right too.
+Result<std::string_view> pages_of(const std::string& path, std::string_view bytes) {
+  constexpr auto kSize = map_format::kTrailerSize;
+  const auto pages = bytes.substr(0, bytes.size() - std::min(bytes.size(), kSize));
+  const auto trailer = bytes.substr(pages.size());
+  if (trailer.size() < kSize || !trailer.starts_with(map_format::kMapMagic)) {
+    if (looks_like_lmdb(bytes)) return fail(damaged(path, "its end is missing"));
+    return fail(Error::with_code(ENOEXEC, path, "not a heddle map"));
+  }
+  std::uint32_t version = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t length = 0;
+  Checksum hash;
+  Decoder(trailer.substr(map_format::kMapMagic.size()))(version, reserved, length, hash.bytes);
+  if (version != map_format::kMapVersion)
+    return fail(Error::with_code(ENOTSUP, path,
+                                 fmt::format("map format version {}, this program reads {}",
+                                             version, map_format::kMapVersion),
+                                 {}, "make it anew with fs-resolve build"));
+  if (length != pages.size()) return fail(damaged(path, "its length is wrong"));
+  if (checksum_of(bytes.substr(0, bytes.size() - sizeof(hash.bytes))) != hash)
+    return fail(damaged(path, "its checksum is wrong"));
+  return pages;
+}
 
+/// Reads the records of a map's databases.
+class Records {
+ public:
+  Records(const std::string& path, const store::Databases& databases)
+      : path_(path), databases_(databases) {}
+
+  Result<MapContent> read() const {
+    map_format::Meta meta;
+    const auto head = store::find(databases_.at(map_format::kMetaDb), "meta");
+    if (!head || !decode(*head, meta)) return fail(damaged(path_, "its head makes no sense"));
+    MapContent out;
+    out.host = meta.host;
+    const auto add = [](std::string_view text, std::string_view value, auto& list) {
+      return decode(value, list.emplace_back(text, 0).second);
+    };
+    TRY(numbered(map_format::kObjectsDb, meta.objects, out.objects));
+    TRY(numbered(map_format::kViewsDb, meta.views, out.views));
+    TRY(numbered(map_format::kProgramsDb, meta.programs, out.programs));
+    TRY(each(map_format::kNamesDb, [&](std::string_view key, std::string_view value) {
+      const auto view = number_of_key(key.substr(0, 4));
+      return view && *view < out.views.size() && add(key.substr(4), value, out.views[*view].names);
+    }));
+    TRY(each(map_format::kPathsDb, [&](std::string_view key, std::string_view value) {
+      return add(key, value, out.paths);
+    }));
+    for (const auto& [key, value] : databases_.at(map_format::kGeneratedDb))
+      out.generated.emplace_back(key, value);
+    if (const auto good = map_format::check_rules(out); !good)
+      return fail(damaged(path_, good.error().message()));
+    return out;
+  }
+
+ private:
   /// Calls `take(key, value)` for each entry; it returns false for one that makes no sense.
   template <class Take>
   Result<void> each(std::string_view database, Take take) const {
-    for (const auto& [key, value] : in(database))
+    for (const auto& [key, value] : databases_.at(database))
       if (!take(key, value))
-        return fail(damage(fmt::format("a record of '{}' makes no sense", database)));
+        return fail(damaged(path_, fmt::format("a record of '{}' makes no sense", database)));
     return {};
   }
 
@@ -109,33 +138,42 @@ struct MapReader::State {
         return decode(value, out.emplace_back());
       }
     }));
-    if (out.size() != count)
-      return fail(damage(fmt::format("records of '{}' are missing", database)));
-    return {};
+    if (out.size() == count) return {};
+    return fail(damaged(path_, fmt::format("records of '{}' are missing", database)));
   }
 
-  Result<std::optional<MapObject>> find(std::string_view database, const std::string& key) const {
-    const auto value = store::find(in(database), key);
-    if (!value) return std::nullopt;
-    ObjectId id = 0;
-    MapObject object;
-    if (!decode(*value, id)) return fail(damage("a name's record makes no sense"));
-    const auto record = store::find(in(map_format::kObjectsDb), number_key(id));
-    if (!record || !decode(*record, object)) return fail(damage("a name leads to no object"));
-    return object;
-  }
+  const std::string& path_;
+  const store::Databases& databases_;
 };
 
-MapReader::MapReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
-MapReader::MapReader(MapReader&&) noexcept = default;
-MapReader& MapReader::operator=(MapReader&&) noexcept = default;
-MapReader::~MapReader() = default;
+}  // namespace
 
 Result<MapReader> MapReader::open(const std::string& path) {
   const auto file = open_regular(path);
   if (file) return open(file->get(), path);
   return fail(map_open_error(path, file.error().code()));
 }
+
+Result<MapReader> MapReader::open(int file, const std::string& path) {
+  MapReader out;
+  out.path_ = path;
+  auto bytes = TRY(file_bytes(file, path));
+  out.bytes_ = std::make_shared<const std::string>(std::move(bytes));
+  const auto pages = TRY(pages_of(path, *out.bytes_));
+  auto databases = store::read_databases(pages);
+  if (!databases) return fail(damaged(path, databases.error().message()));
+  for (const char* name :
+       {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb, map_format::kObjectsDb,
+        map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb})
+    if (!databases->contains(name))
+      return fail(damaged(path, fmt::format("it has no database '{}'", name)));
+  out.databases_ = std::move(*databases);
+  return out;
+}
+
+ContentHash MapReader::id() const { return hash_bytes(*bytes_); }
+
+Result<MapContent> MapReader::read_all() const { return Records(path_, databases_).read(); }
 
 Result<void> check_map_owner(const struct stat& status, const std::string& path) {
   if (::geteuid() != 0 || (status.st_uid == 0 && (status.st_mode & 0022) == 0)) return {};
@@ -155,72 +193,8 @@ Result<void> check_map_path(const std::string& path) {
 }
 
 Error map_open_error(const std::string& path, int code) {
-  if (code == EISDIR || code == ENOEXEC)
-    return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file");
+  if (code == EISDIR || code == ENOEXEC) return no_regular_file(path);
   return Error::from_errno(path, "cannot open", code);
-}
-
-Result<MapReader> MapReader::open(int file, const std::string& path) {
-  auto bytes = TRY(map_format::file_bytes(file, path));
-  TRY(check_bytes(path, bytes));
-  auto state = std::make_unique<State>(State{path, std::move(bytes), {}});
-  const std::string_view pages(state->bytes.data(), state->bytes.size() - map_format::kTrailerSize);
-  auto dbs = store::read_databases(pages);
-  if (!dbs) return fail(damaged(path, dbs.error().message()));
-  for (const char* name :
-       {map_format::kMetaDb, map_format::kViewsDb, map_format::kNamesDb, map_format::kObjectsDb,
-        map_format::kPathsDb, map_format::kProgramsDb, map_format::kGeneratedDb})
-    if (!dbs->contains(name))
-      return fail(damaged(path, fmt::format("it has no database '{}'", name)));
-  state->dbs = std::move(*dbs);
-  return MapReader(std::move(state));
-}
-
-ContentHash MapReader::id() const { return hash_bytes(state_->bytes); }
-
-Result<MapContent> MapReader::read_all() const {
-  const State& s = *state_;
-  map_format::Meta meta;
-  const auto head = store::find(s.in(map_format::kMetaDb), "meta");
-  if (!head || !decode(*head, meta)) return fail(s.damage("its head makes no sense"));
-
-  MapContent out;
-  out.host = meta.host;
-  const auto add = [](std::string_view text, std::string_view value,
-                      std::vector<std::pair<std::string, ObjectId>>& list) {
-    return decode(value, list.emplace_back(text, 0).second);
-  };
-  TRY(s.numbered(map_format::kObjectsDb, meta.objects, out.objects));
-  TRY(s.numbered(map_format::kViewsDb, meta.views, out.views));
-  TRY(s.numbered(map_format::kProgramsDb, meta.programs, out.programs));
-  TRY(s.each(map_format::kNamesDb, [&](std::string_view key, std::string_view value) {
-    const auto view = number_of_key(key.substr(0, 4));
-    return view && *view < out.views.size() && add(key.substr(4), value, out.views[*view].names);
-  }));
-  TRY(s.each(map_format::kPathsDb, [&](std::string_view key, std::string_view value) {
-    return add(key, value, out.paths);
-  }));
-  for (const auto& [key, value] : s.in(map_format::kGeneratedDb))
-    out.generated.emplace_back(key, value);
-  if (const std::string why = map_format::broken_rule(out); !why.empty())
-    return fail(s.damage(why));
-  return out;
-}
-
-Result<std::optional<MapObject>> MapReader::lookup(std::string_view view,
-                                                   std::string_view name) const {
-  const State& s = *state_;
-  std::optional<std::uint32_t> found;
-  for (const auto& [key, text] : s.in(map_format::kViewsDb))
-    if (view.empty() || text == view) found = number_of_key(key);
-  if (view.empty() && s.in(map_format::kViewsDb).size() > 1)
-    return fail(Error::with_code(EINVAL, s.path, "which view? the map has several"));
-  if (!found) return std::nullopt;
-  return s.find(map_format::kNamesDb, number_key(*found).append(name));
-}
-
-Result<std::optional<MapObject>> MapReader::lookup_path(std::string_view path) const {
-  return state_->find(map_format::kPathsDb, std::string(path));
 }
 
 }  // namespace heddle

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "resolver/policy/container_stack.hpp"
-#include "resolver/policy/decide.hpp"
 #include "resolver/policy/side_choice.hpp"
 
 namespace heddle::policy {
 
-/// What does not change while a decision is made.
+/// What a decision is made of.
 struct PlacementFacts {
   ContainerSide& inside;
   HostSide& host;
-  SymbolReader& inside_symbols;
-  const ContainerStack& stack;
+  ContainerStack& stack;  ///< placing shows which directories of it stay
   const GlibcFamily& glibc;
   const SearchOptions& search;
-  const std::vector<PluginDirectory>& directories;  ///< of the host's libraries
   std::string mount_point;
 };
 

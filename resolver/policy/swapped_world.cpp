@@ -6,6 +6,7 @@
 #include "base/elf_file.hpp"
 
 namespace heddle::policy {
+
 bool SwappedWorld::is_ours(std::string_view path) const {
   return path.starts_with(placed_.mount_point) &&
          (path.size() == placed_.mount_point.size() || path[placed_.mount_point.size()] == '/');
@@ -42,10 +43,10 @@ World::Presence SwappedWorld::entry(DirId dir, const EntryName& name) {
   return there ? Presence::present : Presence::absent;
 }
 
-const SwappedWorld::Made* SwappedWorld::made(const std::string& path) {
-  if (placed_.made.empty() || is_ours(path)) return nullptr;
-  const auto at = placed_.made.find(inside_.real_path(path));
-  return at == placed_.made.end() ? nullptr : &at->second;
+const Bound* SwappedWorld::bound(const std::string& path) {
+  if (placed_.binds.empty() || is_ours(path)) return nullptr;
+  const auto at = placed_.binds.find(inside_.real_path(path));
+  return at == placed_.binds.end() ? nullptr : &at->second;
 }
 
 std::string SwappedWorld::host_file(const std::string& path) {
@@ -54,31 +55,29 @@ std::string SwappedWorld::host_file(const std::string& path) {
         placed_.names.find(path.substr(std::min(path.size(), placed_.mount_point.size() + 1)));
     return at == placed_.names.end() ? "" : at->second;
   }
-  if (const auto* file = made(path)) return file->of_host ? file->origin : "";
-  if (placed_.binds.empty()) return {};
-  const auto at = placed_.binds.find(inside_.real_path(path));
-  return at == placed_.binds.end() ? "" : at->second;
+  const auto* over = bound(path);
+  return over == nullptr ? "" : over->host;
 }
 
 Result<FileFacts> SwappedWorld::facts(const std::string& path) {
-  if (const auto* file = made(path); file != nullptr && !file->of_host) {
-    if (!file->origin.empty()) return inside_.facts(file->origin);
-    return fail_errno(path, "is no library", ENOEXEC);
-  }
   if (const auto host = host_file(path); !host.empty()) return host_.facts(host);
   if (is_ours(path)) return fail_errno(path, "cannot open", ENOENT);
-  return inside_.facts(path);
+  const auto* over = bound(path);
+  if (over == nullptr) return inside_.facts(path);
+  if (over->inside.empty()) return fail_errno(path, "is no library", ENOEXEC);
+  return inside_.facts(over->inside);
 }
 
 Result<std::string> SwappedWorld::head(const std::string& path) {
-  if (const auto* file = made(path)) return file->bytes.substr(0, kElfHeaderSize);
+  if (const auto* over = bound(path); over != nullptr && !over->bytes.empty())
+    return over->bytes.substr(0, kElfHeaderSize);
   const auto host = host_file(path);
   return host.empty() ? inside_.head(path) : host_.head(host);
 }
 
 Result<std::string> SwappedWorld::read(const std::string& path) {
   if (path == placed_.cache_path) return placed_.cache;
-  if (const auto* file = made(path)) return file->bytes;
+  if (const auto* over = bound(path); over != nullptr && !over->bytes.empty()) return over->bytes;
   const auto host = host_file(path);
   return host.empty() ? inside_.read(path) : host_.read(host);
 }

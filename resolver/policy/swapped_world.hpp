@@ -9,28 +9,32 @@
 
 namespace heddle::policy {
 
+/// A file of the mount over one of the container.
+struct Bound {
+  std::string source;  ///< relative to the mount's root
+  std::string why;
+  /// The file of the host, or else of the container, whose facts it has; both empty: it is of
+  /// another ELF class, so that ld.so goes on.
+  std::string host{};
+  std::string inside{};
+  std::string bytes{};  ///< of one that the decision makes: another's, changed
+};
+
+/// What a decision puts into the container.
+struct Placed {
+  std::string mount_point;                   ///< no slash at its end
+  std::map<std::string, std::string> names;  ///< name below the mount -> host's file
+  std::map<std::string, Bound> binds;        ///< by target, free of links
+  std::string cache_path;                    ///< that ld.so reads
+  std::string cache;                         ///< bytes
+};
+
 /// The container's file system as it will be when a decision is in place: the mount with files of
 /// the host, files bound over others, a new ld.so.cache. For resolving its programs once more.
 class SwappedWorld final : public World {
  public:
-  /// A file that the decision makes: another's bytes, changed, or no library at all.
-  struct Made {
-    std::string name;  ///< in the mount's .heddle
-    std::string bytes;
-    std::string
-        origin;  ///< what it is a copy of; empty: of another ELF class, so that ld.so goes on
-    bool of_host = false;  ///< whose file the origin is
-  };
-  struct Placed {
-    std::string mount_point;                   ///< no slash at its end
-    std::map<std::string, std::string> names;  ///< name below the mount -> host's file
-    std::map<std::string, std::string> binds;  ///< target, free of links -> host's file
-    std::map<std::string, Made> made;          ///< target, free of links -> file of ours
-    std::string cache_path;
-    std::string cache;  ///< bytes
-  };
-  SwappedWorld(OsWorld& inside, OsWorld& host, Placed placed)
-      : inside_(inside), host_(host), placed_(std::move(placed)) {}
+  SwappedWorld(OsWorld& inside, OsWorld& host, const Placed& placed)
+      : inside_(inside), host_(host), placed_(placed) {}
 
   DirId directory(std::string_view path) override;
   DirId subdirectory(DirId base, std::string_view relative) override;
@@ -49,11 +53,11 @@ class SwappedWorld final : public World {
   /// Directories below the mount point are ours: their numbers have this bit.
   static constexpr DirId kOurs = DirId{1} << 31;
   bool is_ours(std::string_view path) const;
-  const Made* made(const std::string& path);
+  const Bound* bound(const std::string& path);
 
   OsWorld& inside_;
   OsWorld& host_;
-  Placed placed_;
+  const Placed& placed_;
   std::vector<std::string> directories_;  ///< relative to the mount point: "" or "ucx/"
 };
 

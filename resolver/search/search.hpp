@@ -34,7 +34,6 @@ struct LoaderProfile {
 /// What the environment adds. Bytes as in the variables.
 struct SearchOptions {
   std::string ld_library_path;
-  bool ld_library_path_set = false;
   std::string ld_preload;
   bool secure = false;   ///< as for AT_SECURE programs (setuid and the like): most of it is ignored
   bool explain = false;  ///< keep every probe (Closure::searches)

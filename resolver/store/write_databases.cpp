@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include <lmdb.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
 #include <memory>
 
+#include "base/fd.hpp"
 #include "resolver/store/databases.hpp"
 
 namespace heddle::store {
@@ -50,12 +52,16 @@ std::size_t payload(const Databases& databases) {
 
 }  // namespace
 
-Result<void> write_databases(const std::string& path, const Databases& databases) {
+Result<std::string> write_databases(const Databases& databases) {
+  // In memory: LMDB calls any short write EIO, whatever the reason.
+  const Fd memory(::memfd_create("heddle-map", MFD_CLOEXEC));
+  if (!memory) return fail_errno("", "cannot write");
   MDB_env* raw = nullptr;
   int rc = ::mdb_env_create(&raw);
   const Env env(raw, &::mdb_env_close);
   // A power of two: the size is written into the file, and must not vary with trifles.
   std::size_t map_size = std::bit_ceil(std::max<std::size_t>(1U << 20, 2 * payload(databases)));
+  const auto path = "/proc/self/fd/" + std::to_string(memory.get());
   if (rc == 0) rc = open_env(env.get(), path, databases.size(), map_size);
   if (rc == 0) rc = write_all(env.get(), databases);
   // Values just above half a page waste the other half: twice the payload may not do.
@@ -63,9 +69,14 @@ Result<void> write_databases(const std::string& path, const Databases& databases
     rc = ::mdb_env_set_mapsize(env.get(), map_size *= 2);
     if (rc == 0) rc = write_all(env.get(), databases);
   }
-  if (rc == 0) return {};
-  const int code = rc > 0 ? rc : rc == MDB_KEYEXIST ? EEXIST : rc == MDB_BAD_VALSIZE ? EINVAL : EIO;
-  return fail(Error::with_code(code, path, "cannot write", ::mdb_strerror(rc)));
+  if (rc == 0) return read_all(memory.get(), "");
+  // In memory it is RLIMIT_FSIZE that cuts a write short.
+  const int code = rc == EIO               ? EFBIG
+                   : rc > 0                ? rc
+                   : rc == MDB_KEYEXIST    ? EEXIST
+                   : rc == MDB_BAD_VALSIZE ? EINVAL
+                                           : EIO;
+  return fail(Error::with_code(code, "", "cannot write", ::mdb_strerror(rc)));
 }
 
 }  // namespace heddle::store

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <set>
+#include <algorithm>
 
 #include "base/atomic_file.hpp"
 #include "base/escape.hpp"
@@ -38,28 +38,25 @@ void print_object(const MapObject& object) {
   for (const auto& needed : object.needed) fmt::print("needed  {}\n", escape_for_terminal(needed));
 }
 
-std::set<std::string> view_names(const MapContent& content) {
-  std::set<std::string> out;
-  for (const auto& view : content.views) out.insert(view.name);
-  return out;
-}
-
-int wrong_view(const std::string& where, const std::string& what,
-               const std::set<std::string>& names) {
-  std::string hint = "--view " + escape_for_terminal(*names.begin());
-  if (names.size() > 1)
-    hint += fmt::format(", or one of {} more (fs-resolve show)", names.size() - 1);
+int wrong_view(const std::string& where, const std::string& what, const MapContent& content) {
+  std::string hint;
+  if (!content.views.empty()) hint = "--view " + escape_for_terminal(content.views[0].name);
+  if (content.views.size() > 1)
+    hint += fmt::format(", or one of {} more (fs-resolve show)", content.views.size() - 1);
   report(Error(where, what, "", hint));
   return exit_usage;
 }
 
 }  // namespace
 
-int run_show(const ShowCommand& command) {
-  const auto reader = value_or_throw(MapReader::open(command.map));
-  const auto content = value_or_throw(reader.read_all());
+MapContent read_map(const std::string& path) {
+  return value_or_throw(value_or_throw(MapReader::open(path)).read_all());
+}
+
+int run_show(const Command& command) {
+  const auto content = read_map(command.map);
   if (command.json) {
-    fmt::print("{}\n", to_json(content).dump(2));
+    print_json(to_json(content));
     return exit_done;
   }
   for (const auto& program : content.programs) print_program(program, content);
@@ -72,32 +69,36 @@ int run_show(const ShowCommand& command) {
   return exit_done;
 }
 
-int run_lookup(const LookupCommand& command) {
-  const auto reader = value_or_throw(MapReader::open(command.map));
-  const bool by_path = command.name.starts_with('/');
-  auto found =
-      by_path ? reader.lookup_path(command.name) : reader.lookup(command.view, command.name);
-  if (!found && (by_path || found.error().code() != EINVAL)) throw std::move(found.error());
-  if (!found || (!*found && !command.view.empty())) {
-    const auto names = view_names(value_or_throw(reader.read_all()));
-    if (!found) return wrong_view(command.map, "which view? the map has several", names);
-    if (!names.contains(command.view)) return wrong_view(command.view, "no view of the map", names);
+int run_lookup(const Command& command) {
+  const auto content = read_map(command.map);
+  const ObjectId* found = nullptr;
+  if (command.name.starts_with('/')) {
+    found = find_name(content.paths, command.name);
+  } else {
+    if (command.view.empty() && content.views.size() > 1)
+      return wrong_view(command.map, "which view? the map has several", content);
+    const auto view = std::ranges::find_if(content.views, [&](const MapView& one) {
+      return command.view.empty() || one.name == command.view;
+    });
+    if (view != content.views.end())
+      found = find_name(view->names, command.name);
+    else if (!command.view.empty())
+      return wrong_view(command.view, "no view of the map", content);
   }
-  if (!*found) {
+  if (found == nullptr) {
     if (command.json) fmt::print("null\n");
     report(Error(command.name, "not in the map"));
     return exit_no;
   }
   if (command.json)
-    fmt::print("{}\n", to_json(**found).dump(2));
+    print_json(to_json(content.objects[*found]));
   else
-    print_object(**found);
+    print_object(content.objects[*found]);
   return exit_done;
 }
 
-int run_push(const PushCommand& command) {
-  // A map that no node could use is not spread.
-  value_or_throw(value_or_throw(MapReader::open(command.map)).read_all());
+int run_push(const Command& command) {
+  read_map(command.map);  // one that no node could use is not spread
   const auto bytes = value_or_throw(read_file(command.map));
   const auto title = command.map.substr(command.map.rfind('/') + 1);
   return value_or_throw(run_oci_client(
@@ -105,8 +106,8 @@ int run_push(const PushCommand& command) {
       bytes, STDOUT_FILENO));
 }
 
-int run_pull(const PullCommand& command) {
-  auto file = value_or_throw(AtomicFile::create(command.out));
+int run_pull(const Command& command) {
+  auto file = value_or_throw(AtomicFile::create(command.map));
   const auto status = value_or_throw(run_oci_client(
       "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
   if (status != exit_done) return status;

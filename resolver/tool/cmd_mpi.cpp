@@ -17,8 +17,7 @@
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
-#include "resolver/elf/cached_facts.hpp"
-#include "resolver/mpi/find_mpi.hpp"
+#include "resolver/build/resolver_session.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/map_json.hpp"
 
@@ -28,7 +27,6 @@ namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// A file that a run opened.
 struct TracedFile {
@@ -54,9 +52,8 @@ Result<std::string> launcher_of(const MpiInstall& install) {
       const auto path = (directory / up / name).lexically_normal().string();
       if (::access(path.c_str(), X_OK) == 0) return path;
     }
-  const char* path = std::getenv("PATH");
   for (const auto& name : names)
-    if (auto found = find_program(name, path ? path : "")) return found;
+    if (auto found = find_program(name)) return found;
   return fail_errno(install.library.path, "its mpiexec is not to be found", ENOENT,
                     "put it into PATH");
 }
@@ -142,8 +139,8 @@ Result<std::vector<TracedFile>> trace_two_ranks(OsWorld& world, const MpiInstall
   std::vector<TracedFile> out;
   for (const auto& path : opened_paths(text)) {
     if (path.starts_with(dir.path()) || path == canonical(program)) continue;
-    const bool in_directory = std::any_of(
-        install.plugin_directories.begin(), install.plugin_directories.end(),
+    const bool in_directory = std::ranges::any_of(
+        install.plugin_directories,
         [&](const PluginDirectory& directory) { return path.starts_with(directory.path + "/"); });
     out.push_back({path, in_directory || known.contains(path)});
   }
@@ -152,36 +149,31 @@ Result<std::vector<TracedFile>> trace_two_ranks(OsWorld& world, const MpiInstall
 
 Json to_json(const std::vector<MpiFile>& files) {
   Json out = Json::array();
-  for (const auto& file : files)
-    out.push_back({{"soname", to_json_text(file.soname)}, {"path", to_json_text(file.path)}});
+  for (const auto& file : files) out.push_back({{"soname", file.soname}, {"path", file.path}});
   return out;
 }
 
 Json to_json(const MpiInstall& install) {
   Json directories = Json::array();
   for (const auto& directory : install.plugin_directories)
-    directories.push_back({{"path", to_json_text(directory.path)},
+    directories.push_back({{"path", directory.path},
                            {"view_name", directory.view_name},
-                           {"wanted_by", to_json_text(directory.wanted_by)},
+                           {"wanted_by", directory.wanted_by},
                            {"beside", directory.beside},
                            {"environment", directory.environment},
                            {"plugins", directory.plugins.size()}});
-  Json aliases = Json::array();
-  for (const auto& name : install.aliases) aliases.push_back(to_json_text(name));
-  Json missing = Json::array();
-  for (const auto& name : install.missing) missing.push_back(to_json_text(name));
   return {{"family", install.identity.family},
           {"version", install.identity.version},
           {"abi", install.identity.abi},
-          {"soname", to_json_text(install.library.soname)},
-          {"path", to_json_text(install.library.path)},
-          {"found_by", to_json_text(install.found_by)},
+          {"soname", install.library.soname},
+          {"path", install.library.path},
+          {"found_by", install.found_by},
           {"mpi_symbols", install.mpi_symbols},
-          {"aliases", std::move(aliases)},
+          {"aliases", install.aliases},
           {"bindings", to_json(install.bindings)},
           {"closure", to_json(install.closure)},
           {"plugin_directories", std::move(directories)},
-          {"missing", std::move(missing)}};
+          {"missing", install.missing}};
 }
 
 void print(const MpiInstall& install) {
@@ -204,22 +196,22 @@ void print(const MpiInstall& install) {
 
 }  // namespace
 
-int run_mpi(const MpiCommand& command) {
-  CachedFacts facts;
-  OsWorld world(facts);
+std::vector<MpiInstall> find_installs(OsWorld& world, const std::string& prefix) {
+  const char* path = std::getenv("PATH");
+  return value_or_throw(find_mpi(world, {prefix, path ? path : ""}));
+}
+
+int run_mpi(const Command& command) {
+  ResolverSession session;
+  auto& world = session.world();
   std::vector<MpiInstall> found;
-  if (!command.root.empty()) {
+  if (command.root.empty())
+    found = find_installs(world, command.prefix);
+  else
     found.push_back(value_or_throw(find_root(world, command.root)));
-  } else {
-    const char* path = std::getenv("PATH");
-    found = value_or_throw(find_mpi(world, {command.prefix, path ? path : ""}));
-  }
   std::vector<TracedFile> traced;
   if (!command.program.empty() && !found.empty()) {
-    const char* path = std::getenv("PATH");
-    const auto program =
-        std::filesystem::absolute(value_or_throw(find_program(command.program, path ? path : "")))
-            .string();
+    const auto program = fs::absolute(value_or_throw(find_program(command.program))).string();
     found = {found[value_or_throw(install_of(world, found, program))]};
     traced = value_or_throw(trace_two_ranks(world, found[0], program));
   }
@@ -229,9 +221,9 @@ int run_mpi(const MpiCommand& command) {
     if (!command.program.empty() && !found.empty()) {
       Json& opened = out[0]["opened"] = Json::array();
       for (const auto& file : traced)
-        opened.push_back({{"path", to_json_text(file.path)}, {"known", file.known}});
+        opened.push_back({{"path", file.path}, {"known", file.known}});
     }
-    fmt::print("{}\n", out.dump(2));
+    print_json(std::move(out));
   } else {
     for (const auto& install : found) {
       fmt::print("{} {} {}\n", install.identity.family.empty() ? "-" : install.identity.family,

@@ -8,20 +8,11 @@
 namespace heddle {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json texts(const std::vector<std::string>& strings) {
-  Json out = Json::array();
-  for (const auto& s : strings) out.push_back(to_json_text(s));
-  return out;
-}
-
-Json names(const std::vector<std::pair<std::string, ObjectId>>& entries,
-           const MapContent& content) {
-  Json out = Json::object();
-  for (const auto& [name, id] : entries)
-    out[to_json_text(name)] = to_json_text(content.objects[id].path);
-  return out;
+void escape_strings(Json& value) {
+  if (value.is_string())
+    value = to_json_text(value.get_ref<const std::string&>());
+  else if (value.is_structured())
+    for (auto& item : value) escape_strings(item);
 }
 
 Json to_json(const MapProgram& program, const MapContent& content) {
@@ -31,25 +22,38 @@ Json to_json(const MapProgram& program, const MapContent& content) {
     libraries.push_back(library_json(object.soname, object.path, library.found_by,
                                      library.needed_by, library.requested_as));
   }
-  return {{"path", to_json_text(program.path)},
-          {"interpreter", to_json_text(program.interpreter)},
-          {"view", to_json_text(content.views[program.view].name)},
-          {"ld_library_path", to_json_text(program.library_path)},
+  return {{"path", program.path},
+          {"interpreter", program.interpreter},
+          {"view", content.views[program.view].name},
+          {"ld_library_path", program.library_path},
           {"failed_probes_unguided", program.probes_unguided},
           {"static_tls_bytes", program.static_tls_bytes},
           {"libraries", std::move(libraries)},
-          {"missing", texts(program.missing)}};
+          {"missing", program.missing}};
+}
+
+Json to_json(const MapView& view, const MapContent& content) {
+  Json names = Json::object();
+  for (const auto& [name, id] : view.names) names[to_json_text(name)] = content.objects[id].path;
+  return {{"name", view.name}, {"names", std::move(names)}};
 }
 
 }  // namespace
 
+std::string to_text(Json value) {
+  escape_strings(value);
+  return value.dump(2) + "\n";
+}
+
+void print_json(Json value) { fmt::print("{}", to_text(std::move(value))); }
+
 Json library_json(const std::string& soname, const std::string& path, const std::string& found_by,
                   const std::string& needed_by, const std::string& requested_as) {
-  return {{"soname", to_json_text(soname)},
-          {"path", to_json_text(path)},
+  return {{"soname", soname},
+          {"path", path},
           {"found_by", found_by},
-          {"needed_by", needed_by.empty() ? Json() : Json(to_json_text(needed_by))},
-          {"requested_as", to_json_text(requested_as)}};
+          {"needed_by", needed_by.empty() ? Json() : Json(needed_by)},
+          {"requested_as", requested_as}};
 }
 
 Json library_json(const Closure& closure, std::size_t index) {
@@ -60,7 +64,7 @@ Json library_json(const Closure& closure, std::size_t index) {
 }
 
 Json to_json(const MapObject& object) {
-  Json out = {{"path", to_json_text(object.path)},
+  Json out = {{"path", object.path},
               {"size", object.stamp.size},
               {"mtime_ns", object.stamp.mtime_ns},
               {"sha256", object.hash.hex()}};
@@ -68,12 +72,12 @@ Json to_json(const MapObject& object) {
     out["kind"] = "data";
     return out;
   }
-  out["soname"] = to_json_text(object.soname);
-  out["needed"] = texts(object.needed);
-  if (!object.rpath.empty()) out["rpath"] = to_json_text(object.rpath);
-  if (!object.runpath.empty()) out["runpath"] = to_json_text(object.runpath);
-  out["version_definitions"] = texts(object.version_definitions);
-  out["version_needs"] = texts(object.version_needs);
+  out["soname"] = object.soname;
+  out["needed"] = object.needed;
+  if (!object.rpath.empty()) out["rpath"] = object.rpath;
+  if (!object.runpath.empty()) out["runpath"] = object.runpath;
+  out["version_definitions"] = object.version_definitions;
+  out["version_needs"] = object.version_needs;
   out["flags"] = object.flags;
   out["flags_1"] = object.flags_1;
   if (object.tls_size) out["tls"] = {{"size", object.tls_size}, {"align", object.tls_align}};
@@ -83,17 +87,14 @@ Json to_json(const MapObject& object) {
 }
 
 Json to_json(const MapContent& content) {
-  Json programs = Json::array();
-  for (const auto& program : content.programs) programs.push_back(to_json(program, content));
-  Json views = Json::array();
-  for (const auto& view : content.views)
-    views.push_back({{"name", to_json_text(view.name)}, {"names", names(view.names, content)}});
-  Json objects = Json::array();
-  for (const auto& object : content.objects) objects.push_back(to_json(object));
-  return {{"format", "heddle-map"},
-          {"programs", std::move(programs)},
-          {"views", std::move(views)},
-          {"objects", std::move(objects)}};
+  Json out = {{"format", "heddle-map"},
+              {"programs", Json::array()},
+              {"views", Json::array()},
+              {"objects", Json::array()}};
+  for (const auto& one : content.programs) out["programs"].push_back(to_json(one, content));
+  for (const auto& one : content.views) out["views"].push_back(to_json(one, content));
+  for (const auto& one : content.objects) out["objects"].push_back(to_json(one));
+  return out;
 }
 
 }  // namespace heddle

@@ -452,12 +452,7 @@ class HostileMap : public ::testing::Test {
       std::memcpy(pages.data() + at, &value,
                   std::min<std::size_t>(std::size_t{2} << random() % 3, pages.size() - at));
     }
-    map_format::Trailer trailer;
-    trailer.length = pages.size();
-    pages += map_format::encode_trailer(trailer).substr(0, map_format::kTrailerHashed);
-    trailer.hash = checksum_of(pages);
-    pages.resize(trailer.length);
-    return pages + map_format::encode_trailer(trailer);
+    return map_format::with_trailer(std::move(pages));
   }
 
   TestDir dir_;
