@@ -23,7 +23,6 @@
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/map/map_writer.hpp"
 
 namespace heddle {
 namespace {

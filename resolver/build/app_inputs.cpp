@@ -67,22 +67,14 @@ class Collector {
     std::error_code error;
     const std::string real = fs::canonical(path, error).string();
     if (error) return fail_errno(path, "cannot resolve", error.value());
-    switch (seen.kind) {
-      case FileKind::script:
-        return add_script(path, seen.first_line, depth);
-      case FileKind::program:
-        add_root(real, RootIs::program);
-        return {};
-      case FileKind::library:
-        add_root(real, RootIs::library);
-        return {};
-      case FileKind::static_program:
-        out_.notes.push_back(escape_for_terminal(path) + ": static program: nothing to resolve");
-        return {};
-      case FileKind::other:
-        break;
-    }
-    return fail(path, "not a program", "neither an ELF file nor a #! script");
+    if (seen.kind == FileKind::script) return add_script(path, seen.first_line, depth);
+    if (seen.kind == FileKind::other)
+      return fail(path, "not a program", "neither an ELF file nor a #! script");
+    if (seen.kind == FileKind::static_program)
+      out_.notes.push_back(escape_for_terminal(path) + ": static program: nothing to resolve");
+    else
+      add_root(real, seen.kind == FileKind::program ? RootIs::program : RootIs::library);
+    return {};
   }
 
  private:

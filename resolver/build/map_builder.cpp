@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/map_builder.hpp"
 
+#include <elf.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <unordered_set>
 
 #include "base/escape.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/build/object_table.hpp"
+#include "resolver/map/index_writer.hpp"
+#include "resolver/map/learn_format.hpp"
 #include "resolver/map/library_path.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/map/static_tls.hpp"
@@ -27,12 +34,11 @@ SortedNames renumbered(const std::map<std::string, ObjectId>& names,
 }
 
 StaticTlsNeed tls_of(const Closure& closure) {
-  constexpr std::uint64_t kStaticTls = 0x10;  // DF_STATIC_TLS
   std::vector<TlsBlock> blocks;
   for (std::size_t i = 1; i < closure.objects.size(); ++i) {
     const auto& elf = closure.objects[i].file.elf;
     if (elf.tls && closure.objects[i].found_by != FoundBy::interpreter)
-      blocks.push_back({elf.tls->size, elf.tls->align, (elf.flags & kStaticTls) != 0});
+      blocks.push_back({elf.tls->size, elf.tls->align, (elf.flags & DF_STATIC_TLS) != 0});
   }
   const auto& own = closure.objects[0].file.elf.tls;
   return static_tls_need(blocks, own ? own->align : 0);
@@ -125,14 +131,40 @@ class ViewNames {
   const ObjectTable* objects_;
 };
 
+std::optional<FileId> id_of(const std::string& path) {
+  struct stat st {};
+  if (path.empty() || path[0] != '/' || ::stat(path.c_str(), &st) != 0) return std::nullopt;
+  return file_id(st);
+}
+
+void add_learned_library(LearnedProgram& program, const std::string& name,
+                         const std::string& path) {
+  if (name.empty() || !is_plain_name(name) || program.ambiguous.contains(name)) return;
+  const auto id = id_of(path);
+  if (!id) return;  // gone again, as a temporary file
+  const auto [known, is_new] = program.libraries.emplace(name, path);
+  if (is_new || known->second == path || id_of(known->second) == id) return;
+  program.libraries.erase(known);
+  program.ambiguous.insert(name);
+}
+
 class MapBuilder {
  public:
   MapBuilder(World& world, const BuildOptions& options) : world_(world), options_(options) {}
 
-  void leave_out(const std::string& path, Error reason) {
-    result_.left_out.push_back({path, std::move(reason)});
+  Result<BuildResult> run(const std::vector<AppRoot>& roots) {
+    std::vector<std::string> paths;
+    for (const auto& root : roots) paths.push_back(root.path);
+    if (paths.size() > 1) world_.prefetch(paths);
+    for (const auto& root : roots)
+      if (auto added = add_root(root.path, root.kind); !added) {
+        if (root.required) return fail(std::move(added.error()));
+        result_.left_out.push_back({root.path, std::move(added.error())});
+      }
+    return finish();
   }
 
+ private:
   Result<void> add_root(const std::string& path, RootIs kind) {
     const auto file = TRY(world_.facts(path));
     const auto loader = loader_for(file.elf.interp.value_or(LoaderProfile{}.interpreter));
@@ -149,7 +181,7 @@ class MapBuilder {
     return {};
   }
 
-  BuildResult finish() && {
+  BuildResult finish() {
     MapContent& content = result_.content;
     std::ranges::sort(roots_, {}, &Root::path);
     const auto rank = objects_.put_into(content);
@@ -188,7 +220,6 @@ class MapBuilder {
     return std::move(result_);
   }
 
- private:
   struct Root {
     std::string path;
     RootIs kind;
@@ -303,6 +334,29 @@ class MapBuilder {
 
 }  // namespace
 
+Result<LearnedRun> read_learned_run(const std::string& path) {
+  const auto log = TRY(read_file(path));
+  LearnedRun out;
+  std::array<std::string, 4> record;
+  std::size_t field = 0;
+  for (std::size_t at = 0;;) {
+    const std::size_t end = log.find('\0', at);
+    if (end == std::string::npos) break;
+    record[field++] = log.substr(at, end - at);
+    at = end + 1;
+    if (field < record.size()) continue;
+    field = 0;
+    const auto& [kind, program, name, file] = record;
+    if (kind == learn_format::kProgram)
+      out[program];
+    else if (kind == learn_format::kLibrary)
+      add_learned_library(out[program], name, file);
+    else
+      break;  // not ours, or no longer in step
+  }
+  return out;
+}
+
 Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
     const std::string& directory) {
   std::error_code error;
@@ -324,18 +378,7 @@ Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
 
 Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
                               const BuildOptions& options) {
-  MapBuilder builder(world, options);
-  if (roots.size() > 1) {
-    std::vector<std::string> paths;
-    for (const auto& root : roots) paths.push_back(root.path);
-    world.prefetch(paths);
-  }
-  for (const auto& root : roots)
-    if (auto added = builder.add_root(root.path, root.kind); !added) {
-      if (root.required) return fail(std::move(added.error()));
-      builder.leave_out(root.path, std::move(added.error()));
-    }
-  return std::move(builder).finish();
+  return MapBuilder(world, options).run(roots);
 }
 
 }  // namespace heddle

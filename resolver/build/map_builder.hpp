@@ -10,7 +10,6 @@
 #include "base/result.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/map/map_content.hpp"
-#include "resolver/search/closure.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/search/world.hpp"
 
@@ -72,5 +71,20 @@ Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
 /// Links count as the files they lead to. Sorted; fails when the directory cannot be listed.
 Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
     const std::string& directory);
+
+/// A library that probably opens plugins which it finds by its own place (dladdr): where it is
+/// served from a view, it looks there.
+struct PluginSuspect {
+  std::string library;
+  std::string directory;  ///< that holds them
+  bool beside = false;    ///< the library's own directory, so that --plugins cannot bring them
+};
+
+/// The suspects among what `program` loads: they import dladdr and dlopen, and libraries that the
+/// view has not lie beside them or in a directory there. In the system's library directories, which
+/// hold everything, only a directory with a name like the library's counts. Lists directories: for
+/// after the run.
+std::vector<PluginSuspect> find_plugin_suspects(const MapContent& content,
+                                                const MapProgram& program);
 
 }  // namespace heddle

@@ -9,7 +9,7 @@
 #include "base/file_stamp.hpp"
 #include "base/result.hpp"
 #include "resolver/map/map_content.hpp"
-#include "resolver/search/closure.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle {
 

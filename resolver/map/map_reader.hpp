@@ -43,4 +43,9 @@ Result<void> check_map_path(const std::string& path);
 /// How MapReader::open() tells of an open_regular() that failed with `code`.
 Error map_open_error(const std::string& path, int code);
 
+/// Writes `content` as one immutable LMDB file with its trailer at `path`: aside, fsynced, renamed.
+/// Refuses (EINVAL) content that breaks the rules of map_content.hpp: unsorted or double names, an
+/// object index out of range, a name with NUL or empty. On failure the old file, if any, stands.
+Result<void> write_map(const MapContent& content, const std::string& path);
+
 }  // namespace heddle

@@ -99,10 +99,11 @@ std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
 
 /// Directories named by the MPI compilers and launchers of `path_variable`, and what `mpicc -show`
 /// of each prints: that command is run, with a deadline of five seconds.
-std::vector<LibraryDirectory> directories_from_path(const std::string& path_variable) {
+std::vector<LibraryDirectory> directories_from_path() {
   std::vector<LibraryDirectory> out;
+  const char* path_variable = std::getenv("PATH");
   std::set<std::string> seen;
-  for (const auto& directory : split(path_variable, ':')) {
+  for (const auto& directory : split(path_variable ? path_variable : "", ':')) {
     for (const auto& name : list(directory)) {
       if (!is_wrapper(name) && !is_launcher(name)) continue;
       const auto path = fs::path(directory) / name;
@@ -249,9 +250,8 @@ void add_bindings(OsWorld& world, MpiInstall& install) {
   std::set<std::string> seen = {install.library.path};
   std::vector<Candidate> candidates;
   for (const auto& path : shortlist(fs::path(install.library.path).parent_path().string())) {
-    std::error_code error;
-    const auto real = fs::canonical(path, error).string();
-    if (error || !seen.insert(real).second) continue;
+    const auto real = canonical(path);
+    if (!seen.insert(real).second) continue;
     const auto file = world.facts(real);
     if (file && file->elf.soname)
       candidates.push_back({{*file->elf.soname, real}, needed_names(file->elf)});
@@ -268,9 +268,7 @@ Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInst
   const auto closure = TRY(closure_of(world, loader, install.library.path, home));
   std::set<std::string> directories;
   const auto add_directories = [&](const std::string& path, const std::string& soname) {
-    std::error_code error;
-    const auto real = fs::canonical(path, error).string();
-    for (auto& directory : plugin_directories_of(error ? path : real, soname))
+    for (auto& directory : plugin_directories_of(canonical(path), soname))
       if (directories.insert(directory.path).second)
         install.plugin_directories.push_back(std::move(directory));
   };
@@ -308,8 +306,6 @@ Result<MpiInstall> describe(OsWorld& world, const LoaderProfile& loader, const s
   out.library = {file.elf.soname.value_or(fs::path(path).filename().string()), path};
   out.aliases = mpi_aliases(out.library.soname, out.identity.abi);
   out.found_by = found_by;
-  for (const auto& symbol : file.elf.exported_symbols)
-    out.mpi_symbols += symbol.name.starts_with("MPI_");
   if (mpi_only && out.identity.family.empty()) return out;
   add_bindings(world, out);
   TRY(add_closure_of(world, loader, out));
@@ -318,41 +314,46 @@ Result<MpiInstall> describe(OsWorld& world, const LoaderProfile& loader, const s
 
 }  // namespace
 
+std::string canonical(const std::string& path) {
+  std::error_code error;
+  const auto real = fs::canonical(path, error).string();
+  return error ? path : real;
+}
+
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
                            const std::string& directory) {
   SearchOptions search;
-  if (const char* path = std::getenv("LD_LIBRARY_PATH")) search.ld_library_path = path;
+  if (const char* list = std::getenv("LD_LIBRARY_PATH")) search.ld_library_path = list;
   auto closure = resolve(world, loader, path, search);
   if (!closure || closure->missing.empty() || directory.empty()) return closure;
   search.ld_library_path += (search.ld_library_path.empty() ? "" : ":") + directory;
   return resolve(world, loader, path, search);
 }
 
-Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options) {
+Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& prefix) {
   const auto loader = TRY(read_loader_profile(world, LoaderProfile{}.interpreter));
   std::vector<MpiInstall> found;
   std::set<std::string> seen;
   const auto consider = [&](const std::string& path, const std::string& found_by) {
-    std::error_code error;
-    const auto real = fs::canonical(path, error).string();
-    if (error || !seen.insert(real).second) return;
+    const auto real = canonical(path);
+    if (!seen.insert(real).second) return;
     auto install = describe(world, loader, real, found_by, true);
     if (install && !install->identity.family.empty()) found.push_back(std::move(*install));
   };
-  auto directories = options.prefix.empty() ? directories_from_path(options.path_variable)
-                                            : directories_of_prefix(options.prefix, "--prefix");
-  if (options.prefix.empty())
+  auto directories =
+      prefix.empty() ? directories_from_path() : directories_of_prefix(prefix, "--prefix");
+  if (prefix.empty())
     for (auto& one : directories_from_environment()) directories.push_back(std::move(one));
   std::set<std::string> listed;
   for (const auto& directory : directories)
     if (listed.insert(directory.path).second)
       for (const auto& path : shortlist(directory.path)) consider(path, directory.named_by);
-  if (!options.prefix.empty()) {
+  if (!prefix.empty()) {
     // Links lead out of a prefix: those of a view to the packages (Spack, Nix), which is all that
     // it has; and those of another root file system to this machine's MPI (Debian's libmpi.so to
     // /etc/alternatives), which is none of its own.
     std::error_code error;
-    const auto top = (fs::canonical(options.prefix, error) / "").string();
+    const auto top = (fs::canonical(prefix, error) / "").string();
     const auto is_outside = [&](const MpiInstall& one) {
       return !one.library.path.starts_with(top);
     };

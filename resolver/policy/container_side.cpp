@@ -29,10 +29,6 @@ bool is_library(const ElfFacts& elf) {
   return elf.dynamic && !elf.dependencies.empty() && (elf.flags_1 & DF_1_PIE) == 0;
 }
 
-bool holds(const std::vector<std::string>& list, const std::string& value) {
-  return std::ranges::find(list, value) != list.end();
-}
-
 }  // namespace
 
 Result<std::string> ContainerSide::locate(const std::string& name) {

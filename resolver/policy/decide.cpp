@@ -12,36 +12,25 @@
 #include <set>
 
 #include "base/try.hpp"
-#include "resolver/policy/placement.hpp"
+#include "resolver/policy/solver.hpp"
 
 namespace heddle::policy {
 namespace {
-
-bool holds(const std::vector<std::string>& list, const std::string& value) {
-  return std::ranges::find(list, value) != list.end();
-}
 
 /// "MPICH 4.0.2".
 std::string describe(const MpiIdentity& identity) {
   return mpi_family_title(identity.family) +
          (identity.version.empty() ? "" : " " + identity.version);
 }
-
-template <class File>
-MpiSide side_of(const MpiIdentity& identity, const File& file) {
-  return {identity.family, identity.version, file.soname, identity.abi, file.path};
+/// "MPICH 4.0.2 (/usr/lib/libmpi.so.12, mpich-12)".
+std::string describe(const MpiIdentity& identity, const std::string& path) {
+  return describe(identity) + " (" + path + ", " + identity.abi + ")";
 }
 
 /// What Open MPI's mpi.h makes of MPI_COMM_WORLD and the like: data, of which a program has a copy
 /// of its own (R_X86_64_COPY), so that it seems to define what it needs. ld.so looks for the
 /// library's at the start, and ends the program where there is none.
 bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); }
-
-/// A symbol that a program's file wants from its MPI.
-struct MissingSymbol {
-  std::string user;  ///< path in the container
-  std::string symbol;
-};
 
 /// One run of decide().
 class Decider {
@@ -147,18 +136,17 @@ class Decider {
       return end(Outcome::nothing, program + " needs no MPI library, and the image has none");
     if (stack_.empty() || options_.installs.empty()) return {};
     match_mpi();
-    if (library_) out_.container_mpi = side_of(library_->identity, *library_);
+    if (library_)
+      out_.container_mpi = MpiSide{library_->identity, {library_->soname, library_->path}};
     if (install_ == nullptr) {
       std::string host;
       for (const auto& install : options_.installs)
-        host += (host.empty() ? "" : " and ") + describe(install.identity) + " (" +
-                install.library.path + ", " + install.identity.abi + ")";
-      const auto wants = library_ ? "the container's " + describe(library_->identity) + " (" +
-                                        library_->path + ", " + library_->identity.abi +
-                                        "): the host has no MPI of that ABI, only "
-                                  : "the container's " + program + " needs " +
-                                        stack_.missing.front() + ": the host has only ";
-      return refuse(wants + host,
+        host += (host.empty() ? "" : " and ") + describe(install.identity, install.library.path);
+      const auto wants =
+          library_ ? describe(library_->identity, library_->path) +
+                         ": the host has no MPI of that ABI, only "
+                   : program + " needs " + stack_.missing.front() + ": the host has only ";
+      return refuse("the container's " + wants + host,
                     "take an image built with the host's MPI family, or name another of the host's "
                     "with --mpi PREFIX");
     }
@@ -168,7 +156,7 @@ class Decider {
                                 ") too: programs that use it run on it as before; name the program "
                                 "that is to be swapped");
     stack_.keep(install_->identity.abi);
-    out_.mpi = side_of(install_->identity, install_->library);
+    out_.mpi = MpiSide{install_->identity, install_->library};
     const auto elf = host_.world().facts(install_->library.path);
     if (!elf) return refuse(elf.error().message());
     if (elf->elf.machine != inside_.loader().machine ||
@@ -188,8 +176,8 @@ class Decider {
 
   /// Symbols that the container's programs and their libraries take from the container's MPI (every
   /// undefined MPI_* one, and whatever else only that MPI exports) and the host's library and its
-  /// bindings do not export. Weak ones do not count.
-  std::vector<MissingSymbol> missing_symbols() {
+  /// bindings do not export, each with the path of its user. Weak ones do not count.
+  std::vector<std::pair<std::string, std::string>> missing_symbols() {
     std::set<std::string> names(stack_.missing.begin(), stack_.missing.end());
     std::set<std::string> container_has;
     for (const auto& part : stack_.parts) {
@@ -203,7 +191,7 @@ class Decider {
       const auto& exported = host_.symbols().exports(binding.path);
       host_has.insert(exported.begin(), exported.end());
     }
-    std::vector<MissingSymbol> out;
+    std::vector<std::pair<std::string, std::string>> out;
     for (const auto* object : inside_.objects()) {
       if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
       const auto is_one = [&](const std::string& name) { return names.contains(name); };
@@ -214,18 +202,18 @@ class Decider {
         if (!symbol.weak && !host_has.contains(symbol.name) &&
             (is_mpi_symbol(symbol.name) || is_handle(symbol.name) ||
              container_has.contains(symbol.name)))
-          out.push_back({object->path, symbol.name});
+          out.emplace_back(object->path, symbol.name);
       for (const auto& symbol : facts->exported_symbols)
         if (is_handle(symbol.name) && !host_has.contains(symbol.name))
-          out.push_back({object->path, symbol.name});
+          out.emplace_back(object->path, symbol.name);
     }
     if (out.empty()) return out;
     // mpi_something of the program's own libraries, or libc's memcpy that an MPI exports too.
     for (const auto* object : inside_.objects()) {
       if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
       const auto& exported = inside_.symbols().exports(object->path);
-      std::erase_if(out, [&](const MissingSymbol& one) {
-        return exported.contains(one.symbol) && !is_handle(one.symbol);
+      std::erase_if(out, [&](const auto& one) {
+        return exported.contains(one.second) && !is_handle(one.second);
       });
     }
     return out;
@@ -260,11 +248,11 @@ class Decider {
     }
     if (const auto missing = missing_symbols(); !missing.empty()) {
       std::vector<std::string> names;
-      for (const auto& one : missing) names.push_back(one.symbol);
+      for (const auto& [user, symbol] : missing) names.push_back(symbol);
       const bool host_is_newer = library_ &&
                                  library_->identity.family == install_->identity.family &&
                                  is_older(library_->identity.version, install_->identity.version);
-      return refuse(missing[0].user + " needs " + shortened(names) + ", which the host's " +
+      return refuse(missing[0].first + " needs " + shortened(names) + ", which the host's " +
                         host_name + " (" + install_->library.path + ") does not export" +
                         (library_ ? "; the container's is " + describe(library_->identity) : ""),
                     host_is_newer
@@ -320,7 +308,7 @@ class Decider {
     for (const auto& root : options_.roots) TRY(add(root, "asked for"));
     if (!host_.missing().empty())
       return refuse("the host's MPI is not whole: " + host_.missing()[0],
-                    "ldd " + (out_.mpi ? out_.mpi->path : std::string("its library")));
+                    "ldd " + (out_.mpi ? out_.mpi->library.path : std::string("its library")));
     return {};
   }
 

@@ -2,53 +2,37 @@
 #include "resolver/policy/host_side.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
+#include <string_view>
 
+#include "base/directory_of.hpp"
 #include "base/try.hpp"
 
 namespace heddle::policy {
 namespace {
 
-namespace fs = std::filesystem;
-
-std::string canonical(const std::string& path) {
-  std::error_code error;
-  const auto real = fs::canonical(path, error).string();
-  return error ? path : real;
-}
-
-struct Mark {
-  const char* part;
-  const char* prefix;
-  std::ptrdiff_t at_least;  ///< exported names that begin so
-};
 // What these libraries' users call them by: a name that is part of their API stands for good, and
 // no system library exports one.
-constexpr Mark kMarks[] = {
-    {"UCX", "ucp_", 3},
-    {"UCX", "uct_", 3},
-    {"UCX", "ucs_", 3},
-    {"UCX", "ucm_", 3},
-    {"libfabric", "fi_getinfo", 1},
-    {"PMIx", "PMIx_Init", 1},
-    {"PSM", "psm2_init", 1},
-    {"PSM", "psm3_init", 1},
-    {"Open MPI", "opal_", 3},
-    {"Open MPI", "orte_", 3},
-    {"Open MPI", "ompi_", 3},
-    {"Open MPI", "mca_common_", 1},
-    {"Open MPI", "oshmem_", 3},
-    {"PRRTE", "prte_", 3},
+struct Mark {
+  const char* part;
+  std::ptrdiff_t at_least;  ///< exported names that begin with one of these
+  std::vector<std::string_view> prefixes;
 };
+const Mark kMarks[] = {{"UCX", 3, {"ucp_", "uct_", "ucs_", "ucm_"}},
+                       {"libfabric", 1, {"fi_getinfo"}},
+                       {"PMIx", 1, {"PMIx_Init"}},
+                       {"PSM", 1, {"psm2_init", "psm3_init"}},
+                       {"Open MPI", 3, {"opal_", "orte_", "ompi_", "oshmem_"}},
+                       {"Open MPI", 1, {"mca_common_"}},
+                       {"PRRTE", 3, {"prte_"}}};
 
 std::string stack_part_of(const ElfFacts& facts) {
-  for (const auto& mark : kMarks) {
-    const auto count = std::ranges::count_if(
-        facts.exported_symbols,
-        [&](const DynamicSymbol& symbol) { return symbol.name.starts_with(mark.prefix); });
-    if (count >= mark.at_least) return mark.part;
-  }
+  for (const auto& [part, at_least, prefixes] : kMarks)
+    for (const auto prefix : prefixes)
+      if (std::ranges::count_if(facts.exported_symbols, [&, prefix](const auto& symbol) {
+            return symbol.name.starts_with(prefix);
+          }) >= at_least)
+        return part;
   return {};
 }
 
@@ -68,9 +52,9 @@ std::string newest(const std::vector<std::string>& versions) {
   });
 }
 
-std::vector<std::string> public_versions(const ElfFacts& facts) {
-  auto out = facts.version_definitions;
-  std::erase(out, "GLIBC_PRIVATE");
+std::set<std::string> public_versions(const ElfFacts& facts) {
+  auto out = defined_versions(facts);
+  out.erase("GLIBC_PRIVATE");
   return out;
 }
 
@@ -91,12 +75,12 @@ void HostSide::take(const Closure& closure) {
   }
   for (const auto& missing : closure.missing) {
     auto line = missing.name + ", needed by " + closure.objects[missing.needed_by].path;
-    if (std::ranges::find(missing_, line) == missing_.end()) missing_.push_back(std::move(line));
+    if (!holds(missing_, line)) missing_.push_back(std::move(line));
   }
 }
 
 Result<void> HostSide::add(const std::string& path, const std::string& stack_part) {
-  home_ = path.substr(0, path.rfind('/'));
+  home_ = directory_of(path);
   const auto closure = TRY(closure_of(world_, loader_, path, home_));
   const auto& elf = closure.objects[0].file.elf;
   const auto soname = elf.soname.value_or(path.substr(path.rfind('/') + 1));
@@ -128,8 +112,7 @@ Result<GlibcFamily> read_glibc_family(OsWorld& world) {
   out.version = "2." + std::to_string(loader.glibc_minor);
   auto ld_so = TRY(world.facts(loader.interpreter));
   // libc's directory is ld.so's, or one of the default ones.
-  std::vector<std::string> directories = {
-      fs::path(canonical(loader.interpreter)).parent_path().string() + "/"};
+  std::vector<std::string> directories = {directory_of(canonical(loader.interpreter)) + "/"};
   directories.insert(directories.end(), loader.default_directories.begin(),
                      loader.default_directories.end());
   for (const auto& directory : directories) {

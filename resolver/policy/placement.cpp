@@ -4,7 +4,7 @@
 // host's files, and a generated ld.so.cache leads to them. What ld.so finds before it asks the
 // cache shadows them: the host's file is bound over it. SwappedWorld shows the container with all
 // that in place; the programs are resolved in it until nothing more has to be bound.
-#include "resolver/policy/placement.hpp"
+#include "resolver/policy/solver.hpp"
 
 #include <elf.h>
 
@@ -18,6 +18,7 @@
 
 #include "base/directory_of.hpp"
 #include "base/try.hpp"
+#include "resolver/map/served_names.hpp"
 #include "resolver/policy/swapped_world.hpp"
 
 namespace heddle::policy {
@@ -29,23 +30,8 @@ constexpr int kLibraryRounds = 64;   // each takes one more library from the hos
 constexpr int kPlacementRounds = 8;  // each binds what the one before has led to
 constexpr std::size_t kMaxDirectoryFiles = 10'000;
 constexpr const char* kCache = ".heddle/ld.so.cache";  // docs/formats/map.md
-constexpr const char* kShortCache = ".ldc";  // the same: a path no longer than /etc/ld.so.cache
 constexpr const char* kLoaderCopy = ".heddle/ld.so";
 constexpr const char* kOtherClass = ".heddle/other-class";
-
-/// Writes `to` over each string `from` of `bytes`, NUL and all. False: there is none, or no room.
-bool replace_string(std::string& bytes, const std::string& from, const std::string& to) {
-  if (to.size() > from.size()) return false;
-  const auto whole = '\0' + from + '\0';
-  auto other = '\0' + to;
-  other.resize(whole.size());
-  bool any = false;
-  for (auto at = bytes.find(whole); at != bytes.npos; at = bytes.find(whole, at + 1)) {
-    bytes.replace(at, whole.size(), other);
-    any = true;
-  }
-  return any;
-}
 
 /// A file that ld.so passes over in its search: an ELF header of the class that it does not load.
 std::string of_another_class(const LoaderProfile& loader) {
@@ -65,30 +51,32 @@ bool is_of_mpi(const Pick* pick) {
          (pick->host.stack_part == "Open MPI" || pick->host.stack_part == "PRRTE");
 }
 
-/// A version that an object of a closure needs, and the file that it gets does not define.
-struct UnmetNeed {
-  std::string soname;  ///< of that file
-  std::string line;    ///< "X needs V of Y, which Z lacks"
+/// What an object of a closure needs and does not get.
+struct Lack {
+  std::string soname;  ///< of the library that is missing, or lacks a version
+  std::string line;    ///< "X needs Y: not found", "X needs V of Y, which Z lacks"
+  std::string key;     ///< the same for the same trouble in another closure
 };
 
-std::vector<UnmetNeed> unmet_needs(const Closure& closure) {
-  const auto provider = [&](const std::string& name) {
-    return std::ranges::find_if(closure.objects, [&](const LoadedObject& object) {
-      return object.file.elf.soname == name ||
-             std::ranges::find(object.names, name) != object.names.end();
-    });
-  };
-  std::vector<UnmetNeed> out;
+std::vector<Lack> lacks_of(const Closure& closure) {
+  std::vector<Lack> out;
+  for (const auto& missing : closure.missing)
+    out.push_back(
+        {missing.name,
+         closure.objects[missing.needed_by].path + " needs " + missing.name + ": " + missing.reason,
+         missing.name});
   for (const auto& object : closure.objects) {
     std::set<std::string> asked;
     for (const auto& need : object.file.elf.version_needs) {
       if (!asked.insert(need.file).second) continue;
-      const auto found = provider(need.file);
+      const auto found = std::ranges::find_if(closure.objects, [&](const LoadedObject& one) {
+        return one.file.elf.soname == need.file || holds(one.names, need.file);
+      });
       if (found == closure.objects.end()) continue;
       const auto missing = missing_versions(object.file.elf, need.file, found->file.elf);
-      if (!missing.empty())
-        out.push_back({need.file, object.path + " needs " + shortened(missing) + " of " +
-                                      need.file + ", which " + found->path + " lacks"});
+      const auto line = object.path + " needs " + shortened(missing) + " of " + need.file +
+                        ", which " + found->path + " lacks";
+      if (!missing.empty()) out.push_back({need.file, line, line});
     }
   }
   return out;
@@ -107,17 +95,26 @@ std::size_t find_string(const std::string& bytes, const std::string& start, bool
   return bytes.npos;
 }
 
+/// Writes `to` over each string `from` of `bytes`. False: there is none, or no room.
+bool replace_string(std::string& bytes, const std::string& from, std::string to) {
+  if (to.size() > from.size()) return false;
+  to.resize(from.size());
+  bool any = false;
+  for (auto at = find_string(bytes, from, false, 0); at != bytes.npos;
+       at = find_string(bytes, from, false, at)) {
+    bytes.replace(at, to.size(), to);
+    any = true;
+  }
+  return any;
+}
+
 /// Whether a name below the mount is a plugin's.
 bool is_plugin_name(const std::string& name) {
   return name.find('/') != name.npos && name.find(".so") != name.npos;
 }
 
-/// The library that must be the host's after all, and why; none: all is in its place.
-struct Flip {
-  std::string name;
-  std::string why;
-};
-using Verified = Result<std::optional<Flip>>;
+/// What a library of the host would mend: it must be the host's after all. None: all is in place.
+using Verified = Result<std::optional<Lack>>;
 
 class Placement {
  public:
@@ -227,7 +224,7 @@ class Placement {
     const auto origin =
         of_host ? in_.glibc.files.at(loader.soname).path : inside_.loader().interpreter;
     auto bytes = TRY((of_host ? host_ : inside_.world()).read(origin));
-    const auto path = in_.mount_point + "/" + kShortCache;
+    const auto path = in_.mount_point + "/" + std::string(kShortCache);
     if (cache_path.empty() || !replace_string(bytes, cache_path, path))
       return fail("",
                   "the image has no ld.so.cache to put the host's libraries into, and in its "
@@ -243,48 +240,28 @@ class Placement {
   void write_cache() {
     const auto& loader = inside_.loader();
     std::vector<CacheLine> lines;
-    std::set<std::string> known;
-    for (const auto& [name, path] : placed_.names) {
-      if (name.find('/') != name.npos || name == loader.soname) continue;
-      lines.push_back({name, in_.mount_point + "/" + name});
-      known.insert(name);
-    }
+    for (const auto& [name, path] : placed_.names)
+      if (name.find('/') == name.npos && name != loader.soname)
+        lines.push_back({name, in_.mount_point + "/" + name});
     // Other names of a file that is replaced: libmpi.so of a development package.
     for (const auto& line : inside_.mpi_lines()) {
-      const std::string name(line.name);
-      if (known.contains(name)) continue;
       const auto file = inside_.world().facts(std::string(line.path));
       const auto* part = file ? stack_.part_of(file->stamp.id) : nullptr;
       const auto at = part == nullptr ? sonames_.end() : sonames_.find(part->soname);
-      if (at == sonames_.end()) continue;
-      lines.push_back({name, in_.mount_point + "/" + at->second});
-      known.insert(name);
+      if (at != sonames_.end())
+        lines.push_back({std::string(line.name), in_.mount_point + "/" + at->second});
     }
     placed_.cache = write_ld_so_cache(inside_.cache(), lines, loader);
   }
 
   /// Every file of the host is where it is found: whether a program works so.
   Verified check(const Closure& before, const Closure& after) {
-    const auto host_can = [&](const std::string& name) {
-      const auto* pick = sides_.find(name);
-      return pick != nullptr && pick->taken == Side::container && !pick->fixed;
-    };
-    for (const auto& missing : after.missing) {
-      const auto& user = after.objects[missing.needed_by].path;
-      const auto what = user + " needs " + missing.name + ": " + missing.reason;
-      if (host_can(missing.name))
-        return Flip{missing.name, "the container's is not where " + user + " looks for it"};
-      if (std::ranges::find(before.missing, missing.name, &MissingLibrary::name) ==
-          before.missing.end())
-        return fail("", what);
-      warnings_.push_back("without heddle too, " + what);
-    }
-    const auto old = unmet_needs(before);
-    for (const auto& need : unmet_needs(after)) {
-      if (host_can(need.soname)) return Flip{need.soname, need.line};
-      if (std::ranges::find(old, need.line, &UnmetNeed::line) == old.end())
-        return fail("", need.line);
-      warnings_.push_back("without heddle too, " + need.line);
+    const auto old = lacks_of(before);
+    for (const auto& lack : lacks_of(after)) {
+      const auto* pick = sides_.find(lack.soname);
+      if (pick != nullptr && pick->taken == Side::container && !pick->fixed) return lack;
+      if (std::ranges::find(old, lack.key, &Lack::key) == old.end()) return fail("", lack.line);
+      warnings_.push_back("without heddle too, " + lack.line);
     }
     return std::nullopt;
   }
@@ -319,11 +296,8 @@ class Placement {
       if (!is_plugin_name(name)) continue;
       const auto closure = resolve(world, loader, in_.mount_point + "/" + name, in_.search);
       if (!closure) continue;
-      const auto fails = path + ": this plugin will not load: ";
-      for (const auto& missing : closure->missing)
-        warnings_.push_back(fails + closure->objects[missing.needed_by].path + " needs " +
-                            missing.name + ": " + missing.reason);
-      for (const auto& need : unmet_needs(*closure)) warnings_.push_back(fails + need.line);
+      for (const auto& lack : lacks_of(*closure))
+        warnings_.push_back(path + ": this plugin will not load: " + lack.line);
     }
     for (const auto& [directory, why] : stack_.stays)
       warnings_.push_back("what of MPI is in " + directory +
@@ -427,9 +401,6 @@ class Placement {
   /// "X lacks Y of Z" for a file of a copy's directory that the host's would go over, whose users
   /// nobody has asked about: versions that the image's has, or symbols where it has none.
   std::string misfit_of_copies(const Closure& closure) {
-    const auto versions_of = [](const ElfFacts& elf) {
-      return std::set(elf.version_definitions.begin(), elf.version_definitions.end());
-    };
     for (const auto& object : closure.objects) {
       if (object.found_by != FoundBy::ld_library_path || is_hosts(object.path)) continue;
       const auto& elf = object.file.elf;
@@ -441,7 +412,7 @@ class Placement {
       const auto lacking = elf.version_definitions.empty()
                                ? missing_offers(inside_.symbols().exports(object.path),
                                                 in_.host.symbols().exports(host->second))
-                               : missing_offers(versions_of(elf), versions_of(file->elf));
+                               : missing_offers(defined_versions(elf), defined_versions(file->elf));
       if (!lacking.empty())
         return host->second + " lacks " + shortened(lacking) + " of " + object.path;
     }
@@ -489,8 +460,7 @@ class Placement {
         found_by_tag_.insert(inside_.world().real_path(object.path));
     if (bind_shadowing(*closure)) return true;
     why = misfit_for_host(*closure, world);
-    if (const auto lines = unmet_needs(*closure); !lines.empty()) why = lines[0].line;
-    if (!closure->missing.empty()) why = closure->missing[0].name + " would not be found";
+    if (const auto lacks = lacks_of(*closure); !lacks.empty()) why = lacks[0].line;
     return false;
   }
 
@@ -659,10 +629,11 @@ Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out
     const auto flip = placement.place(glibc);
     if (!flip)
       return fail(
-          "", flip.error().message() +
-                  " (host: " + (out.mpi ? out.mpi->family + " " + out.mpi->version + ", " : "") +
-                  "glibc " + out.host_glibc + "; container: glibc " + out.container_glibc + ")");
-    if (*flip && sides.flip_to_host((*flip)->name, (*flip)->why)) continue;
+          "",
+          flip.error().message() + " (host: " +
+              (out.mpi ? out.mpi->identity.family + " " + out.mpi->identity.version + ", " : "") +
+              "glibc " + out.host_glibc + "; container: glibc " + out.container_glibc + ")");
+    if (*flip && sides.flip_to_host((*flip)->soname, (*flip)->line)) continue;
     out.outcome = Outcome::swap;
     out.glibc = glibc.taken;
     out.glibc_why = glibc.why;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/policy/side_choice.hpp"
+#include "resolver/policy/solver.hpp"
 
 #include <algorithm>
 
@@ -59,9 +59,9 @@ void SideChoice::compare(Pick& pick) {
   const std::string what = versioned ? "versions" : "symbols";
   const auto offers = [&](Side side) {
     const auto& file = *pick.file(side);
-    if (versioned) return file.file.elf.version_definitions;
+    if (versioned) return defined_versions(file.file.elf);
     const auto* facts = symbols(side).of(file.path);
-    return facts == nullptr ? std::vector<std::string>() : exported_names(*facts);
+    return facts == nullptr ? std::set<std::string>() : exported_names(*facts);
   };
   switch (compare_offers(offers(Side::host), offers(Side::container))) {
     case Contains::equal:
@@ -177,7 +177,7 @@ Result<bool> SideChoice::check_versions() {
                                          : std::string("the container")) +
                         " can give it";
       if (!user.is_plugin) return fail("", line);
-      if (std::ranges::find(warnings_, line) == warnings_.end()) warnings_.push_back(line);
+      if (!holds(warnings_, line)) warnings_.push_back(line);
     }
   }
   return false;

@@ -2,14 +2,12 @@
 #include "resolver/policy/versions.hpp"
 
 #include <algorithm>
-#include <charconv>
+#include <cstring>
 #include <iterator>
 
 namespace heddle::policy {
 
-Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second) {
-  std::ranges::sort(first);
-  std::ranges::sort(second);
+Contains compare_offers(const std::set<std::string>& first, const std::set<std::string>& second) {
   const bool has_second = std::ranges::includes(first, second);
   const bool has_first = std::ranges::includes(second, first);
   if (has_first && has_second) return Contains::equal;
@@ -23,12 +21,14 @@ std::vector<std::string> missing_offers(const std::set<std::string>& first,
   return out;
 }
 
-std::vector<std::string> exported_names(const ElfFacts& facts) {
-  std::vector<std::string> out;
+std::set<std::string> defined_versions(const ElfFacts& facts) {
+  return {facts.version_definitions.begin(), facts.version_definitions.end()};
+}
+
+std::set<std::string> exported_names(const ElfFacts& facts) {
+  std::set<std::string> out;
   for (const auto& symbol : facts.exported_symbols)
-    out.push_back(symbol.version.empty() ? symbol.name : symbol.name + "@" + symbol.version);
-  std::ranges::sort(out);
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+    out.insert(symbol.version.empty() ? symbol.name : symbol.name + "@" + symbol.version);
   return out;
 }
 
@@ -50,8 +50,7 @@ std::vector<std::string> missing_versions(const ElfFacts& user, const std::strin
   if (provider.version_definitions.empty()) return out;
   const auto& defined = provider.version_definitions;
   for (const auto& need : user.version_needs)
-    if (need.file == soname && !need.weak &&
-        std::ranges::find(defined, need.version) == defined.end())
+    if (need.file == soname && !need.weak && !holds(defined, need.version))
       out.push_back(need.version);
   return out;
 }
@@ -66,22 +65,7 @@ std::vector<std::string> lost_symbols(const ElfFacts& user, const std::set<std::
 }
 
 bool is_older(const std::string& version, const std::string& than) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (i < version.size() && j < than.size()) {
-    const auto number = [](const std::string& text, std::size_t& at) {
-      int value = 0;
-      const auto* end = text.data() + text.size();
-      const auto result = std::from_chars(text.data() + at, end, value);
-      at = static_cast<std::size_t>(result.ptr - text.data());
-      at = at < text.size() && text[at] == '.' ? at + 1 : text.size();
-      return value;
-    };
-    const int a = number(version, i);
-    const int b = number(than, j);
-    if (a != b) return a < b;
-  }
-  return false;
+  return !version.empty() && !than.empty() && ::strverscmp(version.c_str(), than.c_str()) < 0;
 }
 
 std::string shortened(const std::vector<std::string>& list) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
@@ -9,11 +10,10 @@
 #include "base/try.hpp"
 #include "resolver/build/object_table.hpp"
 #include "resolver/elf/cached_facts.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/policy/decide.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {
@@ -30,11 +30,11 @@ const char* to_text(Side side) { return side == Side::host ? "host" : "container
 
 Json to_json(const std::optional<policy::MpiSide>& mpi, const char* path_key) {
   if (!mpi) return nullptr;
-  return {{"family", mpi->family},
-          {"version", mpi->version},
-          {"soname", mpi->soname},
-          {"abi", mpi->abi},
-          {path_key, mpi->path}};
+  return {{"family", mpi->identity.family},
+          {"version", mpi->identity.version},
+          {"soname", mpi->library.soname},
+          {"abi", mpi->identity.abi},
+          {path_key, mpi->library.path}};
 }
 
 std::string container_json(const Decision& decision) {
@@ -180,22 +180,19 @@ Result<MapContent> make_map(World& host, const Decision& decision, const std::st
 }
 
 /// A place to mount at, as the container's programs will name it.
-Result<std::string> clean_mount_point(const std::string& path) {
-  auto out = path;
-  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  const auto padded = out + "/";
-  if (!out.starts_with('/') || out == "/" || out.find('\0') != out.npos ||
-      out.find("//") != out.npos || padded.find("/../") != padded.npos ||
-      padded.find("/./") != padded.npos)
-    return fail(path, "cannot be mounted at", "give an absolute path without '.' and '..'");
-  return out;
+Result<std::string> clean_mount_point(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  if (path.starts_with('/') && path != "/" && path.find('\0') == path.npos &&
+      std::filesystem::path(path).lexically_normal() == path)
+    return path;
+  return fail(path, "cannot be mounted at", "give an absolute path without '.' and '..'");
 }
 
 }  // namespace
 
 std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wanted) {
   if (wanted == "none") return {};
-  auto found = find_installs(world, wanted == "auto" ? "" : wanted);
+  auto found = value_or_throw(find_mpi(world, wanted == "auto" ? "" : wanted));
   if (found.empty() && wanted != "auto")
     throw Error(wanted, "no MPI library found", "", "fs-resolve mpi lists this machine's");
   return found;
@@ -211,7 +208,7 @@ int run_container(const Command& command) {
   options.mount_point = value_or_throw(clean_mount_point(command.mount_point));
   options.library_path = command.library_path;
   options.mpi_wanted = command.mpi != "none";
-  options.installs = find_wanted_mpi(host, command.mpi);
+  options.installs = find_wanted_mpi(host, command.mpi.empty() ? "auto" : command.mpi);
   for (const auto& root : command.roots)
     options.roots.push_back(value_or_throw(find_root(host, root)));
   auto decision = value_or_throw(policy::decide(host, inside, options));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+//
+// Maps: build, show, lookup, push, pull; and their JSON.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,12 +12,65 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/oci_helper.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/build/map_builder.hpp"
+#include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {
+
+void escape_strings(Json& value) {
+  if (value.is_string())
+    value = to_json_text(value.get_ref<const std::string&>());
+  else if (value.is_structured())
+    for (auto& item : value) escape_strings(item);
+}
+
+Json to_json(const MapProgram& program, const MapContent& content) {
+  Json libraries = Json::array();
+  for (const auto& library : program.libraries) {
+    const MapObject& object = content.objects[library.object];
+    libraries.push_back(library_json(object.soname, object.path, library.found_by,
+                                     library.needed_by, library.requested_as));
+  }
+  return {{"path", program.path},
+          {"interpreter", program.interpreter},
+          {"view", content.views[program.view].name},
+          {"ld_library_path", program.library_path},
+          {"failed_probes_unguided", program.probes_unguided},
+          {"static_tls_bytes", program.static_tls_bytes},
+          {"libraries", std::move(libraries)},
+          {"missing", program.missing}};
+}
+
+Json to_json(const MapView& view, const MapContent& content) {
+  Json names = Json::object();
+  for (const auto& [name, id] : view.names) names[to_json_text(name)] = content.objects[id].path;
+  return {{"name", view.name}, {"names", std::move(names)}};
+}
+
+void tell_missing(const BuildResult& built) {
+  for (const auto& missing : built.missing) {
+    const bool direct = missing.needed_by == missing.program;
+    const auto who = direct ? std::string() : escape_for_terminal(missing.needed_by) + " ";
+    report(
+        Error(missing.program, who + "needs " + escape_for_terminal(missing.name), missing.reason));
+  }
+}
+
+/// Directories that MPI's libraries look for beside themselves: in a view they stand beside them
+/// too. The others are found by a path built in.
+void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& directories) {
+  ResolverSession session;
+  const auto installs = find_wanted_mpi(session.world(), wanted);
+  if (installs.empty() && wanted != "none") throw Error(wanted, "no MPI library found");
+  for (const auto& install : installs)
+    for (const auto& directory : install.plugin_directories)
+      if (directory.beside && std::ranges::find(directories, directory.path) == directories.end())
+        directories.push_back(directory.path);
+}
 
 void print_program(const MapProgram& program, const MapContent& content) {
   fmt::print("program {}\n", escape_for_terminal(program.path));
@@ -48,6 +103,104 @@ int wrong_view(const std::string& where, const std::string& what, const MapConte
 }
 
 }  // namespace
+
+std::string to_text(Json value) {
+  escape_strings(value);
+  return value.dump(2) + "\n";
+}
+
+void print_json(Json value) { fmt::print("{}", to_text(std::move(value))); }
+
+Json library_json(const std::string& soname, const std::string& path, const std::string& found_by,
+                  const std::string& needed_by, const std::string& requested_as) {
+  return {{"soname", soname},
+          {"path", path},
+          {"found_by", found_by},
+          {"needed_by", needed_by.empty() ? Json() : Json(needed_by)},
+          {"requested_as", requested_as}};
+}
+
+Json library_json(const Closure& closure, std::size_t index) {
+  const LoadedObject& object = closure.objects[index];
+  return library_json(object.file.elf.soname.value_or(""), object.path, to_string(object.found_by),
+                      object.needed_by ? closure.objects[*object.needed_by].path : "",
+                      object.requested_as);
+}
+
+Json to_json(const MapObject& object) {
+  Json out = {{"path", object.path},
+              {"size", object.stamp.size},
+              {"mtime_ns", object.stamp.mtime_ns},
+              {"sha256", object.hash.hex()}};
+  if (!object.is_elf) {
+    out["kind"] = "data";
+    return out;
+  }
+  out["soname"] = object.soname;
+  out["needed"] = object.needed;
+  if (!object.rpath.empty()) out["rpath"] = object.rpath;
+  if (!object.runpath.empty()) out["runpath"] = object.runpath;
+  out["version_definitions"] = object.version_definitions;
+  out["version_needs"] = object.version_needs;
+  out["flags"] = object.flags;
+  out["flags_1"] = object.flags_1;
+  if (object.tls_size) out["tls"] = {{"size", object.tls_size}, {"align", object.tls_align}};
+  out["imports_dladdr"] = object.imports_dladdr;
+  out["imports_dlopen"] = object.imports_dlopen;
+  return out;
+}
+
+Json to_json(const MapContent& content) {
+  Json out = {{"format", "heddle-map"},
+              {"programs", Json::array()},
+              {"views", Json::array()},
+              {"objects", Json::array()}};
+  for (const auto& one : content.programs) out["programs"].push_back(to_json(one, content));
+  for (const auto& one : content.views) out["views"].push_back(to_json(one, content));
+  for (const auto& one : content.objects) out["objects"].push_back(to_json(one));
+  return out;
+}
+
+int run_build(const Command& command) {
+  // Before the work; it goes again at once.
+  if (const auto place = AtomicFile::create(command.map); !place) {
+    const auto& error = place.error();
+    throw Error::with_code(error.code(), "", error.message(), "",
+                           error.code() == EINVAL ? "a map is a regular file: name one" : "");
+  }
+  AppInputs inputs;
+  for (const auto& app : command.apps) value_or_throw(add_app(inputs, app));
+  for (const auto& note : inputs.notes) say("note: " + note);
+  if (inputs.roots.empty()) {
+    report(Error(command.apps[0], "nothing to resolve", "no dynamic program or library in it"));
+    return exit_failure;
+  }
+  ResolverSession session;
+  BuildOptions options;
+  options.search = search_options_from_environment();
+  options.plugin_directories = command.plugin_directories;
+  if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_directories);
+  const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
+  for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
+  for (const auto& note : built.notes) say("note: " + note);
+  tell_missing(built);
+  if (!built.missing.empty() && !command.allow_missing) {
+    report(Error(command.map, "not written", "libraries are missing",
+                 "--allow-missing writes the map all the same"));
+    return exit_no;
+  }
+  value_or_throw(write_map(built.content, command.map));
+  const auto count = [](const auto& list, const char* what) {
+    return fmt::format("{} {}{}", list.size(), what, list.size() == 1 ? "" : "s");
+  };
+  if (command.json)
+    print_json(to_json(built.content));
+  else
+    fmt::print("{}: {}, {}, {}\n", escape_for_terminal(command.map),
+               count(built.content.programs, "program"), count(built.content.views, "view"),
+               count(built.content.objects, "file"));
+  return exit_done;
+}
 
 MapContent read_map(const std::string& path) {
   return value_or_throw(value_or_throw(MapReader::open(path)).read_all());

@@ -16,7 +16,6 @@
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {
@@ -96,12 +95,6 @@ class SearchComparison {
     return resolve(session_.world(), loader, program.path, options);
   }
 
-  std::optional<FileId> id_of_object(ObjectId object) {
-    auto [at, fresh] = ids_.try_emplace(object);
-    if (fresh) at->second = id_of(content_.objects[object].path);
-    return at->second;
-  }
-
   void tell(const std::string& path, const char* what, const std::string& detail) {
     // One file passed over is one line, however many programs load it.
     if (!known_.contains(path) && told_.emplace(path, what).second)
@@ -113,7 +106,7 @@ class SearchComparison {
     std::set<std::optional<FileId>> mapped;
     for (const auto& library : program.libraries) {
       by_name.emplace(library.requested_as, library.object);
-      mapped.insert(id_of_object(library.object));
+      mapped.insert(id_of(content_.objects[library.object].path));
     }
     const auto whom = escape_for_terminal(program.path);
     for (std::size_t i = 1; i < closure.objects.size(); ++i) {
@@ -135,7 +128,6 @@ class SearchComparison {
   const MapContent& content_;
   std::set<std::string> known_;
   ResolverSession session_;
-  std::map<ObjectId, std::optional<FileId>> ids_;
   std::set<std::pair<std::string, std::string>> told_;
   std::vector<MapDrift> out_;
 };

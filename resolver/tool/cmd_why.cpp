@@ -10,7 +10,6 @@
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {

@@ -12,10 +12,7 @@ namespace {
 using Action = int (*)(const Command&);
 
 int build(const Command& command) {
-  if (command.into.empty()) return run_build(command);
-  auto for_container = command;
-  if (command.mpi.empty()) for_container.mpi = "auto";
-  return run_container(for_container);
+  return command.into.empty() ? run_build(command) : run_container(command);
 }
 
 void add_build(CLI::App& sub, Command& command) {

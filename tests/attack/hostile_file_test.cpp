@@ -24,7 +24,7 @@
 #include "base/checksum.hpp"
 #include "base/fd.hpp"
 #include "resolver/map/map_format.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "tests/map/sample_map.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"

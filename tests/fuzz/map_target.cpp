@@ -16,7 +16,6 @@
 #include "resolver/map/index_writer.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/map/map_writer.hpp"
 #include "resolver/store/databases.hpp"
 #include "tests/fuzz/target.hpp"
 #include "tests/map/sample_map.hpp"

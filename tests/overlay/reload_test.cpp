@@ -21,7 +21,6 @@
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/map/map_writer.hpp"
 #include "tests/overlay/reload_support.hpp"
 
 namespace heddle::test {
