@@ -93,11 +93,12 @@ class ProgramWorld final : public World {
       base_.prefetch({name});
     }
   }
-  Result<std::string> head(const std::string& path) override {
+  using World::read;
+  Result<std::string> read(const std::string& path, Part part) override {
+    if (part == Part::whole) return base_.read(path, part);
     if (!may_open(path)) return fail_errno(path, "not looked at", ENOENT);
-    return base_.head(name_of(path));
+    return base_.read(name_of(path), part);
   }
-  Result<std::string> read(const std::string& path) override { return base_.read(path); }
   /// The program's path as its directory is here; as it was described when there is none.
   std::string real_path(const std::string& path) override {
     if (path != path_) return real(path);
