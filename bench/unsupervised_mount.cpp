@@ -8,7 +8,6 @@
 
 #include "base/log.hpp"
 #include "base/mount_service.hpp"
-#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/overlay/load.hpp"

@@ -38,15 +38,16 @@ struct Origin : FileFacts {
 struct Drift {
   ObjectId object = 0;
   std::string path;
-  std::string what;  ///< "missing", "content changed", ...
+  std::string what;     ///< "missing", "content changed", ...
+  bool silent = false;  ///< its file system did not answer in time
 };
 
 struct Origins {
   std::vector<Origin> files;  ///< by ObjectId
   std::vector<Drift> drifts;  ///< in order of objects
   std::size_t pinned = 0;
-  /// The first whose file system did not answer in time; it is among `drifts`.
-  std::optional<ObjectId> silent;
+  /// The first that is silent.
+  std::optional<Drift> silent;
 };
 
 /// Longer than a parallel file system's fail-over takes to be noticed, shorter than a job's
@@ -62,11 +63,16 @@ struct OriginPatience {
   bool with_others = true;
 };
 
+enum class Compare : std::uint8_t {
+  stamp,    ///< the content only where size and mtime do not tell
+  content,  ///< always
+};
+
 /// Opens and checks every object's file: size and mtime first, then SHA-256, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
 /// when the file system is slow to answer.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     OriginPatience patience = {});
+                     OriginPatience patience = {}, Compare how = Compare::stamp);
 
 /// Words about a file whose file system is silent.
 std::string not_answered_for(std::chrono::milliseconds time);

@@ -70,8 +70,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
                                  {options.origin_timeout, options.on_drift == OnDrift::warn});
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error::with_code(
-        ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",
-        not_answered_for(options.origin_timeout),
+        ETIMEDOUT, origins.silent->path, "cannot be checked", origins.silent->what,
         "--on-drift warn mounts without the files of such a file system, --origin-timeout says how "
         "long to wait"));
   drifts = origins.drifts;

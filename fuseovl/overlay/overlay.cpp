@@ -112,7 +112,6 @@ void Overlay::init(fuse_conn_info& connection) {
   connection.max_background = 64;
   connection.congestion_threshold = 48;
   opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
-  watch_origins(content_.files);
   if (on_ready_) on_ready_();
 }
 

@@ -234,7 +234,7 @@ int run(Arguments& a) {
     if (s.mount_point.empty()) return usage("DIR is missing");
     if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty() || s.leave_tree)
       return usage("--ready-fd, --mount-point, --cleanup and --leave-tree belong to --fuse-fd");
-    return status_of(s.foreground ? serve_in_foreground(s) : start_daemon(s));
+    return status_of(start_daemon(s));
   }
   if (!s.mount_point.empty()) return usage("--fuse-fd takes MAP alone: it is mounted already");
   if (!s.load.mount_point.starts_with('/'))

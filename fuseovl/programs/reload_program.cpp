@@ -17,8 +17,8 @@
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "fuseovl/files/map_file.hpp"
-#include "fuseovl/mount/directory_reader.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/programs/programs.hpp"
 #include "resolver/map/served_names.hpp"
 

@@ -17,7 +17,6 @@
 #include "base/sandbox/privileges.hpp"
 #include "base/socket_pair.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/service/leftovers.hpp"
 #include "fuseovl/service/mount_server.hpp"

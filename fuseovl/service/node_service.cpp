@@ -115,7 +115,7 @@ class NodeService : public MountServer {
     if (origins.drifts.empty()) return {};
     // One that differs is enough, whether others answer or not.
     for (const auto& drift : origins.drifts)
-      if (origins.silent != std::optional(drift.object))
+      if (!drift.silent)
         return fail(Error::with_code(ESTALE, file.path(), "does not fit this node",
                                      drift.path + ": " + drift.what));
     const auto& silent = origins.drifts.front();
@@ -158,9 +158,7 @@ class NodeService : public MountServer {
 }  // namespace
 
 Result<void> node_program(const MountSettings& settings) {
-  sigset_t ending;
-  ::sigemptyset(&ending);
-  for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ending, n);
+  const sigset_t ending = ending_signals();
   ::sigprocmask(SIG_BLOCK, &ending, nullptr);
   TRY(confine_service());
   const Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC));

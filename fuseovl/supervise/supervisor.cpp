@@ -32,21 +32,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Signals that end the daemon, whichever process they are sent to.
-constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP};
-
-sigset_t signal_set(bool with_children) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int n : kEnding) ::sigaddset(&set, n);
-  if (with_children) ::sigaddset(&set, SIGCHLD);
-  return set;
-}
-
 /// Blocks the signals that the supervisor takes from its signalfd, and puts back what was.
 class TakenSignals {
  public:
   TakenSignals() {
+    ::sigaddset(&set_, SIGCHLD);
     ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
     // An inherited SIG_IGN would have the kernel reap the workers.
     ::signal(SIGCHLD, SIG_DFL);
@@ -68,7 +58,7 @@ class TakenSignals {
   }
 
  private:
-  sigset_t set_ = signal_set(true);
+  sigset_t set_ = ending_signals();
   sigset_t before_{};
   Fd fd_;
 };
@@ -194,7 +184,7 @@ void Supervisor::be_worker() {
   std::thread([this, supervisor] {
     state_.thread = ::gettid();
     ::kill(supervisor, SIGCHLD);  // it watches this thread
-    const sigset_t ending = signal_set(false);
+    const sigset_t ending = ending_signals();
     for (int signal = 0; ::sigwait(&ending, &signal) == 0;) ::kill(supervisor, signal);
   }).detach();
 
