@@ -201,7 +201,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
 /// The daemon, whose warnings nobody sees, stages nothing then.
 void warn_of_stage(const std::string& directory) {
   if (directory.empty()) return;
-  if (const auto directory = StageDirectory::open(directory); !directory) warn(directory.error());
+  if (const auto stage = StageDirectory::open(directory); !stage) warn(stage.error());
 }
 
 /// Before APP runs: what could only be said after it would come too late.

@@ -11,6 +11,7 @@
 
 #include "record/loopback/loopback.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/fuse_kernel.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -80,6 +81,7 @@ std::size_t open_files() {
 
 TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount and to take memory back");
+  HEDDLE_NEEDS_OPEN_TREE();
   TestDir dir;
   for (int i = 0; i < kFiles; ++i) {
     const Fd made(::open((dir / std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
@@ -102,6 +104,7 @@ TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
 
 TEST(Forgetting, a_file_without_descriptor_is_found_again_only_if_it_is_the_same) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
+  HEDDLE_NEEDS_OPEN_TREE();
   TestDir dir;
   for (const char* name : {"kept", "replaced", "moved"}) write_text_file(dir / name, name);
   run_checked({"mkdir", dir / "many"});
