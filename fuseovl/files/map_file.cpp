@@ -15,7 +15,6 @@
 #include "base/try.hpp"
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/read_at.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -43,9 +42,8 @@ int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
   return 0;
 }
 
-}  // namespace
-
-Result<MapFile> MapFile::read_within(std::string path, int open, milliseconds limit) {
+/// Of the file that is `open`, or else at `path`.
+Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
   struct Found {
     int code = 0;
     struct stat status {};
@@ -73,25 +71,32 @@ Result<MapFile> MapFile::read_within(std::string path, int open, milliseconds li
     return fail(Error::with_code(ETIMEDOUT, path, "cannot be read", not_answered_for(limit),
                                  "--origin-timeout says how long to wait"));
   if (found->code != 0) return fail(map_open_error(path, found->code));
-  return MapFile(std::move(path), std::move(bytes), found->status);
+  return MapFile{std::move(path), std::move(bytes), found->status};
 }
+
+}  // namespace
 
 Result<MapFile> MapFile::of(int open, milliseconds limit) {
   // For messages; it may be the name of another file by now.
   std::error_code none;
   const auto link = "/proc/self/fd/" + std::to_string(open);
-  return read_within(std::filesystem::read_symlink(link, none).string(), open, limit);
+  return copy_of(std::filesystem::read_symlink(link, none).string(), open, limit);
 }
 
-Result<MapFile> MapFile::find(const std::string& path, milliseconds limit) {
-  return read_within(path, -1, limit);
+Result<MapFile> MapFile::find(std::string path, milliseconds limit) {
+  return copy_of(std::move(path), -1, limit);
+}
+
+Result<MapContent> MapFile::read_all() const {
+  auto reader = TRY(read());
+  return reader.read_all();
 }
 
 Result<std::string> MapFile::bytes() const {
-  if (::lseek(bytes_.get(), 0, SEEK_SET) < 0) return fail_errno(path_, "cannot read");
-  return read_all(bytes_.get(), path_);
+  if (::lseek(content.get(), 0, SEEK_SET) < 0) return fail_errno(path, "cannot read");
+  return heddle::read_all(content.get(), path);
 }
 
-Result<ContentHash> MapFile::hash() const { return hash_file(bytes_.get(), path_); }
+Result<ContentHash> MapFile::hash() const { return hash_file(content.get(), path); }
 
 }  // namespace heddle

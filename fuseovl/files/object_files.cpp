@@ -15,7 +15,12 @@ namespace heddle {
 
 ObjectFiles::ObjectFiles(Origins origins, std::vector<std::string> paths)
     : origins_(std::move(origins)), paths_(std::move(paths)), refused_(paths_.size()) {
-  assign_lanes();
+  std::unordered_map<std::uint64_t, std::uint32_t> by_device;
+  for (const Origin& origin : origins_.files) {
+    const auto next = static_cast<std::uint32_t>(by_device.size());
+    lanes_.push_back(by_device.try_emplace(origin.stamp.id.dev, next).first->second);
+  }
+  lane_count_ = by_device.size();
 }
 
 std::vector<int> ObjectFiles::descriptors() const {
@@ -47,17 +52,8 @@ Result<void> ObjectFiles::stage(StageDirectory directory, std::uint64_t budget) 
   return {};
 }
 
-std::optional<pid_t> ObjectFiles::start_staging() {
-  return staging_ ? staging_->start(origins_, paths_) : std::nullopt;
-}
-
-void ObjectFiles::assign_lanes() {
-  std::unordered_map<std::uint64_t, std::uint32_t> by_device;
-  for (const Origin& origin : origins_.files) {
-    const auto next = static_cast<std::uint32_t>(by_device.size());
-    lanes_.push_back(by_device.try_emplace(origin.stamp.id.dev, next).first->second);
-  }
-  lane_count_ = by_device.size();
+void ObjectFiles::start_staging() {
+  if (staging_) staging_->start(origins_, paths_);
 }
 
 tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char> into,

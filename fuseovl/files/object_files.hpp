@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/read_at.hpp"
 #include "fuseovl/files/staging.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -40,11 +39,16 @@ class ObjectFiles {
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
-  /// Of every pinned file, and the staging directory's.
+  /// All that is served from: of every pinned file, and the staging directory's.
   std::vector<int> descriptors() const;
   /// What open() opens by its path, each file with the directory that it may be replaced in: those
   /// that are not pinned.
   std::vector<std::string> reopened() const;
+
+  /// The directory of the staged copies, when there is one.
+  std::vector<std::string> staged_in() const {
+    return staging_ ? std::vector{staging_->directory().path()} : std::vector<std::string>();
+  }
 
   /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
   /// and no other.
@@ -64,8 +68,8 @@ class ObjectFiles {
   void on_change(OnChange what) { on_change_ = what; }
   /// nullptr: nothing is staged.
   const Staging* staging() const { return staging_.get(); }
-  /// Staging::start(); nullopt as well when nothing is to be staged.
-  std::optional<pid_t> start_staging();
+  /// Staging::start(), when something is to be staged.
+  void start_staging();
 
   /// What differs from the map, found when mounting and since.
   std::vector<Drift> drifts() const;
@@ -75,7 +79,6 @@ class ObjectFiles {
   enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
   static std::string text_of(std::uint32_t reason);
   int refuse(ObjectId object, std::uint32_t reason);
-  void assign_lanes();
   bool is_staged(ObjectId object) const { return staging_ && staging_->has(object); }
   tl::expected<Fd, int> reopen(ObjectId object);
   /// 0, or why what `fd` holds is not what was mounted: an errno.

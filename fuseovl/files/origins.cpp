@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -199,21 +200,31 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   return out;
 }
 
+tl::expected<std::size_t, int> read_cached(int fd, std::span<char> into, off_t offset) {
+  const iovec part{into.data(), into.size()};
+  const ssize_t n = ::preadv2(fd, &part, 1, offset, RWF_NOWAIT);
+  // A short one ends at a page that is not there, or at the file's end: who may wait finds out.
+  if (n == static_cast<ssize_t>(into.size())) return into.size();
+  // Linux before 4.14 and file systems without FMODE_NOWAIT say EOPNOTSUPP before they do anything.
+  if (n >= 0 || errno == EOPNOTSUPP || errno == EINTR || errno == ENOSYS)
+    return tl::unexpected(EAGAIN);
+  return tl::unexpected(errno);
+}
+
 }  // namespace
 
-Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience,
-                     Compare how) {
+Origins open_origins(const MapContent& content, std::size_t max_pinned,
+                     std::chrono::milliseconds limit, Compare how) {
   const auto& objects = content.objects;
   const SharedArray<Finding> found(objects.size());
   Directories directories;
-  const FileWork work{.limit = patience.limit,
-                      .work =
-                          [&](std::size_t id, WorkPlace& place) {
-                            found[id] =
-                                check(objects[id], id < max_pinned, how, directories, place);
-                          },
-                      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); },
-                      .with_others = patience.with_others};
+  const FileWork work{
+      .limit = limit,
+      .work =
+          [&](std::size_t id, WorkPlace& place) {
+            found[id] = check(objects[id], id < max_pinned, how, directories, place);
+          },
+      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); }};
   auto results = work_on_files(objects.size(), work);
   Origins out;
   for (ObjectId id = 0; id < objects.size(); ++id) {
@@ -226,12 +237,24 @@ Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPa
       continue;
     }
     out.files.emplace_back();
-    const bool is_first = state == WorkResult::State::late && !out.silent;
-    const Drift drift{id, objects[id].path, not_answered_for(patience.limit), true};
-    if (is_first) out.silent = drift;
-    if (is_first || patience.with_others) out.drifts.push_back(drift);
+    out.drifts.push_back({id, objects[id].path, not_answered_for(limit), true});
+    if (state == WorkResult::State::late && !out.silent) out.silent = out.drifts.back();
   }
   return out;
+}
+
+tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block) {
+  if (block == MayBlock::no) return read_cached(fd, into, offset);
+  std::size_t got = 0;
+  while (got < into.size()) {
+    const ssize_t n =
+        ::pread(fd, into.data() + got, into.size() - got, offset + static_cast<off_t>(got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return tl::unexpected(errno);
+    if (n == 0) break;
+    got += static_cast<std::size_t>(n);
+  }
+  return got;
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/stage_directory.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,11 +8,11 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <memory>
 #include <sstream>
 
 #include "base/try.hpp"
-#include "fuseovl/files/read_at.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
 namespace {
@@ -37,13 +36,9 @@ Result<Fd> private_directory(int parent, const std::string& name, const std::str
 }
 
 void for_each_name(int directory, const std::function<void(const std::string&)>& call) {
-  Fd own(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!own) return;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(own.get()), ::closedir);
-  if (!listing) return;
-  (void)own.release();
-  while (const dirent* entry = ::readdir(listing.get()))
-    if (entry->d_name[0] != '.') call(entry->d_name);
+  (void)walk_tree(
+      directory, [&](const std::string& name, const DirectoryEntry&) { call(name); },
+      [](const std::string&) { return false; });
 }
 
 /// `name` of `directory`, locked; nullopt: another process has it locked.

@@ -80,7 +80,7 @@ std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std
 
 // What stages.
 
-std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
+void Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
   *state_ = State::running;
   auto keep = descriptors();
   for (const auto& origin : origins.files)
@@ -97,10 +97,9 @@ std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<st
     *state_ = all ? State::done : State::incomplete;
     return 0;
   });
-  if (child) return child->release();
+  if (child) return (void)child->release();
   warn(Error::from_errno(directory_.path(), "cannot start to stage", child.error().code()));
   *state_ = State::incomplete;
-  return std::nullopt;
 }
 
 /// Result: whether all that can be staged is. What is missing is said, once.

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/read_at.hpp"
 #include "fuseovl/files/stage_directory.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -41,8 +40,8 @@ class Staging {
   std::vector<int> descriptors() const;
 
   /// Forks the process that stages; a child of the caller, that ends with it or when all is done.
-  /// It keeps only our descriptors and `origins` open. nullopt: it cannot start, which is said.
-  std::optional<pid_t> start(const Origins& origins, const std::vector<std::string>& paths);
+  /// It keeps only our descriptors and `origins` open. That it cannot start is said.
+  void start(const Origins& origins, const std::vector<std::string>& paths);
 
   /// Whether the object has a copy that is right.
   bool has(ObjectId object) const { return slots_[object].ready.load(std::memory_order_acquire); }

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <paths.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/child.hpp"
+#include "base/find_program.hpp"
 #include "base/packet.hpp"
 #include "base/socket_pair.hpp"
 #include "base/try.hpp"
@@ -20,18 +20,6 @@ namespace {
 
 constexpr const char* kProgram = "fusermount3";
 constexpr int kSocketInChild = 3;
-
-std::string find_program() {
-  const char* variable = std::getenv("PATH");
-  const std::string path = std::string(variable ? variable : "") + ":/usr/local/bin:/usr/bin:/bin";
-  for (std::size_t begin = 0; begin < path.size();) {
-    const auto end = std::min(path.find(':', begin), path.size());
-    const std::string candidate = path.substr(begin, end - begin) + "/" + kProgram;
-    if (candidate.front() == '/' && ::access(candidate.c_str(), X_OK) == 0) return candidate;
-    begin = end + 1;
-  }
-  return {};
-}
 
 /// fusermount3's last words without its own name, on one line.
 std::string reason_of(std::string words) {
@@ -58,13 +46,6 @@ std::string words_in(const Fd& pipe) {
   return out;
 }
 
-/// nullopt: not within `limit`. Waited for without one where that cannot be told.
-Result<std::optional<int>> end_of(Child& child, std::chrono::milliseconds limit) {
-  auto ended = child.wait_for(limit);
-  if (ended) return ended;
-  return std::optional<int>(TRY(child.wait()));
-}
-
 struct Outcome {
   int status = 0;
   std::string words;
@@ -73,8 +54,10 @@ struct Outcome {
 
 Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device,
                     std::chrono::milliseconds limit) {
-  const std::string program = find_program();
-  if (program.empty())
+  const char* path = std::getenv("PATH");
+  const auto program =
+      find_program(kProgram, std::string(path ? path : "") + ":/usr/local/bin:/usr/bin:/bin");
+  if (!program)
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
                 "install it (package fuse3), or run as root");
   auto words = TRY(make_pipe());
@@ -95,16 +78,16 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   }
   std::vector<std::string> argv = {kProgram};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  auto child = TRY(spawn(program, argv, options));
+  auto child = TRY(spawn(*program, argv, options));
   words.write_end.reset();
   theirs.reset();
   Outcome outcome;
   if (wants_device) outcome.device = receive_device(ours.get(), limit);
-  auto status = end_of(child, limit);
+  auto status = child.wait_for(limit);
   if (!status && !outcome.device) return fail(std::move(status.error()));
   if (status && !*status) {
     // What it waits for may be uninterruptible: neither is its end waited for.
-    ::kill(child.release(), SIGKILL);
+    child.abandon();
     if (!outcome.device)
       return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
                                    "a directory above the mount point does not answer, it seems"));

@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -190,8 +191,8 @@ Result<void> walk_tree(int root,
   return {};
 }
 
-Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options) {
-  Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+Result<void> warm_up(const std::string& mount_point) {
+  const Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
   if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
   probe_missing_names(root.get());
@@ -215,17 +216,11 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
   };
   TRY(walk_tree(root.get(), visit, enter));
   // Answered ENOSYS once, never asked again: OPEN, FLUSH, LISTXATTR, STATX.
-  Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
+  const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
   (void)::flistxattr(root.get(), nullptr, 0);
   struct statx extended {};
   (void)::statx(root.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &extended);
-  // Not into the prefetch's hands: an open file would keep the mount busy.
-  index.reset();
-  root.reset();
-  // Whether it can work here is no matter of the warm-up's success.
-  (void)start_prefetch(mount_point, options.prefetch,
-                       options.outlive_caller ? std::nullopt : std::optional(::getpid()));
   return {};
 }
 

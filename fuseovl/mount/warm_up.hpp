@@ -37,32 +37,25 @@ inline constexpr const char* kPrefetchDone = ".heddle/prefetch-done";
 
 inline constexpr std::uint64_t kDefaultPrefetch = 256U << 20;
 
-struct WarmUpOptions {
-  /// Of the prefetch that follows; 0: none.
-  std::uint64_t prefetch = kDefaultPrefetch;
-  /// Whether the prefetch goes on when the calling process has ended.
-  bool outlive_caller = false;
-};
-
 /// Asks a heddle mount once for what starts need and the kernel can keep: the names and attributes
 /// of every view, those ld.so probes for that are not there (glibc-hwcaps), and each operation the
 /// daemon does not have. A later start then sends no request. The rest is left to the prefetch.
 /// Must not be called by the daemon itself: killed while it waits for its own answer, it could not
-/// end. The caller has one thread: it forks.
-Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options = {});
+/// end.
+Result<void> warm_up(const std::string& mount_point);
 
-/// Starts a process, no child of ours, that reads ahead every file of the mount, smallest first, up
-/// to `budget` bytes and a quarter of the node's available memory. It keeps nobody from unmounting,
-/// since it works on a detached clone of the mount, and gives up when the mount leaves the tree,
-/// when `while_alive` ends, or after half a minute. Fails with EPERM where mounts may not be cloned
-/// (a plain user): the mount is then warmed by use.
+/// Starts a process, no child of ours (who has one thread), that reads ahead every file of the
+/// mount, smallest first, up to `budget` bytes and a quarter of the node's available memory. It
+/// keeps nobody from unmounting, since it works on a detached clone of the mount, and gives up when
+/// the mount leaves the tree, when `while_alive` ends, or after half a minute. Fails with EPERM
+/// where mounts may not be cloned (a plain user): the mount is then warmed by use.
 ///
 /// It reads through the mount instead of FUSE_NOTIFY_STORE by the daemon, which is a little faster:
 /// a store waits, uninterruptibly, for pages that a READ has locked, and holds the device. A daemon
 /// killed in that moment could never end, and every reader would hang (measured: 6 of 60 kills with
 /// a thread, 16 of 60 with a process of its own). Here every wait ends with a kill, and the device
 /// is the daemon's alone.
-Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget,
+Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget = kDefaultPrefetch,
                             std::optional<pid_t> while_alive = std::nullopt);
 
 }  // namespace heddle

@@ -27,26 +27,11 @@
 namespace heddle {
 namespace {
 
-/// A signal that arrives between mounting and the end of the set-up must not leave a mount behind:
-/// it is blocked, and looked for when the set-up is done.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    const sigset_t ending = ending_signals();
-    ::sigprocmask(SIG_BLOCK, &ending, &before_);
-  }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  bool one_is_pending() const {
-    sigset_t pending;
-    ::sigpending(&pending);
-    return std::ranges::any_of(kEndingSignals, [&](int n) { return ::sigismember(&pending, n); });
-  }
-
- private:
-  sigset_t before_{};
-};
+bool ending_signal_is_pending() {
+  sigset_t pending;
+  ::sigpending(&pending);
+  return std::ranges::any_of(kEndingSignals, [&](int n) { return ::sigismember(&pending, n); });
+}
 
 /// On failure the files that differ are part of the message, a line each.
 Result<OverlayContent> load(const MountSettings& settings, const std::string& mount_point) {
@@ -79,9 +64,6 @@ Result<std::string> check_mount_point(const MountSettings& settings) {
                 is_dead(path) ? "a heddle mount whose daemon has died is still here"
                               : "it is already a heddle mount",
                 "unmount it with fs-mount -u");
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return fail_errno(directory, "cannot use as mount point");
-  if (!S_ISDIR(status.st_mode)) return fail_errno(directory, "cannot use as mount point", ENOTDIR);
   return path;
 }
 
@@ -119,9 +101,9 @@ struct NewMount {
 Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch) {
   if (auto answers = await_ready(ready.get()); !answers)
     return fail(std::move(answers.error().error));
-  if (!mount.tree) return warm_up(mount.path, {prefetch, true});
-  TRY(warm_up("/proc/self/fd/" + std::to_string(mount.tree.get()), {0, true}));
-  TRY(exchange_mount(mount.tree.get(), mount.path));
+  const auto tree = "/proc/self/fd/" + std::to_string(mount.tree.get());
+  TRY(warm_up(mount.tree ? tree : mount.path));
+  if (mount.tree) TRY(exchange_mount(mount.tree.get(), mount.path));
   (void)start_prefetch(mount.path, prefetch);
   return {};
 }
@@ -173,18 +155,11 @@ ServeOptions serve_options(const MountSettings& settings, const NewMount& mount)
   out.mount_point = mount.path;
   out.mount_device = mount.st_dev;
   out.cleanup = settings.cleanup;
-  out.session = session_options(settings);
+  out.session.threads = settings.threads;
   return out;
 }
 
 }  // namespace
-
-SessionOptions session_options(const MountSettings& settings) {
-  SessionOptions options;
-  options.max_read = kMaxRead;
-  options.threads = settings.threads;
-  return options;
-}
 
 Result<void> leave_terminal(const std::string& log_path) {
   const Fd null = TRY(open_file("/dev/null", O_RDWR));
@@ -206,7 +181,9 @@ Result<void> start_daemon(const MountSettings& settings) {
   auto content = TRY(load(settings, mount_point));
   std::optional<Overlay> overlay(std::move(content));
   auto ready = TRY(make_socket_pair());
-  const BlockedSignals signals;
+  // One that arrives between mounting and the end of the set-up must not leave a mount behind.
+  const sigset_t ending = ending_signals();
+  ::sigprocmask(SIG_BLOCK, &ending, nullptr);
   auto mount = TRY(NewMount::make(settings, mount_point));
   const auto serve_here = [&] {
     auto serving = serve_options(settings, mount);
@@ -223,7 +200,7 @@ Result<void> start_daemon(const MountSettings& settings) {
     return wait_and_warm(ready.one, mount, settings.prefetch);
   };
   const auto run_daemon = [&]() -> Result<void> {
-    std::vector<int> keep = overlay->descriptors();
+    std::vector<int> keep = overlay->files().descriptors();
     keep.insert(keep.end(), {mount.device.get(), ready.other.get(), settings.service_fd});
     mount.tree.reset();
     close_fds_but(keep);
@@ -250,7 +227,7 @@ Result<void> start_daemon(const MountSettings& settings) {
     return serve_here();
   }
   auto warmed = warm();
-  if (warmed && signals.one_is_pending() && !settings.exchange)
+  if (warmed && ending_signal_is_pending() && !settings.exchange)
     warmed = fail_errno(settings.mount_point, "cannot mount", EINTR);
   if (!warmed) {
     mount.undo();
@@ -269,7 +246,7 @@ Result<void> serve_device(const MountSettings& settings) {
   serving.cleanup = settings.cleanup;
   serving.ready = Fd(settings.ready_fd);
   serving.report_at_end = true;
-  serving.session = session_options(settings);
+  serving.session.threads = settings.threads;
   Fd device(settings.fuse_fd);
   const auto prepare = [&]() -> Result<OverlayContent> {
     struct stat status {};
@@ -284,7 +261,7 @@ Result<void> serve_device(const MountSettings& settings) {
   if (content) {
     const bool all_pinned = content->files.pinned() == content->files.size();
     Overlay overlay(std::move(*content));
-    std::vector<int> keep = overlay.descriptors();
+    std::vector<int> keep = overlay.files().descriptors();
     keep.insert(keep.end(), {device.get(), serving.ready.get()});
     close_fds_but(keep);
     const auto left = leave_terminal(settings.log_path);
