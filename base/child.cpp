@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
@@ -109,6 +111,15 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+/// Children that were abandoned and may have ended since. Where there are more, these stay zombies.
+std::array<std::atomic<pid_t>, 64> abandoned{};
+
+void reap_abandoned() {
+  for (auto& slot : abandoned)
+    if (pid_t pid = slot; pid != 0 && ::waitpid(pid, nullptr, WNOHANG) != 0)
+      slot.compare_exchange_strong(pid, 0);
+}
+
 void redirect_stdio(int log) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) return;
@@ -159,6 +170,13 @@ Child::~Child() {
   ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+void Child::abandon() noexcept {
+  ::kill(pid_, SIGKILL);
+  for (auto& slot : abandoned)
+    if (pid_t none = 0; slot.compare_exchange_strong(none, pid_)) break;
+  pid_ = -1;
 }
 
 Result<int> Child::wait() {
@@ -227,6 +245,7 @@ Result<std::string> own_program_dir() {
 }
 
 Result<Child> fork_child(const ForkOptions& options, const std::function<int()>& body) {
+  reap_abandoned();
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno("", "cannot start a process");
@@ -278,7 +297,7 @@ bool Task::has_ended(const std::vector<pollfd>& polled) const { return has_input
 Result<void> Task::result() {
   pollfd entry{ended(), POLLIN, 0};
   if (::poll(&entry, 1, 0) == 0) {
-    ::kill(child_.release(), SIGKILL);
+    child_.abandon();
     return fail_errno("", "gave up waiting", ETIMEDOUT);
   }
   if (TRY(child_.wait()) == exit_done) return {};

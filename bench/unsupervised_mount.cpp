@@ -8,7 +8,6 @@
 
 #include "base/log.hpp"
 #include "base/mount_service.hpp"
-#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/overlay/load.hpp"
@@ -20,8 +19,8 @@ namespace {
 [[noreturn]] void live(Overlay& overlay, Fd device, const Fd& ready) {
   (void)leave_terminal({});
   overlay.on_ready([&ready] { (void)write_all(ready.get(), {&kReadyByte, 1}, "ready"); });
-  auto session = Session::create(Overlay::ops(), &overlay, std::move(device), session_options({}),
-                                 overlay.state().session);
+  auto session =
+      Session::create(Overlay::ops(), &overlay, std::move(device), {}, overlay.state().session);
   ::_exit(session && session->serve() ? 0 : 1);
 }
 
@@ -37,7 +36,8 @@ void mount(const std::string& map, const std::string& directory) {
   device.reset();
   ready.write_end.reset();
   if (auto answers = await_ready(ready.read_end.get()); !answers) throw answers.error().error;
-  value_or_throw(warm_up(options.mount_point, {kDefaultPrefetch, true}));
+  value_or_throw(warm_up(options.mount_point));
+  (void)start_prefetch(options.mount_point);
 }
 
 }  // namespace

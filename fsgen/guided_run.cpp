@@ -187,8 +187,8 @@ AppSetup GuidedRun::setup(Counters& counters) const {
   } else if (!direct()) {
     setup.mount = [this] { return mount_privately(mount_point_); };
     setup.enter = [this]() -> Result<void> {
-      (void)warm_up(
-          mount_point_);  // a cold mount is a slower one, no more: APP starts all the same
+      // A cold mount is a slower one, no more: APP starts all the same.
+      if (warm_up(mount_point_)) (void)start_prefetch(mount_point_, kDefaultPrefetch, ::getpid());
       return {};
     };
   }

@@ -3,7 +3,7 @@
 // libheddle-audit.so: rtld-audit(7) entry points. ld.so loads it first, before libc exists, so it
 // needs nothing: no libc, no thread-local storage, no lazy binding, and its state is set before
 // la_version returns. A process that the index does not know is left as it is, except for the
-// static TLS that any auditor's presence costs (tls_guard.hpp) - which is also why la_version does
+// static TLS that any auditor's presence costs (tls_guard.cpp) - which is also why la_version does
 // not answer 0 there: ld.so would drop us, and the area would be too small already.
 //
 // ld.so calls la_objsearch with its lock held, dlopen in any thread included; lookups are stateless
@@ -14,9 +14,7 @@
 
 #include "fuseovl/audit/index_view.hpp"
 #include "fuseovl/audit/kernel.hpp"
-#include "fuseovl/audit/lookup.hpp"
 #include "fuseovl/audit/process.hpp"
-#include "fuseovl/audit/tls_guard.hpp"
 #include "resolver/map/counters_format.hpp"
 #include "resolver/map/learn_format.hpp"
 
@@ -48,19 +46,6 @@ class Record {
     if (n <= 0) whole_ = false;
     add(one_path);
   }
-  /// `path` made absolute.
-  void add_path(const char* path) {
-    if (*path == '/') return add(path);
-    // The kernel counts the NUL; "(unreachable)" directories do not begin with a slash.
-    const long n = syscall6(__NR_getcwd, as_long(one_path), sizeof one_path);
-    if (n <= 0 || *one_path != '/') {
-      whole_ = false;
-      return;
-    }
-    add(one_path);
-    if (used_ > 0) record_bytes[used_ - 1] = '/';
-    add(path);
-  }
   void append_to(const char* file) const {
     if (!whole_) return;
     // Opened each time: the program's descriptors are its own.
@@ -79,21 +64,12 @@ class Record {
   bool whole_ = true;
 };
 
-void log_program(const char* file) {
+void log(const char* file, const char* kind, const char* name, const char* path) {
   Record record;
-  record.add(learn_format::kProgram);
-  record.add_program();
-  record.add("");
-  record.add("");
-  record.append_to(file);
-}
-
-void log_library(const char* file, const char* name, const char* path) {
-  Record record;
-  record.add(learn_format::kLibrary);
+  record.add(kind);
   record.add_program();
   record.add(name);
-  record.add_path(path);
+  record.add(path);
   record.append_to(file);
 }
 
@@ -105,7 +81,7 @@ class LearnLog {
   constexpr LearnLog() = default;
   /// Notes the program itself.
   explicit LearnLog(const StartBlock& start) : path_(start.variable(learn_format::kVariable)) {
-    if (path_) log_program(path_);
+    if (path_) log(path_, learn_format::kProgram, "", "");
   }
   /// ld.so begins to look for `name`, and was sent nowhere by us.
   void search(const char* name) {
@@ -118,7 +94,8 @@ class LearnLog {
     if (!pending_) return;
     const char* name = pending_;
     pending_ = nullptr;
-    if (map.l_name && *map.l_name) log_library(path_, name, map.l_name);
+    // One that is not absolute names another file in the next run.
+    if (map.l_name && *map.l_name == '/') log(path_, learn_format::kLibrary, name, map.l_name);
   }
 
  private:

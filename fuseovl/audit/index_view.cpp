@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/audit/index_view.hpp"
 
+#include "fuseovl/audit/kernel.hpp"
+
 namespace heddle::audit {
 
 using index_format::Bucket;

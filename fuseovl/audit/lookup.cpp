@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/audit/lookup.hpp"
-
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
 #include <limits.h>
 
+#include "fuseovl/audit/index_view.hpp"
 #include "fuseovl/audit/kernel.hpp"
 #include "resolver/map/library_path.hpp"
 

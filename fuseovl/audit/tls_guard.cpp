@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/audit/tls_guard.hpp"
-
 #include "fuseovl/audit/kernel.hpp"
+#include "fuseovl/audit/process.hpp"
 
 namespace heddle::audit {
 namespace {

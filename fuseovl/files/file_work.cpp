@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/file_work.hpp"
 
-#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -157,18 +156,17 @@ void take_files(Packet& packet, std::vector<WorkResult>& results) {
     if (pieces[i] < results.size()) results[pieces[i]].file = std::move(packet.fds[i]);
 }
 
-/// Whether nothing is to be waited for any more.
+/// Whether all that is still waited for is silent.
 bool is_silent(const SharedArray<Progress>& progress, const std::vector<Pieces>& groups,
                const FileWork& work) {
   if (work.limit.count() == 0) return false;
-  bool some_answer = false;
-  bool some_do_not = false;
+  bool some_do_not_answer = false;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     if (progress[i].done == groups[i].size()) continue;
-    const bool answers = progress[i].at_ms > monotonic_ms() - work.limit.count();
-    (answers ? some_answer : some_do_not) = true;
+    if (progress[i].at_ms > monotonic_ms() - work.limit.count()) return false;
+    some_do_not_answer = true;
   }
-  return some_do_not && (!some_answer || !work.with_others);
+  return some_do_not_answer;
 }
 
 }  // namespace
@@ -196,12 +194,14 @@ std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
       all.emplace_back(work, groups[i], progress[i], states, files);
     for (Group& group : all) {
       try {
-        if (&group != &all.back()) threads.emplace_back(run, std::ref(group));
+        if (&group != &all.back())
+          threads.emplace_back(run, std::ref(group));
+        else
+          run(group);
       } catch (const std::system_error&) {  // none to be had
         run(group);
       }
     }
-    run(all.back());
     return exit_done;
   }));
   sockets.other.reset();
@@ -219,7 +219,7 @@ std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
   for (std::size_t piece = 0; piece < count; ++piece) results[piece].state = states[piece];
   const bool all_done =
       std::ranges::all_of(results, [](const auto& result) { return result.state == State::done; });
-  if (!all_done) ::kill(child.release(), SIGKILL);
+  if (!all_done) child.abandon();
   return results;
 }
 

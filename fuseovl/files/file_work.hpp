@@ -32,8 +32,6 @@ struct FileWork {
   std::function<std::string_view(std::size_t)> path_of;
   /// Descriptors that the child keeps.
   std::vector<int> kept = {};
-  /// Go on with other file systems when one does not answer.
-  bool with_others = true;
 };
 
 struct WorkResult {

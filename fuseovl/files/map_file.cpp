@@ -15,37 +15,26 @@
 #include "base/try.hpp"
 #include "fuseovl/files/file_work.hpp"
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/read_at.hpp"
 #include "fuseovl/session/shared.hpp"
-#include "resolver/map/map_format.hpp"
 
 namespace heddle {
 namespace {
 
 using std::chrono::milliseconds;
 
-/// How much of a file has to be read to know it. What only is a file may be of any size.
-std::size_t known_by(int file, std::size_t size) {
-  constexpr std::size_t kHead = 4096;
-  char end[map_format::kTrailerSize];
-  if (size < sizeof(end)) return size;
-  const auto read = read_at(file, end, static_cast<off_t>(size - sizeof(end)), MayBlock::yes);
-  const bool is_map =
-      read && *read == sizeof(end) &&
-      std::string_view(end, sizeof(end)).starts_with(map_format::kMapMagic);
-  return is_map ? size : std::min(size, kHead);
-}
+/// A longer file is no map, and is not copied to memory to find that out.
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 /// errno, 0 when all is well.
-int copy(int from, int to, std::size_t size, const WorkPlace& place) {
-  const auto known = known_by(from, size);
-  std::vector<char> buffer(std::min<std::size_t>(known, 1U << 20));
-  for (std::size_t done = 0; done < known;) {
-    const std::span<char> part(buffer.data(), std::min(buffer.size(), known - done));
-    const auto got = read_at(from, part, static_cast<off_t>(done), MayBlock::yes);
+int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (!S_ISREG(status.st_mode) || size > kMostBytes) return ENOEXEC;
+  std::vector<char> buffer(std::min<std::size_t>(size, 1U << 20));
+  for (std::size_t done = 0; done < size;) {
+    const auto got = read_at(from, buffer, static_cast<off_t>(done), MayBlock::yes);
     if (!got) return got.error();
     if (*got == 0) break;
-    if (auto written = write_all(to, {part.data(), *got}, "copy"); !written)
+    if (auto written = write_all(to, {buffer.data(), *got}, "copy"); !written)
       return written.error().code();
     done += *got;
     place.moves_on();
@@ -53,9 +42,8 @@ int copy(int from, int to, std::size_t size, const WorkPlace& place) {
   return 0;
 }
 
-}  // namespace
-
-Result<MapFile> MapFile::read_within(std::string path, int open, milliseconds limit) {
+/// Of the file that is `open`, or else at `path`.
+Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
   struct Found {
     int code = 0;
     struct stat status {};
@@ -71,11 +59,10 @@ Result<MapFile> MapFile::read_within(std::string path, int open, milliseconds li
                       Result<Fd> own = Fd();
                       if (open < 0) own = open_regular(whole);
                       const int file = open >= 0 ? open : own ? own->get() : -1;
-                      found->code = !own                                 ? own.error().code()
-                                    : ::fstat(file, &found->status) != 0 ? errno
-                                    : !S_ISREG(found->status.st_mode)
-                                        ? ENOEXEC
-                                        : copy(file, bytes.get(), found->status.st_size, place);
+                      found->code = !own ? own.error().code()
+                                    : ::fstat(file, &found->status) != 0
+                                        ? errno
+                                        : copy(file, bytes.get(), found->status, place);
                     },
                 .path_of = [&](std::size_t) { return std::string_view(whole); },
                 .kept = {bytes.get()}};
@@ -84,25 +71,32 @@ Result<MapFile> MapFile::read_within(std::string path, int open, milliseconds li
     return fail(Error::with_code(ETIMEDOUT, path, "cannot be read", not_answered_for(limit),
                                  "--origin-timeout says how long to wait"));
   if (found->code != 0) return fail(map_open_error(path, found->code));
-  return MapFile(std::move(path), std::move(bytes), found->status);
+  return MapFile{std::move(path), std::move(bytes), found->status};
 }
+
+}  // namespace
 
 Result<MapFile> MapFile::of(int open, milliseconds limit) {
   // For messages; it may be the name of another file by now.
   std::error_code none;
   const auto link = "/proc/self/fd/" + std::to_string(open);
-  return read_within(std::filesystem::read_symlink(link, none).string(), open, limit);
+  return copy_of(std::filesystem::read_symlink(link, none).string(), open, limit);
 }
 
-Result<MapFile> MapFile::find(const std::string& path, milliseconds limit) {
-  return read_within(path, -1, limit);
+Result<MapFile> MapFile::find(std::string path, milliseconds limit) {
+  return copy_of(std::move(path), -1, limit);
+}
+
+Result<MapContent> MapFile::read_all() const {
+  auto reader = TRY(read());
+  return reader.read_all();
 }
 
 Result<std::string> MapFile::bytes() const {
-  if (::lseek(bytes_.get(), 0, SEEK_SET) < 0) return fail_errno(path_, "cannot read");
-  return read_all(bytes_.get(), path_);
+  if (::lseek(content.get(), 0, SEEK_SET) < 0) return fail_errno(path, "cannot read");
+  return heddle::read_all(content.get(), path);
 }
 
-Result<ContentHash> MapFile::hash() const { return hash_file(bytes_.get(), path_); }
+Result<ContentHash> MapFile::hash() const { return hash_file(content.get(), path); }
 
 }  // namespace heddle

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/object_files.hpp"
 
-#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstring>
 #include <ctime>
-#include <new>
-#include <system_error>
-#include <thread>
 #include <unordered_map>
 
 #include "base/log.hpp"
@@ -23,7 +15,12 @@ namespace heddle {
 
 ObjectFiles::ObjectFiles(Origins origins, std::vector<std::string> paths)
     : origins_(std::move(origins)), paths_(std::move(paths)), refused_(paths_.size()) {
-  assign_lanes();
+  std::unordered_map<std::uint64_t, std::uint32_t> by_device;
+  for (const Origin& origin : origins_.files) {
+    const auto next = static_cast<std::uint32_t>(by_device.size());
+    lanes_.push_back(by_device.try_emplace(origin.stamp.id.dev, next).first->second);
+  }
+  lane_count_ = by_device.size();
 }
 
 std::vector<int> ObjectFiles::descriptors() const {
@@ -55,47 +52,37 @@ Result<void> ObjectFiles::stage(StageDirectory directory, std::uint64_t budget) 
   return {};
 }
 
-std::optional<pid_t> ObjectFiles::start_staging() {
-  return staging_ ? staging_->start(origins_, paths_) : std::nullopt;
-}
-
-void ObjectFiles::assign_lanes() {
-  std::unordered_map<std::uint64_t, std::uint32_t> by_device;
-  for (const Origin& origin : origins_.files) {
-    const auto next = static_cast<std::uint32_t>(by_device.size());
-    lanes_.push_back(by_device.try_emplace(origin.stamp.id.dev, next).first->second);
-  }
-  lane_count_ = by_device.size();
+void ObjectFiles::start_staging() {
+  if (staging_) staging_->start(origins_, paths_);
 }
 
 tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char> into,
                                                  off_t offset, MayBlock block) {
   const Origin& origin = origins_.files[object];
   if (!origin.usable) return tl::unexpected(EIO);
-  if (on_change_ == OnChange::refuse && refused_[object] >= changed_in_place)
-    return tl::unexpected(EIO);
-  if (staging_)
+  const bool staged = is_staged(object);
+  if (staged && on_change_ == OnChange::keep)
     if (const auto got = staging_->read(object, into, offset, block)) return *got;
+  // To open a file, or to ask a remote one for its stamp, may have to wait.
+  const bool waits = !origin.fd || (staged && origin.locality == Locality::remote);
+  if (waits && block == MayBlock::no) return tl::unexpected(EAGAIN);
   Fd reopened;
-  if (!origin.fd) {
-    if (block == MayBlock::no) return tl::unexpected(EAGAIN);
-    // Others give theirs back in a moment: whoever maps the page would die of an error.
-    auto fd = reopen(object, 1000);
-    if (!fd) return tl::unexpected(fd.error());
-    reopened = std::move(*fd);
-  }
+  if (!origin.fd) reopened = TRY(reopen(object));
   const int fd = reopened ? reopened.get() : origin.fd.get();
   if (origin.locality == Locality::memory) block = MayBlock::yes;
-  const auto got = read_at(fd, into, offset, block);
-  if (!got) return got;
+  std::optional<tl::expected<std::size_t, int>> got;
+  if (staged && on_change_ == OnChange::refuse) got = staging_->read(object, into, offset, block);
+  if (!got) got = read_at(fd, into, offset, block);
+  if (!*got) return *got;
   if (const int code = compare(object, fd)) return tl::unexpected(code);
-  return got;
+  return *got;
 }
 
-/// While descriptors or memory are used up it tries again, every 2 ms.
-tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object, int tries) {
+/// While descriptors or memory are used up it tries again, every 2 ms: others give theirs back in a
+/// moment, and a process that maps the page would die of an error.
+tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object) {
   constexpr timespec kPause{0, 2'000'000};
-  for (;;) {
+  for (int tries = 1000;;) {
     auto fd = open_regular(paths_[object]);
     if (fd) return std::move(*fd);
     const int code = fd.error().code();
@@ -104,21 +91,6 @@ tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object, int tries) {
     if (--tries <= 0) return tl::unexpected(code);
     ::nanosleep(&kPause, nullptr);
   }
-}
-
-std::optional<std::string> ObjectFiles::watchable(ObjectId object) const {
-  const Origin& origin = origins_.files[object];
-  if (!origin.usable || origin.locality == Locality::remote) return std::nullopt;
-  return origin.fd ? "/proc/self/fd/" + std::to_string(origin.fd.get()) : paths_[object];
-}
-
-void ObjectFiles::check(ObjectId object) {
-  const Origin& origin = origins_.files[object];
-  if (!origin.usable || refused_[object] != none) return;
-  if (origin.fd)
-    (void)compare(object, origin.fd.get());
-  else if (const auto fd = reopen(object, 1))
-    (void)compare(object, fd->get());
 }
 
 int ObjectFiles::compare(ObjectId object, int fd) {
@@ -140,10 +112,8 @@ std::string ObjectFiles::text_of(std::uint32_t reason) {
 }
 
 int ObjectFiles::refuse(ObjectId object, std::uint32_t reason) {
-  const bool goes_on = on_change_ == OnChange::keep && is_staged(object);
   if (refused_[object].exchange(reason, std::memory_order_relaxed) != reason)
-    warn(Error(paths_[object], goes_on ? "its staged copy goes on" : "answered with an error",
-               text_of(reason)));
+    warn(Error(paths_[object], "answered with an error", text_of(reason)));
   return EIO;
 }
 
@@ -153,54 +123,6 @@ std::vector<Drift> ObjectFiles::drifts() const {
     if (const auto reason = refused_[object].load(std::memory_order_relaxed))
       out.push_back({object, paths_[object], text_of(reason)});
   return out;
-}
-
-namespace {
-
-void watch(ObjectFiles& files) {
-  const Fd notify(::inotify_init1(IN_CLOEXEC));
-  if (!notify) return;
-  std::unordered_map<int, ObjectId> objects;
-  for (ObjectId object = 0; object < files.size(); ++object) {
-    const auto path = files.watchable(object);
-    // A rename over a pinned file is none of our business; over another it is IN_DELETE_SELF.
-    constexpr std::uint32_t kEvents = IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
-    const int id = path ? ::inotify_add_watch(notify.get(), path->c_str(), kEvents) : -1;
-    if (id >= 0) objects[id] = object;
-  }
-  const auto check_all = [&] {
-    for (const auto& [id, object] : objects) files.check(object);
-  };
-  check_all();  // what came before the watch
-  alignas(inotify_event) std::array<char, 4096> buffer;
-  for (ssize_t n; (n = ::read(notify.get(), buffer.data(), buffer.size())) > 0 || errno == EINTR;) {
-    inotify_event event;
-    for (ssize_t at = 0; at < n; at += static_cast<ssize_t>(sizeof(event) + event.len)) {
-      std::memcpy(&event, buffer.data() + at, sizeof(event));
-      if (const auto found = objects.find(event.wd); found != objects.end())
-        files.check(found->second);
-      else if (event.mask & IN_Q_OVERFLOW)
-        check_all();
-    }
-  }
-}
-
-}  // namespace
-
-void watch_origins(ObjectFiles& files) {
-  try {
-    std::thread([&files] {
-      // A watch costs 2 us, and programs are being started just now.
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-      try {
-        watch(files);
-      } catch (const std::bad_alloc&) {
-        // Files are checked when they are read all the same.
-      }
-    }).detach();
-  } catch (const std::system_error&) {
-    // As above.
-  }
 }
 
 }  // namespace heddle

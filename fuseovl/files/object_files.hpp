@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/read_at.hpp"
 #include "fuseovl/files/staging.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -21,7 +20,7 @@ namespace heddle {
 /// What becomes of a file that changes while it is mounted.
 enum class OnChange : std::uint8_t {
   keep,    ///< its staged copy goes on; without one it answers EIO
-  refuse,  ///< EIO in any case
+  refuse,  ///< EIO; each read asks the origin
 };
 
 /// The files behind the objects while the mount stands: staged copies where there are some, else
@@ -40,16 +39,21 @@ class ObjectFiles {
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
-  /// Of every pinned file, and the staging directory's.
+  /// All that is served from: of every pinned file, and the staging directory's.
   std::vector<int> descriptors() const;
   /// What open() opens by its path, each file with the directory that it may be replaced in: those
   /// that are not pinned.
   std::vector<std::string> reopened() const;
 
+  /// The directory of the staged copies, when there is one.
+  std::vector<std::string> staged_in() const {
+    return staging_ ? std::vector{staging_->directory().path()} : std::vector<std::string>();
+  }
+
   /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
   /// and no other.
   std::size_t lane(ObjectId object) const {
-    return is_staged(object) ? lane_count_ : lanes_[object];
+    return is_staged(object) && on_change_ == OnChange::keep ? lane_count_ : lanes_[object];
   }
   std::size_t lane_count() const { return lane_count_ + 1; }
 
@@ -64,13 +68,8 @@ class ObjectFiles {
   void on_change(OnChange what) { on_change_ = what; }
   /// nullptr: nothing is staged.
   const Staging* staging() const { return staging_.get(); }
-  /// Staging::start(); nullopt as well when nothing is to be staged.
-  std::optional<pid_t> start_staging();
-
-  /// Where inotify(7) sees what becomes of the object's file, whoever changes it; nullopt: nowhere.
-  std::optional<std::string> watchable(ObjectId object) const;
-  /// Finds out now whether the object's file has changed, and says so.
-  void check(ObjectId object);
+  /// Staging::start(), when something is to be staged.
+  void start_staging();
 
   /// What differs from the map, found when mounting and since.
   std::vector<Drift> drifts() const;
@@ -80,9 +79,8 @@ class ObjectFiles {
   enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
   static std::string text_of(std::uint32_t reason);
   int refuse(ObjectId object, std::uint32_t reason);
-  void assign_lanes();
   bool is_staged(ObjectId object) const { return staging_ && staging_->has(object); }
-  tl::expected<Fd, int> reopen(ObjectId object, int tries);
+  tl::expected<Fd, int> reopen(ObjectId object);
   /// 0, or why what `fd` holds is not what was mounted: an errno.
   int compare(ObjectId object, int fd);
 
@@ -94,11 +92,5 @@ class ObjectFiles {
   OnChange on_change_ = OnChange::keep;
   SharedArray<std::atomic<std::uint32_t>> refused_;  ///< Reason by ObjectId
 };
-
-/// Starts a thread that has `files`, which outlive the process's threads, checked as soon as one
-/// of them is written to: what nobody reads any more is noticed as well. It sees the files of local
-/// file systems only, by inotify(7); others are checked when they are read. Without threads or
-/// watches to be had there is none, and nothing is said: no answer depends on it.
-void watch_origins(ObjectFiles& files);
 
 }  // namespace heddle

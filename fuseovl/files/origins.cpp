@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,12 +51,13 @@ class Directories {
     };
     bool links = false;    ///< some are symbolic links
     bool trusted = false;  ///< nobody but root and this user can change what a name on it means
+    bool sticky = false;   ///< others have names of their own in the last directory
     std::vector<Rights> closed;  ///< those that not everybody may search
   };
 
   /// What the kernel cannot name, or we not look at, is closed.
   const Way& way_to(std::string_view path) {
-    static const Way unknown{false, false, {Way::Rights()}};
+    static const Way unknown{false, false, false, {Way::Rights()}};
     const auto slash = path.rfind('/');
     if (slash == path.npos || !path.starts_with('/')) return unknown;
     const auto directory = path.substr(0, std::max<std::size_t>(slash, 1));
@@ -63,11 +65,13 @@ class Directories {
       const std::lock_guard hold(mutex_);
       if (const auto known = known_.find(directory); known != known_.end()) return known->second;
     }
-    Way way = slash == 0 ? Way{false, true, {}} : way_to(directory);
+    Way way = slash == 0 ? Way{false, true, false, {}} : way_to(directory);
     struct stat status {};
     const bool seen = ::lstat(std::string(directory).c_str(), &status) == 0;
-    const bool only_own_names = (status.st_mode & 022) == 0 || (status.st_mode & S_ISVTX) != 0;
-    way.trusted = way.trusted && seen && is_trusted(status.st_uid) && only_own_names;
+    way.sticky = (status.st_mode & 022) != 0;
+    const bool is_ours = status.st_uid == 0 || status.st_uid == self_;
+    way.trusted =
+        way.trusted && seen && is_ours && (!way.sticky || (status.st_mode & S_ISVTX) != 0);
     way.links = way.links || (seen && S_ISLNK(status.st_mode));
     if (!seen)
       way.closed.emplace_back();
@@ -76,7 +80,6 @@ class Directories {
     const std::lock_guard hold(mutex_);
     return known_.emplace(directory, std::move(way)).first->second;
   }
-  bool is_trusted(uid_t owner) const { return owner == 0 || owner == self_; }
   /// A mount of root's shows its files to all, and the directories above them to nobody.
   bool are_shown_to_others() const { return self_ == 0; }
 
@@ -111,15 +114,14 @@ struct Opened {
 };
 
 Opened open_by_path(const std::string& path, Directories& directories) {
-  struct stat status {};
-  const bool found = ::lstat(path.c_str(), &status) == 0;
   const Directories::Way& way = directories.way_to(path);
-  const bool plain = found && !way.links && !S_ISLNK(status.st_mode);
-  // Half the system calls of open_regular(), where nobody can put a device in its place meanwhile.
-  const bool stays =
-      plain && S_ISREG(status.st_mode) && way.trusted && directories.is_trusted(status.st_uid);
-  Opened out{stays ? open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW) : open_regular(path),
-             &way};
+  // A third of the system calls of open_regular(), where nobody can have put a device there.
+  if (way.trusted && !way.sticky && !way.links)
+    if (auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW))
+      return {std::move(file), &way};
+  struct stat status {};
+  const bool plain = !way.links && ::lstat(path.c_str(), &status) == 0 && !S_ISLNK(status.st_mode);
+  Opened out{open_regular(path), &way};
   if (!out.file || plain || !directories.are_shown_to_others()) return out;
   std::array<char, PATH_MAX> real{};
   const auto link = "/proc/self/fd/" + std::to_string(out.file->get());
@@ -142,11 +144,11 @@ Finding failed_to_open(int code) {
   return failed("cannot open", code);
 }
 
-void compare_content(const MapObject& object, int file, const WorkPlace& place, Finding& out) {
+void compare(const MapObject& object, int file, Compare how, const WorkPlace& place, Finding& out) {
   out.usable = true;
   if (out.stamp.size != object.stamp.size) {
     out.wrong = kOtherSize;
-  } else if (out.stamp.mtime_ns != object.stamp.mtime_ns) {
+  } else if (how == Compare::content || out.stamp.mtime_ns != object.stamp.mtime_ns) {
     const auto hash =
         hash_file(file, object.path, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
     if (!hash)
@@ -157,12 +159,13 @@ void compare_content(const MapObject& object, int file, const WorkPlace& place, 
 }
 
 /// Gives the open file to `place` when it is to be kept.
-Finding check(const MapObject& object, bool keep, Directories& directories,
+Finding check(const MapObject& object, bool keep, Compare how, Directories& directories,
               const WorkPlace& place) {
   auto [file, way] = open_by_path(object.path, directories);
   if (!file) return failed_to_open(file.error().code());
   struct stat status {};
   if (::fstat(file->get(), &status) != 0) return failed("cannot stat", errno);
+  if (!S_ISREG(status.st_mode)) return failed_to_open(ENOEXEC);
   Finding out;
   out.stamp = file_stamp(status);
   out.atime_ns = nanoseconds(status.st_atim);
@@ -174,14 +177,13 @@ Finding check(const MapObject& object, bool keep, Directories& directories,
   out.locality = file_systems.locality(file->get(), out.stamp);
   // Mounts of users are theirs alone.
   if (directories.are_shown_to_others()) narrow(out, *way);
-  compare_content(object, file->get(), place, out);
+  compare(object, file->get(), how, place, out);
   if (keep && out.usable) place.give(std::move(*file));
   return out;
 }
 
-/// What differs, in words; empty when nothing does.
+/// What differs, in words.
 std::string describe(const Finding& found, const MapObject& object) {
-  if (!found.wrong) return {};
   if (found.wrong == kOtherSize)
     return "size is " + std::to_string(found.stamp.size) + ", was " +
            std::to_string(object.stamp.size);
@@ -198,37 +200,61 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   return out;
 }
 
+tl::expected<std::size_t, int> read_cached(int fd, std::span<char> into, off_t offset) {
+  const iovec part{into.data(), into.size()};
+  const ssize_t n = ::preadv2(fd, &part, 1, offset, RWF_NOWAIT);
+  // A short one ends at a page that is not there, or at the file's end: who may wait finds out.
+  if (n == static_cast<ssize_t>(into.size())) return into.size();
+  // Linux before 4.14 and file systems without FMODE_NOWAIT say EOPNOTSUPP before they do anything.
+  if (n >= 0 || errno == EOPNOTSUPP || errno == EINTR || errno == ENOSYS)
+    return tl::unexpected(EAGAIN);
+  return tl::unexpected(errno);
+}
+
 }  // namespace
 
-Origins open_origins(const MapContent& content, std::size_t max_pinned, OriginPatience patience) {
+Origins open_origins(const MapContent& content, std::size_t max_pinned,
+                     std::chrono::milliseconds limit, Compare how) {
   const auto& objects = content.objects;
   const SharedArray<Finding> found(objects.size());
   Directories directories;
-  const FileWork work{.limit = patience.limit,
-                      .work =
-                          [&](std::size_t id, WorkPlace& place) {
-                            found[id] = check(objects[id], id < max_pinned, directories, place);
-                          },
-                      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); },
-                      .with_others = patience.with_others};
+  const FileWork work{
+      .limit = limit,
+      .work =
+          [&](std::size_t id, WorkPlace& place) {
+            found[id] = check(objects[id], id < max_pinned, how, directories, place);
+          },
+      .path_of = [&](std::size_t id) { return std::string_view(objects[id].path); }};
   auto results = work_on_files(objects.size(), work);
   Origins out;
   for (ObjectId id = 0; id < objects.size(); ++id) {
-    using State = WorkResult::State;
     const auto state = results[id].state;
-    std::string what;
-    if (state == State::done) {
+    if (state == WorkResult::State::done) {
       out.files.push_back(make_origin(found[id], objects[id], std::move(results[id].file)));
-      what = describe(found[id], objects[id]);
-    } else {
-      out.files.emplace_back();
-      if (state == State::late && !out.silent) out.silent = id;
-      if (patience.with_others || out.silent == id) what = not_answered_for(patience.limit);
+      if (out.files[id].fd) ++out.pinned;
+      if (found[id].wrong)
+        out.drifts.push_back({id, objects[id].path, describe(found[id], objects[id])});
+      continue;
     }
-    if (out.files[id].fd) ++out.pinned;
-    if (!what.empty()) out.drifts.push_back({id, objects[id].path, std::move(what)});
+    out.files.emplace_back();
+    out.drifts.push_back({id, objects[id].path, not_answered_for(limit), true});
+    if (state == WorkResult::State::late && !out.silent) out.silent = out.drifts.back();
   }
   return out;
+}
+
+tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block) {
+  if (block == MayBlock::no) return read_cached(fd, into, offset);
+  std::size_t got = 0;
+  while (got < into.size()) {
+    const ssize_t n =
+        ::pread(fd, into.data() + got, into.size() - got, offset + static_cast<off_t>(got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return tl::unexpected(errno);
+    if (n == 0) break;
+    got += static_cast<std::size_t>(n);
+  }
+  return got;
 }
 
 std::string not_answered_for(std::chrono::milliseconds time) {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <tl/expected.hpp>
 #include <vector>
 
 #include "base/content_hash.hpp"
@@ -38,35 +42,41 @@ struct Origin : FileFacts {
 struct Drift {
   ObjectId object = 0;
   std::string path;
-  std::string what;  ///< "missing", "content changed", ...
+  std::string what;     ///< "missing", "content changed", ...
+  bool silent = false;  ///< its file system did not answer in time
 };
 
 struct Origins {
   std::vector<Origin> files;  ///< by ObjectId
   std::vector<Drift> drifts;  ///< in order of objects
   std::size_t pinned = 0;
-  /// The first whose file system did not answer in time; it is among `drifts`.
-  std::optional<ObjectId> silent;
+  /// The first that is silent.
+  std::optional<Drift> silent;
 };
 
 /// Longer than a parallel file system's fail-over takes to be noticed, shorter than a job's
 /// patience.
 inline constexpr std::chrono::seconds kOriginTimeout{60};
 
-/// How long to wait for file systems that do not answer.
-struct OriginPatience {
-  /// For one answer; 0: for ever.
-  std::chrono::milliseconds limit = kOriginTimeout;
-  /// Go on with files of other file systems; those of this one count as unreadable. Else the first
-  /// that does not answer ends it.
-  bool with_others = true;
+enum class Compare : std::uint8_t {
+  stamp,    ///< the content only where size and mtime do not tell
+  content,  ///< always
 };
 
 /// Opens and checks every object's file: size and mtime first, then SHA-256, since dev and ino
 /// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
-/// when the file system is slow to answer.
+/// when the file system is slow to answer; one that has not answered for `limit` (0: it is waited
+/// for) costs its own files.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
-                     OriginPatience patience = {});
+                     std::chrono::milliseconds limit = kOriginTimeout,
+                     Compare how = Compare::stamp);
+
+enum class MayBlock : bool { no, yes };
+
+/// pread(2) over short reads and EINTR: fewer bytes than asked for mean the end of the file.
+/// Failure: an errno. With MayBlock::no what is not all in the page cache, or on a file system that
+/// cannot tell (NFS, FUSE, tmpfs), is EAGAIN, at once.
+tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block);
 
 /// Words about a file whose file system is silent.
 std::string not_answered_for(std::chrono::milliseconds time);

@@ -45,25 +45,31 @@ ReaderPool::~ReaderPool() {
   ended_.wait(lock, [this] { return threads_ == 0; });
 }
 
+/// Whether so many of its threads, and none less, are in reads that were answered in their stead.
+bool ReaderPool::Lane::is_stuck(std::size_t threads_had) const {
+  return static_cast<std::size_t>(std::ranges::count_if(running, &Job::answered)) >= threads_had;
+}
+
 void ReaderPool::submit(Read read) {
-  Jobs made;
-  const auto now = Clock::now();
-  made.push_back({std::move(read), now});
+  std::list<Job> made;
+  made.push_back({std::move(read)});
   const Read& mine = made.front().read;
-  const std::size_t number = mine.lane;
   bool refused = false;
   {
     const std::lock_guard lock(mutex_);
-    Lane& lane = lanes_[number];
-    refused = is_silent(lane) && (now < lane.next_try || lane.stuck >= kThreadsPerLane);
+    Lane& lane = lanes_[mine.lane];
+    const auto now = Clock::now();
+    refused =
+        lane.silent && ends_waiting() && (now < lane.next_try || lane.is_stuck(kThreadsPerLane));
     if (!refused) {
       lane.next_try = now + limit_;
-      if (!watched_) watched_ = start_thread(lanes_.size());
-      if (lane.waiting >= lane.idle && lane.threads < kThreadsPerLane) (void)start_thread(number);
+      if (!watched_) watched_ = start_thread([this] { watch(); });
+      if (lane.waiting.size() >= lane.idle && lane.threads < kThreadsPerLane &&
+          start_thread([this, &lane] { run_lane(lane); }))
+        ++lane.threads;
       if (lane.threads > 0) {
-        if (jobs_.empty()) watch_.notify_one();
-        jobs_.splice(jobs_.end(), made);
-        ++lane.waiting;
+        if (jobs_++ == 0) watch_.notify_one();
+        lane.waiting.splice(lane.waiting.end(), made);
         lane.wake.notify_one();
         return;
       }
@@ -76,12 +82,11 @@ void ReaderPool::submit(Read read) {
     mine.answer(done(mine, buffer));
 }
 
-/// `number` one past the lanes: the watchdog. False: no thread to be had.
-bool ReaderPool::start_thread(std::size_t number) {
-  const bool is_watch = number == lanes_.size();
+/// False: no thread to be had.
+bool ReaderPool::start_thread(std::function<void()> work) {
   try {
-    std::thread([this, number, is_watch] {
-      is_watch ? watch() : run_lane(number);
+    std::thread([this, work = std::move(work)] {
+      work();
       const std::lock_guard lock(mutex_);
       if (--threads_ == 0) ended_.notify_all();
     }).detach();
@@ -89,40 +94,29 @@ bool ReaderPool::start_thread(std::size_t number) {
     return false;
   }
   ++threads_;
-  if (!is_watch) ++lanes_[number].threads;
   return true;
 }
 
-ReaderPool::Jobs::iterator ReaderPool::next_of(std::size_t number) {
-  return std::find_if(jobs_.begin(), jobs_.end(),
-                      [number](const Job& job) { return job.read.lane == number && !job.running; });
-}
-
-void ReaderPool::run_lane(std::size_t number) {
+void ReaderPool::run_lane(Lane& lane) {
   std::vector<char> buffer;
   std::unique_lock lock(mutex_);
-  Lane& lane = lanes_[number];
   for (;;) {
-    const auto job = next_of(number);
-    if (job == jobs_.end()) {
-      if (ending_) break;
-      ++lane.idle;
-      const auto woken = lane.wake.wait_for(lock, kIdleLife);
-      --lane.idle;
-      if (woken == std::cv_status::timeout && next_of(number) == jobs_.end()) break;
-      continue;
-    }
-    job->running = true;
+    ++lane.idle;
+    const bool woken =
+        lane.wake.wait_for(lock, kIdleLife, [&] { return ending_ || !lane.waiting.empty(); });
+    --lane.idle;
+    if (!woken || lane.waiting.empty()) break;
+    lane.running.splice(lane.running.end(), lane.waiting, lane.waiting.begin());
+    const auto job = std::prev(lane.running.end());
     job->since = Clock::now();
-    --lane.waiting;
     lock.unlock();
     const auto result = done(job->read, buffer);
     lock.lock();
-    const bool back = std::exchange(lane.said, false);
+    const bool back = std::exchange(lane.silent, false);
     lane.last_done = Clock::now();
-    if (job->answered) --lane.stuck;
-    Jobs mine;
-    mine.splice(mine.end(), jobs_, job);
+    std::list<Job> mine;
+    mine.splice(mine.end(), lane.running, job);
+    --jobs_;
     lock.unlock();
     if (!job->answered) job->read.answer(result);
     if (back) say(Error(job->read.path, "its file system answers again").message());
@@ -136,12 +130,9 @@ void ReaderPool::watch() {
   const milliseconds limit = limit_.count() > 0 ? limit_ : kSaidAfter;
   const milliseconds pace = std::clamp(limit / 10, milliseconds(10), milliseconds(100));
   std::unique_lock lock(mutex_);
-  while (!ending_) {
-    if (jobs_.empty()) {
-      watch_.wait(lock);
-      continue;
-    }
-    watch_.wait_for(lock, pace, [this] { return ending_; });
+  for (;;) {
+    watch_.wait(lock, [this] { return ending_ || jobs_ > 0; });
+    if (watch_.wait_for(lock, pace, [this] { return ending_; })) return;
     std::vector<std::function<void()>> to_do;
     try {
       expire(giving_up_ ? Clock::now() : Clock::now() - limit, to_do);
@@ -155,35 +146,28 @@ void ReaderPool::watch() {
   }
 }
 
-/// Finds what has had no answer since `begin`; `out`: what to do about it without the lock.
+/// Finds reads that have run since `begin`; `out`: what to do about them without the lock.
 void ReaderPool::expire(Clock::time_point begin, std::vector<std::function<void()>>& out) {
-  for (auto& job : jobs_) {
-    Lane& lane = lanes_[job.read.lane];
-    if (job.answered || job.since > begin || (!job.running && lane.last_done > begin)) continue;
-    if (lane.last_done <= job.since && !lane.said) {
-      const bool ends = limit_.count() > 0;
-      out.push_back([message = Error(job.read.path, not_answered_for(ends ? limit_ : kSaidAfter),
-                                     ends ? "its files answer with an error, until it does"
-                                          : "waiting")] { warn(message); });
-      lane.said = true;
-      lane.next_try = begin + 2 * limit_;
-    }
-    if (!ends_waiting() || !job.running) continue;
+  const auto refuse = [&](const Job& job) {
     out.push_back([answer = job.read.answer] { answer(tl::unexpected(EIO)); });
-    job.answered = true;
-    ++lane.stuck;
-  }
-  if (!ends_waiting()) return;
-  for (auto job = jobs_.begin(); job != jobs_.end();) {
-    Lane& lane = lanes_[job->read.lane];
-    const bool over = job->since <= begin && lane.last_done <= begin;
-    if (job->running || !(is_silent(lane) || over)) {
-      ++job;
-      continue;
+  };
+  for (Lane& lane : lanes_) {
+    for (Job& job : lane.running) {
+      if (job.answered || job.since > begin) continue;
+      if (lane.last_done <= job.since && !lane.silent) {
+        const bool ends = limit_.count() > 0;
+        out.push_back([message = Error(job.read.path, not_answered_for(ends ? limit_ : kSaidAfter),
+                                       ends ? "its files answer with an error, until it does"
+                                            : "waiting")] { warn(message); });
+        lane.silent = true;
+        lane.next_try = begin + 2 * limit_;
+      }
+      if (!ends_waiting()) continue;
+      refuse(job);
+      job.answered = true;
     }
-    out.push_back([answer = job->read.answer] { answer(tl::unexpected(EIO)); });
-    --lane.waiting;
-    job = jobs_.erase(job);
+    if (!ends_waiting() || !(lane.silent || giving_up_ || lane.is_stuck(lane.threads))) continue;
+    for (; !lane.waiting.empty(); lane.waiting.pop_front(), --jobs_) refuse(lane.waiting.front());
   }
 }
 

@@ -55,27 +55,25 @@ class ReaderPool {
   using Clock = std::chrono::steady_clock;
   struct Job {
     Read read;
-    Clock::time_point since;  ///< it came, or a thread took it
-    bool running = false;
-    bool answered = false;  ///< its time was over
+    Clock::time_point since = {};  ///< a thread took it
+    bool answered = false;         ///< in its stead
   };
-  using Jobs = std::list<Job>;
   struct Lane {
+    std::list<Job> waiting;
+    std::list<Job> running;
     std::size_t threads = 0;
     std::size_t idle = 0;
-    std::size_t waiting = 0;  ///< reads without a thread
-    std::size_t stuck = 0;    ///< threads in a read that was answered in its stead
-    bool said = false;        ///< that it does not answer; nothing has come back since
+    bool silent = false;  ///< one took too long, and nothing has come back since
     Clock::time_point last_done;
-    Clock::time_point next_try;
+    Clock::time_point next_try;  ///< of a silent one
     std::condition_variable wake;
+
+    bool is_stuck(std::size_t threads_had) const;
   };
 
   bool ends_waiting() const { return limit_.count() > 0 || giving_up_; }
-  bool is_silent(const Lane& lane) const { return lane.said && ends_waiting(); }
-  bool start_thread(std::size_t lane);
-  void run_lane(std::size_t lane);
-  Jobs::iterator next_of(std::size_t lane);
+  bool start_thread(std::function<void()> work);
+  void run_lane(Lane& lane);
   void watch();
   void expire(Clock::time_point begin, std::vector<std::function<void()>>& out);
 
@@ -83,7 +81,7 @@ class ReaderPool {
   const std::atomic<bool>& giving_up_;
   std::mutex mutex_;
   std::vector<Lane> lanes_;
-  Jobs jobs_;  ///< in order of arrival; what runs stays in it until it is done
+  std::size_t jobs_ = 0;  ///< in all lanes
   std::size_t threads_ = 0;
   bool watched_ = false;
   bool ending_ = false;

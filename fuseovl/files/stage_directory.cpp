@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "fuseovl/files/stage_directory.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <functional>
-#include <memory>
-#include <utility>
+#include <map>
+#include <sstream>
 
 #include "base/try.hpp"
-#include "fuseovl/files/read_at.hpp"
+#include "fuseovl/files/origins.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
 namespace {
@@ -38,13 +36,9 @@ Result<Fd> private_directory(int parent, const std::string& name, const std::str
 }
 
 void for_each_name(int directory, const std::function<void(const std::string&)>& call) {
-  Fd own(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!own) return;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(own.get()), ::closedir);
-  if (!listing) return;
-  (void)own.release();
-  while (const dirent* entry = ::readdir(listing.get()))
-    if (entry->d_name[0] != '.') call(entry->d_name);
+  (void)walk_tree(
+      directory, [&](const std::string& name, const DirectoryEntry&) { call(name); },
+      [](const std::string&) { return false; });
 }
 
 /// `name` of `directory`, locked; nullopt: another process has it locked.
@@ -63,16 +57,6 @@ Result<std::optional<Fd>> create_locked(int directory, const std::string& name) 
     if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
         file_id(mine) == file_id(there))
       return std::optional(std::move(file));
-  }
-}
-
-/// A new file of `directory` that is named after this process, locked.
-Result<Fd> create_own(int directory) {
-  for (unsigned i = 0;; ++i) {
-    const auto name = std::to_string(::getpid()) + "-" + std::to_string(i);
-    auto file = TRY(create_locked(directory, name));
-    // Else it is another's of ours, or of another process namespace.
-    if (file) return std::move(*file);
   }
 }
 
@@ -102,10 +86,6 @@ Result<bool> copy_bytes(int from, int to, std::uint64_t size) {
   return true;
 }
 
-// So much is set aside at once: to look at a directory of thousands of copies for each file takes
-// longer than most copies.
-constexpr std::uint64_t kPiece = 64U << 20;
-
 }  // namespace
 
 Result<StageDirectory> StageDirectory::open(const std::string& directory) {
@@ -126,67 +106,102 @@ Result<StageDirectory> StageDirectory::open(const std::string& directory) {
   const Fd own = TRY(private_directory(parent.get(), name, out.path_));
   for (const auto& [part, fd] :
        {std::pair("objects", &out.objects_), std::pair("copying", &out.copying_),
-        std::pair("users", &out.users_), std::pair("rooms", &out.rooms_)})
+        std::pair("users", &out.users_)})
     *fd = TRY(private_directory(own.get(), part, out.path_ + "/" + part));
   return out;
 }
 
-Result<Fd> StageDirectory::announce(std::span<const ContentHash> hashes) const {
-  Fd file = TRY(create_own(users_.get()));
-  std::string bytes;
-  for (const auto& hash : hashes) bytes.append(hash.bytes.begin(), hash.bytes.end());
-  TRY(write_all(file.get(), bytes, path_));
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes.size())) != 0)
-    return fail_errno(path_, "cannot write");
-  return file;
+Result<Fd> StageDirectory::join() const {
+  for (unsigned i = 0;; ++i) {
+    auto file =
+        TRY(create_locked(users_.get(), std::to_string(::getpid()) + "-" + std::to_string(i)));
+    // Else it is another's of ours, or of another process namespace.
+    if (file) return std::move(*file);
+  }
 }
 
-std::unordered_set<std::string> StageDirectory::announced() const {
-  std::unordered_set<std::string> out;
+/// Of the living mounts but `except`.
+StageDirectory::Claims StageDirectory::claimed(const Fd* except) const {
+  struct stat own {};
+  if (except) (void)::fstat(except->get(), &own);
+  Claims out;
   for_each_locked(users_.get(), [&](const Fd& file) {
-    const auto bytes = read_all(file.get(), "users").value_or("");
-    ContentHash hash;
-    for (std::size_t at = 0; at + hash.bytes.size() <= bytes.size(); at += hash.bytes.size()) {
-      std::memcpy(hash.bytes.data(), bytes.data() + at, hash.bytes.size());
-      out.insert(hash.hex());
-    }
+    struct stat status {};
+    if (except && ::fstat(file.get(), &status) == 0 && file_id(status) == file_id(own)) return;
+    std::istringstream lines(read_all(file.get(), "users").value_or(""));
+    std::uint64_t size = 0;
+    for (std::string hash; lines >> hash >> size;) out[hash] = size;
   });
   return out;
 }
 
-Result<Fd> StageDirectory::lock_rooms() const {
+Result<std::size_t> StageDirectory::claim(const Fd& user, std::span<const Item> items,
+                                          std::uint64_t budget) const {
   // A lock belongs to an open file, and a forked process has ours in common with us.
-  Fd own(::openat(rooms_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!own || ::flock(own.get(), LOCK_EX) != 0) return fail_errno(path_ + "/rooms", "cannot lock");
-  return own;
-}
-
-Result<Fd> StageDirectory::make_room_file() const {
-  Fd file = TRY(create_own(rooms_.get()));
-  if (::ftruncate(file.get(), 0) != 0) return fail_errno(path_, "cannot write");
-  return file;
-}
-
-std::uint64_t StageDirectory::set_aside() const {
+  const Fd one_at_a_time(::openat(users_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!one_at_a_time || ::flock(one_at_a_time.get(), LOCK_EX) != 0)
+    return fail_errno(path_, "cannot lock");
+  for_each_locked(copying_.get(), [](const Fd&) {});  // a dead process's goes
+  auto claims = claimed(&user);
   std::uint64_t sum = 0;
-  for_each_locked(rooms_.get(), [&](const Fd& file) {
-    struct stat status {};
-    if (::fstat(file.get(), &status) == 0) sum += static_cast<std::uint64_t>(status.st_size);
-  });
-  return sum;
+  for (const auto& [hash, size] : claims) sum += size;
+  std::string lines;
+  std::size_t count = 0;
+  for (; count < items.size(); ++count) {
+    const auto name = items[count].hash.hex();
+    if (claims.count(name) == 0) {
+      if (items[count].size > budget || sum > budget - items[count].size) break;
+      sum += items[count].size;
+      claims[name] = items[count].size;
+    }
+    lines += name + " " + std::to_string(items[count].size) + "\n";
+  }
+  if (::ftruncate(user.get(), 0) != 0) return fail_errno(path_, "cannot write");
+  TRY(write_all(user.get(), lines, path_));
+  (void)remove_unclaimed(claims, budget - std::min(sum, budget), 0);
+  return count;
 }
 
-std::optional<FileStamp> StageDirectory::verify(const ContentHash& hash, std::uint64_t size) const {
-  const auto name = hash.hex();
+bool StageDirectory::make_room(std::uint64_t bytes) const {
+  return remove_unclaimed(claimed(nullptr), UINT64_MAX, bytes);
+}
+
+/// Until those that are left have no more bytes than `most` and `least_freed` bytes are free,
+/// the least recently used first.
+bool StageDirectory::remove_unclaimed(const Claims& claims, std::uint64_t most,
+                                      std::uint64_t least_freed) const {
+  std::multimap<std::int64_t, std::pair<std::string, std::uint64_t>> by_age;
+  std::uint64_t sum = 0;
+  for_each_name(objects(), [&](const std::string& name) {
+    struct stat status {};
+    if (claims.count(name) != 0 ||
+        ::fstatat(objects(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      return;
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    by_age.emplace(status.st_atim.tv_sec * INT64_C(1000000000) + status.st_atim.tv_nsec,
+                   std::pair(name, size));
+    sum += size;
+  });
+  std::uint64_t freed = 0;
+  for (const auto& [used, copy] : by_age) {
+    if (sum - freed <= most && freed >= least_freed) break;
+    if (::unlinkat(objects(), copy.first.c_str(), 0) == 0) freed += copy.second;
+  }
+  return freed > 0;
+}
+
+std::optional<FileStamp> StageDirectory::verify(const Item& item) const {
+  const auto name = item.hash.hex();
   const Fd file(::openat(objects(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat before {
   }, after{};
   if (!file || ::fstat(file.get(), &before) != 0) return std::nullopt;
   if (S_ISREG(before.st_mode) && before.st_uid == ::geteuid() &&
-      static_cast<std::uint64_t>(before.st_size) == size) {
+      static_cast<std::uint64_t>(before.st_size) == item.size) {
     const auto found = hash_file(file.get(), name);
     if (!found) return std::nullopt;
-    if (*found == hash && ::fstat(file.get(), &after) == 0 && before.st_size == after.st_size &&
+    if (*found == item.hash && ::fstat(file.get(), &after) == 0 &&
+        before.st_size == after.st_size &&
         file_stamp(before).mtime_ns == file_stamp(after).mtime_ns) {
       // Noted by hand: file systems are mounted noatime, and relatime is coarse.
       constexpr timespec now_and_unchanged[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
@@ -198,12 +213,11 @@ std::optional<FileStamp> StageDirectory::verify(const ContentHash& hash, std::ui
   return std::nullopt;
 }
 
-Result<StageDirectory::Copy> StageDirectory::copy(int source, const ContentHash& hash,
-                                                  std::uint64_t size) const {
-  const auto name = hash.hex();
+Result<StageDirectory::Copy> StageDirectory::copy(int source, const Item& item) const {
+  const auto name = item.hash.hex();
   const auto file = TRY(create_locked(copying_.get(), name));
   if (!file) return Copy{};
-  auto copied = fill(*file, source, hash, size);
+  auto copied = fill(*file, source, item);
   if (copied && copied->how == Copied::done &&
       ::renameat(copying_.get(), name.c_str(), objects(), name.c_str()) == 0)
     return copied;
@@ -213,93 +227,19 @@ Result<StageDirectory::Copy> StageDirectory::copy(int source, const ContentHash&
 }
 
 Result<StageDirectory::Copy> StageDirectory::fill(const Fd& file, int source,
-                                                  const ContentHash& hash,
-                                                  std::uint64_t size) const {
+                                                  const Item& item) const {
   struct stat status {};
   // Who had the lock before may have made it.
-  if (::fstatat(objects(), hash.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return Copy{};
+  if (::fstatat(objects(), item.hash.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+    return Copy{};
   if (::ftruncate(file.get(), 0) != 0) return fail_errno(path_, "cannot write");
-  auto copied = copy_bytes(source, file.get(), size);
+  auto copied = copy_bytes(source, file.get(), item.size);
   if (!copied) return fail_errno(path_, "cannot write", copied.error().code());
   if (!*copied) return Copy{Copied::no, {}};
   const auto found = TRY(hash_file(file.get(), path_));
-  if (found != hash) return Copy{Copied::no, {}};
+  if (found != item.hash) return Copy{Copied::no, {}};
   if (::fstat(file.get(), &status) != 0) return fail_errno(path_, "cannot stat");
   return Copy{Copied::done, file_stamp(status)};
-}
-
-std::vector<StageDirectory::Entry> StageDirectory::entries() const {
-  std::vector<Entry> out;
-  for_each_name(objects(), [&](const std::string& name) {
-    struct stat status {};
-    if (::fstatat(objects(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return;
-    out.push_back({status.st_atim.tv_sec * INT64_C(1000000000) + status.st_atim.tv_nsec,
-                   static_cast<std::uint64_t>(status.st_size), name});
-  });
-  return out;
-}
-
-std::uint64_t StageDirectory::used() const {
-  std::uint64_t sum = 0;
-  for (const auto& entry : entries()) sum += entry.size;
-  return sum;
-}
-
-StageDirectory::Plan StageDirectory::plan(std::uint64_t budget, std::uint64_t wanted) const {
-  auto all = entries();
-  std::uint64_t sum = wanted;
-  for (const auto& entry : all) sum += entry.size;
-  Plan out;
-  if (sum <= budget) return out;
-  const auto in_use = announced();
-  std::sort(all.begin(), all.end(),
-            [](const Entry& a, const Entry& b) { return a.used_ns < b.used_ns; });
-  for (auto& entry : all) {
-    if (sum <= budget) break;
-    if (in_use.count(entry.name) != 0) continue;
-    sum -= entry.size;
-    out.goes.push_back(std::move(entry));
-  }
-  out.fits = sum <= budget;
-  return out;
-}
-
-bool StageDirectory::could_hold(std::uint64_t budget, std::uint64_t wanted) const {
-  return plan(budget, wanted).fits;
-}
-
-bool StageDirectory::trim(std::uint64_t budget, std::uint64_t wanted) const {
-  const auto planned = plan(budget, wanted);
-  if (wanted > 0 && !planned.fits) return false;
-  for (const auto& entry : planned.goes)
-    if (::unlinkat(objects(), entry.name.c_str(), 0) != 0 && errno != ENOENT) return false;
-  return planned.fits;
-}
-
-void StageDirectory::sweep() const {
-  for (const Fd* directory : {&users_, &rooms_, &copying_})
-    for_each_locked(directory->get(), [](const Fd&) {});
-}
-
-Result<StageRoom::Got> StageRoom::take(std::uint64_t size) {
-  if (size <= left_) return Got::yes;
-  if (!file_) file_ = TRY(directory_.make_room_file());
-  const Fd lock = TRY(directory_.lock_rooms());
-  set(0);
-  const auto others = directory_.set_aside();
-  for (const auto wanted : {std::max(size, std::min(kPiece, budget_ / 4)), size}) {
-    if (!directory_.trim(budget_, others + wanted)) continue;
-    set(wanted);
-    return Got::yes;
-  }
-  return others > 0 && directory_.could_hold(budget_, size) ? Got::later : Got::no;
-}
-
-void StageRoom::used(std::uint64_t size) { set(left_ - std::min(left_, size)); }
-
-void StageRoom::set(std::uint64_t size) {
-  if (file_) (void)::ftruncate(file_.get(), static_cast<off_t>(size));
-  left_ = size;
 }
 
 }  // namespace heddle

@@ -28,24 +28,21 @@ Staging::Staging(StageDirectory directory, const Origins& origins, std::uint64_t
   for (ObjectId id = 0; id < origins.files.size(); ++id) {
     const Origin& origin = origins.files[id];
     hashes_.push_back(origin.hash);
-    if (origin.hash != ContentHash()) items_.push_back({id, origin.stamp.size, origin.hash});
+    if (origin.hash != ContentHash()) candidates_.push_back({id, {origin.hash, origin.stamp.size}});
   }
-  std::stable_sort(items_.begin(), items_.end(),
-                   [](const Item& a, const Item& b) { return a.size < b.size; });
+  std::ranges::stable_sort(candidates_, {}, [](const auto& one) { return one.item.size; });
 }
 
 Result<std::unique_ptr<Staging>> Staging::create(StageDirectory directory, const Origins& origins,
                                                  std::uint64_t budget) {
   std::unique_ptr<Staging> out(new Staging(std::move(directory), origins, budget));
-  auto hashes = out->hashes_;
-  std::erase(hashes, ContentHash());
-  out->announced_ = TRY(out->directory_.announce(hashes));
+  out->user_ = TRY(out->directory_.join());
   return out;
 }
 
 std::vector<int> Staging::descriptors() const {
   auto out = directory_.descriptors();
-  out.push_back(announced_.get());
+  out.push_back(user_.get());
   return out;
 }
 
@@ -83,7 +80,7 @@ std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std
 
 // What stages.
 
-std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
+void Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
   *state_ = State::running;
   auto keep = descriptors();
   for (const auto& origin : origins.files)
@@ -94,112 +91,88 @@ std::optional<pid_t> Staging::start(const Origins& origins, const std::vector<st
     bool all = false;
     try {
       all = stage_all(origins, paths);
-      (void)directory_.trim(budget_, 0);
     } catch (const std::exception& error) {
       say_incomplete(error.what());
     }
     *state_ = all ? State::done : State::incomplete;
     return 0;
   });
-  if (child) return child->release();
+  if (child) return (void)child->release();
   warn(Error::from_errno(directory_.path(), "cannot start to stage", child.error().code()));
   *state_ = State::incomplete;
-  return std::nullopt;
 }
 
-/// Result: whether every item is staged. What is missing is said, once.
+/// Result: whether all that can be staged is. What is missing is said, once.
 bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& paths) {
-  directory_.sweep();
-  StageRoom room(directory_, budget_);
-  std::vector<const Item*> todo;
-  for (const auto& item : items_)
-    if (!has(item.object)) todo.push_back(&item);
-  std::size_t left_out = 0;
+  std::vector<StageDirectory::Item> items;
+  for (const auto& candidate : candidates_) items.push_back(candidate.item);
+  const auto claimed = directory_.claim(user_, items, budget_);
+  if (!claimed) return say_incomplete(claimed.error().message()), false;
+  std::vector<const Candidate*> todo;
+  for (std::size_t i = 0; i < *claimed; ++i) todo.push_back(&candidates_[i]);
+  bool all = *claimed == items.size();
+  if (!all) say_incomplete("the budget of " + std::to_string(budget_) + " bytes is used up");
   constexpr milliseconds kFirstPause{20};
   constexpr milliseconds kLastPause{2000};
-  auto pause = kFirstPause;
-  while (!todo.empty()) {
-    std::vector<const Item*> later;
-    bool no_room = false;  // to ask for each of thousands would take long
-    for (const Item* item : todo) {
-      const auto step = no_room
-                            ? Step::later
-                            : stage(*item, origins.files[item->object], paths[item->object], room);
+  for (auto pause = kFirstPause; !todo.empty();) {
+    std::vector<const Candidate*> later;
+    for (const Candidate* one : todo) {
+      const auto step = stage(*one, origins.files[one->object], paths[one->object]);
       if (step == Step::stop) return false;
-      no_room = no_room || step == Step::no_room_yet;
-      if (step == Step::later || step == Step::no_room_yet) later.push_back(item);
-      left_out += step == Step::left_out;
+      if (step == Step::later) later.push_back(one);
+      all = all && step != Step::left_out;
     }
-    if (!later.empty()) {
-      // Another mount's process is at these: it finishes, or dies and leaves them to us. Two that
-      // wait for each other's room would wait for ever.
-      room.release();
-      std::this_thread::sleep_for(pause);
-      // One that waits for an origin that does not answer may stay at it for long.
-      pause = later.size() < todo.size() ? kFirstPause : std::min(2 * pause, kLastPause);
-    }
+    // Another mount's process is at these: it finishes, or dies and leaves them to us. One that
+    // waits for an origin that does not answer may stay at it for long.
+    pause = later.size() < todo.size() ? kFirstPause : std::min(2 * pause, kLastPause);
+    if (!later.empty()) std::this_thread::sleep_for(pause);
     todo = std::move(later);
   }
-  return left_out == 0;
+  return all;
 }
 
-Staging::Step Staging::stage(const Item& item, const Origin& origin, const std::string& path,
-                             StageRoom& room) {
-  if (const auto found = directory_.verify(item.hash, item.size)) {
-    publish(item, *found);
+Staging::Step Staging::stage(const Candidate& candidate, const Origin& origin,
+                             const std::string& path) {
+  if (const auto found = directory_.verify(candidate.item)) {
+    publish(candidate.object, *found);
     return Step::ready;
   }
-  const auto got = room.take(item.size);
-  if (!got) {
-    say_incomplete(got.error().message());
-    return Step::stop;
-  }
-  if (*got == StageRoom::Got::later) return Step::no_room_yet;
-  if (*got == StageRoom::Got::no) {
-    say_incomplete("the budget of " + std::to_string(budget_) + " bytes is used up");
-    return Step::stop;  // the others are larger
-  }
-  Fd reopened;
-  if (!origin.fd) {
-    auto file = open_regular(path);
-    if (!file) return Step::left_out;  // said by who is asked for it
-    reopened = std::move(*file);
-  }
-  return copy(item, reopened ? reopened.get() : origin.fd.get(), room);
+  if (origin.fd) return copy(candidate, origin.fd.get());
+  const auto file = open_regular(path);
+  return file ? copy(candidate, file->get()) : Step::left_out;  // said when it is asked for
 }
 
-Staging::Step Staging::copy(const Item& item, int source, StageRoom& room) {
-  const auto copied = directory_.copy(source, item.hash, item.size);
+Staging::Step Staging::copy(const Candidate& candidate, int source) {
+  const auto copied = directory_.copy(source, candidate.item);
   if (!copied) {
     const int code = copied.error().code();
-    if ((code == ENOSPC || code == EDQUOT) && directory_.trim(directory_.used(), item.size))
+    if ((code == ENOSPC || code == EDQUOT) && directory_.make_room(candidate.item.size))
       return Step::later;
     say_incomplete(copied.error().message());
     return Step::stop;
   }
   if (copied->how == StageDirectory::Copied::again) return Step::later;
   if (copied->how == StageDirectory::Copied::no) return Step::left_out;
-  room.used(item.size);
-  publish(item, copied->stamp);
+  publish(candidate.object, copied->stamp);
   return Step::ready;
 }
 
-void Staging::publish(const Item& item, const FileStamp& stamp) {
-  Slot& slot = slots_[item.object];
+void Staging::publish(ObjectId object, const FileStamp& stamp) {
+  Slot& slot = slots_[object];
   slot.ino = stamp.id.ino;
   slot.mtime_ns = stamp.mtime_ns;
   slot.ready.store(true, std::memory_order_release);
 }
 
 std::uint64_t Staging::objects() const {
-  return static_cast<std::uint64_t>(std::count_if(
-      items_.begin(), items_.end(), [this](const Item& item) { return has(item.object); }));
+  return static_cast<std::uint64_t>(
+      std::ranges::count_if(candidates_, [this](const auto& one) { return has(one.object); }));
 }
 
 std::uint64_t Staging::bytes() const {
   std::uint64_t sum = 0;
-  for (const auto& item : items_)
-    if (has(item.object)) sum += item.size;
+  for (const auto& one : candidates_)
+    if (has(one.object)) sum += one.item.size;
   return sum;
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "fuseovl/files/origins.hpp"
-#include "fuseovl/files/read_at.hpp"
 #include "fuseovl/files/stage_directory.hpp"
 #include "fuseovl/session/shared.hpp"
 
@@ -28,11 +27,11 @@ struct StageOptions {
 /// A mount's files on the node's own storage (stage_directory.hpp). A process of its own makes the
 /// copies, or finds and checks those that are there, while the mount is served already; workers
 /// read from each copy as soon as it is whole, and from the origin where there is none. The copies
-/// are announced, so that no other process removes them to make room. What goes wrong costs the
+/// are claimed, so that no other process removes them to make room. What goes wrong costs the
 /// copy and no more. All processes forked from the one that made this have its state in common.
 class Staging {
  public:
-  /// Fails when the copies cannot be announced.
+  /// Fails when the directory cannot be written.
   static Result<std::unique_ptr<Staging>> create(StageDirectory directory, const Origins& origins,
                                                  std::uint64_t budget);
 
@@ -41,8 +40,8 @@ class Staging {
   std::vector<int> descriptors() const;
 
   /// Forks the process that stages; a child of the caller, that ends with it or when all is done.
-  /// It keeps only our descriptors and `origins` open. nullopt: it cannot start, which is said.
-  std::optional<pid_t> start(const Origins& origins, const std::vector<std::string>& paths);
+  /// It keeps only our descriptors and `origins` open. That it cannot start is said.
+  void start(const Origins& origins, const std::vector<std::string>& paths);
 
   /// Whether the object has a copy that is right.
   bool has(ObjectId object) const { return slots_[object].ready.load(std::memory_order_acquire); }
@@ -58,34 +57,33 @@ class Staging {
   std::uint64_t bytes() const;
 
  private:
-  /// What can be staged: an object whose content is the map's.
-  struct Item {
-    ObjectId object = 0;
-    std::uint64_t size = 0;
-    ContentHash hash;
-  };
   /// What makes a copy the one that was hashed.
   struct Slot {
     std::atomic<bool> ready;
     std::atomic<std::uint64_t> ino;  ///< written before `ready`
     std::atomic<std::int64_t> mtime_ns;
   };
-  enum class Step : std::uint8_t { ready, left_out, later, no_room_yet, stop };
+  /// An object whose content is the map's, so that it can be staged.
+  struct Candidate {
+    ObjectId object = 0;
+    StageDirectory::Item item;
+  };
+  enum class Step : std::uint8_t { ready, left_out, later, stop };
 
   Staging(StageDirectory directory, const Origins& origins, std::uint64_t budget);
   bool stage_all(const Origins& origins, const std::vector<std::string>& paths);
-  Step stage(const Item& item, const Origin& origin, const std::string& path, StageRoom& room);
-  Step copy(const Item& item, int source, StageRoom& room);
-  void publish(const Item& item, const FileStamp& stamp);
+  Step stage(const Candidate& candidate, const Origin& origin, const std::string& path);
+  Step copy(const Candidate& candidate, int source);
+  void publish(ObjectId object, const FileStamp& stamp);
   void say_incomplete(const std::string& why) const;
 
   StageDirectory directory_;
   std::uint64_t budget_;
   bool in_memory_;
-  std::vector<ContentHash> hashes_;  ///< by ObjectId; zeros: the object has no copy
-  std::vector<Item> items_;          ///< smallest first
-  Fd announced_;
-  SharedArray<Slot> slots_;  ///< by ObjectId
+  std::vector<ContentHash> hashes_;    ///< by ObjectId; zeros: the object has no copy
+  std::vector<Candidate> candidates_;  ///< smallest first
+  Fd user_;                            ///< StageDirectory::join()
+  SharedArray<Slot> slots_;            ///< by ObjectId
   Shared<std::atomic<State>> state_;
 };
 

@@ -3,34 +3,23 @@
 
 #include <fcntl.h>
 #include <paths.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <vector>
 
-#include "base/channel.hpp"
 #include "base/child.hpp"
+#include "base/find_program.hpp"
+#include "base/packet.hpp"
 #include "base/socket_pair.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
 
 constexpr const char* kProgram = "fusermount3";
 constexpr int kSocketInChild = 3;
-
-std::string find_program() {
-  const char* variable = std::getenv("PATH");
-  const std::string path = std::string(variable ? variable : "") + ":/usr/local/bin:/usr/bin:/bin";
-  for (std::size_t begin = 0; begin < path.size();) {
-    const auto end = std::min(path.find(':', begin), path.size());
-    const std::string candidate = path.substr(begin, end - begin) + "/" + kProgram;
-    if (candidate.front() == '/' && ::access(candidate.c_str(), X_OK) == 0) return candidate;
-    begin = end + 1;
-  }
-  return {};
-}
 
 /// fusermount3's last words without its own name, on one line.
 std::string reason_of(std::string words) {
@@ -57,13 +46,6 @@ std::string words_in(const Fd& pipe) {
   return out;
 }
 
-/// nullopt: not within `limit`. Waited for without one where that cannot be told.
-Result<std::optional<int>> end_of(Child& child, std::chrono::milliseconds limit) {
-  auto ended = child.wait_for(limit);
-  if (ended) return ended;
-  return std::optional<int>(TRY(child.wait()));
-}
-
 struct Outcome {
   int status = 0;
   std::string words;
@@ -72,8 +54,10 @@ struct Outcome {
 
 Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device,
                     std::chrono::milliseconds limit) {
-  const std::string program = find_program();
-  if (program.empty())
+  const char* path = std::getenv("PATH");
+  const auto program =
+      find_program(kProgram, std::string(path ? path : "") + ":/usr/local/bin:/usr/bin:/bin");
+  if (!program)
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
                 "install it (package fuse3), or run as root");
   auto words = TRY(make_pipe());
@@ -94,16 +78,16 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   }
   std::vector<std::string> argv = {kProgram};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  auto child = TRY(spawn(program, argv, options));
+  auto child = TRY(spawn(*program, argv, options));
   words.write_end.reset();
   theirs.reset();
   Outcome outcome;
   if (wants_device) outcome.device = receive_device(ours.get(), limit);
-  auto status = end_of(child, limit);
+  auto status = child.wait_for(limit);
   if (!status && !outcome.device) return fail(std::move(status.error()));
   if (status && !*status) {
     // What it waits for may be uninterruptible: neither is its end waited for.
-    ::kill(child.release(), SIGKILL);
+    child.abandon();
     if (!outcome.device)
       return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
                                    "a directory above the mount point does not answer, it seems"));
@@ -137,7 +121,7 @@ Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& o
 
 namespace {
 
-int delegate = -1;  ///< the socket; of this process and its children
+int delegate = -1;  ///< the socket of this process
 
 Result<void> unmount_here(const std::string& mount_point, bool detach,
                           std::chrono::milliseconds limit) {
@@ -149,50 +133,25 @@ Result<void> unmount_here(const std::string& mount_point, bool detach,
   return {};
 }
 
-struct Request {
-  std::uint64_t number = 0;  ///< tells answers apart: its asker may have been killed
-  bool detach = false;
-  std::int64_t limit_ms = 0;
-};
-template <class Coder, class R>
-requires std::same_as<std::remove_const_t<R>, Request>
-void fields(Coder& coder, R& r) { coder(r.number, r.detach, r.limit_ms); }
-
-struct Answer {
-  std::uint64_t number = 0;
-  std::int32_t code = 0;
-  std::string message;  ///< empty: done
-};
-template <class Coder, class R>
-requires std::same_as<std::remove_const_t<R>, Answer>
-void fields(Coder& coder, R& r) { coder(r.number, r.code, r.message); }
-
-Result<void> ask_delegate(bool detach, std::chrono::milliseconds limit) {
-  static std::uint32_t asked = 0;
-  const auto number = static_cast<std::uint64_t>(::getpid()) << 32 | ++asked;
-  TRY(send_record(delegate, Request{number, detach, limit.count()}));
+/// For each packet that comes detaches the mount and answers `+`, or why not.
+void unmount_for_another(int socket, const std::string& mount_point) {
+  (void)::setsid();  // what is sent to the daemon's process group is not for us
   for (;;) {
-    // It may be at another's request first.
-    const auto answer = TRY(receive_record<Answer>(delegate, limit + kFusermountPatience)).message;
-    if (answer.number != number) continue;
-    if (answer.message.empty()) return {};
-    return fail(Error::with_code(answer.code, {}, answer.message));
+    const auto asked = receive_packet(socket, std::chrono::hours(24));
+    if (!asked && asked.error().code() == ETIMEDOUT) continue;
+    if (!asked) return;
+    if (const auto done = unmount_here(mount_point, true, kFusermountPatience); !done)
+      send_failure(socket, done.error(), FailureCode::sent);
+    else
+      (void)send_packet(socket, "+");
   }
 }
 
-void unmount_for_others(int socket, const std::string& mount_point) {
-  (void)::setsid();  // what is sent to the daemon's process group is not for us
-  for (;;) {
-    const auto asked = receive_record<Request>(socket, std::chrono::hours(24));
-    if (!asked && asked.error().code() == ETIMEDOUT) continue;
-    if (!asked) return;
-    const auto& request = asked->message;
-    const auto done =
-        unmount_here(mount_point, request.detach, std::chrono::milliseconds(request.limit_ms));
-    Answer answer{request.number, 0, {}};
-    if (!done) answer = {request.number, done.error().code(), done.error().message()};
-    (void)send_record(socket, answer);
-  }
+Result<void> ask_delegate() {
+  TRY(send_packet(delegate, "+"));
+  const auto answer = TRY(receive_packet(delegate, 2 * kFusermountPatience));
+  if (answer.text == "+") return {};
+  return fail(received_failure(answer.text));
 }
 
 }  // namespace
@@ -202,7 +161,7 @@ Result<Fd> delegate_unmounting(const std::string& mount_point) {
   ForkOptions options{.dies_with_parent = false, .keep = {{sockets.other.get()}}};
   options.name = "heddle-unmount";
   auto child = TRY(fork_child(options, [&] {
-    unmount_for_others(sockets.other.get(), mount_point);
+    unmount_for_another(sockets.other.get(), mount_point);
     return 0;
   }));
   (void)child.release();
@@ -212,7 +171,7 @@ Result<Fd> delegate_unmounting(const std::string& mount_point) {
 
 Result<void> fusermount_unmount(const std::string& mount_point, bool detach,
                                 std::chrono::milliseconds limit) {
-  return delegate < 0 ? unmount_here(mount_point, detach, limit) : ask_delegate(detach, limit);
+  return delegate < 0 ? unmount_here(mount_point, detach, limit) : ask_delegate();
 }
 
 }  // namespace heddle

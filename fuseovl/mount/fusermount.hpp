@@ -16,10 +16,9 @@ inline constexpr std::chrono::seconds kFusermountPatience{10};
 /// kFusermountPatience, and is left behind.
 Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& options);
 
-/// Forks a process that unmounts `mount_point`, and nothing else, for this one, which can give up
-/// new privileges then: fusermount3 is setuid. From here on fusermount_unmount() asks it, as long
-/// as the result is open, once; children that keep the descriptor may ask as well. Call it before
-/// any thread starts.
+/// Forks a process that detaches `mount_point`, and does nothing else, for this one, which can give
+/// up new privileges then: fusermount3 is setuid. From here on fusermount_unmount() has it detached
+/// by that process, as long as the result is open, once. Call it before any thread starts.
 Result<Fd> delegate_unmounting(const std::string& mount_point);
 
 /// Unmounts by fusermount3; `detach` lazily. ETIMEDOUT: it has not ended for `limit`.

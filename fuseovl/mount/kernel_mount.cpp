@@ -9,7 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "base/child.hpp"
@@ -106,11 +106,10 @@ bool is_dead(const std::string& mount_point) {
 
 Result<std::string> resolve_mount_point(const std::string& path) {
   const auto real = [](const std::string& name) -> Result<std::string> {
-    char* resolved = ::realpath(name.c_str(), nullptr);
-    if (!resolved) return fail_errno(name, "cannot find the mount point");
-    std::string out = resolved;
-    std::free(resolved);
-    return out;
+    std::error_code error;
+    const auto resolved = std::filesystem::canonical(name, error);
+    if (error) return fail_errno(name, "cannot find the mount point", error.value());
+    return resolved.string();
   };
   std::string plain = path;
   while (plain.size() > 1 && plain.back() == '/') plain.pop_back();

@@ -2,15 +2,29 @@
 #include "fuseovl/mount/warm_up.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "base/fd.hpp"
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "base/child.hpp"
+#include "base/mountinfo.hpp"
+#include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 
 namespace heddle {
 namespace {
+
+constexpr std::size_t kBufferSize = 256 * 1024;
 
 // Below each directory of LD_LIBRARY_PATH ld.so tries these sub-directories first (glibc
 // elf/dl-hwcaps_subdirs.c and, up to 2.36, sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).
@@ -21,14 +35,164 @@ void probe_missing_names(int directory) {
   for (const char* name : kProbedNames) (void)::faccessat(directory, name, F_OK, 0);
 }
 
-}  // namespace
-
+/// Whether `path` below a mount's root shows that the mount has one view: its names stand at the
+/// root, where programs are sent, and its directory holds them once more.
 bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
 }
 
-Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& options) {
-  Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+constexpr unsigned kLongestLife = 30;  // seconds; an origin that does not answer must not keep us
+// readahead(2) takes no more at once than the mount's read-ahead window (mm/readahead.c,
+// force_page_cache_ra), 128 KiB for FUSE.
+constexpr std::size_t kWindow = 128 * 1024;
+
+struct File {
+  std::string path;  ///< below the mount
+  std::uint64_t size = 0;
+};
+
+std::uint64_t available_memory() {
+  const auto text = read_file("/proc/meminfo", 1U << 16);
+  if (!text) return UINT64_MAX;
+  const auto at = text->find("MemAvailable:");
+  unsigned long long kib = 0;
+  if (at == std::string::npos || std::sscanf(text->c_str() + at, "MemAvailable: %llu", &kib) != 1)
+    return UINT64_MAX;
+  return kib * 1024;
+}
+
+/// Watches whether the work is still wanted, without asking the mount.
+class Wanted {
+ public:
+  Wanted(std::string mount_point, std::optional<pid_t> process)
+      : mount_point_(std::move(mount_point)) {
+    if (auto file = open_file("/proc/self/mountinfo", O_RDONLY)) mounts_ = std::move(*file);
+    if (process) process_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, *process, 0)));
+    if (const auto mounted = find_mount(mount_point_); mounted && *mounted)
+      device_ = (*mounted)->device;
+    (void)check();  // the first poll of mountinfo always reports a change
+  }
+  std::vector<int> descriptors() const { return {mounts_.get(), process_.get()}; }
+
+  bool check() {
+    pollfd entries[] = {{mounts_.get(), POLLPRI, 0}, {process_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, 0) <= 0) return true;
+    if (entries[1].revents != 0) return false;
+    const auto mounted = find_mount(mount_point_);
+    return mounted && *mounted && (*mounted)->device == device_;
+  }
+
+ private:
+  std::string mount_point_;
+  Fd mounts_;
+  Fd process_;
+  dev_t device_ = 0;
+};
+
+/// Chooses files to read ahead: each once, whatever its aliases; of those found together smallest
+/// first, as many as the budget allows: ld.so touches every library a little.
+class Chooser {
+ public:
+  Chooser(int root, std::uint64_t budget) : root_(root), budget_(budget) {}
+
+  /// Of all directories, or only of what the warm-up asked for already.
+  std::vector<File> choose(bool all) {
+    std::vector<File> files;
+    bool only_view = false;
+    const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
+      struct stat status {};
+      if (entry.type != DT_REG || path == ".heddle/map") return;
+      if (is_of_only_view(path, entry)) only_view = true;
+      if (!seen_.insert(entry.ino).second) return;
+      if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+        files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
+    };
+    (void)walk_tree(root_, visit, [&](const std::string& path) {
+      return path != kMapsDirectory && (all || !only_view || path == kOwnDirectory);
+    });
+    std::stable_sort(files.begin(), files.end(),
+                     [](const File& a, const File& b) { return a.size < b.size; });
+    const auto too_much = [&](const File& file) {
+      if (file.size > budget_) return true;
+      budget_ -= file.size;
+      return false;
+    };
+    files.erase(std::find_if(files.begin(), files.end(), too_much), files.end());
+    return files;
+  }
+
+ private:
+  int root_;
+  std::uint64_t budget_;
+  std::unordered_set<std::uint64_t> seen_;
+};
+
+/// First asks for all, many requests at once, then waits for each window. Result: whether it is
+/// still wanted.
+bool read_ahead(const Fd& root, const std::vector<File>& files, Wanted& wanted) {
+  for (const bool waits : {false, true}) {
+    for (const auto& file : files) {
+      const Fd fd(::openat(root.get(), file.path.c_str(), O_RDONLY | O_CLOEXEC));
+      for (std::uint64_t offset = 0; fd && offset < file.size; offset += kWindow) {
+        if (!wanted.check()) return false;
+        char last = 0;
+        if (!waits)
+          (void)::readahead(fd.get(), static_cast<off64_t>(offset), kWindow);
+        else
+          (void)!::pread(fd.get(), &last, 1,
+                         static_cast<off_t>(std::min(offset + kWindow, file.size) - 1));
+      }
+    }
+  }
+  return true;
+}
+
+void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget) {
+  (void)::setsid();
+  (void)::chdir("/");
+  ::alarm(kLongestLife);
+  (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
+  Chooser chooser(root.get(), std::min(budget, available_memory() / 4));
+  // A program may be starting already: what it needs first needs no listing any more.
+  for (const bool all : {false, true})
+    if (!read_ahead(root, chooser.choose(all), wanted)) return;
+  (void)::faccessat(root.get(), kPrefetchDone, F_OK, 0);
+}
+
+}  // namespace
+
+Result<void> walk_tree(int root,
+                       const std::function<void(const std::string&, const DirectoryEntry&)>& visit,
+                       const std::function<bool(const std::string&)>& enter) {
+  const std::unique_ptr<char[]> buffer(new char[kBufferSize]);
+  std::vector<std::string> pending = {""};
+  while (!pending.empty()) {
+    const std::string directory = std::move(pending.back());
+    pending.pop_back();
+    if (enter && !directory.empty() && !enter(directory)) continue;
+    const Fd fd(::openat(root, directory.empty() ? "." : directory.c_str(),
+                         O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return fail_errno(directory, "cannot open");
+    for (;;) {
+      const long n = ::syscall(SYS_getdents64, fd.get(), buffer.get(), kBufferSize);
+      if (n < 0) return fail_errno(directory, "cannot list");
+      if (n == 0) break;
+      for (long at = 0; at < n;) {
+        const auto* entry = reinterpret_cast<const dirent64*>(buffer.get() + at);
+        at += entry->d_reclen;
+        const char* name = entry->d_name;
+        if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
+        const std::string path = directory.empty() ? name : directory + "/" + name;
+        visit(path, {entry->d_ino, entry->d_type});
+        if (entry->d_type == DT_DIR) pending.push_back(path);
+      }
+    }
+  }
+  return {};
+}
+
+Result<void> warm_up(const std::string& mount_point) {
+  const Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
   if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
   probe_missing_names(root.get());
@@ -50,21 +214,37 @@ Result<void> warm_up(const std::string& mount_point, const WarmUpOptions& option
     if (view && path.find('/') == std::string::npos) probe_missing_names(view.get());
     return true;
   };
-  if (auto walked = walk_tree(root.get(), visit, enter); !walked) return walked;
+  TRY(walk_tree(root.get(), visit, enter));
   // Answered ENOSYS once, never asked again: OPEN, FLUSH, LISTXATTR, STATX.
-  Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
+  const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
   (void)::flistxattr(root.get(), nullptr, 0);
   struct statx extended {};
   (void)::statx(root.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, &extended);
-  // Not into the prefetch's hands: an open file would keep the mount busy.
-  index.reset();
-  root.reset();
-  // Whether it can work here is no matter of the warm-up's success.
-  PrefetchOptions prefetch;
-  prefetch.budget = options.prefetch;
-  if (!options.outlive_caller) prefetch.while_alive = ::getpid();
-  (void)start_prefetch(mount_point, prefetch);
+  return {};
+}
+
+Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget,
+                            std::optional<pid_t> while_alive) {
+  if (budget == 0) return {};
+  const Fd root(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
+                                           OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
+  if (!root) return fail_errno(mount_point, "cannot prefetch");
+  Wanted wanted(mount_point, while_alive);
+  ForkOptions options{.dies_with_parent = false, .keep = wanted.descriptors(), .null_stdio = true};
+  options.keep->push_back(root.get());
+  options.name = "heddle-prefetch";
+  // Twice, so that it is nobody's child who waits for children: our caller may become a user's
+  // program.
+  auto child = TRY(fork_child({.dies_with_parent = false}, [&] {
+    auto own = fork_child(options, [&] {
+      prefetch(root, wanted, budget);
+      return 0;
+    });
+    if (own) (void)own->release();
+    return 0;
+  }));
+  TRY(child.wait());
   return {};
 }
 

@@ -56,7 +56,7 @@ Result<void> stage(OverlayContent& out, const StageOptions& options) {
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts) {
   auto map = TRY(options.map_fd >= 0 ? MapFile::of(options.map_fd, options.origin_timeout)
                                      : MapFile::find(options.map_path, options.origin_timeout));
-  TRY(check_map_owner(map.status(), options.map_path));
+  TRY(check_map_owner(map.status, options.map_path));
   if (options.map_fd < 0) TRY(check_map_path(options.map_path));
   OverlayContent out;
   MapContent content;
@@ -66,18 +66,16 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
     out.facts.map_id = reader.id().hex();
   }
 
-  Origins origins = open_origins(content, raise_fd_limit(),
-                                 {options.origin_timeout, options.on_drift == OnDrift::warn});
+  Origins origins = open_origins(content, raise_fd_limit(), options.origin_timeout);
   if (origins.silent && options.on_drift == OnDrift::refuse)
     return fail(Error::with_code(
-        ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",
-        not_answered_for(options.origin_timeout),
+        ETIMEDOUT, origins.silent->path, "cannot be checked", origins.silent->what,
         "--on-drift warn mounts without the files of such a file system, --origin-timeout says how "
         "long to wait"));
   drifts = origins.drifts;
   if (!drifts.empty() && options.on_drift == OnDrift::refuse)
     return fail(
-        map.path(), "does not fit this node",
+        map.path, "does not fit this node",
         std::to_string(drifts.size()) + (drifts.size() == 1 ? " file differs" : " files differ"),
         "build the map again (fs-resolve build), or mount with --on-drift warn");
   leave_out(content, origins);
@@ -89,12 +87,12 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   auto map_bytes = TRY(map.bytes());
   out.facts.index_bytes = index.size();
   out.own.push_back({std::move(index), out.made});
-  out.own.push_back({std::move(map_bytes), map.status().st_mtim});
+  out.own.push_back({std::move(map_bytes), map.status.st_mtim});
   for (auto& [name, bytes] : content.generated) out.own.push_back({std::move(bytes), out.made});
   std::vector<std::string> paths;
   paths.reserve(content.objects.size());
   for (auto& object : content.objects) paths.push_back(std::move(object.path));
-  out.facts.map_path = map.path();
+  out.facts.map_path = map.path;
   out.facts.mount_point = options.mount_point;
   for (const auto& before : options.previous) out.facts.previous_maps.push_back(before.id);
   out.facts.views = content.views.size();

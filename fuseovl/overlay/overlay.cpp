@@ -16,13 +16,9 @@ namespace heddle {
 namespace {
 
 timespec from_nanoseconds(std::int64_t ns) {
-  std::int64_t seconds = ns / 1000000000;
-  std::int64_t rest = ns % 1000000000;
-  if (rest < 0) {
-    rest += 1000000000;
-    --seconds;
-  }
-  return {seconds, rest};
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const auto seconds = ns / kSecond - (ns % kSecond < 0);
+  return {seconds, ns - seconds * kSecond};
 }
 
 constexpr std::uint32_t kBlockSize = 4096;
@@ -78,8 +74,8 @@ fuse_lowlevel_ops make_ops() {
   ops.open = answer<&Overlay::open>;
   ops.opendir = answer<&Overlay::opendir>;
   ops.read = answer<&Overlay::read>;
-  ops.readdir = answer<&Overlay::readdir>;
-  ops.readdirplus = answer<&Overlay::readdirplus>;
+  ops.readdir = answer<&Overlay::list<false>>;
+  ops.readdirplus = answer<&Overlay::list<true>>;
   ops.statfs = answer<&Overlay::statfs>;
   return ops;
 }
@@ -95,11 +91,6 @@ Overlay::Overlay(OverlayContent content)
     : content_(std::move(content)),
       pool_(content_.files.lane_count(), content_.origin_timeout, state_->giving_up) {}
 
-std::vector<std::string> Overlay::staged_in() const {
-  const Staging* staging = content_.files.staging();
-  return staging ? std::vector{staging->directory().path()} : std::vector<std::string>();
-}
-
 void Overlay::init(fuse_conn_info& connection) {
   // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's
   // only.
@@ -112,7 +103,6 @@ void Overlay::init(fuse_conn_info& connection) {
   connection.max_background = 64;
   connection.congestion_threshold = 48;
   opendirs_can_be_skipped_ = connection.capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
-  watch_origins(content_.files);
   if (on_ready_) on_ready_();
 }
 
@@ -222,7 +212,9 @@ void Overlay::opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
   fuse_reply_open(request, info);
 }
 
-void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus) {
+template <bool plus>
+void Overlay::list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
+                   fuse_file_info*) {
   const auto entries = content_.tree.entries(ino);
   size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
   std::string buffer(size, '\0');
@@ -255,16 +247,6 @@ void Overlay::list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t 
   fuse_reply_buf(request, buffer.data(), used);
 }
 
-void Overlay::readdir(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
-                      fuse_file_info*) {
-  list(request, ino, size, offset, false);
-}
-
-void Overlay::readdirplus(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
-                          fuse_file_info*) {
-  list(request, ino, size, offset, true);
-}
-
 void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
   struct statvfs out {};
   out.f_bsize = out.f_frsize = kBlockSize;
@@ -274,12 +256,9 @@ void Overlay::statfs(fuse_req_t request, fuse_ino_t) {
   fuse_reply_statfs(request, &out);
 }
 
-void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size,
-                          off_t offset) {
-  const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
-  const auto piece = bytes.substr(from, size);
-  state_->session.counters.add_bytes_read(piece.size());
-  fuse_reply_buf(request, piece.data(), piece.size());
+void Overlay::reply_bytes(fuse_req_t request, std::string_view bytes) {
+  state_->session.counters.add_bytes_read(bytes.size());
+  fuse_reply_buf(request, bytes.data(), bytes.size());
 }
 
 template <class Read>
@@ -290,8 +269,7 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
       fuse_reply_err(request, got.error());
       return;
     }
-    state_->session.counters.add_bytes_read(got->size());
-    fuse_reply_buf(request, got->data(), got->size());
+    reply_bytes(request, *got);
   };
   // One a thread, as large as the requests are: the threads are few and stay.
   static thread_local std::vector<char> buffer;
@@ -313,9 +291,11 @@ void Overlay::read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
     case NodeKind::link:
       fuse_reply_err(request, EISDIR);
       return;
-    case NodeKind::own:
-      reply_bytes(request, content_.own[content_.tree.own(ino)].bytes, size, offset);
-      return;
+    case NodeKind::own: {
+      const std::string_view bytes = content_.own[content_.tree.own(ino)].bytes;
+      const auto from = std::min(static_cast<std::size_t>(offset), bytes.size());
+      return reply_bytes(request, bytes.substr(from, size));
+    }
     case NodeKind::object: {
       ObjectFiles& files = content_.files;
       const auto object = content_.tree.object(ino);

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,8 +14,6 @@
 
 #include "fuseovl/files/object_files.hpp"
 #include "fuseovl/files/reader_pool.hpp"
-#include "fuseovl/overlay/serving_state.hpp"
-#include "fuseovl/overlay/stats.hpp"
 #include "fuseovl/overlay/tree.hpp"
 #include "fuseovl/session/session.hpp"
 #include "fuseovl/session/shared.hpp"
@@ -22,6 +24,40 @@ namespace heddle {
 struct OwnFile {
   std::string bytes;
   timespec modified{};
+};
+
+/// What outlives the process that answers the kernel's requests, in memory that it shares with the
+/// one that watches over it (fuseovl/supervise/serve.hpp).
+struct ServingState {
+  /// How far whoever warmed the mount is with reading ahead.
+  enum class Prefetch : std::uint8_t { none, running, done };
+
+  SessionMemory session;
+  std::atomic<Prefetch> prefetch = Prefetch::none;
+  std::atomic<pid_t> supervisor = 0;
+  std::atomic<pid_t> worker = 0;
+  std::atomic<std::uint64_t> workers_lost = 0;
+  std::atomic<bool> told_ready = false;
+  /// The worker's exit status, once it has done its work. It may be unable to end, for a thread
+  /// that stands in a file system that does not answer.
+  std::atomic<int> exit_status = kWorks;
+  static constexpr int kWorks = -1;
+  std::atomic<pid_t> thread = 0;        ///< one of the worker's that ends when it does
+  std::atomic<bool> giving_up = false;  ///< nothing is to be waited for any more
+  std::array<char, 1024> failure{};     ///< why the worker gave up; read when it has ended
+};
+
+/// What the statistics say that does not change while the mount stands.
+struct StatsFacts {
+  std::string map_path;
+  std::string map_id;
+  std::string mount_point;
+  std::size_t views = 0;
+  std::size_t names = 0;
+  std::uint64_t index_bytes = 0;
+  /// map_directory() of the maps that the mount point showed before, the latest first.
+  std::vector<std::string> previous_maps;
+  std::string start_time;  ///< of the mount, UTC
 };
 
 /// All that one mount serves; made before mounting, constant while it stands.
@@ -44,17 +80,11 @@ class Overlay {
 
   static const fuse_lowlevel_ops& ops();
 
-  /// Every descriptor it serves from.
-  std::vector<int> descriptors() const { return content_.files.descriptors(); }
-  /// Every file and directory that it may have to open by its path.
-  std::vector<std::string> reopened() const { return content_.files.reopened(); }
-  /// The directory of the staged copies, when there is one.
-  std::vector<std::string> staged_in() const;
-  /// ObjectFiles::start_staging().
-  std::optional<pid_t> start_staging() { return content_.files.start_staging(); }
-  /// The statistics of this moment (render_stats()).
-  std::string stats_text() const { return render_stats(content_.facts, *state_, content_.files); }
-  const RequestCounters& counters() const { return state_->session.counters; }
+  ObjectFiles& files() { return content_.files; }
+  /// The statistics of this moment as JSON (docs/formats/report.md), at most kMostStatsBytes: the
+  /// value of the root directory's extended attribute kStatsAttribute. Takes no lock: another
+  /// thread may be forking a process that calls this too.
+  std::string stats_text() const;
   ServingState& state() { return *state_; }
   const OverlayContent& content() const { return content_; }
   /// Called when the kernel and we have agreed on the protocol, by each process that serves:
@@ -70,16 +100,14 @@ class Overlay {
   void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
   void opendir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* info);
   void read(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*);
-  void readdir(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*);
-  void readdirplus(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset,
-                   fuse_file_info*);
+  template <bool plus>
+  void list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*);
   void statfs(fuse_req_t request, fuse_ino_t);
 
  private:
   struct stat attributes(InodeNumber ino) const;
   fuse_entry_param entry(InodeNumber ino) const;
-  void list(fuse_req_t request, InodeNumber ino, std::size_t size, off_t offset, bool plus);
-  void reply_bytes(fuse_req_t request, std::string_view bytes, std::size_t size, off_t offset);
+  void reply_bytes(fuse_req_t request, std::string_view bytes);
   /// Answers with what `read` brings, which is tried here first and in a thread that may wait
   /// for it next.
   template <class Read>

@@ -1,17 +1,65 @@
 // SPDX-License-Identifier: MIT
-#include "fuseovl/overlay/stats.hpp"
+#include <linux/fuse.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
+#include "fuseovl/overlay/overlay.hpp"
 
 namespace heddle {
+namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string render_stats(const StatsFacts& facts, const ServingState& state,
-                         const ObjectFiles& files) {
+// FUSE_STATX came with Linux 6.6; the number is the protocol's and older headers lack the name.
+constexpr std::uint32_t kOpcodeStatx = 52;
+
+constexpr std::pair<const char*, std::uint32_t> kKinds[] = {
+    {"lookup", FUSE_LOOKUP},
+    {"getattr", FUSE_GETATTR},
+    {"statx", kOpcodeStatx},
+    {"open", FUSE_OPEN},
+    {"read", FUSE_READ},
+    {"flush", FUSE_FLUSH},
+    {"release", FUSE_RELEASE},
+    {"opendir", FUSE_OPENDIR},
+    {"readdir", FUSE_READDIR},
+    {"readdirplus", FUSE_READDIRPLUS},
+    {"releasedir", FUSE_RELEASEDIR},
+    {"statfs", FUSE_STATFS},
+    {"access", FUSE_ACCESS},
+    {"getxattr", FUSE_GETXATTR},
+    {"listxattr", FUSE_LISTXATTR},
+    {"lseek", FUSE_LSEEK},
+    {"ioctl", FUSE_IOCTL},
+    {"interrupt", FUSE_INTERRUPT},
+    {"forget", FUSE_FORGET},
+    {"batch_forget", FUSE_BATCH_FORGET},
+    {"init", FUSE_INIT},
+    {"destroy", FUSE_DESTROY},
+};
+
+/// By name, in the order they are shown; the last is `other`.
+Json requests_by_kind(const RequestCounters& counters) {
+  Json out;
+  auto other = counters.total();
+  for (const auto& [name, opcode] : kKinds) {
+    const auto count = counters.requests(opcode);
+    out[name] = count;
+    other -= std::min(other, count);
+  }
+  out["other"] = other;
+  return out;
+}
+
+}  // namespace
+
+std::string Overlay::stats_text() const {
+  const StatsFacts& facts = content_.facts;
+  const ServingState& state = *state_;
+  const ObjectFiles& files = content_.files;
   constexpr const char* kStaging[] = {"running", "done", "incomplete"};
   constexpr const char* kPrefetch[] = {"none", "running", "done"};
   const Staging* staging = files.staging();
@@ -36,7 +84,7 @@ std::string render_stats(const StatsFacts& facts, const ServingState& state,
       {"requests_total", state.session.counters.total()},
       {"bytes_read", state.session.counters.bytes_read()},
   };
-  for (const auto& [name, count] : state.session.counters.by_kind()) out["requests"][name] = count;
+  out["requests"] = requests_by_kind(state.session.counters);
   out["prefetch"] = kPrefetch[static_cast<std::size_t>(state.prefetch.load())];
   const auto drifts = files.drifts();
   out["drift_files"] = drifts.size();

@@ -20,13 +20,13 @@ bool is_usable_name(std::string_view name) {
 
 }  // namespace
 
-/// Collects names into directories first; inode numbers are dealt out when every directory is
-/// known.
+/// Collects names into directories first; these get their inode numbers when all are known.
 class TreeBuilder {
  public:
   TreeBuilder(const MapContent& content, const MapDirectories& maps)
       : content_(content), maps_(maps) {
     next_ = Tree::kFirstGenerated + content.generated.size();
+    tree_.generated_count_ = content.generated.size();
     tree_.objects_.resize(content.objects.size());
     for (auto& object : tree_.objects_) object.ino = next_++;
   }
@@ -46,16 +46,13 @@ class TreeBuilder {
       }
       if (single) TRY(add_view(view, ""));
     }
-    directories_[""];
-    directories_[std::string(kOwnPrefix)];
+    add_own_files();
     TRY(add_maps());
     return number();
   }
 
  private:
-  // Every directory by its path with a trailing slash ("" is the root), so that the map's order is
-  // the order of paths; a directory's files by name.
-  using Files = std::vector<std::pair<std::string_view, ObjectId>>;
+  using Entries = std::vector<TreeEntry>;
 
   static bool has_name(const MapView& view, std::string_view name) {
     return std::any_of(view.names.begin(), view.names.end(), [&](const auto& entry) {
@@ -65,6 +62,26 @@ class TreeBuilder {
 
   static tl::unexpected<Error> fail_name(std::string_view name, std::string_view what) {
     return fail(Error(name, "cannot stand in a mount", what));
+  }
+
+  void add(Entries& directory, std::string_view name, InodeNumber ino) {
+    directory.push_back({tree_.names_.emplace_back(name), ino});
+  }
+
+  void add_own_files() {
+    auto& root = directories_[""];
+    auto& own = directories_[std::string(kOwnPrefix)];
+    add(own, "index", Tree::kIndex);
+    add(own, "map", Tree::kMap);
+    InodeNumber ino = Tree::kFirstGenerated;
+    for (const auto& [name, bytes] : content_.generated) {
+      if (name.starts_with(kOwnPrefix))
+        add(own, name.substr(kOwnPrefix.size()), ino);
+      else
+        add(root, name, ino);
+      if (name == ".heddle/ld.so.cache") add(root, kShortCache, ino);
+      ++ino;
+    }
   }
 
   Result<void> add_maps() {
@@ -82,8 +99,7 @@ class TreeBuilder {
   }
 
   void add_link(const std::string& directory, std::string_view name, std::string target) {
-    directories_[directory];
-    links_[directory].emplace_back(name, tree_.links_.size());
+    add(directories_[directory], name, next_);
     tree_.links_.push_back({next_++, std::move(target)});
   }
 
@@ -102,14 +118,15 @@ class TreeBuilder {
   }
 
   Result<void> add_view(const MapView& view, const std::string& prefix) {
-    Files& flat = directories_[prefix];
+    Entries& flat = directories_[prefix];
     flat.reserve(flat.size() + view.names.size());
     for (const auto& [name, object] : view.names) {
       if (object >= content_.objects.size()) return fail_name(name, "its object is not in the map");
       std::string_view rest = name;
       std::string directory = prefix;
       TRY(enter_directories(directory, rest));
-      (directory == prefix ? flat : directories_[directory]).emplace_back(rest, object);
+      add(directory == prefix ? flat : directories_[directory], rest, tree_.inode(object));
+      ++tree_.objects_[object].links;
     }
     return {};
   }
@@ -118,47 +135,25 @@ class TreeBuilder {
     auto& directories = tree_.directories_;
     std::map<std::string_view, std::size_t> places;
     directories.reserve(directories_.size());
-    // A parent's path sorts before its children's, so it has its number already.
-    for (const auto& [path, files] : directories_) {
+    // A parent's path sorts before its children's, so it stands there already.
+    for (auto& [path, entries] : directories_) {
+      const InodeNumber ino = path.empty()         ? Tree::kRoot
+                              : path == kOwnPrefix ? Tree::kOwnDirectory
+                                                   : next_++;
       places[path] = directories.size();
-      directories.push_back({path, number_of(path), Tree::kRoot, {}, 2});
-      if (!path.empty()) directories.back().parent = directories[places.at(parent_of(path))].ino;
-    }
-    // Views into `names_` must stay valid: no reallocation that moves short strings.
-    tree_.names_.reserve(directories_.size() + total_files() + tree_.links_.size() +
-                         content_.generated.size() + 1);
-    for (const auto& [path, files] : directories_) {
-      auto& directory = directories[places.at(path)];
-      for (const auto& [name, object] : files) {
-        directory.entries.push_back({keep(name), tree_.inode(object)});
-        ++tree_.objects_[object].links;
-      }
-      for (const auto& [name, link] : links_[path])
-        directory.entries.push_back({keep(name), tree_.links_[link].ino});
+      directories.push_back({path, ino, Tree::kRoot, std::move(entries), 2});
       if (path.empty()) continue;
-      auto& above = directories[places.at(parent_of(path))];
-      above.entries.push_back({keep(name_of(path)), directory.ino});
+      const auto slash = path.rfind('/', path.size() - 2);
+      const auto begin = slash == path.npos ? 0 : slash + 1;
+      auto& above = directories[places.at(std::string_view(path).substr(0, begin))];
+      directories.back().parent = above.ino;
+      add(above.entries, std::string_view(path).substr(begin, path.size() - begin - 1), ino);
       ++above.links;
-    }
-    tree_.generated_count_ = content_.generated.size();
-    auto& own = directories[places.at(kOwnPrefix)].entries;
-    own.insert(own.end(), {{"index", Tree::kIndex}, {"map", Tree::kMap}});
-    for (std::size_t i = 0; i < content_.generated.size(); ++i) {
-      const std::string_view name = content_.generated[i].first;
-      const bool is_own = name.starts_with(kOwnPrefix);
-      auto& root = directories[places.at("")].entries;
-      (is_own ? own : root)
-          .push_back(
-              {keep(name.substr(is_own ? kOwnPrefix.size() : 0)), Tree::kFirstGenerated + i});
-      if (name == ".heddle/ld.so.cache") root.push_back({kShortCache, Tree::kFirstGenerated + i});
     }
     for (auto& directory : directories) {
       auto& entries = directory.entries;
-      std::sort(entries.begin(), entries.end(),
-                [](const TreeEntry& a, const TreeEntry& b) { return a.name < b.name; });
-      const auto twice = std::adjacent_find(
-          entries.begin(), entries.end(),
-          [](const TreeEntry& a, const TreeEntry& b) { return a.name == b.name; });
+      std::ranges::sort(entries, {}, &TreeEntry::name);
+      const auto twice = std::ranges::adjacent_find(entries, {}, &TreeEntry::name);
       if (twice != entries.end()) return fail_name(twice->name, "two files have this name");
       entries.shrink_to_fit();
     }
@@ -166,30 +161,10 @@ class TreeBuilder {
     return std::move(tree_);
   }
 
-  InodeNumber number_of(const std::string& path) {
-    if (path.empty()) return Tree::kRoot;
-    if (path == kOwnPrefix) return Tree::kOwnDirectory;
-    return next_++;
-  }
-  std::size_t total_files() const {
-    std::size_t n = 0;
-    for (const auto& [path, files] : directories_) n += files.size();
-    return n;
-  }
-  std::string_view keep(std::string_view name) { return tree_.names_.emplace_back(name); }
-  static std::string_view parent_of(std::string_view path) {
-    const auto slash = path.substr(0, path.size() - 1).rfind('/');
-    return slash == path.npos ? std::string_view() : path.substr(0, slash + 1);
-  }
-  static std::string_view name_of(std::string_view path) {
-    const auto above = parent_of(path);
-    return path.substr(above.size(), path.size() - above.size() - 1);
-  }
-
   const MapContent& content_;
   const MapDirectories& maps_;
-  std::map<std::string, Files, std::less<>> directories_;
-  std::map<std::string, std::vector<std::pair<std::string_view, std::size_t>>> links_;
+  /// By path with a trailing slash (the root's is empty), so that their order is that of paths.
+  std::map<std::string, Entries> directories_;
   InodeNumber next_ = 0;
   Tree tree_;
 };
@@ -209,13 +184,11 @@ void Tree::make_nodes() {
   for (std::size_t i = 0; i < links_.size(); ++i) add(links_[i].ino, NodeKind::link, i);
   for (std::size_t i = 0; i < directories_.size(); ++i)
     add(directories_[i].ino, NodeKind::directory, i);
-  std::sort(nodes_.begin(), nodes_.end(),
-            [](const Node& a, const Node& b) { return a.ino < b.ino; });
+  std::ranges::sort(nodes_, {}, &Node::ino);
 }
 
 const Tree::Node* Tree::find(InodeNumber ino) const {
-  const auto found = std::lower_bound(nodes_.begin(), nodes_.end(), ino,
-                                      [](const Node& node, InodeNumber n) { return node.ino < n; });
+  const auto found = std::ranges::lower_bound(nodes_, ino, {}, &Node::ino);
   return found != nodes_.end() && found->ino == ino ? &*found : nullptr;
 }
 
@@ -231,9 +204,7 @@ std::optional<NodeKind> Tree::kind(InodeNumber ino) const {
 
 InodeNumber Tree::lookup(InodeNumber parent, std::string_view name) const {
   const auto list = entries(parent);
-  const auto found = std::lower_bound(
-      list.begin(), list.end(), name,
-      [](const TreeEntry& entry, std::string_view key) { return entry.name < key; });
+  const auto found = std::ranges::lower_bound(list, name, {}, &TreeEntry::name);
   return found != list.end() && found->name == name ? found->ino : 0;
 }
 

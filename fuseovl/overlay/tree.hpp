@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -105,8 +106,8 @@ class Tree {
   std::vector<Object> objects_;         ///< by ObjectId
   std::vector<Link> links_;
   std::size_t generated_count_ = 0;
-  std::vector<std::string> names_;  ///< owns what the entries show
-  std::vector<Node> nodes_;         ///< in order of their numbers
+  std::deque<std::string> names_;  ///< owns what the entries show
+  std::vector<Node> nodes_;        ///< in order of their numbers
 };
 
 }  // namespace heddle

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -21,30 +22,26 @@
 namespace heddle {
 namespace {
 
+enum class Mode : std::uint8_t { mount, reload, unmount, stats, verify, node, keep };
+
 struct Arguments {
   MountSettings settings;
-  std::string unmount;
+  std::vector<Mode> modes;  ///< those asked for; none: mount
   bool lazy = false;
-  std::string stats;
   bool json = false;
-  bool reload = false;
-  std::string verify;
 };
-
-/// What is wrong with `text` as a size; else it is `out`.
-std::string take_size(const std::string& text, std::uint64_t& out) {
-  const auto size = parse_byte_size(text);
-  if (!size) return "'" + text + "' is no size: a number, and K, M, G or T behind it";
-  out = *size;
-  return {};
-}
 
 void add_size(CLI::App& app, const std::string& name, std::uint64_t& value,
               const std::string& text) {
+  const auto take = [&value](const std::string& given) -> std::string {
+    const auto size = parse_byte_size(given);
+    if (!size) return "'" + given + "' is no size: a number, and K, M, G or T behind it";
+    value = *size;
+    return {};
+  };
   app.add_option_function<std::string>(
          name, [](const std::string&) {}, text)
-      ->check(CLI::Validator([&value](const std::string& given) { return take_size(given, value); },
-                             ""))
+      ->check(CLI::Validator(take, ""))
       ->type_name("SIZE");
 }
 
@@ -106,19 +103,24 @@ void declare(CLI::App& app, Arguments& a) {
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("SECONDS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
-  app.add_flag("--reload", a.reload,
-               "Put a new mount, of MAP or of the same map, in the place of the one at DIR");
-  app.add_option("-u,--unmount", a.unmount, "Unmount DIR")->type_name("DIR");
+  // What is done stands in front of MAP and DIR, which CLI11 sees as the two words that they are.
+  const auto add_mode = [&](const std::string& name, Mode mode, const std::string& text) {
+    app.add_flag_callback(
+        name, [&a, mode] { a.modes.push_back(mode); }, text);
+  };
+  add_mode("--reload", Mode::reload,
+           "Put a new mount, of MAP or of the same map, in the place of the one at DIR");
+  add_mode("-u,--unmount", Mode::unmount, "Unmount DIR");
   app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
-  app.add_option("--stats", a.stats, "Print the counters of the mount at DIR")->type_name("DIR");
+  add_mode("--stats", Mode::stats, "Print the counters of the mount at DIR");
   app.add_flag("--json", a.json, "With --stats: as JSON");
-  app.add_option("--verify", a.verify,
-                 "Compare what the mount at DIR serves, or MAP's files, with MAP, byte by byte")
-      ->type_name("DIR|MAP");
+  add_mode("--verify", Mode::verify,
+           "Compare what the mount at DIR serves, or MAP's files, with MAP, byte by byte");
   app.add_option_function<std::string>(
          "--node",
-         [&s](const std::string& directory) {
-           s.node = directory.empty() ? kNodeDirectory : directory;
+         [&a](const std::string& directory) {
+           a.modes.push_back(Mode::node);
+           a.settings.node = directory.empty() ? kNodeDirectory : directory;
          },
          fmt::format("Serve the containers of this node: one mount a map, below DIR ({})",
                      kNodeDirectory))
@@ -140,33 +142,18 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_flag("--leave-tree", s.leave_tree,
                "With --fuse-fd, in a mount namespace of its own: hold none of its mounts")
       ->group(group);
-  app.add_option_function<std::string>(
-         "--keep", [](const std::string&) {},
-         "Mount what the clients at --listen-fd want, until the last has gone")
-      ->check(CLI::Validator(
-          [&s](const std::string& word) -> std::string {
-            if (word != "private" && word != "fusermount")
-              return "'" + word + "' is none of private|fusermount";
-            s.keep = word == "private" ? KeepKind::privately : KeepKind::fusermount;
-            return {};
-          },
-          ""))
-      ->type_name("private|fusermount")
+  add_choice<std::optional<KeepKind>>(
+      app, "--keep", s.keep,
+      {{"private", KeepKind::privately}, {"fusermount", KeepKind::fusermount}},
+      "Mount what the clients at --listen-fd want, until the last has gone")
       ->group(group);
   app.add_option("--listen-fd", s.listen_fd, "The socket of --keep: listening, or of a pair")
       ->type_name("N")
       ->group(group);
 }
 
-/// `--reload DIR`: what stands alone is not the map.
-void take_directory_alone(Arguments& a) {
-  auto& s = a.settings;
-  if (!a.reload || !s.mount_point.empty()) return;
-  s.mount_point = std::move(s.load.map_path);
-  s.load.map_path.clear();
-}
-
-int status_of(const Result<void>& done) {
+template <class T>
+int status_of(const Result<T>& done) {
   if (done) return exit_done;
   report(done.error());
   return exit_failure;
@@ -179,11 +166,11 @@ int usage(const std::string& text) { return usage_error("fs-mount", text); }
 void take_mounted_device(MountSettings& s) {
   const std::string prefix = "/dev/fd/";
   if (s.fuse_fd >= 0 || !s.mount_point.starts_with(prefix)) return;
-  const auto number = s.mount_point.substr(prefix.size());
-  if (number.empty() || number.size() > 6 ||
-      number.find_first_not_of("0123456789") != std::string::npos)
-    return;
-  s.fuse_fd = std::stoi(number);
+  const char* const end = s.mount_point.data() + s.mount_point.size();
+  int number = -1;
+  const auto parsed = std::from_chars(s.mount_point.data() + prefix.size(), end, number);
+  if (parsed.ec != std::errc() || parsed.ptr != end || number < 0) return;
+  s.fuse_fd = number;
   s.mount_point.clear();
   if (s.load.mount_point.empty()) s.load.mount_point = "/dev/heddle";
 }
@@ -193,49 +180,7 @@ void make_absolute(std::string& path) {
   if (!path.empty()) path = std::filesystem::absolute(path).string();
 }
 
-/// `-u --lazy DIR`, as umount(8) takes it, and `--stats --json DIR`: DIR belongs to the first.
-std::vector<std::string> words_of(int argc, char** argv) {
-  std::vector<std::string> words(argv + 1, argv + argc);
-  const auto at =
-      std::adjacent_find(words.begin(), words.end(), [](const auto& word, const auto& next) {
-        return ((word == "-u" || word == "--unmount") && next == "--lazy") ||
-               (word == "--stats" && next == "--json");
-      });
-  if (at != words.end()) std::iter_swap(at, at + 1);
-  return words;
-}
-
-int run(Arguments& a) {
-  make_absolute(a.settings.load.stage.directory);
-  const auto& s = a.settings;
-  if (a.reload) {
-    take_directory_alone(a);
-    if (s.mount_point.empty() || !a.unmount.empty() || !a.stats.empty() || !a.verify.empty() ||
-        !s.node.empty() || s.keep || s.fuse_fd >= 0 || s.foreground)
-      return usage("--reload takes [MAP] DIR and the options of a mount in the background");
-    return reload_program(s);
-  }
-  take_mounted_device(a.settings);
-  if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
-  const bool mounts = !s.load.map_path.empty();
-  if (int{!a.unmount.empty()} + int{!a.stats.empty()} + int{!a.verify.empty()} + int{mounts} +
-          int{!s.node.empty()} + int{s.keep.has_value()} !=
-      1)
-    return usage(
-        "give MAP and DIR, or --reload, -u or --stats and DIR, or --verify DIR|MAP, or --node");
-  if (a.lazy && a.unmount.empty()) return usage("--lazy belongs to -u");
-  if (a.json && a.stats.empty()) return usage("--json belongs to --stats");
-  if (!s.node.empty()) return status_of(node_program(s));
-  if (!a.unmount.empty()) return unmount_program(a.unmount, a.lazy);
-  if (!a.stats.empty()) return stats_program(a.stats, a.json);
-  if (!a.verify.empty()) return verify_program(a.verify, s.load.origin_timeout);
-  if (s.keep) return status_of(lease_program(s));
-  if (s.fuse_fd < 0) {
-    if (s.mount_point.empty()) return usage("DIR is missing");
-    if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty() || s.leave_tree)
-      return usage("--ready-fd, --mount-point, --cleanup and --leave-tree belong to --fuse-fd");
-    return status_of(s.foreground ? serve_in_foreground(s) : start_daemon(s));
-  }
+int mount_device(const MountSettings& s) {
   if (!s.mount_point.empty()) return usage("--fuse-fd takes MAP alone: it is mounted already");
   if (!s.load.mount_point.starts_with('/'))
     return usage("--fuse-fd needs --mount-point and an absolute path");
@@ -244,11 +189,56 @@ int run(Arguments& a) {
   return status_of(serve_device(s));
 }
 
+int run(Arguments& a) {
+  auto& s = a.settings;
+  make_absolute(s.load.stage.directory);
+  if (s.keep) a.modes.push_back(Mode::keep);
+  if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
+  const Mode mode = a.modes.empty() ? Mode::mount : a.modes.front();
+  if (a.lazy && mode != Mode::unmount) return usage("--lazy belongs to -u");
+  if (a.json && mode != Mode::stats) return usage("--json belongs to --stats");
+  const auto words = int{!s.load.map_path.empty()} + int{!s.mount_point.empty()};
+  const bool is_service = mode == Mode::node || mode == Mode::keep;
+  const bool on_one = mode == Mode::unmount || mode == Mode::stats || mode == Mode::verify;
+  if (a.modes.size() > 1 || (on_one && words != 1) || (is_service && words != 0) ||
+      (!is_service && words == 0))
+    return usage(
+        "give MAP and DIR, or --reload, -u or --stats and DIR, or --verify DIR|MAP, or --node");
+  const std::string& one = s.load.map_path;
+  switch (mode) {
+    case Mode::unmount:
+      return status_of(unmount(one, a.lazy));
+    case Mode::stats:
+      return status_of(show_stats(one, a.json));
+    case Mode::verify: {
+      const auto same = verify(one, s.load.origin_timeout);
+      return same && !*same ? int{exit_no} : status_of(same);
+    }
+    case Mode::node:
+      return status_of(node_program(s));
+    case Mode::keep:
+      return status_of(lease_program(s));
+    case Mode::reload:
+      if (s.fuse_fd >= 0 || s.foreground)
+        return usage("--reload takes [MAP] DIR and the options of a mount in the background");
+      if (words == 1) std::swap(s.mount_point, s.load.map_path);
+      return status_of(reload_mount(s));
+    case Mode::mount:
+      break;
+  }
+  take_mounted_device(s);
+  if (s.fuse_fd >= 0) return mount_device(s);
+  if (s.mount_point.empty()) return usage("DIR is missing");
+  if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty() || s.leave_tree)
+    return usage("--ready-fd, --mount-point, --cleanup and --leave-tree belong to --fuse-fd");
+  return status_of(start_daemon(s));
+}
+
 int fs_mount(int argc, char** argv) {
   CLI::App app("Serves the libraries of a map from one flat directory.", "fs-mount");
   Arguments arguments;
   declare(app, arguments);
-  const int status = parse_options(app, words_of(argc, argv));
+  const int status = parse_options(app, std::vector<std::string>(argv + 1, argv + argc));
   return status >= 0 ? status : run(arguments);
 }
 

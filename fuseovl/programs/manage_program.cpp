@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT
-// What fs-mount does with a mount that stands: -u and --stats.
+// What fs-mount does with a mount that stands: -u, --stats and --verify (whether a mount, or a
+// map's files, are what the map says, byte by byte).
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "base/child.hpp"
 #include "base/escape.hpp"
-#include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "fuseovl/files/map_file.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
@@ -17,11 +21,6 @@
 
 namespace heddle {
 namespace {
-
-int fail_with(const Error& error) {
-  report(error);
-  return exit_failure;
-}
 
 /// The files that differ from the mount's map at this moment. Asked here and not by the
 /// daemon: a file system that hangs must hold nobody but us.
@@ -32,25 +31,6 @@ Result<nlohmann::ordered_json> drift_now(const std::string& directory) {
   for (const auto& drift : open_origins(content, 0).drifts)
     list.push_back({{"path", to_json_text(drift.path)}, {"what", to_json_text(drift.what)}});
   return list;
-}
-
-Result<void> unmount(const std::string& directory, bool lazy) {
-  const std::string path = TRY(resolve_mount_point(directory));
-  const auto mounted = TRY(find_mount(path));
-  if (!mounted || mounted->type != kMountType)
-    return fail(directory, "cannot unmount", "no heddle mount is here");
-  auto done = unmount_fuse(path, lazy ? Unmount::detach : Unmount::now);
-  // A dead mount serves nobody: processes that still use it lose nothing.
-  if (!done && done.error().code() == EBUSY && is_dead(path))
-    done = unmount_fuse(path, Unmount::detach);
-  // Those that exchanges left beneath (before Linux 6.5) serve only their users.
-  while (done && is_heddle_mount(path)) done = unmount_fuse(path, Unmount::detach);
-  if (done) return {};
-  if (::geteuid() != 0 && !mounted->has_option("user_id=" + std::to_string(::geteuid())))
-    return fail(directory, "cannot unmount", "it is a mount of another user's");
-  if (done.error().code() != EBUSY) return done;
-  return fail_errno(directory, "cannot unmount", EBUSY,
-                    "--lazy detaches it now and ends it with its last user");
 }
 
 /// A line for each value; of counters of requests those that are not 0.
@@ -79,24 +59,64 @@ std::string as_table(const nlohmann::ordered_json& stats) {
   return out;
 }
 
-}  // namespace
-
-int unmount_program(const std::string& directory, bool lazy) {
-  const auto done = unmount(directory, lazy);
-  return done ? int{exit_done} : fail_with(done.error());
+/// Every object that has a name in a view, at one of its names below `mount`.
+MapContent as_mounted(const MapContent& map, const std::string& mount) {
+  MapContent out;
+  std::vector<bool> seen(map.objects.size());
+  for (const auto& view : map.views)
+    for (const auto& [name, object] : view.names) {
+      if (seen[object]) continue;
+      seen[object] = true;
+      out.objects.push_back(map.objects[object]);
+      out.objects.back().path = mount + "/" + view.name + "/" + name;
+    }
+  return out;
 }
 
-int stats_program(const std::string& directory, bool json) {
-  auto stats = read_stats(directory, "cannot read counters");
-  if (!stats) return fail_with(stats.error());
+Result<MapContent> read_map(const std::string& path, std::chrono::milliseconds limit) {
+  const auto map = TRY(MapFile::find(path, limit));
+  return map.read_all();
+}
+
+/// What is served is right, and its origin may be another all the same: pages that the kernel has
+/// cached and staged copies stay what they were.
+void say_drift(const std::string& mount, const Origins& origins) {
+  const auto count = std::ranges::count(origins.drifts, false, &Drift::silent);
+  if (count > 0)
+    say(Error(mount, "serves what the map says",
+              std::to_string(count) + (count == 1 ? " file has" : " files have") +
+                  " changed where it was mapped (fs-mount --stats names them)")
+            .message());
+}
+
+}  // namespace
+
+Result<void> unmount(const std::string& directory, bool lazy) {
+  const std::string path = TRY(resolve_mount_point(directory));
+  const auto mounted = TRY(find_mount(path));
+  if (!mounted || mounted->type != kMountType)
+    return fail(directory, "cannot unmount", "no heddle mount is here");
+  auto done = unmount_fuse(path, lazy ? Unmount::detach : Unmount::now);
+  // A dead mount serves nobody: processes that still use it lose nothing.
+  if (!done && done.error().code() == EBUSY && is_dead(path))
+    done = unmount_fuse(path, Unmount::detach);
+  // Those that exchanges left beneath (before Linux 6.5) serve only their users.
+  while (done && is_heddle_mount(path)) done = unmount_fuse(path, Unmount::detach);
+  if (done) return {};
+  if (::geteuid() != 0 && !mounted->has_option("user_id=" + std::to_string(::geteuid())))
+    return fail(directory, "cannot unmount", "it is a mount of another user's");
+  if (done.error().code() != EBUSY) return done;
+  return fail_errno(directory, "cannot unmount", EBUSY,
+                    "--lazy detaches it now and ends it with its last user");
+}
+
+Result<void> show_stats(const std::string& directory, bool json) {
+  auto stats = TRY(read_stats(directory, "cannot read counters"));
   if (auto now = drift_now(directory))
-    (*stats)["drift_now"] = std::move(*now);
+    stats["drift_now"] = std::move(*now);
   else
     warn(now.error());
-  const auto text = json ? stats->dump(2) + "\n" : as_table(*stats);
-  if (auto written = write_all(STDOUT_FILENO, text, "stdout"); !written)
-    return fail_with(written.error());
-  return exit_done;
+  return write_all(STDOUT_FILENO, json ? stats.dump(2) + "\n" : as_table(stats), "stdout");
 }
 
 Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::string_view what) {
@@ -112,6 +132,36 @@ Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::str
   auto stats = nlohmann::ordered_json::parse(*text, nullptr, false);
   if (!stats.is_object()) return fail(directory, what, "its counters cannot be understood");
   return stats;
+}
+
+Result<bool> verify(const std::string& path, std::chrono::milliseconds limit) {
+  auto map = read_map(path, limit);
+  bool is_mount = false;
+  if (!map && map.error().code() == ENOEXEC) {  // no regular file: a directory?
+    auto mounted = read_map(path + "/.heddle/map", limit);
+    if (!mounted && mounted.error().code() == ENOENT)
+      return fail(path, "cannot verify", "no heddle mount is here");
+    is_mount = mounted || mounted.error().code() != ENOTDIR;
+    if (is_mount) map = std::move(mounted);
+  }
+  if (!map) return fail(map.error());
+  std::error_code none;  // the files are opened by a process whose directory is another
+  const auto content =
+      is_mount ? as_mounted(*map, std::filesystem::absolute(path, none).string()) : *map;
+  const auto found = open_origins(content, 0, limit, Compare::content);
+  const auto count = content.objects.size();
+  std::string text;
+  for (const auto& drift : found.drifts) text += Error(drift.path, drift.what).message() + "\n";
+  text += fmt::format("{}: {} of {} files are what the map says\n", escape_for_terminal(path),
+                      count - found.drifts.size(), count);
+  TRY(write_all(STDOUT_FILENO, text, "stdout"));
+  if (const auto silent = std::ranges::count(found.drifts, true, &Drift::silent); silent > 0)
+    return fail(path, "cannot be verified",
+                fmt::format("{} of {} files did not answer", silent, count),
+                "--origin-timeout says how long to wait");
+  if (!found.drifts.empty()) return false;
+  if (is_mount) say_drift(path, open_origins(*map, 0, limit));
+  return true;
 }
 
 }  // namespace heddle

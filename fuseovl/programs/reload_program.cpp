@@ -10,15 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
-#include "base/exit_code.hpp"
-#include "base/log.hpp"
 #include "base/mount_service.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "fuseovl/files/map_file.hpp"
-#include "fuseovl/mount/directory_reader.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
+#include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/programs/programs.hpp"
 #include "resolver/map/served_names.hpp"
 
@@ -29,14 +28,6 @@ constexpr const char* kWhat = "cannot reload";
 /// Of maps that the mount point showed before: a start that is still under way with an older one
 /// finds none of its names, and its ld.so searches as ever.
 constexpr std::size_t kMostPrevious = 16;
-
-std::vector<MountEntry> heddle_mounts(const std::string& path) {
-  auto mounts = list_mounts().value_or(std::vector<MountEntry>());
-  std::erase_if(mounts, [&](const MountEntry& mount) {
-    return mount.point != path || mount.type != kMountType;
-  });
-  return mounts;
-}
 
 /// Whether the mount at `path` may be exchanged by us.
 Result<void> check_mount(const std::string& path, const std::string& directory) {
@@ -54,10 +45,13 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
                       "it takes the right to mount here (CAP_SYS_ADMIN): fs-mount -u DIR, and "
                       "fs-mount MAP DIR once nobody needs it");
   // An exchange whose process was killed between its two steps is brought to its end.
-  if (*stacking == Stacking::beneath)
-    for (auto left = heddle_mounts(path).size(); left > 1; --left)
-      if (::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0)
-        return fail_errno(directory, kWhat);
+  const auto mounts = TRY(list_mounts());
+  auto left = std::ranges::count_if(mounts, [&](const MountEntry& mount) {
+    return mount.point == path && mount.type == kMountType;
+  });
+  for (; *stacking == Stacking::beneath && left > 1; --left)
+    if (::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0)
+      return fail_errno(directory, kWhat);
   return {};
 }
 
@@ -65,8 +59,7 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
 Result<PreviousMap> names_of_current(const std::string& path, const std::string& id,
                                      std::chrono::milliseconds limit) {
   const auto map = TRY(MapFile::find(path + "/" + std::string(kOwnDirectory) + "/map", limit));
-  auto reader = TRY(map.read());
-  const auto content = TRY(reader.read_all());
+  const auto content = TRY(map.read_all());
   PreviousMap out{std::string(map_directory(id)), {}};
   for (const auto& view : content.views) {
     const auto prefix = content.views.size() > 1 ? view.name + "/" : "";
@@ -83,10 +76,10 @@ PreviousMap names_of_previous(const std::string& path, const std::string& id) {
   const Fd root(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root) return out;
   (void)walk_tree(root.get(), [&](const std::string& name, const DirectoryEntry& entry) {
-    char target[PATH_MAX];
-    const auto size =
-        entry.type == DT_LNK ? ::readlinkat(root.get(), name.c_str(), target, sizeof(target)) : -1;
-    if (size > 0) out.names.emplace_back(name, std::string(target, static_cast<std::size_t>(size)));
+    std::error_code error;
+    if (entry.type != DT_LNK) return;
+    const auto target = std::filesystem::read_symlink(directory + "/" + name, error);
+    if (!error) out.names.emplace_back(name, target.string());
   });
   return out;
 }
@@ -127,7 +120,9 @@ Result<void> look_at(const std::string& path, const std::string& directory,
   return {};
 }
 
-Result<void> reload(MountSettings settings) {
+}  // namespace
+
+Result<void> reload_mount(MountSettings settings) {
   const std::string& directory = settings.mount_point;
   const std::string path = TRY(resolve_mount_point(directory));
   TRY(check_mount(path, directory));
@@ -136,22 +131,9 @@ Result<void> reload(MountSettings settings) {
   if (!lock && lock.error().code() == ETIMEDOUT)
     return fail(directory, kWhat, "another --reload is at work here");
   if (!lock) return fail(lock.error());
-  try {
-    TRY(look_at(path, directory, settings));
-  } catch (const nlohmann::json::exception&) {
-    return fail(directory, kWhat, "its counters cannot be understood");
-  }
+  TRY(look_at(path, directory, settings));
   settings.exchange = true;
   return start_daemon(settings);
-}
-
-}  // namespace
-
-int reload_program(MountSettings settings) {
-  const auto done = reload(std::move(settings));
-  if (done) return exit_done;
-  report(done.error());
-  return exit_failure;
 }
 
 }  // namespace heddle

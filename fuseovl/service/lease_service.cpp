@@ -17,7 +17,6 @@
 #include "base/sandbox/privileges.hpp"
 #include "base/socket_pair.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/service/leftovers.hpp"
 #include "fuseovl/service/mount_server.hpp"
@@ -32,13 +31,7 @@ constexpr std::chrono::seconds kUnmountLimit{3};
 constexpr std::int64_t kFirstRetryMs = 5;
 constexpr std::int64_t kLastRetryMs = 1000;
 
-bool is_listening(int socket) {
-  int listens = 0;
-  socklen_t size = sizeof(listens);
-  return ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
-}
-
-/// The last part of the path that a socket is bound to.
+/// The last part of the path that a socket is bound to; empty: it is one of a pair.
 std::string name_of(int socket) {
   sockaddr_un address{};
   socklen_t size = sizeof(address) - 1;
@@ -52,13 +45,8 @@ class LeaseService : public MountServer {
   /// `listener` is none where the only client is added already.
   LeaseService(const MountSettings& settings, Fd listener)
       : MountServer(Holding::until_disconnect), settings_(settings) {
-    if (is_listening(listener.get())) {
-      name_ = name_of(listener.get());
-      if (const auto directory = RunDirectory::open()) inode_ = directory->inode_of(name_);
-      listen(std::move(listener));
-    } else {
-      add_client(std::move(listener));
-    }
+    name_ = name_of(listener.get());
+    name_.empty() ? add_client(std::move(listener)) : listen(std::move(listener));
     ready_ = set_up();
   }
 
@@ -142,14 +130,12 @@ class LeaseService : public MountServer {
 
   void add_to(std::vector<pollfd>& polled) const override {
     if (stands_) polled.push_back({daemon_.get(), POLLIN, 0});
-    if (release_) polled.push_back({release_->ended(), POLLIN, 0});
   }
   std::int64_t wakes_at() const override { return retry_at_; }
 
   bool is_done(const std::vector<pollfd>& polled) override {
     if (stands_ && has_input(polled, daemon_)) return close_door(), true;
-    if (release_ && release_->has_ended(polled)) hear_release(release_->result());
-    if (is_busy() || release_ || monotonic_ms() < retry_at_) return false;
+    if (is_busy() || monotonic_ms() < retry_at_) return false;
     retry_at_ = 0;
     if (!close_door()) {
       retry_at_ = monotonic_ms() + kFirstRetryMs;
@@ -169,24 +155,15 @@ class LeaseService : public MountServer {
     if (!lock && lock.error().code() == ETIMEDOUT) return false;
     accept();
     if (is_busy()) return false;
-    // The name may be a newer service's.
-    if (directory && inode_ != 0 && directory->inode_of(name_) == inode_) directory->remove(name_);
+    if (directory) directory->remove(name_);
     stop_listening();
     return true;
   }
 
+  /// Nobody is served any more: there is time for a fusermount3 that has to be waited for.
   void release() {
     const auto how = *settings_.keep == KeepKind::privately ? Unmount::detach : Unmount::now;
-    // fusermount3 may wait for a directory that does not answer.
-    auto task = Task::start({.keep = {{}}}, {}, [this, how] {
-      return unmount_fuse(settings_.mount_point, how, kUnmountLimit);
-    });
-    if (!task) return hear_release(fail(std::move(task.error())));
-    release_.emplace(std::move(*task));
-  }
-
-  void hear_release(const Result<void>& done) {
-    release_.reset();
+    const auto done = unmount_fuse(settings_.mount_point, how, kUnmountLimit);
     released_ = done.has_value();
     if (done) return;
     if (done.error().code() == ETIMEDOUT && !std::exchange(hang_is_said_, true))
@@ -197,15 +174,13 @@ class LeaseService : public MountServer {
 
   MountSettings settings_;
   std::string name_;  ///< of the socket in the run directory; empty: it has none
-  ino_t inode_ = 0;   ///< of the socket that has the name
   std::optional<TempDir> directory_;
   Fd directory_lock_;
   Result<void> ready_;
   Fd daemon_;   ///< the other end of service_: hangs up when the daemon has ended
   Fd service_;  ///< for the daemon
   bool stands_ = false;
-  std::string id_;               ///< of the map that is mounted
-  std::optional<Task> release_;  ///< unmounts
+  std::string id_;  ///< of the map that is mounted
   bool released_ = false;
   bool hang_is_said_ = false;
   std::int64_t retry_at_ = 0;  ///< monotonic_ms(); 0: never

@@ -16,8 +16,9 @@ inline constexpr std::string_view kLeasePrefix = "lease-";
 /// Locks a directory of this run's, until the descriptor is closed: one that nobody has locked was
 /// left behind.
 Result<Fd> lock_directory(const std::string& path);
-/// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and the
-/// directories `hd-XXXXXX` in `parent`. May take a second.
+/// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and
+/// directories `hd-XXXXXX` in `parent`, once they are two minutes old. A mount that does not answer
+/// holds it up for half a second.
 void sweep_leftovers(const std::string& parent);
 
 }  // namespace heddle

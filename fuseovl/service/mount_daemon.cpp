@@ -10,46 +10,28 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
 #include "base/fuse_device.hpp"
 #include "base/log.hpp"
+#include "base/log_file.hpp"
 #include "base/mount_service.hpp"
 #include "base/socket_pair.hpp"
 #include "base/temp_dir.hpp"
-#include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
 namespace {
 
-/// A signal that arrives between mounting and the end of the set-up must not leave a mount behind:
-/// it is blocked, and looked for when the set-up is done.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    ::sigemptyset(&set_);
-    for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set_, n);
-    ::sigprocmask(SIG_BLOCK, &set_, &before_);
-  }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  bool one_is_pending() const {
-    sigset_t pending;
-    ::sigpending(&pending);
-    for (const int n : {SIGTERM, SIGINT, SIGHUP})
-      if (::sigismember(&pending, n)) return true;
-    return false;
-  }
-
- private:
-  sigset_t set_{};
-  sigset_t before_{};
-};
+bool ending_signal_is_pending() {
+  sigset_t pending;
+  ::sigpending(&pending);
+  return std::ranges::any_of(kEndingSignals, [&](int n) { return ::sigismember(&pending, n); });
+}
 
 /// On failure the files that differ are part of the message, a line each.
 Result<OverlayContent> load(const MountSettings& settings, const std::string& mount_point) {
@@ -82,9 +64,6 @@ Result<std::string> check_mount_point(const MountSettings& settings) {
                 is_dead(path) ? "a heddle mount whose daemon has died is still here"
                               : "it is already a heddle mount",
                 "unmount it with fs-mount -u");
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return fail_errno(directory, "cannot use as mount point");
-  if (!S_ISDIR(status.st_mode)) return fail_errno(directory, "cannot use as mount point", ENOTDIR);
   return path;
 }
 
@@ -122,10 +101,10 @@ struct NewMount {
 Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch) {
   if (auto answers = await_ready(ready.get()); !answers)
     return fail(std::move(answers.error().error));
-  if (!mount.tree) return warm_up(mount.path, {prefetch, true});
-  TRY(warm_up("/proc/self/fd/" + std::to_string(mount.tree.get()), {0, true}));
-  TRY(exchange_mount(mount.tree.get(), mount.path));
-  (void)start_prefetch(mount.path, {prefetch, std::nullopt});
+  const auto tree = "/proc/self/fd/" + std::to_string(mount.tree.get());
+  TRY(warm_up(mount.tree ? tree : mount.path));
+  if (mount.tree) TRY(exchange_mount(mount.tree.get(), mount.path));
+  (void)start_prefetch(mount.path, prefetch);
   return {};
 }
 
@@ -176,39 +155,65 @@ ServeOptions serve_options(const MountSettings& settings, const NewMount& mount)
   out.mount_point = mount.path;
   out.mount_device = mount.st_dev;
   out.cleanup = settings.cleanup;
-  out.session = session_options(settings);
+  out.session.threads = settings.threads;
   return out;
 }
 
 }  // namespace
 
-SessionOptions session_options(const MountSettings& settings) {
-  SessionOptions options;
-  options.max_read = kMaxRead;
-  options.threads = settings.threads;
-  return options;
+Result<void> leave_terminal(const std::string& log_path) {
+  const Fd null = TRY(open_file("/dev/null", O_RDWR));
+  Fd log;
+  if (!log_path.empty()) log = TRY(open_log(log_path));
+  (void)::setsid();  // fails when we lead a session already: then there is nothing to do
+  (void)::chdir("/");
+  ::dup2(null.get(), STDIN_FILENO);
+  ::dup2(null.get(), STDOUT_FILENO);
+  ::dup2(log ? log.get() : null.get(), STDERR_FILENO);
+  // They stay blocked until serve() takes them.
+  const sigset_t ending = ending_signals();
+  ::sigprocmask(SIG_SETMASK, &ending, nullptr);
+  return {};
 }
 
 Result<void> start_daemon(const MountSettings& settings) {
   const std::string mount_point = TRY(check_mount_point(settings));
   auto content = TRY(load(settings, mount_point));
-  Overlay overlay(std::move(content));
+  std::optional<Overlay> overlay(std::move(content));
   auto ready = TRY(make_socket_pair());
-  const BlockedSignals signals;
+  // One that arrives between mounting and the end of the set-up must not leave a mount behind.
+  const sigset_t ending = ending_signals();
+  ::sigprocmask(SIG_BLOCK, &ending, nullptr);
   auto mount = TRY(NewMount::make(settings, mount_point));
-
-  ForkOptions forking{.dies_with_parent = false, .default_signals = false};
-  auto child = fork_child(forking, [&]() -> int {
-    std::vector<int> keep = overlay.descriptors();
-    keep.insert(keep.end(), {mount.device.get(), ready.other.get(), settings.service_fd});
-    mount.tree.reset();
-    close_fds_but(keep);
+  const auto serve_here = [&] {
     auto serving = serve_options(settings, mount);
     serving.ready = std::move(ready.other);
     serving.service = Fd(settings.service_fd);
-    auto served = leave_terminal(settings.log_path);
-    if (!served) tell_not_ready(serving.ready.get(), served.error());
-    if (served) served = serve_mount(overlay, std::move(mount.device), std::move(serving));
+    return serve_mount(*overlay, std::move(mount.device), std::move(serving));
+  };
+  // In the process that does not serve.
+  const auto warm = [&] {
+    // Were the device open here, a daemon that dies could not end our own requests.
+    mount.device.reset();
+    ready.other.reset();
+    overlay.reset();
+    return wait_and_warm(ready.one, mount, settings.prefetch);
+  };
+  const auto run_daemon = [&]() -> Result<void> {
+    std::vector<int> keep = overlay->files().descriptors();
+    keep.insert(keep.end(), {mount.device.get(), ready.other.get(), settings.service_fd});
+    mount.tree.reset();
+    close_fds_but(keep);
+    if (auto left = leave_terminal(settings.log_path); !left) {
+      tell_not_ready(ready.other.get(), left.error());
+      return left;
+    }
+    return serve_here();
+  };
+  auto child = fork_child({.dies_with_parent = false, .default_signals = false}, [&]() -> int {
+    // That a mount in front stays cold is no failure.
+    if (settings.foreground) return (void)warm(), exit_done;
+    const auto served = run_daemon();
     if (!served) report(served.error());
     return served ? exit_done : exit_failure;
   });
@@ -216,45 +221,20 @@ Result<void> start_daemon(const MountSettings& settings) {
     mount.undo();
     return fail(std::move(child.error()));
   }
-  // Not ours any more: were it open here, a daemon that dies could not end our own requests.
-  mount.device.reset();
-  ready.other.reset();
-  auto warm = wait_and_warm(ready.one, mount, settings.prefetch);
-  if (warm && signals.one_is_pending() && !settings.exchange)
-    warm = fail_errno(settings.mount_point, "cannot mount", EINTR);
-  if (!warm) {
+  if (settings.foreground) {
+    (void)child->release();
+    ready.one.reset();
+    return serve_here();
+  }
+  auto warmed = warm();
+  if (warmed && ending_signal_is_pending() && !settings.exchange)
+    warmed = fail_errno(settings.mount_point, "cannot mount", EINTR);
+  if (!warmed) {
     mount.undo();
-    if (!TRY(child->wait_for(std::chrono::seconds(10)))) (void)child->release();
-    return warm;
+    (void)child->wait_for(std::chrono::seconds(10));
   }
   (void)child->release();
-  return {};
-}
-
-Result<void> serve_in_foreground(const MountSettings& settings) {
-  const std::string mount_point = TRY(check_mount_point(settings));
-  auto content = TRY(load(settings, mount_point));
-  Overlay overlay(std::move(content));
-  auto ready = TRY(make_socket_pair());
-  const BlockedSignals signals;
-  auto mount = TRY(NewMount::make(settings, mount_point));
-  // Only a helper: we say what is wrong, and a cold mount is just slower.
-  ForkOptions forking{.dies_with_parent = false, .default_signals = false};
-  auto warmer = fork_child(forking, [&]() -> int {
-    mount.device.reset();
-    ready.other.reset();
-    (void)wait_and_warm(ready.one, mount, settings.prefetch);
-    return exit_done;
-  });
-  if (!warmer) {
-    mount.undo();
-    return fail(std::move(warmer.error()));
-  }
-  (void)warmer->release();
-  ready.one.reset();
-  auto serving = serve_options(settings, mount);
-  serving.ready = std::move(ready.other);
-  return serve_mount(overlay, std::move(mount.device), std::move(serving));
+  return warmed;
 }
 
 Result<void> serve_device(const MountSettings& settings) {
@@ -266,7 +246,7 @@ Result<void> serve_device(const MountSettings& settings) {
   serving.cleanup = settings.cleanup;
   serving.ready = Fd(settings.ready_fd);
   serving.report_at_end = true;
-  serving.session = session_options(settings);
+  serving.session.threads = settings.threads;
   Fd device(settings.fuse_fd);
   const auto prepare = [&]() -> Result<OverlayContent> {
     struct stat status {};
@@ -281,7 +261,7 @@ Result<void> serve_device(const MountSettings& settings) {
   if (content) {
     const bool all_pinned = content->files.pinned() == content->files.size();
     Overlay overlay(std::move(*content));
-    std::vector<int> keep = overlay.descriptors();
+    std::vector<int> keep = overlay.files().descriptors();
     keep.insert(keep.end(), {device.get(), serving.ready.get()});
     close_fds_but(keep);
     const auto left = leave_terminal(settings.log_path);

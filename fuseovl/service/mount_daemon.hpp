@@ -22,9 +22,7 @@ struct MountSettings {
   std::string mount_point;  ///< as the caller wrote it; empty with fuse_fd
   bool foreground = false;
   std::uint64_t prefetch = 256U << 20;
-  /// At most; libfuse starts one more when all are busy. More than cores: one may wait for a slow
-  /// origin.
-  unsigned threads = 4;
+  unsigned threads = SessionOptions().threads;
   std::string log_path;
   int fuse_fd = -1;
   int ready_fd = -1;
@@ -37,14 +35,17 @@ struct MountSettings {
   std::string node;       ///< directory of the node's mounts
 };
 
-SessionOptions session_options(const MountSettings& settings);
+/// Makes this process a daemon's: a session of its own, so that the terminal's signals stay away,
+/// `/` as directory, no signal blocked but SIGTERM, SIGINT and SIGHUP, /dev/null as stdin and
+/// stdout, and `log_path` (appended to) or /dev/null as stderr. Fails only when the log cannot be
+/// opened.
+Result<void> leave_terminal(const std::string& log_path);
 
-/// Mounts and serves in the background; returns when the mount answers and is warm. Failure:
-/// nothing is left; code() ESTALE when the map cannot be served here however it is mounted,
-/// ETIMEDOUT when a file system does not answer.
+/// Mounts and serves in the background; returns when the mount answers and is warm. With
+/// settings.foreground it serves here, until the mount has gone. Failure: nothing is left; code()
+/// ESTALE when the map cannot be served here however it is mounted, ETIMEDOUT when a file system
+/// does not answer. The signals that end a daemon are blocked from here on.
 Result<void> start_daemon(const MountSettings& settings);
-/// Mounts and serves until the mount has gone.
-Result<void> serve_in_foreground(const MountSettings& settings);
 /// Serves settings.fuse_fd, which somebody has mounted, until the mount has gone. Failures go to
 /// settings.ready_fd too.
 Result<void> serve_device(const MountSettings& settings);

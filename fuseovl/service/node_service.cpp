@@ -108,15 +108,14 @@ class NodeService : public MountServer {
     const auto limit = settings_.load.origin_timeout;
     const auto file = TRY(MapFile::of(map, limit));
     if (TRY(file.hash()).hex() != id)
-      return fail(file.path(), "cannot use", "it is another map than was asked for");
-    auto reader = TRY(file.read());
-    const auto content = TRY(reader.read_all());
-    const auto origins = open_origins(content, 0, {limit, false});
+      return fail(file.path, "cannot use", "it is another map than was asked for");
+    const auto content = TRY(file.read_all());
+    const auto origins = open_origins(content, 0, limit);
     if (origins.drifts.empty()) return {};
     // One that differs is enough, whether others answer or not.
     for (const auto& drift : origins.drifts)
-      if (origins.silent != std::optional(drift.object))
-        return fail(Error::with_code(ESTALE, file.path(), "does not fit this node",
+      if (!drift.silent)
+        return fail(Error::with_code(ESTALE, file.path, "does not fit this node",
                                      drift.path + ": " + drift.what));
     const auto& silent = origins.drifts.front();
     return fail(Error::with_code(ETIMEDOUT, silent.path, "cannot be checked", silent.what));
@@ -158,9 +157,7 @@ class NodeService : public MountServer {
 }  // namespace
 
 Result<void> node_program(const MountSettings& settings) {
-  sigset_t ending;
-  ::sigemptyset(&ending);
-  for (const int n : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ending, n);
+  const sigset_t ending = ending_signals();
   ::sigprocmask(SIG_BLOCK, &ending, nullptr);
   TRY(confine_service());
   const Fd signals(::signalfd(-1, &ending, SFD_CLOEXEC));

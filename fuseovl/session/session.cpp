@@ -113,17 +113,17 @@ Buffer make_buffer() {
   return buffer;
 }
 
-/// The threads that read a session's requests and have libfuse answer them: one more than are busy,
-/// up to a limit. They end with the connection, which wakes all that read.
+/// The threads that read a session's requests and have libfuse answer them. They end with the
+/// connection, which wakes all that read.
 ///
 /// fuse_session_loop_mt(3) does not do: it ends its threads by pthread_cancel(3), so by a real-time
 /// signal, and where the user has none left (RLIMIT_SIGPENDING) glibc's read(2) waits for it for
 /// ever; and a thread that it has no memory for ends the session.
 class RequestLoop : public std::enable_shared_from_this<RequestLoop> {
  public:
-  RequestLoop(fuse_session* session, unsigned threads) : session_(session), limit_(threads) {}
-  /// As Session::serve(). Other threads may still wait in a read when it fails.
-  Result<void> run();
+  explicit RequestLoop(fuse_session* session) : session_(session) {}
+  /// As Session::serve(), with as many as `threads`. Some may still wait in a read when it fails.
+  Result<void> run(unsigned threads);
 
  private:
   bool start_thread();
@@ -131,20 +131,19 @@ class RequestLoop : public std::enable_shared_from_this<RequestLoop> {
   int answer_until_it_ends(char* buffer);
 
   fuse_session* session_;
-  const unsigned limit_;
-  std::atomic<unsigned> idle_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;
   unsigned threads_ = 0;  ///< under mutex_
   int failure_ = 0;       ///< errno; under mutex_
 };
 
-Result<void> RequestLoop::run() {
-  if (!start_thread()) {
+Result<void> RequestLoop::run(unsigned threads) {
+  bool started = false;
+  for (unsigned i = 0; i < threads; ++i) started = start_thread() || started;
+  if (!started) {
     const Buffer buffer = make_buffer();
     if (!buffer) return fail_errno("FUSE session", "cannot go on", ENOMEM);
     ++threads_;
-    ++idle_;
     answer_requests(buffer.get());
   }
   std::unique_lock lock(mutex_);
@@ -153,28 +152,20 @@ Result<void> RequestLoop::run() {
   return {};
 }
 
-/// False: there are enough, or there is no memory for another, and those that are there go on.
+/// False: there is no memory for it, and those that are there go on.
 bool RequestLoop::start_thread() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (threads_ == limit_) return false;
-    ++threads_;
-  }
-  ++idle_;
-  try {
-    if (Buffer buffer = make_buffer()) {
-      std::thread([self = shared_from_this(), own = std::move(buffer)] {
-        self->answer_requests(own.get());
-      }).detach();
-      return true;
-    }
-  } catch (const std::exception&) {
-    // It is tried again when all are busy the next time.
-  }
-  --idle_;
+  Buffer buffer = make_buffer();
+  if (!buffer) return false;
   const std::lock_guard lock(mutex_);
-  --threads_;
-  return false;
+  try {
+    std::thread([self = shared_from_this(), own = std::move(buffer)] {
+      self->answer_requests(own.get());
+    }).detach();
+  } catch (const std::exception&) {
+    return false;
+  }
+  ++threads_;
+  return true;
 }
 
 void RequestLoop::answer_requests(char* buffer) {
@@ -198,17 +189,11 @@ int RequestLoop::answer_until_it_ends(char* buffer) {
       (void)::poll(&device, 1, -1);
       continue;
     }
-    fuse_in_header header{};
-    if (n < static_cast<ssize_t>(sizeof(header))) return EIO;
-    std::memcpy(&header, buffer, sizeof(header));
-    // Nobody waits for these; a burst of them needs no more threads.
-    const bool is_forget = header.opcode == FUSE_FORGET || header.opcode == FUSE_BATCH_FORGET;
-    if (!is_forget && idle_.fetch_sub(1) == 1) (void)start_thread();
+    if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) return EIO;
     fuse_buf request{};
     request.mem = buffer;
     request.size = static_cast<std::size_t>(n);
     fuse_session_process_buf(session_, &request);
-    if (!is_forget) ++idle_;
     if (fuse_session_exited(session_) != 0) return EPROTO;  // what init() agreed to does not do
   }
 }
@@ -277,7 +262,7 @@ Result<void> Session::take_over() {
 
 Result<void> Session::serve() {
   if (memory_->init_size.load(std::memory_order_acquire) != 0) TRY(take_over());
-  return std::make_shared<RequestLoop>(raw(), options_.threads)->run();
+  return std::make_shared<RequestLoop>(raw())->run(options_.threads);
 }
 
 }  // namespace heddle

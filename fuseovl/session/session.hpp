@@ -13,9 +13,37 @@
 #include <memory>
 
 #include "base/fd.hpp"
-#include "fuseovl/session/counters.hpp"
 
 namespace heddle {
+
+/// How many requests of each kind the kernel sent, and how many bytes were handed out. Relaxed
+/// atomics: any number of threads may add while others read.
+class RequestCounters {
+ public:
+  /// Counts one request by its FUSE opcode.
+  void count(std::uint32_t opcode) noexcept {
+    by_opcode_[opcode < by_opcode_.size() ? opcode : 0].fetch_add(1, std::memory_order_relaxed);
+  }
+  void add_bytes_read(std::uint64_t bytes) noexcept {
+    bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  /// Of one opcode; 0: those that are not numbered here.
+  std::uint64_t requests(std::uint32_t opcode) const noexcept {
+    return by_opcode_[opcode].load(std::memory_order_relaxed);
+  }
+  std::uint64_t total() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& counter : by_opcode_) sum += counter.load(std::memory_order_relaxed);
+    return sum;
+  }
+  std::uint64_t bytes_read() const noexcept { return bytes_read_.load(std::memory_order_relaxed); }
+
+ private:
+  /// FUSE numbers its operations densely from 1.
+  std::array<std::atomic<std::uint64_t>, 64> by_opcode_{};
+  std::atomic<std::uint64_t> bytes_read_ = 0;
+};
 
 /// The most that a WRITE request may carry, in bytes: what a file system's init() must set, because
 /// the kernel reads into no buffer that could not hold it.
@@ -23,7 +51,7 @@ inline constexpr unsigned kMaxWrite = 1U << 20;
 
 struct SessionOptions {
   unsigned max_read = 1U << 20;  ///< must be the mount's own max_read: the kernel believes either
-  unsigned threads = 2;
+  unsigned threads = 4;          ///< more than cores: one may wait for a slow origin
 };
 
 /// What a process that takes a session over must know of it; kept in memory that both share. The

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <optional>
@@ -9,6 +10,15 @@
 #include "fuseovl/overlay/overlay.hpp"
 
 namespace heddle {
+
+/// Signals that end a daemon, whichever of its processes they are sent to.
+inline constexpr int kEndingSignals[] = {SIGTERM, SIGINT, SIGHUP};
+inline sigset_t ending_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int n : kEndingSignals) ::sigaddset(&set, n);
+  return set;
+}
 
 struct ServeOptions {
   /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.

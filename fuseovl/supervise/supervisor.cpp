@@ -32,56 +32,27 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Signals that end the daemon, whichever process they are sent to.
-constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP};
-
-sigset_t signal_set(bool with_children) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int n : kEnding) ::sigaddset(&set, n);
-  if (with_children) ::sigaddset(&set, SIGCHLD);
-  return set;
+/// Blocks the signals that the supervisor takes from the result, for good: it ends its process.
+Fd take_signals_by_descriptor() {
+  sigset_t set = ending_signals();
+  ::sigaddset(&set, SIGCHLD);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // An inherited SIG_IGN would have the kernel reap the workers.
+  ::signal(SIGCHLD, SIG_DFL);
+  // A reader that went away is told by EPIPE.
+  ::signal(SIGPIPE, SIG_IGN);
+  return Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
-
-/// Blocks the signals that the supervisor takes from its signalfd, and puts back what was.
-class TakenSignals {
- public:
-  TakenSignals() {
-    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
-    // An inherited SIG_IGN would have the kernel reap the workers.
-    ::signal(SIGCHLD, SIG_DFL);
-    // A reader that went away is told by EPIPE.
-    ::signal(SIGPIPE, SIG_IGN);
-    fd_ = Fd(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  TakenSignals(const TakenSignals&) = delete;
-  TakenSignals& operator=(const TakenSignals&) = delete;
-  ~TakenSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
-  const Fd& fd() const { return fd_; }
-  /// How many that end the daemon have come; forgets them and those of children.
-  int take_ending() const {
-    int count = 0;
-    for (signalfd_siginfo info{}; ::read(fd_.get(), &info, sizeof(info)) == sizeof(info);)
-      count += info.ssi_signo != SIGCHLD;
-    return count;
-  }
-
- private:
-  sigset_t set_ = signal_set(true);
-  sigset_t before_{};
-  Fd fd_;
-};
 
 class Supervisor {
  public:
-  Supervisor(Overlay& overlay, Fd device, ServeOptions& options, const TakenSignals& signals)
+  Supervisor(Overlay& overlay, Fd device, ServeOptions& options)
       : overlay_(overlay),
         state_(overlay.state()),
         device_(std::move(device)),
         options_(options),
-        signals_(signals),
-        sandbox_(overlay.reopened(), overlay.staged_in(), overlay.content().origin_timeout) {}
+        sandbox_(overlay.files().reopened(), overlay.files().staged_in(),
+                 overlay.content().origin_timeout) {}
 
   /// Until the session has ended.
   Result<void> run();
@@ -104,27 +75,25 @@ class Supervisor {
   ServingState& state_;
   Fd device_;
   ServeOptions& options_;
-  const TakenSignals& signals_;
+  Fd signals_ = take_signals_by_descriptor();
   WorkerSandbox sandbox_;
   bool leaving_ = false;  ///< detached, waits for the last user
 
   pid_t worker_ = -1;
-  Fd worker_end_;  ///< readable when a thread of it has ended; before Linux 6.9, when all have
-  bool thread_watched_ = false;
+  Fd worker_end_;  ///< readable when a thread of it has ended (Linux 6.9)
   Clock::time_point started_;
   std::uint64_t answers_ = 0;  ///< written to the device when it was started
   int useless_ = 0;            ///< workers in a row that lived for a moment and answered nothing
-  std::optional<pid_t> stager_;
 };
 
 Result<void> Supervisor::run() {
-  if (!signals_.fd()) return fail_errno("fs-mount", "cannot take signals");
+  if (!signals_) return fail_errno("fs-mount", "cannot take signals");
   state_.supervisor = ::getpid();
   confine();
   TRY(start_worker());
-  stager_ = overlay_.start_staging();
+  overlay_.files().start_staging();
   for (;;) {
-    pollfd polled[] = {{signals_.fd().get(), POLLIN, 0},
+    pollfd polled[] = {{signals_.get(), POLLIN, 0},
                        {worker_end_.get(), POLLIN, 0},
                        {options_.service.get(), POLLIN, 0}};
     (void)::poll(polled, std::size(polled), -1);
@@ -150,7 +119,7 @@ void Supervisor::confine() {
   const bool way_is_closed =
       unmounts && !is_open_to_powerless_root(overlay_.content().facts.mount_point);
   const auto confined = confine_supervisor(
-      {.unmounts = unmounts, .reopens = !overlay_.reopened().empty() || way_is_closed});
+      {.unmounts = unmounts, .reopens = !overlay_.files().reopened().empty() || way_is_closed});
   if (!confined) warn(confined.error());
 }
 
@@ -172,9 +141,7 @@ Result<void> Supervisor::start_worker() {
   };
   worker_ = insist(start, [](int) { return true; });
   if (worker_ < 0) return fail_errno("fs-mount", "cannot start its worker");
-  // Until its thread is known. It takes a place from the first, so that their number stays.
-  worker_end_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, worker_, 0)));
-  thread_watched_ = false;
+  worker_end_.reset();  // until its thread is known
   return {};
 }
 
@@ -188,13 +155,13 @@ void Supervisor::be_worker() {
   state_.worker = ::getpid();
   if (const auto closed = sandbox_.enter(supervisor); !closed && state_.workers_lost == 0)
     warn(closed.error());
-  std::vector<int> keep = overlay_.descriptors();
+  std::vector<int> keep = overlay_.files().descriptors();
   keep.insert(keep.end(), {device_.get(), options_.ready.get()});
   close_fds_but(keep);
   std::thread([this, supervisor] {
     state_.thread = ::gettid();
     ::kill(supervisor, SIGCHLD);  // it watches this thread
-    const sigset_t ending = signal_set(false);
+    const sigset_t ending = ending_signals();
     for (int signal = 0; ::sigwait(&ending, &signal) == 0;) ::kill(supervisor, signal);
   }).detach();
 
@@ -217,16 +184,16 @@ void Supervisor::be_worker() {
   ::_exit(state_.exit_status);
 }
 
-/// Others are the caller's to wait for. A child whose end is not seen now is
-/// waited for without end: only the lack of one is a failure.
+/// Of other children, such as the one that stages, nothing is to be known. A worker whose end is
+/// not seen now is waited for without end: only the lack of one is a failure.
 std::optional<int> Supervisor::reap() {
-  const auto reap_now = [](pid_t which, int& status) {
-    return insist([&] { return ::waitpid(which, &status, WNOHANG); },
-                  [](int error) { return error != ECHILD; });
-  };
-  int status = 0;
-  if (stager_ && reap_now(*stager_, status) != 0) stager_.reset();
-  return reap_now(worker_, status) == worker_ ? std::optional(status) : stuck_end();
+  std::optional<int> ended;
+  for (int status = 0;;) {
+    const pid_t pid = insist([&] { return ::waitpid(-1, &status, WNOHANG); },
+                             [](int error) { return error != ECHILD; });
+    if (pid <= 0) return ended ? ended : stuck_end();
+    if (pid == worker_) ended = status;
+  }
 }
 
 /// What has become of a worker that is dead but for a thread that cannot be killed: it waits for a
@@ -236,11 +203,8 @@ std::optional<int> Supervisor::stuck_end() {
   // PIDFD_THREAD of Linux 6.9: readable at one thread's end, whatever becomes of its process. For
   // the first thread only with the last (kernel/exit.c, exit_notify), so it is another one.
   constexpr unsigned kPidfdThread = O_EXCL;
-  if (const pid_t thread = state_.thread; !thread_watched_ && thread != 0) {
-    thread_watched_ = true;
-    if (Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kPidfdThread))); fd)
-      worker_end_ = std::move(fd);
-  }
+  if (const pid_t thread = state_.thread; !worker_end_ && thread != 0)
+    worker_end_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kPidfdThread)));
   pollfd entry{worker_end_.get(), POLLIN, 0};
   if (!worker_end_ || ::poll(&entry, 1, 0) <= 0) return std::nullopt;
   int status = 0;
@@ -277,7 +241,8 @@ Result<void> Supervisor::replace_worker(int status) {
 // The daemon's end.
 
 void Supervisor::take_signals() {
-  for (int left = signals_.take_ending(); left > 0; --left) leave();
+  for (signalfd_siginfo info{}; ::read(signals_.get(), &info, sizeof(info)) == sizeof(info);)
+    if (info.ssi_signo != SIGCHLD) leave();
 }
 
 void Supervisor::leave() {
@@ -329,8 +294,7 @@ void Supervisor::end_at_once() const {
 }  // namespace
 
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
-  const TakenSignals signals;
-  auto served = Supervisor(overlay, std::move(device), options, signals).run();
+  auto served = Supervisor(overlay, std::move(device), options).run();
   if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
   const bool answered = overlay.state().told_ready;
   if (!options.ready) return served;

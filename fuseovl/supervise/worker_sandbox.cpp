@@ -29,8 +29,7 @@ void allow_serving(SeccompFilter& calls) {
                SCMP_SYS(tee), SCMP_SYS(pipe2)});
   calls.allow({SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(fstatfs),
                SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(close), SCMP_SYS(close_range)});
-  calls.allow({SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2), SCMP_SYS(inotify_init1),
-               SCMP_SYS(inotify_add_watch), SCMP_SYS(inotify_rm_watch)});
+  calls.allow({SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2)});
   calls.allow_if(SCMP_SYS(openat),
                  SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
 }
@@ -103,7 +102,10 @@ Result<void> WorkerSandbox::enter(pid_t supervisor) {
 namespace {
 
 /// Its workers and the process that stages are forked from it: all that these need, too.
-void allow_supervising(SeccompFilter& calls) {
+SeccompFilter supervising() {
+  SeccompFilter calls(SeccompFilter::Denied::fail);
+  allow_serving(calls);
+  allow_living(calls, ::getpid());
   constexpr unsigned kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
                                    CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
   // Processes, and what they give up.
@@ -137,6 +139,7 @@ void allow_supervising(SeccompFilter& calls) {
                SCMP_SYS(rename), SCMP_SYS(link), SCMP_SYS(chmod), SCMP_SYS(dup2), SCMP_SYS(pipe),
                SCMP_SYS(getpgrp), SCMP_SYS(alarm), SCMP_SYS(time)});
 #endif
+  return calls;
 }
 
 }  // namespace
@@ -155,10 +158,7 @@ bool is_open_to_powerless_root(const std::string& path) {
 /// filters besides; nothing it or they do executes, traces or enters a namespace.
 Result<void> filter_service() {
   if constexpr (kSanitized) return {};
-  SeccompFilter calls(SeccompFilter::Denied::fail);
-  allow_serving(calls);
-  allow_living(calls, ::getpid());
-  allow_supervising(calls);
+  SeccompFilter calls = supervising();
   calls.allow({SCMP_SYS(accept), SCMP_SYS(accept4), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
                SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(getresuid), SCMP_SYS(getxattr),
                SCMP_SYS(fgetxattr), SCMP_SYS(lgetxattr)});
@@ -174,11 +174,7 @@ Result<void> confine_supervisor(const SupervisorNeeds& needs) {
   if (needs.reopens) kept |= std::uint64_t{1} << CAP_DAC_READ_SEARCH;
   TRY(drop_capabilities(kName, kept));
   TRY(give_up_new_privileges(kName));
-  SeccompFilter calls(SeccompFilter::Denied::fail);
-  allow_serving(calls);
-  allow_living(calls, ::getpid());
-  allow_supervising(calls);
-  return calls.load(kName);
+  return supervising().load(kName);
 }
 
 }  // namespace heddle

@@ -1,18 +1,49 @@
 // SPDX-License-Identifier: MIT
 //
-// What the audit library does for programs.
+// What the audit library does for programs, and where it has nothing to go by, or no right to.
+
 #include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "tests/audit/audit_fixture.hpp"
+#include "tests/audit/guided_world.hpp"
+#include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
+#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Libraries and programs of one's own, and worlds that map them.
+class Audit : public ::testing::Test {
+ protected:
+  TestDir dir_;
+
+  std::string library(const std::string& name, const std::string& source,
+                      std::vector<std::string> flags = {}, const std::string& language = "c") {
+    const std::string file = name.substr(name.rfind('/') + 1);
+    flags.push_back("-Wl,-soname," + file);
+    return build_library({dir_ / name, source, flags, language});
+  }
+  std::string program(const std::string& source, std::vector<std::string> flags = {},
+                      const std::string& language = "c") {
+    return build_program({dir_ / "app", source, flags, language});
+  }
+  /// A world that maps `app` with what it needs and `more`.
+  GuidedWorld world(const std::string& app, const GuidedWorld::Libraries& more = {}) {
+    GuidedWorld out(dir_ / "world");
+    out.add_program(app, more);
+    out.publish();
+    return out;
+  }
+};
 
 TEST_F(Audit, the_library_needs_nothing) {
   const std::string dynamic = run_checked({"readelf", "-dW", audit_library()}).out;
@@ -141,29 +172,6 @@ TEST_F(Audit, dlmopen_works_with_the_loader_s_names_untouched) {
   EXPECT_EQ(result.out.substr(result.out.find("ld")), "ld\n") << result.out;
 }
 
-TEST_F(Audit, sixteen_threads_dlopen_at_once) {
-  GuidedWorld::Libraries libs;
-  for (int i = 0; i < 40; ++i) {
-    const std::string name = "libt" + std::to_string(i) + ".so";
-    libs.emplace_back(name,
-                      library("lib/" + name, "int n(void) { return " + std::to_string(i) + "; }"));
-  }
-  const std::string app = program(
-      "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdio.h>\n"
-      "static void* work(void* a) { long sum = 0; int r, i; char name[32];\n"
-      "for (r = 0; r < 5; ++r) for (i = 0; i < 40; ++i) { sprintf(name, \"libt%d.so\", i);\n"
-      "void* h = dlopen(name, RTLD_LAZY); if (!h) { puts(dlerror()); return 0; }\n"
-      "sum += ((int (*)(void))dlsym(h, \"n\"))(); dlclose(h); } return (void*)sum; }\n"
-      "int main(void) { pthread_t t[16]; int i; long total = 0; void* s;\n"
-      "for (i = 0; i < 16; ++i) pthread_create(&t[i], 0, work, 0);\n"
-      "for (i = 0; i < 16; ++i) { pthread_join(t[i], &s); total += (long)s; }\n"
-      "printf(\"%ld\\n\", total); return 0; }",
-      {"-pthread"});
-  const GuidedWorld w = world(app, libs);
-  EXPECT_EQ(w.run({app}).out, std::to_string(16 * 5 * 780) + "\n");
-  EXPECT_EQ(w.counters().probes, 0u);
-}
-
 TEST_F(Audit, a_rebuilt_program_runs_unguided) {
   const std::string lib = library("lib/libx.so.1", "int x(void) { return 7; }");
   const std::string source = "int x(void); int main(void) { return x(); }";
@@ -249,6 +257,108 @@ TEST_F(Audit, children_by_exec_and_posix_spawn_are_guided_when_mapped) {
     EXPECT_EQ(w.counters().unguided_processes, 1u);
     EXPECT_EQ(w.counters().probes, 0u);
   }
+}
+
+TEST_F(Audit, no_index_or_a_damaged_one_means_unguided) {
+  const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
+  const GuidedWorld w = world(farm.program);
+  const std::string good = value_or_throw(read_file(w.index_path()));
+  const auto unguided = [&](const std::string& index) {
+    w.reset_counters();
+    const RunResult result = w.run({farm.program}, {index});
+    EXPECT_EQ(result.out, farm.output) << index;
+    EXPECT_EQ(result.err, "") << index;
+    return w.counters().unguided_processes == 1 && w.counters().guided_processes == 0;
+  };
+  EXPECT_TRUE(unguided("HEDDLE_INDEX"));
+  EXPECT_TRUE(unguided("HEDDLE_INDEX="));
+  EXPECT_TRUE(unguided("HEDDLE_INDEX=/nonexistent"));
+  EXPECT_TRUE(unguided("HEDDLE_INDEX=/"));
+  EXPECT_TRUE(unguided("HEDDLE_INDEX=/dev/zero"));
+  ASSERT_EQ(::mkfifo((dir_ / "fifo").c_str(), 0600), 0);
+  EXPECT_TRUE(unguided("HEDDLE_INDEX=" + (dir_ / "fifo")));
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{39}, std::size_t{40},
+                                 good.size() / 2, good.size() - 1}) {
+    write_text_file(dir_ / "cut", good.substr(0, size));
+    EXPECT_TRUE(unguided("HEDDLE_INDEX=" + (dir_ / "cut"))) << size;
+  }
+  std::string other = good;
+  other[8] = 9;  // version
+  write_text_file(dir_ / "other", other);
+  EXPECT_TRUE(unguided("HEDDLE_INDEX=" + (dir_ / "other")));
+  EXPECT_FALSE(unguided("X=1"));
+}
+
+TEST_F(Audit, counters_of_any_kind_do_no_harm) {
+  const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
+  const GuidedWorld w = world(farm.program);
+  write_text_file(dir_ / "text", std::string(4096, 'x'));
+  write_text_file(dir_ / "short", "HEDDLCT1");
+  for (const std::string& path : {std::string("/nonexistent"), std::string("/dev/null"),
+                                  dir_ / "text", dir_ / "short", std::string()}) {
+    const RunResult result = w.run({farm.program}, {"HEDDLE_COUNTERS=" + path});
+    EXPECT_EQ(result.out, farm.output) << path;
+  }
+  EXPECT_EQ(value_or_throw(read_file(dir_ / "text")), std::string(4096, 'x'));
+  EXPECT_EQ(value_or_throw(read_file(dir_ / "short")), "HEDDLCT1");
+}
+
+TEST_F(Audit, the_moment_of_readiness_is_told_for_the_program_asked_about) {
+  const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
+  const GuidedWorld w = world(farm.program);
+  // A shell writes its pid into the page, and execs the program under it.
+  std::string script =
+      "perl -e 'open F, \"+<\", $ARGV[0]; seek F, 56, 0; print F pack(\"Q\", $ARGV[1])' \"$0\" "
+      "$$; ";
+  for (const std::string& entry : w.env()) script += entry + " ";
+  const RunResult result =
+      run({"/bin/sh", "-c", script + "exec \"$1\"", w.counters_path(), farm.program});
+  EXPECT_EQ(result.out, farm.output) << result.err;
+  EXPECT_NE(w.counters().app_pid, 0u);
+  EXPECT_NE(w.counters().ready_ns, 0u);
+}
+
+TEST_F(Audit, no_proc_means_unguided) {
+  if (::geteuid() != 0) HEDDLE_SKIP("unmounting /proc needs root");
+  const ElfFarm farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
+  const GuidedWorld w = world(farm.program);
+  std::vector<std::string> argv = {
+      "unshare", "--mount", "sh", "-c", "mount -t tmpfs none /proc && exec env \"$@\"", "sh"};
+  for (const std::string& entry : w.env()) argv.push_back(entry);
+  argv.push_back(farm.program);
+  const RunResult result = run(argv);
+  if (result.status == 1 || result.status == 32) HEDDLE_SKIP("no right to mount: " + result.err);
+  EXPECT_EQ(result.out, farm.output) << result.err;
+  EXPECT_EQ(w.counters().unguided_processes, 1u);
+}
+
+TEST_F(Audit, a_setuid_program_ignores_it) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to make a setuid program of another user");
+  const std::string app =
+      program("#include <stdio.h>\nint main(void) { puts(\"plain\"); return 0; }");
+  const GuidedWorld w = world(app);
+  ASSERT_EQ(::chown(app.c_str(), 1, 1), 0);
+  ASSERT_EQ(::chmod(app.c_str(), 04755), 0);
+  for (fs::path p = dir_.path(); p != "/" && p != "/tmp"; p = p.parent_path())
+    fs::permissions(p, fs::perms(0755), fs::perm_options::add);
+  const RunResult result = w.run({app});
+  EXPECT_EQ(result.out, "plain\n");
+  EXPECT_EQ(w.counters().guided_processes + w.counters().unguided_processes, 0u);
+}
+
+TEST_F(Audit, names_with_any_bytes_are_guided) {
+  const std::string odd = "odd dir\t\n\xc3\xa4";
+  const std::string lib =
+      build_library({dir_ / (odd + "/lib x\n.so"), "int x(void) { return 7; }"});
+  const std::string app = program(
+      "#include <dlfcn.h>\nint main(int c, char** v) { void* h = dlopen(v[1], RTLD_NOW);\n"
+      "return h ? ((int (*)(void))dlsym(h, \"x\"))() : 1; }");
+  GuidedWorld w(dir_ / ("world " + odd));
+  w.add_program(app, {{"lib x\n.so", lib}});
+  w.publish();
+  EXPECT_EQ(w.run({app, "lib x\n.so"}).status, 7);
+  EXPECT_EQ(w.run({app, lib}).status, 7);
+  EXPECT_EQ(w.counters().probes, 0u);
 }
 
 }  // namespace

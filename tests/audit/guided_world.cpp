@@ -25,6 +25,9 @@ std::string audit_library() {
   return path;
 }
 
+namespace {
+
+/// (name, path) of all libraries that ld.so maps for `program`, ld.so included.
 GuidedWorld::Libraries closure_of(const std::string& program, const std::vector<std::string>& env) {
   RunOptions options;
   options.env = env;
@@ -43,6 +46,8 @@ GuidedWorld::Libraries closure_of(const std::string& program, const std::vector<
   }
   return out;
 }
+
+}  // namespace
 
 GuidedWorld::GuidedWorld(std::string directory) : directory_(std::move(directory)) {
   fs::create_directories(directory_);

@@ -54,8 +54,4 @@ class GuidedWorld {
 /// The library under test.
 std::string audit_library();
 
-/// (name, path) of all libraries that ld.so maps for `program`, ld.so included.
-GuidedWorld::Libraries closure_of(const std::string& program,
-                                  const std::vector<std::string>& env = {});
-
 }  // namespace heddle::test

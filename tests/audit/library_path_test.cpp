@@ -163,34 +163,5 @@ TEST_F(AuditLibraryPath, the_last_of_two_values_is_the_loader_s) {
   }
 }
 
-TEST_F(AuditLibraryPath, the_same_value_costs_no_system_call) {
-  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
-  const auto calls = [&](const GuidedWorld& w, const std::string& value) {
-    std::vector<std::string> argv = {"strace", "-o", dir_ / "log", "/usr/bin/env"};
-    for (const std::string& entry : w.env()) argv.push_back(entry);
-    argv.push_back("LD_LIBRARY_PATH=" + value);
-    argv.push_back(app_);
-    run(argv);
-    const std::string log = value_or_throw(read_file(dir_ / "log"));
-    return std::count(log.begin(), log.end(), '\n');
-  };
-  // env(1), unguided, is searched for with the value: its directories are to cost it nothing
-  // either.
-  const std::string value = dir_ / "none" + ":" + dir_ / "none2";
-  const auto same = calls(world(value), value), empty = calls(world(""), "");
-  EXPECT_GE(same, empty);
-  EXPECT_LE(same - empty, 2 * 6 * 2);  // env's own search of both, hwcaps and all
-}
-
-TEST_F(AuditLibraryPath, a_child_with_another_value_runs_beside_guided_ones) {
-  const GuidedWorld a = world(dir_ / "a");
-  const RunResult result = a.run(
-      {"/bin/sh", "-c", "\"$0\"; echo $?; LD_LIBRARY_PATH=$1 \"$0\"; echo $?", app_, dir_ / "b"},
-      {"LD_LIBRARY_PATH=" + dir_ / "a"});
-  EXPECT_EQ(result.out, "1\n2\n") << result.err;
-  EXPECT_EQ(a.counters().guided_processes, 1u);
-  EXPECT_EQ(a.counters().other_library_path, 1u);
-}
-
 }  // namespace
 }  // namespace heddle::test

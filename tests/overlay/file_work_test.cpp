@@ -39,24 +39,6 @@ TEST(FileWork, a_silent_file_system_costs_its_own_pieces_only) {
   EXPECT_EQ(results[19].state, State::not_begun) << "nothing says that it would be answered";
 }
 
-TEST(FileWork, the_first_silent_file_system_ends_it_when_others_do_not_matter) {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto results = work_on_files(40, {.limit = 300ms,
-                                          .work =
-                                              [](std::size_t piece, WorkPlace& place) {
-                                                if (piece == 5)
-                                                  for (;;) ::pause();
-                                                for (int i = 0; i < 6000 && piece == 30; ++i) {
-                                                  std::this_thread::sleep_for(10ms);
-                                                  place.moves_on();
-                                                }
-                                              },
-                                          .path_of = path_of,
-                                          .with_others = false});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
-  EXPECT_EQ(results[5].state, State::late);
-}
-
 TEST(FileWork, slow_answers_are_waited_for_many_at_once) {
   const auto begin = std::chrono::steady_clock::now();
   const auto results = work_on_files(

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
-// How mounts end: by command, by signal, by a daemon that dies; and nothing is left.
+// How mounts begin, for whom, what is refused; files that are not what the map says; how mounts
+// end, and that nothing is left.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -9,15 +12,226 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/fd.hpp"
 #include "base/sandbox/sanitized.hpp"
-#include "tests/overlay/lifecycle_support.hpp"
+#include "fuseovl/mount/stats_attribute.hpp"
+#include "tests/overlay/overlay_support.hpp"
+#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+/// A map of three files, and a directory to mount it on.
+class Lifecycle : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    std::filesystem::create_directories(dir_ / "mnt");
+    for (const char* name : {"a.so", "b.so", "c.so"})
+      write_text_file(dir_ / (std::string("src/") + name), std::string("content of ") + name);
+    MapMaker maker;
+    maker.add_directory("v", dir_ / "src");
+    map_ = maker.write(dir_ / "map");
+  }
+  std::string mnt() const { return dir_ / "mnt"; }
+  RunResult fs_mount_run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), fs_mount());
+    RunOptions options;
+    options.deadline = std::chrono::seconds(20);
+    return run(arguments, options);
+  }
+  /// Expects failure with one line that holds `words` (a hint may follow), and nothing mounted.
+  void expect_refused(const RunResult& result, const std::string& words, int status = 3) {
+    EXPECT_EQ(result.status, status) << result.err;
+    EXPECT_THAT(result.err, ::testing::HasSubstr(words));
+    EXPECT_EQ(result.out, "");
+    std::string rest = result.err.substr(result.err.find('\n') + 1);
+    EXPECT_TRUE(rest.empty() || rest.starts_with("hint: ")) << result.err;
+    EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+  }
+
+  TestDir dir_;
+  std::string map_;
+};
+
+TEST_F(Lifecycle, what_cannot_be_mounted_is_refused) {
+  auto bytes = value_or_throw(read_file(map_));
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_text_file(dir_ / "damaged", bytes);
+  write_text_file(dir_ / "cut", bytes.substr(0, bytes.size() - 4096));
+  write_text_file(dir_ / "text", "no map at all");
+  write_text_file(dir_ / "empty", "");
+  fs::create_directory(dir_ / "directory");
+  for (const char* map : {"none", "text", "empty", "directory", "damaged", "cut"})
+    expect_refused(fs_mount_run({dir_ / map, mnt()}), dir_ / map + ": ");
+  expect_refused(fs_mount_run({map_, dir_ / "none"}), "No such file or directory");
+  expect_refused(fs_mount_run({map_, map_}), "Not a directory");
+}
+
+TEST_F(Lifecycle, a_second_mount_on_the_same_directory_is_refused_by_name) {
+  const Mount first(map_, mnt());
+  const auto second = fs_mount_run({map_, mnt()});
+  EXPECT_EQ(second.status, 3);
+  EXPECT_THAT(second.err, HasSubstr("it is already a heddle mount"));
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 1U);
+  EXPECT_EQ(value_or_throw(read_file(first / "a.so")), "content of a.so");
+}
+
+TEST_F(Lifecycle, wrong_command_lines_are_usage_errors) {
+  for (const auto& line : std::vector<std::vector<std::string>>{
+           {},
+           {map_},
+           {map_, mnt(), "more"},
+           {"--on-drift", "maybe", map_, mnt()},
+           {"--prefetch", "much", map_, mnt()},
+           {"--lazy", map_, mnt()},
+           {"-u", mnt(), map_, mnt()},
+           {"--fuse-fd", "3", map_},
+           {"--ready-fd", "3", map_, mnt()},
+           {"--fuse-fd", "3", "--mount-point", "/x", "--cleanup", "/", map_}})
+    EXPECT_EQ(fs_mount_run(line).status, 2) << to_shell(line);
+}
+
+TEST_F(Lifecycle, no_dev_fuse_is_said_with_a_hint) {
+  const auto result =
+      run({"unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && exec \"$0\" \"$@\"",
+           fs_mount(), map_, mnt()});
+  expect_refused(result, "/dev/fuse: cannot open: No such file or directory");
+  EXPECT_THAT(result.err, HasSubstr("hint: load the module"));
+}
+
+/// Runs `script` as user 65534 in a mount namespace of its own where /dev/fuse is open to all; $1
+/// is fs-mount, $2 the map, $3 a mount point of the user's.
+RunResult run_as_user(const TestDir& dir, const std::string& map, const std::string& before,
+                      const std::string& script) {
+  fs::permissions(dir.path(), fs::perms::all);
+  fs::copy_file(fs_mount(), dir / "fs-mount", fs::copy_options::skip_existing);
+  const std::string mnt = dir / "user";
+  fs::create_directories(mnt);
+  if (::chown(mnt.c_str(), 65534, 65534) != 0) throw Error::from_errno(mnt, "cannot chown");
+  const std::string set_up =
+      "set -e; [ -e \"$4/fuse\" ] || mknod -m 666 \"$4/fuse\" c 10 229; mount --bind \"$4/fuse\" "
+      "/dev/fuse; " +
+      before + " exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -c \"$0\" sh \"$@\"";
+  return run({"unshare", "-m", "sh", "-c", set_up, script, dir / "fs-mount", map, mnt, dir.path()});
+}
+
+TEST_F(Lifecycle, a_user_mounts_by_fusermount3_and_unmounts_again) {
+  const auto result = run_as_user(dir_, map_, "",
+                                  "\"$1\" \"$2\" \"$3\" && cat \"$3/a.so\" && "
+                                  "grep -c \"$3 .*fuse.heddle heddle\" /proc/self/mountinfo && "
+                                  "\"$1\" -u \"$3\" && ls -A \"$3\"");
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "content of a.so1\n");
+}
+
+TEST_F(Lifecycle, little_address_space_is_enough) {
+  if (kSanitized) HEDDLE_SKIP("a sanitizer takes terabytes of it");
+  const auto started =
+      run({"sh", "-c", "ulimit -v 65536; exec \"$0\" \"$@\"", fs_mount(), map_, mnt()});
+  ASSERT_EQ(started.status, 0) << started.err;
+  EXPECT_EQ(value_or_throw(read_file(mnt() + "/b.so")), "content of b.so");
+  EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
+}
+
+TEST_F(Lifecycle, a_user_whom_fusermount3_cannot_serve_gets_one_reason) {
+  const auto none = run_as_user(dir_, map_, "mount --bind /dev/null \"$(command -v fusermount3)\";",
+                                "\"$1\" \"$2\" \"$3\"");
+  EXPECT_EQ(none.status, 3);
+  EXPECT_THAT(none.err, HasSubstr("the program is not installed\nhint: install it"));
+  const auto refused = run_as_user(dir_, map_, "chown 0 \"$3\";", "\"$1\" \"$2\" \"$3\"");
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr("cannot mount: user has no write access to mountpoint"));
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+}
+
+TEST_F(Lifecycle, drift_names_each_file_and_nothing_is_mounted) {
+  write_text_file(dir_ / "src/a.so", "cOntent of a.so");
+  fs::last_write_time(dir_ / "src/a.so", fs::file_time_type::clock::now() + 1h);
+  write_text_file(dir_ / "src/b.so", "longer than before, really");
+  fs::remove(dir_ / "src/c.so");
+  const auto refused = fs_mount_run({map_, mnt()});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_THAT(refused.err, HasSubstr("src/a.so: content changed"));
+  EXPECT_THAT(refused.err, HasSubstr("src/b.so: size is 26, was 15"));
+  EXPECT_THAT(refused.err, HasSubstr("src/c.so: missing"));
+  EXPECT_THAT(refused.err, HasSubstr("3 files differ"));
+  EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
+}
+
+TEST_F(Lifecycle, drift_by_warning_serves_what_is_there_and_leaves_out_what_is_not) {
+  write_text_file(dir_ / "src/b.so", "longer than before, really");
+  fs::remove(dir_ / "src/c.so");
+  const Mount m(map_, mnt(), {"--on-drift", "warn"});
+  EXPECT_EQ(value_or_throw(read_file(m / "a.so")), "content of a.so");
+  EXPECT_EQ(value_or_throw(read_file(m / "b.so")), "longer than before, really");
+  const auto gone = read_file(m / "c.so");
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code(), ENOENT);
+  EXPECT_THAT(value_or_throw(read_stats_text(m.path())), HasSubstr("\"what\": \"missing\""));
+}
+
+TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
+  const Mount m(map_, mnt(), {"--prefetch", "0"});
+  const auto now = [&] {
+    const auto told = fs_mount_run({"--stats", mnt(), "--json"});
+    EXPECT_EQ(told.err, "");
+    return nlohmann::json::parse(told.out)["drift_now"];
+  };
+  EXPECT_EQ(now(), nlohmann::json::array());
+  write_text_file(dir_ / "new", "new content, longer");
+  fs::rename(dir_ / "new", dir_ / "src/a.so");
+  fs::remove(dir_ / "src/b.so");
+  const auto drift = now();
+  ASSERT_EQ(drift.size(), 2U);
+  EXPECT_EQ(drift[0]["path"], dir_ / "src/a.so");
+  EXPECT_EQ(drift[0]["what"], "size is 19, was 15");
+  EXPECT_EQ(drift[1]["what"], "missing");
+}
+
+TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_reopened) {
+  MapMaker maker;
+  for (int i = 0; i < 200; ++i)
+    write_text_file(dir_ / ("many/lib" + std::to_string(i)), "number " + std::to_string(i));
+  maker.add_directory("v", dir_ / "many");
+  maker.write(dir_ / "many.map");
+  const auto started = run({"sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\"", fs_mount(),
+                            "--prefetch", "0", dir_ / "many.map", mnt()});
+  ASSERT_EQ(started.status, 0) << started.err;
+  // Every file is replaced by one of the same size and times: a new file all the same.
+  for (int i = 0; i < 200; ++i) {
+    const std::string name = dir_ / ("many/lib" + std::to_string(i));
+    const auto time = fs::last_write_time(name);
+    write_text_file(name + ".new", std::string(fs::file_size(name), 'x'));
+    fs::last_write_time(name + ".new", time);
+    fs::rename(name + ".new", name);
+  }
+  std::size_t old = 0;
+  std::size_t refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto got = read_file(mnt() + "/lib" + std::to_string(i));
+    if (got)
+      old += *got == "number " + std::to_string(i);
+    else
+      refused += got.error().code() == EIO;
+  }
+  const auto stats = nlohmann::json::parse(value_or_throw(read_stats_text(mnt())));
+  const auto pinned = stats["pinned"].get<std::size_t>();
+  EXPECT_GT(pinned, 0U);
+  EXPECT_LT(pinned, 64U);
+  EXPECT_EQ(old, pinned);
+  EXPECT_EQ(refused, 200 - pinned);
+  EXPECT_EQ(stats["drift"].size(), refused);
+  EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
+}
 
 /// Processes whose command line holds `word`; a zombie's is empty.
 std::vector<pid_t> processes_with(const std::string& word) {
@@ -30,13 +244,20 @@ std::vector<pid_t> processes_with(const std::string& word) {
   return found;
 }
 
-TEST_F(Lifecycle, umount_and_fusermount3_and_minus_u_all_end_the_daemon) {
-  for (const auto& command : std::vector<std::vector<std::string>>{
-           {"umount", mnt()}, {"fusermount3", "-u", mnt()}, {fs_mount(), "-u", mnt()}}) {
+TEST_F(Lifecycle, unmounting_and_signals_end_the_daemon) {
+  for (const auto& command : std::vector<std::vector<std::string>>{{"umount", mnt()},
+                                                                   {"fusermount3", "-u", mnt()},
+                                                                   {fs_mount(), "-u", mnt()},
+                                                                   {"kill", "-TERM"},
+                                                                   {"kill", "-INT"},
+                                                                   {"kill", "-HUP"}}) {
     const Mount m(map_, mnt());
-    const auto result = run(command);
+    auto argv = command;
+    if (argv[0] == "kill") argv.push_back(std::to_string(m.pid()));
+    const auto result = run(argv);
     EXPECT_EQ(result.status, 0) << result.err;
     EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); })) << to_shell(command);
+    EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
   }
 }
 
@@ -64,15 +285,6 @@ TEST_F(Lifecycle, minus_u_of_what_is_no_heddle_mount_touches_nothing) {
   EXPECT_EQ(missing.status, 3);
   EXPECT_EQ(missing.err,
             "fs-mount: " + dir_ / "none: cannot find the mount point: No such file or directory\n");
-}
-
-TEST_F(Lifecycle, each_ending_signal_unmounts_and_ends_the_daemon) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
-    const Mount m(map_, mnt());
-    ::kill(m.pid(), signal);
-    EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); })) << signal;
-    EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
-  }
 }
 
 TEST_F(Lifecycle, a_signal_leaves_the_libraries_of_running_programs_readable) {

@@ -16,7 +16,6 @@
 #include <set>
 
 #include "base/fd.hpp"
-#include "base/mapped_file.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
@@ -122,27 +121,6 @@ TEST_F(MountTest, aliases_and_hard_links_are_one_inode_as_the_loader_sees_it) {
   EXPECT_EQ(a.st_nlink, 8U);
 }
 
-TEST_F(MountTest, telldir_and_seekdir_lead_back_to_every_entry) {
-  for (int i = 0; i < 500; ++i) add("lib" + std::to_string(i), "x");
-  const auto m = mount();
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir((m / "one").c_str()), ::closedir);
-  ASSERT_TRUE(dir);
-  std::vector<std::pair<long, std::string>> seen;
-  for (;;) {
-    const long at = ::telldir(dir.get());
-    const dirent* entry = ::readdir(dir.get());
-    if (!entry) break;
-    seen.emplace_back(at, entry->d_name);
-  }
-  EXPECT_EQ(seen.size(), 502U);
-  for (std::size_t i = seen.size(); i-- > 0;) {
-    ::seekdir(dir.get(), seen[i].first);
-    const dirent* entry = ::readdir(dir.get());
-    ASSERT_TRUE(entry) << i;
-    EXPECT_EQ(seen[i].second, entry->d_name);
-  }
-}
-
 TEST_F(MountTest, errnos_of_reading_equal_a_native_read_only_directory) {
   add("file", "x");
   const auto m = mount();
@@ -196,7 +174,7 @@ TEST_F(MountTest, every_attempt_to_write_gets_erofs) {
   EXPECT_EQ(value_or_throw(read_file(file)), "x");
 }
 
-TEST_F(MountTest, is_of_type_fuse_heddle_read_only_nosuid_nodev) {
+TEST_F(MountTest, is_read_only_nosuid_nodev_and_shows_its_map_and_index) {
   add("file", "x");
   const auto m = mount();
   EXPECT_EQ(mounts_with(" " + m.path() + " ro,nosuid,nodev"), 1U);
@@ -208,6 +186,10 @@ TEST_F(MountTest, is_of_type_fuse_heddle_read_only_nosuid_nodev) {
   ASSERT_EQ(::statvfs(m.path().c_str(), &status), 0);
   EXPECT_TRUE(status.f_flag & ST_RDONLY);
   EXPECT_EQ(status.f_namemax, 255U);
+  EXPECT_EQ(value_or_throw(read_file(m / ".heddle/map")), value_or_throw(read_file(dir_ / "map")));
+  const auto index = value_or_throw(read_file(m / ".heddle/index"));
+  EXPECT_EQ(index.size(), m.stat_number("index_bytes"));
+  EXPECT_EQ(index.substr(0, 8), "HEDDLIDX");
 }
 
 TEST_F(MountTest, a_sparse_file_beyond_4_gib_reads_right_at_its_ends) {
@@ -230,15 +212,6 @@ TEST_F(MountTest, a_sparse_file_beyond_4_gib_reads_right_at_its_ends) {
   EXPECT_EQ(std::string(buffer, 4), "head");
   EXPECT_EQ(::pread(file.get(), buffer, 8, INT64_C(4) << 30), 8);
   EXPECT_EQ(std::string(buffer, 8), std::string(8, '\0'));
-}
-
-TEST_F(MountTest, serves_the_very_map_and_an_index) {
-  add("file", "x");
-  const auto m = mount();
-  EXPECT_EQ(value_or_throw(read_file(m / ".heddle/map")), value_or_throw(read_file(dir_ / "map")));
-  const auto index = value_or_throw(MappedFile::open(m / ".heddle/index"));
-  EXPECT_EQ(index.bytes().size(), m.stat_number("index_bytes"));
-  EXPECT_EQ(index.bytes().substr(0, 8), "HEDDLIDX");
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/fd.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 
@@ -115,66 +114,33 @@ MountReaders::MountReaders(const Mount& mount, std::function<std::string(int)> c
     });
 }
 
-Workshop::Workshop(const std::string& directory)
-    : directory_(directory),
-      farm_(ElfFarm::build(directory, {.libraries = 300, .tag = FarmTag::none})) {
-  for (std::size_t i = 0; i < farm_.libraries.size(); ++i)
-    libraries_.emplace_back(farm_.sonames[i], farm_.libraries[i]);
-  // The compiler's own, under their names.
-  const auto gcc = run_checked({"gcc", "-print-prog-name=cc1"}).out;
-  const auto needed = run_checked({"ldd", gcc.substr(0, gcc.find('\n'))}).out;
-  for (const char* name : {"libmpc.so.3", "libmpfr.so.6", "libgmp.so.10", "libz.so.1", "libm.so.6"})
-    if (const auto at = needed.find(" => /", needed.find(name)); at != std::string::npos)
-      libraries_.emplace_back(name, needed.substr(at + 4, needed.find(' ', at + 4) - at - 4));
-  if (libraries_.size() < farm_.libraries.size() + 3)
-    throw Error("cc1", "needs too few libraries for this test");
-  write_text_file(directory_ + "/a.c",
-                  "#include <stdio.h>\nint main(void) { puts(\"compiled\"); }\n");
-}
-
-std::string Workshop::write_map(const std::string& map, const std::string& copies) const {
+std::string write_map(const ElfFarm& farm, const std::string& map) {
   MapMaker maker;
-  if (!copies.empty()) fs::create_directories(copies);
-  for (const auto& [name, path] : libraries_) {
-    if (!copies.empty()) fs::copy_file(path, copies + "/" + name);
-    maker.add_name("app", name, copies.empty() ? path : copies + "/" + name);
-  }
+  for (std::size_t i = 0; i < farm.libraries.size(); ++i)
+    maker.add_name("app", farm.sonames[i], farm.libraries[i]);
   return maker.write(map);
 }
 
-Work::Work(const Workshop& workshop, const Mount& mount) : workshop_(workshop), mount_(mount) {
+Starts::Starts(const ElfFarm& farm, const Mount& mount) {
   RunOptions options;
   options.env = {"LD_LIBRARY_PATH=" + mount.path()};
   for (int i = 0; i < 8; ++i)
-    loops_.emplace_back([this, options] {
-      for (; !stop_; ++starts) {
-        const auto ran = run({workshop_.farm().program}, options);
-        if (ran.out != workshop_.farm().output || ran.status != 0)
+    loops_.emplace_back([this, &farm, options](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); ++done) {
+        const auto ran = run({farm.program}, options);
+        if (ran.out != farm.output || ran.status != 0)
           ++failed, ADD_FAILURE() << ran.status << ran.err;
       }
     });
-  loops_.emplace_back([this, options] {
-    const auto program = workshop_.directory() + "/a";
-    for (; !stop_; ++compiled) {
-      const auto built = run({"gcc", "-O2", "-o", program, program + ".c"}, options);
-      if (built.status != 0 || run({program}).out != "compiled\n")
-        ++failed, ADD_FAILURE() << built.err;
-    }
-  });
   // What the kernel knows already it does not ask for again.
-  loops_.emplace_back([this] {
-    while (!stop_) {
-      for (const auto& soname : workshop_.farm().sonames)
-        if (auto file = open_file(mount_ / soname, O_RDONLY))
+  loops_.emplace_back([&farm, &mount](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      for (const auto& soname : farm.sonames)
+        if (auto file = open_file(mount / soname, O_RDONLY))
           ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
       std::this_thread::sleep_for(20ms);
     }
   });
-}
-
-void Work::stop() {
-  stop_ = true;
-  loops_.clear();
 }
 
 }  // namespace heddle::test

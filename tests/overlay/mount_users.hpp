@@ -70,41 +70,20 @@ class MountReaders {
   std::vector<std::jthread> threads_;
 };
 
-/// A program of 300 libraries and a compiler, the libraries of both for a map to serve.
-class Workshop {
- public:
-  /// Makes the program in `directory`.
-  explicit Workshop(const std::string& directory);
-  /// The map of all, each library a copy of its own in `copies` (empty: the originals). Returns
-  /// `map`.
-  std::string write_map(const std::string& map, const std::string& copies = {}) const;
+/// The map of `farm`'s libraries, at `map`, which it returns.
+std::string write_map(const ElfFarm& farm, const std::string& map);
 
-  const std::string& directory() const { return directory_; }
-  const ElfFarm& farm() const { return farm_; }
-
- private:
-  std::string directory_;
-  ElfFarm farm_;
-  std::vector<std::pair<std::string, std::string>> libraries_;  ///< name, path
-};
-
-/// Eight loops that start the workshop's program with its libraries from the mount, and one that
-/// compiles, runs what it compiled, and has its compiler's libraries there too; while one forgets
+/// Eight loops that start `farm`'s program with its libraries from the mount, and one that forgets
 /// what the kernel knows. From construction to stop().
-class Work {
+class Starts {
  public:
-  Work(const Workshop& workshop, const Mount& mount);
-  ~Work() { stop(); }
-  void stop();
+  Starts(const ElfFarm& farm, const Mount& mount);
+  void stop() { loops_.clear(); }
 
-  std::atomic<int> starts = 0;
-  std::atomic<int> compiled = 0;
+  std::atomic<int> done = 0;
   std::atomic<int> failed = 0;  ///< or with wrong output; each is told as a failure
 
  private:
-  const Workshop& workshop_;
-  const Mount& mount_;
-  std::atomic<bool> stop_ = false;
   std::vector<std::jthread> loops_;
 };
 

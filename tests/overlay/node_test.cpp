@@ -131,14 +131,23 @@ TEST_F(Node, another_map_is_never_put_under_the_name_of_one) {
   EXPECT_EQ(run({fs_mount(), "--reload", dir_ / "map", place("map")}).status, 0);
 }
 
-TEST_F(Node, files_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long) {
+TEST_F(Node, files_or_maps_that_do_not_answer_are_said_and_hold_nobody_else_up_for_long) {
   HEDDLE_NEEDS_OPEN_TREE();
+  fs::copy_file(dir_ / "near-map", origin_->source() + "/far-map");
+  fs::create_symlink(*origin_ / "far-map", dir_ / "far-map");
+  const auto far = id("far-map");
   start({"--origin-timeout", "0.3"});
   const auto tree = value_or_throw(ask("map"));
   origin_->hang();
   const auto again = ask("map");
   ASSERT_FALSE(again);
   EXPECT_THAT(again.error().message(), HasSubstr("its file system has not answered for 300 ms"));
+  origin_->answer();
+  origin_->hang_reads();
+  const auto refused = ask("far-map", far);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("far-map: cannot be read: its file system has not answered for 300 ms"));
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
   origin_->answer();
   EXPECT_EQ(value_or_throw(read(value_or_throw(ask("map")))), text_);
@@ -210,20 +219,6 @@ TEST_F(Node, a_service_that_ends_while_it_mounts_leaves_nothing) {
   end();
   EXPECT_FALSE(fs::exists(dir_ / "node"));
   EXPECT_FALSE(answer(client));
-}
-
-TEST_F(Node, a_map_that_does_not_answer_is_said_and_holds_nobody_else_up_for_long) {
-  HEDDLE_NEEDS_OPEN_TREE();
-  std::filesystem::copy_file(dir_ / "near-map", origin_->source() + "/far-map");
-  std::filesystem::create_symlink(*origin_ / "far-map", dir_ / "far-map");
-  start({"--origin-timeout", "0.3"});
-  const auto far = id("far-map");
-  origin_->hang_reads();
-  const auto refused = ask("far-map", far);
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message(),
-              HasSubstr("far-map: cannot be read: its file system has not answered for 300 ms"));
-  EXPECT_EQ(value_or_throw(read(value_or_throw(ask("near-map")))), "near");
 }
 
 }  // namespace

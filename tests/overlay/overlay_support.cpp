@@ -106,11 +106,9 @@ nlohmann::json read_stats(const std::string& mount) {
 }
 
 nlohmann::json find(const nlohmann::json& in, const std::string& name) {
-  if (in.contains(name)) return in.at(name);
-  for (const auto& [key, value] : in.items())
-    if (value.is_object())
-      if (auto found = find(value, name); !found.is_null()) return found;
-  return nullptr;
+  for (const auto& [path, value] : in.flatten().items())
+    if (path.ends_with("/" + name)) return value;
+  throw Error(name, "is not in the statistics");
 }
 }  // namespace
 

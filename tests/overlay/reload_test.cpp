@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -13,24 +14,90 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <thread>
 
 #include "base/child.hpp"
 #include "base/content_hash.hpp"
+#include "base/fd.hpp"
 #include "base/run_directory.hpp"
-#include "base/sandbox/privileges.hpp"
+#include "fuseovl/mount/kernel_mount.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "tests/overlay/reload_support.hpp"
+#include "resolver/map/map_writer.hpp"
+#include "tests/overlay/mount_users.hpp"
+#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
+using namespace std::chrono_literals;
+
+using Strings = std::vector<std::string>;
+
+inline std::string text_of(const std::string& path) { return value_or_throw(read_file(path)); }
+
+/// Whether --reload takes the old mount off. Before Linux 6.5 it stays beneath the new one, with
+/// its daemon, until fs-mount -u.
+inline bool takes_old_off() { return value_or_throw(mount_stacking()) == Stacking::beneath; }
+
+/// The mounts at `mount` after so many exchanges are as many as there should be.
+inline void expect_mounts(const Mount& mount, std::size_t exchanges) {
+  EXPECT_EQ(mounts_with(" " + mount.path() + " "), takes_old_off() ? 1 : 1 + exchanges);
+}
+
+/// `daemon`, which serves nobody but the mount that others have taken the place of, ends: at once,
+/// or when all that is stacked is unmounted.
+inline void expect_end_of_old(int daemon, const Mount& mount) {
+  if (!takes_old_off()) {
+    EXPECT_TRUE(is_running(daemon));
+    EXPECT_EQ(mount.unmount().status, 0);
+    EXPECT_EQ(mounts_with(" " + mount.path() + " "), 0U);
+  }
+  EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(daemon); }));
+}
+
+/// Two maps of a few files: one is as it is in both, one is changed, others come and go.
+class Reload : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HEDDLE_NEEDS_FUSE();
+    for (const char* name : {"same", "changed", "gone", "plugins/p"})
+      write_text_file(dir_ / std::string("one/") + name, std::string("one ") + name + "\n");
+    std::filesystem::create_directories(dir_ / "two/plugins");
+    for (const char* name : {"changed", "new", "plugins/q"})
+      write_text_file(dir_ / std::string("two/") + name, std::string("two ") + name + "\n");
+    MapMaker one, two;
+    one.add_directory("v", dir_ / "one");
+    one.write(dir_ / "map1");
+    two.add_directory("v", dir_ / "two");
+    two.add_name("v", "same", dir_ / "one/same");
+    two.write(dir_ / "map2");
+  }
+
+  /// A map of 300 KB files of one character.
+  std::string write_big_map(char c) {
+    const std::string directory = dir_ / std::string("big-") + c;
+    MapMaker maker;
+    for (int i = 0; i < 20; ++i)
+      write_text_file(directory + "/file" + std::to_string(i), std::string(300000, c));
+    maker.add_directory("v", directory);
+    return maker.write(dir_ / std::string("map-") + c);
+  }
+
+  RunResult reload(const Strings& arguments) const {
+    Strings argv{fs_mount(), "--reload"};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return run(argv);
+  }
+  std::string log() const { return read_file(dir_ / "log").value_or(""); }
+
+  TestDir dir_;
+};
 
 Strings list(const std::string& directory) {
   Strings out;
@@ -177,38 +244,22 @@ TEST_F(Reload, where_no_mount_of_heddles_is_it_says_so) {
   EXPECT_THAT(dead.err, HasSubstr("its daemon has died"));
 }
 
-/// fs-mount with `arguments` in a process that `prepare` has changed.
-RunResult run_changed(const std::function<bool()>& prepare, const Strings& arguments,
-                      const std::string& output) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    ::dup2(out, STDERR_FILENO);
-    if (!prepare()) ::_exit(99);
-    std::vector<char*> argv;
-    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    ::execv(argv[0], argv.data());
-    ::_exit(98);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return {exit_status(status), {}, read_file(output).value_or("")};
-}
-
 TEST_F(Reload, who_may_not_mount_here_is_refused_with_a_remedy) {
   fs::permissions(dir_.path(), fs::perms(0755));
   Mount m(dir_ / "map1", dir_ / "mnt");
-  const auto other = run_changed([] { return ::setuid(1500) == 0; },
-                                 {fs_mount(), "--reload", m.path()}, dir_ / "words");
-  EXPECT_EQ(other.status, 3);
-  EXPECT_THAT(other.err, HasSubstr("it is a mount of another user's"));
-  const auto unable = run_changed(
-      // As a user of fusermount3 is: the owner, without the right to mount.
-      [] { return drop_capabilities("test").has_value(); }, {fs_mount(), "--reload", m.path()},
-      dir_ / "words");
-  EXPECT_EQ(unable.status, 3);
-  EXPECT_THAT(unable.err, HasSubstr("hint: it takes the right to mount here (CAP_SYS_ADMIN)"));
+  fs::copy_file(fs_mount(), dir_ / "fs-mount");  // the stage may be out of their reach
+  const auto refusal = [&](Strings argv) {
+    argv.insert(argv.begin(), "setpriv");
+    argv.insert(argv.end(), {dir_ / "fs-mount", "--reload", m.path()});
+    const auto refused = run(argv);
+    EXPECT_EQ(refused.status, 3);
+    return refused.err;
+  };
+  EXPECT_THAT(refusal({"--reuid=1500", "--regid=1500", "--clear-groups"}),
+              HasSubstr("it is a mount of another user's"));
+  // As a user of fusermount3 is: the owner, without the right to mount.
+  EXPECT_THAT(refusal({"--bounding-set=-all"}),
+              HasSubstr("hint: it takes the right to mount here (CAP_SYS_ADMIN)"));
   EXPECT_EQ(m.stat_number("supervisor_pid"), static_cast<std::uint64_t>(m.pid()));
   EXPECT_EQ(mounts_with(" " + m.path() + " "), 1U);
 }
@@ -270,22 +321,14 @@ TEST_F(Reload, all_that_is_stacked_is_taken_off_by_unmounting) {
 
 TEST_F(Reload, concerns_the_mount_namespace_of_who_asks_alone) {
   Mount m(dir_ / "map1", dir_ / "mnt");
-  const auto pipe = value_or_throw(make_pipe());
-  const pid_t other = ::fork();
-  if (other == 0) {
-    if (::unshare(CLONE_NEWNS) != 0 ||
-        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-      ::_exit(1);
-    (void)::write(pipe.write_end.get(), "x", 1);
-    ::pause();
-  }
-  char byte = 0;
-  ASSERT_EQ(::read(pipe.read_end.get(), &byte, 1), 1);
+  auto other = value_or_throw(spawn("/usr/bin/unshare", {"unshare", "-m", "sleep", "100"}));
+  const auto process = "/proc/" + std::to_string(other.pid());
+  ASSERT_TRUE(wait_until(10s, [&] { return text_of(process + "/comm") == "sleep\n"; }));
   ASSERT_EQ(reload({dir_ / "map2", m.path()}).status, 0);
   EXPECT_EQ(text_of(m / "changed"), "two changed\n");
-  EXPECT_EQ(text_of("/proc/" + std::to_string(other) + "/root" + (m / "changed")), "one changed\n");
-  ::kill(other, SIGKILL);
-  ::waitpid(other, nullptr, 0);
+  EXPECT_EQ(text_of(process + "/root" + (m / "changed")), "one changed\n");
+  ::kill(other.pid(), SIGKILL);
+  (void)other.wait();
   expect_end_of_old(m.pid(), m);
 }
 

@@ -123,17 +123,5 @@ TEST_F(Stats, are_the_only_extended_attribute) {
   EXPECT_EQ(errno, ENODATA);
 }
 
-TEST_F(Stats, need_no_more_memory_however_often_they_are_read) {
-  mount();
-  const auto read_often = [&] {
-    for (int i = 0; i < 500; ++i) (void)mount_->stat_number("views");
-  };
-  read_often();
-  const auto before = footprint(mount_->worker()).kib;
-  read_often();
-  // A page of 16 KiB kept for each would be 8 MiB; a thread that comes to work only now needs some.
-  EXPECT_LT(footprint(mount_->worker()).kib, before + 4096);
-}
-
 }  // namespace
 }  // namespace heddle::test
