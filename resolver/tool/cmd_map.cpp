@@ -9,10 +9,10 @@
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/oci_helper.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/map_json.hpp"
+#include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
 namespace {
