@@ -106,8 +106,6 @@ TEST_P(RealMpiEverything, an_image_without_an_ld_so_cache_is_swapped_too) {
 TEST_P(RealMpiEverything, both_names_in_one_process_are_one_file) {
   write_text_file(dir_ / "app/other.c",
                   "#include <mpi.h>\nint other(void) { int f; return MPI_Initialized(&f); }\n");
-#include <mpi.h>\nint main(void) { MPI_Session s; "
-#include <mpi.h>\n#include <mpi-ext.h>\nint main(void) { MPI_Request r;\n"
   compile("libother.so", "-shared -fPIC -Wl,-soname,libother.so", "other.c");
   run_checked(
       {"patchelf", "--replace-needed", "libmpich.so.12", "libmpi.so.12", dir_ / "app/libother.so"});
