@@ -11,12 +11,12 @@
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/oci_helper.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
+#include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
 namespace {

@@ -39,7 +39,7 @@ const std::vector<Rule>& rules() {
       // fs-resolve.
       {"resolver/tool",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
-        "resolver/map", "resolver/build"}},
+        "resolver/map", "resolver/build", "ship/registry"}},
       // The daemon only reads a finished map: nothing of ELF, search or policy.
       // What needs no libfuse: mounting and warming, for fs-gen as well.
       {"fuseovl/mount", {"base", "resolver/map"}},
@@ -66,7 +66,7 @@ const std::vector<Rule>& rules() {
       {"fsgen", {"*"}},
       {"compat",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map", "resolver/build",
-        "record/trace"}},
+        "record/trace", "ship/registry"}},
       // libcurl stays here: others start its helper.
       {"ship/registry", {"base"}},
       // gRPC stays here: compat-check becomes its client by exec.
