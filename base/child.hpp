@@ -57,6 +57,9 @@ struct SpawnOptions {
   bool untraced = false;
 };
 
+/// The pointers to `strings` that execve(2) takes; null at the end.
+std::vector<char*> to_c_array(const std::vector<std::string>& strings);
+
 /// fork + execve of `path` (no PATH search, no shell) with `argv` as an array. Signal mask cleared
 /// and dispositions reset in the child. A failing exec is reported here, not as the child's status.
 Result<Child> spawn(const std::string& path, const std::vector<std::string>& argv,

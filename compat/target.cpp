@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_reader.hpp"

@@ -18,9 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "base/channel.hpp"
 #include "base/child.hpp"
-#include "base/socket_pair.hpp"
 #include "record/private_root.hpp"
 
 namespace heddle {
@@ -63,6 +63,7 @@ bool is_traced_by(pid_t pid, pid_t tracer) {
 /// Kills every process for which `is_one` holds, until there is none: they may fork meanwhile.
 template <class Test>
 void kill_all(Test is_one) {
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(8));
   for (int round = 0; round < 100; ++round) {
     bool found = false;
     DIR* proc = ::opendir("/proc");
@@ -73,7 +74,7 @@ void kill_all(Test is_one) {
     }
     ::closedir(proc);
     if (!found) return;
-    ::usleep(2000);
+    pauses.sleep();
   }
 }
 
@@ -250,7 +251,10 @@ Result<RecordingDaemon> RecordingDaemon::start(Fd device, const RecordOptions& o
   parts.device.reset();
   const auto answer = receive_packet(daemon.socket_.get(), kForever);
   if (!answer) return fail("", "the recorder ended before it began");
-  if (answer->text != "ready") return fail(received_failure(answer->text));
+  if (answer->text != "ready") {
+    Error failure = TRY(decode_record<Error>(answer->text));
+    return fail(std::move(failure));
+  }
   return daemon;
 }
 

@@ -16,7 +16,6 @@
 
 #include "base/channel.hpp"
 #include "base/mapped_file.hpp"
-#include "base/socket_pair.hpp"
 #include "compat/verdict.hpp"
 
 namespace heddle::compat {

@@ -9,7 +9,7 @@
 
 #include <cstdlib>
 
-#include "base/open_in_root.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle::hook {
 namespace {

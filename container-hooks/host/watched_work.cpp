@@ -17,6 +17,7 @@
 #include <new>
 #include <sstream>
 
+#include "base/backoff.hpp"
 #include "base/child.hpp"
 #include "base/try.hpp"
 
@@ -80,6 +81,7 @@ void add_descendants(const std::string& task, std::vector<Process>& out) {
 /// Kills all descendants but `spared` and reaps what has become a child of this subreaper, for at
 /// most kGrace. Result: the names of those that wait in the kernel.
 std::vector<std::string> kill_descendants(pid_t spared) {
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
   for (const auto end = Clock::now() + kGrace;;) {
     std::vector<Process> living;
     add_descendants("/proc/thread-self", living);
@@ -88,12 +90,11 @@ std::vector<std::string> kill_descendants(pid_t spared) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     if (living.empty()) return {};
-    if (Clock::now() >= end) {
+    if (!pauses.sleep_before(end)) {
       std::vector<std::string> names;
       for (auto& process : living) names.push_back(std::move(process.name));
       return names;
     }
-    ::poll(nullptr, 0, 5);
   }
 }
 
@@ -125,11 +126,10 @@ bool relay_until_end(const Fd& process, const Fd& messages, std::optional<Clock:
 /// Waits until `placer` has taken away what it has in the container: it sees that no process leads
 /// it any more, and waits for none of ours, which are dead.
 void let_undo(pid_t placer) {
-  for (const auto end = Clock::now() + kUndo;
-       is_placed() && Clock::now() < end && ::kill(placer, 0) == 0;) {
+  const auto end = Clock::now() + kUndo;
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
+  while (is_placed() && ::kill(placer, 0) == 0 && pauses.sleep_before(end))
     (void)::waitpid(placer, nullptr, WNOHANG);
-    ::poll(nullptr, 0, 2);
-  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <memory>
 #include <optional>
 
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"

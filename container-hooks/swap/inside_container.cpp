@@ -10,9 +10,9 @@
 #include <chrono>
 #include <optional>
 
+#include "base/backoff.hpp"
 #include "base/channel.hpp"
-#include "base/fuse_device.hpp"
-#include "base/socket_pair.hpp"
+#include "base/mounts.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/watched_work.hpp"
 #include "container-hooks/swap/container_mounts.hpp"
@@ -85,12 +85,12 @@ class Descendants {
   Descendants(const Descendants&) = delete;
   Descendants& operator=(const Descendants&) = delete;
   ~Descendants() {
-    for (const auto end = std::chrono::steady_clock::now() + 1s;
-         std::chrono::steady_clock::now() < end;) {
-      const pid_t gone = ::waitpid(-1, nullptr, WNOHANG);
-      if (gone < 0 && errno != EINTR) return;
-      if (gone == 0) ::poll(nullptr, 0, 2);
-    }
+    const auto end = std::chrono::steady_clock::now() + 1s;
+    Backoff pauses(1ms, 16ms);
+    pid_t gone;
+    do {
+      gone = ::waitpid(-1, nullptr, WNOHANG);
+    } while (gone > 0 || (gone < 0 && errno == EINTR) || (gone == 0 && pauses.sleep_before(end)));
   }
 };
 

@@ -20,10 +20,9 @@ constexpr const char* kService = "fs-mount --node";
 
 Result<Fd> ask(Fd socket, const std::string& map_id, const std::string& map) {
   const Fd file = TRY(open_file(map, O_RDONLY | O_NONBLOCK | O_NOCTTY));
-  auto mount = MountClient(std::move(socket)).want(map_id, file.get(), kPatience);
-  if (!mount) return fail(error_of(mount.error()));
-  if (!mount->tree) return fail(kService, "cannot understand it");
-  return std::move(mount->tree);
+  auto mount = TRY(MountClient(std::move(socket)).want(map_id, file.get(), kPatience));
+  if (!mount.tree) return fail(kService, "cannot understand it");
+  return std::move(mount.tree);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/log_file.hpp"
+#include "base/open_regular.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -113,7 +113,7 @@ class Swap {
                       settings_.cache, settings_.limits, settings_.mount_point, settings_.mpi};
     for (int left = kAttempts;; --left) {
       auto done = attempt(order);
-      if (done || !from_cache_ || done.error().code() != ESTALE || left == 1) return done;
+      if (done || !from_cache_ || done.error().cause() != Cause::unfit || left == 1) return done;
       // The host's files have changed since this image was decided on.
       log_.warning(done.error().message());
       order.stale_map = map_id_;
@@ -189,7 +189,7 @@ class Swap {
     const auto tree = node_mount(settings_.node, decided.decision.map_id, decided.map);
     if (!tree) {
       const auto& error = tree.error();
-      if (error.code() == ESTALE) return fail(error);
+      if (error.cause() == Cause::unfit) return fail(error);
       if (error.code() != ENOENT && error.code() != EPERM)
         log_.warning("a mount of its own for this container: " + error.message());
       return false;

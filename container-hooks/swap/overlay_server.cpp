@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
+#include "base/channel.hpp"
 #include "base/mount_service.hpp"
-#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
 #include "container-hooks/host/watched_work.hpp"
@@ -68,7 +68,7 @@ Result<OverlayServer> OverlayServer::start(const Fd& device, const ServeRequest&
   spared.reset();
   ready.other.reset();
   note_step("waiting for fs-mount, which is to serve", request.map);
-  if (auto answers = await_ready(ready.one.get()); !answers) return fail(error_of(answers.error()));
+  TRY(await_ready(ready.one.get()));
   return OverlayServer(std::move(child));
 }
 

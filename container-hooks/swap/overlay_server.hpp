@@ -19,7 +19,7 @@ struct ServeRequest {
 /// is killed.
 class OverlayServer {
  public:
-  /// Returns when it answers. ESTALE: files of the host are not as the map says.
+  /// Returns when it answers. Cause::unfit: files of the host are not as the map says.
   static Result<OverlayServer> start(const Fd& device, const ServeRequest& request);
   void leave_running() { (void)child_.release(); }
 

@@ -13,7 +13,7 @@
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"

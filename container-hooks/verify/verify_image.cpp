@@ -18,8 +18,8 @@
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/find_program.hpp"
 #include "base/open_regular.hpp"
-#include "base/script_interpreter.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
@@ -177,7 +177,8 @@ class PlacedImage {
       const auto placed = out.place(inside, decided.map);
       if (placed) return out;
       // The host's files have changed since this image was decided on.
-      if (placed.error().code() != ESTALE || !decided.from_cache) return fail(placed.error());
+      if (placed.error().cause() != Cause::unfit || !decided.from_cache)
+        return fail(placed.error());
       order.stale_map = out.decision_.map_id;
     }
   }

@@ -16,7 +16,7 @@ namespace heddle {
 /// others may change theirs.
 class MapFile {
  public:
-  /// Of the map at `path`. ETIMEDOUT: its file system has not answered for `limit` (0: it is
+  /// Of the map at `path`. Cause::silent: its file system has not answered for `limit` (0: it is
   /// waited for). Else as open(2).
   static Result<MapFile> find(const std::string& path, std::chrono::milliseconds limit);
   /// Of the map that somebody has opened.

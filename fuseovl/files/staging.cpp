@@ -10,6 +10,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/child.hpp"
 #include "base/file_systems.hpp"
 #include "base/log.hpp"
@@ -115,9 +116,7 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
   for (const auto& item : items_)
     if (!has(item.object)) todo.push_back(&item);
   std::size_t left_out = 0;
-  constexpr milliseconds kFirstPause{20};
-  constexpr milliseconds kLastPause{2000};
-  auto pause = kFirstPause;
+  Backoff pauses(milliseconds(20), milliseconds(2000));
   while (!todo.empty()) {
     std::vector<const Item*> later;
     bool no_room = false;  // to ask for each of thousands would take long
@@ -134,9 +133,9 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
       // Another mount's process is at these: it finishes, or dies and leaves them to us. Two that
       // wait for each other's room would wait for ever.
       room.release();
-      std::this_thread::sleep_for(pause);
       // One that waits for an origin that does not answer may stay at it for long.
-      pause = later.size() < todo.size() ? kFirstPause : std::min(2 * pause, kLastPause);
+      if (later.size() < todo.size()) pauses.restart();
+      pauses.sleep();
     }
     todo = std::move(later);
   }

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "base/log_file.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle {
 

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "base/channel.hpp"
 #include "base/child.hpp"
-#include "base/socket_pair.hpp"
 
 namespace heddle {
 namespace {
@@ -105,8 +105,9 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
     // What it waits for may be uninterruptible: neither is its end waited for.
     ::kill(child.release(), SIGKILL);
     if (!outcome.device)
-      return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
-                                   "a directory above the mount point does not answer, it seems"));
+      return fail(Error(kProgram, "has not ended",
+                        "a directory above the mount point does not answer, it seems")
+                      .because(Cause::silent));
   }
   outcome.words = reason_of(words_in(words.read_end));
   outcome.status = status ? status->value_or(0) : 0;
@@ -117,10 +118,7 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
 /// for users (util/fusermount.c, unmount_fuse_locked): mount and daemon would stay for ever.
 Result<void> check_mtab(const std::string& mount_point) {
   if (::getuid() == 0 || ::access(_PATH_MOUNTED, R_OK) == 0) return {};
-  // Built without (-Ddisable-mtab) it says that no mount is here.
-  const auto tried = run({"-u", "--", mount_point}, false, kFusermountPatience);
-  if (!tried || tried->words.find(_PATH_MOUNTED) == std::string::npos) return {};
-  return fail(mount_point, "cannot mount", "fusermount3 could not unmount it: " + tried->words,
+  return fail(mount_point, "cannot mount", "fusermount3 cannot unmount without " _PATH_MOUNTED,
               "as root: ln -s /proc/self/mounts " _PATH_MOUNTED);
 }
 
@@ -160,12 +158,11 @@ void fields(Coder& coder, R& r) { coder(r.number, r.detach, r.limit_ms); }
 
 struct Answer {
   std::uint64_t number = 0;
-  std::int32_t code = 0;
-  std::string message;  ///< empty: done
+  std::optional<Error> failure;  ///< none: done
 };
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Answer>
-void fields(Coder& coder, R& r) { coder(r.number, r.code, r.message); }
+void fields(Coder& coder, R& r) { coder(r.number, r.failure); }
 
 Result<void> ask_delegate(bool detach, std::chrono::milliseconds limit) {
   static std::uint32_t asked = 0;
@@ -173,10 +170,11 @@ Result<void> ask_delegate(bool detach, std::chrono::milliseconds limit) {
   TRY(send_record(delegate, Request{number, detach, limit.count()}));
   for (;;) {
     // It may be at another's request first.
-    const auto answer = TRY(receive_record<Answer>(delegate, limit + kFusermountPatience)).message;
+    auto received = TRY(receive_record<Answer>(delegate, limit + kFusermountPatience));
+    auto& answer = received.message;
     if (answer.number != number) continue;
-    if (answer.message.empty()) return {};
-    return fail(Error::with_code(answer.code, {}, answer.message));
+    if (!answer.failure) return {};
+    return fail(std::move(*answer.failure));
   }
 }
 
@@ -189,8 +187,8 @@ void unmount_for_others(int socket, const std::string& mount_point) {
     const auto& request = asked->message;
     const auto done =
         unmount_here(mount_point, request.detach, std::chrono::milliseconds(request.limit_ms));
-    Answer answer{request.number, 0, {}};
-    if (!done) answer = {request.number, done.error().code(), done.error().message()};
+    Answer answer{request.number, {}};
+    if (!done) answer.failure = shortened(done.error());
     (void)send_record(socket, answer);
   }
 }

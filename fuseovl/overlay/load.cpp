@@ -69,11 +69,11 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   Origins origins = open_origins(content, raise_fd_limit(),
                                  {options.origin_timeout, options.on_drift == OnDrift::warn});
   if (origins.silent && options.on_drift == OnDrift::refuse)
-    return fail(Error::with_code(
-        ETIMEDOUT, content.objects[*origins.silent].path, "cannot be checked",
-        not_answered_for(options.origin_timeout),
-        "--on-drift warn mounts without the files of such a file system, --origin-timeout says how "
-        "long to wait"));
+    return fail(Error(content.objects[*origins.silent].path, "cannot be checked",
+                      not_answered_for(options.origin_timeout),
+                      "--on-drift warn mounts without the files of such a file system, "
+                      "--origin-timeout says how long to wait")
+                    .because(Cause::silent));
   drifts = origins.drifts;
   if (!drifts.empty() && options.on_drift == OnDrift::refuse)
     return fail(

@@ -64,8 +64,7 @@ Finding look_at(const Check& check, const std::string& path, WorkPlace& place) {
   if (!file && (file.error().code() == ENOEXEC || file.error().code() == EISDIR))
     return {Finding::What::no_regular_file, 0, {}};
   if (!file) return {Finding::What::cannot_open, file.error().code(), {}};
-  const auto hash =
-      hash_file(file->get(), {}, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
+  const auto hash = hash_file(file->get(), {}, [&] { place.moves_on(); });
   if (!hash) return {Finding::What::cannot_read, hash.error().code(), {}};
   return {*hash == check.hash ? Finding::What::as_mapped : Finding::What::other_content, 0, *hash};
 }
@@ -123,8 +122,8 @@ Result<bool> is_directory(const std::string& path, std::chrono::milliseconds lim
     if (::stat(path.c_str(), &*status) != 0) return fail_errno(path, "cannot verify");
     return {};
   });
-  if (!asked && asked.error().code() == ETIMEDOUT)
-    return fail(Error::with_code(ETIMEDOUT, path, "cannot verify", not_answered_for(limit)));
+  if (!asked && asked.error().cause() == Cause::silent)
+    return fail(path, "cannot verify", not_answered_for(limit));
   if (!asked) return fail(asked.error());
   return S_ISDIR(status->st_mode);
 }

@@ -14,10 +14,9 @@
 
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
-#include "base/fuse_device.hpp"
 #include "base/log.hpp"
 #include "base/mount_service.hpp"
-#include "base/socket_pair.hpp"
+#include "base/mounts.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/background.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
@@ -64,8 +63,8 @@ Result<OverlayContent> load(const MountSettings& settings, const std::string& mo
   for (const auto& drift : drifts) text += Error(drift.path, drift.what).message() + "\n";
   if (!content) {
     const Error& error = content.error();
-    return fail(Error::with_code(error.code() == ETIMEDOUT ? ETIMEDOUT : ESTALE, {},
-                                 text + error.message(), {}, error.hint()));
+    return fail(Error({}, text + error.message(), {}, error.hint())
+                    .because(error.cause() == Cause::silent ? Cause::silent : Cause::unfit));
   }
   for (const auto& drift : drifts) warn(Error(drift.path, drift.what));
   if (!settings.map_id.empty() && content->facts.map_id != settings.map_id)
@@ -120,8 +119,7 @@ struct NewMount {
 /// In the process that does not serve: waits until the daemon answers, then warms the mount, which
 /// takes its place if it has none yet.
 Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch) {
-  if (auto answers = await_ready(ready.get()); !answers)
-    return fail(std::move(answers.error().error));
+  TRY(await_ready(ready.get()));
   if (!mount.tree) return warm_up(mount.path, {prefetch, true});
   TRY(warm_up("/proc/self/fd/" + std::to_string(mount.tree.get()), {0, true}));
   TRY(exchange_mount(mount.tree.get(), mount.path));
@@ -207,7 +205,7 @@ Result<void> start_daemon(const MountSettings& settings) {
     serving.ready = std::move(ready.other);
     serving.service = Fd(settings.service_fd);
     auto served = leave_terminal(settings.log_path);
-    if (!served) tell_not_ready(serving.ready.get(), served.error());
+    if (!served) refuse_mount(serving.ready.get(), served.error());
     if (served) served = serve_mount(overlay, std::move(mount.device), std::move(serving));
     if (!served) report(served.error());
     return served ? exit_done : exit_failure;
@@ -291,7 +289,7 @@ Result<void> serve_device(const MountSettings& settings) {
     if (left) return serve_mount(overlay, std::move(device), std::move(serving));
     content = fail(left.error());
   }
-  if (serving.ready) tell_not_ready(serving.ready.get(), content.error());
+  if (serving.ready) refuse_mount(serving.ready.get(), content.error());
   if (!serving.cleanup.empty()) (void)remove_tree(serving.cleanup);
   return fail(std::move(content.error()));
 }

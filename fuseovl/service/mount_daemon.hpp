@@ -40,8 +40,8 @@ struct MountSettings {
 SessionOptions session_options(const MountSettings& settings);
 
 /// Mounts and serves in the background; returns when the mount answers and is warm. Failure:
-/// nothing is left; code() ESTALE when the map cannot be served here however it is mounted,
-/// ETIMEDOUT when a file system does not answer.
+/// nothing is left; Cause::unfit when the map cannot be served here however it is mounted,
+/// Cause::silent when a file system does not answer.
 Result<void> start_daemon(const MountSettings& settings);
 /// Mounts and serves until the mount has gone.
 Result<void> serve_in_foreground(const MountSettings& settings);

@@ -6,8 +6,8 @@
 
 #include <map>
 
-#include "base/atomic_file.hpp"
 #include "base/fd.hpp"
+#include "base/output_file.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/store/databases.hpp"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/script_interpreter.hpp"
+#include "base/find_program.hpp"
 #include "base/try.hpp"
 
 namespace heddle::policy {

@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
-#include "base/directory_of.hpp"
-#include "base/open_in_root.hpp"
+#include "base/fd.hpp"
+#include "base/open_regular.hpp"
 #include "resolver/search/search_path.hpp"
 
 namespace heddle::policy {

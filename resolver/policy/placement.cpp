@@ -14,7 +14,7 @@
 #include <optional>
 #include <set>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/policy/plugin_places.hpp"
 #include "resolver/policy/swapped_world.hpp"

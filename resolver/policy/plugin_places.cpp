@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <tuple>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 
 namespace heddle::policy {
 namespace {

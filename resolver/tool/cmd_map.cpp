@@ -4,12 +4,12 @@
 
 #include <set>
 
-#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/oci_helper.hpp"
+#include "base/output_file.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
 #include "resolver/tool/map_json.hpp"

@@ -18,7 +18,6 @@
 #include <optional>
 #include <vector>
 
-#include "base/atomic_file.hpp"
 #include "base/command_line.hpp"
 #include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
@@ -26,6 +25,7 @@
 #include "base/mapped_file.hpp"
 #include "base/oci_helper.hpp"
 #include "base/open_regular.hpp"
+#include "base/output_file.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "ship/registry/registry_client.hpp"
