@@ -11,8 +11,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/directory_of.hpp"
 #include "base/elf_file.hpp"
+#include "base/fd.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_reader.hpp"

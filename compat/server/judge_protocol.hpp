@@ -15,7 +15,6 @@
 
 #include "base/channel.hpp"
 #include "base/mapped_file.hpp"
-#include "base/socket_pair.hpp"
 #include "compat/server/node_index.hpp"
 
 namespace heddle::compat {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/search/search.hpp"
 

@@ -10,7 +10,7 @@
 #include <climits>
 #include <cstdlib>
 
-#include "base/open_in_root.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle::hook {
 namespace {

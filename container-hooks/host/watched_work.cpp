@@ -16,6 +16,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "base/child.hpp"
 #include "base/try.hpp"
 
@@ -75,7 +76,9 @@ void add_descendants(const std::string& task, std::vector<pid_t>& out) {
 /// Kills all descendants but `spared` and reaps what has become a child of this subreaper, for at
 /// most kGrace: some may wait in the kernel.
 void kill_descendants(pid_t spared) {
-  for (const auto end = Clock::now() + kGrace; Clock::now() < end; ::poll(nullptr, 0, 5)) {
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
+  const auto end = Clock::now() + kGrace;
+  do {
     std::vector<pid_t> living;
     add_descendants("/proc/thread-self", living);
     std::erase(living, spared);
@@ -83,17 +86,16 @@ void kill_descendants(pid_t spared) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     if (living.empty()) return;
-  }
+  } while (pauses.sleep_before(end));
 }
 
 /// Waits until `placer` has taken away what it has in the container: it sees that no process leads
 /// it any more, and waits for none of ours, which are dead.
 void let_undo(pid_t placer) {
-  for (const auto end = Clock::now() + kUndo;
-       is_placed() && Clock::now() < end && ::kill(placer, 0) == 0;) {
+  const auto end = Clock::now() + kUndo;
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
+  while (is_placed() && ::kill(placer, 0) == 0 && pauses.sleep_before(end))
     (void)::waitpid(placer, nullptr, WNOHANG);
-    ::poll(nullptr, 0, 2);
-  }
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/trusted_path.hpp"

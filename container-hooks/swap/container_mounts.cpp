@@ -10,7 +10,8 @@
 
 #include <algorithm>
 
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/watched_work.hpp"

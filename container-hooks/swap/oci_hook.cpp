@@ -11,7 +11,7 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/log_file.hpp"
+#include "base/open_regular.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"

@@ -9,10 +9,9 @@
 #include <chrono>
 
 #include "base/channel.hpp"
-#include "base/fuse_device.hpp"
 #include "base/mount_service.hpp"
+#include "base/mounts.hpp"
 #include "base/run_directory.hpp"
-#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -239,15 +238,15 @@ Result<Child> serve(Fd device, const HookSettings& settings, const Decided& deci
   Child child = TRY(start_helper(helper));
   ready.other.reset();
   note_step("waiting for fs-mount, which is to serve", decided.map);
-  if (auto answers = await_ready(ready.one.get()); !answers) return fail(error_of(answers.error()));
+  TRY(await_ready(ready.one.get()));
   return child;
 }
 
 /// A detached copy of the mount that this node's `fs-mount --node` in `directory` has of a map,
 /// made by it if need be; as a descriptor, so that no path of this mount namespace matters. Asked
 /// for at each start: the service also tells whether the host's files are still as the map says
-/// (ESTALE). ENOENT: no service was started here. EPERM: it is another user's. A user who may write
-/// to the directory could have another file mounted: it must be ours alone.
+/// (Cause::unfit). ENOENT: no service was started here. EPERM: it is another user's. A user who may
+/// write to the directory could have another file mounted: it must be ours alone.
 Result<Fd> node_mount(const std::string& directory, const Decided& decided) {
   // In a user namespace root's directory is nobody's, and so another user's.
   const auto run = TRY(RunDirectory::find(directory));
@@ -255,15 +254,14 @@ Result<Fd> node_mount(const std::string& directory, const Decided& decided) {
   Fd socket = TRY(run.connect_to(kNodeSocket, kNodePatience));
   const Fd file = TRY(open_file(decided.map, O_RDONLY | O_NONBLOCK | O_NOCTTY));
   auto mount =
-      MountClient(std::move(socket)).want(decided.decision.map_id, file.get(), kNodePatience);
-  if (!mount) return fail(error_of(mount.error()));
+      TRY(MountClient(std::move(socket)).want(decided.decision.map_id, file.get(), kNodePatience));
   note_step("waiting for the node's mount of", decided.map);
   struct statfs system {};
-  if (::fstatfs(mount->tree.get(), &system) != 0)
+  if (::fstatfs(mount.tree.get(), &system) != 0)
     return fail_errno(directory, "its mount does not answer");
   if (system.f_type != kFuseMagic) return fail(directory, "gives no heddle mount");
-  make_private(mount->tree.get());
-  return std::move(mount->tree);
+  make_private(mount.tree.get());
+  return std::move(mount.tree);
 }
 
 /// The hook is about to mount in this very namespace: the daemon is to keep the host's tree as it
@@ -288,7 +286,7 @@ Result<void> place(InsideContainer& inside, const SwapOrder& order, const Decide
       return inside.bind(fds);
     }
     const auto& error = tree.error();
-    if (error.code() == ESTALE) return fail(error);
+    if (error.cause() == Cause::unfit) return fail(error);
     if (error.code() != ENOENT && error.code() != EPERM)
       warn("a mount of its own for this container: " + error.message());
   }
@@ -316,7 +314,7 @@ Result<Swapped> swap_container(const SwapOrder& order,
     if (out.decision.outcome != Outcome::swap) return out;
     const auto placed = place(inside, order, decided, out, warn);
     if (placed) return out;
-    if (!decided.from_cache || placed.error().code() != ESTALE || left == 1)
+    if (!decided.from_cache || placed.error().cause() != Cause::unfit || left == 1)
       return fail(placed.error());
     // The host's files have changed since this image was decided on.
     warn(placed.error().message());

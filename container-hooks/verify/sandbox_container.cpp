@@ -19,10 +19,9 @@
 
 #include "base/channel.hpp"
 #include "base/log.hpp"
-#include "base/mount_namespace.hpp"
+#include "base/mounts.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/seccomp_filter.hpp"
-#include "base/socket_pair.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"

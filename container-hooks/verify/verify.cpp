@@ -18,9 +18,11 @@
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
-#include "base/mountinfo.hpp"
+#include "base/fd.hpp"
+#include "base/find_program.hpp"
+#include "base/log.hpp"
+#include "base/mounts.hpp"
 #include "base/open_regular.hpp"
-#include "base/script_interpreter.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"

@@ -17,12 +17,12 @@
 #include <optional>
 #include <vector>
 
-#include "base/atomic_file.hpp"
 #include "base/command_line.hpp"
 #include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
+#include "base/output_file.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "ship/registry/oci_helper.hpp"

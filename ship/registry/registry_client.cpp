@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/try.hpp"
@@ -161,7 +162,7 @@ std::string fallback_tag(std::string digest) {
 /// docker-registry answers 500 to who asks for a tag while another writes it (2.8.2, file system
 /// storage: 5 of 32 at once); others say that they are busy.
 bool is_busy(long status) { return status == 429 || (status >= 500 && status <= 504); }
-constexpr std::chrono::milliseconds kPauses[] = {100ms, 300ms};
+constexpr int kMostBusy = 3;
 
 /// Of many who add to one index, each must see its own line there in the end.
 constexpr unsigned kMostRounds = 20;
@@ -421,10 +422,11 @@ Result<HttpAnswer> RegistryClient::follow(HttpRequest request, HttpAnswer answer
 
 Result<HttpAnswer> RegistryClient::send(HttpRequest request, const char* actions) {
   bool authorized = false;
-  for (std::size_t busy = 0;;) {
+  Backoff pauses(100ms, 400ms);
+  for (int busy = 1;;) {
     auto answer = TRY(send_once(request));
-    if (is_busy(answer.status) && busy < std::size(kPauses)) {
-      std::this_thread::sleep_for(kPauses[busy++]);
+    if (is_busy(answer.status) && busy++ < kMostBusy) {
+      pauses.sleep();
       continue;
     }
     if (is_redirection(answer.status) && !request.body)
