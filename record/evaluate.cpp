@@ -144,23 +144,16 @@ class UsedFiles final : public trace::TraceSink {
   std::set<std::string> created_;  ///< by the run itself
 };
 
-struct SlimResult {
-  std::uint64_t files = 0, links = 0, bytes = 0;
-  std::uint64_t all_files = 0;  ///< files and directories of the root's file system; 0: not known
-};
-
 /// Directories down to `path`, with the modes of those they stand for.
-Result<void> make_directories(const std::string& path, const std::string& target) {
-  for (std::size_t at = 1; at != std::string::npos && at <= path.size();) {
-    at = path.find('/', at);
-    const std::string source = path.substr(0, at);
+Result<void> make_directories(const fs::path& path, const std::string& target) {
+  fs::path source;
+  for (const auto& part : path) {
+    source /= part;
     struct stat st {};
-    if (::lstat(source.c_str(), &st) == 0 && S_ISDIR(st.st_mode)) {
-      const std::string made = target + source;
-      if (::mkdir(made.c_str(), st.st_mode & 07777) != 0 && errno != EEXIST)
-        return fail_errno(made, "cannot make the directory");
-    }
-    if (at != std::string::npos) ++at;
+    if (::lstat(source.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) continue;
+    const std::string made = target + source.string();
+    if (::mkdir(made.c_str(), st.st_mode & 07777) != 0 && errno != EEXIST)
+      return fail_errno(made, "cannot make the directory");
   }
   return {};
 }
@@ -191,14 +184,14 @@ std::uint64_t count_files() {
 
 /// Copies `used` below the directory `target` (made when missing; it must be empty), each at its
 /// own path, with mode, owner as far as allowed, and times. What has gone since is left out, and so
-/// are devices and sockets.
-Result<SlimResult> copy_slim(const UsedFiles& used, const std::string& target) {
+/// are devices and sockets. Says what was copied.
+Result<std::string> copy_slim(const UsedFiles& used, const std::string& target) {
   std::error_code error;
   fs::create_directories(target, error);
   if (error) return fail_errno(target, "cannot make the directory", error.value());
   if (!fs::is_empty(target, error))
     return fail_errno(target, "cannot copy into it", ENOTEMPTY, "name a new directory");
-  SlimResult out;
+  std::uint64_t files = 0, links = 0, bytes = 0;
   for (const auto& path : used.paths()) {
     struct stat st {};
     if (::lstat(path.c_str(), &st) != 0) continue;
@@ -207,18 +200,22 @@ Result<SlimResult> copy_slim(const UsedFiles& used, const std::string& target) {
     if (S_ISLNK(st.st_mode)) {
       fs::copy_symlink(path, to, error);
       if (error) return fail_errno(to, "cannot copy the link", error.value());
-      ++out.links;
+      ++links;
     } else if (S_ISREG(st.st_mode)) {
       TRY(copy_file(path, to, st));
-      ++out.files;
-      out.bytes += static_cast<std::uint64_t>(st.st_size);
+      ++files;
+      bytes += static_cast<std::uint64_t>(st.st_size);
     }
   }
   // What programs expect to find empty: the kernel's own directories and those for temporary files.
   for (const char* name : {"/proc", "/sys", "/dev", "/run", "/tmp"})
     if (fs::is_directory(name, error)) (void)make_directories(name, target);
-  out.all_files = count_files();
-  return out;
+  auto text = fmt::format("{}: {} files, {} links, {:.1f} MB", target, files, links,
+                          static_cast<double>(bytes) / 1e6);
+  if (const auto all = count_files(); all != 0)
+    text += fmt::format(": {:.2f} % of the {} files on the root's file system",
+                        100.0 * static_cast<double>(files) / static_cast<double>(all), all);
+  return text;
 }
 
 }  // namespace
@@ -232,16 +229,8 @@ Result<void> evaluate(const RecordOptions& options, const std::string& trace) {
   if (options.slim_dir.empty()) return {};
   UsedFiles used;
   TRY(trace::read_trace(trace, used));
-  const SlimResult made = TRY(copy_slim(used, options.slim_dir));
-  if (options.quiet) return {};
-  auto text = fmt::format("{}: {} files, {} links, {:.1f} MB", options.slim_dir, made.files,
-                          made.links, static_cast<double>(made.bytes) / 1e6);
-  if (made.all_files != 0)
-    text +=
-        fmt::format(": {:.2f} % of the {} files on the root's file system",
-                    100.0 * static_cast<double>(made.files) / static_cast<double>(made.all_files),
-                    made.all_files);
-  say(text);
+  const std::string copied = TRY(copy_slim(used, options.slim_dir));
+  if (!options.quiet) say(copied);
   return {};
 }
 

@@ -21,11 +21,6 @@ namespace {
 
 constexpr const char* kUsage = "fs-record [OPTIONS] [--] APP [ARGS...]";
 
-/// The command line is wrong.
-struct UsageError {
-  Error error;
-};
-
 /// `<host>[.<rank>].<pid>.txt` (or .jsonl): one name a rank in a shared directory.
 std::string trace_file_name(bool json) {
   const auto rank = rank_from_environment();
@@ -33,37 +28,42 @@ std::string trace_file_name(bool json) {
                      json ? "jsonl" : "txt");
 }
 
-std::bitset<trace::kOpCount> parse_ops(const std::vector<std::string>& words) {
-  std::bitset<trace::kOpCount> ops;
-  for (const auto& word : words) {
-    const auto op = trace::op_from_name(word);
-    if (!op)
-      throw UsageError{Error("--op", "no such operation", word, "there are " + trace::op_names())};
-    ops.set(static_cast<std::size_t>(*op));
-  }
-  return ops;
-}
-
-/// `path` of a directory, real. Throws UsageError.
-std::string real_directory(const std::string& path) {
-  std::error_code error;
-  const auto real = std::filesystem::canonical(path, error);
-  if (error || !std::filesystem::is_directory(real, error))
-    throw UsageError{Error(path, "cannot record it", "not a directory")};
-  return real.string();
-}
-
 std::string absolute_path(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::absolute(path, ignored).lexically_normal().string();
 }
 
-/// The options, or the exit status of a call that has been answered: help, version. Throws
-/// UsageError, and Error for what else fails.
+/// What CLI11 cannot know. Throws CLI::ValidationError, and Error for what else fails.
+void complete(RecordOptions& out, const std::string& out_dir) {
+  using Wrong = CLI::ValidationError;
+  const bool evaluates = out.summary || !out.slim_dir.empty();
+  if (!out.trace.empty()) {
+    if (!out.command.empty() || !evaluates)
+      throw Wrong("--trace", "wants --summary or --slim and no program");
+    return;
+  }
+  if (out.command.empty()) throw Wrong("APP", "no program named");
+  if (out.out.empty() && out_dir.empty())
+    throw Wrong("--out", "no place for the trace: neither --out nor --out-dir");
+  if (!out_dir.empty()) {
+    // The ranks of one job race for it.
+    if (::mkdir(out_dir.c_str(), 0777) != 0 && errno != EEXIST)
+      throw Error::from_errno(out_dir, "cannot make the directory");
+    out.out = out_dir + "/" + trace_file_name(out.json);
+  }
+  if (!named_descriptor(out.out)) out.out = absolute_path(out.out);
+  struct stat st {};
+  if (evaluates &&
+      (named_descriptor(out.out) || (::stat(out.out.c_str(), &st) == 0 && !S_ISREG(st.st_mode))))
+    throw Wrong(out.summary ? "--summary" : "--slim", "wants a trace in a regular file");
+  if (!out.slim_dir.empty()) out.slim_dir = absolute_path(out.slim_dir);
+  for (auto& scope : out.scopes) scope = std::filesystem::canonical(scope).string();
+}
+
+/// The options, or the exit status of a call that has been answered: help, version, usage error.
 std::variant<RecordOptions, int> parse_record_options(int argc, const char* const* argv) {
   RecordOptions out;
   std::string out_dir;
-  std::vector<std::string> ops;
   CLI::App app("Run APP and log every access it and its children make to files.", "fs-record");
   set_usage(app, kUsage);
   app.set_version_flag("--version", "fs-record (heddle) " HEDDLE_VERSION);
@@ -73,7 +73,16 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
   app.add_option("--out-dir", out_dir, "Write it into this directory, named by host, rank and pid")
       ->type_name("DIR")
       ->excludes("--out");
-  app.add_option("--op", ops, "Record only these operations: open,lookup,... (repeatable)")
+  const auto add_ops = [&out](const std::vector<std::string>& names) {
+    out.recorder.ops.reset();
+    for (const auto& name : names) {
+      const auto op = trace::op_from_name(name);
+      if (!op) throw CLI::ValidationError("--op", name + ": there are " + trace::op_names());
+      out.recorder.ops.set(static_cast<std::size_t>(*op));
+    }
+  };
+  app.add_option_function<std::vector<std::string>>(
+         "--op", add_ops, "Record only these operations: open,lookup,... (repeatable)")
       ->type_name("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);
@@ -81,6 +90,7 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
                "Each read and write an event, not their sum on close");
   app.add_option("--scope", out.scopes, "Record only what lies in this directory (repeatable)")
       ->type_name("DIR")
+      ->check(CLI::ExistingDirectory)
       ->allow_extra_args(false);
   app.add_flag("--json", out.json, "Write JSON lines");
   app.add_flag("--summary", out.summary, "Report on stderr what was accessed most, and the misses");
@@ -99,32 +109,10 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
   app.add_flag("-q,--quiet", out.quiet, "Print nothing on stderr unless something fails");
 
   auto split = split_command_line(app, argc, argv);
+  out.command = std::move(split.command);
+  app.final_callback([&] { complete(out, out_dir); });
   const int status = parse_options(app, std::move(split.options));
   if (status >= 0) return status;
-  if (!out.trace.empty()) {
-    if (!split.command.empty() || (!out.summary && out.slim_dir.empty()))
-      throw UsageError{Error("--trace", "wants --summary or --slim and no program")};
-    return out;
-  }
-  if (split.command.empty()) throw UsageError{Error("", "no program named", {}, kUsage)};
-  out.command = std::move(split.command);
-  if (out.out.empty() && out_dir.empty())
-    throw UsageError{Error("", "no place for the trace", "neither --out nor --out-dir")};
-  if (!ops.empty()) out.recorder.ops = parse_ops(ops);
-  if (!out_dir.empty()) {
-    // The ranks of one job race for it.
-    if (::mkdir(out_dir.c_str(), 0777) != 0 && errno != EEXIST)
-      throw Error::from_errno(out_dir, "cannot make the directory");
-    out.out = out_dir + "/" + trace_file_name(out.json);
-  }
-  if (!named_descriptor(out.out)) out.out = absolute_path(out.out);
-  struct stat st {};
-  if ((out.summary || !out.slim_dir.empty()) &&
-      (named_descriptor(out.out) || (::stat(out.out.c_str(), &st) == 0 && !S_ISREG(st.st_mode))))
-    throw UsageError{
-        Error(out.summary ? "--summary" : "--slim", "wants a trace in a regular file", out.out)};
-  if (!out.slim_dir.empty()) out.slim_dir = absolute_path(out.slim_dir);
-  for (auto& scope : out.scopes) scope = real_directory(scope);
   return out;
 }
 
@@ -156,19 +144,14 @@ AppEnd run(const RecordOptions& options) {
 }
 
 int fs_record(int argc, const char* const* argv) {
-  return run_main("fs-record", [&] {
-    try {
-      const auto parsed = parse_record_options(argc, argv);
-      if (const int* answered = std::get_if<int>(&parsed)) return *answered;
-      return end_like(run(std::get<RecordOptions>(parsed)));
-    } catch (const UsageError& wrong) {
-      report(wrong.error);
-      return static_cast<int>(exit_usage);
-    }
-  });
+  const auto parsed = parse_record_options(argc, argv);
+  if (const int* answered = std::get_if<int>(&parsed)) return *answered;
+  return end_like(run(std::get<RecordOptions>(parsed)));
 }
 
 }  // namespace
 }  // namespace heddle
 
-int main(int argc, char** argv) { return heddle::fs_record(argc, argv); }
+int main(int argc, char** argv) {
+  return heddle::run_main("fs-record", [&] { return heddle::fs_record(argc, argv); });
+}

@@ -151,7 +151,7 @@ std::vector<Part> pair_processes(const Run& a, const Run& b) {
   const auto add = [&](const std::string& exe, Sequence x, Sequence y) {
     const int nth = ++seen[exe];
     const std::string shown = exe.empty() ? "(unknown executable)" : exe;
-    parts.push_back({shown + " #" + std::to_string(nth), std::move(x), std::move(y)});
+    parts.push_back({{}, shown + " #" + std::to_string(nth), std::move(x), std::move(y)});
   };
   for (std::size_t i = 0; i < left.size(); ++i)
     add(left[i].first, std::move(left[i].second),
@@ -163,12 +163,6 @@ std::vector<Part> pair_processes(const Run& a, const Run& b) {
 }
 
 namespace {
-
-void align(Part& part) {
-  part.script = edit_script(part.a.tokens, part.b.tokens);
-  std::uint32_t* const counts[] = {&part.same, &part.replaced, &part.deleted, &part.inserted};
-  for (const EditRun& run : part.script) *counts[static_cast<std::size_t>(run.kind)] += run.length;
-}
 
 Result<void> align_locally(Part& part, const CompareOptions& options) {
   const double cells = static_cast<double>(part.a.size()) * static_cast<double>(part.b.size());
@@ -197,18 +191,16 @@ Result<Comparison> compare(Run a, Run b, const CompareOptions& options) {
         return fail(run->name, "cannot compare by process", "the trace names no processes");
     c.parts = pair_processes(a, b);
   } else {
-    c.parts.push_back({"", std::move(a.sequence), std::move(b.sequence)});
+    c.parts.push_back({{}, "", std::move(a.sequence), std::move(b.sequence)});
   }
   c.a = std::move(a);
   c.b = std::move(b);
   for (Part& part : c.parts) {
-    align(part);
+    part.script = edit_script(part.a.tokens, part.b.tokens);
+    part.add(part.script);
+    c.add(part.script);
     TRY(align_locally(part, options));
     part.time = make_time_view(part.a, part.b, part.script, options.time_count);
-    c.same += part.same;
-    c.replaced += part.replaced;
-    c.deleted += part.deleted;
-    c.inserted += part.inserted;
   }
   return c;
 }

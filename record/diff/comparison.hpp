@@ -48,26 +48,31 @@ struct CompareOptions {
 /// Smith-Waterman is quadratic; up to this many cells (about a second) it is computed by default.
 inline constexpr double kFreeCells = 2e9;
 
+/// Events of an alignment, by kind.
+struct Counts {
+  std::uint32_t same = 0, replaced = 0, deleted = 0, inserted = 0;
+  std::uint32_t distance() const { return replaced + deleted + inserted; }
+  void add(const std::vector<EditRun>& script) {
+    std::uint32_t* const counts[] = {&same, &replaced, &deleted, &inserted};  // as EditKind
+    for (const EditRun& run : script) *counts[static_cast<std::size_t>(run.kind)] += run.length;
+  }
+};
+
 /// Two sequences compared: two runs, or two processes of them.
-struct Part {
+struct Part : Counts {
   std::string name;  ///< of the process; empty for whole runs
   Sequence a, b;
   std::vector<EditRun> script;
-  std::uint32_t same = 0, replaced = 0, deleted = 0, inserted = 0;
   std::vector<LocalAlignment> local;
   bool local_skipped = false;  ///< too large to be computed by default
   TimeView time;
-
-  std::uint32_t distance() const { return replaced + deleted + inserted; }
 };
 
-struct Comparison {
+struct Comparison : Counts {
   Run a, b;  ///< their sequences have moved into the parts
   std::vector<Part> parts;
   std::size_t a_events = 0, b_events = 0;
-  std::uint32_t same = 0, replaced = 0, deleted = 0, inserted = 0;
 
-  std::uint32_t distance() const { return replaced + deleted + inserted; }
   /// Distance over the longer one's length, part by part: 0 the same, 1 nothing in common.
   double normalised() const;
   double similarity() const { return 1 - normalised(); }

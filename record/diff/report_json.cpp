@@ -29,6 +29,11 @@ ordered_json event_json(const Sequence& s, std::size_t i, const TokenTable& tabl
   return j;
 }
 
+ordered_json counts_json(const Counts& c) {
+  return {
+      {"same", c.same}, {"replaced", c.replaced}, {"deleted", c.deleted}, {"inserted", c.inserted}};
+}
+
 ordered_json run_json(const Run& run, std::size_t events) {
   ordered_json j{{"name", to_json_text(run.name)},
                  {"format", trace::format_name(run.header.format)},
@@ -72,11 +77,9 @@ ordered_json local_json(const Part& part) {
     ordered_json j{{"score", l.score},
                    {"a", stretch_json(part.a, l.a_begin, l.a_end)},
                    {"b", stretch_json(part.b, l.b_begin, l.b_end)}};
-    for (const std::string_view kind : kKinds) j[std::string(kind)] = 0;
-    for (const EditRun& run : l.script) {
-      auto& count = j[std::string(kKinds[static_cast<std::size_t>(run.kind)])];
-      count = count.get<std::uint32_t>() + run.length;
-    }
+    Counts counts;
+    counts.add(l.script);
+    j.update(counts_json(counts));
     list.push_back(std::move(j));
   }
   return list;
@@ -113,16 +116,9 @@ void put_rules(ordered_json& j, const ReportOptions& options) {
 }
 
 ordered_json totals_json(const Comparison& c, const ReportOptions& options) {
-  ordered_json j{{"distance", c.distance()},
-                 {"normalised_distance", c.normalised()},
-                 {"similarity", c.similarity()},
-                 {"a", run_json(c.a, c.a_events)},
-                 {"b", run_json(c.b, c.b_events)},
-                 {"counts",
-                  {{"same", c.same},
-                   {"replaced", c.replaced},
-                   {"deleted", c.deleted},
-                   {"inserted", c.inserted}}}};
+  ordered_json j{{"distance", c.distance()},       {"normalised_distance", c.normalised()},
+                 {"similarity", c.similarity()},   {"a", run_json(c.a, c.a_events)},
+                 {"b", run_json(c.b, c.b_events)}, {"counts", counts_json(c)}};
   put_rules(j, options);
   j["scores"] = {{"match", options.compare.scores.match},
                  {"mismatch", -options.compare.scores.mismatch},

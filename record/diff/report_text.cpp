@@ -143,12 +143,12 @@ void append_local(std::string& out, const Part& part) {
     out += fmt::format("local alignment: not made, {:.1e} cells; --local 1 makes it\n",
                        static_cast<double>(part.a.size()) * static_cast<double>(part.b.size()));
   for (const LocalAlignment& l : part.local) {
-    std::uint32_t same = 0;
-    for (const EditRun& run : l.script) same += run.kind == EditKind::same ? run.length : 0;
+    Counts counts;
+    counts.add(l.script);
     out +=
         fmt::format("local alignment: score {}: events {} to {} of a, {} to {} of b, {} the same\n",
                     l.score, at(part.a, l.a_begin), at(part.a, l.a_end - 1), at(part.b, l.b_begin),
-                    at(part.b, l.b_end - 1), same);
+                    at(part.b, l.b_end - 1), counts.same);
   }
 }
 

@@ -24,34 +24,21 @@ int access_of(unsigned long flags) {
   return mode == O_RDONLY ? R_OK : mode == O_WRONLY ? W_OK : R_OK | W_OK;
 }
 
+constexpr long kFaccessat2 = 439, kFchmodat2 = 452;
+
 /// The calls that open no file they name and do not connect to it.
 constexpr long kOpenNothing[] = {
 #ifdef SYS_open
-    SYS_stat,         SYS_lstat,
-    SYS_access,       SYS_rename,
-    SYS_link,         SYS_unlink,
-    SYS_chmod,        SYS_chown,
-    SYS_lchown,       SYS_utime,
-    SYS_utimes,       SYS_mknod,
-    SYS_mkdir,        SYS_rmdir,
-    SYS_symlink,      SYS_readlink,
-    SYS_futimesat,    SYS_newfstatat,
+    SYS_stat,       SYS_lstat,       SYS_access,       SYS_rename,    SYS_link,      SYS_unlink,
+    SYS_chmod,      SYS_chown,       SYS_lchown,       SYS_utime,     SYS_utimes,    SYS_mknod,
+    SYS_mkdir,      SYS_rmdir,       SYS_symlink,      SYS_readlink,  SYS_futimesat, SYS_newfstatat,
     SYS_renameat,
 #endif
-    SYS_bind,         SYS_chdir,
-    SYS_execve,       SYS_execveat,
-    SYS_faccessat,    439,  // faccessat2
-    SYS_fchmodat,     452,  // fchmodat2
-    SYS_fchownat,     SYS_getxattr,
-    SYS_lgetxattr,    SYS_linkat,
-    SYS_listxattr,    SYS_llistxattr,
-    SYS_lremovexattr, SYS_lsetxattr,
-    SYS_mkdirat,      SYS_mknodat,
-    SYS_readlinkat,   SYS_removexattr,
-    SYS_renameat2,    SYS_setxattr,
-    SYS_statx,        SYS_symlinkat,
-    SYS_truncate,     SYS_unlinkat,
-    SYS_utimensat};
+    SYS_bind,       SYS_chdir,       SYS_execve,       SYS_execveat,  SYS_faccessat, kFaccessat2,
+    SYS_fchmodat,   kFchmodat2,      SYS_fchownat,     SYS_getxattr,  SYS_lgetxattr, SYS_linkat,
+    SYS_listxattr,  SYS_llistxattr,  SYS_lremovexattr, SYS_lsetxattr, SYS_mkdirat,   SYS_mknodat,
+    SYS_readlinkat, SYS_removexattr, SYS_renameat2,    SYS_setxattr,  SYS_statx,     SYS_symlinkat,
+    SYS_truncate,   SYS_unlinkat,    SYS_utimensat};
 
 /// What a call needs of the special file it names: those whose flags we do not see, everything. A
 /// 32-bit program's calls have other numbers: none that opens a file or connects has one of those

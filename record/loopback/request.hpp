@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -164,14 +165,11 @@ class OwnRights {
 void keep_callers_capabilities();
 
 /// State of the thread that handles a request.
-class ServingThread {
- public:
-  virtual ~ServingThread() = default;
-  /// Lets another thread read the next request, since this one takes long.
-  virtual void go_slow() = 0;
-
+struct ServingThread {
   CallerRights rights;
-  char* out = nullptr;  ///< kMaxData and a page of room for an answer
+  char* out;  ///< kMaxData and a page of room for an answer
+  /// Lets another thread read the next request, since this one takes long.
+  std::function<void()> go_slow;
 };
 
 inline constexpr int kAnswered = -1;

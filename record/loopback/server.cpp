@@ -104,11 +104,15 @@ class Server {
   void run();
 
  private:
-  class Thread;
   static constexpr std::size_t kMostThreads = 192;  // a third of them may wait for locks
+  static constexpr std::chrono::milliseconds kStuck{20};
+  static constexpr std::size_t kBufferSize = kMaxData + 4096;
+
   void start_thread();
+  void run_thread();
   bool become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term);
-  void hand_on(std::uint64_t term);
+  void lead(ServingThread& thread, char* in, std::uint64_t term, const bool& leads);
+  void handle(Request& request);
 
   Loopback& loopback_;
   int device_;
@@ -124,34 +128,9 @@ class Server {
   std::list<std::thread> threads_;
 };
 
-constexpr std::chrono::milliseconds kStuck{20};
-constexpr std::size_t kBufferSize = kMaxData + 4096;
-
-/// One of the threads, and what it works with.
-class Server::Thread final : public ServingThread {
- public:
-  explicit Thread(Server& server)
-      : server_(server), in_(new char[kBufferSize]), out_(new char[kBufferSize]) {
-    out = out_.get();
-  }
-  void run();
-  void go_slow() override {
-    if (leads_) server_.hand_on(term_);
-    leads_ = false;
-  }
-
- private:
-  void lead();
-  void handle(Request& request);
-  Server& server_;
-  std::unique_ptr<char[]> in_, out_;
-  std::uint64_t term_ = 0;
-  bool leads_ = false;
-};
-
 void Server::start_thread() {
   try {
-    threads_.emplace_back([this] { Thread(*this).run(); });
+    threads_.emplace_back([this] { run_thread(); });
     ++started_;
   } catch (const std::system_error&) {
     // There is none to be had: those that are there go on. Without any, nobody answers.
@@ -173,6 +152,26 @@ void Server::run() {
       threads_.pop_front();
     }
     next.join();
+  }
+}
+
+void Server::run_thread() {
+  const std::unique_ptr<char[]> in(new char[kBufferSize]), out(new char[kBufferSize]);
+  std::uint64_t term = 0;
+  bool leads = false;
+  ServingThread thread{{}, out.get(), [&] {
+                         if (!leads) return;
+                         leads = false;
+                         const std::lock_guard lock(mutex_);
+                         if (term_ == term) has_leader_ = false;
+                         free_.notify_one();
+                       }};
+  std::unique_lock lock(mutex_);
+  while (become_leader(lock, term)) {
+    lock.unlock();
+    leads = true;
+    lead(thread, in.get(), term, leads);
+    lock.lock();
   }
 }
 
@@ -200,54 +199,38 @@ bool Server::become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& te
   return true;
 }
 
-void Server::hand_on(std::uint64_t term) {
-  const std::lock_guard lock(mutex_);
-  if (term_ == term) has_leader_ = false;
-  free_.notify_one();
-}
-
-void Server::Thread::handle(Request& request) {
+void Server::handle(Request& request) {
   try {
-    server_.loopback_.handle(request);
+    loopback_.handle(request);
   } catch (const std::bad_alloc&) {
     request.reply_error(ENOMEM);
   }
 }
 
-void Server::Thread::lead() {
+/// `leads` becomes false when the reading is handed on.
+void Server::lead(ServingThread& thread, char* in, std::uint64_t term, const bool& leads) {
   CoreFollower core;
-  leads_ = true;
-  for (;;) {
+  while (leads && term_.load() == term) {
     const ssize_t n =
-        insist([&] { return ::read(server_.device_, in_.get(), kBufferSize); },
+        insist([&] { return ::read(device_, in, kBufferSize); },
                [](int error) { return is_shortage(error) && error != EINTR && error != EAGAIN; });
     if (n < 0) {
       // ENOENT: the request was taken back before we had it; ECONNABORTED: it came with the
       // unmount, of which the next read tells (fs/fuse/dev.c, fuse_dev_do_read()).
       if (errno == EINTR || errno == EAGAIN || errno == ENOENT || errno == ECONNABORTED) continue;
       if (errno != ENODEV) give_up();
-      const std::lock_guard lock(server_.mutex_);
-      server_.ended_ = true;  // ENODEV: unmounted everywhere
-      server_.free_.notify_all();
+      const std::lock_guard lock(mutex_);
+      ended_ = true;  // ENODEV: unmounted everywhere
+      free_.notify_all();
       return;
     }
     if (n < static_cast<ssize_t>(sizeof(fuse_in_header))) continue;
     after_request();
-    Request request(server_.device_, in_.get(), static_cast<std::size_t>(n), *this);
+    Request request(device_, in, static_cast<std::size_t>(n), thread);
     if (Loopback::may_ask_about_caller(request)) core.on_request(request.tid());
-    ++server_.begun_;
+    ++begun_;
     handle(request);
-    if (!leads_ || server_.term_.load() != term_) return;  // handed on, or replaced meanwhile
-    ++server_.done_;
-  }
-}
-
-void Server::Thread::run() {
-  std::unique_lock lock(server_.mutex_);
-  while (server_.become_leader(lock, term_)) {
-    lock.unlock();
-    lead();
-    lock.lock();
+    if (leads && term_.load() == term) ++done_;
   }
 }
 

@@ -8,15 +8,23 @@
 
 #include <algorithm>
 #include <charconv>
-#include <unordered_map>
 
 namespace heddle::trace {
 namespace {
 
-constexpr std::array<std::string_view, kOpCount> kOpNames = {
-    "lookup", "open",  "create",   "read",   "write", "readlink", "opendir", "stat",
-    "access", "exec",  "rename",   "unlink", "mkdir", "close",    "link",    "symlink",
-    "rmdir",  "mknod", "truncate", "chmod",  "chown", "utimens",  "setxattr"};
+#define HEDDLE_TEXT(...) #__VA_ARGS__
+#define HEDDLE_TEXT_OF(...) HEDDLE_TEXT(__VA_ARGS__)
+constexpr std::string_view kAllOps = HEDDLE_TEXT_OF(HEDDLE_TRACE_OPS);
+
+constexpr auto kOpNames = [] {
+  std::array<std::string_view, kOpCount> names;
+  std::string_view rest = kAllOps;
+  for (auto& name : names) {
+    name = rest.substr(0, rest.find(", "));
+    rest.remove_prefix(std::min(name.size() + 2, rest.size()));
+  }
+  return names;
+}();
 
 constexpr std::string_view kAccess[] = {"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"};
 struct FlagName {
@@ -34,17 +42,6 @@ constexpr FlagName kFlags[] = {{O_SYNC, "O_SYNC"},         {O_DSYNC, "O_DSYNC"},
                                {O_NOFOLLOW, "O_NOFOLLOW"}, {O_NOATIME, "O_NOATIME"},
                                {O_CLOEXEC, "O_CLOEXEC"},   {O_PATH, "O_PATH"}};
 
-/// errno names come from glibc (strerrorname_np, 2.32), so that no list of ours can be wrong.
-const std::unordered_map<std::string_view, int>& errno_numbers() {
-  static const auto* const numbers = [] {
-    auto* map = new std::unordered_map<std::string_view, int>;
-    for (int e = 1; e < 256; ++e)
-      if (const char* name = strerrorname_np(e)) map->emplace(name, e);
-    return map;
-  }();
-  return *numbers;
-}
-
 }  // namespace
 
 std::string_view op_name(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
@@ -55,7 +52,7 @@ std::optional<Op> op_from_name(std::string_view name) {
                               : std::optional(static_cast<Op>(at - kOpNames.begin()));
 }
 
-std::string op_names() { return fmt::format("{}", fmt::join(kOpNames, ", ")); }
+std::string op_names() { return std::string(kAllOps); }
 
 std::string_view result_name(int error, std::array<char, 16>& scratch) {
   if (error == 0) return "OK";
@@ -68,7 +65,9 @@ std::string_view result_name(int error, std::array<char, 16>& scratch) {
 std::optional<int> result_from_name(std::string_view name) {
   if (name == "OK") return 0;
   if (name == "ENOENT") return ENOENT;  // nearly all failures of a search
-  if (const auto it = errno_numbers().find(name); it != errno_numbers().end()) return it->second;
+  // From glibc (2.32), so that no list of ours can be wrong.
+  for (int error = 1; error < 256; ++error)
+    if (const char* known = strerrorname_np(error); known && name == known) return error;
   int number = 0;
   if (name.size() < 2 || name[0] != 'E') return std::nullopt;
   const auto [end, ec] = std::from_chars(name.data() + 1, name.data() + name.size(), number);

@@ -10,32 +10,13 @@
 
 namespace heddle::trace {
 
-/// What a program asked of the file system. The names in op_name() are the trace's.
-enum class Op : std::uint8_t {
-  lookup,
-  open,
-  create,
-  read,
-  write,
-  readlink,
-  opendir,
-  stat,
-  access,
-  exec,
-  rename,
-  unlink,
-  mkdir,
-  close,
-  link,
-  symlink,
-  rmdir,
-  mknod,
-  truncate,
-  chmod,
-  chown,
-  utimens,
-  setxattr
-};
+/// The operations by the names that a trace has, in the order of its counts.
+#define HEDDLE_TRACE_OPS                                                                           \
+  lookup, open, create, read, write, readlink, opendir, stat, access, exec, rename, unlink, mkdir, \
+      close, link, symlink, rmdir, mknod, truncate, chmod, chown, utimens, setxattr
+
+/// What a program asked of the file system.
+enum class Op : std::uint8_t { HEDDLE_TRACE_OPS };
 inline constexpr std::size_t kOpCount = 23;
 
 std::string_view op_name(Op op);

@@ -14,6 +14,7 @@ bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 bool is_alnum(char c) { return is_digit(c) || is_lower(c) || is_upper(c); }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); }
+bool is_python(char c) { return is_digit(c) || is_lower(c) || c == '_'; }
 
 /// Containers have small pids, and small numbers in names are mostly counters.
 constexpr std::int32_t kSmallestPid = 100;
@@ -42,16 +43,6 @@ bool looks_random(std::string_view text) {
 bool replace(std::string& name, std::size_t at, std::size_t length, const char* by) {
   name.replace(at, length, by);
   return true;
-}
-
-/// `prefix` + exactly `length` characters of `test` + nothing, or an extension.
-template <class Test>
-bool replace_after(std::string& name, std::string_view prefix, std::size_t length, Test test) {
-  if (!name.starts_with(prefix) || name.size() < prefix.size() + length) return false;
-  if (!all_of(std::string_view(name).substr(prefix.size(), length), test)) return false;
-  const std::size_t end = prefix.size() + length;
-  if (end < name.size() && name[end] != '.') return false;
-  return replace(name, prefix.size(), length, "<temp>");
 }
 
 // The rules, each on one component of a path. Each changes `name` and returns true, or leaves it.
@@ -100,12 +91,33 @@ bool replace_pids(std::string& name, const std::unordered_set<std::int32_t>& pid
   return changed;
 }
 
-/// Names that are random anywhere: git's and NFS's temporary files, Python's half-written .pyc.
-bool replace_temp_name(std::string& name) {
-  if (replace_after(name, "tmp_obj_", 6, is_alnum)) return true;   // git, object-file.c
-  if (replace_after(name, "tmp_pack_", 6, is_alnum)) return true;  // git, pack-write.c
-  if (replace_after(name, "tmp_idx_", 6, is_alnum)) return true;
-  if (replace_after(name, ".nfs", 24, is_hex)) return true;  // Linux, fs/nfs/unlink.c
+/// Names that begin so, then have `length` characters of `test`, and end there or have an
+/// extension.
+struct TempName {
+  std::string_view prefix;
+  std::size_t length;
+  bool (*test)(char);
+  bool anywhere;  ///< or only below a directory for temporary files
+};
+constexpr TempName kTempNames[] = {
+    {"tmp_obj_", 6, is_alnum, true},     // git, object-file.c
+    {"tmp_pack_", 6, is_alnum, true},    // git, pack-write.c
+    {"tmp_idx_", 6, is_alnum, true},     // git
+    {".nfs", 24, is_hex, true},          // Linux, fs/nfs/unlink.c
+    {"TryCompile-", 6, is_alnum, true},  // CMake's scratch directories
+    {"cc", 6, is_alnum, false},          // gcc: /tmp/ccA8x2Qz.o
+    {"tmp.", 10, is_alnum, false},       // mktemp(1)
+    {"tmp", 8, is_python, false},        // Python's tempfile
+    {"etilqs_", 16, is_alnum, false}};   // SQLite
+
+bool replace_temp_name(std::string& name, bool in_temp) {
+  for (const auto& [prefix, length, test, anywhere] : kTempNames) {
+    const std::size_t end = prefix.size() + length;
+    if ((anywhere || in_temp) && name.starts_with(prefix) && name.size() >= end &&
+        all_of(std::string_view(name).substr(prefix.size(), length), test) &&
+        (end == name.size() || name[end] == '.'))
+      return replace(name, prefix.size(), length, "<temp>");
+  }
   if (name.starts_with(".fuse_hidden") && name.size() >= 28 &&
       all_of(std::string_view(name).substr(12), is_hex))
     return replace(name, 12, std::string::npos, "<temp>");  // libfuse, hidden_name()
@@ -114,29 +126,18 @@ bool replace_temp_name(std::string& name) {
   if (pyc != std::string::npos && name.size() > pyc + 10 &&
       all_of(std::string_view(name).substr(pyc + 5), is_digit))
     return replace(name, pyc + 5, std::string::npos, "<temp>");
-  if (replace_after(name, "TryCompile-", 6, is_alnum)) return true;  // CMake's scratch directories
-  if (name.starts_with("cmTC_") && name.size() >= 10 && is_hex(name[5]) &&
+  if (name.starts_with("cmTC_") && name.size() >= 10 &&  // CMake
       all_of(std::string_view(name).substr(5, 5), is_hex) &&
       (name.size() == 10 || !is_alnum(name[10])))
     return replace(name, 5, 5, "<temp>");
-  return false;
-}
-
-/// Names that are random below a directory for temporary files: mkstemp's, gcc's, Python's.
-bool replace_temp_name_in_temp_directory(std::string& name) {
-  if (replace_after(name, "cc", 6, is_alnum)) return true;     // gcc: /tmp/ccA8x2Qz.o
-  if (replace_after(name, "tmp.", 10, is_alnum)) return true;  // mktemp(1)
-  const auto python = [](char c) { return is_digit(c) || is_lower(c) || c == '_'; };
-  if (replace_after(name, "tmp", 8, python)) return true;         // Python's tempfile
-  if (replace_after(name, "etilqs_", 16, is_alnum)) return true;  // SQLite
   // What mkstemp(3) and mkdtemp(3) make of a template: six at the end, or before an extension.
-  std::size_t end = name.size();
+  std::size_t end = in_temp ? name.size() : 0;
   for (int tries = 0; tries < 2; ++tries) {
     if (end >= 6 && looks_random(std::string_view(name).substr(end - 6, 6)) &&
         (end == 6 || !is_alnum(name[end - 7])))
       return replace(name, end - 6, 6, "<temp>");
     const std::size_t dot = name.rfind('.');
-    if (dot == std::string::npos || dot == 0) return false;
+    if (dot == std::string::npos || dot == 0 || !in_temp) return false;
     end = dot;
   }
   return false;
@@ -229,8 +230,7 @@ std::string Normaliser::operator()(std::string_view given,
     const bool last = slash == path.size();
     // `out` ends with the slash that stands before this component.
     const std::string_view before(out.data(), out.empty() ? 0 : out.size() - 1);
-    if (options_.temp)
-      replace_temp_name(name) || (in_temp && replace_temp_name_in_temp_directory(name));
+    if (options_.temp) replace_temp_name(name, in_temp);
     if (options_.pid) {
       normalise_proc(before, name);
       if (volatile_directory) replace_pids(name, pids);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,11 +21,41 @@ class LineSource {
   /// No event is longer: three paths of PATH_MAX, each byte escaped to four, and room.
   static constexpr std::size_t kLongestLine = 256 * 1024;
 
-  LineSource(Fd fd, std::string name);
+  LineSource(Fd fd, std::string name)
+      : fd_(std::move(fd)), name_(std::move(name)), buffer_(2 * kLongestLine) {}
 
   enum class State { line, end, failed };
   /// The next line without its newline, valid until the next call. On `failed` see error().
-  State next(std::string_view& line);
+  State next(std::string_view& line) {
+    std::size_t searched = 0;
+    for (;;) {
+      const char* start = buffer_.data() + begin_;
+      const std::size_t have = end_ - begin_;
+      if (have > searched) {
+        if (const void* newline = std::memchr(start + searched, '\n', have - searched)) {
+          line = {start, static_cast<std::size_t>(static_cast<const char*>(newline) - start)};
+          begin_ += line.size() + 1;
+          ++number_;
+          return State::line;
+        }
+      }
+      searched = have;
+      if (have > kLongestLine) {
+        ++number_;
+        error_ = at("line too long", "no event has this many bytes: not a trace, or damaged");
+        return State::failed;
+      }
+      if (at_end_) {
+        if (have == 0) return State::end;
+        line = {start, have};
+        begin_ = end_;
+        terminated_ = false;
+        ++number_;
+        return State::line;
+      }
+      if (!fill()) return State::failed;
+    }
+  }
 
   /// Number of the line next() gave last, from 1.
   std::uint64_t number() const noexcept { return number_; }
@@ -30,11 +63,33 @@ class LineSource {
   bool terminated() const noexcept { return terminated_; }
   const std::string& name() const noexcept { return name_; }
   /// An error at the line given last: `a.txt:17: what: reason`.
-  Error at(std::string_view what, std::string_view reason = {}, std::string_view hint = {}) const;
+  Error at(std::string_view what, std::string_view reason = {}, std::string_view hint = {}) const {
+    return Error(fmt::format("{}:{}", name_, number_), what, reason, hint);
+  }
   const Error& error() const noexcept { return error_; }
 
  private:
-  bool fill();
+  bool fill() {
+    if (begin_ > 0) {
+      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+      end_ -= begin_;
+      begin_ = 0;
+    }
+    while (end_ < buffer_.size()) {
+      const ssize_t n = ::read(fd_.get(), buffer_.data() + end_, buffer_.size() - end_);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) {
+        error_ = Error::from_errno(name_, "cannot read");
+        return false;
+      }
+      if (n == 0) {
+        at_end_ = true;
+        break;
+      }
+      end_ += static_cast<std::size_t>(n);
+    }
+    return true;
+  }
   Fd fd_;
   std::string name_;
   std::vector<char> buffer_;

@@ -39,33 +39,6 @@ void append_number(std::string& out, std::uint64_t value) {
   out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
-void append_json_string(std::string& out, std::string_view text) {
-  if (is_plain(text)) {
-    out += '"';
-    out += text;
-    out += '"';
-  } else {
-    out += nlohmann::json(to_json_text(text)).dump();
-  }
-}
-
-void append_key(std::string& out, std::string_view key) {
-  out += ",\"";
-  out += key;
-  out += "\":";
-}
-
-/// Appends `,"key":"text"`, and notes in `escaped` the keys whose bytes JSON cannot carry.
-void append_json_field(std::string& out, std::string& escaped, std::string_view key,
-                       std::string_view text) {
-  append_key(out, key);
-  append_json_string(out, text);
-  if (is_plain(text) || is_valid_utf8(text)) return;
-  escaped += escaped.empty() ? "\"" : ",\"";
-  escaped += key;
-  escaped += '"';
-}
-
 void append_event_text(std::string& out, const Event& e) {
   std::array<char, 16> scratch;
   append_number(out, e.ns);
@@ -93,31 +66,29 @@ void append_event_text(std::string& out, const Event& e) {
   out += '\n';
 }
 
-void append_event_json(std::string& out, const Event& e) {
+/// For other programs; speed is the text form's job.
+std::string event_json(const Event& e) {
   std::array<char, 16> scratch;
-  std::string escaped;
-  const auto number = [&](std::string_view key, std::int64_t value) {
-    append_key(out, key);
-    append_number(out, static_cast<std::uint64_t>(value));
+  ordered_json j{{"ns", e.ns}, {"pid", e.pid}, {"tid", e.tid}};
+  ordered_json escaped = ordered_json::array();  // keys whose bytes JSON cannot carry
+  const auto put = [&](std::string_view key, std::string_view text) {
+    j[std::string(key)] = to_json_text(text);
+    if (!is_valid_utf8(text)) escaped.push_back(key);
   };
-  out += "{\"ns\":";
-  append_number(out, e.ns);
-  number("pid", e.pid);
-  number("tid", e.tid);
-  append_json_field(out, escaped, "op", op_name(e.op));
-  append_json_field(out, escaped, "result", result_name(e.error, scratch));
-  append_json_field(out, escaped, "path", e.path);
+  put("op", op_name(e.op));
+  put("result", result_name(e.error, scratch));
+  put("path", e.path);
   for (const Detail& detail : kDetails) {
     if (detail.text ? (e.*detail.text).empty() : e.*detail.number < 0) continue;
     if (detail.as == Detail::As::text)
-      append_json_field(out, escaped, detail.key, e.*detail.text);
+      put(detail.key, e.*detail.text);
     else if (detail.as == Detail::As::flags)
-      append_json_field(out, escaped, detail.key, open_flags_text(e.*detail.number));
+      put(detail.key, open_flags_text(e.*detail.number));
     else
-      number(detail.key, e.*detail.number);
+      j[std::string(detail.key)] = e.*detail.number;
   }
-  if (!escaped.empty()) out += ",\"escaped\":[" + escaped + "]";
-  out += "}\n";
+  if (!escaped.empty()) j["escaped"] = std::move(escaped);
+  return j.dump() + "\n";
 }
 
 ordered_json json_list(const std::vector<std::string>& list) {
@@ -241,7 +212,7 @@ bool TraceWriter::append(const Event& event) {
   if (form_ == Form::text) {
     append_event_text(buffer_, event);
   } else {
-    append_event_json(buffer_, event);
+    buffer_ += event_json(event);
   }
   ++footer_.events;
   footer_.failed += event.error != 0;

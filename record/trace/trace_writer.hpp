@@ -17,8 +17,8 @@ enum class Form { text, json_lines };
 /// A file that stood at `path` is replaced when the writer is made (new file aside, header written,
 /// renamed), never appended to; devices, pipes, descriptors' names (/dev/stdout) and files in
 /// directories where nothing can be made are written in place. Each write(2) ends at a line's end.
-/// One thread at a time; append() does not allocate on its usual way and makes a system call every
-/// kFlushBytes.
+/// One thread at a time; append() makes a system call every kFlushBytes; of the text form it
+/// allocates nothing on its usual way.
 class TraceWriter {
  public:
   static constexpr std::size_t kFlushBytes = 64 * 1024;

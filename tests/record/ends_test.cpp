@@ -17,37 +17,44 @@ bool runs(const std::string& text) {
              .status == 0;
 }
 
-TEST(Recorder, whoever_is_killed_nothing_is_left) {
+TEST(Recorder, a_killed_program_or_recorder_leaves_nothing) {
   HEDDLE_STAGED(program, "fs-record");
-  struct Case {
-    const char* whom;
-    const char* signal;
-  };
   int number = 0;
-  for (const auto& c :
-       {Case{"app", "TERM"}, Case{"app", "INT"}, Case{"app", "KILL"}, Case{"recorder", "TERM"},
-        Case{"recorder", "INT"}, Case{"recorder", "KILL"}}) {
-    SCOPED_TRACE(std::string(c.whom) + " " + c.signal);
-    TestDir dir;
-    const std::string nap = "31." + std::to_string(++number) + std::to_string(::getpid());
-    const bool app = std::string(c.whom) == "app";
-    // The shell tells its own pid, its parent is the recorder.
-    const std::string script = std::string("exec 2>/dev/null; (sleep 0.2; kill -") + c.signal +
-                               " " + (app ? "$$" : "$PPID") + ") & exec sleep " + nap;
-    const auto done =
-        run({"sh", "-c", "exec \"$0\" -q --out run.txt sh -c \"$1\"", program, script},
+  // The shell tells its own pid, its parent is fs-record.
+  for (const std::string whom : {"$$", "$PPID"})
+    for (const std::string signal : {"TERM", "INT", "KILL"}) {
+      SCOPED_TRACE(whom + " " + signal);
+      TestDir dir;
+      const std::string nap = "31." + std::to_string(++number) + std::to_string(::getpid());
+      const std::string script =
+          "exec 2>/dev/null; (sleep 0.2; kill -" + signal + " " + whom + ") & exec sleep " + nap;
+      const auto done =
+          run({"sh", "-c", "exec \"$0\" -q --out run.txt sh -c \"$1\"", program, script},
+              {{}, dir.path(), {}, std::chrono::seconds(20)});
+      EXPECT_FALSE(done.timed_out);
+      EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] {
+        return !runs("sleep " + nap) && !runs("--out run.txt sh -c") &&
+               read_seen(dir / "run.txt").ending == trace::Ending::footer;
+      }));
+      EXPECT_EQ(mounts_with("heddle-record"), 0U);
+      const auto seen = read_seen(dir / "run.txt");
+      EXPECT_FALSE(seen.complete());
+      EXPECT_GT(seen.events.size(), 10U);
+    }
+}
+
+/// What APP has started goes on, as natively; it is served and not recorded.
+TEST(Recorder, processes_of_a_killed_recorder_go_on) {
+  HEDDLE_STAGED(program, "fs-record");
+  TestDir dir;
+  const std::string script = "(sleep 2; cat /etc/passwd > late) & kill -KILL $PPID; sleep 9";
+  (void)run({"sh", "-c", "exec \"$0\" -q --out run.txt sh -c \"$1\"", program, script},
             {{}, dir.path(), {}, std::chrono::seconds(20)});
-    EXPECT_FALSE(done.timed_out);
-    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("sleep " + nap); }));
-    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("--out run.txt sh -c"); }));
-    EXPECT_EQ(mounts_with("heddle-record"), 0U);
-    EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] {
-      return read_seen(dir / "run.txt").ending == trace::Ending::footer;
-    }));
-    const auto seen = read_seen(dir / "run.txt");
-    EXPECT_FALSE(seen.complete());
-    EXPECT_GT(seen.events.size(), 10U);
-  }
+  EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] {
+    return read_file(dir / "late").value_or("").starts_with("root:");
+  }));
+  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("--out run.txt sh -c"); }));
+  EXPECT_FALSE(read_seen(dir / "run.txt").complete());
 }
 
 TEST(Recorder, proot_serves_where_namespaces_are_forbidden) {

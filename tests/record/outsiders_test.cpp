@@ -33,23 +33,6 @@ bool says(const trace::RunHeader& header, const std::string& text) {
                      [&](const std::string& note) { return note.find(text) != std::string::npos; });
 }
 
-/// Waits for the program's `go`, and then makes a file in each directory, as a process outside
-/// does.
-class Outsider {
- public:
-  explicit Outsider(const TestDir& dir)
-      : thread_([&dir] {
-          if (!wait_until(std::chrono::seconds(20),
-                          [&] { return ::access((dir / "plain/go").c_str(), F_OK) == 0; }))
-            return;
-          write_text_file(dir / "plain/outside", "");
-          write_text_file(dir / "native/outside", "");
-        }) {}
-
- private:
-  std::jthread thread_;
-};
-
 TEST(Recorder, inotify_and_sockets_of_native_directories_reach_processes_outside) {
   HEDDLE_STAGED(program, "fs-record");
   TestDir dir;
@@ -78,7 +61,14 @@ print(sorted(seen), os.path.exists(sys.argv[1] + '/plain/outside'))
   RunOptions options;
   options.cwd = "/";
   options.deadline = std::chrono::seconds(30);
-  const Outsider outsider(dir);
+  // A process outside makes a file in each directory.
+  const std::jthread outsider([&dir] {
+    if (!wait_until(std::chrono::seconds(20),
+                    [&] { return ::access((dir / "plain/go").c_str(), F_OK) == 0; }))
+      return;
+    write_text_file(dir / "plain/outside", "");
+    write_text_file(dir / "native/outside", "");
+  });
   const auto done =
       record(dir / "run.txt", {"/usr/bin/python3", "-c", script, dir.path()}, options);
   EXPECT_EQ(done.out, "['native/outside', 'plain/go'] True\n") << done.err;
