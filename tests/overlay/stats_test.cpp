@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The statistics (the root directory's extended attribute): each reader gets one whole document.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
