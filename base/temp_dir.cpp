@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -71,6 +72,15 @@ void TempDir::remove() noexcept {
   for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
   }
   forget_directory(path_);
+}
+
+Result<void> TempDir::move_to(std::string path) {
+  const SignalsHeld held;
+  if (::rename(path_.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot be made");
+  forget_directory(path_);
+  path_ = std::move(path);
+  remember_directory(path_);
+  return {};
 }
 
 std::string TempDir::release() noexcept {
