@@ -118,7 +118,7 @@ void measure_distance(const Settings& settings, Results& results) {
   const auto a = random_tokens(random, settings.events, kAlphabet);
   const auto b = tokens_of(edited(random, a, kAlphabet));
   std::vector<Variant> variants;
-  for (const diff::Simd level : {diff::Simd::scalar, diff::best_simd()})
+  for (const diff::Simd level : {diff::Simd::portable, diff::best_simd()})
     variants.push_back({std::string(diff::simd_name(level)),
                         [&, level] { return time_ms([&] { diff::edit_distance(a, b, level); }); }});
 #ifdef HEDDLE_WITH_EDLIB

@@ -53,9 +53,7 @@ Result<void> add_in_root(NodeTarget& node, const std::string& name, std::vector<
 }
 
 Result<void> add_here(NodeTarget& node, const std::string& name, std::vector<std::string>& out) {
-  const char* variable = std::getenv("PATH");
-  const std::string search = variable == nullptr ? "" : variable;
-  const auto path = find_program(name, search);
+  const auto path = find_program(name);
   std::error_code error;
   const auto file = path ? fs::absolute(*path, error).string() : name;
   // A library is rarely executable, and what is no ELF file may be a script or a directory.
@@ -69,7 +67,7 @@ Result<void> add_here(NodeTarget& node, const std::string& name, std::vector<std
     return fail(facts.error());
   }
   AppInputs inputs;
-  TRY(add_app(inputs, name, search));
+  TRY(add_app(inputs, name));
   for (const auto& note : inputs.notes) warn(note);
   for (const auto& root : inputs.roots)
     if (root.kind == RootIs::program) out.push_back(root.path);

@@ -13,7 +13,7 @@
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/search/cpu_levels.hpp"
+#include "resolver/search/search.hpp"
 #include "resolver/search/search_path.hpp"
 
 namespace heddle::compat {

@@ -16,7 +16,7 @@
 #include "base/result.hpp"
 #include "compat/artifact.hpp"
 #include "compat/verdict.hpp"
-#include "resolver/elf/facts_source.hpp"
+#include "resolver/elf/elf_facts.hpp"
 #include "resolver/map/map_content.hpp"
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"

@@ -23,15 +23,9 @@
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/map/map_writer.hpp"
 
 namespace heddle {
 namespace {
-
-std::string path_variable() {
-  const char* path = std::getenv("PATH");
-  return path ? path : "/bin:/usr/bin";
-}
 
 /// The daemon's working directory is another.
 Result<std::string> absolute_path(const std::string& path) {
@@ -44,7 +38,7 @@ Result<std::string> absolute_path(const std::string& path) {
 /// Adds what `path` stands for, if it is a program that can be resolved.
 void add_program(AppInputs& inputs, const std::string& path) {
   AppInputs named;
-  if (!add_app(named, path, path_variable())) return;
+  if (!add_app(named, path)) return;
   for (auto& root : named.roots) {
     const bool known = std::any_of(inputs.roots.begin(), inputs.roots.end(),
                                    [&](const AppRoot& r) { return r.path == root.path; });
@@ -129,7 +123,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   const auto begin = std::chrono::steady_clock::now();
   PreparedMap map;
   AppInputs inputs;
-  if (auto added = add_app(inputs, app_path, path_variable()); !added)
+  if (auto added = add_app(inputs, app_path); !added)
     map.unguided_reason = added.error().message();
   if (inputs.roots.empty() && !inputs.notes.empty()) map.unguided_reason = "static program";
   if (!inputs.roots.empty() && inputs.roots[0].kind == RootIs::library)

@@ -7,7 +7,7 @@
 
 #include "base/result.hpp"
 #include "fsgen/gen_options.hpp"
-#include "resolver/build/learned_run.hpp"
+#include "resolver/build/map_builder.hpp"
 #include "resolver/map/map_content.hpp"
 
 namespace heddle {

@@ -9,7 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/launch/app_end.hpp"
-#include "resolver/build/plugin_suspects.hpp"
+#include "resolver/build/map_builder.hpp"
 #include "resolver/map/counters_format.hpp"
 
 namespace heddle {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "record/evaluate.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/sendfile.h>
@@ -18,6 +16,7 @@
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
+#include "record/recorded_run.hpp"
 #include "record/trace/trace_reader.hpp"
 
 namespace heddle {

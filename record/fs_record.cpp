@@ -14,7 +14,6 @@
 #include "base/output_file.hpp"
 #include "base/rank.hpp"
 #include "base/run_main.hpp"
-#include "record/evaluate.hpp"
 #include "record/recorded_run.hpp"
 
 namespace heddle {

@@ -5,10 +5,11 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -18,21 +19,19 @@
 namespace heddle {
 namespace {
 
+namespace fs = std::filesystem;
+
+/// Empty when there is no such file.
 std::string real_path(const std::string& path) {
-  char* resolved = ::realpath(path.c_str(), nullptr);
-  std::string out = resolved ? resolved : "";
-  std::free(resolved);
-  return out;
+  std::error_code error;
+  return fs::canonical(path, error).string();
 }
 
 bool is_at_or_below(const std::string& path, const std::string& directory) {
   return path == directory || directory == "/" || path.starts_with(directory + "/");
 }
 
-std::string parent_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
-}
+std::string parent_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
 class Finder {
  public:
@@ -82,8 +81,8 @@ std::vector<std::string> proc_mounts() {
 }
 
 bool is_directory(const std::string& path) {
-  struct stat st {};
-  return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+  std::error_code error;
+  return fs::is_directory(path, error);
 }
 
 /// The directory that a launcher's variable means: itself, or that of the file it names.
@@ -98,21 +97,15 @@ std::string directory_of_value(const std::string& value) {
 std::vector<std::string> served_sockets(const std::string& text) {
   std::vector<std::string> found;
   std::istringstream lines(text);
-  std::string line;
-  std::getline(lines, line);
-  while (std::getline(lines, line)) {
+  for (std::string line; std::getline(lines, line);) {
     // Num RefCount Protocol Flags Type St Inode Path; a listener has __SO_ACCEPTCON, and a bound
     // datagram socket (type 2: syslog) answers as well.
-    std::istringstream fields(line);
-    std::string number, count, protocol, flags, type, state, inode;
-    fields >> number >> count >> protocol >> flags >> type >> state >> inode;
-    const bool listens = (std::strtoul(flags.c_str(), nullptr, 16) & 0x10000U) != 0;
-    std::string path;
-    std::getline(fields, path);
-    const auto slash = path.find('/');
-    if ((!listens && type != "0002") || slash == std::string::npos) continue;
-    path.erase(0, slash);
-    if (slash == 1) found.push_back(path);  // else an abstract name with a slash in it
+    unsigned long flags = 0, type = 0;
+    int at = 0;
+    if (std::sscanf(line.c_str(), "%*s %*s %*s %lx %lx %*s %*s %n", &flags, &type, &at) != 2)
+      continue;
+    const std::string path = line.substr(static_cast<std::size_t>(at));
+    if (((flags & 0x10000U) != 0 || type == 2) && path.starts_with('/')) found.push_back(path);
   }
   return found;
 }

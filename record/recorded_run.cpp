@@ -3,15 +3,22 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <climits>
 #include <filesystem>
+#include <random>
+#include <thread>
 
+#include "base/channel.hpp"
+#include "base/child.hpp"
 #include "base/find_program.hpp"
 #include "base/insist.hpp"
 #include "base/launch/app_process.hpp"
@@ -19,12 +26,18 @@
 #include "base/mount_namespace.hpp"
 #include "base/output_file.hpp"
 #include "base/rank.hpp"
+#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 #include "record/native_paths.hpp"
 #include "record/private_root.hpp"
-#include "record/recording_daemon.hpp"
 
 namespace heddle {
+
+/// From the recorder, at the end.
+template <class Coder, class Message>
+requires std::same_as<std::remove_const_t<Message>, RecordedRun>
+void fields(Coder& coder, Message& m) { coder(m.events, m.left_running, m.trace_failure); }
+
 namespace {
 
 std::vector<std::string> own_environment() {
@@ -33,28 +46,100 @@ std::vector<std::string> own_environment() {
   return out;
 }
 
-std::uint64_t unix_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-/// Sixteen hexadecimal digits, different for each run.
-std::string new_run_id() {
-  std::uint64_t bits = 0;
-  if (::getrandom(&bits, sizeof(bits), 0) != static_cast<ssize_t>(sizeof(bits)))
-    bits =
-        static_cast<std::uint64_t>(::time(nullptr)) << 20U ^ static_cast<std::uint64_t>(::getpid());
-  return fmt::format("{:016x}", bits);
-}
-
 /// Nothing that is forbidden: the same may work a moment later.
 bool is_shortage(const Error& error) {
   constexpr int kShortages[] = {ENOMEM, EMFILE, ENFILE, EAGAIN, EINTR, EIO};
   return std::find(std::begin(kShortages), std::end(kShortages), error.code()) !=
          std::end(kShortages);
 }
+
+/// How long processes that APP leaves behind are waited for.
+constexpr std::chrono::milliseconds kGrace{1000};
+/// How long the daemon has to end the run by itself when fs-record does not finish it: it may have
+/// to wait for a fusermount3 that hangs.
+constexpr std::chrono::milliseconds kEndsWithin{15000};
+/// A trace that nobody reads on holds up APP and us for as long as the reader likes.
+constexpr std::chrono::milliseconds kForever{INT_MAX};
+
+/// From fs-record, when APP has ended.
+struct EndMessage {
+  int exit_status = 0;
+  bool complete = false;
+};
+template <class Coder, class Message>
+requires std::same_as<std::remove_const_t<Message>, EndMessage>
+void fields(Coder& coder, Message& m) { coder(m.exit_status, m.complete); }
+
+/// One descriptor an open file of APP's, and one a file that the kernel knows: as many as we may
+/// have, and more where we may say so. How many nodes may have one: what they pin in the kernel
+/// costs some 1.5 KB each.
+std::size_t raise_descriptor_limit() {
+  constexpr rlim_t kMostNodes = 65536;
+  rlimit limit{1U << 20, 1U << 20};
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0 && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return std::min(limit.rlim_cur / 2, kMostNodes);
+}
+
+/// What is served, by threads of its own, until the mount has gone. They end with the process.
+class Serving {
+ public:
+  Serving(Recorder& recorder, loopback::Loopback::Setup setup, int device)
+      : recorder_(recorder),
+        loopback_(recorder, std::move(setup)),
+        ended_(value_or_throw(make_pipe())) {
+    std::thread([this, device] {
+      loopback::serve(loopback_, device);
+      loopback_.close_all();
+      ended_.write_end.reset();
+    }).detach();
+    // In a thread of its own, since it may wait for a reader of the trace.
+    std::thread([this] {
+      for (;; std::this_thread::sleep_for(kTick)) recorder_.flush();
+    }).detach();
+  }
+
+  enum class Until : std::uint8_t { input, unmounted, time };
+  /// Until there is something to read from `input` (-1: nothing to wait for), the mount has gone,
+  /// or the time is up.
+  Until run(int input, std::optional<std::chrono::milliseconds> limit) {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));
+    for (;;) {
+      pollfd entries[2] = {{ended_.read_end.get(), 0, 0}, {input, POLLIN, 0}};
+      ::poll(entries, 2, static_cast<int>(kTick.count()));
+      loopback_.tick();
+      if (entries[0].revents != 0) return Until::unmounted;
+      if (entries[1].revents != 0) return Until::input;
+      if (limit && Clock::now() >= end) return Until::time;
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kTick{100};
+  Recorder& recorder_;
+  loopback::Loopback loopback_;
+  Pipe ended_;
+};
+
+/// The recorder: the process that serves the loopback and writes the trace, with threads that
+/// answer the kernel, and one that waits for the end. It stays outside APP's namespace, in a
+/// session of its own, so that no signal of the terminal reaches it. When fs-record dies the trace
+/// is incomplete; it ends with the mount. When it is killed it is not replaced: what APP asks for
+/// fails then, the trace has no end, and fs-record reports that.
+struct RecordingDaemon {
+  Child child;
+  Fd socket;
+  RecordingDaemon(Child process, Fd to_it) : child(std::move(process)), socket(std::move(to_it)) {}
+  RecordingDaemon(RecordingDaemon&&) = default;
+  // Killed at once, it would leave a line of the trace half written.
+  ~RecordingDaemon() {
+    socket.reset();
+    if (child.pid() > 0) (void)child.wait_for(kEndsWithin);
+  }
+};
 
 /// One run; its members end in the reverse of the order in which they began.
 class Run {
@@ -68,6 +153,9 @@ class Run {
   Result<RecordedRun> run_in_namespaces();
   Result<RecordedRun> run_under_proot();
   Result<RecordedRun> run_with(const AppCommand& command, const AppSetup& setup);
+  Result<RecordingDaemon> start_daemon(const Fd& device);
+  int serve(int device, int socket);
+  static Result<RecordedRun> finish(RecordingDaemon& daemon, int exit_status, bool complete);
 
   const RecordOptions& options_;
   const std::string& path_;
@@ -105,12 +193,14 @@ Result<void> Run::prepare() {
   std::error_code error;
   header_.cwd = std::filesystem::current_path(error).string();
   if (error) return fail_errno(".", "cannot tell the working directory", error.value());
-  header_.run_id = new_run_id();
+  std::random_device random;
+  header_.run_id = fmt::format("{:08x}{:08x}", random(), random());
   header_.argv = options_.command;
   header_.host = host_name();
   header_.rank = rank_from_environment();
   header_.scopes = options_.scopes;
-  header_.start_unix_ns = unix_ns();
+  header_.start_unix_ns =
+      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   header_.method = "namespace";
   plan_.cwd = header_.cwd;
   plan_.scopes = options_.scopes;
@@ -176,8 +266,9 @@ Result<RecordedRun> Run::run_under_proot() {
   AppSetup setup;
   setup.mount = [] { return open_file("/dev/null", O_RDONLY); };
   setup.before_exec = [&] {
-    // When we die, the recorder kills what proot traces, and needs it alive to know that.
-    ::prctl(PR_SET_PDEATHSIG, 0);
+    // On SIGQUIT proot kills all that it traces (tracee/event.c); killed, it would let them run on
+    // natively.
+    ::prctl(PR_SET_PDEATHSIG, SIGQUIT);
     struct stat st {};
     const auto mark = root + "/" + loopback::kStartName;
     (void)insist([&] { return ::lstat(mark.c_str(), &st); },
@@ -195,14 +286,15 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
     if (user_mount_) (void)user_mount_->take_device();
     return setup.mount();
   };
+  // Ends after APP, which a failure below kills.
+  std::optional<RecordingDaemon> daemon;
   AppProcess app = TRY(AppProcess::start(command, own, signals));
   Fd device = TRY(app.take_fuse_fd());
   no_namespaces_ = false;
   if (lack_ && !user_mount_) warn(*lack_);
   if (user_mount_) device = user_mount_->take_device();
-  RecordingDaemon daemon =
-      TRY(RecordingDaemon::start(std::move(device), options_, header_, plan_.natives, app.pid(),
-                                 user_mount_ ? user_mount_->path() : std::string(), out_));
+  daemon.emplace(TRY(start_daemon(device)));
+  device.reset();
 
   RecordedRun out;
   const auto started = app.run();
@@ -213,15 +305,97 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   const int status = TRY(app.wait(signals));
   if (user_mount_) user_mount_->take_off();
   out.end = {status, signals.ended_by()};
-  const auto end = daemon.finish(status, signals.ended_by() == 0 && out.exec_error == 0);
+  auto end = finish(*daemon, status, signals.ended_by() == 0 && out.exec_error == 0);
   if (!end) {
     out.trace_failure = end.error().message();
     return out;
   }
-  out.events = end->events;
-  out.trace_failure = end->failure;
-  out.left_running = end->left_running;
-  return out;
+  end->end = out.end;
+  end->exec_error = out.exec_error;
+  return end;
+}
+
+/// Forks and waits until the trace is begun and the device is served.
+Result<RecordingDaemon> Run::start_daemon(const Fd& device) {
+  auto sockets = TRY(make_socket_pair());
+  ForkOptions how;
+  how.dies_with_parent = false;
+  how.keep = {device.get(), sockets.other.get()};
+  if (out_) how.keep->push_back(out_.get());
+  how.null_stdio = true;
+  how.default_signals = false;  // ours are blocked: they are APP's
+  how.name = "fs-record:serve";
+  RecordingDaemon daemon(
+      TRY(fork_child(how, [&] { return serve(device.get(), sockets.other.get()); })),
+      std::move(sockets.one));
+  sockets.other.reset();
+  const auto answer = receive_packet(daemon.socket.get(), kForever);
+  if (!answer) return fail("", "the recorder ended before it began");
+  if (answer->text != "ready") return fail(received_failure(answer->text));
+  return daemon;
+}
+
+int Run::serve(int device, int socket) {
+  ::setsid();
+  ::signal(SIGPIPE, SIG_IGN);  // a trace that nobody reads on must not end APP's files
+  ::signal(SIGIO, SIG_IGN);    // a lease is broken while we look whether we can have it
+  const std::size_t most_nodes = raise_descriptor_limit();
+  std::optional<Recorder> recorder;
+  std::optional<Serving> serving;
+  try {
+    recorder.emplace(
+        value_or_throw(trace::TraceWriter::create(
+            options_.out, header_, options_.json ? trace::Form::json_lines : trace::Form::text,
+            std::move(out_))),
+        options_.recorder);
+    if (::chdir("/") != 0) throw Error::from_errno("/", "cannot enter");
+    loopback::keep_callers_capabilities();
+    serving.emplace(
+        *recorder,
+        loopback::Loopback::Setup{device, most_nodes, {plan_.natives.begin(), plan_.natives.end()}},
+        device);
+  } catch (const Error& error) {
+    return send_failure(socket, error), 3;
+  }
+  // fs-record waits for this, or for our end.
+  if (!send_packet(socket, "ready")) ::_exit(3);
+
+  (void)serving->run(socket, std::nullopt);
+  const auto end = receive_record<EndMessage>(socket, kForever);
+  if (!end && user_mount_) {  // fs-record was killed
+    (void)take_user_mount_off(user_mount_->path());
+    ::rmdir(user_mount_->path().c_str());
+  }
+  RecordedRun done;
+  done.left_running = serving->run(-1, kGrace) == Serving::Until::time;
+  const auto finished = recorder->finish(
+      end && end->message.complete, end ? std::optional(end->message.exit_status) : std::nullopt);
+  done.events = recorder->counts().events;
+  if (!finished) done.trace_failure = finished.error().message();
+  if (end) (void)send_record(socket, done);
+  ::close(socket);
+  if (done.left_running) (void)serving->run(-1, std::nullopt);
+  ::_exit(0);
+}
+
+/// APP has ended: the trace is finished once the mount has gone, or after a second.
+Result<RecordedRun> Run::finish(RecordingDaemon& daemon, int exit_status, bool complete) {
+  auto sent = send_record(daemon.socket.get(), EndMessage{exit_status, complete});
+  auto got = sent ? receive_record<RecordedRun>(daemon.socket.get(), kForever)
+                  : Result<Received<RecordedRun>>(fail(std::move(sent.error())));
+  if (!got) {
+    daemon.socket.reset();
+    const auto status = daemon.child.wait_for(kEndsWithin);
+    const int ended = status && *status ? **status : 0;
+    return fail("", "the recorder has gone",
+                ended > 128 ? "killed by signal " + std::to_string(ended - 128)
+                            : "it ended with status " + std::to_string(ended));
+  }
+  if (got->message.left_running)
+    (void)daemon.child.release();  // it goes on without us
+  else
+    TRY(daemon.child.wait());
+  return std::move(got->message);
 }
 
 }  // namespace

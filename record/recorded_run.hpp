@@ -41,4 +41,8 @@ struct RecordedRun {
 /// Runs APP (the file `path`) on the loopback. Failure: it could not be begun; APP did not run.
 Result<RecordedRun> run_recorded(const RecordOptions& options, const std::string& path);
 
+/// Makes from a trace what `options` ask for: the summary on stderr, the copy of the files that the
+/// run used.
+Result<void> evaluate(const RecordOptions& options, const std::string& trace);
+
 }  // namespace heddle

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "record/recorder.hpp"
 
-#include <fcntl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "base/fd.hpp"
 
@@ -25,23 +24,14 @@ constexpr std::uint64_t kTrustNs = 50'000'000;
 constexpr unsigned kRechecks = 64;
 constexpr std::size_t kMostKnown = 20'000;
 
-/// The start of /proc/TID/NAME, for string functions; none when the thread has gone. Nothing here
-/// may take the process's mmap lock (cmdline, maps): the thread may hold it while it waits for our
-/// answer to a page fault.
-template <std::size_t N>
-bool read_proc(std::int32_t tid, const char* name, char (&text)[N]) {
-  char path[48];
-  std::snprintf(path, sizeof(path), "/proc/%d/%s", tid, name);
-  const Fd fd(::open(path, O_RDONLY | O_CLOEXEC));
-  const ssize_t n = fd ? ::read(fd.get(), text, N - 1) : -1;
-  text[n > 0 ? n : 0] = '\0';
-  return n > 0;
-}
+// Nothing here may take the process's mmap lock (cmdline, maps): the thread may hold it while it
+// waits for our answer to a page fault.
 
 /// Field Tgid of /proc/TID/status.
 std::int32_t process_of(std::int32_t tid) {
   char text[512];
-  const char* at = read_proc(tid, "status", text) ? std::strstr(text, "\nTgid:") : nullptr;
+  const char* at =
+      loopback::read_proc(tid, "status", text) ? std::strstr(text, "\nTgid:") : nullptr;
   return at ? static_cast<std::int32_t>(std::atoi(at + 6)) : tid;
 }
 
@@ -57,10 +47,7 @@ bool is_walking(std::int32_t tid) {
 }
 
 std::uint64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(now.tv_nsec);
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
 }  // namespace
@@ -68,10 +55,8 @@ std::uint64_t monotonic_ns() {
 std::string_view Callers::intern(std::string_view text) { return *texts_.emplace(text).first; }
 
 std::string_view Callers::read_exe(std::int32_t tid) {
-  char path[48];
-  std::snprintf(path, sizeof(path), "/proc/%d/exe", tid);
   char text[PATH_MAX];
-  const ssize_t n = ::readlink(path, text, sizeof(text));
+  const ssize_t n = ::readlink(loopback::ProcPath(tid, "exe").text, text, sizeof(text));
   return n <= 0 ? std::string_view() : intern({text, static_cast<std::size_t>(n)});
 }
 
@@ -101,19 +86,10 @@ void Callers::executes(std::int32_t tid) {
 }
 
 std::string Walks::destination(std::string_view link, std::string_view target) {
-  std::string out(target.starts_with('/') ? std::string_view() : link.substr(0, link.rfind('/')));
-  while (!target.empty()) {
-    const auto end = std::min(target.find('/'), target.size());
-    const auto part = target.substr(0, end);
-    target.remove_prefix(std::min(end + 1, target.size()));
-    if (part == "..") {
-      out.resize(out.empty() ? 0 : out.rfind('/'));
-    } else if (!part.empty() && part != ".") {
-      out += '/';
-      out += part;
-    }
-  }
-  return out.empty() ? "/" : out;
+  const std::filesystem::path whole = std::filesystem::path(link).parent_path() / target;
+  std::string out = whole.lexically_normal().string();
+  if (out.size() > 1 && out.back() == '/') out.pop_back();
+  return out;
 }
 
 bool Walks::asked_path(const trace::Event& event, std::string& asked) {

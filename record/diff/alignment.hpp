@@ -11,14 +11,14 @@
 namespace heddle::diff {
 
 // Global and local alignments of two sequences of tokens. The kernels behind them are in
-// kernels.hpp: a scalar one for each job, and one for AVX2.
+// kernels.hpp.
 
-/// Which kernels to run. Each level gives the same results; tests compare them.
-enum class Simd { scalar, avx2 };
+/// Which build of the kernels to run. Each gives the same results; tests compare them.
+enum class Simd { portable, avx2 };
 
 /// The best this CPU has.
 Simd best_simd();
-/// All it has, scalar first: for tests and benches.
+/// All it has, portable first: for tests and benches.
 std::vector<Simd> simd_levels();
 std::string_view simd_name(Simd level);
 
@@ -46,9 +46,6 @@ std::uint32_t edit_distance(Tokens a, Tokens b, Simd level = best_simd());
 /// A shortest script, in order, covering both sequences; its edits add up to edit_distance(). The
 /// same time, doubled, and the same memory.
 std::vector<EditRun> edit_script(Tokens a, Tokens b, Simd level = best_simd());
-
-/// Edits in a script: what is not `same`.
-std::uint32_t count_edits(const std::vector<EditRun>& script);
 
 /// What an alignment earns and pays. A gap of length L costs gap_open + (L - 1) * gap_extend.
 struct Scores {

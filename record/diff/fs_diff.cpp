@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "record/diff/fs_diff.hpp"
-
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -22,7 +20,7 @@
 #include "base/output_file.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
-#include "record/diff/matrix.hpp"
+#include "record/diff/report.hpp"
 
 namespace heddle {
 namespace {
@@ -44,7 +42,6 @@ struct FsDiffOptions {
   std::string baseline;
   std::optional<DistanceLimit> max_distance;
   diff::TokenRules rules;
-  diff::CompareOptions compare;
   diff::ReportOptions report;
   trace::ReadOptions read;
   bool json = false;
@@ -56,39 +53,46 @@ constexpr const char* kFooter =
     "A file with several runs: FILE#2 names its second. FILE - is stdin.\n"
     "Exit status: 0 the same, 1 different, 2 trouble. See fs-diff(1).";
 
-Result<DistanceLimit> parse_limit(const std::string& text) {
+DistanceLimit parse_limit(const std::string& text) {
   DistanceLimit limit;
   const bool percent = text.ends_with('%');
   const char* end = text.data() + text.size() - percent;
   const auto parsed = std::from_chars(text.data(), end, limit.value);
   if (parsed.ec != std::errc() || parsed.ptr != end || !(limit.value >= 0) || limit.value > 4e9)
-    return fail(text, "not a distance", "a number of edits, or a share as 0.05 or 5% expected");
+    throw CLI::ValidationError("--max-distance",
+                               text + ": a number of edits, or a share as 0.05 or 5% expected");
   limit.share = percent || text.find('.') != std::string::npos;
   if (percent) limit.value /= 100;
-  if (limit.share && limit.value > 1) return fail(text, "not a share", "it is above 1");
+  if (limit.share && limit.value > 1)
+    throw CLI::ValidationError("--max-distance", text + ": a share above 1");
   return limit;
 }
 
-/// What CLI11 fills in and check() turns into options.
-struct Raw {
-  std::vector<std::string> maps, ops;
-  std::string by, max_distance, colour = "auto";
-  int unified = 3, unified_flag = 3, context = 3, context_flag = 3;
-  bool raw = false, no_script = false;
-  std::int64_t local = -1;
-  int match = 1, mismatch = -1, gap_open = -1, gap_extend = -1;
-};
-
-void add_rules(CLI::App& app, FsDiffOptions& o, Raw& raw) {
+void add_rules(CLI::App& app, FsDiffOptions& o) {
   app.option_defaults()->group("What counts");
   auto& n = o.rules.normalise;
-  app.add_option("--op", raw.ops, "Only these operations, as open,lookup")
+  const auto add_ops = [&o](const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      const auto op = trace::op_from_name(name);
+      if (!op) throw CLI::ValidationError("--op", name + ": there are " + trace::op_names());
+      o.rules.ops.push_back(*op);
+      o.report.ops.push_back(name);
+    }
+  };
+  const auto add_maps = [&n](const std::vector<std::string>& maps) {
+    for (const std::string& map : maps)
+      if (const auto added = n.add_map(map); !added)
+        throw CLI::ValidationError("--map", added.error().message());
+  };
+  using Words = std::vector<std::string>;
+  app.add_option_function<Words>("--op", add_ops, "Only these operations, as open,lookup")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("LIST");
-  add_choice<std::string>(app, "--by", raw.by, {{"process", "process"}}, "Compare in parts");
+  add_choice<bool>(app, "--by", o.report.compare.by_process, {{"process", true}},
+                   "Compare in parts");
   app.add_flag("--collapse", o.rules.collapse, "The same event many times in a row counts once");
-  app.add_option("--map", raw.maps, "Take directory FROM for TO (repeatable)")
+  app.add_option_function<Words>("--map", add_maps, "Take directory FROM for TO (repeatable)")
       ->type_name("FROM=TO")
       ->allow_extra_args(false);
   app.add_flag("--soname,!--no-soname", n.soname, "libx.so.1.2 is libx.so.1 (on)");
@@ -101,72 +105,73 @@ void add_rules(CLI::App& app, FsDiffOptions& o, Raw& raw) {
                "Closes and what is counted by then do not count: their order is the kernel's (on)");
   app.add_flag("--resolved,!--no-resolved", o.rules.resolved,
                "Paths after symlinks, where the trace has them (off)");
-  app.add_flag("--raw", raw.raw, "All normalisers off; those named beside it stay on");
+  app.add_flag("--raw")->description("All normalisers off; those named beside it stay on");
   app.add_flag("--partial", o.read.accept_cut_line,
                "Read a trace whose last line is cut up to there");
 }
 
-void add_output(CLI::App& app, FsDiffOptions& o, Raw& raw) {
+/// Whether stdout shows colours and the user has not said no to them.
+bool can_show_colours() {
+  const char* term = std::getenv("TERM");
+  const char* no_colour = std::getenv("NO_COLOR");  // https://no-color.org
+  return ::isatty(STDOUT_FILENO) == 1 && (term == nullptr || std::string_view(term) != "dumb") &&
+         (no_colour == nullptr || *no_colour == '\0');
+}
+
+void add_output(CLI::App& app, FsDiffOptions& o) {
   app.option_defaults()->group("Output");
-  app.add_flag("-u{3},--unified{3}", raw.unified_flag,
-               "Unified script with 3 events of context (default)");
-  app.add_option("-U", raw.unified, "Unified script with N events of context")
+  const auto style = [&report = o.report](diff::ScriptStyle chosen) {
+    return [&report, chosen](std::int64_t context) {
+      report.style = chosen;
+      report.context = static_cast<std::uint32_t>(std::clamp<std::int64_t>(context, 0, INT_MAX));
+    };
+  };
+  using diff::ScriptStyle;
+  app.add_flag_function("-u{3},--unified{3}", style(ScriptStyle::unified),
+                        "Unified script with 3 events of context (default)");
+  app.add_option_function<std::int64_t>("-U", style(ScriptStyle::unified),
+                                        "Unified script with N events of context")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("-c{3},--context{3}", raw.context_flag, "Context script with 3 events of context");
-  app.add_option("-C", raw.context, "Context script with N events of context")
+  app.add_flag_function("-c{3},--context{3}", style(ScriptStyle::context),
+                        "Context script with 3 events of context");
+  app.add_option_function<std::int64_t>("-C", style(ScriptStyle::context),
+                                        "Context script with N events of context")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--summary", raw.no_script, "No script, only what it comes to");
-  add_choice<std::string>(app, "--color,--colour", raw.colour,
-                          {{"auto", "auto"}, {"always", "always"}, {"never", "never"}},
-                          "Colours (auto: on a terminal)");
+  app.add_flag("--summary")->description("No script, only what it comes to");
+  o.report.colour = can_show_colours();
+  add_choice<bool>(app, "--color,--colour", o.report.colour,
+                   {{"auto", o.report.colour}, {"always", true}, {"never", false}},
+                   "Colours (auto: on a terminal)");
   app.add_flag("--json", o.json, "One JSON object instead of text");
   app.add_option("--html", o.html, "Write a page for browsers to FILE, too")->type_name("FILE");
   app.add_flag("-q,--quiet", o.quiet, "No output, only the exit status");
-  app.add_option("--times", o.compare.time_count, "Entries of each list of the time view (5)")
+  app.add_option("--times", o.report.compare.time_count,
+                 "Entries of each list of the time view (5)")
       ->type_name("N");
 }
 
-void add_local(CLI::App& app, Raw& raw) {
+void add_local(CLI::App& app, diff::CompareOptions& o) {
   app.option_defaults()->group("Local alignment (Smith-Waterman)");
-  app.add_option("--local", raw.local, "The K best; 0: none (1, where it takes about a second)")
+  app.add_option("--local", o.local_count, "The K best; 0: none (1, where it takes about a second)")
       ->type_name("K")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--match", raw.match, "What a match gains (1)")->type_name("N");
-  app.add_option("--mismatch", raw.mismatch, "What a mismatch costs (-1)")->type_name("N");
-  app.add_option("--gap-open", raw.gap_open, "What a gap's first event costs (-1)")->type_name("N");
-  app.add_option("--gap-extend", raw.gap_extend, "What each further one costs (-1)")
-      ->type_name("N");
-}
-
-/// Costs may be written as 1 or as -1.
-std::int32_t cost(int value) { return value < 0 ? (value == INT_MIN ? INT_MAX : -value) : value; }
-
-void check_style(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
-  const bool context = app.count("-C") + app.count("--context") > 0;
-  o.report.style = raw.no_script ? diff::ScriptStyle::none
-                   : context     ? diff::ScriptStyle::context
-                                 : diff::ScriptStyle::unified;
-  // CLI11 clears a flag's variable: only its count says whether it was given.
-  const auto set = [&](const char* exact, int n, const char* flag, int by_flag) {
-    if (app.count(exact) > 0) o.report.context = static_cast<std::uint32_t>(n);
-    if (app.count(flag) > 0) o.report.context = static_cast<std::uint32_t>(std::max(by_flag, 0));
+  const auto add = [&](const char* name, std::int32_t& score, const char* text) {
+    app.add_option(name, score, text)
+        ->type_name("N")
+        ->check(CLI::Range(-1'000'000'000, 1'000'000'000));
   };
-  context ? set("-C", raw.context, "--context", raw.context_flag)
-          : set("-U", raw.unified, "--unified", raw.unified_flag);
-  const char* term = std::getenv("TERM");
-  const char* no_colour = std::getenv("NO_COLOR");  // https://no-color.org
-  const bool able = ::isatty(STDOUT_FILENO) == 1 &&
-                    (term == nullptr || std::string_view(term) != "dumb") &&
-                    (no_colour == nullptr || *no_colour == '\0');
-  o.report.colour = raw.colour == "always" || (raw.colour == "auto" && able);
+  add("--match", o.scores.match, "What a match gains (1)");
+  add("--mismatch", o.scores.mismatch, "What a mismatch costs (-1)");
+  add("--gap-open", o.scores.gap_open, "What a gap's first event costs (-1)");
+  add("--gap-extend", o.scores.gap_extend, "What each further one costs (-1)");
 }
 
 /// Throws CLI::ValidationError for what CLI11 cannot know.
-void check(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
+void check(FsDiffOptions& o, const CLI::App& app) {
   auto& n = o.rules.normalise;
-  if (raw.raw) {
+  if (app.count("--raw") > 0) {
     const auto off_unless_named = [&](bool& rule, const char* name) {
       rule = rule && app.count(name) > 0;
     };
@@ -175,22 +180,6 @@ void check(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
     off_unless_named(n.temp, "--temp");
     off_unless_named(n.hash, "--hash");
     off_unless_named(o.rules.late, "--late");
-  }
-  for (const std::string& map : raw.maps)
-    if (const auto added = n.add_map(map); !added)
-      throw CLI::ValidationError("--map", added.error().message());
-  for (const std::string& name : raw.ops) {
-    const auto op = trace::op_from_name(name);
-    if (!op)
-      throw CLI::ValidationError("--op",
-                                 "no such operation: " + name + "; there are " + trace::op_names());
-    o.rules.ops.push_back(*op);
-    o.report.ops.push_back(name);
-  }
-  if (!raw.max_distance.empty()) {
-    auto limit = parse_limit(raw.max_distance);
-    if (!limit) throw CLI::ValidationError("--max-distance", limit.error().message());
-    o.max_distance = *limit;
   }
   if (o.matrix && !o.baseline.empty())
     throw CLI::ValidationError("--matrix", "cannot go with --baseline");
@@ -202,18 +191,17 @@ void check(FsDiffOptions& o, const Raw& raw, const CLI::App& app) {
                                       : fmt::format("one new trace is judged, {} given", files));
   if (!o.baseline.empty() && !o.html.empty())
     throw CLI::ValidationError("--html", "cannot go with --baseline");
-  o.compare.by_process = o.report.by_process = raw.by == "process";
-  if (raw.local >= 0) o.compare.local_count = static_cast<std::size_t>(raw.local);
-  o.compare.scores = {raw.match, cost(raw.mismatch), cost(raw.gap_open), cost(raw.gap_extend)};
-  o.report.scores = o.compare.scores;
+  // Costs may be written as 1 or as -1.
+  diff::Scores& scores = o.report.compare.scores;
+  for (std::int32_t* cost : {&scores.mismatch, &scores.gap_open, &scores.gap_extend})
+    *cost = std::abs(*cost);
   o.report.rules = o.rules.names();
-  check_style(o, raw, app);
+  if (app.count("--summary") > 0) o.report.style = diff::ScriptStyle::none;
 }
 
 /// The options, or the exit status of a call that has been answered: help, version, usage error.
 std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
   FsDiffOptions o;
-  Raw raw;
   CLI::App app(
       "Compares runs that fs-record (or compat-lib) wrote: the exact edit distance, the "
       "script, the best local alignments, the times.",
@@ -228,24 +216,31 @@ std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
   app.add_option("--baseline", o.baseline,
                  "Is the one trace outside what the traces in DIR do among themselves?")
       ->type_name("DIR");
-  app.add_option("--max-distance", raw.max_distance, "Up to D edits (or 0.05, or 5%) is the same")
+  app.add_option_function<std::string>(
+         "--max-distance", [&](const std::string& text) { o.max_distance = parse_limit(text); },
+         "Up to D edits (or 0.05, or 5%) is the same")
       ->type_name("D");
-  add_rules(app, o, raw);
-  add_output(app, o, raw);
-  add_local(app, raw);
+  add_rules(app, o);
+  add_output(app, o);
+  add_local(app, o.report.compare);
+  app.final_callback([&] { check(o, app); });
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  try {
-    check(o, raw, app);
-  } catch (const CLI::ParseError& error) {
-    return usage_error("fs-diff", error.what());
-  }
   return o;
 }
 
 constexpr int kSame = 0, kDifferent = 1, kTrouble = 2;  // diff(1)
 
-Result<void> print(const FsDiffOptions& o, const std::string& text) {
-  return o.quiet ? Result<void>{} : write_all(STDOUT_FILENO, text, "stdout");
+template <class Compared>
+Result<void> print(const FsDiffOptions& o, const Compared& c, const diff::TokenTable& table) {
+  if (o.quiet) return {};
+  return write_all(
+      STDOUT_FILENO,
+      o.json ? diff::json_report(c, table, o.report) : diff::text_report(c, table, o.report),
+      "stdout");
+}
+
+bool is_allowed(const FsDiffOptions& o, std::uint32_t distance, double normalised) {
+  return o.max_distance.value_or(DistanceLimit{}).allows(distance, normalised);
 }
 
 /// Warns of what a reader should know of a run before its numbers.
@@ -266,13 +261,11 @@ Result<int> compare_two(const FsDiffOptions& o) {
   auto pair = TRY(diff::load_pair(a, b, o.rules, o.read, table));
   report_state(pair.first, a);
   report_state(pair.second, b);
-  const auto c = TRY(diff::compare(std::move(pair.first), std::move(pair.second), o.compare));
+  const auto c =
+      TRY(diff::compare(std::move(pair.first), std::move(pair.second), o.report.compare));
   if (!o.html.empty()) TRY(write_output(o.html, diff::html_report(c, table, o.report)));
-  if (!o.quiet)
-    TRY(print(
-        o, o.json ? diff::json_report(c, table, o.report) : diff::text_report(c, table, o.report)));
-  return o.max_distance.value_or(DistanceLimit{}).allows(c.distance(), c.normalised()) ? kSame
-                                                                                       : kDifferent;
+  TRY(print(o, c, table));
+  return is_allowed(o, c.distance(), c.normalised()) ? kSame : kDifferent;
 }
 
 /// All runs of all files: a file with several gives several.
@@ -297,13 +290,12 @@ Result<int> compare_all(const FsDiffOptions& o) {
   diff::TokenTable table;
   auto runs = TRY(load_all(o.files, o, table));
   if (runs.size() < 2) return fail(o.files[0], "cannot make a matrix", "one run, two needed");
-  const auto m = TRY(diff::make_matrix(std::move(runs), o.compare.by_process));
-  if (!o.html.empty()) TRY(write_output(o.html, diff::matrix_html(m, o.report)));
-  TRY(print(o, o.json ? diff::matrix_json(m, o.report) : diff::matrix_text(m, o.report)));
+  const auto m = TRY(diff::make_matrix(std::move(runs), o.report.compare.by_process));
+  if (!o.html.empty()) TRY(write_output(o.html, diff::html_report(m, o.report)));
+  TRY(print(o, m, table));
   for (std::size_t i = 0; i < m.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
-      if (!o.max_distance.value_or(DistanceLimit{}).allows(m.at(i, j), m.normalised(i, j)))
-        return kDifferent;
+      if (!is_allowed(o, m.at(i, j), m.normalised(i, j))) return kDifferent;
   return kSame;
 }
 
@@ -339,27 +331,27 @@ Result<int> judge_one(const FsDiffOptions& o) {
         o.max_distance->value *
         (o.max_distance->share ? static_cast<double>(fresh.sequence.size()) : 1));
   const auto verdict =
-      TRY(diff::judge(std::move(known), std::move(fresh), o.compare.by_process, limit));
-  TRY(print(o, o.json ? diff::baseline_json(verdict, table, o.report)
-                      : diff::baseline_text(verdict, table, o.report)));
+      TRY(diff::judge(std::move(known), std::move(fresh), o.report.compare.by_process, limit));
+  TRY(print(o, verdict, table));
   return verdict.outside() ? kDifferent : kSame;
 }
 
-}  // namespace
-
-int fs_diff(int argc, char** argv) {
-  const int status = run_main("fs-diff", [&] {
-    auto parsed = parse_fs_diff(argc, argv);
-    if (const int* answered = std::get_if<int>(&parsed)) return *answered;
-    const auto& options = std::get<FsDiffOptions>(parsed);
-    const auto compared = options.matrix             ? compare_all(options)
-                          : options.baseline.empty() ? compare_two(options)
-                                                     : judge_one(options);
-    if (compared) return *compared;
-    report(compared.error());
-    return kTrouble;
-  });
-  return status == exit_failure ? kTrouble : status;
+int run(int argc, char** argv) {
+  auto parsed = parse_fs_diff(argc, argv);
+  if (const int* answered = std::get_if<int>(&parsed)) return *answered;
+  const auto& options = std::get<FsDiffOptions>(parsed);
+  const auto compared = options.matrix             ? compare_all(options)
+                        : options.baseline.empty() ? compare_two(options)
+                                                   : judge_one(options);
+  if (compared) return *compared;
+  report(compared.error());
+  return kTrouble;
 }
 
+}  // namespace
 }  // namespace heddle
+
+int main(int argc, char** argv) {
+  const int status = heddle::run_main("fs-diff", [&] { return heddle::run(argc, argv); });
+  return status == heddle::exit_failure ? heddle::kTrouble : status;
+}

@@ -20,15 +20,14 @@ namespace heddle::diff {
 std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, bool backward,
                                     Simd level);
 
-/// One strip, for the kernels.
+/// One strip, for the kernels: four blocks of 64 rows, each a lane.
 struct BitStrip {
-  const Token* columns;  ///< b, in reading order
+  const Token* columns;  ///< b, in reading order; three tokens without rows before and after
   std::int64_t m;
-  const std::uint64_t* rows_with;  ///< [token * lanes + lane]: rows of the lane's block with it
+  const std::uint64_t* rows_with;  ///< [token * 4 + lane]: rows of the lane's block with it
   std::int8_t* delta;  ///< D(row, j + 1) - D(row, j) of the row above; then of the last row
+  int last_row;        ///< 0 to 255
 };
-/// Four whole blocks of 64 rows. Four lanes.
-void bit_strip_avx2(const BitStrip& strip);
 
 // How far e edits reach on each diagonal (Ukkonen 1985; Landau and Vishkin 1989), from both ends.
 //
@@ -66,13 +65,6 @@ struct Cut {
 /// Needs n, m > 0. Time O(n + d^2), memory O(d).
 std::optional<Cut> cut_by_diagonals(Tokens a, Tokens b, std::uint32_t limit, Simd level);
 
-/// Fills step.now from lo to hi: clamps to the table and follows equal tokens.
-void step_forward_avx2(const FrontStep& step);
-void step_backward_avx2(const FrontStep& step);
-/// A k in [lo, hi] with f[k] + g[k] >= n; hi + 1 when there is none.
-std::int32_t find_meeting_avx2(const std::int32_t* f, const std::int32_t* g, std::int32_t lo,
-                               std::int32_t hi, std::int32_t n);
-
 /// Two strips of kLocalLanes rows each, over all columns. Rows beyond the last have a token that no
 /// column has. Column c of an array is at [m - 1 - c], and all arrays have kLocalLanes cells more
 /// on both sides.
@@ -94,6 +86,17 @@ struct LocalBest {
   std::int32_t column = 0;
 };
 
-LocalBest local_strips_avx2(const LocalStrips& strips);
+struct Kernels {
+  void (*bit_strip)(const BitStrip&);
+  /// Fill step.now from lo to hi: clamp to the table and follow equal tokens.
+  void (*step_forward)(const FrontStep&);
+  void (*step_backward)(const FrontStep&);
+  /// A k in [lo, hi] with f[k] + g[k] >= n; hi + 1 when there is none.
+  std::int32_t (*find_meeting)(const std::int32_t* f, const std::int32_t* g, std::int32_t lo,
+                               std::int32_t hi, std::int32_t n);
+  LocalBest (*local_strips)(const LocalStrips&);
+};
+const Kernels& kernels_of(Simd level);
+extern const Kernels kPortableKernels, kAvx2Kernels;
 
 }  // namespace heddle::diff

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
 
-#include "record/diff/report.hpp"
+#include "record/diff/run.hpp"
 
 namespace heddle::diff {
 
@@ -44,10 +44,6 @@ Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process);
 /// one edit above the median, farthest first. Fewer than three runs have no outlier.
 std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely);
 
-std::string matrix_text(const Matrix& matrix, const ReportOptions& options);
-std::string matrix_json(const Matrix& matrix, const ReportOptions& options);
-std::string matrix_html(const Matrix& matrix, const ReportOptions& options);
-
 /// A new run compared with known runs.
 struct BaselineVerdict {
   std::vector<Run> known;
@@ -66,9 +62,5 @@ struct BaselineVerdict {
 /// Fails without known runs, or by process where a trace names none.
 Result<BaselineVerdict> judge(std::vector<Run> known, Run fresh, bool by_process,
                               std::optional<std::uint32_t> limit);
-std::string baseline_text(const BaselineVerdict& v, const TokenTable& table,
-                          const ReportOptions& options);
-std::string baseline_json(const BaselineVerdict& v, const TokenTable& table,
-                          const ReportOptions& options);
 
 }  // namespace heddle::diff

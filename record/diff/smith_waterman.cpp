@@ -12,49 +12,6 @@ namespace {
 constexpr Token kNoRow = 0xFFFFFFFE;
 constexpr Token kNoColumn = 0xFFFFFFFF;
 
-#if defined(__x86_64__)
-LocalEnd local_end_avx2(Tokens a, Tokens b, const Scores& scores) {
-  constexpr std::size_t kRows = 2 * kLocalLanes;
-  const std::size_t padded = b.size() + 2 * kLocalLanes;
-  std::vector<Token> columns(padded, kNoColumn);
-  std::reverse_copy(b.begin(), b.end(), columns.begin() + kLocalLanes);
-  std::vector<std::int32_t> score(padded, 0);
-  std::vector<std::int32_t> down(padded, -scores.gap_open);
-  LocalEnd end;
-  for (std::size_t row = 0; row < a.size(); row += kRows) {
-    Token rows[kRows];
-    for (std::size_t r = 0; r < kRows; ++r) rows[r] = row + r < a.size() ? a[row + r] : kNoRow;
-    const LocalBest best = local_strips_avx2(
-        LocalStrips{rows, columns.data() + kLocalLanes, static_cast<std::int64_t>(b.size()),
-                    score.data() + kLocalLanes, down.data() + kLocalLanes, scores, end.score});
-    if (best.score > 0)
-      end = {best.score, row + static_cast<std::size_t>(best.row),
-             static_cast<std::size_t>(best.column)};
-  }
-  return end;
-}
-#endif
-
-LocalEnd local_end_scalar(Tokens a, Tokens b, const Scores& s) {
-  std::vector<std::int32_t> score(b.size() + 1, 0);
-  std::vector<std::int32_t> down(b.size() + 1, -s.gap_open);
-  LocalEnd end;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::int32_t diagonal = 0;
-    std::int32_t right = -s.gap_open;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::int32_t gained = a[i] == b[j] ? s.match : -s.mismatch;
-      const std::int32_t here = std::max({0, diagonal + gained, right, down[j + 1]});
-      diagonal = score[j + 1];
-      score[j + 1] = here;
-      right = std::max(right - s.gap_extend, here - s.gap_open);
-      down[j + 1] = std::max(down[j + 1] - s.gap_extend, here - s.gap_open);
-      if (here > end.score) end = {here, i, j};
-    }
-  }
-  return end;
-}
-
 /// The best alignment of `a` (which starts at `offset` in the whole) with `b`.
 LocalAlignment best_alignment(Tokens a, Tokens b, std::size_t offset, const Scores& scores,
                               Simd level) {
@@ -85,10 +42,24 @@ LocalAlignment best_alignment(Tokens a, Tokens b, std::size_t offset, const Scor
 
 LocalEnd local_end(Tokens a, Tokens b, const Scores& scores, Simd level) {
   if (a.empty() || b.empty()) return {};
-#if defined(__x86_64__)
-  if (level == Simd::avx2) return local_end_avx2(a, b, scores);
-#endif
-  return local_end_scalar(a, b, scores);
+  constexpr std::size_t kRows = 2 * kLocalLanes;
+  const std::size_t padded = b.size() + 2 * kLocalLanes;
+  std::vector<Token> columns(padded, kNoColumn);
+  std::reverse_copy(b.begin(), b.end(), columns.begin() + kLocalLanes);
+  std::vector<std::int32_t> score(padded, 0);
+  std::vector<std::int32_t> down(padded, -scores.gap_open);
+  LocalEnd end;
+  for (std::size_t row = 0; row < a.size(); row += kRows) {
+    Token rows[kRows];
+    for (std::size_t r = 0; r < kRows; ++r) rows[r] = row + r < a.size() ? a[row + r] : kNoRow;
+    const LocalBest best = kernels_of(level).local_strips(
+        LocalStrips{rows, columns.data() + kLocalLanes, static_cast<std::int64_t>(b.size()),
+                    score.data() + kLocalLanes, down.data() + kLocalLanes, scores, end.score});
+    if (best.score > 0)
+      end = {best.score, row + static_cast<std::size_t>(best.row),
+             static_cast<std::size_t>(best.column)};
+  }
+  return end;
 }
 
 Result<std::vector<LocalAlignment>> best_local_alignments(Tokens a, Tokens b, const Scores& scores,

@@ -6,44 +6,62 @@
 #include "record/loopback/loopback.hpp"
 
 namespace heddle::loopback {
-void Loopback::getattr(Request& request) {
+
+/// faccessat2(2) of the caller, whom we are. 0 or an errno.
+int may_access(Request& request, int fd, int mask) {
+  constexpr long kFaccessat2 = 439;  // Linux 5.8
+  if (::syscall(kFaccessat2, fd, "", mask, AT_EACCESS | AT_EMPTY_PATH) == 0) return 0;
+  if (errno != ENOSYS && errno != EPERM) return errno;
+  // EPERM: a sandbox's filter that does not know the call.
+  struct statx st {};
+  if (const int rc = stat_fd(fd, st); rc != 0) return rc;
+  char acl[4096];
+  const ssize_t n = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", acl, sizeof(acl));
+  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return EACCES;  // one that we cannot read
+  const std::string_view entries(acl, n > 0 ? static_cast<std::size_t>(n) : 0);
+  return request.rights().may_by_mode(st, entries, mask) ? 0 : EACCES;
+}
+
+namespace {
+
+int getattr(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_getattr_in>();
   const bool by_handle = (in.getattr_flags & FUSE_GETATTR_FH) != 0;
   File file;
   struct statx st {};
-  int rc = by_handle ? 0 : reach(request, request.node(), file);
+  int rc = by_handle ? 0 : tree.reach(request, file);
   const int fd = by_handle ? Handle::of(in.fh).fd.get() : file ? file->get() : -1;
   if (rc == 0) rc = stat_fd(fd, st);
   // With a handle it is the kernel that asks, about the end of a file it reads, which then fails if
   // we do; stat(2) and fstat(2) come without one.
-  if (by_handle && rc != 0) log(request, Op::stat, rc, Handle::of(in.fh).path);
-  if (!by_handle) log(request, Op::stat, rc, path_of(request.node()));
-  if (rc != 0) return request.reply_error(rc);
+  if (by_handle && rc != 0) tree.log(request, Op::stat, rc, Handle::of(in.fh).path);
+  if (!by_handle) tree.log(request, Op::stat, rc);
+  if (rc != 0) return rc;
   fuse_attr_out out{};
-  fill_attr(fd, st, out.attr);
-  request.reply(out);
+  tree.fill_attr(fd, st, out.attr);
+  return request.reply(out);
 }
 
-void Loopback::statx(Request& request) {
+int statx(Loopback& tree, Request& request) {
   const auto in = request.body<StatxIn>();
   File file;
   struct statx st {};
-  int rc = reach(request, request.node(), file);
+  int rc = tree.reach(request, file);
   if (rc == 0) rc = stat_fd(file->get(), st);
-  log(request, Op::stat, rc, path_of(request.node()));
-  if (rc != 0) return request.reply_error(rc);
+  tree.log(request, Op::stat, rc);
+  if (rc != 0) return rc;
   fuse_attr attr{};
-  fill_attr(file->get(), st, attr);
+  tree.fill_attr(file->get(), st, attr);
   StatxOut out{};
   out.stat = st;
   out.stat.stx_mask &= in.sx_mask | STATX_BASIC_STATS | STATX_BTIME;
   out.stat.stx_mode = static_cast<std::uint16_t>(attr.mode);
   out.stat.stx_ino = attr.ino;
   if (attr.rdev == 0) out.stat.stx_rdev_major = out.stat.stx_rdev_minor = 0;
-  request.reply(out);
+  return request.reply(out);
 }
 
-int Loopback::apply(const fuse_setattr_in& in, int fd, const FileKey& key) {
+int apply(const fuse_setattr_in& in, int fd, const FileKey& key) {
   const OwnPath path(fd);
   if ((in.valid & FATTR_MODE) != 0) {
     if (S_ISLNK(key.type)) return EOPNOTSUPP;
@@ -75,82 +93,85 @@ int Loopback::apply(const fuse_setattr_in& in, int fd, const FileKey& key) {
   return 0;
 }
 
-void Loopback::setattr(Request& request) {
+int statfs(Loopback& tree, Request& request) {
+  File file;
+  struct statvfs st {};
+  int rc = tree.reach(request, file);
+  if (rc == 0) rc = errno_if(::fstatvfs(file->get(), &st) != 0);
+  if (rc != 0) return rc;
+  fuse_statfs_out out{};
+  out.st.blocks = st.f_blocks;
+  out.st.bfree = st.f_bfree;
+  out.st.bavail = st.f_bavail;
+  out.st.files = st.f_files;
+  out.st.ffree = st.f_ffree;
+  out.st.bsize = static_cast<std::uint32_t>(st.f_bsize);
+  out.st.frsize = static_cast<std::uint32_t>(st.f_frsize);
+  out.st.namelen = static_cast<std::uint32_t>(st.f_namemax);
+  return request.reply(out);
+}
+
+int setattr(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_setattr_in>();
   File file;
   struct statx st {};
-  int rc = reach(request, request.node(), file);
-  if (rc == 0) rc = apply(in, file->get(), nodes_.key(request.node()));
+  int rc = tree.reach(request, file);
+  if (rc == 0) rc = apply(in, file->get(), tree.nodes.key(request.node()));
   if (rc == 0) rc = stat_fd(file->get(), st);
-  const auto path = path_of(request.node());
-  if ((in.valid & FATTR_SIZE) != 0) log(request, Op::truncate, rc, path);
-  if ((in.valid & FATTR_MODE) != 0) log(request, Op::chmod, rc, path);
-  if ((in.valid & (FATTR_UID | FATTR_GID)) != 0) log(request, Op::chown, rc, path);
+  const auto path = tree.nodes.path(request.node());
+  if ((in.valid & FATTR_SIZE) != 0) tree.log(request, Op::truncate, rc, path);
+  if ((in.valid & FATTR_MODE) != 0) tree.log(request, Op::chmod, rc, path);
+  if ((in.valid & (FATTR_UID | FATTR_GID)) != 0) tree.log(request, Op::chown, rc, path);
   if ((in.valid & (FATTR_ATIME | FATTR_MTIME)) != 0 && (in.valid & FATTR_SIZE) == 0)
-    log(request, Op::utimens, rc, path);
-  if (rc != 0) return request.reply_error(rc);
+    tree.log(request, Op::utimens, rc, path);
+  if (rc != 0) return rc;
   fuse_attr_out out{};
-  fill_attr(file->get(), st, out.attr);
-  request.reply(out);
+  tree.fill_attr(file->get(), st, out.attr);
+  return request.reply(out);
 }
 
-/// faccessat2(2) of the caller, whom we are. 0 or an errno.
-int Loopback::may_access(Request& request, int fd, int mask) const {
-  constexpr long kFaccessat2 = 439;  // Linux 5.8
-  if (::syscall(kFaccessat2, fd, "", mask, AT_EACCESS | AT_EMPTY_PATH) == 0) return 0;
-  if (errno != ENOSYS && errno != EPERM) return errno;
-  // EPERM: a sandbox's filter that does not know the call.
-  struct statx st {};
-  if (const int rc = stat_fd(fd, st); rc != 0) return rc;
-  char acl[4096];
-  const ssize_t n = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", acl, sizeof(acl));
-  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return EACCES;  // one that we cannot read
-  const std::string_view entries(acl, n > 0 ? static_cast<std::size_t>(n) : 0);
-  return request.rights().may_by_mode(st, entries, mask) ? 0 : EACCES;
-}
-
-void Loopback::access(Request& request) {
+int access(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_access_in>();
   File file;
-  int rc = reach(request, request.node(), file);
+  int rc = tree.reach(request, file);
   // The kernel has made the real user the file-system user for access(2); ours is set alike, so
   // it is the effective one that counts here.
   if (rc == 0) rc = may_access(request, file->get(), static_cast<int>(in.mask));
-  log(request, Op::access, rc, path_of(request.node()));
-  request.reply_error(rc);
+  tree.log(request, Op::access, rc);
+  return rc;
 }
 
 /// Answers with a list or value that `get` writes into a buffer, or with its length.
 template <class Get>
-void Loopback::reply_sized(Request& request, Get get) {
+int reply_sized(Loopback& tree, Request& request, Get get) {
   const auto in = request.body<fuse_getxattr_in>();
   File file;
-  if (const int rc = reach(request, request.node(), file); rc != 0) return request.reply_error(rc);
+  if (const int rc = tree.reach(request, file); rc != 0) return rc;
   const ssize_t n = get(file->get(), request.out(), std::min<std::size_t>(in.size, kMaxData));
-  if (n < 0) return request.reply_error(errno);
+  if (n < 0) return errno;
   if (in.size > 0) return request.reply_bytes(request.out(), static_cast<std::size_t>(n));
   fuse_getxattr_out out{};
   out.size = static_cast<std::uint32_t>(n);
-  request.reply(out);
+  return request.reply(out);
 }
 
-void Loopback::getxattr(Request& request) {
+int getxattr(Loopback& tree, Request& request) {
   const auto name = request.name(sizeof(fuse_getxattr_in));
-  reply_sized(request, [&](int fd, char* out, std::size_t size) {
-    // exec asks for it: see fill_attr().
+  return reply_sized(tree, request, [&](int fd, char* out, std::size_t size) {
+    // exec asks for it: see tree.fill_attr().
     if (name == "security.capability" && has_flag(fd, ST_NOSUID))
       return errno = ENODATA, ssize_t{-1};
     return ::getxattr(OwnPath(fd).text, name.data(), out, size);
   });
 }
 
-void Loopback::listxattr(Request& request) {
-  reply_sized(request, [](int fd, char* out, std::size_t size) {
+int listxattr(Loopback& tree, Request& request) {
+  return reply_sized(tree, request, [](int fd, char* out, std::size_t size) {
     return ::listxattr(OwnPath(fd).text, out, size);
   });
 }
 
-void Loopback::setxattr(Request& request) {
+int setxattr(Loopback& tree, Request& request) {
   // Without FUSE_SETXATTR_EXT the body is the first two words.
   fuse_setxattr_in in{};
   std::memcpy(&in, request.rest(0).data(), FUSE_COMPAT_SETXATTR_IN_SIZE);
@@ -158,21 +179,31 @@ void Loopback::setxattr(Request& request) {
   const auto value =
       request.rest(FUSE_COMPAT_SETXATTR_IN_SIZE + name.size() + 1).substr(0, in.size);
   File file;
-  int rc = reach(request, request.node(), file);
+  int rc = tree.reach(request, file);
   if (rc == 0)
     rc = errno_if(::setxattr(OwnPath(file->get()).text, name.data(), value.data(), value.size(),
                              static_cast<int>(in.flags)) != 0);
-  log(request, Op::setxattr, rc, path_of(request.node()));
-  request.reply_error(rc);
+  tree.log(request, Op::setxattr, rc);
+  return rc;
 }
 
-void Loopback::removexattr(Request& request) {
+int removexattr(Loopback& tree, Request& request) {
   const auto name = request.name();
   File file;
-  int rc = reach(request, request.node(), file);
+  int rc = tree.reach(request, file);
   if (rc == 0) rc = errno_if(::removexattr(OwnPath(file->get()).text, name.data()) != 0);
-  log(request, Op::setxattr, rc, path_of(request.node()));
-  request.reply_error(rc);
+  tree.log(request, Op::setxattr, rc);
+  return rc;
+}
+
+}  // namespace
+
+std::span<const Operation> attribute_operations() {
+  static constexpr Operation kAll[] = {
+      {FUSE_GETATTR, getattr},     {kOpStatx, statx},         {FUSE_SETATTR, setattr},
+      {FUSE_STATFS, statfs},       {FUSE_ACCESS, access},     {FUSE_GETXATTR, getxattr},
+      {FUSE_LISTXATTR, listxattr}, {FUSE_SETXATTR, setxattr}, {FUSE_REMOVEXATTR, removexattr}};
+  return kAll;
 }
 
 }  // namespace heddle::loopback

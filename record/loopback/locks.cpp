@@ -18,15 +18,15 @@ constexpr std::size_t kMostEarly = 256;
 constexpr std::uint64_t kToEnd = 0x7fffffffffffffffULL;  // OFFSET_MAX
 constexpr int kWakeSignal = SIGUSR1;
 
-bool overlap(const LockedRanges::Range& a, const LockedRanges::Range& b) {
+bool overlap(const LockedRange& a, const LockedRange& b) {
   return a.start <= b.end && b.start <= a.end;
 }
 
-bool exclude(const LockedRanges::Range& a, const LockedRanges::Range& b) {
+bool exclude(const LockedRange& a, const LockedRange& b) {
   return a.owner != b.owner && overlap(a, b) && (a.type == F_WRLCK || b.type == F_WRLCK);
 }
 
-struct flock as_flock(const LockedRanges::Range& range) {
+struct flock as_flock(const LockedRange& range) {
   struct flock out {};
   out.l_type = range.type;
   out.l_whence = SEEK_SET;
@@ -35,7 +35,7 @@ struct flock as_flock(const LockedRanges::Range& range) {
   return out;
 }
 
-int lock_range(int fd, int command, const LockedRanges::Range& range) {
+int lock_range(int fd, int command, const LockedRange& range) {
   auto lock = as_flock(range);
   return ::fcntl(fd, command, &lock) == 0 ? 0 : errno;
 }
@@ -56,9 +56,9 @@ void hear_wake_signal() {
 
 }  // namespace
 
-void LockedRanges::set(const Range& range) {
-  std::vector<Range> kept;
-  for (const Range& old : ranges_) {
+void set_range(LockedRanges& ranges, const LockedRange& range) {
+  LockedRanges kept;
+  for (const LockedRange& old : ranges) {
     if (old.owner != range.owner || !overlap(old, range)) {
       kept.push_back(old);
       continue;
@@ -73,13 +73,13 @@ void LockedRanges::set(const Range& range) {
     }
   }
   if (range.type != F_UNLCK) kept.push_back(range);
-  ranges_ = std::move(kept);
+  ranges = std::move(kept);
 }
 
-std::optional<LockedRanges::Range> LockedRanges::conflict(const Range& wanted) const {
-  const auto at = std::find_if(ranges_.begin(), ranges_.end(),
-                               [&](const Range& held) { return exclude(held, wanted); });
-  return at == ranges_.end() ? std::nullopt : std::optional(*at);
+const LockedRange* find_conflict(const LockedRanges& ranges, const LockedRange& wanted) {
+  const auto at = std::find_if(ranges.begin(), ranges.end(),
+                               [&](const LockedRange& held) { return exclude(held, wanted); });
+  return at == ranges.end() ? nullptr : &*at;
 }
 
 /// The owner's open file; the first lock for reading may have opened it read-only, then a lock for
@@ -114,12 +114,9 @@ int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>
   std::shared_ptr<const Fd> before;  // closed without the lock
   const std::lock_guard lock(mutex_);
   File& all = files_[wanted.node];
-  int rc = 0;
-  all.ranges.each([&](const Range& held) {
-    if (held.owner == wanted.range.owner && rc == 0)
-      rc = lock_range(owned.file->get(), F_OFD_SETLK, held);
-  });
-  if (rc != 0) return rc;
+  for (const LockedRange& held : all.ranges)
+    if (held.owner == wanted.range.owner)
+      if (const int rc = lock_range(owned.file->get(), F_OFD_SETLK, held); rc != 0) return rc;
   file = owned.file;
   auto& place = all.owners[wanted.range.owner];
   before = std::move(place.file);
@@ -127,13 +124,13 @@ int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>
   return 0;
 }
 
-int Locks::test(const Wanted& wanted, const Open& open, Range& range) {
+int Locks::test(const Wanted& wanted, const Open& open, LockedRange& range) {
   std::shared_ptr<const Fd> file;
   {
     const std::lock_guard lock(mutex_);
     const auto at = files_.find(wanted.node);
     if (at != files_.end()) {
-      if (const auto held = at->second.ranges.conflict(wanted.range)) {
+      if (const auto* held = find_conflict(at->second.ranges, wanted.range)) {
         range = *held;
         return 0;
       }
@@ -169,34 +166,34 @@ bool Locks::is_cycle(const Wanted& wanted) const {
     look.pop_back();
     const auto file = files_.find(at.node);
     if (file == files_.end()) continue;
-    bool found = false;
-    file->second.ranges.each([&](const Range& held) {
-      if (!exclude(held, at.range)) return;
-      found = found || held.owner == wanted.range.owner;
-      if (!seen.insert(held.owner).second) return;
+    for (const LockedRange& held : file->second.ranges) {
+      if (!exclude(held, at.range)) continue;
+      if (held.owner == wanted.range.owner) return true;
+      if (!seen.insert(held.owner).second) continue;
       for (const Waiter& waiter : waiters_)
         if (waiter.wanted && waiter.wanted->range.owner == held.owner)
           look.push_back(*waiter.wanted);
-    });
-    if (found) return true;
+    }
   }
   return false;
 }
 
-std::list<Locks::Waiter>::iterator Locks::add_waiter(std::uint64_t unique,
-                                                     std::optional<Wanted> wanted) {
-  if (waiters_.size() >= kMostWaiting) return waiters_.end();
-  waiters_.emplace_back();
-  auto& waiter = waiters_.back();
-  waiter.unique = unique;
-  waiter.interrupted = std::find(early_.begin(), early_.end(), unique) != early_.end();
-  waiter.thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
-  waiter.wanted = std::move(wanted);
-  return std::prev(waiters_.end());
-}
-
-template <class Try>
-int Locks::wait_for(std::list<Waiter>::iterator waiter, Try try_once) {
+/// Registers the calling thread as a waiter (`wanted`: not for flock), calls wait(), and tries
+/// until it succeeds or interrupt() is called.
+int Locks::wait_for(std::uint64_t unique, std::optional<Wanted> wanted,
+                    const std::function<void()>& wait, const std::function<int()>& try_once) {
+  std::list<Waiter>::iterator waiter;
+  {
+    const std::lock_guard lock(mutex_);
+    if (wanted && is_cycle(*wanted)) return EDEADLK;
+    if (waiters_.size() >= kMostWaiting) return ENOLCK;
+    waiter = waiters_.emplace(waiters_.end());
+    waiter->unique = unique;
+    waiter->interrupted = std::find(early_.begin(), early_.end(), unique) != early_.end();
+    waiter->thread = static_cast<std::int32_t>(::syscall(SYS_gettid));
+    waiter->wanted = std::move(wanted);
+  }
+  wait();
   hear_wake_signal();
   int rc = EINTR;
   while (rc == EINTR && !waiter->interrupted) rc = try_once();
@@ -209,47 +206,28 @@ int Locks::set(const Wanted& wanted, const Open& open, const std::function<void(
   std::shared_ptr<const Fd> file;
   if (const int rc = own(wanted, open, file); rc != 0) return rc;
   if (!file) return 0;  // nothing was locked, nothing is to be
-  const Range& range = wanted.range;
-  std::list<Waiter>::iterator waiter;
+  const auto once = [&](int command) { return lock_range(file->get(), command, wanted.range); };
   // Without the mutex: a network file system may take its time.
-  const int at_once = lock_range(file->get(), F_OFD_SETLK, range);
-  {
-    const std::lock_guard lock(mutex_);
-    // Another thread of the process may have closed a descriptor of it: then nothing is locked.
-    const auto at = files_.find(wanted.node);
-    if (at_once == 0 && at != files_.end() && at->second.owners.contains(range.owner))
-      at->second.ranges.set(range);
-    if (at_once != EAGAIN && at_once != EACCES) return at_once;
-    if (!wait) return EAGAIN;
-    if (is_cycle(wanted)) return EDEADLK;
-    waiter = add_waiter(wanted.unique, wanted);
-    if (waiter == waiters_.end()) return ENOLCK;
-  }
-  (*wait)();
-  const int rc = wait_for(waiter, [&] { return lock_range(file->get(), F_OFD_SETLKW, range); });
+  int rc = once(F_OFD_SETLK);
+  if (rc == EACCES) rc = EAGAIN;
+  if (rc == EAGAIN && wait)
+    rc = wait_for(wanted.unique, wanted, *wait, [&] { return once(F_OFD_SETLKW); });
   if (rc != 0) return rc;
   const std::lock_guard lock(mutex_);
   File& all = files_[wanted.node];
-  // Another thread of the process may have closed a descriptor of it while we waited: the locks
-  // before are gone, and this one is there.
-  auto& owned = all.owners[range.owner];
+  // Another thread of the process may have closed a descriptor of it meanwhile: the locks before
+  // are gone, and this one is there.
+  auto& owned = all.owners[wanted.range.owner];
   if (!owned.file) owned = {file, wanted.access != O_RDONLY, wanted.handle};
-  all.ranges.set(range);
+  set_range(all.ranges, wanted.range);
   return 0;
 }
 
 int Locks::flock(int fd, int operation, std::uint64_t unique, const std::function<void()>* wait) {
   const auto once = [&](int how) { return ::flock(fd, operation | how) == 0 ? 0 : errno; };
-  int rc = once(LOCK_NB);
+  const int rc = once(LOCK_NB);
   if (rc != EWOULDBLOCK || !wait) return rc;
-  std::list<Waiter>::iterator waiter;
-  {
-    const std::lock_guard lock(mutex_);
-    waiter = add_waiter(unique, std::nullopt);
-    if (waiter == waiters_.end()) return ENOLCK;
-  }
-  (*wait)();
-  return wait_for(waiter, [&] { return once(0); });
+  return wait_for(unique, std::nullopt, *wait, [&] { return once(0); });
 }
 
 void Locks::close_owner(std::uint64_t node, std::uint64_t owner) {
@@ -261,7 +239,7 @@ void Locks::close_owner(std::uint64_t node, std::uint64_t owner) {
   if (owned == at->second.owners.end()) return;
   closed = std::move(owned->second.file);
   at->second.owners.erase(owned);
-  at->second.ranges.set({owner, 0, kToEnd, F_UNLCK, 0});
+  set_range(at->second.ranges, {owner, 0, kToEnd, F_UNLCK, 0});
   if (at->second.owners.empty()) files_.erase(at);
 }
 

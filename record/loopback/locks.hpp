@@ -18,27 +18,18 @@
 
 namespace heddle::loopback {
 
+struct LockedRange {
+  std::uint64_t owner = 0;
+  std::uint64_t start = 0, end = 0;  ///< both included
+  short type = F_UNLCK;
+  std::int32_t pid = 0;
+};
 /// The locked ranges of one file and their owners, as fcntl(2) has it: an owner's new lock replaces
 /// its old ones there.
-class LockedRanges {
- public:
-  struct Range {
-    std::uint64_t owner = 0;
-    std::uint64_t start = 0, end = 0;  ///< both included
-    short type = F_UNLCK;
-    std::int32_t pid = 0;
-  };
-  void set(const Range& range);
-  /// A lock that conflicts with `wanted`.
-  std::optional<Range> conflict(const Range& wanted) const;
-  template <class Visit>
-  void each(Visit visit) const {
-    for (const auto& range : ranges_) visit(range);
-  }
-
- private:
-  std::vector<Range> ranges_;
-};
+using LockedRanges = std::vector<LockedRange>;
+void set_range(LockedRanges& ranges, const LockedRange& range);
+/// A lock that conflicts with `wanted`; nullptr: none.
+const LockedRange* find_conflict(const LockedRanges& ranges, const LockedRange& wanted);
 
 /// Takes the run's locks on the real files, where processes outside and other recorders see them.
 ///
@@ -49,13 +40,12 @@ class LockedRanges {
 /// process and a cycle of waiting owners is EDEADLK. All members lock; any thread.
 class Locks {
  public:
-  using Range = LockedRanges::Range;
   /// Opens the node's file with an O_ACCMODE, by our own rights; invalid and errno.
   using Open = std::function<Fd(int access)>;
 
   struct Wanted {
     std::uint64_t node = 0;
-    Range range;
+    LockedRange range;
     int access = O_RDONLY;  ///< of the handle
     const void* handle = nullptr;
     std::uint64_t unique = 0;  ///< of the request, for interrupt()
@@ -63,7 +53,7 @@ class Locks {
 
   /// F_GETLK: `range.type` is F_UNLCK when the lock could be set, else `range` is the conflicting
   /// lock; its pid is 0 when unknown (another recorder's). 0 or an errno.
-  int test(const Wanted& wanted, const Open& open, Range& range);
+  int test(const Wanted& wanted, const Open& open, LockedRange& range);
   /// F_SETLK; with `wait`, F_SETLKW: wait() is called before the thread waits. 0 or an errno:
   /// EAGAIN (conflict), EINTR (interrupt()), EDEADLK, ENOLCK (too many waiters), open()'s.
   int set(const Wanted& wanted, const Open& open, const std::function<void()>* wait);
@@ -97,9 +87,8 @@ class Locks {
   };
   int own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>& file);
   bool is_cycle(const Wanted& wanted) const;
-  template <class Try>
-  int wait_for(std::list<Waiter>::iterator waiter, Try try_once);
-  std::list<Waiter>::iterator add_waiter(std::uint64_t unique, std::optional<Wanted> wanted);
+  int wait_for(std::uint64_t unique, std::optional<Wanted> wanted,
+               const std::function<void()>& wait, const std::function<int()>& try_once);
 
   std::mutex mutex_;
   std::map<std::uint64_t, File> files_;  ///< by node

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <set>
+#include <span>
 
 #include "record/loopback/locks.hpp"
 #include "record/loopback/node_table.hpp"
@@ -11,6 +13,9 @@
 #include "record/trace/event.hpp"
 
 namespace heddle::loopback {
+
+using trace::Op;
+using File = NodeTable::File;
 
 /// Receives each access. Called by many serving threads at once.
 class AccessLog {
@@ -41,8 +46,7 @@ inline constexpr const char* kStartName = ".heddle-record-start";
 /// Every operation uses the descriptor of the node, or of the parent and one name. So whoever
 /// renames, links and replaces files can do no more than to a program that holds the directory's
 /// descriptor. handle() may be called by many threads at once, each with rights of its own.
-class Loopback {
- public:
+struct Loopback {
   struct Setup {
     int device;
     std::size_t most_open_nodes;
@@ -63,96 +67,53 @@ class Loopback {
   /// At the end: logs what open handles have read and written, as if they were closed now.
   void close_all();
   /// Ten times a second.
-  void tick() { locks_.interrupt_again(); }
-  std::size_t nodes() const { return nodes_.size(); }
+  void tick() { locks.interrupt_again(); }
 
- private:
-  using Op = trace::Op;
-  using File = NodeTable::File;
+  // What the operations share.
   struct Entry {
     fuse_entry_out out{};
     struct statx st {};
   };
-
-  // loopback.cpp
-  void init(Request& request);
-  void statfs(Request& request);
-  void log(Request& request, Op op, int error, std::string_view path, std::string_view target = {});
-  std::string path_of(std::uint64_t node) const { return nodes_.path(node).value_or(""); }
-  int reach(Request& request, std::uint64_t node, File& file);
+  /// Logs an access to the request's node, or to `path`.
+  void log(const Request& request, Op op, int error);
+  void log(const Request& request, Op op, int error, std::string_view path,
+           std::string_view target = {}, std::int64_t mode = -1);
+  /// The descriptor of `node`, 0: the request's. One that has none is looked for by its names. Each
+  /// name on the way is opened by itself and must be the file that it was, so that no link is
+  /// followed, and with our own rights: the caller has the file already, whatever stands on the way
+  /// to it. 0 or an errno.
+  int reach(Request& request, File& file, std::uint64_t node = 0);
+  /// openat(2); when we are out of descriptors, nodes lose theirs first. Invalid and errno.
   Fd open_at(int directory, const char* name, int flags, mode_t mode = 0);
+  /// Opens the file of a descriptor by open(2)'s flags. Invalid and errno.
   Fd reopen(int fd, int flags);
+  /// What `name` in `parent` is now, as a node. 0 or an errno.
   int make_entry(Request& request, const File& parent, std::string_view name, Entry& entry);
   void fill_attr(int fd, const struct statx& st, fuse_attr& attr);
-  static bool is_open_to_all(int fd);
+  /// `parent` is -1 for what has none.
   fuse_entry_out entry_out(int parent, int fd, const struct statx& st);
-  template <class Make>
-  void make(Request& request, Op op, std::string_view name, std::int64_t mode,
-            std::string_view target, Make make_it);
 
-  // names.cpp
-  void lookup(Request& request);
-  void forget(Request& request);
-  void batch_forget(Request& request);
-  void mkdir(Request& request);
-  void mknod(Request& request);
-  void symlink(Request& request);
-  void link(Request& request);
-  void keep_reachable(Request& request, std::uint64_t parent, std::string_view name);
-  void remove(Request& request);
-  void rename(Request& request);
-  void readlink(Request& request);
-  int check_special(Request& request, int fd, const struct statx& st, const std::string& path);
-
-  // files.cpp
-  void open(Request& request);
-  int open_file(Request& request, const File& file, std::uint32_t flags, Fd& fd);
-  void create(Request& request);
-  int create_file(const File& parent, const std::string& name, int flags, const fuse_create_in& in,
-                  Fd& fd);
-  Handle& add_handle(Request& request, Fd fd, std::uint64_t node, std::uint32_t flags,
-                     std::string_view path, fuse_open_out& out);
-  void log_open(Request& request, trace::Event& event, Handle* opened);
-  void read(Request& request);
-  void write(Request& request);
-  void flush(Request& request);
-  void release(Request& request);
-  void fsync(Request& request);
-  void lseek(Request& request);
-  void fallocate(Request& request);
-  void copy_file_range(Request& request);
-  void ioctl(Request& request);
-  void getlk(Request& request);
-  void setlk(Request& request);
-  void log_closed(Handle& handle);
-  void log_io(Request& request, Op op, const Handle& handle, std::int64_t offset,
-              std::int64_t bytes, int error);
-  void opendir(Request& request);
-  void readdir(Request& request);
-
-  // attributes.cpp
-  void getattr(Request& request);
-  void statx(Request& request);
-  void setattr(Request& request);
-  int apply(const fuse_setattr_in& in, int fd, const FileKey& key);
-  void access(Request& request);
-  int may_access(Request& request, int fd, int mask) const;
-  template <class Get>
-  void reply_sized(Request& request, Get get);
-  void getxattr(Request& request);
-  void listxattr(Request& request);
-  void setxattr(Request& request);
-  void removexattr(Request& request);
-
-  AccessLog& log_;
-  const std::set<std::string> native_files_;
-  const Fd own_fds_;  ///< /proc/self/fd
-  NodeTable nodes_;
-  InodeNumbers numbers_;
-  IoModes io_modes_;
-  HandleSet handles_;
-  Locks locks_;
+  AccessLog& access_log;
+  const std::set<std::string> native_files;
+  const Fd own_fds;  ///< /proc/self/fd
+  NodeTable nodes;
+  InodeNumbers numbers;
+  IoModes io_modes;
+  HandleSet handles;
+  Locks locks;
 };
+
+/// What answers an opcode: a function that returns an errno (0: success without data), or kAnswered
+/// when it has answered by itself or the kernel wants no answer.
+enum class Rights : std::uint8_t { callers, any };
+struct Operation {
+  std::uint32_t opcode = 0;
+  int (*run)(Loopback& tree, Request& request) = nullptr;
+  Rights rights = Rights::callers;  ///< whose the thread must have
+};
+std::span<const Operation> name_operations();
+std::span<const Operation> file_operations();
+std::span<const Operation> attribute_operations();
 
 /// Answers the requests of a FUSE device, which stays the caller's, until the mount has gone.
 void serve(Loopback& loopback, int device);
@@ -170,12 +131,8 @@ struct Call {
   unsigned long arguments[3] = {};
 };
 Call call_of(std::int32_t tid);
-/// The name in /proc by which calls that take a path reach the file of `fd`, whatever it is: a link
-/// that leads there by itself, and no further when that is a symbolic link (an O_PATH descriptor).
-struct OwnPath {
-  explicit OwnPath(int fd);
-  char text[32];
-};
+/// Whether the caller may access the file: faccessat2(2). 0 or an errno.
+int may_access(Request& request, int fd, int mask);
 
 inline int errno_if(bool failed) { return failed ? errno : 0; }
 

@@ -78,16 +78,14 @@ int needed_by(const Call& call) {
   }
 }
 
-}  // namespace
-
 /// The kernel opens FIFOs, devices and sockets by itself, and asks nobody: the lookup before is
 /// where those that may not are refused. (default_permissions would have the kernel check, and with
 /// it ask for the attributes of every directory on each walk, and never tell of access(2).)
-int Loopback::check_special(Request& request, int fd, const struct statx& st,
-                            const std::string& path) {
+int check_special(const Loopback& tree, Request& request, int fd, const struct statx& st,
+                  const std::string& path) {
   if (!is_special(st.stx_mode) || may_access(request, fd, R_OK | W_OK) == 0) return 0;
   // The real file is mounted over it: it is asked itself. To refuse here would take that mount off.
-  if (native_files_.contains(path)) return 0;
+  if (tree.native_files.contains(path)) return 0;
   const auto call = [&] {
     const OwnRights own(request.rights());  // of a process that is not dumpable the file is root's
     return call_of(request.tid());
@@ -96,133 +94,127 @@ int Loopback::check_special(Request& request, int fd, const struct statx& st,
   return needed == 0 ? 0 : may_access(request, fd, needed);
 }
 
-void Loopback::lookup(Request& request) {
+int lookup(Loopback& tree, Request& request) {
   const auto name = request.name();
   if (request.node() == FUSE_ROOT_ID && name == kStartName) {
-    log_.start();
-    return request.reply_error(ENOENT);
+    tree.access_log.start();
+    return ENOENT;
   }
   File parent;
-  if (const int rc = reach(request, request.node(), parent); rc != 0)
-    return request.reply_error(rc);
-  const auto known = nodes_.child(request.node(), name);
-  Entry entry;
-  int rc = make_entry(request, parent, name, entry);
-  const auto path = nodes_.path(request.node(), name).value_or("");
+  if (const int rc = tree.reach(request, parent); rc != 0) return rc;
+  const auto known = tree.nodes.child(request.node(), name);
+  Loopback::Entry entry;
+  int rc = tree.make_entry(request, parent, name, entry);
+  const auto path = tree.nodes.path(request.node(), name);
   // When the kernel asks again for a directory it knows is a matter of time: it would be noise.
   const bool again = rc == 0 && S_ISDIR(entry.st.stx_mode) && known.id == entry.out.nodeid;
-  if (!again) log(request, Op::lookup, rc, path);
+  if (!again) tree.log(request, Op::lookup, rc, path);
   if (rc == 0 && is_special(entry.st.stx_mode)) {
-    const auto file = nodes_.file(entry.out.nodeid);
-    rc = file ? check_special(request, file->get(), entry.st, path) : ESTALE;
+    const auto file = tree.nodes.file(entry.out.nodeid);
+    rc = file ? check_special(tree, request, file->get(), entry.st, path) : ESTALE;
     if (rc != 0) {
-      nodes_.forget(entry.out.nodeid, 1);
-      log(request, Op::open, rc, path);
+      tree.nodes.forget(entry.out.nodeid, 1);
+      tree.log(request, Op::open, rc, path);
     }
   }
   // A miss is never kept by the kernel: that needs node 0 with a timeout, this is an error.
-  if (rc != 0) return request.reply_error(rc);
-  request.reply(entry.out);
+  return rc != 0 ? rc : request.reply(entry.out);
 }
 
-void Loopback::forget(Request& request) {
-  nodes_.forget(request.node(), request.body<fuse_forget_in>().nlookup);
+int forget(Loopback& tree, Request& request) {
+  tree.nodes.forget(request.node(), request.body<fuse_forget_in>().nlookup);
+  return kAnswered;
 }
 
-void Loopback::batch_forget(Request& request) {
+int batch_forget(Loopback& tree, Request& request) {
   const auto count = request.body<fuse_batch_forget_in>().count;
   auto list = request.rest(sizeof(fuse_batch_forget_in));
   for (std::uint32_t i = 0; i < count && list.size() >= sizeof(fuse_forget_one); ++i) {
     fuse_forget_one one{};
     std::memcpy(&one, list.data(), sizeof(one));
     list.remove_prefix(sizeof(one));
-    nodes_.forget(one.nodeid, one.nlookup);
+    tree.nodes.forget(one.nodeid, one.nlookup);
   }
+  return kAnswered;
 }
 
 /// Makes `name` in the request's directory by make_it(directory) and answers with the entry.
 template <class Make>
-void Loopback::make(Request& request, Op op, std::string_view name, std::int64_t mode,
-                    std::string_view target, Make make_it) {
+int make(Loopback& tree, Request& request, Op op, std::string_view name, std::int64_t mode,
+         std::string_view target, Make make_it) {
   File parent;
-  Entry entry;
-  int rc = reach(request, request.node(), parent);
+  Loopback::Entry entry;
+  int rc = tree.reach(request, parent);
   if (rc == 0) rc = errno_if(make_it(parent->get()) != 0);
-  if (rc == 0) rc = make_entry(request, parent, name, entry);
-  if (log_.on()) {
-    const auto path = nodes_.path(request.node(), name).value_or("");
-    trace::Event event{
-        .tid = request.tid(), .op = op, .error = rc, .path = path, .target = target, .mode = mode};
-    log_.add(event);
-  }
-  if (rc != 0) return request.reply_error(rc);
-  request.reply(entry.out);
+  if (rc == 0) rc = tree.make_entry(request, parent, name, entry);
+  tree.log(request, op, rc, tree.nodes.path(request.node(), name), target, mode);
+  return rc != 0 ? rc : request.reply(entry.out);
 }
 
-void Loopback::mkdir(Request& request) {
+int mkdir(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_mkdir_in>();
   const auto name = request.name(sizeof(in));
   request.rights().set_umask(in.umask);
-  make(request, Op::mkdir, name, in.mode & 07777, {},
-       [&](int parent) { return ::mkdirat(parent, name.data(), in.mode); });
+  return make(tree, request, Op::mkdir, name, in.mode & 07777, {},
+              [&](int parent) { return ::mkdirat(parent, name.data(), in.mode); });
 }
 
-void Loopback::mknod(Request& request) {
+int mknod(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_mknod_in>();
   const auto name = request.name(sizeof(in));
   request.rights().set_umask(in.umask);
-  make(request, Op::mknod, name, in.mode & 07777, {},
-       [&](int parent) { return ::mknodat(parent, name.data(), in.mode, decode_device(in.rdev)); });
+  return make(tree, request, Op::mknod, name, in.mode & 07777, {}, [&](int parent) {
+    return ::mknodat(parent, name.data(), in.mode, decode_device(in.rdev));
+  });
 }
 
-void Loopback::symlink(Request& request) {
+int symlink(Loopback& tree, Request& request) {
   const auto name = request.name();
   const auto target = request.name(name.size() + 1);
-  make(request, Op::symlink, name, -1, target,
-       [&](int parent) { return ::symlinkat(target.data(), parent, name.data()); });
+  return make(tree, request, Op::symlink, name, -1, target,
+              [&](int parent) { return ::symlinkat(target.data(), parent, name.data()); });
 }
 
-void Loopback::link(Request& request) {
+int link(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_link_in>();
   const auto name = request.name(sizeof(in));
-  const auto path = nodes_.path(request.node(), name).value_or("");
-  const auto old_path = path_of(in.oldnodeid);
+  const auto path = tree.nodes.path(request.node(), name);
+  const auto old_path = tree.nodes.path(in.oldnodeid);
   File parent, old;
-  int rc = reach(request, request.node(), parent);
-  if (rc == 0) rc = reach(request, in.oldnodeid, old);
+  int rc = tree.reach(request, parent);
+  if (rc == 0) rc = tree.reach(request, old, in.oldnodeid);
   // By its name in /proc, which leads to the file itself and needs no capability (open(2),
   // O_TMPFILE).
   if (rc == 0)
     rc = errno_if(::linkat(AT_FDCWD, OwnPath(old->get()).text, parent->get(), name.data(),
                            AT_SYMLINK_FOLLOW) != 0);
-  Entry entry;
-  if (rc == 0) rc = make_entry(request, parent, name, entry);
-  log(request, Op::link, rc, old_path, path);
-  if (rc != 0) return request.reply_error(rc);
-  request.reply(entry.out);
+  Loopback::Entry entry;
+  if (rc == 0) rc = tree.make_entry(request, parent, name, entry);
+  tree.log(request, Op::link, rc, old_path, path);
+  return rc != 0 ? rc : request.reply(entry.out);
 }
 
 /// What has lost its last name is found by its descriptor only: a node without one gets one now.
-void Loopback::keep_reachable(Request& request, std::uint64_t parent, std::string_view name) {
-  const auto known = nodes_.child(parent, name);
+void keep_reachable(Loopback& tree, Request& request, std::uint64_t parent, std::string_view name) {
+  const auto known = tree.nodes.child(parent, name);
   File kept;
-  if (known.id != 0 && !known.is_open) (void)reach(request, known.id, kept);
+  if (known.id != 0 && !known.is_open) (void)tree.reach(request, kept, known.id);
 }
 
-void Loopback::remove(Request& request) {
+int remove(Loopback& tree, Request& request) {
   const int flags = request.opcode() == FUSE_RMDIR ? AT_REMOVEDIR : 0;
   const auto name = request.name();
-  const auto path = nodes_.path(request.node(), name).value_or("");
+  const auto path = tree.nodes.path(request.node(), name);
   File parent;
-  int rc = reach(request, request.node(), parent);
-  keep_reachable(request, request.node(), name);
+  int rc = tree.reach(request, parent);
+  keep_reachable(tree, request, request.node(), name);
   if (rc == 0) rc = errno_if(::unlinkat(parent->get(), name.data(), flags) != 0);
-  if (rc == 0 || rc == ENOENT) nodes_.unbind(request.node(), name);
-  log(request, flags == 0 ? Op::unlink : Op::rmdir, rc, path);
-  request.reply_error(rc);
+  if (rc == 0 || rc == ENOENT) tree.nodes.unbind(request.node(), name);
+  tree.log(request, flags == 0 ? Op::unlink : Op::rmdir, rc, path);
+  return rc;
 }
 
-void Loopback::rename(Request& request) {
+int rename(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_rename2_in>();  // FUSE_RENAME's body begins alike
   const bool has_flags = request.opcode() == FUSE_RENAME2;
   const std::size_t skip = has_flags ? sizeof(in) : sizeof(fuse_rename_in);
@@ -230,24 +222,24 @@ void Loopback::rename(Request& request) {
   const std::uint64_t to = in.newdir;
   const auto old_name = request.name(skip);
   const auto new_name = request.name(skip + old_name.size() + 1);
-  const auto old_path = nodes_.path(request.node(), old_name).value_or("");
-  const auto new_path = nodes_.path(to, new_name).value_or("");
+  const auto old_path = tree.nodes.path(request.node(), old_name);
+  const auto new_path = tree.nodes.path(to, new_name);
   File from, target;
-  int rc = reach(request, request.node(), from);
-  if (rc == 0) rc = reach(request, to, target);
-  keep_reachable(request, to, new_name);
+  int rc = tree.reach(request, from);
+  if (rc == 0) rc = tree.reach(request, target, to);
+  keep_reachable(tree, request, to, new_name);
   if (rc == 0)
     rc = errno_if(::syscall(SYS_renameat2, from->get(), old_name.data(), target->get(),
                             new_name.data(), flags) != 0);
   if (rc == 0)
-    nodes_.rename(request.node(), old_name, to, new_name, (flags & RENAME_EXCHANGE) != 0);
-  log(request, Op::rename, rc, old_path, new_path);
-  request.reply_error(rc);
+    tree.nodes.rename(request.node(), old_name, to, new_name, (flags & RENAME_EXCHANGE) != 0);
+  tree.log(request, Op::rename, rc, old_path, new_path);
+  return rc;
 }
 
-void Loopback::readlink(Request& request) {
+int readlink(Loopback& tree, Request& request) {
   File file;
-  int rc = reach(request, request.node(), file);
+  int rc = tree.reach(request, file);
   char text[PATH_MAX];
   ssize_t n = -1;
   if (rc == 0) {
@@ -255,9 +247,26 @@ void Loopback::readlink(Request& request) {
     rc = errno_if(n < 0);
   }
   const std::string_view shown(text, n > 0 ? static_cast<std::size_t>(n) : 0);
-  log(request, Op::readlink, rc, path_of(request.node()), shown);
-  if (rc != 0) return request.reply_error(rc);
-  request.reply_bytes(text, shown.size());
+  tree.log(request, Op::readlink, rc, tree.nodes.path(request.node()), shown);
+  return rc != 0 ? rc : request.reply_bytes(text, shown.size());
+}
+
+}  // namespace
+
+std::span<const Operation> name_operations() {
+  static constexpr Operation kAll[] = {{FUSE_FORGET, forget, Rights::any},
+                                       {FUSE_BATCH_FORGET, batch_forget, Rights::any},
+                                       {FUSE_LOOKUP, lookup},
+                                       {FUSE_READLINK, readlink},
+                                       {FUSE_SYMLINK, symlink},
+                                       {FUSE_MKNOD, mknod},
+                                       {FUSE_MKDIR, mkdir},
+                                       {FUSE_UNLINK, remove},
+                                       {FUSE_RMDIR, remove},
+                                       {FUSE_RENAME, rename},
+                                       {FUSE_RENAME2, rename},
+                                       {FUSE_LINK, link}};
+  return kAll;
 }
 
 }  // namespace heddle::loopback

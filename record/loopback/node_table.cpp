@@ -17,11 +17,6 @@ FileKey file_key(const struct statx& st) {
           born ? st.stx_btime.tv_nsec : 0};
 }
 
-ContentStamp content_stamp(const struct statx& st) {
-  return {st.stx_mtime.tv_sec, st.stx_ctime.tv_sec, st.stx_mtime.tv_nsec, st.stx_ctime.tv_nsec,
-          st.stx_size};
-}
-
 // Descriptors are closed without the lock: the last one of a file without a name frees its blocks.
 NodeTable::NodeTable(Fd root, const FileKey& key, std::size_t most_open)
     : most_open_(std::max<std::size_t>(most_open, 16)) {
@@ -107,39 +102,24 @@ NodeTable::File NodeTable::warm(std::uint64_t id, Fd fd) {
   return node ? set_file(*node, std::move(fd), closed) : nullptr;
 }
 
-bool NodeTable::append_path(const Node& node, std::string& out) const {
-  if (node.id == FUSE_ROOT_ID) return true;
+std::string NodeTable::path(std::uint64_t id, std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const Node* node = find(id);
+  if (!node) return {};
   // Up first, then the names from the top down; no recursion, because trees may be very deep.
   std::vector<std::string_view> parts;
-  for (const Node* at = &node; at->id != FUSE_ROOT_ID; at = at->names.back().parent) {
-    if (at->names.empty()) return false;
-    parts.push_back(*at->names.back().text);
+  if (!name.empty()) parts.push_back(name);
+  for (; node->id != FUSE_ROOT_ID; node = node->names.back().parent) {
+    if (node->names.empty()) return {};
+    parts.push_back(*node->names.back().text);
   }
+  std::string out;
+  out.reserve(128);
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
     out += '/';
     out += *part;
   }
-  return true;
-}
-
-std::optional<std::string> NodeTable::path(std::uint64_t id) const {
-  const std::lock_guard lock(mutex_);
-  const Node* node = find(id);
-  std::string out;
-  if (!node || !append_path(*node, out)) return std::nullopt;
-  if (out.empty()) out.push_back('/');
-  return out;
-}
-
-std::optional<std::string> NodeTable::path(std::uint64_t id, std::string_view name) const {
-  const std::lock_guard lock(mutex_);
-  const Node* node = find(id);
-  std::string out;
-  out.reserve(128);
-  if (!node || !append_path(*node, out)) return std::nullopt;
-  out += '/';
-  out += name;
-  return out;
+  return out.empty() ? "/" : out;
 }
 
 void NodeTable::link(Node& node, Node& parent, std::string_view name) {
@@ -277,26 +257,25 @@ FileKey NodeTable::key(std::uint64_t id) const {
   return node ? node->key : FileKey{};
 }
 
-void NodeTable::add_handle(std::uint64_t id) {
+void NodeTable::count_handle(std::uint64_t id, int more) {
   const std::lock_guard lock(mutex_);
-  if (Node* node = find(id)) ++node->handles;
+  if (Node* node = find(id)) node->handles += more;
 }
 
-void NodeTable::remove_handle(std::uint64_t id) {
-  const std::lock_guard lock(mutex_);
-  if (Node* node = find(id)) --node->handles;
-}
-
-bool NodeTable::same_content(std::uint64_t id, const ContentStamp& stamp) {
+bool NodeTable::same_content(std::uint64_t id, const struct statx& st) {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  const auto age_ns = (now.tv_sec - stamp.ctime_s) * 1'000'000'000 + now.tv_nsec - stamp.ctime_ns;
+  const auto age_ns = (now.tv_sec - st.stx_ctime.tv_sec) * 1'000'000'000 + now.tv_nsec -
+                      static_cast<std::int64_t>(st.stx_ctime.tv_nsec);
   constexpr std::int64_t kTicks = 50'000'000;
+  const std::array<std::int64_t, 5> stamp = {st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec,
+                                             st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec,
+                                             static_cast<std::int64_t>(st.stx_size)};
   const std::lock_guard lock(mutex_);
   Node* node = find(id);
   if (!node) return false;
   const bool same = node->stamp == stamp;
-  node->stamp = age_ns > kTicks ? stamp : ContentStamp{};
+  node->stamp = age_ns > kTicks ? stamp : std::array<std::int64_t, 5>{-1};
   return same;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -30,15 +31,6 @@ struct FileKey {
 };
 FileKey file_key(const struct statx& st);
 
-/// State of a file's content: the kernel may keep its pages while this is unchanged.
-struct ContentStamp {
-  std::int64_t mtime_s = 0, ctime_s = 0;
-  std::uint32_t mtime_ns = 0, ctime_ns = 0;
-  std::uint64_t size = ~0ULL;
-  bool operator==(const ContentStamp&) const = default;
-};
-ContentStamp content_stamp(const struct statx& st);
-
 /// The files that the kernel knows, by node id. A node is an O_PATH descriptor, opened at its
 /// lookup: every operation on the node reaches that file, wherever others have moved it and
 /// whatever they have put in its place. Beyond a limit the least recently used nodes lose their
@@ -52,10 +44,9 @@ class NodeTable {
   /// `most_open`: descriptors of nodes.
   NodeTable(Fd root, const FileKey& key, std::size_t most_open);
 
-  /// The absolute path of a node, as last known; nullopt: none (unlinked, never named).
-  std::optional<std::string> path(std::uint64_t id) const;
-  /// The path of `name` in the directory `id`.
-  std::optional<std::string> path(std::uint64_t id, std::string_view name) const;
+  /// The absolute path of a node, as last known, or of `name` in it; empty: it has none (unlinked,
+  /// never named).
+  std::string path(std::uint64_t id, std::string_view name = {}) const;
 
   /// `name` in `parent` is the file `key`: returns its id and counts one lookup. `fd` is the file;
   /// invalid if the node has a descriptor.
@@ -95,12 +86,12 @@ class NodeTable {
   /// What `name` in `parent` is known as.
   Child child(std::uint64_t parent, std::string_view name) const;
   FileKey key(std::uint64_t id) const;
-  /// Open handles; a node that has one keeps its descriptor.
-  void add_handle(std::uint64_t id);
-  void remove_handle(std::uint64_t id);
-  /// Stores the content's stamp; true when it equals the one stored before. One so young that the
-  /// next change may have it too (the clock of file systems ticks every 1 to 10 ms) never does.
-  bool same_content(std::uint64_t id, const ContentStamp& stamp);
+  /// Adds to the node's open handles; one that has any keeps its descriptor.
+  void count_handle(std::uint64_t id, int more);
+  /// Stores the file's size and times; true when they equal those stored before: the kernel may
+  /// keep its pages. A change so young that the next may have the same time (the clock of file
+  /// systems ticks every 1 to 10 ms) never does.
+  bool same_content(std::uint64_t id, const struct statx& st);
   std::size_t size() const;
 
  private:
@@ -119,12 +110,12 @@ class NodeTable {
     std::uint64_t id = 0;
     FileKey key;
     std::uint64_t lookups = 0;
-    unsigned handles = 0;
+    int handles = 0;
     File file;
     std::list<Node*>::iterator place;  ///< in warm_, while there is a file
     std::vector<Name> names;           ///< most recently used last
     std::unordered_map<std::string, Node*, NameHash, std::equal_to<>> children;
-    ContentStamp stamp;
+    std::array<std::int64_t, 5> stamp{-1};  ///< of the content
   };
   struct KeyHash {
     std::size_t operator()(const FileKey& key) const {
@@ -142,7 +133,6 @@ class NodeTable {
   void link(Node& node, Node& parent, std::string_view name);
   void drop_name(Node& parent, std::string_view name);
   void release_if_unused(Node* node, Files& closed);
-  bool append_path(const Node& node, std::string& out) const;
 
   mutable std::mutex mutex_;
   const std::size_t most_open_;

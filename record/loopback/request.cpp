@@ -51,8 +51,9 @@ void give_up() { ::_exit(3); }
 
 void Request::reply_error(int error) { answer(device_, header().unique, error, nullptr, 0); }
 
-void Request::reply_bytes(const void* data, std::size_t size) {
+int Request::reply_bytes(const void* data, std::size_t size) {
   answer(device_, header().unique, 0, data, size);
+  return kAnswered;
 }
 
 void Request::drop_pages(std::uint64_t node) {
@@ -102,18 +103,17 @@ bool set_capabilities(const Sets& sets) {
   return ::syscall(SYS_capset, &header, data) == 0;
 }
 
-/// The user namespace of `tid` ("self": ours); 0 when it is not told.
-ino_t user_namespace(const char* who) {
-  char path[48];
-  std::snprintf(path, sizeof(path), "/proc/%s/ns/user", who);
-  struct stat st {};
-  return ::stat(path, &st) == 0 ? st.st_ino : 0;
-}
-
+/// The user namespace of `tid`; 0 when it is not told.
 ino_t user_namespace(std::int32_t tid) {
-  char who[16];
-  std::snprintf(who, sizeof(who), "%d", tid);
-  return user_namespace(who);
+  struct stat st {};
+  return ::stat(ProcPath(tid, "ns/user").text, &st) == 0 ? st.st_ino : 0;
+}
+ino_t own_user_namespace() {
+  static const ino_t own = [] {
+    struct stat st {};
+    return ::stat("/proc/self/ns/user", &st) == 0 ? st.st_ino : 0;
+  }();
+  return own;
 }
 
 struct ProcStatus {
@@ -123,10 +123,9 @@ struct ProcStatus {
 
 /// nullopt: it cannot be read, though the thread is there.
 std::optional<ProcStatus> status_of(std::int32_t tid) {
-  char path[48];
-  std::snprintf(path, sizeof(path), "/proc/%d/status", tid);
+  const ProcPath path(tid, "status");
   const auto may_be_read = [](int error) { return error != ENOENT && error != ESRCH; };
-  const Fd fd(insist([&] { return ::open(path, O_RDONLY | O_CLOEXEC); }, may_be_read));
+  const Fd fd(insist([&] { return ::open(path.text, O_RDONLY | O_CLOEXEC); }, may_be_read));
   // To its end: of a number that is cut, the first half is another group.
   thread_local std::vector<char> text(8192);
   std::size_t size = 0;
@@ -176,12 +175,11 @@ CallerRights::CallerRights() : may_switch_(are_many()) {
 /// Whether root's capabilities hold here: not those of a user namespace of its own. Where that is
 /// not told (a container without CAP_SYS_PTRACE), they do.
 bool CallerRights::root_counts(std::int32_t tid) {
-  static const ino_t ours = user_namespace("self");
   constexpr int kTrustMs = 20;
   const auto now = monotonic_ms();
   if (tid == known_tid_ && now < known_until_ms_) return true;
   const ino_t its = user_namespace(tid);
-  if (its != 0 && its != ours) return false;
+  if (its != 0 && its != own_user_namespace()) return false;
   known_tid_ = tid;
   known_until_ms_ = now + kTrustMs;
   return true;
@@ -198,8 +196,8 @@ bool CallerRights::assume(const fuse_in_header& header) {
   const std::uint64_t all = own_.capabilities & kOfFiles;
   const auto sets = tid != 0 ? capabilities_of(tid) : std::nullopt;
   if (sets && (sets->effective & kOfFiles) != 0) {
-    static const ino_t ours = user_namespace("self");
-    const bool counts = header.uid == 0 ? root_counts(tid) : user_namespace(tid) == ours;
+    const bool counts =
+        header.uid == 0 ? root_counts(tid) : user_namespace(tid) == own_user_namespace();
     if (counts) state.capabilities = sets->effective & all;
   }
   // One who may read and write everything is in no need of groups.
@@ -277,7 +275,7 @@ void keep_callers_capabilities() {
   const auto sets = capabilities_of(0);
   // Without CAP_SYS_PTRACE the kernel tells us of those only whose capabilities we have.
   if (!sets || ::geteuid() != 0 || (sets->permitted & bit(CAP_SYS_PTRACE)) == 0) return;
-  const std::uint64_t kept = sets->permitted & (kOfFiles | kOurs | bit(CAP_KILL));
+  const std::uint64_t kept = sets->permitted & (kOfFiles | kOurs);
   for (unsigned capability = 0; capability < 64; ++capability)
     if ((kept & bit(capability)) == 0) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   (void)set_capabilities({kept, kept});

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <vector>
+
+#include "base/fd.hpp"
 
 namespace heddle::loopback {
 
@@ -54,6 +58,28 @@ struct BackingMap {
 };
 inline constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
 inline constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
+
+/// The path in /proc of a thread's file, without allocating.
+struct ProcPath {
+  ProcPath(std::int32_t tid, const char* name) {
+    std::snprintf(text, sizeof(text), "/proc/%d/%s", tid, name);
+  }
+  char text[48];
+};
+/// The start of such a file, for string functions; false when the thread has gone.
+template <std::size_t N>
+bool read_proc(std::int32_t tid, const char* name, char (&text)[N]) {
+  const Fd fd(::open(ProcPath(tid, name).text, O_RDONLY | O_CLOEXEC));
+  const ssize_t n = fd ? ::read(fd.get(), text, N - 1) : -1;
+  text[n > 0 ? n : 0] = '\0';
+  return n > 0;
+}
+/// The name in /proc by which calls that take a path reach the file of `fd`, whatever it is: a link
+/// that leads there by itself, and no further when that is a symbolic link (an O_PATH descriptor).
+struct OwnPath {
+  explicit OwnPath(int fd) { std::snprintf(text, sizeof(text), "/proc/self/fd/%d", fd); }
+  char text[32];
+};
 
 /// One WRITE or READ at most; with the header it is what a request's buffer must hold.
 inline constexpr std::size_t kMaxData = 1U << 20;
@@ -148,6 +174,8 @@ class ServingThread {
   char* out = nullptr;  ///< kMaxData and a page of room for an answer
 };
 
+inline constexpr int kAnswered = -1;
+
 /// One request of the kernel, in the buffer that read(2) filled, and its answer. Belongs to one
 /// thread; each request but FORGET and INTERRUPT is answered exactly once.
 class Request {
@@ -182,17 +210,11 @@ class Request {
   }
 
   void reply_error(int error);  ///< a positive errno; 0 is success without data
-  void reply_bytes(const void* data, std::size_t size);
+  /// These return kAnswered.
+  int reply_bytes(const void* data, std::size_t size);
   template <class Body>
-  void reply(const Body& body) {
-    reply_bytes(&body, sizeof(body));
-  }
-  template <class One, class Two>
-  void reply(const One& one, const Two& two) {
-    char both[sizeof(One) + sizeof(Two)];
-    std::memcpy(both, &one, sizeof(One));
-    std::memcpy(both + sizeof(One), &two, sizeof(Two));
-    reply_bytes(both, sizeof(both));
+  int reply(const Body& body) {
+    return reply_bytes(&body, sizeof(body));
   }
   /// Makes the kernel drop its pages of the node, after writing them back: other threads must be
   /// there to serve that.

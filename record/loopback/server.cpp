@@ -67,9 +67,7 @@ class CoreFollower {
  private:
   void sample(std::int32_t tid) {
     if (tid != stat_tid_) {
-      char path[48];
-      std::snprintf(path, sizeof(path), "/proc/%d/stat", tid);
-      stat_.reset(::open(path, O_RDONLY | O_CLOEXEC));
+      stat_.reset(::open(ProcPath(tid, "stat").text, O_RDONLY | O_CLOEXEC));
       stat_tid_ = tid;
     }
     const int core = stat_ ? core_of(stat_.get()) : -1;

@@ -11,6 +11,7 @@
 // several runs have this start 188 to 210 lines apart.)
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <deque>
 
 #include "record/trace/readers.hpp"
@@ -21,25 +22,18 @@ namespace {
 constexpr std::size_t kSignatureLength = 5;
 constexpr std::size_t kPadding = 10;
 
-bool digits_at(std::string_view text, std::size_t at, std::size_t n) {
-  if (text.size() < at + n) return false;
-  for (std::size_t i = at; i < at + n; ++i)
-    if (text[i] < '0' || text[i] > '9') return false;
-  return true;
-}
-
 /// Length of `2024/11/21 18:34:47 logger.go:63: `, 0 when the line does not start so.
 std::size_t log_prefix(std::string_view line) {
-  static constexpr std::string_view kShape = "0000/00/00 00:00:00 ";
-  if (line.size() < kShape.size()) return 0;
-  for (std::size_t i = 0; i < kShape.size(); ++i) {
-    const bool digit = line[i] >= '0' && line[i] <= '9';
-    if (kShape[i] == '0' ? !digit : line[i] != kShape[i]) return 0;
-  }
-  const std::size_t go = line.find(".go:", kShape.size());
-  const std::size_t end = line.find(": ", kShape.size());
-  if (go == std::string_view::npos || end == std::string_view::npos || go > end) return 0;
-  return digits_at(line, go + 4, end - go - 4) && end > go + 4 ? end + 2 : 0;
+  int length = 0;
+  const std::string start(line.substr(0, 200));
+  (void)std::sscanf(start.c_str(), "%*4u/%*2u/%*2u %*2u:%*2u:%*2u %*[^.: ].go:%*u:%n", &length);
+  const auto end = static_cast<std::size_t>(length);
+  return length > 0 && line.substr(end).starts_with(' ') ? end + 1 : 0;
+}
+
+bool parse_number(std::string_view text, auto& number) {
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return ec == std::errc() && end == text.data() + text.size() && text[0] != '-';
 }
 
 struct Line {
@@ -56,11 +50,9 @@ const char* parse_line(std::string_view text, Line& out) {
   const std::size_t prefix = log_prefix(text);
   if (prefix == 0) return "does not start as compat-lib's lines do";
   text.remove_prefix(prefix);
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out.unix_ns);
-  const auto digits = static_cast<std::size_t>(end - text.data());
-  if (ec != std::errc() || digits >= text.size() || text[digits] != ' ') return "the time";
+  const std::size_t digits = std::min(text.find(' '), text.size() - 1);
+  if (!parse_number(text.substr(0, digits), out.unix_ns)) return "the time";
   text.remove_prefix(digits + 1);
-
   const std::string_view name = text.substr(0, text.find(' '));
   static constexpr std::pair<std::string_view, Op> kOps[] = {{"Lookup", Op::lookup},
                                                              {"Open", Op::open},
@@ -73,20 +65,16 @@ const char* parse_line(std::string_view text, Line& out) {
   if (op == std::end(kOps) && !out.is_end) return "an event compat-lib does not write";
   if (!out.is_end) out.op = op->second;
   if (text.size() <= kPadding) return "no path";
-  for (std::size_t i = name.size(); i < kPadding; ++i)
-    if (text[i] != ' ') return "the padding after the event";
+  if (text.substr(0, kPadding).find_first_not_of(' ', name.size()) != std::string_view::npos)
+    return "the padding after the event";
   text.remove_prefix(kPadding);
   out.older = text[0] == ' ';
   if (out.older) {
     text.remove_prefix(1);
   } else if (out.op == Op::open || out.op == Op::close) {
     const std::size_t tab = text.rfind('\t');
-    if (tab != std::string_view::npos && tab + 1 < text.size() &&
-        digits_at(text, tab + 1, text.size() - tab - 1)) {
-      const auto done = std::from_chars(text.data() + tab + 1, text.data() + text.size(), out.fd);
-      if (done.ec != std::errc()) return "the file descriptor";
+    if (tab != std::string_view::npos && parse_number(text.substr(tab + 1), out.fd))
       text = text.substr(0, tab);
-    }
   }
   // Only a path shorter than the padding can end in padding.
   if (!out.older && text.size() == kPadding) text = text.substr(0, text.find_last_not_of(' ') + 1);

@@ -142,6 +142,15 @@ void each_field(Header& header, Visit visit) {
   visit("note", "notes", header.notes);
 }
 
+/// The numbers of a footer, of both forms: visit(key, number).
+template <class Footer, class Visit>
+void each_count(Footer& footer, Visit visit) {
+  visit("ns", footer.end_ns);
+  visit("events", footer.events);
+  visit("failed", footer.failed);
+  for (std::size_t i = 0; i < kOpCount; ++i) visit(op_name(static_cast<Op>(i)), footer.by_op[i]);
+}
+
 /// `2026-11-21T10:17:03.000000000Z`.
 std::string utc_time_text(std::uint64_t unix_ns);
 

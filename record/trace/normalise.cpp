@@ -171,14 +171,9 @@ bool is_below_one_of(std::string_view path, std::initializer_list<std::string_vi
   });
 }
 
-bool is_number(std::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// /proc/4711/task/4712/fd/3 -> /proc/<pid>/task/<tid>/fd/3
 void normalise_proc(std::string_view before, std::string& name) {
-  if (!is_number(name)) return;
+  if (name.empty() || !all_of(name, is_digit)) return;
   if (before == "/proc") name = "<pid>";
   if (before.ends_with("/task") && before.starts_with("/proc/")) name = "<tid>";
 }

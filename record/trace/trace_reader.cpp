@@ -96,352 +96,284 @@ bool parse_number(std::string_view text, T& value, int base = 10) {
   return ec == std::errc() && end == text.data() + text.size();
 }
 
-/// Gives the bytes behind an escaped field: the line's own when nothing is escaped (nearly always).
-class Unescaper {
- public:
-  bool operator()(std::string_view text, std::string_view& bytes, std::ptrdiff_t slot) {
-    if (text.empty() || memchr(text.data(), '\\', text.size()) == nullptr) {
-      bytes = text;
-      return true;
-    }
-    auto plain = unescape(text);
-    if (!plain) return false;
-    scratch_[slot] = std::move(*plain);
-    bytes = scratch_[slot];
+/// The bytes behind an escaped field: the line's own when nothing is escaped (nearly always), else
+/// those kept in `scratch`.
+bool unescape_field(std::string_view text, std::string_view& bytes, std::string& scratch) {
+  bytes = text;
+  if (text.empty() || memchr(text.data(), '\\', text.size()) == nullptr) return true;
+  auto plain = unescape(text);
+  if (!plain) return false;
+  bytes = scratch = std::move(*plain);
+  return true;
+}
+
+// What an event has in each line: in the text form by position, in JSON by these keys.
+constexpr std::string_view kPlaces[] = {"ns", "pid", "tid", "op", "result", "path"};
+constexpr std::size_t kPathPlace = 5;
+
+/// Null, or what is wrong with it.
+const char* set_place(Event& e, std::size_t place, std::string_view text) {
+  std::optional<Op> op;
+  std::optional<int> result;
+  switch (place) {
+    case 0:
+      return parse_number(text, e.ns) ? nullptr : "the time";
+    case 1:
+      return parse_number(text, e.pid) ? nullptr : "the pid";
+    case 2:
+      return parse_number(text, e.tid) ? nullptr : "the tid";
+    case 3:
+      if (!(op = op_from_name(text))) return "the operation";
+      e.op = *op;
+      return nullptr;
+    case 4:
+      if (!(result = result_from_name(text))) return "the result";
+      e.error = *result;
+      return nullptr;
+    default:
+      e.path = text;
+      return nullptr;
+  }
+}
+
+const Detail* find_detail(std::string_view key) {
+  const auto* const at = std::find_if(std::begin(kDetails), std::end(kDetails),
+                                      [&](const Detail& detail) { return detail.key == key; });
+  return at == std::end(kDetails) ? nullptr : at;
+}
+
+bool set_detail(Event& e, const Detail& detail, std::string_view value, int mode_base) {
+  if (detail.as == Detail::As::text) {
+    e.*detail.text = value;
     return true;
   }
+  if (detail.as != Detail::As::flags)
+    return parse_number(value, e.*detail.number, detail.as == Detail::As::octal ? mode_base : 10);
+  const auto flags = open_flags_from_text(value);
+  e.flags = flags.value_or(-1);
+  return flags.has_value();
+}
 
- private:
-  std::string scratch_[std::size(kDetails) + 1];
-};
-
-const char* parse_detail(std::string_view field, Event& e, Unescaper& unescaper) {
-  const std::size_t equals = field.find('=');
-  if (equals == std::string_view::npos) return "a detail without `=`";
-  const std::string_view key = field.substr(0, equals);
-  const std::string_view value = field.substr(equals + 1);
-  const auto* const detail = std::find_if(std::begin(kDetails), std::end(kDetails),
-                                          [&](const Detail& d) { return d.key == key; });
-  if (detail == std::end(kDetails)) return "a detail this version does not know";
+/// Sets the header's field, of a list its next element; false when there is none of that name or
+/// the value does not fit it.
+bool set_header_field(RunHeader& header, std::string_view key, std::string text, bool json) {
   bool good = false;
-  if (detail->text) {
-    good = unescaper(value, e.*detail->text, detail - kDetails);
-  } else if (detail->as == Detail::As::flags) {
-    const auto flags = open_flags_from_text(value);
-    if ((good = flags.has_value())) e.flags = *flags;
-  } else {
-    good = parse_number(value, e.*detail->number, detail->as == Detail::As::octal ? 8 : 10);
-  }
-  return good ? nullptr : "a detail's value";
-}
-
-/// Null, or what is wrong with the line.
-const char* parse_event(std::string_view rest, Event& e, Unescaper& unescaper) {
-  e = Event{};
-  if (!parse_number(take_field(rest), e.ns)) return "the time";
-  if (!parse_number(take_field(rest), e.pid)) return "the pid";
-  if (!parse_number(take_field(rest), e.tid)) return "the tid";
-  const auto op = op_from_name(take_field(rest));
-  if (!op) return "the operation";
-  e.op = *op;
-  const auto result = result_from_name(take_field(rest));
-  if (!result) return "the result";
-  e.error = *result;
-  if (rest.data() == nullptr) return "no path";
-  if (!unescaper(take_field(rest), e.path, std::size(kDetails))) return "the path's escapes";
-  while (!rest.empty())
-    if (const char* wrong = parse_detail(take_field(rest), e, unescaper)) return wrong;
-  return nullptr;
-}
-
-std::optional<std::vector<std::string>> parse_argv(std::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  std::vector<std::string> argv;
-  if (!json.is_array()) return std::nullopt;
-  for (const auto& word : json) {
-    if (!word.is_string()) return std::nullopt;
-    argv.push_back(word.get<std::string>());
-  }
-  return argv;
-}
-
-bool parse_header_line(std::string_view line, RunHeader& header) {
-  if (!line.starts_with('#')) return false;
-  const std::string_view key = take_field(line).substr(1);
-  const std::string_view text = take_field(line);
-  bool good = false;
-  each_field(header, [&](std::string_view name, std::string_view, auto& field) {
+  each_field(header, [&](std::string_view name, std::string_view json_name, auto& field) {
     using T = std::decay_t<decltype(field)>;
-    if (name != key) return;
-    // Behind the start's number stands its date.
-    if constexpr (std::is_same_v<T, std::uint64_t>) return void(good = parse_number(text, field));
-    if (!line.empty()) return;
-    if constexpr (std::is_same_v<T, std::optional<int>>) {
+    if ((json ? json_name : name) != key) return;
+    good = true;
+    if constexpr (std::is_same_v<T, std::string>)
+      field = std::move(text);
+    else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+      field.push_back(std::move(text));
+    else if constexpr (std::is_same_v<T, std::optional<int>>)
       good = parse_number(text, field.emplace());
-    } else if (key == "argv") {
-      auto argv = parse_argv(text);
-      if ((good = argv.has_value())) header.argv = std::move(*argv);
-    } else {
-      auto plain = unescape(text);
-      if (!(good = plain.has_value())) return;
-      if constexpr (std::is_same_v<T, std::string>) field = std::move(*plain);
-      if constexpr (std::is_same_v<T, std::vector<std::string>>) field.push_back(std::move(*plain));
-    }
+    else
+      good = parse_number(text, field);
   });
   return good;
 }
 
-bool parse_footer(std::string_view line, RunFooter& f) {
-  take_field(line);
-  const std::string_view state = take_field(line);
-  if (state != "complete" && state != "incomplete") return false;
-  f.complete = state == "complete";
-  while (!line.empty()) {
-    const std::string_view field = take_field(line);
-    const std::size_t equals = field.find('=');
-    if (equals == std::string_view::npos) return false;
-    const std::string_view key = field.substr(0, equals);
-    const std::string_view value = field.substr(equals + 1);
-    bool good = false;
-    if (key == "exit")
-      good = parse_number(value, f.exit_status.emplace());
-    else if (key == "ns")
-      good = parse_number(value, f.end_ns);
-    else if (key == "events")
-      good = parse_number(value, f.events);
-    else if (key == "failed")
-      good = parse_number(value, f.failed);
-    else if (const auto op = op_from_name(key))
-      good = parse_number(value, f.by_op[static_cast<std::size_t>(*op)]);
-    if (!good) return false;
-  }
-  return true;
+bool set_footer_field(RunFooter& footer, std::string_view key, std::string_view value) {
+  footer.complete = footer.complete || (key == "end" && value == "complete");
+  if (key == "end") return footer.complete || value == "incomplete";
+  if (key == "exit") return parse_number(value, footer.exit_status.emplace());
+  bool good = false;
+  each_count(footer, [&](std::string_view name, std::uint64_t& count) {
+    if (name == key) good = parse_number(value, count);
+  });
+  return good;
 }
 
-enum class Expect { header, events, start };
-
-Result<void> read_heddle_text(LineSource& lines, std::string_view line, TraceSink& sink,
-                              const ReadOptions& options) {
-  CountedSink out(sink);
-  Unescaper unescaper;
-  RunHeader header;
-  Event event;
-  Expect expect = Expect::start;
-  LineSource::State state = LineSource::State::line;
-  for (; state == LineSource::State::line; state = lines.next(line)) {
-    if (!lines.terminated()) {
-      if (options.accept_cut_line && expect == Expect::events) break;
-      return fail(lines.at("the trace is cut", "its last line has no end",
-                           "--partial reads it up to there"));
-    }
-    if (line.starts_with("#heddle-trace\t")) {
-      if (expect == Expect::header) return fail(lines.at("damaged trace", "a header in a header"));
-      if (expect == Expect::events) out.end_without_footer();
-      int version = 0;
-      if (!parse_number(line.substr(14), version))
-        return fail(lines.at("damaged trace", "no version"));
-      if (version != kTraceVersion) return fail(lines.at("unknown trace version", line.substr(14)));
-      header = RunHeader{};
-      expect = Expect::header;
-    } else if (expect == Expect::header) {
-      if (line.starts_with("#events\t")) {
-        out.begin(header);
-        expect = Expect::events;
-      } else if (!parse_header_line(line, header)) {
-        return fail(lines.at("damaged trace", "not a header line of this version"));
-      }
-    } else if (expect == Expect::start) {
-      return fail(lines.at("damaged trace", "something after the footer"));
-    } else if (line.starts_with("#end\t")) {
-      RunFooter footer;
-      if (!parse_footer(line, footer)) return fail(lines.at("damaged trace", "the footer"));
-      if (!out.end(footer))
-        return fail(lines.at("damaged trace", "the footer's counts are not those of the events"));
-      expect = Expect::start;
-    } else if (const char* wrong = parse_event(line, event, unescaper)) {
-      return fail(lines.at("not an event", wrong));
-    } else {
-      out.event(event);
-    }
-  }
-  if (state == LineSource::State::failed) return fail(Error(lines.error()));
-  if (expect == Expect::header) return fail(lines.at("the trace is cut", "its header has no end"));
-  if (out.open()) out.end_without_footer();
-  return {};
-}
-
-// Our JSON lines: the same runs as the text form, made for other programs; speed is the text's job.
 using nlohmann::json;
 
-/// Thrown within this file only: what is wrong with the line.
-struct BadLine {
-  const char* what;
+/// A JSON text or number as the text form has it; views stand as long as `value` and `scratch`.
+std::string_view text_of(const json& value, std::string& scratch) {
+  if (value.is_string()) return value.get_ref<const std::string&>();
+  return scratch = value.is_number() ? value.dump() : "";
+}
+
+/// Reads the lines of heddle's two forms. They say the same; the text form is the fast one.
+class HeddleLines {
+ public:
+  HeddleLines(TraceSink& sink, bool is_json) : out_(sink), is_json_(is_json) {}
+
+  /// Null, or what is wrong with the line; of what() then says more.
+  const char* take(std::string_view line) {
+    what_ = "damaged trace";
+    return is_json_ ? json_line(line) : text_line(line);
+  }
+  const char* what() const { return what_; }
+  bool in_header() const { return in_header_; }
+  CountedSink& out() { return out_; }
+
+ private:
+  const char* begin_header(std::string_view version) {
+    int number = 0;
+    if (!parse_number(version, number)) return "no version";
+    what_ = "unknown trace version";
+    if (number != kTraceVersion) return (version_ = version).c_str();
+    if (out_.open()) out_.end_without_footer();
+    header_ = RunHeader{};
+    if (is_json_) header_.format = Format::heddle_json;
+    return nullptr;
+  }
+  const char* end(const RunFooter& footer) {
+    return out_.end(footer) ? nullptr : "the footer's counts are not those of the events";
+  }
+
+  const char* text_line(std::string_view line) {
+    constexpr std::string_view kStart = "#heddle-trace\t";
+    if (line.starts_with(kStart)) {
+      if (in_header_) return "a header in a header";
+      in_header_ = true;
+      return begin_header(line.substr(kStart.size()));
+    }
+    if (in_header_) {
+      if (!line.starts_with("#events\t")) return text_header(line);
+      in_header_ = false;
+      out_.begin(header_);
+      return nullptr;
+    }
+    if (!out_.open()) return "something after the footer";
+    if (line.starts_with("#end\t")) return text_footer(line.substr(1));
+    what_ = "not an event";
+    return text_event(line);
+  }
+  const char* text_header(std::string_view line) {
+    const std::string_view key = take_field(line);
+    const std::string_view text = take_field(line);
+    if (!key.starts_with('#')) return "not a header line of this version";
+    bool good = line.empty() || key == "#start";  // behind its number stands its date
+    if (key == "#argv") {
+      const auto argv = json::parse(text, nullptr, false);
+      good = good && argv.is_array();
+      for (const auto& word : argv) good = good && word.is_string();
+      if (good) header_.argv = argv.get<std::vector<std::string>>();
+    } else {
+      auto plain = unescape(text);
+      good = good && plain && set_header_field(header_, key.substr(1), std::move(*plain), false);
+    }
+    return good ? nullptr : "not a header line of this version";
+  }
+  const char* text_footer(std::string_view line) {
+    RunFooter footer;
+    bool good = take_field(line) == "end" && set_footer_field(footer, "end", take_field(line));
+    while (good && !line.empty()) {
+      const std::string_view field = take_field(line);
+      const std::size_t equals = std::min(field.find('='), field.size() - 1);
+      good = set_footer_field(footer, field.substr(0, equals), field.substr(equals + 1));
+    }
+    return good ? end(footer) : "the footer";
+  }
+  const char* text_event(std::string_view rest) {
+    event_ = Event{};
+    for (std::size_t place = 0; place < kPathPlace; ++place)
+      if (const char* wrong = set_place(event_, place, take_field(rest))) return wrong;
+    if (rest.data() == nullptr) return "no path";
+    if (!unescape_field(take_field(rest), event_.path, scratch_[std::size(kDetails)]))
+      return "the path's escapes";
+    while (!rest.empty()) {
+      const std::string_view field = take_field(rest);
+      const std::size_t equals = field.find('=');
+      if (equals == std::string_view::npos) return "a detail without `=`";
+      const Detail* detail = find_detail(field.substr(0, equals));
+      if (!detail) return "a detail this version does not know";
+      std::string_view value = field.substr(equals + 1);
+      if ((detail->text && !unescape_field(value, value, scratch_[detail - kDetails])) ||
+          !set_detail(event_, *detail, value, 8))
+        return "a detail's value";
+    }
+    out_.event(event_);
+    return nullptr;
+  }
+
+  const char* json_line(std::string_view line) {
+    const json j = json::parse(line, nullptr, false);
+    if (!j.is_object()) return "not a JSON object";
+    if (j.contains("heddle_trace")) return json_header(j);
+    if (!out_.open()) {
+      if (header_.format != Format::heddle_json) what_ = "not a trace";
+      return "JSON, but no heddle_trace header";
+    }
+    return j.contains("end") ? json_footer(j) : json_event(j);
+  }
+  const char* json_header(const json& j) {
+    std::string scratch;
+    if (const char* wrong = begin_header(text_of(j["heddle_trace"], scratch))) return wrong;
+    what_ = "damaged trace";
+    for (const auto& [key, value] : j.items()) {
+      if (key == "heddle_trace" || key == "start") continue;
+      for (const json& item : value.is_array() ? value : json::array({value}))
+        if (!set_header_field(header_, key, std::string(text_of(item, scratch)), true))
+          return "a header field this version does not know";
+    }
+    out_.begin(header_);
+    return nullptr;
+  }
+  const char* json_footer(const json& j) {
+    RunFooter footer;
+    std::string scratch;
+    bool good = true;
+    for (const auto& [key, value] : j.items())
+      if (key != "by_op") good = good && set_footer_field(footer, key, text_of(value, scratch));
+    const json by_op = j.value("by_op", json::object());
+    for (const auto& [op, count] : by_op.items())
+      good = good && op_from_name(op) && set_footer_field(footer, op, text_of(count, scratch));
+    return good ? end(footer) : "the footer";
+  }
+  const char* json_event(const json& j) {
+    event_ = Event{};
+    std::size_t places = 0;
+    std::string number;
+    const json escaped = j.value("escaped", json::array());
+    for (const auto& [key, value] : j.items()) {
+      if (key == "escaped") continue;
+      const Detail* detail = find_detail(key);
+      std::string_view text = text_of(value, number);
+      const auto slot = detail ? detail - kDetails : std::ssize(kDetails);
+      if (std::find(escaped.begin(), escaped.end(), key) != escaped.end() &&
+          !unescape_field(text, text, scratch_[slot]))
+        return "an escaped field";
+      const auto* const place = std::find(std::begin(kPlaces), std::end(kPlaces), key);
+      if (place != std::end(kPlaces)) {
+        ++places;
+        if (const char* wrong = set_place(event_, static_cast<std::size_t>(place - kPlaces), text))
+          return wrong;
+      } else if (!detail || !set_detail(event_, *detail, text, 10)) {
+        return "an event field this version does not know";
+      }
+    }
+    if (places != std::size(kPlaces)) return "a field is missing";
+    out_.event(event_);
+    return nullptr;
+  }
+
+  CountedSink out_;
+  const bool is_json_;
+  bool in_header_ = false;
+  RunHeader header_;
+  Event event_;
+  std::string scratch_[std::size(kDetails) + 1];  ///< of each text of an event, and its path
+  std::string version_;
+  const char* what_ = "";
 };
 
-const std::string& text_of(const json& value) {
-  if (!value.is_string()) throw BadLine{"text expected"};
-  return value.get_ref<const std::string&>();
-}
-
-template <class T>
-T number_of(const json& value) {
-  if (!value.is_number_unsigned()) throw BadLine{"number expected"};
-  const auto number = value.get<std::uint64_t>();
-  if (number > static_cast<std::uint64_t>(std::numeric_limits<T>::max()))
-    throw BadLine{"number out of range"};
-  return static_cast<T>(number);
-}
-
-std::vector<std::string> list_of(const json& value) {
-  if (!value.is_array()) throw BadLine{"list expected"};
-  std::vector<std::string> out;
-  for (const auto& item : value) out.push_back(text_of(item));
-  return out;
-}
-
-RunHeader header_of(const json& j) {
-  RunHeader header;
-  for (const auto& [key, value] : j.items()) {
-    bool known = key == "heddle_trace" || key == "start";
-    each_field(header, [&, &key = key, &value = value](std::string_view, std::string_view name,
-                                                       auto& field) {
-      using T = std::decay_t<decltype(field)>;
-      if (name != key) return;
-      known = true;
-      if constexpr (std::is_same_v<T, std::string>)
-        field = text_of(value);
-      else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-        field = list_of(value);
-      else if constexpr (std::is_same_v<T, std::uint64_t>)
-        field = number_of<T>(value);
-      else
-        field = number_of<int>(value);
-    });
-    if (!known) throw BadLine{"a header field this version does not know"};
-  }
-  header.format = Format::heddle_json;
-  return header;
-}
-
-RunFooter footer_of(const json& j) {
-  RunFooter f;
-  for (const auto& [key, value] : j.items()) {
-    if (key == "end") {
-      const std::string state = text_of(value);
-      if (state != "complete" && state != "incomplete") throw BadLine{"the footer's state"};
-      f.complete = state == "complete";
-    } else if (key == "exit") {
-      f.exit_status = number_of<int>(value);
-    } else if (key == "ns") {
-      f.end_ns = number_of<std::uint64_t>(value);
-    } else if (key == "events") {
-      f.events = number_of<std::uint64_t>(value);
-    } else if (key == "failed") {
-      f.failed = number_of<std::uint64_t>(value);
-    } else if (key == "by_op" && value.is_object()) {
-      for (const auto& [name, count] : value.items()) {
-        const auto op = op_from_name(name);
-        if (!op) throw BadLine{"the footer's counts"};
-        f.by_op[static_cast<std::size_t>(*op)] = number_of<std::uint64_t>(count);
-      }
-    } else {
-      throw BadLine{"a footer field this version does not know"};
-    }
-  }
-  return f;
-}
-
-/// Its texts are those of `j`, and of `scratch` where they were escaped.
-Event event_of(const json& j, std::vector<std::string>& scratch) {
-  Event event;
-  int needed = 4;
-  for (const auto& [key, value] : j.items()) {
-    const auto* const detail =
-        std::find_if(std::begin(kDetails), std::end(kDetails),
-                     [&, &key = key](const Detail& d) { return d.key == key; });
-    if (key == "ns" || key == "op" || key == "result" || key == "path") --needed;
-    if (key == "ns") {
-      event.ns = number_of<std::uint64_t>(value);
-    } else if (key == "pid") {
-      event.pid = number_of<std::int32_t>(value);
-    } else if (key == "tid") {
-      event.tid = number_of<std::int32_t>(value);
-    } else if (key == "path") {
-      event.path = text_of(value);
-    } else if (key == "op") {
-      const auto op = op_from_name(text_of(value));
-      if (!op) throw BadLine{"the operation"};
-      event.op = *op;
-    } else if (key == "result") {
-      const auto result = result_from_name(text_of(value));
-      if (!result) throw BadLine{"the result"};
-      event.error = *result;
-    } else if (detail != std::end(kDetails) && detail->text) {
-      event.*detail->text = text_of(value);
-    } else if (detail != std::end(kDetails) && detail->as == Detail::As::flags) {
-      const auto flags = open_flags_from_text(text_of(value));
-      if (!flags) throw BadLine{"the flags"};
-      event.flags = *flags;
-    } else if (detail != std::end(kDetails)) {
-      event.*detail->number = number_of<std::int64_t>(value);
-    } else if (key != "escaped") {
-      throw BadLine{"an event field this version does not know"};
-    }
-  }
-  if (needed != 0) throw BadLine{"a field is missing"};
-  const auto it = j.find("escaped");
-  if (it == j.end()) return event;
-  const auto keys = list_of(*it);
-  scratch.clear();
-  scratch.reserve(keys.size());
-  for (const std::string& key : keys) {
-    const auto* const detail =
-        std::find_if(std::begin(kDetails), std::end(kDetails),
-                     [&](const Detail& d) { return d.text && d.key == key; });
-    if (key != "path" && detail == std::end(kDetails)) throw BadLine{"an escaped field"};
-    std::string_view& text = key == "path" ? event.path : event.*detail->text;
-    auto bytes = unescape(text);
-    if (!bytes) throw BadLine{"an escaped field"};
-    text = scratch.emplace_back(std::move(*bytes));
-  }
-  return event;
-}
-
-Result<void> read_heddle_json(LineSource& lines, std::string_view line, TraceSink& sink,
-                              const ReadOptions& options) {
-  CountedSink out(sink);
-  std::vector<std::string> scratch;
+Result<void> read_heddle(LineSource& lines, std::string_view line, TraceSink& sink,
+                         const ReadOptions& options) {
+  HeddleLines reader(sink, line.starts_with('{'));
   LineSource::State state = LineSource::State::line;
   for (; state == LineSource::State::line; state = lines.next(line)) {
     if (!lines.terminated()) {
-      if (options.accept_cut_line && out.open()) break;
+      if (options.accept_cut_line && reader.out().open()) break;
       return fail(lines.at("the trace is cut", "its last line has no end",
                            "--partial reads it up to there"));
     }
-    const json j = json::parse(line, nullptr, false);
-    if (!j.is_object()) return fail(lines.at("damaged trace", "not a JSON object"));
-    try {
-      if (const auto version = j.find("heddle_trace"); version != j.end()) {
-        if (*version != kTraceVersion)
-          return fail(lines.at("unknown trace version", version->dump(-1, ' ', true)));
-        const RunHeader header = header_of(j);
-        if (out.open()) out.end_without_footer();
-        out.begin(header);
-      } else if (!out.open()) {
-        return fail(lines.at(lines.number() == 1 ? "not a trace" : "damaged trace",
-                             "JSON, but no heddle_trace header"));
-      } else if (j.contains("end")) {
-        if (!out.end(footer_of(j)))
-          return fail(lines.at("damaged trace", "the footer's counts are not those of the events"));
-      } else {
-        out.event(event_of(j, scratch));
-      }
-    } catch (const BadLine& bad) {
-      return fail(lines.at("damaged trace", bad.what));
-    }
+    if (const char* wrong = reader.take(line)) return fail(lines.at(reader.what(), wrong));
   }
   if (state == LineSource::State::failed) return fail(Error(lines.error()));
-  if (out.open()) out.end_without_footer();
+  if (reader.in_header()) return fail(lines.at("the trace is cut", "its header has no end"));
+  if (reader.out().open()) reader.out().end_without_footer();
   return {};
 }
 
@@ -461,8 +393,8 @@ Result<void> read_trace(const std::string& path, TraceSink& sink, const ReadOpti
   if (state == LineSource::State::failed) return fail(Error(lines.error()));
   if (state == LineSource::State::end)
     return fail(lines.name() + ":1", "not a trace", "the file is empty");
-  if (first.starts_with("#heddle-trace\t")) return read_heddle_text(lines, first, sink, options);
-  if (first.starts_with("{")) return read_heddle_json(lines, first, sink, options);
+  if (first.starts_with("#heddle-trace\t") || first.starts_with('{'))
+    return read_heddle(lines, first, sink, options);
   if (looks_like_compat_lib(first)) return read_compat_lib(lines, first, sink);
   const bool binary = first.find('\0') != std::string_view::npos;
   return fail(lines.at("not a trace",

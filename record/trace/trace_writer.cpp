@@ -169,22 +169,21 @@ std::string header_json(const RunHeader& header) {
 std::string footer_text(const RunFooter& f) {
   std::string out = f.complete ? "#end\tcomplete" : "#end\tincomplete";
   if (f.exit_status) out += fmt::format("\texit={}", *f.exit_status);
-  out += fmt::format("\tns={}\tevents={}\tfailed={}", f.end_ns, f.events, f.failed);
-  for (std::size_t i = 0; i < kOpCount; ++i)
-    if (f.by_op[i] != 0) out += fmt::format("\t{}={}", op_name(static_cast<Op>(i)), f.by_op[i]);
+  each_count(f, [&](std::string_view key, std::uint64_t count) {
+    if (count != 0 || !op_from_name(key)) out += fmt::format("\t{}={}", key, count);
+  });
   return out + "\n";
 }
 
 std::string footer_json(const RunFooter& f) {
-  ordered_json j;
-  j["end"] = f.complete ? "complete" : "incomplete";
+  ordered_json j{{"end", f.complete ? "complete" : "incomplete"}};
   if (f.exit_status) j["exit"] = *f.exit_status;
-  j["ns"] = f.end_ns;
-  j["events"] = f.events;
-  j["failed"] = f.failed;
-  j["by_op"] = ordered_json::object();
-  for (std::size_t i = 0; i < kOpCount; ++i)
-    if (f.by_op[i] != 0) j["by_op"][std::string(op_name(static_cast<Op>(i)))] = f.by_op[i];
+  each_count(f, [&](std::string_view key, std::uint64_t count) {
+    if (!op_from_name(key))
+      j[std::string(key)] = count;
+    else if (count != 0)
+      j["by_op"][std::string(key)] = count;
+  });
   return j.dump() + "\n";
 }
 
@@ -255,17 +254,8 @@ bool TraceWriter::flush() {
   if (buffer_.empty()) return true;
   if (auto done = write_all(fd_.get(), buffer_, path_); !done) {
     failure_ = std::make_unique<Error>(std::move(done.error()));
-    // What fits of the buffer stays, up to its last whole line: the reader takes a line that is cut
-    // for damage. Events of the lines dropped here are not in the footer's count either, because
-    // no footer follows.
-    const off_t at = ::lseek(fd_.get(), 0, SEEK_CUR);
-    const auto in_file = static_cast<std::uint64_t>(at < 0 ? 0 : at) - written_;
-    if (!in_place_ && at > 0 && in_file <= buffer_.size()) {
-      const std::size_t end = buffer_.rfind('\n', in_file == 0 ? 0 : in_file - 1);
-      const std::uint64_t keep = in_file == 0 || end == std::string::npos ? 0 : end + 1;
-      [[maybe_unused]] const int ignored =
-          ::ftruncate(fd_.get(), static_cast<off_t>(written_ + keep));
-    }
+    // The reader takes a line that is cut for damage.
+    if (!in_place_) (void)!::ftruncate(fd_.get(), static_cast<off_t>(written_));
     buffer_.clear();
     return false;
   }

@@ -18,13 +18,13 @@ enum class RootIs : std::uint8_t {
 struct AppRoot {
   std::string path;  ///< absolute, symlink-free
   RootIs kind = RootIs::program;
-  /// Named by the user, or needed by what he named: trouble with it is an error. A file that only
+  /// Named by the user, or needed by what was named: trouble with it is an error. A file that only
   /// happened to lie in a directory is left out with a note.
   bool required = true;
 };
 
 /// The files behind what a user names as APP. A script stands for its interpreter, the
-/// interpreter's own script interpreter, and what `#!/usr/bin/env NAME` would find in PATH.
+/// interpreter's own script interpreter, and what `#!/usr/bin/env NAME` finds in $PATH.
 struct AppInputs {
   std::vector<AppRoot> roots;      ///< unique by path
   std::vector<std::string> notes;  ///< files left out, and why: "path: reason"
@@ -33,6 +33,6 @@ struct AppInputs {
 /// Adds what `app` (a program, a script or a directory, which is walked without following links out
 /// of it) stands for. Static programs are noted and left out. Fails when `app` itself is none of
 /// these.
-Result<void> add_app(AppInputs& out, const std::string& app, const std::string& path_variable);
+Result<void> add_app(AppInputs& out, const std::string& app);
 
 }  // namespace heddle

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/build/map_builder.hpp"
 
+#include <elf.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <map>
-#include <set>
 #include <unordered_set>
 
 #include "base/escape.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/build/object_table.hpp"
+#include "resolver/map/index_writer.hpp"
+#include "resolver/map/learn_format.hpp"
 #include "resolver/map/library_path.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/map/static_tls.hpp"
@@ -28,14 +33,12 @@ SortedNames renumbered(const std::map<std::string, ObjectId>& names,
   return out;
 }
 
-constexpr std::uint64_t kStaticTls = 0x10;  // DF_STATIC_TLS
-
 StaticTlsNeed tls_of(const Closure& closure) {
   std::vector<TlsBlock> blocks;
   for (std::size_t i = 1; i < closure.objects.size(); ++i) {
     const auto& elf = closure.objects[i].file.elf;
     if (elf.tls && closure.objects[i].found_by != FoundBy::interpreter)
-      blocks.push_back({elf.tls->size, elf.tls->align, (elf.flags & kStaticTls) != 0});
+      blocks.push_back({elf.tls->size, elf.tls->align, (elf.flags & DF_STATIC_TLS) != 0});
   }
   const auto& own = closure.objects[0].file.elf.tls;
   return static_tls_need(blocks, own ? own->align : 0);
@@ -45,162 +48,171 @@ StaticTlsNeed tls_of(const Closure& closure) {
 /// where a process stands elsewhere.
 std::string absolute_library_path(const std::string& value) {
   std::error_code error;
-  const std::string cwd = std::filesystem::current_path(error).string();
+  const std::string cwd = fs::current_path(error).string();
   std::string out;
   library_path::put_absolute(value.data(), value.size(), cwd.c_str(),
                              [&](const char* bytes, std::size_t size) { out.append(bytes, size); });
   return out;
 }
 
-/// The names of one flat directory, and those that ld.so may be sent there for.
-struct ViewNames {
-  std::map<std::string, ObjectId> view;
-  std::map<std::string, ObjectId> guided;
-};
-
 /// What may stand as an entry of the flat directory. A soname is bytes from a file: it may be
-/// empty,
-/// "..", or a path.
+/// empty, "..", or a path.
 bool is_entry_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name != kOwnDirectory &&
          name.find('/') == std::string::npos && name.size() <= 255;
 }
 
-std::string unused_name(const std::map<std::string, ObjectId>& view, const std::string& wish) {
-  for (int n = 2;; ++n) {
-    std::string name = wish + "~" + std::to_string(n);
-    if (!view.contains(name)) return name;
-  }
-}
+/// The names of one flat directory, and those that ld.so may be sent there for. Within one process
+/// a name means one file, so what is there already stays.
+class ViewNames {
+ public:
+  explicit ViewNames(const ObjectTable& objects) : objects_(&objects) {}
+  std::map<std::string, ObjectId> view;
+  std::map<std::string, ObjectId> guided;
 
-void add_to_view(ViewNames& names, const ObjectTable& objects, const Closure& closure,
-                 const std::vector<ObjectId>& ids, std::size_t first) {
-  auto& view = names.view;
-  for (std::size_t i = first; i < ids.size(); ++i)
-    for (const auto& name : closure.objects[i].names)
-      if (is_entry_name(name)) view.emplace(name, ids[i]);
-  for (std::size_t i = first; i < ids.size(); ++i)
-    if (is_entry_name(objects[ids[i]].soname)) view.emplace(objects[ids[i]].soname, ids[i]);
-  for (std::size_t i = first; i < ids.size(); ++i)
-    for (const auto& name : objects.file_names(ids[i]))
-      if (is_entry_name(name)) view.emplace(name, ids[i]);
-
-  // Two files of one closure that have only one name between them, both asked for by path.
-  std::unordered_set<ObjectId> named;
-  for (const auto& [name, id] : view) named.insert(id);
-  for (std::size_t i = first; i < ids.size(); ++i) {
-    if (named.insert(ids[i]).second) {
-      const auto file = std::filesystem::path(objects[ids[i]].path).filename().string();
-      view.emplace(unused_name(view, file), ids[i]);
+  /// Adds a closure whose objects have the ids `ids` (by position).
+  ///
+  /// The view gets every name: those asked for first, then sonames, then the files' own names and
+  /// the links beside them. `guided` gets only names that ld.so's search provably leads to that
+  /// file (it was asked for them, or the file is loaded and answers to its soname) and all absolute
+  /// paths of the file: an alias nobody asked for might lead another search elsewhere. ld.so itself
+  /// is in the view, never guided.
+  void add_closure(const Closure& closure, const std::vector<ObjectId>& ids, RootIs root) {
+    const std::size_t first = root == RootIs::program ? 1 : 0;
+    for (std::size_t i = first; i < ids.size(); ++i)
+      for (const auto& name : closure.objects[i].names) show(name, ids[i]);
+    for (std::size_t i = first; i < ids.size(); ++i) show(soname(ids[i]), ids[i]);
+    for (std::size_t i = first; i < ids.size(); ++i)
+      for (const auto& name : objects_->file_names(ids[i])) show(name, ids[i]);
+    // Two files of one closure that have only one name between them, both asked for by path.
+    std::unordered_set<ObjectId> named;
+    for (const auto& [name, id] : view) named.insert(id);
+    for (std::size_t i = first; i < ids.size(); ++i)
+      if (named.insert(ids[i]).second) show_otherwise(ids[i]);
+    for (std::size_t i = first; i < ids.size(); ++i) {
+      if (closure.objects[i].found_by == FoundBy::interpreter) continue;
+      for (const auto& name : closure.objects[i].names) guided.emplace(name, ids[i]);
+      if (!soname(ids[i]).empty()) guided.emplace(soname(ids[i]), ids[i]);
+      guide_paths(ids[i]);
     }
   }
-}
 
-/// Adds a closure whose objects have the ids `ids` (by position). Within one process a name means
-/// one file, so what is there already stays.
-///
-/// The view gets every name: those asked for first, then sonames, then the files' own names and the
-/// links beside them. `guided` gets only names that ld.so's search provably leads to that file (it
-/// was asked for them, or the file is loaded and answers to its soname) and all absolute paths of
-/// the file: an alias nobody asked for might lead another search elsewhere. ld.so itself is in the
-/// view, never guided.
-void add_closure(ViewNames& names, const ObjectTable& objects, const Closure& closure,
-                 const std::vector<ObjectId>& ids, RootIs root) {
-  const std::size_t first = root == RootIs::program ? 1 : 0;
-  add_to_view(names, objects, closure, ids, first);
-  for (std::size_t i = first; i < ids.size(); ++i) {
-    const LoadedObject& object = closure.objects[i];
-    if (object.found_by == FoundBy::interpreter) continue;
-    for (const auto& name : object.names) names.guided.emplace(name, ids[i]);
-    if (!objects[ids[i]].soname.empty()) names.guided.emplace(objects[ids[i]].soname, ids[i]);
-    for (const auto& path : objects.paths(ids[i])) names.guided.emplace(path, ids[i]);
+  /// Adds a library that a run opened as `name` (a soname or an absolute path). `guided` gets that
+  /// name and all paths of the file, the view the names it may have beside what is there.
+  void add_library(const std::string& name, ObjectId id) {
+    bool named = show(name, id);
+    named |= show(soname(id), id);
+    for (const auto& file_name : objects_->file_names(id)) named |= show(file_name, id);
+    if (!named) show_otherwise(id);
+    guided.emplace(name, id);
+    guide_paths(id);
   }
-}
 
-/// Adds a library that a run opened as `name` (a soname or an absolute path). `guided` gets that
-/// name and all paths of the file, the view the names it may have beside what is there.
-void add_library(ViewNames& names, const ObjectTable& objects, const std::string& name,
-                 ObjectId id) {
-  bool named = false;
-  const auto show = [&](const std::string& as) {
-    if (is_entry_name(as)) named |= names.view.emplace(as, id).first->second == id;
-  };
-  show(name);
-  show(objects[id].soname);
-  for (const auto& file_name : objects.file_names(id)) show(file_name);
-  if (!named) {
-    const auto file = std::filesystem::path(objects[id].path).filename().string();
-    names.view.emplace(unused_name(names.view, file), id);
+  /// Adds one file under `relative` ("ucx/libuct_cma.so.0") and all its paths to `guided`.
+  void add_plugin_file(const std::string& relative, ObjectId id) {
+    view.emplace(relative, id);
+    guide_paths(id);
   }
-  names.guided.emplace(name, id);
-  for (const auto& path : objects.paths(id)) names.guided.emplace(path, id);
+
+ private:
+  const std::string& soname(ObjectId id) const { return (*objects_)[id].soname; }
+  /// Whether the view has the object under that name then.
+  bool show(const std::string& name, ObjectId id) {
+    return is_entry_name(name) && view.emplace(name, id).first->second == id;
+  }
+  void show_otherwise(ObjectId id) {
+    const auto file = fs::path((*objects_)[id].path).filename().string();
+    for (int n = 2; !view.emplace(file + "~" + std::to_string(n), id).second;) ++n;
+  }
+  void guide_paths(ObjectId id) {
+    for (const auto& path : objects_->paths(id)) guided.emplace(path, id);
+  }
+
+  const ObjectTable* objects_;
+};
+
+std::optional<FileId> id_of(const std::string& path) {
+  struct stat st {};
+  if (path.empty() || path[0] != '/' || ::stat(path.c_str(), &st) != 0) return std::nullopt;
+  return file_id(st);
 }
 
-/// Adds one file under `relative` ("ucx/libuct_cma.so.0") and all its paths to `guided`.
-void add_plugin_file(ViewNames& names, const ObjectTable& objects, const std::string& relative,
-                     ObjectId id) {
-  names.view.emplace(relative, id);
-  for (const auto& path : objects.paths(id)) names.guided.emplace(path, id);
+void add_learned_library(LearnedProgram& program, const std::string& name,
+                         const std::string& path) {
+  if (name.empty() || !is_plain_name(name) || program.ambiguous.contains(name)) return;
+  const auto id = id_of(path);
+  if (!id) return;  // gone again, as a temporary file
+  const auto [known, is_new] = program.libraries.emplace(name, path);
+  if (is_new || known->second == path || id_of(known->second) == id) return;
+  program.libraries.erase(known);
+  program.ambiguous.insert(name);
 }
 
 class MapBuilder {
  public:
   MapBuilder(World& world, const BuildOptions& options) : world_(world), options_(options) {}
 
-  void leave_out(const std::string& path, Error reason) {
-    result_.left_out.push_back({path, std::move(reason)});
+  Result<BuildResult> run(const std::vector<AppRoot>& roots) {
+    std::vector<std::string> paths;
+    for (const auto& root : roots) paths.push_back(root.path);
+    if (paths.size() > 1) world_.prefetch(paths);
+    for (const auto& root : roots)
+      if (auto added = add_root(root.path, root.kind); !added) {
+        if (root.required) return fail(std::move(added.error()));
+        result_.left_out.push_back({root.path, std::move(added.error())});
+      }
+    return finish();
   }
 
+ private:
   Result<void> add_root(const std::string& path, RootIs kind) {
     const auto file = TRY(world_.facts(path));
     const auto loader = loader_for(file.elf.interp.value_or(LoaderProfile{}.interpreter));
     if (!loader) return fail(path, "cannot be resolved", loader.error().message());
     const auto closure = TRY(resolve(world_, *loader, path, options_.search));
     const auto ids = take_closure(closure);
-    Root root{path, kind, {}, {}};
+    Root root{path, kind, {}, ViewNames(objects_)};
     root.program.interpreter = file.elf.interp.value_or("");
     describe(root, closure, ids);
-    add_closure(root.names, objects_, closure, ids, kind);
+    root.names.add_closure(closure, ids, kind);
     TRY(add_learned(root, closure));
     TRY(add_plugins(root, *loader));
     roots_.push_back(std::move(root));
     return {};
   }
 
-  BuildResult finish() && {
+  BuildResult finish() {
     MapContent& content = result_.content;
-    std::sort(roots_.begin(), roots_.end(),
-              [](const Root& a, const Root& b) { return a.path < b.path; });
+    std::ranges::sort(roots_, {}, &Root::path);
     const auto rank = objects_.put_into(content);
-    view_names_.insert(std::string(kOwnDirectory));
+    // The only view's files stand in the mount's root beside it: no name of a file may be its name.
+    std::set<std::string> taken = {std::string(kOwnDirectory)};
     for (const auto& root : roots_)
-      for (const auto& [name, id] : root.names.view)
-        view_names_.insert(name.substr(0, name.find('/')));
-    std::map<SortedNames, ViewId> known;
+      for (const auto& [name, id] : root.names.view) taken.insert(name.substr(0, name.find('/')));
+    std::map<SortedNames, std::string> known;
+    std::map<std::string, SortedNames> views;
     for (auto& root : roots_) {
-      const ViewId view = view_for(root, rank, known);
+      auto names = renumbered(root.names.view, rank);
+      auto& view = known[names];
+      if (view.empty()) {
+        view = fs::path(root.path).filename().string();
+        for (int n = 2; !taken.insert(view).second; ++n)
+          view = fs::path(root.path).filename().string() + "-" + std::to_string(n);
+        views.emplace(view, std::move(names));
+      }
+      root.view = view;
+    }
+    for (auto& [name, names] : views) content.views.push_back({name, std::move(names)});
+    for (auto& root : roots_) {
       if (root.kind == RootIs::library) continue;
       MapProgram& program = root.program;
-      program.view = view;
+      const auto view = views.find(root.view);
+      program.view = static_cast<ViewId>(std::distance(views.begin(), view));
       program.object = rank[program.object];
       program.guided = renumbered(root.names.guided, rank);
       for (auto& library : program.libraries) library.object = rank[library.object];
       content.programs.push_back(std::move(program));
     }
-    // Views are sorted by name; programs follow them to their new places.
-    std::vector<ViewId> order(content.views.size());
-    for (ViewId i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(),
-              [&](ViewId a, ViewId b) { return content.views[a].name < content.views[b].name; });
-    std::vector<ViewId> new_place(order.size());
-    std::vector<MapView> sorted;
-    for (ViewId i = 0; i < order.size(); ++i) {
-      new_place[order[i]] = i;
-      sorted.push_back(std::move(content.views[order[i]]));
-    }
-    content.views = std::move(sorted);
-    for (auto& program : content.programs) program.view = new_place[program.view];
-
     for (const auto& object : content.objects)
       if (object.imports_dladdr && options_.plugin_directories.empty())
         result_.notes.push_back(escape_for_terminal(object.path) +
@@ -208,12 +220,12 @@ class MapBuilder {
     return std::move(result_);
   }
 
- private:
   struct Root {
     std::string path;
     RootIs kind;
     MapProgram program;
     ViewNames names;
+    std::string view{};  ///< its name
   };
 
   Result<LoaderProfile> loader_for(const std::string& interpreter) {
@@ -278,7 +290,7 @@ class MapBuilder {
       const ObjectId id = objects_.add(path, *file);
       const auto known = root.names.guided.find(name);
       if (known != root.names.guided.end() && known->second != id) return elsewhere(name);
-      add_library(root.names, objects_, name, id);
+      root.names.add_library(name, id);
     }
     return {};
   }
@@ -297,35 +309,19 @@ class MapBuilder {
     if (!file) {
       if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
       const auto id = TRY(objects_.add_data(path));
-      add_plugin_file(root.names, objects_, relative, id);
+      root.names.add_plugin_file(relative, id);
       return {};
     }
     // The plugin's own NEEDED belong to the view, or the mixture begins: they are searched as ld.so
     // would for a library that is opened from nowhere in particular.
     const auto closure = TRY(resolve(world_, loader, path, options_.search));
     const auto ids = take_closure(closure);
-    add_plugin_file(root.names, objects_, relative, ids[0]);
-    add_closure(root.names, objects_, closure, ids, RootIs::program);
+    root.names.add_plugin_file(relative, ids[0]);
+    root.names.add_closure(closure, ids, RootIs::program);
     for (const auto& missing : closure.missing)
       result_.notes.push_back(escape_for_terminal(path) + ": plugin needs " +
                               escape_for_terminal(missing.name) + ": " + missing.reason);
     return {};
-  }
-
-  ViewId view_for(const Root& root, const std::vector<ObjectId>& rank,
-                  std::map<SortedNames, ViewId>& known) {
-    auto names = renumbered(root.names.view, rank);
-    const auto [found, is_new] =
-        known.emplace(std::move(names), static_cast<ViewId>(result_.content.views.size()));
-    if (is_new) {
-      // The only view's files stand in the mount's root beside it: no name of a file may be its
-      // name.
-      const auto base = std::filesystem::path(root.path).filename().string();
-      std::string name = base;
-      for (int n = 2; !view_names_.insert(name).second; ++n) name = base + "-" + std::to_string(n);
-      result_.content.views.push_back({std::move(name), found->first});
-    }
-    return found->second;
   }
 
   World& world_;
@@ -333,11 +329,33 @@ class MapBuilder {
   ObjectTable objects_;
   std::map<std::string, LoaderProfile> loaders_;
   std::vector<Root> roots_;
-  std::set<std::string> view_names_;
   BuildResult result_;
 };
 
 }  // namespace
+
+Result<LearnedRun> read_learned_run(const std::string& path) {
+  const auto log = TRY(read_file(path));
+  LearnedRun out;
+  std::array<std::string, 4> record;
+  std::size_t field = 0;
+  for (std::size_t at = 0;;) {
+    const std::size_t end = log.find('\0', at);
+    if (end == std::string::npos) break;
+    record[field++] = log.substr(at, end - at);
+    at = end + 1;
+    if (field < record.size()) continue;
+    field = 0;
+    const auto& [kind, program, name, file] = record;
+    if (kind == learn_format::kProgram)
+      out[program];
+    else if (kind == learn_format::kLibrary)
+      add_learned_library(out[program], name, file);
+    else
+      break;  // not ours, or no longer in step
+  }
+  return out;
+}
 
 Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
     const std::string& directory) {
@@ -354,24 +372,13 @@ Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
     const auto below = walk->path().lexically_relative(root.parent_path());
     out.emplace_back(walk->path().string(), below.string());
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
 Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
                               const BuildOptions& options) {
-  MapBuilder builder(world, options);
-  if (roots.size() > 1) {
-    std::vector<std::string> paths;
-    for (const auto& root : roots) paths.push_back(root.path);
-    world.prefetch(paths);
-  }
-  for (const auto& root : roots)
-    if (auto added = builder.add_root(root.path, root.kind); !added) {
-      if (root.required) return fail(std::move(added.error()));
-      builder.leave_out(root.path, std::move(added.error()));
-    }
-  return std::move(builder).finish();
+  return MapBuilder(world, options).run(roots);
 }
 
 }  // namespace heddle

@@ -24,14 +24,14 @@ namespace fs = std::filesystem;
 std::unordered_map<FileId, std::vector<std::string>> list_links(const std::string& directory) {
   std::unordered_map<FileId, std::vector<std::string>> out;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (!dir) return out;  // a directory that cannot be listed has no aliases we could know of
+  if (!dir) return out;  // it has no links that could be known of
   while (const dirent* entry = ::readdir(dir.get())) {
     if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) continue;
     struct stat st {};
     if (::fstatat(::dirfd(dir.get()), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
       out[file_id(st)].emplace_back(entry->d_name);
   }
-  for (auto& [id, names] : out) std::sort(names.begin(), names.end());
+  for (auto& [id, names] : out) std::ranges::sort(names);
   return out;
 }
 
@@ -40,9 +40,8 @@ void insert_sorted(std::vector<std::string>& list, const std::string& value) {
   if (at == list.end() || *at != value) list.insert(at, value);
 }
 
-/// All of an ELF file's object but its path.
-MapObject object_of(const FileFacts& file) {
-  MapObject object;
+/// Fills in all of an ELF file's object but its path.
+void describe(const FileFacts& file, MapObject& object) {
   const ElfFacts& elf = file.elf;
   object.stamp = file.stamp;
   object.mode = file.mode;
@@ -63,12 +62,11 @@ MapObject object_of(const FileFacts& file) {
   }
   object.imports_dladdr = elf.imports_dladdr;
   object.imports_dlopen = elf.imports_dlopen;
-  return object;
 }
 
 }  // namespace
 
-AliasFinder::AliasFinder() {
+ObjectTable::ObjectTable() {
   for (const char* name : {"lib", "lib64", "lib32", "libx32", "bin", "sbin"}) {
     std::error_code error;
     const std::string top = std::string("/") + name;
@@ -78,16 +76,9 @@ AliasFinder::AliasFinder() {
   }
 }
 
-const std::vector<std::string>& AliasFinder::links(const std::string& directory, FileId id) {
-  static const std::vector<std::string> kNone;
-  auto found = directories_.find(directory);
-  if (found == directories_.end())
-    found = directories_.emplace(directory, list_links(directory)).first;
-  const auto names = found->second.find(id);
-  return names == found->second.end() ? kNone : names->second;
-}
-
-std::vector<std::string> AliasFinder::spellings(const std::string& path) const {
+/// Every absolute spelling of `path` itself: as given, symlink-free, with /usr/lib for /lib and the
+/// other way round where that is the same directory. Sorted, unique.
+std::vector<std::string> ObjectTable::spellings(const std::string& path) const {
   std::error_code error;
   std::vector<std::string> out{fs::absolute(path, error).string(),
                                fs::absolute(path, error).lexically_normal().string()};
@@ -100,7 +91,7 @@ std::vector<std::string> AliasFinder::spellings(const std::string& path) const {
       if (out[i].starts_with(below_usr)) out.push_back(top + out[i].substr(below_usr.size()));
     }
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
   // "a/../b" is not always "b", and a link may have moved meanwhile: only what leads to this file.
   std::erase_if(out, [&](const std::string& name) { return !fs::equivalent(name, path, error); });
@@ -109,10 +100,7 @@ std::vector<std::string> AliasFinder::spellings(const std::string& path) const {
 
 std::pair<ObjectId, bool> ObjectTable::place(const std::string& path, FileId id) {
   const auto [found, is_new] = by_id_.emplace(id, static_cast<ObjectId>(entries_.size()));
-  if (is_new) {
-    entries_.emplace_back();
-    entries_.back().object.path = fs::absolute(path).lexically_normal().string();
-  }
+  if (is_new) entries_.emplace_back().object.path = fs::absolute(path).lexically_normal().string();
   Entry& entry = entries_[found->second];
   if (is_new || !std::binary_search(entry.paths.begin(), entry.paths.end(), path))
     add_paths(entry, path, id);
@@ -123,11 +111,15 @@ std::pair<ObjectId, bool> ObjectTable::place(const std::string& path, FileId id)
 }
 
 void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
-  for (const auto& spelling : aliases_.spellings(path)) {
+  for (const auto& spelling : spellings(path)) {
     insert_sorted(entry.paths, spelling);
     const fs::path full(spelling);
     insert_sorted(entry.file_names, full.filename().string());
-    for (const auto& link : aliases_.links(full.parent_path().string(), id)) {
+    const auto [listed, is_new] = links_.try_emplace(full.parent_path().string());
+    if (is_new) listed->second = list_links(listed->first);
+    const auto links = listed->second.find(id);
+    if (links == listed->second.end()) continue;
+    for (const auto& link : links->second) {
       insert_sorted(entry.paths, (full.parent_path() / link).string());
       insert_sorted(entry.file_names, link);
     }
@@ -136,11 +128,7 @@ void ObjectTable::add_paths(Entry& entry, const std::string& path, FileId id) {
 
 ObjectId ObjectTable::add(const std::string& path, const FileFacts& file) {
   const auto [id, is_new] = place(path, file.stamp.id);
-  if (!is_new) return id;
-  MapObject& object = entries_[id].object;
-  auto found_as = std::move(object.path);
-  object = object_of(file);
-  object.path = std::move(found_as);
+  if (is_new) describe(file, entries_[id].object);
   return id;
 }
 
@@ -163,9 +151,8 @@ Result<ObjectId> ObjectTable::add_data(const std::string& path) {
 std::vector<ObjectId> ObjectTable::put_into(MapContent& out) const {
   std::vector<ObjectId> order(entries_.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::sort(order.begin(), order.end(), [&](ObjectId a, ObjectId b) {
-    return entries_[a].object.path < entries_[b].object.path;
-  });
+  std::ranges::sort(order, {},
+                    [&](ObjectId id) -> const std::string& { return entries_[id].object.path; });
   std::vector<ObjectId> rank(entries_.size());
   std::map<std::string, ObjectId> paths;
   for (const auto id : order) {

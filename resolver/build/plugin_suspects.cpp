@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/build/plugin_suspects.hpp"
+#include "resolver/build/map_builder.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
 
-#include "base/mapped_file.hpp"
-#include "base/open_regular.hpp"
-
 namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
+using Name = std::pair<std::string, ObjectId>;
 
 bool is_library_name(const std::string& name) {
   const auto at = name.find(".so");
@@ -35,26 +33,9 @@ Listing list(const std::string& directory) {
     else if (is_library_name(name))
       out.libraries.push_back(name);
   }
-  std::sort(out.libraries.begin(), out.libraries.end());
-  std::sort(out.directories.begin(), out.directories.end());
+  std::ranges::sort(out.libraries);
+  std::ranges::sort(out.directories);
   return out;
-}
-
-/// Whether a string of `bytes` has `name` as a part of a path that is not absolute: an absolute one
-/// leads to the same place from everywhere. GCC's strings end with NUL. `alone`: whether the mere
-/// word will do.
-bool holds_relative_path(std::string_view bytes, std::string_view name, bool alone) {
-  const auto ends_part = [](char c) { return c == '\0' || c == '/'; };
-  for (auto at = bytes.find(name); at != bytes.npos; at = bytes.find(name, at + 1)) {
-    if (at == 0 || at + name.size() >= bytes.size()) continue;
-    if (!ends_part(bytes[at - 1]) || !ends_part(bytes[at + name.size()])) continue;
-    const auto before = bytes.rfind('\0', at - 1);
-    const auto begin = before == bytes.npos ? 0 : before + 1;
-    // "/plugins/" is put behind a directory; "/usr/lib/x/plugins" is not.
-    const bool is_word = begin == at && bytes[at + name.size()] == '\0';
-    if (is_word ? alone : bytes[begin] != '/' || begin + 1 >= at) return true;
-  }
-  return false;
 }
 
 bool is_system_directory(const std::string& directory) {
@@ -65,7 +46,7 @@ bool is_system_directory(const std::string& directory) {
   return false;
 }
 
-/// libucs.so.0 and ucx/: /usr/lib holds many directories, with names that are words.
+/// libucs.so.0 and ucx/: /usr/lib holds many directories, of all libraries.
 bool are_related(const std::string& library, const std::string& directory) {
   const auto stem = [](std::string name) {
     if (name.starts_with("lib")) name.erase(0, 3);
@@ -76,23 +57,14 @@ bool are_related(const std::string& library, const std::string& directory) {
 
 std::optional<PluginSuspect> suspect(const MapObject& library, const MapView& view) {
   const auto has = [&view](const std::string& name) {
-    const auto at = std::lower_bound(
-        view.names.begin(), view.names.end(), name,
-        [](const auto& entry, const std::string& wanted) { return entry.first < wanted; });
+    const auto at = std::ranges::lower_bound(view.names, name, {}, &Name::first);
     return at != view.names.end() && at->first.starts_with(name);
   };
   const auto directory = fs::path(library.path).parent_path().string();
   const auto listing = list(directory);
-  const auto opened = open_regular(library.path);
-  if (!opened) return std::nullopt;
-  const auto file = MappedFile::map(opened->get(), library.path);
-  if (!file) return std::nullopt;
   const bool system = is_system_directory(directory);
   for (const auto& name : listing.directories) {
-    // In a prefix of its own the directory says enough: a short name in the text is not always a
-    // string, GCC makes numbers of it.
-    if (system && !holds_relative_path(file->bytes(), name, are_related(library.path, name)))
-      continue;
+    if (system && !are_related(library.path, name)) continue;
     if (!list(directory + "/" + name).libraries.empty() && !has(name + "/"))
       return PluginSuspect{library.path, directory + "/" + name, false};
   }

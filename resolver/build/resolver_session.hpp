@@ -23,10 +23,7 @@ class ResolverSession {
 /// LD_LIBRARY_PATH and LD_PRELOAD of this process.
 inline SearchOptions search_options_from_environment() {
   SearchOptions options;
-  if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
-    options.ld_library_path = path;
-    options.ld_library_path_set = true;
-  }
+  if (const char* path = std::getenv("LD_LIBRARY_PATH")) options.ld_library_path = path;
   if (const char* preload = std::getenv("LD_PRELOAD")) options.ld_preload = preload;
   return options;
 }

@@ -2,18 +2,96 @@
 #include "resolver/elf/cached_facts.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
-#include "base/try.hpp"
+#include "base/child.hpp"
+#include "base/open_regular.hpp"
+#include "base/socket_pair.hpp"
+#include "resolver/elf/worker_protocol.hpp"
 
 namespace heddle {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 /// An image must not make the machine run out of memory.
 constexpr std::uint64_t kMemoryForImages = std::uint64_t{512} << 20;
+/// Jobs a worker holds: enough that it never waits for us, few enough that little is sent again
+/// when it crashes and few descriptors are in flight.
+constexpr std::size_t kDepth = 8;
+/// Files that wait for a worker open. Too many open files are worse than opening one twice.
+constexpr std::size_t kMostOpenJobs = 16;
+/// LIEF 0.9 leaks on some errors: a worker is replaced before that matters.
+constexpr std::size_t kJobsPerWorker = 2000;
+
+Error cannot_read(const std::string& path, const std::string& reason) {
+  return Error::with_code(EBADMSG, path, "cannot read as ELF", reason);
+}
+
+std::string how_it_ended(int status) {
+  if (status < 128) return fmt::format("the reader ended with status {}", status);
+  return fmt::format("the reader crashed ({})", ::strsignal(status - 128));
+}
+
+unsigned usable_cpus() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::clamp(static_cast<unsigned>(CPU_COUNT(&set)), 1U, 16U);
+}
 
 }  // namespace
+
+/// A running elf-worker and the jobs it was sent. Answers come in the order of the jobs.
+struct CachedFacts::Worker {
+  Child child;
+  Fd socket;
+  std::deque<Job> jobs{};
+  std::size_t accepted = 0;
+  Clock::time_point busy_since = Clock::now();
+  std::string input{};    ///< pieces of a reply
+  bool ready = false;     ///< its sandbox is closed
+  bool broken = false;    ///< it sent what no worker sends
+  std::string refusal{};  ///< what it said instead of being ready
+
+  static Result<Worker> start(const WorkerPoolOptions& options) {
+    auto sockets = TRY(make_socket_pair());
+    SpawnOptions spawn_options;
+    spawn_options.fds = {{sockets.other.get(), kWorkerSocket}};
+    // LD_PRELOAD and LD_AUDIT would only do harm in there; where the loader finds the worker's
+    // libraries (a compiler's, of a module) is what it is for us.
+    spawn_options.environment.emplace();
+    if (const char* dirs = std::getenv("LD_LIBRARY_PATH"))
+      spawn_options.environment->push_back(std::string("LD_LIBRARY_PATH=") + dirs);
+    Child child = TRY(
+        spawn(options.worker_path, {"elf-worker", std::to_string(options.memory)}, spawn_options));
+    return Worker{std::move(child), std::move(sockets.one)};
+  }
+
+  bool waits() const { return !jobs.empty() || !ready; }
+
+  /// Ends the process, waits for it and says how it ended ("the reader crashed (...)").
+  std::string end(bool overdue) {
+    if (!refusal.empty()) return refusal;
+    // When its socket is closed it is ending by itself, and the user wants to know how.
+    std::optional<int> status;
+    if (!overdue && !broken)
+      if (const auto ended = child.wait_for(std::chrono::seconds(2))) status = *ended;
+    if (status) return how_it_ended(*status);
+    ::kill(child.pid(), SIGKILL);
+    static_cast<void>(child.wait());
+    return overdue  ? "the reader hung"
+           : broken ? "the reader gave a damaged answer"
+                    : "the reader closed its socket";
+  }
+};
 
 Result<FactsOptions> facts_below(const std::string& root) {
   FactsOptions options;
@@ -26,15 +104,29 @@ Result<FactsOptions> facts_below(const std::string& root) {
   return options;
 }
 
-CachedFacts::CachedFacts(FactsOptions options)
-    : options_(std::move(options)), pool_(std::make_unique<WorkerPool>(options_.pool)) {
+CachedFacts::CachedFacts(FactsOptions options) : options_(std::move(options)) {
   if (options_.cache == CacheUse::none)
     options_.cache_dir.clear();
   else if (options_.cache_dir.empty())
     options_.cache_dir = default_cache_dir();
+  auto& pool = options_.pool;
+  if (pool.worker_path.empty())
+    pool.worker_path = own_program_dir().value_or("") + "/../libexec/heddle/elf-worker";
+  if (pool.max_workers == 0) pool.max_workers = usable_cpus();
 }
 
 CachedFacts::~CachedFacts() { save(); }
+
+Result<CachedFacts::OpenedFile> CachedFacts::open(const std::string& path) const {
+  const auto& root = options_.pool.root;
+  auto fd = root ? open_regular_in(root->get(), path) : open_regular(path);
+  if (!fd && fd.error().code() == ENOEXEC)
+    return fail(Error::with_code(ENOEXEC, path, "not an ELF file", "not a regular file"));
+  if (!fd) return fail(std::move(fd.error()));
+  struct stat st {};
+  if (::fstat(fd->get(), &st) != 0) return fail_errno(path, "cannot read");
+  return OpenedFile{std::move(*fd), file_stamp(st), st.st_mode};
+}
 
 /// Opened when first needed: most programs ask for one detail only.
 FactsCache* CachedFacts::cache(FactsDetail detail) {
@@ -49,7 +141,7 @@ std::optional<FileFacts> CachedFacts::look_up(const OpenedFile& file, FactsDetai
   if (!file_system) return std::nullopt;
   auto facts = cache(detail)->find(file.stamp, *file_system);
   if (facts) {
-    ++past_.hits;
+    ++counters_.hits;
     facts->mode = file.mode;
   } else {
     to_keep_.emplace(file.stamp, *file_system);
@@ -57,35 +149,44 @@ std::optional<FileFacts> CachedFacts::look_up(const OpenedFile& file, FactsDetai
   return facts;
 }
 
-Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail) {
-  if (const auto found = found_.find({path, detail}); found != found_.end()) {
-    auto facts = std::move(found->second);
-    found_.erase(found);
-    return facts;
+Result<void> CachedFacts::start(const Key& key) {
+  if (known_.contains(key)) return {};
+  OpenedFile file = TRY(open(key.first));
+  if (auto cached = look_up(file, key.second)) {
+    known_.emplace(key, std::move(*cached));
+    return {};
   }
-  if (!pool_->knows(path, detail)) {
-    OpenedFile file = TRY(pool_->open(path));
-    if (auto cached = look_up(file, detail)) return std::move(*cached);
-    pool_->start(path, std::move(file), detail);
-  }
-  auto facts = pool_->wait(path, detail);
-  // Not so when another file took its place between the look-up and the reading.
-  if (facts)
-    if (const auto kept = to_keep_.find(facts->stamp); kept != to_keep_.end())
-      cache(detail)->add(*facts, kept->second);
-  return facts;
+  Job job{key, {}};
+  if (queue_.size() < kMostOpenJobs) job.file = std::move(file);
+  known_.emplace(key, std::nullopt);
+  queue_.push_back(std::move(job));
+  pump(Wait::none);
+  return {};
 }
 
 void CachedFacts::prefetch(const std::vector<std::string>& paths, FactsDetail detail) {
-  for (const auto& path : paths) {
-    if (found_.contains({path, detail}) || pool_->knows(path, detail)) continue;
-    auto file = pool_->open(path);
-    if (!file) continue;  // facts() will say why
-    if (auto cached = look_up(*file, detail))
-      found_.emplace(Key(path, detail), std::move(*cached));
-    else
-      pool_->start(path, std::move(*file), detail);
+  for (const auto& path : paths) static_cast<void>(start({path, detail}));  // facts() will say why
+}
+
+Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail) {
+  const Key key(path, detail);
+  TRY(start(key));
+  const auto entry = known_.find(key);
+  if (!entry->second) {
+    const auto wanted = std::ranges::find(queue_, key, &Job::key);
+    if (wanted != queue_.end()) std::rotate(queue_.begin(), wanted, wanted + 1);
+    // The pool did not look for answers in the meantime.
+    for (auto& worker : workers_) worker.busy_since = Clock::now();
+    while (!entry->second) pump(Wait::for_answers);
   }
+  auto result = std::move(*entry->second);
+  known_.erase(entry);
+  pump(Wait::none);
+  // Not kept when another file took its place between the look-up and the reading.
+  if (result)
+    if (const auto kept = to_keep_.find(result->stamp); kept != to_keep_.end())
+      cache(detail)->add(*result, kept->second);
+  return result;
 }
 
 void CachedFacts::save() {
@@ -93,18 +194,168 @@ void CachedFacts::save() {
     if (cache) cache->save();
 }
 
-CachedFacts::Counters CachedFacts::counters() const {
-  const auto& now = pool_->counters();
-  Counters sum = past_;
-  sum.started += now.started;
-  sum.parsed += now.parsed;
-  sum.crashed += now.crashed;
-  return sum;
+void CachedFacts::end_workers() {
+  workers_.clear();
+  queue_.clear();
+  known_.clear();
 }
 
-void CachedFacts::end_workers() {
-  past_ = counters();
-  pool_ = std::make_unique<WorkerPool>(options_.pool);
+void CachedFacts::pump(Wait wait) {
+  if (queue_.empty() && workers_.empty()) return;
+  dispatch();
+  std::vector<pollfd> sockets;
+  auto next_deadline = Clock::time_point::max();
+  for (const auto& worker : workers_) {
+    sockets.push_back({worker.socket.get(), POLLIN, 0});
+    if (worker.waits())
+      next_deadline = std::min(next_deadline, worker.busy_since + options_.pool.time_limit);
+  }
+  int timeout = 0;
+  if (wait == Wait::for_answers && next_deadline != Clock::time_point::max()) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(next_deadline - Clock::now()).count();
+    timeout = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+  }
+  if (::poll(sockets.data(), sockets.size(), timeout) < 0) return;  // EINTR: called again
+  auto socket = sockets.begin();
+  for (auto it = workers_.begin(); it != workers_.end(); ++socket) {
+    const auto worker = it++;
+    const bool gone = socket->revents != 0 && !collect(*worker);
+    const bool overdue = wait == Wait::for_answers && worker->waits() &&
+                         Clock::now() >= worker->busy_since + options_.pool.time_limit;
+    if (gone || overdue)
+      reap_failed(worker, overdue && !gone);
+    else if (worker->jobs.empty() && worker->accepted >= kJobsPerWorker)
+      workers_.erase(worker);
+  }
+  dispatch();
+}
+
+/// Takes what has arrived. False: the worker has ended, or is to be ended.
+bool CachedFacts::collect(Worker& worker) {
+  for (;;) {
+    auto received = receive_record<Piece>(worker.socket.get(), std::chrono::milliseconds(0));
+    if (!received && received.error().code() == ETIMEDOUT) return true;
+    if (!received) {
+      worker.broken = received.error().code() == EPROTO;
+      return false;
+    }
+    const Piece& piece = received->message;
+    worker.input += piece.bytes;
+    worker.broken = piece.bytes.empty() || worker.input.size() > kLongestReply;
+    if (worker.broken) return false;
+    if (!piece.last) continue;
+    worker.busy_since = Clock::now();  // by whole replies: one byte by byte would never be late
+    Reply reply;
+    const std::string bytes = std::exchange(worker.input, {});
+    Decoder decoder(bytes);
+    decoder(reply);
+    if (!decoder.complete() || !is_sound(reply.facts)) {
+      reply.code = EBADMSG;
+      reply.message = "the reader gave a damaged answer";
+    }
+    if (!worker.ready) {
+      worker.ready = reply.code == 0 && reply.version == kFactsVersion;
+      if (worker.ready) continue;
+      worker.refusal = reply.code != 0 ? reply.message : "it is of another version of heddle";
+      return false;
+    }
+    worker.broken = worker.jobs.empty();
+    if (worker.broken) return false;
+    Job job = std::move(worker.jobs.front());
+    worker.jobs.pop_front();
+    finish(std::move(job), std::move(reply));
+  }
+}
+
+void CachedFacts::dispatch() {
+  while (!queue_.empty()) {
+    auto& next = queue_.front();
+    if (!next.file) {
+      auto file = open(next.key.first);
+      if (!file) {
+        settle(next, fail(std::move(file.error())));
+        queue_.pop_front();
+        continue;
+      }
+      next.file = std::move(*file);
+    }
+    Worker* worker = worker_for_next_job();
+    if (worker == nullptr) return;
+    const Request request{next.file->stamp.size, next.key.second};
+    const int fds[] = {next.file->fd.get()};
+    if (!send_record(worker->socket.get(), request, fds)) return;  // dying: poll() tells
+    if (worker->jobs.empty()) worker->busy_since = Clock::now();
+    ++worker->accepted;
+    worker->jobs.push_back(std::move(next));
+    queue_.pop_front();
+  }
+}
+
+/// The least busy worker, or a new one while jobs wait that the present ones would not get to soon;
+/// nullptr: all are full.
+CachedFacts::Worker* CachedFacts::worker_for_next_job() {
+  Worker* best = nullptr;
+  for (auto& worker : workers_)
+    if (worker.jobs.size() < kDepth && worker.accepted < kJobsPerWorker &&
+        (best == nullptr || worker.jobs.size() < best->jobs.size()))
+      best = &worker;
+  const bool worth_one_more =
+      best == nullptr || (!best->jobs.empty() && queue_.size() > kDepth / 2);
+  if (workers_.size() >= options_.pool.max_workers || !worth_one_more) return best;
+  auto started = Worker::start(options_.pool);
+  if (started) {
+    ++counters_.started;
+    return &workers_.emplace_back(std::move(*started));
+  }
+  if (workers_.empty()) fail_all(started.error());
+  return best;
+}
+
+void CachedFacts::finish(Job job, Reply reply) {
+  const std::string& path = job.key.first;
+  struct stat st {};
+  if (::fstat(job.file->fd.get(), &st) != 0 || file_stamp(st) != job.file->stamp)
+    return settle(job, fail(cannot_read(path, "it changes while it is read")));
+  if (reply.code != 0) {
+    // Only the codes that FactsSource promises come through.
+    const bool known = reply.code == ENOEXEC || reply.code == EIO;
+    return settle(job, fail(Error::with_code(known ? reply.code : EBADMSG, path, reply.message)));
+  }
+  ++counters_.parsed;
+  settle(job, FileFacts{job.file->stamp, job.file->mode, reply.hash, std::move(reply.facts)});
+}
+
+void CachedFacts::reap_failed(std::list<Worker>::iterator worker, bool overdue) {
+  const bool was_ready = worker->ready;
+  const auto how = worker->end(overdue);
+  auto jobs = std::move(worker->jobs);
+  workers_.erase(worker);
+  if (was_ready && !jobs.empty()) {
+    // Answers come in order: the first file without one is what it died of.
+    ++counters_.crashed;
+    settle(jobs.front(), fail(cannot_read(jobs.front().key.first, how)));
+    jobs.pop_front();
+  }
+  queue_.insert(queue_.begin(), std::make_move_iterator(jobs.begin()),
+                std::make_move_iterator(jobs.end()));
+  if (was_ready) return;
+  // Perhaps memory or process limits: those that run do the work, and no more are tried.
+  if (workers_.empty())
+    fail_all(Error(options_.pool.worker_path, "ended before it was ready", how));
+  else
+    options_.pool.max_workers = static_cast<unsigned>(workers_.size());
+}
+
+void CachedFacts::settle(const Job& job, Result<FileFacts> result) {
+  known_.insert_or_assign(job.key, std::move(result));
+}
+
+void CachedFacts::fail_all(const Error& reason) {
+  for (const auto& job : queue_)
+    settle(job, fail(Error::with_code(EPROTO, job.key.first, "no reader for ELF files",
+                                      reason.message(), reason.hint())));
+  queue_.clear();
 }
 
 }  // namespace heddle

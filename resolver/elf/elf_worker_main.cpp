@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "base/run_main.hpp"
-#include "resolver/elf/worker.hpp"
+#include "resolver/elf/worker_protocol.hpp"
 
 /// `elf-worker [MEMORY]`: started by a WorkerPool, with the limit of its memory in bytes.
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/elf/facts_cache.hpp"
+#include "resolver/elf/cached_facts.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <unordered_set>
+#include <vector>
 
 #include "base/checksum.hpp"
 #include "base/coder.hpp"
@@ -23,10 +23,9 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 /// Two ticks of the coarsest clock in use: FAT's and some servers' two seconds, whole seconds else.
 constexpr std::int64_t kRacy = 2 * kSecond;
-/// Beyond it the oldest entries go. All of it is read at each start: 16 MiB take 3 ms.
+/// Beyond it what others found goes. All of it is read at each start: 16 MiB take 3 ms.
 constexpr std::size_t kMaxBytes[] = {std::size_t{16} << 20, std::size_t{96} << 20};
 constexpr std::size_t kLargestFile = std::size_t{256} << 20;
-constexpr std::size_t kFileIdBytes = 24;  ///< a key's first bytes: file system, device, inode
 
 std::int64_t now_ns() {
   timespec now{};
@@ -58,11 +57,32 @@ std::string_view bytes_of(const Checksum& sum) {
   return {reinterpret_cast<const char*>(sum.bytes.data()), sum.bytes.size()};
 }
 
-std::size_t size_of(const std::pair<std::string_view, std::string_view>& entry) {
-  return entry.first.size() + entry.second.size() + 8;
+std::size_t size_of(const auto& entries) {
+  std::size_t out = 0;
+  for (const auto& [key, value] : entries) out += key.size() + value.size() + 8;
+  return out;
 }
 
 }  // namespace
+
+bool is_sound(const ElfFacts& facts) {
+  const auto text = [](const std::string& s) { return s.find('\0') == std::string::npos; };
+  const auto optional = [&](const std::optional<std::string>& s) { return !s || text(*s); };
+  const auto all = [](const auto& list, const auto& is_good) {
+    return std::all_of(list.begin(), list.end(), is_good);
+  };
+  const auto symbol = [&](const DynamicSymbol& s) { return text(s.name) && text(s.version); };
+  return optional(facts.interp) && optional(facts.soname) && optional(facts.rpath) &&
+         optional(facts.runpath) && text(facts.build_id) &&
+         all(facts.dependencies,
+             [&](const Dependency& d) {
+               return d.kind <= Dependency::Kind::filter && text(d.name);
+             }) &&
+         all(facts.version_needs,
+             [&](const VersionNeed& n) { return text(n.file) && text(n.version); }) &&
+         all(facts.version_definitions, text) && all(facts.exported_symbols, symbol) &&
+         all(facts.undefined_symbols, symbol);
+}
 
 std::string default_cache_dir() {
   const char* base = std::getenv("XDG_CACHE_HOME");
@@ -77,8 +97,7 @@ FactsCache::FactsCache(std::string dir, FactsDetail detail, std::int64_t now)
       path_(dir_ + (detail == FactsDetail::loader ? "/facts-loader" : "/facts-symbols")),
       limit_(kMaxBytes[detail == FactsDetail::symbols]),
       opened_ns_(now == 0 ? now_ns() : now),
-      kept_(load()),
-      by_key_(kept_.entries.begin(), kept_.entries.end()) {}
+      kept_(load()) {}
 
 /// Empty when there is no file, or it is not this user's (another user may have written what would
 /// be believed), of another version, or damaged in any way.
@@ -97,10 +116,11 @@ FactsCache::Generation FactsCache::load() const {
   // The bytes stay where they are when the string moves: it is too long to lie in the object.
   out.bytes = std::move(*content);
   std::uint32_t version = 0;
+  std::vector<std::pair<std::string_view, std::string_view>> entries;
   Decoder decoder(std::string_view(out.bytes).substr(sizeof(Checksum)));
   decoder(version);
-  if (version == kFactsVersion) decoder(out.entries);
-  if (!decoder.complete()) out.entries.clear();
+  if (version == kFactsVersion) decoder(entries);
+  if (decoder.complete()) out.entries = {entries.begin(), entries.end()};
   return out;
 }
 
@@ -109,7 +129,7 @@ std::optional<FileFacts> FactsCache::find(const FileStamp& stamp, std::uint64_t 
   std::string_view value;
   if (const auto fresh = fresh_.find(key); fresh != fresh_.end())
     value = fresh->second;
-  else if (const auto kept = by_key_.find(key); kept != by_key_.end())
+  else if (const auto kept = kept_.entries.find(key); kept != kept_.entries.end())
     value = kept->second;
   else
     return std::nullopt;
@@ -141,31 +161,17 @@ void FactsCache::save() {
   Generation newest = load();  // others may have published since kept_
   auto& entries = newest.entries;
   // Of 64 programs that start at once and find the same things one writes.
-  const std::unordered_map<std::string_view, std::string_view> known(entries.begin(),
-                                                                     entries.end());
-  std::erase_if(fresh_, [&](const auto& entry) { return known.contains(entry.first); });
-  if (!fresh_.empty()) {
-    // A file's former version will not come back.
-    std::unordered_set<std::string_view> files;
-    for (const auto& [key, value] : fresh_)
-      files.insert(std::string_view(key).substr(0, kFileIdBytes));
-    std::erase_if(entries,
-                  [&](const auto& e) { return files.contains(e.first.substr(0, kFileIdBytes)); });
-    entries.insert(entries.end(), fresh_.begin(), fresh_.end());
-    write(entries);
-  }
+  std::erase_if(fresh_, [&](const auto& entry) { return entries.contains(entry.first); });
+  if (fresh_.empty()) return;
+  if (size_of(entries) + size_of(fresh_) > limit_) entries.clear();
+  entries.insert(fresh_.begin(), fresh_.end());
+  write(entries);
   fresh_.clear();
 }
 
 void FactsCache::write(const Entries& entries) const {
-  std::size_t bytes = 0;
-  for (const auto& entry : entries) bytes += size_of(entry);
-  // Down to three quarters, so that not every run has to drop some.
-  auto first = entries.begin();
-  if (bytes > limit_)
-    for (; bytes > limit_ / 4 * 3; ++first) bytes -= size_of(*first);
   Encoder coder;
-  coder(kFactsVersion, Entries(first, entries.end()));
+  coder(kFactsVersion, std::vector<Entries::value_type>(entries.begin(), entries.end()));
   const std::string body = coder.take();
   const std::string aside = path_ + ".new";
   if (!may_write(body.size() + sizeof(Checksum))) return;

@@ -17,7 +17,7 @@
 #endif
 #pragma GCC diagnostic pop
 
-#include "resolver/elf/lief_reader.hpp"
+#include "resolver/elf/loader_facts.hpp"
 
 #include <cstddef>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/elf/worker.hpp"
+#include "resolver/elf/worker_protocol.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,7 +23,6 @@
 #include "base/sandbox/sanitized.hpp"
 #include "base/sandbox/seccomp_filter.hpp"
 #include "base/try.hpp"
-#include "resolver/elf/lief_reader.hpp"
 #include "resolver/elf/loader_facts.hpp"
 
 namespace heddle {
@@ -32,15 +31,6 @@ namespace {
 constexpr const char* kName = "elf-worker";
 /// A file of 10 GB takes 2 s to hash; more than this is a loop.
 constexpr unsigned kCpuSeconds = 10;
-/// Above this a copy costs more than the few preads that the loader's facts need.
-constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
-
-Result<void> limit(int resource, rlim_t value, const char* what) {
-  const rlimit both{value, value};
-  if (::setrlimit(static_cast<__rlimit_resource>(resource), &both) != 0)
-    return fail_errno(kName, what);
-  return {};
-}
 
 /// Closes all of the parent's descriptors, stderr too: LIEF would write into a program's output.
 Result<void> drop_descriptors(int socket) {
@@ -87,13 +77,6 @@ Reply error_reply(const Error& error) {
   return reply;
 }
 
-Result<ContentHash> read_small_file(int fd, std::string& content) {
-  const FileBytes file(fd, content.size());
-  if (!file.read(0, content.data(), content.size()))
-    return fail_errno("", "cut short while it is read", EBADMSG);
-  return hash_bytes(content);
-}
-
 }  // namespace
 
 Result<void> enter_sandbox(int socket, std::uint64_t memory) {
@@ -102,8 +85,10 @@ Result<void> enter_sandbox(int socket, std::uint64_t memory) {
   for (const auto& [resource, value, what] :
        {std::tuple{RLIMIT_AS, rlim_t{memory}, "cannot limit its memory"},
         std::tuple{RLIMIT_FSIZE, rlim_t{0}, "cannot limit its files"},
-        std::tuple{RLIMIT_CORE, rlim_t{0}, "cannot limit its core files"}})
-    TRY(limit(resource, value, what));
+        std::tuple{RLIMIT_CORE, rlim_t{0}, "cannot limit its core files"}}) {
+    const rlimit both{value, value};
+    if (::setrlimit(resource, &both) != 0) return fail_errno(kName, what);
+  }
   allow_cpu_time(kCpuSeconds);
   TRY(drop_capabilities(kName));
   TRY(give_up_new_privileges(kName));
@@ -121,11 +106,9 @@ void allow_cpu_time(unsigned seconds) {
 }
 
 Result<Reply> read_elf(int fd, const Request& request) try {
-  const bool small = request.size <= kSmallFile;
-  std::string content(small ? request.size : 0, '\0');
   Reply reply;
-  reply.hash = TRY(small ? read_small_file(fd, content) : hash_file(fd, ""));
-  const FileBytes bytes = small ? FileBytes(content) : FileBytes(fd, request.size);
+  reply.hash = TRY(hash_file(fd, ""));
+  const FileBytes bytes(fd, request.size);
   const ElfFile elf = TRY(ElfFile::read(bytes));
   const bool with_symbols = request.detail == FactsDetail::symbols;
   SymbolTable symbols;

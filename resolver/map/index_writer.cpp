@@ -45,13 +45,6 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0: all of it
 }
 
-/// Whether `name` is asked for by its exact bytes, whoever asks.
-bool is_plain_name(std::string_view name) {
-  // dl-load.c expands $ORIGIN and its kin per caller, both in names and in what we answer.
-  return name.find('$') == std::string_view::npos &&
-         (name.front() == '/' || name.find('/') == std::string_view::npos);
-}
-
 /// Whether a search through the directories of `object` begins where the object itself lies.
 bool has_own_origin(const MapObject& object) {
   const std::string& list = object.runpath.empty() ? object.rpath : object.runpath;
@@ -109,12 +102,6 @@ bool uses_library_path(const MapProgram& program, const MapContent& content) {
   return false;
 }
 
-std::uint32_t search_path_of(const MapProgram& program, const MapContent& content) {
-  const std::string& value = program.library_path;
-  return index_format::search_path(index_format::fnv1a(value.data(), value.size()),
-                                   uses_library_path(program, content));
-}
-
 /// Tables of one kind, one after the other; equal ones are kept once.
 class Tables {
  public:
@@ -135,10 +122,7 @@ class Loader {
  public:
   Loader(const MapProgram& program, const MapContent& content)
       : content_(content), name_(base_name(program.interpreter)) {
-    const auto at = std::lower_bound(
-        content.paths.begin(), content.paths.end(), program.interpreter,
-        [](const auto& entry, const std::string& path) { return entry.first < path; });
-    if (at != content.paths.end() && at->first == program.interpreter) object_ = at->second;
+    if (const auto* object = find_name(content.paths, program.interpreter)) object_ = *object;
   }
   bool is(std::string_view name, ObjectId object) const {
     if (object == object_) return true;
@@ -163,36 +147,24 @@ class IndexBuilder {
       return fail_errno(where, "cannot make an index: sizes differ", EINVAL);
     direct_ = direct_objects(in_);
 
-    struct Entry {
-      Targets targets;
-      Files files;
-      std::uint64_t tls = 0;
-      std::uint32_t search_path = 0;
-    };
     std::map<StampKey, Entry> entries;
     for (std::size_t i = 0; i < content_.programs.size(); ++i) {
-      const auto& stamp = in_.programs[i];
-      if (!stamp) continue;
-      Targets targets = targets_of(content_.programs[i]);
-      Files files = files_of(content_.programs[i]);
-      auto [at, fresh] = entries.try_emplace(key_of(*stamp));
+      if (!in_.programs[i]) continue;
+      Entry ours = entry_of(content_.programs[i]);
+      const auto [at, fresh] = entries.try_emplace(key_of(*in_.programs[i]), std::move(ours));
+      if (fresh) continue;  // else `ours` was not moved from
+      // One file under two names with views of their own: only what both agree on is safe.
       Entry& entry = at->second;
-      entry.tls = std::max(entry.tls, content_.programs[i].static_tls_bytes);
-      entry.search_path |= search_path_of(content_.programs[i], content_);  // alike but for its bit
-      if (fresh) {
-        entry.targets = std::move(targets);
-        entry.files = std::move(files);
-      } else {
-        // One file under two names with views of their own: only what both agree on is safe.
-        const auto keep_common = [](auto& ours, const auto& theirs) {
-          std::erase_if(ours, [&](const auto& entry_of_ours) {
-            const auto other = theirs.find(entry_of_ours.first);
-            return other == theirs.end() || other->second != entry_of_ours.second;
-          });
-        };
-        keep_common(entry.targets, targets);
-        keep_common(entry.files, files);
-      }
+      const auto keep_common = [](auto& list, const auto& other) {
+        std::erase_if(list, [&](const auto& one) {
+          const auto found = other.find(one.first);
+          return found == other.end() || found->second != one.second;
+        });
+      };
+      keep_common(entry.targets, ours.targets);
+      keep_common(entry.files, ours.files);
+      entry.tls = std::max(entry.tls, ours.tls);
+      entry.search_path |= ours.search_path;  // alike but for its bit
     }
 
     std::vector<Program> programs;
@@ -246,6 +218,13 @@ class IndexBuilder {
   }
 
  private:
+  struct Entry {
+    Targets targets;
+    Files files;
+    std::uint64_t tls = 0;
+    std::uint32_t search_path = 0;
+  };
+
   /// The path under which each object of `view` is opened, shortest first, by object.
   const std::vector<std::string>& view_paths(ViewId view) {
     auto [entry, fresh] = view_paths_.try_emplace(view);
@@ -265,29 +244,21 @@ class IndexBuilder {
     return direct_[object] || path.empty() ? content_.objects[object].path : path;
   }
 
-  Files files_of(const MapProgram& program) {
-    Files out;
+  Entry entry_of(const MapProgram& program) {
+    Entry out;
+    out.tls = program.static_tls_bytes;
+    const std::string& path = program.library_path;
+    out.search_path = index_format::search_path(index_format::fnv1a(path.data(), path.size()),
+                                                uses_library_path(program, content_));
     const Loader loader(program, content_);
     for (const auto& [name, object] : program.guided) {
-      if (object >= in_.objects.size() || !in_.objects[object]) continue;
+      const std::string& target = target_of(program, object);
       const std::string& origin = content_.objects[object].path;
-      const std::string& target = target_of(program, object);
-      if (!loader.is(origin, object) && is_plain_name(target) && target.size() < PATH_MAX)
-        out.emplace(key_of(*in_.objects[object]),
-                    Files::mapped_type(std::string_view(target), std::string_view(origin)));
-    }
-    return out;
-  }
-
-  Targets targets_of(const MapProgram& program) {
-    Targets out;
-    const Loader loader(program, content_);
-    for (const auto& [name, object] : program.guided) {
-      const std::string& target = target_of(program, object);
-      if (!is_plain_name(name) || loader.is(name, object) || name == target ||
-          !is_plain_name(target) || target.size() >= PATH_MAX)
-        continue;
-      out.emplace(name, target);
+      if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
+      if (is_plain_name(name) && !loader.is(name, object) && name != target)
+        out.targets.emplace(name, target);
+      if (object < in_.objects.size() && in_.objects[object] && !loader.is(origin, object))
+        out.files.emplace(key_of(*in_.objects[object]), Files::mapped_type(target, origin));
     }
     return out;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file_stamp.hpp"
@@ -30,6 +30,13 @@ struct IndexInput {
   /// library recognise a served file by any path.
   std::vector<std::optional<FileStamp>> objects = {};
 };
+
+/// Whether `name` (not empty) is asked for by its exact bytes, whoever asks: relative paths and
+/// $ORIGIN and its kin (dl-load.c expands them in names and in what we answer) mean something else
+/// for each caller.
+inline bool is_plain_name(std::string_view name) {
+  return name.find('$') == name.npos && (name.front() == '/' || name.find('/') == name.npos);
+}
 
 /// The index's bytes for one mount. The names of a program lead to the shortest path of their
 /// object in its view ("<mount>/<name>" when there is one view, else "<mount>/<view>/<name>"), or

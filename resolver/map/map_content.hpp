@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -65,6 +67,14 @@ struct MapProgram {
   std::vector<MapLibrary> libraries;   ///< in ld.so's order, without the program itself
   std::vector<std::string> missing;    ///< sonames that --allow-missing let pass
 };
+
+/// What `name` means in a list that is sorted by name; null: nothing.
+inline const ObjectId* find_name(const std::vector<std::pair<std::string, ObjectId>>& list,
+                                 std::string_view name) {
+  const auto at =
+      std::ranges::lower_bound(list, name, {}, &std::pair<std::string, ObjectId>::first);
+  return at == list.end() || at->first != name ? nullptr : &at->second;
+}
 
 /// A mount has inode numbers for so many generated files.
 inline constexpr std::size_t kMaxGenerated = 32;

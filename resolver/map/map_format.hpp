@@ -53,22 +53,11 @@ inline constexpr const char* kPathsDb = "paths";
 inline constexpr const char* kProgramsDb = "programs";
 inline constexpr const char* kGeneratedDb = "generated";
 
-/// The file's last bytes: magic, u32 version, u32 0, u64 length of what stands before it, and the
+/// The file's last bytes: magic, u32 version, u32 0, u64 length of the pages before it, and the
 /// XXH3-128 of all bytes before that hash.
-struct Trailer {
-  std::uint32_t version = kMapVersion;
-  std::uint64_t length = 0;
-  Checksum hash;
-};
 inline constexpr std::size_t kTrailerSize = 40;
-inline constexpr std::size_t kTrailerHashed = kTrailerSize - 16;  ///< its part before the hash
-std::string encode_trailer(const Trailer& trailer);
-/// All bytes of the open file called `path`, which no reader keeps open: others may go on writing
-/// to it. EFBIG: it is larger than any map.
-Result<std::string> file_bytes(int file, const std::string& path);
+std::string with_trailer(std::string pages);
 inline constexpr std::size_t kMaxMap = std::size_t{256} << 20;  ///< 100,000 libraries take 60 MiB
-/// nullopt: these are not the bytes of a trailer.
-std::optional<Trailer> decode_trailer(std::string_view bytes);
 
 /// Key of the n-th record: big-endian, so that LMDB's order is the number's.
 std::string number_key(std::uint32_t number);
@@ -105,7 +94,7 @@ bool decode(std::string_view bytes, Record& record) {
   return coder.complete();
 }
 
-/// Empty, or which rule of map_content.hpp `content` breaks, naming the offender.
-std::string broken_rule(const MapContent& content);
+/// Failure: which rule of map_content.hpp `content` breaks, naming the offender.
+Result<void> check_rules(const MapContent& content);
 
 }  // namespace heddle::map_format

@@ -4,12 +4,11 @@
 #include <sys/stat.h>
 
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/result.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/store/databases.hpp"
 
 namespace heddle {
 
@@ -22,23 +21,17 @@ class MapReader {
   static Result<MapReader> open(const std::string& path);
   /// Of the file that `file` is open on, called `path`; `file` stays the caller's.
   static Result<MapReader> open(int file, const std::string& path);
-  MapReader(MapReader&&) noexcept;
-  MapReader& operator=(MapReader&&) noexcept;
-  ~MapReader();
 
   /// Of all its bytes, as sha256sum(1) says: its identity (the trace header's map id).
   ContentHash id() const;
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
-  /// The object behind `name` in `view` (empty: the only view, or EINVAL when there are several).
-  Result<std::optional<MapObject>> lookup(std::string_view view, std::string_view name) const;
-  /// The object that stood at `path` (any path the resolver met it by).
-  Result<std::optional<MapObject>> lookup_path(std::string_view path) const;
 
  private:
-  struct State;
-  explicit MapReader(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  MapReader() = default;
+  std::string path_;
+  std::shared_ptr<const std::string> bytes_;
+  store::Databases databases_;  ///< views into the bytes
 };
 
 /// Whether this process may serve programs by the map at `path`, whose file is `status`: root does
@@ -49,5 +42,10 @@ Result<void> check_map_path(const std::string& path);
 
 /// How MapReader::open() tells of an open_regular() that failed with `code`.
 Error map_open_error(const std::string& path, int code);
+
+/// Writes `content` as one immutable LMDB file with its trailer at `path`: aside, fsynced, renamed.
+/// Refuses (EINVAL) content that breaks the rules of map_content.hpp: unsorted or double names, an
+/// object index out of range, a name with NUL or empty. On failure the old file, if any, stands.
+Result<void> write_map(const MapContent& content, const std::string& path);
 
 }  // namespace heddle

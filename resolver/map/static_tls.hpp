@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "resolver/map/tls_formula.hpp"
 
 namespace heddle {
 
@@ -25,18 +28,36 @@ struct StaticTlsNeed {
 };
 
 /// For a program whose own PT_TLS is aligned to `program_align` (0: it has none).
-StaticTlsNeed static_tls_need(const std::vector<TlsBlock>& libraries,
-                              std::uint64_t program_align = 0);
+inline StaticTlsNeed static_tls_need(const std::vector<TlsBlock>& libraries,
+                                     std::uint64_t program_align = 0) {
+  // TCB_ALIGNMENT, sysdeps/x86_64/nptl/tls.h; _dl_determine_tlsoffset takes the maximum.
+  const std::uint64_t area_align = std::max<std::uint64_t>(64, program_align);
+  StaticTlsNeed out;
+  std::uint64_t bytes = 0;
+  for (const TlsBlock& block : libraries) {
+    bytes += tls::block_cost(block.size, block.align);
+    out.over_aligned |= block.static_tls && block.size != 0 && block.align > area_align;
+  }
+  const std::uint64_t optional = tls::optional_for(bytes);
+  if (optional > tls::kDefaultOptional) out.optional_static_tls = optional;
+  return out;
+}
 
 /// `tunables` (the value of GLIBC_TUNABLES; empty: unset) with optional_static_tls raised to
 /// `optional_static_tls`; the user's own larger value and all other tunables stay. 0 changes
 /// nothing.
-std::string merge_tunables(std::string_view tunables, std::uint64_t optional_static_tls);
+inline std::string merge_tunables(std::string_view tunables, std::uint64_t optional_static_tls) {
+  if (optional_static_tls == 0) return std::string(tunables);
+  std::string out(tunables.size() + tls::kMergeRoom, '\0');
+  out.resize(
+      tls::merge_optional(out.data(), tunables.data(), tunables.size(), optional_static_tls));
+  return out;
+}
 
-/// Who changes GLIBC_TUNABLES for a program sets this variable beside it, to "GLIBC_TUNABLES=<the
-/// user's value>", or to "" where the user had none. The audit library then puts the user's
-/// environment back before the program runs, so that its children have ordinary thread stacks;
-/// a mapped child that needs more static TLS starts itself again with what it needs.
+/// A program that changes GLIBC_TUNABLES for another sets this variable beside it, to
+/// "GLIBC_TUNABLES=<the user's value>", or to "" where the user had none. The audit library then
+/// puts the user's environment back before the program runs, so that its children have ordinary
+/// thread stacks; a mapped child that needs more static TLS starts itself again with what it needs.
 inline constexpr char kSavedTunables[] = "HEDDLE_TUNABLES";
 
 }  // namespace heddle

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <set>
 #include <sstream>
 
@@ -38,6 +37,17 @@ std::vector<std::string> split(const std::string& text, char separator) {
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, separator);)
     if (!part.empty()) out.push_back(part);
+  return out;
+}
+
+/// Names in a directory, sorted; none when it cannot be listed.
+std::vector<std::string> list(const std::string& directory) {
+  std::vector<std::string> out;
+  std::error_code error;
+  for (fs::directory_iterator walk(directory, error), end; !error && walk != end;
+       walk.increment(error))
+    out.push_back(walk->path().filename().string());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -89,19 +99,13 @@ std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
 
 /// Directories named by the MPI compilers and launchers of `path_variable`, and what `mpicc -show`
 /// of each prints: that command is run, with a deadline of five seconds.
-std::vector<LibraryDirectory> directories_from_path(const std::string& path_variable) {
+std::vector<LibraryDirectory> directories_from_path() {
   std::vector<LibraryDirectory> out;
+  const char* path_variable = std::getenv("PATH");
   std::set<std::string> seen;
-  for (const auto& directory : split(path_variable, ':')) {
-    std::error_code error;
-    std::vector<std::string> names;
-    for (fs::directory_iterator walk(directory, error), end; !error && walk != end;
-         walk.increment(error)) {
-      const auto name = walk->path().filename().string();
-      if (is_wrapper(name) || is_launcher(name)) names.push_back(name);
-    }
-    std::sort(names.begin(), names.end());
-    for (const auto& name : names) {
+  for (const auto& directory : split(path_variable ? path_variable : "", ':')) {
+    for (const auto& name : list(directory)) {
+      if (!is_wrapper(name) && !is_launcher(name)) continue;
       const auto path = fs::path(directory) / name;
       std::error_code none;
       const auto real = fs::canonical(path, none);
@@ -136,19 +140,15 @@ std::vector<LibraryDirectory> directories_from_environment() {
 
 // What a library opens at run time.
 
-enum class Holds : bool { plugins, data };
-
 struct Rule {
-  const char* soname;  ///< prefix
-  /// Below the library's directory; the first that holds a file `has` is it.
-  std::vector<const char*> directories;
-  const char* has;  ///< prefix of a file name in it
+  const char* soname;       ///< prefix
+  const char* directories;  ///< below the library's; the first that holds a file `has` is it
+  const char* has;          ///< prefix of a file name in it
   const char* view_name;
-  bool beside;
-  std::vector<std::string> environment;
-  const char* built_in = nullptr;  ///< what a library may have before the directory's own name
-  std::optional<std::string> short_name = {};
-  Holds holds = Holds::plugins;
+  const char* short_name;  ///< nullptr: none
+  const char* variable;    ///< that names it; nullptr: none
+  const char* built_in;    ///< what the library may have before the directory's own name
+  bool is_data;
 };
 
 // Where each looks: UCX src/ucs/sys/module.c (dladdr of libucs, "ucx" beside); Open MPI
@@ -157,99 +157,44 @@ struct Rule {
 // variable). Names in a view are short where the mount's path of them must fit where the library's
 // own string stands: "${libdir}/openmpi", "${libdir}/pmix", "${datadir}/pmix", "/etc/openmpi" or
 // "${prefix}/etc", "/etc/libibverbs.d".
-const std::vector<Rule>& rules() {
-  static const std::vector<Rule> kRules = {
-      {"libucs.so.", {"ucx"}, "libuct_", "ucx", true, {"UCX_MODULE_DIR"}},
-      {"libopen-pal.so.",
-       {"openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi40", "openmpi/lib/openmpi",
-        "openmpi3", "openmpi40"},
-       "mca_",
-       "ompi",
-       false,
-       {"OPAL_PKGLIBDIR"},
-       "${libdir}/"},
-      {"libopen-pal.so.",
-       {"../share/openmpi", "../../share/openmpi", "../../../share/openmpi"},
-       "help-",
-       "share/openmpi",
-       false,
-       {"OPAL_PKGDATADIR"},
-       "${datadir}/",
-       "share",
-       Holds::data},
-      {"libopen-pal.so.",
-       {"../etc", "../../../etc/openmpi"},
-       "openmpi-mca-params",
-       "etc/openmpi",
-       false,
-       {"OPAL_SYSCONFDIR"},
-       "${prefix}/",
-       "",
-       Holds::data},
-      {"libpmix.so.",
-       {"pmix", "pmix2/lib/pmix"},
-       "pmix_mca_",
-       "pmix",
-       false,
-       {"PMIX_PKGLIBDIR"},
-       "${libdir}/",
-       "pm"},
-      {"libpmix.so.",
-       {"pmix", "pmix2/lib/pmix"},
-       "mca_",
-       "pmix",
-       false,
-       {"PMIX_PKGLIBDIR"},
-       "${libdir}/",
-       "pm"},
-      {"libpmix.so.",
-       {"../etc", "../share"},
-       "pmix-mca-params",
-       "etc/pmix",
-       false,
-       {"PMIX_SYSCONFDIR"},
-       "${prefix}/",
-       "",
-       Holds::data},
-      {"libpmix.so.",
-       {"../share/pmix", "pmix2/share/pmix"},
-       "help-",
-       "share/pmix",
-       false,
-       {"PMIX_PKGDATADIR"},
-       "${datadir}/",
-       "hlp",
-       Holds::data},
-      {"libfabric.so.", {"libfabric"}, "lib", "libfabric", false, {"FI_PROVIDER_PATH"}},
-      {"libhwloc.so.", {"hwloc"}, "hwloc_", "hwloc", false, {"HWLOC_PLUGINS_PATH"}},
-      {"libibverbs.so.", {"libibverbs"}, "lib", "libibverbs", false, {}},
-      {"libibverbs.so.",
-       {"../../../etc/libibverbs.d", "../../etc/libibverbs.d"},
-       "",
-       "etc/libibverbs.d",
-       false,
-       {},
-       nullptr,
-       "ibv.d"},
-  };
-  return kRules;
-}
+constexpr const char* kOpal = "libopen-pal.so.";
+constexpr const char* kPmix = "libpmix.so.";
+constexpr const char* kVerbs = "libibverbs.so.";
+constexpr const char* kComponents =
+    "openmpi openmpi/lib/openmpi3 openmpi/lib/openmpi40 openmpi/lib/openmpi openmpi3 openmpi40";
+constexpr const char* kShares = "../share/openmpi ../../share/openmpi ../../../share/openmpi";
+constexpr const char* kPmixComponents = "pmix pmix2/lib/pmix";
+constexpr const char* kVerbsConfig = "../../../etc/libibverbs.d ../../etc/libibverbs.d";
+constexpr Rule kRules[] = {
+    {"libucs.so.", "ucx", "libuct_", "ucx", nullptr, "UCX_MODULE_DIR", nullptr, false},
+    {kOpal, kComponents, "mca_", "ompi", nullptr, "OPAL_PKGLIBDIR", "${libdir}/", false},
+    {kOpal, kShares, "help-", "share/openmpi", "share", "OPAL_PKGDATADIR", "${datadir}/", true},
+    {kOpal, "../etc ../../../etc/openmpi", "openmpi-mca-params", "etc/openmpi", "",
+     "OPAL_SYSCONFDIR", "${prefix}/", true},
+    {kPmix, kPmixComponents, "pmix_mca_", "pmix", "pm", "PMIX_PKGLIBDIR", "${libdir}/", false},
+    {kPmix, kPmixComponents, "mca_", "pmix", "pm", "PMIX_PKGLIBDIR", "${libdir}/", false},
+    {kPmix, "../etc ../share", "pmix-mca-params", "etc/pmix", "", "PMIX_SYSCONFDIR", "${prefix}/",
+     true},
+    {kPmix, "../share/pmix pmix2/share/pmix", "help-", "share/pmix", "hlp", "PMIX_PKGDATADIR",
+     "${datadir}/", true},
+    {"libfabric.so.", "libfabric", "lib", "libfabric", nullptr, "FI_PROVIDER_PATH", nullptr, false},
+    {"libhwloc.so.", "hwloc", "hwloc_", "hwloc", nullptr, "HWLOC_PLUGINS_PATH", nullptr, false},
+    {kVerbs, "libibverbs", "lib", "libibverbs", nullptr, nullptr, nullptr, false},
+    {kVerbs, kVerbsConfig, "", "etc/libibverbs.d", "ibv.d", nullptr, nullptr, false},
+};
 
 bool is_shared_object(const std::string& name) {
   return name.ends_with(".so") || name.find(".so.") != name.npos;
 }
 
-bool fill(PluginDirectory& directory, const std::string& has) {
-  std::error_code error;
+bool fill(PluginDirectory& directory) {
   bool fits = false;
-  for (fs::directory_iterator walk(directory.path, error), end; !error && walk != end;
-       walk.increment(error)) {
-    const auto name = walk->path().filename().string();
-    fits |= name.starts_with(has);
+  for (const auto& name : list(directory.path)) {
+    fits |= name.starts_with(directory.only);
     std::error_code none;
-    if (is_shared_object(name) && walk->is_regular_file(none)) directory.plugins.push_back(name);
+    if (is_shared_object(name) && fs::is_regular_file(directory.path + "/" + name, none))
+      directory.plugins.push_back(name);
   }
-  std::sort(directory.plugins.begin(), directory.plugins.end());
   return fits;
 }
 
@@ -258,9 +203,9 @@ bool fill(PluginDirectory& directory, const std::string& has) {
 std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
                                                    const std::string& soname) {
   std::vector<PluginDirectory> out;
-  for (const auto& rule : rules()) {
+  for (const auto& rule : kRules) {
     if (!soname.starts_with(rule.soname)) continue;
-    for (const auto* relative : rule.directories) {
+    for (const auto& relative : split(rule.directories, ' ')) {
       std::error_code error;
       const auto place = fs::canonical(fs::path(path).parent_path() / relative, error);
       if (error) continue;
@@ -268,15 +213,15 @@ std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
       directory.path = place.string();
       directory.view_name = rule.view_name;
       directory.wanted_by = path;
-      directory.beside = rule.beside;
-      directory.environment = rule.environment;
+      directory.beside = std::string_view(rule.soname) == "libucs.so.";
+      if (rule.variable != nullptr) directory.environment = {rule.variable};
       directory.built_in = {directory.path};
       if (rule.built_in != nullptr)
         directory.built_in.push_back(rule.built_in + place.filename().string());
-      directory.short_name = rule.short_name;
-      directory.is_data = rule.holds == Holds::data;
+      if (rule.short_name != nullptr) directory.short_name = rule.short_name;
+      directory.is_data = rule.is_data;
       directory.only = rule.has;
-      if (!fill(directory, rule.has)) continue;
+      if (!fill(directory)) continue;
       out.push_back(std::move(directory));
       break;
     }
@@ -286,66 +231,36 @@ std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
 
 // What an installation has.
 
-SearchOptions host_search() {
-  SearchOptions options;
-  if (const char* path = std::getenv("LD_LIBRARY_PATH")) {
-    options.ld_library_path = path;
-    options.ld_library_path_set = true;
-  }
-  return options;
-}
-
 std::vector<std::string> shortlist(const std::string& directory) {
   std::vector<std::string> out;
-  std::error_code error;
-  for (fs::directory_iterator walk(directory, error), end; !error && walk != end;
-       walk.increment(error)) {
-    const auto name = walk->path().filename().string();
+  for (const auto& name : list(directory)) {
     std::error_code none;
-    if (may_be_mpi(name) && walk->is_regular_file(none)) out.push_back(walk->path().string());
+    if (const auto path = fs::path(directory) / name;
+        may_be_mpi(name) && fs::is_regular_file(path, none))
+      out.push_back(path.string());
   }
-  std::sort(out.begin(), out.end());
   return out;
 }
 
-class Finder {
- public:
-  Finder(OsWorld& world, const LoaderProfile& loader) : world_(world), loader_(loader) {}
-
-  void consider(const std::string& path, const std::string& found_by);
-  std::vector<MpiInstall> take() { return std::move(found_); }
-
- private:
-  OsWorld& world_;
-  const LoaderProfile& loader_;
-  std::set<std::string> seen_;
-  std::vector<MpiInstall> found_;
-};
-
-/// What needs the library, or another of its bindings (libmpi_usempif08 needs libmpi_mpifh).
 void add_bindings(OsWorld& world, MpiInstall& install) {
+  struct Candidate {
+    MpiFile file;
+    std::vector<std::string> needs;
+  };
   std::set<std::string> seen = {install.library.path};
-  std::vector<std::pair<MpiFile, std::vector<Dependency>>> candidates;
+  std::vector<Candidate> candidates;
   for (const auto& path : shortlist(fs::path(install.library.path).parent_path().string())) {
-    std::error_code error;
-    const auto real = fs::canonical(path, error).string();
-    if (error || !seen.insert(real).second) continue;
+    const auto real = canonical(path);
+    if (!seen.insert(real).second) continue;
     const auto file = world.facts(real);
     if (file && file->elf.soname)
-      candidates.push_back({{*file->elf.soname, real}, file->elf.dependencies});
+      candidates.push_back({{*file->elf.soname, real}, needed_names(file->elf)});
   }
-  std::set<std::string> family(install.aliases.begin(), install.aliases.end());
-  for (bool more = true; more;) {
-    more = std::erase_if(candidates, [&](const auto& candidate) {
-             const auto& [file, needs] = candidate;
-             if (std::none_of(needs.begin(), needs.end(),
-                              [&](const Dependency& need) { return family.contains(need.name); }))
-               return false;
-             install.bindings.push_back(file);
-             family.insert(file.soname);
-             return true;
-           }) != 0;
-  }
+  take_users(candidates, {install.aliases.begin(), install.aliases.end()},
+             [&](const Candidate& one) {
+               install.bindings.push_back(one.file);
+               return std::vector{one.file.soname};
+             });
 }
 
 Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInstall& install) {
@@ -353,9 +268,7 @@ Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInst
   const auto closure = TRY(closure_of(world, loader, install.library.path, home));
   std::set<std::string> directories;
   const auto add_directories = [&](const std::string& path, const std::string& soname) {
-    std::error_code error;
-    const auto real = fs::canonical(path, error).string();
-    for (auto& directory : plugin_directories_of(error ? path : real, soname))
+    for (auto& directory : plugin_directories_of(canonical(path), soname))
       if (directories.insert(directory.path).second)
         install.plugin_directories.push_back(std::move(directory));
   };
@@ -384,7 +297,8 @@ Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInst
   return {};
 }
 
-Result<MpiInstall> describe(OsWorld& world, const std::string& path, const std::string& found_by) {
+Result<MpiInstall> describe(OsWorld& world, const LoaderProfile& loader, const std::string& path,
+                            const std::string& found_by, bool mpi_only) {
   const auto file = TRY(world.facts_with_symbols(path));
   const auto bytes = world.read_data(path);
   MpiInstall out;
@@ -392,73 +306,63 @@ Result<MpiInstall> describe(OsWorld& world, const std::string& path, const std::
   out.library = {file.elf.soname.value_or(fs::path(path).filename().string()), path};
   out.aliases = mpi_aliases(out.library.soname, out.identity.abi);
   out.found_by = found_by;
-  for (const auto& symbol : file.elf.exported_symbols)
-    out.mpi_symbols += symbol.name.starts_with("MPI_");
+  if (mpi_only && out.identity.family.empty()) return out;
+  add_bindings(world, out);
+  TRY(add_closure_of(world, loader, out));
   return out;
-}
-
-void Finder::consider(const std::string& path, const std::string& found_by) {
-  std::error_code error;
-  const auto real = fs::canonical(path, error).string();
-  if (error || !seen_.insert(real).second) return;
-  auto install = describe(world_, real, found_by);
-  if (!install || install->identity.family.empty()) return;
-  add_bindings(world_, *install);
-  if (!add_closure_of(world_, loader_, *install)) return;
-  found_.push_back(std::move(*install));
-}
-
-/// Links lead out of a prefix: those of a view to the packages (Spack, Nix), which is all that it
-/// has; and those of another root file system to this machine's MPI (Debian's libmpi.so to
-/// /etc/alternatives), which is none of its own.
-void keep_below(const std::string& prefix, std::vector<MpiInstall>& found) {
-  std::error_code error;
-  const auto top = fs::canonical(prefix, error) / "";
-  const auto is_below = [&](const MpiInstall& install) {
-    return install.library.path.starts_with(top.string());
-  };
-  if (std::any_of(found.begin(), found.end(), is_below))
-    std::erase_if(found, std::not_fn(is_below));
 }
 
 }  // namespace
 
+std::string canonical(const std::string& path) {
+  std::error_code error;
+  const auto real = fs::canonical(path, error).string();
+  return error ? path : real;
+}
+
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
                            const std::string& directory) {
-  auto search = host_search();
+  SearchOptions search;
+  if (const char* list = std::getenv("LD_LIBRARY_PATH")) search.ld_library_path = list;
   auto closure = resolve(world, loader, path, search);
   if (!closure || closure->missing.empty() || directory.empty()) return closure;
   search.ld_library_path += (search.ld_library_path.empty() ? "" : ":") + directory;
-  search.ld_library_path_set = true;
   return resolve(world, loader, path, search);
 }
 
-Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options) {
+Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& prefix) {
   const auto loader = TRY(read_loader_profile(world, LoaderProfile{}.interpreter));
-  std::vector<LibraryDirectory> directories;
-  const auto add = [&](std::vector<LibraryDirectory> more) {
-    directories.insert(directories.end(), std::make_move_iterator(more.begin()),
-                       std::make_move_iterator(more.end()));
+  std::vector<MpiInstall> found;
+  std::set<std::string> seen;
+  const auto consider = [&](const std::string& path, const std::string& found_by) {
+    const auto real = canonical(path);
+    if (!seen.insert(real).second) return;
+    auto install = describe(world, loader, real, found_by, true);
+    if (install && !install->identity.family.empty()) found.push_back(std::move(*install));
   };
-  if (!options.prefix.empty()) {
-    add(directories_of_prefix(options.prefix, "--prefix"));
-  } else {
-    add(directories_from_path(options.path_variable));
-    add(directories_from_environment());
-  }
-  Finder finder(world, loader);
+  auto directories =
+      prefix.empty() ? directories_from_path() : directories_of_prefix(prefix, "--prefix");
+  if (prefix.empty())
+    for (auto& one : directories_from_environment()) directories.push_back(std::move(one));
   std::set<std::string> listed;
   for (const auto& directory : directories)
     if (listed.insert(directory.path).second)
-      for (const auto& path : shortlist(directory.path)) finder.consider(path, directory.named_by);
-  if (options.prefix.empty())
-    if (auto bytes = world.read(loader.cache_path)) {
-      const LdSoCache cache(std::move(*bytes), loader);
-      for (const auto& line : cache.lines())
-        if (may_be_mpi(line.name)) finder.consider(std::string(line.path), loader.cache_path);
-    }
-  auto found = finder.take();
-  if (!options.prefix.empty()) keep_below(options.prefix, found);
+      for (const auto& path : shortlist(directory.path)) consider(path, directory.named_by);
+  if (!prefix.empty()) {
+    // Links lead out of a prefix: those of a view to the packages (Spack, Nix), which is all that
+    // it has; and those of another root file system to this machine's MPI (Debian's libmpi.so to
+    // /etc/alternatives), which is none of its own.
+    std::error_code error;
+    const auto top = (fs::canonical(prefix, error) / "").string();
+    const auto is_outside = [&](const MpiInstall& one) {
+      return !one.library.path.starts_with(top);
+    };
+    if (!std::ranges::all_of(found, is_outside)) std::erase_if(found, is_outside);
+  } else if (auto bytes = world.read(loader.cache_path)) {
+    const LdSoCache cache(std::move(*bytes), loader);
+    for (const auto& line : cache.lines())
+      if (may_be_mpi(line.name)) consider(std::string(line.path), loader.cache_path);
+  }
   return found;
 }
 
@@ -476,10 +380,7 @@ Result<MpiInstall> find_root(OsWorld& world, const std::string& soname) {
   if (path.empty() || error)
     return fail_errno(soname, "no such library on this machine", ENOENT,
                       "name it by its path, or add its directory with ldconfig");
-  auto install = TRY(describe(world, real, found_by));
-  add_bindings(world, install);
-  TRY(add_closure_of(world, loader, install));
-  return install;
+  return describe(world, loader, real, found_by, false);
 }
 
 }  // namespace heddle

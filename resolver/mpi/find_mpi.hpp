@@ -44,26 +44,23 @@ struct MpiInstall {
   MpiFile library;                   ///< path free of symbolic links
   std::vector<std::string> aliases;  ///< sonames it may be asked for by
   std::string found_by;
-  std::size_t mpi_symbols = 0;    ///< exported MPI_* functions
   std::vector<MpiFile> bindings;  ///< Fortran and C++ libraries built with it
   std::vector<MpiFile> closure;   ///< what ld.so loads for it, in its order, itself left out
   std::vector<PluginDirectory> plugin_directories;
   std::vector<std::string> missing;  ///< "libx.so.1, needed by ..."
 };
 
-struct FindMpi {
-  std::string prefix;         ///< what is below it, or all its links lead to; empty: everywhere
-  std::string path_variable;  ///< PATH
-};
-
 /// Every MPI installation that PATH, `mpicc -show`, the environment and ld.so.cache lead to, each
-/// library once, in that order. No library is loaded. Fails only when this machine's ld.so cannot
-/// be read.
-Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const FindMpi& options);
+/// library once, in that order; or, with `prefix`, what is below it, or all its links lead to. No
+/// library is loaded. Fails only when this machine's ld.so cannot be read.
+Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& prefix);
 
 /// As one of find_mpi(), for any library: a soname of ld.so.cache, or a path. Fails (ENOENT) when
 /// there is none.
 Result<MpiInstall> find_root(OsWorld& world, const std::string& soname);
+
+/// `path` free of symbolic links; itself when it leads nowhere.
+std::string canonical(const std::string& path);
 
 /// What ld.so loads for the library `path`. What is missing then is looked for in `directory` too,
 /// as with the LD_LIBRARY_PATH that an installation's module file sets; empty: not.

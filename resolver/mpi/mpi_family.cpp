@@ -2,7 +2,6 @@
 #include "resolver/mpi/mpi_family.hpp"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 
 namespace heddle {
@@ -82,13 +81,26 @@ bool is_cray_name(std::string_view soname, std::string_view major) {
   auto compiler = soname.substr(kPrefix.size(), dot - kPrefix.size());
   if (const auto version = compiler.find('_'); version != compiler.npos) {
     const auto digits = compiler.substr(version + 1);
-    if (digits.empty() || !std::all_of(digits.begin(), digits.end(), is_digit)) return false;
+    if (digits.empty() || !std::ranges::all_of(digits, is_digit)) return false;
     compiler = compiler.substr(0, version);
   }
-  constexpr std::array<std::string_view, 8> kCompilers = {"amd", "aocc",  "cray",   "crayclang",
-                                                          "gnu", "intel", "nvidia", "pgi"};
-  return std::find(kCompilers.begin(), kCompilers.end(), compiler) != kCompilers.end();
+  constexpr std::string_view kCompilers[] = {"amd", "aocc",  "cray",   "crayclang",
+                                             "gnu", "intel", "nvidia", "pgi"};
+  return std::ranges::find(kCompilers, compiler) != std::end(kCompilers);
 }
+
+struct Family {
+  const char* name;
+  const char* title;
+  const char* words = nullptr;  ///< of a maker of MPICH's ABI, in front of its version
+};
+constexpr Family kFamilies[] = {{"openmpi", "Open MPI"},
+                                {"mpich", "MPICH"},
+                                {"intel", "Intel MPI", "Intel(R) MPI Library"},
+                                {"cray", "Cray MPICH", "CRAY MPICH version"},
+                                {"mvapich", "MVAPICH", "MVAPICH2 Version"},
+                                {"mvapich", "MVAPICH", "MVAPICH Version"},
+                                {"mpi-abi", "an MPI of the standard ABI"}};
 
 std::string major_of(std::string_view soname) {
   const auto at = soname.rfind(".so.");
@@ -101,15 +113,13 @@ std::string major_of(std::string_view soname) {
 
 MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
   const auto exports = [&](std::string_view name) {
-    return std::any_of(facts.exported_symbols.begin(), facts.exported_symbols.end(),
-                       [&](const DynamicSymbol& symbol) { return symbol.name == name; });
+    return std::ranges::find(facts.exported_symbols, name, &DynamicSymbol::name) !=
+           facts.exported_symbols.end();
   };
-  const bool any_of_mpich =
-      std::any_of(facts.exported_symbols.begin(), facts.exported_symbols.end(),
-                  [](const DynamicSymbol& symbol) {
-                    return symbol.name.starts_with("MPIR_") || symbol.name.starts_with("MPID_") ||
-                           symbol.name.starts_with("MPII_");
-                  });
+  const bool any_of_mpich = std::ranges::any_of(facts.exported_symbols, [](const auto& symbol) {
+    return symbol.name.starts_with("MPIR_") || symbol.name.starts_with("MPID_") ||
+           symbol.name.starts_with("MPII_");
+  });
   MpiIdentity out;
   if (!exports("MPI_Init") || !exports("MPI_Comm_rank")) return out;
   const auto major = major_of(facts.soname.value_or(""));
@@ -123,18 +133,11 @@ MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
   } else if (any_of_mpich) {
     // One ABI since 2014 (mpich.org/abi); who built it shows in what it says of itself.
     out.abi = "mpich-" + major;
-    struct Maker {
-      const char* words;
-      const char* family;
-    };
-    constexpr std::array<Maker, 4> makers = {{{"Intel(R) MPI Library", "intel"},
-                                              {"CRAY MPICH version", "cray"},
-                                              {"MVAPICH2 Version", "mvapich"},
-                                              {"MVAPICH Version", "mvapich"}}};
-    for (const auto& maker : makers) {
-      if (!out.family.empty() || find_word(bytes, maker.words) == bytes.npos) continue;
-      out.family = maker.family;
-      out.version = version_behind(bytes, maker.words);
+    for (const auto& [name, title, words] : kFamilies) {
+      if (words == nullptr || !out.family.empty() || find_word(bytes, words) == bytes.npos)
+        continue;
+      out.family = name;
+      out.version = version_behind(bytes, words);
     }
     if (out.family.empty()) out.family = "mpich";
     const auto told = find_word(bytes, "MPICH Version:");
@@ -144,12 +147,8 @@ MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
 }
 
 std::string mpi_family_title(const std::string& family) {
-  if (family == "openmpi") return "Open MPI";
-  if (family == "mpich") return "MPICH";
-  if (family == "intel") return "Intel MPI";
-  if (family == "mvapich") return "MVAPICH";
-  if (family == "cray") return "Cray MPICH";
-  if (family == "mpi-abi") return "an MPI of the standard ABI";
+  for (const auto& known : kFamilies)
+    if (family == known.name) return known.title;
   return "an MPI";
 }
 
@@ -161,18 +160,15 @@ std::vector<std::string> mpi_aliases(const std::string& soname, const std::strin
   std::vector<std::string> out = {soname};
   if (!abi.starts_with("mpich-")) return out;
   // Debian's names, upstream's (the ABI initiative's), and Cray's, which tell the compiler.
-  using Names = std::vector<std::string>;
-  static const std::array<Names, 3> kinds = {
-      Names{"libmpi.so.", "libmpich.so.", "libmpi_cray.so.", "libmpi_gnu.so."},
-      Names{"libmpifort.so.", "libmpichfort.so.", "libfmpich.so.", "libmpifort_cray.so."},
-      Names{"libmpicxx.so.", "libmpichcxx.so."}};
+  static const std::vector<std::string> kKinds[] = {
+      {"libmpi.so.", "libmpich.so.", "libmpi_cray.so.", "libmpi_gnu.so."},
+      {"libmpifort.so.", "libmpichfort.so.", "libfmpich.so.", "libmpifort_cray.so."},
+      {"libmpicxx.so.", "libmpichcxx.so."}};
   const auto major = abi.substr(abi.find('-') + 1);
-  for (const auto& names : kinds) {
-    const bool fits =
-        std::any_of(names.begin(), names.end(),
-                    [&](const std::string& name) { return soname == name + major; }) ||
-        (&names == kinds.data() && is_cray_name(soname, major));
-    if (!fits) continue;
+  for (const auto& names : kKinds) {
+    if (std::ranges::none_of(names, [&](const auto& name) { return soname == name + major; }) &&
+        (&names != kKinds || !is_cray_name(soname, major)))
+      continue;
     for (const auto& name : names)
       if (name + major != soname) out.push_back(name + major);
     break;
@@ -182,8 +178,14 @@ std::vector<std::string> mpi_aliases(const std::string& soname, const std::strin
 
 bool stands_for(const std::vector<std::string>& aliases, const std::string& abi,
                 const std::string& name) {
-  if (std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return true;
+  if (std::ranges::find(aliases, name) != aliases.end()) return true;
   return abi.starts_with("mpich-") && is_cray_name(name, abi.substr(abi.find('-') + 1));
+}
+
+std::vector<std::string> needed_names(const ElfFacts& elf) {
+  std::vector<std::string> out;
+  for (const auto& need : elf.dependencies) out.push_back(need.name);
+  return out;
 }
 
 bool is_mpi_symbol(std::string_view name) {

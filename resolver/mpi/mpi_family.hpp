@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +30,8 @@ struct MpiSoname {
   const char* soname;
   const char* family;  ///< of libraries with one ABI
 };
-inline constexpr const char* kOpenMpi = "Open MPI";
 inline constexpr MpiSoname kMpiSonames[] = {
-    {"libmpi.so.40", kOpenMpi},        {"libmpi.so.20", kOpenMpi},
+    {"libmpi.so.40", "Open MPI"},      {"libmpi.so.20", "Open MPI"},
     {"libmpi.so.12", "MPICH"},         {"libmpich.so.12", "MPICH"},
     {"libmpich.so.10", "MPICH"},       {"libmpi_cray.so.12", "MPICH"},
     {"libmpi_gnu_112.so.12", "MPICH"}, {"libmpi_abi.so.0", "MPI ABI"},
@@ -50,6 +51,23 @@ std::vector<std::string> mpi_aliases(const std::string& soname, const std::strin
 /// of the names that Cray MPICH's library has, one for each compiler.
 bool stands_for(const std::vector<std::string>& aliases, const std::string& abi,
                 const std::string& name);
+
+/// The sonames in DT_NEEDED and its kin.
+std::vector<std::string> needed_names(const ElfFacts& elf);
+
+/// Takes out of `candidates` what needs one of `names`, or a name that `take` gave for another one
+/// that was taken (libmpi_usempif08 needs libmpi_mpifh). A candidate has its `needs`.
+template <class Candidate, class Take>
+void take_users(std::vector<Candidate>& candidates, std::set<std::string> names, const Take& take) {
+  const auto is_user = [&](const Candidate& one) {
+    if (std::ranges::none_of(one.needs, [&](const auto& need) { return names.contains(need); }))
+      return false;
+    for (auto& name : take(one)) names.insert(std::move(name));
+    return true;
+  };
+  while (std::erase_if(candidates, is_user) != 0) {
+  }
+}
 
 /// MPI_, PMPI_ and MPIX_ functions, in C's or Fortran's spelling.
 bool is_mpi_symbol(std::string_view name);

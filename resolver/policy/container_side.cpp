@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: MIT
 #include "resolver/policy/container_side.hpp"
 
+#include <dirent.h>
 #include <elf.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <utility>
 
+#include "base/directory_of.hpp"
+#include "base/open_in_root.hpp"
 #include "base/script_interpreter.hpp"
 #include "base/try.hpp"
+#include "resolver/search/search_path.hpp"
 
 namespace heddle::policy {
 namespace {
+
+/// Lines of an image's ld.so.cache that may be an MPI's and are looked at; a real one has some
+/// dozens, a hostile one millions.
+constexpr std::size_t kMostMpiLines = 4096;
 
 /// What is loaded by others (an interpreter's module: mpi4py's MPI.so), not started.
 bool is_library(const ElfFacts& elf) {
@@ -59,7 +72,7 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
   for (const auto& program : programs_)
     for (std::size_t i = 1; i < program.closure.objects.size(); ++i) {
       const auto& object = program.closure.objects[i];
-      if (std::none_of(objects_.begin(), objects_.end(), [&](const LoadedObject* known) {
+      if (std::ranges::none_of(objects_, [&](const LoadedObject* known) {
             return known->file.stamp.id == object.file.stamp.id;
           }))
         objects_.push_back(&object);
@@ -67,30 +80,304 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
   return true;
 }
 
-const ContainerFile* ContainerSide::find(const std::string& soname) {
+std::optional<FileFacts> ContainerSide::library(const std::string& path) {
+  auto file = world_.facts(path);
+  if (!file || file->elf.machine != loader_.machine || file->elf.elf_class != loader_.elf_class)
+    return std::nullopt;
+  return std::move(*file);
+}
+
+const SideFile* ContainerSide::find(const std::string& soname) {
   const auto [slot, is_new] = found_.try_emplace(soname);
   if (!is_new) return slot->second ? &*slot->second : nullptr;
-  for (const auto* object : objects_) {
-    const auto& names = object->names;
-    if (object->found_by == FoundBy::program ||
-        (object->file.elf.soname != soname &&
-         std::find(names.begin(), names.end(), soname) == names.end()))
-      continue;
-    slot->second = ContainerFile{object->path, object->file};
-    return &*slot->second;
-  }
   std::vector<std::string> candidates;
+  if (soname == loader_.soname) candidates.push_back(loader_.interpreter);
+  for (const auto* object : objects_)
+    if (object->found_by != FoundBy::program &&
+        (object->file.elf.soname == soname || holds(object->names, soname)))
+      candidates.push_back(object->path);
   if (const auto cached = cache_.lookup(soname); !cached.empty()) candidates.emplace_back(cached);
   for (const auto& directory : loader_.default_directories)
     candidates.push_back(directory + soname);
-  for (const auto& path : candidates) {
-    auto file = world_.facts(path);
-    if (!file || file->elf.machine != loader_.machine || file->elf.elf_class != loader_.elf_class)
-      continue;
-    slot->second = ContainerFile{path, std::move(*file)};
-    return &*slot->second;
-  }
+  for (const auto& path : candidates)
+    if (auto file = library(path)) {
+      slot->second = SideFile{soname, path, std::move(*file)};
+      return &*slot->second;
+    }
   return nullptr;
+}
+
+std::vector<LdSoCache::Line> ContainerSide::mpi_lines() const {
+  auto out = cache_.lines();
+  std::erase_if(out, [](const LdSoCache::Line& line) { return !may_be_mpi(line.name); });
+  if (out.size() > kMostMpiLines) out.resize(kMostMpiLines);
+  return out;
+}
+
+const StackPart* ContainerStack::own_library() const {
+  const auto at = std::ranges::find_if(
+      parts, [](const StackPart& part) { return part.is_own && part.is_library(); });
+  return at == parts.end() ? nullptr : &*at;
+}
+
+const StackPart* ContainerStack::part_of(const FileId& id) const {
+  const auto at = std::ranges::find_if(
+      parts, [&](const StackPart& part) { return part.is_own && part.id == id; });
+  return at == parts.end() ? nullptr : &*at;
+}
+
+bool ContainerStack::has_to_stay(const StackPart& part) const {
+  return part.is_copy && stays.contains(directory_of(part.path));
+}
+
+void ContainerStack::note_swapped_directories(OsWorld& inside) {
+  for (const auto& part : parts)
+    if (const auto real = inside.real_path(part.path); !real.empty() && !part.is_copy)
+      swapped.insert(directory_of(real));
+}
+
+bool ContainerStack::leave(const StackPart& copy, const std::string& why) {
+  const auto directory = directory_of(copy.path);
+  if (!swapped.contains(directory)) return stays.try_emplace(directory, why).second;
+  mixed.try_emplace(copy.path, why);
+  return false;
+}
+
+void ContainerStack::consider(ContainerSide& inside, const std::string& path, const FileFacts& file,
+                              const std::vector<std::string>& names, bool is_copy) {
+  const auto file_name = [](const std::string& of) { return of.substr(of.rfind('/') + 1); };
+  const auto soname = file.elf.soname.value_or(file_name(path));
+  std::vector<std::string> asked_for = names;
+  asked_for.push_back(soname);
+  if (!may_be_mpi(file_name(path)) && std::ranges::none_of(asked_for, may_be_mpi, file_name))
+    return;
+  auto known = std::ranges::find(parts, file.stamp.id, &StackPart::id);
+  if (known == parts.end()) {
+    StackPart part{soname, path, file.stamp.id, {}, {}, needed_names(file.elf), !is_copy, is_copy};
+    if (const auto* facts = inside.symbols().of(path)) {
+      const auto bytes = inside.world().read_data(path);
+      part.identity = identify_mpi(*facts, bytes ? *bytes : std::string());
+    }
+    known = parts.insert(parts.end(), std::move(part));
+  }
+  for (const auto& name : asked_for)
+    if (name.find('/') == name.npos && !holds(known->names, name)) known->names.push_back(name);
+}
+
+void ContainerStack::drop_strangers() {
+  std::vector<StackPart> kept;
+  std::vector<StackPart> rest;
+  std::set<std::string> names;
+  for (auto& part : parts) {
+    if (part.is_library()) names.insert(part.names.begin(), part.names.end());
+    (part.is_library() ? kept : rest).push_back(std::move(part));
+  }
+  take_users(rest, std::move(names), [&](const StackPart& part) {
+    kept.push_back(part);
+    return part.names;
+  });
+  parts = std::move(kept);
+}
+
+void ContainerStack::keep(const std::string& abi) {
+  std::erase_if(
+      parts, [&](const StackPart& part) { return part.is_library() && part.identity.abi != abi; });
+  if (own_library() != nullptr) drop_strangers();
+}
+
+namespace {
+
+// Debian with an MPI has 14,000 names, a large conda environment 200,000. Listing takes 1 us a name
+// and 10 us a directory when they are cached.
+constexpr std::size_t kMostNames = 300'000;
+constexpr std::size_t kMostFound = 64;
+constexpr int kDeepest = 40;
+// Each costs a cached start 7 us. Debian with an MPI has 100 that have libraries or are no deeper
+// than this.
+constexpr std::size_t kMostWatched = 128;
+constexpr int kShallow = 2;
+
+/// Directories of the root that change with each container or hold data.
+bool may_be_watched(const std::string& name) {
+  for (const char* other : {"etc", "tmp", "run", "var", "boot"})
+    if (name == other) return false;
+  return true;
+}
+
+bool is_data(const std::string& path) {
+  return path == "/usr/share/" || path == "/usr/include/" || path == "/usr/src/";
+}
+
+/// Whether opening a directory failed for what it is: no directory, one of a volume, gone, or one
+/// without the right to look into, and so without programs from there.
+bool is_none_of_ours(int code) {
+  return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
+}
+
+/// Looks for files that may be an MPI library, in the image's own file system: no volume, nothing
+/// below /proc, /sys and /dev, no link to a directory. Bounded, since a container waits for it.
+class Walk {
+ public:
+  explicit Walk(OsWorld& world) {
+    if (auto root = world.open("/", O_RDONLY | O_DIRECTORY))
+      enter(std::move(*root), "/", 0, true);
+    else
+      complete = false;
+    std::ranges::sort(paths);
+  }
+
+  std::vector<std::string> paths;  ///< sorted; files and links to them
+  bool complete = true;            ///< false: it has more than is looked at, or can be
+
+  /// Directories in which one that is added later most likely shows: those next to the root, where
+  /// a prefix of its own begins, and those with libraries. Each ends in a slash. Those nearest to
+  /// the root when there are too many.
+  std::vector<std::string> watched() const {
+    std::vector<std::string> out;
+    for (const auto& [depth, path] : watched_)
+      if (out.size() < kMostWatched) out.push_back(path);
+    return out;
+  }
+
+ private:
+  /// `path` ends in '/'.
+  void enter(Fd directory, const std::string& path, int depth, bool watched) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> list(
+        depth > kDeepest ? nullptr : ::fdopendir(directory.get()), &::closedir);
+    if (!list) {
+      complete = false;
+      return;
+    }
+    const int fd = directory.release();  // the list's
+    bool libraries = false;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(list.get());
+      if (entry == nullptr) {
+        if (errno != 0) complete = false;
+        break;
+      }
+      const std::string name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      if (++names_ > kMostNames || paths.size() >= kMostFound) {
+        complete = false;
+        break;
+      }
+      libraries |= name.find(".so") != name.npos;
+      const bool may_be_directory = entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN;
+      if (!may_be_directory || depth > 0 || (name != "proc" && name != "sys" && name != "dev"))
+        look_at(fd, path + name, name, may_be_directory, depth,
+                watched && (depth > 0 || may_be_watched(name)));
+    }
+    if (watched && (depth <= kShallow || libraries)) watched_.emplace(depth, path);
+  }
+
+  void look_at(int fd, const std::string& path, const std::string& name, bool may_be_directory,
+               int depth, bool watched) {
+    if (may_be_directory) {
+      // A device's number does not tell a volume: one bound from the same disk has the image's.
+      auto below = open_resolved(fd, name, O_RDONLY | O_DIRECTORY | O_NONBLOCK,
+                                 RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS);
+      if (below)
+        return enter(std::move(*below), path + "/", depth + 1, watched && !is_data(path + "/"));
+      if (!is_none_of_ours(below.error().code())) complete = false;
+    }
+    if (may_be_mpi(name)) paths.push_back(path);
+  }
+
+  std::size_t names_ = 0;
+  std::set<std::pair<int, std::string>> watched_;
+};
+
+/// The absolute directories that an object's RPATH or RUNPATH names, a slash at the end.
+std::vector<std::string> tagged_directories(const LoadedObject& object, OsWorld& world,
+                                            const LoaderProfile& loader) {
+  const auto& elf = object.file.elf;
+  const auto text = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
+  if (text.empty()) return {};
+  // The kernel's word of a program (/proc/self/exe) is free of links, ld.so's of a library is as it
+  // was found (elf/dl-object.c; of what it was itself asked to load: until 2.42).
+  const bool resolved =
+      object.found_by == FoundBy::program && (elf.interp.has_value() || loader.glibc_minor >= 42);
+  auto origin = resolved ? world.real_path(object.path) : object.path;
+  origin.resize(std::max<std::size_t>(origin.rfind('/'), 1));
+  SearchDirs dirs(world, loader);
+  SearchList list;
+  dirs.fill(list, text, ":", {origin, loader.platform, loader.lib});
+  std::vector<std::string> out;
+  for (const auto* dir : list.dirs)
+    if (dir->name.starts_with('/')) out.push_back(dir->name);
+  return out;
+}
+
+/// Besides kMpiSonames what a program may ask for that loads its MPI late.
+constexpr const char* kBindings[] = {
+    "libmpifort.so.12",   "libmpichfort.so.12", "libmpicxx.so.12",       "libmpichcxx.so.12",
+    "libmpi_mpifh.so.40", "libmpi_cxx.so.40",   "libmpi_usempif08.so.40"};
+
+}  // namespace
+
+ContainerStack find_container_stack(ContainerSide& inside) {
+  ContainerStack out;
+  for (const auto& program : inside.programs()) {
+    const auto& objects = program.closure.objects;
+    for (std::size_t i = 1; i < objects.size(); ++i)
+      out.consider(inside, objects[i].path, objects[i].file, objects[i].names, false);
+    for (const auto& missing : program.closure.missing)
+      if (may_be_mpi(missing.name) && !holds(out.missing, missing.name))
+        out.missing.push_back(missing.name);
+  }
+  out.needed_by_program = !out.empty();
+  // What else the image has: further bindings, or the MPI of the programs that a script starts.
+  for (const auto& line : inside.mpi_lines()) {
+    if (line.flags != cache_flags(inside.loader())) continue;
+    const std::string path(line.path);
+    const auto file = inside.library(path);
+    if (!file) continue;
+    const auto is_user = [&](const StackPart& part) {
+      return part.is_library() &&
+             std::ranges::any_of(file->elf.dependencies,
+                                 [&](const auto& need) { return holds(part.names, need.name); });
+    };
+    if (!out.needed_by_program || out.part_of(file->stamp.id) != nullptr ||
+        std::ranges::any_of(out.parts, is_user))
+      out.consider(inside, path, *file, {std::string(line.name)}, false);
+  }
+  // An interpreter in a prefix of its own (conda, Spack): its modules load the MPI beside it.
+  if (!out.needed_by_program) {
+    std::vector<std::string> names(std::begin(kBindings), std::end(kBindings));
+    for (const auto& library : kMpiSonames) names.emplace_back(library.soname);
+    for (const auto* object : inside.objects())
+      for (const auto& directory : tagged_directories(*object, inside.world(), inside.loader()))
+        for (const auto& name : names)
+          if (!inside.world().real_path(directory + name).empty())
+            if (const auto file = inside.library(directory + name))
+              out.consider(inside, directory + name, *file, {name}, false);
+  }
+  out.drop_strangers();
+  return out;
+}
+
+bool find_stack_copies(ContainerSide& inside, ContainerStack& stack) {
+  auto& world = inside.world();
+  const Walk walk(world);
+  stack.watched = walk.watched();
+  // What every program finds.
+  std::set<std::string> files;
+  std::set<std::string> directories;
+  for (const auto& line : inside.mpi_lines()) files.insert(world.real_path(std::string(line.path)));
+  for (const auto& directory : inside.loader().default_directories)
+    directories.insert(world.real_path(directory));
+  for (const auto& path : walk.paths) {
+    const auto file = inside.library(path);
+    const auto real = file ? world.real_path(path) : std::string();
+    if (real.empty() || stack.part_of(file->stamp.id) != nullptr || files.contains(real) ||
+        directories.contains(directory_of(real)))
+      continue;
+    stack.consider(inside, real, *file, {}, true);
+  }
+  stack.drop_strangers();
+  return walk.complete;
 }
 
 }  // namespace heddle::policy

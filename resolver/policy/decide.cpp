@@ -12,24 +12,19 @@
 #include <set>
 
 #include "base/try.hpp"
-#include "resolver/policy/placement.hpp"
-#include "resolver/policy/versions.hpp"
+#include "resolver/policy/solver.hpp"
 
 namespace heddle::policy {
 namespace {
-
-bool holds(const std::vector<std::string>& list, const std::string& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
 
 /// "MPICH 4.0.2".
 std::string describe(const MpiIdentity& identity) {
   return mpi_family_title(identity.family) +
          (identity.version.empty() ? "" : " " + identity.version);
 }
-
-MpiSide side_of(const MpiIdentity& identity, const std::string& soname, const std::string& path) {
-  return {identity.family, identity.version, soname, identity.abi, path};
+/// "MPICH 4.0.2 (/usr/lib/libmpi.so.12, mpich-12)".
+std::string describe(const MpiIdentity& identity, const std::string& path) {
+  return describe(identity) + " (" + path + ", " + identity.abi + ")";
 }
 
 /// What Open MPI's mpi.h makes of MPI_COMM_WORLD and the like: data, of which a program has a copy
@@ -37,19 +32,12 @@ MpiSide side_of(const MpiIdentity& identity, const std::string& soname, const st
 /// library's at the start, and ends the program where there is none.
 bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); }
 
-/// A symbol that a program's file wants from its MPI.
-struct MissingSymbol {
-  std::string user;  ///< path in the container
-  std::string symbol;
-};
-
 /// One run of decide().
 class Decider {
  public:
   Decider(OsWorld& host, OsWorld& inside, const DecideOptions& options)
-      : options_(options), inside_(inside), inside_symbols_(inside), host_(host) {
+      : options_(options), inside_(inside), host_(host) {
     search_.ld_library_path = options.library_path;
-    search_.ld_library_path_set = !options.library_path.empty();
     out_.programs = options.programs;
     out_.mount_point = options.mount_point;
   }
@@ -78,27 +66,24 @@ class Decider {
     glibc_ = TRY(read_glibc_family(host_.world()));
     host_.set_loader(glibc_.loader);
     out_.host_glibc = glibc_.version;
-    out_.container_glibc = "2." + std::to_string(inside_.loader().glibc_minor);
+    out_.container_glibc = inside_.glibc();
     out_.interpreter = inside_.loader().interpreter;
     out_.interpreter_file = inside_.world().real_path(out_.interpreter);
-    stack_ = find_container_stack(inside_, inside_symbols_);
-    if (options_.mpi_wanted && !find_stack_copies(inside_, inside_symbols_, stack_))
+    stack_ = find_container_stack(inside_);
+    if (options_.mpi_wanted && !find_stack_copies(inside_, stack_))
       out_.warnings.push_back(
           "the image has more files than are looked at, or can be: an MPI in a directory of its "
-          "own "
-          "may be left as it is");
+          "own may be left as it is");
     out_.asked = stack_.watched;
     TRY(choose_mpi());
     if (install_ != nullptr) TRY(check_abi());
     TRY(take_host_libraries());
-    SideChoice sides(host_, inside_, inside_symbols_, stack_);
+    SideChoice sides(host_, inside_, stack_, directories_);
     if (install_ != nullptr) force_mpi(sides);
     for (const auto& root : options_.roots)
-      sides.force(root.library.soname, root.aliases, container_file(root.aliases),
-                  "the host's is asked for");
-    auto solved = solve({inside_, host_, inside_symbols_, stack_, glibc_, search_, directories_,
-                         options_.mount_point},
-                        sides, out_);
+      sides.force(root.library.soname, root.aliases, "the host's is asked for");
+    auto solved =
+        solve({inside_, host_, stack_, glibc_, search_, options_.mount_point}, sides, out_);
     if (!solved) return refuse(solved.error().message(), solved.error().hint());
     return {};
   }
@@ -125,17 +110,17 @@ class Decider {
   void match_mpi() {
     for (const auto& install : options_.installs) {
       install_ = &install;
-      for (const auto& library : stack_.libraries)
-        if (library.identity.abi == install.identity.abi) {
-          library_ = library;
+      for (const auto& part : stack_.parts)
+        if (part.is_own && part.identity.abi == install.identity.abi) {
+          library_ = part;
           return;
         }
-      if (!stack_.libraries.empty()) continue;
+      if (stack_.own_library() != nullptr) continue;
       for (const auto& name : stack_.missing)
         if (stands_for(install.aliases, install.identity.abi, name)) return;
     }
     install_ = nullptr;
-    if (!stack_.libraries.empty()) library_ = stack_.libraries.front();
+    if (const auto* library = stack_.own_library()) library_ = *library;
   }
 
   Result<void> choose_mpi() {
@@ -145,37 +130,33 @@ class Decider {
                     "fs-resolve mpi shows what is found; --mpi PREFIX adds one");
     }
     const auto& program = inside_.programs()[0].path;
-    if (stack_.empty()) stack_.take_copies();
+    if (stack_.empty())  // the copies are all that the image has
+      for (auto& part : stack_.parts) part.is_own = true;
     if (stack_.empty() && options_.roots.empty())
       return end(Outcome::nothing, program + " needs no MPI library, and the image has none");
     if (stack_.empty() || options_.installs.empty()) return {};
     match_mpi();
     if (library_)
-      out_.container_mpi = side_of(library_->identity, library_->soname, library_->path);
+      out_.container_mpi = MpiSide{library_->identity, {library_->soname, library_->path}};
     if (install_ == nullptr) {
       std::string host;
       for (const auto& install : options_.installs)
-        host += (host.empty() ? "" : " and ") + describe(install.identity) + " (" +
-                install.library.path + ", " + install.identity.abi + ")";
-      const auto wants = library_ ? "the container's " + describe(library_->identity) + " (" +
-                                        library_->path + ", " + library_->identity.abi +
-                                        "): the host has no MPI of that ABI, only "
-                                  : "the container's " + program + " needs " +
-                                        stack_.missing.front() + ": the host has only ";
-      return refuse(wants + host,
+        host += (host.empty() ? "" : " and ") + describe(install.identity, install.library.path);
+      const auto wants =
+          library_ ? describe(library_->identity, library_->path) +
+                         ": the host has no MPI of that ABI, only "
+                   : program + " needs " + stack_.missing.front() + ": the host has only ";
+      return refuse("the container's " + wants + host,
                     "take an image built with the host's MPI family, or name another of the host's "
                     "with --mpi PREFIX");
     }
-    auto all = stack_.libraries;
-    for (const auto& part : stack_.copies)
-      if (!part.identity.family.empty() && stack_.part_of(part.id) == nullptr) all.push_back(part);
-    for (const auto& part : all)
-      if (part.identity.abi != install_->identity.abi)
+    for (const auto& part : stack_.parts)
+      if (part.is_library() && part.identity.abi != install_->identity.abi)
         out_.warnings.push_back("the image has " + describe(part.identity) + " (" + part.path +
                                 ") too: programs that use it run on it as before; name the program "
                                 "that is to be swapped");
     stack_.keep(install_->identity.abi);
-    out_.mpi = side_of(install_->identity, install_->library.soname, install_->library.path);
+    out_.mpi = MpiSide{install_->identity, install_->library};
     const auto elf = host_.world().facts(install_->library.path);
     if (!elf) return refuse(elf.error().message());
     if (elf->elf.machine != inside_.loader().machine ||
@@ -186,56 +167,53 @@ class Decider {
 
   /// The host's binding that stands for the container's; null: none.
   const MpiFile* host_binding(const StackPart& part) const {
-    for (const auto& binding : install_->bindings) {
-      const auto aliases = mpi_aliases(binding.soname, install_->identity.abi);
-      for (const auto& name : part.names)
-        if (holds(aliases, name)) return &binding;
-    }
+    if (part.is_library()) return nullptr;
+    for (const auto& binding : install_->bindings)
+      for (const auto& alias : mpi_aliases(binding.soname, install_->identity.abi))
+        if (holds(part.names, alias)) return &binding;
     return nullptr;
   }
 
   /// Symbols that the container's programs and their libraries take from the container's MPI (every
   /// undefined MPI_* one, and whatever else only that MPI exports) and the host's library and its
-  /// bindings do not export. Weak ones do not count.
-  std::vector<MissingSymbol> missing_symbols() {
+  /// bindings do not export, each with the path of its user. Weak ones do not count.
+  std::vector<std::pair<std::string, std::string>> missing_symbols() {
     std::set<std::string> names(stack_.missing.begin(), stack_.missing.end());
     std::set<std::string> container_has;
-    for (const auto* list : {&stack_.libraries, &stack_.bindings})
-      for (const auto& part : *list) {
-        names.insert(part.names.begin(), part.names.end());
-        const auto& exported = inside_symbols_.exports(part.path);
-        container_has.insert(exported.begin(), exported.end());
-      }
+    for (const auto& part : stack_.parts) {
+      if (!part.is_own) continue;
+      names.insert(part.names.begin(), part.names.end());
+      const auto& exported = inside_.symbols().exports(part.path);
+      container_has.insert(exported.begin(), exported.end());
+    }
     auto host_has = host_.symbols().exports(install_->library.path);
     for (const auto& binding : install_->bindings) {
       const auto& exported = host_.symbols().exports(binding.path);
       host_has.insert(exported.begin(), exported.end());
     }
-    std::vector<MissingSymbol> out;
+    std::vector<std::pair<std::string, std::string>> out;
     for (const auto* object : inside_.objects()) {
       if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
-      const auto& needs = object->file.elf.dependencies;
-      if (std::none_of(needs.begin(), needs.end(),
-                       [&](const Dependency& need) { return names.contains(need.name); }))
-        continue;
-      const auto* facts = inside_symbols_.of(object->path);
+      const auto is_one = [&](const std::string& name) { return names.contains(name); };
+      if (std::ranges::none_of(object->file.elf.dependencies, is_one, &Dependency::name)) continue;
+      const auto* facts = inside_.symbols().of(object->path);
       if (facts == nullptr) continue;
       for (const auto& symbol : facts->undefined_symbols)
         if (!symbol.weak && !host_has.contains(symbol.name) &&
             (is_mpi_symbol(symbol.name) || is_handle(symbol.name) ||
              container_has.contains(symbol.name)))
-          out.push_back({object->path, symbol.name});
+          out.emplace_back(object->path, symbol.name);
       for (const auto& symbol : facts->exported_symbols)
         if (is_handle(symbol.name) && !host_has.contains(symbol.name))
-          out.push_back({object->path, symbol.name});
+          out.emplace_back(object->path, symbol.name);
     }
     if (out.empty()) return out;
     // mpi_something of the program's own libraries, or libc's memcpy that an MPI exports too.
     for (const auto* object : inside_.objects()) {
       if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
-      const auto& exported = inside_symbols_.exports(object->path);
-      std::erase_if(out, [&](const MissingSymbol& one) {
-        return exported.contains(one.symbol) && !is_handle(one.symbol);
+      const auto& exported = inside_.symbols().exports(object->path);
+      std::erase_if(out, [&](const auto& one) {
+        return exported.contains(one.second) && !is_handle(one.second);
       });
     }
     return out;
@@ -245,7 +223,7 @@ class Decider {
   std::string lost_functions(const std::string& container_file) {
     std::vector<std::string> out;
     const auto& host_has = host_.symbols().exports(install_->library.path);
-    for (const auto& name : inside_symbols_.exports(container_file))
+    for (const auto& name : inside_.symbols().exports(container_file))
       if (name.starts_with("MPI_") && !host_has.contains(name)) out.push_back(name);
     return shortened(out);
   }
@@ -254,10 +232,11 @@ class Decider {
   Result<void> check_abi() {
     const auto host_name = describe(install_->identity);
     // What a program loads is to be replaced with the library, or not at all.
-    for (const auto& part : stack_.bindings) {
-      if (host_binding(part) != nullptr) continue;
-      if (std::any_of(inside_.objects().begin(), inside_.objects().end(),
-                      [&](const auto* object) { return object->file.stamp.id == part.id; }))
+    for (const auto& part : stack_.parts) {
+      if (!part.is_own || part.is_library() || host_binding(part) != nullptr) continue;
+      if (std::ranges::any_of(inside_.objects(), [&](const LoadedObject* object) {
+            return object->file.stamp.id == part.id;
+          }))
         return refuse(inside_.programs()[0].path + " needs " + part.soname +
                           " of the container's " +
                           (library_ ? describe(library_->identity) : "MPI") + ": the host's " +
@@ -269,11 +248,11 @@ class Decider {
     }
     if (const auto missing = missing_symbols(); !missing.empty()) {
       std::vector<std::string> names;
-      for (const auto& one : missing) names.push_back(one.symbol);
+      for (const auto& [user, symbol] : missing) names.push_back(symbol);
       const bool host_is_newer = library_ &&
                                  library_->identity.family == install_->identity.family &&
                                  is_older(library_->identity.version, install_->identity.version);
-      return refuse(missing[0].user + " needs " + shortened(names) + ", which the host's " +
+      return refuse(missing[0].first + " needs " + shortened(names) + ", which the host's " +
                         host_name + " (" + install_->library.path + ") does not export" +
                         (library_ ? "; the container's is " + describe(library_->identity) : ""),
                     host_is_newer
@@ -283,8 +262,9 @@ class Decider {
     }
     // Programs that nobody named use the copies: what these might miss with the host's stays.
     stack_.note_swapped_directories(inside_.world());
-    for (const auto& part : stack_.copies)
-      if (const auto why = lacks_of(part); !why.empty()) stack_.leave(part, part.path + ": " + why);
+    for (const auto& part : stack_.parts)
+      if (const auto why = part.is_copy ? lacks_of(part) : ""; !why.empty())
+        stack_.leave(part, part.path + ": " + why);
     if (!library_) return {};
     const auto& theirs = library_->identity;
     if (theirs.family == install_->identity.family &&
@@ -302,7 +282,7 @@ class Decider {
   /// What programs that use `part` might miss with the host's; empty: nothing.
   std::string lacks_of(const StackPart& part) {
     const auto host_name = "the host's " + describe(install_->identity);
-    if (part.identity.family.empty())
+    if (!part.is_library())
       return host_binding(part) != nullptr ? "" : host_name + " has no such bindings";
     const auto lost = lost_functions(part.path);
     return lost.empty() ? "" : host_name + " lacks " + lost;
@@ -318,51 +298,37 @@ class Decider {
     if (install_ != nullptr) {
       TRY(add(*install_, describe(install_->identity)));
       for (const auto& binding : install_->bindings) {
-        const auto names = mpi_aliases(binding.soname, install_->identity.abi);
         const auto is_it = [&](const StackPart& part) { return host_binding(part) == &binding; };
-        if (std::any_of(stack_.bindings.begin(), stack_.bindings.end(), is_it) ||
-            std::any_of(stack_.copies.begin(), stack_.copies.end(), is_it) ||
-            std::any_of(names.begin(), names.end(),
-                        [&](const auto& name) { return holds(stack_.missing, name); }))
+        const auto is_missing = [&](const auto& name) { return holds(stack_.missing, name); };
+        if (std::ranges::any_of(stack_.parts, is_it) ||
+            std::ranges::any_of(mpi_aliases(binding.soname, install_->identity.abi), is_missing))
           TRY(host_.add(binding.path, "bindings"));
       }
     }
     for (const auto& root : options_.roots) TRY(add(root, "asked for"));
     if (!host_.missing().empty())
       return refuse("the host's MPI is not whole: " + host_.missing()[0],
-                    "ldd " + (out_.mpi ? out_.mpi->path : std::string("its library")));
+                    "ldd " + (out_.mpi ? out_.mpi->library.path : std::string("its library")));
     return {};
-  }
-
-  std::optional<ContainerFile> container_file(const std::vector<std::string>& names) {
-    for (const auto& name : names)
-      if (const auto* found = inside_.find(name)) return *found;
-    return std::nullopt;
   }
 
   /// The library and its bindings are the host's.
   void force_mpi(SideChoice& sides) {
-    const auto force = [&](const MpiFile& file, const std::vector<std::string>& names) {
-      sides.force(file.soname, names, container_file(names),
-                  "the host's " + describe(install_->identity) + " is asked for");
-    };
+    const auto why = "the host's " + describe(install_->identity) + " is asked for";
     const auto& abi = install_->identity.abi;
     auto names = install_->aliases;
-    for (const auto& part : stack_.libraries)
+    for (const auto& part : stack_.parts)
       if (part.identity.abi == abi) names.insert(names.end(), part.names.begin(), part.names.end());
-    for (const auto& part : stack_.copies)
-      if (!part.identity.family.empty()) names.push_back(part.soname);
     for (const auto& name : stack_.missing)
       if (stands_for(install_->aliases, abi, name)) names.push_back(name);
-    force(install_->library, names);
+    sides.force(install_->library.soname, names, why);
     for (const auto& binding : install_->bindings) {
       if (!host_.files().contains(binding.soname)) continue;
       auto asked_for = mpi_aliases(binding.soname, abi);
-      for (const auto* list : {&stack_.bindings, &stack_.copies})
-        for (const auto& part : *list)
-          if (host_binding(part) == &binding)
-            asked_for.insert(asked_for.end(), part.names.begin(), part.names.end());
-      force(binding, asked_for);
+      for (const auto& part : stack_.parts)
+        if (host_binding(part) == &binding)
+          asked_for.insert(asked_for.end(), part.names.begin(), part.names.end());
+      sides.force(binding.soname, asked_for, why);
     }
   }
 
@@ -370,7 +336,6 @@ class Decider {
   Decision out_;
   bool ended_ = false;  ///< by an outcome
   ContainerSide inside_;
-  SymbolReader inside_symbols_;
   HostSide host_;
   SearchOptions search_;
   GlibcFamily glibc_;

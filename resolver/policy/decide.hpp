@@ -35,11 +35,8 @@ struct Verdict {
 
 /// An MPI library as either side has it.
 struct MpiSide {
-  std::string family;
-  std::string version;
-  std::string soname;
-  std::string abi;
-  std::string path;
+  MpiIdentity identity;
+  MpiFile library;
 };
 
 struct FileBind {

@@ -4,47 +4,34 @@
 // host's files, and a generated ld.so.cache leads to them. What ld.so finds before it asks the
 // cache shadows them: the host's file is bound over it. SwappedWorld shows the container with all
 // that in place; the programs are resolved in it until nothing more has to be bound.
-#include "resolver/policy/placement.hpp"
+#include "resolver/policy/solver.hpp"
 
 #include <elf.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "base/directory_of.hpp"
 #include "base/try.hpp"
-#include "resolver/policy/plugin_places.hpp"
+#include "resolver/map/served_names.hpp"
 #include "resolver/policy/swapped_world.hpp"
-#include "resolver/policy/versions.hpp"
-#include "resolver/search/ld_so_cache.hpp"
 
 namespace heddle::policy {
 namespace {
 
-constexpr int kLibraryRounds = 64;                 // each takes one more library from the host
-constexpr int kPlacementRounds = 8;                // each binds what the one before has led to
-constexpr const char* kOwnDirectory = ".heddle/";  // docs/formats/map.md
-constexpr const char* kCache = "ld.so.cache";
-constexpr const char* kShortCache = ".ldc";  // the same: a path no longer than /etc/ld.so.cache
-constexpr const char* kLoaderCopy = "ld.so";
-constexpr const char* kOtherClass = "other-class";
+namespace fs = std::filesystem;
 
-/// Writes `to` over each string `from` of `bytes`, NUL and all. False: there is none, or no room.
-bool replace_string(std::string& bytes, const std::string& from, const std::string& to) {
-  if (to.size() > from.size()) return false;
-  const auto whole = '\0' + from + '\0';
-  auto other = '\0' + to;
-  other.resize(whole.size());
-  bool any = false;
-  for (auto at = bytes.find(whole); at != bytes.npos; at = bytes.find(whole, at + 1)) {
-    bytes.replace(at, whole.size(), other);
-    any = true;
-  }
-  return any;
-}
+constexpr int kLibraryRounds = 64;   // each takes one more library from the host
+constexpr int kPlacementRounds = 8;  // each binds what the one before has led to
+constexpr std::size_t kMaxDirectoryFiles = 10'000;
+constexpr const char* kCache = ".heddle/ld.so.cache";  // docs/formats/map.md
+constexpr const char* kLoaderCopy = ".heddle/ld.so";
+constexpr const char* kOtherClass = ".heddle/other-class";
 
 /// A file that ld.so passes over in its search: an ELF header of the class that it does not load.
 std::string of_another_class(const LoaderProfile& loader) {
@@ -64,41 +51,70 @@ bool is_of_mpi(const Pick* pick) {
          (pick->host.stack_part == "Open MPI" || pick->host.stack_part == "PRRTE");
 }
 
-/// A version that an object of a closure needs, and the file that it gets does not define.
-struct UnmetNeed {
-  std::string soname;  ///< of that file
-  std::string line;    ///< "X needs V of Y, which Z lacks"
+/// What an object of a closure needs and does not get.
+struct Lack {
+  std::string soname;  ///< of the library that is missing, or lacks a version
+  std::string line;    ///< "X needs Y: not found", "X needs V of Y, which Z lacks"
+  std::string key;     ///< the same for the same trouble in another closure
 };
 
-std::vector<UnmetNeed> unmet_needs(const Closure& closure) {
-  const auto provider = [&](const std::string& name) {
-    return std::find_if(closure.objects.begin(), closure.objects.end(), [&](const auto& object) {
-      return object.file.elf.soname == name ||
-             std::find(object.names.begin(), object.names.end(), name) != object.names.end();
-    });
-  };
-  std::vector<UnmetNeed> out;
+std::vector<Lack> lacks_of(const Closure& closure) {
+  std::vector<Lack> out;
+  for (const auto& missing : closure.missing)
+    out.push_back(
+        {missing.name,
+         closure.objects[missing.needed_by].path + " needs " + missing.name + ": " + missing.reason,
+         missing.name});
   for (const auto& object : closure.objects) {
     std::set<std::string> asked;
     for (const auto& need : object.file.elf.version_needs) {
       if (!asked.insert(need.file).second) continue;
-      const auto found = provider(need.file);
+      const auto found = std::ranges::find_if(closure.objects, [&](const LoadedObject& one) {
+        return one.file.elf.soname == need.file || holds(one.names, need.file);
+      });
       if (found == closure.objects.end()) continue;
       const auto missing = missing_versions(object.file.elf, need.file, found->file.elf);
-      if (!missing.empty())
-        out.push_back({need.file, object.path + " needs " + shortened(missing) + " of " +
-                                      need.file + ", which " + found->path + " lacks"});
+      const auto line = object.path + " needs " + shortened(missing) + " of " + need.file +
+                        ", which " + found->path + " lacks";
+      if (!missing.empty()) out.push_back({need.file, line, line});
     }
   }
   return out;
 }
 
-/// The library that must be the host's after all, and why; none: all is in its place.
-struct Flip {
-  std::string name;
-  std::string why;
-};
-using Placed = Result<std::optional<Flip>>;
+/// Where `start` is a string of its own in a file, or the start of one with `more`, which is a path
+/// below it. (A linker may have another string end in the same bytes, "openmpi" of
+/// "${libdir}/openmpi": a label at most.)
+std::size_t find_string(const std::string& bytes, const std::string& start, bool more,
+                        std::size_t from) {
+  const auto wanted = '\0' + start;
+  for (auto at = bytes.find(wanted, from); at != bytes.npos; at = bytes.find(wanted, at + 1)) {
+    const auto end = at + wanted.size();
+    if (end < bytes.size() && (bytes[end] == '\0' || (more && bytes[end] == '/'))) return at + 1;
+  }
+  return bytes.npos;
+}
+
+/// Writes `to` over each string `from` of `bytes`. False: there is none, or no room.
+bool replace_string(std::string& bytes, const std::string& from, std::string to) {
+  if (to.size() > from.size()) return false;
+  to.resize(from.size());
+  bool any = false;
+  for (auto at = find_string(bytes, from, false, 0); at != bytes.npos;
+       at = find_string(bytes, from, false, at)) {
+    bytes.replace(at, to.size(), to);
+    any = true;
+  }
+  return any;
+}
+
+/// Whether a name below the mount is a plugin's.
+bool is_plugin_name(const std::string& name) {
+  return name.find('/') != name.npos && name.find(".so") != name.npos;
+}
+
+/// What a library of the host would mend: it must be the host's after all. None: all is in place.
+using Verified = Result<std::optional<Lack>>;
 
 class Placement {
  public:
@@ -107,16 +123,17 @@ class Placement {
         sides_(sides),
         inside_(facts.inside),
         host_(facts.host.world()),
+        directories_(sides.directories()),
         stack_(facts.stack) {}
 
-  Placed place(const GlibcChoice& glibc) {
+  Verified place(const GlibcChoice& glibc) {
     TRY(begin(glibc));
     std::vector<Closure> after;
     for (int round = 0; round < kPlacementRounds; ++round) {
       write_cache();
-      SwappedWorld world(inside_.world(), host_, placed());
+      SwappedWorld world(inside_.world(), host_, placed_);
       auto loader = TRY(read_loader_profile(world, inside_.loader().interpreter));
-      loader.cache_path = cache_path_;
+      loader.cache_path = placed_.cache_path;
       after.clear();
       bool more = false;
       for (const auto& program : inside_.programs()) {
@@ -142,19 +159,18 @@ class Placement {
 
   /// What place() found.
   void write(Decision& decision) {
-    auto plugins = find_plugin_places(sides_.directories(), binds_, names_, inside_.world(), host_,
-                                      in_.mount_point);
-    decision.names = std::move(plugins.names);
-    decision.ld_so_cache = cache_;
-    for (const auto& [target, bind] : binds_) decision.binds.push_back(bind);
-    decision.made = std::move(plugins.made);
-    for (const auto& [target, made] : made_) decision.made[kOwnDirectory + made.name] = made.bytes;
+    decision.names = placed_.names;
+    decision.ld_so_cache = placed_.cache;
+    for (const auto& [target, bound] : placed_.binds) {
+      decision.binds.push_back({bound.source, target, bound.why});
+      if (!bound.bytes.empty()) decision.made[bound.source] = bound.bytes;
+    }
     if (!cache_target_.empty())
-      decision.binds.push_back({std::string(kOwnDirectory) + kCache, cache_target_,
+      decision.binds.push_back({kCache, cache_target_,
                                 "the host's libraries are found by it, the container's as before"});
-    decision.directories = std::move(plugins.directories);
-    decision.environment = std::move(plugins.environment);
-    decision.changed = std::move(plugins.changed);
+    for (const auto& directory : directories_) write_directory(directory, decision);
+    std::ranges::sort(decision.changed, {},
+                      [](const ChangedPath& one) { return std::tie(one.library, one.was); });
     decision.loads = std::move(loads_);
     decision.warnings.insert(decision.warnings.end(), warnings_.begin(), warnings_.end());
   }
@@ -163,12 +179,37 @@ class Placement {
   /// What is known before ld.so's search is followed.
   Result<void> begin(const GlibcChoice& glibc) {
     warnings_.clear();
-    binds_.clear();
-    made_.clear();
     found_by_tag_.clear();
-    names_ = served_names(sides_, glibc, in_.glibc);
+    sonames_.clear();
+    placed_ = {in_.mount_point, {}, {}, {}, {}};
+    for (const auto* pick : sides_.picks())
+      if (pick->taken == Side::host) serve(pick->host, pick->names);
+    if (glibc.taken == Side::host)
+      for (const auto& [soname, file] : in_.glibc.files) serve(file, {soname});
+    for (const auto& directory : directories_) serve_directory(directory);
     bind_known(glibc);
     return find_cache_place(glibc);
+  }
+
+  void serve(const SideFile& file, const std::vector<std::string>& asked_for) {
+    for (const auto& name : asked_for) {
+      if (name.empty() || name.find('/') != name.npos) continue;
+      placed_.names[name] = file.path;
+      sonames_[name] = file.soname;
+    }
+  }
+
+  void serve_directory(const PluginDirectory& directory) {
+    std::error_code error;
+    std::size_t count = 0;
+    for (fs::recursive_directory_iterator walk(directory.path, error), end; !error && walk != end;
+         walk.increment(error)) {
+      std::error_code none;
+      if (!walk->is_regular_file(none) || ++count > kMaxDirectoryFiles) continue;
+      const auto below = walk->path().lexically_relative(directory.path).string();
+      const auto real = fs::canonical(walk->path(), none).string();
+      if (!none) placed_.names.emplace(directory.view_name + "/" + below, real);
+    }
   }
 
   /// The generated ld.so.cache goes over the one that ld.so reads. An image without one has no file
@@ -177,82 +218,50 @@ class Placement {
   Result<void> find_cache_place(const GlibcChoice& glibc) {
     const bool of_host = glibc.taken == Side::host;
     const auto& loader = of_host ? in_.glibc.loader : inside_.loader();
-    cache_path_ = loader.cache_path;
-    cache_target_ = cache_path_.empty() ? "" : inside_.world().real_path(cache_path_);
+    auto& cache_path = placed_.cache_path = loader.cache_path;
+    cache_target_ = cache_path.empty() ? "" : inside_.world().real_path(cache_path);
     if (!cache_target_.empty()) return {};
     const auto origin =
         of_host ? in_.glibc.files.at(loader.soname).path : inside_.loader().interpreter;
     auto bytes = TRY((of_host ? host_ : inside_.world()).read(origin));
-    const auto path = in_.mount_point + "/" + kShortCache;
-    if (cache_path_.empty() || !replace_string(bytes, cache_path_, path))
+    const auto path = in_.mount_point + "/" + std::string(kShortCache);
+    if (cache_path.empty() || !replace_string(bytes, cache_path, path))
       return fail("",
                   "the image has no ld.so.cache to put the host's libraries into, and in its "
                   "ld.so " +
                       origin + " there is no room for the path of another, " + path);
-    const auto target = inside_.world().real_path(inside_.loader().interpreter);
-    const auto why = "the image has no " + cache_path_ + ": this copy of ld.so reads " + path;
-    made_[target] = {kLoaderCopy, std::move(bytes), origin, of_host};
-    binds_[target] = {std::string(kOwnDirectory) + kLoaderCopy, target, why};
-    cache_path_ = path;
+    const auto why = "the image has no " + cache_path + ": this copy of ld.so reads " + path;
+    placed_.binds[inside_.world().real_path(inside_.loader().interpreter)] = {
+        kLoaderCopy, why, of_host ? origin : "", of_host ? "" : origin, std::move(bytes)};
+    cache_path = path;
     return {};
   }
 
   void write_cache() {
     const auto& loader = inside_.loader();
     std::vector<CacheLine> lines;
-    std::set<std::string> known;
-    for (const auto& [name, path] : names_.files) {
-      if (name.find('/') != name.npos || name == loader.soname) continue;
-      lines.push_back({name, in_.mount_point + "/" + name});
-      known.insert(name);
-    }
+    for (const auto& [name, path] : placed_.names)
+      if (name.find('/') == name.npos && name != loader.soname)
+        lines.push_back({name, in_.mount_point + "/" + name});
     // Other names of a file that is replaced: libmpi.so of a development package.
-    std::size_t looked_at = 0;
-    for (const auto& line : inside_.cache().lines()) {
-      const std::string name(line.name);
-      if (known.contains(name) || !may_be_mpi(name)) continue;
-      if (++looked_at > kMostMpiLines) break;
+    for (const auto& line : inside_.mpi_lines()) {
       const auto file = inside_.world().facts(std::string(line.path));
       const auto* part = file ? stack_.part_of(file->stamp.id) : nullptr;
-      if (part == nullptr) continue;
-      if (const auto at = names_.sonames.find(part->soname); at != names_.sonames.end()) {
-        lines.push_back({name, in_.mount_point + "/" + at->second});
-        known.insert(name);
-      }
+      const auto at = part == nullptr ? sonames_.end() : sonames_.find(part->soname);
+      if (at != sonames_.end())
+        lines.push_back({std::string(line.name), in_.mount_point + "/" + at->second});
     }
-    cache_ = write_ld_so_cache(inside_.cache(), lines, loader);
-  }
-
-  SwappedWorld::Placed placed() const {
-    SwappedWorld::Placed out{in_.mount_point, names_.files, {}, made_, cache_path_, cache_};
-    for (const auto& [target, bind] : binds_)
-      if (!made_.contains(target)) out.binds[target] = names_.files.at(bind.source);
-    return out;
+    placed_.cache = write_ld_so_cache(inside_.cache(), lines, loader);
   }
 
   /// Every file of the host is where it is found: whether a program works so.
-  Placed check(const Closure& before, const Closure& after) {
-    const auto host_can = [&](const std::string& name) {
-      const auto* pick = sides_.find(name);
-      return pick != nullptr && pick->taken == Side::container && !pick->fixed;
-    };
-    for (const auto& missing : after.missing) {
-      const auto& user = after.objects[missing.needed_by].path;
-      const auto what = user + " needs " + missing.name + ": " + missing.reason;
-      if (host_can(missing.name))
-        return Flip{missing.name, "the container's is not where " + user + " looks for it"};
-      if (std::none_of(before.missing.begin(), before.missing.end(),
-                       [&](const auto& one) { return one.name == missing.name; }))
-        return fail("", what);
-      warnings_.push_back("without heddle too, " + what);
-    }
-    const auto old = unmet_needs(before);
-    for (const auto& need : unmet_needs(after)) {
-      if (host_can(need.soname)) return Flip{need.soname, need.line};
-      if (std::none_of(old.begin(), old.end(),
-                       [&](const UnmetNeed& one) { return one.line == need.line; }))
-        return fail("", need.line);
-      warnings_.push_back("without heddle too, " + need.line);
+  Verified check(const Closure& before, const Closure& after) {
+    const auto old = lacks_of(before);
+    for (const auto& lack : lacks_of(after)) {
+      const auto* pick = sides_.find(lack.soname);
+      if (pick != nullptr && pick->taken == Side::container && !pick->fixed) return lack;
+      if (std::ranges::find(old, lack.key, &Lack::key) == old.end()) return fail("", lack.line);
+      warnings_.push_back("without heddle too, " + lack.line);
     }
     return std::nullopt;
   }
@@ -275,24 +284,20 @@ class Placement {
       if (!facts) continue;
       for (const auto& symbol : facts->elf.undefined_symbols)
         if (symbol.version == kPrivate && !symbol.weak && !offered.contains(symbol.name))
-          return fail("", object.path + " belongs to the container's glibc " +
-                              glibc.container_version + ", which cannot stay (" + glibc.why +
-                              "): it needs " + symbol.name + ", which the host's glibc " +
-                              in_.glibc.version + " does not have");
+          return fail("", object.path + " belongs to the container's glibc " + inside_.glibc() +
+                              ", which cannot stay (" + glibc.why + "): it needs " + symbol.name +
+                              ", which the host's glibc " + in_.glibc.version + " does not have");
     }
     return {};
   }
 
   void conclude(const Closure& first, SwappedWorld& world, const LoaderProfile& loader) {
-    for (const auto& [name, path] : names_.files) {
+    for (const auto& [name, path] : placed_.names) {
       if (!is_plugin_name(name)) continue;
       const auto closure = resolve(world, loader, in_.mount_point + "/" + name, in_.search);
       if (!closure) continue;
-      const auto fails = path + ": this plugin will not load: ";
-      for (const auto& missing : closure->missing)
-        warnings_.push_back(fails + closure->objects[missing.needed_by].path + " needs " +
-                            missing.name + ": " + missing.reason);
-      for (const auto& need : unmet_needs(*closure)) warnings_.push_back(fails + need.line);
+      for (const auto& lack : lacks_of(*closure))
+        warnings_.push_back(path + ": this plugin will not load: " + lack.line);
     }
     for (const auto& [directory, why] : stack_.stays)
       warnings_.push_back("what of MPI is in " + directory +
@@ -312,7 +317,8 @@ class Placement {
 
   void bind_over(const std::string& path, const std::string& source, const std::string& why) {
     const auto target = inside_.world().real_path(path);
-    if (!target.empty()) binds_.try_emplace(target, FileBind{source, target, why});
+    if (!target.empty())
+      placed_.binds.try_emplace(target, Bound{source, why, placed_.names.at(source)});
   }
 
   /// The host's over each of the container's files that it stands for: also programs that nobody
@@ -328,11 +334,10 @@ class Placement {
             theirs != nullptr && is_glibc_part(theirs->file.elf))
           bind_over(theirs->path, soname, why);
     }
-    for (const auto* list : {&stack_.libraries, &stack_.bindings, &stack_.copies})
-      for (const auto& part : *list)
-        if (const auto at = names_.sonames.find(part.soname);
-            at != names_.sonames.end() && !stack_.has_to_stay(part))
-          bind_over(part.path, at->second, why);
+    for (const auto& part : stack_.parts)
+      if (const auto at = sonames_.find(part.soname);
+          at != sonames_.end() && !stack_.has_to_stay(part))
+        bind_over(part.path, at->second, why);
     for (const auto* pick : sides_.picks())
       if (pick->taken == Side::host && pick->container)
         bind_over(pick->container->path, pick->host.soname, why);
@@ -341,7 +346,7 @@ class Placement {
   /// Below the mount, or bound over a file of the container.
   bool is_hosts(const std::string& path) {
     return path.starts_with(in_.mount_point + "/") ||
-           binds_.contains(inside_.world().real_path(path));
+           placed_.binds.contains(inside_.world().real_path(path));
   }
 
   /// Files of the container that are found before the cache is asked (RPATH, RUNPATH,
@@ -356,13 +361,13 @@ class Placement {
       if (target.empty()) continue;
       if (object.found_by == FoundBy::rpath || object.found_by == FoundBy::runpath)
         found_by_tag_.insert(target);
-      if (binds_.contains(target)) continue;
+      if (placed_.binds.contains(target)) continue;
       auto name = object.file.elf.soname.value_or("");
       if (const auto* part = stack_.part_of(object.file.stamp.id)) name = part->soname;
-      auto at = names_.sonames.find(name);
+      auto at = sonames_.find(name);
       for (const auto& other : object.names)
-        if (at == names_.sonames.end()) at = names_.sonames.find(other);
-      if (at == names_.sonames.end()) continue;
+        if (at == sonames_.end()) at = sonames_.find(other);
+      if (at == sonames_.end()) continue;
       more = true;
       bind_over(
           object.path, at->second,
@@ -378,7 +383,7 @@ class Placement {
     for (const auto& program : inside_.programs()) {
       const auto& elf = program.closure.objects[0].file.elf;
       if (!elf.rpath || elf.runpath) continue;
-      for (const auto& [name, path] : names_.files) {
+      for (const auto& [name, path] : placed_.names) {
         const auto plugin = in_.mount_point + "/" + name;
         if (!is_plugin_name(name) || plugin.find_first_of(" :") != plugin.npos) continue;
         auto options = in_.search;
@@ -396,22 +401,18 @@ class Placement {
   /// "X lacks Y of Z" for a file of a copy's directory that the host's would go over, whose users
   /// nobody has asked about: versions that the image's has, or symbols where it has none.
   std::string misfit_of_copies(const Closure& closure) {
-    const auto versions_of = [](const ElfFacts& elf) {
-      return std::set(elf.version_definitions.begin(), elf.version_definitions.end());
-    };
     for (const auto& object : closure.objects) {
       if (object.found_by != FoundBy::ld_library_path || is_hosts(object.path)) continue;
       const auto& elf = object.file.elf;
-      const auto at = names_.sonames.find(elf.soname.value_or(""));
-      const auto host =
-          at == names_.sonames.end() ? names_.files.end() : names_.files.find(at->second);
-      if (host == names_.files.end() || is_of_mpi(sides_.find(at->first))) continue;
+      const auto at = sonames_.find(elf.soname.value_or(""));
+      const auto host = at == sonames_.end() ? placed_.names.end() : placed_.names.find(at->second);
+      if (host == placed_.names.end() || is_of_mpi(sides_.find(at->first))) continue;
       const auto file = host_.facts(host->second);
       if (!file) return file.error().message();
       const auto lacking = elf.version_definitions.empty()
-                               ? missing_offers(in_.inside_symbols.exports(object.path),
+                               ? missing_offers(inside_.symbols().exports(object.path),
                                                 in_.host.symbols().exports(host->second))
-                               : missing_offers(versions_of(elf), versions_of(file->elf));
+                               : missing_offers(defined_versions(elf), defined_versions(file->elf));
       if (!lacking.empty())
         return host->second + " lacks " + shortened(lacking) + " of " + object.path;
     }
@@ -431,7 +432,7 @@ class Placement {
         if (found.found_by != FoundBy::ld_library_path || is_hosts(found.path) || pick == nullptr)
           continue;
         const auto lost = lost_symbols(*facts, in_.host.symbols().exports(pick->host.path),
-                                       in_.inside_symbols.exports(found.path));
+                                       inside_.symbols().exports(found.path));
         if (!lost.empty())
           return host + " needs " + shortened(lost) + ", which " + found.path + " lacks";
       }
@@ -451,7 +452,6 @@ class Placement {
     if (!why.empty()) return false;
     auto options = in_.search;
     options.ld_library_path = directory;
-    options.ld_library_path_set = true;
     const auto closure = resolve(world, loader, part.path, options);
     why = closure ? misfit_of_copies(*closure) : closure.error().message();
     if (!why.empty()) return false;
@@ -460,15 +460,14 @@ class Placement {
         found_by_tag_.insert(inside_.world().real_path(object.path));
     if (bind_shadowing(*closure)) return true;
     why = misfit_for_host(*closure, world);
-    if (const auto lines = unmet_needs(*closure); !lines.empty()) why = lines[0].line;
-    if (!closure->missing.empty()) why = closure->missing[0].name + " would not be found";
+    if (const auto lacks = lacks_of(*closure); !lacks.empty()) why = lacks[0].line;
     return false;
   }
 
   bool bind_shadowing_of_copies(SwappedWorld& world, const LoaderProfile& loader) {
     bool more = false;
-    for (const auto& part : stack_.copies) {
-      if (stack_.stays.contains(directory_of(part.path))) continue;
+    for (const auto& part : stack_.parts) {
+      if (!part.is_copy || stack_.has_to_stay(part)) continue;
       std::string why;
       more |= bind_shadowing_of_copy(part, world, loader, why);
       if (!why.empty() && stack_.leave(part, why)) return true;
@@ -483,36 +482,107 @@ class Placement {
   /// searches, and all else that the tag leads to is found as before.
   bool hide_shadowing() {
     bool more = false;
-    for (const auto& directory : sides_.directories()) {
+    for (const auto& directory : directories_) {
       if (!directory.beside) continue;
-      for (auto& [target, bind] : binds_) {
-        const auto at = names_.files.find(bind.source);
-        if (at == names_.files.end() || at->second != directory.wanted_by ||
-            !found_by_tag_.contains(target) ||
+      for (auto& [target, bound] : placed_.binds) {
+        if (bound.host != directory.wanted_by || !found_by_tag_.contains(target) ||
             !inside_.world().real_path(directory_of(target) + "/" + directory.view_name).empty())
           continue;
-        made_[target] = {kOtherClass, of_another_class(inside_.loader()), "", false};
-        bind.source = std::string(kOwnDirectory) + kOtherClass;
-        bind.why = "hidden from RPATH and RUNPATH: found below " + in_.mount_point +
-                   ", where its plugins are beside it";
+        bound = {kOtherClass,
+                 "hidden from RPATH and RUNPATH: found below " + in_.mount_point +
+                     ", where its plugins are beside it",
+                 "", "", of_another_class(inside_.loader())};
         more = true;
       }
     }
     return more;
   }
 
+  // Plugin directories: where the host's libraries look for theirs.
+
+  void write_directory(const PluginDirectory& directory, Decision& decision) {
+    std::vector<std::string> targets;
+    if (directory.beside) {
+      // Beside the library as ld.so names it: below the mount it is there already.
+      for (const auto& [target, bound] : placed_.binds)
+        if (bound.host == directory.wanted_by)
+          targets.push_back(directory_of(target) + "/" + directory.view_name);
+    } else if (!lead_to_mount(directory, decision)) {
+      targets.push_back(directory.path);
+    }
+    for (const auto& target : targets) {
+      const auto real = inside_.world().real_path(target);
+      decision.directories.push_back({directory.view_name, real.empty() ? target : real,
+                                      !real.empty(),
+                                      fs::path(directory.wanted_by).filename().string() +
+                                          " looks there for its plugins and data"});
+    }
+    if (!targets.empty())
+      for (const auto& variable : directory.environment)
+        decision.environment[variable] = in_.mount_point + "/" + directory.view_name;
+  }
+
+  /// Changes the library's own strings for the directory to the mount's, in the copy that is
+  /// served. False: it has none, no room for the mount's, or several names, which must stay one
+  /// inode.
+  bool lead_to_mount(const PluginDirectory& directory, Decision& decision) {
+    if (!directory.is_data && !inside_.world().real_path(directory.path).empty()) return false;
+    std::vector<std::string> served_as;
+    for (const auto& [name, path] : decision.names)
+      if (path == directory.wanted_by && name.find('/') == name.npos) served_as.push_back(name);
+    if (served_as.size() != 1) return false;
+    const auto bytes = host_.read(directory.wanted_by);
+    if (!bytes) return false;
+    const auto known = decision.made.find(served_as[0]);
+    auto copy = known == decision.made.end() ? *bytes : known->second;
+    const auto name = directory.short_name.value_or(directory.view_name);
+    const auto now = name.empty() ? in_.mount_point : in_.mount_point + "/" + name;
+    bool any = false;
+    for (const auto& start : directory.built_in) {
+      if (now.size() > start.size()) continue;
+      // libibverbs has "DIRECTORY/lib%s-rdmav34.so".
+      const bool more = !directory.is_data && start == directory.path;
+      for (auto at = find_string(*bytes, start, more, 0); at != bytes->npos;
+           at = find_string(*bytes, start, more, at)) {
+        const std::string was = bytes->c_str() + at;
+        auto text = now + was.substr(start.size());
+        decision.changed.push_back({directory.wanted_by, was, text});
+        text.resize(was.size());
+        copy.replace(at, was.size(), text);
+        any = true;
+      }
+    }
+    if (!any) return false;
+    decision.made[served_as[0]] = std::move(copy);
+    if (directory.short_name) shorten(directory, decision.names);
+    return true;
+  }
+
+  /// Below its short name, or with `only` in the mount's root: nothing else of a directory that
+  /// others have their files in, too (/usr/local/etc).
+  static void shorten(const PluginDirectory& directory, std::map<std::string, std::string>& names) {
+    const auto prefix = directory.view_name + "/";
+    for (auto it = names.lower_bound(prefix); it != names.end() && it->first.starts_with(prefix);) {
+      const auto name = it->first.substr(prefix.size());
+      const auto path = it->second;
+      it = names.erase(it);
+      if (!directory.short_name->empty())
+        names.emplace(*directory.short_name + "/" + name, path);
+      else if (name.starts_with(directory.only) && name.find('/') == name.npos)
+        names.emplace(name, path);
+    }
+  }
+
   const PlacementFacts& in_;
   const SideChoice& sides_;
   ContainerSide& inside_;
   OsWorld& host_;
-  ContainerStack stack_;  ///< with the directories that placing shows to stay
-  ServedNames names_;
-  std::string cache_path_;                          ///< that ld.so reads
-  std::string cache_target_;                        ///< free of links; empty: the image has none
-  std::string cache_;                               ///< bytes
-  std::map<std::string, FileBind> binds_;           ///< by target
-  std::map<std::string, SwappedWorld::Made> made_;  ///< by target, each bound too
-  std::set<std::string> found_by_tag_;              ///< targets that an RPATH or RUNPATH leads to
+  const std::vector<PluginDirectory> directories_;
+  ContainerStack& stack_;
+  Placed placed_;
+  std::map<std::string, std::string> sonames_;  ///< a name asked for -> name below the mount
+  std::string cache_target_;                    ///< free of links; empty: the image has none
+  std::set<std::string> found_by_tag_;          ///< targets that an RPATH or RUNPATH leads to
   std::vector<std::pair<std::string, std::string>> loads_;
   std::vector<std::string> warnings_;
 };
@@ -536,9 +606,9 @@ void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
       if (!is_hosts(pick) || !pick->container ||
           in.stack.part_of(pick->container->file.stamp.id) != nullptr)
         continue;
-      const auto* facts = in.inside_symbols.of(object->path);
+      const auto* facts = in.inside.symbols().of(object->path);
       if (facts == nullptr) break;
-      const auto lost = lost_symbols(*facts, in.inside_symbols.exports(pick->container->path),
+      const auto lost = lost_symbols(*facts, in.inside.symbols().exports(pick->container->path),
                                      in.host.symbols().exports(pick->host.path));
       if (!lost.empty())
         warnings.push_back(object->path + " stays and needs " + shortened(lost) + " of " +
@@ -552,17 +622,18 @@ void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
 }  // namespace
 
 Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out) {
-  Placement placement(facts, sides);
   for (int round = 0; round < kLibraryRounds; ++round) {
-    TRY(sides.settle(facts.directories));
+    TRY(sides.settle());
     const auto glibc = TRY(choose_glibc(facts.glibc, facts.inside, sides.taken_files()));
+    Placement placement(facts, sides);
     const auto flip = placement.place(glibc);
     if (!flip)
       return fail(
-          "", flip.error().message() +
-                  " (host: " + (out.mpi ? out.mpi->family + " " + out.mpi->version + ", " : "") +
-                  "glibc " + out.host_glibc + "; container: glibc " + out.container_glibc + ")");
-    if (*flip && sides.flip_to_host((*flip)->name, (*flip)->why)) continue;
+          "",
+          flip.error().message() + " (host: " +
+              (out.mpi ? out.mpi->identity.family + " " + out.mpi->identity.version + ", " : "") +
+              "glibc " + out.host_glibc + "; container: glibc " + out.container_glibc + ")");
+    if (*flip && sides.flip_to_host((*flip)->soname, (*flip)->line)) continue;
     out.outcome = Outcome::swap;
     out.glibc = glibc.taken;
     out.glibc_why = glibc.why;
@@ -570,8 +641,7 @@ Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out
     for (const auto* pick : sides.picks())
       out.verdicts.push_back({pick->host.soname, pick->taken, pick->host.path,
                               pick->container ? pick->container->path : "", pick->rule, pick->why});
-    std::sort(out.verdicts.begin(), out.verdicts.end(),
-              [](const Verdict& a, const Verdict& b) { return a.soname < b.soname; });
+    std::ranges::sort(out.verdicts, {}, &Verdict::soname);
     for (const auto* list : {&sides.warnings(), &glibc.warnings})
       out.warnings.insert(out.warnings.end(), list->begin(), list->end());
     warn_of_left_behind(facts, sides, out.warnings);

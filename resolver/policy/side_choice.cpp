@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: MIT
-#include "resolver/policy/side_choice.hpp"
+#include "resolver/policy/solver.hpp"
 
 #include <algorithm>
 
 #include "base/try.hpp"
-#include "resolver/policy/versions.hpp"
 
 namespace heddle::policy {
 namespace {
 
-constexpr int kRounds = 16;  // each changes a mind, and no mind changes twice
+constexpr int kRounds = 256;  // each changes a mind, and no mind changes twice
+
+Side other(Side side) { return side == Side::host ? Side::container : Side::host; }
 
 bool depends_on(const ElfFacts& elf, const std::string& soname) {
-  return std::any_of(elf.dependencies.begin(), elf.dependencies.end(),
-                     [&](const Dependency& need) { return need.name == soname; });
+  return std::ranges::find(elf.dependencies, soname, &Dependency::name) != elf.dependencies.end();
 }
 
 }  // namespace
 
 Pick* SideChoice::find(const std::string& name) {
-  const auto known = by_name_.find(name);
-  if (known == by_name_.end()) return nullptr;
-  const auto pick = picks_.find(known->second);
+  const auto known = sonames_.find(name);
+  const auto pick = known == sonames_.end() ? picks_.end() : picks_.find(known->second);
   return pick == picks_.end() ? nullptr : &pick->second;
 }
 
@@ -30,17 +29,19 @@ const Pick* SideChoice::find(const std::string& name) const {
 }
 
 void SideChoice::force(const std::string& soname, std::vector<std::string> names,
-                       std::optional<ContainerFile> container, const std::string& why) {
+                       const std::string& why) {
   const auto file = host_.files().find(soname);
   if (file == host_.files().end()) return;
+  std::optional<SideFile> container;
+  for (const auto& name : names)
+    if (const auto* found = container ? nullptr : inside_.find(name)) container = *found;
   names.insert(names.begin(), soname);
-  for (const auto& name : names) by_name_.emplace(name, soname);
-  picks_[soname] = {file->second, std::move(container), Side::host, Rule::mpi_stack,
-                    why,          std::move(names),     true,       false};
+  for (const auto& name : names) sonames_.emplace(name, soname);
+  picks_[soname] = {
+      file->second, std::move(container), std::move(names), Side::host, Rule::mpi_stack, why, true};
 }
 
 void SideChoice::compare(Pick& pick) {
-  const auto& host = pick.host.file.elf;
   const auto decide = [&](Side side, Rule rule, std::string why) {
     pick.taken = side;
     pick.rule = rule;
@@ -50,77 +51,83 @@ void SideChoice::compare(Pick& pick) {
     return decide(Side::host, Rule::mpi_stack,
                   "part of the host's MPI stack: " + pick.host.stack_part);
   if (!pick.container) return decide(Side::host, Rule::only_host, "the container has none");
-  const auto& container = pick.container->file.elf;
   if (pick.host.file.hash == pick.container->file.hash)
     return decide(Side::container, Rule::versions, "both have the same file");
-  const bool versioned =
-      !host.version_definitions.empty() || !container.version_definitions.empty();
+  const bool versioned = !pick.host.file.elf.version_definitions.empty() ||
+                         !pick.container->file.elf.version_definitions.empty();
   const auto rule = versioned ? Rule::versions : Rule::symbols;
-  const char* what = versioned ? "versions" : "symbols";
-  const auto offers = [&](SymbolReader& reader, const std::string& path, const ElfFacts& elf) {
-    if (versioned) return elf.version_definitions;
-    const auto* facts = reader.of(path);
-    return facts == nullptr ? std::vector<std::string>() : exported_names(*facts);
+  const std::string what = versioned ? "versions" : "symbols";
+  const auto offers = [&](Side side) {
+    const auto& file = *pick.file(side);
+    if (versioned) return defined_versions(file.file.elf);
+    const auto* facts = symbols(side).of(file.path);
+    return facts == nullptr ? std::set<std::string>() : exported_names(*facts);
   };
-  auto host_offers = offers(host_.symbols(), pick.host.path, host);
-  auto container_offers = offers(inside_symbols_, pick.container->path, container);
-  switch (compare_offers(host_offers, container_offers)) {
+  switch (compare_offers(offers(Side::host), offers(Side::container))) {
     case Contains::equal:
-      return decide(Side::container, rule, std::string("both offer the same ") + what);
+      return decide(Side::container, rule, "both offer the same " + what);
     case Contains::first:
       return decide(Side::host, rule,
-                    std::string("the host's offers all ") + what + " of the container's, and more");
+                    "the host's offers all " + what + " of the container's, and more");
     case Contains::second:
       return decide(Side::container, rule,
-                    std::string("the container's offers all ") + what + " of the host's, and more");
+                    "the container's offers all " + what + " of the host's, and more");
     case Contains::neither:
       pick.open = true;
       return decide(Side::container, Rule::needs, "it offers all that is asked of it");
   }
 }
 
-bool SideChoice::add_directories(const std::vector<PluginDirectory>& directories) {
+std::vector<PluginDirectory> SideChoice::directories() const {
+  std::vector<PluginDirectory> out;
+  for (const auto& directory : all_directories_) {
+    const bool wanted = std::ranges::any_of(picks_, [&](const auto& entry) {
+      return entry.second.host.path == directory.wanted_by && entry.second.taken == Side::host;
+    });
+    if (wanted && std::ranges::find(out, directory.path, &PluginDirectory::path) == out.end())
+      out.push_back(directory);
+  }
+  return out;
+}
+
+/// Takes in what the host has and is not decided on. False: nothing.
+bool SideChoice::take_news() {
   bool more = false;
   for (const auto& [soname, file] : host_.files()) {
     if (picks_.contains(soname) || is_glibc_part(file.file.elf)) continue;
-    Pick pick;
-    pick.host = file;
-    pick.names = {soname};
+    Pick pick{file, std::nullopt, {soname}};
     if (const auto* container = inside_.find(soname)) pick.container = *container;
     compare(pick);
-    by_name_.emplace(soname, soname);
+    sonames_.emplace(soname, soname);
     picks_.emplace(soname, std::move(pick));
     more = true;
   }
-  for (const auto& directory : directories) {
-    const bool known =
-        std::any_of(directories_.begin(), directories_.end(),
-                    [&](const PluginDirectory& one) { return one.path == directory.path; });
-    const bool wanted = std::any_of(picks_.begin(), picks_.end(), [&](const auto& entry) {
-      return entry.second.host.path == directory.wanted_by && entry.second.taken == Side::host;
-    });
-    if (known || !wanted) continue;
-    directories_.push_back(directory);
-    host_.add_plugins(directory);
-    more = true;
-  }
+  for (const auto& directory : directories()) more |= host_.add_plugins(directory);
   return more;
+}
+
+std::vector<const SideFile*> SideChoice::plugins() const {
+  const auto served = directories();
+  std::vector<const SideFile*> out;
+  for (const auto& [name, plugin] : host_.plugins())
+    if (std::ranges::any_of(served, [&, &name = name](const PluginDirectory& directory) {
+          return name.starts_with(directory.view_name + "/");
+        }))
+      out.push_back(&plugin);
+  return out;
 }
 
 std::vector<SideChoice::User> SideChoice::users() {
   std::vector<User> out;
-  for (auto& [soname, pick] : picks_) {
-    if (pick.taken == Side::host)
-      out.push_back({pick.host.path, &pick.host.file.elf, &pick, false});
-    else if (pick.container)
-      out.push_back({pick.container->path, &pick.container->file.elf, &pick, false});
-  }
-  for (const auto& [name, plugin] : host_.plugins())
-    if (is_served(name)) out.push_back({plugin.path, &plugin.file.elf, nullptr, true});
+  for (auto& [soname, pick] : picks_)
+    if (const auto* file = pick.file(pick.taken))
+      out.push_back({file->path, file->file.elf, &pick});
+  for (const auto* plugin : plugins())
+    out.push_back({plugin->path, plugin->file.elf, nullptr, true});
   for (const auto* object : inside_.objects())
     if (stack_.part_of(object->file.stamp.id) == nullptr &&
         find(object->file.elf.soname.value_or("")) == nullptr)
-      out.push_back({object->path, &object->file.elf, nullptr, false});
+      out.push_back({object->path, object->file.elf});
   return out;
 }
 
@@ -144,26 +151,23 @@ bool SideChoice::flip_to_host(const std::string& name, const std::string& why) {
 
 Result<bool> SideChoice::check_versions() {
   for (const auto& user : users()) {
-    for (const auto& need : user.elf->version_needs) {
+    for (const auto& need : user.elf.version_needs) {
       auto* pick = find(need.file);
       if (pick == nullptr || pick == user.pick) continue;
       const auto missing = [&](Side side) {
-        const ElfFacts* elf = side == Side::host ? &pick->host.file.elf
-                              : pick->container  ? &pick->container->file.elf
-                                                 : nullptr;
-        return elf == nullptr ? std::vector<std::string>{need.version}
-                              : missing_versions(*user.elf, need.file, *elf);
+        const auto* file = pick->file(side);
+        return file == nullptr ? std::vector<std::string>{need.version}
+                               : missing_versions(user.elf, need.file, file->file.elf);
       };
       const auto lacking = missing(pick->taken);
       if (lacking.empty()) continue;
-      const auto other = pick->taken == Side::host ? Side::container : Side::host;
-      if (!pick->fixed && missing(other).empty()) {
-        flip(*pick, other, user.path + " needs " + shortened(lacking));
+      if (!pick->fixed && missing(other(pick->taken)).empty()) {
+        flip(*pick, other(pick->taken), user.path + " needs " + shortened(lacking));
         return true;
       }
       if (user.pick != nullptr && !user.pick->fixed && user.pick->container &&
           user.pick->host.stack_part.empty()) {
-        flip(*user.pick, user.pick->taken == Side::host ? Side::container : Side::host,
+        flip(*user.pick, other(user.pick->taken),
              need.file + " of the other side lacks " + shortened(lacking));
         return true;
       }
@@ -173,8 +177,7 @@ Result<bool> SideChoice::check_versions() {
                                          : std::string("the container")) +
                         " can give it";
       if (!user.is_plugin) return fail("", line);
-      if (std::find(warnings_.begin(), warnings_.end(), line) == warnings_.end())
-        warnings_.push_back(line);
+      if (!holds(warnings_, line)) warnings_.push_back(line);
     }
   }
   return false;
@@ -185,36 +188,36 @@ Result<bool> SideChoice::check_open(Pick& pick) {
   if (!pick.open || pick.fixed || !pick.host.file.elf.version_definitions.empty() ||
       !pick.container || !pick.container->file.elf.version_definitions.empty())
     return false;
-  const auto& host_has = host_.symbols().exports(pick.host.path);
-  const auto& container_has = inside_symbols_.exports(pick.container->path);
+  /// What a file of `side` needs of that side's and the other side's lacks.
+  const auto needs_of = [&](Side side, const std::string& path, const ElfFacts& elf) {
+    const auto* facts = depends_on(elf, pick.host.soname) ? symbols(side).of(path) : nullptr;
+    if (facts == nullptr) return std::string();
+    const auto names = lost_symbols(*facts, symbols(side).exports(pick.file(side)->path),
+                                    symbols(other(side)).exports(pick.file(other(side))->path));
+    return names.empty() ? "" : path + " needs " + shortened(names);
+  };
   std::string host_wants;
-  for (const auto* file : taken_files()) {
-    if (!depends_on(file->file.elf, pick.host.soname)) continue;
-    const auto* facts = host_.symbols().of(file->path);
-    if (facts == nullptr) continue;
-    if (const auto names = lost_symbols(*facts, host_has, container_has); !names.empty())
-      host_wants = file->path + " needs " + shortened(names);
-  }
+  for (const auto* file : taken_files())
+    if (auto needs = needs_of(Side::host, file->path, file->file.elf); !needs.empty())
+      host_wants = std::move(needs);
   if (host_wants.empty()) return false;
   for (const auto* object : inside_.objects()) {
     if (stack_.part_of(object->file.stamp.id) != nullptr ||
-        !depends_on(object->file.elf, pick.host.soname) ||
         find(object->file.elf.soname.value_or("")) != nullptr)
       continue;
-    const auto* facts = inside_symbols_.of(object->path);
-    if (facts == nullptr) continue;
-    if (const auto names = lost_symbols(*facts, container_has, host_has); !names.empty())
+    const auto needs = needs_of(Side::container, object->path, object->file.elf);
+    if (!needs.empty())
       return fail("", pick.host.soname + ": the host's " + host_wants +
-                          ", which the container's lacks; the container's " + object->path +
-                          " needs " + shortened(names) + ", which the host's lacks");
+                          ", which the container's lacks; the container's " + needs +
+                          ", which the host's lacks");
   }
   flip(pick, Side::host, host_wants);
   return true;
 }
 
-Result<void> SideChoice::settle(const std::vector<PluginDirectory>& directories) {
-  for (int round = 0; round < kRounds * 16; ++round) {
-    while (add_directories(directories)) {
+Result<void> SideChoice::settle() {
+  for (int round = 0; round < kRounds; ++round) {
+    while (take_news()) {
     }
     bool changed = TRY(check_versions());
     for (auto& [soname, pick] : picks_) {
@@ -223,56 +226,36 @@ Result<void> SideChoice::settle(const std::vector<PluginDirectory>& directories)
     }
     if (!changed) break;
   }
-  // A library whose mind changed takes its plugins with it.
-  std::erase_if(directories_, [&](const PluginDirectory& directory) {
-    return std::none_of(picks_.begin(), picks_.end(), [&](const auto& entry) {
-      return entry.second.host.path == directory.wanted_by && entry.second.taken == Side::host;
-    });
-  });
   return {};
 }
 
-bool SideChoice::is_served(const std::string& plugin) const {
-  return std::any_of(directories_.begin(), directories_.end(),
-                     [&](const PluginDirectory& directory) {
-                       return plugin.starts_with(directory.view_name + "/");
-                     });
-}
-
-std::set<std::string> SideChoice::reachable() const {
-  std::set<std::string> out;
+std::vector<const Pick*> SideChoice::picks() const {
+  std::set<std::string> reached;
   std::vector<const ElfFacts*> work;
-  const auto reach = [&](const std::string& soname) {
-    const auto pick = picks_.find(soname);
-    if (pick == picks_.end() || !out.insert(soname).second) return;
-    if (pick->second.taken == Side::host) work.push_back(&pick->second.host.file.elf);
+  const auto reach = [&](const Pick& pick) {
+    if (reached.insert(pick.host.soname).second && pick.taken == Side::host)
+      work.push_back(&pick.host.file.elf);
   };
   for (const auto& [soname, pick] : picks_)
-    if (pick.fixed && pick.rule == Rule::mpi_stack) reach(soname);
-  for (const auto& [name, plugin] : host_.plugins())
-    if (is_served(name)) work.push_back(&plugin.file.elf);
+    if (pick.fixed && pick.rule == Rule::mpi_stack) reach(pick);
+  for (const auto* plugin : plugins()) work.push_back(&plugin->file.elf);
   while (!work.empty()) {
     const auto* elf = work.back();
     work.pop_back();
     for (const auto& need : elf->dependencies)
-      if (const auto known = by_name_.find(need.name); known != by_name_.end())
-        reach(known->second);
+      if (const auto* pick = find(need.name)) reach(*pick);
   }
-  return out;
-}
-
-std::vector<const Pick*> SideChoice::picks() const {
   std::vector<const Pick*> out;
-  for (const auto& soname : reachable()) out.push_back(&picks_.at(soname));
+  for (const auto& soname : reached) out.push_back(&picks_.at(soname));
   return out;
 }
 
-std::vector<const HostFile*> SideChoice::taken_files() const {
-  std::vector<const HostFile*> out;
+std::vector<const SideFile*> SideChoice::taken_files() const {
+  std::vector<const SideFile*> out;
   for (const auto* pick : picks())
     if (pick->taken == Side::host) out.push_back(&pick->host);
-  for (const auto& [name, plugin] : host_.plugins())
-    if (is_served(name)) out.push_back(&plugin);
+  const auto served = plugins();
+  out.insert(out.end(), served.begin(), served.end());
   return out;
 }
 

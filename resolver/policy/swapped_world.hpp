@@ -1,59 +1,119 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <cerrno>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "base/elf_file.hpp"
 #include "resolver/search/os_world.hpp"
 
 namespace heddle::policy {
+
+/// A file of the mount over one of the container.
+struct Bound {
+  std::string source;  ///< relative to the mount's root
+  std::string why;
+  /// The file of the host, or else of the container, whose facts it has; both empty: it is of
+  /// another ELF class, so that ld.so goes on.
+  std::string host{};
+  std::string inside{};
+  std::string bytes{};  ///< of one that the decision makes: another's, changed
+};
+
+/// What a decision puts into the container.
+struct Placed {
+  std::string mount_point;                   ///< no slash at its end
+  std::map<std::string, std::string> names;  ///< name below the mount -> host's file
+  std::map<std::string, Bound> binds;        ///< by target, free of links
+  std::string cache_path;                    ///< that ld.so reads
+  std::string cache;                         ///< bytes
+};
 
 /// The container's file system as it will be when a decision is in place: the mount with files of
 /// the host, files bound over others, a new ld.so.cache. For resolving its programs once more.
 class SwappedWorld final : public World {
  public:
-  /// A file that the decision makes: another's bytes, changed, or no library at all.
-  struct Made {
-    std::string name;  ///< in the mount's .heddle
-    std::string bytes;
-    std::string
-        origin;  ///< what it is a copy of; empty: of another ELF class, so that ld.so goes on
-    bool of_host = false;  ///< whose file the origin is
-  };
-  struct Placed {
-    std::string mount_point;                   ///< no slash at its end
-    std::map<std::string, std::string> names;  ///< name below the mount -> host's file
-    std::map<std::string, std::string> binds;  ///< target, free of links -> host's file
-    std::map<std::string, Made> made;          ///< target, free of links -> file of ours
-    std::string cache_path;
-    std::string cache;  ///< bytes
-  };
-  SwappedWorld(OsWorld& inside, OsWorld& host, Placed placed)
-      : inside_(inside), host_(host), placed_(std::move(placed)) {}
+  SwappedWorld(OsWorld& inside, OsWorld& host, const Placed& placed)
+      : inside_(inside), host_(host), placed_(placed) {}
 
-  DirId directory(std::string_view path) override;
-  DirId subdirectory(DirId base, std::string_view relative) override;
-  DirState state(DirId dir) override;
-  Presence entry(DirId dir, const EntryName& name) override;
-  Result<FileFacts> facts(const std::string& path) override;
+  World::DirId directory(std::string_view path) override {
+    if (!is_ours(path)) return inside_.directory(path);
+    auto relative = std::string(path.substr(std::min(path.size(), placed_.mount_point.size() + 1)));
+    if (!relative.empty() && !relative.ends_with('/')) relative += '/';
+    directories_.push_back(std::move(relative));
+    return kOurs | static_cast<DirId>(directories_.size() - 1);
+  }
+  World::DirId subdirectory(DirId base, std::string_view relative) override {
+    if ((base & kOurs) == 0) return inside_.subdirectory(base, relative);
+    directories_.push_back(directories_[base & ~kOurs] + std::string(relative));
+    return kOurs | static_cast<DirId>(directories_.size() - 1);
+  }
+  World::DirState state(DirId dir) override {
+    if ((dir & kOurs) == 0) return inside_.state(dir);
+    const auto& directory = directories_[dir & ~kOurs];
+    const auto at = placed_.names.lower_bound(directory);
+    const bool there = at != placed_.names.end() && at->first.starts_with(directory);
+    return there ? DirState{} : DirState{ENOENT, false};
+  }
+  World::Presence entry(DirId dir, const EntryName& name) override {
+    if ((dir & kOurs) == 0) return inside_.entry(dir, name);
+    const auto path = directories_[dir & ~kOurs] + std::string(name.text);
+    const auto at = placed_.names.lower_bound(path);
+    const bool there =
+        at != placed_.names.end() && (at->first == path || at->first.starts_with(path + "/"));
+    return there ? Presence::present : Presence::absent;
+  }
+  Result<FileFacts> facts(const std::string& path) override {
+    if (const auto host = host_file(path); !host.empty()) return host_.facts(host);
+    if (is_ours(path)) return fail_errno(path, "cannot open", ENOENT);
+    const auto* over = bound(path);
+    if (over == nullptr) return inside_.facts(path);
+    if (over->inside.empty()) return fail_errno(path, "is no library", ENOEXEC);
+    return inside_.facts(over->inside);
+  }
   void prefetch(const std::vector<std::string>&) override {}
-  Result<std::string> head(const std::string& path) override;
-  Result<std::string> read(const std::string& path) override;
-  std::string real_path(const std::string& path) override;
+  Result<std::string> read(const std::string& path, Part part) override {
+    if (path == placed_.cache_path) return placed_.cache;
+    if (const auto* over = bound(path); over != nullptr && !over->bytes.empty())
+      return over->bytes.substr(0, part == Part::head ? kElfHeaderSize : std::string::npos);
+    const auto host = host_file(path);
+    return host.empty() ? inside_.read(path, part) : host_.read(host, part);
+  }
+  using World::read;
+  std::string real_path(const std::string& path) override {
+    return is_ours(path) ? path : inside_.real_path(path);
+  }
 
   /// The host's file that stands at `path`; empty: the container's own.
-  std::string host_file(const std::string& path);
+  std::string host_file(const std::string& path) {
+    if (is_ours(path)) {
+      const auto at =
+          placed_.names.find(path.substr(std::min(path.size(), placed_.mount_point.size() + 1)));
+      return at == placed_.names.end() ? "" : at->second;
+    }
+    const auto* over = bound(path);
+    return over == nullptr ? "" : over->host;
+  }
 
  private:
   /// Directories below the mount point are ours: their numbers have this bit.
   static constexpr DirId kOurs = DirId{1} << 31;
-  bool is_ours(std::string_view path) const;
-  const Made* made(const std::string& path);
+  bool is_ours(std::string_view path) const {
+    return path.starts_with(placed_.mount_point) &&
+           (path.size() == placed_.mount_point.size() || path[placed_.mount_point.size()] == '/');
+  }
+  const Bound* bound(const std::string& path) {
+    if (placed_.binds.empty() || is_ours(path)) return nullptr;
+    const auto at = placed_.binds.find(inside_.real_path(path));
+    return at == placed_.binds.end() ? nullptr : &at->second;
+  }
 
   OsWorld& inside_;
   OsWorld& host_;
-  Placed placed_;
+  const Placed& placed_;
   std::vector<std::string> directories_;  ///< relative to the mount point: "" or "ucx/"
 };
 

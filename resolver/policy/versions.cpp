@@ -2,16 +2,14 @@
 #include "resolver/policy/versions.hpp"
 
 #include <algorithm>
-#include <charconv>
+#include <cstring>
 #include <iterator>
 
 namespace heddle::policy {
 
-Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second) {
-  std::sort(first.begin(), first.end());
-  std::sort(second.begin(), second.end());
-  const bool has_second = std::includes(first.begin(), first.end(), second.begin(), second.end());
-  const bool has_first = std::includes(second.begin(), second.end(), first.begin(), first.end());
+Contains compare_offers(const std::set<std::string>& first, const std::set<std::string>& second) {
+  const bool has_second = std::ranges::includes(first, second);
+  const bool has_first = std::ranges::includes(second, first);
   if (has_first && has_second) return Contains::equal;
   return has_second ? Contains::first : has_first ? Contains::second : Contains::neither;
 }
@@ -19,17 +17,18 @@ Contains compare_offers(std::vector<std::string> first, std::vector<std::string>
 std::vector<std::string> missing_offers(const std::set<std::string>& first,
                                         const std::set<std::string>& second) {
   std::vector<std::string> out;
-  std::set_difference(first.begin(), first.end(), second.begin(), second.end(),
-                      std::back_inserter(out));
+  std::ranges::set_difference(first, second, std::back_inserter(out));
   return out;
 }
 
-std::vector<std::string> exported_names(const ElfFacts& facts) {
-  std::vector<std::string> out;
+std::set<std::string> defined_versions(const ElfFacts& facts) {
+  return {facts.version_definitions.begin(), facts.version_definitions.end()};
+}
+
+std::set<std::string> exported_names(const ElfFacts& facts) {
+  std::set<std::string> out;
   for (const auto& symbol : facts.exported_symbols)
-    out.push_back(symbol.version.empty() ? symbol.name : symbol.name + "@" + symbol.version);
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+    out.insert(symbol.version.empty() ? symbol.name : symbol.name + "@" + symbol.version);
   return out;
 }
 
@@ -39,10 +38,9 @@ bool is_glibc_part(const ElfFacts& facts) {
   const auto& defined = facts.version_definitions;
   // All of them, and nothing else: what is left of libpthread.so.0 since 2.34. libxcrypt's
   // libcrypt.so.1 has versions of its own too.
-  if (!defined.empty() && std::all_of(defined.begin(), defined.end(), is_public)) return true;
-  return std::any_of(defined.begin(), defined.end(), is_private) ||
-         std::any_of(facts.version_needs.begin(), facts.version_needs.end(),
-                     [&](const VersionNeed& need) { return is_private(need.version); });
+  if (!defined.empty() && std::ranges::all_of(defined, is_public)) return true;
+  return std::ranges::any_of(defined, is_private) ||
+         std::ranges::any_of(facts.version_needs, is_private, &VersionNeed::version);
 }
 
 std::vector<std::string> missing_versions(const ElfFacts& user, const std::string& soname,
@@ -50,12 +48,10 @@ std::vector<std::string> missing_versions(const ElfFacts& user, const std::strin
   std::vector<std::string> out;
   // A file without any definitions is taken with a warning only (elf/dl-version.c, match_symbol).
   if (provider.version_definitions.empty()) return out;
-  for (const auto& need : user.version_needs) {
-    const auto& defined = provider.version_definitions;
-    if (need.file == soname && !need.weak &&
-        std::find(defined.begin(), defined.end(), need.version) == defined.end())
+  const auto& defined = provider.version_definitions;
+  for (const auto& need : user.version_needs)
+    if (need.file == soname && !need.weak && !holds(defined, need.version))
       out.push_back(need.version);
-  }
   return out;
 }
 
@@ -69,22 +65,7 @@ std::vector<std::string> lost_symbols(const ElfFacts& user, const std::set<std::
 }
 
 bool is_older(const std::string& version, const std::string& than) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (i < version.size() && j < than.size()) {
-    const auto number = [](const std::string& text, std::size_t& at) {
-      int value = 0;
-      const auto* end = text.data() + text.size();
-      const auto result = std::from_chars(text.data() + at, end, value);
-      at = static_cast<std::size_t>(result.ptr - text.data());
-      at = at < text.size() && text[at] == '.' ? at + 1 : text.size();
-      return value;
-    };
-    const int a = number(version, i);
-    const int b = number(than, j);
-    if (a != b) return a < b;
-  }
-  return false;
+  return !version.empty() && !than.empty() && ::strverscmp(version.c_str(), than.c_str()) < 0;
 }
 
 std::string shortened(const std::vector<std::string>& list) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,14 +15,15 @@ namespace heddle::policy {
 
 /// Which of two files of one soname holds all that the other offers.
 enum class Contains { equal, first, second, neither };
-Contains compare_offers(std::vector<std::string> first, std::vector<std::string> second);
+Contains compare_offers(const std::set<std::string>& first, const std::set<std::string>& second);
 
 /// What is in `first` and not in `second`.
 std::vector<std::string> missing_offers(const std::set<std::string>& first,
                                         const std::set<std::string>& second);
 
+std::set<std::string> defined_versions(const ElfFacts& facts);
 /// Exported names, with their versions where they have one.
-std::vector<std::string> exported_names(const ElfFacts& facts);
+std::set<std::string> exported_names(const ElfFacts& facts);
 
 /// Whether the file is part of glibc: it defines or needs GLIBC_PRIVATE, which only files of one
 /// build share, or defines GLIBC_* versions alone.
@@ -36,8 +38,12 @@ std::vector<std::string> missing_versions(const ElfFacts& user, const std::strin
 std::vector<std::string> lost_symbols(const ElfFacts& user, const std::set<std::string>& has,
                                       const std::set<std::string>& lacks);
 
-/// Numbers of a version compared one by one: "4.0.2" < "4.1".
+/// By strverscmp(3), "4.0.2" < "4.1"; an empty version is not known to be older.
 bool is_older(const std::string& version, const std::string& than);
+
+inline bool holds(const std::vector<std::string>& list, const std::string& value) {
+  return std::ranges::find(list, value) != list.end();
+}
 
 /// "a", "a, b and 3 more".
 std::string shortened(const std::vector<std::string>& list);

@@ -9,6 +9,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/coder.hpp"
+
 namespace heddle {
 
 namespace {
@@ -52,16 +54,13 @@ bool is_extension(std::uint64_t hwcap) {
   return ((hwcap >> 32) & ~kIsaLevelMask) == (UINT64_C(1) << 30);
 }
 
-void put32(std::string& out, std::size_t value) {
-  for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(value >> shift);
-}
-
 /// Strings behind the entries, each once.
 class Strings {
  public:
   explicit Strings(std::size_t start) : start_(start) {}
-  std::size_t add(std::string_view text) {
-    const auto [at, is_new] = known_.emplace(text, start_ + bytes_.size());
+  std::uint32_t add(std::string_view text) {
+    const auto [at, is_new] =
+        known_.emplace(text, static_cast<std::uint32_t>(start_ + bytes_.size()));
     if (is_new) bytes_.append(text).push_back('\0');
     return at->second;
   }
@@ -70,7 +69,7 @@ class Strings {
  private:
   std::size_t start_;
   std::string bytes_;
-  std::unordered_map<std::string, std::size_t> known_;
+  std::unordered_map<std::string, std::uint32_t> known_;
 };
 
 }  // namespace
@@ -78,20 +77,11 @@ class Strings {
 // _DL_CACHE_DEFAULT_ID: FLAG_ELF_LIBC6 and the ABI (sysdeps/unix/sysv/linux/*/dl-cache.h).
 std::int32_t cache_flags(const LoaderProfile& loader) {
   const bool is64 = loader.elf_class == ELFCLASS64;
-  switch (loader.machine) {
-    case EM_X86_64:
-      return is64 ? 0x0303 : 0x0803;
-    case EM_PPC64:
-      return 0x0503;
-    case EM_S390:
-      return is64 ? 0x0403 : 0x0003;
-    case EM_AARCH64:
-      return 0x0A03;
-    case EM_RISCV:
-      return 0x1003;
-    default:
-      return 0x0003;
-  }
+  if (loader.machine == EM_X86_64) return is64 ? 0x0303 : 0x0803;
+  if (loader.machine == EM_S390) return is64 ? 0x0403 : 0x0003;
+  if (loader.machine == EM_PPC64) return 0x0503;
+  if (loader.machine == EM_AARCH64) return 0x0A03;
+  return loader.machine == EM_RISCV ? 0x1003 : 0x0003;
 }
 
 int compare_cache_names(std::string_view a, std::string_view b) {
@@ -323,37 +313,33 @@ std::string write_ld_so_cache(const LdSoCache& old, const std::vector<CacheLine>
     return compare_cache_names(a.name, b.name) > 0;
   });
   Strings strings(kNewHeader + lines.size() * kNewEntry);
-  std::string entries;
+  Encoder entries;
   for (const auto& line : lines) {
-    put32(entries, static_cast<std::uint32_t>(line.flags));
-    put32(entries, strings.add(line.name));
-    put32(entries, strings.add(line.path));
-    put32(entries, 0);  // osversion: unused
-    put32(entries, line.hwcap & 0xFFFFFFFFU);
-    put32(entries, line.hwcap >> 32);
+    const auto name = strings.add(line.name);
+    const auto path = strings.add(line.path);
+    entries(line.flags, name, path, std::uint32_t{0}, line.hwcap);  // 0: osversion, unused
   }
-  std::vector<std::size_t> hwcaps;
+  std::vector<std::uint32_t> hwcaps;
   for (const auto name : old.hwcaps_names()) hwcaps.push_back(strings.add(name));
-  std::string extension;
-  const std::size_t behind = kNewHeader + entries.size() + strings.bytes().size();
-  const std::size_t at = (behind + 3) & ~std::size_t{3};
+  std::string out = entries.take() + strings.bytes();
+  const auto extension_at = (kNewHeader + out.size() + 3) & ~std::size_t{3};
+  const auto at = static_cast<std::uint32_t>(hwcaps.empty() ? 0 : extension_at);
   if (!hwcaps.empty()) {
-    extension.assign(at - behind, '\0');
-    put32(extension, kExtensionMagic);
-    put32(extension, 1);  // sections
-    put32(extension, kHwcapsTag);
-    put32(extension, 0);        // flags
-    put32(extension, at + 24);  // where the section's data stands
-    put32(extension, 4 * hwcaps.size());
-    for (const auto name : hwcaps) put32(extension, name);
+    Encoder extension;  // one section, its flags 0, and where its data stands: behind this
+    extension(kExtensionMagic, std::uint32_t{1}, kHwcapsTag, std::uint32_t{0}, at + 24,
+              static_cast<std::uint32_t>(4 * hwcaps.size()));
+    for (const auto name : hwcaps) extension(name);
+    out.resize(at - kNewHeader);
+    out += extension.take();
   }
-  std::string out(kNewMagic);
-  put32(out, lines.size());
-  put32(out, strings.bytes().size());
-  put32(out, 2);  // cache_file_new_flags_endian_little
-  put32(out, extension.empty() ? 0 : at);
-  out.append(kNewHeader - out.size(), '\0');
-  return out + entries + strings.bytes() + extension;
+  Encoder numbers;
+  numbers(static_cast<std::uint32_t>(lines.size()),
+          static_cast<std::uint32_t>(strings.bytes().size()),
+          std::uint32_t{2},  // cache_file_new_flags_endian_little
+          at);
+  auto head = std::string(kNewMagic) + numbers.take();
+  head.resize(kNewHeader);
+  return head + out;
 }
 
 }  // namespace heddle

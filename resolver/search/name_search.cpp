@@ -3,7 +3,6 @@
 
 #include <elf.h>
 #include <linux/limits.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -49,7 +48,7 @@ Candidate passed_over(std::uint8_t elf_class, const LoaderProfile& loader) {
 /// with its words. `otherwise` is the reason when the header is in order.
 Candidate verify_head(World& world, const LoaderProfile& loader, const std::string& path,
                       const Error& otherwise) {
-  const auto head = world.head(path);
+  const auto head = world.read(path, World::Part::head);
   if (!head)
     return fatal("cannot read file data: " + std::string(std::strerror(head.error().code())));
   // In this machine's byte order, whatever the file says: so does ld.so.
@@ -127,52 +126,31 @@ NameSearch::NameSearch(World& world, const LoaderProfile& loader, const SearchOp
                        LinkMaps& maps)
     : world_(world),
       loader_(loader),
-      options_(options),
       maps_(maps),
       dirs_(world, loader),
       default_(dirs_.default_list()) {
-  if (options.ld_library_path.empty() || options.secure) return;
+  if (options.ld_library_path.empty()) return;
   library_path_.emplace();
   library_path_->by = FoundBy::ld_library_path;
   dirs_.fill(*library_path_, options.ld_library_path, ":;", tokens(0));
 }
 
-TokenValues NameSearch::tokens(std::size_t map) const {
-  TokenValues values{maps_[map].origin, loader_.platform, loader_.lib};
-  values.secure = options_.secure;
-  values.is_program = map == 0;
-  values.trusted = &loader_.default_directories;
-  return values;
-}
-
-SearchList* NameSearch::rpath(std::size_t map) {
+SearchList* NameSearch::tagged(std::size_t map, FoundBy tag) {
   auto& own = maps_[map];
-  if (!own.rpath) {
-    own.rpath.emplace();
-    own.rpath->by = FoundBy::rpath;
-    own.rpath->owner = map;
-    own.rpath->may_be_dropped = true;
+  auto& list = tag == FoundBy::rpath ? own.rpath : own.runpath;
+  if (!list) {
+    list.emplace();
+    list->by = tag;
+    list->owner = map;
+    list->may_be_dropped = true;
     // With RUNPATH there RPATH does not exist (elf/get-dynamic-info.h); an empty one is none.
-    const auto& text = own.file.elf.rpath;
-    if (text && !own.file.elf.runpath && !text->empty())
-      dirs_.fill(*own.rpath, *text, ":", tokens(map));
-    own.rpath->dropped = own.rpath->dirs.empty();
+    const auto& elf = own.file.elf;
+    const auto& text = tag == FoundBy::rpath && !elf.runpath ? elf.rpath : elf.runpath;
+    const bool hidden = tag == FoundBy::rpath && elf.runpath;
+    if (text && !hidden && !text->empty()) dirs_.fill(*list, *text, ":", tokens(map));
+    list->dropped = list->dirs.empty();
   }
-  return own.rpath->dropped ? nullptr : &*own.rpath;
-}
-
-SearchList* NameSearch::runpath(std::size_t map) {
-  auto& own = maps_[map];
-  if (!own.runpath) {
-    own.runpath.emplace();
-    own.runpath->by = FoundBy::runpath;
-    own.runpath->owner = map;
-    own.runpath->may_be_dropped = true;
-    const auto& text = own.file.elf.runpath;
-    if (text && !text->empty()) dirs_.fill(*own.runpath, *text, ":", tokens(map));
-    own.runpath->dropped = own.runpath->dirs.empty();
-  }
-  return own.runpath->dropped ? nullptr : &*own.runpath;
+  return list->dropped ? nullptr : &*list;
 }
 
 void NameSearch::lists_before_cache(std::size_t requester, std::vector<SearchList*>& out) {
@@ -181,15 +159,15 @@ void NameSearch::lists_before_cache(std::size_t requester, std::vector<SearchLis
     // them.
     bool did_program = false;
     for (auto map = requester; map != kNone; map = maps_[map].loader)
-      if (auto* list = rpath(map)) {
+      if (auto* list = tagged(map, FoundBy::rpath)) {
         out.push_back(list);
         did_program = did_program || map == 0;
       }
     if (!did_program)
-      if (auto* list = rpath(0)) out.push_back(list);
+      if (auto* list = tagged(0, FoundBy::rpath)) out.push_back(list);
   }
   if (library_path_ && !library_path_->dirs.empty()) out.push_back(&*library_path_);
-  if (auto* list = runpath(requester)) out.push_back(list);
+  if (auto* list = tagged(requester, FoundBy::runpath)) out.push_back(list);
 }
 
 SearchList* NameSearch::list_after_cache(std::size_t requester) {
@@ -205,13 +183,11 @@ std::string_view NameSearch::cached(const std::string& name) {
 }
 
 void NameSearch::try_cache(Attempt& attempt) {
-  if (attempt.preload && options_.secure) return;
   const std::string path(cached(attempt.name));
   if (path.empty()) return;
   if ((maps_[attempt.requester].file.elf.flags_1 & DF_1_NODEFLIB) != 0) {
-    const auto& system = loader_.default_directories;
-    if (std::any_of(system.begin(), system.end(),
-                    [&](const std::string& dir) { return path.starts_with(dir); })) {
+    if (std::ranges::any_of(loader_.default_directories,
+                            [&](const std::string& dir) { return path.starts_with(dir); })) {
       note(path, FoundBy::cache, attempt.requester, Probe::Outcome::in_system_dir);
       return;
     }
@@ -219,8 +195,8 @@ void NameSearch::try_cache(Attempt& attempt) {
   open(path, FoundBy::cache, attempt.requester, attempt);
 }
 
-Found NameSearch::find(const std::string& name, std::size_t requester, bool preload) {
-  Attempt attempt{name, EntryName(name), requester, preload, name.size() > NAME_MAX};
+Found NameSearch::find(const std::string& name, std::size_t requester) {
+  Attempt attempt{name, EntryName(name), requester, name.size() > NAME_MAX};
   if (name.find('/') != name.npos) {
     const auto path = has_token(name) ? expand_tokens(name, tokens(requester)) : name;
     open(path, FoundBy::path, requester, attempt);
@@ -283,13 +259,6 @@ void NameSearch::open(const std::string& path, FoundBy by, std::size_t searched_
   using Verdict = Candidate::Verdict;
   using Outcome = Probe::Outcome;
   ++(candidate.verdict == Verdict::no_file ? probes.opens_failed : probes.opens_done);
-  // dl-load.c, open_path: a secure program's preload must be set-user-ID; ignored like a missing
-  // one.
-  if (candidate.verdict == Verdict::usable && attempt.preload && options_.secure &&
-      (candidate.file->mode & S_ISUID) == 0 && by != FoundBy::path) {
-    candidate = {};
-    candidate.error = ENOENT;
-  }
   switch (candidate.verdict) {
     case Verdict::usable:
       attempt.found.path = path;

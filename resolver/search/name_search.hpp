@@ -46,12 +46,13 @@ class NameSearch {
   NameSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
              LinkMaps& maps);
 
-  /// What `name` (tokens not expanded) leads to for `requester`. `preload`: a secure program takes
-  /// set-user-ID libraries only.
-  Found find(const std::string& name, std::size_t requester, bool preload);
+  /// What `name` (tokens not expanded) leads to for `requester`.
+  Found find(const std::string& name, std::size_t requester);
   /// Starts reading what the names `requester` needs will most likely lead to.
   void prefetch(std::size_t requester);
-  TokenValues tokens(std::size_t map) const;
+  TokenValues tokens(std::size_t map) const {
+    return {maps_[map].origin, loader_.platform, loader_.lib};
+  }
 
   ProbeCount probes;
   /// Where probes go when SearchOptions::explain; null: nowhere.
@@ -63,7 +64,6 @@ class NameSearch {
     const std::string& name;
     EntryName entry;
     std::size_t requester;
-    bool preload;
     bool name_too_long;
     int error = 0;  ///< errno as the last system call left it
     Found found{};
@@ -74,8 +74,8 @@ class NameSearch {
              found.candidate.verdict == Candidate::Verdict::fatal;
     }
   };
-  SearchList* rpath(std::size_t map);
-  SearchList* runpath(std::size_t map);
+  /// The object's RPATH or RUNPATH; null: it has none.
+  SearchList* tagged(std::size_t map, FoundBy tag);
   /// The directory lists ld.so walks for `requester` before and after the cache.
   void lists_before_cache(std::size_t requester, std::vector<SearchList*>& out);
   SearchList* list_after_cache(std::size_t requester);
@@ -91,7 +91,6 @@ class NameSearch {
 
   World& world_;
   const LoaderProfile& loader_;
-  const SearchOptions& options_;
   LinkMaps& maps_;
   SearchDirs dirs_;
   SearchList default_;

@@ -94,7 +94,7 @@ NameIndex::ListingId OsWorld::list(int fd) {
       RawEntry entry;
       std::memcpy(&entry, buffer.data() + at, offsetof(RawEntry, name));
       const EntryName name(buffer.data() + at + offsetof(RawEntry, name));
-      names_.add(id, name.text, name.hash);
+      names_.add(id, name);
       if (name.hash == wanted_hash_ && name.text == wanted_) holds_[id] = round_;
       at += entry.length;
     }
@@ -149,8 +149,7 @@ void OsWorld::look_for(const EntryName& name) {
   wanted_at_ = name.text.data();
   wanted_hash_ = name.hash;
   ++round_;
-  names_.for_each(name.text, name.hash,
-                  [&](NameIndex::ListingId listing) { holds_[listing] = round_; });
+  names_.for_each(name, [&](NameIndex::ListingId listing) { holds_[listing] = round_; });
 }
 
 bool OsWorld::probe(DirId dir, const EntryName& name) {
@@ -224,17 +223,13 @@ void OsWorld::prefetch(const std::vector<std::string>& paths) {
   if (!unknown.empty()) source_->prefetch(unknown, FactsDetail::loader);
 }
 
-Result<std::string> OsWorld::head(const std::string& path) {
+Result<std::string> OsWorld::read(const std::string& path, Part part) {
   const Fd fd = TRY(open_regular(path));
+  if (part == Part::whole) return read_all(fd.get(), path, kLargestRead);
   const FileBytes bytes = file_bytes(fd.get());
   auto head = bytes.text(0, std::min<std::uint64_t>(bytes.size(), kElfHeaderSize));
   if (!head) return fail_errno(path, "cannot read", EIO);
   return std::move(*head);
-}
-
-Result<std::string> OsWorld::read(const std::string& path) {
-  const Fd fd = TRY(open_regular(path));
-  return read_all(fd.get(), path, kLargestRead);
 }
 
 Result<std::string> OsWorld::read_data(const std::string& path) {

@@ -21,65 +21,34 @@ class NameIndex {
  public:
   using ListingId = std::uint32_t;
 
-  void add(ListingId listing, std::string_view name, std::uint64_t hash) {
-    if ((entries_.size() + 1) * 2 > slots_.size()) grow();
-    auto& slot = find_slot(name, hash);
-    Entry entry{hash, 0, static_cast<std::uint32_t>(name.size()), listing, slot};
-    if (slot != kEnd) {
-      entry.offset = entries_[slot].offset;
-    } else {
-      entry.offset = static_cast<std::uint32_t>(arena_.size());
-      arena_.append(name);
-    }
-    slot = static_cast<std::uint32_t>(entries_.size());
-    entries_.push_back(entry);
+  void add(ListingId listing, const EntryName& name) {
+    const auto [head, is_new] = heads_.try_emplace(name.hash, kEnd);
+    entries_.push_back({static_cast<std::uint32_t>(arena_.size()),
+                        static_cast<std::uint32_t>(name.text.size()), listing, head->second});
+    head->second = static_cast<std::uint32_t>(entries_.size() - 1);
+    arena_.append(name.text);
   }
 
   /// Calls `visit(listing)` for each that holds `name`.
   template <class Visit>
-  void for_each(std::string_view name, std::uint64_t hash, const Visit& visit) {
-    if (slots_.empty()) return;
-    for (auto at = find_slot(name, hash); at != kEnd; at = entries_[at].next)
-      visit(entries_[at].listing);
+  void for_each(const EntryName& name, const Visit& visit) const {
+    const auto head = heads_.find(name.hash);
+    for (auto at = head == heads_.end() ? kEnd : head->second; at != kEnd; at = entries_[at].next)
+      if (std::string_view(arena_).substr(entries_[at].offset, entries_[at].length) == name.text)
+        visit(entries_[at].listing);
   }
 
  private:
   static constexpr std::uint32_t kEnd = ~std::uint32_t{0};
   struct Entry {
-    std::uint64_t hash;
     std::uint32_t offset;
     std::uint32_t length;
     ListingId listing;
-    std::uint32_t next;  ///< another listing with this name
+    std::uint32_t next;  ///< another one of that hash
   };
-
-  /// The slot that leads to `name`, or the free one where it belongs.
-  std::uint32_t& find_slot(std::string_view name, std::uint64_t hash) {
-    const auto mask = slots_.size() - 1;
-    for (auto i = hash & mask;; i = (i + 1) & mask) {
-      auto& slot = slots_[i];
-      if (slot == kEnd) return slot;
-      const auto& entry = entries_[slot];
-      if (entry.hash == hash && std::string_view(arena_).substr(entry.offset, entry.length) == name)
-        return slot;
-    }
-  }
-
-  void grow() {
-    auto old = std::move(slots_);
-    slots_.assign(old.empty() ? 64 : old.size() * 2, kEnd);
-    const auto mask = slots_.size() - 1;
-    for (const auto head : old) {
-      if (head == kEnd) continue;
-      auto i = entries_[head].hash & mask;
-      while (slots_[i] != kEnd) i = (i + 1) & mask;
-      slots_[i] = head;
-    }
-  }
-
   std::string arena_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  ///< open addressing; an index into entries_
+  std::unordered_map<std::uint64_t, std::uint32_t> heads_;  ///< by hash
 };
 
 /// The real file system, optionally the one below another root (a container's root directory:
@@ -104,8 +73,8 @@ class OsWorld final : public World {
   /// As facts(), with the exported and undefined symbols.
   Result<FileFacts> facts_with_symbols(const std::string& path);
   void prefetch(const std::vector<std::string>& paths) override;
-  Result<std::string> head(const std::string& path) override;
-  Result<std::string> read(const std::string& path) override;
+  Result<std::string> read(const std::string& path, Part part) override;
+  using World::read;
   /// All that the segments of an ELF file load but pure code, which is nine tenths of an MPI
   /// library and holds no string; any other file comes whole. EFBIG: too much.
   Result<std::string> read_data(const std::string& path);

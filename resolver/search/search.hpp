@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "resolver/search/closure.hpp"
 #include "resolver/search/world.hpp"
 
 namespace heddle {
@@ -34,11 +34,108 @@ struct LoaderProfile {
 /// What the environment adds. Bytes as in the variables.
 struct SearchOptions {
   std::string ld_library_path;
-  bool ld_library_path_set = false;
   std::string ld_preload;
-  bool secure = false;   ///< as for AT_SECURE programs (setuid and the like): most of it is ignored
   bool explain = false;  ///< keep every probe (Closure::searches)
 };
+
+/// By which of ld.so's ways a library was found.
+enum class FoundBy : std::uint8_t {
+  program,  ///< the root itself
+  preload,  ///< LD_PRELOAD or /etc/ld.so.preload
+  rpath,
+  runpath,
+  ld_library_path,
+  cache,         ///< ld.so.cache
+  default_path,  ///< the loader's built-in directories
+  path,          ///< the name had a slash
+  interpreter,   ///< ld.so itself, mapped by the kernel
+};
+/// `preload`, `rpath`, ... `default` as the JSON spells them.
+const char* to_string(FoundBy found_by);
+
+/// Numbers of system calls ld.so makes while it searches, libraries and directories alike.
+struct ProbeCount {
+  std::uint64_t opens_failed = 0;
+  std::uint64_t opens_done = 0;
+  std::uint64_t stats_failed = 0;  ///< stat(2) of directories after a miss (dl-load.c, open_path)
+  std::uint64_t stats_done = 0;
+  std::uint64_t failed() const { return opens_failed + stats_failed; }
+};
+
+/// One file mapped into the process.
+struct LoadedObject {
+  std::string path;  ///< as ld.so spells it (l_name): not resolved, may be relative to nothing
+  FileFacts file;
+  FoundBy found_by = FoundBy::program;
+  /// Index of the object whose search directories were used, for rpath and runpath.
+  std::optional<std::size_t> searched_by;
+  std::optional<std::size_t> needed_by;  ///< first requester; nullopt for the root and preloads
+  std::string requested_as;              ///< the name that first led here, tokens expanded
+  /// Every name this process asked for and got this object: sonames, aliases, paths.
+  std::vector<std::string> names;
+  /// Objects its dependencies led to, in the file's order (an index may repeat).
+  std::vector<std::size_t> needs;
+  /// A filtee of the root itself (a library loaded as a program): ld.so chains it ahead of the
+  /// root, so that LD_TRACE_LOADED_OBJECTS does not print it. Stands at the end of
+  /// Closure::objects.
+  bool before_program = false;
+};
+
+/// A dependency without which the program does not start; once for each object that asks for it.
+/// One that may be missing (DT_AUXILIARY, LD_PRELOAD) is a line of Closure::warnings instead.
+struct MissingLibrary {
+  std::string name;
+  std::size_t needed_by = 0;  ///< index into Closure::objects
+  std::string reason;         ///< "not found", or what is wrong with the file that was
+};
+
+/// One probe of a search, for `why`.
+struct Probe {
+  enum class Outcome : std::uint8_t {
+    found,
+    missing,
+    no_directory,
+    wrong_class,
+    unreadable,
+    not_elf,
+    in_system_dir
+  };
+  std::string path;
+  FoundBy by = FoundBy::path;
+  std::size_t searched_by = 0;  ///< object whose RPATH/RUNPATH lists it; the requester else
+  Outcome outcome = Outcome::missing;
+};
+const char* to_string(Probe::Outcome outcome);
+
+/// One search for one name: what ld.so tries, in order. A name already loaded makes no search.
+struct Search {
+  std::string name;
+  std::size_t requester = 0;
+  std::optional<std::size_t> result;  ///< object found
+  std::vector<Probe> probes;
+};
+
+/// All that ld.so maps for one program, in the order that LD_TRACE_LOADED_OBJECTS prints (breadth
+/// first; objects[0] is the program). ld.so itself stands where something needs it; up to
+/// glibc 2.40 it is left out when nothing does.
+struct Closure {
+  std::vector<LoadedObject> objects;
+  std::vector<MissingLibrary> missing;
+  ProbeCount probes;
+  std::vector<Search> searches;  ///< filled only when SearchOptions::explain
+  std::vector<std::string> warnings;
+};
+
+/// What glibc's loader makes of this x86-64 CPU (sysdeps/x86/cpu-features.c, get-isa-level.h),
+/// asked of cpuid and XCR0 directly: a feature counts only when the kernel saves its registers.
+struct CpuLevels {
+  /// GNU_PROPERTY_X86_ISA_1_BASELINE, _V2, _V3, _V4 as bits 0 to 3; 0 on another architecture.
+  std::uint32_t isa_levels = 0;
+  bool haswell = false;  ///< Intel with AVX2, BMI and so on: AT_PLATFORM is overridden
+  bool xeon_phi = false;
+  bool avx512_1 = false;  ///< the legacy capability of that name
+};
+CpuLevels read_cpu_levels();
 
 /// Reads the profile for programs whose PT_INTERP is `interpreter`. Fails when that file is no
 /// glibc loader (musl: ENOTSUP), naming it.
@@ -51,8 +148,8 @@ Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::st
                         const SearchOptions& options);
 
 /// The names in LD_PRELOAD, in order: split at blanks and colons (glibc elf/rtld.c,
-/// handle_preload_list). A secure program takes no name with a slash.
-std::vector<std::string> split_preload_variable(std::string_view text, bool secure);
+/// handle_preload_list).
+std::vector<std::string> split_preload_variable(std::string_view text);
 
 /// The names in /etc/ld.so.preload, in order: split at blanks, tabs, newlines and colons, comments
 /// taken out as dl_main does it.

@@ -23,31 +23,6 @@ std::size_t token_length(std::string_view text, std::string_view name) {
   return goes_on ? 0 : name.size();
 }
 
-/// glibc's is_trusted_path_normalize: "." and ".." taken out by text alone, then a prefix test.
-bool is_trusted(std::string_view path, const std::vector<std::string>& trusted) {
-  if (path.empty()) return false;
-  std::string normal;
-  for (std::size_t i = 0; i < path.size();) {
-    const auto rest = path.substr(i);
-    const auto ends = [&](std::size_t n) { return rest.size() == n || rest[n] == '/'; };
-    if (rest.starts_with("/..") && ends(3)) {
-      const auto slash = normal.rfind('/');
-      normal.resize(slash == normal.npos ? 0 : slash);
-      i += 3;
-    } else if (rest.starts_with("/.") && ends(2)) {
-      i += 2;
-    } else if (rest[0] == '/' && normal.ends_with('/')) {
-      ++i;
-    } else {
-      normal += rest[0];
-      ++i;
-    }
-  }
-  if (!normal.ends_with('/')) normal += '/';
-  return std::any_of(trusted.begin(), trusted.end(),
-                     [&](const std::string& dir) { return normal.starts_with(dir); });
-}
-
 }  // namespace
 
 EntryName::EntryName(std::string_view name)
@@ -64,7 +39,6 @@ bool has_token(std::string_view text) {
 
 std::string expand_tokens(std::string_view text, const TokenValues& values) {
   std::string out;
-  bool check_trusted = false;
   for (std::size_t i = 0; i < text.size();) {
     if (text[i] != '$') {
       out += text[i++];
@@ -74,9 +48,7 @@ std::string expand_tokens(std::string_view text, const TokenValues& values) {
     std::string_view value;
     std::size_t length = 0;
     if ((length = token_length(rest, "ORIGIN")) != 0) {
-      const bool whole = i == 0 && (rest.size() == length || rest[length] == '/');
-      if (!values.secure || whole) value = values.origin;
-      check_trusted = values.secure && values.is_program;
+      value = values.origin;
     } else if ((length = token_length(rest, "PLATFORM")) != 0) {
       value = values.platform;
     } else if ((length = token_length(rest, "LIB")) != 0) {
@@ -90,7 +62,6 @@ std::string expand_tokens(std::string_view text, const TokenValues& values) {
     out += value;
     i += 1 + length;
   }
-  if (check_trusted && values.trusted != nullptr && !is_trusted(out, *values.trusted)) return {};
   return out;
 }
 

@@ -17,10 +17,6 @@ struct TokenValues {
   std::string_view origin;    ///< empty: unknown
   std::string_view platform;  ///< empty: unknown
   std::string_view lib;
-  bool secure = false;  ///< AT_SECURE: $ORIGIN only as the whole first path element
-  bool is_program = false;
-  const std::vector<std::string>* trusted =
-      nullptr;  ///< directories a secure program's $ORIGIN may lead to
 };
 
 /// Whether `text` holds one of the tokens, as ld.so counts them ($X and ${X}, the longest name).
@@ -64,7 +60,6 @@ class SearchDirs {
             const TokenValues& values);
   SearchList default_list();
 
-  std::size_t capability_count() const { return capabilities_.size(); }
   /// "glibc-hwcaps/x86-64-v3/", ..., ""; in ld.so's order.
   const std::string& capability(std::size_t i) const { return capabilities_[i]; }
   World::DirId handle(SearchDir& dir, std::size_t capability);

@@ -8,7 +8,7 @@
 
 #include "base/file_stamp.hpp"
 #include "base/result.hpp"
-#include "resolver/elf/facts_source.hpp"
+#include "resolver/elf/elf_facts.hpp"
 
 namespace heddle {
 
@@ -51,11 +51,12 @@ class World {
   /// The file's facts, as FactsSource::facts gives them.
   virtual Result<FileFacts> facts(const std::string& path) = 0;
   virtual void prefetch(const std::vector<std::string>& paths) = 0;
-  /// The first bytes (an ELF header's length, fewer if the file is shorter): asked for when facts()
-  /// cannot parse a file, to tell what ld.so skips from what it dies of.
-  virtual Result<std::string> head(const std::string& path) = 0;
-  /// Content of a small file (/etc/ld.so.cache, /etc/ld.so.preload, the loader itself).
-  virtual Result<std::string> read(const std::string& path) = 0;
+  /// Content of a small file (/etc/ld.so.cache, /etc/ld.so.preload, the loader itself), or the
+  /// first bytes of any: an ELF header's length, fewer if the file is shorter. These are asked for
+  /// when facts() cannot parse a file, to tell what ld.so skips from what it dies of.
+  enum class Part : bool { head, whole };
+  virtual Result<std::string> read(const std::string& path, Part part) = 0;
+  Result<std::string> read(const std::string& path) { return read(path, Part::whole); }
   /// Absolute, symlink-free form of `path` (as /proc/self/exe shows a program, for its $ORIGIN;
   /// "." gives the current directory); empty when it does not exist.
   virtual std::string real_path(const std::string& path) = 0;

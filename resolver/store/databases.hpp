@@ -29,9 +29,8 @@ std::optional<std::string_view> find(const Records& records, std::string_view ke
 /// views point into `file`. EBADMSG, the message telling why: it is no such file, or damaged.
 Result<Databases> read_databases(std::string_view file);
 
-/// Writes them to the file at `path`, which is missing or empty; equal databases give equal bytes.
-/// No lock, nothing synced: nobody else knows the file yet. EINVAL: a key is empty or too long;
-/// EEXIST: keys are out of order; else the write's errno (EIO stands for any short write).
-Result<void> write_databases(const std::string& path, const Databases& databases);
+/// The bytes of a file that holds them; equal databases give equal bytes. EINVAL: a key is empty or
+/// too long; EEXIST: keys are out of order; else a write's errno.
+Result<std::string> write_databases(const Databases& databases);
 
 }  // namespace heddle::store

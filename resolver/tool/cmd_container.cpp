@@ -2,227 +2,223 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-
-#include <nlohmann/json.hpp>
+#include <filesystem>
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/result.hpp"
-#include "resolver/build/container_map.hpp"
+#include "base/try.hpp"
+#include "resolver/build/object_table.hpp"
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/served_names.hpp"
 #include "resolver/policy/decide.hpp"
 #include "resolver/tool/commands.hpp"
 
 namespace heddle {
 namespace {
 
-using policy::decide;
-using policy::DecideOptions;
 using policy::Decision;
-using policy::MpiSide;
 using policy::Outcome;
-using policy::Rule;
 using policy::Side;
 
-using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "heddle-container";
 constexpr int kVersion = 1;
-
-const char* to_text(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::swap:
-      return "swap";
-    case Outcome::nothing:
-      return "nothing";
-    default:
-      return "incompatible";
-  }
-}
-
-const char* to_text(Rule rule) {
-  constexpr const char* kNames[] = {"mpi-stack", "only-host", "versions",
-                                    "symbols",   "needs",     "glibc"};
-  return kNames[static_cast<int>(rule)];
-}
+const std::string kOwnFile = ".heddle/container.json";
 
 const char* to_text(Side side) { return side == Side::host ? "host" : "container"; }
 
-Json to_json(const std::optional<MpiSide>& mpi, const char* path_key) {
+Json to_json(const std::optional<policy::MpiSide>& mpi, const char* path_key) {
   if (!mpi) return nullptr;
-  return {{"family", mpi->family},
-          {"version", to_json_text(mpi->version)},
-          {"soname", to_json_text(mpi->soname)},
-          {"abi", to_json_text(mpi->abi)},
-          {path_key, to_json_text(mpi->path)}};
-}
-
-Json to_json(const std::vector<std::string>& lines) {
-  Json out = Json::array();
-  for (const auto& line : lines) out.push_back(to_json_text(line));
-  return out;
-}
-
-std::string text(const Json& value, const char* key) {
-  const auto at = value.find(key);
-  return at != value.end() && at->is_string() ? escape_for_terminal(at->get<std::string>()) : "";
-}
-
-Json list(const Json& value, const char* key) {
-  const auto at = value.find(key);
-  return at != value.end() && at->is_array() ? *at : Json::array();
-}
-
-void print_mpi(const char* side, const Json& mpi, const char* path_key) {
-  if (mpi.is_object())
-    fmt::print("{} {} {}, {} ({})\n", side, text(mpi, "family"), text(mpi, "version"),
-               text(mpi, path_key), text(mpi, "abi"));
+  return {{"family", mpi->identity.family},
+          {"version", mpi->identity.version},
+          {"soname", mpi->library.soname},
+          {"abi", mpi->identity.abi},
+          {path_key, mpi->library.path}};
 }
 
 std::string container_json(const Decision& decision) {
+  constexpr const char* kOutcomes[] = {"swap", "nothing", "incompatible"};
+  constexpr const char* kRules[] = {"mpi-stack", "only-host", "versions",
+                                    "symbols",   "needs",     "glibc"};
   Json out = {{"format", kFormat},
               {"version", kVersion},
-              {"outcome", to_text(decision.outcome)},
-              {"reason", to_json_text(decision.reason)},
-              {"hint", to_json_text(decision.hint)},
-              {"program", to_json(decision.programs)},
-              {"mount_point", to_json_text(decision.mount_point)},
+              {"outcome", kOutcomes[static_cast<int>(decision.outcome)]},
+              {"reason", decision.reason},
+              {"hint", decision.hint},
+              {"program", decision.programs},
+              {"mount_point", decision.mount_point},
               {"mpi", to_json(decision.mpi, "host")},
               {"container_mpi", to_json(decision.container_mpi, "path")},
               {"glibc",
                {{"host", decision.host_glibc},
                 {"container", decision.container_glibc},
                 {"taken", to_text(decision.glibc)},
-                {"why", to_json_text(decision.glibc_why)}}},
+                {"why", decision.glibc_why}}},
               {"interpreter",
-               {{"path", to_json_text(decision.interpreter)},
-                {"real_path", to_json_text(decision.interpreter_file)},
+               {{"path", decision.interpreter},
+                {"real_path", decision.interpreter_file},
                 {"taken", to_text(decision.glibc)}}}};
-  Json& binds = out["binds"] = Json::array();
-  for (const auto& bind : decision.binds)
-    binds.push_back({{"source", to_json_text(bind.source)},
-                     {"target", to_json_text(bind.target)},
-                     {"why", to_json_text(bind.why)}});
-  Json& changed = out["changed"] = Json::array();
-  for (const auto& file : decision.changed)
-    changed.push_back({{"host", to_json_text(file.library)},
-                       {"was", to_json_text(file.was)},
-                       {"now", to_json_text(file.now)}});
-  Json& directories = out["directories"] = Json::array();
-  for (const auto& directory : decision.directories)
-    directories.push_back({{"source", to_json_text(directory.source)},
-                           {"target", to_json_text(directory.target)},
-                           {"exists", directory.exists},
-                           {"why", to_json_text(directory.why)}});
-  Json& environment = out["environment"] = Json::object();
-  for (const auto& [name, value] : decision.environment) environment[name] = to_json_text(value);
-  Json& verdicts = out["verdict"] = Json::array();
-  for (const auto& verdict : decision.verdicts)
-    verdicts.push_back({{"soname", to_json_text(verdict.soname)},
-                        {"taken", to_text(verdict.taken)},
-                        {"host", to_json_text(verdict.host)},
-                        {"container", to_json_text(verdict.container)},
-                        {"rule", to_text(verdict.rule)},
-                        {"why", to_json_text(verdict.why)}});
-  Json& loads = out["loads"] = Json::array();
-  for (const auto& [soname, path] : decision.loads)
-    loads.push_back({{"soname", to_json_text(soname)}, {"path", to_json_text(path)}});
-  out["warnings"] = to_json(decision.warnings);
-  out["asked"] = to_json(decision.asked);
-  return out.dump(2) + "\n";
+  const auto add = [&out](const char* key, const auto& list, auto to_row) {
+    Json& rows = out[key] = Json::array();
+    for (const auto& one : list) rows.push_back(to_row(one));
+  };
+  add("binds", decision.binds, [](const auto& bind) {
+    return Json{{"source", bind.source}, {"target", bind.target}, {"why", bind.why}};
+  });
+  add("changed", decision.changed, [](const auto& file) {
+    return Json{{"host", file.library}, {"was", file.was}, {"now", file.now}};
+  });
+  add("directories", decision.directories, [](const auto& directory) {
+    return Json{{"source", directory.source},
+                {"target", directory.target},
+                {"exists", directory.exists},
+                {"why", directory.why}};
+  });
+  out["environment"] = decision.environment;
+  add("verdict", decision.verdicts, [&](const auto& verdict) {
+    return Json{{"soname", verdict.soname},
+                {"taken", to_text(verdict.taken)},
+                {"host", verdict.host},
+                {"container", verdict.container},
+                {"rule", kRules[static_cast<int>(verdict.rule)]},
+                {"why", verdict.why}};
+  });
+  add("loads", decision.loads, [](const auto& load) {
+    return Json{{"soname", load.first}, {"path", load.second}};
+  });
+  out["warnings"] = decision.warnings;
+  out["asked"] = decision.asked;
+  return heddle::to_text(std::move(out));
 }
 
-void print_container(const std::string& json, const std::string& name) {
-  const auto value = Json::parse(json, nullptr, false);
-  if (!value.is_object() || text(value, "format") != kFormat)
-    throw Error(name, "is no decision for a container");
-  if (value.value("version", Json()) != kVersion)
+// Printed from the document, whoever made it: what is not as it should be is thrown by at() and the
+// like.
+
+std::string text(const Json& value, const char* key) {
+  return escape_for_terminal(value.at(key).get_ref<const std::string&>());
+}
+
+void print_mpi(const char* side, const Json& mpi, const char* path_key) {
+  if (!mpi.is_null())
+    fmt::print("{} {} {}, {} ({})\n", side, text(mpi, "family"), text(mpi, "version"),
+               text(mpi, path_key), text(mpi, "abi"));
+}
+
+void print_swap(const Json& value) {
+  const auto& glibc = value.at("glibc");
+  fmt::print("glibc     the {}'s: {}\n", text(glibc, "taken"), text(glibc, "why"));
+  for (const auto& verdict : value.at("verdict")) {
+    const auto taken = text(verdict, "taken");
+    fmt::print("  {:<9} {:<24} {}\n            {}: {}\n", taken, text(verdict, "soname"),
+               text(verdict, taken == "host" ? "host" : "container"), text(verdict, "rule"),
+               text(verdict, "why"));
+  }
+  fmt::print("mounted at {}\n", text(value, "mount_point"));
+  for (const auto& bind : value.at("binds"))
+    fmt::print("  {} over {}: {}\n", text(bind, "source"), text(bind, "target"), text(bind, "why"));
+  for (const auto& directory : value.at("directories"))
+    fmt::print("  {} over {}: {}{}\n", text(directory, "source"), text(directory, "target"),
+               text(directory, "why"),
+               directory.at("exists").get<bool>() ? "" : "; the image has no such directory");
+  for (const auto& file : value.at("changed"))
+    fmt::print("  {} looks into {}, not {}\n", text(file, "host"), text(file, "now"),
+               text(file, "was"));
+  for (const auto& [variable, setting] : value.at("environment").items())
+    fmt::print("  or {}={}\n", escape_for_terminal(variable),
+               escape_for_terminal(setting.get_ref<const std::string&>()));
+}
+
+void print_container(const std::string& json, const std::string& name) try {
+  const auto value = Json::parse(json);
+  if (value.at("format") != kFormat) throw Error(name, "is no decision for a container");
+  if (value.at("version") != kVersion)
     throw Error(name, "is of another version", "", "make the map anew with this fs-resolve");
   const auto outcome = text(value, "outcome");
-  fmt::print("{}{}{}\n", outcome, text(value, "reason").empty() ? "" : ": ", text(value, "reason"));
-  print_mpi("host     ", value.value("mpi", Json()), "host");
-  print_mpi("container", value.value("container_mpi", Json()), "path");
-  if (outcome == "swap") {
-    const auto glibc = value.value("glibc", Json::object());
-    fmt::print("glibc     the {}'s: {}\n", text(glibc, "taken"), text(glibc, "why"));
-    for (const auto& verdict : list(value, "verdict")) {
-      const bool host = text(verdict, "taken") == "host";
-      fmt::print("  {:<9} {:<24} {}\n            {}: {}\n", text(verdict, "taken"),
-                 text(verdict, "soname"), text(verdict, host ? "host" : "container"),
-                 text(verdict, "rule"), text(verdict, "why"));
-    }
-    fmt::print("mounted at {}\n", text(value, "mount_point"));
-    for (const auto& bind : list(value, "binds"))
-      fmt::print("  {} over {}: {}\n", text(bind, "source"), text(bind, "target"),
-                 text(bind, "why"));
-    for (const auto& directory : list(value, "directories"))
-      fmt::print("  {} over {}: {}{}\n", text(directory, "source"), text(directory, "target"),
-                 text(directory, "why"),
-                 directory.value("exists", Json(false)) == true
-                     ? ""
-                     : "; the image has no such directory");
-    for (const auto& file : list(value, "changed"))
-      fmt::print("  {} looks into {}, not {}\n", text(file, "host"), text(file, "now"),
-                 text(file, "was"));
-    const auto environment = value.value("environment", Json::object());
-    for (const auto& [variable, setting] : environment.items())
-      if (setting.is_string())
-        fmt::print("  or {}={}\n", escape_for_terminal(variable),
-                   escape_for_terminal(setting.get<std::string>()));
-  }
-  for (const auto& line : list(value, "warnings"))
-    if (line.is_string()) fmt::print("warning: {}\n", escape_for_terminal(line.get<std::string>()));
+  const auto reason = text(value, "reason");
+  fmt::print("{}{}{}\n", outcome, reason.empty() ? "" : ": ", reason);
+  print_mpi("host     ", value.at("mpi"), "host");
+  print_mpi("container", value.at("container_mpi"), "path");
+  if (outcome == "swap") print_swap(value);
+  for (const auto& line : value.at("warnings"))
+    fmt::print("warning: {}\n", escape_for_terminal(line.get_ref<const std::string&>()));
+} catch (const Json::exception& error) {
+  throw Error(name, "is no decision for a container", error.what());
+}
+
+Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& path) {
+  auto file = host.facts(path);
+  if (file) return objects.add(path, *file);
+  if (file.error().code() != ENOEXEC) return fail(std::move(file.error()));
+  return objects.add_data(path);
+}
+
+/// The map of what `decision` takes from the host: one view with its names, nothing to guide.
+/// `json` and what the decision made become generated files. Fails when one of the host's files
+/// cannot be read.
+Result<MapContent> make_map(World& host, const Decision& decision, const std::string& json) {
+  ObjectTable objects;
+  std::map<std::string, ObjectId> names;
+  for (const auto& [name, path] : decision.names) names[name] = TRY(add_file(host, objects, path));
+  MapContent out;
+  const auto rank = objects.put_into(out);
+  // Its files stand in the root beside it: none may have its name.
+  std::string view = "host";
+  while (std::ranges::any_of(names, [&](const auto& entry) {
+    return entry.first == view || entry.first.starts_with(view + "/");
+  }))
+    view += '~';
+  out.views.push_back({view, {}});
+  // The original of a changed copy is an object without a name: drift is told by it.
+  for (const auto& [name, id] : names)
+    if (!decision.made.contains(name)) out.views[0].names.emplace_back(name, rank[id]);
+  auto generated = decision.made;
+  generated[kOwnFile] = json;
+  generated[std::string(kOwnPrefix) + "ld.so.cache"] = decision.ld_so_cache;
+  out.generated.assign(generated.begin(), generated.end());
+  return out;
 }
 
 /// A place to mount at, as the container's programs will name it.
-Result<std::string> clean_mount_point(const std::string& path) {
-  auto out = path;
-  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  const auto padded = out + "/";
-  if (!out.starts_with('/') || out == "/" || out.find('\0') != out.npos ||
-      out.find("//") != out.npos || padded.find("/../") != padded.npos ||
-      padded.find("/./") != padded.npos)
-    return fail(path, "cannot be mounted at", "give an absolute path without '.' and '..'");
-  return out;
+Result<std::string> clean_mount_point(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  if (path.starts_with('/') && path != "/" && path.find('\0') == path.npos &&
+      std::filesystem::path(path).lexically_normal() == path)
+    return path;
+  return fail(path, "cannot be mounted at", "give an absolute path without '.' and '..'");
 }
 
 }  // namespace
 
 std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wanted) {
   if (wanted == "none") return {};
-  const char* path = std::getenv("PATH");
-  FindMpi find{wanted == "auto" ? "" : wanted, path ? path : ""};
-  auto found = value_or_throw(find_mpi(world, find));
+  auto found = value_or_throw(find_mpi(world, wanted == "auto" ? "" : wanted));
   if (found.empty() && wanted != "auto")
     throw Error(wanted, "no MPI library found", "", "fs-resolve mpi lists this machine's");
   return found;
 }
 
-int run_container(const BuildCommand& command) {
+int run_container(const Command& command) {
   CachedFacts host_facts;
   OsWorld host(host_facts);
   CachedFacts image_facts(value_or_throw(facts_below(command.into)));
   auto inside = value_or_throw(OsWorld::below(image_facts, command.into));
-  DecideOptions options;
+  policy::DecideOptions options;
   options.programs = command.programs;
   options.mount_point = value_or_throw(clean_mount_point(command.mount_point));
   options.library_path = command.library_path;
   options.mpi_wanted = command.mpi != "none";
-  options.installs = find_wanted_mpi(host, command.mpi);
+  options.installs = find_wanted_mpi(host, command.mpi.empty() ? "auto" : command.mpi);
   for (const auto& root : command.roots)
     options.roots.push_back(value_or_throw(find_root(host, root)));
-  auto decision = value_or_throw(decide(host, inside, options));
-  for (auto& path : inside.asked()) decision.asked.push_back(std::move(path));
-  std::sort(decision.asked.begin(), decision.asked.end());
-  decision.asked.erase(std::unique(decision.asked.begin(), decision.asked.end()),
-                       decision.asked.end());
+  auto decision = value_or_throw(policy::decide(host, inside, options));
+  auto& asked = decision.asked;
+  for (auto& path : inside.asked()) asked.push_back(std::move(path));
+  std::ranges::sort(asked);
+  asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
   const auto json = container_json(decision);
   if (decision.outcome == Outcome::swap)
-    value_or_throw(
-        write_map(value_or_throw(build_container_map(host, decision, json)), command.out));
+    value_or_throw(write_map(value_or_throw(make_map(host, decision, json)), command.map));
   if (command.json)
     fmt::print("{}", json);
   else
@@ -232,20 +228,20 @@ int run_container(const BuildCommand& command) {
   return exit_no;
 }
 
-int run_explain(const ExplainCommand& command) {
-  const auto reader = value_or_throw(MapReader::open(command.map));
-  const auto content = value_or_throw(reader.read_all());
-  for (const auto& [name, bytes] : content.generated) {
-    if (name != ".heddle/container.json") continue;
-    if (command.json)
-      fmt::print("{}", bytes);
-    else
-      print_container(bytes, command.map);
-    return exit_done;
+int run_explain(const Command& command) {
+  const auto content = read_map(command.map);
+  const auto found =
+      std::ranges::find(content.generated, kOwnFile, &std::pair<std::string, std::string>::first);
+  if (found == content.generated.end()) {
+    report(Error(command.map, "was made for no container", "",
+                 "fs-resolve show explains it; build --into ROOTFS makes one for a container"));
+    return exit_no;
   }
-  report(Error(command.map, "was made for no container", "",
-               "fs-resolve show explains it; build --into ROOTFS makes one for a container"));
-  return exit_no;
+  if (command.json)
+    fmt::print("{}", found->second);
+  else
+    print_container(found->second, command.map);
+  return exit_done;
 }
 
 }  // namespace heddle

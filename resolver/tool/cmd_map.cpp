@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
+//
+// Maps: build, show, lookup, push, pull; and their JSON.
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <set>
+#include <algorithm>
 
 #include "base/atomic_file.hpp"
 #include "base/escape.hpp"
@@ -10,12 +12,65 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/oci_helper.hpp"
+#include "resolver/build/app_inputs.hpp"
+#include "resolver/build/map_builder.hpp"
+#include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {
+
+void escape_strings(Json& value) {
+  if (value.is_string())
+    value = to_json_text(value.get_ref<const std::string&>());
+  else if (value.is_structured())
+    for (auto& item : value) escape_strings(item);
+}
+
+Json to_json(const MapProgram& program, const MapContent& content) {
+  Json libraries = Json::array();
+  for (const auto& library : program.libraries) {
+    const MapObject& object = content.objects[library.object];
+    libraries.push_back(library_json(object.soname, object.path, library.found_by,
+                                     library.needed_by, library.requested_as));
+  }
+  return {{"path", program.path},
+          {"interpreter", program.interpreter},
+          {"view", content.views[program.view].name},
+          {"ld_library_path", program.library_path},
+          {"failed_probes_unguided", program.probes_unguided},
+          {"static_tls_bytes", program.static_tls_bytes},
+          {"libraries", std::move(libraries)},
+          {"missing", program.missing}};
+}
+
+Json to_json(const MapView& view, const MapContent& content) {
+  Json names = Json::object();
+  for (const auto& [name, id] : view.names) names[to_json_text(name)] = content.objects[id].path;
+  return {{"name", view.name}, {"names", std::move(names)}};
+}
+
+void tell_missing(const BuildResult& built) {
+  for (const auto& missing : built.missing) {
+    const bool direct = missing.needed_by == missing.program;
+    const auto who = direct ? std::string() : escape_for_terminal(missing.needed_by) + " ";
+    report(
+        Error(missing.program, who + "needs " + escape_for_terminal(missing.name), missing.reason));
+  }
+}
+
+/// Directories that MPI's libraries look for beside themselves: in a view they stand beside them
+/// too. The others are found by a path built in.
+void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& directories) {
+  ResolverSession session;
+  const auto installs = find_wanted_mpi(session.world(), wanted);
+  if (installs.empty() && wanted != "none") throw Error(wanted, "no MPI library found");
+  for (const auto& install : installs)
+    for (const auto& directory : install.plugin_directories)
+      if (directory.beside && std::ranges::find(directories, directory.path) == directories.end())
+        directories.push_back(directory.path);
+}
 
 void print_program(const MapProgram& program, const MapContent& content) {
   fmt::print("program {}\n", escape_for_terminal(program.path));
@@ -38,28 +93,123 @@ void print_object(const MapObject& object) {
   for (const auto& needed : object.needed) fmt::print("needed  {}\n", escape_for_terminal(needed));
 }
 
-std::set<std::string> view_names(const MapContent& content) {
-  std::set<std::string> out;
-  for (const auto& view : content.views) out.insert(view.name);
-  return out;
-}
-
-int wrong_view(const std::string& where, const std::string& what,
-               const std::set<std::string>& names) {
-  std::string hint = "--view " + escape_for_terminal(*names.begin());
-  if (names.size() > 1)
-    hint += fmt::format(", or one of {} more (fs-resolve show)", names.size() - 1);
+int wrong_view(const std::string& where, const std::string& what, const MapContent& content) {
+  std::string hint;
+  if (!content.views.empty()) hint = "--view " + escape_for_terminal(content.views[0].name);
+  if (content.views.size() > 1)
+    hint += fmt::format(", or one of {} more (fs-resolve show)", content.views.size() - 1);
   report(Error(where, what, "", hint));
   return exit_usage;
 }
 
 }  // namespace
 
-int run_show(const ShowCommand& command) {
-  const auto reader = value_or_throw(MapReader::open(command.map));
-  const auto content = value_or_throw(reader.read_all());
+std::string to_text(Json value) {
+  escape_strings(value);
+  return value.dump(2) + "\n";
+}
+
+void print_json(Json value) { fmt::print("{}", to_text(std::move(value))); }
+
+Json library_json(const std::string& soname, const std::string& path, const std::string& found_by,
+                  const std::string& needed_by, const std::string& requested_as) {
+  return {{"soname", soname},
+          {"path", path},
+          {"found_by", found_by},
+          {"needed_by", needed_by.empty() ? Json() : Json(needed_by)},
+          {"requested_as", requested_as}};
+}
+
+Json library_json(const Closure& closure, std::size_t index) {
+  const LoadedObject& object = closure.objects[index];
+  return library_json(object.file.elf.soname.value_or(""), object.path, to_string(object.found_by),
+                      object.needed_by ? closure.objects[*object.needed_by].path : "",
+                      object.requested_as);
+}
+
+Json to_json(const MapObject& object) {
+  Json out = {{"path", object.path},
+              {"size", object.stamp.size},
+              {"mtime_ns", object.stamp.mtime_ns},
+              {"sha256", object.hash.hex()}};
+  if (!object.is_elf) {
+    out["kind"] = "data";
+    return out;
+  }
+  out["soname"] = object.soname;
+  out["needed"] = object.needed;
+  if (!object.rpath.empty()) out["rpath"] = object.rpath;
+  if (!object.runpath.empty()) out["runpath"] = object.runpath;
+  out["version_definitions"] = object.version_definitions;
+  out["version_needs"] = object.version_needs;
+  out["flags"] = object.flags;
+  out["flags_1"] = object.flags_1;
+  if (object.tls_size) out["tls"] = {{"size", object.tls_size}, {"align", object.tls_align}};
+  out["imports_dladdr"] = object.imports_dladdr;
+  out["imports_dlopen"] = object.imports_dlopen;
+  return out;
+}
+
+Json to_json(const MapContent& content) {
+  Json out = {{"format", "heddle-map"},
+              {"programs", Json::array()},
+              {"views", Json::array()},
+              {"objects", Json::array()}};
+  for (const auto& one : content.programs) out["programs"].push_back(to_json(one, content));
+  for (const auto& one : content.views) out["views"].push_back(to_json(one, content));
+  for (const auto& one : content.objects) out["objects"].push_back(to_json(one));
+  return out;
+}
+
+int run_build(const Command& command) {
+  // Before the work; it goes again at once.
+  if (const auto place = AtomicFile::create(command.map); !place) {
+    const auto& error = place.error();
+    throw Error::with_code(error.code(), "", error.message(), "",
+                           error.code() == EINVAL ? "a map is a regular file: name one" : "");
+  }
+  AppInputs inputs;
+  for (const auto& app : command.apps) value_or_throw(add_app(inputs, app));
+  for (const auto& note : inputs.notes) say("note: " + note);
+  if (inputs.roots.empty()) {
+    report(Error(command.apps[0], "nothing to resolve", "no dynamic program or library in it"));
+    return exit_failure;
+  }
+  ResolverSession session;
+  BuildOptions options;
+  options.search = search_options_from_environment();
+  options.plugin_directories = command.plugin_directories;
+  if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_directories);
+  const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
+  for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
+  for (const auto& note : built.notes) say("note: " + note);
+  tell_missing(built);
+  if (!built.missing.empty() && !command.allow_missing) {
+    report(Error(command.map, "not written", "libraries are missing",
+                 "--allow-missing writes the map all the same"));
+    return exit_no;
+  }
+  value_or_throw(write_map(built.content, command.map));
+  const auto count = [](const auto& list, const char* what) {
+    return fmt::format("{} {}{}", list.size(), what, list.size() == 1 ? "" : "s");
+  };
+  if (command.json)
+    print_json(to_json(built.content));
+  else
+    fmt::print("{}: {}, {}, {}\n", escape_for_terminal(command.map),
+               count(built.content.programs, "program"), count(built.content.views, "view"),
+               count(built.content.objects, "file"));
+  return exit_done;
+}
+
+MapContent read_map(const std::string& path) {
+  return value_or_throw(value_or_throw(MapReader::open(path)).read_all());
+}
+
+int run_show(const Command& command) {
+  const auto content = read_map(command.map);
   if (command.json) {
-    fmt::print("{}\n", to_json(content).dump(2));
+    print_json(to_json(content));
     return exit_done;
   }
   for (const auto& program : content.programs) print_program(program, content);
@@ -72,32 +222,36 @@ int run_show(const ShowCommand& command) {
   return exit_done;
 }
 
-int run_lookup(const LookupCommand& command) {
-  const auto reader = value_or_throw(MapReader::open(command.map));
-  const bool by_path = command.name.starts_with('/');
-  auto found =
-      by_path ? reader.lookup_path(command.name) : reader.lookup(command.view, command.name);
-  if (!found && (by_path || found.error().code() != EINVAL)) throw std::move(found.error());
-  if (!found || (!*found && !command.view.empty())) {
-    const auto names = view_names(value_or_throw(reader.read_all()));
-    if (!found) return wrong_view(command.map, "which view? the map has several", names);
-    if (!names.contains(command.view)) return wrong_view(command.view, "no view of the map", names);
+int run_lookup(const Command& command) {
+  const auto content = read_map(command.map);
+  const ObjectId* found = nullptr;
+  if (command.name.starts_with('/')) {
+    found = find_name(content.paths, command.name);
+  } else {
+    if (command.view.empty() && content.views.size() > 1)
+      return wrong_view(command.map, "which view? the map has several", content);
+    const auto view = std::ranges::find_if(content.views, [&](const MapView& one) {
+      return command.view.empty() || one.name == command.view;
+    });
+    if (view != content.views.end())
+      found = find_name(view->names, command.name);
+    else if (!command.view.empty())
+      return wrong_view(command.view, "no view of the map", content);
   }
-  if (!*found) {
+  if (found == nullptr) {
     if (command.json) fmt::print("null\n");
     report(Error(command.name, "not in the map"));
     return exit_no;
   }
   if (command.json)
-    fmt::print("{}\n", to_json(**found).dump(2));
+    print_json(to_json(content.objects[*found]));
   else
-    print_object(**found);
+    print_object(content.objects[*found]);
   return exit_done;
 }
 
-int run_push(const PushCommand& command) {
-  // A map that no node could use is not spread.
-  value_or_throw(value_or_throw(MapReader::open(command.map)).read_all());
+int run_push(const Command& command) {
+  read_map(command.map);  // one that no node could use is not spread
   const auto bytes = value_or_throw(read_file(command.map));
   const auto title = command.map.substr(command.map.rfind('/') + 1);
   return value_or_throw(run_oci_client(
@@ -105,8 +259,8 @@ int run_push(const PushCommand& command) {
       bytes, STDOUT_FILENO));
 }
 
-int run_pull(const PullCommand& command) {
-  auto file = value_or_throw(AtomicFile::create(command.out));
+int run_pull(const Command& command) {
+  auto file = value_or_throw(AtomicFile::create(command.map));
   const auto status = value_or_throw(run_oci_client(
       "fs-resolve", {"pull", "--type", kMapMediaType, "--", command.reference}, "", file.fd()));
   if (status != exit_done) return status;

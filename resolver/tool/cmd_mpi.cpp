@@ -17,60 +17,43 @@
 #include "base/log.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
-#include "resolver/elf/cached_facts.hpp"
-#include "resolver/mpi/find_mpi.hpp"
+#include "resolver/build/resolver_session.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
-
-extern char** environ;
 
 namespace heddle {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
-/// A file that a run opened.
-struct TracedFile {
-  std::string path;
-  bool known = false;  ///< the installation's library, closure, bindings or plugins tell of it
-};
-
-std::string canonical(const std::string& path) {
-  std::error_code error;
-  const auto real = fs::canonical(path, error).string();
-  return error ? path : real;
-}
+/// Files that a run opened, and whether the installation's library, closure, bindings or plugins
+/// tell of them.
+using TracedFiles = std::map<std::string, bool>;
 
 /// `mpiexec` of the installation: beside its library's directory, else by its name in PATH.
 Result<std::string> launcher_of(const MpiInstall& install) {
-  const bool open_mpi = install.identity.family == "openmpi";
-  const std::vector<std::string> names =
-      open_mpi ? std::vector<std::string>{"mpiexec.openmpi", "mpirun.openmpi", "mpiexec"}
-               : std::vector<std::string>{"mpiexec.hydra", "mpiexec.mpich", "mpiexec"};
+  std::vector<std::string> names = {"mpiexec.hydra", "mpiexec.mpich", "mpiexec"};
+  if (install.identity.family == "openmpi")
+    names = {"mpiexec.openmpi", "mpirun.openmpi", "mpiexec"};
   const auto directory = fs::path(install.library.path).parent_path();
   for (const char* up : {"../bin", "../../bin"})
     for (const auto& name : names) {
       const auto path = (directory / up / name).lexically_normal().string();
       if (::access(path.c_str(), X_OK) == 0) return path;
     }
-  const char* path = std::getenv("PATH");
   for (const auto& name : names)
-    if (auto found = find_program(name, path ? path : "")) return found;
+    if (auto found = find_program(name)) return found;
   return fail_errno(install.library.path, "its mpiexec is not to be found", ENOENT,
                     "put it into PATH");
 }
 
-std::vector<std::string> environment() {
-  std::vector<std::string> out;
-  for (char** entry = ::environ; *entry != nullptr; ++entry) out.emplace_back(*entry);
-  // Two ranks on a machine of one core, and root in a container, are refused by default.
-  out.insert(out.end(), {"OMPI_MCA_rmaps_base_oversubscribe=1",
-                         "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"});
+/// Two ranks on a machine of one core, and root in a container, are refused by default.
+void permit_two_ranks() {
+  ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+  ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
   if (::geteuid() == 0)
-    out.insert(out.end(), {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                           "PRTE_ALLOW_RUN_AS_ROOT=1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
-  return out;
+    for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                             "PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"})
+      ::setenv(name, "1", 1);
 }
 
 /// Paths of a trace's successful opens (docs/formats/trace.md); links followed.
@@ -106,22 +89,22 @@ std::set<std::string> known_paths(OsWorld& world, const LoaderProfile& loader,
   return out;
 }
 
-/// The index of the installation that `program` loads its MPI from. Fails when it loads none.
-Result<std::size_t> install_of(OsWorld& world, const std::vector<MpiInstall>& installs,
-                               const std::string& program) {
+/// The installation that `program` loads its MPI from. Fails when it loads none.
+Result<MpiInstall> install_of(OsWorld& world, const std::vector<MpiInstall>& installs,
+                              const std::string& program) {
   const auto loader = TRY(read_loader_profile(world, LoaderProfile{}.interpreter));
   const auto closure = TRY(closure_of(world, loader, program, ""));
   for (const auto& object : closure.objects)
-    for (std::size_t i = 0; i < installs.size(); ++i)
-      if (canonical(object.path) == installs[i].library.path) return i;
+    for (const auto& install : installs)
+      if (canonical(object.path) == install.library.path) return install;
   return fail(program, "loads none of this machine's MPI libraries");
 }
 
 /// Starts two ranks of `program` by the installation's own launcher under fs-record and gives what
-/// they, and the launcher, opened of this machine's files; sorted. What the program prints goes to
+/// they, and the launcher, opened of this machine's files. What the program prints goes to
 /// stderr. Fails when the run does.
-Result<std::vector<TracedFile>> trace_two_ranks(OsWorld& world, const MpiInstall& install,
-                                                const std::string& program) {
+Result<TracedFiles> trace_two_ranks(OsWorld& world, const MpiInstall& install,
+                                    const std::string& program) {
   const auto loader = TRY(read_loader_profile(world, LoaderProfile{}.interpreter));
   const auto launcher = TRY(launcher_of(install));
   const auto here = TRY(own_program_dir());
@@ -129,7 +112,7 @@ Result<std::vector<TracedFile>> trace_two_ranks(OsWorld& world, const MpiInstall
   const auto trace = dir.path() + "/run.txt";
   SpawnOptions options;
   options.fds = {{STDERR_FILENO, STDOUT_FILENO}};
-  options.environment = environment();
+  permit_two_ranks();
   auto child = TRY(spawn(
       here + "/fs-record",
       {"fs-record", "--quiet", "--op", "open", "--out", trace, "--", launcher, "-n", "2", program},
@@ -139,56 +122,44 @@ Result<std::vector<TracedFile>> trace_two_ranks(OsWorld& world, const MpiInstall
                 "two ranks of it end with status " + std::to_string(status));
   const auto text = TRY(read_file(trace));
   const auto known = known_paths(world, loader, install);
-  std::vector<TracedFile> out;
+  TracedFiles out;
   for (const auto& path : opened_paths(text)) {
     if (path.starts_with(dir.path()) || path == canonical(program)) continue;
-    const bool in_directory = std::any_of(
-        install.plugin_directories.begin(), install.plugin_directories.end(),
+    const bool in_directory = std::ranges::any_of(
+        install.plugin_directories,
         [&](const PluginDirectory& directory) { return path.starts_with(directory.path + "/"); });
-    out.push_back({path, in_directory || known.contains(path)});
+    out[path] = in_directory || known.contains(path);
   }
   return out;
 }
 
 Json to_json(const std::vector<MpiFile>& files) {
   Json out = Json::array();
-  for (const auto& file : files)
-    out.push_back({{"soname", to_json_text(file.soname)}, {"path", to_json_text(file.path)}});
+  for (const auto& file : files) out.push_back({{"soname", file.soname}, {"path", file.path}});
   return out;
 }
 
 Json to_json(const MpiInstall& install) {
   Json directories = Json::array();
   for (const auto& directory : install.plugin_directories)
-    directories.push_back({{"path", to_json_text(directory.path)},
+    directories.push_back({{"path", directory.path},
                            {"view_name", directory.view_name},
-                           {"wanted_by", to_json_text(directory.wanted_by)},
+                           {"wanted_by", directory.wanted_by},
                            {"beside", directory.beside},
                            {"environment", directory.environment},
                            {"plugins", directory.plugins.size()}});
-  Json aliases = Json::array();
-  for (const auto& name : install.aliases) aliases.push_back(to_json_text(name));
-  Json missing = Json::array();
-  for (const auto& name : install.missing) missing.push_back(to_json_text(name));
-  return {{"family", install.identity.family},
-          {"version", install.identity.version},
-          {"abi", install.identity.abi},
-          {"soname", to_json_text(install.library.soname)},
-          {"path", to_json_text(install.library.path)},
-          {"found_by", to_json_text(install.found_by)},
-          {"mpi_symbols", install.mpi_symbols},
-          {"aliases", std::move(aliases)},
-          {"bindings", to_json(install.bindings)},
-          {"closure", to_json(install.closure)},
-          {"plugin_directories", std::move(directories)},
-          {"missing", std::move(missing)}};
+  return {{"family", install.identity.family},   {"version", install.identity.version},
+          {"abi", install.identity.abi},         {"soname", install.library.soname},
+          {"path", install.library.path},        {"found_by", install.found_by},
+          {"aliases", install.aliases},          {"bindings", to_json(install.bindings)},
+          {"closure", to_json(install.closure)}, {"plugin_directories", std::move(directories)},
+          {"missing", install.missing}};
 }
 
 void print(const MpiInstall& install) {
   fmt::print("  soname    {} ({})\n", escape_for_terminal(install.library.soname),
              install.identity.abi.empty() ? "no MPI" : install.identity.abi);
   fmt::print("  found by  {}\n", escape_for_terminal(install.found_by));
-  if (install.mpi_symbols != 0) fmt::print("  exports   {} MPI_ functions\n", install.mpi_symbols);
   for (const auto& file : install.bindings)
     fmt::print("  binding   {}\n", escape_for_terminal(file.path));
   fmt::print("  loads     {} libraries\n", install.closure.size());
@@ -204,23 +175,18 @@ void print(const MpiInstall& install) {
 
 }  // namespace
 
-int run_mpi(const MpiCommand& command) {
-  CachedFacts facts;
-  OsWorld world(facts);
+int run_mpi(const Command& command) {
+  ResolverSession session;
+  auto& world = session.world();
   std::vector<MpiInstall> found;
-  if (!command.root.empty()) {
+  if (command.root.empty())
+    found = value_or_throw(find_mpi(world, command.prefix));
+  else
     found.push_back(value_or_throw(find_root(world, command.root)));
-  } else {
-    const char* path = std::getenv("PATH");
-    found = value_or_throw(find_mpi(world, {command.prefix, path ? path : ""}));
-  }
-  std::vector<TracedFile> traced;
+  TracedFiles traced;
   if (!command.program.empty() && !found.empty()) {
-    const char* path = std::getenv("PATH");
-    const auto program =
-        std::filesystem::absolute(value_or_throw(find_program(command.program, path ? path : "")))
-            .string();
-    found = {found[value_or_throw(install_of(world, found, program))]};
+    const auto program = fs::absolute(value_or_throw(find_program(command.program))).string();
+    found = {value_or_throw(install_of(world, found, program))};
     traced = value_or_throw(trace_two_ranks(world, found[0], program));
   }
   if (command.json) {
@@ -228,10 +194,9 @@ int run_mpi(const MpiCommand& command) {
     for (const auto& install : found) out.push_back(to_json(install));
     if (!command.program.empty() && !found.empty()) {
       Json& opened = out[0]["opened"] = Json::array();
-      for (const auto& file : traced)
-        opened.push_back({{"path", to_json_text(file.path)}, {"known", file.known}});
+      for (const auto& [path, known] : traced) opened.push_back({{"path", path}, {"known", known}});
     }
-    fmt::print("{}\n", out.dump(2));
+    print_json(std::move(out));
   } else {
     for (const auto& install : found) {
       fmt::print("{} {} {}\n", install.identity.family.empty() ? "-" : install.identity.family,
@@ -239,9 +204,9 @@ int run_mpi(const MpiCommand& command) {
                  escape_for_terminal(install.library.path));
       if (!command.list) print(install);
     }
-    for (const auto& file : traced)
-      fmt::print("  opened    {}{}\n", escape_for_terminal(file.path),
-                 file.known ? "" : " (by this run only)");
+    for (const auto& [path, known] : traced)
+      fmt::print("  opened    {}{}\n", escape_for_terminal(path),
+                 known ? "" : " (by this run only)");
   }
   if (found.empty())
     report(command.prefix.empty()

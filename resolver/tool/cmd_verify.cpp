@@ -14,10 +14,8 @@
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/build/resolver_session.hpp"
-#include "resolver/map/map_reader.hpp"
 #include "resolver/search/search.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {
@@ -29,12 +27,8 @@ struct MapDrift {
   std::string detail;
 };
 
-struct SearchDrifts {
-  std::vector<MapDrift> drifts;
-  /// Programs whose search could not be repeated, and why: "path: reason".
-  std::vector<std::string> not_checked;
-};
-
+/// Whether a file of the map is not what it was. Size and time first, content when they differ. dev
+/// and ino say nothing: they differ on another node and after a reboot.
 std::optional<MapDrift> check(const MapObject& object) {
   auto fd = open_regular(object.path);
   if (!fd) {
@@ -75,7 +69,7 @@ class SearchComparison {
       : content_(content) {
     for (const auto& drift : known) known_.insert(drift.path);
   }
-  SearchDrifts run() {
+  std::vector<MapDrift> run() {
     std::vector<std::string> paths;
     for (const auto& program : content_.programs) paths.push_back(program.path);
     session_.world().prefetch(paths);
@@ -85,7 +79,7 @@ class SearchComparison {
       if (auto closure = closure_of(program))
         compare(program, *closure);
       else
-        out_.not_checked.push_back(closure.error().message());
+        say("note: search not checked: " + closure.error().message());
     }
     return std::move(out_);
   }
@@ -95,23 +89,16 @@ class SearchComparison {
     const auto loader = TRY(read_loader_profile(session_.world(), program.interpreter));
     SearchOptions options;
     options.ld_library_path = program.library_path;
-    options.ld_library_path_set = !program.library_path.empty();
     for (const auto& library : program.libraries)
       if (library.found_by == "preload")
         options.ld_preload += (options.ld_preload.empty() ? "" : ":") + library.requested_as;
     return resolve(session_.world(), loader, program.path, options);
   }
 
-  std::optional<FileId> id_of_object(ObjectId object) {
-    auto [at, fresh] = ids_.try_emplace(object);
-    if (fresh) at->second = id_of(content_.objects[object].path);
-    return at->second;
-  }
-
   void tell(const std::string& path, const char* what, const std::string& detail) {
     // One file passed over is one line, however many programs load it.
     if (!known_.contains(path) && told_.emplace(path, what).second)
-      out_.drifts.push_back({path, what, detail});
+      out_.push_back({path, what, detail});
   }
 
   void compare(const MapProgram& program, const Closure& closure) {
@@ -119,7 +106,7 @@ class SearchComparison {
     std::set<std::optional<FileId>> mapped;
     for (const auto& library : program.libraries) {
       by_name.emplace(library.requested_as, library.object);
-      mapped.insert(id_of_object(library.object));
+      mapped.insert(id_of(content_.objects[library.object].path));
     }
     const auto whom = escape_for_terminal(program.path);
     for (std::size_t i = 1; i < closure.objects.size(); ++i) {
@@ -141,40 +128,28 @@ class SearchComparison {
   const MapContent& content_;
   std::set<std::string> known_;
   ResolverSession session_;
-  std::map<ObjectId, std::optional<FileId>> ids_;
   std::set<std::pair<std::string, std::string>> told_;
-  SearchDrifts out_;
+  std::vector<MapDrift> out_;
 };
-
-/// The files of the map that are not what they were. Size and time first, content when they differ.
-/// dev and ino say nothing: they differ on another node and after a reboot.
-std::vector<MapDrift> file_drifts(const MapContent& content) {
-  std::vector<MapDrift> out;
-  for (const auto& object : content.objects)
-    if (auto drift = check(object)) out.push_back(std::move(*drift));
-  return out;
-}
 
 }  // namespace
 
-int run_verify(const VerifyCommand& command) {
-  const auto reader = value_or_throw(MapReader::open(command.map));
-  const auto content = value_or_throw(reader.read_all());
-  auto drifts = file_drifts(content);
+int run_verify(const Command& command) {
+  const auto content = read_map(command.map);
+  std::vector<MapDrift> drifts;
+  for (const auto& object : content.objects)
+    if (auto drift = check(object)) drifts.push_back(std::move(*drift));
   const auto changed = drifts.size();
   if (!command.files_only) {
-    auto searched = SearchComparison(content, drifts).run();
-    for (const auto& reason : searched.not_checked) say("note: search not checked: " + reason);
-    drifts.insert(drifts.end(), searched.drifts.begin(), searched.drifts.end());
+    const auto searched = SearchComparison(content, drifts).run();
+    drifts.insert(drifts.end(), searched.begin(), searched.end());
   }
   if (command.json) {
-    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    Json out = {{"files", content.objects.size()}, {"drift", Json::array()}};
     for (const auto& drift : drifts)
-      list.push_back({{"path", to_json_text(drift.path)},
-                      {"what", drift.what},
-                      {"detail", to_json_text(drift.detail)}});
-    const nlohmann::ordered_json out = {{"files", content.objects.size()}, {"drift", list}};
-    fmt::print("{}\n", out.dump(2));
+      out["drift"].push_back(
+          {{"path", drift.path}, {"what", drift.what}, {"detail", drift.detail}});
+    print_json(std::move(out));
   } else {
     for (const auto& drift : drifts)
       fmt::print("{}: {}: {}\n", escape_for_terminal(drift.path), drift.what, drift.detail);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 
 #include "base/escape.hpp"
@@ -10,17 +10,13 @@
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/tool/commands.hpp"
-#include "resolver/tool/map_json.hpp"
 
 namespace heddle {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 Closure explained(const std::string& app) {
-  const char* path = std::getenv("PATH");
   AppInputs inputs;
-  value_or_throw(add_app(inputs, app, path ? path : ""));
+  value_or_throw(add_app(inputs, app));
   if (inputs.roots.empty()) throw Error(app, "nothing to resolve", "static program");
   std::error_code error;
   if (std::filesystem::is_directory(app, error))
@@ -39,15 +35,14 @@ Closure explained(const std::string& app) {
 Json to_json(const Closure& closure, const Search& search) {
   Json probes = Json::array();
   for (const auto& probe : search.probes)
-    probes.push_back({{"path", to_json_text(probe.path)},
+    probes.push_back({{"path", probe.path},
                       {"by", to_string(probe.by)},
-                      {"of", to_json_text(closure.objects[probe.searched_by].path)},
+                      {"of", closure.objects[probe.searched_by].path},
                       {"outcome", to_string(probe.outcome)}});
-  Json out = {{"name", to_json_text(search.name)},
-              {"needed_by", to_json_text(closure.objects[search.requester].path)}};
-  out["found"] = search.result ? library_json(closure, *search.result) : Json();
-  out["probes"] = std::move(probes);
-  return out;
+  return {{"name", search.name},
+          {"needed_by", closure.objects[search.requester].path},
+          {"found", search.result ? library_json(closure, *search.result) : Json()},
+          {"probes", std::move(probes)}};
 }
 
 void print(const Closure& closure, const Search& search) {
@@ -66,12 +61,10 @@ void print(const Closure& closure, const Search& search) {
 /// A name that was there before anybody searched: loaded under another name, or by another library.
 bool tell_loaded(const Closure& closure, const std::string& name) {
   for (const auto& object : closure.objects) {
-    for (const auto& known : object.names) {
-      if (known != name) continue;
-      fmt::print("{} is {}: loaded before as {}, so no search is made\n", escape_for_terminal(name),
-                 escape_for_terminal(object.path), escape_for_terminal(object.requested_as));
-      return true;
-    }
+    if (std::ranges::find(object.names, name) == object.names.end()) continue;
+    fmt::print("{} is {}: loaded before as {}, so no search is made\n", escape_for_terminal(name),
+               escape_for_terminal(object.path), escape_for_terminal(object.requested_as));
+    return true;
   }
   return false;
 }
@@ -102,7 +95,7 @@ void print_tree(const Closure& closure, std::size_t index, const std::string& in
 
 }  // namespace
 
-int run_why(const WhyCommand& command) {
+int run_why(const Command& command) {
   const auto closure = explained(command.app);
   Json out = Json::array();
   bool any = false;
@@ -116,7 +109,7 @@ int run_why(const WhyCommand& command) {
     else
       print(closure, search);
   }
-  if (command.json) fmt::print("{}\n", out.dump(2));
+  if (command.json) print_json(std::move(out));
   if (any || command.name.empty()) {
     if (!command.json)
       fmt::print("{}{} opens and {} stats fail before the program starts\n",
@@ -129,21 +122,19 @@ int run_why(const WhyCommand& command) {
   return exit_no;
 }
 
-int run_tree(const TreeCommand& command) {
+int run_tree(const Command& command) {
   const auto closure = explained(command.app);
   if (command.json) {
-    Json libraries = Json::array();
+    Json out = {{"program", closure.objects[0].path},
+                {"libraries", Json::array()},
+                {"missing", Json::array()}};
     for (std::size_t i = 1; i < closure.objects.size(); ++i)
-      libraries.push_back(library_json(closure, i));
-    Json missing = Json::array();
+      out["libraries"].push_back(library_json(closure, i));
     for (const auto& lost : closure.missing)
-      missing.push_back({{"soname", to_json_text(lost.name)},
-                         {"needed_by", to_json_text(closure.objects[lost.needed_by].path)},
-                         {"reason", lost.reason}});
-    const Json out = {{"program", to_json_text(closure.objects[0].path)},
-                      {"libraries", libraries},
-                      {"missing", missing}};
-    fmt::print("{}\n", out.dump(2));
+      out["missing"].push_back({{"soname", lost.name},
+                                {"needed_by", closure.objects[lost.needed_by].path},
+                                {"reason", lost.reason}});
+    print_json(std::move(out));
   } else {
     fmt::print("{}\n", escape_for_terminal(closure.objects[0].path));
     std::vector<bool> shown(closure.objects.size(), false);

@@ -4,85 +4,76 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "resolver/map/map_content.hpp"
 #include "resolver/mpi/find_mpi.hpp"
+#include "resolver/search/search.hpp"
 
 namespace heddle {
 
-struct BuildCommand {
-  std::string out;
+/// What the command line says: each sub-command binds what it has of these.
+struct Command {
+  std::string map;  ///< read, or by `build` and `pull` written
+  bool json = false;
+  std::string name;         ///< lookup, why: a library; empty for why: all of them
+  std::string view;         ///< lookup
+  std::string app;          ///< why, tree
+  bool paths = false;       ///< tree
+  bool files_only = false;  ///< verify: no search is repeated
+  std::string reference;    ///< push, pull
+  // mpi:
+  std::string prefix;
+  std::string root;     ///< a soname or path: this library instead of MPI
+  std::string program;  ///< only the MPI that it loads, with what two ranks of it open
+  bool list = false;
+  // build:
   std::vector<std::string> apps;
   std::vector<std::string> plugin_directories;
   bool allow_missing = false;
-  bool json = false;
   std::string mpi;  ///< auto, none or a prefix; empty: none, and auto with `into`
-  // For a container:
+  // build for a container:
   std::string into;  ///< its root; empty: a map for this machine's own programs
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
   std::string library_path;
   std::vector<std::string> roots;
 };
-struct ExplainCommand {
-  std::string map;
-  bool json = false;
-};
-struct ShowCommand {
-  std::string map;
-  bool json = false;
-};
-struct LookupCommand {
-  std::string map;
-  std::string name;
-  std::string view;
-  bool json = false;
-};
-struct WhyCommand {
-  std::string app;
-  std::string name;  ///< empty: every name that was searched for
-  bool json = false;
-};
-struct TreeCommand {
-  std::string app;
-  bool paths = false;
-  bool json = false;
-};
-struct MpiCommand {
-  std::string prefix;
-  std::string root;     ///< a soname or path: this library instead of MPI
-  std::string program;  ///< only the MPI that it loads, with what two ranks of it open
-  bool list = false;
-  bool json = false;
-};
-struct VerifyCommand {
-  std::string map;
-  bool files_only = false;  ///< no search is repeated
-  bool json = false;
-};
-
-struct PushCommand {
-  std::string map;
-  std::string reference;
-};
-struct PullCommand {
-  std::string reference;
-  std::string out;
-};
 
 /// Each prints its data to stdout and returns an ExitCode; set-up failures are thrown as Error.
-int run_build(const BuildCommand& command);
+int run_build(const Command& command);
 /// `build --into`.
-int run_container(const BuildCommand& command);
-int run_explain(const ExplainCommand& command);
-int run_show(const ShowCommand& command);
-int run_lookup(const LookupCommand& command);
-int run_why(const WhyCommand& command);
-int run_tree(const TreeCommand& command);
-int run_mpi(const MpiCommand& command);
-int run_verify(const VerifyCommand& command);
-int run_push(const PushCommand& command);
-int run_pull(const PullCommand& command);
+int run_container(const Command& command);
+int run_explain(const Command& command);
+int run_show(const Command& command);
+int run_lookup(const Command& command);
+int run_why(const Command& command);
+int run_tree(const Command& command);
+int run_mpi(const Command& command);
+int run_verify(const Command& command);
+int run_push(const Command& command);
+int run_pull(const Command& command);
 
+/// All of the map at `path`.
+MapContent read_map(const std::string& path);
 /// The host's MPI installations that `--mpi WANTED` means.
 std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wanted);
+
+using Json = nlohmann::ordered_json;
+
+/// `value` as text, its strings in the form of to_json_text(): they may hold any bytes until here.
+/// Keys must be UTF-8.
+std::string to_text(Json value);
+void print_json(Json value);
+
+/// A map for `show --json`: everything that the same input gives again. What belongs to one node
+/// and moment (dev, ino, ctime, host name) is left out.
+Json to_json(const MapContent& content);
+Json to_json(const MapObject& object);
+
+/// A library as every `--json` gives it: soname, path, found_by, needed_by, requested_as.
+Json library_json(const std::string& soname, const std::string& path, const std::string& found_by,
+                  const std::string& needed_by, const std::string& requested_as);
+Json library_json(const Closure& closure, std::size_t index);
 
 }  // namespace heddle

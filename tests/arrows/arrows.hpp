@@ -7,7 +7,7 @@
 namespace heddle::test {
 
 struct SourceFile {
-  std::string path;  ///< from the project's root: "resolver/map/map_reader.cpp"
+  std::string path;  ///< from the project's root: "resolver/map/map_file.cpp"
   std::string content;
 };
 

@@ -24,7 +24,7 @@
 #include "base/checksum.hpp"
 #include "base/fd.hpp"
 #include "resolver/map/map_format.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "tests/map/sample_map.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
@@ -452,12 +452,7 @@ class HostileMap : public ::testing::Test {
       std::memcpy(pages.data() + at, &value,
                   std::min<std::size_t>(std::size_t{2} << random() % 3, pages.size() - at));
     }
-    map_format::Trailer trailer;
-    trailer.length = pages.size();
-    pages += map_format::encode_trailer(trailer).substr(0, map_format::kTrailerHashed);
-    trailer.hash = checksum_of(pages);
-    pages.resize(trailer.length);
-    return pages + map_format::encode_trailer(trailer);
+    return map_format::with_trailer(std::move(pages));
   }
 
   TestDir dir_;

@@ -24,7 +24,7 @@ TEST_F(Matrix, the_real_traces_lie_at_most_9_apart_run_against_run) {
   EXPECT_EQ(j["max_distance"], 9);
   for (std::size_t i = 0; i < 22; ++i)
     for (std::size_t k = 0; k < 22; ++k) EXPECT_EQ(j["distances"][i][k], j["distances"][k][i]);
-  const Outcome told = run(arguments);
+  const auto told = run(arguments);
   EXPECT_NE(told.err.find("fuse-patch_27Jun2024.out: holds 3 runs"), std::string::npos);
   EXPECT_NE(told.out.find("fuse-patch_27Jun2024.out#3"), std::string::npos);
 }
@@ -32,7 +32,7 @@ TEST_F(Matrix, the_real_traces_lie_at_most_9_apart_run_against_run) {
 TEST_F(Matrix, a_file_with_several_runs_is_never_summed) {
   const std::string many = kData + "/fuse-patch_27Jun2024.out";
   const std::string one = kData + "/kind-patch_2Aug2023.out";
-  const Outcome first = run({many, one, "--op", "open"});
+  const auto first = run({many, one, "--op", "open"});
   EXPECT_NE(first.err.find("holds 3 runs: comparing the first"), std::string::npos) << first.err;
   EXPECT_LE(json({many, one, "--op", "open"})["distance"], 9);
   EXPECT_EQ(json({many + "#2", many + "#3", "--op", "open"})["distance"], 0);
@@ -76,7 +76,7 @@ TEST_F(Baseline, what_is_usual_is_inside_and_more_is_outside) {
   const auto inside = opens("inside", {"/1", "/z", "/3", "/4"});
   const auto outside = opens("outside", {"/1", "/p", "/q", "/4"});
   EXPECT_EQ(run({"--baseline", path("known"), inside}).status, 0);
-  const Outcome told = run({"--baseline", path("known"), outside});
+  const auto told = run({"--baseline", path("known"), outside});
   EXPECT_EQ(told.status, 1);
   EXPECT_NE(told.out.find("in no known run: open /p"), std::string::npos) << told.out;
   EXPECT_NE(told.out.find("in every known run, not here: open /3"), std::string::npos);

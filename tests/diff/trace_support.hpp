@@ -4,48 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <string>
-#include <vector>
 
 #include "base/temp_dir.hpp"
-#include "record/trace/trace_reader.hpp"
+#include "record/trace/trace_writer.hpp"
+#include "tests/record/kept_trace.hpp"
 
 namespace heddle::trace {
-
-/// An event that owns its bytes.
-struct KeptEvent {
-  std::string path, exe, resolved, target;
-  Event event;
-  explicit KeptEvent(const Event& e)
-      : path(e.path), exe(e.exe), resolved(e.resolved), target(e.target), event(e) {}
-  Event view() const {
-    Event e = event;
-    e.path = path, e.exe = exe, e.resolved = resolved, e.target = target;
-    return e;
-  }
-};
-
-struct KeptRun {
-  RunHeader header;
-  std::vector<KeptEvent> events;
-  RunFooter footer;
-  Ending ending = Ending::no_footer;
-};
-
-/// Keeps all it is given.
-class KeepingSink : public TraceSink {
- public:
-  void begin_run(const RunHeader& header, int number) override {
-    EXPECT_EQ(number, static_cast<int>(runs.size()) + 1);
-    runs.push_back({header, {}, {}, {}});
-  }
-  void event(const Event& event) override { runs.back().events.emplace_back(event); }
-  void end_run(const RunFooter& footer, Ending ending) override {
-    runs.back().footer = footer;
-    runs.back().ending = ending;
-  }
-  std::vector<KeptRun> runs;
-};
 
 /// Files for one test, gone after it.
 class TraceFiles : public testing::Test {
@@ -55,21 +19,23 @@ class TraceFiles : public testing::Test {
     std::ofstream(path(name), std::ios::binary) << content;
     return path(name);
   }
-  static std::string content(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+  static std::string content(const std::string& path) { return value_or_throw(read_file(path)); }
+  /// A trace of `events`; `footer`: whether it ends with one.
+  std::string trace(const std::string& name, const std::vector<Event>& events,
+                    Form form = Form::text, const RunHeader& header = {},
+                    bool footer = true) const {
+    auto writer = value_or_throw(TraceWriter::create(path(name), header, form));
+    for (const Event& e : events) EXPECT_TRUE(writer.append(e));
+    if (footer) value_or_throw(writer.finish(true, 137, 99));
+    return path(name);
   }
   /// The message of reading `path`; empty when it is read without error.
-  static std::string error_of(const std::string& path, const ReadOptions& options = {}) {
-    KeepingSink sink;
-    const auto done = read_trace(path, sink, options);
-    return done ? "" : done.error().message();
+  static std::string error_of(const std::string& path) {
+    const auto runs = read_runs(path);
+    return runs ? "" : runs.error().message();
   }
   static std::vector<KeptRun> runs_of(const std::string& path, const ReadOptions& options = {}) {
-    KeepingSink sink;
-    const auto done = read_trace(path, sink, options);
-    EXPECT_TRUE(done.has_value()) << done.error().message();
-    return std::move(sink.runs);
+    return value_or_throw(read_runs(path, options));
   }
 
  private:

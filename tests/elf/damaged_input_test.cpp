@@ -31,8 +31,9 @@ class DamagedInput : public ElfTest {
                "-Wl,-rpath,/r", "-Wl,--hash-style=both", "-Wl,--build-id", "-lc"})));
   }
 
-  /// Reads every file with both details; each answer must be sound.
-  void read_all_of(const std::vector<std::string>& corpus, std::size_t& refused) {
+  /// How many are refused when each is read with both details; each answer must be sound.
+  std::size_t read_all_of(const std::vector<std::string>& corpus) {
+    std::size_t refused = 0;
     const auto start = std::chrono::steady_clock::now();
     CachedFacts pool(options());
     std::vector<std::string> paths;
@@ -53,6 +54,7 @@ class DamagedInput : public ElfTest {
     }
     EXPECT_EQ(pool.counters().crashed, 0U) << "LIEF was given something that crashes it";
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(200));
+    return refused;
   }
 
   template <class T>
@@ -83,9 +85,7 @@ TEST_F(DamagedInput, files_cut_short_anywhere) {
   std::vector<std::string> corpus;
   for (std::size_t n = 0; n < 1024; n += 7) corpus.push_back(whole.substr(0, n));
   for (std::size_t n = 1024; n < whole.size(); n += 61) corpus.push_back(whole.substr(0, n));
-  std::size_t refused = 0;
-  read_all_of(corpus, refused);
-  EXPECT_GT(refused, corpus.size());  // most of them, twice
+  EXPECT_GT(read_all_of(corpus), corpus.size());  // most of them, twice
 }
 
 TEST_F(DamagedInput, random_bytes_in_headers_and_tables) {
@@ -114,28 +114,7 @@ TEST_F(DamagedInput, random_bytes_in_headers_and_tables) {
     }
     corpus.push_back(std::move(mutant));
   }
-  std::size_t refused = 0;
-  read_all_of(corpus, refused);
-  EXPECT_GT(refused, 500U);
-}
-
-TEST_F(DamagedInput, every_number_made_huge) {
-  const auto whole = good();
-  auto probe = whole;
-  std::vector<std::string> corpus;
-  const auto dynamic_at = segments(probe, PT_DYNAMIC).front()->p_offset;
-  for (const std::uint64_t value :
-       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{0x7FFF'FFFF}, std::uint64_t{0xFFFF'FFFF},
-        ~std::uint64_t{0}, std::uint64_t{1} << 63, ~std::uint64_t{0} - 4096})
-    for (const auto& [from, to] : {std::pair<std::size_t, std::size_t>{16, 64 + 11 * 56},
-                                   {dynamic_at, dynamic_at + 26 * 16}})
-      for (std::size_t offset = from; offset + 8 <= to; offset += 4) {
-        auto mutant = whole;
-        std::memcpy(mutant.data() + offset, &value, offset % 8 == 0 ? 8 : 4);
-        corpus.push_back(std::move(mutant));
-      }
-  std::size_t refused = 0;
-  read_all_of(corpus, refused);
+  EXPECT_GT(read_all_of(corpus), 500U);
 }
 
 TEST_F(DamagedInput, version_tables_that_loop_or_lie) {
@@ -159,9 +138,7 @@ TEST_F(DamagedInput, version_tables_that_loop_or_lie) {
   for (const std::int64_t tag : {DT_HASH, DT_GNU_HASH})
     for (const std::size_t field : {0U, 4U, 8U, 12U})
       with([&](std::string& m) { *at<std::uint32_t>(m, dynamic(m, tag) + field) = 0xFFFF'FFF0; });
-  std::size_t refused = 0;
-  read_all_of(corpus, refused);
-  EXPECT_GT(refused, 20U);
+  EXPECT_GT(read_all_of(corpus), 20U);
 }
 
 TEST_F(DamagedInput, foreign_and_unlinked_files_have_facts_as_far_as_they_go) {
@@ -194,69 +171,6 @@ TEST_F(DamagedInput, foreign_and_unlinked_files_have_facts_as_far_as_they_go) {
   ASSERT_TRUE(narrow) << narrow.error().message();
   EXPECT_EQ(narrow->elf.elf_class, ELFCLASS32);
   EXPECT_EQ(narrow->elf.machine, EM_386);
-}
-
-/// A library in the other byte order, put together by hand.
-std::string big_endian_library() {
-  std::string out(1024, '\0');
-  const auto put16 = [&](std::size_t at, std::uint16_t v) {
-    v = __builtin_bswap16(v);
-    std::memcpy(&out[at], &v, 2);
-  };
-  const auto put32 = [&](std::size_t at, std::uint32_t v) {
-    v = __builtin_bswap32(v);
-    std::memcpy(&out[at], &v, 4);
-  };
-  const auto put64 = [&](std::size_t at, std::uint64_t v) {
-    v = __builtin_bswap64(v);
-    std::memcpy(&out[at], &v, 8);
-  };
-  std::memcpy(out.data(),
-              "\x7f"
-              "ELF\2\2\1",
-              7);
-  put16(16, ET_DYN);
-  put16(18, EM_PPC64);
-  put32(20, 1);
-  put64(32, 64);
-  put16(52, 64);
-  put16(54, 56);
-  put16(56, 2);
-  const auto segment = [&](std::size_t at, std::uint32_t type, std::uint64_t offset,
-                           std::uint64_t size) {
-    put32(at, type);
-    put64(at + 8, offset);
-    put64(at + 16, offset);
-    put64(at + 32, size);
-    put64(at + 40, size);
-  };
-  segment(64, PT_LOAD, 0, 1024);
-  segment(120, PT_DYNAMIC, 512, 96);
-  const std::string strings("\0libbig.so.1\0libneeded.so\0", 26);
-  out.replace(256, strings.size(), strings);
-  const std::uint64_t entries[][2] = {{DT_NEEDED, 13},
-                                      {DT_SONAME, 1},
-                                      {DT_STRTAB, 256},
-                                      {DT_STRSZ, 26},
-                                      {DT_FLAGS_1, DF_1_NODEFLIB},
-                                      {DT_NULL, 0}};
-  for (std::size_t i = 0; i < 6; ++i) {
-    put64(512 + i * 16, entries[i][0]);
-    put64(520 + i * 16, entries[i][1]);
-  }
-  return out;
-}
-
-TEST_F(DamagedInput, the_other_byte_order_is_read) {
-  CachedFacts pool(options());
-  const auto facts = pool.facts(write("libbig.so", big_endian_library()), FactsDetail::loader);
-  ASSERT_TRUE(facts) << facts.error().message();
-  EXPECT_EQ(facts->elf.machine, EM_PPC64);
-  EXPECT_EQ(facts->elf.data_encoding, ELFDATA2MSB);
-  EXPECT_EQ(facts->elf.soname, "libbig.so.1");
-  EXPECT_EQ(facts->elf.flags_1, std::uint64_t{DF_1_NODEFLIB});
-  ASSERT_EQ(facts->elf.dependencies.size(), 1U);
-  EXPECT_EQ(facts->elf.dependencies[0].name, "libneeded.so");
 }
 
 }  // namespace

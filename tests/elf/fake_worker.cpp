@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A worker that misbehaves as the file it is given says: `crash`, `hang`, `lie`, `flood`, `exit`;
-// anything else is answered with empty facts. It shows that the pool survives what LIEF might do.
+// A worker that misbehaves as the file it is given says: `crash`, `hang`, `lie`, `flood`, `exit`,
+// `touch` (the file); anything else is answered with empty facts. It shows that the pool survives
+// what LIEF might do.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -23,6 +25,7 @@ int misbehave() {
       ::raise(SIGSEGV);
     }
     if (what == "exit") return 7;
+    if (what == "touch" && ::futimens(request->fds[0].get(), nullptr) != 0) return 1;
     while (what == "hang") ::pause();
     while (what == "flood")
       if (!send_record(kWorkerSocket, Piece{false, std::string(kLongestPiece, 'f')})) return 1;

@@ -12,7 +12,7 @@
 
 #include "base/child.hpp"
 #include "base/sandbox/sanitized.hpp"
-#include "tests/fault/faults.hpp"
+#include "tests/fault/traced_run.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"

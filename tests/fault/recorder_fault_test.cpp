@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "base/sandbox/sanitized.hpp"
-#include "tests/fault/faults.hpp"
+#include "tests/fault/traced_run.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/record/recorded.hpp"
 #include "tests/support/build_elf.hpp"
@@ -126,8 +126,11 @@ void RecorderFaults::judge(int status, const std::string& output, const std::str
   for (const auto& m : met) EXPECT_NE(m.error, -1) << m.step << " met wrong bytes of " << m.path;
   EXPECT_TRUE(status != 3 || !said.empty()) << "it fails without a word";
   SeenTrace seen;
-  const auto read = fs::exists(trace) ? trace::read_trace(trace, seen) : Result<void>();
-  EXPECT_TRUE(read) << read.error().message();
+  if (fs::exists(trace)) {
+    const auto runs = trace::read_runs(trace);
+    EXPECT_TRUE(runs) << runs.error().message();
+    if (runs) seen = runs->at(0);
+  }
   if (!seen.complete()) {
     EXPECT_FALSE(said.empty()) << "its trace is not whole, and nothing is said";
     EXPECT_NE(status, 7) << "its trace is not whole";

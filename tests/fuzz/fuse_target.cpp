@@ -13,7 +13,7 @@
 #include "fuseovl/overlay/load.hpp"
 #include "fuseovl/overlay/overlay.hpp"
 #include "fuseovl/session/session.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "tests/fuzz/target.hpp"
 
 /// libfuse's own: an interrupt whose request never comes stays in its list (lib/fuse_lowlevel.c,

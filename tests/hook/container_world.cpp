@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "resolver/map/map_content.hpp"
+#include "resolver/map/map_format.hpp"
 
 namespace heddle {
 
@@ -58,33 +58,15 @@ inline MapContent sample_map(unsigned count) {
   return map;
 }
 
-inline auto tie(const MapObject& o) {
-  return std::tie(o.path, o.stamp, o.mode, o.hash, o.is_elf, o.soname, o.needed, o.rpath, o.runpath,
-                  o.version_definitions, o.version_needs, o.flags, o.flags_1, o.tls_size,
-                  o.tls_align, o.imports_dladdr, o.imports_dlopen);
-}
-inline auto tie(const MapView& v) { return std::tie(v.name, v.names); }
-inline auto tie(const MapLibrary& l) {
-  return std::tie(l.object, l.requested_as, l.found_by, l.needed_by);
-}
-inline bool same(const auto& a, const auto& b) { return tie(a) == tie(b); }
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const T& x, const T& y) { return tie(x) == tie(y); });
-}
-inline bool same(const MapProgram& a, const MapProgram& b) {
-  return std::tie(a.path, a.object, a.view, a.interpreter, a.library_path, a.guided,
-                  a.static_tls_bytes, a.probes_unguided, a.missing) ==
-             std::tie(b.path, b.object, b.view, b.interpreter, b.library_path, b.guided,
-                      b.static_tls_bytes, b.probes_unguided, b.missing) &&
-         same(a.libraries, b.libraries);
-}
+/// Whether both have the same records.
 inline bool same(const MapContent& a, const MapContent& b) {
-  return a.host == b.host && same(a.objects, b.objects) && same(a.views, b.views) &&
-         a.paths == b.paths &&
-         std::equal(a.programs.begin(), a.programs.end(), b.programs.begin(), b.programs.end(),
-                    [](const MapProgram& x, const MapProgram& y) { return same(x, y); });
+  const auto bytes_of = [](const MapContent& map) {
+    Encoder coder;
+    coder(map.host, map.objects, map.programs, map.paths);
+    for (const auto& view : map.views) coder(view.name, view.names);
+    return coder.take();
+  };
+  return bytes_of(a) == bytes_of(b);
 }
 
 }  // namespace heddle

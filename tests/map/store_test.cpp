@@ -2,12 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <random>
 #include <vector>
 
-#include "base/fd.hpp"
-#include "base/temp_dir.hpp"
 #include "resolver/store/databases.hpp"
 
 namespace heddle::store {
@@ -15,13 +12,8 @@ namespace {
 
 class Store : public ::testing::Test {
  protected:
-  TempDir dir_ = value_or_throw(TempDir::create("heddle-store"));
-  std::string path_ = dir_.path() + "/db";
-
-  std::string written(const Databases& databases) {
-    std::filesystem::remove(path_);
-    value_or_throw(write_databases(path_, databases));
-    return value_or_throw(read_file(path_));
+  static std::string written(const Databases& databases) {
+    return value_or_throw(write_databases(databases));
   }
   static int code_of(std::string_view file) {
     const auto read = read_databases(file);
@@ -65,11 +57,9 @@ TEST_F(Store, no_databases_are_a_file_too) {
 
 TEST_F(Store, a_key_too_long_or_out_of_order_is_an_error) {
   const std::string too_long(kMaxKey + 1, 'k');
-  EXPECT_EQ(write_databases(path_, {{"d", {{too_long, "v"}}}}).error().code(), EINVAL);
-  std::filesystem::remove(path_);
-  EXPECT_EQ(write_databases(path_, {{"d", {{"", "v"}}}}).error().code(), EINVAL);
-  std::filesystem::remove(path_);
-  EXPECT_EQ(write_databases(path_, {{"d", {{"b", "v"}, {"a", "v"}}}}).error().code(), EEXIST);
+  EXPECT_EQ(write_databases({{"d", {{too_long, "v"}}}}).error().code(), EINVAL);
+  EXPECT_EQ(write_databases({{"d", {{"", "v"}}}}).error().code(), EINVAL);
+  EXPECT_EQ(write_databases({{"d", {{"b", "v"}, {"a", "v"}}}}).error().code(), EEXIST);
 }
 
 TEST_F(Store, a_file_that_is_no_database_is_refused) {

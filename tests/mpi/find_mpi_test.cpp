@@ -77,14 +77,6 @@ TEST_F(FsResolveMpi, both_of_this_machine_are_found_side_by_side) {
   EXPECT_TRUE(mpich["missing"].empty());
 }
 
-TEST_F(FsResolveMpi, the_list_is_one_line_each) {
-  const auto result = mpi({"--list"});
-  if (result.status != 0) HEDDLE_SKIP("no MPI is installed");
-  const auto lines =
-      static_cast<std::size_t>(std::count(result.out.begin(), result.out.end(), '\n'));
-  EXPECT_EQ(lines, found({}).size());
-}
-
 TEST_F(FsResolveMpi, a_prefix_is_searched_and_names_do_not_deceive) {
   make_mpi(dir_ / "a/lib/libmpi.so.12", "libmpi.so.12",
            "int MPIR_Err(void){return 0;}"
@@ -147,28 +139,6 @@ TEST_F(FsResolveMpi, each_maker_of_the_mpich_abi_is_told_by_its_own_words) {
     EXPECT_EQ(found_there[0]["version"], row.version) << row.words;
     EXPECT_EQ(found_there[0]["abi"], "mpich-12");
   }
-}
-
-/// Open MPI 5 has no libopen-rte, another number of libopen-pal, and its components inside.
-TEST_F(FsResolveMpi, open_mpi_5_without_components_of_its_own_is_whole) {
-  const auto lib = dir_ / "ompi/lib/";
-  const auto pal = build_library({.output = lib + "libopen-pal.so.80",
-                                  .source = "int opal_a,opal_b,opal_c;",
-                                  .flags = {"-Wl,-soname,libopen-pal.so.80"}});
-  std::filesystem::create_directories(dir_ / "ompi/share/openmpi");
-  std::ofstream(dir_ / "ompi/share/openmpi/help-mpi-runtime.txt") << "[x]\n";
-  build_library(
-      {.output = lib + "libmpi.so.40",
-       .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
-                 "int ompi_mpi_comm_world;const char t[]=\"v5.0.7\";",
-       .flags = {"-Wl,-soname,libmpi.so.40", "-Wl,--no-as-needed", pal, "-Wl,-rpath," + lib}});
-  const auto list = found({"--prefix", dir_ / "ompi"});
-  ASSERT_EQ(list.size(), 1U);
-  EXPECT_EQ(list[0]["version"], "5.0.7");
-  EXPECT_EQ(list[0]["abi"], "openmpi-40");
-  EXPECT_TRUE(list[0]["missing"].empty());
-  ASSERT_EQ(list[0]["plugin_directories"].size(), 1U) << list[0].dump(2);
-  EXPECT_EQ(list[0]["plugin_directories"][0]["view_name"], "share/openmpi");
 }
 
 TEST_F(FsResolveMpi, a_library_is_never_loaded) {

@@ -111,19 +111,6 @@ TEST_F(OpenMpi5, is_told_as_what_it_says_of_itself) {
   EXPECT_THAT(bindings, Contains("libmpi_usempif08.so.40"));
 }
 
-TEST_F(OpenMpi5, its_closure_is_what_its_own_loader_lists) {
-  const auto list = found_inside();
-  ASSERT_EQ(list.size(), 1U);
-  const auto listed = inside("ldd " + list[0]["path"].get<std::string>());
-  std::vector<std::string> real;
-  std::istringstream lines(listed.out);
-  for (std::string line; std::getline(lines, line);) {
-    const auto slash = line.find('/');
-    if (slash != line.npos) real.push_back(line.substr(slash, line.find(" (0x") - slash));
-  }
-  EXPECT_EQ(paths_of(list[0]["closure"]), real);
-}
-
 /// Its components are inside its libraries; what UCX and PMIx load is in directories.
 TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_directories_that_were_found) {
   write_text_file(dir_ / "hello.c", kHello);

@@ -16,7 +16,7 @@
 
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 
 namespace heddle::test {
 namespace fs = std::filesystem;

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "base/fd.hpp"
-#include "resolver/map/map_writer.hpp"
+#include "resolver/map/map_reader.hpp"
 #include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"

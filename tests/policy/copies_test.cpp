@@ -32,14 +32,12 @@ class Copies : public ImageTest {
     HEDDLE_NEEDS_OPENAT2();  // without, they are not looked for
     ImageTest::SetUp();
     if (IsSkipped()) return;
-    const auto theirs = world_.mpich(world_.in("/usr/lib/libmpich.so.12"), "libmpich.so.12", "3.0");
-    world_.program("/app/solver", kInit, theirs);
-    host_mpi("4.0.2");
-    world_.run_ldconfig();
+    const auto theirs = world_.mpich(world_.in("/usr/lib/libmpich.so.12"), "3.0");
+    solver(theirs);
   }
   /// The copy, and a program that finds it by its RPATH.
   void copy(const std::string& more = "", const std::vector<std::string>& flags = {}) {
-    const auto library = world_.mpich(world_.in(kCopy), "libmpich.so.12", "3.4", more, flags);
+    const auto library = world_.mpich(world_.in(kCopy), "3.4", more, flags);
     fs::create_symlink("libmpich.so.12.1", world_.in("/opt/own/lib/libmpich.so.12"));
     world_.program("/app/unnamed", kInit, library,
                    {"-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/own/lib"});
@@ -52,8 +50,7 @@ class Copies : public ImageTest {
 
 TEST_F(Copies, one_of_that_abi_gets_the_hosts_bound_over_it) {
   copy();
-  const auto decision = world_.decide("/app/solver");
-  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  const auto decision = swap("/app/solver");
   EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12") << decision.dump(2);
   world_.place(decision);
   const auto loads = world_.real_loads("/app/unnamed");
@@ -66,29 +63,23 @@ TEST_F(Copies, a_shell_that_starts_such_a_program_is_enough) {
   fs::remove(world_.in("/usr/lib/libmpich.so.12"));
   world_.run_ldconfig();
   build_program({.output = world_.in("/app/shell"), .source = "int main(void){return 0;}"});
-  const auto decision = world_.decide("/app/shell");
-  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  const auto decision = swap("/app/shell");
   EXPECT_EQ(decision["container_mpi"]["path"], kCopy);
   EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12");
 }
 
 TEST_F(Copies, one_whose_functions_the_host_lacks_stays_and_is_named) {
   copy("int MPI_Of_the_copy(void){return 0;}");
-  const auto decision = world_.decide("/app/solver");
-  EXPECT_EQ(decision["outcome"], "swap");
+  const auto decision = swap("/app/solver");
   EXPECT_EQ(bound_over(decision, kCopy), "");
   EXPECT_THAT(decision["warnings"].dump(),
               AllOf(HasSubstr("/opt/own/lib stays"), HasSubstr("MPI_Of_the_copy")));
 }
 
 TEST_F(Copies, one_of_another_abi_or_cpu_is_left_alone) {
-  build_library({.output = world_.in("/opt/open/libmpi.so.40"),
-                 .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
-                           "int ompi_mpi_comm_world;const char t[]=\"v5.0.3\";",
-                 .flags = {"-Wl,-soname,libmpi.so.40"}});
+  open_mpi(world_.in("/opt/open"), "5.0.3");
   write_text_file(world_.in("/opt/text/libmpich.so.12"), "no library");
-  const auto decision = world_.decide("/app/solver");
-  EXPECT_EQ(decision["outcome"], "swap");
+  const auto decision = swap("/app/solver");
   EXPECT_EQ(bound_over(decision, "/opt/open/libmpi.so.40"), "");
   EXPECT_EQ(bound_over(decision, "/opt/text/libmpich.so.12"), "");
   EXPECT_THAT(decision["warnings"].dump(), HasSubstr("Open MPI 5.0.3"));
@@ -97,16 +88,12 @@ TEST_F(Copies, one_of_another_abi_or_cpu_is_left_alone) {
 /// What the host's library needs is found in the directory of the copy first.
 TEST_F(Copies, what_lies_beside_it_is_the_hosts_too_or_nothing_is) {
   const auto dep = [&](const std::string& output, const std::string& versions) {
-    const auto script = world_.prefix() + "/v.map";
-    write_text_file(script, versions);
-    return build_library({.output = output,
-                          .source = "int dep(void){return 0;}int more(void){return 0;}",
-                          .flags = {"-Wl,-soname,libdep.so.1", "-Wl,--version-script," + script}});
+    return versioned(output, "int dep(void){return 0;}int more(void){return 0;}", versions);
   };
   const std::string one = "D_1{dep;};";
   const std::string two = one + "D_2{more;}D_1;";
   const auto hosts = dep(world_.prefix() + "/lib/libdep.so.1", two);
-  world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2",
+  world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "4.0.2",
                "int more(void);int uses(void){return more();}",
                {hosts, "-Wl,-rpath," + world_.prefix() + "/lib"});
   copy();
@@ -126,13 +113,11 @@ TEST_F(Copies, what_lies_beside_it_is_the_hosts_too_or_nothing_is) {
 /// Libraries without versions, as most are: their symbols count.
 TEST_F(Copies, what_lies_beside_it_without_versions_does_by_its_symbols) {
   const auto dep = [&](const std::string& output, const std::string& more = "") {
-    return build_library({.output = output,
-                          .source = "int dep(void){return 0;}" + more,
-                          .flags = {"-Wl,-soname,libdep.so.1"}});
+    return library(output, "int dep(void){return 0;}" + more);
   };
   const std::string asked_for = "int more(void){return 0;}";
   const auto hosts = dep(world_.prefix() + "/lib/libdep.so.1", asked_for);
-  world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", "4.0.2",
+  world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "4.0.2",
                "int more(void);int uses(void){return more();}",
                {hosts, "-Wl,-rpath," + world_.prefix() + "/lib"});
   copy();
@@ -161,10 +146,9 @@ TEST_F(Copies, what_lies_beside_it_without_versions_does_by_its_symbols) {
 
 /// The host has no such bindings; libmpi beside them is the named program's own.
 TEST_F(Copies, bindings_beside_the_programs_own_mpi_do_not_keep_it) {
-  const auto mine = world_.mpich(world_.in("/opt/mine/lib/libmpi.so.12"), "libmpi.so.12", "3.0");
-  build_library({.output = world_.in("/opt/mine/lib/libmpicxx.so.12"),
-                 .source = "int MPI_Init(void);int cxx(void){return MPI_Init();}",
-                 .flags = {"-Wl,-soname,libmpicxx.so.12", mine}});
+  const auto mine = world_.mpich(world_.in("/opt/mine/lib/libmpi.so.12"), "3.0");
+  library(world_.in("/opt/mine/lib/libmpicxx.so.12"),
+          "int MPI_Init(void);int cxx(void){return MPI_Init();}", {mine});
   world_.program("/app/mine", kInit, mine, {"-Wl,-rpath,/opt/mine/lib"});
   const auto decision = world_.decide("/app/mine");
   EXPECT_EQ(bound_over(decision, "/opt/mine/lib/libmpi.so.12"), "libmpi.so.12");
@@ -202,7 +186,7 @@ TEST_F(Copies, links_to_directories_and_volumes_are_not_walked) {
   fs::create_symlink("..", world_.in("/opt/loop/up"));
   fs::create_symlink("/", world_.in("/opt/root"));
   copy();
-  world_.mpich(world_.prefix() + "/home/libmpich.so.12.1", "libmpich.so.12", "3.4");
+  world_.mpich(world_.prefix() + "/home/libmpich.so.12.1", "3.4");
   const Volume volume(world_.prefix() + "/home", world_.in("/home"));
   ASSERT_TRUE(volume) << std::strerror(errno);
   ASSERT_TRUE(fs::exists(world_.in("/home/libmpich.so.12.1")));

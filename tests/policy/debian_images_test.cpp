@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
@@ -41,8 +40,7 @@ int main(int argc, char** argv) {
 /// $1 the image, $2 a directory of ours, $3 and $4 fs-resolve and fs-mount. In a mount namespace of
 /// its own, below an overlay so that nothing is written into the image: the program is compiled by
 /// the image's own compiler ($2/flags), the image changed ($2/prepare), decided on
-/// ($2/decision.json), and $2/commands is run in the image, first as it is and then with everything
-/// mounted.
+/// ($2/decision.json), and $2/commands is run in the image with everything mounted, then two ranks.
 constexpr const char* kSession = R"sh(set -e
 image=$1 work=$2 resolve=$3 mounter=$4
 mount -t tmpfs none "$work/mnt"
@@ -65,7 +63,6 @@ mount -t proc none root/proc
 mount --rbind /sys root/sys
 cp "$work/commands" root/tmp/
 "$resolve" build --into root --program /tmp/hello -o "$work/map" --json >"$work/decision.json"
-chroot root sh /tmp/commands >"$work/before" 2>&1 || true
 "$mounter" --foreground "$work/map" root/dev/heddle &
 daemon=$!
 # At once: the binds use the mount as long as this namespace lives, and so would the daemon.
@@ -80,7 +77,7 @@ for bind in json.load(sys.stdin)["binds"]: print(bind["source"], bind["target"])
 ' <"$work/decision.json" >binds
 while read -r source target; do mount --bind "root/dev/heddle/$source" "root$target"; done <binds
 chroot root sh /tmp/commands >"$work/after" 2>&1 || true
-[ $# -lt 5 ] || mpiexec.hydra -n 2 chroot root /tmp/hello >"$work/ranks" 2>&1 </dev/null
+mpiexec.hydra -n 2 chroot root /tmp/hello >"$work/ranks" 2>&1 </dev/null
 )sh";
 
 class DebianImage : public ::testing::TestWithParam<const char*> {
@@ -99,17 +96,24 @@ class DebianImage : public ::testing::TestWithParam<const char*> {
     fs::create_directories(dir_ / "mnt");
     write_text_file(dir_ / "hello.c", kHello);
   }
-  Json session(const std::string& commands, bool ranks = false) {
+  /// What was decided: a swap, with which the program runs, alone and as two ranks.
+  Json session(const std::string& commands) {
     write_text_file(dir_ / "commands", commands);
-    std::vector<std::string> words = {"unshare", "-m",   "sh",        "-c",        kSession,
-                                      "sh",      image_, dir_.path(), fs_resolve_, fs_mount_};
-    if (ranks) words.push_back("ranks");
     RunOptions options;
     options.deadline = std::chrono::minutes(3);
     options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "LD_LIBRARY_PATH"};
-    const auto result = run(words, options);
+    const auto result = run(
+        {"unshare", "-m", "sh", "-c", kSession, "sh", image_, dir_.path(), fs_resolve_, fs_mount_},
+        options);
     EXPECT_EQ(result.status, 0) << result.out << result.err << text("after");
-    return Json::parse(text("decision.json"), nullptr, false);
+    const auto decision = Json::parse(text("decision.json"));
+    EXPECT_EQ(decision["outcome"], "swap") << decision.dump(2);
+    version_ = decision["mpi"]["version"].get<std::string>();
+    EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version_));
+    for (const char* rank : {"0", "1"})
+      EXPECT_THAT(text("ranks"), HasSubstr("rank " + std::string(rank) +
+                                           " of 2 sum 1 MPICH Version:\t" + version_));
+    return decision;
   }
   std::string text(const std::string& name) const {
     std::ifstream file(dir_ / name);
@@ -117,38 +121,24 @@ class DebianImage : public ::testing::TestWithParam<const char*> {
   }
 
   TestDir dir_;
-  std::string image_, fs_resolve_, fs_mount_;
+  std::string image_, fs_resolve_, fs_mount_, version_;
 };
 
-class NewerImage : public DebianImage {};
+constexpr const char* kPrograms = R"(/tmp/hello
+env -i /bin/ls /etc/passwd; perl -e 'print 40+2, "\n"'; getent passwd root
+LD_TRACE_LOADED_OBJECTS=1 /tmp/hello | perl -ne 'print "maps $1\n" if m{(?:=> |^\t)(/\S+)}'
+)";
 
 TEST_P(DebianImage, its_program_runs_on_the_hosts_mpich_and_its_programs_still_run) {
-  const auto decision = session(
-      "/tmp/hello; env -i /bin/ls /etc/passwd; perl -e 'print 40+2, \"\\n\"'; getent passwd root\n",
-      true);
-  ASSERT_TRUE(decision.is_object());
-  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
+  const auto decision = session(kPrograms);
   const bool older = std::string(GetParam()) == "bullseye";
   EXPECT_EQ(decision["glibc"]["taken"], older ? "host" : "container");
-  const auto version = decision["mpi"]["version"].get<std::string>();
-  EXPECT_THAT(run({"mpichversion"}).out, HasSubstr(version));
-  EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version));
+  EXPECT_THAT(run({"mpichversion"}).out, HasSubstr(version_));
   EXPECT_THAT(text("after"), HasSubstr("/etc/passwd\n42\nroot:x:0:0"));
-  EXPECT_THAT(text("ranks"), HasSubstr("rank 0 of 2 sum 1 MPICH Version:\t" + version));
-  EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
-}
-
-TEST_P(DebianImage, without_an_ld_so_cache_its_program_runs_on_it_as_well) {
-  write_text_file(dir_ / "prepare", "rm /etc/ld.so.cache\n");
-  const auto decision = session(
-      "/tmp/hello; env -i /bin/ls /etc/passwd; perl -e 'print 40+2, \"\\n\"'; getent passwd root\n",
-      true);
-  ASSERT_TRUE(decision.is_object());
-  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
-  const auto version = decision["mpi"]["version"].get<std::string>();
-  EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version));
-  EXPECT_THAT(text("after"), HasSubstr("/etc/passwd\n42\nroot:x:0:0"));
-  EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
+  std::string predicted;
+  for (const auto& load : decision["loads"])
+    predicted += "maps " + load["path"].get<std::string>() + "\n";
+  EXPECT_TRUE(text("after").ends_with("\n" + predicted)) << text("after") << predicted;
 }
 
 /// As Spack has it: MPI and UCX in a prefix of their own, found by the program's RPATH, UCX without
@@ -163,52 +153,12 @@ done
 rm -rf ucx
 ldconfig
 )");
-  const auto decision = session(R"(/tmp/hello
-LD_DEBUG=files /tmp/hello 2>&1 | grep -o 'calling init: .*' | sort -u
-)",
-                                true);
-  ASSERT_TRUE(decision.is_object());
-  ASSERT_EQ(decision["outcome"], "swap") << decision.dump(2);
-  const auto version = decision["mpi"]["version"].get<std::string>();
-  EXPECT_THAT(text("after"), HasSubstr("sum 0 MPICH Version:\t" + version));
-  EXPECT_THAT(text("ranks"), HasSubstr("rank 1 of 2 sum 1 MPICH Version:\t" + version));
+  session("/tmp/hello; LD_DEBUG=files /tmp/hello 2>&1 | grep -o 'calling init: .*' | sort -u\n");
   EXPECT_THAT(text("after"), HasSubstr("calling init: /dev/heddle/libucs.so.0\n"));
   EXPECT_THAT(text("after"), HasSubstr("calling init: /dev/heddle/ucx/libuct_cma.so"));
   EXPECT_THAT(text("after"), Not(HasSubstr("init: /opt/spack/lib/libucs")));
 }
 
-TEST_P(DebianImage, its_loader_maps_what_was_predicted) {
-  const auto decision = session("LD_TRACE_LOADED_OBJECTS=1 /tmp/hello\n");
-  ASSERT_TRUE(decision.is_object());
-  std::vector<std::string> predicted, real;
-  for (const auto& load : decision["loads"]) predicted.push_back(load["path"]);
-  std::istringstream lines(text("after"));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string name, arrow, path;
-    words >> name >> arrow >> path;
-    if (arrow == "=>")
-      real.push_back(path);
-    else if (name.starts_with('/'))
-      real.push_back(name);
-  }
-  EXPECT_EQ(predicted, real);
-}
-
-TEST_P(NewerImage, everything_in_its_directories_of_programs_still_loads) {
-  session(R"(for f in /usr/bin/* /usr/sbin/*; do
-  [ -f "$f" ] && head -c4 "$f" | grep -q ELF || continue
-  ldd -r "$f" 2>&1 | grep -E "not found|undefined symbol" | sed "s|^|$f: |;s| (0x.*||"
-done
-echo end
-)");
-  EXPECT_THAT(text("before"), HasSubstr("end\n"));
-  EXPECT_EQ(text("after"), text("before"));
-}
-
-/// Whose libraries are newer than the host's: where one of the host's could do harm.
-INSTANTIATE_TEST_SUITE_P(Suites, NewerImage, ::testing::Values("trixie"),
-                         [](const auto& suite) { return std::string(suite.param); });
 INSTANTIATE_TEST_SUITE_P(Suites, DebianImage, ::testing::Values("bullseye", "bookworm", "trixie"),
                          [](const auto& suite) { return std::string(suite.param); });
 

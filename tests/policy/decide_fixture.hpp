@@ -26,7 +26,18 @@ class ImageTest : public ::testing::Test {
   }
   void host_mpi(const std::string& version, const std::string& more = "",
                 const std::vector<std::string>& flags = {}) {
-    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", "libmpi.so.12", version, more, flags);
+    world_.mpich(world_.prefix() + "/lib/libmpi.so.12", version, more, flags);
+  }
+  /// A program of the image's MPI `theirs`, and MPICH 4.0.2 on the host.
+  void solver(const std::string& theirs, const std::string& calls = kInit) {
+    world_.program("/app/solver", calls, theirs);
+    host_mpi("4.0.2");
+    world_.run_ldconfig();
+  }
+  nlohmann::json swap(const std::string& program, std::vector<std::string> more = {}) const {
+    auto decision = world_.decide(program, std::move(more));
+    EXPECT_EQ(decision["outcome"], "swap") << decision.dump(2);
+    return decision;
   }
   /// With all in place, what was predicted is what the image's own ld.so lists.
   void expect_as_real(const std::string& program, const nlohmann::json& decision) {
@@ -41,10 +52,8 @@ class Decide : public ImageTest {
  protected:
   /// MPICH 3.0 in the image under Debian's name, MPICH 4.0.2 on the host under upstream's.
   void usual() {
-    theirs_ = world_.mpich(world_.in(kImageLib) + "libmpich.so.12", "libmpich.so.12", "3.0");
-    world_.program("/app/solver", kInit, theirs_);
-    host_mpi("4.0.2");
-    world_.run_ldconfig();
+    theirs_ = world_.mpich(world_.in(kImageLib) + "libmpich.so.12", "3.0");
+    solver(theirs_);
   }
   std::string refusal(const std::string& program, std::vector<std::string> more = {}) {
     std::filesystem::remove(world_.map());

@@ -16,13 +16,9 @@ using ::testing::HasSubstr;
 
 TEST_F(Decide, a_system_library_is_the_one_that_contains_the_other) {
   const auto make = [&](const std::string& output, const std::string& versions) {
-    const auto script = world_.prefix() + "/v.map";
-    write_text_file(script, versions);
-    return build_library({.output = output,
-                          .source = "int sys(void){return 0;}",
-                          .flags = {"-Wl,-soname,libsys.so.1", "-Wl,--version-script=" + script}});
+    return versioned(output, "int sys(void){return 0;}", versions);
   };
-  theirs_ = world_.mpich(world_.in(kImageLib) + "libmpi.so.12", "libmpi.so.12", "3.0");
+  theirs_ = world_.mpich(world_.in(kImageLib) + "libmpi.so.12", "3.0");
   world_.program("/app/solver", kInit, theirs_);
   const std::string one = "S_1 { global: sys; local: *; };";
   const std::string two = one + " S_2 { } S_1;";
@@ -56,11 +52,11 @@ TEST_F(Decide, a_system_library_is_the_one_that_contains_the_other) {
 
 TEST_F(Decide, without_versions_symbols_decide) {
   const auto make = [&](const std::string& output, const std::string& source) {
-    return build_library({.output = output, .source = source, .flags = {"-Wl,-soname,libu.so.1"}});
+    return library(output, source);
   };
   const std::string one = "int u1(void){return 0;}";
   const std::string two = one + "int u2(void){return 0;}";
-  theirs_ = world_.mpich(world_.in(kImageLib) + "libmpi.so.12", "libmpi.so.12", "3.0");
+  theirs_ = world_.mpich(world_.in(kImageLib) + "libmpi.so.12", "3.0");
   const auto host_with = [&](const std::string& source) {
     const auto lib = make(world_.prefix() + "/lib/libu.so.1", source);
     host_mpi("4.0.2", "int u1(void);int uses(void){return u1();}",

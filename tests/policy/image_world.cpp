@@ -39,17 +39,14 @@ ImageWorld::ImageWorld() {
   fs::create_directories(prefix());
 }
 
-std::string ImageWorld::mpich(const std::string& output, const std::string& soname,
-                              const std::string& version, const std::string& more,
+std::string ImageWorld::mpich(const std::string& output, const std::string& version,
+                              const std::string& more,
                               const std::vector<std::string>& flags) const {
-  std::vector<std::string> all = {"-Wl,-soname," + soname};
-  all.insert(all.end(), flags.begin(), flags.end());
-  return build_library({.output = output,
-                        .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
-                                  "int MPIR_Err(void){return 0;}" +
-                                  more + "const char t[]=\"MPICH Version:\\0\" \"" + version +
-                                  "\";",
-                        .flags = all});
+  return library(output,
+                 "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
+                 "int MPIR_Err(void){return 0;}" +
+                     more + "const char t[]=\"MPICH Version:\\0\" \"" + version + "\";",
+                 flags);
 }
 
 void ImageWorld::program(const std::string& path, const std::string& calls,
@@ -147,12 +144,37 @@ std::string bound_over(const nlohmann::json& decision, const std::string& target
   return {};
 }
 
+std::string library(const std::string& output, const std::string& source,
+                    std::vector<std::string> flags) {
+  auto soname = fs::path(output).filename().string();
+  if (const auto at = soname.find(".so."); at != soname.npos)
+    soname.resize(std::min(soname.find('.', at + 4), soname.size()));
+  flags.insert(flags.begin(), "-Wl,-soname," + soname);
+  return build_library({.output = output, .source = source, .flags = std::move(flags)});
+}
+
+std::string versioned(const std::string& output, const std::string& source,
+                      const std::string& script) {
+  write_text_file(output + ".map", script);
+  auto out = library(output, source, {"-Wl,--version-script=" + output + ".map"});
+  fs::remove(output + ".map");
+  return out;
+}
+
+std::string open_mpi(const std::string& directory, const std::string& version,
+                     const std::string& more, std::vector<std::string> flags) {
+  return library(directory + "/libmpi.so.40",
+                 "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}"
+                 "int ompi_mpi_comm_world;const char t[]=\"v" +
+                     version + "\";" + more,
+                 std::move(flags));
+}
+
 std::string ucs(const std::string& output, const std::string& more) {
-  return build_library({.output = output,
-                        .source = "int uct_a(void){return 0;}int uct_b(void){return 0;}"
-                                  "int uct_c(void){return 0;}" +
-                                  more,
-                        .flags = {"-Wl,-soname,libucs.so.0"}});
+  return library(output,
+                 "int uct_a(void){return 0;}int uct_b(void){return 0;}"
+                 "int uct_c(void){return 0;}" +
+                     more);
 }
 
 }  // namespace heddle::test

@@ -22,10 +22,9 @@ class ImageWorld {
   std::string root() const { return dir_ / "root"; }
   std::string prefix() const { return dir_ / "host"; }
 
-  /// A library with the marks of MPICH: MPI_Init, MPI_Comm_rank and `more`.
-  std::string mpich(const std::string& output, const std::string& soname,
-                    const std::string& version, const std::string& more = "",
-                    const std::vector<std::string>& flags = {}) const;
+  /// A library with the marks of MPICH: MPI_Init, MPI_Comm_rank and `more`; its path.
+  std::string mpich(const std::string& output, const std::string& version,
+                    const std::string& more = "", const std::vector<std::string>& flags = {}) const;
   /// A program in the image that calls `calls` of the library `against`.
   void program(const std::string& path, const std::string& calls, const std::string& against,
                const std::vector<std::string>& flags = {}) const;
@@ -53,6 +52,15 @@ class ImageWorld {
 
 /// What goes over the container's file `target`; empty: nothing.
 std::string bound_over(const nlohmann::json& decision, const std::string& target);
+/// A library at `output` whose soname is its file's name with the first number alone; its path.
+std::string library(const std::string& output, const std::string& source,
+                    std::vector<std::string> flags = {});
+/// As library(), with the versions of this version script.
+std::string versioned(const std::string& output, const std::string& source,
+                      const std::string& script);
+/// A libmpi.so.40 in the directory `directory` with the marks of Open MPI, and `more`.
+std::string open_mpi(const std::string& directory, const std::string& version,
+                     const std::string& more = "", std::vector<std::string> flags = {});
 /// A library with the name and marks of UCX's libucs, and `more`; its path.
 std::string ucs(const std::string& output, const std::string& more = "");
 

@@ -14,11 +14,8 @@ namespace {
 using policy::compare_offers;
 using policy::Contains;
 using policy::is_glibc_part;
-using policy::is_older;
-using policy::missing_versions;
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST(Versions, one_that_holds_all_of_the_other_contains_it) {
   EXPECT_EQ(compare_offers({"A", "B"}, {"B", "A"}), Contains::equal);
@@ -26,23 +23,6 @@ TEST(Versions, one_that_holds_all_of_the_other_contains_it) {
   EXPECT_EQ(compare_offers({"A"}, {"A", "B"}), Contains::second);
   EXPECT_EQ(compare_offers({"A", "C"}, {"A", "B"}), Contains::neither);
   EXPECT_EQ(compare_offers({}, {}), Contains::equal);
-}
-
-TEST(Versions, are_numbers) {
-  EXPECT_TRUE(is_older("4.0.2", "4.1"));
-  EXPECT_TRUE(is_older("4.9", "4.10"));
-  EXPECT_FALSE(is_older("4.1", "4.1"));
-  EXPECT_FALSE(is_older("2021.10", "4.1"));
-  EXPECT_FALSE(is_older("", "4.1"));
-}
-
-TEST(Versions, a_weak_need_and_a_file_without_versions_miss_nothing) {
-  ElfFacts user;
-  user.version_needs = {{"libx.so.1", "X_1", false}, {"libx.so.1", "X_2", true}};
-  ElfFacts provider;
-  EXPECT_TRUE(missing_versions(user, "libx.so.1", provider).empty());
-  provider.version_definitions = {"X_0"};
-  EXPECT_EQ(missing_versions(user, "libx.so.1", provider), std::vector<std::string>{"X_1"});
 }
 
 TEST(Versions, parts_of_glibc_are_told_by_their_versions) {
@@ -75,13 +55,6 @@ TEST(LdSoCacheWriter, new_lines_lead_and_all_others_stay_as_ldconfig_reads_them)
   const auto printed = run({"ldconfig", "-p", "-C", dir / "cache"});
   EXPECT_EQ(printed.status, 0) << printed.err;
   EXPECT_THAT(printed.out, HasSubstr("liba b.so.9 (libc6,x86-64) => /m/x"));
-}
-
-TEST(LdSoCacheWriter, an_image_without_lines_gets_one_of_ours) {
-  LoaderProfile loader;
-  const LdSoCache cache(write_ld_so_cache({}, {{"libx.so.1", "/m/libx.so.1"}}, loader), loader);
-  EXPECT_EQ(cache.lookup("libx.so.1"), "/m/libx.so.1");
-  EXPECT_EQ(cache.lines().size(), 1U);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class Served {
     serving_.join();
   }
   int root() const { return root_.get(); }
-  std::size_t nodes() const { return loopback_.nodes(); }
+  std::size_t nodes() const { return loopback_.nodes.size(); }
 
  private:
   Fd device_ = value_or_throw(open_file("/dev/fuse", O_RDWR));

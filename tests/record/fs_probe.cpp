@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -231,7 +230,7 @@ void directories() {
   say("fchdir", ::fchdir(home));
 }
 
-// Contents, sizes, mappings and locks.
+// Contents, sizes and mappings.
 
 void open_files() {
   int fd = ::open("u", O_RDWR | O_CREAT, 0600);
@@ -395,40 +394,6 @@ void mapping() {
   std::printf("private kept out %d\n", content("map")[100] == 0);
 }
 
-void locking() {
-  const int fd = ::open("lock", O_RDWR | O_CREAT, 0644);
-  say("flock", ::flock(fd, LOCK_EX));
-  std::fflush(stdout);
-  if (::fork() == 0) {
-    const int other = ::open("lock", O_RDWR);
-    say("flock taken", ::flock(other, LOCK_EX | LOCK_NB));
-    std::fflush(stdout);
-    ::_exit(0);
-  }
-  ::wait(nullptr);
-  say("unlock", ::flock(fd, LOCK_UN));
-  struct flock range {};
-  range.l_type = F_WRLCK;
-  range.l_start = 10;
-  range.l_len = 10;
-  say("fcntl lock", ::fcntl(fd, F_SETLK, &range));
-  std::fflush(stdout);
-  if (::fork() == 0) {
-    struct flock mine = range;
-    say("fcntl taken", ::fcntl(fd, F_SETLK, &mine));
-    mine.l_start = 20;
-    say("beside", ::fcntl(fd, F_SETLK, &mine));
-    mine.l_start = 15;
-    mine.l_type = F_WRLCK;
-    say("getlk", ::fcntl(fd, F_GETLK, &mine));
-    std::printf("held by the parent %d\n", mine.l_pid == ::getppid());
-    std::fflush(stdout);
-    ::_exit(0);
-  }
-  ::wait(nullptr);
-  ::close(fd);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -440,7 +405,6 @@ int main(int argc, char** argv) {
   nameless();
   sizes();
   mapping();
-  locking();
   attributes();
   special();
   directories();

@@ -33,24 +33,6 @@ bool says(const trace::RunHeader& header, const std::string& text) {
                      [&](const std::string& note) { return note.find(text) != std::string::npos; });
 }
 
-TEST(Recorder, sockets_answered_outside_are_reached) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  run_checked({"mkdir", dir / "daemon"});
-  const std::string name = dir / "daemon/socket";
-  const Fd listener = listen_at(name);
-  RunOptions options;
-  options.cwd = "/";
-  const auto done = record(dir / "run.txt",
-                           {"/usr/bin/python3", "-c",
-                            "import socket,sys; s=socket.socket(socket.AF_UNIX); "
-                            "s.connect(sys.argv[1]); print('connected')",
-                            name},
-                           options);
-  EXPECT_EQ(done.out, "connected\n") << done.err;
-  EXPECT_TRUE(says(read_seen(dir / "run.txt").header, dir / "daemon"));
-}
-
 /// Waits for the program's `go`, and then makes a file in each directory, as a process outside
 /// does.
 class Outsider {
@@ -68,7 +50,7 @@ class Outsider {
   std::jthread thread_;
 };
 
-TEST(Recorder, inotify_sees_what_the_run_does_and_in_native_directories_what_others_do) {
+TEST(Recorder, inotify_and_sockets_of_native_directories_reach_processes_outside) {
   HEDDLE_STAGED(program, "fs-record");
   TestDir dir;
   run_checked({"mkdir", dir / "plain", dir / "native"});
@@ -78,7 +60,8 @@ TEST(Recorder, inotify_sees_what_the_run_does_and_in_native_directories_what_oth
   // Ends at the first event from the native directory: the one of the plain directory was due
   // before.
   const std::string script = R"(
-import ctypes, os, struct, sys
+import ctypes, os, socket, struct, sys
+socket.socket(socket.AF_UNIX).connect(sys.argv[1] + '/native/socket')
 libc = ctypes.CDLL(None)
 fd = libc.inotify_init1(0)
 names = {libc.inotify_add_watch(fd, (sys.argv[1] + '/' + n).encode(), 0x100): n for n in ('plain', 'native')}
@@ -190,6 +173,22 @@ try: print(os.readlink('later/self'))
 except OSError as e: print(os.strerror(e.errno))
 )");
   EXPECT_EQ(done.out, "True\nPermission denied\n") << done.err;
+}
+
+/// elf/dl-load.c, _dl_map_object_from_fd(): of equal (dev, ino) the second is taken for the first.
+/// tmpfs counts its inodes from the same number.
+TEST(Recorder, libraries_of_two_devices_with_one_inode_number_stay_two) {
+  HEDDLE_STAGED(program, "fs-record");
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount two disks");
+  TestDir dir;
+  run_checked({"mkdir", dir / "1", dir / "2"});
+  for (const std::string n : {"1", "2"})
+    build_library({.output = dir / (n + ".so"), .source = "int which(void) { return " + n + "; }"});
+  const auto done = record_among_mounts(
+      dir, "for n in 1 2; do mount -t tmpfs -o size=1m small $n && cp $n.so $n/lib.so; done",
+      "import ctypes, os\nlibs = ['./1/lib.so', './2/lib.so']\n"
+      "print([ctypes.CDLL(l).which() for l in libs], len({os.stat(l).st_ino for l in libs}))");
+  EXPECT_EQ(done.out, "[1, 2] 2\n") << done.err;
 }
 
 }  // namespace

@@ -12,34 +12,30 @@ namespace {
 
 using loopback::LockedRanges;
 
-std::string ranges_of(const LockedRanges& ranges) {
+std::string text_of(const LockedRanges& ranges) {
   std::string out;
-  ranges.each([&](const LockedRanges::Range& r) {
+  for (const auto& r : ranges)
     out += std::to_string(r.owner) + (r.type == F_WRLCK ? "w" : "r") + std::to_string(r.start) +
            "-" + std::to_string(r.end) + " ";
-  });
   return out;
 }
 
 TEST(LockedRanges, a_new_lock_takes_the_place_of_the_owner_s_old_ones) {
   LockedRanges ranges;
-  ranges.set({1, 0, 99, F_RDLCK, 10});
-  ranges.set({2, 0, 99, F_RDLCK, 20});
-  ranges.set({1, 40, 49, F_WRLCK, 10});
-  EXPECT_EQ(ranges_of(ranges), "1r0-39 1r50-99 2r0-99 1w40-49 ");
-  ranges.set({1, 30, 200, F_UNLCK, 10});
-  EXPECT_EQ(ranges_of(ranges), "1r0-29 2r0-99 ");
+  set_range(ranges, {1, 0, 99, F_RDLCK, 10});
+  set_range(ranges, {2, 0, 99, F_RDLCK, 20});
+  set_range(ranges, {1, 40, 49, F_WRLCK, 10});
+  EXPECT_EQ(text_of(ranges), "1r0-39 1r50-99 2r0-99 1w40-49 ");
+  set_range(ranges, {1, 30, 200, F_UNLCK, 10});
+  EXPECT_EQ(text_of(ranges), "1r0-29 2r0-99 ");
 }
 
 TEST(LockedRanges, readers_share_and_an_owner_is_never_in_its_own_way) {
-  LockedRanges ranges;
-  ranges.set({1, 10, 19, F_RDLCK, 10});
-  EXPECT_FALSE(ranges.conflict({2, 0, 99, F_RDLCK, 20}));
-  EXPECT_FALSE(ranges.conflict({1, 0, 99, F_WRLCK, 10}));
-  EXPECT_FALSE(ranges.conflict({2, 20, 99, F_WRLCK, 20}));
-  const auto in_the_way = ranges.conflict({2, 19, 19, F_WRLCK, 20});
-  ASSERT_TRUE(in_the_way);
-  EXPECT_EQ(in_the_way->pid, 10);
+  const LockedRanges ranges{{1, 10, 19, F_RDLCK, 10}};
+  EXPECT_FALSE(find_conflict(ranges, {2, 0, 99, F_RDLCK, 20}));
+  EXPECT_FALSE(find_conflict(ranges, {1, 0, 99, F_WRLCK, 10}));
+  EXPECT_FALSE(find_conflict(ranges, {2, 20, 99, F_WRLCK, 20}));
+  EXPECT_EQ(find_conflict(ranges, {2, 19, 19, F_WRLCK, 20}), &ranges[0]);
 }
 
 TEST(Walks, destinations_are_absolute_and_plain) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "record/trace/trace_reader.hpp"
+#include "tests/record/kept_trace.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -24,49 +24,12 @@ inline std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// An event with strings of its own.
-struct SeenEvent {
-  trace::Op op;
-  int error;
-  int pid;
-  int tid;
-  std::string path, resolved, target, exe;
-  std::int64_t bytes;
-  /// Where it ended up: the resolved path, or the path.
-  const std::string& place() const { return resolved.empty() ? path : resolved; }
-};
+using SeenEvent = trace::KeptEvent;
+using SeenTrace = trace::KeptRun;
 
-struct SeenTrace final : trace::TraceSink {
-  trace::RunHeader header;
-  trace::RunFooter footer;
-  trace::Ending ending = trace::Ending::no_footer;
-  std::vector<SeenEvent> events;
-
-  void begin_run(const trace::RunHeader& h, int) override { header = h; }
-  void event(const trace::Event& e) override {
-    events.push_back({e.op, e.error, e.pid, e.tid, std::string(e.path), std::string(e.resolved),
-                      std::string(e.target), std::string(e.exe), e.bytes});
-  }
-  void end_run(const trace::RunFooter& f, trace::Ending how) override {
-    footer = f;
-    ending = how;
-  }
-  bool complete() const { return ending == trace::Ending::footer && footer.complete; }
-  /// Places of the events of `op` with `error`, sorted.
-  std::vector<std::string> places(trace::Op op, int error = 0) const {
-    std::vector<std::string> out;
-    for (const auto& e : events)
-      if (e.op == op && e.error == error) out.push_back(e.place());
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-};
-
-/// Throws heddle::Error when the file is no trace.
+/// The run of a trace. Throws heddle::Error when the file is none.
 inline SeenTrace read_seen(const std::string& path) {
-  SeenTrace seen;
-  value_or_throw(trace::read_trace(path, seen));
-  return seen;
+  return value_or_throw(trace::read_runs(path)).at(0);
 }
 
 /// `fs-record --quiet OPTIONS --out TRACE -- ARGV`.

@@ -2,6 +2,7 @@
 // What is given to fs-resolve may be anything: every case ends soon, with 0, 1 or 3, and says in
 // one line a file what is wrong with it.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -19,6 +20,9 @@
 
 namespace heddle::test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
@@ -92,41 +96,6 @@ TEST_F(BadInput, a_directory_of_thousands_of_damaged_programs_and_libraries_make
   EXPECT_EQ(resolve({"verify", map_}).status, 0);
 }
 
-TEST_F(BadInput, damaged_programs_one_by_one) {
-  Corpus corpus(value_or_throw(read_file(make_app())), 3);
-  for (int i = 0; i < 300; ++i) {
-    const auto path = write_text_file(dir_ / "bad", corpus.next(), 0755);
-    const std::vector<std::string> commands[] = {
-        {"build", "-o", map_, path}, {"tree", path}, {"why", path, "--json"}};
-    const auto result = resolve(commands[i % 3]);
-    expect_civil(result, std::to_string(i));
-    EXPECT_LE(lines_of(result.err), 5U) << i << result.err;
-    if (i % 3 == 2 && result.status != 3) {
-      EXPECT_TRUE(Json::accept(result.out)) << i;
-    }
-  }
-  EXPECT_GT(statuses_[0], 20U);
-  EXPECT_GT(statuses_[3], 20U);
-}
-
-TEST_F(BadInput, a_program_whose_library_is_damaged) {
-  const auto app = make_app();
-  const auto library = dir_ / "lib/libone.so.1";
-  Corpus corpus(value_or_throw(read_file(library)), 4);
-  for (int i = 0; i < 300; ++i) {
-    write_text_file(library + ".new", corpus.next());
-    fs::rename(library + ".new", library);
-    const auto result = i % 2 ? resolve({"tree", app}) : resolve({"build", "-o", map_, app});
-    expect_civil(result, std::to_string(i));
-    EXPECT_NE(result.status, 3) << i << result.err;  // the program itself is sound
-    if (result.status == 1) {
-      EXPECT_NE((result.out + result.err).find("libone.so.1"), std::string::npos) << result.err;
-    }
-  }
-  EXPECT_GT(statuses_[0], 20U);
-  EXPECT_GT(statuses_[1], 20U);
-}
-
 TEST_F(BadInput, damaged_maps_are_refused_by_every_command) {
   ASSERT_EQ(resolve({"build", "-o", map_, make_app()}).status, 0);
   Corpus corpus(value_or_throw(read_file(map_)), 5);
@@ -141,26 +110,11 @@ TEST_F(BadInput, damaged_maps_are_refused_by_every_command) {
     const auto result = resolve(commands[i % 4]);
     expect_civil(result, std::to_string(i));
     if (result.status == 3) {
-      EXPECT_NE(result.err.find(bad), std::string::npos) << result.err;
+      EXPECT_THAT(result.err, HasSubstr(bad));
     }
   }
   EXPECT_EQ(statuses_[1], 0U);
   EXPECT_EQ(statuses_[0], same);
-}
-
-TEST_F(BadInput, a_map_of_another_version_is_called_that) {
-  ASSERT_EQ(resolve({"build", "-o", map_, make_app()}).status, 0);
-  auto bytes = value_or_throw(read_file(map_));
-  bytes[bytes.size() - 32] =
-      7;  // docs/formats/map.md: the trailer's 40 bytes, version behind magic
-  write_text_file(map_, bytes);
-  for (const auto& words : std::vector<std::vector<std::string>>{
-           {"show", map_}, {"lookup", map_, "libc.so.6"}, {"verify", map_}}) {
-    const auto result = resolve(words);
-    EXPECT_EQ(result.status, 3);
-    EXPECT_NE(result.err.find("map format version 7, this program reads"), std::string::npos);
-    EXPECT_NE(result.err.find("\nhint: "), std::string::npos) << result.err;
-  }
 }
 
 TEST_F(BadInput, programs_of_another_class_or_machine) {
@@ -173,24 +127,9 @@ TEST_F(BadInput, programs_of_another_class_or_machine) {
     const auto result = resolve({"build", "-o", map_, path});
     EXPECT_EQ(result.status, 3) << result.err;
     EXPECT_EQ(lines_of(result.err), 1U) << result.err;
-    EXPECT_NE(result.err.find("not for the machine of"), std::string::npos) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("not for the machine of"));
     EXPECT_FALSE(fs::exists(map_));
   }
-}
-
-TEST_F(BadInput, why_names_the_file_that_was_passed_over) {
-  const auto app = make_app();
-  build_library({.output = dir_ / "narrow/libone.so.1", .flags = {"-m32", "-nostdlib"}});
-  options_.env.push_back("LD_LIBRARY_PATH=" + (dir_ / "narrow"));
-  const auto told = resolve({"why", app, "libone.so.1"});
-  EXPECT_EQ(told.status, 0) << told.err;
-  EXPECT_NE(told.out.find((dir_ / "narrow/libone.so.1") + "  [ld_library_path]"), std::string::npos)
-      << told.out;
-  const auto probes = Json::parse(resolve({"why", app, "libone.so.1", "--json"}).out)[0]["probes"];
-  std::string passed_over;
-  for (const auto& probe : probes)
-    if (probe["path"] == dir_ / "narrow/libone.so.1") passed_over = probe["outcome"];
-  EXPECT_EQ(passed_over, "for another machine") << probes.dump(1);
 }
 
 TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
@@ -210,7 +149,7 @@ TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
   for (const auto& path : {dir_ / "tree/a", dir_ / "tree/a/app"}) {
     const auto looped = resolve({"build", "-o", map_, path});
     EXPECT_EQ(looped.status, 3);
-    EXPECT_NE(looped.err.find("Too many levels of symbolic links"), std::string::npos);
+    EXPECT_THAT(looped.err, HasSubstr("Too many levels of symbolic links"));
   }
   // And where a library should be: looked for behind it.
   fs::create_symlink("libone.so.1", dir_ / "tree/libone.so.1");
@@ -245,8 +184,8 @@ TEST_F(BadInput, names_of_any_bytes_stay_whole_in_every_output) {
            {"show", map}, {"lookup", map, library}, {"why", app}, {"tree", app}}) {
     const auto result = resolve(words);
     EXPECT_EQ(result.status, 0) << words[0] << result.err;
-    EXPECT_NE(result.out.find("a b\\t\\n\xc3\xa4 \\xff\\\\x"), std::string::npos) << result.out;
-    EXPECT_EQ(result.out.find('\t'), std::string::npos) << result.out;
+    EXPECT_THAT(result.out, HasSubstr("a b\\t\\n\xc3\xa4 \\xff\\\\x"));
+    EXPECT_THAT(result.out, Not(HasSubstr("\t")));
   }
   fs::remove(library);
   const auto missing = resolve({"build", "-o", dir_ / "b.map", app});
@@ -260,9 +199,8 @@ TEST_F(BadInput, a_word_that_is_no_command_or_option_is_named) {
   EXPECT_EQ(result.status, 2);
   EXPECT_EQ(result.err,
             "fs-resolve: 'biuld' is none of its commands\nhint: see fs-resolve --help\n");
-  EXPECT_NE(resolve({"--verison"}).err.find("'--verison' is none of its options"),
-            std::string::npos);
-  EXPECT_NE(resolve({}).err.find("subcommand is required"), std::string::npos);
+  EXPECT_THAT(resolve({"--verison"}).err, HasSubstr("'--verison' is none of its options"));
+  EXPECT_THAT(resolve({}).err, HasSubstr("subcommand is required"));
   for (const auto& words : {std::vector<std::string>{"build", "--ot", map_, "/bin/true"},
                             std::vector<std::string>{"show", map_, "--ot"}})
     EXPECT_EQ(resolve(words).err,

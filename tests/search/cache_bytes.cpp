@@ -1,76 +1,58 @@
 // SPDX-License-Identifier: MIT
 #include "tests/search/cache_bytes.hpp"
 
-#include <cstring>
+#include "base/coder.hpp"
 
 namespace heddle::test {
-
 namespace {
 
-template <class T>
-void append(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
+/// A string table.
+struct Strings {
+  std::uint32_t base = 0;  ///< of its offsets
+  std::string bytes{};
+  std::uint32_t add(const std::string& text) {
+    bytes += text + '\0';
+    return base + static_cast<std::uint32_t>(bytes.size() - text.size() - 1);
+  }
+};
 
 }  // namespace
 
 std::string new_cache(const std::vector<CacheEntry>& entries,
                       const std::vector<std::string>& hwcaps) {
-  std::string strings;
-  const auto base = 48 + entries.size() * 24;
-  const auto string = [&](const std::string& text) {
-    const auto at = static_cast<std::uint32_t>(base + strings.size());
-    strings += text + '\0';
-    return at;
-  };
-  std::string table;
+  Strings strings{static_cast<std::uint32_t>(48 + entries.size() * 24)};
+  Encoder table;
   for (const auto& entry : entries) {
-    append(table, entry.flags);
-    append(table, string(entry.name));
-    append(table, string(entry.path));
-    append(table, std::uint32_t{0});
-    append(table, entry.hwcap);
+    const auto name = strings.add(entry.name);
+    table(entry.flags, name, strings.add(entry.path), std::uint32_t{0}, entry.hwcap);
   }
   std::vector<std::uint32_t> names;
-  for (const auto& name : hwcaps) names.push_back(string(name));
-  const auto length = static_cast<std::uint32_t>(strings.size());
-  while ((base + strings.size()) % 4 != 0) strings += '\0';
-  const auto extension = static_cast<std::uint32_t>(base + strings.size());
-
-  std::string out = "glibc-ld.so.cache1.1";
-  append(out, static_cast<std::uint32_t>(entries.size()));
-  append(out, length);
-  append(out, std::uint32_t{2});  // little endian
-  append(out, hwcaps.empty() ? 0U : extension);
-  out.append(12, '\0');
-  out += table + strings;
+  for (const auto& name : hwcaps) names.push_back(strings.add(name));
+  const auto length = static_cast<std::uint32_t>(strings.bytes.size());
+  while ((strings.base + strings.bytes.size()) % 4 != 0) strings.bytes += '\0';
+  const auto extension = static_cast<std::uint32_t>(strings.base + strings.bytes.size());
+  Encoder numbers;  // 2: little endian
+  numbers(static_cast<std::uint32_t>(entries.size()), length, std::uint32_t{2},
+          hwcaps.empty() ? 0U : extension);
+  const std::string out = "glibc-ld.so.cache1.1" + numbers.take() + std::string(12, '\0') +
+                          table.take() + strings.bytes;
   if (hwcaps.empty()) return out;
-  append(out, 0xEAA42174U);
-  append(out, std::uint32_t{1});
-  append(out, std::uint32_t{1});  // the hwcaps section
-  append(out, std::uint32_t{0});
-  append(out, static_cast<std::uint32_t>(out.size() + 8));
-  append(out, static_cast<std::uint32_t>(names.size() * 4));
-  for (const auto name : names) append(out, name);
-  return out;
+  Encoder section;  // one, of hwcaps
+  section(0xEAA42174U, 1U, 1U, 0U, extension + 24, static_cast<std::uint32_t>(names.size() * 4));
+  for (const auto name : names) section(name);
+  return out + section.take();
 }
 
 std::string old_cache(const std::vector<CacheEntry>& entries, const std::string& inner) {
-  std::string strings;
-  const auto string = [&](const std::string& text) {
-    const auto at = static_cast<std::uint32_t>(strings.size());
-    strings += text + '\0';
-    return at;
-  };
-  std::string out = "ld.so-1.7.0";
-  out += '\0';
-  append(out, static_cast<std::uint32_t>(entries.size()));
+  Strings strings;
+  Encoder table;
+  table(static_cast<std::uint32_t>(entries.size()));
   for (const auto& entry : entries) {
-    append(out, entry.flags);
-    append(out, string(entry.name));
-    append(out, string(entry.path));
+    const auto name = strings.add(entry.name);
+    table(entry.flags, name, strings.add(entry.path));
   }
-  if (inner.empty()) return out + strings;
+  std::string out = std::string("ld.so-1.7.0", 12) + table.take();
+  if (inner.empty()) return out + strings.bytes;
   while (out.size() % 8 != 0) out += '\0';
   return out + inner;
 }

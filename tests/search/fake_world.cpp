@@ -65,16 +65,10 @@ void FakeWorld::prefetch(const std::vector<std::string>& paths) {
   prefetched.insert(prefetched.end(), paths.begin(), paths.end());
 }
 
-Result<std::string> FakeWorld::head(const std::string& path) {
-  auto all = read(path);
-  if (all) all->resize(std::min<std::size_t>(all->size(), 64));
-  return all;
-}
-
-Result<std::string> FakeWorld::read(const std::string& path) {
+Result<std::string> FakeWorld::read(const std::string& path, Part part) {
   const auto file = files_.find(path);
   if (file == files_.end()) return fail_errno(path, "cannot open", ENOENT);
-  return file->second;
+  return file->second.substr(0, part == Part::head ? 64 : std::string::npos);
 }
 
 std::string FakeWorld::real_path(const std::string& path) {

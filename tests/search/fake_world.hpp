@@ -27,8 +27,7 @@ class FakeWorld final : public World {
   Presence entry(DirId dir, const EntryName& name) override;
   Result<FileFacts> facts(const std::string& path) override;
   void prefetch(const std::vector<std::string>& paths) override;
-  Result<std::string> head(const std::string& path) override;
-  Result<std::string> read(const std::string& path) override;
+  Result<std::string> read(const std::string& path, Part part) override;
   std::string real_path(const std::string& path) override;
 
   std::vector<std::string>

@@ -96,4 +96,44 @@ Trace ask_ld_so(const std::string& file, bool has_interpreter, const std::string
   return trace;
 }
 
+std::string difference(const Closure& ours, const Trace& theirs) {
+  std::vector<Trace::Line> expected;
+  std::vector<std::string> missing;
+  for (const auto& line : theirs.lines)
+    if (line.path.empty())
+      missing.push_back(line.name);
+    else
+      expected.push_back(line);
+  std::size_t i = 0;
+  for (std::size_t at = 1; at < ours.objects.size(); ++at) {
+    const auto& object = ours.objects[at];
+    if (object.before_program) continue;
+    if (i == expected.size()) return "extra: " + object.path;
+    const auto& line = expected[i++];
+    if (line.path != object.path) return "ld.so has " + line.path + ", we have " + object.path;
+    if (!line.name.empty() && line.name != object.names.front())
+      return "ld.so calls it " + line.name + ", we " + object.names.front();
+  }
+  if (i < expected.size()) return "lacking: " + expected[i].path;
+  std::vector<std::string> our_missing;
+  for (const auto& lost : ours.missing) our_missing.push_back(lost.name);
+  // ld.so traces an absent auxiliary library as "not found" though it would start without it.
+  std::erase_if(missing, [&](const std::string& name) {
+    return std::any_of(ours.warnings.begin(), ours.warnings.end(),
+                       [&](const std::string& w) { return w.starts_with(name + ": auxiliary"); });
+  });
+  if (missing != our_missing)
+    return "missing: ld.so " + std::to_string(missing.size()) + ", we " +
+           std::to_string(our_missing.size());
+  return {};
+}
+
+std::vector<std::string> tried_files(const Closure& ours) {
+  std::vector<std::string> out;
+  for (const auto& search : ours.searches)
+    for (const auto& probe : search.probes)
+      if (probe.by != FoundBy::path) out.push_back(probe.path);
+  return out;
+}
+
 }  // namespace heddle::test

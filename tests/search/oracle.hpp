@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "resolver/search/search.hpp"
 #include "tests/support/run.hpp"
 
 namespace heddle::test {
@@ -31,6 +32,11 @@ std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static);
 
 /// The paths behind "trying file=" in what LD_DEBUG=libs wrote, in order.
 std::vector<std::string> tried_files(const std::string& debug);
+
+/// Empty: ld.so maps and misses what `ours` says, in its order. Else the first difference.
+std::string difference(const Closure& ours, const Trace& theirs);
+/// The paths that `ours` tried, its own way.
+std::vector<std::string> tried_files(const Closure& ours);
 
 /// Empty when equal. Hundreds of paths are compared; only the first that differs is of use.
 std::string first_difference(const std::vector<std::string>& ours,

@@ -25,9 +25,6 @@
 
 namespace {
 
-using heddle::Closure;
-using heddle::test::Trace;
-
 bool starts_as_elf(const char* path) {
   char magic[4] = {};
   const heddle::Fd fd(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -55,39 +52,6 @@ std::string usual_loader(const heddle::ElfFacts& elf) {
   if (elf.machine == EM_386) return "/lib/ld-linux.so.2";
   if (elf.machine == EM_AARCH64) return "/lib/ld-linux-aarch64.so.1";
   return elf.elf_class == ELFCLASS32 ? "/libx32/ld-linux-x32.so.2" : "/lib64/ld-linux-x86-64.so.2";
-}
-
-/// Empty: equal. Else the first difference.
-std::string difference(const Closure& ours, const Trace& theirs) {
-  std::vector<Trace::Line> expected;
-  std::vector<std::string> missing;
-  for (const auto& line : theirs.lines)
-    if (line.path.empty())
-      missing.push_back(line.name);
-    else
-      expected.push_back(line);
-  std::size_t i = 0;
-  for (std::size_t at = 1; at < ours.objects.size(); ++at) {
-    const auto& object = ours.objects[at];
-    if (object.before_program) continue;
-    if (i == expected.size()) return "extra: " + object.path;
-    const auto& line = expected[i++];
-    if (line.path != object.path) return "ld.so has " + line.path + ", we have " + object.path;
-    if (!line.name.empty() && line.name != object.names.front())
-      return "ld.so calls it " + line.name + ", we " + object.names.front();
-  }
-  if (i < expected.size()) return "lacking: " + expected[i].path;
-  std::vector<std::string> our_missing;
-  for (const auto& lost : ours.missing) our_missing.push_back(lost.name);
-  // ld.so traces an absent auxiliary library as "not found" though it would start without it.
-  std::erase_if(missing, [&](const std::string& name) {
-    return std::any_of(ours.warnings.begin(), ours.warnings.end(),
-                       [&](const std::string& w) { return w.starts_with(name + ": auxiliary"); });
-  });
-  if (missing != our_missing)
-    return "missing: ld.so " + std::to_string(missing.size()) + ", we " +
-           std::to_string(our_missing.size());
-  return {};
 }
 
 }  // namespace
@@ -177,11 +141,8 @@ int main(int argc, char** argv) {
       ++compared;
       continue;
     }
-    auto what = difference(*ours, theirs);
-    std::vector<std::string> tried;
-    for (const auto& search : ours->searches)
-      for (const auto& probe : search.probes)
-        if (probe.by != heddle::FoundBy::path) tried.push_back(probe.path);
+    auto what = heddle::test::difference(*ours, theirs);
+    const auto tried = heddle::test::tried_files(*ours);
     probes += tried.size();
     if (what.empty())
       what = heddle::test::first_difference(tried, heddle::test::tried_files(theirs.err));

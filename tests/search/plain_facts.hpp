@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/fd.hpp"
-#include "resolver/elf/facts_source.hpp"
+#include "resolver/elf/elf_facts.hpp"
 
 namespace heddle::test {
 

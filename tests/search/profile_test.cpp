@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,6 +13,8 @@
 
 namespace heddle::test {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 
@@ -66,7 +69,7 @@ TEST(LoaderProfile, refuses_musl_and_what_is_no_loader) {
   const auto loader = read_loader_profile(world, "/lib/ld-musl-x86_64.so.1");
   ASSERT_FALSE(loader);
   EXPECT_EQ(loader.error().code(), ENOTSUP);
-  EXPECT_NE(loader.error().message().find("/lib/ld-musl-x86_64.so.1"), std::string::npos);
+  EXPECT_THAT(loader.error().message(), HasSubstr("/lib/ld-musl-x86_64.so.1"));
   world.add("/lib/libfoo.so", {});
   EXPECT_EQ(read_loader_profile(world, "/lib/libfoo.so").error().code(), ENOTSUP);
   EXPECT_EQ(read_loader_profile(world, "/nowhere").error().code(), ENOENT);

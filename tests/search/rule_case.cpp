@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "base/escape.hpp"
@@ -96,46 +97,32 @@ class Builder {
       elf_->dependencies.push_back({kind->second, value(rest)});
       return true;
     }
-    const auto number = [&] { return std::stoul(rest, nullptr, 0); };
-    const auto byte = [&] { return static_cast<std::uint8_t>(number()); };
-    if (key == "soname")
-      elf_->soname = value(rest);
-    else if (key == "rpath")
-      elf_->rpath = value(rest);
-    else if (key == "runpath")
-      elf_->runpath = value(rest);
-    else if (key == "interp")
-      elf_->interp = value(rest);
-    else if (key == "nodeflib")
-      elf_->flags_1 |= DF_1_NODEFLIB;
-    else if (key == "pie")
-      elf_->flags_1 |= DF_1_PIE;
-    else if (key == "no-dynamic")
-      elf_->dynamic = false;
-    else if (key == "class")
-      elf_->elf_class = byte();
-    else if (key == "machine")
-      elf_->machine = static_cast<std::uint16_t>(number());
-    else if (key == "data")
-      elf_->data_encoding = byte();
-    else if (key == "ident-version")
-      elf_->ident_version = byte();
-    else if (key == "osabi")
-      elf_->os_abi = byte();
-    else if (key == "abiversion")
-      elf_->abi_version = byte();
-    else if (key == "padding")
-      elf_->padding = byte();
-    else if (key == "version")
-      elf_->version = static_cast<std::uint32_t>(number());
-    else if (key == "phentsize")
-      elf_->phentsize = static_cast<std::uint16_t>(number());
-    else if (key == "type")
-      elf_->type = static_cast<std::uint16_t>(number());
-    else if (key == "cut")
-      cut_ = number();
-    else
-      return false;
+    const auto put = [&rest](auto& field) {
+      field = static_cast<std::remove_reference_t<decltype(field)>>(std::stoul(rest, nullptr, 0));
+    };
+    auto& elf = *elf_;
+    const std::map<std::string, std::function<void()>> fields = {
+        {"soname", [&] { elf.soname = value(rest); }},
+        {"rpath", [&] { elf.rpath = value(rest); }},
+        {"runpath", [&] { elf.runpath = value(rest); }},
+        {"interp", [&] { elf.interp = value(rest); }},
+        {"nodeflib", [&] { elf.flags_1 |= DF_1_NODEFLIB; }},
+        {"pie", [&] { elf.flags_1 |= DF_1_PIE; }},
+        {"no-dynamic", [&] { elf.dynamic = false; }},
+        {"class", [&] { put(elf.elf_class); }},
+        {"machine", [&] { put(elf.machine); }},
+        {"data", [&] { put(elf.data_encoding); }},
+        {"ident-version", [&] { put(elf.ident_version); }},
+        {"osabi", [&] { put(elf.os_abi); }},
+        {"abiversion", [&] { put(elf.abi_version); }},
+        {"padding", [&] { put(elf.padding); }},
+        {"version", [&] { put(elf.version); }},
+        {"phentsize", [&] { put(elf.phentsize); }},
+        {"type", [&] { put(elf.type); }},
+        {"cut", [&] { put(cut_.emplace()); }}};
+    const auto field = fields.find(key);
+    if (field == fields.end()) return false;
+    field->second();
     return true;
   }
 

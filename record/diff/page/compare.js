@@ -3,6 +3,28 @@
 const kinds = ['same', 'replaced', 'deleted', 'inserted'];
 const colour = (kind) => `var(--${kinds[kind]})`;
 
+// A side of a sampled event, and of a row: [index, microseconds, label, repeats, position].
+for (const part of data.parts) {
+  const { sample } = part;
+  for (const [side, at] of [['a', 1], ['b', 2]]) {
+    const seen = sample.filter((c) => c[at]);
+    part[side] = { n: seen.map((c) => c[at][0]), t: seen.map((c) => c[at][1]), label: seen.map((c) => c[at][2]),
+      kind: seen.map((c) => c[0]) };
+  }
+  const same = sample.filter((c) => !c[0]), thin = Math.ceil(same.length / 4000);
+  part.joined = same.filter((c, i) => i % thin === 0).map((c) => [c[1][1], c[2][1]]);
+  // The script as lines from cell to cell.
+  part.path = [];
+  let x = 0, y = 0;
+  for (const [kind, a, b] of sample) {
+    const from = [a ? a[0] : x, b ? b[0] : y], last = part.path[part.path.length - 1];
+    x = from[0] + (a ? 1 : 0);
+    y = from[1] + (b ? 1 : 0);
+    if (last && last[0] === kind) [last[3], last[4]] = [x, y];
+    else part.path.push([kind, ...from, x, y]);
+  }
+}
+
 function header() {
   add(main, 'h1', {}, 'Two runs compared');
   const t = add(main, 'table', { class: 'plain' });
@@ -10,12 +32,12 @@ function header() {
     const r = add(t, 'tr');
     add(r, 'td', {}, side);
     add(r, 'td', {}, data[side].name);
-    add(r, 'td', {}, data[side].text);
+    add(r, 'td', {}, runText(data[side]));
   }
   facts([[data.distance, 'edits (Levenshtein)'], [data.similarity.toFixed(4), 'similarity'],
-    [data.normalised.toFixed(4), 'normalised distance'], [data.counts[0], 'the same'],
-    [data.counts[1], 'replaced'], [data.counts[2], 'only in a'], [data.counts[3], 'only in b']]);
-  add(main, 'p', { class: 'soft' }, 'Compared: ' + data.rules);
+    [data.normalised_distance.toFixed(4), 'normalised distance'], [data.counts.same, 'the same'],
+    [data.counts.replaced, 'replaced'], [data.counts.deleted, 'only in a'], [data.counts.inserted, 'only in b']]);
+  add(main, 'p', { class: 'soft' }, rules);
   for (const note of data.notes) add(main, 'p', { class: 'soft note' }, note);
   const key = add(main, 'p', { class: 'key soft' });
   kinds.forEach((name, i) => {
@@ -96,9 +118,10 @@ function plots(part) {
   { // where the script goes: the diagonal is "the same", boxes are local alignments
     const svg = drawing(box, w, h, 'alignment path'); svg.id = 'plot-path';
     const [x, y] = axes(svg, w, h, part.size[0], 0, part.size[1], (v) => v, (v) => v, 'event of a', 'event of b');
-    for (const l of part.local) add(svg, 'rect', { x: x(l.a[0]), y: y(l.b[1]), width: x(l.a[1]) - x(l.a[0]),
-      height: y(l.b[0]) - y(l.b[1]), fill: 'var(--mark)', 'fill-opacity': .12, stroke: 'var(--mark)' });
-    part.path.forEach(([kind, a0, b0, a1, b1]) => add(svg, 'line', { x1: x(a0), y1: y(b0), x2: x(a1), y2: y(b1), stroke: colour(kind), 'stroke-width': kind ? 3 : 1.5 }));
+    for (const { a, b } of part.local || []) add(svg, 'rect', { x: x(a.first - 1), y: y(b.last), width: x(a.last) - x(a.first - 1),
+      height: y(b.first - 1) - y(b.last), fill: 'var(--mark)', 'fill-opacity': .12, stroke: 'var(--mark)' });
+    kinds.forEach((name, kind) => add(svg, 'path', { stroke: colour(kind), 'stroke-width': kind ? 3 : 1.5,
+      d: part.path.filter((l) => l[0] === kind).map((l) => `M${x(l[1]).toFixed(1)} ${y(l[2]).toFixed(1)}L${x(l[3]).toFixed(1)} ${y(l[4]).toFixed(1)}`).join('') }));
   }
   { // how much later b was at each event both have
     const svg = drawing(box, w, h, 'time shift'); svg.id = 'plot-shift';
@@ -142,13 +165,15 @@ function lists(part) {
     head.forEach((h) => add(r, 'th', {}, h));
     rows.forEach((cells) => { const row = add(t, 'tr'); cells.forEach((c) => add(row, 'td', {}, c)); });
   };
+  const us = (ns) => seconds(ns / 1000);
+  const name = (e) => e.op + (e.result === 'OK' ? ' ' : ` ${e.result} `) + e.path;
   list('Best local alignments (Smith-Waterman)', 'local', ['score', 'events of a', 'events of b', 'time in a', 'time in b'],
-    part.local.map((l) => [l.score, `${l.a[0] + 1} to ${l.a[1]}`, `${l.b[0] + 1} to ${l.b[1]}`,
-      `${seconds(l.at[0])} to ${seconds(l.at[1])}`, `${seconds(l.bt[0])} to ${seconds(l.bt[1])}`]));
+    (part.local || []).map((l) => [l.score, `${l.a.first} to ${l.a.last}`, `${l.b.first} to ${l.b.last}`,
+      `${us(l.a.first_ns)} to ${us(l.a.last_ns)}`, `${us(l.b.first_ns)} to ${us(l.b.last_ns)}`]));
   list('Where time went', 'steps', ['b later by', 'event', 'time in a', 'time in b'],
-    part.steps.map((s) => [seconds(s.step), data.labels[s.label], seconds(s.at), seconds(s.bt)]));
+    part.time.steps.map((s) => [us(s.step_ns), name(s.a), us(s.a.ns), us(s.b.ns)]));
   list('Moved', 'moves', ['event', 'time in a', 'time in b'],
-    part.moves.map((s) => [data.labels[s.label], seconds(s.at), seconds(s.bt)]));
+    part.time.moves.map((s) => [name(s.a), us(s.a.ns), us(s.b.ns)]));
 }
 
 function script(part) {
@@ -165,7 +190,7 @@ function script(part) {
     const [kind, a, b] = row;
     const r = add(t, 'tr', { class: kinds[kind] });
     for (const [side, e] of [['a', a], ['b', b]]) {
-      add(r, 'td', { class: 'n' }, e ? e[0] + 1 : '');
+      add(r, 'td', { class: 'n' }, e ? e[4] + 1 : '');
       add(r, 'td', { class: 't' }, e ? seconds(e[1]) : '');
       add(r, 'td', { class: side }, e ? data.labels[e[2]] + (e[3] > 1 ? `  (x${e[3]})` : '') : '');
     }

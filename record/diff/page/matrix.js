@@ -2,8 +2,8 @@
 // The page of many runs: heat map in the order of the tree, the tree, the runs.
 const n = data.runs.length;
 add(main, 'h1', {}, `${n} runs compared`);
-facts([[data.max, 'greatest distance'], [data.outliers.length, data.outliers.length === 1 ? 'outlier' : 'outliers']]);
-add(main, 'p', { class: 'soft' }, 'Compared: ' + data.rules);
+facts([[data.max_distance, 'greatest distance'], [data.outliers.length, data.outliers.length === 1 ? 'outlier' : 'outliers']]);
+add(main, 'p', { class: 'soft' }, rules);
 
 function heatMap() {
   add(main, 'h2', {}, 'Distances (edits), close runs side by side');
@@ -17,11 +17,11 @@ function heatMap() {
       const name = data.runs[i].name;
       const label = add(svg, 'text', { x: left - 6, y: y + cell * .68, 'text-anchor': 'end', class: 'strong' },
         name.length > 40 ? '…' + name.slice(-39) : name);
-      if (data.outliers.includes(i)) label.style.fill = 'var(--deleted)';
+      if (data.outliers.includes(data.runs[i].name)) label.style.fill = 'var(--deleted)';
     }
     data.order.forEach((j, column) => {
       const d = data.distances[i][j], x = left + column * cell;
-      const strength = data.max ? d / data.max : 0;
+      const strength = data.max_distance ? d / data.max_distance : 0;
       const c = add(svg, 'rect', { x, y, width: cell - 1, height: cell - 1, class: 'cell', fill: 'var(--deleted)',
         'fill-opacity': (.06 + .94 * strength).toFixed(3) });
       c.addEventListener('mousemove', (e) => showTip(e, `${data.runs[i].name} – ${data.runs[j].name}: ${d}`));
@@ -47,7 +47,7 @@ function tree() {
   data.order.forEach((i, row) => {
     at.set(i, [0, 16 + row * each]);
     const label = add(svg, 'text', { x: right + 8, y: 20 + row * each, class: 'strong' }, data.runs[i].name);
-    if (data.outliers.includes(i)) label.style.fill = 'var(--deleted)';
+    if (data.outliers.includes(data.runs[i].name)) label.style.fill = 'var(--deleted)';
   });
   data.tree.forEach((j, number) => {
     const [h0, y0] = at.get(j.left), [h1, y1] = at.get(j.right);
@@ -65,7 +65,7 @@ function runs() {
   for (const h of ['', 'run', 'what', 'edits to its nearest', '']) add(head, 'th', {}, h);
   data.runs.forEach((run, i) => {
     const r = add(t, 'tr');
-    for (const c of [i + 1, run.name, run.text, run.lonely, data.outliers.includes(i) ? 'outlier' : '']) add(r, 'td', {}, c);
+    for (const c of [i + 1, run.name, runText(run), run.lonely, data.outliers.includes(data.runs[i].name) ? 'outlier' : '']) add(r, 'td', {}, c);
   });
 }
 
