@@ -33,7 +33,7 @@ class Child {
   Result<int> wait();
   /// As wait(), but gives up at the deadline: nullopt, the child still runs.
   Result<std::optional<int>> wait_for(std::chrono::milliseconds limit);
-  /// Kills it (SIGKILL) and does not wait for it, as it may stand in the kernel for long; when it has
+  /// Kills it (SIGKILL) and does not wait, as it may stand in the kernel for long; when it has
   /// ended, a later fork_child() of this process reaps it.
   void abandon() noexcept;
   /// Gives up ownership: nobody kills or reaps it here.
