@@ -29,7 +29,7 @@ constexpr std::size_t kReservedFds = 40;
 std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; }
 
 /// What was found where an object's file should be; trivial, to lie in shared memory.
-struct Finding : FileFacts {
+struct Finding : FileStatus {
   /// What is wrong: a literal, at the same address in all processes forked from one; nullptr:
   /// nothing.
   const char* wrong = nullptr;
@@ -91,7 +91,7 @@ class Directories {
 
 /// Takes from a file's attributes what the directories above it deny: to others, to its group, and
 /// to an owner who is not theirs. At most what they allow is left, never more.
-void narrow(FileFacts& file, const Directories::Way& way) {
+void narrow(FileStatus& file, const Directories::Way& way) {
   for (const auto& directory : way.closed) {
     const std::uint32_t others = file.mode & S_IRWXO;
     if (file.uid != directory.uid) file.uid = 0;
@@ -149,8 +149,7 @@ void compare(const MapObject& object, int file, Compare how, const WorkPlace& pl
   if (out.stamp.size != object.stamp.size) {
     out.wrong = kOtherSize;
   } else if (how == Compare::content || out.stamp.mtime_ns != object.stamp.mtime_ns) {
-    const auto hash =
-        hash_file(file, object.path, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
+    const auto hash = hash_file(file, object.path, [&] { place.moves_on(); });
     if (!hash)
       out = failed("cannot read", hash.error().code());
     else if (*hash != object.hash)
@@ -192,7 +191,7 @@ std::string describe(const Finding& found, const MapObject& object) {
 
 Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
   Origin out;
-  static_cast<FileFacts&>(out) = found;
+  static_cast<FileStatus&>(out) = found;
   out.fd = std::move(file);
   out.usable = found.usable;
   out.as_mapped = !found.wrong;

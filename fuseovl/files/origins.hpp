@@ -20,7 +20,7 @@
 namespace heddle {
 
 /// What fstat(2) said of a file.
-struct FileFacts {
+struct FileStatus {
   FileStamp stamp;
   std::int64_t atime_ns = 0;
   std::uint32_t mode = 0;
@@ -31,7 +31,7 @@ struct FileFacts {
 };
 
 /// One object's file on this node, as it was found when the mount was made.
-struct Origin : FileFacts {
+struct Origin : FileStatus {
   Fd fd;                   ///< pinned; invalid: not enough descriptors, reopened for each read
   bool usable = false;     ///< false: missing or unreadable, it cannot be served
   bool as_mapped = false;  ///< content is the map's

@@ -12,9 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/open_regular.hpp"
-#include "base/socket_pair.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 
 namespace heddle {
@@ -31,6 +31,8 @@ constexpr std::size_t kDepth = 8;
 constexpr std::size_t kMostOpenJobs = 16;
 /// LIEF 0.9 leaks on some errors: a worker is replaced before that matters.
 constexpr std::size_t kJobsPerWorker = 2000;
+/// A new hard link changes a file, too.
+constexpr unsigned kMaxAttempts = 3;
 
 Error cannot_read(const std::string& path, const std::string& reason) {
   return Error::with_code(EBADMSG, path, "cannot read as ELF", reason);
@@ -315,8 +317,11 @@ CachedFacts::Worker* CachedFacts::worker_for_next_job() {
 void CachedFacts::finish(Job job, Reply reply) {
   const std::string& path = job.key.first;
   struct stat st {};
-  if (::fstat(job.file->fd.get(), &st) != 0 || file_stamp(st) != job.file->stamp)
+  if (::fstat(job.file->fd.get(), &st) != 0 || file_stamp(st) != job.file->stamp) {
+    job.file.reset();
+    if (++job.attempts < kMaxAttempts) return queue_.push_front(std::move(job));
     return settle(job, fail(cannot_read(path, "it changes while it is read")));
+  }
   if (reply.code != 0) {
     // Only the codes that FactsSource promises come through.
     const bool known = reply.code == ENOEXEC || reply.code == EIO;

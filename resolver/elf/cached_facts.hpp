@@ -139,6 +139,7 @@ class CachedFacts : public FactsSource {
   struct Job {
     Key key;
     std::optional<OpenedFile> file;  ///< opened when the job is sent, unless it came so
+    unsigned attempts = 0;           ///< readings that a change of the file spoilt
   };
   struct Worker;
 

@@ -189,8 +189,7 @@ std::vector<std::string> needed_names(const ElfFacts& elf) {
 }
 
 bool is_mpi_symbol(std::string_view name) {
-  for (const std::string_view prefix :
-       {"MPI_", "PMPI_", "MPIX_", "mpi_", "pmpi_", "mpix_", "MPI_T_"})
+  for (const std::string_view prefix : {"MPI_", "PMPI_", "MPIX_", "mpi_", "pmpi_", "mpix_"})
     if (name.starts_with(prefix)) return true;
   return false;
 }

@@ -307,7 +307,7 @@ class Decider {
     }
     for (const auto& root : options_.roots) TRY(add(root, "asked for"));
     if (!host_.missing().empty())
-      return refuse("the host's MPI is not whole: " + host_.missing()[0],
+      return refuse("the host's MPI is not whole: " + host_.missing(),
                     "ldd " + (out_.mpi ? out_.mpi->library.path : std::string("its library")));
     return {};
   }

@@ -5,7 +5,7 @@
 #include <set>
 #include <string_view>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 
 namespace heddle::policy {
@@ -73,10 +73,8 @@ void HostSide::take(const Closure& closure) {
     if (const auto* facts = symbols_.of(slot->second.path))
       slot->second.stack_part = stack_part_of(*facts);
   }
-  for (const auto& missing : closure.missing) {
-    auto line = missing.name + ", needed by " + closure.objects[missing.needed_by].path;
-    if (!holds(missing_, line)) missing_.push_back(std::move(line));
-  }
+  if (const auto& lost = closure.missing; missing_.empty() && !lost.empty())
+    missing_ = lost[0].name + ", needed by " + closure.objects[lost[0].needed_by].path;
 }
 
 Result<void> HostSide::add(const std::string& path, const std::string& stack_part) {

@@ -29,8 +29,8 @@ class HostSide {
   /// By soname; ld.so is not among them.
   const std::map<std::string, SideFile>& files() const { return files_; }
   const std::map<std::string, SideFile>& plugins() const { return plugins_; }
-  /// "libx.so.1, needed by ..."
-  const std::vector<std::string>& missing() const { return missing_; }
+  /// "libx.so.1, needed by ...": the first.
+  const std::string& missing() const { return missing_; }
   OsWorld& world() { return world_; }
   SymbolReader& symbols() { return symbols_; }
 
@@ -43,7 +43,7 @@ class HostSide {
   std::map<std::string, SideFile> files_;
   std::map<std::string, SideFile> plugins_;
   std::set<std::string> plugin_directories_;
-  std::vector<std::string> missing_;
+  std::string missing_;
   std::string home_;  ///< directory of the library added last
 };
 

@@ -16,7 +16,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/policy/swapped_world.hpp"
@@ -82,30 +82,25 @@ std::vector<Lack> lacks_of(const Closure& closure) {
   return out;
 }
 
-/// Where `start` is a string of its own in a file, or the start of one with `more`, which is a path
-/// below it. (A linker may have another string end in the same bytes, "openmpi" of
-/// "${libdir}/openmpi": a label at most.)
-std::size_t find_string(const std::string& bytes, const std::string& start, bool more,
-                        std::size_t from) {
-  const auto wanted = '\0' + start;
-  for (auto at = bytes.find(wanted, from); at != bytes.npos; at = bytes.find(wanted, at + 1)) {
+/// Writes `to` over each string `from` of `bytes`, and with `more` over the start of each that is a
+/// path below it. Gives what they were and are; nothing where there is no room. (A linker may have
+/// another string end in the same bytes, "openmpi" of "${libdir}/openmpi": a label at most.)
+std::vector<std::pair<std::string, std::string>> replace_strings(std::string& bytes,
+                                                                 const std::string& from,
+                                                                 const std::string& to, bool more) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto wanted = '\0' + from;
+  if (to.size() > from.size()) return out;
+  for (auto at = bytes.find(wanted); at != bytes.npos; at = bytes.find(wanted, at + 1)) {
     const auto end = at + wanted.size();
-    if (end < bytes.size() && (bytes[end] == '\0' || (more && bytes[end] == '/'))) return at + 1;
+    if (end >= bytes.size() || (bytes[end] != '\0' && !(more && bytes[end] == '/'))) continue;
+    const std::string was = bytes.c_str() + at + 1;
+    auto now = to + was.substr(from.size());
+    out.emplace_back(was, now);
+    now.resize(was.size());
+    bytes.replace(at + 1, was.size(), now);
   }
-  return bytes.npos;
-}
-
-/// Writes `to` over each string `from` of `bytes`. False: there is none, or no room.
-bool replace_string(std::string& bytes, const std::string& from, std::string to) {
-  if (to.size() > from.size()) return false;
-  to.resize(from.size());
-  bool any = false;
-  for (auto at = find_string(bytes, from, false, 0); at != bytes.npos;
-       at = find_string(bytes, from, false, at)) {
-    bytes.replace(at, to.size(), to);
-    any = true;
-  }
-  return any;
+  return out;
 }
 
 /// Whether a name below the mount is a plugin's.
@@ -225,7 +220,7 @@ class Placement {
         of_host ? in_.glibc.files.at(loader.soname).path : inside_.loader().interpreter;
     auto bytes = TRY((of_host ? host_ : inside_.world()).read(origin));
     const auto path = in_.mount_point + "/" + std::string(kShortCache);
-    if (cache_path.empty() || !replace_string(bytes, cache_path, path))
+    if (cache_path.empty() || replace_strings(bytes, cache_path, path, false).empty())
       return fail("",
                   "the image has no ld.so.cache to put the host's libraries into, and in its "
                   "ld.so " +
@@ -531,29 +526,21 @@ class Placement {
     for (const auto& [name, path] : decision.names)
       if (path == directory.wanted_by && name.find('/') == name.npos) served_as.push_back(name);
     if (served_as.size() != 1) return false;
-    const auto bytes = host_.read(directory.wanted_by);
-    if (!bytes) return false;
-    const auto known = decision.made.find(served_as[0]);
-    auto copy = known == decision.made.end() ? *bytes : known->second;
+    const auto made = decision.made.find(served_as[0]);
+    auto copy = made == decision.made.end() ? host_.read(directory.wanted_by)
+                                            : Result<std::string>(made->second);
+    if (!copy) return false;
     const auto name = directory.short_name.value_or(directory.view_name);
-    const auto now = name.empty() ? in_.mount_point : in_.mount_point + "/" + name;
-    bool any = false;
+    const auto place = name.empty() ? in_.mount_point : in_.mount_point + "/" + name;
+    const auto before = decision.changed.size();
     for (const auto& start : directory.built_in) {
-      if (now.size() > start.size()) continue;
       // libibverbs has "DIRECTORY/lib%s-rdmav34.so".
       const bool more = !directory.is_data && start == directory.path;
-      for (auto at = find_string(*bytes, start, more, 0); at != bytes->npos;
-           at = find_string(*bytes, start, more, at)) {
-        const std::string was = bytes->c_str() + at;
-        auto text = now + was.substr(start.size());
-        decision.changed.push_back({directory.wanted_by, was, text});
-        text.resize(was.size());
-        copy.replace(at, was.size(), text);
-        any = true;
-      }
+      for (auto& [was, now] : replace_strings(*copy, start, place, more))
+        decision.changed.push_back({directory.wanted_by, std::move(was), std::move(now)});
     }
-    if (!any) return false;
-    decision.made[served_as[0]] = std::move(copy);
+    if (decision.changed.size() == before) return false;
+    decision.made[served_as[0]] = std::move(*copy);
     if (directory.short_name) shorten(directory, decision.names);
     return true;
   }

@@ -3,7 +3,6 @@
 
 #include "base/command_line.hpp"
 #include "base/run_main.hpp"
-#include "base/standard_fds.hpp"
 #include "resolver/tool/commands.hpp"
 
 namespace heddle {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <utility>
 
 #include "resolver/elf/worker_protocol.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 
 int misbehave() {
   static_cast<void>(send_reply(kWorkerSocket, {}));
-  for (;;) {
+  for (bool touched = false;;) {
     const auto request = receive_record<Request>(kWorkerSocket, std::chrono::hours(1));
     if (!request || request->fds.size() != 1) return 0;
     char text[16] = {};
@@ -25,7 +26,8 @@ int misbehave() {
       ::raise(SIGSEGV);
     }
     if (what == "exit") return 7;
-    if (what == "touch" && ::futimens(request->fds[0].get(), nullptr) != 0) return 1;
+    if (what == "touch" || (what == "touch once" && !std::exchange(touched, true)))
+      ::futimens(request->fds[0].get(), nullptr);
     while (what == "hang") ::pause();
     while (what == "flood")
       if (!send_record(kWorkerSocket, Piece{false, std::string(kLongestPiece, 'f')})) return 1;

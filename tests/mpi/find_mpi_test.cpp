@@ -122,12 +122,10 @@ TEST_F(FsResolveMpi, each_maker_of_the_mpich_abi_is_told_by_its_own_words) {
            Row{"libmpi.so.12", "Intel(R) MPI Library 2021.6 for Linux* OS\\n", "intel", "2021.6"},
            Row{"libmpi.so.12", "Intel(R) MPI Library 2019 Update 6 for Linux* OS\\n", "intel",
                "2019.6"},
-           Row{"libmpi.so.12", "Intel(R) MPI Library 2018 for Linux* OS\\n", "intel", "2018"},
            Row{"libmpi_gnu_123.so.12",
                "MPI VERSION    : CRAY MPICH version 8.1.25.17 (ANL base 3.4a2)\\n", "cray",
                "8.1.25.17"},
            Row{"libmpi.so.12", "MVAPICH2 Version      :\\t2.3.7\\n", "mvapich", "2.3.7"},
-           Row{"libmpi.so.12", "MVAPICH2 Version:       2.3.7\\n", "mvapich", "2.3.7"},
            Row{"libmpi.so.12", "MVAPICH Version:        3.0\\n", "mvapich", "3.0"},
        }) {
     const auto prefix = dir_ / std::to_string(++count);

@@ -82,21 +82,5 @@ TEST_F(Decide, a_damaged_image_is_an_error_and_no_crash) {
             3);
 }
 
-TEST_F(Decide, search_paths_are_neutralised_no_more) {
-  usual();
-  EXPECT_EQ(world_.decide("/app/solver", {"--rpath", "bind"})["outcome"], "swap");
-  const auto refused = world_.build("/app/solver", {"--rpath", "neutralise"});
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("use bind"));
-}
-
-TEST_F(Decide, odd_names_are_kept) {
-  usual();
-  const std::string name = "/app/a \n\"\xC3\xA4";
-  fs::copy_file(world_.in("/app/solver"), world_.in(name));
-  const auto decision = swap(name);
-  EXPECT_EQ(decision["program"][0], name);
-}
-
 }  // namespace
 }  // namespace heddle::test

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Files that are found before ld.so.cache is asked, by search paths and beside one another.
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <map>
