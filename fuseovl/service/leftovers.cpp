@@ -95,14 +95,14 @@ void sweep_leftovers(const std::string& parent) {
 
 Result<WorkDirectory> WorkDirectory::make() {
   // Short: ld.so compares each library's path, and it begins with this.
-  WorkDirectory out{TRY(TempDir::create(kUnlocked)), {}};
+  auto directory = TRY(TempDir::create(kUnlocked));
+  auto path = directory.path();
   // Others than the owner may have to come through: children of APP that change their user.
-  ::chmod(out.directory.path().c_str(), 0755);
-  out.lock = TRY(open_file(out.directory.path(), O_RDONLY | O_DIRECTORY));
-  (void)::flock(out.lock.get(), LOCK_EX | LOCK_NB);
-  auto path = out.directory.path();
-  TRY(out.directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));
-  return out;
+  ::chmod(path.c_str(), 0755);
+  auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
+  (void)::flock(lock.get(), LOCK_EX | LOCK_NB);
+  TRY(directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));
+  return WorkDirectory{std::move(directory), std::move(lock)};
 }
 
 }  // namespace heddle
