@@ -5,12 +5,9 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/wait.h>
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -26,6 +23,7 @@
 #include <vector>
 
 #include "base/child.hpp"
+#include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/log.hpp"
 #include "compat/server/judge_protocol.hpp"
@@ -106,9 +104,7 @@ class JudgePool {
   /// once for each state of the node. `cancelled`: the client does not want the answer any more.
   std::shared_ptr<const Answer> check(std::string_view artifact, const std::string& where,
                                       const Cancelled& cancelled) {
-    const auto hash =
-        XXH3_128bits_withSecret(artifact.data(), artifact.size(), secret_.data(), secret_.size());
-    const Key key{hash.high64, hash.low64};
+    const Key key = hash_bytes(artifact).bytes;
     auto answer = find_kept(key);
     if (answer)
       ++counters_.kept;
@@ -165,19 +161,15 @@ class JudgePool {
     pid_t pid = -1;
     Fd socket;
   };
-  /// XXH3 of an artifact under a secret of this process: nobody can aim at another's verdict, and
-  /// it takes a tenth of the time of a SHA-256, which was a quarter of a known verdict's.
-  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  /// SHA-256 of an artifact: no client can make another's artifact get its own verdict.
+  using Key = decltype(ContentHash::bytes);
   struct Kept {
     std::shared_ptr<const Answer> answer;
     Clock::time_point made;
   };
 
   JudgePool(NodeIndexOptions options, std::chrono::seconds timeout)
-      : options_(std::move(options)), timeout_(timeout) {
-    if (::getrandom(secret_.data(), secret_.size(), 0) != static_cast<ssize_t>(secret_.size()))
-      throw Error::from_errno("getrandom", "failed");
-  }
+      : options_(std::move(options)), timeout_(timeout) {}
 
   /// By exec, and not by fork alone: a judge must not have the memory that the token and the TLS
   /// key are in.
@@ -382,7 +374,6 @@ class JudgePool {
 
   NodeIndexOptions options_;
   std::chrono::seconds timeout_;
-  std::array<unsigned char, XXH3_SECRET_SIZE_MIN> secret_{};
   std::string program_;
   Fd watch_socket_;
   pid_t watcher_ = -1;
