@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -40,6 +41,12 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
   std::string path = parent + "/" + prefix + "-XXXXXX";
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
   return TempDir(std::move(path));
+}
+
+Result<void> TempDir::move_to(std::string path) {
+  if (::rename(path_.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot be made");
+  path_ = std::move(path);
+  return {};
 }
 
 TempDir& TempDir::operator=(TempDir&& other) noexcept {

@@ -21,6 +21,8 @@ class TempDir {
   ~TempDir();
 
   const std::string& path() const noexcept { return path_; }
+  /// Gives it another path on the same file system.
+  Result<void> move_to(std::string path);
   /// Gives up ownership: the directory stays, the caller removes it.
   std::string release() noexcept { return std::exchange(path_, {}); }
 

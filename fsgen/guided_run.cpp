@@ -337,16 +337,10 @@ std::string on_one_line(std::string text) {
 }  // namespace
 
 Result<TempDir> make_work_dir() {
-  // Short: ld.so compares each library's path, and it begins with this.
-  auto work = TempDir::create("hd");
-  // Others than the owner may have to come through: children of APP that change their user.
-  if (work) ::chmod(work->path().c_str(), 0755);
-  // Locked as long as we live: should we be killed, daemons of this user see that the directory is
-  // nobody's (fuseovl/service/leftovers.hpp).
-  static std::vector<Fd> locks;
-  if (work)
-    if (auto lock = lock_directory(work->path())) locks.push_back(std::move(*lock));
-  return work;
+  auto work = TRY(WorkDirectory::make());
+  static std::vector<Fd> locks;  // for as long as we live
+  locks.push_back(std::move(work.lock));
+  return std::move(work.directory);
 }
 
 Result<RunReport> run_best(const GenOptions& options, const std::string& app_path,

@@ -50,10 +50,10 @@ class LeaseService : public MountServer {
 
   /// Takes away what is left of the mount; then the clients see the service's end.
   void end() {
-    const std::string directory = directory_ ? directory_->path() : "";
-    if (directory_ && is_heddle_mount(settings_.mount_point))
+    const std::string directory = work_ ? work_->directory.path() : "";
+    if (work_ && is_heddle_mount(settings_.mount_point))
       (void)unmount_fuse(settings_.mount_point, Unmount::detach, kUnmountLimit);
-    directory_.reset();
+    work_.reset();
     hang_up();
     if (!directory.empty()) sweep_leftovers(directory.substr(0, directory.rfind('/')));
   }
@@ -62,14 +62,10 @@ class LeaseService : public MountServer {
   /// The mount point's directory, made here, so that there is no moment in which only a process
   /// that may be killed knows of it; and root's namespace. A failure is every client's answer.
   Result<void> set_up() {
-    // Short: ld.so compares each library's path, and it begins with this.
-    directory_ = TRY(TempDir::create("hd"));
-    // Children of the program that change their user come through as well.
-    ::chmod(directory_->path().c_str(), 0755);
-    settings_.mount_point = directory_->path() + "/m";
+    work_ = TRY(WorkDirectory::make());
+    settings_.mount_point = work_->directory.path() + "/m";
     if (::mkdir(settings_.mount_point.c_str(), 0755) != 0)
-      return fail_errno(directory_->path(), "cannot make the mount point");
-    directory_lock_ = TRY(lock_directory(directory_->path()));
+      return fail_errno(work_->directory.path(), "cannot make the mount point");
     if (*settings_.keep == KeepKind::fusermount) return {};
     TRY(enter_private_namespace(NamespaceKind::mount));
     TRY(confine_service(clears_by_owner() ? 0 : std::uint64_t{1} << CAP_DAC_OVERRIDE));
@@ -79,7 +75,7 @@ class LeaseService : public MountServer {
 
   /// Whether root without any capability can remove the directory in the end.
   bool clears_by_owner() const {
-    const auto path = directory_->path();
+    const auto path = work_->directory.path();
     struct stat above {};
     if (::stat(path.substr(0, path.rfind('/')).c_str(), &above) != 0) return false;
     const mode_t write = above.st_uid == 0 ? S_IWUSR : S_IWOTH;
@@ -103,7 +99,7 @@ class LeaseService : public MountServer {
     settings.load.map_fd = map;
     settings.map_id = id;
     settings.service_fd = service_.get();
-    settings.cleanup = directory_->path();  // should we be killed
+    settings.cleanup = work_->directory.path();  // should we be killed
     return start_daemon(settings);
   }
   /// Clients wait for 120 s; a file system that does not answer is named by make() itself.
@@ -172,8 +168,7 @@ class LeaseService : public MountServer {
 
   MountSettings settings_;
   std::string name_;  ///< of the socket in the run directory; empty: it has none
-  std::optional<TempDir> directory_;
-  Fd directory_lock_;
+  std::optional<WorkDirectory> work_;
   Result<void> ready_;
   Fd daemon_;   ///< the other end of service_: hangs up when the daemon has ended
   Fd service_;  ///< for the daemon

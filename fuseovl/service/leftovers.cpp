@@ -7,17 +7,22 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <vector>
 
 #include "base/file_systems.hpp"
 #include "base/run_directory.hpp"
-#include "base/temp_dir.hpp"
+#include "base/try.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 
 namespace heddle {
 namespace {
+
+/// Of a directory's name before it is locked.
+constexpr const char* kUnlocked = "hd-new";
 
 /// For each name in `directory`, also when it is removed meanwhile.
 void each_name(int directory, const std::function<void(const std::string&)>& work) {
@@ -29,13 +34,12 @@ void each_name(int directory, const std::function<void(const std::string&)>& wor
 /// Removes the directory `name` when it is one of ours that nobody has locked: what lies in it, not
 /// deeper, below a descriptor. No name comes from anybody else.
 void sweep_directory(int parent, const std::string& name) {
-  // Between mkdtemp(3) and flock(2) it is nobody's, for milliseconds.
-  constexpr time_t kYoungSeconds = 120;
   const Fd directory(
       ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
   if (!directory || ::fstat(directory.get(), &st) != 0 || st.st_uid != ::geteuid()) return;
-  if (st.st_mtim.tv_sec > ::time(nullptr) - kYoungSeconds) return;
+  const bool is_made_now = st.st_mtim.tv_sec > ::time(nullptr) - 120;
+  if (name.starts_with(kUnlocked) && is_made_now) return;
   if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) return;
   each_name(directory.get(), [&](const std::string& file) {
     if (::unlinkat(directory.get(), file.c_str(), 0) != 0)
@@ -49,7 +53,8 @@ void sweep_directories(const std::string& parent) {
   // On network file systems flock(2) may hold on one node only: another's would seem nobody's.
   if (!directory || locality_of(directory.get()) == Locality::remote) return;
   each_name(directory.get(), [&](const std::string& name) {
-    if (name.size() == 9 && name.starts_with("hd-"))  // base/temp_dir.cpp
+    const auto random = name.size() - std::min<std::size_t>(name.size(), 7);  // mkdtemp(3)
+    if (name.substr(0, random) == "hd" || name.substr(0, random) == kUnlocked)
       sweep_directory(directory.get(), name);
   });
 }
@@ -88,11 +93,16 @@ void sweep_leftovers(const std::string& parent) {
   sweep_directories(parent);
 }
 
-Result<Fd> lock_directory(const std::string& path) {
-  auto directory = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (directory && ::flock(directory->get(), LOCK_EX | LOCK_NB) != 0)
-    return fail_errno(path, "cannot lock");
-  return directory;
+Result<WorkDirectory> WorkDirectory::make() {
+  // Short: ld.so compares each library's path, and it begins with this.
+  auto directory = TRY(TempDir::create(kUnlocked));
+  auto path = directory.path();
+  // Others than the owner may have to come through: children of APP that change their user.
+  ::chmod(path.c_str(), 0755);
+  auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
+  (void)::flock(lock.get(), LOCK_EX | LOCK_NB);
+  TRY(directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));
+  return WorkDirectory{std::move(directory), std::move(lock)};
 }
 
 }  // namespace heddle

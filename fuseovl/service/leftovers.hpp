@@ -7,18 +7,23 @@
 #include <string_view>
 
 #include "base/fd.hpp"
+#include "base/temp_dir.hpp"
 
 namespace heddle {
 
 /// Of the names of lease services' sockets in the run directory (base/run_directory.hpp).
 inline constexpr std::string_view kLeasePrefix = "lease-";
 
-/// Locks a directory of this run's, until the descriptor is closed: one that nobody has locked was
-/// left behind.
-Result<Fd> lock_directory(const std::string& path);
+/// A directory `hd-XXXXXX` in $TMPDIR, mode 0755, and the lock that says that it is in use: one
+/// that nobody has locked was left behind. It has that name from the moment that it is locked.
+struct WorkDirectory {
+  TempDir directory;
+  Fd lock;
+  static Result<WorkDirectory> make();
+};
+
 /// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and
-/// directories `hd-XXXXXX` in `parent`, once they are two minutes old. A mount that does not answer
-/// holds it up for half a second.
+/// directories `hd-XXXXXX` in `parent`. A mount that does not answer holds it up for half a second.
 void sweep_leftovers(const std::string& parent);
 
 }  // namespace heddle

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kPatienceMs = 5000;
 constexpr std::int64_t kRestMs = 50;
-constexpr std::size_t kMostSilent = 256;
+constexpr std::ptrdiff_t kMostSilent = 256;
 
 void wake_at(std::int64_t& next, std::int64_t at) {
   if (at != 0 && (next == 0 || at < next)) next = at;
@@ -73,7 +73,7 @@ int MountServer::poll_timeout() const {
 void MountServer::accept() {
   accepts_at_ = 0;
   // As many as there is room for: clients that connect faster than we look must not hold us here.
-  for (std::size_t n = 0; listener_ && n < kMostSilent; ++n) {
+  for (std::ptrdiff_t n = 0; listener_ && n < kMostSilent; ++n) {
     // The socket may block, and be another process's too: its flags stay what they are.
     pollfd entry{listener_.get(), POLLIN, 0};
     if (::poll(&entry, 1, 0) <= 0) return;
@@ -88,9 +88,8 @@ void MountServer::accept() {
 }
 
 void MountServer::add_client(Fd socket) {
-  const auto is_silent = [](const Client& c) { return c.state == Client::State::silent; };
-  if (std::ranges::count_if(clients_, is_silent) >= static_cast<std::ptrdiff_t>(kMostSilent))
-    clients_.erase(std::ranges::find_if(clients_, is_silent));
+  if (std::ranges::count(clients_, Client::State::silent, &Client::state) >= kMostSilent)
+    clients_.erase(std::ranges::find(clients_, Client::State::silent, &Client::state));
   (void)::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
   clients_.push_back({.socket = std::move(socket), .until = monotonic_ms() + kPatienceMs});
 }
@@ -106,7 +105,8 @@ void MountServer::hear(Client& client) {
   auto& [message, fds] = *request;
   if (message.verb == MountRequest::Verb::leave && client.state == Client::State::holds) {
     client.state = Client::State::left;
-    return tell_holders(client.socket.get(), holders());
+    const auto holders = std::ranges::count(clients_, Client::State::holds, &Client::state);
+    return tell_holders(client.socket.get(), static_cast<std::size_t>(holders));
   }
   if (message.version == kMountServiceVersion && message.verb == MountRequest::Verb::want &&
       client.state == Client::State::silent && is_map_hash(message.map_id) && fds.size() == 1)
@@ -129,11 +129,6 @@ void MountServer::want(Client& client, std::string id, Fd map) {
   if (std::ranges::any_of(works_, same)) return;
   works_.push_back({client.id});
   if (!begin(works_.back())) works_.pop_back();
-}
-
-std::size_t MountServer::holders() const {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      clients_, [](const Client& c) { return c.state == Client::State::holds; }));
 }
 
 bool MountServer::is_busy() const {

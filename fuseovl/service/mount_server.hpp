@@ -95,7 +95,6 @@ class MountServer {
   int poll_timeout() const;
   void hear(Client& client);
   void want(Client& client, std::string id, Fd map);
-  std::size_t holders() const;
   /// Starts on the first client that waits for `work`'s map; false: there is none.
   bool begin(Work& work);
   Result<void> start(Work& work, bool mounts);

@@ -128,7 +128,7 @@ TEST_F(FuseFd, serves_a_mount_of_another_namespace_and_ends_with_it) {
   EXPECT_THAT(mount.read(kStatsAttribute), HasSubstr(work() + "/m"));
   EXPECT_EQ(mounts_with(work()), 0U);
   mount.end();
-  EXPECT_EQ(value_or_throw(daemon.wait_for(1s)), std::optional(0));
+  EXPECT_EQ(value_or_throw(daemon.wait_for(5s)), std::optional(0));
   EXPECT_FALSE(fs::exists(work()));
   // The last counters follow the ready byte.
   const auto counters = nlohmann::json::parse(value_or_throw(read_all(ready_.get(), "ready")));
@@ -143,7 +143,7 @@ TEST_F(FuseFd, a_jobs_signal_does_not_take_the_libraries_away) {
   ::kill(daemon.pid(), SIGTERM);
   EXPECT_EQ(mount.read("a.so"), "content of a");
   ::kill(daemon.pid(), SIGTERM);
-  EXPECT_EQ(value_or_throw(daemon.wait_for(1s)), std::optional(0));
+  EXPECT_EQ(value_or_throw(daemon.wait_for(5s)), std::optional(0));
   EXPECT_FALSE(fs::exists(work()));
 }
 

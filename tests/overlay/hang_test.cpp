@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A file system that stops answering holds up nobody but those who want its own files.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

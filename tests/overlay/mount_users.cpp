@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -50,20 +49,12 @@ std::chrono::nanoseconds time_spent(int pid) {
 
 namespace {
 
-std::vector<std::string> descriptors_of(int pid) {
-  std::vector<std::string> out;
-  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
-    out.push_back(entry.path().filename());
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
 /// It closes what it had for those it has answered a moment after they know.
 void let_it_settle(int pid) {
-  auto before = descriptors_of(pid);
+  auto before = footprint(pid).fds;
   const bool settled = wait_until(5s, [&] {
     std::this_thread::sleep_for(100ms);
-    const auto earlier = std::exchange(before, descriptors_of(pid));
+    const auto earlier = std::exchange(before, footprint(pid).fds);
     return earlier == before;
   });
   EXPECT_TRUE(settled) << "its descriptors change all the time";

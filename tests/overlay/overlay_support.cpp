@@ -106,7 +106,8 @@ nlohmann::json read_stats(const std::string& mount) {
 }
 
 nlohmann::json find(const nlohmann::json& in, const std::string& name) {
-  for (const auto& [path, value] : in.flatten().items())
+  const auto flat = in.flatten();
+  for (const auto& [path, value] : flat.items())
     if (path.ends_with("/" + name)) return value;
   throw Error(name, "is not in the statistics");
 }

@@ -3,7 +3,6 @@
 // What a worker can still do: serve. And what it cannot, as a process that was taken over by what
 // it read would try.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The statistics (the root directory's extended attribute): each reader gets one whole document.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,16 +40,6 @@ class Stats : public ::testing::Test {
     std::filesystem::create_directories(dir_ / long_directory_);
     two.write(dir_ / (long_directory_ + "map2"));
   }
-  std::string other_map() const { return dir_ / (long_directory_ + "map2"); }
-  void reload(const std::string& map) const {
-    const auto done = mount_->reload(map, {"--prefetch", "0"});
-    EXPECT_EQ(done.status, 0) << done.err;
-  }
-  void kill_worker() const {
-    const int worker = mount_->worker();
-    ::kill(worker, SIGKILL);
-    EXPECT_TRUE(wait_until(10s, [&] { return mount_->worker() != worker; }));
-  }
   void mount(std::vector<std::string> options = {}) {
     options.insert(options.end(), {"--prefetch", "0", "--log", dir_ / "log"});
     mount_.emplace(dir_ / "map1", dir_ / "mnt", options);
@@ -82,10 +67,11 @@ TEST_F(Stats, are_whole_for_every_reader_while_workers_die_and_maps_are_exchange
     for (const auto end = std::chrono::steady_clock::now() + time_to_spend();
          std::chrono::steady_clock::now() < end; ++turn) {
       std::this_thread::sleep_for(kPace / 2);
+      const auto map = dir_ / (turn % 4 == 1 ? long_directory_ + "map2" : "map1");
       if (turn % 2 == 0)
-        kill_worker();
+        ::kill(mount_->worker(), SIGKILL);
       else
-        reload(turn % 4 == 1 ? other_map() : dir_ / "map1");
+        EXPECT_EQ(mount_->reload(map, {"--prefetch", "0"}).status, 0);
     }
   }
   std::cout << read << " read\n";

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A mount outlives the process that answers for it: nobody who uses it notices.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

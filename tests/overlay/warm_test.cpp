@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: MIT
 // What the daemon is asked, and what it is not asked any more.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <link.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/fd.hpp"
 #include "resolver/map/map_reader.hpp"
