@@ -123,13 +123,6 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
   return end;
 }
 
-/// How many names the map has beyond those of the start-up closures.
-std::size_t count_libraries(const LearnedRun& run) {
-  std::size_t n = 0;
-  for (const auto& [path, program] : run) n += program.libraries.size();
-  return n;
-}
-
 /// `--learn`: calls `run` once, with a log for what its processes load, and writes the map with all
 /// of that to options.out. Result: run's end; a map that cannot be written is reported, and is
 /// exit_failure where APP itself had none.
@@ -150,10 +143,12 @@ AppEnd learn(const GenOptions& options, const std::string& app_path,
     report(map.error());
     return end.status == exit_done ? AppEnd{exit_failure} : end;
   }
+  std::size_t names = 0;
+  for (const auto& [path, program] : *learned) names += program.libraries.size();
   if (!options.quiet)
     say(fmt::format("{}: {} program{}, {} names learned in this run",
                     escape_for_terminal(map->path), map->content.programs.size(),
-                    map->content.programs.size() == 1 ? "" : "s", count_libraries(*learned)));
+                    map->content.programs.size() == 1 ? "" : "s", names));
   return end;
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -32,13 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
-
+/// Of CLOCK_MONOTONIC.
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
 }
@@ -204,7 +197,7 @@ AppSetup GuidedRun::setup(Counters& counters) const {
   }
   setup.before_exec = [&counters] {
     counters.app_pid = static_cast<std::uint64_t>(::getpid());
-    counters.exec_ns = monotonic_ns();
+    counters.exec_ns = ns_since({});
   };
   return setup;
 }
