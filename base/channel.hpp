@@ -1,31 +1,67 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Typed messages, with descriptors, between processes of heddle: one record of base/coder.hpp a
-// packet. Both ends are of one build unless a format's page says otherwise; whatever arrives may
-// still be hostile, so a packet that does not decode to exactly one record is EPROTO.
+// Typed messages, with descriptors, between processes of heddle, over SOCK_SEQPACKET unix sockets:
+// one record of base/coder.hpp a packet. Both ends are of one build unless a format's page says
+// otherwise; whatever arrives may still be hostile, so a packet that does not decode to exactly one
+// record is EPROTO.
 
 #include <chrono>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/coder.hpp"
-#include "base/packet.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
 
-/// Sends `message` as one packet, EMSGSIZE when it is longer than kLongestPacket; the descriptors
-/// stay the caller's.
+struct SocketPair {
+  Fd one;
+  Fd other;
+};
+/// A connected pair of SOCK_SEQPACKET unix sockets, close-on-exec.
+Result<SocketPair> make_socket_pair();
+
+struct Packet {
+  std::string text;
+  std::vector<Fd> fds;
+};
+
+/// A packet must fit the socket's buffer (212,992 bytes, net.core.wmem_default).
+inline constexpr std::size_t kLongestPacket = 128 * 1024;
+/// Of descriptors in one packet (SCM_MAX_FD of linux/net/scm.h).
+inline constexpr std::size_t kMostPacketFds = 253;
+/// A limit that is never reached; without a poll(2).
+inline constexpr std::chrono::milliseconds kNoLimit = std::chrono::milliseconds::max();
+
+/// Sends one packet, EMSGSIZE when it is longer than kLongestPacket. The descriptors stay the
+/// caller's; EINVAL when they are more than kMostPacketFds. MSG_NOSIGNAL.
+Result<void> send_packet(int socket, std::string_view text, std::span<const int> fds = {});
+/// Waits for one packet; ETIMEDOUT after `limit`, ECONNRESET when the other end is gone.
+Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit);
+
+/// Sends `message` as one packet; as send_packet().
 template <class T>
 Result<void> send_record(int socket, const T& message, std::span<const int> fds = {}) {
   Encoder coder;
   coder(message);
-  const std::string bytes = coder.take();
-  if (bytes.size() > kLongestPacket)
-    return fail_errno("", "cannot talk to the other process", EMSGSIZE);
-  return send_packet(socket, bytes, fds);
+  return send_packet(socket, coder.take(), fds);
+}
+
+/// The record of type T that `bytes` hold; EPROTO.
+template <class T>
+Result<T> decode_record(std::string_view bytes) {
+  T out{};
+  Decoder coder(bytes);
+  coder(out);
+  if (!coder.complete())
+    return fail_errno("", "cannot understand the other process", EPROTO,
+                      "are both programs of one version?");
+  return out;
 }
 
 template <class T>
@@ -38,14 +74,20 @@ struct Received {
 template <class T>
 Result<Received<T>> receive_record(int socket, std::chrono::milliseconds limit) {
   Packet packet = TRY(receive_packet(socket, limit));
-  Received<T> out{};
-  Decoder coder(packet.text);
-  coder(out.message);
-  if (!coder.complete())
-    return fail_errno("", "cannot understand the other process", EPROTO,
-                      "are both programs of one version?");
-  out.fds = std::move(packet.fds);
-  return out;
+  T message = TRY(decode_record<T>(packet.text));
+  return Received<T>{std::move(message), std::move(packet.fds)};
 }
+
+// A step's end: a descriptor when it is done, else its failure.
+
+Result<void> send_fd(int socket, int fd);
+/// That nobody is left to hear it is no matter.
+void send_failure(int socket, const Error& error);
+/// What send_fd() sent; ECONNRESET when the other end is gone; the other end's own error when it
+/// sent that instead.
+Result<Fd> receive_fd(int socket);
+
+/// `error` with no more words than fit a packet.
+Error shortened(const Error& error);
 
 }  // namespace heddle

@@ -21,12 +21,11 @@
 #include <system_error>
 #include <thread>
 
+#include "base/backoff.hpp"
+#include "base/channel.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/monotonic.hpp"
-#include "base/packet.hpp"
 #include "base/run_main.hpp"
-#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -73,13 +72,6 @@ void close_one_by_one(unsigned from, unsigned last) {
 void close_range(unsigned from, unsigned last) {
   if (from > last || ::syscall(SYS_close_range, from, last, 0U) == 0) return;
   close_one_by_one(from, last);
-}
-
-std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
-  std::vector<char*> out;
-  for (const auto& s : strings) out.push_back(const_cast<char*>(s.c_str()));
-  out.push_back(nullptr);
-  return out;
 }
 
 /// In the child, between fork and exec: async-signal-safe calls only. Descriptors are first moved
@@ -201,6 +193,13 @@ Result<std::optional<int>> Child::wait_for(std::chrono::milliseconds limit) {
   }
 }
 
+std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (const auto& s : strings) out.push_back(const_cast<char*>(s.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
 Result<Child> spawn(const std::string& path, const std::vector<std::string>& argv,
                     const SpawnOptions& options) {
   const auto c_argv = to_c_array(argv);
@@ -278,7 +277,7 @@ Result<Task> Task::start(ForkOptions options, std::chrono::milliseconds limit,
     } catch (const std::exception& error) {
       done = fail("", error.what());
     }
-    if (!done) send_failure(sockets.other.get(), done.error(), FailureCode::sent);
+    if (!done) send_failure(sockets.other.get(), done.error());
     return done ? exit_done : exit_failure;
   }));
   auto ended = TRY(watch_child_end(child.pid()));
@@ -298,12 +297,12 @@ Result<void> Task::result() {
   pollfd entry{ended(), POLLIN, 0};
   if (::poll(&entry, 1, 0) == 0) {
     child_.abandon();
-    return fail_errno("", "gave up waiting", ETIMEDOUT);
+    return fail(Error::from_errno("", "gave up waiting", ETIMEDOUT).because(Cause::silent));
   }
   if (TRY(child_.wait()) == exit_done) return {};
-  const auto said = receive_packet(words_.get(), std::chrono::milliseconds(0));
+  auto said = receive_record<Error>(words_.get(), std::chrono::milliseconds(0));
   if (!said) return fail_errno("", "the process ended without an answer", ECHILD);
-  return fail(received_failure(said->text));
+  return fail(std::move(said->message));
 }
 
 Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& options,

@@ -33,8 +33,8 @@ class Child {
   Result<int> wait();
   /// As wait(), but gives up at the deadline: nullopt, the child still runs.
   Result<std::optional<int>> wait_for(std::chrono::milliseconds limit);
-  /// Kills it (SIGKILL) and does not wait for it, as it may stand in the kernel for long; when it has
-  /// ended, a later fork_child() of this process reaps it.
+  /// Kills it (SIGKILL) and does not wait for it, as it may stand in the kernel for long; when it
+  /// has ended, a later fork_child() of this process reaps it.
   void abandon() noexcept;
   /// Gives up ownership: nobody kills or reaps it here.
   pid_t release() noexcept { return std::exchange(pid_, -1); }
@@ -59,6 +59,9 @@ struct SpawnOptions {
   /// waits for: strace would wait for a page that only the daemon, stopped for strace, can bring.
   bool untraced = false;
 };
+
+/// The pointers to `strings` that execve(2) takes; null at the end.
+std::vector<char*> to_c_array(const std::vector<std::string>& strings);
 
 /// fork + execve of `path` (no PATH search, no shell) with `argv` as an array. Signal mask cleared
 /// and dispositions reset in the child. A failing exec is reported here, not as the child's status.

@@ -43,7 +43,8 @@ ContentHash hash_bytes(std::string_view data) {
   return hash.end();
 }
 
-Result<ContentHash> hash_file(int fd, const std::string& name, const EditBytes& edit) {
+Result<ContentHash> hash_file(int fd, const std::string& name,
+                              const std::function<void()>& moves_on) {
   Sha256 hash;
   constexpr std::size_t room = std::size_t{1} << 18;
   const auto buffer = std::make_unique_for_overwrite<char[]>(room);  // small files touch little
@@ -52,7 +53,7 @@ Result<ContentHash> hash_file(int fd, const std::string& name, const EditBytes& 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_errno(name, "cannot read");
     if (n == 0) break;
-    if (edit) edit({buffer.get(), static_cast<std::size_t>(n)}, static_cast<std::uint64_t>(offset));
+    if (moves_on) moves_on();
     hash.add(buffer.get(), static_cast<std::size_t>(n));
     offset += n;
   }

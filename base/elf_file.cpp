@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
+
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
@@ -61,32 +64,17 @@ void copy_record(const From& from, Elf64_Sym& to, const Number& number) {
   to.st_shndx = number(from.st_shndx);
 }
 
+template <class Wide, class A, class B, class Else>
+using If = std::conditional_t<std::is_same_v<Wide, A>, B, Else>;
+/// The 32-bit structure of the same name.
 template <class Wide>
-struct Narrow;
-template <>
-struct Narrow<Elf64_Ehdr> {
-  using Type = Elf32_Ehdr;
-};
-template <>
-struct Narrow<Elf64_Phdr> {
-  using Type = Elf32_Phdr;
-};
-template <>
-struct Narrow<Elf64_Shdr> {
-  using Type = Elf32_Shdr;
-};
-template <>
-struct Narrow<Elf64_Dyn> {
-  using Type = Elf32_Dyn;
-};
-template <>
-struct Narrow<Elf64_Sym> {
-  using Type = Elf32_Sym;
-};
+using Narrow = If<Wide, Elf64_Ehdr, Elf32_Ehdr,
+                  If<Wide, Elf64_Phdr, Elf32_Phdr,
+                     If<Wide, Elf64_Shdr, Elf32_Shdr, If<Wide, Elf64_Dyn, Elf32_Dyn, Elf32_Sym>>>>;
 
 template <class Wide>
 std::size_t record_size(bool is_64) {
-  return is_64 ? sizeof(Wide) : sizeof(typename Narrow<Wide>::Type);
+  return is_64 ? sizeof(Wide) : sizeof(Narrow<Wide>);
 }
 
 template <class Wide, class Number>
@@ -99,7 +87,7 @@ Wide read_record(const char* raw, bool is_64, const Number& number) {
   if (is_64)
     read_as(Wide{});
   else
-    read_as(typename Narrow<Wide>::Type{});
+    read_as(Narrow<Wide>{});
   return out;
 }
 
@@ -156,7 +144,7 @@ Result<ElfFile> ElfFile::read(const FileBytes& file) {
   if (!file.read(0, raw, record_size<Elf64_Ehdr>(is_64)))
     return damaged_elf("it ends within the ELF header");
   elf.header = read_record<Elf64_Ehdr>(raw, is_64, [&](auto value) { return elf.number(value); });
-  if (auto read = elf.read_program_headers(); !read) return fail(std::move(read.error()));
+  TRY(elf.read_program_headers());
   return elf;
 }
 

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "base/try.hpp"
+
 namespace heddle {
 
 Result<Fd> open_file(const std::string& path, int flags, unsigned mode) {
@@ -44,9 +46,8 @@ Result<std::string> read_all(int fd, const std::string& name, std::size_t limit)
 }
 
 Result<std::string> read_file(const std::string& path, std::size_t limit) {
-  auto fd = open_file(path, O_RDONLY);
-  if (!fd) return fail(std::move(fd.error()));
-  return read_all(fd->get(), path, limit);
+  const Fd fd = TRY(open_file(path, O_RDONLY));
+  return read_all(fd.get(), path, limit);
 }
 
 Result<void> write_all(int fd, std::string_view data, const std::string& name) {

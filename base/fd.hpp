@@ -56,4 +56,8 @@ Result<std::string> read_file(const std::string& path, std::size_t limit = 1UL <
 /// Writes all of `data`, over short writes and EINTR.
 Result<void> write_all(int fd, std::string_view data, const std::string& name);
 
+/// What stands before the last slash of `path`, by its text alone: "/usr/lib" of
+/// "/usr/lib/libc.so", "" of "/init". `path` has a slash.
+inline std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
 }  // namespace heddle

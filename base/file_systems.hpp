@@ -34,9 +34,6 @@ class FileSystems {
   /// Asks the file system once, which may block where it is remote.
   Locality locality(int fd, const FileStamp& stamp);
 
-  /// Whether a file of the same file system was asked about: then no descriptor is needed any more.
-  bool knows(const FileStamp& stamp) const { return by_device_.count(stamp.id.dev) != 0; }
-
  private:
   struct Kind {
     std::uint64_t type = 0;  ///< statfs(2) f_type

@@ -14,7 +14,6 @@
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/open_regular.hpp"
-#include "base/script_interpreter.hpp"
 
 namespace heddle {
 namespace {
@@ -77,6 +76,15 @@ int report_exec_failure(const std::string& name, int error) {
   else
     report(Error::from_errno(name, "cannot run", error));
   return error == ENOENT ? 127 : 126;
+}
+
+std::string script_interpreter(std::string_view bytes) {
+  if (!bytes.starts_with("#!")) return {};
+  bytes = bytes.substr(0, kFirstLine);
+  const auto begin = bytes.find_first_not_of(" \t", 2);
+  if (begin == bytes.npos) return {};
+  constexpr std::string_view kEnds(" \t\n\0", 4);
+  return std::string(bytes.substr(begin, bytes.find_first_of(kEnds, begin) - begin));
 }
 
 }  // namespace heddle

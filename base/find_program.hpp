@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "base/result.hpp"
 
@@ -17,5 +19,14 @@ Result<std::string> find_program(const std::string& name, const std::string& pat
 /// Says that `name` cannot be run, `error` being the errno, and which interpreter it lacks. Result:
 /// the exit status that a shell gives for it, 127 for a program that is not there, else 126.
 int report_exec_failure(const std::string& name, int error);
+
+/// Scripts that may lead to one another: a sixth execve(2) refuses (fs/exec.c, exec_binprm).
+inline constexpr int kMostScripts = 5;
+/// Bytes of a file that execve(2) looks at (<linux/binfmts.h>, BINPRM_BUF_SIZE).
+inline constexpr std::size_t kFirstLine = 256;
+
+/// What execve(2) starts for a file that begins with `bytes`: "/usr/bin/python3" of
+/// "#! /usr/bin/python3 -E\n". Empty: no script.
+std::string script_interpreter(std::string_view bytes);
 
 }  // namespace heddle

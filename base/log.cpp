@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/fd.hpp"
-#include "base/standard_fds.hpp"
+#include "base/run_main.hpp"
 
 namespace heddle {
 namespace {

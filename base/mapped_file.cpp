@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "base/fd.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  auto fd = open_file(path, O_RDONLY);
-  if (!fd) return fail(std::move(fd.error()));
-  return map(fd->get(), path);
+  const Fd fd = TRY(open_file(path, O_RDONLY));
+  return map(fd.get(), path);
 }
 
 Result<MappedFile> MappedFile::map(int fd, const std::string& name) {

@@ -2,10 +2,18 @@
 #include "base/open_regular.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <vector>
 
 #include "base/file_systems.hpp"
-#include "base/open_in_root.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 
@@ -21,17 +29,121 @@ Result<Fd> open_regular_at(int handle, const std::string& name) {
 }
 
 Result<Fd> open_regular(const std::string& path) {
-  const auto handle = open_file(path, O_PATH);
-  if (!handle) return fail(handle.error());
-  return open_regular_at(handle->get(), path);
+  const Fd handle = TRY(open_file(path, O_PATH));
+  return open_regular_at(handle.get(), path);
 }
 
 Result<Fd> open_regular_in(int root, const std::string& path) {
-  const auto handle = open_in_root(root, path, O_PATH, 0);
-  if (!handle) return fail(handle.error());
-  if (lies_on_made_up_file_system(handle->get()))
+  const Fd handle = TRY(open_in_root(root, path, O_PATH, 0));
+  if (lies_on_made_up_file_system(handle.get()))
     return fail(Error::with_code(ENOEXEC, path, "cannot read", "not on a file system for files"));
-  return open_regular_at(handle->get(), path);
+  return open_regular_at(handle.get(), path);
+}
+
+namespace {
+
+constexpr int kMostLinks = 40;  ///< the kernel's (fs/namei.c, MAXSYMLINKS)
+
+/// Pushes the components of `path`, the first to be taken last.
+void push_components(std::vector<std::string>& left, std::string_view path) {
+  // "x/" is "x/.", which only a directory has.
+  if (path.ends_with('/')) left.emplace_back(".");
+  while (!path.empty()) {
+    const auto slash = path.rfind('/');
+    const auto name = path.substr(slash == path.npos ? 0 : slash + 1);
+    if (!name.empty()) left.emplace_back(name);
+    path = path.substr(0, slash == path.npos ? 0 : slash);
+  }
+}
+
+/// The text of the link that `handle` is open on; ELOOP for one of procfs, which leads anywhere.
+Result<std::string> link_text(int handle, const std::string& path) {
+  struct statfs system {};
+  char text[PATH_MAX];
+  if (::fstatfs(handle, &system) != 0) return fail_errno(path, "cannot open");
+  if (system.f_type == PROC_SUPER_MAGIC) return fail_errno(path, "cannot open", ELOOP);
+  const ssize_t n = ::readlinkat(handle, "", text, sizeof(text));
+  if (n <= 0) return fail_errno(path, "cannot open", n == 0 ? ENOENT : errno);
+  return std::string(text, static_cast<std::size_t>(n));
+}
+
+/// Opens what `handle` is open on with `flags`.
+Result<Fd> reopen(int handle, const std::string& path, int flags) {
+  const auto flags_for_link = flags & ~O_NOFOLLOW;
+  auto fd = open_file("/proc/self/fd/" + std::to_string(handle), flags_for_link);
+  if (!fd) return fail_errno(path, "cannot open", fd.error().code());
+  return fd;
+}
+
+/// openat2(2)'s RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, a component at a time. A directory that is
+/// walked through is held, so that one moved meanwhile leads on from where it was found, and `..`
+/// is the one before it on the way, never another's.
+Result<Fd> walk_in_root(int root, const std::string& path, int flags) {
+  std::vector<Fd> way;
+  std::vector<std::string> left;
+  push_components(left, path);
+  const auto here = [&] { return way.empty() ? root : way.back().get(); };
+  for (int links = 0; !left.empty();) {
+    const auto name = std::move(left.back());
+    left.pop_back();
+    struct stat status {};
+    if (::fstat(here(), &status) != 0) return fail_errno(path, "cannot open");
+    if (!S_ISDIR(status.st_mode)) return fail_errno(path, "cannot open", ENOTDIR);
+    if (name == "..") {
+      if (!way.empty()) way.pop_back();
+      continue;
+    }
+    if (name == ".") continue;
+    Fd next(::openat(here(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path, "cannot open");
+    if (!S_ISLNK(status.st_mode) || (left.empty() && (flags & O_NOFOLLOW) != 0)) {
+      way.push_back(std::move(next));
+      continue;
+    }
+    if (++links > kMostLinks) return fail_errno(path, "cannot open", ELOOP);
+    const std::string text = TRY(link_text(next.get(), path));
+    if (text.starts_with('/')) way.clear();
+    push_components(left, text);
+  }
+  return reopen(here(), path, flags);
+}
+
+}  // namespace
+
+Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint64_t resolve) {
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC;
+  how.resolve = resolve;
+  long fd = -1;
+  // EAGAIN: something was renamed or mounted anywhere meanwhile, and the kernel cannot tell that a
+  // `..` stayed inside (openat2(2)). Nobody does that for ever.
+  for (int tries = 0; tries < 1000; ++tries) {
+    fd = ::syscall(SYS_openat2, from, path.c_str(), &how, sizeof(how));
+    if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
+  }
+  if (fd < 0) return fail_errno(path, "cannot open");
+  return Fd(static_cast<int>(fd));
+}
+
+Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve) {
+  auto fd = open_resolved(root, path, flags, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve);
+  const int code = fd ? 0 : fd.error().code();
+  // Before Linux 5.6 ENOSYS; filters that do not know the call answer all three.
+  const bool unknown = code == ENOSYS || code == EPERM || code == EINVAL;
+  return unknown && resolve == 0 ? walk_in_root(root, path, flags) : std::move(fd);
+}
+
+Result<Fd> open_log(const std::string& path) {
+  constexpr int kAppend = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  struct stat status {};
+  // To open a device can already do something (a tape rewinds), so the name is asked first; fstat
+  // has the last word, where the name was exchanged meanwhile.
+  if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
+    auto file = open_file(path, kAppend | O_CREAT, 0644);
+    if (!file) return file;
+    if (::fstat(file->get(), &status) == 0 && S_ISREG(status.st_mode)) return file;
+  }
+  return fail(path, "cannot use as log", "it is no regular file", "name a file of its own");
 }
 
 }  // namespace heddle

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 
-#include "base/atomic_file.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
@@ -79,11 +81,9 @@ Result<Fd> open_unreplaceable(const std::string& path) {
 }
 
 Result<OutputFile> OutputFile::prepare(std::string path) {
-  auto fd = open_unreplaceable(path);
-  if (!fd) return fail(std::move(fd.error()));
-  if (!*fd)  // goes again at once, but tells whether there is a place
-    if (auto file = AtomicFile::create(path); !file) return fail(std::move(file.error()));
-  return OutputFile(std::move(path), std::move(*fd));
+  Fd fd = TRY(open_unreplaceable(path));
+  if (!fd) TRY(AtomicFile::create(path));  // goes again at once, but tells whether there is a place
+  return OutputFile(std::move(path), std::move(fd));
 }
 
 Result<void> OutputFile::write(std::string_view text) {
@@ -92,16 +92,53 @@ Result<void> OutputFile::write(std::string_view text) {
     fd_.reset();  // a pipe's reader sees the end
     return written;
   }
-  auto file = AtomicFile::create(path_);
-  if (!file) return fail(std::move(file.error()));
-  if (auto written = file->write(text); !written) return written;
-  return file->commit();
+  auto file = TRY(AtomicFile::create(path_));
+  TRY(file.write(text));
+  return file.commit();
 }
 
 Result<void> write_output(const std::string& path, std::string_view text) {
-  auto file = OutputFile::prepare(path);
-  if (!file) return fail(std::move(file.error()));
-  return file->write(text);
+  auto file = TRY(OutputFile::prepare(path));
+  return file.write(text);
+}
+
+AtomicFile::AtomicFile(std::string path, std::string temp_path, Fd fd)
+    : path_(std::move(path)), temp_path_(std::move(temp_path)), fd_(std::move(fd)) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temp_path_(std::exchange(other.temp_path_, {})),
+      fd_(std::move(other.fd_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (!temp_path_.empty()) ::unlink(temp_path_.c_str());
+}
+
+Result<AtomicFile> AtomicFile::create(std::string path) {
+  path = TRY(replaceable_path(path));
+  static std::atomic<unsigned> counter{0};
+  // O_EXCL, not mkstemp: mkstemp gives mode 0600 whatever the umask says, and the published file is
+  // for others to read.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    std::string temp =
+        path + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    const int fd = ::open(temp.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd >= 0) return AtomicFile(std::move(path), std::move(temp), Fd(fd));
+    if (errno != EEXIST) break;
+  }
+  return fail_errno(path, "cannot write");
+}
+
+Result<void> AtomicFile::commit() {
+  if (::fsync(fd_.get()) != 0) return fail_errno(path_, "cannot write");
+  if (::rename(temp_path_.c_str(), path_.c_str()) != 0) return fail_errno(path_, "cannot write");
+  temp_path_.clear();
+  const auto directory = std::filesystem::path(path_).parent_path();
+  auto dir = open_file(directory.empty() ? "." : directory.string(), O_RDONLY | O_DIRECTORY);
+  // The file stands already; a file system that cannot sync directories (EINVAL) takes nothing from
+  // that.
+  if (dir) ::fsync(dir->get());
+  return {};
 }
 
 }  // namespace heddle

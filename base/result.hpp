@@ -2,14 +2,26 @@
 #pragma once
 
 #include <cerrno>
+#include <concepts>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <tl/expected.hpp>
 
 namespace heddle {
+
+/// What a caller, of another process too, decides by when something failed.
+enum class Cause : std::uint8_t {
+  other,   ///< nothing to decide: the failure is reported
+  unfit,   ///< the map does not fit this node: no other way to mount it helps
+  silent,  ///< a file system, or a child that waits for one, does not answer
+  lost,    ///< the other process cannot be reached, ended or does not answer
+  exec,    ///< the program to run cannot be executed; code() says why
+};
 
 /// One failure, told the way every program prints it: `path: what: reason`, and a `hint:` line
 /// when there is a remedy. It is the error half of Result and, for set-up and tools, the one
@@ -27,6 +39,13 @@ class Error : public std::exception {
   /// apart.
   static Error with_code(int error_number, std::string_view where, std::string_view what,
                          std::string_view reason = {}, std::string_view hint = {});
+  /// None: for a record to be decoded into.
+  Error() = default;
+  /// The same failure, with this cause.
+  Error because(Cause cause) && {
+    cause_ = cause;
+    return std::move(*this);
+  }
 
   /// `where: what: reason`, on one line, no newline at its end.
   const std::string& message() const noexcept { return message_; }
@@ -34,12 +53,18 @@ class Error : public std::exception {
   const std::string& hint() const noexcept { return hint_; }
   /// The errno behind the failure, 0 when there is none.
   int code() const noexcept { return code_; }
+  Cause cause() const noexcept { return cause_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
  private:
   std::string message_;
   std::string hint_;
   int code_ = 0;
+  Cause cause_ = Cause::other;
+
+  template <class Coder, class E>  // as a record of base/coder.hpp
+  requires std::same_as<std::remove_const_t<E>, Error>
+  friend void fields(Coder& coder, E& e) { coder(e.cause_, e.code_, e.message_, e.hint_); }
 };
 
 template <class T>

@@ -13,7 +13,9 @@
 
 #include <cstdlib>
 
+#include "base/backoff.hpp"
 #include "base/content_hash.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 namespace {
@@ -24,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPeerPidfd = 77;
 constexpr int kBacklog = 4096;
 constexpr const char* kLocks = "locks";
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLastPause{16};
 
 /// A socket's path through the descriptor: no length of ours, and no component that could have been
 /// exchanged since the directory was checked.
@@ -43,20 +47,6 @@ Result<void> check(const Fd& directory, const std::string& path) {
   if (status.st_uid != ::geteuid()) return fail_errno(path, "is another user's", EPERM);
   if ((status.st_mode & 0022) != 0) return fail(path, "cannot use", "others may write to it");
   return {};
-}
-
-Result<Fd> open_checked(const std::string& path) {
-  auto directory = open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-  if (!directory) return directory;
-  if (auto good = check(*directory, path); !good) return fail(std::move(good.error()));
-  return directory;
-}
-
-/// Sleeps a moment; false: `end` has come.
-bool rest_until(Clock::time_point end) {
-  if (Clock::now() >= end) return false;
-  (void)::poll(nullptr, 0, 2);
-  return true;
 }
 
 bool is_same(int ours, int theirs, const char* name) {
@@ -100,32 +90,31 @@ Result<RunDirectory> RunDirectory::open_at(const std::string& path) {
 }
 
 Result<RunDirectory> RunDirectory::find(const std::string& path) {
-  auto directory = open_checked(path);
-  if (!directory) return fail(std::move(directory.error()));
-  return RunDirectory(path, std::move(*directory));
+  Fd directory = TRY(open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+  TRY(check(directory, path));
+  return RunDirectory(path, std::move(directory));
 }
 
 Result<Fd> RunDirectory::listen_at(std::string_view name) const {
-  const auto address = address_of(get(), name);
-  if (!address) return fail(address.error());
+  const sockaddr_un address = TRY(address_of(get(), name));
   const std::string file(name);
   Fd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!out ||
-      ::bind(out.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0 ||
+      ::bind(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       ::fchmodat(get(), file.c_str(), 0600, 0) != 0 || ::listen(out.get(), kBacklog) != 0)
     return fail_errno(path_ + "/" + file, "cannot listen");
   return out;
 }
 
 Result<Fd> RunDirectory::connect_to(std::string_view name, std::chrono::milliseconds limit) const {
-  const auto address = address_of(get(), name);
-  if (!address) return fail(address.error());
+  const sockaddr_un address = TRY(address_of(get(), name));
   Fd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!out) return fail_errno(name, "cannot make a socket");
   const auto end = Clock::now() + limit;
+  Backoff pauses(kFirstPause, kLastPause);
   // EAGAIN: the line is full.
-  while (::connect(out.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0)
-    if (errno != EINTR && (errno != EAGAIN || !rest_until(end)))
+  while (::connect(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    if (errno != EINTR && (errno != EAGAIN || !pauses.sleep_before(end)))
       return fail_errno(path_ + "/" + std::string(name), "nobody answers there");
   (void)::fcntl(out.get(), F_SETFL, 0);
   return out;
@@ -167,10 +156,12 @@ Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds l
       static_cast<off_t>(std::strtoull(hash_bytes(what).hex().substr(0, 15).c_str(), nullptr, 16));
   range.l_len = 1;
   const auto end = Clock::now() + limit;
+  Backoff pauses(kFirstPause, kLastPause);
   while (::fcntl(file.get(), F_OFD_SETLK, &range) != 0) {
     if (errno != EAGAIN && errno != EACCES && errno != EINTR)
       return fail_errno(path_ + "/" + kLocks, "cannot lock");
-    if (!rest_until(end)) return fail_errno(what, "is in use by another process", ETIMEDOUT);
+    if (!pauses.sleep_before(end))
+      return fail_errno(what, "is in use by another process", ETIMEDOUT);
   }
   return file;
 }

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "base/run_main.hpp"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
 #include "base/result.hpp"
-#include "base/standard_fds.hpp"
 
 namespace heddle {
 
@@ -23,6 +29,51 @@ int run_main(const char* program, const std::function<int()>& body) {
   set_program_name(program);
   reserve_standard_fds();
   return run_guarded(body);
+}
+
+namespace {
+
+sigset_t only_sigpipe() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGPIPE);
+  return set;
+}
+
+bool sigpipe_is_pending() {
+  sigset_t pending;
+  return ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 1;
+}
+
+}  // namespace
+
+void reserve_standard_fds() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(number, F_GETFD) >= 0) continue;
+    // The lowest free number is this one. The wrong way round: its use is an error (EBADF).
+    const int way = number == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    (void)::open("/dev/null", way | O_CLOEXEC);
+  }
+}
+
+Result<void> flush_stdout() {
+  if (std::fflush(stdout) != 0) return fail_errno("stdout", "cannot write");
+  // An earlier flush failed; its reason is gone.
+  if (std::ferror(stdout) != 0) return fail("stdout", "cannot write", "not all of it arrived");
+  return {};
+}
+
+SigpipeHeld::SigpipeHeld() : pending_(sigpipe_is_pending()) {
+  const sigset_t held = only_sigpipe();
+  ::pthread_sigmask(SIG_BLOCK, &held, &before_);
+}
+
+SigpipeHeld::~SigpipeHeld() {
+  const sigset_t held = only_sigpipe();
+  const timespec at_once{};
+  // SIGPIPE is sent to the thread that wrote (signal(7)).
+  if (!pending_ && sigpipe_is_pending()) (void)::sigtimedwait(&held, nullptr, &at_once);
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 }  // namespace heddle

@@ -2,35 +2,24 @@
 #include "base/temp_dir.hpp"
 
 #include <fts.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 
-#include "base/signal_cleanup.hpp"
-
 namespace heddle {
-
 namespace {
 
-/// Else one that comes between the directory and our knowing of it leaves it behind.
-class SignalsHeld {
- public:
-  SignalsHeld() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  SignalsHeld(const SignalsHeld&) = delete;
-  SignalsHeld& operator=(const SignalsHeld&) = delete;
-  ~SignalsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
+/// Whether something is mounted there: another file system than that of the directory above.
+bool is_mount_point(const std::string& path) {
+  struct stat here {};
+  struct stat above {};
+  if (::lstat(path.c_str(), &here) != 0) return errno != ENOENT && errno != ENOTDIR;
+  if (!S_ISDIR(here.st_mode)) return false;
+  return ::stat((path + "/..").c_str(), &above) != 0 || here.st_dev != above.st_dev;
+}
 
 }  // namespace
 
@@ -40,7 +29,7 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     if (!tmp || !*tmp) return create(prefix, "/tmp");
     auto made = create(prefix, tmp);
     if (made) return made;
-    // As tempnam(3) does; what the user set is what he should mend.
+    // As tempnam(3) does; the failure is that of what the user set.
     auto second = create(prefix, "/tmp");
     return second ? std::move(second) : std::move(made);
   }
@@ -49,9 +38,7 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     if (const auto whole = std::filesystem::absolute(parent, error); !error)
       parent = whole.lexically_normal().string();
   std::string path = parent + "/" + prefix + "-XXXXXX";
-  const SignalsHeld held;
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
-  remember_directory(path);
   return TempDir(std::move(path));
 }
 
@@ -67,29 +54,10 @@ TempDir::~TempDir() { remove(); }
 
 void TempDir::remove() noexcept {
   if (path_.empty()) return;
-  // Nobody comes after us to try again what failed for a moment (no memory, a signal).
+  // Nobody tries again later what failed for a moment (no memory, a signal).
   for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
   }
-  forget_directory(path_);
 }
-
-std::string TempDir::release() noexcept {
-  forget_directory(path_);
-  return std::exchange(path_, {});
-}
-
-namespace {
-
-/// Whether something is mounted there: another file system than that of the directory above.
-bool is_mount_point(const std::string& path) {
-  struct stat here {};
-  struct stat above {};
-  if (::lstat(path.c_str(), &here) != 0) return errno != ENOENT && errno != ENOTDIR;
-  if (!S_ISDIR(here.st_mode)) return false;
-  return ::stat((path + "/..").c_str(), &above) != 0 || here.st_dev != above.st_dev;
-}
-
-}  // namespace
 
 Result<void> remove_tree(const std::string& path) {
   // What is mounted may be all files of the machine (fs-record's loopback).

@@ -8,9 +8,9 @@
 
 namespace heddle {
 
-/// A private directory (mode 0700) that goes with its owner, files and all; by a signal too, where
-/// clean_up_on_signals() was called. It never descends into
-/// another file system: a mount that still stands below it is left, with the directory.
+/// A private directory (mode 0700) that goes with its owner, files and all. Its removal never
+/// descends into another file system: a mount that still stands below it is left, with the
+/// directory. A signal that ends the process leaves it (fuseovl/service/leftovers.hpp).
 class TempDir {
  public:
   /// `<parent>/<prefix>-XXXXXX`, made absolute; parent empty means $TMPDIR, or /tmp where
@@ -22,7 +22,7 @@ class TempDir {
 
   const std::string& path() const noexcept { return path_; }
   /// Gives up ownership: the directory stays, the caller removes it.
-  std::string release() noexcept;
+  std::string release() noexcept { return std::exchange(path_, {}); }
 
  private:
   explicit TempDir(std::string path) : path_(std::move(path)) {}

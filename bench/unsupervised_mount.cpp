@@ -30,12 +30,12 @@ void mount(const std::string& map, const std::string& directory) {
   options.mount_point = value_or_throw(resolve_mount_point(directory));
   std::vector<Drift> drifts;
   Overlay overlay(value_or_throw(load_overlay(options, drifts)));
-  auto ready = value_or_throw(make_pipe());
+  auto ready = value_or_throw(make_socket_pair());
   auto device = value_or_throw(mount_fuse(options.mount_point));
-  if (::fork() == 0) live(overlay, std::move(device), ready.write_end);
+  if (::fork() == 0) live(overlay, std::move(device), ready.other);
   device.reset();
-  ready.write_end.reset();
-  if (auto answers = await_ready(ready.read_end.get()); !answers) throw answers.error().error;
+  ready.other.reset();
+  value_or_throw(await_ready(ready.one.get()));
   value_or_throw(warm_up(options.mount_point));
   (void)start_prefetch(options.mount_point);
 }

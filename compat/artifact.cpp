@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -359,6 +360,15 @@ Result<Artifact> parse_artifact(std::string_view bytes, const std::string& where
   } catch (const Json::exception& error) {
     return refused(EBADMSG, "damaged artifact", error.what());
   }
+}
+
+std::string isa_level_name(unsigned bit) {
+  return bit == 0 ? "x86-64" : fmt::format("x86-64-v{}", bit + 1);
+}
+
+std::string highest_isa_level(std::uint32_t mask) {
+  return mask == 0 ? std::string()
+                   : isa_level_name(static_cast<unsigned>(std::bit_width(mask)) - 1);
 }
 
 std::string machine_name(std::uint16_t machine) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "compat/elf_notes.hpp"
 #include "resolver/elf/elf_facts.hpp"
 
 namespace heddle::compat {
@@ -26,6 +25,16 @@ struct Library {
   std::string reason;     ///< why it is unresolved
 
   bool resolved() const { return !path.empty(); }
+};
+
+/// What an ELF file's notes ask of CPU and kernel.
+struct ElfNotes {
+  /// GNU_PROPERTY_X86_ISA_1_NEEDED: bit n asks for x86-64-v(n+1), bit 0 for the baseline.
+  std::uint32_t isa_needed = 0;
+  /// GNU_PROPERTY_X86_ISA_1_USED: the file has code for these, and may choose at run time.
+  std::uint32_t isa_used = 0;
+  std::string kernel;  ///< NT_GNU_ABI_TAG for Linux, "3.2.0"; empty: none
+  auto operator<=>(const ElfNotes&) const = default;
 };
 
 /// What one program (or a library that is described by itself) asks of a machine.
@@ -56,6 +65,11 @@ std::string to_json(const Artifact& artifact);
 /// part or another format version (ENOTSUP), a key of the wrong kind (EBADMSG). Unknown keys are
 /// ignored.
 Result<Artifact> parse_artifact(std::string_view text, const std::string& where);
+
+/// "x86-64-v3" for a bit of ElfNotes; "x86-64" for bit 0.
+std::string isa_level_name(unsigned bit);
+/// The highest level of a mask, as isa_level_name() spells it; empty for none.
+std::string highest_isa_level(std::uint32_t mask);
 
 /// EM_* as uname(2) or the toolchain spells it: "x86_64", "aarch64"; "EM_<n>" for others.
 std::string machine_name(std::uint16_t machine);

@@ -22,8 +22,7 @@ using Kind = Reason::Kind;
 /// More lines about one program tell nobody more.
 constexpr std::size_t kMostSymbols = 50;
 /// Closures that are kept; one with libstdc++ has 0.3 MiB of symbols.
-constexpr std::size_t kMostSetBytes = std::size_t{64} << 20;
-constexpr std::size_t kMostSets = 512;
+constexpr std::size_t kMostSets = 256;
 constexpr std::uint64_t kPie = 0x08000000;  // DF_1_PIE
 
 enum class As : XXH64_hash_t { any = 1, exact = 2, bare = 3 };
@@ -65,7 +64,6 @@ class SymbolSet {
   bool satisfies(const Reference& reference) const {
     return contains(reference.exact) || contains(reference.bare);
   }
-  std::size_t bytes() const { return slots_.size() * sizeof(std::uint64_t); }
 
  private:
   std::size_t slot_of(std::uint64_t hash) const {
@@ -248,11 +246,7 @@ Result<const LoadedSet*> Checker::loaded_set(const Program& program) {
   const auto key = target_.closure_key(program);
   if (const auto known = sets_.find(key); known != sets_.end()) return known->second.get();
   auto set = std::make_unique<LoadedSet>(TRY(make_loaded_set(target_, program)));
-  if (set_bytes_ > kMostSetBytes || sets_.size() >= kMostSets) {
-    sets_.clear();
-    set_bytes_ = 0;
-  }
-  set_bytes_ += set->exports.bytes();
+  if (sets_.size() >= kMostSets) sets_.clear();
   return (sets_[key] = std::move(set)).get();
 }
 

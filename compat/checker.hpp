@@ -33,7 +33,6 @@ class Checker {
 
   Target& target_;
   std::unordered_map<std::string, std::unique_ptr<const LoadedSet>> sets_;
-  std::size_t set_bytes_ = 0;
 };
 
 }  // namespace heddle::compat

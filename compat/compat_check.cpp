@@ -2,7 +2,6 @@
 //
 // The program compat-check.
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -11,11 +10,11 @@
 #include "base/child.hpp"
 #include "base/command_line.hpp"
 #include "base/exit_code.hpp"
-#include "base/oci_helper.hpp"
 #include "base/run_main.hpp"
 #include "compat/checker.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/elf/cached_facts.hpp"
+#include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
 namespace {
@@ -81,15 +80,9 @@ void add_options(CLI::App& app, CheckOptions& o) {
       ->type_name("");
 }
 
-Fd make_memory_file() {
-  Fd memory(::memfd_create("artifact", MFD_CLOEXEC));
-  if (!memory) throw Error::from_errno("memfd", "cannot be made");
-  return memory;
-}
-
 /// The artifact at `oci:REF`. Ends the program when the helper fails, which has said why.
 std::string pull_text(const std::string& reference) {
-  const Fd memory = make_memory_file();
+  const Fd memory = value_or_throw(memory_file(""));
   const auto status = value_or_throw(run_oci_client(
       "compat-check", {"pull", "--type", kArtifactMediaType, "--", reference}, "", memory.get()));
   if (status != exit_done) std::exit(status);
@@ -113,9 +106,8 @@ std::string read_text(const std::string& path) {
   argv.emplace_back("--");
   if (!o.server.empty()) argv.push_back(o.server);
   for (const auto& node : o.nodes) argv.push_back(server_of(node, o.port));
-  const Fd memory = make_memory_file();
-  value_or_throw(write_all(memory.get(), text, "memfd"));
-  if (::lseek(memory.get(), 0, SEEK_SET) != 0 || ::dup2(memory.get(), STDIN_FILENO) < 0)
+  const Fd memory = value_or_throw(memory_file(text));
+  if (::dup2(memory.get(), STDIN_FILENO) < 0)
     throw Error::from_errno("memfd", "cannot be handed on");
   std::vector<char*> raw;
   for (auto& word : argv) raw.push_back(word.data());
@@ -140,11 +132,7 @@ int run_check(const CheckOptions& o) {
   if (!o.server.empty() || !o.nodes.empty()) ask_servers(o, text);
   CachedFacts facts(value_or_throw(facts_below(o.rootfs)));
   const auto target = open_target(o, facts);
-  const auto judgement = value_or_throw(compat::Checker(*target).check(artifact));
-  value_or_throw(write_all(
-      STDOUT_FILENO, o.json ? compat::to_json(judgement, 2) + "\n" : compat::to_lines(judgement),
-      "stdout"));
-  return judgement.verdict == compat::Verdict::incompatible ? exit_no : exit_done;
+  return compat::print_judgement(value_or_throw(compat::Checker(*target).check(artifact)), o.json);
 }
 
 int compat_check(int argc, const char* const* argv) {

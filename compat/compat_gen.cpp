@@ -13,13 +13,13 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/oci_helper.hpp"
 #include "base/output_file.hpp"
 #include "base/run_main.hpp"
 #include "compat/describe.hpp"
 #include "record/trace/trace_reader.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/elf/cached_facts.hpp"
+#include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
 namespace {

@@ -159,6 +159,11 @@ class MapTarget final : public Target {
   std::unordered_map<std::string, ObjectId> by_path_;
 };
 
+/// Reads an ELF file's notes from the program headers of the open file `fd`, called `path`.
+/// Little-endian files only: others, and damaged notes, have none. Fails only when it is no ELF
+/// file.
+Result<ElfNotes> read_elf_notes(int fd, const std::string& path);
+
 /// The loader a file asks for: PT_INTERP, or for a library that of its machine.
 std::string interpreter_of(const ElfFacts& elf);
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
+#include "base/exit_code.hpp"
+#include "base/fd.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -97,6 +99,12 @@ std::string to_json(const Judgement& judgement, int indent) {
   Json all = {{"verdict", to_string(judgement.verdict)}, {"reasons", std::move(reasons)}};
   if (judgement.more > 0) all["more_reasons"] = judgement.more;
   return all.dump(indent);
+}
+
+int print_judgement(const Judgement& judgement, bool json) {
+  value_or_throw(write_all(STDOUT_FILENO, json ? to_json(judgement, 2) + "\n" : to_lines(judgement),
+                           "stdout"));
+  return judgement.verdict == Verdict::incompatible ? exit_no : exit_done;
 }
 
 }  // namespace heddle::compat

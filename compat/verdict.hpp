@@ -67,5 +67,7 @@ std::string to_lines(const Judgement& judgement);
 /// `{"verdict": ..., "reasons": [{...}]}`, and `more_reasons` where there are; one line, no
 /// newline.
 std::string to_json(const Judgement& judgement, int indent = -1);
+/// Prints either to stdout. Result: compat-check's exit status for that verdict.
+int print_judgement(const Judgement& judgement, bool json);
 
 }  // namespace heddle::compat

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // fs-hook, from what runtimes and users say to the container. oci/: the files of runtimes, and the
-// hook's settings. swap/: one container's start (oci_hook.cpp), whose process in the container's
-// namespace (inside_container.cpp) decides, or reads what was decided (cache/), and mounts.
-// verify/: what a program loads, in a running container or in a sandbox. host/: what all of them
-// use.
+// hook's settings. swap/: one container's start (oci_hook.cpp); a process in the container's
+// namespace (swap.cpp) decides, or reads what was decided (cache/), and mounts. verify/: what a
+// program loads, in a running container or in a sandbox. host/: what all of them use.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -16,8 +15,8 @@
 #include "base/run_main.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/programs.hpp"
-#include "container-hooks/oci/install.hpp"
-#include "container-hooks/verify/verify_image.hpp"
+#include "container-hooks/oci/hook_settings.hpp"
+#include "container-hooks/verify/verify.hpp"
 
 namespace heddle::hook {
 namespace {

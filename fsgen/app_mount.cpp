@@ -12,10 +12,9 @@
 #include <sstream>
 
 #include "base/content_hash.hpp"
-#include "base/fuse_device.hpp"
-#include "base/mount_namespace.hpp"
+#include "base/mounts.hpp"
 #include "base/run_directory.hpp"
-#include "base/socket_pair.hpp"
+#include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
@@ -33,16 +32,6 @@ constexpr int kAttempts = 200;  // to find or start a service, a few millisecond
 // The daemon sees the end of the mount within milliseconds of APP's last process; what is still
 // used after this is used by processes that APP left behind.
 constexpr std::chrono::milliseconds kDaemonEnd{1000};
-
-/// A failure that speaks against this way alone.
-template <class T>
-MountResult<T> in_this_way(Result<T> result) {
-  if (!result) return tl::make_unexpected(MountFailure{MountCause::other, result.error()});
-  if constexpr (std::is_void_v<T>)
-    return {};
-  else
-    return std::move(*result);
-}
 
 /// fs-mount with `fds`, which it numbers from 3 on.
 Result<Child> start_fs_mount(std::vector<std::string> arguments, const MountOrder& order,
@@ -163,8 +152,7 @@ std::string hint_for(Via via) {
       return usable_namespace_kind() == NamespaceKind::mount
                  ? "needs CAP_SYS_ADMIN and /dev/fuse; --via direct needs neither"
                  : "needs user namespaces (user.max_user_namespaces) and a /dev/fuse that users "
-                   "may "
-                   "open; --via direct needs neither";
+                   "may open; --via direct needs neither";
     case Via::fusermount:
       return "needs the setuid program fusermount3 (package fuse3), /dev/fuse, and a user with a "
              "name; --via private needs none of the first";
@@ -185,18 +173,18 @@ std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistic
   return DaemonCounters{number("requests_total"), number("bytes_read")};
 }
 
-MountResult<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder& order) {
-  const Fd map = TRY(in_this_way(open_file(order.map_path, O_RDONLY)));
-  const auto reader = TRY(in_this_way(MapReader::open(map.get(), order.map_path)));
+Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder& order) {
+  const Fd map = TRY(open_file(order.map_path, O_RDONLY));
+  const auto reader = TRY(MapReader::open(map.get(), order.map_path));
   const auto map_id = reader.id().hex();
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Connection connection;
     if (sharing == Sharing::own) {
-      auto pair = TRY(in_this_way(make_socket_pair()));
-      connection.service = TRY(in_this_way(start_service(pair.other, kind, order)));
+      auto pair = TRY(make_socket_pair());
+      connection.service = TRY(start_service(pair.other, kind, order));
       connection.socket = std::move(pair.one);
     } else {
-      const std::string name = TRY(in_this_way(lease_name(kind, order, map_id)));
+      const std::string name = TRY(lease_name(kind, order, map_id));
       auto connected = connect_or_start(name, kind, order);
       // That others cannot be found is no reason against a mount.
       if (!connected) return take(kind, Sharing::own, order);
@@ -206,9 +194,9 @@ MountResult<MountLease> MountLease::take(Kind kind, Sharing sharing, const Mount
     auto mount = lease.client_.want(map_id, map.get(), kMountLimit);
     if (!mount) {
       // It ended while we came, or was killed: we look again, and may be the next to start one.
-      if (mount.error().cause == MountCause::lost && lease.joined()) continue;
+      if (mount.error().cause() == Cause::lost && lease.joined()) continue;
       if (lease.service_) (void)lease.service_->wait_for(std::chrono::seconds(1));
-      return tl::make_unexpected(std::move(mount.error()));
+      return fail(std::move(mount.error()));
     }
     lease.mount_ = std::move(*mount);
     if (lease.joined())
@@ -238,8 +226,8 @@ Result<DaemonCounters> MountLease::count() const {
   return *counters;
 }
 
-Result<MountLease::End> MountLease::finish() {
-  End end;
+Result<MountEnd> MountLease::finish() {
+  MountEnd end;
   const auto counted = count();
   if (counted)
     end.counters = {counted->requests - before_.requests, counted->bytes_read - before_.bytes_read};
@@ -267,20 +255,19 @@ Result<Fd> mount_privately(const std::string& mount_point) {
   return device;
 }
 
-MountResult<OwnDaemon> OwnDaemon::start(const Fd& device, const MountOrder& order,
-                                        const std::string& mount_point,
-                                        const std::string& cleanup) {
-  auto ready = TRY(in_this_way(make_socket_pair()));
-  auto child = TRY(in_this_way(start_fs_mount({"--fuse-fd", "3", "--ready-fd", "4", "--mount-point",
-                                               mount_point, "--cleanup", cleanup, order.map_path},
-                                              order, {device.get(), ready.other.get()})));
+Result<OwnDaemon> OwnDaemon::start(const Fd& device, const MountOrder& order,
+                                   const std::string& mount_point, const std::string& cleanup) {
+  auto ready = TRY(make_socket_pair());
+  auto child = TRY(start_fs_mount({"--fuse-fd", "3", "--ready-fd", "4", "--mount-point",
+                                   mount_point, "--cleanup", cleanup, order.map_path},
+                                  order, {device.get(), ready.other.get()}));
   ready.other.reset();
   TRY(await_ready(ready.one.get()));
   return OwnDaemon(std::move(child), std::move(ready.one));
 }
 
-OwnDaemon::End OwnDaemon::finish() {
-  End end;
+MountEnd OwnDaemon::finish() {
+  MountEnd end;
   const auto statistics = receive_packet(ready_.get(), kDaemonEnd);
   if (statistics) end.counters = parse_daemon_counters(statistics->text);
   end.still_used = !statistics && statistics.error().code() == ETIMEDOUT;

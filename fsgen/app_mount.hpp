@@ -40,6 +40,12 @@ struct DaemonCounters {
 /// Of its statistics' JSON; nullopt: it is none.
 std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistics);
 
+/// What is left of a mount when APP has ended.
+struct MountEnd {
+  std::optional<DaemonCounters> counters;  ///< nullopt: the daemon did not say
+  bool still_used = false;                 ///< by what APP left behind
+};
+
 /// Our hold on a mount that a service keeps: the first fs-gen starts the service, others with the
 /// same map find it, and it ends when the last has gone. What finds it is a socket in the user's
 /// run directory; its name's lock is held while a service is looked for, started or closed.
@@ -47,7 +53,7 @@ class MountLease {
  public:
   enum class Sharing : std::uint8_t { own, shared };
   enum class Kind : std::uint8_t { privately, fusermount };  ///< fs-mount --keep
-  static MountResult<MountLease> take(Kind kind, Sharing sharing, const MountOrder& order);
+  static Result<MountLease> take(Kind kind, Sharing sharing, const MountOrder& order);
 
   const std::string& mount_point() const { return mount_.mount_point; }
   /// The service ran already.
@@ -55,13 +61,8 @@ class MountLease {
   /// In APP's process: makes the mount visible there.
   Result<void> enter() const;
 
-  struct End {
-    /// What was counted since take(); nullopt: the daemon, which serves on, is too busy to say.
-    std::optional<DaemonCounters> counters;
-    bool still_used = false;  ///< by what APP left behind
-  };
-  /// After APP has ended. Failure: the mount has ended before.
-  Result<End> finish();
+  /// After APP has ended; the counters are those since take(). Failure: the mount has ended before.
+  Result<MountEnd> finish();
   MountLease(MountLease&&) = default;
   MountLease& operator=(MountLease&&) = delete;
   ~MountLease();
@@ -85,14 +86,10 @@ Result<Fd> mount_privately(const std::string& mount_point);
 class OwnDaemon {
  public:
   /// Starts it and waits until it answers; it removes `cleanup` when it ends.
-  static MountResult<OwnDaemon> start(const Fd& device, const MountOrder& order,
-                                      const std::string& mount_point, const std::string& cleanup);
-  struct End {
-    std::optional<DaemonCounters> counters;
-    bool still_used = false;  ///< it goes on alone
-  };
+  static Result<OwnDaemon> start(const Fd& device, const MountOrder& order,
+                                 const std::string& mount_point, const std::string& cleanup);
   /// After APP has ended.
-  End finish();
+  MountEnd finish();
 
  private:
   OwnDaemon(Child child, Fd ready) : child_(std::move(child)), ready_(std::move(ready)) {}

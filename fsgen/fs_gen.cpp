@@ -9,17 +9,14 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
-#include "base/launch/app_end.hpp"
+#include "base/launch/app_process.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
 #include "base/run_main.hpp"
-#include "base/signal_cleanup.hpp"
-#include "base/standard_fds.hpp"
 #include "base/temp_dir.hpp"
 #include "fsgen/gen_options.hpp"
 #include "fsgen/guided_run.hpp"
@@ -215,7 +212,6 @@ int run_program(int argc, const char* const* argv) {
   const auto parsed = parse_gen_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;
-  clean_up_on_signals();
   if (options.print_env) return print_env(options.command[0], options.command[1], options.shell);
   auto json = prepare_outputs(options);
   warn_of_stage(options.stage);

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "base/command_line.hpp"
-#include "base/rank.hpp"
+#include "base/launch/rank.hpp"
 
 namespace heddle {
 
@@ -29,6 +29,32 @@ std::string contradiction(const GenOptions& o, const std::vector<std::string>& c
   if (!o.map.empty() && !o.plugin_directories.empty())
     return "--plugins: does not go with --map, which is used as it is: give it to fs-resolve build";
   return {};
+}
+
+/// `name` with %r: the rank (0 without a launcher), %h: the host, %p: this process's number, %%: a
+/// percent sign. Any other % is left as it is.
+std::string with_run_names(const std::string& name) {
+  std::string out;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const char what = name[i] == '%' && i + 1 < name.size() ? name[++i] : '\0';
+    switch (what) {
+      case 'r':
+        out += std::to_string(rank_from_environment().value_or(0));
+        break;
+      case 'h':
+        out += host_name();
+        break;
+      case 'p':
+        out += std::to_string(::getpid());
+        break;
+      case '%':
+        out += '%';
+        break;
+      default:
+        out += what == '\0' ? name[i] : name[--i];
+    }
+  }
+  return out;
 }
 
 /// A report a rank would be a thousand reports: the first rank's alone is told, and written unless

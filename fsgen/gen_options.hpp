@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "fsgen/guided_environment.hpp"
 #include "fsgen/print_env.hpp"
 
 namespace heddle {
@@ -16,6 +16,11 @@ enum class Via : std::uint8_t {
   private_mount,  ///< in a mount namespace of APP's, for users within a user namespace
   fusermount,     ///< a mount that all see, by the setuid program fusermount3
   direct,         ///< no FUSE: guided to the original files
+};
+
+enum class LoaderKind : std::uint8_t {
+  audit,        ///< rtld-audit: exact, for every kind of search path
+  environment,  ///< LD_LIBRARY_PATH: where auditing cannot work; loses against DT_RPATH
 };
 
 /// The command line of fs-gen.

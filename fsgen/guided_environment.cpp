@@ -6,8 +6,7 @@
 #include <filesystem>
 
 #include "base/child.hpp"
-#include "resolver/map/learn_format.hpp"
-#include "resolver/map/static_tls.hpp"
+#include "base/try.hpp"
 
 namespace heddle {
 
@@ -35,6 +34,11 @@ void Environment::set(std::string_view name, std::string_view value) {
   entries_.push_back(std::move(line));
 }
 
+void Environment::prepend(std::string_view name, const std::string& value) {
+  const auto theirs = get(name);
+  set(name, theirs && !theirs->empty() ? value + ":" + *theirs : value);
+}
+
 std::vector<std::string> daemon_environment() {
   std::vector<std::string> out = Environment::current().entries();
   std::erase_if(out, [](const std::string& entry) {
@@ -45,35 +49,13 @@ std::vector<std::string> daemon_environment() {
 }
 
 Result<std::string> audit_library_path() {
-  auto here = own_program_dir();
-  if (!here) return here;
-  std::string path = std::filesystem::path(*here + "/../lib/heddle/libheddle-audit.so")
-                         .lexically_normal()
-                         .string();
+  const std::string here = TRY(own_program_dir());
+  std::string path =
+      std::filesystem::path(here + "/../lib/heddle/libheddle-audit.so").lexically_normal().string();
   if (::access(path.c_str(), R_OK) != 0)
     return fail_errno(path, "cannot read the audit library", errno,
                       "is heddle installed completely?");
   return path;
-}
-
-void guide(Environment& environment, const Guidance& guidance) {
-  const auto before = [&](const char* name, const std::string& ours) {
-    const auto theirs = environment.get(name);
-    environment.set(name, theirs && !theirs->empty() ? ours + ":" + *theirs : ours);
-  };
-  if (guidance.loader == LoaderKind::environment) {
-    before("LD_LIBRARY_PATH", guidance.view_path);
-    return;
-  }
-  before("LD_AUDIT", guidance.audit_library);
-  environment.set("HEDDLE_INDEX", guidance.index_path);
-  if (!guidance.counters_path.empty()) environment.set("HEDDLE_COUNTERS", guidance.counters_path);
-  if (!guidance.learn_log.empty()) environment.set(learn_format::kVariable, guidance.learn_log);
-  if (guidance.static_tls_bytes == 0) return;
-  const auto tunables = environment.get("GLIBC_TUNABLES");
-  environment.set(kSavedTunables, tunables ? "GLIBC_TUNABLES=" + *tunables : "");
-  environment.set("GLIBC_TUNABLES",
-                  merge_tunables(tunables.value_or(""), guidance.static_tls_bytes));
 }
 
 }  // namespace heddle

@@ -16,12 +16,16 @@
 #include "base/escape.hpp"
 #include "base/launch/app_process.hpp"
 #include "base/log.hpp"
+#include "base/try.hpp"
 #include "fsgen/app_mount.hpp"
+#include "fsgen/guided_environment.hpp"
 #include "fuseovl/files/origins.hpp"
 #include "fuseovl/mount/warm_up.hpp"
 #include "fuseovl/service/leftovers.hpp"
 #include "resolver/map/counters_format.hpp"
 #include "resolver/map/index_writer.hpp"
+#include "resolver/map/learn_format.hpp"
+#include "resolver/map/static_tls.hpp"
 
 namespace heddle {
 namespace {
@@ -109,26 +113,23 @@ std::string stale_map(const std::string& map, const std::vector<Drift>& drifts) 
                      drifts.size() == 1 ? "" : fmt::format(", and {} more", drifts.size() - 1));
 }
 
+/// Whether another way to mount cannot help either: the map is of other files, or these do not
+/// answer.
+bool blocks_every_mount(const Error& error) {
+  return error.cause() == Cause::unfit || error.cause() == Cause::silent;
+}
+
 /// Lets APP go and waits for its end.
 Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
   const auto begin = Clock::now();
   if (auto started = app.run(); !started) {
-    if (started.error().code() == 0) return fail(std::move(started.error()));  // never got to exec
+    if (started.error().cause() != Cause::exec) return fail(std::move(started.error()));
     report.exec_error = started.error().code();
   }
-  report.end.status = TRY(app.wait(signals));
-  report.end.signal = signals.ended_by();
+  report.end = TRY(app.wait(signals));
   report.wall_ns = ns_since(begin);
   return {};
 }
-
-/// Why APP did not run in one way.
-struct RunFailure {
-  enum class Blocks : std::uint8_t { this_way, every_mount };
-  Blocks blocks = Blocks::this_way;
-  Error error;
-};
-using RunResult = tl::expected<RunReport, RunFailure>;
 
 /// Everything of one guided run; its members end in the reverse of the order in which they began.
 class GuidedRun {
@@ -136,14 +137,13 @@ class GuidedRun {
   GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
             TempDir& work)
       : options_(options), via_(via), app_path_(app_path), map_(map), work_(work) {}
-  RunResult run();
+  Result<RunReport> run();
 
  private:
   bool direct() const { return via_ == Via::direct; }
   /// Whether anybody reads the report.
   bool is_told() const { return !options_.quiet || !options_.json_file.empty(); }
-  MountResult<void> take_lease();
-  MountResult<RunReport> run_with_mount();
+  Result<void> take_lease();
   Result<AppCommand> guided_command(const std::string& counters_path);
   AppSetup setup(Counters& counters) const;
   void finish(RunReport& report);
@@ -163,20 +163,30 @@ class GuidedRun {
   std::optional<OwnDaemon> daemon_;
 };
 
+/// What guides APP and its children; an LD_AUDIT, GLIBC_TUNABLES or LD_LIBRARY_PATH of the user's
+/// is kept beside it.
 Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
-  Guidance guidance;
-  guidance.loader = options_.loader;
-  guidance.audit_library = TRY(audit_library_path());
-  guidance.index_path = direct() ? work_path_ + "/index" : mount_point_ + "/.heddle/index";
-  guidance.counters_path = counters_path;
-  guidance.learn_log = options_.learn_log;
-  // Of APP alone: the audit library starts a child that needs more with what it needs.
-  guidance.static_tls_bytes = map_.app() ? map_.app()->static_tls_bytes : 0;
-  guidance.view_path = mount_point_;
-  if (map_.app() && map_.content.views.size() > 1)
-    guidance.view_path += "/" + map_.content.views[map_.app()->view].name;
   auto environment = Environment::current();
-  guide(environment, guidance);
+  const MapProgram* app = map_.app();
+  if (options_.loader == LoaderKind::environment) {
+    const auto& views = map_.content.views;
+    environment.prepend("LD_LIBRARY_PATH", app && views.size() > 1
+                                               ? mount_point_ + "/" + views[app->view].name
+                                               : mount_point_);
+    return AppCommand{app_path_, options_.command, environment.entries()};
+  }
+  const std::string audit_library = TRY(audit_library_path());
+  environment.prepend("LD_AUDIT", audit_library);
+  environment.set("HEDDLE_INDEX",
+                  direct() ? work_path_ + "/index" : mount_point_ + "/.heddle/index");
+  environment.set("HEDDLE_COUNTERS", counters_path);
+  if (!options_.learn_log.empty()) environment.set(learn_format::kVariable, options_.learn_log);
+  // For APP alone: the audit library starts a child that needs more with what it needs.
+  if (app && app->static_tls_bytes != 0) {
+    const auto tunables = environment.get("GLIBC_TUNABLES");
+    environment.set(kSavedTunables, tunables ? "GLIBC_TUNABLES=" + *tunables : "");
+    environment.set("GLIBC_TUNABLES", merge_tunables(tunables.value_or(""), app->static_tls_bytes));
+  }
   return AppCommand{app_path_, options_.command, environment.entries()};
 }
 
@@ -199,7 +209,7 @@ AppSetup GuidedRun::setup(Counters& counters) const {
   return setup;
 }
 
-MountResult<void> GuidedRun::take_lease() {
+Result<void> GuidedRun::take_lease() {
   const bool is_root = ::geteuid() == 0;
   // A user's private mount is in a user namespace, and nobody can share that.
   if (direct() || (via_ == Via::private_mount && !is_root)) return {};
@@ -214,31 +224,12 @@ MountResult<void> GuidedRun::take_lease() {
     return {};
   }
   // Root's APP can mount by itself, on kernels that cannot copy a mount (before Linux 5.2) too.
-  const auto cause = lease.error().cause;
-  if (via_ == Via::private_mount && cause != MountCause::unfit && cause != MountCause::silent)
-    return {};
-  return tl::make_unexpected(std::move(lease.error()));
+  if (via_ == Via::private_mount && !blocks_every_mount(lease.error())) return {};
+  return fail(std::move(lease.error()));
 }
 
-RunResult GuidedRun::run() {
-  using Blocks = RunFailure::Blocks;
-  auto leased = take_lease();
-  auto report = leased ? run_with_mount() : tl::make_unexpected(std::move(leased.error()));
-  if (report) return std::move(*report);
-  const auto cause = report.error().cause;
-  Error error = std::move(report.error().error);
-  if (cause == MountCause::unfit)
-    error = Error({}, error.message(), {}, "make the map anew (fs-resolve build)");
-  const bool all = cause == MountCause::unfit || cause == MountCause::silent || lease_;
-  return tl::make_unexpected(RunFailure{all ? Blocks::every_mount : Blocks::this_way, error});
-}
-
-MountResult<RunReport> GuidedRun::run_with_mount() {
-  const auto in_this_way = [](auto result) {
-    return std::move(result).map_error([](Error error) {
-      return MountFailure{MountCause::other, std::move(error)};
-    });
-  };
+Result<RunReport> GuidedRun::run() {
+  TRY(take_lease());
   const auto begin = Clock::now();
   RunReport report;
   report.app = options_.command[0];
@@ -251,29 +242,29 @@ MountResult<RunReport> GuidedRun::run_with_mount() {
   report.shared = lease_ && lease_->joined();
   const std::string counters_path = work_path_ + "/counters";
   (void)::unlink(counters_path.c_str());  // of another way, which did not work
-  auto counters = TRY(in_this_way(CountersFile::create(counters_path)));
+  auto counters = TRY(CountersFile::create(counters_path));
   if (direct()) {
     std::vector<Drift> drifts;
-    TRY(in_this_way(write_direct_index(map_, work_path_ + "/index", drifts)));
+    TRY(write_direct_index(map_, work_path_ + "/index", drifts));
     if (!drifts.empty()) {
       stale_ = stale_map(map_.path, drifts);
       warn(Error("", stale_ + ": programs that use them run as they are", "",
                  "make the map anew (fs-resolve build)"));
     }
   } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0 && errno != EEXIST) {
-    TRY(in_this_way(Result<void>(fail_errno(mount_point_, "cannot make the mount point"))));
+    return fail_errno(mount_point_, "cannot make the mount point");
   }
-  const auto command = TRY(in_this_way(guided_command(counters_path)));
+  const auto command = TRY(guided_command(counters_path));
 
-  auto signals = TRY(in_this_way(SignalRelay::start()));
-  auto app = TRY(in_this_way(AppProcess::start(command, setup(counters.live()), signals)));
+  auto signals = TRY(SignalRelay::start());
+  auto app = TRY(AppProcess::start(command, setup(counters.live()), signals));
   if (!direct() && !lease_) {
-    const Fd device = TRY(in_this_way(app.take_fuse_fd()));
+    const Fd device = TRY(app.take_fuse_fd());
     daemon_.emplace(TRY(OwnDaemon::start(device, order_, mount_point_, work_path_)));
     (void)work_.release();  // the daemon's to remove now
   }
   report.mount_ns = lease_ns_ + ns_since(begin);
-  TRY(in_this_way(run_app(report, app, signals)));
+  TRY(run_app(report, app, signals));
   report.counters = counters.live();
   report.learned = !options_.learn_log.empty();
   finish(report);
@@ -379,13 +370,11 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       done->passed_over = std::move(passed_over);
       return std::move(*done);
     }
-    const Error& error = done.error().error;
-    if (last)
-      return fail(
-          Error({}, error.message(), {}, error.hint().empty() ? hint_for(*way) : error.hint()));
-    hint = error.hint();
+    const Error& error = done.error();
+    hint = error.cause() == Cause::unfit ? "make the map anew (fs-resolve build)" : error.hint();
+    if (last) return fail(Error({}, error.message(), {}, hint.empty() ? hint_for(*way) : hint));
     passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
-    if (done.error().blocks == RunFailure::Blocks::every_mount) way = ways.end() - 2;
+    if (blocks_every_mount(error)) way = ways.end() - 2;
   }
 }
 

@@ -94,9 +94,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
                           const std::string& app, const std::string& path,
                           const LearnedRun& learned) {
   // Or each program would be left out for it.
-  for (const auto& directory : options.plugin_directories)
-    if (auto listed = list_plugin_directory(directory); !listed)
-      return fail(std::move(listed.error()));
+  for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
   add_argument_programs(inputs, options.command);
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
   for (auto& root : inputs.roots) root.required = false;
@@ -105,14 +103,13 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
   build.search = search_options_from_environment();
   build.plugin_directories = options.plugin_directories;
   build.learned = learned;
-  auto built = build_map(session.world(), inputs.roots, build);
-  if (!built) return fail(std::move(built.error()));
-  for (const auto& missing : built->missing)
+  auto built = TRY(build_map(session.world(), inputs.roots, build));
+  for (const auto& missing : built.missing)
     warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
          " needs: " + missing.reason);
-  for (const auto& left_out : built->left_out)
+  for (const auto& left_out : built.left_out)
     if (left_out.path == app) map.unguided_reason = left_out.reason.message();
-  map.content = std::move(built->content);
+  map.content = std::move(built.content);
   return write_map(map.content, path);
 }
 
@@ -123,8 +120,7 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   const auto begin = std::chrono::steady_clock::now();
   PreparedMap map;
   AppInputs inputs;
-  if (auto added = add_app(inputs, app_path); !added)
-    map.unguided_reason = added.error().message();
+  if (auto added = add_app(inputs, app_path); !added) map.unguided_reason = added.error().message();
   if (inputs.roots.empty() && !inputs.notes.empty()) map.unguided_reason = "static program";
   if (!inputs.roots.empty() && inputs.roots[0].kind == RootIs::library)
     map.unguided_reason = "a library, not a program";
@@ -137,26 +133,18 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   // The programs that its arguments name come behind it.
   const std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
   if (!options.map.empty()) {
-    auto path = absolute_path(options.map);
-    if (!path) return fail(std::move(path.error()));
-    map.path = std::move(*path);
+    map.path = TRY(absolute_path(options.map));
     const auto file = open_regular(map.path);
     if (!file) return fail(map_open_error(map.path, file.error().code()));
     struct stat status {};
     if (::fstat(file->get(), &status) != 0) return fail_errno(map.path, "cannot stat");
     TRY(check_map_owner(status, map.path));
     TRY(check_map_path(map.path));
-    auto reader = MapReader::open(file->get(), map.path);
-    if (!reader) return fail(std::move(reader.error()));
-    auto content = reader->read_all();
-    if (!content) return fail(std::move(content.error()));
-    map.content = std::move(*content);
+    auto reader = TRY(MapReader::open(file->get(), map.path));
+    map.content = TRY(reader.read_all());
   } else {
-    auto path = absolute_path(options.out.empty() ? default_path : options.out);
-    if (!path) return fail(std::move(path.error()));
-    map.path = std::move(*path);
-    if (auto done = resolve_into(map, options, inputs, app, map.path, learned); !done)
-      return fail(std::move(done.error()));
+    map.path = TRY(absolute_path(options.out.empty() ? default_path : options.out));
+    TRY(resolve_into(map, options, inputs, app, map.path, learned));
   }
   find_app(map, app);
   map.resolve_ns = static_cast<std::uint64_t>(

@@ -12,6 +12,7 @@
 #include "base/fd.hpp"
 #include "base/file_stamp.hpp"
 #include "base/log.hpp"
+#include "base/try.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
@@ -88,34 +89,30 @@ std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) 
 Result<std::optional<MountEnvironment>> mount_environment(const std::string& map,
                                                           const std::string& directory,
                                                           std::string& why_not) {
-  auto reader = MapReader::open(map);
-  if (!reader) return fail(std::move(reader.error()));
-  auto path = resolve_mount_point(directory);
-  if (!path) return fail(std::move(path.error()));
-  const auto mounted = find_mount(*path);
-  if (!mounted) return fail(mounted.error());
+  const auto reader = TRY(MapReader::open(map));
+  const std::string path = TRY(resolve_mount_point(directory));
+  const auto mounted = TRY(find_mount(path));
   const auto none = [&](const std::string& why) {
     why_not = why;
     return std::optional<MountEnvironment>();
   };
-  if (!*mounted || (*mounted)->type != kMountType) return none("no heddle mount is here");
-  const auto text = read_stats_text(*path);
+  if (!mounted || mounted->type != kMountType) return none("no heddle mount is here");
+  const auto text = read_stats_text(path);
   if (!text) return none(text.error().message());
   const auto stats = nlohmann::json::parse(*text, nullptr, false);
   if (!stats.is_object()) return none("its statistics cannot be read");
-  if (stats.value("map_id", "") != reader->id().hex()) return none("it serves another map");
+  if (stats.value("map_id", "") != reader.id().hex()) return none("it serves another map");
   // The index sends programs to where the mount was made: it must be what they see there.
   const auto index = stats.value("mount_point", "") + "/.heddle/index";
-  const auto here = id_of(*path + "/.heddle/index");
+  const auto here = id_of(path + "/.heddle/index");
   if (!here || id_of(index) != here) return none("it was mounted elsewhere: " + index);
 
-  auto audit = audit_library_path();
-  if (!audit) return fail(std::move(audit.error()));
+  std::string audit = TRY(audit_library_path());
   // rtld.c splits LD_AUDIT at colons and expands $ in each part: neither can be escaped.
-  if (audit->find_first_of(":$") != std::string::npos)
-    return fail(*audit, "cannot stand in LD_AUDIT", "there is a ':' or '$' in it",
+  if (audit.find_first_of(":$") != std::string::npos)
+    return fail(audit, "cannot stand in LD_AUDIT", "there is a ':' or '$' in it",
                 "install heddle under a plainer path");
-  return std::optional(MountEnvironment{std::move(*audit), index});
+  return std::optional(MountEnvironment{std::move(audit), index});
 }
 
 int print_env(const std::string& map, const std::string& directory, ShellKind shell) {

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "base/launch/app_end.hpp"
+#include "base/launch/app_process.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/map/counters_format.hpp"
 

@@ -10,9 +10,9 @@
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/find_program.hpp"
+#include "base/launch/rank.hpp"
 #include "base/log.hpp"
 #include "base/output_file.hpp"
-#include "base/rank.hpp"
 #include "base/run_main.hpp"
 #include "record/recorded_run.hpp"
 

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 
 namespace heddle {
 namespace {

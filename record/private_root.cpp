@@ -8,10 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/fuse_device.hpp"
-#include "base/insist.hpp"
+#include "base/backoff.hpp"
 #include "base/log.hpp"
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 #include "base/try.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 #include "record/loopback/loopback.hpp"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "base/mount_namespace.hpp"
+#include "base/mounts.hpp"
 #include "base/temp_dir.hpp"
 
 namespace heddle {

@@ -17,16 +17,15 @@
 #include <random>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/find_program.hpp"
-#include "base/insist.hpp"
 #include "base/launch/app_process.hpp"
+#include "base/launch/rank.hpp"
 #include "base/log.hpp"
-#include "base/mount_namespace.hpp"
+#include "base/mounts.hpp"
 #include "base/output_file.hpp"
-#include "base/rank.hpp"
-#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 #include "record/native_paths.hpp"
 #include "record/private_root.hpp"
@@ -300,12 +299,11 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   const auto started = app.run();
   const bool proot = header_.method == "proot";
   if (user_mount_ && !proot) user_mount_->take_off();
-  if (!started && started.error().code() == 0) return fail(Error(started.error()));
+  if (!started && started.error().cause() != Cause::exec) return fail(Error(started.error()));
   if (!started) out.exec_error = started.error().code();
-  const int status = TRY(app.wait(signals));
+  out.end = TRY(app.wait(signals));
   if (user_mount_) user_mount_->take_off();
-  out.end = {status, signals.ended_by()};
-  auto end = finish(*daemon, status, signals.ended_by() == 0 && out.exec_error == 0);
+  auto end = finish(*daemon, out.end.status, out.end.signal == 0 && out.exec_error == 0);
   if (!end) {
     out.trace_failure = end.error().message();
     return out;
@@ -331,7 +329,10 @@ Result<RecordingDaemon> Run::start_daemon(const Fd& device) {
   sockets.other.reset();
   const auto answer = receive_packet(daemon.socket.get(), kForever);
   if (!answer) return fail("", "the recorder ended before it began");
-  if (answer->text != "ready") return fail(received_failure(answer->text));
+  if (answer->text != "ready") {
+    Error failure = TRY(decode_record<Error>(answer->text));
+    return fail(std::move(failure));
+  }
   return daemon;
 }
 

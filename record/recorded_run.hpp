@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/launch/app_end.hpp"
+#include "base/launch/app_process.hpp"
 #include "record/recorder.hpp"
 
 namespace heddle {

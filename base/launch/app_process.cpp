@@ -3,29 +3,94 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
 
 #include <algorithm>
-#include <csignal>
-#include <cstring>
 #include <string_view>
 
-#include "base/socket_pair.hpp"
+#include "base/channel.hpp"
 
 namespace heddle {
+
+int end_like(AppEnd end) {
+  if (end.signal == 0) return end.status;
+  // core(5): a core_pattern that is a pipe does not heed RLIMIT_CORE; this holds for it too.
+  ::prctl(PR_SET_DUMPABLE, 0);
+  ::signal(end.signal, SIG_DFL);
+  sigset_t only;
+  ::sigemptyset(&only);
+  ::sigaddset(&only, end.signal);
+  ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
+  ::raise(end.signal);
+  return end.status;
+}
+
+Result<SignalRelay> SignalRelay::start() {
+  sigset_t all;
+  ::sigfillset(&all);
+  // A fault of our own must still kill us.
+  for (int n : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP}) ::sigdelset(&all, n);
+  sigset_t old_mask;
+  if (::sigprocmask(SIG_BLOCK, &all, &old_mask) != 0) return fail_errno("", "cannot block signals");
+  // An inherited SIG_IGN for SIGCHLD would reap APP behind our back.
+  struct sigaction defaults {};
+  defaults.sa_handler = SIG_DFL;
+  struct sigaction old_chld {};
+  ::sigaction(SIGCHLD, &defaults, &old_chld);
+  Fd fd(::signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) return fail_errno("", "cannot make a signalfd");
+  return SignalRelay(std::move(fd), old_mask, old_chld);
+}
+
+void SignalRelay::restore_in_child() const noexcept {
+  ::sigaction(SIGCHLD, &old_chld_, nullptr);
+  ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+SignalRelay::~SignalRelay() {
+  if (fd_) restore_in_child();
+}
+
+void SignalRelay::relay_pending(pid_t app) {
+  signalfd_siginfo info{};
+  while (::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+    const int number = static_cast<int>(info.ssi_signo);
+    const bool from_terminal = info.ssi_code == SI_KERNEL;
+    if (number == SIGCHLD || number == SIGPIPE || from_terminal) continue;
+    ::kill(app, number);
+  }
+}
+
+Result<AppEnd> SignalRelay::wait(pid_t app) {
+  pollfd entry{fd_.get(), POLLIN, 0};
+  for (;;) {
+    int status = 0;
+    const pid_t got = ::waitpid(app, &status, WNOHANG | WUNTRACED);
+    // At once: the signal that said it may have been taken.
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno("", "cannot wait for the program");
+    if (got == app && WIFSTOPPED(status)) {
+      // The shell must see its job stop. On SIGCONT we go on; APP, in the same group, got it too
+      // when the shell sent it, and gets it from us when it was sent to us alone.
+      ::raise(SIGSTOP);
+      ::kill(app, SIGCONT);
+      continue;
+    }
+    if (got == app) {
+      // What came for APP and found it gone: nobody's now, and no reason for us to end.
+      signalfd_siginfo late{};
+      while (::read(fd_.get(), &late, sizeof(late)) > 0) {
+      }
+      return AppEnd{exit_status(status), WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+    }
+    if (::poll(&entry, 1, -1) < 0 && errno != EINTR)
+      return fail_errno("", "cannot wait for signals");
+    relay_pending(app);
+  }
+}
+
 namespace {
-
-std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
-  std::vector<char*> out;
-  for (const auto& s : strings) out.push_back(const_cast<char*>(s.c_str()));
-  out.push_back(nullptr);
-  return out;
-}
-
-/// An errno travels alone, so that run() can tell it from a failure's text.
-void send_errno(int socket, int error) {
-  (void)::send(socket, &error, sizeof(error), MSG_NOSIGNAL);
-}
 
 /// Whether a file that execve(2) does not know may be a script without #!: as bash does it
 /// (general.c, check_binary_file), it is none with a NUL in its first line. sh alone would read a
@@ -50,41 +115,30 @@ bool may_be_script(const std::string& path) {
   signals.restore_in_child();
   if (setup.before_exec) setup.before_exec();
   ::execve(command.path.c_str(), argv.data(), environment.data());
-  int error = errno;
-  if (error == ENOEXEC && may_be_script(command.path)) {
+  if (errno == ENOEXEC && may_be_script(command.path))
     ::execve("/bin/sh", shell_argv.data(), environment.data());
-    error = errno;
-  }
-  send_errno(socket, error);
+  const int error = errno;
+  send_failure(socket, Error::from_errno("", "cannot run", error).because(Cause::exec));
   ::_exit(error == ENOENT ? 127 : 126);
 }
 
 /// The child's life up to exec. `parent` tells whether we are still wanted.
 [[noreturn]] void child_main(const AppCommand& command, const AppSetup& setup,
                              const SignalRelay& signals, int socket, pid_t parent) {
+  const auto give_up = [socket](const Error& error) {
+    send_failure(socket, error);
+    ::_exit(126);
+  };
   if (setup.mount) {
-    auto fuse = setup.mount();
-    if (!fuse) {
-      send_failure(socket, fuse.error(), FailureCode::sent);
-      ::_exit(126);
-    }
-    if (auto sent = send_fd(socket, fuse->get()); !sent) ::_exit(126);
+    const auto fuse = setup.mount();
+    if (!fuse) give_up(fuse.error());
+    if (!send_fd(socket, fuse->get())) ::_exit(126);
   }
   // After unshare: changing credentials clears it (prctl(2)).
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(126);
-  char go = 0;
-  ssize_t n;
-  do {
-    n = ::recv(socket, &go, 1, 0);
-  } while (n < 0 && errno == EINTR);
-  if (n != 1) ::_exit(126);
-  if (setup.enter) {
-    if (auto entered = setup.enter(); !entered) {
-      send_failure(socket, entered.error());
-      ::_exit(126);
-    }
-  }
+  if (::getppid() != parent || !receive_packet(socket, kNoLimit)) ::_exit(126);
+  if (setup.enter)
+    if (const auto entered = setup.enter(); !entered) give_up(entered.error());
   become(command, setup, signals, socket);
 }
 
@@ -92,47 +146,32 @@ bool may_be_script(const std::string& path) {
 
 Result<AppProcess> AppProcess::start(const AppCommand& command, const AppSetup& setup,
                                      const SignalRelay& signals) {
-  auto sockets = make_socket_pair();
-  if (!sockets) return fail(std::move(sockets.error()));
+  auto sockets = TRY(make_socket_pair());
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno(command.path, "cannot start");
   if (pid == 0) {
-    sockets->one.reset();
-    child_main(command, setup, signals, sockets->other.get(), parent);
+    sockets.one.reset();
+    child_main(command, setup, signals, sockets.other.get(), parent);
   }
-  return AppProcess(Child(pid), std::move(sockets->one));
+  return AppProcess(Child(pid), std::move(sockets.one));
 }
 
 Result<Fd> AppProcess::take_fuse_fd() { return receive_fd(socket_.get()); }
 
 Result<void> AppProcess::run() {
-  // Without an errno, which would say that it is exec that failed.
-  const auto cannot_start = [](const std::string& reason) {
-    return fail("", "cannot start the program", reason);
-  };
-  if (::send(socket_.get(), "g", 1, MSG_NOSIGNAL) != 1) return cannot_start(std::strerror(errno));
-  // The child's end closes on exec: end of file is success.
-  char text[4096];
-  ssize_t n;
-  do {
-    n = ::recv(socket_.get(), text, sizeof(text), 0);
-  } while (n < 0 && errno == EINTR);
-  int error = 0;
-  if (n == static_cast<ssize_t>(sizeof(error))) {
-    std::memcpy(&error, text, sizeof(error));
-    return fail_errno("", "cannot run", error);
-  }
-  if (n < 0) return cannot_start(std::strerror(errno));
-  if (n == 0) return {};
-  const auto failure = received_failure({text, static_cast<std::size_t>(n)});
-  return fail("", failure.message(), std::string(), failure.hint());
+  TRY(send_packet(socket_.get(), "go"));
+  // The child's end closes on exec: that it is gone is success.
+  auto failure = receive_record<Error>(socket_.get(), kNoLimit);
+  if (failure) return fail(std::move(failure->message));
+  if (failure.error().code() == ECONNRESET) return {};
+  return fail(std::move(failure.error()));
 }
 
-Result<int> AppProcess::wait(SignalRelay& signals) {
-  auto status = signals.wait(child_.pid());
-  if (status) (void)child_.release();  // reaped
-  return status;
+Result<AppEnd> AppProcess::wait(SignalRelay& signals) {
+  auto end = signals.wait(child_.pid());
+  if (end) (void)child_.release();  // reaped
+  return end;
 }
 
 }  // namespace heddle

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "base/try.hpp"
+
 namespace heddle {
 namespace {
 
@@ -45,14 +47,13 @@ Landlock::Landlock() {
 
 Result<void> Landlock::allow_reading(const std::string& path) {
   if (!rules_) return {};
-  const auto place = open_file(path, O_PATH);
-  if (!place) return fail(place.error());
+  const Fd place = TRY(open_file(path, O_PATH));
   struct stat status {};
-  if (::fstat(place->get(), &status) != 0) return fail_errno(path, "cannot stat");
+  if (::fstat(place.get(), &status) != 0) return fail_errno(path, "cannot stat");
   landlock_path_beneath_attr rule{};
   rule.allowed_access = LANDLOCK_ACCESS_FS_READ_FILE;
   if (S_ISDIR(status.st_mode)) rule.allowed_access |= LANDLOCK_ACCESS_FS_READ_DIR;
-  rule.parent_fd = place->get();
+  rule.parent_fd = place.get();
   if (::syscall(SYS_landlock_add_rule, rules_.get(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0)
     return fail_errno(path, "cannot be allowed for");
   return {};

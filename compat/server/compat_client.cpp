@@ -28,9 +28,12 @@
 namespace heddle::compat {
 namespace {
 
-struct AskOptions {
-  std::string ca;     ///< PEM file of the authority behind the servers' certificates; empty: no TLS
-  std::string token;  ///< empty: none
+struct Options {
+  std::string ca;  ///< PEM file of the authority behind the servers' certificates; empty: no TLS
+  std::string token_file;
+  std::vector<std::string> servers;
+  bool json = false, nodes = false;
+  std::string token;      ///< empty: none
   std::string own_token;  ///< in place of that one, for servers that only this node reaches
 };
 
@@ -63,8 +66,7 @@ Judgement from_v2(const v2::CheckResponse& response) {
   return out;
 }
 
-Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address,
-                                               const AskOptions& options) {
+Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address, const Options& options) {
   auto credentials = grpc::InsecureChannelCredentials();
   if (!options.ca.empty()) {
     grpc::SslCredentialsOptions ssl;
@@ -91,7 +93,7 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address,
 /// the address, when there is no server, within kConnectLimit; when it gives no verdict; when it
 /// does not answer in time.
 Result<Judgement> ask(const std::string& address, const std::string& artifact,
-                      const AskOptions& options) {
+                      const Options& options) {
   const auto stub = v2::Compat::NewStub(TRY(connect(address, options)));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
@@ -107,33 +109,19 @@ Result<Judgement> ask(const std::string& address, const std::string& artifact,
   return from_v2(response);
 }
 
-/// Asks all of them at the same time; the results are in their order.
-std::vector<Result<Judgement>> ask_all(const std::vector<std::string>& addresses,
-                                       const std::string& artifact, const AskOptions& options) {
-  std::vector<Result<Judgement>> out(addresses.size(), fail("", "not asked"));
+/// Asks all servers at the same time; the results are in their order.
+std::vector<Result<Judgement>> ask_all(const std::string& artifact, const Options& options) {
+  const auto& servers = options.servers;
+  std::vector<Result<Judgement>> out(servers.size(), fail("", "not asked"));
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (auto i = next++; i < addresses.size(); i = next++)
-      out[i] = ask(addresses[i], artifact, options);
-  };
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < std::min(addresses.size(), kMostAtOnce); ++i)
-    threads.emplace_back(work);
+  for (std::size_t n = 0; n < std::min(servers.size(), kMostAtOnce); ++n)
+    threads.emplace_back([&] {
+      for (auto i = next++; i < servers.size(); i = next++)
+        out[i] = ask(servers[i], artifact, options);
+    });
   for (auto& thread : threads) thread.join();
   return out;
-}
-
-struct Options {
-  std::string ca, token_file;
-  std::vector<std::string> servers;
-  bool json = false, nodes = false;
-};
-
-int print_one(const Result<Judgement>& said, bool json) {
-  if (!said) throw said.error();
-  value_or_throw(
-      write_all(STDOUT_FILENO, json ? to_json(*said, 2) + "\n" : to_lines(*said), "stdout"));
-  return said->verdict == Verdict::incompatible ? exit_no : exit_done;
 }
 
 /// Which nodes can run it. Result: 0 when one can, 1 when none can, 3 when none answered.
@@ -165,18 +153,17 @@ int print_nodes(const std::vector<std::string>& names, const std::vector<Result<
   return some ? exit_done : answered ? exit_no : exit_failure;
 }
 
-int run_client(const Options& o) {
-  AskOptions ask;
-  ask.ca = o.ca;
+int run_client(Options o) {
   if (!o.token_file.empty()) {
-    ask.token = value_or_throw(read_token(o.token_file));
+    o.token = value_or_throw(read_token(o.token_file));
   } else if (const auto own = default_token_file(); !own.empty()) {
     // A server of this user on this node made it. No other server gets it.
-    ask.own_token = read_token(own).value_or("");
+    o.own_token = read_token(own).value_or("");
   }
   const auto artifact = value_or_throw(read_all(STDIN_FILENO, "artifact", std::size_t{64} << 20));
-  const auto said = ask_all(o.servers, artifact, ask);
-  return o.nodes ? print_nodes(o.servers, said, o.json) : print_one(said[0], o.json);
+  auto said = ask_all(artifact, o);
+  return o.nodes ? print_nodes(o.servers, said, o.json)
+                 : print_judgement(value_or_throw(std::move(said[0])), o.json);
 }
 
 int compat_client(int argc, const char* const* argv) {
@@ -189,7 +176,7 @@ int compat_client(int argc, const char* const* argv) {
   app.add_option("--token-file", o.token_file, "Token to show");
   app.add_option("SERVER", o.servers, "HOST:PORT or unix:PATH")->required();
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
-  return run_client(o);
+  return run_client(std::move(o));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ struct Options {
   std::string token;                       ///< clients must show it; never empty
   std::size_t most_request_bytes = std::size_t{8} << 20;
   int most_checks = 64;  ///< at once; more are turned away
-  JudgeOptions judges;
+  NodeIndexOptions index;
   std::string token_file, metrics, user = "nobody";
   int grace = 5;
   unsigned stream_idle = 60, timeout = 10;
@@ -154,8 +154,12 @@ class Gate {
         most_bytes_(std::max(kMostRequestBytes, 2 * options.most_request_bytes)),
         counters_(counters) {}
 
-  /// `calls`: 0 for one more request of a call that is in.
-  grpc::Status enter(const std::string& address, int calls, std::size_t bytes) {
+  /// To be held while a call is under way, or one more request (`calls` 0) of a call that is; null:
+  /// it is to be turned away.
+  std::shared_ptr<void> enter(const grpc::ServerContext& context, std::size_t bytes,
+                              int calls = 1) {
+    const auto peer = context.peer();
+    const auto address = peer.substr(0, peer.rfind(':'));  // without its port
     const std::lock_guard lock(mutex_);
     counters_.calls += static_cast<unsigned>(calls);
     const auto known = of_address_.find(address);
@@ -163,21 +167,22 @@ class Gate {
                       (known != of_address_.end() && known->second + calls > most_of_address_);
     if ((calls > 0 && full) || bytes_ + bytes > most_bytes_) {
       ++counters_.turned_away;
-      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
+      return nullptr;
     }
-    of_address_[address] += calls;
-    counters_.under_way += calls;
+    add(address, calls);
     bytes_ += bytes;
-    return grpc::Status::OK;
-  }
-  void leave(const std::string& address, int calls, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    if ((of_address_[address] -= calls) == 0) of_address_.erase(address);
-    counters_.under_way -= calls;
-    bytes_ -= bytes;
+    return {this, [this, address, bytes, calls](void*) {
+              const std::lock_guard lock(mutex_);
+              add(address, -calls);
+              bytes_ -= bytes;
+            }};
   }
 
  private:
+  void add(const std::string& address, int calls) {
+    counters_.under_way += calls;
+    if ((of_address_[address] += calls) == 0) of_address_.erase(address);
+  }
   const int most_calls_, most_of_address_;
   const std::size_t most_bytes_;
   std::mutex mutex_;
@@ -186,45 +191,23 @@ class Gate {
   Counters& counters_;
 };
 
-std::string without_port(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
-/// Enters now, leaves at the scope's end.
-class Visit {
- public:
-  Visit(Gate& gate, const grpc::ServerContext& context, std::size_t bytes, int calls = 1)
-      : gate_(gate),
-        address_(without_port(context.peer())),
-        bytes_(bytes),
-        calls_(calls),
-        status(gate.enter(address_, calls, bytes)) {}
-  ~Visit() {
-    if (status.ok()) gate_.leave(address_, calls_, bytes_);
-  }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
-
- private:
-  Gate& gate_;
-  const std::string address_;
-  const std::size_t bytes_;
-  const int calls_;
-
- public:
-  const grpc::Status status;
-};
+grpc::Status turned_away() {
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
+}
 
 std::function<bool()> is_cancelled(const grpc::ServerContext& context) {
   return [&context] { return context.IsCancelled(); };
 }
 
+/// compat-lib's.
 class ServiceV1 final : public v1::CompatibilityService::Service {
  public:
   ServiceV1(JudgePool& judges, Gate& gate) : judges_(judges), gate_(gate) {}
 
   grpc::Status CheckCompatibility(grpc::ServerContext* context, const v1::CompatRequest* request,
                                   v1::Response* response) override {
-    const Visit visit(gate_, *context, request->payload().size());
-    if (!visit.status.ok()) return visit.status;
+    const auto visit = gate_.enter(*context, request->payload().size());
+    if (!visit) return turned_away();
     const auto answer =
         judges_.check(request->payload(),
                       request->uri().empty() ? "payload" : request->uri().substr(0, kLongestUri),
@@ -253,8 +236,8 @@ class ServiceV2 final : public v2::Compat::Service {
 
   grpc::Status Check(grpc::ServerContext* context, const v2::CheckRequest* request,
                      v2::CheckResponse* response) override {
-    const Visit visit(gate_, *context, request->artifact().size());
-    if (!visit.status.ok()) return visit.status;
+    const auto visit = gate_.enter(*context, request->artifact().size());
+    if (!visit) return turned_away();
     fill(*judges_.check(request->artifact(), "artifact", is_cancelled(*context)), *request,
          *response);
     return grpc::Status::OK;
@@ -262,8 +245,8 @@ class ServiceV2 final : public v2::Compat::Service {
 
   grpc::Status CheckBatch(grpc::ServerContext* context, const v2::CheckBatchRequest* request,
                           v2::CheckBatchResponse* response) override {
-    const Visit visit(gate_, *context, request->ByteSizeLong());
-    if (!visit.status.ok()) return visit.status;
+    const auto visit = gate_.enter(*context, request->ByteSizeLong());
+    if (!visit) return turned_away();
     if (request->requests_size() > kMostInBatch)
       return {grpc::StatusCode::INVALID_ARGUMENT,
               fmt::format("a batch has at most {} artifacts", kMostInBatch)};
@@ -283,16 +266,16 @@ class ServiceV2 final : public v2::Compat::Service {
   grpc::Status CheckStream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
-    const Visit visit(gate_, *context, 0);
-    if (!visit.status.ok()) return visit.status;
+    const auto visit = gate_.enter(*context, 0);
+    if (!visit) return turned_away();
     const auto cancelled = is_cancelled(*context);
     for (;;) {
       v2::CheckRequest request;  // freed before the client is waited for again
       if (!wait_for_client(*context, [&] { return stream->Read(&request); })) break;
       v2::CheckResponse response;
       {
-        const Visit one(gate_, *context, request.artifact().size(), 0);
-        if (!one.status.ok()) return one.status;
+        const auto one = gate_.enter(*context, request.artifact().size(), 0);
+        if (!one) return turned_away();
         fill(*judges_.check(request.artifact(), "artifact", cancelled), request, response);
       }
       if (!wait_for_client(*context, [&] { return stream->Write(response); })) break;
@@ -343,7 +326,7 @@ class Server {
     // Clients connect anew by themselves. One that does not read its answers holds their threads,
     // and nothing but its connection's age ends such calls.
     const auto grace = std::chrono::milliseconds(
-        std::max(kConnectionGrace, options_.judges.timeout + kBesideJudging));
+        std::max(kConnectionGrace, std::chrono::seconds(options_.timeout) + kBesideJudging));
     for (const auto& [name, value] : std::initializer_list<std::pair<const char*, int>>{
              {GRPC_ARG_MAX_CONCURRENT_STREAMS, 64},
              {GRPC_ARG_ALLOW_REUSEPORT, 0},
@@ -421,13 +404,13 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--token-file", o.token_file,
                  "Clients must show the token in FILE, instead of one that is made for this user")
       ->type_name("FILE");
-  app.add_option("--index", o.judges.index_dir, "Keep the index in DIR instead of the user's cache")
+  app.add_option("--index", o.index.cache_dir, "Keep the index in DIR instead of the user's cache")
       ->type_name("DIR");
-  app.add_option("--library-dir", o.judges.library_dirs,
+  app.add_option("--library-dir", o.index.library_dirs,
                  "Open libraries in and below DIR as well; may be repeated")
       ->type_name("DIR")
       ->allow_extra_args(false);
-  app.add_option("--rootfs", o.judges.root, "Answer for this root file system instead of this node")
+  app.add_option("--rootfs", o.index.root, "Answer for this root file system instead of this node")
       ->type_name("DIR");
   app.add_option("--user", o.user, "When started by root: become this user (nobody)")
       ->type_name("NAME");
@@ -518,28 +501,29 @@ Result<void> check_address(const Options& options) {
 
 /// The counters in Prometheus' text format 0.0.4.
 std::string metrics_text(const JudgePool& judges, const Server& server) {
-  std::string out;
-  const auto put = [&](const char* name, const char* type, const char* help, auto value) {
-    out += fmt::format(
-        "# HELP heddle_compat_{0} {1}\n# TYPE heddle_compat_{0} {2}\n"
-        "heddle_compat_{0} {3}\n",
-        name, help, type, value);
-  };
   const auto& i = judges.counters();
   const auto& s = server.counters;
-  put("calls_total", "counter", "gRPC calls", s.calls.load());
-  put("denied_total", "counter", "Calls without the token", s.denied.load());
-  put("turned_away_total", "counter", "Calls beyond --max-checks", s.turned_away.load());
-  put("under_way", "gauge", "Calls under way", s.under_way.load());
-  put("checks_total", "counter", "Artifacts judged", i.checks.load());
-  put("checks_kept_total", "counter", "Artifacts whose verdict was known", i.kept.load());
-  put("incompatible_total", "counter", "Verdicts incompatible", i.incompatible.load());
-  put("errors_total", "counter", "Artifacts without a verdict", i.errors.load());
-  put("changes_total", "counter", "Changes of the node's libraries noticed",
-      i.invalidations.load());
-  put("generation", "gauge", "State of the node", judges.generation());
-  put("killed_total", "counter", "Judges that died or were killed for lateness", i.killed.load());
-  put("index_files", "gauge", "Libraries indexed at start", judges.libraries());
+  struct Metric {
+    const char *name, *help;
+    std::uint64_t value;
+  };
+  std::string out;
+  for (const auto& [name, help, value] : std::initializer_list<Metric>{
+           {"calls_total", "gRPC calls", s.calls},
+           {"denied_total", "Calls without the token", s.denied},
+           {"turned_away_total", "Calls beyond --max-checks", s.turned_away},
+           {"under_way", "Calls under way", static_cast<std::uint64_t>(s.under_way.load())},
+           {"checks_total", "Artifacts judged", i.checks},
+           {"checks_kept_total", "Artifacts whose verdict was known", i.kept},
+           {"incompatible_total", "Verdicts incompatible", i.incompatible},
+           {"errors_total", "Artifacts without a verdict", i.errors},
+           {"changes_total", "Changes of the node's libraries noticed", i.invalidations},
+           {"generation", "State of the node", judges.generation()},
+           {"killed_total", "Judges that died or were killed for lateness", i.killed},
+           {"index_files", "Libraries indexed at start", judges.libraries()}})
+    out += fmt::format(
+        "# HELP heddle_compat_{0} {1}\n# TYPE heddle_compat_{0} {2}\nheddle_compat_{0} {3}\n", name,
+        help, std::string_view(name).ends_with("_total") ? "counter" : "gauge", value);
   return out;
 }
 
@@ -550,9 +534,8 @@ Result<Fd> listen_for_metrics(const std::string& address) {
   at.sin_family = AF_INET;
   std::uint16_t port = 0;
   const auto* end = address.data() + address.size();
-  if (colon == address.npos || std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
-      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1 ||
-      (ntohl(at.sin_addr.s_addr) >> 24) != 127)
+  if (!is_local(address) || std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
+      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1)
     return fail_errno(address, "cannot serve metrics", EINVAL,
                       "a loopback address: 127.0.0.1:PORT");
   at.sin_port = htons(port);
@@ -575,10 +558,9 @@ void answer_metrics(int listener, const std::string& page) {
   std::array<char, 4096> request;
   if (::poll(&ready, 1, 100) == 1)
     static_cast<void>(::recv(peer.get(), request.data(), request.size(), 0));
-  const auto text = fmt::format(
-      "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n"
-      "Connection: close\r\n\r\n{}",
-      page.size(), page);
+  const auto text =
+      "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n" +
+      page;
   static_cast<void>(::send(peer.get(), text.data(), text.size(), MSG_NOSIGNAL));
   ::shutdown(peer.get(), SHUT_WR);
 }
@@ -590,12 +572,11 @@ class Program {
   int run() {
     read_secrets();
     value_or_throw(check_address(options_));
-    auto& judges = options_.judges;
-    judges.timeout = std::chrono::seconds(options_.timeout);
+    auto& index = options_.index;
     // Another root is another trust domain: its files' facts are kept where somebody says, or not.
-    if (judges.index_dir.empty() && judges.root.empty()) judges.index_dir = index_dir();
-    become_unprivileged(options_.user, judges.index_dir);
-    auto started = JudgePool::start(judges, signals_.get());
+    if (index.cache_dir.empty() && index.root.empty()) index.cache_dir = index_dir();
+    become_unprivileged(options_.user, index.cache_dir);
+    auto started = JudgePool::start(index, std::chrono::seconds(options_.timeout), signals_.get());
     if (!started && started.error().code() == ECANCELED) return exit_done;
     const auto pool = value_or_throw(std::move(started));
     Fd metrics;

@@ -4,7 +4,7 @@
 // that hangs, or an artifact that eats memory, costs one of them, and the server goes on.
 //   compat-judge judge   answers Questions until the socket's other end is closed
 //   compat-judge watch   reads all libraries into the index, then sends Notices of changes
-// The JudgeOptions are the first message to both.
+// The NodeIndexOptions are the first message to both.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <poll.h>
@@ -19,15 +19,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
+#include "base/file_stamp.hpp"
 #include "base/log.hpp"
 #include "base/run_main.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "compat/server/judge_protocol.hpp"
-#include "compat/server/node_index.hpp"
 
 namespace heddle::compat {
 namespace {
@@ -43,9 +44,8 @@ constexpr std::size_t kMostResident = std::size_t{160} << 20;
 /// What an answer carries beside its reasons' bytes.
 constexpr std::size_t kBytesPerReason = 64;
 
-/// A package's files arrive in a burst: wait for the last one, but not for ever.
-constexpr milliseconds kQuiet{150};
-constexpr milliseconds kLongestBurst{1000};
+/// A package's files arrive in a burst.
+constexpr milliseconds kBurst{500};
 /// How often to look for what inotify does not tell, in milliseconds.
 constexpr int kLookEvery = 700;
 
@@ -217,16 +217,15 @@ class DirectoryWatch {
   }
 
  private:
-  using Stamp = std::array<std::int64_t, 4>;  ///< dev, ino, mtime; zeroes: there is none
-  static Stamp stamp_of(const std::string& directory) {
+  /// Of a directory that is not there: zeroes. Names that come and go change the mtime.
+  static FileStamp stamp_of(const std::string& directory) {
     struct stat now {};
     if (::lstat(directory.c_str(), &now) != 0) return {};
-    return {static_cast<std::int64_t>(now.st_dev), static_cast<std::int64_t>(now.st_ino),
-            now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+    return {file_id(now), 0, file_stamp(now).mtime_ns, 0};
   }
 
   Fd fd_;
-  std::map<std::string, Stamp> seen_;
+  std::map<std::string, FileStamp> seen_;
 };
 
 class Watcher {
@@ -265,39 +264,32 @@ class Watcher {
     const bool told = (ready[1].revents & POLLIN) != 0 && watch_.drain();
     const bool due = now - looked_ > milliseconds(kLookEvery);
     if (due) looked_ = now;
-    if (told || (due && watch_.look())) {
-      last_change_ = now;
-      if (!changed_) first_change_ = now;
-      changed_ = true;
-    }
-    if (changed_ && (now - last_change_ > kQuiet || now - first_change_ > kLongestBurst)) {
+    if ((told || (due && watch_.look())) && !changed_) changed_ = now;
+    if (changed_ && now - *changed_ > kBurst) {
       index_.invalidate();
       tell({Notice::Kind::changed});
       // A directory may have been read before it was watched: once more, then.
-      changed_ = add_directories();
-      first_change_ = last_change_ = now;
+      changed_.reset();
+      if (add_directories()) changed_ = now;
     }
     if (due) tell({Notice::Kind::alive});
   }
 
   NodeIndex& index_;
   DirectoryWatch watch_;
-  Clock::time_point first_change_{}, last_change_{}, looked_ = Clock::now();
+  std::optional<Clock::time_point> changed_;  ///< the first change that is not told yet
+  Clock::time_point looked_ = Clock::now();
   std::size_t lost_ = 0;
-  bool changed_ = false, gone_ = false;
+  bool gone_ = false;
 };
 
 int compat_judge(std::string_view role) {
-  auto options = value_or_throw(receive_large<JudgeOptions>(kJudgeSocket));
+  auto options = value_or_throw(receive_large<NodeIndexOptions>(kJudgeSocket));
+  options.worker_path = value_or_throw(own_program_dir()) + "/elf-worker";
   auto& watchdog = *new Watchdog;  // as long as the process: its thread has it
-  NodeIndexOptions index_options{.root = std::move(options.root),
-                                 .cache_dir = std::move(options.index_dir),
-                                 .library_dirs = std::move(options.library_dirs),
-                                 .worker_path = value_or_throw(own_program_dir()) + "/elf-worker",
-                                 .on_look = {}};
   if (role == "judge")
-    index_options.on_look = [&](std::string_view directory) { watchdog.look(directory); };
-  NodeIndex index(std::move(index_options));
+    options.on_look = [&](std::string_view directory) { watchdog.look(directory); };
+  NodeIndex index(std::move(options));
   return role == "judge" ? judge(index, watchdog) : Watcher(index).run();
 }
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <array>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
@@ -14,10 +19,13 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "base/child.hpp"
+#include "base/content_hash.hpp"
+#include "base/escape.hpp"
+#include "base/log.hpp"
 #include "compat/server/judge_protocol.hpp"
 
 namespace heddle::compat {
@@ -33,24 +41,109 @@ namespace heddle::compat {
 /// judge is killed, and it joins the line of the slow ones. So no client, by any number of
 /// connections, keeps others waiting for longer than the line of quick checks before them.
 class JudgePool {
+  using Clock = std::chrono::steady_clock;
+  using milliseconds = std::chrono::milliseconds;
+  using Cancelled = std::function<bool()>;
+  static constexpr std::size_t kMostJudges = 4;
+  /// Parsing more takes longer than clients with small artifacts should wait.
+  static constexpr std::size_t kLarge = 256 << 10;
+  /// A check that takes longer is slow. Most take a few milliseconds.
+  static constexpr milliseconds kQuick{250};
+  static constexpr std::size_t kMostKept = 4096;
+  static constexpr std::size_t kMostKeptBytes = std::size_t{32} << 20;
+  /// A change must show within two seconds, also where nobody watches.
+  static constexpr milliseconds kTimedLife{1000};
+  /// A watcher that says nothing for so long hangs in a directory: nothing is taken for unchanged.
+  static constexpr std::chrono::seconds kSilence{5};
+  /// For so long a directory that hung is left alone.
+  static constexpr std::chrono::seconds kAvoided{60};
+  /// How often a call looks whether its client has gone.
+  static constexpr milliseconds kGlance{100};
+
  public:
-  /// Starts them, and the watcher, which reads all libraries into the index. Fails when a program
-  /// is not there, or the node's loader is none that can be judged by; with ECANCELED when the
-  /// descriptor `cancelled` becomes readable.
-  static Result<std::unique_ptr<JudgePool>> start(JudgeOptions options, int cancelled);
-  ~JudgePool();
+  /// Starts them, and the watcher, which reads all libraries into the index. A check may take
+  /// `timeout`, the wait for a judge included. Fails when a program is not there, or the node's
+  /// loader is none that can be judged by; with ECANCELED when the descriptor `cancelled` becomes
+  /// readable.
+  static Result<std::unique_ptr<JudgePool>> start(NodeIndexOptions options,
+                                                  std::chrono::seconds timeout, int cancelled) {
+    std::unique_ptr<JudgePool> pool(new JudgePool(std::move(options), timeout));
+    pool->program_ = TRY(own_program_dir()) + "/../libexec/heddle/compat-judge";
+    TRY(pool->start_watcher());
+    pollfd ready[] = {{pool->fd(), POLLIN, 0}, {cancelled, POLLIN, 0}};
+    while (::poll(ready, 2, -1) < 0) {
+    }
+    if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
+    const auto indexed = receive_record<Notice>(pool->fd(), milliseconds(0));
+    // It has said why.
+    if (!indexed) return fail("", "the index cannot be made");
+    pool->libraries_ = indexed->message.libraries;
+    pool->heard_ = Clock::now();
+    cpu_set_t cpus;
+    const auto count = ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+    pool->judges_.resize(std::clamp<std::size_t>(static_cast<std::size_t>(count), 2, kMostJudges));
+    pool->replacer_ = std::thread([raw = pool.get()] { raw->replace_judges(); });
+    return pool;
+  }
+  ~JudgePool() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    if (replacer_.joinable()) replacer_.join();
+    for (const auto& judge : judges_)
+      if (judge.pid > 0) ::kill(judge.pid, SIGKILL);
+    if (watcher_ > 0) ::kill(watcher_, SIGKILL);
+    // Not waited for: one that hangs in a file system may take its time, and is not ours any more.
+  }
   JudgePool(const JudgePool&) = delete;
   JudgePool& operator=(const JudgePool&) = delete;
 
   /// The verdict about an artifact's JSON; `where` names it in messages. The same bytes are judged
   /// once for each state of the node. `cancelled`: the client does not want the answer any more.
   std::shared_ptr<const Answer> check(std::string_view artifact, const std::string& where,
-                                      const std::function<bool()>& cancelled);
+                                      const Cancelled& cancelled) {
+    const Key key = hash_bytes(artifact).bytes;
+    auto answer = find_kept(key);
+    if (answer)
+      ++counters_.kept;
+    else
+      keep(key, answer = std::make_shared<const Answer>(ask(artifact, where, cancelled)));
+    ++counters_.checks;
+    counters_.errors += !answer->error.empty();
+    counters_.incompatible +=
+        answer->error.empty() && answer->judgement.verdict == Verdict::incompatible;
+    return answer;
+  }
 
   /// Readable when the watcher has something for tend().
   int fd() const { return watch_socket_.get(); }
   /// Takes the watcher's notices, and replaces one that is gone. To be called every second too.
-  void tend();
+  void tend() {
+    pollfd ready{fd(), POLLIN, 0};
+    while (watch_socket_ && ::poll(&ready, 1, 0) > 0) {
+      const auto notice = receive_record<Notice>(fd(), milliseconds(0));
+      if (!notice) {
+        watch_socket_.reset();
+        break;
+      }
+      heard_ = Clock::now();
+      if (notice->message.kind == Notice::Kind::changed) invalidate();
+    }
+    std::unique_lock lock(mutex_);
+    const auto is_over = [](const auto& one) { return Clock::now() > one.second; };
+    const bool forgiven = std::erase_if(avoided_, is_over) > 0;
+    lock.unlock();
+    // A silent one hangs or has died: until another reports, nothing is known to be unchanged.
+    const bool silent = Clock::now() - heard_ >= kSilence;
+    if (forgiven || silent) invalidate();
+    if (!silent || watch_socket_) return;
+    lock.lock();
+    if (watcher_ > 0) killed_.push_back(std::exchange(watcher_, -1));
+    lock.unlock();
+    if (auto done = start_watcher(); !done) warn(done.error());
+  }
 
   std::uint64_t generation() const { return generation_; }
   std::size_t libraries() const { return libraries_; }
@@ -61,7 +154,6 @@ class JudgePool {
   const Counters& counters() const { return counters_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   enum class State : std::uint8_t { absent, idle, busy };
   struct Judge {
     State state = State::absent;
@@ -69,33 +161,219 @@ class JudgePool {
     pid_t pid = -1;
     Fd socket;
   };
-  using Key = std::array<std::uint8_t, 32>;  // an artifact's SHA-256
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const;
-  };
+  /// SHA-256 of an artifact: no client can make another's artifact get its own verdict.
+  using Key = decltype(ContentHash::bytes);
   struct Kept {
     std::shared_ptr<const Answer> answer;
     Clock::time_point made;
   };
 
-  explicit JudgePool(JudgeOptions options) : options_(std::move(options)) {}
-  Result<void> start_watcher();
-  Result<pid_t> start_process(const char* role, Fd& socket) const;
-  void replace_judges();
-  void invalidate();
-  void avoid(const std::string& directory);
-  bool may_be_slow() const;
-  Judge* take(bool slow, Clock::time_point deadline, const std::function<bool()>& cancelled);
-  void give_back(Judge& judge, bool usable);
-  bool may_go_on(Judge& judge);
-  Result<Answer> converse(Judge& judge, const Question& question, Clock::time_point deadline,
-                          const std::function<bool()>& cancelled);
-  Answer ask(std::string_view artifact, const std::string& where,
-             const std::function<bool()>& cancelled);
-  std::shared_ptr<const Answer> find_kept(const Key& key);
-  void keep(const Key& key, const std::shared_ptr<const Answer>& answer);
+  JudgePool(NodeIndexOptions options, std::chrono::seconds timeout)
+      : options_(std::move(options)), timeout_(timeout) {}
 
-  JudgeOptions options_;
+  /// By exec, and not by fork alone: a judge must not have the memory that the token and the TLS
+  /// key are in.
+  Result<pid_t> start_process(const char* role, Fd& socket) const {
+    auto sockets = TRY(make_socket_pair());
+    auto child = TRY(
+        spawn(program_, {"compat-judge", role}, {.fds = {{sockets.other.get(), kJudgeSocket}}}));
+    TRY(send_large(sockets.one.get(), options_));
+    socket = std::move(sockets.one);
+    return child.release();
+  }
+
+  Result<void> start_watcher() {
+    watcher_ = TRY(start_process("watch", watch_socket_));
+    heard_ = Clock::now();
+    return {};
+  }
+
+  void invalidate() {
+    const std::lock_guard lock(mutex_);
+    kept_.clear();
+    kept_bytes_ = 0;
+    ++generation_;
+    ++counters_.invalidations;
+  }
+
+  void avoid(const std::string& directory) {
+    warn(fmt::format("{}: does not answer: left alone for a minute",
+                     escape_for_terminal(directory)));
+    {
+      const std::lock_guard lock(mutex_);
+      avoided_[directory] = Clock::now() + kAvoided;
+    }
+    invalidate();
+  }
+
+  std::vector<Judge>::iterator find_judge(State state) {
+    return std::find_if(judges_.begin(), judges_.end(),
+                        [&](const Judge& judge) { return judge.state == state; });
+  }
+
+  void replace_judges() {
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      std::erase_if(killed_, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) != 0; });
+      const auto absent = find_judge(State::absent);
+      if (absent == judges_.end()) {
+        changed_.wait_for(lock, std::chrono::seconds(killed_.empty() ? 60 : 1));
+        continue;
+      }
+      if (absent->pid > 0) killed_.push_back(std::exchange(absent->pid, -1));
+      absent->state = State::busy;  // nobody's, until it is there
+      lock.unlock();
+      Fd socket;
+      const auto pid = start_process("judge", socket);
+      if (!pid) warn(pid.error());
+      lock.lock();
+      absent->state = pid ? State::idle : State::absent;
+      absent->pid = pid.value_or(-1);
+      absent->socket = std::move(socket);
+      changed_.notify_all();
+      // Out of processes: no use to try at once.
+      if (!pid) changed_.wait_for(lock, std::chrono::seconds(1), [&] { return ending_; });
+    }
+  }
+
+  /// Whether another check may be slow.
+  bool may_be_slow() const {
+    const auto slow = std::count_if(judges_.begin(), judges_.end(),
+                                    [](const Judge& judge) { return judge.slow; });
+    return static_cast<std::size_t>(slow) + 1 < judges_.size();
+  }
+
+  Judge* take(bool slow, Clock::time_point deadline, const Cancelled& cancelled) {
+    Judge* out = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      auto& line = lines_[slow];
+      const auto place = line.insert(line.end(), 0);
+      while (Clock::now() < deadline && !cancelled()) {
+        const auto idle = find_judge(State::idle);
+        if (place == line.begin() && idle != judges_.end() && (!slow || may_be_slow())) {
+          out = &*idle;
+          out->state = State::busy;
+          out->slow = slow;
+          break;
+        }
+        changed_.wait_for(lock, kGlance);
+      }
+      line.erase(place);
+    }
+    changed_.notify_all();
+    return out;
+  }
+
+  void give_back(Judge& judge, bool usable) {
+    {
+      const std::lock_guard lock(mutex_);
+      judge.slow = false;
+      judge.state = usable ? State::idle : State::absent;
+      if (!usable) {
+        ::kill(judge.pid, SIGKILL);
+        judge.socket.reset();
+      }
+    }
+    changed_.notify_all();
+  }
+
+  /// Whether a check that turned out to be slow may keep its judge.
+  bool may_go_on(Judge& judge) {
+    const std::lock_guard lock(mutex_);
+    judge.slow = judge.slow || may_be_slow();
+    return judge.slow || lines_[false].empty();
+  }
+
+  /// A judge reads what peers send, and may be theirs: its answer's numbers are checked.
+  static bool is_sane(const Judgement& judgement) {
+    return judgement.verdict <= Verdict::incompatible && judgement.reasons.size() <= kMostReasons &&
+           std::all_of(judgement.reasons.begin(), judgement.reasons.end(), [](const Reason& one) {
+             return one.kind <= Reason::Kind::not_judged && one.weight <= Verdict::incompatible;
+           });
+  }
+
+  /// Failures: EAGAIN when a slow check has to make room, ETIMEDOUT, those of receive_large().
+  Result<Answer> converse(Judge& judge, const Question& question, Clock::time_point deadline,
+                          const Cancelled& cancelled) {
+    const auto begin = Clock::now();
+    TRY(send_large(judge.socket.get(), question));
+    pollfd ready{judge.socket.get(), POLLIN, 0};
+    while (::poll(&ready, 1, static_cast<int>(kGlance.count())) <= 0) {
+      const auto now = Clock::now();
+      if (now >= deadline || cancelled()) return fail_errno("judge", "given up", ETIMEDOUT);
+      if (now - begin > kQuick && !may_go_on(judge))
+        return fail_errno("judge", "taken away", EAGAIN);
+    }
+    auto answer = TRY(receive_large<Answer>(judge.socket.get(), 2 * kMostAnswerBytes));
+    if (!is_sane(answer.judgement)) return fail_errno("judge", "wrong answer", EPROTO);
+    return answer;
+  }
+
+  Answer ask(std::string_view artifact, const std::string& where, const Cancelled& cancelled) {
+    const auto deadline = Clock::now() + timeout_;
+    const auto none = [&](const char* reason) {
+      Answer out;
+      out.error = where + ": no verdict: " + reason;
+      return out;
+    };
+    for (bool slow = artifact.size() > kLarge;; slow = true) {
+      auto* judge = take(slow, deadline, cancelled);
+      if (judge == nullptr) return none("too many others ask: try again");
+      // Given back whatever happens: there are few.
+      struct Turn {
+        JudgePool& pool;
+        Judge& judge;
+        bool usable = false;
+        ~Turn() { pool.give_back(judge, usable); }
+      } turn{*this, *judge};
+      const auto patience = milliseconds(timeout_).count() / 2;
+      Question question{generation_, static_cast<std::uint64_t>(patience), where, {}, artifact};
+      {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [directory, until] : avoided_) question.avoided.push_back(directory);
+      }
+      auto said = converse(*judge, question, deadline, cancelled);
+      if (said && said->hanging.empty()) {
+        turn.usable = !said->leaving;
+        said->generation = question.generation;
+        return std::move(*said);
+      }
+      if (!said && said.error().code() == EAGAIN) continue;
+      ++counters_.killed;
+      if (said) avoid(said->hanging);
+      return none(said || said.error().code() == ETIMEDOUT
+                      ? "it took too long, or a directory does not answer"
+                      : "its judge died");
+    }
+  }
+
+  std::shared_ptr<const Answer> find_kept(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    const auto known = kept_.find(key);
+    if (known == kept_.end()) return nullptr;
+    const auto& kept = known->second;
+    const bool is_good = kept.answer->watched || Clock::now() - kept.made <= kTimedLife;
+    return is_good ? kept.answer : nullptr;
+  }
+
+  void keep(const Key& key, const std::shared_ptr<const Answer>& answer) {
+    Encoder coder;
+    coder(*answer);
+    const auto size = 2 * coder.take().size() + 1024;  // in memory, with the maps' own
+    const std::lock_guard lock(mutex_);
+    if (!answer->error.empty() || answer->generation != generation_) return;
+    // A flood of different artifacts must not fill the memory: start over.
+    if (kept_.size() >= kMostKept || kept_bytes_ + size > kMostKeptBytes) {
+      kept_.clear();
+      kept_bytes_ = 0;
+    }
+    kept_bytes_ += size;  // of one that is replaced as well: too much is no harm
+    kept_[key] = {answer, Clock::now()};
+  }
+
+  NodeIndexOptions options_;
+  std::chrono::seconds timeout_;
   std::string program_;
   Fd watch_socket_;
   pid_t watcher_ = -1;
@@ -110,7 +388,7 @@ class JudgePool {
   std::list<char> lines_[2];                          ///< calls that wait, quick and slow
   std::vector<pid_t> killed_;                         ///< yet to be reaped
   std::map<std::string, Clock::time_point> avoided_;  ///< directories that hung, until when
-  std::unordered_map<Key, Kept, KeyHash> kept_;
+  std::map<Key, Kept> kept_;
   std::size_t kept_bytes_ = 0;
   bool ending_ = false;
   std::thread replacer_;

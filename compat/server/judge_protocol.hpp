@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What compat-server and compat-judge say to each other. An artifact or an answer is too long for a
-// packet: each message is one record in a sealed memory file, whose descriptor is the packet. Only
-// the watcher's notices, which are short, are packets themselves.
+// What compat-server and compat-judge say to each other, NodeIndexOptions first. An artifact or an
+// answer is too long for a packet: each message is one record in a sealed memory file, whose
+// descriptor is the packet. Only the watcher's notices, which are short, are packets themselves.
 
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,8 +15,7 @@
 
 #include "base/channel.hpp"
 #include "base/mapped_file.hpp"
-#include "base/socket_pair.hpp"
-#include "compat/verdict.hpp"
+#include "compat/server/node_index.hpp"
 
 namespace heddle::compat {
 
@@ -25,13 +23,6 @@ namespace heddle::compat {
 inline constexpr int kJudgeSocket = 3;
 /// No answer of a judge is larger, nor one to a client much.
 inline constexpr std::size_t kMostAnswerBytes = std::size_t{4} << 20;
-
-struct JudgeOptions {
-  std::string index_dir;  ///< empty: the user's cache
-  std::string root;       ///< empty: this node
-  std::vector<std::string> library_dirs;
-  std::chrono::seconds timeout{10};  ///< of one check, the wait for a judge included
-};
 
 /// compat-server to judge. Text: std::string_view where it is sent, std::string where it arrives.
 template <class Text>
@@ -63,8 +54,8 @@ struct Notice {
 };
 
 template <class Coder, class R>
-requires std::same_as<std::remove_const_t<R>, JudgeOptions>
-void fields(Coder& coder, R& r) { coder(r.index_dir, r.root, r.library_dirs); }
+requires std::same_as<std::remove_const_t<R>, NodeIndexOptions>
+void fields(Coder& coder, R& r) { coder(r.root, r.cache_dir, r.library_dirs); }
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Question> ||
     std::same_as<std::remove_const_t<R>, ReceivedQuestion>

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/search/search.hpp"
 
@@ -23,15 +23,32 @@ bool is_library_name(const std::string& name) {
   return at != name.npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
 }
 
-/// The absolute paths in an ld.so.cache: plain strings, whatever its format.
-std::vector<std::string> cached_paths(const std::string& bytes) {
+/// The node's own loader. Without one there is nothing to look for.
+const LoaderProfile& loader_of(NodeTarget& target) {
+  static const LoaderProfile kNone;
+  const auto loader = target.loader(kNone.interpreter);
+  return loader ? **loader : kNone;
+}
+
+/// The absolute paths in its ld.so.cache: plain strings, whatever the cache's format.
+std::vector<std::string> cached_paths(NodeTarget& target) {
   std::vector<std::string> out;
+  const auto bytes = target.world().read(loader_of(target).cache_path).value_or("");
   for (std::size_t at = 0; at < bytes.size();) {
     const auto end = std::min(bytes.find('\0', at), bytes.size());
     if (bytes[at] == '/') out.push_back(bytes.substr(at, end - at));
     at = end + 1;
   }
   return out;
+}
+
+/// Calls `take` with each entry of a directory that has a library's name.
+void visit_libraries(NodeTarget& target, const std::string& directory,
+                     const std::function<void(const fs::directory_entry&)>& take) {
+  std::error_code error;
+  for (fs::directory_iterator it(target.outside(directory), error), end; !error && it != end;
+       it.increment(error))
+    if (is_library_name(it->path().filename().string())) take(*it);
 }
 
 /// Whether all that the verdict depends on lies in directories that are watched.
@@ -81,20 +98,17 @@ NodeIndex::Snapshot& NodeIndex::snapshot(bool watched) {
 
 std::shared_ptr<const LibraryDirectories> NodeIndex::library_directories() {
   auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
+  const auto& loader = loader_of(target);
   LibraryDirectories out;
   // Where loaders of all machines lie, and where distributions keep libraries.
   for (const char* directory : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
                                 "/usr/lib64", "/usr/libx32"})
     out.add(directory);
   for (const auto& directory : options_.library_dirs) out.add(directory);
-  if (const auto loader = target.loader(LoaderProfile{}.interpreter)) {
-    for (const auto& directory : (*loader)->default_directories) out.add(directory);
-    if (const auto cache = target.world().read((*loader)->cache_path))
-      for (const auto& path : cached_paths(*cache)) out.add(directory_of(path));
-    if (const auto preloads = target.world().read((*loader)->preload_path))
-      for (const auto& path : split_preload_file(*preloads))
-        if (path.starts_with('/')) out.add(directory_of(path));
-  }
+  for (const auto& directory : loader.default_directories) out.add(directory);
+  for (const auto& path : cached_paths(target)) out.add(directory_of(path));
+  for (const auto& path : split_preload_file(target.world().read(loader.preload_path).value_or("")))
+    if (path.starts_with('/')) out.add(directory_of(path));
   for (const auto& directory : avoided_) out.leave_out(directory);
   out.on_look = options_.on_look;
   return std::make_shared<const LibraryDirectories>(std::move(out));
@@ -102,18 +116,11 @@ std::shared_ptr<const LibraryDirectories> NodeIndex::library_directories() {
 
 std::vector<std::string> NodeIndex::libraries() {
   auto& target = snapshot(true).target;
-  std::set<std::string> paths;
-  const auto loader = target.loader(LoaderProfile{}.interpreter);
-  if (!loader) return {};
-  if (const auto cache = target.world().read((*loader)->cache_path))
-    for (auto& path : cached_paths(*cache)) paths.insert(std::move(path));
-  for (const auto& directory : (*loader)->default_directories) {
-    std::error_code error;
-    const auto outside = target.outside(directory);
-    for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error))
-      if (is_library_name(it->path().filename().string()))
-        paths.insert(directory + it->path().filename().string());
-  }
+  auto paths = cached_paths(target);
+  for (const auto& directory : loader_of(target).default_directories)
+    visit_libraries(target, directory, [&](const fs::directory_entry& entry) {
+      paths.push_back(directory + entry.path().filename().string());
+    });
   std::set<std::string> files;  // each file once, whatever its names
   for (const auto& path : paths)
     if (auto real = target.world().real_path(path); !real.empty()) files.insert(std::move(real));
@@ -158,33 +165,26 @@ void NodeIndex::invalidate(std::vector<std::string> avoided) {
 
 std::vector<std::string> NodeIndex::directories() {
   auto& target = snapshot(true).target;
-  std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d"};
-  const auto loader = target.loader(LoaderProfile{}.interpreter);
-  if (loader) {
-    for (auto directory : (*loader)->default_directories) {
-      while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
-      inside.insert(directory);
-      for (const auto& level : (*loader)->hwcaps) {
-        inside.insert(directory + "/glibc-hwcaps");
-        inside.insert(directory + "/glibc-hwcaps/" + level);
-      }
+  const auto& loader = loader_of(target);
+  std::set<std::string> inside = {"/etc", "/etc/alternatives", "/etc/ld.so.conf.d",
+                                  directory_of(loader.interpreter)};
+  for (const auto& directory : loader.default_directories) {  // with a slash at its end
+    inside.insert(directory_of(directory));
+    for (const auto& level : loader.hwcaps) {
+      inside.insert(directory + "glibc-hwcaps");
+      inside.insert(directory + "glibc-hwcaps/" + level);
     }
-    if (const auto cache = target.world().read((*loader)->cache_path))
-      for (const auto& path : cached_paths(*cache)) inside.insert(directory_of(path));
-    for (const auto& path : libraries()) inside.insert(directory_of(path));  // where links lead
-    inside.insert(directory_of((*loader)->interpreter));
   }
+  for (const auto& path : cached_paths(target)) inside.insert(directory_of(path));
+  for (const auto& path : libraries()) inside.insert(directory_of(path));  // where links lead
   std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
-  for (const auto& directory : inside) {
-    std::error_code error;
-    const auto outside = target.outside(directory);
-    for (fs::directory_iterator it(outside, error), end; !error && it != end; it.increment(error)) {
+  for (const auto& directory : inside)
+    visit_libraries(target, directory, [&](const fs::directory_entry& entry) {
       std::error_code none;
-      if (!is_library_name(it->path().filename().string()) || !it->is_symlink(none)) continue;
-      const auto to = (fs::path(directory) / fs::read_symlink(it->path(), none)).lexically_normal();
+      if (!entry.is_symlink(none)) return;
+      const auto to = (directory / fs::read_symlink(entry.path(), none)).lexically_normal();
       led_to.insert(to.parent_path().string());
-    }
-  }
+    });
   inside.merge(led_to);
   std::set<std::string> out;
   for (const auto& directory : inside) {

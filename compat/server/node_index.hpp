@@ -13,12 +13,12 @@
 namespace heddle::compat {
 
 struct NodeIndexOptions {
-  std::string root;                       ///< empty: this node
-  std::string cache_dir;                  ///< where the index lies; empty: the user's cache
-  std::vector<std::string> library_dirs;  ///< opened beside those that the loader itself names
-  std::string worker_path;                ///< where elf-worker is; empty: as for programs in bin
+  std::string root = {};                       ///< empty: this node
+  std::string cache_dir = {};                  ///< where the index lies; empty: the user's cache
+  std::vector<std::string> library_dirs = {};  ///< opened beside those that the loader itself names
+  std::string worker_path = {};  ///< where elf-worker is; empty: as for programs in bin
   /// LibraryDirectories::on_look
-  std::function<void(std::string_view directory)> on_look;
+  std::function<void(std::string_view directory)> on_look = {};
 };
 
 /// The node's facts in LMDB. CachedFacts hands out what it was once asked to prefetch: renew()

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/coder.hpp"
 #include "base/result.hpp"
 
 namespace heddle::hook {
@@ -14,13 +15,6 @@ enum class Outcome : std::uint8_t { swap, nothing, incompatible };
 struct Bind {
   std::string source;  ///< relative to the mount's root
   std::string target;  ///< absolute, in the container
-  std::string why;
-};
-
-/// A file of the mount without which no program of the container starts.
-struct KeptFile {
-  std::string name;    ///< relative to the mount's root
-  std::string origin;  ///< the host's file; empty: made for the mount
 };
 
 struct Verdict {
@@ -39,7 +33,6 @@ struct Decision {
   std::string interpreter;  ///< PT_INTERP of them
   std::string host_mpi;     ///< "MPICH 4.0.2"
   std::vector<Bind> binds;
-  std::vector<KeptFile> kept;
   std::vector<Bind> directories;         ///< those that exist in the image
   std::vector<std::string> unreachable;  ///< targets of those that do not
   std::vector<std::pair<std::string, std::string>> environment;
@@ -52,6 +45,20 @@ struct Decision {
   std::string contents;  ///< hash of what `image_files` held (ImageContents)
   std::string map_id;    ///< hash of the map's bytes; empty without a swap
 };
+
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Bind>
+void fields(Coder& coder, R& r) { coder(r.source, r.target); }
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Verdict>
+void fields(Coder& coder, R& r) { coder(r.soname, r.from_host, r.why); }
+/// Without what only the cache needs.
+template <class Coder, class R>
+requires std::same_as<std::remove_const_t<R>, Decision>
+void fields(Coder& coder, R& r) {
+  coder(r.outcome, r.reason, r.hint, r.mount_point, r.programs, r.interpreter, r.host_mpi, r.binds,
+        r.directories, r.unreachable, r.environment, r.verdicts, r.warnings, r.map_id);
+}
 
 /// `name` is for messages. Refuses another version, and relative paths and `..` where an absolute
 /// one is needed: they are mounted over.

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <map>
@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kDecisionLimit = 16U << 20;
 constexpr const char* kLibraryCache = "/etc/ld.so.cache";
 constexpr int kLongestPauseMs = 10;  ///< a decision takes 100 ms
-constexpr std::int64_t kDay = 24 * 60 * 60;
+constexpr std::time_t kDay = 24 * 60 * 60;
 constexpr std::size_t kKeyLength = 64;  ///< hex digits of the key that names an entry's files
 
 /// All that a decision depends on but the image itself.
@@ -55,10 +55,9 @@ std::string text_of(const ImageQuestion& question) {
 /// Readers see all of it or nothing. After a power cut it may be damaged, and is decided on anew: a
 /// container's start need not wait for the disk (0.1 s and more where it is busy).
 Result<void> write_file(const std::string& path, const std::string& text) {
-  // Containers of one image may start at once, with one pid in each one's own PID namespace.
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  const auto aside = path + "." + std::to_string(::getpid()) + "-" + std::to_string(now) + ".new";
-  const auto file = TRY(open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644));
+  auto aside = path + ".XXXXXX";
+  const Fd file(::mkostemp(aside.data(), O_CLOEXEC));
+  if (!file) return fail_errno(path, "cannot write");
   TRY(write_all(file.get(), text, aside));
   if (::rename(aside.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot write");
   return {};
@@ -86,6 +85,12 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
 /// Locks it, if no other process has, as long as it is open.
 bool lock_now(const Fd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
+/// Marks the open file `fd`, of that status, as used now; at most once a day, so that starts do not
+/// write.
+void mark_used(const Fd& file, const struct stat& status) {
+  if (std::time(nullptr) - status.st_mtim.tv_sec >= kDay) (void)::futimens(file.get(), nullptr);
+}
+
 /// Pruning removes locks and maps while it holds them.
 bool is_named(const Fd& file, const std::string& path) {
   struct stat held {};
@@ -104,15 +109,13 @@ std::vector<fs::path> files_of(const std::string& stem) {
   return out;
 }
 
-/// The maps of the entry but `kept`, locked; nullopt for each one that is held.
-std::vector<std::pair<fs::path, std::optional<Fd>>> lock_maps(const std::string& stem,
-                                                              const fs::path& kept) {
-  std::vector<std::pair<fs::path, std::optional<Fd>>> out;
+/// The maps of the entry but `kept`, locked; no descriptor for each one that is held.
+std::vector<std::pair<fs::path, Fd>> lock_maps(const std::string& stem, const fs::path& kept) {
+  std::vector<std::pair<fs::path, Fd>> out;
   for (const auto& file : files_of(stem)) {
     if (file.extension() != ".map" || file == kept) continue;
     auto map = open_file(file, O_RDONLY);
-    const bool locked = map && lock_now(*map);
-    out.emplace_back(file, locked ? std::optional(std::move(*map)) : std::nullopt);
+    out.emplace_back(file, map && lock_now(*map) ? std::move(*map) : Fd());
   }
   return out;
 }
@@ -130,7 +133,7 @@ class Entry {
     is_new_copy_ = !file;
     if (file && ::fstat(file->get(), &status) == 0) {
       contents_.recall(read_all(file->get(), seen_, kDecisionLimit).value_or(""));
-      mark_used(file->get(), status.st_mtim.tv_sec);
+      mark_used(*file, status);
     }
     stem_ =
         directory + "/" + hash_bytes(text + contents_.of({question.program, kLibraryCache})).hex();
@@ -185,9 +188,9 @@ class Entry {
       rejected_ = file_stamp(status);
       return std::nullopt;
     }
-    Decided out{std::move(*decision), std::move(*text), {}, true, {}};
+    Decided out{std::move(*decision), {}, true, {}};
     if (out.decision.outcome == Outcome::swap && !take_map(out)) return std::nullopt;
-    mark_used(file->get(), status.st_mtim.tv_sec);
+    mark_used(*file, status);
     return out;
   }
 
@@ -201,8 +204,7 @@ class Entry {
     Json document = TRY(parse_json(answer, stem_ + ".json"));
     document["image_contents"] = out.decision.contents;
     document["map_id"] = out.decision.map_id;
-    out.text = to_text(document, 2) + "\n";
-    TRY(write_file(stem_ + ".json", out.text));
+    TRY(write_file(stem_ + ".json", to_text(document, 2) + "\n"));
     return out;
   }
 
@@ -215,9 +217,7 @@ class Entry {
     const auto kept = map_path(out);
     // One that is there may be held.
     const auto there = open_file(kept, O_RDONLY);
-    const auto hash =
-        there ? hash_file(there->get(), kept) : Result<ContentHash>(fail(there.error()));
-    if (hash && *hash == id)
+    if (there && hash_file(there->get(), kept) == id)
       (void)::unlink(made.c_str());
     else if (::rename(made.c_str(), kept.c_str()) != 0)
       return fail_errno(kept, "cannot write");
@@ -230,7 +230,7 @@ class Entry {
   Result<void> take_map(Decided& out) const {
     out.map = map_path(out);
     out.in_use = TRY(open_file(out.map, O_RDONLY));
-    if (!hold_map(out.in_use) || !is_named(out.in_use, out.map))
+    if (::flock(out.in_use.get(), LOCK_SH | LOCK_NB) != 0 || !is_named(out.in_use, out.map))
       return fail_errno(out.map, "cannot use", ENOENT);
     return {};
   }
@@ -314,12 +314,6 @@ void prune_decisions(const std::string& directory, const CacheLimits& limits) {
     if (use.last >= oldest && bytes <= limits.bytes) break;
     if (remove_entry(directory + "/" + key)) bytes -= use.bytes;
   }
-}
-
-bool hold_map(const Fd& map) { return ::flock(map.get(), LOCK_SH | LOCK_NB) == 0; }
-
-void mark_used(int fd, std::int64_t seen) {
-  if (static_cast<std::int64_t>(std::time(nullptr)) - seen >= kDay) (void)::futimens(fd, nullptr);
 }
 
 }  // namespace heddle::hook

@@ -28,7 +28,6 @@ struct ImageQuestion {
 
 struct Decided {
   Decision decision;
-  std::string text;         ///< the decision's JSON document
   std::string map;          ///< its path; empty without a swap
   bool from_cache = false;  ///< host files may have changed since: fs-mount checks that
   Fd in_use;                ///< while open the map is not pruned
@@ -41,8 +40,8 @@ struct Decided {
 /// content's hash: a path never comes to lead to another map), KEY.json (the decision, its map's ID
 /// and the hash of the image's files that it depends on; written last, it makes the entry valid)
 /// and KEY.lock, held by the process that decides or prunes. Readers take no lock: they hold the
-/// map, which is not removed while held. COPY.seen holds what ImageContents remembers of one copy
-/// of an image.
+/// map by flock(2), and it is not removed while held. COPY.seen holds what ImageContents remembers
+/// of one copy of an image.
 class DecisionCache {
  public:
   /// Makes the directory; refuses one that others may write to. What is added to it prunes it.
@@ -63,13 +62,5 @@ class DecisionCache {
 /// Removes what has not been used for long, and beyond `limits.bytes` the least recently used.
 /// Never a map that is held, nor an entry that is being decided on.
 void prune_decisions(const std::string& directory, const CacheLimits& limits);
-
-/// Keeps the open map from being pruned as long as the descriptor, or a copy of it, is open. False:
-/// it is being removed.
-bool hold_map(const Fd& map);
-
-/// Marks the open file `fd`, of mtime `seen` (seconds), as used now; at most once a day, so that
-/// starts do not write.
-void mark_used(int fd, std::int64_t seen);
 
 }  // namespace heddle::hook

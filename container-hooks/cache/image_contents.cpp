@@ -7,7 +7,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include <climits>
 #include <ctime>
 #include <memory>
 #include <set>
@@ -31,17 +30,8 @@ constexpr std::int64_t kYoung = 2;
 /// likes.
 constexpr std::uint64_t kMostRead = std::uint64_t{4} << 30;
 
-std::string link_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
-
-/// The path that `fd` is open on, as this process sees it.
-std::string place_of(int fd) {
-  char text[PATH_MAX];
-  const ssize_t n = ::readlink(link_of(fd).c_str(), text, sizeof(text));
-  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
-}
-
 Result<ContentHash> hash_names(const Fd& directory) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(link_of(directory.get()).c_str()),
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(fd_path(directory.get()).c_str()),
                                                  &::closedir);
   if (!list) return fail_errno("", "cannot be read");
   std::set<std::string> names;
@@ -59,16 +49,9 @@ Result<ContentHash> hash_bounded(const Fd& file, std::uint64_t size) {
   return hash_file(readable.get(), "");
 }
 
-/// In place of the hash of a file that cannot be read: each copy of the image is decided on anew.
-std::string what_times_tell(const struct stat& status) {
-  const auto stamp = file_stamp(status);
-  return "unread:" + std::to_string(stamp.size) + ":" + std::to_string(stamp.mtime_ns) + ":" +
-         std::to_string(stamp.ctime_ns);
-}
-
 }  // namespace
 
-ImageContents::ImageContents(const Fd& root) : root_(root), top_(place_of(root.get())) {}
+ImageContents::ImageContents(const Fd& root) : root_(root), top_(path_of(root.get())) {}
 
 void ImageContents::recall(const std::string& text) {
   // The first line is the hash of the rest: a power cut may have damaged it.
@@ -101,30 +84,20 @@ std::string ImageContents::stamp_of(int fd, const struct stat& status) {
   return out;
 }
 
-const std::string* ImageContents::known(const std::string& stamp) const {
-  const auto found = stamp.empty() ? known_.end() : known_.find(stamp);
-  return found == known_.end() ? nullptr : &found->second;
-}
-
 /// Of a file's bytes, or of the names in a directory, whose ctime tells that a name came or went.
 std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
   const auto stamp = stamp_of(file.get(), status);
-  if (const auto* found = known(stamp)) return *found;
+  if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
   const auto now = std::time(nullptr);
   const auto hash = S_ISDIR(status.st_mode)
                         ? hash_names(file)
                         : hash_bounded(file, static_cast<std::uint64_t>(status.st_size));
-  if (!hash) return what_times_tell(status);
+  // Not to be compared: decided on anew at each start.
+  if (!hash) return "unread at " + std::to_string(now);
   const auto hex = hash->hex();
   if (!stamp.empty() && std::max(status.st_ctim.tv_sec, status.st_mtim.tv_sec) < now - kYoung)
     news_ |= known_.emplace(stamp, hex).second;
   return hex;
-}
-
-std::string ImageContents::of(const std::string& path) {
-  const auto [line, is_new] = lines_.try_emplace(path);
-  if (is_new) line->second = look_at(path);
-  return line->second;
 }
 
 std::string ImageContents::look_at(const std::string& path) {
@@ -137,14 +110,18 @@ std::string ImageContents::look_at(const std::string& path) {
     what = hash_of(*place, status);
   else if (S_ISDIR(status.st_mode))
     what = path.ends_with('/') ? hash_of(*place, status) : "directory";
-  auto where = place_of(place->get());
+  auto where = path_of(place->get());
   if (top_ != "/" && where.starts_with(top_)) where.erase(0, top_.size());
   return path + "\t" + (where == path ? "" : where) + "\t" + what + "\n";
 }
 
 std::string ImageContents::of(const std::vector<std::string>& paths) {
   std::string out;
-  for (const auto& path : paths) out += of(path);
+  for (const auto& path : paths) {
+    const auto [line, is_new] = lines_.try_emplace(path);
+    if (is_new) line->second = look_at(path);
+    out += line->second;
+  }
   return out;
 }
 

@@ -26,10 +26,9 @@ class ImageContents {
   /// For recall() next time; empty: nothing new.
   std::string remembered() const;
 
-  /// A line for `path`: its content's hash, that it is absent or a directory; and where symbolic
+  /// A line for each path: its content's hash, that it is absent or a directory; and where symbolic
   /// links lead. Of a path that ends in a slash it is the names in that directory. The answer stays
   /// what it was when first asked: a decision is kept with what was there before it was made.
-  std::string of(const std::string& path);
   std::string of(const std::vector<std::string>& paths);
 
   /// Tells this copy of an image from others, as long as it is not touched: the file's stamp.
@@ -38,7 +37,6 @@ class ImageContents {
 
  private:
   std::string look_at(const std::string& path);
-  const std::string* known(const std::string& stamp) const;
   std::string stamp_of(int fd, const struct stat& status);
   std::string hash_of(const Fd& file, const struct stat& status);
 

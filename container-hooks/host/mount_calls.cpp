@@ -7,9 +7,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstdlib>
 
-#include "base/open_in_root.hpp"
+#include "base/open_regular.hpp"
 
 namespace heddle::hook {
 namespace {
@@ -57,6 +58,13 @@ class FsContext {
   bool good_;
 };
 
+Result<Fd> open_tree(int directory, const std::string& name, unsigned flags) {
+  Fd tree(static_cast<int>(::syscall(SYS_open_tree, directory, name.c_str(),
+                                     kOpenTreeClone | unsigned{O_CLOEXEC} | flags)));
+  if (!tree) return fail_errno(name, "cannot copy its mount");
+  return tree;
+}
+
 bool set_attributes(int tree, std::uint64_t set, std::uint64_t propagation, unsigned flags) {
   struct {
     std::uint64_t set, clear, propagation, user_namespace;
@@ -66,6 +74,14 @@ bool set_attributes(int tree, std::uint64_t set, std::uint64_t propagation, unsi
 }
 
 }  // namespace
+
+std::string fd_path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+std::string path_of(int fd) {
+  char text[PATH_MAX];
+  const ssize_t n = ::readlink(fd_path(fd).c_str(), text, sizeof(text));
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+}
 
 Result<Fd> new_fuse_mount(int device) {
   FsContext context("fuse");
@@ -88,19 +104,10 @@ Result<Fd> find_in_root(int root, const std::string& path, int flags) {
 }
 
 Result<Fd> clone_mount(int directory, const std::string& name) {
-  Fd tree(static_cast<int>(
-      ::syscall(SYS_open_tree, directory, name.c_str(),
-                kOpenTreeClone | unsigned{O_CLOEXEC} | unsigned{AT_SYMLINK_NOFOLLOW})));
-  if (!tree) return fail_errno(name, "cannot copy its mount");
-  return tree;
+  return open_tree(directory, name, AT_SYMLINK_NOFOLLOW);
 }
 
-Result<Fd> clone_tree(const std::string& path) {
-  Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path.c_str(),
-                                     kOpenTreeClone | unsigned{O_CLOEXEC} | kRecursive)));
-  if (!tree) return fail_errno(path, "cannot copy its mount");
-  return tree;
-}
+Result<Fd> clone_tree(const std::string& path) { return open_tree(AT_FDCWD, path, kRecursive); }
 
 void make_private(int tree) { (void)set_attributes(tree, 0, MS_PRIVATE, 0); }
 
@@ -110,22 +117,21 @@ Result<void> make_inert(int tree, const std::string& name, Reach reach) {
   return {};
 }
 
-Result<Fd> new_tmpfs(std::size_t bytes, Programs programs) {
+Result<Fd> new_tmpfs(std::size_t bytes) {
   FsContext context("tmpfs");
   context.set("source", kMountSource);
   context.set("mode", "0755");
   context.set("size", std::to_string(bytes));
-  return context.mount(kNoSuid | kNoDev | (programs == Programs::may_run ? 0 : kNoExec));
+  return context.mount(kNoSuid | kNoDev | kNoExec);
 }
 
 Result<Fd> new_overlay(int lower, int memory) {
   // By descriptor: a path may hold what the options take for a separator.
-  const auto link = [](int fd) { return "/proc/self/fd/" + std::to_string(fd); };
   FsContext context("overlay");
   context.set("source", kMountSource);
-  context.set("lowerdir", link(lower));
-  context.set("upperdir", link(memory) + "/upper");
-  context.set("workdir", link(memory) + "/work");
+  context.set("lowerdir", fd_path(lower));
+  context.set("upperdir", fd_path(memory) + "/upper");
+  context.set("workdir", fd_path(memory) + "/work");
   return context.mount(kNoSuid | kNoDev);
 }
 
@@ -142,8 +148,6 @@ int mount_id(int fd) {
   return at == text.npos ? -1 : std::atoi(text.c_str() + at + kKey.size());
 }
 
-void detach_mount(int fd) {
-  (void)::umount2(("/proc/self/fd/" + std::to_string(fd)).c_str(), MNT_DETACH);
-}
+void detach_mount(int fd) { (void)::umount2(fd_path(fd).c_str(), MNT_DETACH); }
 
 }  // namespace heddle::hook

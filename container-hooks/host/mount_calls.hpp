@@ -14,6 +14,11 @@ namespace heddle::hook {
 /// The source of every mount that is made here, as mountinfo shows it.
 inline constexpr const char* kMountSource = "heddle";
 
+/// /proc/self/fd/N, by which the file that `fd` is open on has a path.
+std::string fd_path(int fd);
+/// The path of that file, as this process sees it; empty: it has none.
+std::string path_of(int fd);
+
 /// A FUSE file system over `device`, mounted nowhere yet: read only, nosuid, nodev, for all users.
 /// The device must have been opened in this process's user namespace.
 Result<Fd> new_fuse_mount(int device);
@@ -33,9 +38,8 @@ Result<Fd> clone_tree(const std::string& path);
 enum class Reach : std::uint8_t { mount, tree };
 /// Read-only, nosuid, nodev.
 Result<void> make_inert(int tree, const std::string& name, Reach reach = Reach::tree);
-enum class Programs : bool { may_not_run, may_run };
-/// An empty tmpfs of at most `bytes`, mounted nowhere yet.
-Result<Fd> new_tmpfs(std::size_t bytes, Programs programs);
+/// An empty tmpfs of at most `bytes`, mounted nowhere yet, from which no program runs.
+Result<Fd> new_tmpfs(std::size_t bytes);
 /// An overlay of the directory `lower` (O_PATH), mounted nowhere yet: what is made in it goes to
 /// "upper" in `memory`, which also has a "work".
 Result<Fd> new_overlay(int lower, int memory);

@@ -14,7 +14,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/sandbox/sanitized.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"

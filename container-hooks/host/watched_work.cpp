@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "container-hooks/host/watched_work.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,14 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <new>
 #include <sstream>
+#include <vector>
 
+#include "base/backoff.hpp"
 #include "base/child.hpp"
 #include "base/try.hpp"
 
@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 /// A killed process ends within milliseconds, or waits in the kernel.
 constexpr std::chrono::milliseconds kGrace{1000};
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 20);
 /// For some dozens of umount2(2).
 constexpr std::chrono::milliseconds kUndo{3000};
 
@@ -46,30 +47,25 @@ Result<void> share_notes() {
   return {};
 }
 
-struct Process {
-  pid_t pid = 0;
-  std::string name;
-};
+/// The value of a line of /proc/PID/status; empty: there is none.
+std::string status_value(const std::string& status, const std::string& key) {
+  const auto at = status.find("\n" + key + ":\t");
+  if (at == status.npos) return {};
+  const auto from = at + key.size() + 3;
+  return status.substr(from, status.find('\n', from) - from);
+}
 
 /// The living descendants of the task `task` of /proc. Where that is the host's and this process
 /// runs in a container's PID namespace (createContainer), its numbers are the host's; the last of
 /// NSpid is the one that kill(2) takes here.
-void add_descendants(const std::string& task, std::vector<Process>& out) {
+void add_descendants(const std::string& task, std::vector<pid_t>& out) {
   std::istringstream numbers(read_file(task + "/children", 1U << 16).value_or(""));
   for (std::string number; numbers >> number;) {
-    Process child;
-    char state = 'X';
-    std::istringstream lines(read_file("/proc/" + number + "/status", 1U << 16).value_or(""));
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream words(line);
-      std::string key;
-      words >> key;
-      if (key == "Name:") words >> child.name;
-      if (key == "State:") words >> state;
-      if (key == "NSpid:")
-        for (pid_t pid; words >> pid;) child.pid = pid;
-    }
-    if (state != 'Z' && state != 'X' && child.pid > 0) out.push_back(std::move(child));
+    const auto status = read_file("/proc/" + number + "/status", 1U << 16).value_or("");
+    const auto state = status_value(status, "State");
+    const auto pids = status_value(status, "NSpid");
+    const pid_t pid = std::atoi(pids.c_str() + pids.rfind('\t') + 1);
+    if (!state.starts_with('Z') && !state.starts_with('X') && pid > 0) out.push_back(pid);
     std::error_code gone;
     for (const auto& thread :
          std::filesystem::directory_iterator("/proc/" + number + "/task", gone))
@@ -78,89 +74,55 @@ void add_descendants(const std::string& task, std::vector<Process>& out) {
 }
 
 /// Kills all descendants but `spared` and reaps what has become a child of this subreaper, for at
-/// most kGrace. Result: the names of those that wait in the kernel.
-std::vector<std::string> kill_descendants(pid_t spared) {
-  for (const auto end = Clock::now() + kGrace;;) {
-    std::vector<Process> living;
+/// most kGrace: some may wait in the kernel.
+void kill_descendants(pid_t spared) {
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
+  const auto end = Clock::now() + kGrace;
+  do {
+    std::vector<pid_t> living;
     add_descendants("/proc/thread-self", living);
-    std::erase_if(living, [&](const Process& process) { return process.pid == spared; });
-    for (const auto& process : living) (void)::kill(process.pid, SIGKILL);
+    std::erase(living, spared);
+    for (const pid_t pid : living) (void)::kill(pid, SIGKILL);
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    if (living.empty()) return {};
-    if (Clock::now() >= end) {
-      std::vector<std::string> names;
-      for (auto& process : living) names.push_back(std::move(process.name));
-      return names;
-    }
-    ::poll(nullptr, 0, 5);
-  }
-}
-
-/// Copies what is in the pipe to stderr. False: there is no more.
-bool relay(const Fd& messages) {
-  char buffer[4096];
-  const ssize_t n = ::read(messages.get(), buffer, sizeof(buffer));
-  if (n < 0) return errno == EINTR;
-  (void)write_all(STDERR_FILENO, {buffer, static_cast<std::size_t>(n)}, "stderr");
-  return n > 0;
-}
-
-/// Until the process has ended. False: `end` came first.
-bool relay_until_end(const Fd& process, const Fd& messages, std::optional<Clock::time_point> end) {
-  std::array<pollfd, 2> entries{pollfd{process.get(), POLLIN, 0},
-                                pollfd{messages.get(), POLLIN, 0}};
-  while (entries[0].revents == 0) {
-    std::int64_t wait = -1;
-    if (end) wait = std::chrono::ceil<std::chrono::milliseconds>(*end - Clock::now()).count();
-    if (end && wait <= 0) return false;
-    if (::poll(entries.data(), entries.size(),
-               static_cast<int>(std::min<std::int64_t>(wait, 1'000'000))) <= 0)
-      continue;
-    if (entries[1].revents != 0 && !relay(messages)) entries[1].fd = -1;
-  }
-  return true;
+    if (living.empty()) return;
+  } while (pauses.sleep_before(end));
 }
 
 /// Waits until `placer` has taken away what it has in the container: it sees that no process leads
 /// it any more, and waits for none of ours, which are dead.
 void let_undo(pid_t placer) {
-  for (const auto end = Clock::now() + kUndo;
-       is_placed() && Clock::now() < end && ::kill(placer, 0) == 0;) {
+  const auto end = Clock::now() + kUndo;
+  Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
+  while (is_placed() && ::kill(placer, 0) == 0 && pauses.sleep_before(end))
     (void)::waitpid(placer, nullptr, WNOHANG);
-    ::poll(nullptr, 0, 2);
-  }
 }
 
 }  // namespace
 
 Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::function<int()>& work) {
   TRY(share_notes());
-  Pipe messages = TRY(make_pipe());
+  // Not a pipe: a process that cannot be killed would hold that open.
+  const Fd messages(::memfd_create("messages", MFD_CLOEXEC));
+  if (!messages) return fail_errno("fs-hook", "cannot keep messages");
   (void)::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  std::optional<Clock::time_point> end;
-  if (limit.count() > 0) end = Clock::now() + limit;
   ForkOptions options;
   options.null_stdio = true;
-  options.log = messages.write_end.get();
+  options.log = messages.get();
   Child worker = TRY(fork_child(options, work));
-  messages.write_end.reset();
-  const Fd process = TRY(watch_child_end(worker.pid()));
   WatchedEnd out;
-  if (relay_until_end(process, messages.read_end, end)) out.status = TRY(worker.wait());
+  out.status = TRY(worker.wait_for(limit.count() > 0 ? limit : kForever));
   out.step.assign(notes->step, ::strnlen(notes->step, sizeof(notes->step)));
   if (!out.done()) {
     (void)worker.release();
     if (const pid_t placer = notes->placer; placer != 0) {
-      (void)kill_descendants(placer);
+      kill_descendants(placer);
       let_undo(placer);
     }
-    out.unending = kill_descendants(0);
+    kill_descendants(0);
   }
-  // Not to the pipe's end: a process that cannot be killed holds it open.
-  (void)::fcntl(messages.read_end.get(), F_SETFL, O_NONBLOCK);
-  while (relay(messages.read_end)) {
-  }
+  (void)::lseek(messages.get(), 0, SEEK_SET);
+  (void)write_all(STDERR_FILENO, read_all(messages.get(), "messages").value_or(""), "stderr");
   out.placed = is_placed();
   return out;
 }

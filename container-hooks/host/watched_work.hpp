@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.hpp"
 
@@ -14,16 +13,16 @@ namespace heddle::hook {
 
 // A runtime waits for its hook, and runc until nobody holds the hook's stderr. A process that waits
 // in the kernel for a file server that has gone cannot be killed. So the process that the runtime
-// waits for touches no file: it watches another that does the work, relays its messages, and kills
-// it with all it has started when its time is over. What the work was doing is noted in memory that
-// the processes share; without such memory (no run_watched() above) the notes go nowhere.
+// waits for touches no file: it watches another that does the work, passes its messages on at the
+// end, and kills it with all it has started when its time is over. What the work was doing is noted
+// in memory that the processes share; without such memory (no run_watched() above) the notes go
+// nowhere.
 
 /// How watched work ended.
 struct WatchedEnd {
-  std::optional<int> status;          ///< its exit status, 128+n for signal n; none: out of time
-  std::string step;                   ///< its last note_step(): "reading /usr/lib/libmpi.so.12"
-  bool placed = false;                ///< it left something in the container
-  std::vector<std::string> unending;  ///< names of its processes that cannot be killed yet
+  std::optional<int> status;  ///< its exit status, 128+n for signal n; none: out of time
+  std::string step;           ///< its last note_step(): "reading /usr/lib/libmpi.so.12"
+  bool placed = false;        ///< it left something in the container
   bool done() const { return status && *status < 128; }
 };
 

@@ -5,30 +5,19 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/fd.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
+#include "container-hooks/host/watched_work.hpp"
 
 namespace heddle::hook {
 namespace {
 
 std::map<std::string, std::string> annotations_of(const Json& value) {
-  std::map<std::string, std::string> out;
-  const Json* found = member(value, "annotations");
-  if (!found || !found->is_object()) return out;
-  for (const auto& [key, text] : found->items())
-    if (text.is_string()) out.emplace(key, text.get<std::string>());
-  return out;
-}
-
-std::vector<std::string> texts_of(const Json& value, const std::string& key) {
-  std::vector<std::string> out;
-  const Json* found = member(value, key);
-  if (!found || !found->is_array()) return out;
-  for (const auto& text : *found)
-    if (text.is_string()) out.push_back(text.get<std::string>());
-  return out;
+  const auto pairs = pairs_member(value, "annotations");
+  return {pairs.begin(), pairs.end()};
 }
 
 bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
@@ -43,12 +32,10 @@ bool is_system_directory(const std::string& path) {
 /// Bind mounts as runtimes know them: the option makes one, the type is for show.
 std::vector<Volume> volumes_of(const Json& value, const std::string& bundle) {
   std::vector<Volume> out;
-  const Json* mounts = member(value, "mounts");
-  if (!mounts || !mounts->is_array()) return out;
-  for (const auto& mount : *mounts) {
-    const auto options = texts_of(mount, "options");
-    auto source = text_member(mount, "source").value_or("");
-    const auto target = text_member(mount, "destination").value_or("");
+  for (const auto& mount : list_member(value, "mounts")) {
+    auto source = text_member(mount, "source");
+    const auto target = text_member(mount, "destination");
+    const auto options = texts_member(mount, "options");
     const bool is_bind = text_member(mount, "type") == "bind" ||
                          std::any_of(options.begin(), options.end(), [](const std::string& option) {
                            return option == "bind" || option == "rbind";
@@ -63,11 +50,11 @@ std::vector<Volume> volumes_of(const Json& value, const std::string& bundle) {
 }
 
 std::vector<std::string> hook_args_of(const Json& value) {
-  const Json* hooks = member(value, "hooks");
-  if (!hooks || !hooks->is_object()) return {};
-  for (const auto& [stage, list] : hooks->items())
+  const Json& hooks = member(value, "hooks");
+  if (!hooks.is_object()) return {};
+  for (const auto& [stage, list] : hooks.items())
     for (const auto& hook : list)
-      if (is_fs_hook(hook)) return texts_of(hook, "args");
+      if (is_fs_hook(hook)) return texts_member(hook, "args");
   return {};
 }
 
@@ -80,23 +67,15 @@ bool is_program(int root, const std::string& path) {
 
 }  // namespace
 
-const char* stage_name(Stage stage) {
-  return stage == Stage::create_runtime ? "createRuntime" : "createContainer";
-}
-
 bool is_fs_hook(const Json& hook) {
-  const auto args = texts_of(hook, "args");
-  return text_member(hook, "path").value_or("").ends_with("/fs-hook") && args.size() > 1 &&
-         args[1] == "oci";
+  const auto args = texts_member(hook, "args");
+  return text_member(hook, "path").ends_with("/fs-hook") && args.size() > 1 && args[1] == "oci";
 }
 
 Result<ContainerState> parse_state(const std::string& text) {
   const auto value = TRY(parse_json(text, "the container's state"));
-  ContainerState state;
-  state.id = text_member(value, "id").value_or("");
-  state.pid = static_cast<pid_t>(number_member(value, "pid").value_or(0));
-  state.bundle = text_member(value, "bundle").value_or("");
-  state.annotations = annotations_of(value);
+  ContainerState state{text_member(value, "id"), static_cast<pid_t>(number_member(value, "pid")),
+                       text_member(value, "bundle"), annotations_of(value)};
   if (!state.bundle.starts_with('/') || has_nul(state.bundle))
     return fail("the container's state", "cannot use", "it names no bundle");
   return state;
@@ -107,30 +86,45 @@ Result<ContainerConfig> parse_config(const std::string& text, const std::string&
   const auto value = TRY(parse_json(text, name));
   ContainerConfig config;
   config.annotations = annotations_of(value);
-  if (const Json* root = member(value, "root"))
-    config.rootfs = text_member(*root, "path").value_or("");
+  config.rootfs = text_member(member(value, "root"), "path");
   if (config.rootfs.empty() || has_nul(config.rootfs))
     return fail(name, "cannot use", "it has no root.path");
   if (!config.rootfs.starts_with('/')) config.rootfs = bundle + "/" + config.rootfs;
   config.volumes = volumes_of(value, bundle);
   config.hook_args = hook_args_of(value);
-  if (const Json* process = member(value, "process")) {
-    config.args = texts_of(*process, "args");
-    config.cwd = text_member(*process, "cwd").value_or("/");
-    config.environment = texts_of(*process, "env");
-  }
+  const Json& process = member(value, "process");
+  config.args = texts_member(process, "args");
+  config.environment = texts_member(process, "env");
+  if (auto cwd = text_member(process, "cwd"); !cwd.empty()) config.cwd = std::move(cwd);
   return config;
 }
 
 Result<ContainerConfig> read_config(const std::string& bundle) {
+  note_step("reading", bundle + "/config.json");
   const auto text = TRY(read_file(bundle + "/config.json", kConfigLimit));
-  return parse_config(text, bundle);
+  auto config = TRY(parse_config(text, bundle));
+  config.rootfs = TRY(real_root(config.rootfs));
+  return config;
+}
+
+Result<std::string> real_root(const std::string& path) {
+  note_step("looking for", path);
+  std::error_code error;
+  const auto real = std::filesystem::canonical(path, error);
+  if (error) return fail_errno(path, "cannot use as the container's root", error.value());
+  return real.string();
+}
+
+std::string variable_of(const ContainerConfig& config, const std::string& name) {
+  std::string out;
+  for (const auto& entry : config.environment)
+    if (entry.starts_with(name + "=")) out = entry.substr(name.size() + 1);
+  return out;
 }
 
 std::optional<std::string> container_program(const ContainerConfig& config) {
-  if (config.args.empty() || config.args[0].empty()) return std::nullopt;
+  if (config.args.empty() || config.args[0].empty() || has_nul(config.args[0])) return std::nullopt;
   const std::string& word = config.args[0];
-  if (word.find('\0') != std::string::npos) return std::nullopt;
   const auto root = open_file(config.rootfs, O_PATH | O_DIRECTORY);
   if (!root) return std::nullopt;
   const auto from_cwd = [&](const std::string& path) {
@@ -140,9 +134,7 @@ std::optional<std::string> container_program(const ContainerConfig& config) {
     const auto path = from_cwd(word);
     return is_program(root->get(), path) ? std::optional(path) : std::nullopt;
   }
-  std::string search_path;
-  for (const auto& entry : config.environment)
-    if (entry.starts_with("PATH=")) search_path = entry.substr(5);
+  const auto search_path = variable_of(config, "PATH");
   for (std::size_t at = 0; at <= search_path.size();) {
     const auto end = std::min(search_path.find(':', at), search_path.size());
     const auto path = from_cwd(search_path.substr(at, end - at)) + "/" + word;

@@ -27,9 +27,6 @@ struct ContainerState {
   std::map<std::string, std::string> annotations;
 };
 
-/// `createRuntime`, as config.json and hooks.d spell it.
-const char* stage_name(Stage stage);
-
 /// A file or directory of the host in the container.
 struct Volume {
   std::string source;
@@ -58,11 +55,15 @@ inline constexpr std::size_t kConfigLimit = 8U << 20;
 Result<ContainerState> parse_state(const std::string& text);
 /// `bundle` is what a relative root.path counts from.
 Result<ContainerConfig> parse_config(const std::string& text, const std::string& bundle);
-/// `<bundle>/config.json`.
+/// `<bundle>/config.json`, the rootfs free of symbolic links.
 Result<ContainerConfig> read_config(const std::string& bundle);
+/// A container's root directory `path`, free of symbolic links.
+Result<std::string> real_root(const std::string& path);
 
 /// The file that the container's first word names in its root, found as the runtime finds it: by
 /// its PATH, or from its working directory. nullopt: there is none, which the runtime reports.
 std::optional<std::string> container_program(const ContainerConfig& config);
+/// The value of NAME in the container's environment; empty: it is not set.
+std::string variable_of(const ContainerConfig& config, const std::string& name);
 
 }  // namespace heddle::hook

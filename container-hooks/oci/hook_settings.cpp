@@ -1,9 +1,125 @@
 // SPDX-License-Identifier: MIT
+//
+// The hook's settings, as annotations change them, and as they are written for runtimes.
 #include "container-hooks/oci/hook_settings.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/fd.hpp"
+#include "base/log.hpp"
+#include "base/output_file.hpp"
+#include "base/trusted_path.hpp"
+#include "base/try.hpp"
+#include "container-hooks/host/programs.hpp"
 
 namespace heddle::hook {
+namespace {
+
+/// As config.json and hooks.d spell it.
+const char* stage_name(Stage stage) {
+  return stage == Stage::create_runtime ? "createRuntime" : "createContainer";
+}
+
+/// One hook as OCI, hooks.d and CDI write it: absolute path, arguments, and an environment of its
+/// own (without one runc gives it the image's).
+Json hook_entry(const std::string& program, const HookSettings& settings) {
+  const HookSettings defaults;
+  Json args{"fs-hook", "oci"};
+  const auto add = [&](const char* option, const std::string& value) {
+    args.push_back(option);
+    args.push_back(value);
+  };
+  add("--stage", stage_name(settings.stage));
+  add("--cache", settings.cache);
+  add("--log", settings.log);
+  add("--at", settings.mount_point);
+  add("--mpi", settings.mpi);
+  if (settings.node != defaults.node) add("--node", settings.node);
+  if (!settings.request.program.empty()) add("--program", settings.request.program);
+  if (settings.request.on_failure == OnFailure::warn) add("--policy", "warn");
+  if (settings.limits.bytes != defaults.limits.bytes)
+    add("--cache-limit", std::to_string(settings.limits.bytes >> 20));
+  if (settings.limit != defaults.limit) add("--timeout", std::to_string(settings.limit.count()));
+  if (settings.request.host_mpi) args.push_back("--always");
+  for (const auto& directory : settings.allow_annotations) add("--allow-annotations", directory);
+  if (!settings.hook_file.empty()) add("--hook-file", settings.hook_file);
+  // No "timeout": with one crun 1.8 waits by sigtimedwait(2) for the SIGCHLD of its hook, and where
+  // that of another child came at the same moment it sees one of the two, waits for the whole time
+  // and ends the container. The hook has a limit of its own.
+  return {{"path", program}, {"args", args}, {"env", Json::array({"PATH=/usr/bin:/bin"})}};
+}
+
+/// For every container where the settings say so, else for those with the annotation heddle.mpi.
+Json podman_hook(const std::string& program, const HookSettings& settings) {
+  // Every value: a misspelt one is refused, not ignored.
+  const Json annotated = {{"annotations", {{"^heddle\\.mpi$", ".*"}}}};
+  return {{"version", "1.0.0"},
+          {"hook", hook_entry(program, settings)},
+          {"when", settings.request.host_mpi ? Json{{"always", true}} : annotated},
+          {"stages", Json::array({stage_name(settings.stage)})}};
+}
+
+/// Device heddle/mpi=host. A container gets it by `podman run --device` alone: what an image says
+/// (annotations, labels, ENV) has no part in it.
+Json cdi_spec(const std::string& program, const HookSettings& settings) {
+  Json hook = hook_entry(program, settings);
+  hook["hookName"] = stage_name(settings.stage);
+  return {
+      {"cdiVersion", "0.5.0"},
+      {"kind", "heddle/mpi"},
+      {"devices",
+       Json::array({{{"name", "host"}, {"containerEdits", {{"hooks", Json::array({hook})}}}}})}};
+}
+
+Result<Json> with_hook(Json config, const std::string& program, const HookSettings& settings) {
+  const auto bad = [](const char* why) { return fail("config.json", "cannot edit", why); };
+  if (!config.is_object()) return bad("it is not a JSON object");
+  Json& hooks = config["hooks"];
+  if (hooks.is_null()) hooks = Json::object();
+  if (!hooks.is_object()) return bad("its hooks are not an object");
+  for (auto& [stage, list] : hooks.items()) {
+    if (!list.is_array()) continue;
+    Json kept = Json::array();
+    for (auto& hook : list)
+      if (!is_fs_hook(hook)) kept.push_back(std::move(hook));
+    list = std::move(kept);
+  }
+  Json& list = hooks[stage_name(settings.stage)];
+  if (list.is_null()) list = Json::array();
+  if (!list.is_array()) return bad("its hooks are not a list");
+  list.push_back(hook_entry(program, settings));
+  return config;
+}
+
+std::string below_home(const char* variable, const std::string& otherwise,
+                       const std::string& name) {
+  if (const char* set = std::getenv(variable); set && *set == '/') return set + name;
+  const char* home = std::getenv("HOME");
+  return home && *home == '/' ? home + otherwise + name : std::string();
+}
+
+Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }
+
+/// The file that is written is what asks for the container.
+HookSettings requested(HookSettings hook) {
+  hook.request.host_mpi = true;
+  return hook;
+}
+
+/// Plain crun hides its process from a user's createRuntime hook; from inside it works with runc as
+/// well. podman's hooks run as its own root, for all users.
+HookSettings for_plain_runtime(const InstallSettings& settings) {
+  HookSettings hook = requested(settings.hook);
+  if (!settings.stage_given && ::geteuid() != 0) hook.stage = Stage::create_container;
+  return hook;
+}
+
+}  // namespace
 
 Result<SwapRequest> annotated(SwapRequest request,
                               const std::map<std::string, std::string>& annotations) {
@@ -42,6 +158,62 @@ bool asks_by_annotation(const std::map<std::string, std::string>& annotations) {
     return entry.first.starts_with("heddle.") &&
            !(entry.first == "heddle.mpi" && entry.second == "off");
   });
+}
+
+std::string default_cache() {
+  if (is_systems_root()) return "/var/cache/heddle/images";
+  return below_home("XDG_CACHE_HOME", "/.cache", "/heddle/images");
+}
+
+std::string default_log() {
+  if (is_systems_root()) return "/var/log/heddle-hook.log";
+  return below_home("XDG_STATE_HOME", "/.local/state", "/heddle-hook.log");
+}
+
+Result<void> install_hook(const InstallSettings& settings) {
+  const auto program = TRY(trusted_hook());
+  if (settings.runtime != "podman") {
+    const auto config = TRY(with_hook(Json::object(), program, for_plain_runtime(settings)));
+    say("note: " + settings.runtime +
+        " has no directory of hooks; this goes into config.json, as fs-hook bundle DIR does it");
+    return print(to_text(config, 2) + "\n");
+  }
+  const bool for_hooks = settings.hook.request.host_mpi || !settings.hook.allow_annotations.empty();
+  if (!for_hooks && (!settings.directory.empty() || !is_systems_root()))
+    return fail("install", "cannot write a hook", "nobody is named who may ask for it",
+                "--always: every container that podman starts with this hook; "
+                "--allow-annotations DIR: annotated ones, of trusted images");
+  std::string directory = settings.directory;
+  if (directory.empty())
+    directory = !is_systems_root()
+                    ? below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d")
+                    : std::string(for_hooks ? "/etc/containers/oci/hooks.d" : "/etc/cdi");
+  if (directory.empty())
+    return fail("HOME", "is not set", "there is no place for the hook", "give --dir");
+  directory = std::filesystem::absolute(directory).lexically_normal();
+  std::error_code error;  // told by the next that is done there
+  std::filesystem::create_directories(directory, error);
+  TRY(check_trusted_directory(directory));
+  HookSettings hook = for_hooks ? settings.hook : requested(settings.hook);
+  hook.hook_file = directory + (for_hooks ? "/50-heddle-mpi.json" : "/heddle.json");
+  const auto json = for_hooks ? podman_hook(program, hook) : cdi_spec(program, hook);
+  TRY(write_output(hook.hook_file, to_text(json, 2) + "\n"));
+  if (hook.log.starts_with('/')) std::filesystem::create_directories(directory_of(hook.log), error);
+  return print(hook.hook_file + "\n");
+}
+
+Result<void> print_cdi(const InstallSettings& settings) {
+  const auto program = TRY(trusted_hook());
+  return print(to_text(cdi_spec(program, requested(settings.hook)), 2) + "\n");
+}
+
+Result<void> edit_bundle(const InstallSettings& settings) {
+  const auto program = TRY(trusted_hook());
+  const auto path = settings.directory + "/config.json";
+  const auto text = TRY(read_file(path, kConfigLimit));
+  auto config = TRY(parse_json(text, path));
+  config = TRY(with_hook(std::move(config), program, for_plain_runtime(settings)));
+  return write_output(path, to_text(config, 2) + "\n");
 }
 
 }  // namespace heddle::hook

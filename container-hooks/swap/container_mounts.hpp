@@ -40,7 +40,6 @@ class ContainerMounts {
 
  private:
   explicit ContainerMounts(Fd root) : root_(std::move(root)) {}
-  class KeptFiles;
   enum class Kind : std::uint8_t { file, directory };
   struct Target {
     FileId id;
@@ -49,7 +48,7 @@ class ContainerMounts {
   Result<Target> vet(const Fd& target, const std::string& path, Kind kind);
   Result<bool> is_shared(int mount);
   Result<Fd> make_directory(const std::string& path);
-  Result<void> place(const KeptFiles* kept, const Bind& bind, Kind kind);
+  Result<void> place(const Bind& bind, Kind kind);
   void keep(Fd placed);
 
   Fd root_;

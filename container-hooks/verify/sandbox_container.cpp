@@ -15,13 +15,13 @@
 
 #include <algorithm>
 #include <climits>
+#include <filesystem>
 
 #include "base/channel.hpp"
 #include "base/log.hpp"
-#include "base/mount_namespace.hpp"
+#include "base/mounts.hpp"
 #include "base/sandbox/privileges.hpp"
 #include "base/sandbox/seccomp_filter.hpp"
-#include "base/socket_pair.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
@@ -29,6 +29,8 @@
 
 namespace heddle::hook {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::size_t kOutputLimit = 4U << 20;
 /// This process has the limit; its end closes the socket.
@@ -71,7 +73,7 @@ Result<void> place_over_itself(const std::string& rootfs) {
 /// What is mounted below it is not part of it.
 Result<void> place_overlay(const std::string& rootfs) {
   const auto lower = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-  const auto memory = TRY(new_tmpfs(kEmptyDirectory, Programs::may_not_run));
+  const auto memory = TRY(new_tmpfs(kEmptyDirectory));
   for (const char* name : {"upper", "work"})
     if (::mkdirat(memory.get(), name, 0755) != 0) return fail_errno(name, "cannot make it");
   // Overlays take no directory of a mount that is in no namespace (fs/namespace.c,
@@ -81,66 +83,40 @@ Result<void> place_overlay(const std::string& rootfs) {
   return attach_mount(overlay.get(), memory.get(), rootfs);
 }
 
-/// Where the symbolic link `name` leads; empty: it is none.
-std::string target_of_link(const Fd& directory, const std::string& name) {
-  char text[PATH_MAX];
-  const ssize_t n = ::readlinkat(directory.get(), name.c_str(), text, sizeof(text));
-  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
+/// Makes the place of a volume, with all directories above it, as runtimes do: a file for a file,
+/// and where a link leads, though nothing is there yet (/etc/resolv.conf of an image with systemd).
+/// With `rootfs` as this process's root meanwhile: no link leads out of that.
+Result<void> make_place(const std::string& rootfs, fs::path path, bool is_directory) {
+  constexpr const char* kWhat = "cannot make a place there";
+  const auto name = path.string();
+  const Fd host = TRY(open_file("/", O_PATH | O_DIRECTORY));
+  if (::chroot(rootfs.c_str()) != 0 || ::chdir("/") != 0) return fail_errno(name, kWhat);
+  std::error_code error;
+  for (int links = 0; links < kMostLinks && fs::is_symlink(path, error); ++links)
+    path = path.parent_path() / fs::read_symlink(path, error);
+  fs::create_directories(is_directory ? path : path.parent_path(), error);
+  const auto made = error          ? fail_errno(name, kWhat, error.value())
+                    : is_directory ? Result<Fd>(Fd())
+                                   : open_file(path.string(), O_WRONLY | O_CREAT, 0644);
+  if (::fchdir(host.get()) != 0 || ::chroot(".") != 0) return fail_errno(name, kWhat);
+  if (!made) return fail_errno(name, kWhat, made.error().code());
+  return {};
 }
 
-/// The place of a volume, made with all directories above it as runtimes do: a file for a file, and
-/// where a link leads, though nothing is there yet (/etc/resolv.conf of an image with systemd).
-Result<Fd> make_place(const Fd& root, std::string path, bool is_directory) {
-  int links = 0;
-  auto directory = find_in_root(root.get(), "/", O_DIRECTORY);
-  for (std::size_t at = 0; directory && at < path.size();) {
-    const auto begin = path.find_first_not_of('/', at);
-    if (begin == path.npos) break;
-    at = std::min(path.find('/', begin), path.size());
-    const bool is_last = path.find_first_not_of('/', at) == path.npos;
-    const auto above = path.substr(0, at);
-    auto next = find_in_root(root.get(), above, is_last ? 0 : O_DIRECTORY);
-    if (!next && next.error().code() == ENOENT) {
-      const auto name = path.substr(begin, at - begin);
-      if (const auto target = target_of_link(*directory, name); !target.empty()) {
-        if (++links > kMostLinks) return fail_errno(path, "cannot make a place there", ELOOP);
-        path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
-        directory = find_in_root(root.get(), "/", O_DIRECTORY);
-        at = 0;
-        continue;
-      }
-      const int made = is_last && !is_directory
-                           ? ::mknodat(directory->get(), name.c_str(), S_IFREG | 0644, 0)
-                           : ::mkdirat(directory->get(), name.c_str(), 0755);
-      if (made != 0) return fail_errno(above, "cannot make a place for the volume");
-      next = find_in_root(root.get(), above, 0);
-    }
-    directory = std::move(next);
-  }
-  return directory;
-}
-
-Result<void> place_volume(const Fd& root, const Volume& volume) {
+Result<void> place_volume(const Fd& root, const std::string& rootfs, const Volume& volume) {
   auto target = find_in_root(root.get(), volume.target, 0);
   if (!target && target.error().code() == ENOENT) {
     struct stat source {};
     if (::stat(volume.source.c_str(), &source) != 0)
       return fail_errno(volume.source, "cannot be a volume");
-    target = make_place(root, volume.target, S_ISDIR(source.st_mode));
+    const auto made = make_place(rootfs, volume.target, S_ISDIR(source.st_mode));
     // In another volume: that is the host's.
-    if (!target && target.error().code() == EROFS) return {};
+    if (!made && made.error().code() == EROFS) return {};
+    TRY(made);
+    target = find_in_root(root.get(), volume.target, 0);
   }
   if (!target) return fail(std::move(target.error()));
   return place_tree(volume.source, *target, volume.target);
-}
-
-/// For the mount point, as runtimes do it; an image without /dev gets one where there is a place.
-Result<void> place_dev(const Fd& root, bool may_make) {
-  auto dev =
-      may_make ? make_place(root, "/dev", true) : find_in_root(root.get(), "/dev", O_DIRECTORY);
-  if (!dev) return fail(std::move(dev.error()));
-  auto tmpfs = TRY(new_tmpfs(kEmptyDirectory, Programs::may_not_run));
-  return attach_mount(tmpfs.get(), dev->get(), "/dev");
 }
 
 /// Makes `rootfs`, in this process's own mount namespace, what a container's root is before its
@@ -159,8 +135,12 @@ Result<void> make_sandbox_root(const std::string& rootfs, const std::vector<Volu
   }
   TRY(lacks_places ? place_overlay(rootfs) : place_over_itself(rootfs));
   const auto root = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-  for (const auto& volume : volumes) TRY(place_volume(root, volume));
-  TRY(place_dev(root, lacks_places));
+  for (const auto& volume : volumes) TRY(place_volume(root, rootfs, volume));
+  // For the mount point, as runtimes do it; an image without /dev gets one where there is a place.
+  if (lacks_places) TRY(make_place(rootfs, "/dev", true));
+  const auto dev = TRY(find_in_root(root.get(), "/dev", O_DIRECTORY));
+  const auto tmpfs = TRY(new_tmpfs(kEmptyDirectory));
+  TRY(attach_mount(tmpfs.get(), dev.get(), "/dev"));
   return lacks_places ? make_inert(root.get(), rootfs, Reach::mount) : Result<void>();
 }
 

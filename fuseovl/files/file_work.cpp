@@ -13,12 +13,11 @@
 #include <system_error>
 #include <thread>
 
+#include "base/backoff.hpp"
+#include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
-#include "base/monotonic.hpp"
-#include "base/mountinfo.hpp"
-#include "base/packet.hpp"
-#include "base/socket_pair.hpp"
+#include "base/mounts.hpp"
 #include "fuseovl/session/shared.hpp"
 
 namespace heddle {
@@ -85,11 +84,11 @@ class FileSender {
     const std::string_view text(reinterpret_cast<const char*>(pieces_.data()),
                                 pieces_.size() * sizeof(pieces_[0]));
     // The user's processes may have only so many descriptors on their way (unix(7), ETOOMANYREFS).
-    constexpr timespec kPause{0, 1'000'000};
-    for (int tries = 0; tries < 1000; ++tries) {
+    Backoff pauses(milliseconds(1), milliseconds(16));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    for (;;) {
       const auto sent = send_packet(socket_, text, fds);
-      if (sent || sent.error().code() != ETOOMANYREFS) break;
-      ::nanosleep(&kPause, nullptr);
+      if (sent || sent.error().code() != ETOOMANYREFS || !pauses.sleep_before(end)) break;
     }
     pieces_.clear();
     files_.clear();

@@ -68,8 +68,9 @@ Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
                 .kept = {bytes.get()}};
   if (open >= 0) work.kept.push_back(open);
   if (work_on_files(1, work)[0].state != WorkResult::State::done)
-    return fail(Error::with_code(ETIMEDOUT, path, "cannot be read", not_answered_for(limit),
-                                 "--origin-timeout says how long to wait"));
+    return fail(Error(path, "cannot be read", not_answered_for(limit),
+                      "--origin-timeout says how long to wait")
+                    .because(Cause::silent));
   if (found->code != 0) return fail(map_open_error(path, found->code));
   return MapFile{std::move(path), std::move(bytes), found->status};
 }

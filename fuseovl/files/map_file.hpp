@@ -19,7 +19,7 @@ struct MapFile {
   Fd content;
   struct stat status {};  ///< the file's, when it was read
 
-  /// Of the map at `path`. ETIMEDOUT: its file system has not answered for `limit` (0: it is
+  /// Of the map at `path`. Cause::silent: its file system has not answered for `limit` (0: it is
   /// waited for). Else as open(2); ENOEXEC: it is no regular file.
   static Result<MapFile> find(std::string path, std::chrono::milliseconds limit);
   /// Of the map that somebody has opened.

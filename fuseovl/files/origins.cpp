@@ -149,8 +149,7 @@ void compare(const MapObject& object, int file, Compare how, const WorkPlace& pl
   if (out.stamp.size != object.stamp.size) {
     out.wrong = kOtherSize;
   } else if (how == Compare::content || out.stamp.mtime_ns != object.stamp.mtime_ns) {
-    const auto hash =
-        hash_file(file, object.path, [&](std::span<char>, std::uint64_t) { place.moves_on(); });
+    const auto hash = hash_file(file, object.path, [&] { place.moves_on(); });
     if (!hash)
       out = failed("cannot read", hash.error().code());
     else if (*hash != object.hash)

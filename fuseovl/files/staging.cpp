@@ -10,6 +10,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/child.hpp"
 #include "base/file_systems.hpp"
 #include "base/log.hpp"
@@ -112,9 +113,8 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
   for (std::size_t i = 0; i < *claimed; ++i) todo.push_back(&candidates_[i]);
   bool all = *claimed == items.size();
   if (!all) say_incomplete("the budget of " + std::to_string(budget_) + " bytes is used up");
-  constexpr milliseconds kFirstPause{20};
-  constexpr milliseconds kLastPause{2000};
-  for (auto pause = kFirstPause; !todo.empty();) {
+  Backoff pauses(milliseconds(20), milliseconds(2000));
+  while (!todo.empty()) {
     std::vector<const Candidate*> later;
     for (const Candidate* one : todo) {
       const auto step = stage(*one, origins.files[one->object], paths[one->object]);
@@ -124,8 +124,8 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
     }
     // Another mount's process is at these: it finishes, or dies and leaves them to us. One that
     // waits for an origin that does not answer may stay at it for long.
-    pause = later.size() < todo.size() ? kFirstPause : std::min(2 * pause, kLastPause);
-    if (!later.empty()) std::this_thread::sleep_for(pause);
+    if (later.size() < todo.size()) pauses.restart();
+    if (!later.empty()) pauses.sleep();
     todo = std::move(later);
   }
   return all;

@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
+#include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/find_program.hpp"
-#include "base/packet.hpp"
-#include "base/socket_pair.hpp"
 #include "base/try.hpp"
 
 namespace heddle {
@@ -89,8 +89,9 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
     // What it waits for may be uninterruptible: neither is its end waited for.
     child.abandon();
     if (!outcome.device)
-      return fail(Error::with_code(ETIMEDOUT, kProgram, "has not ended",
-                                   "a directory above the mount point does not answer, it seems"));
+      return fail(Error(kProgram, "has not ended",
+                        "a directory above the mount point does not answer, it seems")
+                      .because(Cause::silent));
   }
   outcome.words = reason_of(words_in(words.read_end));
   outcome.status = status ? status->value_or(0) : 0;
@@ -101,10 +102,7 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
 /// for users (util/fusermount.c, unmount_fuse_locked): mount and daemon would stay for ever.
 Result<void> check_mtab(const std::string& mount_point) {
   if (::getuid() == 0 || ::access(_PATH_MOUNTED, R_OK) == 0) return {};
-  // Built without (-Ddisable-mtab) it says that no mount is here.
-  const auto tried = run({"-u", "--", mount_point}, false, kFusermountPatience);
-  if (!tried || tried->words.find(_PATH_MOUNTED) == std::string::npos) return {};
-  return fail(mount_point, "cannot mount", "fusermount3 could not unmount it: " + tried->words,
+  return fail(mount_point, "cannot mount", "fusermount3 cannot unmount without " _PATH_MOUNTED,
               "as root: ln -s /proc/self/mounts " _PATH_MOUNTED);
 }
 
@@ -141,7 +139,7 @@ void unmount_for_another(int socket, const std::string& mount_point) {
     if (!asked && asked.error().code() == ETIMEDOUT) continue;
     if (!asked) return;
     if (const auto done = unmount_here(mount_point, true, kFusermountPatience); !done)
-      send_failure(socket, done.error(), FailureCode::sent);
+      send_failure(socket, done.error());
     else
       (void)send_packet(socket, "+");
   }
@@ -151,7 +149,8 @@ Result<void> ask_delegate() {
   TRY(send_packet(delegate, "+"));
   const auto answer = TRY(receive_packet(delegate, 2 * kFusermountPatience));
   if (answer.text == "+") return {};
-  return fail(received_failure(answer.text));
+  Error failure = TRY(decode_record<Error>(answer.text));
+  return fail(std::move(failure));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "base/child.hpp"
-#include "base/fuse_device.hpp"
+#include "base/mounts.hpp"
 #include "base/try.hpp"
 
 namespace heddle {

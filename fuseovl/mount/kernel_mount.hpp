@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 #include "fuseovl/mount/fusermount.hpp"
 
 namespace heddle {

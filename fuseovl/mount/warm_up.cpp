@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/child.hpp"
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 #include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 

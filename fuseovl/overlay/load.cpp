@@ -68,10 +68,10 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
 
   Origins origins = open_origins(content, raise_fd_limit(), options.origin_timeout);
   if (origins.silent && options.on_drift == OnDrift::refuse)
-    return fail(Error::with_code(
-        ETIMEDOUT, origins.silent->path, "cannot be checked", origins.silent->what,
-        "--on-drift warn mounts without the files of such a file system, --origin-timeout says how "
-        "long to wait"));
+    return fail(Error(origins.silent->path, "cannot be checked", origins.silent->what,
+                      "--on-drift warn mounts without the files of such a file system, "
+                      "--origin-timeout says how long to wait")
+                    .because(Cause::silent));
   drifts = origins.drifts;
   if (!drifts.empty() && options.on_drift == OnDrift::refuse)
     return fail(

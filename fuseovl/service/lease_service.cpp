@@ -10,12 +10,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "base/backoff.hpp"
 #include "base/log.hpp"
-#include "base/monotonic.hpp"
-#include "base/mount_namespace.hpp"
+#include "base/mounts.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
-#include "base/socket_pair.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/service/leftovers.hpp"
@@ -29,7 +28,6 @@ constexpr std::chrono::seconds kUnmountLimit{3};
 // Of a mount by fusermount3 whose last program has left children behind: the kernel tells nobody
 // when a mount stops being busy, so it is asked again, ever more rarely.
 constexpr std::int64_t kFirstRetryMs = 5;
-constexpr std::int64_t kLastRetryMs = 1000;
 
 /// The last part of the path that a socket is bound to; empty: it is one of a pair.
 std::string name_of(int socket) {
@@ -166,10 +164,10 @@ class LeaseService : public MountServer {
     const auto done = unmount_fuse(settings_.mount_point, how, kUnmountLimit);
     released_ = done.has_value();
     if (done) return;
-    if (done.error().code() == ETIMEDOUT && !std::exchange(hang_is_said_, true))
+    if (done.error().cause() == Cause::silent && !std::exchange(hang_is_said_, true))
       say(done.error().message() + "; the mount stays until it does");
-    retry_at_ = monotonic_ms() + retry_pause_;
-    retry_pause_ = std::min(2 * retry_pause_, kLastRetryMs);
+    retry_at_ =
+        monotonic_ms() + std::chrono::ceil<std::chrono::milliseconds>(pauses_.next()).count();
   }
 
   MountSettings settings_;
@@ -184,7 +182,7 @@ class LeaseService : public MountServer {
   bool released_ = false;
   bool hang_is_said_ = false;
   std::int64_t retry_at_ = 0;  ///< monotonic_ms(); 0: never
-  std::int64_t retry_pause_ = kFirstRetryMs;
+  Backoff pauses_{std::chrono::milliseconds(kFirstRetryMs), std::chrono::seconds(1)};
 };
 
 }  // namespace

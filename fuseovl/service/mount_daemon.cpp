@@ -15,11 +15,10 @@
 
 #include "base/child.hpp"
 #include "base/exit_code.hpp"
-#include "base/fuse_device.hpp"
 #include "base/log.hpp"
-#include "base/log_file.hpp"
 #include "base/mount_service.hpp"
-#include "base/socket_pair.hpp"
+#include "base/mounts.hpp"
+#include "base/open_regular.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -46,8 +45,8 @@ Result<OverlayContent> load(const MountSettings& settings, const std::string& mo
   for (const auto& drift : drifts) text += Error(drift.path, drift.what).message() + "\n";
   if (!content) {
     const Error& error = content.error();
-    return fail(Error::with_code(error.code() == ETIMEDOUT ? ETIMEDOUT : ESTALE, {},
-                                 text + error.message(), {}, error.hint()));
+    return fail(Error({}, text + error.message(), {}, error.hint())
+                    .because(error.cause() == Cause::silent ? Cause::silent : Cause::unfit));
   }
   for (const auto& drift : drifts) warn(Error(drift.path, drift.what));
   if (!settings.map_id.empty() && content->facts.map_id != settings.map_id)
@@ -99,8 +98,7 @@ struct NewMount {
 /// In the process that does not serve: waits until the daemon answers, then warms the mount, which
 /// takes its place if it has none yet.
 Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch) {
-  if (auto answers = await_ready(ready.get()); !answers)
-    return fail(std::move(answers.error().error));
+  TRY(await_ready(ready.get()));
   const auto tree = "/proc/self/fd/" + std::to_string(mount.tree.get());
   TRY(warm_up(mount.tree ? tree : mount.path));
   if (mount.tree) TRY(exchange_mount(mount.tree.get(), mount.path));
@@ -205,7 +203,7 @@ Result<void> start_daemon(const MountSettings& settings) {
     mount.tree.reset();
     close_fds_but(keep);
     if (auto left = leave_terminal(settings.log_path); !left) {
-      tell_not_ready(ready.other.get(), left.error());
+      refuse_mount(ready.other.get(), left.error());
       return left;
     }
     return serve_here();
@@ -271,7 +269,7 @@ Result<void> serve_device(const MountSettings& settings) {
     if (left) return serve_mount(overlay, std::move(device), std::move(serving));
     content = fail(left.error());
   }
-  if (serving.ready) tell_not_ready(serving.ready.get(), content.error());
+  if (serving.ready) refuse_mount(serving.ready.get(), content.error());
   if (!serving.cleanup.empty()) (void)remove_tree(serving.cleanup);
   return fail(std::move(content.error()));
 }

@@ -42,9 +42,9 @@ struct MountSettings {
 Result<void> leave_terminal(const std::string& log_path);
 
 /// Mounts and serves in the background; returns when the mount answers and is warm. With
-/// settings.foreground it serves here, until the mount has gone. Failure: nothing is left; code()
-/// ESTALE when the map cannot be served here however it is mounted, ETIMEDOUT when a file system
-/// does not answer. The signals that end a daemon are blocked from here on.
+/// settings.foreground it serves here, until the mount has gone. Failure: nothing is left;
+/// Cause::unfit when the map cannot be served here however it is mounted, Cause::silent when a file
+/// system does not answer. The signals that end a daemon are blocked from here on.
 Result<void> start_daemon(const MountSettings& settings);
 /// Serves settings.fuse_fd, which somebody has mounted, until the mount has gone. Failures go to
 /// settings.ready_fd too.

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "base/monotonic.hpp"
+#include "base/backoff.hpp"
 #include "base/run_directory.hpp"
 #include "base/sandbox/privileges.hpp"
 
@@ -209,7 +209,7 @@ bool MountServer::go_on(Work& work) {
 
 void MountServer::answer(Work& work, const Result<void>& ready) {
   // Nothing has answered up to now: clients that came later would wait as long, for the same words.
-  if (!ready && ready.error().code() == ETIMEDOUT) choose_who_shares(work);
+  if (!ready && ready.error().cause() == Cause::silent) choose_who_shares(work);
   for (auto& client : clients_) {
     if (client.state != Client::State::waits || client.id != work.id) continue;
     client.map.reset();

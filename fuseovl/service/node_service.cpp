@@ -115,13 +115,13 @@ class NodeService : public MountServer {
     // One that differs is enough, whether others answer or not.
     for (const auto& drift : origins.drifts)
       if (!drift.silent)
-        return fail(Error::with_code(ESTALE, file.path, "does not fit this node",
-                                     drift.path + ": " + drift.what));
+        return fail(Error(file.path, "does not fit this node", drift.path + ": " + drift.what)
+                        .because(Cause::unfit));
     const auto& silent = origins.drifts.front();
-    return fail(Error::with_code(ETIMEDOUT, silent.path, "cannot be checked", silent.what));
+    return fail(Error(silent.path, "cannot be checked", silent.what).because(Cause::silent));
   }
   void checked(const std::string& id, const Result<void>& done) override {
-    if (!done && done.error().code() == ESTALE) drop(id);
+    if (!done && done.error().cause() == Cause::unfit) drop(id);
   }
 
   Result<void> make(const std::string& id, int map) const override {

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "base/insist.hpp"
+#include "base/backoff.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 

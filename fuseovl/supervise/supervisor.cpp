@@ -15,11 +15,11 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/child.hpp"
-#include "base/insist.hpp"
 #include "base/log.hpp"
 #include "base/mount_service.hpp"
-#include "base/mountinfo.hpp"
+#include "base/mounts.hpp"
 #include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
@@ -83,7 +83,8 @@ class Supervisor {
   Fd worker_end_;  ///< readable when a thread of it has ended (Linux 6.9)
   Clock::time_point started_;
   std::uint64_t answers_ = 0;  ///< written to the device when it was started
-  int useless_ = 0;            ///< workers in a row that lived for a moment and answered nothing
+  Backoff pauses_{milliseconds(20), milliseconds(1000)};  ///< between these
+  int useless_ = 0;  ///< workers in a row that lived for a moment and answered nothing
 };
 
 Result<void> Supervisor::run() {
@@ -126,9 +127,7 @@ void Supervisor::confine() {
 // The worker's life.
 
 Result<void> Supervisor::start_worker() {
-  constexpr milliseconds kLongestPause{1000};
-  if (useless_ > 0)
-    std::this_thread::sleep_for(std::min(milliseconds(10 << useless_), kLongestPause));
+  if (useless_ > 0) pauses_.sleep();
   started_ = Clock::now();
   answers_ = state_.session.answers;
   state_.exit_status = ServingState::kWorks;
@@ -232,6 +231,7 @@ Result<void> Supervisor::replace_worker(int status) {
                 "fs-mount MAP DIR mounts it anew");
   const bool worked = Clock::now() - started_ >= kLived || state_.session.answers != answers_;
   useless_ = worked ? 0 : useless_ + 1;
+  if (worked) pauses_.restart();
   if (useless_ == kMostUseless) return fail("", died, "as those before it did");
   TRY(start_worker());
   say(fmt::format("{}; {} goes on in its place", died, worker_));
@@ -254,14 +254,14 @@ void Supervisor::leave() {
 
 /// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
 bool Supervisor::worker_ends_within(milliseconds limit) const {
-  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+  Backoff pauses(std::chrono::microseconds(200), milliseconds(5));
+  const auto end = Clock::now() + limit;
+  do {
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(worker_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid == worker_)
       return true;
-    const timespec moment{0, 200'000};
-    ::nanosleep(&moment, nullptr);
-  }
+  } while (pauses.sleep_before(end));
   return false;
 }
 
@@ -301,8 +301,8 @@ Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
   if (answered && options.report_at_end)
     (void)write_all(options.ready.get(), overlay.stats_text(), "ready");
   if (!answered)
-    tell_not_ready(options.ready.get(),
-                   served ? Error({}, "the device is not mounted") : served.error());
+    refuse_mount(options.ready.get(),
+                 served ? Error({}, "the device is not mounted") : served.error());
   return served;
 }
 

@@ -15,9 +15,8 @@
 #include <cstring>
 #include <optional>
 
+#include "base/backoff.hpp"
 #include "base/fd.hpp"
-#include "base/insist.hpp"
-#include "base/monotonic.hpp"
 #include "fuseovl/session/kernel_order.hpp"
 
 namespace heddle::loopback {

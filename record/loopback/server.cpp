@@ -14,8 +14,8 @@
 #include <system_error>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/fd.hpp"
-#include "base/insist.hpp"
 #include "fuseovl/session/kernel_order.hpp"
 #include "record/loopback/loopback.hpp"
 

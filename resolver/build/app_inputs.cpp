@@ -11,7 +11,6 @@
 #include "base/escape.hpp"
 #include "base/find_program.hpp"
 #include "base/open_regular.hpp"
-#include "base/script_interpreter.hpp"
 #include "base/try.hpp"
 
 namespace heddle {

@@ -12,9 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/channel.hpp"
 #include "base/child.hpp"
 #include "base/open_regular.hpp"
-#include "base/socket_pair.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 
 namespace heddle {

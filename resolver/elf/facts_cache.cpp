@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "base/checksum.hpp"
 #include "base/coder.hpp"
+#include "base/content_hash.hpp"
 #include "base/fd.hpp"
 
 namespace heddle {

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/open_regular.hpp"
+#include "base/output_file.hpp"
 #include "base/trusted_path.hpp"
 #include "base/try.hpp"
 #include "resolver/map/map_format.hpp"

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/checksum.hpp"
 #include "base/coder.hpp"
 #include "base/content_hash.hpp"
 #include "resolver/map/map_content.hpp"

@@ -11,9 +11,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/directory_of.hpp"
-#include "base/open_in_root.hpp"
-#include "base/script_interpreter.hpp"
+#include "base/fd.hpp"
+#include "base/find_program.hpp"
+#include "base/open_regular.hpp"
 #include "base/try.hpp"
 #include "resolver/search/search_path.hpp"
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <string_view>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 
 namespace heddle::policy {

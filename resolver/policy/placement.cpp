@@ -16,7 +16,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/directory_of.hpp"
+#include "base/fd.hpp"
 #include "base/try.hpp"
 #include "resolver/map/served_names.hpp"
 #include "resolver/policy/swapped_world.hpp"

@@ -14,7 +14,6 @@
 #include <set>
 
 #include "base/elf_file.hpp"
-#include "base/open_in_root.hpp"
 #include "base/open_regular.hpp"
 #include "base/try.hpp"
 

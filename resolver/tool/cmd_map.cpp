@@ -6,17 +6,17 @@
 
 #include <algorithm>
 
-#include "base/atomic_file.hpp"
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
-#include "base/oci_helper.hpp"
+#include "base/output_file.hpp"
 #include "resolver/build/app_inputs.hpp"
 #include "resolver/build/map_builder.hpp"
 #include "resolver/build/resolver_session.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "resolver/tool/commands.hpp"
+#include "ship/registry/oci_helper.hpp"
 
 namespace heddle {
 namespace {

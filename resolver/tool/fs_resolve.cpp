@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/command_line.hpp"
 #include "base/run_main.hpp"
-#include "base/standard_fds.hpp"
 #include "resolver/tool/commands.hpp"
 
 namespace heddle {

@@ -2,17 +2,20 @@
 #include "ship/registry/credentials.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <vector>
 
 #include "base/fd.hpp"
-#include "ship/registry/http.hpp"
+#include "ship/registry/reference.hpp"
+#include "ship/registry/registry_client.hpp"
 
 namespace heddle::registry {
 namespace {
+
+constexpr const char* kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
 
 std::vector<std::string> files() {
   std::vector<std::string> out;
@@ -42,56 +45,19 @@ std::size_t fit(std::string key, const std::string& host, const std::string& rep
              : 0;
 }
 
-/// RFC 4648; nullopt when `text` is none.
-std::optional<std::string> decode_base64(std::string_view text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  std::string out;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const auto value = kDigits.find(c);
-    if (value == kDigits.npos) return std::nullopt;
-    bits = bits << 6 | static_cast<std::uint32_t>(value);
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    out += static_cast<char>(bits >> count & 0xFF);
-  }
-  return out;
-}
-
-/// Without the port.
-std::string_view bare_host(std::string_view host) {
-  return host.ends_with(']') ? host : host.substr(0, host.rfind(':'));
-}
-
 }  // namespace
 
 std::optional<Credentials> credentials_in(std::string_view text, const std::string& host,
                                           const std::string& repository) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("auths") || !json["auths"].is_object())
-    return std::nullopt;
-  const auto word = [](const nlohmann::json& entry, const char* key) {
-    const auto found = entry.find(key);
-    return found != entry.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
+  const auto json = parse_json(text);
   std::optional<Credentials> best;
   std::size_t best_fit = 0;
+  if (!json.is_object() || !json.contains("auths")) return best;
   for (const auto& [key, entry] : json["auths"].items()) {
     const auto fits = fit(key, host, repository);
-    if (fits <= best_fit || !entry.is_object()) continue;
-    Credentials out;
-    out.identity_token = word(entry, "identitytoken");
-    out.user = word(entry, "username");
-    out.password = word(entry, "password");
-    if (const auto both = decode_base64(word(entry, "auth")); both && !both->empty()) {
-      out.user = both->substr(0, both->find(':'));
-      out.password = both->substr(std::min(both->size(), out.user.size() + 1));
-    }
-    if (out.identity_token.empty() && out.user.empty()) continue;
+    Credentials out{text_member(entry, "auth"), text_member(entry, "identitytoken")};
+    if (out.basic.find_first_not_of(kBase64) != out.basic.npos) continue;
+    if (fits <= best_fit || (out.basic.empty() && out.identity_token.empty())) continue;
     best = std::move(out);
     best_fit = fits;
   }
@@ -109,22 +75,17 @@ std::optional<Credentials> find_credentials(const std::string& host,
 bool may_have_credentials(const std::string& realm, const std::string& host) {
   const auto realm_host = host_of(realm);
   if (realm_host.empty()) return false;
-  const auto own = bare_host(host), other = bare_host(realm_host);
+  const auto own = without_port(host), other = without_port(realm_host);
   if (own == other) return true;
-  if (const char* allowed = std::getenv("HEDDLE_TOKEN_HOSTS")) {
-    std::string_view rest = allowed;
-    while (!rest.empty()) {
-      const auto one = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-      if (one == realm_host || one == other) return true;
-    }
-  }
+  const char* allowed = std::getenv("HEDDLE_TOKEN_HOSTS");
+  std::istringstream hosts(allowed == nullptr ? "" : allowed);
+  for (std::string one; std::getline(hosts, one, ',');)
+    if (one == realm_host || one == other) return true;
   // A number is no part of a site.
   if (own.find_first_not_of("0123456789.") == own.npos || own.starts_with('[')) return false;
-  const auto first = own.find('.');
-  const auto above = first == own.npos ? std::string_view() : own.substr(first + 1);
+  const auto above = own.substr(std::min(own.find('.'), own.size() - 1) + 1);
   const auto site = above.find('.') == above.npos ? own : above;
-  return other == site || other.ends_with("." + std::string(site));
+  return other == site || other.ends_with("." + site);
 }
 
 std::string find_authorities(const std::string& host) {

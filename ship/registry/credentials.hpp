@@ -8,9 +8,8 @@
 namespace heddle::registry {
 
 struct Credentials {
-  std::string user;
-  std::string password;
-  std::string identity_token;  ///< instead of the two: an OAuth2 refresh token
+  std::string basic;           ///< "user:password" in base64, as HTTP sends it
+  std::string identity_token;  ///< instead: an OAuth2 refresh token
 };
 
 /// What `podman login` or `docker login` left for `host`/`repository`: $REGISTRY_AUTH_FILE,

@@ -14,57 +14,28 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
-#include "base/atomic_file.hpp"
 #include "base/command_line.hpp"
 #include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
 #include "base/log.hpp"
-#include "base/mapped_file.hpp"
-#include "base/oci_helper.hpp"
 #include "base/open_regular.hpp"
+#include "base/output_file.hpp"
 #include "base/run_main.hpp"
 #include "base/try.hpp"
+#include "ship/registry/oci_helper.hpp"
 #include "ship/registry/registry_client.hpp"
 
 namespace heddle::registry {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kMostManifest = std::size_t{4} << 20;
 /// No content is larger, whoever says so.
 constexpr std::uint64_t kMostContent = std::uint64_t{4} << 30;
 constexpr const char* kEmptyType = "application/vnd.oci.empty.v1+json";
 /// Of compatibility artifacts: no reader takes a larger one.
 constexpr std::uint64_t kMostArtifact = std::uint64_t{64} << 20;
-
-std::optional<AtomicFile> create_file(const std::string& path) {
-  std::error_code ignored;
-  std::filesystem::create_directories(path.substr(0, path.rfind('/')), ignored);
-  auto file = AtomicFile::create(path);
-  if (!file) return std::nullopt;
-  static_cast<void>(::fchmod(file->fd(), 0600));  // whatever the umask: see open_own()
-  return std::move(*file);
-}
-
-/// Nobody else's, who could change it between its hash and its use.
-std::optional<Fd> open_own(const std::string& path) {
-  auto file = open_regular(path);
-  struct stat status {};
-  if (!file || ::fstat(file->get(), &status) != 0) return std::nullopt;
-  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return std::nullopt;
-  return std::move(*file);
-}
-
-void write_file(const std::string& path, const std::string& content) {
-  auto file = create_file(path);
-  if (file && file->write(content)) static_cast<void>(file->commit());
-}
 
 /// What was pulled before, by digest, and what tags meant: a directory with `sha256/<hex>` and
 /// `refs/<hash>`. For many processes: files appear whole, and are checked against their names when
@@ -80,43 +51,58 @@ class BlobCache {
   }
   /// The file, at its start.
   std::optional<Fd> blob(const std::string& digest) const {
-    if (directory_.empty() || !is_digest(digest)) return std::nullopt;
-    const auto path = blob_path(digest);
-    auto file = open_own(path);
+    auto file = open_own(blob_path(digest));
     if (!file) return std::nullopt;
-    const auto hash = hash_file(file->get(), path);
+    const auto hash = hash_file(file->get(), "cache");
     if (hash && "sha256:" + hash->hex() == digest) return file;
-    ::unlink(path.c_str());  // damaged: fetched anew
+    ::unlink(blob_path(digest).c_str());  // damaged: fetched anew
     return std::nullopt;
   }
   std::optional<std::string> manifest(const std::string& digest) const {
-    const auto file = blob(digest);
-    return file ? text_of(*file, kMostManifest) : std::nullopt;
+    return text_of(blob(digest), kMostManifest);
   }
-  void keep(const std::string& content) const {
-    if (!directory_.empty()) write_file(blob_path(digest_of(content)), content);
-  }
+  void keep(const std::string& content) const { write(blob_path(digest_of(content)), content); }
   /// Where a blob is to be written, aside, and committed when it is whole; nullopt: nowhere here.
   std::optional<AtomicFile> room_for(const std::string& digest) const {
-    if (directory_.empty() || !is_digest(digest)) return std::nullopt;
-    return create_file(blob_path(digest));
+    return create(blob_path(digest));
   }
   void note(const std::string& reference, const std::string& digest) const {
-    if (!directory_.empty()) write_file(note_path(reference), digest);
+    write(note_path(reference), digest);
   }
   std::optional<std::string> noted(const std::string& reference) const {
-    if (directory_.empty()) return std::nullopt;
-    const auto file = open_own(note_path(reference));
-    auto digest = file ? text_of(*file, 128) : std::nullopt;
+    auto digest = text_of(open_own(note_path(reference)), 128);
     return digest && is_digest(*digest) ? digest : std::nullopt;
   }
 
  private:
-  static std::optional<std::string> text_of(const Fd& file, std::size_t most) {
-    auto text = read_all(file.get(), "cache", most);
+  /// Nobody else's, who could change it between its hash and its use.
+  std::optional<Fd> open_own(const std::string& path) const {
+    auto file = directory_.empty() ? fail("cache", "there is none") : open_regular(path);
+    struct stat status {};
+    if (!file || ::fstat(file->get(), &status) != 0 || status.st_uid != ::geteuid() ||
+        (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+      return std::nullopt;
+    return std::move(*file);
+  }
+  std::optional<AtomicFile> create(const std::string& path) const {
+    if (directory_.empty()) return std::nullopt;
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    auto file = AtomicFile::create(path);
+    if (!file) return std::nullopt;
+    static_cast<void>(::fchmod(file->fd(), 0600));  // whatever the umask: see open_own()
+    return std::move(*file);
+  }
+  void write(const std::string& path, const std::string& content) const {
+    auto file = create(path);
+    if (file && file->write(content)) static_cast<void>(file->commit());
+  }
+  static std::optional<std::string> text_of(const std::optional<Fd>& file, std::size_t most) {
+    auto text = file ? read_all(file->get(), "cache", most) : fail("cache", "has no such file");
     if (!text) return std::nullopt;
     return std::move(*text);
   }
+  /// `digest` is one (is_digest()).
   std::string blob_path(const std::string& digest) const {
     return directory_ + "/sha256/" + digest.substr(7);
   }
@@ -147,14 +133,13 @@ Result<Descriptor> layer_of(const std::string& text, const std::string& type,
   const auto json = parse_json(text);
   const auto most = type == kArtifactMediaType ? kMostArtifact : kMostContent;
   if (!json.is_object()) return wrong("not JSON");
-  if (!json.contains("layers") || !json["layers"].is_array()) return Descriptor{};
-  for (const auto& layer : json["layers"]) {
-    if (!layer.is_object() || layer.value("mediaType", Json()) != type) continue;
-    const auto digest = layer.value("digest", Json());
+  for (const auto& layer : list_member(json, "layers")) {
+    if (text_member(layer, "mediaType") != type) continue;
+    const auto digest = text_member(layer, "digest");
     const auto size = layer.value("size", Json());
-    if (!digest.is_string() || !is_digest(digest.get<std::string>())) return wrong("its digest");
+    if (!is_digest(digest)) return wrong("its digest");
     if (!size.is_number_unsigned() || size.get<std::uint64_t>() > most) return wrong("its size");
-    return Descriptor{type, digest.get<std::string>(), size.get<std::uint64_t>()};
+    return Descriptor{type, digest, size.get<std::uint64_t>()};
   }
   return Descriptor{};
 }
@@ -257,8 +242,7 @@ Result<std::string> push(const Reference& to, std::string_view content,
   if (!tag.empty()) {
     const auto old = client.get_manifest(tag);
     if (!old && old.error().code() != ENOENT) return fail(old.error());
-    const auto json = old ? parse_json(old->text) : Json();
-    if (old && (!json.is_object() || json.value("artifactType", Json()) != options.type))
+    if (old && text_member(parse_json(old->text), "artifactType") != options.type)
       return fail(Error::with_code(EEXIST, to.text(), "cannot push",
                                    "the tag names something else there", "choose another tag"));
   }
@@ -282,13 +266,12 @@ Result<std::string> push(const Reference& to, std::string_view content,
 
 struct Options {
   PushOptions push;
-  std::string type, reference, attach;
+  std::string reference, attach;
 };
 
 int run_push(Options o) {
   auto to = value_or_throw(parse_reference(o.reference));
   if (!to.digest.empty()) throw Error(o.reference, "cannot push", "a digest is no place for it");
-  o.push.type = o.type;
   if (!o.attach.empty()) {
     const auto image = value_or_throw(parse_reference(o.attach));
     if (image.host != to.host || image.repository != to.repository)
@@ -296,11 +279,9 @@ int run_push(Options o) {
                   "it is in another repository than " + o.reference);
     o.push.attach_to = image.version();
   }
-  struct stat st {};
-  if (::fstat(STDIN_FILENO, &st) != 0 || !S_ISREG(st.st_mode))
-    throw Error("stdin", "cannot push", "not a regular file");
-  const auto content = value_or_throw(MappedFile::map(STDIN_FILENO, "stdin"));
-  const auto digest = value_or_throw(push(to, content.bytes(), o.push));
+  // Not mapped: a file that is cut meanwhile would end this program by SIGBUS.
+  const auto content = value_or_throw(read_all(STDIN_FILENO, "stdin", kMostContent));
+  const auto digest = value_or_throw(push(to, content, o.push));
   const auto line = fmt::format("{}/{}@{}\n", to.host, to.repository, digest);
   value_or_throw(write_all(STDOUT_FILENO, line, "stdout"));
   return exit_done;
@@ -308,7 +289,7 @@ int run_push(Options o) {
 
 int run_pull(const Options& o) {
   const auto from = value_or_throw(parse_reference(o.reference));
-  const auto content = value_or_throw(Puller(from, o.type).run());
+  const auto content = value_or_throw(Puller(from, o.push.type).run());
   ssize_t sent = 0;
   do {
     sent = ::sendfile(STDOUT_FILENO, content.get(), nullptr, std::size_t{1} << 30);
@@ -324,7 +305,7 @@ int oci_client(int argc, const char* const* argv) {
   auto* push = app.add_subcommand("push", "Standard input to a registry");
   auto* pull = app.add_subcommand("pull", "From a registry to standard output");
   for (auto* sub : {push, pull}) {
-    sub->add_option("--type", o.type, "Media type")->required();
+    sub->add_option("--type", o.push.type, "Media type")->required();
     sub->add_option("REF", o.reference, "HOST[:PORT]/REPOSITORY[:TAG]")->required();
   }
   push->add_option("--title", o.push.title, "The file's name");

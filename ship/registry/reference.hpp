@@ -32,4 +32,9 @@ std::string digest_of(std::string_view data);
 /// Whether `text` is `sha256:` and 64 lower-case hex digits.
 bool is_digest(std::string_view text);
 
+/// `host[:port]` of an absolute http or https URL; empty for any other, and for one with a user.
+std::string host_of(const std::string& url);
+/// `host` of `host[:port]`.
+std::string without_port(const std::string& host);
+
 }  // namespace heddle::registry

@@ -1,29 +1,120 @@
 // SPDX-License-Identifier: MIT
 #include "ship/registry/registry_client.hpp"
 
+#include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <map>
 #include <random>
 #include <thread>
+#include <vector>
 
+#include "base/backoff.hpp"
 #include "base/content_hash.hpp"
 #include "base/escape.hpp"
 #include "base/try.hpp"
 #include "ship/registry/credentials.hpp"
 
 namespace heddle::registry {
+
+struct HttpRequest {
+  std::string method = "GET";
+  std::string url;
+  std::vector<std::string> headers;
+  std::optional<std::string_view> body;               ///< of PUT and POST; borrowed
+  std::uint64_t most_bytes = std::uint64_t{4} << 20;  ///< of the answer; more is a failure
+  /// Gets the body of an answer 200 piece by piece, in place of HttpAnswer::body.
+  std::function<Result<void>(std::string_view)> take;
+};
+
+struct HttpAnswer {
+  long status = 0;
+  /// Those of kHeaders, names in lower case; of several of one name the lines.
+  std::map<std::string, std::string> headers;
+  std::string body;
+};
+
+/// libcurl's easy interface, the one place with it. It follows no redirection, and gives up on
+/// peers that do not answer, stall or trickle: what comes may be anybody's.
+class Http {
+ public:
+  /// `authorities`: PEM, trusted beside the system's; may be empty. An answer may take `patience`,
+  /// and a second for each 64 KiB that go or may come.
+  Http(std::string authorities, std::chrono::seconds patience);
+  ~Http();
+  Http(const Http&) = delete;
+  Http& operator=(const Http&) = delete;
+
+  /// Any status is an answer. Fails, naming the host, when there is none, or a part of one.
+  Result<HttpAnswer> send(const HttpRequest& request);
+
+ private:
+  CURL* curl_ = nullptr;
+  std::string authorities_;
+  std::chrono::seconds patience_;
+};
+
 namespace {
 
-using Json = nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMostManifest = std::size_t{4} << 20;  // the specification's limit
+/// The headers that somebody asks for.
+constexpr const char* kHeaders[] = {"content-type", "docker-content-digest", "location",
+                                    "oci-subject", "www-authenticate"};
+constexpr std::uint64_t kBytesPerSecond = 64 << 10;
+constexpr long kConnectSeconds = 10;
+constexpr long kStallSeconds = 20;
+
+struct Sink {
+  CURL* curl;
+  const HttpRequest& request;
+  HttpAnswer& answer;
+  std::uint64_t count = 0;
+  bool too_much = false;
+  std::optional<Error> failed;
+};
+
+/// Of a body that is kept in memory: manifests, tokens, refusals.
+constexpr std::size_t kMostKept = std::size_t{4} << 20;
+
+std::size_t take_body(char* data, std::size_t size, std::size_t count, void* user) {
+  auto& sink = *static_cast<Sink*>(user);
+  const std::string_view piece(data, size * count);
+  sink.count += piece.size();
+  long status = 0;
+  curl_easy_getinfo(sink.curl, CURLINFO_RESPONSE_CODE, &status);
+  const bool kept = !sink.request.take || status != 200;
+  sink.too_much = sink.count > sink.request.most_bytes ||
+                  (kept && sink.answer.body.size() + piece.size() > kMostKept);
+  if (sink.too_much) return 0;
+  if (kept) {
+    sink.answer.body += piece;
+  } else if (auto done = sink.request.take(piece); !done) {
+    sink.failed = std::move(done.error());
+    return 0;
+  }
+  return piece.size();
+}
+
+/// Where `location` leads from `base` (RFC 3986); empty: nowhere.
+std::string resolve_url(const std::string& base, const std::string& location) {
+  const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> url(curl_url(), &curl_url_cleanup);
+  char* text = nullptr;
+  if (!url || curl_url_set(url.get(), CURLUPART_URL, base.c_str(), 0) != CURLUE_OK ||
+      curl_url_set(url.get(), CURLUPART_URL, location.c_str(), 0) != CURLUE_OK ||
+      curl_url_get(url.get(), CURLUPART_URL, &text, 0) != CURLUE_OK)
+    return {};
+  std::string out = text;
+  curl_free(text);
+  return out;
+}
 
 const char* header(const HttpAnswer& answer, const char* name) {
   const auto found = answer.headers.find(name);
@@ -32,10 +123,8 @@ const char* header(const HttpAnswer& answer, const char* name) {
 
 /// What a manifest says it is, else what the registry says, without parameters.
 std::string media_type_of(const HttpAnswer& answer) {
-  const auto json = parse_json(answer.body);
-  if (json.is_object() && json.value("mediaType", Json()).is_string())
-    return json["mediaType"].get<std::string>();
-  std::string type = header(answer, "content-type");
+  auto type = text_member(parse_json(answer.body), "mediaType");
+  if (type.empty()) type = header(answer, "content-type");
   type = type.substr(0, type.find(';'));
   return type.empty() ? kManifestType : type;
 }
@@ -58,16 +147,10 @@ std::string_view challenge_of(std::string_view header, std::string_view name) {
   return {};
 }
 
-std::string url_escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0 || std::string_view("-._~").find(c) != std::string_view::npos)
-      out += c;
-    else
-      out += fmt::format("%{:02X}", byte);
-  }
-  return out;
+std::string url_escaped(const std::string& text) {
+  const std::unique_ptr<char, decltype(&curl_free)> out(
+      curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), &curl_free);
+  return out ? out.get() : "";
 }
 
 /// "sha256-<hex>", the tag that stands in for the referrers API.
@@ -79,7 +162,7 @@ std::string fallback_tag(std::string digest) {
 /// docker-registry answers 500 to who asks for a tag while another writes it (2.8.2, file system
 /// storage: 5 of 32 at once); others say that they are busy.
 bool is_busy(long status) { return status == 429 || (status >= 500 && status <= 504); }
-constexpr std::chrono::milliseconds kPauses[] = {100ms, 300ms};
+constexpr int kMostBusy = 3;
 
 /// Of many who add to one index, each must see its own line there in the end.
 constexpr unsigned kMostRounds = 20;
@@ -139,6 +222,83 @@ std::chrono::seconds patience() {
 
 }  // namespace
 
+Http::Http(std::string authorities, std::chrono::seconds patience)
+    : authorities_(std::move(authorities)), patience_(patience) {
+  curl_global_init(CURL_GLOBAL_DEFAULT);
+  curl_ = curl_easy_init();
+  if (curl_ == nullptr) throw Error("libcurl", "cannot be started");
+}
+
+Http::~Http() {
+  curl_easy_cleanup(curl_);
+  curl_global_cleanup();
+}
+
+Result<HttpAnswer> Http::send(const HttpRequest& request) {
+  HttpAnswer answer;
+  Sink sink{curl_, request, answer, 0, false, {}};
+  std::array<char, CURL_ERROR_SIZE> reason{};
+  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr,
+                                                                      &curl_slist_free_all);
+  const auto add = [&](const std::string& line) {
+    auto* list = curl_slist_append(headers.get(), line.c_str());
+    if (list == nullptr) throw Error("libcurl", "out of memory");
+    static_cast<void>(headers.release());
+    headers.reset(list);
+  };
+  for (const auto& line : request.headers) add(line);
+  add("Expect:");  // registries do not need to be asked before a body
+  curl_easy_reset(curl_);
+  const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(curl_, option, value); };
+  const bool https = request.url.starts_with("https:");
+  const long patience = patience_.count();
+  const auto bytes =
+      (request.body ? request.body->size() : 0) + (request.take ? request.most_bytes : 0);
+  set(CURLOPT_URL, request.url.c_str());
+  set(CURLOPT_PROTOCOLS_STR, https ? "https" : "http");
+  set(CURLOPT_FOLLOWLOCATION, 0L);
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_CONNECTTIMEOUT, std::min(kConnectSeconds, patience));
+  set(CURLOPT_LOW_SPEED_LIMIT, 100L);
+  set(CURLOPT_LOW_SPEED_TIME, std::min(kStallSeconds, patience));
+  set(CURLOPT_TIMEOUT, patience + static_cast<long>(bytes / kBytesPerSecond));
+  set(CURLOPT_USERAGENT, "heddle/" HEDDLE_VERSION);
+  set(CURLOPT_HTTPHEADER, headers.get());
+  set(CURLOPT_ERRORBUFFER, reason.data());
+  set(CURLOPT_WRITEFUNCTION, &take_body);
+  set(CURLOPT_WRITEDATA, &sink);
+  // In place of the system's bundle; the system's directory of authorities counts on.
+  curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
+  if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
+  if (!https) set(CURLOPT_NOPROXY, "*");  // plain http is this node's own registry
+  if (request.method == "HEAD") {
+    set(CURLOPT_NOBODY, 1L);
+  } else if (request.body) {
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
+    set(CURLOPT_POSTFIELDS, request.body->data());
+    set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  }
+  const auto code = curl_easy_perform(curl_);
+  if (sink.failed) return fail(std::move(*sink.failed));
+  if (sink.too_much) return fail_errno(host_of(request.url), "the registry sent too much", EFBIG);
+  if (code != CURLE_OK) {
+    // Errors of the way there, told apart from those of what came: only they allow the cache.
+    const bool unreachable = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+                             code == CURLE_OPERATION_TIMEDOUT;
+    return fail(Error::with_code(unreachable ? EHOSTUNREACH : EPROTO, host_of(request.url),
+                                 unreachable ? "cannot reach the registry" : "the registry failed",
+                                 reason[0] != '\0' ? reason.data() : curl_easy_strerror(code)));
+  }
+  curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &answer.status);
+  for (const char* name : kHeaders) {
+    curl_header* line = nullptr;
+    for (std::size_t i = 0; curl_easy_header(curl_, name, i, CURLH_HEADER, -1, &line) == CURLHE_OK;
+         ++i)
+      answer.headers[name] += (i > 0 ? "\n" : "") + std::string(line->value);
+  }
+  return answer;
+}
+
 Json parse_json(std::string_view text) {
   constexpr int kDeepest = 64;
   bool deep = false;
@@ -152,12 +312,24 @@ Json parse_json(std::string_view text) {
   return deep ? Json(Json::value_t::discarded) : out;
 }
 
-RegistryClient::RegistryClient(Reference at) : RegistryClient(at, find_authorities(at.host)) {}
+std::string text_member(const Json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
 
-RegistryClient::RegistryClient(Reference at, std::string authorities)
-    : at_(std::move(at)),
-      scheme_(authorities.empty() ? at_.scheme() : "https"),
-      http_(std::move(authorities), patience()) {}
+const Json& list_member(const Json& json, const char* key) {
+  static const Json kNone = Json::array();
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found != json.end() && found->is_array() ? *found : kNone;
+}
+
+RegistryClient::RegistryClient(Reference at) : at_(std::move(at)) {
+  auto authorities = find_authorities(at_.host);
+  scheme_ = authorities.empty() ? at_.scheme() : "https";
+  http_ = std::make_unique<Http>(std::move(authorities), patience());
+}
+
+RegistryClient::~RegistryClient() = default;
 
 std::string RegistryClient::url(const std::string& rest) const {
   return scheme_ + "://" + at_.host + "/v2/" + at_.repository + "/" + rest;
@@ -172,10 +344,9 @@ tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
   const auto name = at_.host + "/" + at_.repository;
   std::string reason = fmt::format("HTTP status {}", answer.status);
   const auto json = parse_json(answer.body);
-  if (json.is_object() && json.contains("errors") && json["errors"].is_array() &&
-      !json["errors"].empty() && json["errors"][0].is_object() &&
-      json["errors"][0].value("message", Json()).is_string())
-    reason += ", " + escape_for_terminal(json["errors"][0]["message"].get<std::string>());
+  if (const auto& errors = list_member(json, "errors"); !errors.empty())
+    if (const auto message = text_member(errors[0], "message"); !message.empty())
+      reason += ", " + escape_for_terminal(message);
   if (answer.status == 401 || answer.status == 403)
     return fail(Error::with_code(EACCES, name, what, reason, "podman login " + at_.host));
   return fail(Error::with_code(answer.status == 404 ? ENOENT : EPROTO, name, what, reason));
@@ -189,10 +360,7 @@ Result<void> RegistryClient::authorize(const std::string& header, const char* ac
   const auto found = find_credentials(at_.host, at_.repository);
   const auto challenge = challenge_of(header, "Bearer");
   if (challenge.empty()) {
-    if (found && !challenge_of(header, "Basic").empty()) {
-      user_ = found->user;
-      password_ = found->password;
-    }
+    if (found && !challenge_of(header, "Basic").empty()) authorization_ = "Basic " + found->basic;
     return {};
   }
   const auto realm = challenge_parameter(challenge, "realm");
@@ -218,61 +386,56 @@ Result<void> RegistryClient::authorize(const std::string& header, const char* ac
     request.url = realm;
     request.body = form;
   } else if (found) {
-    request.user = found->user;
-    request.password = found->password;
+    request.headers.push_back("Authorization: Basic " + found->basic);
   }
-  const auto answer = TRY(http_.send(request));
+  const auto answer = TRY(http_->send(request));
   if (answer.status != 200) return refused(answer, "cannot log in");
   const auto json = parse_json(answer.body);
-  for (const char* key : {"token", "access_token"})
-    if (json.is_object() && json.contains(key) && json[key].is_string())
-      bearer_ = json[key].get<std::string>();
-  if (bearer_.empty() || bearer_.find_first_of("\r\n") != bearer_.npos)
+  auto token = text_member(json, "access_token");
+  if (token.empty()) token = text_member(json, "token");
+  if (token.empty() || token.find_first_of("\r\n") != token.npos)
     return fail(at_.host, "cannot log in", "the registry's answer holds no token");
+  authorization_ = "Bearer " + token;
   return {};
 }
 
-void RegistryClient::add_credentials(HttpRequest& request) const {
-  if (!is_own(request.url)) return;
-  if (!bearer_.empty()) request.headers.push_back("Authorization: Bearer " + bearer_);
-  request.user = user_;
-  request.password = password_;
+Result<HttpAnswer> RegistryClient::send_once(HttpRequest request) {
+  if (is_own(request.url) && !authorization_.empty())
+    request.headers.push_back("Authorization: " + authorization_);
+  return http_->send(request);
 }
 
 Result<HttpAnswer> RegistryClient::follow(HttpRequest request, HttpAnswer answer) {
-  for (int i = 0; is_redirection(answer.status) && i < kMostRedirections; ++i) {
+  const auto wrong = [&](const char* reason) {
+    return fail(Error::with_code(EPROTO, at_.host, "the registry failed", reason));
+  };
+  for (int i = 0; is_redirection(answer.status); ++i) {
+    if (i == kMostRedirections) return wrong("it redirects without end");
     const auto next = resolve_url(request.url, header(answer, "location"));
     if (!is_safe(next) || (request.url.starts_with("https://") && !next.starts_with("https://")))
-      return fail(Error::with_code(EPROTO, at_.host, "the registry failed",
-                                   "it redirects to no https address"));
+      return wrong("it redirects to no https address");
     request.url = next;
-    auto now = request;
-    add_credentials(now);
-    answer = TRY(http_.send(now));
+    answer = TRY(send_once(request));
   }
-  if (is_redirection(answer.status))
-    return fail(
-        Error::with_code(EPROTO, at_.host, "the registry failed", "it redirects without end"));
   return answer;
 }
 
 Result<HttpAnswer> RegistryClient::send(HttpRequest request, const char* actions) {
   bool authorized = false;
-  for (std::size_t busy = 0;;) {
-    auto now = request;
-    add_credentials(now);
-    auto answer = TRY(http_.send(now));
-    if (is_busy(answer.status) && busy < std::size(kPauses)) {
-      std::this_thread::sleep_for(kPauses[busy++]);
+  Backoff pauses(100ms, 400ms);
+  for (int busy = 1;;) {
+    auto answer = TRY(send_once(request));
+    if (is_busy(answer.status) && busy++ < kMostBusy) {
+      pauses.sleep();
       continue;
     }
     if (is_redirection(answer.status) && !request.body)
       return follow(std::move(request), std::move(answer));
     if (answer.status != 401 || authorized) return answer;
     authorized = true;
-    bearer_.clear();
+    authorization_.clear();
     TRY(authorize(header(answer, "www-authenticate"), actions));
-    if (bearer_.empty() && user_.empty()) return answer;
+    if (authorization_.empty()) return answer;
   }
 }
 
@@ -372,13 +535,12 @@ Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& 
   Json index = {{"schemaVersion", 2}, {"mediaType", kIndexType}, {"manifests", Json::array()}};
   if (auto old = get_manifest(tag)) {
     auto json = parse_json(old->text);
-    if (json.is_object() && json.contains("manifests") && json["manifests"].is_array())
-      index = std::move(json);
+    if (json.is_object() && json["manifests"].is_array()) index = std::move(json);
   } else if (old.error().code() != ENOENT) {
     return fail(std::move(old.error()));
   }
   for (const auto& known : index["manifests"])
-    if (known.is_object() && known.value("digest", Json()) == one.digest) return true;
+    if (text_member(known, "digest") == one.digest) return true;
   index["manifests"].push_back({{"mediaType", one.media_type},
                                 {"digest", one.digest},
                                 {"size", one.size},
@@ -405,13 +567,12 @@ Result<std::optional<std::string>> RegistryClient::find_referrer(const std::stri
   const auto text = referrers_index(subject);
   if (!text && text.error().code() == ENOENT) return std::nullopt;
   if (!text) return fail(text.error());
-  const auto json = parse_json(*text);
   std::optional<std::string> found;
-  if (json.is_object() && json.contains("manifests") && json["manifests"].is_array())
-    for (const auto& one : json["manifests"])
-      if (one.is_object() && one.value("artifactType", Json()) == artifact_type &&
-          one.value("digest", Json()).is_string() && is_digest(one["digest"].get<std::string>()))
-        found = one["digest"].get<std::string>();
+  const auto index = parse_json(*text);
+  for (const auto& one : list_member(index, "manifests"))
+    if (auto digest = text_member(one, "digest");
+        text_member(one, "artifactType") == artifact_type && is_digest(digest))
+      found = std::move(digest);
   return found;
 }
 

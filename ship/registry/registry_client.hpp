@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "base/fd.hpp"
-#include "ship/registry/http.hpp"
 #include "ship/registry/reference.hpp"
 
 namespace heddle::registry {
+
+using Json = nlohmann::ordered_json;
 
 /// A manifest or blob as others name it (OCI image spec, descriptor).
 struct Descriptor {
@@ -20,7 +22,14 @@ struct Descriptor {
 
 /// JSON that somebody else wrote; discarded when it is none, or nested deeper than 64: what reads
 /// and writes it recurses.
-nlohmann::ordered_json parse_json(std::string_view text);
+Json parse_json(std::string_view text);
+/// The text `key` of an object, the elements of the list `key`; empty: there is none.
+std::string text_member(const Json& json, const char* key);
+const Json& list_member(const Json& json, const char* key);
+
+class Http;
+struct HttpRequest;
+struct HttpAnswer;
 
 /// One registry's OCI distribution API. Everything that comes is held against its digest.
 ///
@@ -31,6 +40,7 @@ class RegistryClient {
  public:
   /// `at`: whose host and repository all calls are about.
   explicit RegistryClient(Reference at);
+  ~RegistryClient();
 
   struct Manifest {
     Descriptor descriptor;
@@ -54,10 +64,11 @@ class RegistryClient {
  private:
   std::string url(const std::string& rest) const;
   bool is_own(const std::string& url) const;
-  Result<HttpAnswer> follow(HttpRequest request, HttpAnswer answer);
-  void add_credentials(HttpRequest& request) const;
+  /// With credentials, if it goes to this registry.
+  Result<HttpAnswer> send_once(HttpRequest request);
   /// Sends, and once more with what the registry asks for when it says 401.
   Result<HttpAnswer> send(HttpRequest request, const char* actions);
+  Result<HttpAnswer> follow(HttpRequest request, HttpAnswer answer);
   Result<void> authorize(const std::string& challenge, const char* actions);
   Result<std::string> referrers_index(const std::string& subject);
   /// Result: whether it was there already.
@@ -68,16 +79,15 @@ class RegistryClient {
   tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;
   tl::unexpected<Error> damaged(const char* reason) const;
 
-  RegistryClient(Reference at, std::string authorities);
-
   Reference at_;
   std::string scheme_;
-  Http http_;
-  std::string bearer_;
-  std::string user_, password_;
+  std::unique_ptr<Http> http_;
+  std::string authorization_;  ///< the header's value; empty: none
 };
 
 inline constexpr const char* kManifestType = "application/vnd.oci.image.manifest.v1+json";
 inline constexpr const char* kIndexType = "application/vnd.oci.image.index.v1+json";
+/// The specification's limit.
+inline constexpr std::size_t kMostManifest = std::size_t{4} << 20;
 
 }  // namespace heddle::registry

@@ -21,7 +21,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/checksum.hpp"
+#include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
@@ -118,16 +118,26 @@ class HostileImage : public ::testing::Test {
     return in(path);
   }
 
+  /// `before` and fs-resolve, which makes a map of a program of the image.
+  std::vector<std::string> resolving(std::vector<std::string> before = {},
+                                     const std::string& program = "/app",
+                                     const std::string& mpi = "none") const {
+    for (const auto& word : {staged_program("fs-resolve"), "build"s, "--into"s, dir_ / "root",
+                             "--program"s, program, "--mpi"s, mpi, "-o"s, dir_ / "map", "--json"s})
+      before.push_back(word);
+    return before;
+  }
+  RunOptions options() const {
+    return {.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")}, .deadline = seconds(100)};
+  }
+
   /// Every call of `words`, and of what it starts, that opened a device or a FIFO of the image for
   /// more than to look at it.
   std::vector<std::string> opened(std::vector<std::string> words) {
     const auto log = dir_ / "strace";
     words.insert(words.begin(),
                  {"strace", "-f", "-yy", "-s", "0", "-o", log, "-e", "trace=open,openat,openat2"});
-    RunOptions options;
-    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
-    options.deadline = seconds(100);
-    last_ = run(words, options);
+    last_ = run(words, options());
     EXPECT_FALSE(last_.timed_out);
     std::vector<std::string> out;
     bool any = false;
@@ -161,9 +171,7 @@ TEST_F(HostileImage, its_devices_and_fifos_are_looked_at_and_never_opened) {
   const auto fifo = put_fifo(kLib + std::string("libfifo.so.1"));
   WaitingWriter writer(fifo);
   for (const auto& mpi : {std::string("none"), dir_ / "host"}) {
-    EXPECT_THAT(opened({fs_resolve, "build", "--into", dir_ / "root", "--program", "/app", "--mpi",
-                        mpi, "-o", dir_ / "map", "--json"}),
-                ::testing::IsEmpty());
+    EXPECT_THAT(opened(resolving({}, "/app", mpi)), ::testing::IsEmpty());
     EXPECT_LT(last_.status, 128) << last_.err;
   }
   EXPECT_FALSE(writer.was_let_through());
@@ -173,9 +181,7 @@ TEST_F(HostileImage, its_loader_may_be_a_device) {
   NEEDS_ROOT_AND_STRACE();
   HEDDLE_STAGED(fs_resolve, "fs-resolve");
   put_device(kLoader, 1, 5);
-  EXPECT_THAT(opened({fs_resolve, "build", "--into", dir_ / "root", "--program", "/app", "--mpi",
-                      "none", "-o", dir_ / "map", "--json"}),
-              ::testing::IsEmpty());
+  EXPECT_THAT(opened(resolving()), ::testing::IsEmpty());
   EXPECT_NE(last_.status, 0);
   EXPECT_LT(last_.status, 128) << last_.err;
 }
@@ -233,21 +239,14 @@ TEST_F(HostileImage, a_directory_that_is_swapped_for_a_link_leads_to_no_file_of_
       ::usleep(2000);  // no wait for anything: long enough to be met, shorter than a delay below
     }
   });
-  RunOptions options;
-  options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
   // Where a name is looked up twice there is time between.
   const std::vector<std::string> slowly = {"strace", "-f",
                                            "-o",     "/dev/null",
                                            "-e",     "trace=readlink",
                                            "-e",     "inject=readlink:delay_exit=3000"};
+  const auto words = resolving(strace_works() ? slowly : std::vector<std::string>{}, "/swapped");
   for (int i = 0; i < 20; ++i) {
-    std::vector<std::string> words = strace_works() ? slowly : std::vector<std::string>{};
-    for (const auto& word :
-         {fs_resolve, std::string("build"), std::string("--into"), dir_ / "root",
-          std::string("--program"), std::string("/swapped"), std::string("--mpi"),
-          std::string("none"), std::string("-o"), dir_ / "map", std::string("--json")})
-      words.push_back(word);
-    const auto result = run(words, options);
+    const auto result = run(words, options());
     EXPECT_LT(result.status, 128) << result.err;
     EXPECT_THAT(result.out + result.err, Not(HasSubstr("libhostsecret"))) << "run " << i;
   }
@@ -268,14 +267,7 @@ TEST_F(HostileImage, links_lead_nowhere_outside_it_on_kernels_without_openat2_to
                "-o",     "/dev/null",
                "-e",     "trace=openat2",
                "-e",     "inject=openat2:error=" + error};
-    for (const auto& word :
-         {fs_resolve, std::string("build"), std::string("--into"), dir_ / "root",
-          std::string("--program"), std::string("/app"), std::string("--mpi"), std::string("none"),
-          std::string("-o"), dir_ / "map", std::string("--json")})
-      words.push_back(word);
-    RunOptions options;
-    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
-    const auto result = run(words, options);
+    const auto result = run(resolving(words), options());
     EXPECT_EQ(result.status, 0) << result.err;
     return result.out;
   };
@@ -344,13 +336,7 @@ TEST_F(HostileImage, caches_and_loaders_that_are_made_to_take_long_do_not) {
     const auto before = read_file(in(path));
     fs::remove(in(path));
     write_text_file(in(path), bytes, 0755);
-    RunOptions options;
-    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
-    options.deadline = seconds(100);
-    const auto result =
-        run({"prlimit", "--cpu=20", fs_resolve, "build", "--into", dir_ / "root", "--program",
-             "/app", "--mpi", dir_ / "host", "-o", dir_ / "map", "--json"},
-            options);
+    const auto result = run(resolving({"prlimit", "--cpu=20"}, "/app", dir_ / "host"), options());
     EXPECT_FALSE(result.timed_out);
     EXPECT_LT(result.status, 128) << result.err;
     fs::remove(in(path));
@@ -375,17 +361,10 @@ TEST_F(HostileImage, no_reader_of_its_files_reads_a_file_of_the_host) {
   if (!strace_works()) HEDDLE_SKIP("strace does not work here");
   HEDDLE_STAGED(fs_resolve, "fs-resolve");
   const auto log = dir_ / "strace";
-  RunOptions options;
-  options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache")};
-  options.deadline = seconds(100);
-  const auto result = run({"strace",      "-f",          "-y",
-                           "-s",          "64",          "-o",
-                           log,           "-e",          "trace=recvmsg",
-                           fs_resolve,    "build",       "--into",
-                           dir_ / "root", "--program",   "/app",
-                           "--mpi",       dir_ / "host", "-o",
-                           dir_ / "map",  "--json"},
-                          options);
+  const auto result =
+      run(resolving({"strace", "-f", "-y", "-s", "64", "-o", log, "-e", "trace=recvmsg"}, "/app",
+                    dir_ / "host"),
+          options());
   EXPECT_LT(result.status, 128) << result.err;
   bool image = false, host = false;
   for (const auto& [pid, files] : read_by_workers(log)) {

@@ -188,55 +188,44 @@ INSTANTIATE_TEST_SUITE_P(Oci, HostileTarget, ::testing::Values("runc", "crun"), 
 class WritableProgram : public RuntimeTest {
  protected:
   std::string stage(const std::string& name) const { return world_->path("stage/" + name); }
-  /// One after the other, each in a world of its own.
+  /// Makes a file or directory of the installation another user's to write.
   struct Way {
-    std::string name;
-    std::function<void(const WritableProgram&)> make;
+    std::string path;  ///< below the installation
+    mode_t mode = 0;   ///< 0: it becomes another user's, or as `how` says
+    enum class How { by_owner, by_acl, by_link } how = How::by_owner;
   };
+  void spoil(const Way& way) const {
+    const auto path = stage(way.path);
+    if (way.how == Way::How::by_acl) {
+      run_checked({"setfacl", "-m", "u:1500:rwx", path});
+    } else if (way.how == Way::How::by_link) {
+      fs::rename(path, path + "-other");
+      fs::create_symlink(path + "-other", path);
+      EXPECT_EQ(::lchown(path.c_str(), kUser, kUser), 0);
+    } else {
+      if (fs::is_regular_file(path)) own_copy(path);
+      EXPECT_EQ(way.mode != 0 ? ::chmod(path.c_str(), way.mode) : ::chown(path.c_str(), kUser, 0),
+                0);
+    }
+  }
   static std::vector<Way> ways() {
     std::vector<Way> out;
-    for (const std::string name : {"bin/fs-hook", "bin/fs-resolve", "bin/fs-mount"}) {
-      out.push_back({name + " 0757", [=](const auto& self) {
-                       own_copy(self.stage(name));
-                       ::chmod(self.stage(name).c_str(), 0757);
-                     }});
-      out.push_back({name + " 0775", [=](const auto& self) {
-                       own_copy(self.stage(name));
-                       ::chmod(self.stage(name).c_str(), 0775);
-                     }});
-      out.push_back({name + " of another", [=](const auto& self) {
-                       own_copy(self.stage(name));
-                       EXPECT_EQ(::chown(self.stage(name).c_str(), kUser, 0), 0);
-                     }});
-    }
-    for (const std::string name : {"bin", ""}) {
-      out.push_back(
-          {name + "/ 0777", [=](const auto& self) { ::chmod(self.stage(name).c_str(), 0777); }});
-      out.push_back({name + "/ of another", [=](const auto& self) {
-                       EXPECT_EQ(::chown(self.stage(name).c_str(), kUser, 0), 0);
-                     }});
-    }
+    for (const std::string name : {"bin/fs-hook", "bin/fs-resolve", "bin/fs-mount"})
+      for (const mode_t mode : {0757, 0775, 0}) out.push_back({name, mode});
     // Anybody may make what is not there yet: bin/../libexec/heddle/fs-mount-static.
-    out.push_back(
-        {"bin/ 1777", [](const auto& self) { ::chmod(self.stage("bin").c_str(), 01777); }});
-    out.push_back({"by an ACL", [](const auto& self) {
-                     run_checked({"setfacl", "-m", "u:1500:rwx", self.stage("bin")});
-                   }});
-    out.push_back({"another user's link", [](const auto& self) {
-                     fs::rename(self.stage("bin/fs-mount"), self.stage("bin/other"));
-                     fs::create_symlink("other", self.stage("bin/fs-mount"));
-                     EXPECT_EQ(::lchown(self.stage("bin/fs-mount").c_str(), kUser, kUser), 0);
-                   }});
+    out.insert(out.end(), {{"bin", 0777}, {"bin"}, {"", 0777}, {""}, {"bin", 01777}});
+    if (run({"sh", "-c", "command -v setfacl"}).status == 0)
+      out.push_back({"bin", 0, Way::How::by_acl});
+    out.push_back({"bin/fs-mount", 0, Way::How::by_link});
     return out;
   }
 };
 
 TEST_P(WritableProgram, is_neither_run_nor_installed) {
   for (const auto& way : ways()) {
-    if (way.name == "by an ACL" && run({"sh", "-c", "command -v setfacl"}).status != 0) continue;
-    SCOPED_TRACE(way.name);
+    SCOPED_TRACE(way.path + " " + std::to_string(way.mode));
     renew();
-    way.make(*this);
+    spoil(way);
     EXPECT_NE(start(world_->config({"/bin/app"})).status, 0);
     EXPECT_THAT(world_->log_text(), HasSubstr("cannot be trusted"));
     EXPECT_EQ(world_->questions(), 0U) << "a program of somebody else's was run";
@@ -252,13 +241,6 @@ TEST_P(WritableProgram, is_neither_run_nor_installed) {
     }
     expect_nothing_left();
   }
-}
-
-/// Nobody can rename root's own directory there.
-TEST_P(WritableProgram, may_lie_below_a_sticky_directory) {
-  ::chmod(world_->path("").c_str(), 01777);
-  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n") << world_->log_text();
-  ::chmod(world_->path("").c_str(), 0755);
 }
 
 TEST_P(WritableProgram, is_no_more_welcome_where_hooks_and_maps_are_kept) {
@@ -460,20 +442,27 @@ int main(int argc, char** argv) {
     const char* name = strpbrk(line, "@/");
     if (name && strstr(name, "heddle") && !strstr(known, name)) call(name);
   }
-  static char page[65537];
-  syscall(SYS_getxattr, "/dev/heddle", "user.heddle.stats", page, sizeof page - 1);
-  char* stats = strstr(page, "\"control\": \"");
-  if (stats) {
-    stats += 12;
-    stats[strcspn(stats, "\"")] = 0;
-    if (*stats) call(stats);
-  }
   nftw("/dev/heddle", odd, 16, FTW_PHYS);
   struct stat mount;
   printf("SAW %d processes, %s mount\n", seen, stat("/dev/heddle/.heddle", &mount) ? "no" : "the");
   return 0;
 }
 )";
+
+void put_intruder(const ContainerWorld& world) {
+  build_program(
+      {.output = world.rootfs() + "/bin/intruder", .source = kIntruder, .flags = {"-static"}});
+  write_text_file(world.rootfs() + "/etc/known-sockets", read_file("/proc/net/unix").value_or(""));
+}
+
+/// `sees_others`: or it would have had nothing to try.
+void expect_nothing_reached(const RunResult& ran, bool sees_others) {
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));
+  if (sees_others) {
+    EXPECT_THAT(ran.out, Not(HasSubstr("SAW 0 ")));
+  }
+}
 
 class Intruder : public RuntimeTest {
  protected:
@@ -483,10 +472,7 @@ class Intruder : public RuntimeTest {
     if (!IsSkipped()) put_in();
   }
   void put_in() const {
-    build_program(
-        {.output = world_->rootfs() + "/bin/intruder", .source = kIntruder, .flags = {"-static"}});
-    write_text_file(world_->rootfs() + "/etc/known-sockets",
-                    read_file("/proc/net/unix").value_or(""));
+    put_intruder(*world_);
     fs::create_directory(world_->path("mapped"));
     EXPECT_EQ(::chown(world_->path("mapped").c_str(), kMappedRoot, kMappedRoot), 0);
   }
@@ -538,14 +524,10 @@ TEST_P(Intruder, as_uid_0_of_a_container_reaches_no_process_and_no_socket) {
                  (way.own_net ? ", own net" : "") + (way.own_users ? ", own users" : "") +
                  (way.default_rights ? ", default rights" : ", no rights"));
     const auto ran = start(config_for(way), {HEDDLE_IN_WORLD, "--fuse", "open", "--"});
-    EXPECT_EQ(ran.status, 0) << ran.err << world_->log_text()
-                             << read_file(world_->path("mapped/hook.log")).value_or("");
-    EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));
-    // Or it would have had nothing to try.
-    if (!way.own_pids || way.stage == "createContainer") {
-      EXPECT_THAT(ran.out, Not(HasSubstr("SAW 0 ")));
-    }
-    if (HasFailure()) break;
+    expect_nothing_reached(ran, !way.own_pids || way.stage == "createContainer");
+    if (!HasFailure()) continue;
+    ADD_FAILURE() << world_->log_text() << read_file(world_->path("mapped/hook.log")).value_or("");
+    break;
   }
   expect_nothing_left();
 }
@@ -556,34 +538,51 @@ TEST_P(Intruder, as_uid_0_reaches_nothing_of_the_nodes_service) {
   for (const bool own_pids : {false, true}) {
     const auto ran = start(config_for({"createRuntime", own_pids, false, false, false}));
     EXPECT_THAT(world_->log_text(), HasSubstr("by the node's mount"));
-    EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED")))) << ran.err;
-    if (!own_pids) {
-      EXPECT_THAT(ran.out, Not(HasSubstr("SAW 0 ")));
-    }
+    expect_nothing_reached(ran, !own_pids);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, Intruder, ::testing::Values("runc", "crun"), kName);
 
-/// The same from containers of root's podman, with and without its default rights and namespaces.
-class PodmanIntruder : public ::testing::TestWithParam<std::string> {
+/// podman of root, or of a user where the parameter begins with `user_`.
+class PodmanTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
-    if (const auto reason = why_not(GetParam()); !reason.empty()) HEDDLE_SKIP(reason);
+    if (::geteuid() != 0) HEDDLE_SKIP("only root can mount and become another user");
+    if (const auto reason = why_not(runtime()); !reason.empty()) HEDDLE_SKIP(reason);
     if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
     world_ = std::make_unique<ContainerWorld>();
-    session_ = std::make_unique<PodmanSession>(world_->path("podman"), GetParam(), 0);
-    const auto installed =
-        session_->run({world_->hook(), "install", "--always", "--dir", session_->path("hooks.d"),
-                       "--cache", session_->path("cache"), "--log", session_->path("hook.log")});
-    ASSERT_EQ(installed.status, 0) << installed.err;
+    session_ =
+        std::make_unique<PodmanSession>(world_->path("podman"), runtime(), is_user() ? kUser : 0);
   }
   void TearDown() override {
     if (!world_) return;
     EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
   }
+  bool is_user() const { return GetParam().starts_with("user_"); }
+  std::string runtime() const { return is_user() ? GetParam().substr(5) : GetParam(); }
   std::string log() const { return read_file(session_->path("hook.log")).value_or(""); }
+  void install(const std::vector<std::string>& how) const {
+    std::vector<std::string> argv{world_->hook(), "install",
+                                  "--dir",        session_->path("hooks.d"),
+                                  "--cache",      session_->path("cache"),
+                                  "--log",        session_->path("hook.log")};
+    argv.insert(argv.end(), how.begin(), how.end());
+    const auto ran = session_->run(argv);
+    ASSERT_EQ(ran.status, 0) << ran.err;
+  }
+
+  std::unique_ptr<ContainerWorld> world_;
+  std::unique_ptr<PodmanSession> session_;
+};
+
+/// The same from containers of root's podman, with and without its default rights and namespaces.
+class PodmanIntruder : public PodmanTest {
+ protected:
+  void SetUp() override {
+    PodmanTest::SetUp();
+    if (!IsSkipped()) install({"--always"});
+  }
   RunResult start(const std::vector<std::string>& options, const std::vector<std::string>& command,
                   const std::string& before = "true") const {
     auto words = session_->run_words(options);
@@ -591,37 +590,10 @@ class PodmanIntruder : public ::testing::TestWithParam<std::string> {
     words.insert(words.end(), command.begin(), command.end());
     return session_->run(words, before);
   }
-  std::unique_ptr<ContainerWorld> world_;
-  std::unique_ptr<PodmanSession> session_;
 };
 
-TEST_P(PodmanIntruder, has_nothing_of_the_hosts_mounted_over) {
-  const auto library = world_->rootfs() + ContainerWorld::kLibrary;
-  const auto volume = world_->path("volume");
-  fs::create_directory(volume);
-  fs::rename(library, volume + "/libmpi.so.12");
-  const auto attack = [&](const std::string& target, const std::string& why) {
-    SCOPED_TRACE(target);
-    fs::remove(library);
-    fs::create_symlink(target, library);
-    const auto ran = start(
-        {"-v", volume + ":/data:rshared"}, {"/bin/app"},
-        "mount --bind '" + volume + "' '" + volume + "'; mount --make-shared '" + volume + "'");
-    EXPECT_NE(ran.status, 0);
-    EXPECT_EQ(ran.out, "");
-    EXPECT_THAT(log(), AllOf(HasSubstr("cannot mount over it in the container: " + why),
-                             Not(HasSubstr(" swapped: "))));
-  };
-  attack("/proc/1/attr/exec", "it lies on a file system that the kernel makes up");
-  attack("/proc/sys/kernel/core_pattern", "it lies on a file system that the kernel makes up");
-  attack("/data/libmpi.so.12", "it lies on a shared mount");
-}
-
 TEST_P(PodmanIntruder, as_uid_0_reaches_no_process_and_no_socket) {
-  build_program(
-      {.output = world_->rootfs() + "/bin/intruder", .source = kIntruder, .flags = {"-static"}});
-  write_text_file(world_->rootfs() + "/etc/known-sockets",
-                  read_file("/proc/net/unix").value_or(""));
+  put_intruder(*world_);
   const std::vector<std::vector<std::string>> ways{
       {}, {"--cap-drop=all"}, {"--pid=host"}, {"--pid=host", "--cap-drop=all"}, {"--ipc=host"}};
   for (const auto& options : ways) {
@@ -630,12 +602,7 @@ TEST_P(PodmanIntruder, as_uid_0_reaches_no_process_and_no_socket) {
     // namespace.
     if (GetParam() == "crun" && !options.empty() && options[0] == "--pid=host") continue;
     const auto ran = start(options, {"/bin/intruder", world_->path("")});
-    EXPECT_EQ(ran.status, 0) << ran.err << log();
-    EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));
-    // Or it would have had nothing to try.
-    if (!options.empty() && options[0] == "--pid=host") {
-      EXPECT_THAT(ran.out, Not(HasSubstr("SAW 0 ")));
-    }
+    expect_nothing_reached(ran, !options.empty() && options[0] == "--pid=host");
   }
 }
 
@@ -643,24 +610,8 @@ INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder, ::testing::Values("runc", "crun"),
 
 /// podman copies annotations of an image's manifest into its container; labels and ENV are the
 /// image's too.
-class HostileManifest : public ::testing::TestWithParam<std::string> {
+class HostileManifest : public PodmanTest {
  protected:
-  void SetUp() override {
-    if (::geteuid() != 0) HEDDLE_SKIP("only root can become another user");
-    if (const auto reason = why_not(runtime()); !reason.empty()) HEDDLE_SKIP(reason);
-    if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
-    world_ = std::make_unique<ContainerWorld>();
-    session_ =
-        std::make_unique<PodmanSession>(world_->path("user"), runtime(), is_user() ? kUser : 0);
-  }
-  void TearDown() override {
-    if (!world_) return;
-    EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
-  }
-  bool is_user() const { return GetParam().starts_with("user_"); }
-  std::string runtime() const { return is_user() ? GetParam().substr(5) : GetParam(); }
-  std::string log() const { return read_file(world_->path("user/hook.log")).value_or(""); }
-
   RunResult podman(const std::vector<std::string>& words,
                    const std::string& before = "true") const {
     // Root's TMPDIR is not a user's.
@@ -691,15 +642,6 @@ class HostileManifest : public ::testing::TestWithParam<std::string> {
     const auto built = podman(words);
     ASSERT_EQ(built.status, 0) << built.err;
   }
-  void install(const std::vector<std::string>& how) const {
-    std::vector<std::string> argv{world_->hook(), "install",
-                                  "--dir",        session_->path("hooks.d"),
-                                  "--cache",      session_->path("cache"),
-                                  "--log",        session_->path("hook.log")};
-    argv.insert(argv.end(), how.begin(), how.end());
-    const auto ran = session_->run(argv);
-    ASSERT_EQ(ran.status, 0) << ran.err;
-  }
   RunResult start(const std::vector<std::string>& options = {},
                   const std::string& before = "true") const {
     auto words = session_->run_words(options);
@@ -708,9 +650,6 @@ class HostileManifest : public ::testing::TestWithParam<std::string> {
     words.insert(words.end(), {"--pull=never", "localhost/evil:1", "/bin/app"});
     return podman(words, before);
   }
-
-  std::unique_ptr<ContainerWorld> world_;
-  std::unique_ptr<PodmanSession> session_;
 };
 
 TEST_P(HostileManifest, does_not_switch_the_hook_on) {

@@ -29,7 +29,6 @@
 #include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
-#include "base/packet.hpp"
 #include "base/run_directory.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/fuse_kernel.hpp"

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "base/channel.hpp"
-#include "base/socket_pair.hpp"
 
 namespace heddle {
 namespace {
@@ -77,6 +76,23 @@ TEST(Channel, a_record_arrives_with_its_descriptors_and_anything_else_is_refused
   const auto late = receive_record<Outer>(pair.other.get(), std::chrono::milliseconds(1));
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code(), ETIMEDOUT);
+}
+
+TEST(Failure, arrives_with_its_words_its_errno_and_its_cause) {
+  const auto sockets = value_or_throw(make_socket_pair());
+  for (const std::size_t size : {1UL, 9000UL, 2UL * kLongestPacket}) {
+    const auto error =
+        Error::with_code(ENOENT, "", std::string(size, 'w'), "", std::string(size, 'h'))
+            .because(Cause::unfit);
+    send_failure(sockets.one.get(), error);
+    const auto got = receive_fd(sockets.other.get());
+    ASSERT_FALSE(got);
+    EXPECT_EQ(got.error().message(), error.message().substr(0, got.error().message().size()));
+    EXPECT_EQ(got.error().hint(), error.hint().substr(0, got.error().hint().size()));
+    EXPECT_GE(got.error().message().size(), std::min<std::size_t>(size, 9000));
+    EXPECT_EQ(got.error().code(), ENOENT);
+    EXPECT_EQ(got.error().cause(), Cause::unfit);
+  }
 }
 
 }  // namespace

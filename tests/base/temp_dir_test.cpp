@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: MIT
-#include "base/temp_dir.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fd.hpp"
-#include "base/signal_cleanup.hpp"
+#include "base/temp_dir.hpp"
 
 namespace heddle {
 namespace {
@@ -70,58 +67,6 @@ TEST(RemoveTree, removes_directories_files_and_links_and_not_what_they_lead_to) 
   EXPECT_NE(::access(tree.c_str(), F_OK), 0);
   EXPECT_EQ(::access((kept + "/file").c_str(), F_OK), 0);
   EXPECT_TRUE(remove_tree(tree)) << "which is not there";
-}
-
-int entries_of(const std::string& directory) {
-  DIR* open = ::opendir(directory.c_str());
-  if (!open) return 0;
-  int count = 0;
-  while (::readdir(open)) ++count;
-  ::closedir(open);
-  return count;
-}
-
-/// A process whose directory below `parent` is full of files, and which removes it at a signal.
-struct Cleaner {
-  explicit Cleaner(const std::string& parent) {
-    auto pipe = value_or_throw(make_pipe());
-    pid = ::fork();
-    if (pid == 0) {
-      const auto own = TempDir::create("full", parent);
-      for (int i = 0; own && i < kFiles; ++i)
-        (void)open_file(own->path() + "/" + std::to_string(i), O_WRONLY | O_CREAT);
-      ::signal(SIGINT, SIG_DFL);  // a shell's background jobs ignore it, which would stay so
-      clean_up_on_signals();
-      if (own) (void)write_all(pipe.write_end.get(), own->path(), "");
-      pipe = {};
-      for (;;) ::pause();
-    }
-    pipe.write_end.reset();
-    directory = value_or_throw(read_all(pipe.read_end.get(), ""));
-  }
-  static constexpr int kFiles = 3000;
-  pid_t pid;
-  std::string directory;
-};
-
-TEST(SignalCleanup, goes_on_to_its_end_when_a_second_signal_comes) {
-  const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
-  int halfway = 0;
-  for (int tries = 0; tries < 50 && halfway < 3; ++tries) {
-    const Cleaner cleaner(dir.path());
-    const int full = entries_of(cleaner.directory);
-    EXPECT_GT(full, Cleaner::kFiles);
-    ::kill(cleaner.pid, SIGINT);
-    for (int looks = 0; looks < 10000 && entries_of(cleaner.directory) == full; ++looks) {
-    }
-    halfway += entries_of(cleaner.directory) > 0;
-    ::kill(cleaner.pid, SIGINT);
-    int status = 0;
-    ASSERT_EQ(::waitpid(cleaner.pid, &status, 0), cleaner.pid);
-    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
-    EXPECT_NE(::access(cleaner.directory.c_str(), F_OK), 0);
-  }
-  EXPECT_GT(halfway, 0) << "each directory had gone before the second signal was sent";
 }
 
 }  // namespace

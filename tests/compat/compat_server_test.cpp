@@ -307,35 +307,6 @@ TEST_F(CompatServer, garbage_oversize_and_half_open_peers_stop_nobody) {
   EXPECT_FALSE(is_compatible(bad_));
 }
 
-TEST_F(CompatServer, it_can_be_killed_and_started_again_under_load) {
-  // Where the unprivileged user that it becomes may make a socket.
-  run_checked({"mkdir", "-m", "777", dir_ / "run"});
-  std::atomic<bool> done{false};
-  std::atomic<int> wrong{0}, right{0};
-  std::vector<std::thread> clients;
-  for (int round = 0; round < 3; ++round) {
-    start({}, "unix:" + dir_ / "run/sock");
-    while (clients.size() < 8)
-      clients.emplace_back([&] {
-        const auto stub = v1::CompatibilityService::NewStub(channel());
-        while (!done) {
-          v1::Response response;
-          if (ask(*stub, bad_, response).ok()) ++(response.compatible() ? wrong : right);
-        }
-      });
-    const int before = right;
-    // Long: a server with a sanitizer takes seconds to start, and answers slowly.
-    EXPECT_TRUE(wait_until(milliseconds(30000), [&] { return right > before + 20; }));
-    if (round == 0) server_.reset();  // SIGKILL
-    const int status = round == 1 ? end() : 0;
-    EXPECT_EQ(status, 0);  // SIGTERM: those under way are answered
-  }
-  done = true;
-  for (auto& client : clients) client.join();
-  EXPECT_EQ(wrong, 0);
-  EXPECT_TRUE(is_compatible(good_));
-}
-
 TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
   // Long enough for all four to have begun when the first is cut.
   start({"--max-checks", "4", "--stream-idle", kSanitized ? "6" : "1"});

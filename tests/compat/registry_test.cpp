@@ -34,24 +34,23 @@ TEST(RegistryReference, is_read_as_docker_writes_it) {
 
 TEST(RegistryCredentials, are_found_in_dockers_file) {
   const std::string file =
-      R"({"auths":{"https://h:1/v1/":{"auth":"dXNlcjpwYTpzcw=="},"i":{"identitytoken":"t"},"j":{}}})";
+      R"({"auths":{"https://h:1/v1/":{"auth":"dXNlcjpwYXNz"},"i":{"identitytoken":"t"},"j":{}}})";
   const auto in = [](std::string_view text, const char* host, const char* repository = "r") {
     return registry::credentials_in(text, host, repository);
   };
-  const auto found = in(file, "h:1");
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->user, "user");
-  EXPECT_EQ(found->password, "pa:ss");
+  ASSERT_TRUE(in(file, "h:1"));
+  EXPECT_EQ(in(file, "h:1")->basic, "dXNlcjpwYXNz");
   EXPECT_EQ(in(file, "i")->identity_token, "t");
   for (const char* host : {"h", "h:2", "j"}) EXPECT_FALSE(in(file, host));
-  for (const char* text : {"", "{", "[]", R"({"auths":3})", R"({"auths":{"h":{"auth":"!"}}})"})
+  for (const char* text : {"", "{", "[]", R"({"auths":3})", R"({"auths":{"h":{"auth":"!"}}})",
+                           R"({"auths":{"h":{"auth":"YQ==\r\nX: y"}}})"})
     EXPECT_FALSE(in(text, "h"));
   // The most special of podman's keys.
   const std::string paths =
-      R"({"auths":{"h/a":{"username":"1"},"h":{"username":"2"},"h/a/b":{"username":"3"}}})";
-  EXPECT_EQ(in(paths, "h", "a/c")->user, "1");
-  EXPECT_EQ(in(paths, "h", "ab")->user, "2");
-  EXPECT_EQ(in(paths, "h", "a/b")->user, "3");
+      R"({"auths":{"h/a":{"auth":"1"},"h":{"auth":"2"},"h/a/b":{"auth":"3"}}})";
+  EXPECT_EQ(in(paths, "h", "a/c")->basic, "1");
+  EXPECT_EQ(in(paths, "h", "ab")->basic, "2");
+  EXPECT_EQ(in(paths, "h", "a/b")->basic, "3");
   EXPECT_FALSE(in(paths, "h2", "a"));
 }
 

@@ -44,7 +44,7 @@ cd "$work"
 shown farm 5 "$work/farm/app"
 
 title "An MPI program with 100 libraries of its own, 2 ranks under Debian's mpirun"
-"$build/tests/support/make_farm" --libraries 100 --prefix libsolver "$work/solver" >/dev/null
+"$build/tests/support/make_farm" --libraries 100 "$work/solver" >/dev/null
 cat >"$work/hello.c" <<'END'
 #include <mpi.h>
 #include <stdio.h>

@@ -222,23 +222,6 @@ TEST(DocsFigures, every_table_stands_on_a_page_and_lacks_nothing) {
     EXPECT_THAT(all, HasSubstr("<!-- figures: " + name + " -->\n"));
 }
 
-TEST(DocsFigures, the_readme_has_both_tables) {
-  const auto page = text_of(source("README.md"));
-  EXPECT_THAT(page, HasSubstr("<!-- figures: start -->\n| "));
-  EXPECT_THAT(page, HasSubstr("<!-- figures: demo -->\n\n    "));
-}
-
-TEST(DocsFigures, a_changed_figure_shows) {
-  const auto table = [](const std::string& value) {
-    const std::string json =
-        R"({"cores":2,"kernel":"6","figures":[{"name":"mount.star.1000.ready","value":VALUE}]})";
-    return bench::figure_table("start",
-                               {{"start", std::regex_replace(json, std::regex("VALUE"), value)}});
-  };
-  EXPECT_THAT(table("12.3"), HasSubstr("| mounting 1,000 libraries | 12 ms |\n"));
-  EXPECT_THAT(table("13.3"), HasSubstr("| mounting 1,000 libraries | 13 ms |\n"));
-}
-
 TEST(DocsFigures, only_what_stands_between_the_marks_is_replaced) {
   const bench::KeptRuns runs = {{"start", R"({"cores":2,"kernel":"6","figures":[]})"}};
   const std::string page = "a\n<!-- figures: start -->\nold\n<!-- end of figures -->\nb\n";
@@ -249,14 +232,6 @@ TEST(DocsFigures, only_what_stands_between_the_marks_is_replaced) {
   EXPECT_THROW(bench::with_figures("<!-- figures: start -->\n", runs), Error);
   EXPECT_THROW(bench::figure_table("no such", runs), Error);
   EXPECT_THROW(bench::figure_table("record", runs), Error);
-}
-
-TEST(DocsFigures, a_demo_is_told_as_it_was_printed) {
-  const bench::KeptRuns runs = {{"demo", R"({"cores":2,"kernel":"6","rows":[{"program":"app",
-    "failed_plain":130250,"failed_guided":0,"plain_ns":[3e8,2e8,9e8],"guided_ns":[1e8]}]})"}};
-  EXPECT_THAT(bench::figure_table("demo", runs),
-              HasSubstr("\n    app                              130,250         0        300.0    "
-                        "100.0     3.0x\n"));
 }
 
 TEST(DocsLinks, every_relative_link_leads_to_a_file) {
@@ -270,45 +245,6 @@ TEST(DocsLinks, every_relative_link_leads_to_a_file) {
           << page << " links to " << (*it)[1];
   }
   EXPECT_GT(links, 0);
-}
-
-constexpr const char* kHelp = R"(Makes maps
-Usage: fs-x [OPTIONS] [SUBCOMMAND]
-
-Positionals:
-  APP TEXT REQUIRED           the -program
-
-Options:
-  -h,--help                   Print this help message and exit
-  -o,--out MAP                Keep it
-                              here, --not-an-option
-  --quite-a-long-name-of-an-option ENUM:value in {a,b}
-                              On the next line
-
-Subcommands:
-  build                       Builds it
-)";
-
-TEST(HelpParser, finds_options_values_and_subcommands) {
-  const auto help = parse_help(kHelp);
-  EXPECT_EQ(help.summary, "Makes maps");
-  ASSERT_EQ(help.options.size(), 3U);
-  EXPECT_EQ(help.options[0].names, (std::vector<std::string>{"-h", "--help"}));
-  EXPECT_FALSE(help.options[0].takes_value);
-  EXPECT_TRUE(help.options[1].takes_value);
-  EXPECT_EQ(help.options[1].description, "Keep it here, --not-an-option");
-  EXPECT_EQ(help.options[2].description, "On the next line");
-  EXPECT_EQ(help.subcommands.at("build"), "Builds it");
-}
-
-TEST(ManPageParser, finds_options_by_section) {
-  const auto options = man_page_options(
-      "# OPTIONS\n\n*-o*, *--out* _MAP_\n\tText with *--other*.\n\n## Group\n\n*-g*\n\n# "
-      "COMMANDS\n\n## build APP\n\n*--json*\n# "
-      "NOTES\n"
-      "*-q*\n");
-  EXPECT_EQ(options.at(""), (std::vector<std::string>{"-o", "--out", "-g", "-q"}));
-  EXPECT_EQ(options.at("build"), (std::vector<std::string>{"--json"}));
 }
 
 TEST(Completions, a_quote_in_a_description_stays_one_word) {

@@ -2,70 +2,37 @@
 // What other tools that stand between a program and ld.so get wrong. Each case runs a program alone
 // and under fs-gen: the same output, errors and exit status.
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
+#include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-class LoaderTraps : public ::testing::Test {
+class LoaderTraps : public FsGenFixture {
  protected:
   void SetUp() override {
-    fs_gen_ = staged_program("fs-gen");
-    if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
-    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache"};
+    FsGenFixture::SetUp();
     options_.cwd = dir_.path();
   }
-  std::string library(const std::string& name, const std::string& source,
-                      std::vector<std::string> flags = {}, const std::string& language = "c") {
+  std::string library(const std::string& name, const std::string& source, Words flags = {},
+                      const std::string& language = "c") const {
     flags.push_back("-Wl,-soname," + fs::path(name).filename().string());
     return build_library({dir_ / name, source, flags, language});
   }
-  std::string program(const std::string& source, std::vector<std::string> flags = {},
-                      const std::string& language = "c") {
+  std::string program(const std::string& source, const Words& flags = {},
+                      const std::string& language = "c") const {
     return build_program({dir_ / "app", source, flags, language});
   }
   std::string rpath(const std::string& directory) const {
     return "-Wl,-rpath," + (dir_ / directory);
   }
-
-  /// Runs it alone and guided; result: the guided run. Its report is in report_.
-  RunResult same(const std::vector<std::string>& words, const std::vector<std::string>& env = {}) {
-    RunOptions options = options_;
-    options.env.insert(options.env.end(), env.begin(), env.end());
-    const auto bare = run(words, options);
-    const auto json = dir_ / "report.json";
-    std::vector<std::string> guided{fs_gen_, "-q", "--json", json, "--"};
-    guided.insert(guided.end(), words.begin(), words.end());
-    const auto ours = run(guided, options);
-    EXPECT_EQ(ours.out, bare.out);
-    EXPECT_EQ(ours.err, bare.err);
-    EXPECT_EQ(ours.status, bare.status);
-    std::ifstream in(json);
-    report_ = nlohmann::json::parse(in, nullptr, false);
-    EXPECT_TRUE(report_.is_object());
-    return ours;
-  }
-  std::uint64_t reported(const char* key) const {
-    return report_.is_object() ? report_.value(key, std::uint64_t{0}) : 0;
-  }
-
-  TestDir dir_;
-  std::string fs_gen_;
-  RunOptions options_;
-  nlohmann::json report_;
+  std::uint64_t reported(const char* key) const { return report().value(key, std::uint64_t{0}); }
 };
 
 constexpr const char* kTlsLibrary =
@@ -132,24 +99,6 @@ TEST_F(LoaderTraps, every_way_to_execute) {
   }
 }
 
-TEST_F(LoaderTraps, storms_of_dlopen_from_sixteen_threads) {
-  for (int i = 0; i < 20; ++i)
-    library("lib/libt" + std::to_string(i) + ".so",
-            "int n(void) { return " + std::to_string(i) + "; }");
-  const auto app = program(
-      "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdio.h>\n"
-      "static void* work(void* a) { long sum = 0; int r, i; char name[32];\n"
-      "for (r = 0; r < 5; ++r) for (i = 0; i < 20; ++i) { sprintf(name, r % 2 ? \"libt%d.so\" :\n"
-      "\"./lib/libt%d.so\", i); void* h = dlopen(name, RTLD_LAZY); if (!h) { puts(dlerror());\n"
-      "return 0; } sum += ((int (*)(void))dlsym(h, \"n\"))(); dlclose(h); } return (void*)sum; }\n"
-      "int main(void) { pthread_t t[16]; int i; long total = 0; void* s;\n"
-      "for (i = 0; i < 16; ++i) pthread_create(&t[i], 0, work, 0);\n"
-      "for (i = 0; i < 16; ++i) { pthread_join(t[i], &s); total += (long)s; }\n"
-      "printf(\"%ld\\n\", total); return 0; }",
-      {"-pthread", rpath("lib")});
-  EXPECT_EQ(same({app}).out, std::to_string(16 * 5 * 190) + "\n");
-}
-
 TEST_F(LoaderTraps, dlmopen_dlclose_and_again) {
   const auto lib = library("lib/libx.so.1", "static int n; int x(void) { return ++n; }");
   const auto app = program(
@@ -173,26 +122,16 @@ TEST_F(LoaderTraps, threads_with_the_smallest_stack) {
       "#include <limits.h>\n#include <pthread.h>\n#include <stdio.h>\n#include <string.h>\n"
       "#include <dlfcn.h>\nchar* p(void);\n"
       "static void* work(void* a) { *p() = 1; return dlopen(\"libm.so.6\", RTLD_LAZY) ? a : 0; }\n"
+      "static void* bind(void* a) { return (void*)(long)(p() != 0); }\n"
       "int main(void) { pthread_attr_t a; pthread_t t[8]; int i; void* r; long n = 0;\n"
       "pthread_attr_init(&a); pthread_attr_setstacksize(&a, PTHREAD_STACK_MIN + 16384);\n"
       "for (i = 0; i < 8; ++i) if (pthread_create(&t[i], &a, work, (void*)1)) return 1;\n"
       "for (i = 0; i < 8; ++i) { pthread_join(t[i], &r); n += (long)r; }\n"
-      "printf(\"%ld\\n\", n); return 0; }",
+      "if (pthread_attr_setstacksize(&a, PTHREAD_STACK_MIN)) return 2;\n"
+      "if (pthread_create(t, &a, bind, 0)) return 3; pthread_join(t[0], &r);\n"
+      "printf(\"%ld %ld\\n\", n, (long)r); return 0; }",
       {lib, rpath("t"), "-pthread"});
-  EXPECT_EQ(same({app}).out, "8\n");
-}
-
-TEST_F(LoaderTraps, a_stack_of_the_very_minimum) {
-  const auto lib = library("lib/libx.so.1", "int x(void) { return 7; }");
-  const auto app = program(
-      "#include <limits.h>\n#include <pthread.h>\n#include <stdio.h>\nint x(void);\n"
-      "static void* work(void* a) { return (void*)(long)x(); }\n"
-      "int main(void) { pthread_attr_t a; pthread_t t; void* r; int e; pthread_attr_init(&a);\n"
-      "e = pthread_attr_setstacksize(&a, PTHREAD_STACK_MIN); if (e) return e;\n"
-      "e = pthread_create(&t, &a, work, 0); if (e) return e; pthread_join(t, &r);\n"
-      "printf(\"%ld\\n\", (long)r); return 0; }",
-      {lib, rpath("lib"), "-pthread"});
-  EXPECT_EQ(same({app}).out, "7\n");
+  EXPECT_EQ(same({app}).out, "8 1\n");
 }
 
 TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_agree_with_proc_maps) {
@@ -217,35 +156,6 @@ TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_agree_with_proc_maps) {
       "0; }",
       flags);
   EXPECT_EQ(same({app}).out, "1\n");
-}
-
-TEST_F(LoaderTraps, exceptions_across_libraries) {
-  const auto thrower = library(
-      "t/libthrow.so", "#include <stdexcept>\nvoid t() { throw std::runtime_error(\"thrown\"); }",
-      {}, "c++");
-  const auto middle = library("m/libmiddle.so",
-                              "void t(); struct S { int* p; ~S() { ++*p; } };\n"
-                              "void m(int* n) { S s{n}; t(); }",
-                              {thrower, rpath("t")}, "c++");
-  const auto app = program(
-      "#include <cstdio>\n#include <stdexcept>\nvoid m(int*);\n"
-      "int main() { int n = 0; try { m(&n); } catch (const std::exception& e) {\n"
-      "std::printf(\"%s %d\\n\", e.what(), n); } }",
-      {middle, rpath("m")}, "c++");
-  EXPECT_EQ(same({app}).out, "thrown 1\n");
-}
-
-TEST_F(LoaderTraps, versioned_symbols) {
-  write_text_file(dir_ / "v.map", "V1 { global: f; local: *; }; V2 { global: f; } V1;");
-  const auto lib = library("lib/libv.so.1",
-                           "int f1(void) { return 1; } int f2(void) { return 2; }\n"
-                           "__asm__(\".symver f1,f@V1\"); __asm__(\".symver f2,f@@V2\");",
-                           {"-Wl,--version-script," + (dir_ / "v.map")});
-  const auto app = program(
-      "#define _GNU_SOURCE\n#include <dlfcn.h>\nint f(void); int main(void) {\n"
-      "int (*old)(void) = dlvsym(RTLD_DEFAULT, \"f\", \"V1\"); return 10 * f() + old(); }",
-      {lib, rpath("lib")});
-  EXPECT_EQ(same({app}).status, 21);
 }
 
 TEST_F(LoaderTraps, preloads_by_name_and_path) {
@@ -348,7 +258,7 @@ TEST_F(LoaderTraps, what_is_not_found_is_told_in_stock_s_words) {
       {dir_ / "broken", "int x(void); int main(void) { return x(); }", {lib, rpath("lib")}});
   fs::remove(lib);
   const auto bare = run({broken}, options_);
-  const auto ours = run({fs_gen_, "-q", "--", broken}, options_);
+  const auto ours = run_guided({broken});
   EXPECT_EQ(ours.status, bare.status);
   EXPECT_NE(ours.err.find(bare.err), std::string::npos) << ours.err << bare.err;
 }
@@ -360,46 +270,14 @@ TEST_F(LoaderTraps, the_user_s_own_auditor_works_beside_ours) {
               "unsigned la_version(unsigned v) { write(2, \"other\\n\", 6); return v; }\n"
               "char* la_objsearch(const char* n, uintptr_t* c, unsigned f) { return (char*)n; }");
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 20});
-  const auto ours = run({fs_gen_, "-q", "--json", dir_ / "report.json", farm.program},
-                        RunOptions{{"LD_AUDIT=" + other, options_.env[0]}, dir_.path()});
+  options_.env.push_back("LD_AUDIT=" + other);
+  const auto ours = run_guided({farm.program});
   EXPECT_EQ(ours.out, farm.output);
   EXPECT_EQ(ours.status, 0);
   EXPECT_NE(ours.err.find("other\n"), std::string::npos);
   // The other's own libc looks for ld.so in its namespace by itself: that name is never guided.
-  const auto report = nlohmann::json::parse(std::ifstream(dir_ / "report.json"));
-  EXPECT_GE(report["names_guided"], 21U);
-  EXPECT_LE(report["names_unknown"], 1U);
-}
-
-TEST_F(LoaderTraps, ld_debug_tells_where_libraries_came_from) {
-  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 5});
-  const auto ours =
-      run({fs_gen_, "-q", "--", farm.program},
-          RunOptions{{"LD_DEBUG=files", "LD_DEBUG_OUTPUT=" + (dir_ / "debug"), options_.env[0]},
-                     dir_.path()});
-  EXPECT_EQ(ours.out, farm.output);
-  EXPECT_EQ(ours.status, 0);
-  std::size_t told = 0;
-  for (const auto& entry : fs::directory_iterator(dir_.path())) {
-    if (!entry.path().filename().string().starts_with("debug.")) continue;
-    std::ifstream in(entry.path());
-    for (std::string line; std::getline(in, line);)
-      told += line.find("calling init: ") != line.npos && line.find("/libfarm") != line.npos;
-  }
-  EXPECT_EQ(told, 5U);
-}
-
-TEST_F(LoaderTraps, a_setuid_program_runs_as_it_is) {
-  if (::geteuid() != 0) HEDDLE_SKIP("needs root to make a setuid program of another user");
-  const auto app = program(
-      "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
-      "int main(void) { printf(\"%d %s\\n\", (int)geteuid(),\n"
-      "secure_getenv(\"HOME\") ? \"plain\" : \"secure\"); return 0; }");
-  ASSERT_EQ(::chown(app.c_str(), 1, 1), 0);
-  ASSERT_EQ(::chmod(app.c_str(), 04755), 0);
-  for (fs::path p = dir_.path(); p != "/" && p != "/tmp"; p = p.parent_path())
-    fs::permissions(p, fs::perms(0755), fs::perm_options::add);
-  EXPECT_EQ(same({app}).out, "1 secure\n");
+  EXPECT_GE(reported("names_guided"), 21U);
+  EXPECT_LE(reported("names_unknown"), 1U);
 }
 
 TEST_F(LoaderTraps, a_program_run_by_its_loader) {
@@ -407,19 +285,6 @@ TEST_F(LoaderTraps, a_program_run_by_its_loader) {
   const std::string loader = "/lib64/ld-linux-x86-64.so.2";
   EXPECT_EQ(same({loader, farm.program}).out, farm.output);
   EXPECT_EQ(same({loader, "--verify", "/bin/true"}).status, 0);
-}
-
-TEST_F(LoaderTraps, a_storm_of_vforks) {
-  std::string rules = "all:";
-  for (int i = 0; i < 60; ++i) rules += " t" + std::to_string(i);
-  rules += "\nt%:\n\t@/bin/true && echo $@ >> out\n";
-  write_text_file(dir_ / "Makefile", rules);
-  if (!fs::exists("/usr/bin/make")) HEDDLE_SKIP("make is not installed");
-  EXPECT_EQ(same({"/usr/bin/make", "-s", "-j8"}).status, 0);
-  std::size_t lines = 0;
-  std::ifstream in(dir_ / "out");
-  for (std::string line; std::getline(in, line);) ++lines;
-  EXPECT_EQ(lines, 120U);  // alone and guided
 }
 
 }  // namespace

@@ -1,32 +1,22 @@
 // SPDX-License-Identifier: MIT
 // fs-gen --print-env: scripts and modulefiles that use a standing mount.
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-
+#include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/strace.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-class PrintEnv : public ::testing::Test {
+class PrintEnv : public FsGenFixture {
  protected:
   void SetUp() override {
-    fs_gen_ = staged_program("fs-gen");
+    FsGenFixture::SetUp();
+    if (IsSkipped()) return;
     fs_mount_ = staged_program("fs-mount");
     fs_resolve_ = staged_program("fs-resolve");
-    if (fs_gen_.empty() || fs_mount_.empty() || fs_resolve_.empty())
-      HEDDLE_SKIP("fs-gen, fs-mount and fs-resolve are not installed in $HEDDLE_STAGE");
-    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache"};
     farm_ = ElfFarm::build(dir_ / "farm", {.libraries = 30});
     fs::create_directory(mount());
     run_checked({fs_resolve_, "build", "-o", map(), farm_.program}, options_);
@@ -35,8 +25,10 @@ class PrintEnv : public ::testing::Test {
     mounted_ = true;
   }
   void TearDown() override {
-    if (!mounted_) return;
-    EXPECT_EQ(run({fs_mount_, "-u", mount()}).status, 0);
+    if (mounted_) {
+      EXPECT_EQ(run({fs_mount_, "-u", mount()}).status, 0);
+    }
+    FsGenFixture::TearDown();
   }
   std::string map() const { return dir_ / "a.map"; }
   std::string mount() const { return dir_ / "it's a \"mount\"\n\\ [\xc3\xa4]!"; }
@@ -48,9 +40,7 @@ class PrintEnv : public ::testing::Test {
     return run({fs_gen_, "--print-env", "--shell", shell, map(), mount()}, options_);
   }
 
-  TestDir dir_;
-  std::string fs_gen_, fs_mount_, fs_resolve_;
-  RunOptions options_;
+  std::string fs_mount_, fs_resolve_;
   ElfFarm farm_;
   bool mounted_ = false;
 };
@@ -87,20 +77,6 @@ TEST_F(PrintEnv, said_twice_it_stands_once_and_beside_the_users_own) {
   EXPECT_TRUE(library.ends_with("/libheddle-audit.so")) << result.err;
   EXPECT_EQ(library.find(':'), std::string::npos);
   EXPECT_EQ(result.out, library + "\n" + library + ":/none.so\n");
-}
-
-TEST_F(PrintEnv, a_program_with_much_tls_needs_no_tunables) {
-  const auto library = build_library(
-      {dir_ / "t/libtls.so",
-       "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\")));\n"
-       "int t(void) { big[65535] = 7; return big[65535]; }",
-       {"-Wl,-soname,libtls.so"}});
-  const auto app = build_program({dir_ / "tls",
-                                  "int t(void); int main(void) { return t(); }",
-                                  {library, "-Wl,-rpath," + (dir_ / "t")}});
-  auto words = shell("eval \"$(\"$1\" --print-env \"$2\" \"$3\")\"; exec \"$4\"");
-  words.back() = app;
-  EXPECT_EQ(run(words, options_).status, 7);
 }
 
 TEST_F(PrintEnv, a_modulefile_says_the_same) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/run.hpp"
+#include "tests/support/strace.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
@@ -18,6 +20,7 @@ namespace heddle::test {
 /// case.
 class FsGenFixture : public ::testing::Test {
  protected:
+  using Words = std::vector<std::string>;
   void SetUp() override {
     fs_gen_ = staged_program("fs-gen");
     if (fs_gen_.empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
@@ -31,28 +34,41 @@ class FsGenFixture : public ::testing::Test {
     EXPECT_EQ(mounts_with(dir_ / "tmp"), 0U);
   }
 
-  std::vector<std::string> left() const {
-    std::vector<std::string> out;
+  Words left() const {
+    Words out;
     for (const auto& entry : std::filesystem::directory_iterator(dir_ / "tmp"))
       out.push_back(entry.path());
     return out;
   }
-  std::vector<std::string> command(std::vector<std::string> words) const {
-    std::vector<std::string> out{fs_gen_, "-q", "--"};
-    out.insert(out.end(), words.begin(), words.end());
-    return out;
+  /// fs-gen, quiet, with these options; report() has what it says.
+  Words command(const Words& app, Words options = {}) const {
+    options.insert(options.begin(), {fs_gen_, "-q", "--json", dir_ / "report.json"});
+    options.emplace_back("--");
+    options.insert(options.end(), app.begin(), app.end());
+    return options;
+  }
+  RunResult run_guided(const Words& app, const Words& options = {}) const {
+    return run(command(app, options), options_);
+  }
+  /// Runs it alone and guided, which must write and end alike. Result: the guided run.
+  RunResult same(const Words& app, const Words& env = {}) const {
+    RunOptions options = options_;
+    options.env.insert(options.env.end(), env.begin(), env.end());
+    const auto bare = run(app, options);
+    auto ours = run(command(app), options);
+    EXPECT_EQ(ours.out, bare.out);
+    EXPECT_EQ(ours.err, bare.err);
+    EXPECT_EQ(ours.status, bare.status);
+    return ours;
   }
   /// fs-gen with `words` behind its name.
-  RunResult gen(std::vector<std::string> words) const {
+  RunResult gen(Words words) const {
     words.insert(words.begin(), fs_gen_);
     return run(words, options_);
   }
   /// What `--json $DIR/report.json` wrote.
   nlohmann::json report() const {
     return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
-  }
-  RunResult run_guided(std::vector<std::string> words) const {
-    return run(command(std::move(words)), options_);
   }
   /// `sh -c script` with $FS_GEN and $DIR set; for what a shell does to descriptors and limits.
   RunResult sh(const std::string& script) const {

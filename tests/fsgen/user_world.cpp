@@ -52,24 +52,16 @@ UserWorld::UserWorld() {
   }
 }
 
-std::vector<std::string> UserWorld::command(const World& world, const std::string& script) const {
-  std::vector<std::string> out{HEDDLE_IN_WORLD, "--uid",          std::to_string(world.uid),
-                               "--fuse",        world.fuse,       "--mtab",
-                               world.mtab,      "--mounts-below", dir_.path()};
-  for (const auto& name : world.forbidden) out.insert(out.end(), {"--forbid", name});
-  out.insert(out.end(), {"--", "env", "-u", "XDG_RUNTIME_DIR", "HOME=" + (dir_ / "home"),
-                         "XDG_CACHE_HOME=" + (dir_ / "home/.cache"), "TMPDIR=" + (dir_ / "tmp"),
-                         "OUT=" + (dir_ / "out"), "FS_GEN=" + fs_gen_, "sh", "-c", script});
-  return out;
-}
-
 RunResult UserWorld::sh(const World& world, const std::string& script) const {
-  RunOptions options;
-  options.deadline = std::chrono::minutes(5);
-  return run(command(world, script), options);
+  std::vector<std::string> argv{HEDDLE_IN_WORLD, "--uid",          std::to_string(world.uid),
+                                "--fuse",        world.fuse,       "--mtab",
+                                world.mtab,      "--mounts-below", dir_.path()};
+  for (const auto& name : world.forbidden) argv.insert(argv.end(), {"--forbid", name});
+  argv.insert(argv.end(), {"--", "env", "-u", "XDG_RUNTIME_DIR", "HOME=" + (dir_ / "home"),
+                           "XDG_CACHE_HOME=" + (dir_ / "home/.cache"), "TMPDIR=" + (dir_ / "tmp"),
+                           "OUT=" + (dir_ / "out"), "FS_GEN=" + fs_gen_, "sh", "-c", script});
+  return run(argv, {.deadline = std::chrono::minutes(5)});
 }
-
-RunResult UserWorld::sh(const std::string& script) const { return sh(World{}, script); }
 
 std::string UserWorld::out(const std::string& name) const {
   return value_or_throw(read_file(dir_ / ("out/" + name)));

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,9 +14,9 @@
 
 namespace heddle::test {
 
-/// Runs fs-gen as a user like those of a cluster, in a world made for him by in_world.cpp: a
-/// /dev/fuse that is open to all or absent, system calls that are forbidden. Everything he meets
-/// lies below one directory that he can read; his home, caches and temporary files too.
+/// Runs fs-gen as a user like those of a cluster, in a world made by in_world.cpp: a
+/// /dev/fuse that is open to all or absent, system calls that are forbidden. Everything
+/// lies below one directory that this user can read: home, caches and temporary files too.
 class UserWorld {
  public:
   /// Throws Error when programs are not installed in $HEDDLE_STAGE.
@@ -26,9 +30,7 @@ class UserWorld {
   };
   /// `sh -c script` there; $FS_GEN and $OUT (a directory) are set.
   RunResult sh(const World& world, const std::string& script) const;
-  RunResult sh(const std::string& script) const;
-  /// The command that sh() runs, to be started otherwise.
-  std::vector<std::string> command(const World& world, const std::string& script) const;
+  RunResult sh(const std::string& script) const { return sh(World{}, script); }
   nlohmann::json report(const std::string& name) const;  ///< of $OUT
   std::string out(const std::string& name) const;        ///< text of a file in $OUT
   /// What is left in the directory for temporary files.
@@ -37,11 +39,28 @@ class UserWorld {
   std::vector<int> processes() const;
 
   const TestDir& dir() const { return dir_; }
-  const std::string& fs_gen() const { return fs_gen_; }
 
  private:
   TestDir dir_;
   std::string fs_gen_;
+};
+
+/// A user's world; what a run leaves there fails the case.
+class UserWorldFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (staged_program("fs-gen").empty()) HEDDLE_SKIP("fs-gen is not installed in $HEDDLE_STAGE");
+    if (::geteuid() != 0) HEDDLE_SKIP("making a user's world needs root");
+    world_.emplace();
+  }
+  void TearDown() override {
+    if (!world_) return;
+    EXPECT_TRUE(wait_until(std::chrono::seconds(10),
+                           [&] { return world_->left().empty() && world_->processes().empty(); }))
+        << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";
+  }
+
+  std::optional<UserWorld> world_;
 };
 
 }  // namespace heddle::test

@@ -2,7 +2,7 @@
 //
 // An ELF file as elf-worker reads it: headers, loader's facts, and symbols by LIEF, which must not
 // crash on a file that the loader's part takes.
-#include "compat/elf_notes.hpp"
+#include "compat/target.hpp"
 #include "resolver/elf/loader_facts.hpp"
 #include "resolver/elf/worker_protocol.hpp"
 #include "tests/fuzz/target.hpp"

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <map>
 
-#include "base/checksum.hpp"
+#include "base/content_hash.hpp"
 #include "base/temp_dir.hpp"
 #include "fuseovl/overlay/tree.hpp"
 #include "resolver/map/index_writer.hpp"

@@ -4,6 +4,12 @@
 // One fuzz target is one source file that defines run() and seeds(). It is linked twice: with
 // replay.cpp, by any compiler, for the test suite; and with libFuzzer (`./dev fuzz`).
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -21,7 +27,11 @@ void run(std::string_view bytes);
 std::vector<std::string> seeds();
 
 /// Aborts with `what` unless it holds.
-void check(bool holds, const char* what);
+inline void check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz: %s\n", what);
+  std::abort();
+}
 
 /// Values off the front of some bytes: zeros when there are none left.
 class Input {
@@ -37,19 +47,30 @@ class Input {
   }
   /// A length of two bytes, then so many; fewer when they run out.
   std::string_view text() { return take(number<std::uint16_t>()); }
-  std::string_view take(std::size_t count);
+  std::string_view take(std::size_t count) {
+    const auto piece = bytes_.substr(0, count);
+    bytes_.remove_prefix(piece.size());
+    return piece;
+  }
   std::string_view rest() { return take(bytes_.size()); }
 
  private:
   std::string_view bytes_;
 };
 /// The reverse of Input::text().
-std::string text_piece(std::string_view text);
+inline std::string text_piece(std::string_view text) {
+  const auto size = static_cast<std::uint16_t>(std::min<std::size_t>(text.size(), UINT16_MAX));
+  std::string out(reinterpret_cast<const char*>(&size), sizeof(size));
+  return out.append(text.substr(0, size));
+}
 
 /// Bytes as an open file, for readers that take a path or a descriptor.
 class BytesFile {
  public:
-  explicit BytesFile(std::string_view bytes);
+  explicit BytesFile(std::string_view bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    value_or_throw(write_all(fd_.get(), bytes, "memfd"));
+    (void)::lseek(fd_.get(), 0, SEEK_SET);
+  }
   int fd() const { return fd_.get(); }
   /// Good as long as this is.
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/fd.hpp"
+#include "base/mounts.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
@@ -107,20 +108,6 @@ void link_or_copy(const std::string& from, const std::string& to) {
   if (other_file_system) copy(from, to);
 }
 
-std::string octal_escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == ' ' || c == '\t' || c == '\n' || c == '\\') {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\%03o", static_cast<unsigned>(c));
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 std::vector<std::string> all_processes() {
   std::vector<std::string> out;
   std::error_code gone;
@@ -129,6 +116,15 @@ std::vector<std::string> all_processes() {
     if (name.find_first_not_of("0123456789") == std::string::npos) out.push_back(name);
   }
   return out;
+}
+
+/// Also of what is mounted elsewhere from there.
+bool has_mounts_below(const std::string& pid, const std::string& directory) {
+  const auto mounts = list_mounts("/proc/" + pid);
+  return mounts && std::any_of(mounts->begin(), mounts->end(), [&](const MountEntry& mount) {
+           return (mount.root + " " + mount.point + " " + mount.options).find(directory) !=
+                  std::string::npos;
+         });
 }
 
 }  // namespace
@@ -180,20 +176,6 @@ nlohmann::json ContainerWorld::swap() const {
                                     {"why", "the host's MPI"}}})},
           {"loads", Json::array({{{"soname", "libmpi.so.12"}, {"path", kLibrary}}})},
           {"warnings", Json::array()}};
-}
-
-const std::vector<std::string>& ContainerWorld::glibc() { return parts().system; }
-
-void ContainerWorld::serve_glibc() {
-  auto decision = swap();
-  for (const auto& file : glibc()) {
-    const auto name = file.substr(file.rfind('/') + 1);
-    add_plugin(name, file);
-    decision["binds"].push_back({{"source", name}, {"target", file}, {"why", "a test"}});
-    decision["verdict"].push_back(
-        {{"soname", name}, {"taken", "host"}, {"host", file}, {"rule", "glibc"}});
-  }
-  answer(decision);
 }
 
 void ContainerWorld::answer(const Json& decision, int status) {
@@ -257,6 +239,15 @@ nlohmann::json ContainerWorld::config(const std::vector<std::string>& args) cons
   return out;
 }
 
+nlohmann::json ContainerWorld::inside_config(const std::vector<std::string>& args) const {
+  auto out = config(args);
+  out["hooks"] = {{"createContainer", {hook_json("createContainer")}}};
+  out["linux"]["resources"] = {
+      {"devices",
+       {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
+  return out;
+}
+
 std::string ContainerWorld::bundle(const std::string& name, const Json& config) const {
   write_text_file(path(name + "/config.json"), config.dump(2));
   return path(name);
@@ -283,20 +274,19 @@ std::vector<int> ContainerWorld::daemons() const {
 std::size_t ContainerWorld::mounts() const {
   std::set<std::string> seen;
   std::size_t count = 0;
-  const auto here = octal_escaped(base_);
   for (const auto& pid : all_processes()) {
     std::error_code gone;
     const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
-    if (gone || !seen.insert(space).second) continue;
-    const auto mounts = read_file("/proc/" + pid + "/mountinfo").value_or("");
-    if (mounts.find(here) == std::string::npos) continue;  // no container of this world's
-    std::istringstream lines(mounts);
-    for (std::string line; std::getline(lines, line);) {
-      // A namespace that was copied from this machine's has what other tests had mounted, too.
-      const bool is_foreign =
-          line.find("/heddle-test-") != std::string::npos && line.find(here) == std::string::npos;
-      count += line.find(" fuse.heddle ") != std::string::npos && !is_foreign;
-    }
+    if (gone || !seen.insert(space).second || !has_mounts_below(pid, base_)) continue;
+    const auto mounts = list_mounts("/proc/" + pid);
+    if (!mounts) continue;
+    // A namespace that was copied from this machine's has what other tests had mounted, too.
+    count += static_cast<std::size_t>(
+        std::count_if(mounts->begin(), mounts->end(), [&](const MountEntry& mount) {
+          return mount.type == "fuse.heddle" &&
+                 (mount.point.find("/heddle-test-") == std::string::npos ||
+                  mount.point.starts_with(base_));
+        }));
   }
   return count;
 }
@@ -305,12 +295,9 @@ std::vector<int> ContainerWorld::namespace_holders(const std::string& directory)
   std::vector<int> out;
   std::error_code gone;
   const auto ours = fs::read_symlink("/proc/self/ns/mnt", gone);
-  const auto here = octal_escaped(directory);
   for (const auto& pid : all_processes()) {
     const auto space = fs::read_symlink("/proc/" + pid + "/ns/mnt", gone);
-    if (gone || space == ours) continue;
-    const auto mounts = read_file("/proc/" + pid + "/mountinfo").value_or("");
-    if (mounts.find(here) != std::string::npos) out.push_back(std::stoi(pid));
+    if (!gone && space != ours && has_mounts_below(pid, directory)) out.push_back(std::stoi(pid));
   }
   return out;
 }

@@ -38,16 +38,14 @@ class ContainerWorld {
   /// The maps from now on have a file of the host's in a plugin directory ("ucx/libuct_x.so.0").
   void add_plugin(const std::string& name, const std::string& file) { plugins_[name] = file; }
   void forget_plugins() { plugins_.clear(); }
-  /// From now on what is answered has the container run on the host's glibc().
-  void serve_glibc();
-  /// libc and ld.so of this machine, and of the image.
-  static const std::vector<std::string>& glibc();
   /// Writes the map that fs-resolve hands out.
   void write_answers_map(const nlohmann::json& decision) const;
 
   /// config.json for `args`, the hook in it and annotated.
   nlohmann::json config(const std::vector<std::string>& args) const;
   nlohmann::json hook_json(const std::string& stage = "createRuntime") const;
+  /// The same with a hook that runs inside, to which the container's device cgroup applies.
+  nlohmann::json inside_config(const std::vector<std::string>& args) const;
   /// A bundle of that name.
   std::string bundle(const std::string& name, const nlohmann::json& config) const;
 

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <ctime>
 #include <filesystem>
 
+#include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "container-hooks/cache/decision_cache.hpp"
 #include "container-hooks/cache/image_contents.hpp"
+#include "container-hooks/host/mount_calls.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/test_dir.hpp"
 
@@ -18,14 +21,14 @@ namespace heddle::test {
 namespace {
 
 using hook::DecisionCache;
-using hook::hold_map;
 using hook::ImageContents;
 using hook::ImageQuestion;
-using hook::mark_used;
+using hook::new_overlay;
 using hook::prune_decisions;
 
 using namespace std::literals;
-using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 class PruneDecisions : public ::testing::Test {
@@ -78,7 +81,7 @@ TEST_F(PruneDecisions, what_is_unused_for_too_long_goes_in_any_case) {
 TEST_F(PruneDecisions, what_is_in_use_stays) {
   for (const char letter : "abc"s) add(letter, 10, 91);
   const auto map = value_or_throw(open_file(file('a', "map"), O_RDONLY));
-  EXPECT_TRUE(hold_map(map));
+  ASSERT_EQ(::flock(map.get(), LOCK_SH | LOCK_NB), 0);
   auto deciding = value_or_throw(open_file(file('b', "lock"), O_RDONLY));
   ASSERT_EQ(::flock(deciding.get(), LOCK_EX | LOCK_NB), 0);
   prune_decisions(dir_.path(), {0, 0h});
@@ -86,20 +89,6 @@ TEST_F(PruneDecisions, what_is_in_use_stays) {
   deciding.reset();
   prune_decisions(dir_.path(), {0, 0h});
   EXPECT_EQ(left(), "a");
-}
-
-TEST_F(PruneDecisions, a_use_is_marked_once_a_day) {
-  add('a', 10, 91);
-  const auto decision = value_or_throw(open_file(file('a', "json"), O_RDONLY));
-  mark_used(decision.get(), std::time(nullptr) - 91 * 24 * 60 * 60);
-  prune_decisions(dir_.path(), {});
-  EXPECT_EQ(left(), "a");
-  struct stat before {};
-  struct stat after {};
-  ::fstat(decision.get(), &before);
-  mark_used(decision.get(), before.st_mtim.tv_sec);
-  ::fstat(decision.get(), &after);
-  EXPECT_EQ(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
 }
 
 /// A copy of a known image leaves what it remembers, and decides nothing.
@@ -117,6 +106,128 @@ TEST_F(PruneDecisions, a_new_copy_of_an_image_is_reason_enough) {
     EXPECT_FALSE(cache.decide(question)) << "there is no fs-resolve beside this program";
     EXPECT_EQ(left(), expected);
   }
+}
+
+class ImageContentsTest : public ::testing::Test {
+ protected:
+  std::string of(const std::string& path) const { return ImageContents(root_).of({path}); }
+  void write(const std::string& path, const std::string& text) const {
+    write_text_file(dir_ / path, text);
+  }
+  TestDir dir_;
+  Fd root_ = value_or_throw(open_file(dir_.path(), O_PATH | O_DIRECTORY));
+};
+
+TEST_F(ImageContentsTest, are_the_bytes_of_files_and_not_their_times) {
+  write("a", "one");
+  const auto before = of("/a");
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
+  EXPECT_EQ(of("/a"), before);
+  write("a", "two");
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "a").c_str(), times, 0), 0);
+  EXPECT_NE(of("/a"), before);
+}
+
+TEST_F(ImageContentsTest, are_the_same_in_every_copy_of_an_image) {
+  const TestDir other;
+  write("etc/a", "text");
+  write_text_file(other / "etc/a", "text");
+  const auto there = value_or_throw(open_file(other.path(), O_PATH | O_DIRECTORY));
+  for (const char* path : {"/etc/a", "/etc", "/etc/", "/none", "/etc/a/b"})
+    EXPECT_EQ(of(path), ImageContents(there).of({path}));
+}
+
+TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
+  EXPECT_EQ(of("/a"), "/a\t-\n");
+  write("x/file", "text");
+  write("y/file", "text");
+  fs::create_symlink("/x/file", dir_ / "a");
+  const auto to_x = of("/a");
+  EXPECT_THAT(to_x, HasSubstr("\t/x/file\t"));
+  fs::remove(dir_ / "a");
+  fs::create_symlink("/y/file", dir_ / "a");
+  EXPECT_NE(of("/a"), to_x) << "what is bound over it would be at the other place";
+  EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
+  const auto names = of("/x/");
+  write("x/other", "");
+  EXPECT_NE(of("/x/"), names);
+  EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
+  EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
+}
+
+/// The image says what is read: not the kernel's log, which others want to read, nor for ever.
+TEST_F(ImageContentsTest, are_not_asked_of_what_the_kernel_makes_up) {
+  const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
+  for (const char* path : {"/proc/version", "/proc/kmsg", "/proc/kcore"})
+    if (fs::exists(path)) {
+      EXPECT_EQ(ImageContents(root).of({path}), std::string(path) + "\t\tother\n");
+    }
+}
+
+TEST_F(ImageContentsTest, of_a_huge_file_are_not_read) {
+  write("a", "");
+  ASSERT_EQ(::truncate((dir_ / "a").c_str(), off_t{5} << 30), 0);
+  EXPECT_THAT(of("/a"), HasSubstr("\tunread "));
+}
+
+TEST_F(ImageContentsTest, stay_what_they_were_when_first_asked_for) {
+  write("a", "one");
+  ImageContents contents(root_);
+  const auto before = contents.of({"/a"});
+  write("a", "two");
+  EXPECT_EQ(contents.of({"/a"}), before) << "a decision made since may hang on either";
+  EXPECT_NE(of("/a"), before);
+}
+
+/// As over EROFS, whose files have one time, and nanoseconds of it (composefs).
+TEST_F(ImageContentsTest, below_an_overlay_one_time_for_all_is_not_trusted) {
+  if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
+  for (const char* directory : {"lower", "memory/upper", "memory/work"})
+    fs::create_directories(dir_ / directory);
+  write("lower/a", "text");
+  const auto lower = value_or_throw(open_file(dir_ / "lower", O_PATH | O_DIRECTORY));
+  const auto memory = value_or_throw(open_file(dir_ / "memory", O_PATH | O_DIRECTORY));
+  const auto overlay = new_overlay(lower.get(), memory.get());
+  if (!overlay) HEDDLE_SKIP(overlay.error().message());
+  const auto is_trusted = [&] { return !ImageContents(*overlay).copy_id("/a").empty(); };
+  EXPECT_FALSE(is_trusted());
+  const timespec times[2] = {{1, 5}, {1, 5}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (dir_ / "lower/a").c_str(), times, 0), 0);
+  EXPECT_TRUE(is_trusted()) << "unpacked here, with the archive's mtime";
+}
+
+/// This very program: a file that nobody has changed for seconds.
+TEST(RememberedContents, are_not_read_again) {
+  const auto program = fs::read_symlink("/proc/self/exe");
+  const auto root = value_or_throw(open_file(program.parent_path(), O_PATH | O_DIRECTORY));
+  const auto path = "/" + program.filename().string();
+  ImageContents first(root);
+  const auto content = first.of({path});
+  if (first.copy_id(path).empty()) GTEST_SKIP() << "the file system keeps no times of its own";
+  const auto memory = first.remembered();
+  ASSERT_FALSE(memory.empty());
+  ImageContents second(root);
+  second.recall(memory);
+  EXPECT_EQ(second.of({path}), content);
+  EXPECT_EQ(second.remembered(), "") << "no news";
+
+  // Another hash in its place comes back: it was taken from memory, but only from an undamaged one.
+  auto lines = memory.substr(memory.find('\n') + 1);
+  lines.replace(lines.find(' ') + 1, 4, "fake");
+  ImageContents third(root);
+  third.recall(hash_bytes(lines).hex() + "\n" + lines);
+  EXPECT_THAT(third.of({path}), HasSubstr("\tfake"));
+  ImageContents fourth(root);
+  fourth.recall(memory.substr(0, memory.find('\n') + 1) + lines);
+  EXPECT_EQ(fourth.of({path}), content);
+}
+
+TEST_F(ImageContentsTest, of_a_file_that_has_just_been_written_are_not_remembered) {
+  write("a", "text");
+  ImageContents contents(root_);
+  (void)contents.of({"/a"});
+  EXPECT_EQ(contents.remembered(), "");
 }
 
 }  // namespace

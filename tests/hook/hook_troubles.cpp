@@ -20,23 +20,8 @@ const std::vector<HookTrouble>& hook_troubles() {
        [](ContainerWorld& w, Json&) {
          w.answer_text("", 3, "fs-resolve: libx.so: cannot read: damaged\nhint: look\n");
        }},
-      {"fs-resolve is killed", "fs-resolve: it failed",
-       [](ContainerWorld& w, Json&) { w.answer_text("", 137); }},
-      {"no JSON", "JSON", [](ContainerWorld& w, Json&) { w.answer_text("{]", 0); }},
       {"too much", "too much",
        [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
-      {"another version", "it is of another version",
-       [](ContainerWorld& w, Json&) {
-         auto decision = w.swap();
-         decision["version"] = 2;
-         w.answer_text(decision.dump(), 0);
-       }},
-      {"a target that leads out", "one of its binds has no source or target",
-       [](ContainerWorld& w, Json&) {
-         auto decision = w.swap();
-         decision["binds"][0]["target"] = "/usr/../../etc/passwd";
-         w.answer_text(decision.dump(), 0);
-       }},
       {"a target that is not there", "/usr/lib/none.so: cannot open it in the container",
        [](ContainerWorld& w, Json&) {
          auto decision = w.swap();
@@ -88,9 +73,6 @@ const std::vector<HookTrouble>& hook_troubles() {
        }},
       {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
-      {"an annotation for search paths to be neutralised",
-       "heddle.rpath: cannot follow it: it is 'neutralise'",
-       [](ContainerWorld&, Json& config) { config["annotations"]["heddle.rpath"] = "neutralise"; }},
       {"an annotation that there is not",
        "heddle.prog: cannot follow it: there is no such annotation",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.prog"] = "/bin/app"; }},

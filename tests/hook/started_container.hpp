@@ -16,18 +16,13 @@ namespace heddle::test {
 /// A runtime's `run` in the background, its words in files.
 class StartedContainer {
  public:
-  /// `oom_score`: what it is started with, in place of ours.
-  StartedContainer(const Runtime& runtime, const std::string& bundle, const std::string& id,
-                   const std::string& oom_score = "")
+  StartedContainer(const Runtime& runtime, const std::string& bundle, const std::string& id)
       : runtime_(runtime), id_(id), out_(bundle + "/out") {
     const auto out = value_or_throw(open_file(out_, O_RDWR | O_CREAT | O_TRUNC));
     auto argv = runtime.run_command(bundle, id);
-    const std::string script =
-        oom_score.empty() ? "exec \"$@\""
-                          : "echo " + oom_score + " >/proc/self/oom_score_adj; exec \"$@\"";
-    argv.insert(argv.begin(), {"sh", "-c", script, "sh"});
+    argv.insert(argv.begin(), "env");
     child_.emplace(value_or_throw(
-        spawn("/bin/sh", argv, {{{out.get(), STDOUT_FILENO}, {out.get(), STDERR_FILENO}}})));
+        spawn("/usr/bin/env", argv, {{{out.get(), STDOUT_FILENO}, {out.get(), STDERR_FILENO}}})));
   }
   std::string text() const { return read_file(out_).value_or(""); }
   bool says(const std::string& text) const {

@@ -16,9 +16,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/child.hpp"
-#include "base/fuse_device.hpp"
 #include "base/mount_service.hpp"
-#include "base/socket_pair.hpp"
+#include "base/mounts.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
 #include "fuseovl/mount/warm_up.hpp"
@@ -106,10 +105,10 @@ class FuseFd : public ::testing::Test {
   }
   std::string work() const { return dir_ / "work"; }
   Child start(Fd device, std::vector<std::string> more = {}) {
-    auto pipe = value_or_throw(make_pipe());
-    ready_ = std::move(pipe.read_end);
+    auto sockets = value_or_throw(make_socket_pair());
+    ready_ = std::move(sockets.one);
     SpawnOptions options;
-    options.fds = {{device.get(), 7}, {pipe.write_end.get(), 9}};
+    options.fds = {{device.get(), 7}, {sockets.other.get(), 9}};
     std::vector<std::string> argv = {"fs-mount", "--fuse-fd",     "7",           "--ready-fd",
                                      "9",        "--mount-point", work() + "/m", "--cleanup",
                                      work(),     dir_ / "map"};
@@ -169,8 +168,8 @@ TEST_F(FuseFd, errors_come_through_the_ready_descriptor) {
   auto daemon = start(mount.take_device());
   const auto ready = await_ready(ready_.get());
   ASSERT_FALSE(ready);
-  EXPECT_THAT(ready.error().error.message(), HasSubstr("1 file differs"));
-  EXPECT_THAT(ready.error().error.message(), HasSubstr("a.so: missing"));
+  EXPECT_THAT(ready.error().message(), HasSubstr("1 file differs"));
+  EXPECT_THAT(ready.error().message(), HasSubstr("a.so: missing"));
   EXPECT_EQ(value_or_throw(daemon.wait()), 3);
   EXPECT_FALSE(fs::exists(work()));
 }
@@ -179,7 +178,7 @@ TEST_F(FuseFd, a_descriptor_that_is_no_fuse_device_or_not_mounted_is_refused) {
   auto other = start(value_or_throw(open_file("/dev/null", O_RDWR)));
   auto ready = await_ready(ready_.get());
   ASSERT_FALSE(ready);
-  EXPECT_THAT(ready.error().error.message(), HasSubstr("it is no open /dev/fuse"));
+  EXPECT_THAT(ready.error().message(), HasSubstr("it is no open /dev/fuse"));
   EXPECT_EQ(value_or_throw(other.wait()), 3);
 
   fs::create_directories(work() + "/m");

@@ -77,7 +77,7 @@ class Node : public ::testing::Test {
   static Result<Fd> answer(const Fd& client) {
     auto reply = receive_record<MountReply>(client.get(), 20s);
     if (!reply) return fail(std::move(reply.error()));
-    if (!reply->message.good) return fail(Error({}, reply->message.message));
+    if (!reply->message.good) return fail(std::move(reply->message.failure));
     return std::move(reply->fds.at(0));
   }
   /// The answer is still to come.

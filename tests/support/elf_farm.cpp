@@ -66,13 +66,13 @@ int main(void) {
 }
 )";
 
-/// Calls work(i) for every i below `count` on `jobs` threads; the first exception comes out here.
-void in_parallel(std::size_t count, unsigned jobs, const std::function<void(std::size_t)>& work) {
+/// Calls work(i) for every i below `count` on two threads; the first exception comes out here.
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
   std::mutex failure_mutex;
   std::vector<std::thread> threads;
-  for (unsigned job = 0; job < std::max(1U, jobs); ++job)
+  for (int job = 0; job < 2; ++job)
     threads.emplace_back([&] {
       for (std::size_t i = next++; i < count; i = next++) try {
           work(i);
@@ -99,10 +99,7 @@ class Builder {
       : directory_(std::move(directory)),
         options_(options),
         work_(value_or_throw(TempDir::create(".farm", directory_))),
-        edges_(farm_edges(options)) {
-    for (const char c : options.prefix)
-      symbol_ += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  }
+        edges_(farm_edges(options)) {}
 
   ElfFarm build() {
     name_everything();
@@ -110,12 +107,12 @@ class Builder {
                 {.env = {}, .cwd = {}, .input = kLibrarySource});
     const std::size_t n = options_.libraries;
     write_text_file(work("exports"), "{ local: farm_value; };\n");
-    in_parallel(n, options_.jobs, [&](std::size_t i) {
+    in_parallel(n, [&](std::size_t i) {
       assemble(numbered(i, ".o"), table(edges_[i], options_.first_number + i));
       const bool absolute = options_.tag == FarmTag::absolute;
       link_library(i, work(farm_.sonames[i]), absolute ? farm_.libraries[i] : farm_.sonames[i], {});
     });
-    in_parallel(n, options_.jobs, [&](std::size_t i) {
+    in_parallel(n, [&](std::size_t i) {
       link_library(i, farm_.libraries[i], farm_.sonames[i], edges_[i]);
     });
     build_main();
@@ -127,20 +124,18 @@ class Builder {
   std::string numbered(std::size_t i, const char* end) const {
     return work(std::to_string(i) + end);
   }
-  std::string function_name(std::size_t library, std::size_t function) const {
-    return fmt::format("{}{}_f{}", symbol_, library, function);
-  }
+  static std::string function_name(std::size_t library) { return fmt::format("farm_{}", library); }
 
   void name_everything() {
     static constexpr const char* kOdd[] = {" a b", "\ttab", "\nline", "größe", "'quote\"", "%s"};
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < options_.libraries; ++i) {
-      auto name = options_.flat ? "all" : fmt::format("{:04}", i + 1);
-      if (options_.odd_names) name += kOdd[options_.flat ? 0 : i % std::size(kOdd)];
+      auto name = fmt::format("{:04}", i + 1);
+      if (options_.odd_names) name += kOdd[i % std::size(kOdd)];
       const auto directory = directory_ + "/lib/" + name;
       std::filesystem::create_directories(directory);
-      if (!options_.flat || i == 0) farm_.directories.push_back(directory);
-      farm_.sonames.push_back(fmt::format("{}{:04}.so.1", options_.prefix, i + 1));
+      farm_.directories.push_back(directory);
+      farm_.sonames.push_back(fmt::format("libfarm{:04}.so.1", i + 1));
       farm_.libraries.push_back(directory + "/" + farm_.sonames.back());
       sum += options_.first_number + i;
     }
@@ -157,15 +152,13 @@ class Builder {
   /// holds a pointer on every 64-bit machine.
   std::string table(const std::vector<std::size_t>& needs, std::uint64_t number) const {
     std::string pointers;
-    std::size_t count = 0;
     for (const std::size_t need : needs)
-      for (std::size_t f = 0; f < options_.functions; ++f, ++count)
-        pointers += fmt::format(" .8byte {}\n", function_name(need, f));
+      pointers += fmt::format(" .8byte {}\n", function_name(need));
     return fmt::format(
         " .section .data.rel.ro,\"aw\",%progbits\n .balign 8\n .globl farm_number, "
         "farm_need_count, farm_needs\nfarm_number:\n .8byte {}\nfarm_need_count:\n .8byte {}\n"
         "farm_needs:\n{} .8byte 0\n .section .note.GNU-stack,\"\",%progbits\n",
-        number, count, pointers);
+        number, needs.size(), pointers);
   }
 
   void add_needs(std::vector<std::string>& argv, const std::vector<std::size_t>& needs,
@@ -194,8 +187,7 @@ class Builder {
                                      work("exports"),
                                      work("lib.o"),
                                      numbered(i, ".o")};
-    for (std::size_t f = 0; f < options_.functions; ++f)
-      argv.push_back("--defsym=" + function_name(i, f) + "=farm_value");
+    argv.push_back("--defsym=" + function_name(i) + "=farm_value");
     argv.push_back("--no-as-needed");
     // A library inherits the program's RPATH; RUNPATH is each file's own.
     if (!needs.empty() && options_.tag != FarmTag::rpath)
@@ -211,7 +203,7 @@ class Builder {
     std::string names;
     for (const std::size_t root : roots)
       names += fmt::format(" .asciz {}\n .asciz \"{}\"\n", assembler_string(farm_.sonames[root]),
-                           function_name(root, 0));
+                           function_name(root));
     const auto data = table(by_dlopen ? std::vector<std::size_t>{} : roots, 0) +
                       fmt::format(
                           " .data\n .balign 8\n .globl farm_dlopen_count, farm_dlopen_names\n"
@@ -227,7 +219,6 @@ class Builder {
   std::string directory_;
   const FarmOptions& options_;
   TempDir work_;
-  std::string symbol_;
   std::vector<std::vector<std::size_t>> edges_;
   ElfFarm farm_;
 };
@@ -247,7 +238,7 @@ std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options) {
       for (std::size_t i = 0; i + 1 < n; ++i) edges[i].push_back(i + 1);
       break;
     case FarmShape::random: {
-      std::mt19937_64 random(options.seed);
+      std::mt19937_64 random(1);
       // Every library has a parent before it, so all are reached and no loop can arise.
       for (std::size_t i = 0; i < n; ++i) edges[i < 8 ? n : random() % i].push_back(i);
       for (std::size_t i = 0; i + 1 < n; ++i)

@@ -10,7 +10,7 @@ namespace heddle::test {
 enum class FarmShape : std::uint8_t {
   star,    ///< the program needs every library, they need nothing
   chain,   ///< the program needs the first, each needs the next
-  random,  ///< a connected graph without loops, one to four dependencies each, fixed by the seed
+  random,  ///< a connected graph without loops, one to four dependencies each
 };
 
 enum class FarmTag : std::uint8_t {
@@ -24,15 +24,10 @@ struct FarmOptions {
   std::size_t libraries = 10;
   FarmShape shape = FarmShape::star;
   FarmTag tag = FarmTag::rpath;
-  std::size_t functions = 1;  ///< per library; a file's relocations are functions x dependencies
-  std::string prefix = "libfarm";  ///< sonames are `<prefix>0001.so.1` and so on
-  /// Library i's number is this plus i: tells two farms of one prefix apart.
+  /// Library i's number is this plus i: tells two farms apart.
   std::uint64_t first_number = 1;
-  std::uint64_t seed = 1;
   bool odd_names = false;     ///< directories hold spaces, tabs, newlines and UTF-8
-  bool flat = false;          ///< all libraries in one directory
   bool dlopen_roots = false;  ///< the program dlopens by soname what it would have needed
-  unsigned jobs = 2;
 };
 
 /// A program and its libraries, one in each of N directories, so that ld.so walks about N*N/2

@@ -36,13 +36,6 @@ std::vector<std::string> changed_environment(const std::vector<std::string>& cha
   return out;
 }
 
-std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
-  std::vector<char*> out;
-  for (const auto& s : strings) out.push_back(const_cast<char*>(s.c_str()));
-  out.push_back(nullptr);
-  return out;
-}
-
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 /// Takes what is there. False at the end of the stream.

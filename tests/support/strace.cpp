@@ -89,35 +89,22 @@ class Log {
 
 }  // namespace
 
-std::vector<ProgramStart> parse_strace(const std::string& log) {
-  Log parsed;
-  std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);)
-    if (!line.empty() && line[0] >= '0' && line[0] <= '9') parsed.line(line);
-  return parsed.take();
-}
-
 StraceResult strace_counts(const std::vector<std::string>& argv, const RunOptions& options) {
   const auto directory = value_or_throw(TempDir::create("heddle-strace"));
   const auto log = directory.path() + "/log";
-  std::vector<std::string> traced = {
-      "strace",
-      "-f",
-      "-qq",
-      "-s",
-      "4096",
-      "-o",
-      log,
-      "-e",
-      "signal=none",
-      "-e",
+  constexpr const char* kCalls =
       "trace=?open,?openat,?openat2,?stat,?lstat,?newfstatat,?statx,?access,?faccessat,"
-      "?faccessat2,?readlink,?readlinkat,?execve,?execveat,prlimit64",
-      "--"};
+      "?faccessat2,?readlink,?readlinkat,?execve,?execveat,prlimit64";
+  std::vector<std::string> traced = {"strace", "-f", "-qq", "-s", "4096", "-o", log};
+  traced.insert(traced.end(), {"-e", "signal=none", "-e", kCalls, "--"});
   traced.insert(traced.end(), argv.begin(), argv.end());
   StraceResult result;
   result.run = run(traced, options);
-  result.starts = parse_strace(value_or_throw(read_file(log)));
+  Log parsed;
+  std::istringstream lines(value_or_throw(read_file(log)));
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty() && line[0] >= '0' && line[0] <= '9') parsed.line(line);
+  result.starts = parsed.take();
   return result;
 }
 
@@ -141,13 +128,6 @@ const ProgramStart& StraceResult::start_of(const std::string& suffix) const {
   });
   if (found == starts.rend()) throw Error(suffix, "was not started", run.err);
   return *found;
-}
-
-std::size_t StraceResult::failed(const std::string& suffix) const {
-  std::size_t sum = 0;
-  for (const auto& start : starts)
-    if (start.program.ends_with(suffix)) sum += start.failed.size();
-  return sum;
 }
 
 }  // namespace heddle::test

@@ -27,8 +27,6 @@ struct StraceResult {
 
   /// The start of the last program whose path ends in `suffix`; throws heddle::Error without one.
   const ProgramStart& start_of(const std::string& suffix) const;
-  /// Calls failed before main, over all starts whose path ends in `suffix`.
-  std::size_t failed(const std::string& suffix = {}) const;
 };
 
 /// Runs `argv` under `strace -f` and sorts its file calls. ld.so is taken to be done at the first
@@ -43,9 +41,6 @@ bool strace_works();
 /// filter (base/child.cpp), as ./dev test --old-kernel sets one. A mount that others share has been
 /// started elsewhere (Linux 5.2).
 bool strace_leaves_daemons();
-
-/// Sorts the text of a `strace -f -o` log: the part that is tested by itself.
-std::vector<ProgramStart> parse_strace(const std::string& log);
 
 }  // namespace heddle::test
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "base/rank.hpp"
+#include "base/launch/rank.hpp"
 
 #include <unistd.h>
 
@@ -27,32 +27,6 @@ std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof(name) - 1) != 0) return "localhost";
   return name;
-}
-
-std::string with_run_names(const std::string& name) {
-  std::string out;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const char what = name[i] == '%' && i + 1 < name.size() ? name[i + 1] : '\0';
-    switch (what) {
-      case 'r':
-        out += std::to_string(rank_from_environment().value_or(0));
-        break;
-      case 'h':
-        out += host_name();
-        break;
-      case 'p':
-        out += std::to_string(::getpid());
-        break;
-      case '%':
-        out += '%';
-        break;
-      default:
-        out += name[i];
-        continue;
-    }
-    ++i;
-  }
-  return out;
 }
 
 }  // namespace heddle

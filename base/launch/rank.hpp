@@ -11,8 +11,4 @@ namespace heddle {
 std::optional<int> rank_from_environment();
 std::string host_name();
 
-/// `name` with %r: the rank (0 without a launcher), %h: the host, %p: this process's number, %%: a
-/// percent sign. Any other % is left as it is.
-std::string with_run_names(const std::string& name);
-
 }  // namespace heddle

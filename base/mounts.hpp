@@ -6,11 +6,13 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "base/result.hpp"
 
 namespace heddle {
@@ -39,5 +41,23 @@ Result<std::vector<MountEntry>> list_mounts(const std::string& process = "/proc/
 /// What is mounted on exactly `path` (absolute, as the kernel spells it), the topmost; nullopt: it
 /// is no mount point.
 Result<std::optional<MountEntry>> find_mount(const std::string& path);
+
+enum class NamespaceKind : std::uint8_t {
+  mount,           ///< root: a mount namespace
+  user_and_mount,  ///< anybody: a user namespace that maps the caller to itself, and a mount one
+};
+
+/// Which kind this process can use: mount with CAP_SYS_ADMIN, else user_and_mount.
+NamespaceKind usable_namespace_kind();
+
+/// Moves the calling process, single-threaded, into namespaces of its own; what is mounted outside
+/// later still arrives (rslave), what it mounts does not leave. Fails where the root is no mount,
+/// as in a plain chroot(2). On failure the process may be in the namespaces already.
+Result<void> enter_private_namespace(NamespaceKind kind);
+
+/// /dev/fuse for a mount that this process is to make or have made, in the user namespace it has
+/// now: the kernel wants the device's and the mount's to be one. The error's hint says what to do;
+/// `where_forbidden` is that of EPERM, where it is not to pass the device in.
+Result<Fd> open_fuse_device(std::string_view where_forbidden = {});
 
 }  // namespace heddle

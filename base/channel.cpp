@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "base/packet.hpp"
+#include "base/channel.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,12 +11,16 @@
 namespace heddle {
 namespace {
 
+constexpr const char* kCannotHear = "cannot hear from the other process";
+constexpr const char* kCannotTalk = "cannot talk to the other process";
+
 union ControlBuffer {
   char bytes[CMSG_SPACE(kMostPacketFds * sizeof(int))];
   cmsghdr align;
 };
 
 Result<void> wait_for_input(int socket, std::chrono::milliseconds limit) {
+  if (limit == kNoLimit) return {};
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -24,8 +28,8 @@ Result<void> wait_for_input(int socket, std::chrono::milliseconds limit) {
     pollfd entry{socket, POLLIN, 0};
     const int n = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
     if (n > 0) return {};
-    if (n == 0) return fail_errno("", "cannot hear from the other process", ETIMEDOUT);
-    if (errno != EINTR) return fail_errno("", "cannot hear from the other process");
+    if (n == 0) return fail_errno("", kCannotHear, ETIMEDOUT);
+    if (errno != EINTR) return fail_errno("", kCannotHear);
   }
 }
 
@@ -42,10 +46,16 @@ std::vector<Fd> descriptors_of(msghdr& message) {
 
 }  // namespace
 
+Result<SocketPair> make_socket_pair() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
+    return fail_errno("", "cannot make a socket pair");
+  return SocketPair{Fd(fds[0]), Fd(fds[1])};
+}
+
 Result<void> send_packet(int socket, std::string_view text, std::span<const int> fds) {
-  if (fds.size() > kMostPacketFds)
-    return fail_errno("", "cannot talk to the other process", EINVAL);
-  text = text.substr(0, kLongestPacket);
+  if (fds.size() > kMostPacketFds) return fail_errno("", kCannotTalk, EINVAL);
+  if (text.size() > kLongestPacket) return fail_errno("", kCannotTalk, EMSGSIZE);
   iovec part{const_cast<char*>(text.data()), text.size()};
   ControlBuffer control{};
   msghdr message{};
@@ -61,12 +71,12 @@ Result<void> send_packet(int socket, std::string_view text, std::span<const int>
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
   while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0)
-    if (errno != EINTR) return fail_errno("", "cannot talk to the other process");
+    if (errno != EINTR) return fail_errno("", kCannotTalk);
   return {};
 }
 
 Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit) {
-  if (auto there = wait_for_input(socket, limit); !there) return fail(std::move(there.error()));
+  TRY(wait_for_input(socket, limit));
   Packet out;
   out.text.resize(kLongestPacket);
   iovec data{out.text.data(), out.text.size()};
@@ -82,11 +92,29 @@ Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit) {
   do {
     n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (n < 0) return fail_errno("", "cannot hear from the other process");
+  if (n < 0) return fail_errno("", kCannotHear);
   out.fds = descriptors_of(message);
-  if (n == 0) return fail_errno("", "cannot hear from the other process", ECONNRESET);
+  if (n == 0) return fail_errno("", kCannotHear, ECONNRESET);
   out.text.resize(static_cast<std::size_t>(n));
   return out;
+}
+
+Result<void> send_fd(int socket, int fd) { return send_packet(socket, "f", {&fd, 1}); }
+
+Error shortened(const Error& error) {
+  constexpr std::size_t kMost = 16384;
+  return Error::with_code(error.code(), {}, error.message().substr(0, kMost), {},
+                          error.hint().substr(0, kMost))
+      .because(error.cause());
+}
+
+void send_failure(int socket, const Error& error) { (void)send_record(socket, shortened(error)); }
+
+Result<Fd> receive_fd(int socket) {
+  auto packet = TRY(receive_packet(socket, kNoLimit));
+  if (packet.fds.size() == 1) return std::move(packet.fds[0]);
+  Error failure = TRY(decode_record<Error>(packet.text));
+  return fail(std::move(failure));
 }
 
 }  // namespace heddle

@@ -5,13 +5,16 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.hpp"
+#include "base/fd.hpp"
 
 namespace heddle {
 
 /// Media types of what heddle keeps in registries.
 inline constexpr const char* kArtifactMediaType = "application/vnd.heddle.compat.v1+json";
 inline constexpr const char* kMapMediaType = "application/vnd.heddle.map.v1";
+
+/// A file in memory that holds `text`, at its start.
+Result<Fd> memory_file(std::string_view text);
 
 /// Runs libexec/heddle/oci-client with `arguments`, `input` as its stdin, its stdout being `out` (a
 /// descriptor). It reports failures itself, under the name `program`. Result: its exit status.

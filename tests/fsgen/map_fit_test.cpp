@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+// A map that does not fit the start: another LD_LIBRARY_PATH, or files that are not what they were.
+// APP runs as ld.so would run it, and the report says why.
+
+#include "tests/fsgen/run_fixture.hpp"
+#include "tests/support/build_elf.hpp"
+
+namespace heddle::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class LibraryPath : public FsGenFixture {
+ protected:
+  void SetUp() override {
+    FsGenFixture::SetUp();
+    if (IsSkipped()) return;
+    for (const auto& [directory, answer] : {std::pair{"a", "1"}, {"b", "2"}})
+      build_library({dir_ / (std::string(directory) + "/libx.so.1"),
+                     "int x(void) { return " + std::string(answer) + "; }",
+                     {"-Wl,-soname,libx.so.1"}});
+    app_ = build_program(
+        {dir_ / "app", "int x(void); int main(void) { return x(); }", {dir_ / "a/libx.so.1"}});
+    under_b_ = options_;
+    options_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "a");
+    under_b_.env.push_back("LD_LIBRARY_PATH=" + dir_ / "b");
+  }
+
+  std::string app_;
+  RunOptions under_b_;
+};
+
+TEST_F(LibraryPath, a_child_that_env_gives_another_one_loads_what_it_says) {
+  EXPECT_EQ(run_guided({"/usr/bin/env", "LD_LIBRARY_PATH=" + dir_ / "b", app_}).status, 2);
+  EXPECT_EQ(report()["other_library_path"], 1U);
+  EXPECT_EQ(report()["guided_processes"], 1U) << "env itself";
+  EXPECT_EQ(run_guided({"/usr/bin/env", app_}).status, 1);
+  EXPECT_EQ(report()["guided_processes"], 2U);
+}
+
+TEST_F(LibraryPath, a_map_used_under_another_one_says_why_it_did_not_guide) {
+  const auto map = dir_ / "a.map";
+  ASSERT_EQ(run({staged_program("fs-resolve"), "build", "-o", map, app_}, options_).status, 0);
+  EXPECT_EQ(run_guided({app_}, {"--map", map}).status, 1);
+  EXPECT_TRUE(report()["guided"].get<bool>());
+  const auto other = run(command({app_}, {"--map", map}), under_b_);
+  EXPECT_EQ(other.status, 2) << other.err;
+  EXPECT_FALSE(report()["guided"].get<bool>());
+  const auto why = report()["unguided_reason"].get<std::string>();
+  EXPECT_NE(why.find("LD_LIBRARY_PATH"), std::string::npos) << why;
+  EXPECT_NE(why.find(dir_ / "a"), std::string::npos) << why;
+}
+
+TEST_F(LibraryPath, loader_env_takes_no_notice_of_it) {
+  const auto other = "LD_LIBRARY_PATH=" + dir_ / "b";
+  EXPECT_EQ(gen({"--loader", "env", "/usr/bin/env", other, app_}).status, 2);
+  // Our own LD_LIBRARY_PATH, which leads into the mount, must not unguide anybody either.
+  EXPECT_EQ(gen({"-q", "--loader", "env", app_}).status, 1);
+  EXPECT_EQ(gen({"-q", "--", fs_gen_, "-q", "--loader", "env", app_}).status, 1);
+}
+
+TEST_F(LibraryPath, a_map_tells_the_one_it_was_made_with) {
+  const auto map = dir_ / "a.map";
+  const auto fs_resolve = staged_program("fs-resolve");
+  RunOptions relative = options_;
+  relative.env.back() = "LD_LIBRARY_PATH=a;" + dir_ / "none";
+  relative.cwd = dir_.path();
+  ASSERT_EQ(run({fs_resolve, "build", "-o", map, app_}, relative).status, 0);
+  const std::string expected = dir_ / "a" + ":" + dir_ / "none";
+  const auto json = nlohmann::json::parse(run({fs_resolve, "show", "--json", map}).out);
+  EXPECT_EQ(json["programs"][0]["ld_library_path"], expected);
+}
+
+/// A program whose RUNPATH names two directories, old and new; libx.so.1 moves from one to the
+/// other.
+class StaleMap : public FsGenFixture {
+ protected:
+  void SetUp() override {
+    FsGenFixture::SetUp();
+    if (IsSkipped()) return;
+    fs::create_directory(dir_ / "new");
+    library("old", "1");
+    app_ = build_program(
+        {dir_ / "app",
+         "int x(void); int main(void) { return x(); }",
+         {dir_ / "old/libx.so.1", "-Wl,-rpath," + dir_ / "old" + ":" + dir_ / "new"}});
+    EXPECT_EQ(run({staged_program("fs-resolve"), "build", "-o", dir_ / "a.map", app_, "/bin/true"},
+                  options_)
+                  .status,
+              0);
+  }
+  void library(const std::string& directory, const std::string& answer) {
+    build_library({dir_ / (directory + "/libx.so.1"),
+                   "int x(void) { return " + answer + "; }",
+                   {"-Wl,-soname,libx.so.1"}});
+  }
+  RunResult start(const std::string& via, const std::string& app) const {
+    return gen({"--via", via, "--json", dir_ / "report.json", "--map", dir_ / "a.map", app});
+  }
+
+  std::string app_;
+};
+
+TEST_F(StaleMap, a_library_that_has_moved_is_found_where_it_is) {
+  fs::rename(dir_ / "old/libx.so.1", dir_ / "new/libx.so.1");
+  for (const char* via : {"best", "direct"}) {
+    const auto ours = start(via, app_);
+    EXPECT_EQ(ours.status, 1) << ours.err;
+    EXPECT_NE(ours.err.find("a.map is out of date: " + dir_ / "old/libx.so.1: missing"),
+              std::string::npos)
+        << ours.err;
+    EXPECT_FALSE(report()["guided"].get<bool>());
+    const auto why = report()["unguided_reason"].get<std::string>();
+    EXPECT_NE(why.find("out of date"), std::string::npos) << why;
+  }
+  EXPECT_EQ(start("direct", "/bin/true").status, 0);
+  EXPECT_TRUE(report()["guided"].get<bool>()) << "none of its files has changed";
+}
+
+TEST_F(StaleMap, a_library_that_was_rebuilt_is_taken_as_it_is) {
+  library("old", "2; /* rebuilt, and longer */ } int y(void) { return 0");
+  const auto ours = start("direct", app_);
+  EXPECT_EQ(ours.status, 2) << ours.err;
+  EXPECT_FALSE(report()["guided"].get<bool>());
+}
+
+TEST_F(StaleMap, one_that_was_only_touched_is_guided) {
+  const auto lib = dir_ / "old/libx.so.1";
+  fs::last_write_time(lib, fs::last_write_time(lib) + std::chrono::hours(1));
+  const auto ours = start("direct", app_);
+  EXPECT_EQ(ours.status, 1) << ours.err;
+  EXPECT_EQ(ours.err.find("out of date"), std::string::npos) << ours.err;
+  EXPECT_TRUE(report()["guided"].get<bool>());
+}
+
+}  // namespace
+}  // namespace heddle::test
