@@ -31,6 +31,8 @@ namespace {
 constexpr const char* kName = "elf-worker";
 /// A file of 10 GB takes 2 s to hash; more than this is a loop.
 constexpr unsigned kCpuSeconds = 10;
+/// Above this a copy costs more than the few preads that the loader's facts need.
+constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
 
 /// Closes all of the parent's descriptors, stderr too: LIEF would write into a program's output.
 Result<void> drop_descriptors(int socket) {
@@ -107,8 +109,10 @@ void allow_cpu_time(unsigned seconds) {
 
 Result<Reply> read_elf(int fd, const Request& request) try {
   Reply reply;
-  reply.hash = TRY(hash_file(fd, ""));
-  const FileBytes bytes(fd, request.size);
+  const auto content =
+      request.size <= kSmallFile ? FileBytes(fd, request.size).text(0, request.size) : std::nullopt;
+  reply.hash = content ? hash_bytes(*content) : TRY(hash_file(fd, ""));
+  const FileBytes bytes = content ? FileBytes(*content) : FileBytes(fd, request.size);
   const ElfFile elf = TRY(ElfFile::read(bytes));
   const bool with_symbols = request.detail == FactsDetail::symbols;
   SymbolTable symbols;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string_view>
@@ -32,13 +31,6 @@ void append(std::string& out, const T& record) {
   static_assert(std::endian::native == std::endian::little, "the format is little-endian");
   static_assert(std::has_unique_object_representations_v<T>);
   out.append(reinterpret_cast<const char*>(&record), sizeof record);
-}
-
-template <class T>
-std::vector<T> records_of(const std::string& bytes) {
-  std::vector<T> out(bytes.size() / sizeof(T));
-  if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(T));
-  return out;
 }
 
 std::string_view base_name(std::string_view path) {
@@ -103,18 +95,19 @@ bool uses_library_path(const MapProgram& program, const MapContent& content) {
 }
 
 /// Tables of one kind, one after the other; equal ones are kept once.
-class Tables {
- public:
-  std::uint64_t place(std::string table) {
-    const auto [entry, fresh] = offsets_.try_emplace(std::move(table), bytes_.size());
-    if (fresh) bytes_ += entry->first;
+template <class T>
+struct Tables {
+  std::uint64_t place(const std::vector<T>& table) {
+    std::string bytes;
+    for (const T& record : table) append(bytes, record);
+    const auto [entry, fresh] = offsets.try_emplace(std::move(bytes), size());
+    if (fresh) records.insert(records.end(), table.begin(), table.end());
     return entry->second;
   }
-  const std::string& bytes() const { return bytes_; }
+  std::uint64_t size() const { return records.size() * sizeof(T); }
 
- private:
-  std::unordered_map<std::string, std::uint64_t> offsets_;
-  std::string bytes_;
+  std::vector<T> records;
+  std::unordered_map<std::string, std::uint64_t> offsets;
 };
 
 /// A program's ld.so, which is never led to: the kernel has loaded it.
@@ -180,8 +173,8 @@ class IndexBuilder {
       programs.push_back(program);
     }
     const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);
-    const std::uint64_t files_offset = tables_offset + tables_.bytes().size();
-    const std::uint64_t strings_offset = files_offset + files_.bytes().size();
+    const std::uint64_t files_offset = tables_offset + tables_.size();
+    const std::uint64_t strings_offset = files_offset + files_.size();
     if (strings_.empty()) strings_.push_back('\0');  // the last byte is NUL in any case
     Header header{};
     header.file_size = strings_offset + strings_.size();
@@ -193,14 +186,14 @@ class IndexBuilder {
       program.files_offset += files_offset;
       append(body, program);
     }
-    for (Bucket bucket : records_of<Bucket>(tables_.bytes())) {
+    for (Bucket bucket : tables_.records) {
       if (bucket.name_offset) {
         bucket.name_offset += static_cast<std::uint32_t>(strings_offset) - 1;
         bucket.target_offset += static_cast<std::uint32_t>(strings_offset) - 1;
       }
       append(body, bucket);
     }
-    for (File file : records_of<File>(files_.bytes())) {
+    for (File file : files_.records) {
       file.target_offset += static_cast<std::uint32_t>(strings_offset);
       file.origin_offset += static_cast<std::uint32_t>(strings_offset);
       append(body, file);
@@ -281,21 +274,18 @@ class IndexBuilder {
       buckets[at] = {hash, static_cast<std::uint32_t>(add_string(name) + 1),
                      static_cast<std::uint32_t>(add_string(target) + 1)};
     }
-    std::string bytes;
-    for (const Bucket& bucket : buckets) append(bytes, bucket);
-    return tables_.place(std::move(bytes));
+    return tables_.place(buckets);
   }
 
   std::uint64_t add_files(const Files& files) {
-    std::string bytes;
+    std::vector<File> out;
     for (const auto& [key, paths] : files) {
-      File file{};
+      File& file = out.emplace_back();
       std::tie(file.dev, file.ino, file.mtime_ns) = key;
       file.target_offset = static_cast<std::uint32_t>(add_string(paths.first));
       file.origin_offset = static_cast<std::uint32_t>(add_string(paths.second));
-      append(bytes, file);
     }
-    return files_.place(std::move(bytes));
+    return files_.place(out);
   }
 
   const IndexInput& in_;
@@ -304,8 +294,8 @@ class IndexBuilder {
   std::map<ViewId, std::vector<std::string>> view_paths_;
   std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< content_'s, and paths
   std::string strings_;
-  Tables tables_;  ///< of Bucket
-  Tables files_;   ///< of File
+  Tables<Bucket> tables_;
+  Tables<File> files_;
 };
 
 }  // namespace

@@ -90,9 +90,8 @@ std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
   std::vector<LibraryDirectory> out;
   for (const char* below : {"lib", "lib64", "lib/x86_64-linux-gnu", "lib/release", "lib/release_mt",
                             "intel64/lib", "intel64/lib/release", "lib/aarch64-linux-gnu", "."}) {
-    std::error_code error;
-    const auto directory = fs::canonical(fs::path(prefix) / below, error);
-    if (!error && fs::is_directory(directory, error)) out.push_back({directory.string(), why});
+    const auto directory = canonical(fs::path(prefix) / below);
+    if (std::error_code none; fs::is_directory(directory, none)) out.push_back({directory, why});
   }
   return out;
 }
@@ -206,18 +205,15 @@ std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
   for (const auto& rule : kRules) {
     if (!soname.starts_with(rule.soname)) continue;
     for (const auto& relative : split(rule.directories, ' ')) {
-      std::error_code error;
-      const auto place = fs::canonical(fs::path(path).parent_path() / relative, error);
-      if (error) continue;
       PluginDirectory directory;
-      directory.path = place.string();
+      directory.path = canonical(fs::path(path).parent_path() / relative);
       directory.view_name = rule.view_name;
       directory.wanted_by = path;
       directory.beside = std::string_view(rule.soname) == "libucs.so.";
       if (rule.variable != nullptr) directory.environment = {rule.variable};
       directory.built_in = {directory.path};
       if (rule.built_in != nullptr)
-        directory.built_in.push_back(rule.built_in + place.filename().string());
+        directory.built_in.push_back(rule.built_in + fs::path(directory.path).filename().string());
       if (rule.short_name != nullptr) directory.short_name = rule.short_name;
       directory.is_data = rule.is_data;
       directory.only = rule.has;
@@ -352,8 +348,7 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& pref
     // Links lead out of a prefix: those of a view to the packages (Spack, Nix), which is all that
     // it has; and those of another root file system to this machine's MPI (Debian's libmpi.so to
     // /etc/alternatives), which is none of its own.
-    std::error_code error;
-    const auto top = (fs::canonical(prefix, error) / "").string();
+    const auto top = (fs::path(canonical(prefix)) / "").string();
     const auto is_outside = [&](const MpiInstall& one) {
       return !one.library.path.starts_with(top);
     };

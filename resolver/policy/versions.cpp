@@ -48,9 +48,8 @@ std::vector<std::string> missing_versions(const ElfFacts& user, const std::strin
   std::vector<std::string> out;
   // A file without any definitions is taken with a warning only (elf/dl-version.c, match_symbol).
   if (provider.version_definitions.empty()) return out;
-  const auto& defined = provider.version_definitions;
   for (const auto& need : user.version_needs)
-    if (need.file == soname && !need.weak && !holds(defined, need.version))
+    if (need.file == soname && !need.weak && !holds(provider.version_definitions, need.version))
       out.push_back(need.version);
   return out;
 }

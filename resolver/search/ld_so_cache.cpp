@@ -270,21 +270,17 @@ std::string_view LdSoCache::lookup(const std::string& name) const {
       const auto lib = entry(static_cast<std::size_t>(middle));
       std::string_view value;
       if (lib.flags != flags_ || !string_at(lib.value, value)) continue;
-      bool named = false;
-      if (new_format_) {
-        named = is_extension(lib.hwcap);
-        if (named) {
-          const auto level = (lib.hwcap >> 32) & kIsaLevelMask;
-          if (level >= 32 || (isa_levels_ & (1U << level)) == 0) continue;
-        } else {
-          if (!best.empty()) break;  // named entries come first: the best of them is it
-          if (lib.hwcap != 0 && !legacy_entries_) continue;
-          if ((lib.hwcap & ~(legacy_bits_ | kPlatformMask | kTlsMask)) != 0) continue;
-          if ((lib.hwcap & kPlatformMask) != 0 && (lib.hwcap & kPlatformMask) != platform_bit_)
-            continue;
-        }
+      const bool named = new_format_ && is_extension(lib.hwcap);
+      if (new_format_ && !named) {
+        if (!best.empty()) break;  // named entries come first: the best of them is it
+        if (lib.hwcap != 0 && !legacy_entries_) continue;
+        if ((lib.hwcap & ~(legacy_bits_ | kPlatformMask | kTlsMask)) != 0) continue;
+        if ((lib.hwcap & kPlatformMask) != 0 && (lib.hwcap & kPlatformMask) != platform_bit_)
+          continue;
       }
       if (named) {
+        const auto level = (lib.hwcap >> 32) & kIsaLevelMask;
+        if (level >= 32 || (isa_levels_ & (1U << level)) == 0) continue;
         const auto index = static_cast<std::uint32_t>(lib.hwcap);
         const auto priority = index < priorities_.size() ? priorities_[index] : 0;
         if (priority == 0 || (!best.empty() && priority >= best_priority)) continue;

@@ -162,6 +162,7 @@ Json to_json(const MapContent& content) {
 }
 
 int run_build(const Command& command) {
+  if (!command.into.empty()) return run_container(command);
   // Before the work; it goes again at once.
   if (const auto place = AtomicFile::create(command.map); !place) {
     const auto& error = place.error();

@@ -70,8 +70,8 @@ std::set<std::string> opened_paths(const std::string& trace) {
     if (!path) continue;
     const auto real = canonical(*path);
     struct stat st {};
-    const auto is_below = [&](const char* directory) { return real.starts_with(directory); };
-    if (is_below("/proc/") || is_below("/sys/") || is_below("/dev/")) continue;
+    if (real.starts_with("/proc/") || real.starts_with("/sys/") || real.starts_with("/dev/"))
+      continue;
     if (::stat(real.c_str(), &st) == 0 && S_ISREG(st.st_mode)) out.insert(real);
   }
   return out;

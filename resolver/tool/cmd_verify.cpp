@@ -48,8 +48,7 @@ std::optional<MapDrift> check(const MapObject& object) {
   auto hash = hash_file(fd->get(), object.path);
   if (!hash) return MapDrift{object.path, "unreadable", hash.error().message()};
   if (*hash == object.hash) return std::nullopt;
-  const bool other_file = now.id != object.stamp.id;
-  return MapDrift{object.path, other_file ? "replaced" : "changed",
+  return MapDrift{object.path, now.id != object.stamp.id ? "replaced" : "changed",
                   fmt::format("content {} was {}", hash->hex(), object.hash.hex())};
 }
 

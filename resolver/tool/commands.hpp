@@ -42,8 +42,7 @@ struct Command {
 
 /// Each prints its data to stdout and returns an ExitCode; set-up failures are thrown as Error.
 int run_build(const Command& command);
-/// `build --into`.
-int run_container(const Command& command);
+int run_container(const Command& command);  ///< by run_build(): `build --into`
 int run_explain(const Command& command);
 int run_show(const Command& command);
 int run_lookup(const Command& command);

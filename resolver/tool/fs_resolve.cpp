@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <functional>
-
 #include "base/command_line.hpp"
 #include "base/run_main.hpp"
 #include "resolver/tool/commands.hpp"
@@ -9,10 +7,6 @@ namespace heddle {
 namespace {
 
 using Action = int (*)(const Command&);
-
-int build(const Command& command) {
-  return command.into.empty() ? run_build(command) : run_container(command);
-}
 
 void add_build(CLI::App& sub, Command& command) {
   sub.add_option("-o,--out", command.map, "Where the map goes; an old one is replaced")
@@ -99,7 +93,7 @@ int run(const std::vector<std::string>& words) {
     sub->add_flag("--json", command.json, text);
   };
 
-  add("build", "Make a map of programs, scripts or directories, or for a container", build);
+  add("build", "Make a map of programs, scripts or directories, or for a container", run_build);
   add_build(*sub, command);
 
   add("show", "Print a map", run_show);
