@@ -21,7 +21,6 @@
 #include "base/run_directory.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "resolver/map/map_reader.hpp"
-#include "resolver/map/map_writer.hpp"
 #include "tests/overlay/mount_users.hpp"
 #include "tests/support/build_elf.hpp"
 
