@@ -90,7 +90,7 @@ std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
   std::vector<LibraryDirectory> out;
   for (const char* below : {"lib", "lib64", "lib/x86_64-linux-gnu", "lib/release", "lib/release_mt",
                             "intel64/lib", "intel64/lib/release", "lib/aarch64-linux-gnu", "."}) {
-    const auto directory = canonical(fs::path(prefix) / below);
+    const auto directory = canonical(prefix + "/" + below);
     if (std::error_code none; fs::is_directory(directory, none)) out.push_back({directory, why});
   }
   return out;
@@ -206,7 +206,7 @@ std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
     if (!soname.starts_with(rule.soname)) continue;
     for (const auto& relative : split(rule.directories, ' ')) {
       PluginDirectory directory;
-      directory.path = canonical(fs::path(path).parent_path() / relative);
+      directory.path = canonical(fs::path(path).parent_path().string() + "/" + relative);
       directory.view_name = rule.view_name;
       directory.wanted_by = path;
       directory.beside = std::string_view(rule.soname) == "libucs.so.";
