@@ -11,8 +11,8 @@
 namespace heddle {
 namespace {
 
-constexpr const char* kCannotHear = "cannot hear from the other process";
-constexpr const char* kCannotTalk = "cannot talk to the other process";
+constexpr const char* kCannotHear = "cannot receive from the other process";
+constexpr const char* kCannotTalk = "cannot send to the other process";
 
 union ControlBuffer {
   char bytes[CMSG_SPACE(kMostPacketFds * sizeof(int))];

@@ -59,7 +59,7 @@ Result<T> decode_record(std::string_view bytes) {
   Decoder coder(bytes);
   coder(out);
   if (!coder.complete())
-    return fail_errno("", "cannot understand the other process", EPROTO,
+    return fail_errno("", "invalid message from the other process", EPROTO,
                       "are both programs of one version?");
   return out;
 }

@@ -297,7 +297,7 @@ Result<void> Task::result() {
   pollfd entry{ended(), POLLIN, 0};
   if (::poll(&entry, 1, 0) == 0) {
     child_.abandon();
-    return fail(Error::from_errno("", "gave up waiting", ETIMEDOUT).because(Cause::silent));
+    return fail(Error::from_errno("", "timed out", ETIMEDOUT).because(Cause::silent));
   }
   if (TRY(child_.wait()) == exit_done) return {};
   auto said = receive_record<Error>(words_.get(), std::chrono::milliseconds(0));

@@ -65,8 +65,9 @@ int parse_error(const CLI::App& app, const CLI::ParseError& error) {
     const auto unknown =
         no_command ? extra.begin() : std::find_if(extra.begin(), extra.end(), is_option);
     if (unknown != extra.end())
-      return usage_error(full_name(app), "'" + *unknown + "' is none of its " +
-                                             (is_option(*unknown) ? "options" : "commands"));
+      return usage_error(full_name(app), std::string("unknown ") +
+                                             (is_option(*unknown) ? "option" : "command") + " '" +
+                                             *unknown + "'");
   }
   return usage_error(full_name(app), error.what());
 }

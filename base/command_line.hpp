@@ -43,7 +43,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, Value& value,
       value = meaning;
       return {};
     }
-    return "'" + given + "' is none of " + list;
+    return "'" + given + "' is not one of " + list;
   };
   // As a check, not as a conversion: only its message reaches the user whole.
   return app

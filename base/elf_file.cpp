@@ -195,7 +195,7 @@ Result<std::optional<std::string>> ElfFile::interpreter() const {
     return damaged_elf("its interpreter's name has an impossible length");
   const auto name = file_->text(s->p_offset, s->p_filesz);
   if (!name) return damaged_elf("its interpreter's name lies beyond its end");
-  if (name->back() != '\0') return damaged_elf("its interpreter's name does not end");
+  if (name->back() != '\0') return damaged_elf("its interpreter's name is not terminated");
   return std::optional<std::string>(name->c_str());
 }
 

@@ -13,7 +13,7 @@ Error lost(Error error) { return std::move(error).because(Cause::lost); }
 /// What `reply` says, whose version is checked here.
 Result<MountReply> read_reply(MountReply reply) {
   if (reply.version != kMountServiceVersion)
-    return fail(kWho, "cannot understand it", std::string_view(), "is it of another version?");
+    return fail(kWho, "invalid answer", std::string_view(), "is it of another version?");
   if (!reply.good) return fail(std::move(reply.failure));
   return reply;
 }
@@ -79,7 +79,7 @@ Result<void> await_ready(int ready, std::chrono::milliseconds limit) {
   const auto packet = receive_packet(ready, limit);
   if (!packet && packet.error().code() == ETIMEDOUT)
     return fail(lost(Error::from_errno(kWho, "does not answer", ETIMEDOUT)));
-  if (!packet) return fail(lost(Error(kWho, "did not start", "it ended without a word")));
+  if (!packet) return fail(lost(Error(kWho, "did not start", "it ended without a message")));
   if (packet->text[0] == kReadyByte) return {};
   auto reply = TRY(decode_record<MountReply>(packet->text));
   TRY(read_reply(std::move(reply)));

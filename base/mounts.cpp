@@ -118,7 +118,7 @@ Result<void> make_mounts_private() {
   const int error = errno;
   const char* hint =
       error == EINVAL
-          ? "the root of a plain chroot(2) is no mount: mount --bind it onto itself, then chroot"
+          ? "the root of a plain chroot(2) is not a mount: mount --bind it onto itself, then chroot"
           : "";
   return fail_errno("/", "cannot make the mounts private", error, hint);
 }

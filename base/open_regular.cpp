@@ -36,7 +36,8 @@ Result<Fd> open_regular(const std::string& path) {
 Result<Fd> open_regular_in(int root, const std::string& path) {
   const Fd handle = TRY(open_in_root(root, path, O_PATH, 0));
   if (lies_on_made_up_file_system(handle.get()))
-    return fail(Error::with_code(ENOEXEC, path, "cannot read", "not on a file system for files"));
+    return fail(
+        Error::with_code(ENOEXEC, path, "cannot read", "not on a file system that stores files"));
   return open_regular_at(handle.get(), path);
 }
 
@@ -143,7 +144,7 @@ Result<Fd> open_log(const std::string& path) {
     if (!file) return file;
     if (::fstat(file->get(), &status) == 0 && S_ISREG(status.st_mode)) return file;
   }
-  return fail(path, "cannot use as log", "it is no regular file", "name a file of its own");
+  return fail(path, "cannot use as log", "not a regular file", "name a file of its own");
 }
 
 }  // namespace heddle

@@ -54,7 +54,7 @@ Result<std::string> replaceable_path(const std::string& path) {
   // proc(5)) and the file written; O_NONBLOCK: a pipe without a reader.
   const auto fd = open_file(path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
   if (!fd && fd.error().code() == ENOENT)
-    return fail(path, "cannot write", "a symbolic link to nothing");
+    return fail(path, "cannot write", "a dangling symbolic link");
   if (!fd && fd.error().code() != ENXIO) return fail_errno(path, "cannot write", fd.error().code());
   if (!fd || ::fstat(fd->get(), &st) != 0 || !S_ISREG(st.st_mode)) return fail(not_regular(path));
   std::error_code error;

@@ -44,7 +44,7 @@ Result<sockaddr_un> address_of(int directory, std::string_view name) {
 Result<void> check(const Fd& directory, const std::string& path) {
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) return fail_errno(path, "cannot use");
-  if (status.st_uid != ::geteuid()) return fail_errno(path, "is another user's", EPERM);
+  if (status.st_uid != ::geteuid()) return fail_errno(path, "belongs to another user", EPERM);
   if ((status.st_mode & 0022) != 0) return fail(path, "cannot use", "others may write to it");
   return {};
 }
@@ -115,7 +115,7 @@ Result<Fd> RunDirectory::connect_to(std::string_view name, std::chrono::millisec
   // EAGAIN: the line is full.
   while (::connect(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     if (errno != EINTR && (errno != EAGAIN || !pauses.sleep_before(end)))
-      return fail_errno(path_ + "/" + std::string(name), "nobody answers there");
+      return fail_errno(path_ + "/" + std::string(name), "no process answers there");
   (void)::fcntl(out.get(), F_SETFL, 0);
   return out;
 }

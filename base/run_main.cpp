@@ -59,7 +59,7 @@ void reserve_standard_fds() {
 Result<void> flush_stdout() {
   if (std::fflush(stdout) != 0) return fail_errno("stdout", "cannot write");
   // An earlier flush failed; its reason is gone.
-  if (std::ferror(stdout) != 0) return fail("stdout", "cannot write", "not all of it arrived");
+  if (std::ferror(stdout) != 0) return fail("stdout", "cannot write", "the output is incomplete");
   return {};
 }
 

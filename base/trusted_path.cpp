@@ -65,7 +65,7 @@ Result<Fd> walk(std::string path) {
     if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path.substr(0, at), kWhat);
     if (S_ISLNK(status.st_mode)) {
       if (!is_trusted(status.st_uid) || ++links > kMostLinks)
-        return fail(path.substr(0, at), kWhat, "it is another user's link");
+        return fail(path.substr(0, at), kWhat, "the link belongs to another user");
       const auto target = target_of(next);
       path = (target.starts_with('/') ? "" : path.substr(0, begin)) + target + path.substr(at);
       next = TRY(open_file("/", O_PATH | O_DIRECTORY));

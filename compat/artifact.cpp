@@ -342,7 +342,7 @@ Result<Artifact> parse_artifact(std::string_view bytes, const std::string& where
     if (!json.contains("heddle"))
       return refused(ENOTSUP, "no artifact", "it has no `heddle` part",
                      json.contains("attributes") ? "compat-lib's own tool writes the libraries' "
-                                                   "names only: make it anew by compat-gen"
+                                                   "names only: make it with compat-gen"
                                                  : "");
     const Reader ours(json["heddle"]);
     unsigned format = 0;

@@ -46,8 +46,9 @@ void add_options(CLI::App& app, CheckOptions& o) {
   app.footer(
       "Exit status: 0 compatible or degraded, 1 incompatible, 2 usage, 3 no verdict.\n"
       "See compat-check(1).");
-  auto* map = app.add_option("--map", o.map, "Against the libraries of this map")->type_name("MAP");
-  app.add_option("--rootfs", o.rootfs, "Against this root file system instead of this node")
+  auto* map =
+      app.add_option("--map", o.map, "Check against the libraries of this map")->type_name("MAP");
+  app.add_option("--rootfs", o.rootfs, "Check against this root file system instead of this node")
       ->type_name("DIR")
       ->excludes(map);
   auto* server = app.add_option("--server", o.server, "Ask the compat-server there")
@@ -59,19 +60,19 @@ void add_options(CLI::App& app, CheckOptions& o) {
                                   ? std::string()
                                   : text + " is neither HOST:PORT nor unix:PATH";
                      });
-  app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes: who can run it?")
+  app.add_option("--nodes", o.nodes, "Ask the compat-servers of these nodes which can run it")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("N1,N2,...")
       ->excludes(map)
       ->excludes("--rootfs")
       ->excludes(server);
-  app.add_option("--server-port", o.port, "Their port (50051)")
+  app.add_option("--server-port", o.port, "Port of names without one (50051)")
       ->type_name("PORT")
       ->check(CLI::Range(1, 65535));
   app.add_option("--ca", o.ca, "Talk TLS, with servers whose certificates this authority signed")
       ->type_name("FILE");
-  app.add_option("--token-file", o.token_file, "Show the token in FILE to the server")
+  app.add_option("--token-file", o.token_file, "Send the token in FILE to the server")
       ->type_name("FILE");
   app.add_flag("--json", o.json, "Print the verdict and its reasons as JSON");
   app.add_option("ARTIFACT", o.artifact,
@@ -107,8 +108,7 @@ std::string read_text(const std::string& path) {
   if (!o.server.empty()) argv.push_back(o.server);
   for (const auto& node : o.nodes) argv.push_back(server_of(node, o.port));
   const Fd memory = value_or_throw(memory_file(text));
-  if (::dup2(memory.get(), STDIN_FILENO) < 0)
-    throw Error::from_errno("memfd", "cannot be handed on");
+  if (::dup2(memory.get(), STDIN_FILENO) < 0) throw Error::from_errno("memfd", "cannot pass it on");
   std::vector<char*> raw;
   for (auto& word : argv) raw.push_back(word.data());
   raw.push_back(nullptr);

@@ -35,7 +35,7 @@ void add_options(CLI::App& app, GenOptions& o) {
   app.footer("Nothing is executed: neither the programs nor their loader. See compat-gen(1).");
   app.add_option("-o,--out", o.out, "Write to FILE instead of standard output")->type_name("FILE");
   app.add_option("--from-trace", o.trace,
-                 "Add the libraries that this run of fs-record's loaded by dlopen; without BINARY, "
+                 "Add the libraries that this fs-record run loaded by dlopen; without BINARY, "
                  "describe the programs of the run")
       ->type_name("RUN");
   app.add_option("--from-map", o.map,
@@ -47,7 +47,7 @@ void add_options(CLI::App& app, GenOptions& o) {
                               "Push the artifact to a registry, and print its reference by digest")
                    ->type_name("HOST[:PORT]/REPO[:TAG]");
   app.add_option("--attach", o.attach,
-                 "With --push: attach it to this image, which lies in the same repository")
+                 "With --push: attach it to this image in the same repository")
       ->type_name("IMAGE")
       ->needs(push);
   app.add_option("BINARY", o.binaries, "Programs, libraries, scripts (through #!) or directories")
@@ -119,8 +119,7 @@ class Generator {
     else
       paths = opens_.programs;
     if (paths.empty())
-      throw Error(map_ ? options_.map : options_.trace, "names no program", "",
-                  "say which BINARY it is about");
+      throw Error(map_ ? options_.map : options_.trace, "names no program", "", "give a BINARY");
     return paths;
   }
 

@@ -217,7 +217,7 @@ void add_dlopened(NodeTarget& node, Program& program, const std::vector<std::str
     out.dlopened = true;
     out.soname = base_name(path);
     if (real.empty()) {
-      out.reason = "it is in the trace, and not here any more";
+      out.reason = "it is in the trace, but no longer here";
     } else {
       const auto file = node.world().facts(path);
       if (!file || file->elf.type != ET_DYN || !file->elf.dynamic || file->elf.interp) continue;

@@ -302,7 +302,7 @@ Result<Target::Loaded> NodeTarget::load(const Program& program) {
     return refuse(Reason::Kind::machine_differs, machine_name(elf.machine), {});
   const auto interpreter = name_of(interpreter_of(elf));
   if (!may_open(interpreter))
-    return fail(interpreter_of(elf), "its loader is not looked at",
+    return fail(interpreter_of(elf), "its loader is not judged",
                 "it lies outside the library directories");
   const auto file = world_.facts(interpreter);
   if (!file && (file.error().code() == ENOENT || file.error().code() == ENOTDIR))

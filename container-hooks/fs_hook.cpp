@@ -66,12 +66,12 @@ class CommandLine {
   void add_hook_options(CLI::App* sub) {
     auto& s = settings_.hook;
     sub->add_option("--program", s.request.program,
-                    "The MPI program, where it is not the container's first word")
+                    "The MPI program, if it is not the container's first word")
         ->check(bad_container_path)
         ->option_text("PATH");
     add_choice(*sub, "--policy", s.request.on_failure,
                {{"enforce", OnFailure::enforce}, {"warn", OnFailure::warn}},
-               "What a failure means: no container (enforce), or a warning");
+               "On failure: do not start the container (enforce), or warn and start it");
     add_choice(
         *sub, "--stage", s.stage,
         {{"createRuntime", Stage::create_runtime}, {"createContainer", Stage::create_container}},
@@ -79,7 +79,7 @@ class CommandLine {
         ->each([this](const std::string&) { settings_.stage_given = true; });
     sub->add_option_function<std::uint64_t>(
            "--cache-limit", [&s](std::uint64_t mebibytes) { s.limits.bytes = mebibytes << 20; },
-           "MiB of the decisions' directory above which the least recently used go (256)")
+           "Size in MiB above which the least recently used decisions are removed (256)")
         ->check(CLI::Range(0, 1 << 20))
         ->option_text("MIB");
     sub->add_option("--log", s.log, "File that gets each line of the hook")
@@ -91,7 +91,7 @@ class CommandLine {
         ->option_text("DIR");
     sub->add_option_function<unsigned>(
            "--timeout", [&s](unsigned seconds) { s.limit = std::chrono::seconds(seconds); },
-           "After so many seconds a start that is not done fails; 0: never (120)")
+           "Seconds until an unfinished start fails; 0: never (120)")
         ->check(CLI::Range(0, 86400))
         ->option_text("SECONDS");
     add_decision_options(sub);
@@ -99,19 +99,19 @@ class CommandLine {
   /// What switches the hook on.
   void add_request_options(CLI::App* sub) {
     auto& s = settings_.hook;
-    sub->add_flag("--always", s.request.host_mpi, "For every container that has this hook");
+    sub->add_flag("--always", s.request.host_mpi, "Swap in every container that has this hook");
     sub->add_option("--allow-annotations", s.allow_annotations,
-                    "Annotations count in bundles below DIR, whose images are trusted; /: in all")
+                    "Honour annotations in bundles below DIR, whose images are trusted; /: in all")
         ->transform(real_directory)
         ->allow_extra_args(false)
         ->option_text("DIR");
   }
   void add_decision_options(CLI::App* sub) {
     auto& s = settings_.hook;
-    sub->add_option("--cache", s.cache, "Directory of what was decided for each image")
+    sub->add_option("--cache", s.cache, "Directory of the decisions for each image")
         ->transform(from_here)
         ->option_text("DIR");
-    sub->add_option("--at", s.mount_point, "Where the mount stands in containers")
+    sub->add_option("--at", s.mount_point, "The mount point in containers")
         ->check(bad_container_path)
         ->option_text("PATH");
     sub->add_option("--mpi", s.mpi, "The host's MPI: auto, or its prefix")
@@ -120,13 +120,13 @@ class CommandLine {
         })
         ->option_text("MPI");
     // Scripts of earlier versions may say it; in no help.
-    sub->add_option_function<std::string>(
-           "--rpath",
-           [](const std::string& way) {
-             if (way != "bind")
-               throw CLI::ValidationError("--rpath",
-                                          "'" + way + "' is not supported any more: use bind");
-           })
+    sub->add_option_function<std::string>("--rpath",
+                                          [](const std::string& way) {
+                                            if (way != "bind")
+                                              throw CLI::ValidationError(
+                                                  "--rpath",
+                                                  "'" + way + "' is no longer supported: use bind");
+                                          })
         ->group("");
   }
   Result<int> verify();
@@ -163,13 +163,13 @@ CommandLine::CommandLine() {
   add_hook_options(sub);
   add_request_options(sub);
   sub->add_option("--hook-file", settings_.hook.hook_file,
-                  "The file that the runtime starts the hook by: checked at each start")
+                  "The file from which the runtime starts the hook, checked at each start")
       ->option_text("FILE");
 
   sub = add_install("install",
                     "Install the hook for podman (as a CDI device), or print it for runc, crun",
                     install_hook);
-  sub->add_option("--runtime", settings_.runtime, "The runtime that is to call it")
+  sub->add_option("--runtime", settings_.runtime, "The runtime that calls the hook")
       ->check(CLI::IsMember({"podman", "runc", "crun"}))
       ->option_text("podman|runc|crun");
   sub->add_option("--dir", settings_.directory, "podman's directory of hooks (podman --hooks-dir)")
@@ -185,14 +185,14 @@ CommandLine::CommandLine() {
   sub->add_option("DIR", settings_.directory, "The bundle")->required()->type_name("");
   add_hook_options(sub);
 
-  sub = add("verify", "What a program of a container really loads: swapped, or not and why",
+  sub = add("verify", "Print what a container's program really loads: swapped, or not and why",
             [this] { return verify(); });
   sub->add_option("PID", pid_, "A running process, as the host numbers it")
       ->check(bad_process_number)
       ->type_name("");
-  sub->add_option("--bundle", image_.bundle, "Before the start: what this bundle would start")
+  sub->add_option("--bundle", image_.bundle, "Inspect what this bundle would start")
       ->option_text("DIR");
-  sub->add_option("--rootfs", image_.rootfs, "Before the start: a program of this image")
+  sub->add_option("--rootfs", image_.rootfs, "Inspect a program of this root file system")
       ->option_text("DIR");
   sub->add_option("--program", image_.program, "The program, as the container names it")
       ->option_text("PATH");

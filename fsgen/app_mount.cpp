@@ -155,7 +155,7 @@ std::string hint_for(Via via) {
                    "may open; --via direct needs neither";
     case Via::fusermount:
       return "needs the setuid program fusermount3 (package fuse3), /dev/fuse, and a user with a "
-             "name; --via private needs none of the first";
+             "name; --via private does not need fusermount3";
     case Via::direct:
     case Via::best:
       break;
@@ -222,7 +222,7 @@ Result<DaemonCounters> MountLease::count() const {
       mount_.tree ? "/proc/self/fd/" + std::to_string(mount_.tree.get()) : mount_point();
   const std::string text = TRY(text_from_child(kDaemonEnd, [&] { return read_stats_text(root); }));
   const auto counters = parse_daemon_counters(text);
-  if (!counters) return fail(mount_point(), "its statistics cannot be understood");
+  if (!counters) return fail(mount_point(), "its statistics are invalid");
   return *counters;
 }
 

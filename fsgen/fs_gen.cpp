@@ -183,7 +183,7 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
   if (!done) {
     if (!can_do_without(options)) throw Error(done.error());
     const Error why = done.error();
-    warn(Error("", why.message(), "going on without heddle", why.hint()));
+    warn(Error("", why.message(), "continuing without heddle", why.hint()));
     done = value_or_throw(run_plain(options, *app_path, why.message()));
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};

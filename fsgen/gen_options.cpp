@@ -14,20 +14,20 @@ namespace {
 std::string contradiction(const GenOptions& o, const std::vector<std::string>& command,
                           bool shell_given) {
   if (o.print_env && command.size() != 2) return "--print-env: takes MAP and DIR";
-  if (shell_given && !o.print_env) return "--shell: belongs to --print-env";
-  if (command.empty()) return "no program named";
+  if (shell_given && !o.print_env) return "--shell: needs --print-env";
+  if (command.empty()) return "no program given";
   if (o.loader == LoaderKind::environment && o.via == Via::direct)
-    return "--loader env: needs a mount: it does not go with --via direct";
+    return "--loader env: needs a mount: not allowed with --via direct";
   if (o.learn && o.out.empty()) return "--learn: needs --out MAP, the map to write";
   if (o.learn && (!o.map.empty() || o.compare_runs > 0))
-    return "--learn: goes with neither --map nor --compare";
+    return "--learn: not allowed with --map or --compare";
   if (!o.stage.empty() && o.via == Via::direct)
-    return "--stage: needs a mount: it does not go with --via direct";
-  if (!o.stage_budget.empty() && o.stage.empty()) return "--budget: belongs to --stage";
+    return "--stage: needs a mount: not allowed with --via direct";
+  if (!o.stage_budget.empty() && o.stage.empty()) return "--budget: needs --stage";
   if (!o.map.empty() && !o.out.empty())
-    return "--out: does not go with --map, which is used as it is: nothing is resolved";
+    return "--out: not allowed with --map, which resolves nothing";
   if (!o.map.empty() && !o.plugin_directories.empty())
-    return "--plugins: does not go with --map, which is used as it is: give it to fs-resolve build";
+    return "--plugins: not allowed with --map, which resolves nothing: give it to fs-resolve build";
   return {};
 }
 
@@ -83,8 +83,8 @@ std::vector<std::string> mount_options(const GenOptions& options) {
 ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   GenOptions out;
   CLI::App app(
-      "Run APP with every shared library sent straight to its file: resolve what ld.so would\n"
-      "search for, serve it from one flat directory, run APP guided, report what was saved.",
+      "Run APP with its shared libraries resolved in advance and served from one flat "
+      "directory,\nand report what this saved.",
       "fs-gen");
   set_usage(
       app,
@@ -94,50 +94,48 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
       ->type_name("MAP");
   app.add_option("--out", out.out, "Keep the map of this run here")->type_name("MAP");
   app.add_flag("--learn", out.learn,
-               "Add to the map of --out what APP opens by dlopen and executes in this run");
+               "Add the programs and dlopened libraries of this run to the map of --out");
   app.add_option("--plugins", out.plugin_directories,
                  "Serve this plugin directory too, under its own name (repeatable)")
       ->type_name("DIR")
       ->allow_extra_args(false);
   add_choice<std::string>(app, "--serve", out.serve, {{"all", "all"}, {"remote", "remote"}},
-                          "What the mount serves: all (default), or only what lies on a remote "
-                          "file system");
+                          "Serve all libraries (default), or only those on a remote file system");
   app.add_option("--stage", out.stage,
-                 "Have the mount copy its files to this directory on the node, and serve these")
+                 "Copy the files to this directory on the node and serve the copies")
       ->type_name("DIR");
   app.add_option("--budget", out.stage_budget,
                  "With --stage: how much that directory may hold (4G)")
       ->check(CLI::Validator(
           [](const std::string& text) -> std::string {
             if (parse_byte_size(text)) return {};
-            return "'" + text + "' is no size: a number, and K, M, G or T behind it";
+            return "'" + text + "' is not a size: give a number, optionally with K, M, G or T";
           },
           ""))
       ->type_name("SIZE");
-  add_choice<Via>(
-      app, "--via", out.via,
-      {{"best", Via::best},
-       {"private", Via::private_mount},
-       {"fusermount", Via::fusermount},
-       {"direct", Via::direct}},
-      "A private mount, fusermount3, or direct: no mount, guided to the files; best (default)\n"
-      "takes the first that works");
+  add_choice<Via>(app, "--via", out.via,
+                  {{"best", Via::best},
+                   {"private", Via::private_mount},
+                   {"fusermount", Via::fusermount},
+                   {"direct", Via::direct}},
+                  "How APP sees the libraries: private mount, fusermount3, or direct (no mount); "
+                  "best (default)\ntakes the first that works");
   app.add_flag("!--no-share", out.share,
-               "A mount of one's own, not one with other fs-gens of this user and map");
+               "Do not share the mount with other fs-gens of this user and map");
   add_choice<LoaderKind>(
       app, "--loader", out.loader, {{"audit", LoaderKind::audit}, {"env", LoaderKind::environment}},
-      "Guide ld.so by auditing (default, exact), or by LD_LIBRARY_PATH where that cannot work");
+      "Guide ld.so by auditing (default, exact), or by LD_LIBRARY_PATH where auditing cannot work");
   app.add_option("--compare", out.compare_runs,
-                 "Run APP N times without heddle and N times with it, in turn; print the ratio")
+                 "Run APP N times without heddle and N times with it, alternating; print the ratio")
       ->check(CLI::Range(1U, 1000U))
       ->type_name("N");
   app.add_option("--json", out.json_file,
                  "Write the report here as JSON; -: to stdout, %r: the rank, %h: the host, %p: the "
                  "process")
       ->type_name("FILE");
-  app.add_flag(
-      "--print-env", out.print_env,
-      "Run nothing: print what guides a script's programs through the mount of MAP at DIR");
+  app.add_flag("--print-env", out.print_env,
+               "Run nothing; print the environment that guides a script's programs through the "
+               "mount of MAP at DIR");
   auto* shell = add_choice<ShellKind>(app, "--shell", out.shell,
                                       {{"sh", ShellKind::sh},
                                        {"fish", ShellKind::fish},

@@ -241,8 +241,8 @@ Result<RunReport> GuidedRun::run() {
     TRY(write_direct_index(map_, work_path_ + "/index", drifts));
     if (!drifts.empty()) {
       stale_ = stale_map(map_.path, drifts);
-      warn(Error("", stale_ + ": programs that use them run as they are", "",
-                 "make the map anew (fs-resolve build)"));
+      warn(Error("", stale_ + ": programs that use them run unguided", "",
+                 "rebuild the map (fs-resolve build)"));
     }
   } else if (!lease_ && ::mkdir(mount_point_.c_str(), 0755) != 0 && errno != EEXIST) {
     return fail_errno(mount_point_, "cannot make the mount point");
@@ -299,9 +299,8 @@ void GuidedRun::finish(RunReport& report) {
 }
 
 void GuidedRun::finish_daemon(RunReport& report) {
-  const Error ended_early(
-      "", "the mount ended before the program did", "",
-      "what it read from there since then, and was not cached, gave I/O errors");
+  const Error ended_early("", "the mount ended before the program did", "",
+                          "later reads of uncached pages failed with I/O errors");
   std::optional<DaemonCounters> counters;
   if (daemon_) {
     const auto end = daemon_->finish();
@@ -314,7 +313,7 @@ void GuidedRun::finish_daemon(RunReport& report) {
     if (!end) return warn(ended_early);
     counters = end->counters;
     report.left_running = end->still_used;
-    if (!counters && is_told()) warn("the mount's daemon is too busy to say what it served");
+    if (!counters && is_told()) warn("the mount's daemon does not return its statistics");
   }
   if (!counters) return;
   report.requests = counters->requests;
@@ -350,7 +349,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       // What is left of the others is their daemon's to remove.
       work = TRY(make_work_dir());
       if (*way == Via::direct)
-        warn(Error("", passed_over.back(), "going on without a mount", hint));
+        warn(Error("", passed_over.back(), "continuing without a mount", hint));
     }
     auto done = GuidedRun(options, *way, app_path, map, work).run();
     if (done) {
@@ -358,7 +357,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       return std::move(*done);
     }
     const Error& error = done.error();
-    hint = error.cause() == Cause::unfit ? "make the map anew (fs-resolve build)" : error.hint();
+    hint = error.cause() == Cause::unfit ? "rebuild the map (fs-resolve build)" : error.hint();
     if (last) return fail(Error({}, error.message(), {}, hint.empty() ? hint_for(*way) : hint));
     passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
     if (blocks_every_mount(error)) way = ways.end() - 2;

@@ -110,7 +110,7 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
   std::string audit = TRY(audit_library_path());
   // rtld.c splits LD_AUDIT at colons and expands $ in each part: neither can be escaped.
   if (audit.find_first_of(":$") != std::string::npos)
-    return fail(audit, "cannot stand in LD_AUDIT", "there is a ':' or '$' in it",
+    return fail(audit, "cannot be used in LD_AUDIT", "there is a ':' or '$' in it",
                 "install heddle under a plainer path");
   return std::optional(MountEnvironment{std::move(audit), index});
 }

@@ -37,7 +37,7 @@ std::optional<std::uint64_t> RunReport::start_ns() const {
 
 std::string to_text(const RunReport& report) {
   if (!report.guided && report.counters.guided_processes == 0) {
-    return fmt::format("{}: ran as it is: {}\n", escape_for_terminal(report.app),
+    return fmt::format("{}: ran unguided: {}\n", escape_for_terminal(report.app),
                        report.unguided_reason);
   }
   std::string out;
@@ -67,7 +67,7 @@ std::string to_text(const RunReport& report) {
               : "",
           report.learned ? "" : ": --learn --out MAP puts them in a map");
   } else {
-    out += fmt::format("{}: ran as it is ({}); its mapped children were guided\n",
+    out += fmt::format("{}: ran unguided ({}); its mapped children were guided\n",
                        escape_for_terminal(report.app), report.unguided_reason);
     out += fmt::format("  tried paths     {:>12} by ld.so in its guided processes\n",
                        with_commas(report.counters.probes));

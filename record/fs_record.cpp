@@ -39,12 +39,12 @@ void complete(RecordOptions& out, const std::string& out_dir) {
   const bool evaluates = out.summary || !out.slim_dir.empty();
   if (!out.trace.empty()) {
     if (!out.command.empty() || !evaluates)
-      throw Wrong("--trace", "wants --summary or --slim and no program");
+      throw Wrong("--trace", "needs --summary or --slim, and no program");
     return;
   }
-  if (out.command.empty()) throw Wrong("APP", "no program named");
+  if (out.command.empty()) throw Wrong("APP", "no program given");
   if (out.out.empty() && out_dir.empty())
-    throw Wrong("--out", "no place for the trace: neither --out nor --out-dir");
+    throw Wrong("--out", "no output given: neither --out nor --out-dir");
   if (!out_dir.empty()) {
     // The ranks of one job race for it.
     if (::mkdir(out_dir.c_str(), 0777) != 0 && errno != EEXIST)
@@ -55,7 +55,7 @@ void complete(RecordOptions& out, const std::string& out_dir) {
   struct stat st {};
   if (evaluates &&
       (named_descriptor(out.out) || (::stat(out.out.c_str(), &st) == 0 && !S_ISREG(st.st_mode))))
-    throw Wrong(out.summary ? "--summary" : "--slim", "wants a trace in a regular file");
+    throw Wrong(out.summary ? "--summary" : "--slim", "needs a trace in a regular file");
   if (!out.slim_dir.empty()) out.slim_dir = absolute_path(out.slim_dir);
   for (auto& scope : out.scopes) scope = std::filesystem::canonical(scope).string();
 }
@@ -68,9 +68,10 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
   set_usage(app, kUsage);
   app.set_version_flag("--version", "fs-record (heddle) " HEDDLE_VERSION);
   app.add_option("--out", out.out,
-                 "Write the trace here; a file that is there is replaced; -: to stdout")
+                 "Write the trace here; an existing file is replaced; -: to stdout")
       ->type_name("FILE");
-  app.add_option("--out-dir", out_dir, "Write it into this directory, named by host, rank and pid")
+  app.add_option("--out-dir", out_dir,
+                 "Write the trace to this directory, named by host, rank and pid")
       ->type_name("DIR")
       ->excludes("--out");
   const auto add_ops = [&out](const std::vector<std::string>& names) {
@@ -86,9 +87,8 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
       ->type_name("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_flag("--io", out.recorder.each_io,
-               "Each read and write an event, not their sum on close");
-  app.add_option("--scope", out.scopes, "Record only what lies in this directory (repeatable)")
+  app.add_flag("--io", out.recorder.each_io, "Log each read and write, not their sum on close");
+  app.add_option("--scope", out.scopes, "Record only accesses in this directory (repeatable)")
       ->type_name("DIR")
       ->check(CLI::ExistingDirectory)
       ->allow_extra_args(false);
@@ -96,7 +96,7 @@ std::variant<RecordOptions, int> parse_record_options(int argc, const char* cons
   app.add_flag("--summary", out.summary, "Report on stderr what was accessed most, and the misses");
   app.add_option("--slim", out.slim_dir, "Copy the files that the run used into this directory")
       ->type_name("DIR");
-  app.add_option("--trace", out.trace, "Make --summary and --slim from this trace; run nothing")
+  app.add_option("--trace", out.trace, "Apply --summary and --slim to this trace; run nothing")
       ->type_name("FILE")
       ->excludes("--out");
   add_choice<RecordVia>(app, "--via", out.via,
@@ -128,7 +128,7 @@ AppEnd run(const RecordOptions& options) {
   if (!path) return {report_exec_failure(options.command[0], path.error().code())};
   const auto done = value_or_throw(run_recorded(options, *path));
   if (!done.trace_failure.empty()) {
-    report(Error(options.out, "the trace is not whole", done.trace_failure));
+    report(Error(options.out, "the trace is incomplete", done.trace_failure));
     return {exit_failure};
   }
   if (done.exec_error != 0) return {report_exec_failure(options.command[0], done.exec_error)};

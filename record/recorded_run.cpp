@@ -567,7 +567,7 @@ Result<RecordedRun> Run::finish(RecordingDaemon& daemon, int exit_status, bool c
     daemon.socket.reset();
     const auto status = daemon.child.wait_for(kEndsWithin);
     const int ended = status && *status ? **status : 0;
-    return fail("", "the recorder has gone",
+    return fail("", "the recorder died",
                 ended > 128 ? "killed by signal " + std::to_string(ended - 128)
                             : "it ended with status " + std::to_string(ended));
   }

@@ -61,7 +61,7 @@ Result<void> Landlock::allow_reading(const std::string& path) {
 
 Result<void> Landlock::restrict_thread(std::string_view who) const {
   if (rules_ && ::syscall(SYS_landlock_restrict_self, rules_.get(), 0) != 0)
-    return fail_errno(who, "cannot close its sandbox (Landlock)");
+    return fail_errno(who, "cannot enter its sandbox (Landlock)");
   return {};
 }
 

@@ -32,7 +32,7 @@ Result<void> SeccompFilter::load(std::string_view who) {
   if (status_ == 0) (void)::seccomp_attr_set(filter_.get(), SCMP_FLTATR_CTL_TSYNC, 1);
   if (status_ == 0) status_ = ::seccomp_load(filter_.get());
   if (status_ != 0)
-    return fail_errno(who, "cannot close its sandbox (seccomp)", -status_,
+    return fail_errno(who, "cannot enter its sandbox (seccomp)", -status_,
                       "the kernel or the container around must allow seccomp filters");
   return {};
 }

@@ -402,7 +402,7 @@ void add_options(CLI::App& app, Options& o) {
   cert->needs(key);
   key->needs(cert);
   app.add_option("--token-file", o.token_file,
-                 "Clients must show the token in FILE, instead of one that is made for this user")
+                 "Clients must send the token in FILE; by default one is made for this user")
       ->type_name("FILE");
   app.add_option("--index", o.index.cache_dir, "Keep the index in DIR instead of the user's cache")
       ->type_name("DIR");
@@ -417,7 +417,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--max-request", o.most_request_bytes, "Largest request in bytes (8388608)")
       ->type_name("N")
       ->check(CLI::Range(1024, 1 << 30));
-  app.add_option("--max-checks", o.most_checks, "Calls at once; more are turned away (64)")
+  app.add_option("--max-checks", o.most_checks, "Calls at once; more are refused (64)")
       ->type_name("N")
       ->check(CLI::Range(1, 10'000));
   app.add_option("--metrics", o.metrics, "Serve Prometheus metrics on this loopback address")
@@ -429,7 +429,7 @@ void add_options(CLI::App& app, Options& o) {
                  "Seconds that a stream may wait for its client (60)")
       ->type_name("N")
       ->check(CLI::Range(1, 86'400));
-  app.add_option("--grace", o.grace, "Seconds that calls under way have when it is ended (5)")
+  app.add_option("--grace", o.grace, "Seconds that calls in progress have left at the end (5)")
       ->type_name("N")
       ->check(CLI::Range(0, 3600));
 }

@@ -197,8 +197,7 @@ class JudgePool {
   }
 
   void avoid(const std::string& directory) {
-    warn(fmt::format("{}: does not answer: left alone for a minute",
-                     escape_for_terminal(directory)));
+    warn(fmt::format("{}: does not answer: skipped for a minute", escape_for_terminal(directory)));
     {
       const std::lock_guard lock(mutex_);
       avoided_[directory] = Clock::now() + kAvoided;
@@ -301,9 +300,9 @@ class JudgePool {
     pollfd ready{judge.socket.get(), POLLIN, 0};
     while (::poll(&ready, 1, static_cast<int>(kGlance.count())) <= 0) {
       const auto now = Clock::now();
-      if (now >= deadline || cancelled()) return fail_errno("judge", "given up", ETIMEDOUT);
+      if (now >= deadline || cancelled()) return fail_errno("judge", "timed out", ETIMEDOUT);
       if (now - begin > kQuick && !may_go_on(judge))
-        return fail_errno("judge", "taken away", EAGAIN);
+        return fail_errno("judge", "preempted", EAGAIN);
     }
     auto answer = TRY(receive_large<Answer>(judge.socket.get(), 2 * kMostAnswerBytes));
     if (!is_sane(answer.judgement)) return fail_errno("judge", "wrong answer", EPROTO);

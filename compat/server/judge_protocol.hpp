@@ -97,7 +97,9 @@ Result<void> send_large(int socket, const T& message) {
 template <class T>
 Result<T> receive_large(int socket, std::size_t most = std::size_t{2} << 30) {
   const Fd file = TRY(receive_fd(socket));
-  const auto wrong = [] { return fail_errno("", "cannot understand the other process", EPROTO); };
+  const auto wrong = [] {
+    return fail_errno("", "invalid message from the other process", EPROTO);
+  };
   // The sender may be hostile: nobody can cut off a sealed file under us.
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return wrong();

@@ -77,7 +77,7 @@ Result<std::string> read_or_make_token(const std::string& path) {
   struct stat st {};
   if (::fstat(file->get(), &st) != 0) return fail_errno(path, "cannot be read");
   if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
-    return fail_errno(path, "is no secret", EPERM,
+    return fail_errno(path, "is readable by others", EPERM,
                       "it must be a file of this user with mode 0600: remove it, or --token-file");
   return read_open_token(file->get(), path);
 }

@@ -97,7 +97,7 @@ Result<void> run_sealed(char** argv) {
   if (!program) program = TRY(sealed_copy());
   if (::setenv(kInstalled, installed.c_str(), 1) != 0) return fail_errno("fs-hook", "cannot start");
   (void)::syscall(SYS_execveat, program->get(), "", argv, ::environ, AT_EMPTY_PATH);
-  return fail_errno("fs-hook", "cannot start anew");
+  return fail_errno("fs-hook", "cannot restart");
 }
 
 Result<std::string> trusted_hook() {

@@ -123,7 +123,7 @@ HookSettings for_plain_runtime(const InstallSettings& settings) {
 
 Result<SwapRequest> annotated(SwapRequest request,
                               const std::map<std::string, std::string>& annotations) {
-  constexpr const char* kCannot = "cannot follow it";
+  constexpr const char* kCannot = "invalid annotation";
   const auto mpi = annotations.find("heddle.mpi");
   if (mpi != annotations.end()) {
     if (mpi->second != "host" && mpi->second != "off")
@@ -180,7 +180,7 @@ Result<void> install_hook(const InstallSettings& settings) {
   }
   const bool for_hooks = settings.hook.request.host_mpi || !settings.hook.allow_annotations.empty();
   if (!for_hooks && (!settings.directory.empty() || !is_systems_root()))
-    return fail("install", "cannot write a hook", "nobody is named who may ask for it",
+    return fail("install", "cannot write a hook", "no option says which containers get it",
                 "--always: every container that podman starts with this hook; "
                 "--allow-annotations DIR: annotated ones, of trusted images");
   std::string directory = settings.directory;

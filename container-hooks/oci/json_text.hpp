@@ -18,8 +18,8 @@ using Json = nlohmann::ordered_json;
 /// where a member is absent or of another type: the text may come from a runtime or an image.
 inline Result<Json> parse_json(std::string_view text, const std::string& name) {
   auto value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) return fail(name, "cannot read", "it is no JSON");
-  if (!value.is_object()) return fail(name, "cannot read", "it is no JSON object");
+  if (value.is_discarded()) return fail(name, "cannot read", "not JSON");
+  if (!value.is_object()) return fail(name, "cannot read", "not a JSON object");
   return value;
 }
 

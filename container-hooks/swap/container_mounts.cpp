@@ -73,7 +73,7 @@ Result<ContainerMounts::Target> ContainerMounts::vet(const Fd& target, const std
   if (found.mount < 0) return fail(path, kWhat, "/proc does not tell its mount");
   if (own_mounts_.contains(found.mount)) return found;
   if (file_systems_.is_made_up(target.get(), stamp))
-    return fail(path, kWhat, "it lies on a file system that the kernel makes up");
+    return fail(path, kWhat, "it lies on a kernel file system (proc, sysfs, ...)");
   const bool shared = TRY(is_shared(found.mount));
   if (shared)
     return fail(path, kWhat, "it lies on a shared mount, and would change outside of it too",
@@ -171,8 +171,7 @@ Result<void> ContainerMounts::place(const Bind& bind, Kind kind) {
   const auto checked = checked_.find(bind.target);
   const bool is_same = checked != checked_.end() && checked->second == found.id;
   if (!is_same && !own_mounts_.contains(found.mount))
-    return fail(bind.target, "cannot mount over it in the container",
-                "it is another file than a moment ago");
+    return fail(bind.target, "cannot mount over it in the container", "it was replaced meanwhile");
   TRY(attach_mount(tree.get(), target.get(), bind.target));
   keep(std::move(tree));
   return {};

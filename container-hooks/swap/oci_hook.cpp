@@ -113,7 +113,7 @@ class HookedStart {
     if (!request_) return end_with(request_.error(), false);
     if (ignored_)
       log_.warning(
-          "annotations (heddle.*) do not count here, an image can set them "
+          "annotations (heddle.*) are ignored: an image can set them "
           "(podman run --device heddle/mpi=host, or fs-hook install --allow-annotations DIR)");
     if (!request_->host_mpi) return exit_done;
     const auto done = swap();

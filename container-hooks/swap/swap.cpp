@@ -71,7 +71,7 @@ Result<Fd> open_namespace(pid_t pid, const char* kind) {
 Result<void> enter_mount_namespace(pid_t pid) {
   if (pid <= 1)
     return fail("the container's state", "cannot use",
-                "its pid is " + std::to_string(pid) + ", which is of another namespace",
+                "its pid is " + std::to_string(pid) + ", which belongs to another PID namespace",
                 "install the hook for this stage: --stage createContainer");
   const Fd mounts = TRY(open_namespace(pid, "mnt"));
   const Fd users = TRY(open_namespace(pid, "user"));

@@ -324,7 +324,7 @@ Finding compare_with_decision(const std::vector<MappedLibrary>& libraries,
     std::string line = (library.from_host ? "host       " : "container  ") + library.path;
     if (verdict != decision.verdicts.end() && verdict->from_host && !library.from_host) {
       all_right = false;
-      line += "  NOT swapped: the host's was decided on (" + verdict->why + ")";
+      line += "  NOT swapped: the decision takes the host's (" + verdict->why + ")";
     }
     if (is_mpi(name)) {
       any_mpi = true;

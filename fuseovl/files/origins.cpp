@@ -140,7 +140,7 @@ Finding failed(const char* wrong, int code) {
 
 Finding failed_to_open(int code) {
   if (code == ENOENT || code == ENOTDIR) return failed("missing", 0);
-  if (code == ENOEXEC || code == EISDIR) return failed("no regular file any more", 0);
+  if (code == ENOEXEC || code == EISDIR) return failed("no longer a regular file", 0);
   return failed("cannot open", code);
 }
 

@@ -156,9 +156,9 @@ void ReaderPool::expire(Clock::time_point begin, std::vector<std::function<void(
       if (job.answered || job.since > begin) continue;
       if (lane.last_done <= job.since && !lane.silent) {
         const bool ends = limit_.count() > 0;
-        out.push_back([message = Error(job.read.path, not_answered_for(ends ? limit_ : kSaidAfter),
-                                       ends ? "its files answer with an error, until it does"
-                                            : "waiting")] { warn(message); });
+        out.push_back(
+            [message = Error(job.read.path, not_answered_for(ends ? limit_ : kSaidAfter),
+                             ends ? "reads fail until it answers" : "waiting")] { warn(message); });
         lane.silent = true;
         lane.next_try = begin + 2 * limit_;
       }

@@ -20,18 +20,18 @@ namespace {
 /// A directory of ours below `parent`, made when it is not there.
 Result<Fd> private_directory(int parent, const std::string& name, const std::string& shown) {
   if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
-    return fail_errno(shown, "cannot stage there");
+    return fail_errno(shown, "cannot use for staging");
   Fd directory(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
   if (!directory || ::fstat(directory.get(), &status) != 0)
-    return fail_errno(shown, "cannot stage there");
+    return fail_errno(shown, "cannot use for staging");
   if (status.st_uid != ::geteuid())
-    return fail(shown, "cannot stage there", "it belongs to another user");
+    return fail(shown, "cannot use for staging", "it belongs to another user");
   if ((status.st_mode & 077) != 0)
-    return fail(shown, "cannot stage there", "others may use it",
+    return fail(shown, "cannot use for staging", "others may use it",
                 "its mode has to be 0700: what is in it is trusted");
   if (::faccessat(directory.get(), ".", W_OK, AT_EACCESS) != 0)
-    return fail_errno(shown, "cannot stage there");
+    return fail_errno(shown, "cannot use for staging");
   return directory;
 }
 
@@ -92,14 +92,14 @@ Result<StageDirectory> StageDirectory::open(const std::string& directory) {
   const Fd parent(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
   if (!parent || ::fstat(parent.get(), &status) != 0)
-    return fail_errno(directory, "cannot stage there");
+    return fail_errno(directory, "cannot use for staging");
   // Who may rename our directory in it could put another in its place: as in /tmp, only its owner
   // may.
   if ((status.st_mode & 022) != 0 && !(status.st_mode & S_ISVTX))
-    return fail(directory, "cannot stage there", "others may rename what is in it",
+    return fail(directory, "cannot use for staging", "others may rename what is in it",
                 "chmod +t, or take a directory of your own");
   if (status.st_uid != 0 && status.st_uid != ::geteuid())
-    return fail(directory, "cannot stage there", "it belongs to another user");
+    return fail(directory, "cannot use for staging", "it belongs to another user");
   StageDirectory out;
   const std::string name = "heddle-" + std::to_string(::geteuid());
   out.path_ = directory + "/" + name;

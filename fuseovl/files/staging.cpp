@@ -74,8 +74,7 @@ std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std
     wrong = got ? "has changed" : Error::from_errno({}, "cannot read", got.error()).message();
   }
   if (slot.ready.exchange(false))
-    warn(
-        Error(directory_.path() + "/objects/" + name, "a staged copy is not used any more", wrong));
+    warn(Error(directory_.path() + "/objects/" + name, "a staged copy is no longer used", wrong));
   return std::nullopt;
 }
 

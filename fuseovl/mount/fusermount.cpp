@@ -67,7 +67,7 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   if (wants_device) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      return fail_errno(kProgram, "cannot talk to it");
+      return fail_errno(kProgram, "cannot make a socket pair");
     ours = Fd(ends[0]);
     theirs = Fd(ends[1]);
     options.fds.emplace_back(theirs.get(), kSocketInChild);

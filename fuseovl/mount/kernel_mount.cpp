@@ -161,7 +161,7 @@ Result<Fd> new_fuse_tree(int device) {
 Result<void> exchange_mount(int tree, const std::string& mount_point) {
   if (move_tree(tree, mount_point, kBeneath)) {
     if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return {};
-    const auto error = Error::from_errno(mount_point, "cannot take the old mount off");
+    const auto error = Error::from_errno(mount_point, "cannot detach the old mount");
     // Or its daemon would serve it for ever, beneath the old one.
     (void)::umount2(("/proc/self/fd/" + std::to_string(tree)).c_str(), MNT_DETACH);
     return fail(error);

@@ -61,7 +61,7 @@ class TreeBuilder {
   }
 
   static tl::unexpected<Error> fail_name(std::string_view name, std::string_view what) {
-    return fail(Error(name, "cannot stand in a mount", what));
+    return fail(Error(name, "cannot be served", what));
   }
 
   void add(Entries& directory, std::string_view name, InodeNumber ino) {

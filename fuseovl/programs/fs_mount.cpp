@@ -35,7 +35,7 @@ void add_size(CLI::App& app, const std::string& name, std::uint64_t& value,
               const std::string& text) {
   const auto take = [&value](const std::string& given) -> std::string {
     const auto size = parse_byte_size(given);
-    if (!size) return "'" + given + "' is no size: a number, and K, M, G or T behind it";
+    if (!size) return "'" + given + "' is not a size: give a number, optionally with K, M, G or T";
     value = *size;
     return {};
   };
@@ -52,7 +52,7 @@ std::string take_drift_word(const std::string& word, LoadOptions& out) {
   else if (word == "keep" || word == "eio")
     out.on_change = word == "keep" ? OnChange::keep : OnChange::refuse;
   else
-    return "'" + word + "' is none of refuse|warn|keep|eio";
+    return "'" + word + "' is not one of refuse|warn|keep|eio";
   return {};
 }
 
@@ -69,8 +69,8 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_flag("-f,--foreground", s.foreground, "Stay in the foreground");
   app.add_option_function<std::vector<std::string>>(
          "--on-drift", [](const std::vector<std::string>&) {},
-         "A file differs from the map: refuse to mount (default), or warn and serve it as it is. "
-         "One changes later: keep its staged copy (default), or eio (repeatable)")
+         "If a file differs from the map: refuse to mount (default), or warn and serve it. If one "
+         "changes later: keep its staged copy (default), or answer eio (repeatable)")
       ->check(CLI::Validator(
           [&s](const std::string& word) { return take_drift_word(word, s.load); }, ""))
       ->type_name("refuse|warn|keep|eio")
@@ -83,13 +83,13 @@ void declare(CLI::App& app, Arguments& a) {
            "How much content to read ahead in the background (256M; 0: none)");
   app.add_option(
          "--stage", s.load.stage.directory,
-         "Copy the files to this directory on the node, shared by its mounts, and serve these")
+         "Copy the files to this directory on the node, shared by its mounts, and serve the copies")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst)
       ->type_name("DIR");
   add_size(app, "--budget", s.load.stage.budget,
            "With --stage: how much that directory may hold (4G)");
   app.add_option("--threads", s.threads,
-                 fmt::format("Threads that answer the kernel, at most 64 ({})", s.threads))
+                 fmt::format("Most threads that answer the kernel ({}, at most 64)", s.threads))
       ->check(CLI::Range(1, 64))
       ->type_name("N");
   app.add_option_function<double>(
@@ -97,55 +97,57 @@ void declare(CLI::App& app, Arguments& a) {
          [&s](double seconds) {
            s.load.origin_timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
          },
-         fmt::format("Answer with an error what a file's own file system does not answer for so "
-                     "long ({}; 0: wait)",
+         fmt::format("Seconds until reads of an unresponsive file system fail ({}; 0: never)",
                      kOriginTimeout.count()))
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("SECONDS");
-  app.add_option("--log", s.log_path, "File for the daemon's messages (none)")->type_name("FILE");
+  app.add_option("--log", s.log_path, "File for the daemon's messages (default: discarded)")
+      ->type_name("FILE");
   // What is done stands in front of MAP and DIR, which CLI11 sees as the two words that they are.
   const auto add_mode = [&](const std::string& name, Mode mode, const std::string& text) {
     app.add_flag_callback(
         name, [&a, mode] { a.modes.push_back(mode); }, text);
   };
   add_mode("--reload", Mode::reload,
-           "Put a new mount, of MAP or of the same map, in the place of the one at DIR");
+           "Replace the mount at DIR by a new one, of MAP or of the same map");
   add_mode("-u,--unmount", Mode::unmount, "Unmount DIR");
-  app.add_flag("--lazy", a.lazy, "With -u: detach now, end when the last user has gone");
-  add_mode("--stats", Mode::stats, "Print the counters of the mount at DIR");
+  app.add_flag("--lazy", a.lazy, "With -u: detach now; the daemon ends with its last user");
+  add_mode("--stats", Mode::stats, "Print the statistics of the mount at DIR");
   app.add_flag("--json", a.json, "With --stats: as JSON");
   add_mode("--verify", Mode::verify,
-           "Compare what the mount at DIR serves, or MAP's files, with MAP, byte by byte");
+           "Compare the SHA-256 of what the mount at DIR serves, or of MAP's files, with MAP");
   app.add_option_function<std::string>(
          "--node",
          [&a](const std::string& directory) {
            a.modes.push_back(Mode::node);
            a.settings.node = directory.empty() ? kNodeDirectory : directory;
          },
-         fmt::format("Serve the containers of this node: one mount a map, below DIR ({})",
+         fmt::format("Serve this node's containers, one mount per map, below DIR ({})",
                      kNodeDirectory))
       ->expected(0, 1)
       ->type_name("DIR");
   const std::string group = "For programs that mount themselves";
-  app.add_option("--fuse-fd", s.fuse_fd, "Serve this mounted /dev/fuse descriptor, stay in front")
+  app.add_option("--fuse-fd", s.fuse_fd,
+                 "Serve this mounted /dev/fuse descriptor in the foreground")
       ->type_name("N")
       ->group(group);
   app.add_option("--mount-point", s.load.mount_point, "Where programs see that mount")
       ->type_name("PATH")
       ->group(group);
-  app.add_option("--ready-fd", s.ready_fd, "Gets '+' when the mount answers, or an error's text")
+  app.add_option("--ready-fd", s.ready_fd,
+                 "Receives '+' when the mount answers, or an error's text")
       ->type_name("M")
       ->group(group);
-  app.add_option("--cleanup", s.cleanup, "Directory to remove when the mount has gone")
+  app.add_option("--cleanup", s.cleanup, "Remove this directory when the mount has gone")
       ->type_name("DIR")
       ->group(group);
   app.add_flag("--leave-tree", s.leave_tree,
-               "With --fuse-fd, in a mount namespace of its own: hold none of its mounts")
+               "With --fuse-fd, in a mount namespace made for it: hold none of its mounts")
       ->group(group);
   add_choice<std::optional<KeepKind>>(
       app, "--keep", s.keep,
       {{"private", KeepKind::privately}, {"fusermount", KeepKind::fusermount}},
-      "Mount what the clients at --listen-fd want, until the last has gone")
+      "Mount the map that clients at --listen-fd send; end with the last client")
       ->group(group);
   app.add_option("--listen-fd", s.listen_fd, "The socket of --keep: listening, or of a pair")
       ->type_name("N")
@@ -181,7 +183,8 @@ void make_absolute(std::string& path) {
 }
 
 int mount_device(const MountSettings& s) {
-  if (!s.mount_point.empty()) return usage("--fuse-fd takes MAP alone: it is mounted already");
+  if (!s.mount_point.empty())
+    return usage("--fuse-fd takes MAP only: the device is mounted already");
   if (!s.load.mount_point.starts_with('/'))
     return usage("--fuse-fd needs --mount-point and an absolute path");
   if (!s.cleanup.empty() && (!s.cleanup.starts_with('/') || s.cleanup == "/"))
@@ -195,8 +198,8 @@ int run(Arguments& a) {
   if (s.keep) a.modes.push_back(Mode::keep);
   if (s.keep.has_value() != (s.listen_fd >= 0)) return usage("--keep needs --listen-fd");
   const Mode mode = a.modes.empty() ? Mode::mount : a.modes.front();
-  if (a.lazy && mode != Mode::unmount) return usage("--lazy belongs to -u");
-  if (a.json && mode != Mode::stats) return usage("--json belongs to --stats");
+  if (a.lazy && mode != Mode::unmount) return usage("--lazy needs -u");
+  if (a.json && mode != Mode::stats) return usage("--json needs --stats");
   const auto words = int{!s.load.map_path.empty()} + int{!s.mount_point.empty()};
   const bool is_service = mode == Mode::node || mode == Mode::keep;
   const bool on_one = mode == Mode::unmount || mode == Mode::stats || mode == Mode::verify;
@@ -230,7 +233,7 @@ int run(Arguments& a) {
   if (s.fuse_fd >= 0) return mount_device(s);
   if (s.mount_point.empty()) return usage("DIR is missing");
   if (s.ready_fd >= 0 || !s.load.mount_point.empty() || !s.cleanup.empty() || s.leave_tree)
-    return usage("--ready-fd, --mount-point, --cleanup and --leave-tree belong to --fuse-fd");
+    return usage("--ready-fd, --mount-point, --cleanup and --leave-tree need --fuse-fd");
   return status_of(start_daemon(s));
 }
 

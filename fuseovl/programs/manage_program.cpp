@@ -104,7 +104,7 @@ Result<void> unmount(const std::string& directory, bool lazy) {
   while (done && is_heddle_mount(path)) done = unmount_fuse(path, Unmount::detach);
   if (done) return {};
   if (::geteuid() != 0 && !mounted->has_option("user_id=" + std::to_string(::geteuid())))
-    return fail(directory, "cannot unmount", "it is a mount of another user's");
+    return fail(directory, "cannot unmount", "the mount belongs to another user");
   if (done.error().code() != EBUSY) return done;
   return fail_errno(directory, "cannot unmount", EBUSY,
                     "--lazy detaches it now and ends it with its last user");
@@ -130,7 +130,7 @@ Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::str
     return fail_errno(directory, what, code, hint);
   }
   auto stats = nlohmann::ordered_json::parse(*text, nullptr, false);
-  if (!stats.is_object()) return fail(directory, what, "its counters cannot be understood");
+  if (!stats.is_object()) return fail(directory, what, "its statistics are invalid");
   return stats;
 }
 

@@ -35,7 +35,7 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
   if (!mounted || mounted->type != kMountType)
     return fail(directory, kWhat, "no heddle mount is here");
   if (!mounted->has_option("user_id=" + std::to_string(::geteuid())))
-    return fail(directory, kWhat, "it is a mount of another user's");
+    return fail(directory, kWhat, "the mount belongs to another user");
   if (is_dead(path))
     return fail(directory, kWhat, "its daemon has died", "unmount it with fs-mount -u");
   // Before Linux 5.2 mount_stacking() cannot tell.
@@ -104,7 +104,7 @@ Result<void> look_at(const std::string& path, const std::string& directory,
   if (same_map) load.map_path = stats.value("map", "");
   const std::string new_id = TRY(id_of_map(load.map_path, load.origin_timeout));
   if (same_map && new_id != old_id)
-    return fail(directory, kWhat, load.map_path + " is another map by now",
+    return fail(directory, kWhat, load.map_path + " is now another map",
                 "fs-mount --reload MAP DIR");
   if (is_map_hash(path.substr(path.rfind('/') + 1)) && new_id != old_id)
     return fail(directory, kWhat, "it is the node's mount of this map",

@@ -112,7 +112,8 @@ void MountServer::hear(Client& client) {
       client.state == Client::State::silent && is_map_hash(message.map_id) && fds.size() == 1)
     return want(client, std::move(message.map_id), std::move(fds.front()));
   refuse_mount(client.socket.get(),
-               Error("fs-mount", "wants a map's hash, and the map", "is it of another version?"));
+               Error("fs-mount", "invalid request: a map's hash and file are needed",
+                     "is it of another version?"));
   client.socket.reset();
 }
 

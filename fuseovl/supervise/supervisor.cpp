@@ -209,7 +209,7 @@ std::optional<int> Supervisor::stuck_end() {
   int status = 0;
   if (worker_ends_within(milliseconds(200)) && ::waitpid(worker_, &status, WNOHANG) == worker_)
     return status;
-  say(fmt::format("its worker {} cannot end: a file system does not answer it", worker_));
+  say(fmt::format("worker {} is blocked in a file system that does not answer", worker_));
   worker_end_.reset();
   const int code = state_.exit_status;
   return code == ServingState::kWorks ? SIGKILL : W_EXITCODE(code, 0);
@@ -227,14 +227,15 @@ Result<void> Supervisor::replace_worker(int status) {
                                     : fmt::format("died of signal {}", WTERMSIG(status)));
   ++state_.workers_lost;
   if (!state_.session.can_be_taken_over())
-    return fail("", died, "nothing can take the mount over before Linux 6.9",
-                "fs-mount MAP DIR mounts it anew");
+    return fail("", died, "workers cannot be replaced before Linux 6.9",
+                "fs-mount MAP DIR mounts it again");
   const bool worked = Clock::now() - started_ >= kLived || state_.session.answers != answers_;
   useless_ = worked ? 0 : useless_ + 1;
   if (worked) pauses_.restart();
-  if (useless_ == kMostUseless) return fail("", died, "as those before it did");
+  if (useless_ == kMostUseless)
+    return fail("", died, fmt::format("after {} workers in a row", kMostUseless));
   TRY(start_worker());
-  say(fmt::format("{}; {} goes on in its place", died, worker_));
+  say(fmt::format("{}; replaced by worker {}", died, worker_));
   return {};
 }
 

@@ -82,9 +82,10 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
     if (std::all_of(named.begin(), named.end(),
                     [](const WorkResult& one) { return one.state == WorkResult::State::done; }))
       return;
-    warn(Error("", "workers are not held to the map's files", "a file system does not answer"));
+    warn(Error("", "workers are not restricted to the map's files",
+               "a file system does not answer"));
   } catch (const Error& error) {
-    warn(Error("", "workers are not held to the map's files", error.message()));
+    warn(Error("", "workers are not restricted to the map's files", error.message()));
   }
   files_.reset();
 }

@@ -51,7 +51,7 @@ struct FsDiffOptions {
 
 constexpr const char* kFooter =
     "A file with several runs: FILE#2 names its second. FILE - is stdin.\n"
-    "Exit status: 0 the same, 1 different, 2 trouble. See fs-diff(1).";
+    "Exit status: 0 the same, 1 different, 2 error. See fs-diff(1).";
 
 DistanceLimit parse_limit(const std::string& text) {
   DistanceLimit limit;
@@ -90,24 +90,23 @@ void add_rules(CLI::App& app, FsDiffOptions& o) {
       ->allow_extra_args(false)
       ->type_name("LIST");
   add_choice<bool>(app, "--by", o.report.compare.by_process, {{"process", true}},
-                   "Compare in parts");
+                   "Compare process by process");
   app.add_flag("--collapse", o.rules.collapse, "The same event many times in a row counts once");
-  app.add_option_function<Words>("--map", add_maps, "Take directory FROM for TO (repeatable)")
+  app.add_option_function<Words>("--map", add_maps, "Treat directory FROM as TO (repeatable)")
       ->type_name("FROM=TO")
       ->allow_extra_args(false);
-  app.add_flag("--soname,!--no-soname", n.soname, "libx.so.1.2 is libx.so.1 (on)");
-  app.add_flag("--pid,!--no-pid", n.pid, "Process numbers are alike (on)");
-  app.add_flag("--temp,!--no-temp", n.temp, "Random names of temporary files are alike (on)");
+  app.add_flag("--soname,!--no-soname", n.soname, "libx.so.1.2 counts as libx.so.1 (on)");
+  app.add_flag("--pid,!--no-pid", n.pid, "Process numbers count as equal (on)");
+  app.add_flag("--temp,!--no-temp", n.temp, "Random names of temporary files count as equal (on)");
   app.add_flag("--hash,!--no-hash", n.hash,
-               "Hashes in Spack's and Nix's directories are alike (on)");
-  app.add_flag("--result,!--no-result", o.rules.result, "A miss is not a hit (on)");
+               "Hashes in Spack's and Nix's directories count as equal (on)");
+  app.add_flag("--result,!--no-result", o.rules.result, "A miss differs from a hit (on)");
   app.add_flag("--late,!--no-late", o.rules.late,
-               "Closes and what is counted by then do not count: their order is the kernel's (on)");
+               "Ignore closes and what is counted with them: their order varies (on)");
   app.add_flag("--resolved,!--no-resolved", o.rules.resolved,
                "Paths after symlinks, where the trace has them (off)");
-  app.add_flag("--raw")->description("All normalisers off; those named beside it stay on");
-  app.add_flag("--partial", o.read.accept_cut_line,
-               "Read a trace whose last line is cut up to there");
+  app.add_flag("--raw")->description("Turn off all normalisers that are not also given");
+  app.add_flag("--partial", o.read.accept_cut_line, "Read a trace up to its cut last line");
 }
 
 /// Whether stdout shows colours and the user has not said no to them.
@@ -139,7 +138,7 @@ void add_output(CLI::App& app, FsDiffOptions& o) {
                                         "Context script with N events of context")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--summary")->description("No script, only what it comes to");
+  app.add_flag("--summary")->description("Print only the totals");
   o.report.colour = can_show_colours();
   add_choice<bool>(app, "--color,--colour", o.report.colour,
                    {{"auto", o.report.colour}, {"always", true}, {"never", false}},
@@ -154,7 +153,8 @@ void add_output(CLI::App& app, FsDiffOptions& o) {
 
 void add_local(CLI::App& app, diff::CompareOptions& o) {
   app.option_defaults()->group("Local alignment (Smith-Waterman)");
-  app.add_option("--local", o.local_count, "The K best; 0: none (1, where it takes about a second)")
+  app.add_option("--local", o.local_count,
+                 "The K best; 0: none (1, unless that takes over about a second)")
       ->type_name("K")
       ->check(CLI::NonNegativeNumber);
   const auto add = [&](const char* name, std::int32_t& score, const char* text) {
@@ -162,10 +162,10 @@ void add_local(CLI::App& app, diff::CompareOptions& o) {
         ->type_name("N")
         ->check(CLI::Range(-1'000'000'000, 1'000'000'000));
   };
-  add("--match", o.scores.match, "What a match gains (1)");
-  add("--mismatch", o.scores.mismatch, "What a mismatch costs (-1)");
-  add("--gap-open", o.scores.gap_open, "What a gap's first event costs (-1)");
-  add("--gap-extend", o.scores.gap_extend, "What each further one costs (-1)");
+  add("--match", o.scores.match, "Score of a match (1)");
+  add("--mismatch", o.scores.mismatch, "Score of a mismatch (-1)");
+  add("--gap-open", o.scores.gap_open, "Score of a gap's first event (-1)");
+  add("--gap-extend", o.scores.gap_extend, "Score of each further event of a gap (-1)");
 }
 
 /// Throws CLI::ValidationError for what CLI11 cannot know.
@@ -182,7 +182,7 @@ void check(FsDiffOptions& o, const CLI::App& app) {
     off_unless_named(o.rules.late, "--late");
   }
   if (o.matrix && !o.baseline.empty())
-    throw CLI::ValidationError("--matrix", "cannot go with --baseline");
+    throw CLI::ValidationError("--matrix", "not allowed with --baseline");
   const std::size_t files = o.files.size();
   if (o.matrix ? files < 1 : o.baseline.empty() ? files != 2 : files != 1)
     throw CLI::ValidationError(
@@ -190,7 +190,7 @@ void check(FsDiffOptions& o, const CLI::App& app) {
                  : o.baseline.empty() ? fmt::format("two traces are compared, {} given", files)
                                       : fmt::format("one new trace is judged, {} given", files));
   if (!o.baseline.empty() && !o.html.empty())
-    throw CLI::ValidationError("--html", "cannot go with --baseline");
+    throw CLI::ValidationError("--html", "not allowed with --baseline");
   // Costs may be written as 1 or as -1.
   diff::Scores& scores = o.report.compare.scores;
   for (std::int32_t* cost : {&scores.mismatch, &scores.gap_open, &scores.gap_extend})
@@ -214,11 +214,11 @@ std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
   app.add_option("FILES", o.files, "Traces: two, or many with --matrix, or one with --baseline");
   app.add_flag("--matrix", o.matrix, "Compare each with each: distances, tree, outliers");
   app.add_option("--baseline", o.baseline,
-                 "Is the one trace outside what the traces in DIR do among themselves?")
+                 "Decide whether the trace is outside the variation among those in DIR")
       ->type_name("DIR");
   app.add_option_function<std::string>(
          "--max-distance", [&](const std::string& text) { o.max_distance = parse_limit(text); },
-         "Up to D edits (or 0.05, or 5%) is the same")
+         "Treat up to D edits (or 0.05, or 5%) as the same")
       ->type_name("D");
   add_rules(app, o);
   add_output(app, o);
@@ -289,7 +289,7 @@ Result<std::vector<diff::Run>> load_all(const std::vector<std::string>& files,
 Result<int> compare_all(const FsDiffOptions& o) {
   diff::TokenTable table;
   auto runs = TRY(load_all(o.files, o, table));
-  if (runs.size() < 2) return fail(o.files[0], "cannot make a matrix", "one run, two needed");
+  if (runs.size() < 2) return fail(o.files[0], "cannot make a matrix", "needs at least two runs");
   const auto m = TRY(diff::make_matrix(std::move(runs), o.report.compare.by_process));
   if (!o.html.empty()) TRY(write_output(o.html, diff::html_report(m, o.report)));
   TRY(print(o, m, table));

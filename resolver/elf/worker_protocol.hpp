@@ -55,7 +55,7 @@ inline Result<void> send_reply(int socket, const Reply& reply) {
   coder(reply);
   const std::string bytes = coder.take();
   if (bytes.size() > kLongestReply)
-    return fail_errno("", "cannot talk to the other process", EMSGSIZE);
+    return fail_errno("", "cannot send to the other process", EMSGSIZE);
   for (std::size_t at = 0; at < bytes.size(); at += kLongestPiece)
     TRY(send_record(socket,
                     Piece{bytes.size() - at <= kLongestPiece, bytes.substr(at, kLongestPiece)}));

@@ -152,7 +152,7 @@ using map_format::number_key;
 using map_format::number_of_key;
 
 Error damaged(const std::string& path, std::string_view why) {
-  return Error::with_code(EBADMSG, path, "damaged map", why, "make it anew with fs-resolve build");
+  return Error::with_code(EBADMSG, path, "damaged map", why, "rebuild it with fs-resolve build");
 }
 
 Error no_regular_file(const std::string& path) {
@@ -207,7 +207,7 @@ Result<std::string_view> pages_of(const std::string& path, std::string_view byte
     return fail(Error::with_code(ENOTSUP, path,
                                  fmt::format("map format version {}, this program reads {}",
                                              version, map_format::kMapVersion),
-                                 {}, "make it anew with fs-resolve build"));
+                                 {}, "rebuild it with fs-resolve build"));
   if (length != pages.size()) return fail(damaged(path, "its length is wrong"));
   if (checksum_of(bytes.substr(0, bytes.size() - sizeof(hash.bytes))) != hash)
     return fail(damaged(path, "its checksum is wrong"));
@@ -338,8 +338,8 @@ Result<MapContent> MapReader::read_all() const { return Records(path_, databases
 Result<void> check_map_owner(const struct stat& status, const std::string& path) {
   if (::geteuid() != 0 || (status.st_uid == 0 && (status.st_mode & 0022) == 0)) return {};
   return fail(Error::with_code(
-      EPERM, path, "root does not serve programs by it",
-      status.st_uid == 0 ? "others may write to it" : "it is another user's",
+      EPERM, path, "root does not use this map",
+      status.st_uid == 0 ? "others may write to it" : "it belongs to another user",
       "it chooses the libraries that are run: if you trust it, give a copy (cp, chmod go-w)"));
 }
 
@@ -347,8 +347,7 @@ Result<void> check_map_path(const std::string& path) {
   if (!is_systems_root()) return {};
   auto trusted = check_trusted_file(std::filesystem::absolute(path));
   if (trusted) return {};
-  return fail(Error::with_code(EPERM, path, "root does not serve programs by it",
-                               trusted.error().message(),
+  return fail(Error::with_code(EPERM, path, "root does not use this map", trusted.error().message(),
                                "keep it in a directory that only root may write to"));
 }
 

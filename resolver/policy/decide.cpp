@@ -72,7 +72,7 @@ class Decider {
     stack_ = find_container_stack(inside_);
     if (options_.mpi_wanted && !find_stack_copies(inside_, stack_))
       out_.warnings.push_back(
-          "the image has more files than are looked at, or can be: an MPI in a directory of its "
+          "the image has more files than fs-resolve searches: an MPI in a directory of its "
           "own may be left as it is");
     out_.asked = stack_.watched;
     TRY(choose_mpi());
@@ -81,7 +81,7 @@ class Decider {
     SideChoice sides(host_, inside_, stack_, directories_);
     if (install_ != nullptr) force_mpi(sides);
     for (const auto& root : options_.roots)
-      sides.force(root.library.soname, root.aliases, "the host's is asked for");
+      sides.force(root.library.soname, root.aliases, "the host's was requested");
     auto solved =
         solve({inside_, host_, stack_, glibc_, search_, options_.mount_point}, sides, out_);
     if (!solved) return refuse(solved.error().message(), solved.error().hint());
@@ -125,7 +125,8 @@ class Decider {
 
   Result<void> choose_mpi() {
     if (options_.installs.empty() && options_.roots.empty()) {
-      if (!options_.mpi_wanted) return end(Outcome::nothing, "no library of the host is asked for");
+      if (!options_.mpi_wanted)
+        return end(Outcome::nothing, "no library of the host was requested");
       return refuse("the host has no MPI to give to the container",
                     "fs-resolve mpi shows what is found; --mpi PREFIX adds one");
     }
@@ -256,7 +257,7 @@ class Decider {
                         host_name + " (" + install_->library.path + ") does not export" +
                         (library_ ? "; the container's is " + describe(library_->identity) : ""),
                     host_is_newer
-                        ? "newer versions have it no longer: use an older MPI on the host, or an "
+                        ? "newer versions no longer have it: use an older MPI on the host, or an "
                           "image built with a newer one"
                         : "use a newer MPI on the host, or an image built with an older one");
     }
@@ -275,7 +276,7 @@ class Decider {
     if (!lost.empty() && !stack_.needed_by_program)
       out_.warnings.push_back("the host's " + host_name + " lacks " + lost +
                               " of the container's: "
-                              "a program that calls one of them will end there");
+                              "a program that calls one of them will abort");
     return {};
   }
 
@@ -307,14 +308,14 @@ class Decider {
     }
     for (const auto& root : options_.roots) TRY(add(root, "asked for"));
     if (!host_.missing().empty())
-      return refuse("the host's MPI is not whole: " + host_.missing(),
+      return refuse("the host's MPI is incomplete: " + host_.missing(),
                     "ldd " + (out_.mpi ? out_.mpi->library.path : std::string("its library")));
     return {};
   }
 
   /// The library and its bindings are the host's.
   void force_mpi(SideChoice& sides) {
-    const auto why = "the host's " + describe(install_->identity) + " is asked for";
+    const auto why = "the host's " + describe(install_->identity) + " was requested";
     const auto& abi = install_->identity.abi;
     auto names = install_->aliases;
     for (const auto& part : stack_.parts)

@@ -295,12 +295,12 @@ class Placement {
         warnings_.push_back(path + ": this plugin will not load: " + lack.line);
     }
     for (const auto& [directory, why] : stack_.stays)
-      warnings_.push_back("what of MPI is in " + directory +
-                          " stays for programs that nobody named: " + why);
+      warnings_.push_back("the MPI in " + directory +
+                          " is not replaced for programs that were not named: " + why);
     for (const auto& [path, why] : stack_.mixed)
       warnings_.push_back(path + ": " + why +
-                          ", and the host's MPI goes over what is beside it: a program that loads "
-                          "it mixes both");
+                          ", and the host's MPI replaces the files beside it: a program that loads "
+                          "it mixes both MPIs");
     loads_.clear();
     for (std::size_t i = 1; i < first.objects.size(); ++i) {
       const auto& object = first.objects[i];
@@ -601,7 +601,7 @@ void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
         warnings.push_back(object->path + " stays and needs " + shortened(lost) + " of " +
                            need.name + ", which the host's " + pick->host.path +
                            " lacks: programs of the container that call them through it (its MPI's "
-                           "own launcher and tools) will end there");
+                           "own launcher and tools) will abort");
     }
   }
 }

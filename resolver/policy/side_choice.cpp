@@ -175,7 +175,7 @@ Result<bool> SideChoice::check_versions() {
                         ", which neither the host's " + pick->host.path + " nor " +
                         (pick->container ? "the container's " + pick->container->path
                                          : std::string("the container")) +
-                        " can give it";
+                        " provides";
       if (!user.is_plugin) return fail("", line);
       if (!holds(warnings_, line)) warnings_.push_back(line);
     }

@@ -131,9 +131,9 @@ void print_swap(const Json& value) {
 
 void print_container(const std::string& json, const std::string& name) try {
   const auto value = Json::parse(json);
-  if (value.at("format") != kFormat) throw Error(name, "is no decision for a container");
+  if (value.at("format") != kFormat) throw Error(name, "is not a decision for a container");
   if (value.at("version") != kVersion)
-    throw Error(name, "is of another version", "", "make the map anew with this fs-resolve");
+    throw Error(name, "is of another version", "", "rebuild the map with this fs-resolve");
   const auto outcome = text(value, "outcome");
   const auto reason = text(value, "reason");
   fmt::print("{}{}{}\n", outcome, reason.empty() ? "" : ": ", reason);
@@ -143,7 +143,7 @@ void print_container(const std::string& json, const std::string& name) try {
   for (const auto& line : value.at("warnings"))
     fmt::print("warning: {}\n", escape_for_terminal(line.get_ref<const std::string&>()));
 } catch (const Json::exception& error) {
-  throw Error(name, "is no decision for a container", error.what());
+  throw Error(name, "is not a decision for a container", error.what());
 }
 
 Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& path) {

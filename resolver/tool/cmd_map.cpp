@@ -230,7 +230,7 @@ int run_lookup(const Command& command) {
     found = find_name(content.paths, command.name);
   } else {
     if (command.view.empty() && content.views.size() > 1)
-      return wrong_view(command.map, "which view? the map has several", content);
+      return wrong_view(command.map, "no view given: the map has several", content);
     const auto view = std::ranges::find_if(content.views, [&](const MapView& one) {
       return command.view.empty() || one.name == command.view;
     });

@@ -42,8 +42,7 @@ Result<std::string> launcher_of(const MpiInstall& install) {
     }
   for (const auto& name : names)
     if (auto found = find_program(name)) return found;
-  return fail_errno(install.library.path, "its mpiexec is not to be found", ENOENT,
-                    "put it into PATH");
+  return fail_errno(install.library.path, "its mpiexec is not found", ENOENT, "put it into PATH");
 }
 
 /// Two ranks on a machine of one core, and root in a container, are refused by default.

@@ -34,7 +34,7 @@ std::optional<MapDrift> check(const MapObject& object) {
   if (!fd) {
     const int code = fd.error().code();
     if (code == EISDIR || code == ENOEXEC)
-      return MapDrift{object.path, "replaced", "no regular file any more"};
+      return MapDrift{object.path, "replaced", "no longer a regular file"};
     const bool gone = code == ENOENT || code == ENOTDIR;
     return MapDrift{object.path, gone ? "missing" : "unreadable", fd.error().message()};
   }
@@ -121,7 +121,7 @@ class SearchComparison {
     for (const auto& missing : closure.missing)
       if (const auto was = by_name.find(missing.name); was != by_name.end())
         tell(content_.objects[was->second].path, "not found",
-             fmt::format("{} does not come to it any more", whom));
+             fmt::format("{} no longer finds it", whom));
   }
 
   const MapContent& content_;
@@ -152,7 +152,7 @@ int run_verify(const Command& command) {
   } else {
     for (const auto& drift : drifts)
       fmt::print("{}: {}: {}\n", escape_for_terminal(drift.path), drift.what, drift.detail);
-    fmt::print("{}: {} of {} files are what they were", escape_for_terminal(command.map),
+    fmt::print("{}: {} of {} files are unchanged", escape_for_terminal(command.map),
                content.objects.size() - changed, content.objects.size());
     if (drifts.size() != changed)
       fmt::print(", but ld.so would load others in {} case{}", drifts.size() - changed,

@@ -9,7 +9,7 @@ namespace {
 using Action = int (*)(const Command&);
 
 void add_build(CLI::App& sub, Command& command) {
-  sub.add_option("-o,--out", command.map, "Where the map goes; an old one is replaced")
+  sub.add_option("-o,--out", command.map, "Write the map to MAP; an old one is replaced")
       ->required()
       ->type_name("MAP");
   sub.add_option("APP", command.apps, "Programs, scripts (through #!), libraries or directories")
@@ -22,7 +22,7 @@ void add_build(CLI::App& sub, Command& command) {
   sub.add_flag("--allow-missing", command.allow_missing,
                "Write the map even if a library is not found anywhere");
   sub.add_option("--mpi", command.mpi,
-                 "The host's MPI: auto, none, or the one below PREFIX. Its plugins go into every "
+                 "The host's MPI: auto, none, or a prefix to look below. Its plugins go into every "
                  "view (default: none; with --into: auto)")
       ->type_name("WHICH");
   sub.add_flag("--json", command.json, "Print what was built as JSON");
@@ -30,22 +30,22 @@ void add_build(CLI::App& sub, Command& command) {
   // CLI11's excludes() and needs() would stand in the help where the explanation begins.
   CLI::Option* into =
       sub.add_option("--into", command.into,
-                     "Decide what a container with this root gets of the host, in place of APP")
+                     "Decide which host files a container with this root gets, instead of APP")
           ->type_name("ROOTFS");
   const std::vector<CLI::Option*> for_into = {
       sub.add_option("--program", command.programs,
-                     "With --into: a program in it, by its path there (repeatable)")
+                     "With --into: a program, by its path in the container (repeatable)")
           ->type_name("PATH")
           ->allow_extra_args(false),
       sub.add_option("--at", command.mount_point, "With --into: where the map will be mounted")
           ->type_name("DIR")
           ->capture_default_str(),
       sub.add_option("--library-path", command.library_path,
-                     "With --into: LD_LIBRARY_PATH that the container runs with")
+                     "With --into: the container's LD_LIBRARY_PATH")
           ->type_name("DIRS"),
-      sub.add_option("--root", command.roots,
-                     "With --into: this library is to be the host's too, a soname or a path "
-                     "(repeatable)")
+      sub.add_option(
+             "--root", command.roots,
+             "With --into: take this library from the host too, a soname or a path (repeatable)")
           ->type_name("SONAME")
           ->allow_extra_args(false)};
   // Scripts of earlier versions may say it; in no help.
@@ -54,26 +54,26 @@ void add_build(CLI::App& sub, Command& command) {
                                          if (way != "bind")
                                            throw CLI::ValidationError(
                                                "--rpath",
-                                               "'" + way + "' is not supported any more: use bind");
+                                               "'" + way + "' is no longer supported: use bind");
                                        })
       ->group("");
   sub.parse_complete_callback([&command, into, for_into] {
     if (into->count() == 0) {
       for (const auto* option : for_into)
         if (option->count() != 0)
-          throw CLI::ValidationError(option->get_name(), "is for build --into ROOTFS");
+          throw CLI::ValidationError(option->get_name(), "needs --into ROOTFS");
       if (command.apps.empty()) throw CLI::RequiredError("APP");
       return;
     }
     if (!command.apps.empty() || !command.plugin_directories.empty() || command.allow_missing)
-      throw CLI::ValidationError("--into", "goes with --program, not with APP and its options");
+      throw CLI::ValidationError("--into", "takes --program, not APP or its options");
     if (command.programs.empty()) throw CLI::RequiredError("--program");
   });
 }
 
 int run(const std::vector<std::string>& words) {
   CLI::App app(
-      "Resolve what ld.so would search for, once: make maps, look into them, explain them.\n"
+      "Resolve once what ld.so would search for: build, inspect and explain maps.\n"
       "Nothing is executed: neither the programs nor their loader.",
       "fs-resolve");
   app.set_version_flag("--version", "fs-resolve (heddle) " HEDDLE_VERSION);
@@ -100,40 +100,39 @@ int run(const std::vector<std::string>& words) {
   argument("MAP", command.map, "The map")->required();
   add_json("As JSON: the same input always gives the same bytes");
 
-  add("lookup", "Which file a name means in a map", run_lookup);
+  add("lookup", "Print the file that a name leads to in a map", run_lookup);
   argument("MAP", command.map, "The map")->required();
   argument("NAME", command.name, "A soname, or an absolute path")->required();
   sub->add_option("--view", command.view, "In this view, where the map has several")
       ->type_name("VIEW");
   add_json();
 
-  add("explain", "What was decided for a container, and why", run_explain);
+  add("explain", "Print the decision for a container, and why", run_explain);
   argument("MAP", command.map, "A map of build --into")->required();
   add_json("As JSON, as build --into --json printed it");
 
-  add("why", "Every path ld.so would try, and why it takes the one it takes", run_why);
+  add("why", "Print every path that ld.so would try, and why it takes the one it takes", run_why);
   argument("APP", command.app, "The program")->required();
   argument("NAME", command.name, "Only the search for this library");
   add_json();
 
-  add("tree", "The libraries of a program, by who needs whom", run_tree);
+  add("tree", "Print the libraries of a program as a tree", run_tree);
   argument("APP", command.app, "The program")->required();
   sub->add_flag("-p,--path", command.paths, "Print paths instead of names");
   add_json();
 
-  add("verify", "Whether the files of a map are what they were, and found where they were",
-      run_verify);
+  add("verify", "Check that the files of a map are unchanged and still found", run_verify);
   argument("MAP", command.map, "The map")->required();
   sub->add_flag("--files", command.files_only, "Only the files: do not search again");
   add_json();
 
-  add("mpi", "Which MPI installations this machine has, and what belongs to each", run_mpi);
+  add("mpi", "Print this machine's MPI installations and what belongs to each", run_mpi);
   sub->add_flag("--list", command.list, "One line each: family, version, library");
   sub->add_option("--prefix", command.prefix, "Only those below this directory")->type_name("DIR");
   sub->add_option("--root", command.root, "This library in place of an MPI: a soname or a path")
       ->type_name("SONAME");
   sub->add_option("--trace", command.program,
-                  "Only the MPI that this program loads, with what a run of two ranks opens")
+                  "Only the MPI that this program loads, and what a run of two ranks opens")
       ->type_name("PROGRAM");
   add_json();
 
@@ -143,7 +142,7 @@ int run(const std::vector<std::string>& words) {
 
   add("pull", "Pull a map from a registry", run_pull);
   argument("REF", command.reference, "HOST[:PORT]/REPOSITORY[:TAG][@sha256:...]")->required();
-  sub->add_option("-o,--out", command.map, "Where the map goes; an old one is replaced")
+  sub->add_option("-o,--out", command.map, "Write the map to MAP; an old one is replaced")
       ->required()
       ->type_name("MAP");
 

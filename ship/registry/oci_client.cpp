@@ -244,7 +244,7 @@ Result<std::string> push(const Reference& to, std::string_view content,
     if (!old && old.error().code() != ENOENT) return fail(old.error());
     if (old && text_member(parse_json(old->text), "artifactType") != options.type)
       return fail(Error::with_code(EEXIST, to.text(), "cannot push",
-                                   "the tag names something else there", "choose another tag"));
+                                   "the tag names another type of artifact", "choose another tag"));
   }
   Json manifest = {
       {"schemaVersion", 2}, {"mediaType", kManifestType}, {"artifactType", options.type}};
@@ -271,7 +271,7 @@ struct Options {
 
 int run_push(Options o) {
   auto to = value_or_throw(parse_reference(o.reference));
-  if (!to.digest.empty()) throw Error(o.reference, "cannot push", "a digest is no place for it");
+  if (!to.digest.empty()) throw Error(o.reference, "cannot push to a digest", "", "give a tag");
   if (!o.attach.empty()) {
     const auto image = value_or_throw(parse_reference(o.attach));
     if (image.host != to.host || image.repository != to.repository)

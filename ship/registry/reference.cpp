@@ -54,7 +54,7 @@ Result<Reference> parse_reference(std::string_view text) {
   std::cmatch parts;
   if (text.size() > kLongest || !std::regex_match(text.begin(), text.end(), parts, kForm) ||
       (parts.str(1) != "localhost" && parts.str(1).find_first_of(".:") == std::string::npos))
-    return fail(Error::with_code(EINVAL, text, "no reference to a registry", "",
+    return fail(Error::with_code(EINVAL, text, "not a registry reference", "",
                                  "HOST[:PORT]/REPOSITORY[:TAG][@sha256:...]"));
   Reference out{parts.str(1), parts.str(2), parts.str(3), parts[3].matched, parts.str(4)};
   if (out.tag.empty() && out.digest.empty()) out.tag = "latest";

@@ -480,8 +480,8 @@ TEST_F(HostileMap, of_another_user_is_not_served_by_root) {
     EXPECT_THAT(result.err, HasSubstr(why));
   };
   ASSERT_EQ(::chown(path_.c_str(), 1000, 1000), 0);
-  refused({fs_mount, path_, mount}, "root does not serve programs by it: it is another user's");
-  refused({fs_gen, "--map", path_, "/bin/true"}, "it is another user's");
+  refused({fs_mount, path_, mount}, "root does not use this map: it belongs to another user");
+  refused({fs_gen, "--map", path_, "/bin/true"}, "it belongs to another user");
   ASSERT_EQ(::chown(path_.c_str(), 0, 0), 0);
   ASSERT_EQ(::chmod(path_.c_str(), 0666), 0);
   refused({fs_mount, path_, mount}, "others may write to it");

@@ -80,7 +80,7 @@ TEST_P(HostileTarget, of_a_link_into_what_the_kernel_makes_up_is_refused) {
     lead_library_to(target);
     auto config = world_->config({"/bin/app"});
     config["mounts"].push_back(oci_bind("/sys", "/sys", "ro"));
-    expect_refused(config, "it lies on a file system that the kernel makes up");
+    expect_refused(config, "it lies on a kernel file system (proc, sysfs, ...)");
   }
 }
 
@@ -89,7 +89,7 @@ TEST_P(HostileTarget, of_a_mount_point_in_proc_is_refused) {
   decision["mount_point"] = "/proc/1/task";
   world_->answer(decision);
   EXPECT_NE(start(world_->config({"/bin/app"})).status, 0);
-  EXPECT_THAT(world_->log_text(), HasSubstr("the kernel makes up"));
+  EXPECT_THAT(world_->log_text(), HasSubstr("a kernel file system"));
   expect_nothing_left();
 }
 
@@ -123,10 +123,10 @@ TEST_P(HostileTarget, that_is_exchanged_after_it_was_checked_is_refused) {
   const std::string library = "LIBRARY";
   const std::vector<std::pair<std::string, std::string>> exchanges{
       {"cp '" + library + "' '" + library + ".new'; mv '" + library + ".new' '" + library + "'",
-       "it is another file than a moment ago"},
-      {"ln -sf /proc/sys/kernel/core_pattern '" + library + "'", "the kernel makes up"},
+       "it was replaced meanwhile"},
+      {"ln -sf /proc/sys/kernel/core_pattern '" + library + "'", "a kernel file system"},
       {"rm '" + library + "'; mkfifo '" + library + "'", "regular file"},
-      {"ln -sf /etc/ld.so.cache '" + library + "'", "it is another file than a moment ago"}};
+      {"ln -sf /etc/ld.so.cache '" + library + "'", "it was replaced meanwhile"}};
   for (const auto& [exchange, why] : exchanges) {
     SCOPED_TRACE(exchange);
     renew();
@@ -299,7 +299,7 @@ TEST_P(WritableProgram, cannot_be_a_directory_of_roots_map) {
     ::chmod(world_->path(directory).c_str(), 0777);
     const auto refused = serve();
     EXPECT_EQ(refused.status, 3);
-    EXPECT_THAT(refused.err, AllOf(HasSubstr("root does not serve programs by it"),
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("root does not use this map"),
                                    HasSubstr(world_->path(directory)), HasSubstr("\nhint: ")));
     ::chmod(world_->path(directory).c_str(), 01777);
     EXPECT_EQ(serve().status, 0) << "a sticky directory, such as /tmp";
@@ -656,8 +656,8 @@ TEST_P(HostileManifest, does_not_switch_the_hook_on) {
   build({"heddle.mpi=host", "heddle.program=/bin/app", "heddle.policy=warn"});
   install({"--allow-annotations", "/srv/trusted-images"});
   EXPECT_EQ(start().out, "container\n") << log();
-  EXPECT_THAT(log(), AllOf(HasSubstr("annotations (heddle.*) do not count here"),
-                           Not(HasSubstr("swapped"))));
+  EXPECT_THAT(log(),
+              AllOf(HasSubstr("annotations (heddle.*) are ignored"), Not(HasSubstr("swapped"))));
   EXPECT_FALSE(fs::exists(session_->path("cache"))) << "the image was looked into";
   // As a former version of ours wrote that file: with no word of who may ask.
   const auto file = session_->path("hooks.d/50-heddle-mpi.json");
@@ -693,7 +693,7 @@ TEST_P(HostileManifest, has_no_say_in_what_its_user_asked_for) {
     fs::remove_all(session_->path("cache"));
     EXPECT_NE(start({"--device", "heddle/mpi=host"}, before).status, 0) << "only warned";
   }
-  EXPECT_THAT(log(), HasSubstr("annotations (heddle.*) do not count here"));
+  EXPECT_THAT(log(), HasSubstr("annotations (heddle.*) are ignored"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, HostileManifest,

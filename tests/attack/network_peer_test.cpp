@@ -322,7 +322,7 @@ TEST_F(HostileClient, the_token_is_made_once_for_the_servers_user_alone) {
   const auto refused =
       run({program_, "--listen", "127.0.0.1:0", "--rootfs", root_, "--index", dir_ / "index"});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_THAT(refused.err, HasSubstr("is no secret"));
+  EXPECT_THAT(refused.err, HasSubstr("is readable by others"));
   ::unsetenv("RUNTIME_DIRECTORY");
 }
 
@@ -588,7 +588,7 @@ TEST_F(HostileRegistry, what_is_attached_to_an_image_leaves_its_tag_alone) {
   EXPECT_EQ(check("/app:latest").out, "compatible\n");
   const auto refused = go({gen_, "--push", host_ + "/app:latest", "/usr/bin/xz"});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_THAT(refused.err, HasSubstr("the tag names something else"));
+  EXPECT_THAT(refused.err, HasSubstr("the tag names another type"));
 }
 
 }  // namespace

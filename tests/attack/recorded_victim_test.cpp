@@ -381,8 +381,7 @@ except OSError as e: os.write(1, b'%d' % e.errno)
   EXPECT_TRUE(done.out == std::to_string(ENOTCONN) || done.out == std::to_string(ECONNABORTED))
       << done.out;
   EXPECT_EQ(done.status, 3);
-  EXPECT_NE(done.err.find("the recorder has gone: killed by signal 9"), std::string::npos)
-      << done.err;
+  EXPECT_NE(done.err.find("the recorder died: killed by signal 9"), std::string::npos) << done.err;
   EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
   EXPECT_EQ(mounts_with("heddle-record"), 0U);
   EXPECT_EQ(value_or_throw(read_file(dir_ / "kept")), "written");

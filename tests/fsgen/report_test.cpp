@@ -36,7 +36,7 @@ TEST_F(Report, tells_of_processes_whose_programs_are_not_in_the_map) {
 TEST_F(Report, tells_of_a_directory_where_nothing_can_be_staged) {
   const auto ours = sh("$FS_GEN --stage none /bin/sh -c 'exit 4'");
   EXPECT_EQ(ours.status, 4);
-  EXPECT_THAT(ours.err, HasSubstr("/none: cannot stage there: No such file or directory\n"));
+  EXPECT_THAT(ours.err, HasSubstr("/none: cannot use for staging: No such file or directory\n"));
 }
 
 /// A library that opens a plugin from a directory beside itself, and a program that says what came.
@@ -133,7 +133,7 @@ TEST_F(Report, a_tmpdir_that_cannot_be_used_is_no_reason_not_to_run) {
          "mount -t tmpfs -o ro none /tmp && cd / && TMPDIR=/no/such "
          "XDG_CACHE_HOME=/no/such /mnt/bin/fs-gen /bin/echo ran'");
   EXPECT_EQ(ours.out, "ran\n") << ours.err;
-  EXPECT_THAT(ours.err, HasSubstr("going on without heddle"));
+  EXPECT_THAT(ours.err, HasSubstr("continuing without heddle"));
 }
 
 }  // namespace

@@ -57,9 +57,10 @@ TEST_F(Ways, where_no_mount_can_be_had_it_goes_direct_and_is_told) {
     UserWorld::World world;
     std::size_t passed_over;
     const char* told;
-  } const cases[] = {{{.fuse = "absent", .forbidden = {"unshare"}}, 2, "going on without a mount"},
-                     {{.uid = 0, .forbidden = {"unshare"}}, 1, "warning: mount namespace"},
-                     {{.uid = 0, .fuse = "absent", .forbidden = {}}, 1, "/dev/fuse"}};
+  } const cases[] = {
+      {{.fuse = "absent", .forbidden = {"unshare"}}, 2, "continuing without a mount"},
+      {{.uid = 0, .forbidden = {"unshare"}}, 1, "warning: mount namespace"},
+      {{.uid = 0, .fuse = "absent", .forbidden = {}}, 1, "/dev/fuse"}};
   for (const auto& [world, passed_over, told] : cases) {
     SCOPED_TRACE(told);
     const auto ours = world_->sh(world, kRun);

@@ -81,7 +81,7 @@ TEST_F(HookInput, a_damaged_state_is_one_line) {
     expect_refused(text);
   expect_refused(std::string(2U << 20, ' '));
   expect_refused(std::string(500000, '['));
-  expect_refused(std::string(150000, '{'), "it is no JSON");
+  expect_refused(std::string(150000, '{'), "not JSON");
 }
 
 TEST_F(HookInput, a_damaged_config_is_one_line) {
@@ -136,7 +136,7 @@ TEST_F(HookInput, annotations_count_below_the_directories_that_are_allowed_alone
     allowed_ = dir_.path() + elsewhere;
     const auto ran = oci(text);
     EXPECT_EQ(ran.status, 0) << allowed_;
-    EXPECT_THAT(ran.err, HasSubstr("warning: annotations (heddle.*) do not count here"));
+    EXPECT_THAT(ran.err, HasSubstr("warning: annotations (heddle.*) are ignored"));
     EXPECT_FALSE(std::filesystem::exists(dir_ / "cache"));
   }
   // The bundle's own parent, by a link and with a slash too.
@@ -182,7 +182,7 @@ TEST_F(HookInput, podmans_hook_file_is_as_oci_hooks_5_wants_it) {
                                    "/c",      "--log", dir_ / "l/x"};
   const auto unsaid = edit(install);
   EXPECT_EQ(unsaid.status, 3);
-  EXPECT_THAT(unsaid.err, HasSubstr("nobody is named who may ask for it"));
+  EXPECT_THAT(unsaid.err, HasSubstr("no option says which containers get it"));
   install.insert(install.end(), {"--allow-annotations", "/srv/trusted"});
   const auto ran = edit(install);
   ASSERT_EQ(ran.status, 0) << ran.err;

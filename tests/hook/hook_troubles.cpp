@@ -71,12 +71,12 @@ const std::vector<HookTrouble>& hook_troubles() {
          config["linux"]["resources"]["devices"] =
              Json::array({Json{{"allow", false}, {"access", "rwm"}}});
        }},
-      {"an annotation that is misspelt", "heddle.mpi: cannot follow it: it is 'hots'",
+      {"an annotation that is misspelt", "heddle.mpi: invalid annotation: it is 'hots'",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.mpi"] = "hots"; }},
       {"an annotation that there is not",
-       "heddle.prog: cannot follow it: there is no such annotation",
+       "heddle.prog: invalid annotation: there is no such annotation",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.prog"] = "/bin/app"; }},
-      {"a program that is no path", "heddle.program: cannot follow it",
+      {"a program that is no path", "heddle.program: invalid annotation",
        [](ContainerWorld&, Json& config) { config["annotations"]["heddle.program"] = "app"; }},
   };
   return kTroubles;

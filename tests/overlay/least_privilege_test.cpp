@@ -298,7 +298,7 @@ TEST_F(StageUsers, a_directory_that_another_has_made_is_not_used_nor_a_link_to_o
   for (const unsigned uid : {kUser, 0U}) {
     make_directory(uid, uid == kUser ? kOtherUser : kUser, fake);
     const auto seen = visit(uid);
-    EXPECT_THAT(seen, HasSubstr("cannot stage there"));
+    EXPECT_THAT(seen, HasSubstr("cannot use for staging"));
     EXPECT_THAT(seen, HasSubstr("\"staging\": \"none\""));
     EXPECT_THAT(seen, HasSubstr(text_));
     EXPECT_THAT(seen, Not(HasSubstr("EEE")));
@@ -307,7 +307,7 @@ TEST_F(StageUsers, a_directory_that_another_has_made_is_not_used_nor_a_link_to_o
   fs::create_directory_symlink(directory(kOtherUser), directory(kUser));
   ASSERT_EQ(::lchown(directory(kUser).c_str(), kUser, kUser), 0);
   const auto seen = visit(kUser);
-  EXPECT_THAT(seen, HasSubstr("cannot stage there"));
+  EXPECT_THAT(seen, HasSubstr("cannot use for staging"));
   EXPECT_THAT(seen, HasSubstr(text_));
 }
 

@@ -322,7 +322,7 @@ TEST_F(Lifecycle, minus_u_of_another_users_mount_says_so) {
                             dir_ / "fs-mount", "-u", mnt()});
   EXPECT_EQ(refused.status, 3);
   EXPECT_EQ(refused.err,
-            "fs-mount: " + mnt() + ": cannot unmount: it is a mount of another user's\n");
+            "fs-mount: " + mnt() + ": cannot unmount: the mount belongs to another user\n");
 }
 
 TEST_F(Lifecycle, a_stopped_daemon_does_not_keep_minus_u_from_unmounting) {

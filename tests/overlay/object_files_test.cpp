@@ -66,8 +66,8 @@ TEST_F(OriginsTest, each_kind_of_drift_is_named) {
   EXPECT_EQ(origins.drifts[0].what, "size is 6, was 3");
   EXPECT_EQ(origins.drifts[1].what, "content changed");
   EXPECT_EQ(origins.drifts[2].what, "missing");
-  EXPECT_EQ(origins.drifts[3].what, "no regular file any more");
-  EXPECT_EQ(origins.drifts[4].what, "no regular file any more");
+  EXPECT_EQ(origins.drifts[3].what, "no longer a regular file");
+  EXPECT_EQ(origins.drifts[4].what, "no longer a regular file");
   EXPECT_TRUE(origins.files[0].usable);
   EXPECT_FALSE(origins.files[0].as_mapped);
   EXPECT_FALSE(origins.files[2].usable);

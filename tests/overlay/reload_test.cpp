@@ -202,7 +202,7 @@ TEST_F(Reload, the_mount_alone_is_served_by_this_program_with_the_options_given)
   fs::copy_file(dir_ / "map2", dir_ / "map1", fs::copy_options::overwrite_existing);
   const auto refused = reload({m.path()});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_THAT(refused.err, HasSubstr("map1 is another map by now"));
+  EXPECT_THAT(refused.err, HasSubstr("map1 is now another map"));
   expect_end_of_old(before, m);
 }
 
@@ -252,7 +252,7 @@ TEST_F(Reload, who_may_not_mount_here_is_refused_with_a_remedy) {
     return refused.err;
   };
   EXPECT_THAT(refusal({"--reuid=1500", "--regid=1500", "--clear-groups"}),
-              HasSubstr("it is a mount of another user's"));
+              HasSubstr("the mount belongs to another user"));
   // As a user of fusermount3 is: the owner, without the right to mount.
   EXPECT_THAT(refusal({"--bounding-set=-all"}),
               HasSubstr("hint: it takes the right to mount here (CAP_SYS_ADMIN)"));

@@ -126,7 +126,7 @@ TEST_F(StageDirectoryTest, directories_that_others_can_change_are_refused) {
   EXPECT_EQ(refusal(), "none");
   fs::rename(below(""), dir_ / "elsewhere");
   fs::create_directory_symlink(dir_ / "elsewhere", below("").substr(0, below("").size() - 1));
-  EXPECT_THAT(refusal(), HasSubstr("cannot stage there"));
+  EXPECT_THAT(refusal(), HasSubstr("cannot use for staging"));
   fs::remove_all(dir_ / "node");
   EXPECT_THAT(refusal(), HasSubstr("No such file"));
   write_text_file(dir_ / "node", "");

@@ -215,7 +215,7 @@ TEST_F(Staged, damaged_copies_are_never_served) {
   std::fstream(copy_of(3)) << "changed";
   fs::remove(copy_of(4));
   EXPECT_EQ(right(m), kFiles);
-  EXPECT_THAT(log(), HasSubstr("a staged copy is not used any more: has changed"));
+  EXPECT_THAT(log(), HasSubstr("a staged copy is no longer used: has changed"));
 }
 
 TEST_F(Staged, directories_that_cannot_be_used_cost_the_copies_only) {
@@ -242,7 +242,7 @@ TEST_F(Staged, directories_that_cannot_be_used_cost_the_copies_only) {
   const auto said = run({fs_mount(), "--stage", dir_ / "missing", dir_ / "map", dir_ / "mnt-said"});
   mounted_.push_back(dir_ / "mnt-said");
   EXPECT_EQ(said.status, 0);
-  EXPECT_THAT(said.err, HasSubstr("missing: cannot stage there: No such file"));
+  EXPECT_THAT(said.err, HasSubstr("missing: cannot use for staging: No such file"));
 }
 
 TEST_F(Staged, the_budget_is_kept_and_the_least_used_makes_room) {

@@ -189,7 +189,7 @@ TEST_F(Supervised, workers_that_die_as_soon_as_they_start_end_the_mount) {
     for (const int child : children_of(m.pid())) ::kill(child, SIGKILL);
     return !is_running(m.pid());
   }));
-  EXPECT_THAT(log(), HasSubstr("as those before it did"));
+  EXPECT_THAT(log(), HasSubstr("after 10 workers in a row"));
   EXPECT_EQ(mounts_with(" " + m.path() + " "), 0U);
 }
 

@@ -118,7 +118,7 @@ TEST_F(FsResolve, two_programs_with_different_files_for_one_soname_get_two_views
   EXPECT_EQ(map["views"][0]["names"]["libc.so.6"], map["views"][1]["names"]["libc.so.6"]);
   const auto unclear = resolve({"lookup", map_, "libtwo.so.1"});
   EXPECT_EQ(unclear.status, 2);
-  EXPECT_THAT(unclear.err, HasSubstr("which view? the map has several\n"));
+  EXPECT_THAT(unclear.err, HasSubstr("no view given: the map has several\n"));
   EXPECT_THAT(unclear.err, HasSubstr("hint: --view app, or one of 1 more"));
   const auto wrong = resolve({"lookup", map_, "libtwo.so.1", "--view", "nope"});
   EXPECT_EQ(wrong.status, 2);
