@@ -1,17 +1,105 @@
 // SPDX-License-Identifier: MIT
 #include "base/temp_dir.hpp"
 
+#include <fcntl.h>
 #include <fts.h>
+#include <limits.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
 namespace heddle {
 namespace {
+
+/// A directory that a signal removes; a handful at a time, more are not taken.
+struct Slot {
+  std::atomic<bool> used = false;
+  char path[PATH_MAX];
+};
+Slot slots[8];
+pid_t slots_owner = 0;
+
+/// Between making a directory and entering it here no signal may end the process.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+  ~SignalsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+void remember(const std::string& path) {
+  for (auto& slot : slots) {
+    if (slot.used || path.size() >= sizeof(slot.path)) continue;
+    std::memcpy(slot.path, path.c_str(), path.size() + 1);
+    slot.used = true;
+    return;
+  }
+}
+
+void forget(const std::string& path) {
+  for (auto& slot : slots)
+    if (slot.used && path == slot.path) slot.used = false;
+}
+
+struct RawEntry {  // getdents64(2)
+  std::uint64_t ino;
+  std::int64_t off;
+  unsigned short length;
+  unsigned char type;
+  char name[1];
+};
+
+/// Async-signal-safe (signal-safety(7)), which readdir(3) and fts(3) are not: the files and empty
+/// directories in `path`, and itself, unless something is mounted there.
+void remove_in_handler(const char* path) {
+  const int directory = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (directory < 0) return;
+  struct stat here {};
+  struct stat above {};
+  const bool own = ::fstat(directory, &here) == 0 && ::fstatat(directory, "..", &above, 0) == 0 &&
+                   here.st_dev == above.st_dev;
+  alignas(RawEntry) char buffer[4096];
+  for (long got = 0;
+       own && (got = ::syscall(SYS_getdents64, directory, buffer, sizeof(buffer))) > 0;)
+    for (long at = 0; at < got;) {
+      const auto* entry = reinterpret_cast<const RawEntry*>(buffer + at);
+      at += entry->length;
+      if (std::strcmp(entry->name, ".") == 0 || std::strcmp(entry->name, "..") == 0) continue;
+      if (::unlinkat(directory, entry->name, 0) != 0)
+        ::unlinkat(directory, entry->name, AT_REMOVEDIR);
+    }
+  ::close(directory);
+  if (own) ::rmdir(path);
+}
+
+void on_signal(int number) {
+  const int before = errno;
+  ::signal(SIGQUIT, SIG_DFL);
+  if (::getpid() == slots_owner)
+    for (auto& slot : slots)
+      if (slot.used) remove_in_handler(slot.path);
+  ::signal(number, SIG_DFL);
+  ::raise(number);  // ends the process when this handler, which blocks all signals, returns
+  errno = before;
+}
 
 /// Whether something is mounted there: another file system than that of the directory above.
 bool is_mount_point(const std::string& path) {
@@ -39,13 +127,18 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     if (const auto whole = std::filesystem::absolute(parent, error); !error)
       parent = whole.lexically_normal().string();
   std::string path = parent + "/" + prefix + "-XXXXXX";
+  const SignalsHeld held;
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
+  remember(path);
   return TempDir(std::move(path));
 }
 
 Result<void> TempDir::move_to(std::string path) {
+  const SignalsHeld held;
   if (::rename(path_.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot be made");
+  forget(path_);
   path_ = std::move(path);
+  remember(path_);
   return {};
 }
 
@@ -63,6 +156,28 @@ void TempDir::remove() noexcept {
   if (path_.empty()) return;
   // Nobody tries again later what failed for a moment (no memory, a signal).
   for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
+  }
+  forget(path_);
+}
+
+std::string TempDir::release() noexcept {
+  forget(path_);
+  return std::exchange(path_, {});
+}
+
+void clean_up_on_signals() {
+  slots_owner = ::getpid();
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  // A second signal does not end the removal half-way: timeout(1) sends two. Ctrl-\ does, in case
+  // the directory's file system does not answer.
+  ::sigfillset(&action.sa_mask);
+  ::sigdelset(&action.sa_mask, SIGQUIT);
+  for (const int n :
+       {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ}) {
+    struct sigaction before {};
+    if (::sigaction(n, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+      ::sigaction(n, &action, nullptr);
   }
 }
 

@@ -10,7 +10,8 @@ namespace heddle {
 
 /// A private directory (mode 0700) that goes with its owner, files and all. Its removal never
 /// descends into another file system: a mount that still stands below it is left, with the
-/// directory. A signal that ends the process leaves it (fuseovl/service/leftovers.hpp).
+/// directory. A signal that ends the process removes it after clean_up_on_signals(), else leaves it
+/// (fuseovl/service/leftovers.hpp).
 class TempDir {
  public:
   /// `<parent>/<prefix>-XXXXXX`, made absolute; parent empty means $TMPDIR, or /tmp where
@@ -24,7 +25,7 @@ class TempDir {
   /// Gives it another path on the same file system.
   Result<void> move_to(std::string path);
   /// Gives up ownership: the directory stays, the caller removes it.
-  std::string release() noexcept { return std::exchange(path_, {}); }
+  std::string release() noexcept;
 
  private:
   explicit TempDir(std::string path) : path_(std::move(path)) {}
@@ -34,5 +35,11 @@ class TempDir {
 
 /// Removes `path` and what is below it, on its own file system only. Missing is no failure.
 Result<void> remove_tree(const std::string& path);
+
+/// From here on the signals that would end this process (those it does not ignore) remove its
+/// temporary directories first. For programs that set up for seconds with such a directory; signals
+/// that a SignalRelay holds back meanwhile arrive here when it ends. Forked children remove
+/// nothing.
+void clean_up_on_signals();
 
 }  // namespace heddle

@@ -207,6 +207,7 @@ int run_program(int argc, const char* const* argv) {
   const auto parsed = parse_gen_options(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;
+  clean_up_on_signals();
   if (options.print_env) return print_env(options.command[0], options.command[1], options.shell);
   auto json = prepare_outputs(options);
   warn_of_stage(options.stage);

@@ -41,6 +41,31 @@ TEST_F(OddWorlds, a_script_sees_the_name_it_was_started_by) {
   }
 }
 
+TEST_F(OddWorlds, signals_at_any_moment_leave_no_directory) {
+  FarmOptions farm_options;
+  farm_options.libraries = 40;
+  const auto farm = ElfFarm::build(dir_ / "farm", farm_options);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (int delay_ms = 1; delay_ms < 24; delay_ms += 3) {
+      SpawnOptions options;
+      options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
+                             "XDG_CACHE_HOME=" + dir_ / "cache"};
+      auto child = spawn(fs_gen_,
+                         {"fs-gen", "-q", "--via", delay_ms % 2 ? "best" : "direct", "--",
+                          "/bin/sh", "-c", farm.program + " >/dev/null"},
+                         options);
+      ASSERT_TRUE(child);
+      // Not a wait for something: the moment of the signal is what varies.
+      (void)child->wait_for(std::chrono::milliseconds(delay_ms));
+      if (child->pid() > 0) ::kill(child->pid(), signal);
+      (void)child->wait_for(std::chrono::seconds(20));
+      EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return left().empty(); }))
+          << "signal " << signal << " after " << delay_ms << " ms: " << left()[0];
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(OddWorlds, a_device_or_a_pipe_asked_for_the_report_stays_what_it_is) {
   make_node("node", 3);
   if (IsSkipped()) return;
