@@ -383,6 +383,41 @@ TEST_F(HostileClient, a_directory_that_never_answers_holds_up_only_who_asks_for_
   EXPECT_EQ(end(), 0);
 }
 
+TEST_F(HostileClient, slow_checks_over_many_connections_leave_a_judge_to_others) {
+  start({"--timeout", "10"});
+  // Small, and half a minute's work: each of these libraries is looked for in each directory.
+  auto slow = good();
+  std::string path;
+  while (path.size() < 60'000) path += "/usr/lib/x" + std::to_string(path.size()) + ":";
+  program(slow)["rpath"] = path;
+  for (int i = 0; i < 2000; ++i)
+    program(slow)["libraries"].push_back({{"soname", "l" + std::to_string(i)},
+                                          {"resolved", false},
+                                          {"reason", ""},
+                                          {"dlopened", true}});
+  const auto text = slow.dump();
+  ASSERT_LT(text.size(), 256U << 10) << "it would count as large from the start";
+  constexpr int kConnections = 8;
+  std::atomic<int> under_way{kConnections};
+  std::vector<std::thread> clients;
+  for (std::size_t i = 0; i < kConnections; ++i)
+    clients.emplace_back([&, i] {
+      answer(text + std::string(i, ' '));
+      --under_way;
+    });
+  std::vector<milliseconds> waits;
+  for (std::size_t i = 1; i <= 20 && under_way == kConnections; ++i) {
+    const auto begin = Clock::now();
+    EXPECT_TRUE(is_compatible(good_ + std::string(i, ' ')));  // not judged before
+    waits.push_back(std::chrono::duration_cast<milliseconds>(Clock::now() - begin));
+  }
+  for (auto& client : clients) client.join();
+  ASSERT_GE(waits.size(), 10U);
+  std::sort(waits.begin(), waits.end());
+  EXPECT_LT(waits[waits.size() / 2], milliseconds(1000));
+  EXPECT_LT(waits.back(), std::chrono::seconds(kSanitized ? 10 : 6));
+}
+
 class HostileRegistry : public Registry {
  protected:
   /// A second server, which writes down what it is given, and asks for credentials.
