@@ -165,6 +165,7 @@ Child::~Child() {
 }
 
 void Child::abandon() noexcept {
+  if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   for (auto& slot : abandoned)
     if (pid_t none = 0; slot.compare_exchange_strong(none, pid_)) break;

@@ -120,6 +120,8 @@ Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::funct
       let_undo(placer);
     }
     kill_descendants(0);
+  } else if (!is_placed()) {
+    kill_descendants(0);  // workers of an fs-resolve that died: the image's files would stay open
   }
   (void)::lseek(messages.get(), 0, SEEK_SET);
   (void)write_all(STDERR_FILENO, read_all(messages.get(), "messages").value_or(""), "stderr");

@@ -214,8 +214,8 @@ class InsideContainer {
   Fd answer_;  ///< it also sees by this pipe that this process has ended
 };
 
-/// fs-mount behind one container's mount, when it answers. ESTALE: files of the host are not as the
-/// map says.
+/// fs-mount behind one container's mount, when it answers. Cause::unfit: files of the host are not
+/// as the map says.
 Result<Child> serve(Fd device, const HookSettings& settings, const Decided& decided) {
   auto ready = TRY(make_socket_pair());
   const auto null = TRY(open_file("/dev/null", O_RDWR));
@@ -290,9 +290,18 @@ Result<void> place(InsideContainer& inside, const SwapOrder& order, const Decide
     if (error.code() != ENOENT && error.code() != EPERM)
       warn("a mount of its own for this container: " + error.message());
   }
-  if (settings.stage == Stage::create_container) TRY(keep_host_tree());
+  Fd container_tree;
+  if (settings.stage == Stage::create_container) {
+    container_tree = TRY(open_file("/proc/self/ns/mnt", O_RDONLY));
+    TRY(keep_host_tree());
+  }
   Fd device = TRY(inside.mount());
   auto server = serve(std::move(device), settings, decided);
+  // Another attempt is to mount for the container, and not in the daemon's tree.
+  if (container_tree && ::setns(container_tree.get(), CLONE_NEWNS) != 0) {
+    inside.give_up();
+    return fail_errno("fs-hook", "cannot enter the container's mount namespace");
+  }
   if (!server) {
     inside.give_up();
     return fail(std::move(server.error()));

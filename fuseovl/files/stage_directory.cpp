@@ -116,8 +116,19 @@ Result<Fd> StageDirectory::join() const {
     auto file =
         TRY(create_locked(users_.get(), std::to_string(::getpid()) + "-" + std::to_string(i)));
     // Else it is another's of ours, or of another process namespace.
-    if (file) return std::move(*file);
+    if (!file) continue;
+    // That of a dead process has its claims.
+    if (::ftruncate(file->get(), 0) != 0) return fail_errno(path_, "cannot write");
+    return std::move(*file);
   }
+}
+
+/// Held while claims are read and written. A lock belongs to an open file, which a forked process
+/// would share.
+Result<Fd> StageDirectory::lock() const {
+  Fd out(::openat(users_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!out || ::flock(out.get(), LOCK_EX) != 0) return fail_errno(path_, "cannot lock");
+  return out;
 }
 
 /// Of the living mounts but `except`.
@@ -137,10 +148,7 @@ StageDirectory::Claims StageDirectory::claimed(const Fd* except) const {
 
 Result<std::size_t> StageDirectory::claim(const Fd& user, std::span<const Item> items,
                                           std::uint64_t budget) const {
-  // A lock belongs to an open file, and a forked process has ours in common with us.
-  const Fd one_at_a_time(::openat(users_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!one_at_a_time || ::flock(one_at_a_time.get(), LOCK_EX) != 0)
-    return fail_errno(path_, "cannot lock");
+  const Fd one_at_a_time = TRY(lock());
   for_each_locked(copying_.get(), [](const Fd&) {});  // a dead process's goes
   auto claims = claimed(&user);
   std::uint64_t sum = 0;
@@ -163,7 +171,8 @@ Result<std::size_t> StageDirectory::claim(const Fd& user, std::span<const Item> 
 }
 
 bool StageDirectory::make_room(std::uint64_t bytes) const {
-  return remove_unclaimed(claimed(nullptr), UINT64_MAX, bytes);
+  const auto one_at_a_time = lock();
+  return one_at_a_time && remove_unclaimed(claimed(nullptr), UINT64_MAX, bytes);
 }
 
 /// Until those that are left have no more bytes than `most` and `least_freed` bytes are free,

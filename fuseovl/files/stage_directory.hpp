@@ -69,6 +69,7 @@ class StageDirectory {
  private:
   StageDirectory() = default;
   using Claims = std::unordered_map<std::string, std::uint64_t>;  ///< size by hex()
+  Result<Fd> lock() const;
   Claims claimed(const Fd* except) const;
   bool remove_unclaimed(const Claims& claims, std::uint64_t most, std::uint64_t least_freed) const;
   Result<Copy> fill(const Fd& file, int source, const Item& item) const;

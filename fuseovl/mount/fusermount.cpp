@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "base/channel.hpp"
@@ -54,9 +56,13 @@ struct Outcome {
 
 Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device,
                     std::chrono::milliseconds limit) {
+  // Never the working directory's, which others may write to.
+  std::string directories;
   const char* path = std::getenv("PATH");
-  const auto program =
-      find_program(kProgram, std::string(path ? path : "") + ":/usr/local/bin:/usr/bin:/bin");
+  std::istringstream words_of_path(path ? path : "");
+  for (std::string one; std::getline(words_of_path, one, ':');)
+    if (one.starts_with('/')) directories += one + ":";
+  const auto program = find_program(kProgram, directories + "/usr/local/bin:/usr/bin:/bin");
   if (!program)
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
                 "install it (package fuse3), or run as root");

@@ -100,7 +100,9 @@ Result<WorkDirectory> WorkDirectory::make() {
   // Others than the owner may have to come through: children of APP that change their user.
   ::chmod(path.c_str(), 0755);
   auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
-  (void)::flock(lock.get(), LOCK_EX | LOCK_NB);
+  // Where there are no locks (some network file systems) nobody sweeps either.
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && locality_of(lock.get()) != Locality::remote)
+    return fail_errno(path, "cannot lock");
   TRY(directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));
   return WorkDirectory{std::move(directory), std::move(lock)};
 }

@@ -44,17 +44,17 @@ TEST(Recorder, a_killed_program_or_recorder_leaves_nothing) {
 }
 
 /// What APP has started goes on, as natively; it is served and not recorded.
-TEST(Recorder, processes_of_a_killed_recorder_go_on) {
+TEST(Recorder, processes_of_a_killed_recording_go_on) {
   HEDDLE_STAGED(program, "fs-record");
   TestDir dir;
   const std::string script = "(sleep 2; cat /etc/passwd > late) & kill -KILL $PPID; sleep 9";
-  (void)run({"sh", "-c", "exec \"$0\" -q --out run.txt sh -c \"$1\"", program, script},
+  (void)run({"sh", "-c", "exec \"$0\" -q --out go-on.txt sh -c \"$1\"", program, script},
             {{}, dir.path(), {}, std::chrono::seconds(20)});
   EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] {
     return read_file(dir / "late").value_or("").starts_with("root:");
   }));
-  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("--out run.txt sh -c"); }));
-  EXPECT_FALSE(read_seen(dir / "run.txt").complete());
+  EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !runs("--out go-on.txt sh -c"); }));
+  EXPECT_FALSE(read_seen(dir / "go-on.txt").complete());
 }
 
 TEST(Recorder, proot_serves_where_namespaces_are_forbidden) {
