@@ -106,12 +106,6 @@ std::string stale_map(const std::string& map, const std::vector<Drift>& drifts) 
                      drifts.size() == 1 ? "" : fmt::format(", and {} more", drifts.size() - 1));
 }
 
-/// Whether another way to mount cannot help either: the map is of other files, or these do not
-/// answer.
-bool blocks_every_mount(const Error& error) {
-  return error.cause() == Cause::unfit || error.cause() == Cause::silent;
-}
-
 /// Lets APP go and waits for its end.
 Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
   const auto begin = Clock::now();
@@ -131,6 +125,11 @@ class GuidedRun {
             TempDir& work)
       : options_(options), via_(via), app_path_(app_path), map_(map), work_(work) {}
   Result<RunReport> run();
+  /// Whether a failure concerns every way to mount: the map is of other files, these do not answer,
+  /// or a mount was there already.
+  bool blocks_every_mount(const Error& error) const {
+    return error.cause() == Cause::unfit || error.cause() == Cause::silent || lease_;
+  }
 
  private:
   bool direct() const { return via_ == Via::direct; }
@@ -351,7 +350,8 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
       if (*way == Via::direct)
         warn(Error("", passed_over.back(), "continuing without a mount", hint));
     }
-    auto done = GuidedRun(options, *way, app_path, map, work).run();
+    GuidedRun run(options, *way, app_path, map, work);
+    auto done = run.run();
     if (done) {
       done->passed_over = std::move(passed_over);
       return std::move(*done);
@@ -360,7 +360,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
     hint = error.cause() == Cause::unfit ? "rebuild the map (fs-resolve build)" : error.hint();
     if (last) return fail(Error({}, error.message(), {}, hint.empty() ? hint_for(*way) : hint));
     passed_over.push_back(name_of(*way) + ": " + on_one_line(error.message()));
-    if (blocks_every_mount(error)) way = ways.end() - 2;
+    if (run.blocks_every_mount(error)) way = ways.end() - 2;
   }
 }
 

@@ -546,10 +546,20 @@ int Run::serve(int device, int socket) {
     (void)take_user_mount_off(user_mount_->path());
     ::rmdir(user_mount_->path().c_str());
   }
+  // Nobody is left to end this process when the trace cannot be written: a pipe that nobody reads.
+  if (!end) {
+    sigset_t alarm;
+    ::sigemptyset(&alarm);
+    ::sigaddset(&alarm, SIGALRM);
+    ::signal(SIGALRM, SIG_DFL);
+    ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
+    ::alarm(20);
+  }
   RecordedRun done;
   done.left_running = serving->run(-1, kGrace) == Serving::Until::time;
   const auto finished = recorder->finish(
       end && end->message.complete, end ? std::optional(end->message.exit_status) : std::nullopt);
+  if (!end) ::alarm(0);
   done.events = recorder->counts().events;
   if (!finished) done.trace_failure = finished.error().message();
   if (end) (void)send_record(socket, done);

@@ -26,7 +26,8 @@ std::string absolute_variable(const char* name) {
   return value != nullptr && *value == '/' ? value : "";
 }
 
-/// With 256 random bits. Of two who make it one wins, and the other reads that one.
+/// With 256 random bits. Of two processes that make it one wins, and the other reads that one; a
+/// reader sees all of it or nothing.
 Result<void> make_token(const std::string& path) {
   std::array<unsigned char, 32> bytes;
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
@@ -36,10 +37,13 @@ Result<void> make_token(const std::string& path) {
   std::filesystem::create_directories(directory.parent_path(), ignored);
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_errno(directory.string(), "cannot be made");
-  const auto file = open_file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  if (!file && file.error().code() == EEXIST) return {};
-  if (!file) return fail(file.error());
-  return write_all(file->get(), fmt::format("{:02x}\n", fmt::join(bytes, "")), path);
+  const auto aside = fmt::format("{}.{}", path, ::getpid());
+  const auto file = TRY(open_file(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+  auto done = write_all(file.get(), fmt::format("{:02x}\n", fmt::join(bytes, "")), aside);
+  if (done && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
+    done = fail_errno(path, "cannot be made");
+  ::unlink(aside.c_str());
+  return done;
 }
 
 Result<std::string> read_open_token(int fd, const std::string& path) {

@@ -73,8 +73,11 @@ const char* parse_line(std::string_view text, Line& out) {
     text.remove_prefix(1);
   } else if (out.op == Op::open || out.op == Op::close) {
     const std::size_t tab = text.rfind('\t');
-    if (tab != std::string_view::npos && parse_number(text.substr(tab + 1), out.fd))
+    std::int64_t fd = 0;
+    if (tab != std::string_view::npos && parse_number(text.substr(tab + 1), fd)) {
       text = text.substr(0, tab);
+      out.fd = fd;
+    }
   }
   // Only a path shorter than the padding can end in padding.
   if (!out.older && text.size() == kPadding) text = text.substr(0, text.find_last_not_of(' ') + 1);

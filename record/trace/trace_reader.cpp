@@ -127,7 +127,8 @@ bool set_footer_field(RunFooter& footer, std::string_view key, std::string_view 
 
 using nlohmann::json;
 
-/// A JSON text or number as the text form has it; views stand as long as `value` and `scratch`.
+/// A JSON text or number as the text form has it; views stand as long as `value`, and of numbers
+/// until `scratch` is used again.
 std::string_view text_of(const json& value, std::string& scratch) {
   if (value.is_string()) return value.get_ref<const std::string&>();
   return scratch = value.is_number() ? value.dump() : "";
@@ -270,13 +271,21 @@ class HeddleLines {
     for (const auto& [key, value] : j.items()) {
       if (key == "escaped") continue;
       const Detail* detail = find_detail(key);
+      const auto* const place = std::find(std::begin(kPlaces), std::end(kPlaces), key);
+      const bool is_place = place != std::end(kPlaces);
+      const bool is_number = is_place ? place - kPlaces < 3
+                                      : detail && (detail->as == Detail::As::decimal ||
+                                                   detail->as == Detail::As::octal);
+      // Texts are kept as views: of `value`, or of a scratch string that is theirs alone.
+      if (is_number ? !value.is_number_integer() : !value.is_string())
+        return "an event field of another type";
       std::string_view text = text_of(value, number);
+      const bool may_be_escaped = key == "path" || (detail && detail->as == Detail::As::text);
       const auto slot = detail ? detail - kDetails : std::ssize(kDetails);
       if (std::find(escaped.begin(), escaped.end(), key) != escaped.end() &&
-          !unescape_field(text, text, scratch_[slot]))
+          (!may_be_escaped || !unescape_field(text, text, scratch_[slot])))
         return "an escaped field";
-      const auto* const place = std::find(std::begin(kPlaces), std::end(kPlaces), key);
-      if (place != std::end(kPlaces)) {
+      if (is_place) {
         ++places;
         if (const char* wrong = set_place(event_, static_cast<std::size_t>(place - kPlaces), text))
           return wrong;

@@ -149,12 +149,14 @@ std::string footer_text(const RunFooter& f) {
 std::string footer_json(const RunFooter& f) {
   ordered_json j{{"end", f.complete ? "complete" : "incomplete"}};
   if (f.exit_status) j["exit"] = *f.exit_status;
+  auto by_op = ordered_json::object();
   each_count(f, [&](std::string_view key, std::uint64_t count) {
     if (!op_from_name(key))
       j[std::string(key)] = count;
     else if (count != 0)
-      j["by_op"][std::string(key)] = count;
+      by_op[std::string(key)] = count;
   });
+  j["by_op"] = std::move(by_op);
   return j.dump() + "\n";
 }
 

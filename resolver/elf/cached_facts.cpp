@@ -146,7 +146,7 @@ std::optional<FileFacts> CachedFacts::look_up(const OpenedFile& file, FactsDetai
     ++counters_.hits;
     facts->mode = file.mode;
   } else {
-    to_keep_.emplace(file.stamp, *file_system);
+    to_keep_.emplace(std::pair(file.stamp, detail), *file_system);
   }
   return facts;
 }
@@ -186,8 +186,8 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
   pump(Wait::none);
   // Not kept when another file took its place between the look-up and the reading.
   if (result)
-    if (const auto kept = to_keep_.find(result->stamp); kept != to_keep_.end())
-      cache(detail)->add(*result, kept->second);
+    if (const auto kept = to_keep_.extract(std::pair(result->stamp, detail)))
+      cache(detail)->add(*result, kept.mapped());
   return result;
 }
 

@@ -161,7 +161,8 @@ class CachedFacts : public FactsSource {
   FactsOptions options_;
   std::optional<FactsCache> caches_[2];
   FileSystems file_systems_;
-  std::map<FileStamp, std::uint64_t> to_keep_;  ///< not in the cache, and their file systems
+  std::map<std::pair<FileStamp, FactsDetail>, std::uint64_t>
+      to_keep_;  ///< not in the cache, and their file systems
   /// What was asked for and not yet given out; nullopt: not yet answered.
   std::map<Key, std::optional<Result<FileFacts>>> known_;
   std::deque<Job> queue_;

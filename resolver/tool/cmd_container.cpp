@@ -183,7 +183,7 @@ Result<MapContent> make_map(World& host, const Decision& decision, const std::st
 Result<std::string> clean_mount_point(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (path.starts_with('/') && path != "/" && path.find('\0') == path.npos &&
-      std::filesystem::path(path).lexically_normal() == path)
+      std::filesystem::path(path).lexically_normal().native() == path)
     return path;
   return fail(path, "cannot be mounted at", "give an absolute path without '.' and '..'");
 }

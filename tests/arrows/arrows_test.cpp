@@ -40,7 +40,8 @@ const std::vector<Rule>& rules() {
       {"resolver/elf", {"base", "base/sandbox"}},
       {"resolver/search", {"base", "resolver/elf"}},
       {"resolver/mpi", {"base", "resolver/elf", "resolver/search"}},
-      {"resolver/policy", {"base", "resolver/elf", "resolver/search", "resolver/mpi"}},
+      {"resolver/policy",
+       {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map"}},
       {"resolver/map", {"base", "resolver/store"}},
       // From closures to a map.
       {"resolver/build",

@@ -23,6 +23,7 @@
 
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
+#include "base/temp_dir.hpp"
 #include "resolver/map/map_format.hpp"
 #include "resolver/map/map_reader.hpp"
 #include "tests/map/sample_map.hpp"
@@ -501,6 +502,22 @@ TEST_F(HostileMap, a_fifo_in_its_place_lets_no_writer_through) {
     EXPECT_EQ(result.status, 3);
     EXPECT_THAT(result.err, HasSubstr("not a heddle map: not a regular file"));
   }
+  EXPECT_FALSE(writer.was_let_through());
+}
+
+/// Types are looked at before a file is opened, where nobody else could put one in place too.
+TEST_F(HostileMap, that_names_a_fifo_in_a_directory_of_roots_lets_no_writer_through) {
+  HEDDLE_STAGED(fs_mount, "fs-mount");
+  if (::geteuid() != 0) HEDDLE_SKIP("only root has such directories");
+  const auto own = value_or_throw(TempDir::create("heddle-attack", "/run"));
+  ::chmod(own.path().c_str(), 0755);
+  const auto fifo = own.path() + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  auto content = sample_map(2);
+  content.objects[0].path = fifo;
+  value_or_throw(write_map(content, path_));
+  WaitingWriter writer(fifo);
+  EXPECT_EQ(run({fs_mount, "--verify", path_}).status, 1);
   EXPECT_FALSE(writer.was_let_through());
 }
 

@@ -177,6 +177,13 @@ TEST_F(TraceReader, names_each_wrong_field_with_its_line) {
   for (const auto& [line, what] : cases)
     EXPECT_THAT(error_of(file("a", head + line)),
                 HasSubstr(std::string("a:4: not an event: ") + what));
+  for (const char* fields : {R"({"ns":1,"path":12345678901234567)", R"({"ns":"1","path":"/a")",
+                             R"({"ns":1,"path":null)", R"({"escaped":["tid"],"ns":1,"path":"/a")"})
+    EXPECT_THAT(error_of(file("a", "{\"heddle_trace\":1}\n" + std::string(fields) +
+                                       R"(,"op":"open","pid":1,"result":"OK","tid":1})"
+                                       "\n")),
+                HasSubstr("a:2: damaged trace"))
+        << fields;
 }
 
 using TraceWriterTest = TraceFiles;
