@@ -514,7 +514,7 @@ TEST_F(HostileMap, that_names_a_fifo_in_a_directory_of_roots_lets_no_writer_thro
   const auto fifo = own.path() + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   auto content = sample_map(2);
-  content.objects[0].path = fifo;
+  content.objects.back().path = fifo;  // they are sorted
   value_or_throw(write_map(content, path_));
   WaitingWriter writer(fifo);
   EXPECT_EQ(run({fs_mount, "--verify", path_}).status, 1);
