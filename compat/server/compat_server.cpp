@@ -172,7 +172,7 @@ class Gate {
     add(address, calls);
     bytes_ += bytes;
     return {this, [this, address, bytes, calls](void*) {
-              const std::lock_guard lock(mutex_);
+              const std::lock_guard hold(mutex_);
               add(address, -calls);
               bytes_ -= bytes;
             }};
