@@ -143,7 +143,9 @@ class NodeService : public MountServer {
   /// `id` may be none of ours, or half made.
   void drop(const std::string& id) {
     const auto where = mount_point(id);
-    if (is_heddle_mount(where)) (void)unmount_fuse(where, Unmount::detach);
+    // Before Linux 6.5 an exchange leaves the old mount beneath.
+    while (is_heddle_mount(where) && unmount_fuse(where, Unmount::detach)) {
+    }
     (void)::rmdir(where.c_str());
     ids_.remove(std::string(id));  // `id` may be one of these
   }

@@ -91,7 +91,9 @@ TEST(Rights, of_an_elf_worker_are_none) {
     for (const auto& worker : processes_below(pid, "elf-worker"))
       (void)wait_until(5s, [&] {
         const auto all = statuses_of(worker);
-        if (!all.empty() && line_of(all[0], "Seccomp") == "2") seen = all[0];
+        // ./dev test --old-kernel has a filter of its own, below which it starts.
+        if (!all.empty() && line_of(all[0], "Seccomp") == "2" && line_of(all[0], "CapPrm") == kNone)
+          seen = all[0];
         return !seen.empty() || all.empty();
       });
     ::kill(resolver.pid(), SIGCONT);
