@@ -47,7 +47,7 @@ TEST(Recorder, a_killed_program_or_recorder_leaves_nothing) {
 TEST(Recorder, processes_of_a_killed_recording_go_on) {
   HEDDLE_STAGED(program, "fs-record");
   TestDir dir;
-  const std::string script = "(sleep 2; cat /etc/passwd > late) & kill -KILL $PPID; sleep 9";
+  const std::string script = "(sleep 2; cat /etc/passwd > late) & kill -KILL $PPID; sleep 3";
   (void)run({"sh", "-c", "exec \"$0\" -q --out go-on.txt sh -c \"$1\"", program, script},
             {{}, dir.path(), {}, std::chrono::seconds(20)});
   EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] {
