@@ -81,7 +81,7 @@ Result<Received<T>> receive_record(int socket, std::chrono::milliseconds limit) 
 // A step's end: a descriptor when it is done, else its failure.
 
 Result<void> send_fd(int socket, int fd);
-/// That nobody is left to hear it is no matter.
+/// A receiver that has gone is ignored.
 void send_failure(int socket, const Error& error);
 /// What send_fd() sent; ECONNRESET when the other end is gone; the other end's own error when it
 /// sent that instead.

@@ -117,7 +117,7 @@ Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint
   how.resolve = resolve;
   long fd = -1;
   // EAGAIN: something was renamed or mounted anywhere meanwhile, and the kernel cannot tell that a
-  // `..` stayed inside (openat2(2)). Nobody does that for ever.
+  // `..` stayed inside (openat2(2)). A rename race cannot last.
   for (int tries = 0; tries < 1000; ++tries) {
     fd = ::syscall(SYS_openat2, from, path.c_str(), &how, sizeof(how));
     if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;

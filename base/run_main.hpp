@@ -26,7 +26,7 @@ void reserve_standard_fds();
 /// done.
 Result<void> flush_stdout();
 
-/// Writing to a pipe that nobody reads is EPIPE while this lives, not the end of the process: what
+/// Writing to a pipe without a reader is EPIPE while this lives, not the end of the process: what
 /// a wrapper has to say must not cost its program's exit status.
 class SigpipeHeld {
  public:

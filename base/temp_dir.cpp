@@ -154,7 +154,7 @@ TempDir::~TempDir() { remove(); }
 
 void TempDir::remove() noexcept {
   if (path_.empty()) return;
-  // Nobody tries again later what failed for a moment (no memory, a signal).
+  // A failure may be temporary (no memory, a signal), and there is no later attempt.
   for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
   }
   forget(path_);

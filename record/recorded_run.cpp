@@ -546,7 +546,7 @@ int Run::serve(int device, int socket) {
     (void)take_user_mount_off(user_mount_->path());
     ::rmdir(user_mount_->path().c_str());
   }
-  // Nobody is left to end this process when the trace cannot be written: a pipe that nobody reads.
+  // No process is left to end this one when the trace is a pipe whose reader has stopped.
   if (!end) {
     sigset_t alarm;
     ::sigemptyset(&alarm);

@@ -78,7 +78,7 @@ Result<AppEnd> SignalRelay::wait(pid_t app) {
       continue;
     }
     if (got == app) {
-      // What came for APP and found it gone: nobody's now, and no reason for us to end.
+      // Signals for APP that arrive after its end must not end this process.
       signalfd_siginfo late{};
       while (::read(fd_.get(), &late, sizeof(late)) > 0) {
       }

@@ -220,7 +220,7 @@ class JudgePool {
         continue;
       }
       if (absent->pid > 0) killed_.push_back(std::exchange(absent->pid, -1));
-      absent->state = State::busy;  // nobody's, until it is there
+      absent->state = State::busy;  // not handed out until it has started
       lock.unlock();
       Fd socket;
       const auto pid = start_process("judge", socket);

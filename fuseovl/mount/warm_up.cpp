@@ -234,8 +234,7 @@ Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget
   ForkOptions options{.dies_with_parent = false, .keep = wanted.descriptors(), .null_stdio = true};
   options.keep->push_back(root.get());
   options.name = "heddle-prefetch";
-  // Twice, so that it is nobody's child who waits for children: our caller may become a user's
-  // program.
+  // Forked twice: the caller may become the user's program, which must not find a child of ours.
   auto child = TRY(fork_child({.dies_with_parent = false}, [&] {
     auto own = fork_child(options, [&] {
       prefetch(root, wanted, budget);

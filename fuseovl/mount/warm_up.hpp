@@ -46,7 +46,7 @@ Result<void> warm_up(const std::string& mount_point);
 
 /// Starts a process, no child of ours (who has one thread), that reads ahead every file of the
 /// mount, smallest first, up to `budget` bytes and a quarter of the node's available memory. It
-/// keeps nobody from unmounting, since it works on a detached clone of the mount, and gives up when
+/// does not prevent unmounting, since it works on a detached clone of the mount, and gives up when
 /// the mount leaves the tree, when `while_alive` ends, or after half a minute. Fails with EPERM
 /// where mounts may not be cloned (a plain user): the mount is then warmed by use.
 ///

@@ -50,7 +50,8 @@ void sweep_directory(int parent, const std::string& name) {
 
 void sweep_directories(const std::string& parent) {
   const Fd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // On network file systems flock(2) may hold on one node only: another's would seem nobody's.
+  // On network file systems flock(2) may hold on one node only: one that is locked elsewhere would
+  // seem unlocked.
   if (!directory || locality_of(directory.get()) == Locality::remote) return;
   each_name(directory.get(), [&](const std::string& name) {
     const auto random = name.size() - std::min<std::size_t>(name.size(), 7);  // mkdtemp(3)
@@ -100,9 +101,10 @@ Result<WorkDirectory> WorkDirectory::make() {
   // Others than the owner may have to come through: children of APP that change their user.
   ::chmod(path.c_str(), 0755);
   auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
-  // Where there are no locks (some network file systems) nobody sweeps either.
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && locality_of(lock.get()) != Locality::remote)
-    return fail_errno(path, "cannot lock");
+  // Some network file systems have no locks; they are not swept either.
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    if (const int error = errno; locality_of(lock.get()) != Locality::remote)
+      return fail_errno(path, "cannot lock", error);
   TRY(directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));
   return WorkDirectory{std::move(directory), std::move(lock)};
 }

@@ -191,14 +191,20 @@ TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container_or_an_unswappe
 }
 
 TEST_P(HookedContainer, a_changed_host_is_said_and_decided_on_anew) {
-  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
-  const auto library = world_->path("host/libmpi.so.12");
-  write_text_file(library, value_or_throw(read_file(library)) + "x");
-  world_->answer(world_->swap());
-  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
-  EXPECT_EQ(world_->questions(), 2U);
-  EXPECT_THAT(world_->log_text(), HasSubstr("host/libmpi.so.12"));
-  expect_nothing_left();
+  for (const std::string stage : {"createRuntime", "createContainer"}) {
+    SCOPED_TRACE(stage);
+    renew();
+    const auto config = stage == "createRuntime" ? world_->config({"/bin/app"})
+                                                 : world_->inside_config({"/bin/app"});
+    EXPECT_EQ(start(config).out, "host\n");
+    const auto library = world_->path("host/libmpi.so.12");
+    write_text_file(library, value_or_throw(read_file(library)) + "x");
+    world_->answer(world_->swap());
+    EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+    EXPECT_EQ(world_->questions(), 2U);
+    EXPECT_THAT(world_->log_text(), HasSubstr("host/libmpi.so.12"));
+    expect_nothing_left();
+  }
 }
 
 TEST_P(HookedContainer, finds_a_program_that_lies_in_a_volume) {
