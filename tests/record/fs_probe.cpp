@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Does to the directory it is given what applications do to files, and prints each result. Run
-// natively and on the loopback its output must be the same, byte for byte.
+// Does in a directory what applications do to files, and prints each result. The output on the
+// loopback must equal the native one byte for byte.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
