@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // old-kernel 4.18|5.14 COMMAND ARGS: runs COMMAND and its children with the system calls of an
 // older kernel. Later calls fail with ENOSYS, later flags of older calls with that kernel's error
-// for unknown flags. Needs root, because without PR_SET_NO_NEW_PRIVS setuid programs work. Not
+// for unknown flags. Needs root, because PR_SET_NO_NEW_PRIVS would disable setuid programs. Not
 // emulated: the FUSE protocol, fields of statx, features of file systems. 5.14 is plain Linux 5.14
 // without Landlock, as RHEL 9.0 boots it.
 

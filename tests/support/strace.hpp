@@ -41,10 +41,9 @@ std::vector<std::pair<int, std::string>> strace_calls(const std::string& log);
 
 /// Whether strace is installed and may trace.
 bool strace_works();
-/// Whether a daemon runs untraced that a traced program starts and waits for. Under a seccomp
-/// filter
-/// (./dev test --old-kernel) it does not (base/child.cpp), unless the mount is a shared one (Linux
-/// 5.2).
+/// Whether strace leaves alone a daemon that the traced program starts and waits for. It does not
+/// under a seccomp filter (base/child.cpp), which ./dev test --old-kernel sets; since Linux 5.2
+/// another process starts the daemon of a shared mount.
 bool strace_leaves_daemons();
 
 }  // namespace heddle::test
