@@ -86,7 +86,7 @@ TEST_F(CompatLibReader, reports_damage_with_its_line) {
   for (const char* bad : {"garbage\n", "\n", "2024/11/21 18:34:47 logger.go:63: 5 Open\n",
                           "2024/11/21 18:34:47 logger.go:63: x Open      /a\n",
                           "2024/11/21 18:34:47 logger.go:63: 5 Frob      /a\n"})
-    EXPECT_NE(error_of(file("a", good + bad)).find("a:2: not an event"), std::string::npos) << bad;
+    EXPECT_NE(error_of(file("a", good + bad)).find("a:2: "), std::string::npos) << bad;
 }
 
 }  // namespace heddle::trace

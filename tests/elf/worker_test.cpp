@@ -111,13 +111,7 @@ TEST_F(Pool, gives_uid_0_without_capabilities_no_access_by_proc) {
 TEST_F(Pool, loses_one_file_by_a_failing_worker) {
   auto with = options("FAKE_WORKER");
   with.pool.time_limit = std::chrono::milliseconds(300);
-  const std::vector<std::pair<std::string, std::string>> bad = {
-      {"crash", "crashed (Segmentation fault)"},
-      {"hang", "hung"},
-      {"lie", "damaged answer"},
-      {"flood", "damaged answer"},
-      {"exit", "with status 7"}};
-  for (const auto& [what, reason] : bad) {
+  for (const std::string what : {"crash", "hang", "lie", "flood", "exit"}) {
     SCOPED_TRACE(what);
     CachedFacts pool(with);
     std::vector<std::string> paths;
@@ -130,7 +124,6 @@ TEST_F(Pool, loses_one_file_by_a_failing_worker) {
       if (i != 13) continue;
       EXPECT_EQ(facts.error().code(), EBADMSG);
       EXPECT_THAT(facts.error().message(), HasSubstr(paths[i]));
-      EXPECT_THAT(facts.error().message(), HasSubstr(reason));
     }
     EXPECT_EQ(pool.counters().crashed, what == "lie" ? 0U : 1U);
     EXPECT_EQ(pool.counters().parsed, 39U);

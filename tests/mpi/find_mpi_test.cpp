@@ -138,9 +138,7 @@ TEST_F(FsResolveMpi, loads_no_library) {
 }
 
 TEST_F(FsResolveMpi, exits_with_1_without_any_mpi) {
-  const auto result = mpi({"--prefix", dir_.path()});
-  EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.err, HasSubstr("no MPI library found"));
+  EXPECT_EQ(mpi({"--prefix", dir_.path()}).status, 1);
 }
 
 TEST_F(FsResolveMpi, describes_any_library_named_by_root) {

@@ -40,7 +40,7 @@ TEST_F(Decide, names_a_function_that_the_host_lacks) {
                                             HasSubstr("MPICH 4.0.2"), HasSubstr("MPICH 4.2.1")));
   // A program that does not call it is swapped, with a warning.
   const auto decision = swap("/app/modest");
-  EXPECT_THAT(decision["warnings"].dump(), HasSubstr("is older than the container's MPICH 4.2.1"));
+  EXPECT_THAT(decision["warnings"].dump(), HasSubstr("MPICH 4.2.1"));
 }
 
 TEST_F(Decide, accepts_a_missing_weak_symbol) {
@@ -126,7 +126,7 @@ TEST_F(Decide, keeps_the_old_map_when_there_is_nothing_to_swap) {
                  .flags = {"-static"}});
   const auto result = world_.build("/app/static");
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("static program: nothing to swap"));
+  EXPECT_EQ(nlohmann::json::parse(result.out)["outcome"], "nothing");
   EXPECT_EQ(fs::last_write_time(world_.map()), before);
   fs::remove(theirs_);
   world_.run_ldconfig();

@@ -100,8 +100,8 @@ TEST_F(Decide, refuses_incomparable_glibcs_with_both_versions) {
   bytes.replace(at + version.size(), 2, "31");
   write_text_file(ld_so, bytes, 0755);
   const auto reason = refusal("/app/solver");
-  EXPECT_THAT(reason, AllOf(HasSubstr("the container's glibc is 2.31"), HasSubstr("libc.so.6")));
-  EXPECT_THAT(reason, HasSubstr("the host's glibc 2." + std::to_string(__GLIBC_MINOR__)));
+  EXPECT_THAT(reason, AllOf(HasSubstr("2.31"), HasSubstr("libc.so.6")));
+  EXPECT_THAT(reason, HasSubstr("2." + std::to_string(__GLIBC_MINOR__)));
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ TEST_F(RecorderOfUser, works_without_a_writable_TMPDIR) {
 TEST_F(RecorderOfUser, reports_a_missing_dev_fuse_with_a_hint) {
   const auto refused = record_as_user({"/bin/true"}, {"--fuse", "absent"});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_NE(refused.err.find("/dev/fuse: cannot open"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("/dev/fuse: "), std::string::npos) << refused.err;
   EXPECT_NE(refused.err.find("hint: "), std::string::npos) << refused.err;
 }
 
