@@ -2,21 +2,13 @@
 //
 // Nothing that is on a hook's stdin, in a bundle or in a decision makes it crash or say more than a
 // line; and what it writes for runtimes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/fd.hpp"
 #include "container-hooks/cache/decision.hpp"
 #include "container-hooks/verify/verify.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
@@ -28,9 +20,6 @@ using hook::mapped_libraries;
 using hook::parse_decision;
 
 using Json = nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 class HookInput : public ::testing::Test {
  protected:
@@ -74,7 +63,7 @@ class HookInput : public ::testing::Test {
   std::string allowed_ = "/";  ///< where annotations count
 };
 
-TEST_F(HookInput, a_damaged_state_is_one_line) {
+TEST_F(HookInput, damaged_state_is_one_error_line) {
   for (const std::string text : {"", "{", "[]", "null", "7", "{}", "\"x\"", "{\"bundle\":7}",
                                  "{\"bundle\":\"relative\"}", "{\"bundle\":\"/a\\u0000b\"}",
                                  "\xff\xfe", "{\"bundle\":\"/nonexistent\",\"annotations\":7} x"})
@@ -84,7 +73,7 @@ TEST_F(HookInput, a_damaged_state_is_one_line) {
   expect_refused(std::string(150000, '{'), "not JSON");
 }
 
-TEST_F(HookInput, a_damaged_config_is_one_line) {
+TEST_F(HookInput, damaged_config_is_one_error_line) {
   const Json config = {{"root", {{"path", dir_.path()}}},
                        {"process", {{"args", {"/bin/app"}}, {"env", {"PATH=/bin"}}, {"cwd", "/"}}},
                        {"annotations", {{"heddle.mpi", "host"}}}};
@@ -107,7 +96,7 @@ TEST_F(HookInput, a_damaged_config_is_one_line) {
   check(text.substr(0, text.size() / 2));
 }
 
-TEST_F(HookInput, a_pid_of_another_namespace_is_said_with_the_remedy) {
+TEST_F(HookInput, pid_of_another_namespace_is_refused_with_a_hint) {
   write_text_file(dir_ / "config.json", Json{{"root", {{"path", dir_.path()}}}}.dump());
   for (const int pid : {0, 1, -5}) {
     auto with_pid = state();
@@ -116,7 +105,7 @@ TEST_F(HookInput, a_pid_of_another_namespace_is_said_with_the_remedy) {
   }
 }
 
-TEST_F(HookInput, no_annotation_is_nothing_to_do) {
+TEST_F(HookInput, hook_without_annotation_does_nothing) {
   auto without = state();
   for (const Json& annotations :
        {Json(nullptr), Json::object(), Json{{"heddle.mpi", "off"}}, Json{{"heddle.mpi", 7}}}) {
@@ -130,7 +119,7 @@ TEST_F(HookInput, no_annotation_is_nothing_to_do) {
 }
 
 /// An image can set them: podman copies a manifest's into its container.
-TEST_F(HookInput, annotations_count_below_the_directories_that_are_allowed_alone) {
+TEST_F(HookInput, annotations_count_only_below_allowed_directories) {
   const auto text = state().dump();
   for (const std::string elsewhere : {"/nonexistent", "", "-x"}) {
     allowed_ = dir_.path() + elsewhere;
@@ -148,7 +137,7 @@ TEST_F(HookInput, annotations_count_below_the_directories_that_are_allowed_alone
   }
 }
 
-TEST_F(HookInput, a_damaged_decision_is_refused) {
+TEST_F(HookInput, damaged_decision_is_refused) {
   const Json good = {{"format", "heddle-container"},
                      {"version", 1},
                      {"outcome", "swap"},
@@ -177,7 +166,7 @@ TEST_F(HookInput, a_damaged_decision_is_refused) {
     EXPECT_FALSE(parse_decision(text.substr(0, size), "x"));
 }
 
-TEST_F(HookInput, podmans_hook_file_is_as_oci_hooks_5_wants_it) {
+TEST_F(HookInput, installed_hook_file_follows_oci_hooks_5) {
   std::vector<std::string> install{"install", "--dir", dir_ / "a/hooks.d", "--cache",
                                    "/c",      "--log", dir_ / "l/x"};
   const auto unsaid = edit(install);
@@ -201,7 +190,7 @@ TEST_F(HookInput, podmans_hook_file_is_as_oci_hooks_5_wants_it) {
   EXPECT_THAT(always.at("hook").at("args"), ::testing::Contains("--always"));
 }
 
-TEST_F(HookInput, a_cdi_specification_asks_by_the_hooks_arguments) {
+TEST_F(HookInput, cdi_specification_enables_the_hook_by_arguments) {
   const auto json = Json::parse(edit({"cdi"}).out);
   EXPECT_EQ(json.at("kind"), "heddle/mpi");
   const auto device = json.at("devices").at(0);
@@ -211,7 +200,7 @@ TEST_F(HookInput, a_cdi_specification_asks_by_the_hooks_arguments) {
   EXPECT_THAT(hook.at("args"), ::testing::Contains("--always"));
 }
 
-TEST_F(HookInput, a_bundle_gets_the_hook_once) {
+TEST_F(HookInput, bundle_command_adds_the_hook_once) {
   write_text_file(dir_ / "config.json",
                   R"({"hooks":{"createRuntime":[{"path":"/other"}]},"annotations":{"a":"b"}})");
   for (int i = 0; i < 2; ++i) {
@@ -236,7 +225,7 @@ TEST_F(HookInput, a_bundle_gets_the_hook_once) {
 }
 
 /// The runtime starts it somewhere else.
-TEST_F(HookInput, directories_are_written_as_seen_from_here) {
+TEST_F(HookInput, relative_directories_become_absolute) {
   const auto spec = edit({"cdi", "--cache", "here", "--log", "log", "--mpi", "opt"});
   const auto here = std::filesystem::current_path().string();
   for (const char* name : {"/here", "/log", "/opt"})
@@ -248,7 +237,7 @@ constexpr const char* kMountinfo =
     "203 184 0:46 /libmpich.so.12 /usr/lib/libmpich.so.12 ro - fuse.heddle heddle ro\n"
     "204 184 8:1 / / rw - ext4 /dev/sda rw\n";
 
-TEST_F(HookInput, verify_refuses_what_is_no_process) {
+TEST_F(HookInput, verify_refuses_invalid_pids) {
   EXPECT_EQ(edit({"verify", "some"}).status, 2);
   EXPECT_EQ(edit({"verify", "12345678901"}).status, 2);
   const auto nobody = edit({"verify", "999999999"});
@@ -256,7 +245,7 @@ TEST_F(HookInput, verify_refuses_what_is_no_process) {
   EXPECT_THAT(nobody.err, StartsWith("fs-hook: 999999999: "));
 }
 
-TEST(HookVerify, tells_whose_a_mapped_library_is_by_its_device) {
+TEST(HookVerify, mapped_library_is_attributed_by_its_device) {
   const auto libraries = mapped_libraries(
       "7f0000000000-7f0000001000 r--p 00000000 00:2e 5   /usr/lib/libmpich.so.12\n"
       "7f0000001000-7f0000002000 r-xp 00001000 00:2e 5   /usr/lib/libmpich.so.12\n"
@@ -272,7 +261,7 @@ TEST(HookVerify, tells_whose_a_mapped_library_is_by_its_device) {
   EXPECT_EQ(heddle_mount_point(kMountinfo), "/dev/heddle");
 }
 
-TEST(HookVerify, a_container_library_in_place_of_the_hosts_is_not_swapped) {
+TEST(HookVerify, container_library_in_place_of_the_hosts_is_not_swapped) {
   Decision decision;
   decision.verdicts = {{"libmpich.so.12", true, "the MPI stack"}, {"libc.so.6", false, "newer"}};
   const auto good = compare_with_decision(
