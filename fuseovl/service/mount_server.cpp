@@ -106,7 +106,7 @@ void MountServer::hear(Client& client) {
   if (message.verb == MountRequest::Verb::leave && client.state == Client::State::holds) {
     client.state = Client::State::left;
     const auto holders = std::ranges::count(clients_, Client::State::holds, &Client::state);
-    return tell_holders(client.socket.get(), static_cast<std::size_t>(holders));
+    return send_holders(client.socket.get(), static_cast<std::size_t>(holders));
   }
   if (message.version == kMountServiceVersion && message.verb == MountRequest::Verb::want &&
       client.state == Client::State::silent && is_map_hash(message.map_id) && fds.size() == 1)
