@@ -53,7 +53,7 @@ Result<Fd> watch_child_end(pid_t pid);
 struct SpawnOptions {
   /// (descriptor here, number in the child); all others follow O_CLOEXEC.
   std::vector<std::pair<int, int>> fds;
-  /// The environment as NAME=value; nullopt: ours.
+  /// The environment as NAME=value; nullopt: inherited.
   std::optional<std::vector<std::string>> environment;
   /// A tracer of this process (strace -f) does not follow the child. For a daemon that serves a
   /// traced program: strace would wait for a page of the daemon, which is stopped for strace.

@@ -260,7 +260,6 @@ TEST_F(LocalUser, user_cannot_make_root_remove_others_files) {
   write_text_file(victim + "/counters", "kept");
   write_text_file(victim + "/m/file", "kept");
   const auto tmp = directory("odd", kAttacker, 0777);  // not sticky: the attacker can rename in it
-  const auto app = program_in(directory("open", 0, 0755), "open");
   auto options = options_;
   options.env.back() = "TMPDIR=" + tmp;
   // The guided program runs the attack, so there is no race.

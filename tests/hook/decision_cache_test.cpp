@@ -26,7 +26,7 @@ class PruneDecisions : public ::testing::Test {
   std::string file(char letter, const std::string& kind) const {
     return dir_ / (key(letter) + "." + kind);
   }
-  /// An entry of `size` bytes that was used `days` ago.
+  /// Adds an entry of `size` bytes that was used `days` ago.
   void add(char letter, std::size_t size, int days) const {
     for (const char* kind : {"map", "json", "lock"}) {
       write_text_file(file(letter, kind), std::string(kind == "map"s ? size : 0, 'x'));
@@ -80,7 +80,7 @@ TEST_F(PruneDecisions, entries_in_use_stay) {
   EXPECT_EQ(left(), "a");
 }
 
-/// A copy of a known image leaves what it remembers, and decides nothing.
+/// A copy of a known image stores its remembered contents without a new decision.
 TEST_F(PruneDecisions, new_image_copy_triggers_pruning) {
   const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
   const std::string program = fs::canonical("/proc/self/exe");
@@ -136,7 +136,7 @@ TEST_F(ImageContentsTest, contents_include_missing_files_and_link_targets) {
   EXPECT_THAT(to_x, HasSubstr("\t/x/file\t"));
   fs::remove(dir_ / "a");
   fs::create_symlink("/y/file", dir_ / "a");
-  EXPECT_NE(of("/a"), to_x) << "what is bound over it would be at the other place";
+  EXPECT_NE(of("/a"), to_x) << "a bind mount would be at the other path";
   EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
   const auto names = of("/x/");
   write("x/other", "");
@@ -145,7 +145,8 @@ TEST_F(ImageContentsTest, contents_include_missing_files_and_link_targets) {
   EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
 }
 
-/// The image says what is read: not the kernel's log, which others want to read, nor for ever.
+/// The image chooses the paths; reading the kernel's log would take it from others or block
+/// forever.
 TEST_F(ImageContentsTest, kernel_files_are_not_read) {
   const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
   for (const char* path : {"/proc/version", "/proc/kmsg", "/proc/kcore"})
@@ -165,11 +166,11 @@ TEST_F(ImageContentsTest, contents_do_not_change_once_read) {
   ImageContents contents(root_);
   const auto before = contents.of({"/a"});
   write("a", "two");
-  EXPECT_EQ(contents.of({"/a"}), before) << "a decision made since may hang on either";
+  EXPECT_EQ(contents.of({"/a"}), before) << "a decision may depend on either content";
   EXPECT_NE(of("/a"), before);
 }
 
-/// As over EROFS, whose files have one time, and nanoseconds of it (composefs).
+/// As above EROFS (composefs), whose files have one time with nanoseconds.
 TEST_F(ImageContentsTest, uniform_times_below_an_overlay_are_not_trusted) {
   if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
   for (const char* directory : {"lower", "memory/upper", "memory/work"})
@@ -186,7 +187,7 @@ TEST_F(ImageContentsTest, uniform_times_below_an_overlay_are_not_trusted) {
   EXPECT_TRUE(is_trusted()) << "unpacked here, with the archive's mtime";
 }
 
-/// This very program: a file that nobody has changed for seconds.
+/// Reads this program, which has not changed for seconds.
 TEST(RememberedContents, remembered_file_is_not_read_again) {
   const auto program = fs::read_symlink("/proc/self/exe");
   const auto root = value_or_throw(open_file(program.parent_path(), O_PATH | O_DIRECTORY));
@@ -201,7 +202,7 @@ TEST(RememberedContents, remembered_file_is_not_read_again) {
   EXPECT_EQ(second.of({path}), content);
   EXPECT_EQ(second.remembered(), "") << "no news";
 
-  // Another hash in its place comes back: it was taken from memory, but only from an undamaged one.
+  // A fake hash is returned, so it came from memory; with a wrong checksum the memory is ignored.
   auto lines = memory.substr(memory.find('\n') + 1);
   lines.replace(lines.find(' ') + 1, 4, "fake");
   ImageContents third(root);

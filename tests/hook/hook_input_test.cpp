@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Nothing that is on a hook's stdin, in a bundle or in a decision makes it crash or say more than a
-// line; and what it writes for runtimes.
+// Damaged input on a hook's stdin, in a bundle or in a decision costs one error line. Also the
+// files that fs-hook writes for runtimes.
 
 #include <nlohmann/json.hpp>
 #include <random>
@@ -28,21 +28,12 @@ class HookInput : public ::testing::Test {
     if (hook_.empty()) HEDDLE_SKIP("fs-hook is not installed in $HEDDLE_STAGE");
   }
   RunResult oci(const std::string& state) const {
-    RunOptions options;
-    options.input = state;
-    options.deadline = std::chrono::seconds(10);
     return run({hook_, "oci", "--allow-annotations", allowed_, "--cache", dir_ / "cache", "--log",
                 dir_ / "log"},
-               options);
+               {.input = state, .deadline = 10s});
   }
-  RunResult edit(const std::vector<std::string>& arguments, const std::string& input = "") const {
-    RunOptions options;
-    options.input = input;
-    std::vector<std::string> argv{hook_};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    return run(argv, options);
-  }
-  /// One line, and a failure that a runtime understands.
+  RunResult edit(const Strings& arguments) const { return run(Strings{hook_} + arguments); }
+  /// Expects one error line and a failing status.
   void expect_refused(const std::string& state, const std::string& words = "") const {
     const auto ran = oci(state);
     EXPECT_EQ(ran.status, 3) << state.substr(0, 200);
@@ -60,7 +51,7 @@ class HookInput : public ::testing::Test {
 
   TestDir dir_;
   std::string hook_;
-  std::string allowed_ = "/";  ///< where annotations count
+  std::string allowed_ = "/";  ///< the directory below which annotations count
 };
 
 TEST_F(HookInput, damaged_state_is_one_error_line) {
@@ -114,11 +105,11 @@ TEST_F(HookInput, hook_without_annotation_does_nothing) {
     EXPECT_EQ(ran.status, 0);
     EXPECT_EQ(ran.err + ran.out, "");
   }
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "log"));
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "cache"));
+  EXPECT_FALSE(fs::exists(dir_ / "log"));
+  EXPECT_FALSE(fs::exists(dir_ / "cache"));
 }
 
-/// An image can set them: podman copies a manifest's into its container.
+/// An image can set annotations: podman copies those of its manifest to the container.
 TEST_F(HookInput, annotations_count_only_below_allowed_directories) {
   const auto text = state().dump();
   for (const std::string elsewhere : {"/nonexistent", "", "-x"}) {
@@ -126,11 +117,10 @@ TEST_F(HookInput, annotations_count_only_below_allowed_directories) {
     const auto ran = oci(text);
     EXPECT_EQ(ran.status, 0) << allowed_;
     EXPECT_THAT(ran.err, HasSubstr("warning: annotations (heddle.*) are ignored"));
-    EXPECT_FALSE(std::filesystem::exists(dir_ / "cache"));
+    EXPECT_FALSE(fs::exists(dir_ / "cache"));
   }
-  // The bundle's own parent, by a link and with a slash too.
-  std::filesystem::create_directory_symlink(std::filesystem::path(dir_.path()).parent_path(),
-                                            dir_ / "link");
+  // The bundle's parent, also by a link and with a slash.
+  fs::create_directory_symlink(fs::path(dir_.path()).parent_path(), dir_ / "link");
   for (const auto& parent : {dir_ / "..", dir_ / "../", dir_ / "link"}) {
     allowed_ = parent;
     expect_refused(text, "config.json: cannot open");
@@ -146,21 +136,16 @@ TEST_F(HookInput, damaged_decision_is_refused) {
                      {"directories", Json::array()},
                      {"verdict", Json::array()}};
   ASSERT_TRUE(parse_decision(good.dump(), "x"));
-  for (const char* target : {"", "b", "/../b", "/b/..", "/a/../b"}) {
-    auto bad = good;
-    bad["binds"][0]["target"] = target;
-    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << target;
-  }
-  for (const char* source : {"", "/a", "..", "../a", "a/../../b"}) {
-    auto bad = good;
-    bad["binds"][0]["source"] = source;
-    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << source;
-  }
-  for (const char* point : {"", "/", "dev", "/dev/../x"}) {
-    auto bad = good;
-    bad["mount_point"] = point;
-    EXPECT_FALSE(parse_decision(bad.dump(), "x")) << point;
-  }
+  const std::vector<std::pair<const char*, Strings>> damages = {
+      {"/binds/0/target", {"", "b", "/../b", "/b/..", "/a/../b"}},
+      {"/binds/0/source", {"", "/a", "..", "../a", "a/../../b"}},
+      {"/mount_point", {"", "/", "dev", "/dev/../x"}}};
+  for (const auto& [place, values] : damages)
+    for (const auto& value : values) {
+      auto bad = good;
+      bad[Json::json_pointer(place)] = value;
+      EXPECT_FALSE(parse_decision(bad.dump(), "x")) << place << ": " << value;
+    }
   const auto text = good.dump();
   for (std::size_t size = 0; size < text.size(); ++size)
     EXPECT_FALSE(parse_decision(text.substr(0, size), "x"));
@@ -179,7 +164,7 @@ TEST_F(HookInput, installed_hook_file_follows_oci_hooks_5) {
   const auto json = Json::parse(value_or_throw(read_file(dir_ / "a/hooks.d/50-heddle-mpi.json")));
   EXPECT_EQ(json.at("version"), "1.0.0");
   EXPECT_EQ(json.at("stages"), Json::array({"createRuntime"}));
-  EXPECT_EQ(json.at("hook").at("path"), std::filesystem::canonical(hook_).string());
+  EXPECT_EQ(json.at("hook").at("path"), fs::canonical(hook_).string());
   EXPECT_EQ(json.at("hook").at("env"), Json::array({"PATH=/usr/bin:/bin"}));
   EXPECT_EQ(json.at("when").at("annotations").size(), 1U);
   EXPECT_THAT(json.at("hook").at("args"), ::testing::Contains("/srv/trusted"));
@@ -218,16 +203,17 @@ TEST_F(HookInput, bundle_command_adds_the_hook_once) {
     EXPECT_EQ(value_or_throw(read_file(dir_ / "config.json")), odd);
   }
   EXPECT_EQ(edit({"bundle", dir_ / "none"}).status, 3);
-  EXPECT_EQ(edit({"bundle"}).status, 2);
-  EXPECT_EQ(edit({"bundle", "--policy", "maybe", dir_.path()}).status, 2);
-  EXPECT_EQ(edit({"bundle", "--program", "x", dir_.path()}).status, 2);
-  EXPECT_EQ(edit({"bundle", "--at", "heddle", dir_.path()}).status, 2);
+  for (const auto& wrong : {Strings{},
+                            {"--policy", "maybe", dir_.path()},
+                            {"--program", "x", dir_.path()},
+                            {"--at", "heddle", dir_.path()}})
+    EXPECT_EQ(edit(Strings{"bundle"} + wrong).status, 2);
 }
 
-/// The runtime starts it somewhere else.
+/// The runtime starts the hook in another working directory.
 TEST_F(HookInput, relative_directories_become_absolute) {
   const auto spec = edit({"cdi", "--cache", "here", "--log", "log", "--mpi", "opt"});
-  const auto here = std::filesystem::current_path().string();
+  const auto here = fs::current_path().string();
   for (const char* name : {"/here", "/log", "/opt"})
     EXPECT_THAT(spec.out, HasSubstr('"' + here + name + '"')) << spec.err;
 }
