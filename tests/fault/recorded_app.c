@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // The program that recorder_fault_test.cpp records. Prints the result of each step as
-// `app: STEP ERRNO PATH`. Exits with 7 if all steps succeeded, else with 8. Usage: app DIRECTORY MARK
+// `app: STEP ERRNO PATH`. Exits with 7 if all steps succeeded, else with 8. Usage: app DIRECTORY
+// MARK
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
