@@ -64,7 +64,7 @@ void tell_missing(const BuildResult& built) {
 /// too. The others are found by a path built in.
 void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& directories) {
   ResolverSession session;
-  const auto installs = find_wanted_mpi(session.world(), wanted);
+  const auto installs = find_wanted_mpi(session.world, wanted);
   if (installs.empty() && wanted != "none") throw Error(wanted, "no MPI library found");
   for (const auto& install : installs)
     for (const auto& directory : install.plugin_directories)
@@ -181,7 +181,7 @@ int run_build(const Command& command) {
   options.search = search_options_from_environment();
   options.plugin_directories = command.plugin_directories;
   if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_directories);
-  const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
+  const auto built = value_or_throw(build_map(session.world, inputs.roots, options));
   for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
   for (const auto& note : built.notes) say("note: " + note);
   tell_missing(built);

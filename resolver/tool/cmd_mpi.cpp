@@ -176,7 +176,7 @@ void print(const MpiInstall& install) {
 
 int run_mpi(const Command& command) {
   ResolverSession session;
-  auto& world = session.world();
+  auto& world = session.world;
   std::vector<MpiInstall> found;
   if (command.root.empty())
     found = value_or_throw(find_mpi(world, command.prefix));

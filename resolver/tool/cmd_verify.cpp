@@ -71,7 +71,7 @@ class SearchComparison {
   std::vector<MapDrift> run() {
     std::vector<std::string> paths;
     for (const auto& program : content_.programs) paths.push_back(program.path);
-    session_.world().prefetch(paths);
+    session_.world.prefetch(paths);
     for (const auto& program : content_.programs) {
       // Another program now: whatever it loads, the map is not about it.
       if (known_.contains(content_.objects[program.object].path)) continue;
@@ -85,13 +85,13 @@ class SearchComparison {
 
  private:
   Result<Closure> closure_of(const MapProgram& program) {
-    const auto loader = TRY(read_loader_profile(session_.world(), program.interpreter));
+    const auto loader = TRY(read_loader_profile(session_.world, program.interpreter));
     SearchOptions options;
     options.ld_library_path = program.library_path;
     for (const auto& library : program.libraries)
       if (library.found_by == "preload")
         options.ld_preload += (options.ld_preload.empty() ? "" : ":") + library.requested_as;
-    return resolve(session_.world(), loader, program.path, options);
+    return resolve(session_.world, loader, program.path, options);
   }
 
   void tell(const std::string& path, const char* what, const std::string& detail) {

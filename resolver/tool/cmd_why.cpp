@@ -24,12 +24,12 @@ Closure explained(const std::string& app) {
   // A script's interpreter comes after what brings it: env(1), or a script that is one itself.
   const auto& root = inputs.roots.back().path;
   ResolverSession session;
-  const auto file = value_or_throw(session.world().facts(root));
+  const auto file = value_or_throw(session.world.facts(root));
   const auto loader = value_or_throw(
-      read_loader_profile(session.world(), file.elf.interp.value_or(LoaderProfile{}.interpreter)));
+      read_loader_profile(session.world, file.elf.interp.value_or(LoaderProfile{}.interpreter)));
   auto options = search_options_from_environment();
   options.explain = true;
-  return value_or_throw(resolve(session.world(), loader, root, options));
+  return value_or_throw(resolve(session.world, loader, root, options));
 }
 
 Json to_json(const Closure& closure, const Search& search) {
