@@ -133,8 +133,8 @@ int access(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_access_in>();
   File file;
   int rc = tree.reach(request, file);
-  // The kernel has made the real user the file-system user for access(2); ours is set alike, so
-  // it is the effective one that counts here.
+  // For access(2) the kernel makes the real user the file-system user, so the request's is the one
+  // to check.
   if (rc == 0) rc = may_access(request, file->get(), static_cast<int>(in.mask));
   tree.log(request, Op::access, rc);
   return rc;
@@ -157,7 +157,7 @@ int reply_sized(Loopback& tree, Request& request, Get get) {
 int getxattr(Loopback& tree, Request& request) {
   const auto name = request.name(sizeof(fuse_getxattr_in));
   return reply_sized(tree, request, [&](int fd, char* out, std::size_t size) {
-    // exec asks for it: see tree.fill_attr().
+    // Hidden from execve(2), as set-id bits are in fill_attr().
     if (name == "security.capability" && has_flag(fd, ST_NOSUID))
       return errno = ENODATA, ssize_t{-1};
     return ::getxattr(OwnPath(fd).text, name.data(), out, size);

@@ -65,8 +65,8 @@ int needed_by(const Call& call) {
 }
 
 /// Checks the caller's access to a special file at its lookup, because the kernel opens FIFOs,
-/// devices and sockets without a request. (With default_permissions the kernel would check, but ask
-/// for the attributes of every directory on each walk, and hide access(2).)
+/// devices and sockets without a request. (With default_permissions the kernel would check, but
+/// request the attributes of every directory on each walk, and hide access(2).)
 int check_special(const Loopback& tree, Request& request, int fd, const struct statx& st,
                   const std::string& path) {
   if (!is_special(st.stx_mode) || may_access(request, fd, R_OK | W_OK) == 0) return 0;
