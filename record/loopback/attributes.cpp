@@ -8,8 +8,7 @@
 namespace heddle::loopback {
 
 int may_access(Request& request, int fd, int mask) {
-  constexpr long kFaccessat2 = 439;  // Linux 5.8
-  if (::syscall(kFaccessat2, fd, "", mask, AT_EACCESS | AT_EMPTY_PATH) == 0) return 0;
+  if (::syscall(SYS_faccessat2, fd, "", mask, AT_EACCESS | AT_EMPTY_PATH) == 0) return 0;
   if (errno != ENOSYS && errno != EPERM) return errno;
   // ENOSYS: before Linux 5.8. EPERM: a seccomp filter that does not know the call.
   struct statx st {};

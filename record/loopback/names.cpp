@@ -7,10 +7,6 @@
 
 #include "record/loopback/loopback.hpp"
 
-#ifndef RENAME_EXCHANGE
-#define RENAME_EXCHANGE 2
-#endif
-
 namespace heddle::loopback {
 namespace {
 
@@ -24,7 +20,7 @@ int access_of(unsigned long flags) {
   return mode == O_RDONLY ? R_OK : mode == O_WRONLY ? W_OK : R_OK | W_OK;
 }
 
-constexpr long kFaccessat2 = 439, kFchmodat2 = 452;
+constexpr long kFchmodat2 = 452;
 
 /// The calls that neither open the file they name nor connect to it.
 constexpr long kOpenNothing[] = {
@@ -34,7 +30,7 @@ constexpr long kOpenNothing[] = {
     SYS_mkdir,      SYS_rmdir,       SYS_symlink,      SYS_readlink,  SYS_futimesat, SYS_newfstatat,
     SYS_renameat,
 #endif
-    SYS_bind,       SYS_chdir,       SYS_execve,       SYS_execveat,  SYS_faccessat, kFaccessat2,
+    SYS_bind,       SYS_chdir,       SYS_execve,       SYS_execveat,  SYS_faccessat, SYS_faccessat2,
     SYS_fchmodat,   kFchmodat2,      SYS_fchownat,     SYS_getxattr,  SYS_lgetxattr, SYS_linkat,
     SYS_listxattr,  SYS_llistxattr,  SYS_lremovexattr, SYS_lsetxattr, SYS_mkdirat,   SYS_mknodat,
     SYS_readlinkat, SYS_removexattr, SYS_renameat2,    SYS_setxattr,  SYS_statx,     SYS_symlinkat,
