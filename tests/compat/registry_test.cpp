@@ -208,10 +208,10 @@ TEST_F(Registry, wrong_digests_truncated_blobs_and_loops_are_told_and_leave_noth
       {"    m = self.manifest(" + blob +
            ")\n"
            "    self.say(200, m if '/manifests/' in self.path else b'y' * 1000)\n",
-       "the blob is not what its digest says"},
+       "the blob does not match its digest"},
       {"    self.say(200, self.manifest(" + blob +
            "), Docker_Content_Digest='sha256:' + 'a' * 64)\n",
-       "the manifest is not what its digest says"},
+       "the manifest does not match its digest"},
       // Fewer bytes than announced, by HTTP and by the manifest.
       {"    m = self.manifest(" + blob +
            ")\n"
