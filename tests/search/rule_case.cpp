@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <sstream>
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
@@ -26,13 +27,8 @@ class Builder {
   }
 
   RuleCase build() {
-    const auto text = value_or_throw(read_file(file_));
-    for (std::size_t at = 0; at < text.size();) {
-      const auto end = std::min(text.find('\n', at), text.size());
-      ++line_;
-      take(text.substr(at, end - at));
-      at = end + 1;
-    }
+    std::istringstream lines(value_or_throw(read_file(file_)));
+    for (std::string line; std::getline(lines, line); take(line)) ++line_;
     finish_elf();
     for (const auto& directories : cache_) make_cache(directories);
     if (out_.run.empty()) trouble("no `program` and no `run`");
@@ -126,8 +122,7 @@ class Builder {
     return true;
   }
 
-  void take(std::string line) {
-    auto rest = line;
+  void take(std::string rest) {
     const auto key = word(rest);
     if (key.empty() || key.starts_with('#')) return;
     if (take_elf_line(key, rest)) return;

@@ -98,7 +98,7 @@ std::string make(const TinyElf& in) {
     put(out, at, s);
     at += sizeof s;
   };
-  // Without PT_PHDR ld.so takes a program to lie at address 0 (elf/rtld.c, rtld_setup_main_map).
+  // Without PT_PHDR ld.so assumes address 0 for a program (elf/rtld.c, rtld_setup_main_map).
   if (in.interp) segment(PT_PHDR, sizeof header, segment_count * sizeof(Segment), PF_R, 8);
   if (in.interp) segment(PT_INTERP, interp_at, interp_size, PF_R, 1);
   segment(PT_LOAD, 0, size, PF_R | PF_W | PF_X, 0x1000);

@@ -12,9 +12,9 @@
 
 namespace heddle::test {
 
-/// A whole ELF file by its loader's view, written in microseconds: one segment, no sections, no
-/// symbols. The kernel starts such a program (it exits with 0) and ld.so maps such a library. The
-/// odd values are for files that ld.so must pass over or refuse.
+/// An ELF file as the loader sees it, written in microseconds: one segment, no sections or symbols.
+/// The kernel starts such a program (it exits with 0) and ld.so maps such a library. Other values
+/// than the defaults make files that ld.so skips or refuses.
 struct TinyElf {
   std::uint8_t elf_class = ELFCLASS64;
   std::uint8_t data_encoding = ELFDATA2LSB;
