@@ -214,12 +214,5 @@ TEST_F(AuditTls, overaligned_tls_used_by_other_files_starts_without_the_auditor)
   EXPECT_EQ(world.run({by_call}).out, "4 audited\n") << "__tls_get_addr finds it anywhere";
 }
 
-TEST_F(AuditTls, ld_so_as_a_command_works) {
-  const std::string app = tls_program(600);
-  const GuidedWorld world = mapped();
-  const RunResult result = world.run({"/lib64/ld-linux-x86-64.so.2", app, "x"});
-  EXPECT_EQ(result.status, 0) << result.err;
-}
-
 }  // namespace
 }  // namespace heddle::test

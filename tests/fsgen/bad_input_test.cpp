@@ -11,7 +11,6 @@
 #include "tests/fsgen/user_world.hpp"
 #include "tests/resolve/corpus.hpp"
 #include "tests/support/build_elf.hpp"
-#include "tests/support/elf_farm.hpp"
 
 namespace heddle::test {
 namespace {
@@ -79,15 +78,6 @@ TEST_F(FsGenInput, damaged_program_ends_as_without_fs_gen) {
     EXPECT_EQ(ours.status, bare.status) << ours.err << bare.err;
     EXPECT_FALSE(ours.timed_out);
   }
-}
-
-TEST_F(FsGenInput, foreign_program_is_not_passed_to_the_shell) {
-  auto bytes = value_or_throw(read_file("/bin/true"));
-  bytes[18] = static_cast<char>(183);  // EM_AARCH64
-  const auto foreign = write_text_file(dir_ / "foreign", bytes, 0755);
-  const auto ours = gen({"-q", foreign});
-  EXPECT_EQ(ours.status, 126);
-  EXPECT_EQ(ours.err, "fs-gen: " + foreign + ": cannot run: Exec format error\n");
 }
 
 TEST_F(FsGenInput, program_of_32_bits_runs_without_the_auditor) {

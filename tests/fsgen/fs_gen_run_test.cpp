@@ -40,6 +40,8 @@ TEST_F(FsGenRun, failed_exec_gives_126_or_127_and_the_reason) {
   write_text_file(dir_ / "main.c", "int main(void){return 0;}");
   run_checked({"cc", "-Wl,--dynamic-linker=/no/ld.so", "-o", dir_ / "other", dir_ / "main.c"});
   const auto script = write_text_file(dir_ / "script", "#!/no/such/interpreter -x\n", 0755);
+  auto bytes = value_or_throw(read_file("/bin/true"));
+  bytes[18] = static_cast<char>(183);  // EM_AARCH64
   const struct {
     std::string app;
     int status;
@@ -48,6 +50,7 @@ TEST_F(FsGenRun, failed_exec_gives_126_or_127_and_the_reason) {
                {"no-such-program-anywhere", 127, ""},
                {write_text_file(dir_ / "plain", "echo hello\n", 0644), 126, ""},
                {dir_.path(), 126, ""},
+               {write_text_file(dir_ / "foreign", bytes, 0755), 126, "Exec format error"},
                {script, 127, "/no/such/interpreter"},
                {dir_ / "other", 127, "/no/ld.so"}};
   for (const auto& [app, status, why] : cases) {

@@ -81,7 +81,9 @@ TEST_F(FsGenOptions, compare_runs_both_ways_and_prints_the_ratio) {
   EXPECT_EQ(json["plain_ns"].size(), 4U);
   EXPECT_EQ(json["guided_ns"].size(), 4U);
   EXPECT_GT(json["ratio"].get<double>(), 0.0);
-  EXPECT_EQ(gen({"--compare", "1", "/bin/sh", "-c", "exit 9"}).status, 9);
+  EXPECT_EQ(run_guided({"/bin/sh", "-c", "exit 9"}, {"--compare", "2"}).status, 9);
+  EXPECT_EQ(report()["failed_plain"], 2);
+  EXPECT_EQ(report()["failed_guided"], 2);
 }
 
 TEST_F(FsGenOptions, map_written_by_out_is_accepted_by_map) {

@@ -76,12 +76,6 @@ TEST_F(Report, library_that_looks_for_plugins_beside_itself_is_named) {
               Not(HasSubstr("imports dladdr")));
 }
 
-TEST_F(Report, failed_runs_of_compare_are_counted) {
-  EXPECT_EQ(sh("$FS_GEN --compare 2 --json report.json /bin/sh -c 'exit 3'").status, 3);
-  EXPECT_EQ(report()["failed_plain"], 2);
-  EXPECT_EQ(report()["failed_guided"], 2);
-}
-
 TEST_F(Report, only_the_first_rank_reports) {
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
     const std::string set = std::string(variable) + "=";

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "base/fd.hpp"
@@ -56,6 +57,13 @@ class Hang : public ::testing::Test {
   }
   Result<std::string> read(const std::string& name) { return read_uncached(*mount_ / name); }
   std::string log() const { return read_file(dir_ / "log").value_or(""); }
+  /// Reads all far files in parallel, each until its answer.
+  std::vector<std::jthread> read_far(const std::function<void(const Result<std::string>&)>& take) {
+    std::vector<std::jthread> out;
+    for (int i = 0; i < 12; ++i)
+      out.emplace_back([this, take, i] { take(read("far" + std::to_string(i))); });
+    return out;
+  }
   void expect_others_served() {
     for (int i = 0; i < 12; ++i) EXPECT_EQ(value_or_throw(read("near" + std::to_string(i))), near_);
     EXPECT_EQ(read("none").error().code(), ENOENT);
@@ -74,12 +82,7 @@ TEST_F(Hang, hung_file_system_blocks_only_its_own_files_until_the_timeout) {
   ASSERT_EQ(value_or_throw(read("far0")), far_);
   origin_->hang_reads();
   std::atomic<int> errors = 0;
-  std::vector<std::jthread> readers;
-  for (int i = 0; i < 12; ++i)
-    readers.emplace_back([&, i] {
-      const auto got = read("far" + std::to_string(i));
-      errors += !got && got.error().code() == EIO;
-    });
+  auto readers = read_far([&](auto& got) { errors += !got && got.error().code() == EIO; });
   // More readers wait than the daemon has threads.
   for (int i = 0; i < 20; ++i) expect_others_served();
   readers.clear();
@@ -97,12 +100,7 @@ TEST_F(Hang, short_hang_delays_reads_and_fails_none) {
   mount("60");
   origin_->hang_reads();
   std::atomic<int> right = 0;
-  std::vector<std::jthread> readers;
-  for (int i = 0; i < 12; ++i)
-    readers.emplace_back([&, i] {
-      const auto got = read("far" + std::to_string(i));
-      right += got && *got == far_;
-    });
+  auto readers = read_far([&](auto& got) { right += got && *got == far_; });
   expect_others_served();
   origin_->answer();
   readers.clear();

@@ -40,14 +40,15 @@ Footprint footprint(int pid) {
   return out;
 }
 
+namespace {
+
+/// CPU time of `pid`.
 std::chrono::nanoseconds time_spent(int pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/schedstat");
   std::int64_t ns = 0;
   in >> ns;
   return std::chrono::nanoseconds(ns);
 }
-
-namespace {
 
 /// Waits until the number of descriptors is stable: sockets are closed after the answer.
 void wait_until_stable(int pid) {

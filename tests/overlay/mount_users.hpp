@@ -34,9 +34,6 @@ struct Footprint {
 };
 Footprint footprint(int pid);
 
-/// CPU time of `pid`.
-std::chrono::nanoseconds time_spent(int pid);
-
 /// Lowers the descriptor limit of `pid` to its use, until the end.
 class WithoutDescriptors {
  public:

@@ -16,7 +16,6 @@ class FakeWorld final : public World {
  public:
   void add(const std::string& path, const TinyElf& elf);
   void add_text(const std::string& path, const std::string& content);
-  void add_directory(const std::string& path);  ///< with trailing '/'
   /// Facts of this path fail with `code` though the directory lists it.
   void fail_with(const std::string& path, int code);
 

@@ -14,7 +14,6 @@ struct Trace {
   struct Line {
     std::string name;  ///< empty when ld.so prints name and path as one
     std::string path;  ///< empty: not found
-    bool operator==(const Line&) const = default;
   };
   std::vector<Line> lines;  ///< in order, without the kernel's vDSO
   bool is_static = false;   ///< "statically linked": no DT_NEEDED
