@@ -25,7 +25,7 @@ class Backoff {
       : first_(first), next_(first), longest_(longest) {}
   Duration next() { return std::exchange(next_, std::min(2 * next_, longest_)); }
   void sleep() { std::this_thread::sleep_for(next()); }
-  /// False, at once, when `end` has come.
+  /// Does not sleep and returns false from `end` on.
   bool sleep_before(std::chrono::steady_clock::time_point end) {
     if (std::chrono::steady_clock::now() >= end) return false;
     return sleep(), true;
@@ -38,8 +38,8 @@ class Backoff {
   Duration longest_;
 };
 
-/// What `call` returns when it works, or fails (negative, with errno) with what `passes` says no
-/// to, or has failed for half a second: for work whose client would never hear of a failure.
+/// Retries `call` for half a second while it fails (negative, with errno) with an error for which
+/// `passes` is true. Result: the last one. For work whose failure cannot be reported.
 template <class Call, class Passes>
 auto insist(Call call, Passes passes) {
   constexpr int kTries = 9;

@@ -11,27 +11,13 @@
 namespace heddle {
 namespace {
 
-constexpr const char* kCannotHear = "cannot receive from the other process";
-constexpr const char* kCannotTalk = "cannot send to the other process";
+constexpr const char* kCannotReceive = "cannot receive from the other process";
+constexpr const char* kCannotSend = "cannot send to the other process";
 
 union ControlBuffer {
   char bytes[CMSG_SPACE(kMostPacketFds * sizeof(int))];
   cmsghdr align;
 };
-
-Result<void> wait_for_input(int socket, std::chrono::milliseconds limit) {
-  if (limit == kNoLimit) return {};
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd entry{socket, POLLIN, 0};
-    const int n = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
-    if (n > 0) return {};
-    if (n == 0) return fail_errno("", kCannotHear, ETIMEDOUT);
-    if (errno != EINTR) return fail_errno("", kCannotHear);
-  }
-}
 
 std::vector<Fd> descriptors_of(msghdr& message) {
   std::vector<Fd> out;
@@ -53,9 +39,21 @@ Result<SocketPair> make_socket_pair() {
   return SocketPair{Fd(fds[0]), Fd(fds[1])};
 }
 
+Result<bool> wait_for_input(int fd, std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd entry{fd, POLLIN, 0};
+    const int n = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
+    if (n >= 0) return n > 0;
+    if (errno != EINTR) return fail_errno("", "cannot wait for another process");
+  }
+}
+
 Result<void> send_packet(int socket, std::string_view text, std::span<const int> fds) {
-  if (fds.size() > kMostPacketFds) return fail_errno("", kCannotTalk, EINVAL);
-  if (text.size() > kLongestPacket) return fail_errno("", kCannotTalk, EMSGSIZE);
+  if (fds.size() > kMostPacketFds) return fail_errno("", kCannotSend, EINVAL);
+  if (text.size() > kLongestPacket) return fail_errno("", kCannotSend, EMSGSIZE);
   iovec part{const_cast<char*>(text.data()), text.size()};
   ControlBuffer control{};
   msghdr message{};
@@ -71,12 +69,15 @@ Result<void> send_packet(int socket, std::string_view text, std::span<const int>
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
   while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0)
-    if (errno != EINTR) return fail_errno("", kCannotTalk);
+    if (errno != EINTR) return fail_errno("", kCannotSend);
   return {};
 }
 
 Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit) {
-  TRY(wait_for_input(socket, limit));
+  if (limit != kNoLimit) {
+    const bool in_time = TRY(wait_for_input(socket, limit));
+    if (!in_time) return fail_errno("", kCannotReceive, ETIMEDOUT);
+  }
   Packet out;
   out.text.resize(kLongestPacket);
   iovec data{out.text.data(), out.text.size()};
@@ -86,15 +87,15 @@ Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit) {
   message.msg_iovlen = 1;
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof(control.bytes);
-  // ECONNRESET is said once, ahead of the packets that wait, when the other end closed with some of
-  // ours unread (net/unix/af_unix.c, unix_release_sock).
+  // ECONNRESET is returned once, before queued packets, when the other end closed with unread ones
+  // (net/unix/af_unix.c, unix_release_sock).
   ssize_t n;
   do {
     n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (n < 0) return fail_errno("", kCannotHear);
+  if (n < 0) return fail_errno("", kCannotReceive);
   out.fds = descriptors_of(message);
-  if (n == 0) return fail_errno("", kCannotHear, ECONNRESET);
+  if (n == 0) return fail_errno("", kCannotReceive, ECONNRESET);
   out.text.resize(static_cast<std::size_t>(n));
   return out;
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Typed messages, with descriptors, between processes of heddle, over SOCK_SEQPACKET unix sockets:
-// one record of base/coder.hpp a packet. Both ends are of one build unless a format's page says
-// otherwise; whatever arrives may still be hostile, so a packet that does not decode to exactly one
-// record is EPROTO.
+// Typed messages with descriptors between heddle's processes, over SOCK_SEQPACKET unix sockets: one
+// record of base/coder.hpp per packet. Both ends are of one build unless a format's page says
+// otherwise. The peer may be hostile: a packet that is not exactly one record is EPROTO.
 
 #include <chrono>
 #include <span>
@@ -33,18 +32,21 @@ struct Packet {
 
 /// A packet must fit the socket's buffer (212,992 bytes, net.core.wmem_default).
 inline constexpr std::size_t kLongestPacket = 128 * 1024;
-/// Of descriptors in one packet (SCM_MAX_FD of linux/net/scm.h).
+/// Descriptors in one packet (SCM_MAX_FD of linux/net/scm.h).
 inline constexpr std::size_t kMostPacketFds = 253;
-/// A limit that is never reached; without a poll(2).
+/// No time limit.
 inline constexpr std::chrono::milliseconds kNoLimit = std::chrono::milliseconds::max();
 
-/// Sends one packet, EMSGSIZE when it is longer than kLongestPacket. The descriptors stay the
-/// caller's; EINVAL when they are more than kMostPacketFds. MSG_NOSIGNAL.
+/// Whether poll(2) finds input or an end of file at `fd` within `limit`.
+Result<bool> wait_for_input(int fd, std::chrono::milliseconds limit);
+
+/// Sends one packet, without SIGPIPE. The descriptors stay the caller's. EMSGSIZE: longer than
+/// kLongestPacket; EINVAL: more than kMostPacketFds.
 Result<void> send_packet(int socket, std::string_view text, std::span<const int> fds = {});
 /// Waits for one packet; ETIMEDOUT after `limit`, ECONNRESET when the other end is gone.
 Result<Packet> receive_packet(int socket, std::chrono::milliseconds limit);
 
-/// Sends `message` as one packet; as send_packet().
+/// send_packet() of `message`.
 template <class T>
 Result<void> send_record(int socket, const T& message, std::span<const int> fds = {}) {
   Encoder coder;
@@ -52,7 +54,7 @@ Result<void> send_record(int socket, const T& message, std::span<const int> fds 
   return send_packet(socket, coder.take(), fds);
 }
 
-/// The record of type T that `bytes` hold; EPROTO.
+/// The record of type T in `bytes`; EPROTO: they are not exactly one.
 template <class T>
 Result<T> decode_record(std::string_view bytes) {
   T out{};
@@ -78,16 +80,16 @@ Result<Received<T>> receive_record(int socket, std::chrono::milliseconds limit) 
   return Received<T>{std::move(message), std::move(packet.fds)};
 }
 
-// A step's end: a descriptor when it is done, else its failure.
+// The result of a step: a descriptor, or an error.
 
 Result<void> send_fd(int socket, int fd);
-/// A receiver that has gone is ignored.
+/// Does nothing when the receiver is gone.
 void send_failure(int socket, const Error& error);
-/// What send_fd() sent; ECONNRESET when the other end is gone; the other end's own error when it
-/// sent that instead.
+/// The descriptor of send_fd(), or the error of send_failure(); ECONNRESET when the other end is
+/// gone.
 Result<Fd> receive_fd(int socket);
 
-/// `error` with no more words than fit a packet.
+/// `error` with texts cut so that it fits a packet.
 Error shortened(const Error& error);
 
 }  // namespace heddle

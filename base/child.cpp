@@ -31,7 +31,7 @@
 namespace heddle {
 namespace {
 
-/// Its signals are the process's other threads' to take.
+/// Starts a thread that signals `end` when the child has ended. The thread takes no signals.
 Result<void> start_waiting(pid_t pid, Fd end) {
   sigset_t all, before;
   ::sigfillset(&all);
@@ -52,7 +52,7 @@ Result<void> start_waiting(pid_t pid, Fd end) {
   return started;
 }
 
-/// Up to a thousand million numbers may be allowed: only those in use, as far as they can be known.
+/// The limit may be 10^9, so only open descriptors are closed if /proc lists them.
 void close_one_by_one(unsigned from, unsigned last) {
   std::vector<unsigned> open;
   DIR* directory = ::opendir("/proc/self/fd");
@@ -74,8 +74,8 @@ void close_range(unsigned from, unsigned last) {
   close_one_by_one(from, last);
 }
 
-/// In the child, between fork and exec: async-signal-safe calls only. Descriptors are first moved
-/// above every number that is wanted, so that no assignment overwrites a source still needed.
+/// Runs between fork and exec: async-signal-safe calls only. Descriptors are first moved above all
+/// target numbers, so that dup2 overwrites none that is still needed.
 bool place_fds(const std::pair<int, int>* fds, int* moved, std::size_t count, int floor) {
   for (std::size_t i = 0; i < count; ++i) {
     moved[i] = ::fcntl(fds[i].first, F_DUPFD_CLOEXEC, floor);
@@ -86,8 +86,8 @@ bool place_fds(const std::pair<int, int>* fds, int* moved, std::size_t count, in
   return true;
 }
 
-/// Only where a tracer is, and no seccomp filter: under strace --seccomp-bpf each filtered system
-/// call of an untraced child would fail with ENOSYS (seccomp(2), SECCOMP_RET_TRACE).
+/// Whether there is a tracer and no seccomp filter. Under strace --seccomp-bpf each filtered system
+/// call of an untraced child fails with ENOSYS (seccomp(2), SECCOMP_RET_TRACE).
 bool may_leave_tracer() {
   const auto status = read_file("/proc/self/status", 1U << 16);
   return status && status->find("\nTracerPid:\t0\n") == std::string::npos &&
@@ -103,7 +103,7 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// Children that were abandoned and may have ended since. Where there are more, these stay zombies.
+/// Abandoned children that are not reaped yet. Further ones stay zombies.
 std::array<std::atomic<pid_t>, 64> abandoned{};
 
 void reap_abandoned() {
@@ -126,9 +126,9 @@ void redirect_stdio(int log) {
 Result<Fd> watch_child_end(pid_t pid) {
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (pidfd) return pidfd;
-  // EPERM: older runtimes' filters answer that to what they do not know.
+  // EPERM: seccomp filters of older container runtimes.
   if (errno != ENOSYS && errno != EPERM) return fail_errno("", "cannot wait for a child process");
-  // No pipe, which would end only with all that were forked meanwhile.
+  // An eventfd, since a pipe's write end may be inherited by other forked children.
   Fd event(::eventfd(0, EFD_CLOEXEC));
   Fd other(event ? ::fcntl(event.get(), F_DUPFD_CLOEXEC, 3) : -1);
   if (!other) return fail_errno("", "cannot wait for a child process");
@@ -182,16 +182,9 @@ Result<int> Child::wait() {
 
 Result<std::optional<int>> Child::wait_for(std::chrono::milliseconds limit) {
   const Fd ended = TRY(watch_child_end(pid_));
-  pollfd poll_entry{ended.get(), POLLIN, 0};
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    const int n = ::poll(&poll_entry, 1, static_cast<int>(std::max<long>(0, left.count())));
-    if (n > 0) return std::optional<int>(TRY(wait()));
-    if (n == 0) return std::optional<int>();
-    if (errno != EINTR) return fail_errno("", "cannot wait for a child process");
-  }
+  const bool has_ended = TRY(wait_for_input(ended.get(), limit));
+  if (!has_ended) return std::optional<int>();
+  return std::optional<int>(TRY(wait()));
 }
 
 std::vector<char*> to_c_array(const std::vector<std::string>& strings) {
@@ -256,7 +249,7 @@ Result<Child> fork_child(const ForkOptions& options, const std::function<int()>&
   }
   if (options.name) ::prctl(PR_SET_NAME, options.name);
   if (options.default_signals) reset_signals();
-  // Guarded as a whole: an exception must not unwind the parent's frames in the child.
+  // An exception must not unwind the parent's frames.
   ::_exit(run_guarded([&] {
     if (options.null_stdio) redirect_stdio(options.log);
     if (options.keep) close_fds_but(*options.keep);
@@ -301,9 +294,9 @@ Result<void> Task::result() {
     return fail(Error::from_errno("", "timed out", ETIMEDOUT).because(Cause::silent));
   }
   if (TRY(child_.wait()) == exit_done) return {};
-  auto said = receive_record<Error>(words_.get(), std::chrono::milliseconds(0));
-  if (!said) return fail_errno("", "the process ended without an answer", ECHILD);
-  return fail(std::move(said->message));
+  auto failure = receive_record<Error>(socket_.get(), std::chrono::milliseconds(0));
+  if (!failure) return fail_errno("", "the process ended without an answer", ECHILD);
+  return fail(std::move(failure->message));
 }
 
 Result<void> run_in_child(std::chrono::milliseconds limit, const ForkOptions& options,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// One encoding for all bytes that heddle's processes and files exchange: integers and enums
-// little-endian at their fixed width, bool as one byte, a string as u32 length and bytes, a list as
-// u32 count and elements, an optional as a bool and the value. A record lists its fields once, for
-// both directions, so that writer and reader cannot drift apart:
+// The encoding of all private messages and files: integers and enums little-endian at their fixed
+// width, bool as one byte, a string as u32 length and bytes, a list as u32 count and elements, an
+// optional as a bool and the value, std::array of bytes as its bytes. A record lists its fields
+// once, for both directions:
 //
 //     struct Request { std::string path; std::uint32_t flags = 0; };
 //     template <class Coder, class R>  // R: Request or const Request
 //     requires std::same_as<std::remove_const_t<R>, Request>
 //     void fields(Coder& coder, R& r) { coder(r.path, r.flags); }
 //
-// Found by argument-dependent lookup. std::array of bytes is written as it is.
+// The function is found by argument-dependent lookup.
 
 #include <array>
 #include <concepts>
@@ -77,9 +77,9 @@ class Encoder {
   std::string out_;
 };
 
-/// Reads what an Encoder wrote, from bytes that may be anything. Never reads past its bytes: after
-/// the first field that does not fit all fields are left as they were and complete() is false. The
-/// memory it takes is bounded by a small multiple of the input's size.
+/// Reads an Encoder's output from untrusted bytes. After the first field that does not fit, all
+/// fields are left unchanged and complete() is false. Memory is bounded by a small multiple of the
+/// input's size.
 class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : rest_(bytes) {}
@@ -87,11 +87,11 @@ class Decoder {
   void operator()(Fields&... fields) {
     (get(fields), ...);
   }
-  /// All fields so far fitted.
+  /// All fields so far were complete.
   bool good() const { return good_; }
-  /// All fields fitted and no byte is left over.
+  /// All fields were complete and no byte is left.
   bool complete() const { return good_ && rest_.empty(); }
-  /// A value that no writer writes: nothing more is read.
+  /// Marks the input as invalid; nothing more is read.
   void refuse() { good_ = false; }
 
  private:
@@ -110,7 +110,7 @@ class Decoder {
     for (std::size_t i = sizeof(T); i-- > 0;) bits = bits << 8 | static_cast<unsigned char>(raw[i]);
     value = static_cast<T>(bits);
   }
-  /// Any value of the underlying type: who reads an enum checks its range.
+  /// Accepts any value of the underlying type; the caller checks the range.
   template <class T>
   requires std::is_enum_v<T>
   void get(T& value) {
@@ -124,7 +124,7 @@ class Decoder {
     const auto bytes = take(size);
     if (good_) text = bytes;
   }
-  /// A view into the bytes given.
+  /// A view into the input.
   void get(std::string_view& text) {
     std::uint32_t size = 0;
     get(size);
@@ -151,7 +151,7 @@ class Decoder {
   void get(std::vector<T>& list) {
     std::uint32_t count = 0;
     get(count);
-    // No element is empty, so a damaged count cannot make us allocate much.
+    // Each element has at least one byte, which bounds what a damaged count allocates.
     if (count > rest_.size()) good_ = false;
     list.clear();
     for (std::uint32_t i = 0; i < count && good_; ++i) get(list.emplace_back());

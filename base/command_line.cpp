@@ -29,14 +29,14 @@ class UsageFormatter : public CLI::Formatter {
     return "Usage: " + usage_ + "\n";
   }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
-    // `--unified{3}`: the value of a flag.
+    // `--unified{3}` has the value of a flag.
     static const std::regex kValue(R"(\{[^}]*\})");
     return std::regex_replace(CLI::Formatter::make_option_name(option, is_positional), kValue, "");
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0 || option->get_positional()) return {};
     if (!option->get_option_text().empty()) return " " + option->get_option_text();
-    // Checks append to the type what they check: `N:INT in [1 - 64]`.
+    // Checks append their description to the type: `N:INT in [1 - 64]`.
     static const std::regex kCheck(R"(:((U?INT|FLOAT) in \[|\{|NONNEGATIVE|POSITIVE).*)");
     const auto type = std::regex_replace(option->get_type_name(), kCheck, "");
     return type.empty() ? "" : " " + type;
@@ -46,14 +46,14 @@ class UsageFormatter : public CLI::Formatter {
   std::string usage_;
 };
 
-/// `fs-resolve build` where that sub-command was named.
+/// The program's name and the subcommand's: `fs-resolve build`.
 std::string full_name(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? app.get_name() : app.get_name() + " " + full_name(*chosen.front());
 }
 
-/// CLI11 tells what is missing before it tells of a word that it does not know, which is mostly
-/// what stands there instead.
+/// Reports an unknown word before a missing one, since the unknown word mostly stands in its place;
+/// CLI11 does the opposite.
 int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
   if (code == CLI::ExitCodes::RequiredError || code == CLI::ExitCodes::ExtrasError) {
@@ -109,7 +109,7 @@ SplitCommandLine split_command_line(const CLI::App& app, int argc, const char* c
 }
 
 int parse_options(CLI::App& app, std::vector<std::string> options) {
-  std::reverse(options.begin(), options.end());  // CLI11 takes them from the back
+  std::reverse(options.begin(), options.end());  // CLI11 parses from the back
   try {
     app.parse(std::move(options));
   } catch (const CLI::Success& success) {

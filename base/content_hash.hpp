@@ -15,9 +15,9 @@
 
 namespace heddle {
 
-/// SHA-256: the identity of bytes that somebody else may have made (files of others, images, maps).
-/// Nobody can make two contents with one hash, so equal hashes may share a copy, a decision or a
-/// mount. For damage alone Checksum is ten times as fast.
+/// SHA-256: the identity of bytes from untrusted sources (images, maps, others' files). No
+/// collisions can be constructed, so equal hashes may share a copy, a decision or a mount. Checksum
+/// is ten times as fast.
 struct ContentHash {
   std::array<std::uint8_t, 32> bytes{};
   auto operator<=>(const ContentHash&) const = default;
@@ -26,13 +26,13 @@ struct ContentHash {
 };
 
 ContentHash hash_bytes(std::string_view data);
-/// Hash of the whole file behind `fd`, read by pread: the file offset stays. `name` is for
-/// messages. `moves_on` is called for each piece.
+/// The hash of the whole file `fd`, whose offset stays unchanged. `name` is for messages;
+/// `moves_on` is called for each piece.
 Result<ContentHash> hash_file(int fd, const std::string& name,
                               const std::function<void()>& moves_on = {});
 
-/// XXH3-128 in its canonical bytes: tells damage of what this user wrote itself. For chosen
-/// bytes any checksum can be made: what others make is identified by ContentHash.
+/// XXH3-128 in its canonical form: detects damage in files of this user. Collisions can be
+/// constructed, so it identifies no untrusted bytes.
 struct Checksum {
   std::array<std::uint8_t, 16> bytes{};
   auto operator<=>(const Checksum&) const = default;

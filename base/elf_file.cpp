@@ -14,11 +14,11 @@
 namespace heddle {
 namespace {
 
-/// A longer table is damage. Bytes.
+/// Longer tables are damaged. In bytes.
 constexpr std::uint64_t kLongestTable = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLongestNotes = 65536;
 
-// Each copies the fields that a record has in both classes; the names are the same.
+// Each copies the needed fields, whose names are the same in both classes.
 template <class From, class Number>
 void copy_record(const From& from, Elf64_Ehdr& to, const Number& number) {
   std::memcpy(to.e_ident, from.e_ident, EI_NIDENT);
@@ -149,7 +149,7 @@ Result<ElfFile> ElfFile::read(const FileBytes& file) {
 }
 
 Result<void> ElfFile::read_program_headers() {
-  // Object files and cores have no PT_DYNAMIC; their tables may be huge.
+  // Object and core files have no PT_DYNAMIC, and their tables may be huge.
   if ((header.e_type != ET_DYN && header.e_type != ET_EXEC) || header.e_phnum == 0) return {};
   if (header.e_phentsize != record_size<Elf64_Phdr>(is_64()))
     return damaged_elf("its program headers have an unexpected size");
@@ -202,7 +202,7 @@ Result<std::optional<std::string>> ElfFile::interpreter() const {
 Result<std::vector<Elf64_Dyn>> ElfFile::dynamic_entries() const {
   const auto* s = filled_segment(PT_DYNAMIC);
   if (s == nullptr) return std::vector<Elf64_Dyn>();
-  // ld.so reads it where it is mapped; the two agree in any file that a linker made.
+  // ld.so reads it at its mapped address; the two agree in any file of a linker.
   const auto mapped = place(s->p_vaddr);
   const auto size = std::min({s->p_filesz, file_->size(), kLongestTable});
   const auto count = size / record_size<Elf64_Dyn>(is_64());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The one reader of ELF headers: ELF header, program headers, section headers, notes and dynamic
-// entries of files of both classes and byte orders. Everything comes out in the 64-bit structures
-// of <elf.h> and in this machine's byte order. No byte of a file is trusted: each access is checked
-// against the file's size, and a damaged file is an error or an empty result, never a crash.
+// The only reader of ELF headers: ELF header, program and section headers, notes and dynamic
+// entries of both classes and byte orders. Results are the 64-bit structures of <elf.h> in this
+// machine's byte order. Files are untrusted: each access is checked against the file's size, and a
+// damaged file is an error or an empty result.
 
 #include <elf.h>
 
@@ -19,17 +19,17 @@
 
 namespace heddle {
 
-/// Random access to the bytes of a file of a known size: in memory, or through an open descriptor
-/// by pread(2), since a mapping raises SIGBUS when the file is truncated. Borrows either.
+/// Random access to the bytes of a file: in memory, or by pread(2), since a mapping raises SIGBUS
+/// when the file is truncated. Owns neither memory nor descriptor.
 class FileBytes {
  public:
   explicit FileBytes(std::string_view content) : content_(content), size_(content.size()) {}
   FileBytes(int fd, std::uint64_t size) : fd_(fd), size_(size) {}
 
   std::uint64_t size() const { return size_; }
-  /// Fills `to` from `offset`; false when that is not wholly inside the file.
+  /// Fills `to` from `offset`; false: not entirely inside the file.
   bool read(std::uint64_t offset, void* to, std::uint64_t count) const;
-  /// The bytes themselves; nullopt when they are not wholly inside the file.
+  /// The bytes; nullopt: not entirely inside the file.
   std::optional<std::string> text(std::uint64_t offset, std::uint64_t count) const;
 
  private:
@@ -41,7 +41,7 @@ class FileBytes {
 /// The regular file behind `fd`, at its present size; empty when fstat(2) fails.
 FileBytes file_bytes(int fd);
 
-/// The first bytes of a file that an ELF header of either class fits in.
+/// The size of the longest ELF header.
 inline constexpr std::size_t kElfHeaderSize = sizeof(Elf64_Ehdr);
 
 /// EBADMSG, "damaged ELF file" and `reason`.
@@ -49,51 +49,51 @@ tl::unexpected<Error> damaged_elf(std::string_view reason);
 
 class ElfFile {
  public:
-  /// Reads the ELF header, and the program headers of programs and libraries: object files and
-  /// core files have none here. `file` must outlive the result. Failure: ENOEXEC when it is no ELF
-  /// file; EBADMSG with the reason when it is damaged. No path in either.
+  /// Reads the ELF header, and the program headers of programs and libraries, but not of object and
+  /// core files. `file` must outlive the result. Failure, without a path: ENOEXEC, not an ELF file;
+  /// EBADMSG, a damaged one.
   static Result<ElfFile> read(const FileBytes& file);
 
-  /// The ELF header in `head`, taken to be of class `elf_class` and of this machine's byte order,
-  /// whatever it says itself: ld.so reads it so. nullopt: too short.
+  /// The ELF header in `head`, read with class `elf_class` and this machine's byte order whatever
+  /// its own fields are, as ld.so does. nullopt: too short.
   static std::optional<Elf64_Ehdr> raw_header(std::string_view head, std::uint8_t elf_class);
 
   const FileBytes& file() const { return *file_; }
   bool is_64() const { return header.e_ident[EI_CLASS] == ELFCLASS64; }
-  /// The file is of the other byte order than this machine.
+  /// The file's byte order is not this machine's.
   bool is_swapped() const { return swapped_; }
 
   /// The first segment of that type; null: none.
   const Elf64_Phdr* segment(std::uint32_t type) const;
-  /// As segment(), for one that has bytes in the file: files of debug information have empty ones,
-  /// which ld.so passes over (elf/dl-load.c, _dl_map_object_from_fd).
+  /// As segment(), if it has bytes in the file. Files of debug information have empty ones, which
+  /// ld.so ignores (elf/dl-load.c, _dl_map_object_from_fd).
   const Elf64_Phdr* filled_segment(std::uint32_t type) const;
 
-  /// Where the bytes at a virtual address are in the file, and how many follow in the segment.
+  /// The file offset of a virtual address, and the number of bytes from there in the segment.
   struct Place {
     std::uint64_t offset = 0;
     std::uint64_t left = 0;
   };
   std::optional<Place> place(std::uint64_t address) const;
 
-  /// PT_INTERP's name, nullopt when there is none; checked as the kernel does
-  /// (fs/binfmt_elf.c, load_elf_binary). Failure: EBADMSG.
+  /// PT_INTERP's name; nullopt: none. Checked as by the kernel (fs/binfmt_elf.c, load_elf_binary).
+  /// Failure: EBADMSG.
   Result<std::optional<std::string>> interpreter() const;
   /// The entries of PT_DYNAMIC up to DT_NULL; none without PT_DYNAMIC. Failure: EBADMSG.
   Result<std::vector<Elf64_Dyn>> dynamic_entries() const;
-  /// The section headers; none when they are damaged, for ld.so never looks at them.
+  /// The section headers; none when they are damaged, since ld.so does not read them.
   std::vector<Elf64_Shdr> sections() const;
-  /// Calls `visit(type, owner, description)` for each note until it returns true. Notes of PT_NOTE
-  /// segments, then those of sections (Go's linker). Damaged notes end their table: ld.so takes
+  /// Calls `visit(type, owner, description)` for each note until it returns true: notes of PT_NOTE
+  /// segments, then of sections (Go's linker). Damaged notes end their table, since ld.so accepts
   /// such files.
   using NoteVisitor = std::function<bool(std::uint32_t, std::string_view, std::string_view)>;
   void visit_notes(const NoteVisitor& visit) const;
 
-  /// `count` records at `offset`, Wide being Elf64_Sym or another of these structures; nullopt
-  /// when they are not wholly inside the file.
+  /// `count` records at `offset`; Wide is a 64-bit structure such as Elf64_Sym. nullopt: not
+  /// entirely inside the file.
   template <class Wide>
   std::optional<std::vector<Wide>> table(std::uint64_t offset, std::uint64_t count) const;
-  /// A number of the file's byte order.
+  /// Converts a number from the file's byte order.
   template <class T>
   T number(T value) const;
   std::optional<std::uint32_t> word(std::uint64_t offset) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "base/escape.hpp"
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 
 namespace heddle {
@@ -43,22 +43,17 @@ std::string escape_for_terminal(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
     const auto b = static_cast<std::uint8_t>(text[0]);
-    if (length == 0 || b < 0x20 || b == 0x7F) {
-      if (b == '\n') {
-        out += "\\n";
-      } else if (b == '\t') {
-        out += "\\t";
-      } else {
-        out += {'\\', 'x', kHex[b >> 4], kHex[b & 15]};
-      }
-      text.remove_prefix(1);
-    } else if (b == '\\') {
+    if (b == '\n')
+      out += "\\n";
+    else if (b == '\t')
+      out += "\\t";
+    else if (b == '\\')
       out += "\\\\";
-      text.remove_prefix(1);
-    } else {
+    else if (length == 0 || b < 0x20 || b == 0x7F)
+      out += {'\\', 'x', kHex[b >> 4], kHex[b & 15]};
+    else
       out += text.substr(0, length);
-      text.remove_prefix(length);
-    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return out;
 }

@@ -7,18 +7,18 @@
 
 namespace heddle {
 
-/// `text` with backslash and control bytes written as `\\`, `\n`, `\t` or `\xNN`, and so with every
-/// byte that is not part of valid UTF-8: the result is printable, one line, and unescape() gives
-/// the very same bytes back. Used for terminals and for the tab-separated trace.
+/// `text` with backslashes, control bytes and bytes that are not valid UTF-8 written as `\\`, `\n`,
+/// `\t` or `\xNN`. The result is one printable line, and unescape() is the inverse. For terminals
+/// and for the tab-separated trace.
 std::string escape_for_terminal(std::string_view text);
 
-/// The bytes that escape_for_terminal() was given; nullopt when `text` is not its output.
+/// The inverse of escape_for_terminal(); nullopt: `text` is not its output.
 std::optional<std::string> unescape(std::string_view text);
 
 /// Whether `text` is valid UTF-8 (RFC 3629: no surrogates, no overlong forms).
 bool is_valid_utf8(std::string_view text);
 
-/// `text` as JSON can carry it: itself when it is valid UTF-8, else its escaped form.
+/// `text` for JSON: unchanged if it is valid UTF-8, else escaped.
 std::string to_json_text(std::string_view text);
 
 }  // namespace heddle

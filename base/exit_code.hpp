@@ -3,7 +3,7 @@
 
 namespace heddle {
 
-/// What every program's exit status means. One that runs APP returns APP's own, 128+n for a signal.
+/// The exit status of every program. A program that runs APP returns APP's, 128+n for signal n.
 enum ExitCode : int {
   exit_done = 0,
   exit_no = 1,     ///< "no", "different", "incompatible"

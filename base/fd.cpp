@@ -26,7 +26,7 @@ Result<Pipe> make_pipe() {
 Result<std::string> read_all(int fd, const std::string& name, std::size_t limit) {
   std::string out;
   std::size_t filled = 0;
-  // Room for a file of known size at once: growing 40 MB from 16 KiB costs three times their pages.
+  // Allocates a known size at once: growing to 40 MB from 16 KiB touches three times the pages.
   struct stat st {};
   if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
     out.resize(std::min(static_cast<std::size_t>(st.st_size), limit) + 4097);

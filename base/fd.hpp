@@ -49,15 +49,15 @@ struct Pipe {
 /// pipe2(2) with O_CLOEXEC.
 Result<Pipe> make_pipe();
 
-/// Reads to the end of `fd`; fails with EFBIG beyond `limit` bytes. `name` is for messages.
+/// Reads to the end of `fd`; EFBIG beyond `limit` bytes. `name` is for messages.
 Result<std::string> read_all(int fd, const std::string& name, std::size_t limit = 1UL << 30);
 /// The whole of the file at `path`.
 Result<std::string> read_file(const std::string& path, std::size_t limit = 1UL << 30);
-/// Writes all of `data`, over short writes and EINTR.
+/// Writes all of `data`; retries short writes and EINTR.
 Result<void> write_all(int fd, std::string_view data, const std::string& name);
 
-/// What stands before the last slash of `path`, by its text alone: "/usr/lib" of
-/// "/usr/lib/libc.so", "" of "/init". `path` has a slash.
+/// The text before the last slash of `path`, which has one: "/usr/lib" of "/usr/lib/libc.so", "" of
+/// "/init".
 inline std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 }  // namespace heddle

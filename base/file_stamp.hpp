@@ -9,15 +9,14 @@
 
 namespace heddle {
 
-/// What ld.so takes for a file's identity (glibc elf/dl-load.c, _dl_file_id_match_p).
+/// A file's identity as ld.so compares it (glibc elf/dl-load.c, _dl_file_id_match_p).
 struct FileId {
   std::uint64_t dev = 0;
   std::uint64_t ino = 0;
   auto operator<=>(const FileId&) const = default;
 };
 
-/// Identity and version of a file on this node at one moment. Times are nanoseconds since the
-/// epoch.
+/// Identity and version of a file on this node. Times are nanoseconds since the epoch.
 struct FileStamp {
   FileId id;
   std::uint64_t size = 0;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 
 bool is_made_up_type(std::uint64_t type) {
-  // Not in <linux/magic.h> of every kernel that we build on.
+  // Missing in <linux/magic.h> of older kernels.
   constexpr std::uint64_t configfs = 0x6265'6570;
   constexpr std::uint64_t fusectl = 0x6573'5543;
   constexpr std::uint64_t apparmorfs = 0x5a3c'69f0;
@@ -113,17 +113,17 @@ std::optional<std::uint64_t> FileSystems::of(int fd, const FileStamp& stamp) {
     case CRAMFS_MAGIC:
     case fuse:
       return std::nullopt;
-    case lustre:            // whole seconds, kept by the server
-    case EXT4_SUPER_MAGIC:  // may be an image too (mke2fs -d), but then f_fsid is its own UUID
+    case lustre:            // the server keeps whole seconds
+    case EXT4_SUPER_MAGIC:  // an image (mke2fs -d) has its own UUID in f_fsid
     case BTRFS_SUPER_MAGIC:
       return kind.id;
     default:
       break;
   }
-  // An image seen through an overlay (composefs): EROFS and squashfs have one time, which both are
-  // (fs/erofs/inode.c), down to nanoseconds where the image's maker kept them. A file that was
-  // unpacked got its mtime from the archive after it was made; one that was written below the
-  // overlay and never touched again looks like the image's, and is read once more.
+  // An image below an overlay (composefs): EROFS and squashfs have one time for ctime and mtime
+  // (fs/erofs/inode.c), with nanoseconds if the image's maker kept them. Unpacked files have an
+  // older mtime. A file written below the overlay and not touched since looks like an image's and
+  // is read again.
   if (stamp.ctime_ns == stamp.mtime_ns &&
       (kind.type == OVERLAYFS_SUPER_MAGIC || stamp.ctime_ns % kSecond == 0))
     return std::nullopt;

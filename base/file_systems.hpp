@@ -9,29 +9,29 @@
 
 namespace heddle {
 
-/// Who keeps the bytes of a file, by the type of its file system; in order.
+/// Where a file's bytes are stored, by the type of its file system, in ascending order.
 enum class Locality : std::uint8_t {
-  remote,   ///< another machine, a daemon, or a type that is not known here
-  layered,  ///< this kernel, out of files that may be anywhere: overlays, images
-  local,    ///< a disk's file system
-  memory,   ///< reading never waits
+  remote,   ///< on another machine, in a daemon, or of an unknown type
+  layered,  ///< in other files, which may be anywhere: overlays, images
+  local,    ///< on a disk
+  memory,   ///< reading never blocks
 };
 
-/// Tells file systems apart, and on which of them a stamp changes whenever the content does. Not so
-/// on images (squashfs, ISO 9660, EROFS, also below an overlay) and on FUSE: there the ctime is
-/// what the image's maker or the daemon says, device numbers are used again, and a rebuilt image
-/// with pinned times can show another library under the very same stamp.
+/// Identifies file systems, and tells whether a file's stamp changes with its content. It does not
+/// on images (squashfs, ISO 9660, EROFS, also below an overlay) and on FUSE: the ctime is what the
+/// image's maker or the daemon sets, device numbers are reused, and an image rebuilt with pinned
+/// times can have another library with the same stamp.
 class FileSystems {
  public:
-  /// A number for the file system of the open file `fd` (O_PATH will do) (its UUID's where there is
-  /// one); nullopt: the stamp of the file is not to be trusted.
+  /// The id of the file system of `fd` (also O_PATH), by its UUID if it has one; nullopt: the
+  /// file's stamp cannot be trusted.
   std::optional<std::uint64_t> of(int fd, const FileStamp& stamp);
 
-  /// Whether the kernel makes up what is read from such a file (proc, sysfs and the like): to read
-  /// it may wait for ever, or take something from its other readers.
+  /// Whether the kernel generates the content (proc, sysfs and the like): reading may block forever
+  /// or consume data of other readers.
   bool is_made_up(int fd, const FileStamp& stamp);
 
-  /// Asks the file system once, which may block where it is remote.
+  /// Calls fstatfs(2) once per file system, which may block on a remote one.
   Locality locality(int fd, const FileStamp& stamp);
 
  private:
@@ -43,9 +43,9 @@ class FileSystems {
   std::map<std::uint64_t, Kind> by_device_;
 };
 
-/// FileSystems::locality() of a file that is asked about once.
+/// FileSystems::locality() without the cache.
 Locality locality_of(int fd);
-/// FileSystems::is_made_up() of a file that is asked about once; true too where it cannot be told.
+/// FileSystems::is_made_up() without the cache; true if fstatfs(2) fails.
 bool lies_on_made_up_file_system(int fd);
 
 }  // namespace heddle

@@ -18,15 +18,15 @@
 namespace heddle {
 namespace {
 
-/// 0, or why `path` cannot be run.
-int trouble_with(const std::string& path) {
+/// 0, or the errno for which `path` cannot be executed.
+int exec_error(const std::string& path) {
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0) return errno;
   if (S_ISDIR(st.st_mode)) return EISDIR;
   return S_ISREG(st.st_mode) && ::access(path.c_str(), X_OK) == 0 ? 0 : EACCES;
 }
 
-/// The path behind a script's #!, or in an ELF file's PT_INTERP; "": none.
+/// The path after a script's #!, or in an ELF file's PT_INTERP; "": none.
 std::string interpreter_of(const std::string& path) {
   char head[4096] = {};
   const auto fd = open_regular(path);
@@ -48,7 +48,7 @@ Result<std::string> find_program(const std::string& name) {
 Result<std::string> find_program(const std::string& name, const std::string& path_variable) {
   if (name.empty()) return fail_errno("''", "cannot run", ENOENT);
   if (name.find('/') != std::string::npos) {
-    if (const int error = trouble_with(name); error != 0)
+    if (const int error = exec_error(name); error != 0)
       return fail_errno(name, "cannot run", error);
     return name;
   }
@@ -57,17 +57,17 @@ Result<std::string> find_program(const std::string& name, const std::string& pat
     const std::size_t end = std::min(path_variable.find(':', at), path_variable.size());
     const std::string directory = path_variable.substr(at, end - at);
     std::string candidate = (directory.empty() ? "." : directory) + "/" + name;
-    const int error = trouble_with(candidate);
+    const int error = exec_error(candidate);
     if (error == 0) return candidate;
     if (error == EACCES || error == EISDIR)
-      failure = EACCES;  // execvp(3): remembered, the search goes on
+      failure = EACCES;  // the search continues, as in execvp(3)
     at = end + 1;
   }
   return fail_errno(name, "cannot run", failure);
 }
 
 int report_exec_failure(const std::string& name, int error) {
-  // execve(2): ENOENT is also said of a file that is there, when its interpreter is not.
+  // execve(2) also returns ENOENT when the file exists and its interpreter does not.
   const auto path = error == ENOENT ? find_program(name) : Result<std::string>(name);
   const std::string interpreter = path && error == ENOENT ? interpreter_of(*path) : "";
   if (!interpreter.empty())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// {fmt}'s compiled half, for static programs: Debian's libfmt-dev brings a shared library and the
-// headers, which hold the sources (format-inl.h) but no libfmt.a. The instantiations are those that
-// objects compiled against the shared library leave undefined.
+// The compiled part of {fmt} for static programs: Debian's libfmt-dev has a shared library and the
+// sources (format-inl.h), but no libfmt.a. The instantiations are those that objects compiled for
+// the shared library leave undefined.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

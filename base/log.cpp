@@ -22,7 +22,7 @@ void write_line(std::string_view kind, std::string_view message, std::string_vie
 
 void say_text(std::string_view text) {
   const SigpipeHeld held;
-  // Talk that cannot be delivered (closed stderr) has nowhere to be reported.
+  // A failure (closed stderr) cannot be reported.
   (void)write_all(STDERR_FILENO, text, "stderr");
 }
 

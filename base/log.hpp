@@ -8,12 +8,12 @@
 
 namespace heddle {
 
-/// The name that starts each line of talk (`fs-gen: ...`); the string must outlive the process.
+/// Sets the prefix of each message (`fs-gen: ...`); `name` must have static storage duration.
 void set_program_name(const char* name);
 
-/// One line to stderr, in one write(2), so that 64 processes do not mix their words.
+/// Writes one line to stderr with one write(2), so that lines of many processes do not mix.
 void say(std::string_view message);
-/// Several lines to stderr as they are, in one write(2).
+/// Writes `text`, unchanged, to stderr with one write(2).
 void say_text(std::string_view text);
 /// `warning: message`.
 void warn(std::string_view message);

@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "base/mapped_file.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <utility>
 
-#include "base/fd.hpp"
-#include "base/try.hpp"
-
 namespace heddle {
-
-Result<MappedFile> MappedFile::open(const std::string& path) {
-  const Fd fd = TRY(open_file(path, O_RDONLY));
-  return map(fd.get(), path);
-}
 
 Result<MappedFile> MappedFile::map(int fd, const std::string& name) {
   struct stat st {};

@@ -8,13 +8,11 @@
 
 namespace heddle {
 
-/// A read-only private mapping of a whole file; empty files map to an empty view. Bytes change
-/// under it if the file is written in place, and truncation raises SIGBUS: only for files that are
-/// published by rename, or that no one else can write.
+/// A read-only mapping of a whole file. Truncating the file raises SIGBUS, so it is only for files
+/// that no other process can write.
 class MappedFile {
  public:
-  static Result<MappedFile> open(const std::string& path);
-  /// Maps what `fd` is open on; `fd` stays the caller's.
+  /// Maps the file `fd`, which stays the caller's.
   static Result<MappedFile> map(int fd, const std::string& name);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

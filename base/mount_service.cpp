@@ -6,14 +6,14 @@
 namespace heddle {
 namespace {
 
-constexpr const char* kWho = "fs-mount";
+constexpr const char* kServer = "fs-mount";
 
 Error lost(Error error) { return std::move(error).because(Cause::lost); }
 
-/// What `reply` says, whose version is checked here.
+/// The reply, or its failure. Checks the version.
 Result<MountReply> read_reply(MountReply reply) {
   if (reply.version != kMountServiceVersion)
-    return fail(kWho, "invalid answer", std::string_view(), "is it of another version?");
+    return fail(kServer, "invalid answer", std::string_view(), "is it of another version?");
   if (!reply.good) return fail(std::move(reply.failure));
   return reply;
 }
@@ -26,13 +26,13 @@ bool is_map_hash(const std::string& text) {
 
 Result<GrantedMount> MountClient::want(const std::string& map_id, int map,
                                        std::chrono::milliseconds limit) const {
-  // A service that gives up may say why before it is asked.
+  // A failing service may send its reason before a request arrives.
   const auto sent = send_record(
       socket_.get(), MountRequest{.verb = MountRequest::Verb::want, .map_id = map_id}, {&map, 1});
   auto answer =
       receive_record<MountReply>(socket_.get(), sent ? limit : std::chrono::milliseconds(0));
   if (!answer) {
-    auto error = Error::from_errno(kWho, "no answer", answer.error().code());
+    auto error = Error::from_errno(kServer, "no answer", answer.error().code());
     return fail(error.code() == EPROTO ? std::move(error) : lost(std::move(error)));
   }
   auto reply = TRY(read_reply(std::move(answer->message)));
@@ -56,19 +56,19 @@ void grant_mount(int socket, const std::string& mount_point, int tree) {
   (void)send_record(socket, reply, std::span(&tree, tree >= 0 ? 1 : 0));
 }
 
-void tell_holders(int socket, std::size_t holders) {
+void send_holders(int socket, std::size_t holders) {
   const MountReply reply{
       .good = true, .mount_point = {}, .holders = static_cast<std::uint32_t>(holders)};
   (void)send_record(socket, reply);
 }
 
 void refuse_mount(int socket, const Error& error) {
-  // Of other causes and numbers, such as of a daemon of the service's, the client must not decide.
+  // The client must not act on other causes or codes, such as those of the service's daemons.
   const auto cause = error.cause() == Cause::unfit || error.cause() == Cause::silent ? error.cause()
                                                                                      : Cause::other;
-  const auto words = shortened(error);
+  const auto short_error = shortened(error);
   MountReply reply;
-  reply.failure = Error({}, words.message(), {}, words.hint()).because(cause);
+  reply.failure = Error({}, short_error.message(), {}, short_error.hint()).because(cause);
   const auto sent = send_record(socket, reply);
   if (sent || sent.error().code() != ENOTSOCK) return;
   const auto hint = error.hint().empty() ? "" : "\nhint: " + error.hint();
@@ -78,8 +78,8 @@ void refuse_mount(int socket, const Error& error) {
 Result<void> await_ready(int ready, std::chrono::milliseconds limit) {
   const auto packet = receive_packet(ready, limit);
   if (!packet && packet.error().code() == ETIMEDOUT)
-    return fail(lost(Error::from_errno(kWho, "does not answer", ETIMEDOUT)));
-  if (!packet) return fail(lost(Error(kWho, "did not start", "it ended without a message")));
+    return fail(lost(Error::from_errno(kServer, "does not answer", ETIMEDOUT)));
+  if (!packet) return fail(lost(Error(kServer, "did not start", "it ended without a message")));
   if (packet->text[0] == kReadyByte) return {};
   auto reply = TRY(decode_record<MountReply>(packet->text));
   TRY(read_reply(std::move(reply)));

@@ -16,7 +16,7 @@
 namespace heddle {
 namespace {
 
-/// Space, tab, newline and backslash are written as \ooo.
+/// The kernel writes space, tab, newline and backslash as \ooo.
 std::string decode_octal(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -31,7 +31,7 @@ std::string decode_octal(std::string_view text) {
   return out;
 }
 
-/// Cuts the first part, up to `end`, off `rest`.
+/// Removes the part before `end`, and `end`, from `rest` and returns it.
 std::string_view take_until(std::string_view& rest, char end) {
   const auto at = rest.find(end);
   const auto part = rest.substr(0, at);
@@ -98,8 +98,8 @@ Result<void> write_proc(const std::string& path, const std::string& text) {
   return write_all(fd.get(), text, path);
 }
 
-/// Maps the caller to itself (not to root: `id`, file owners and exec'ed programs' privileges look
-/// as outside). setgroups must be denied before an unprivileged gid_map, user_namespaces(7).
+/// Maps the caller to itself and not to root, so that ids and file owners look as outside.
+/// setgroups must be denied before an unprivileged gid_map, user_namespaces(7).
 Result<void> enter_user_namespace(int flags) {
   const uid_t uid = ::geteuid();
   const gid_t gid = ::getegid();
@@ -112,7 +112,6 @@ Result<void> enter_user_namespace(int flags) {
   return write_proc("/proc/self/gid_map", fmt::format("{0} {0} 1\n", gid));
 }
 
-/// What is mounted outside later still arrives (rslave), what is mounted here does not leave.
 Result<void> make_mounts_private() {
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0) return {};
   const int error = errno;
@@ -126,8 +125,8 @@ Result<void> make_mounts_private() {
 }  // namespace
 
 NamespaceKind usable_namespace_kind() {
-  // Asking the kernel would move us; geteuid() errs only for a root without CAP_SYS_ADMIN, for whom
-  // enter_private_namespace()'s error says why.
+  // Trying would move the process. The answer is wrong only for root without CAP_SYS_ADMIN, which
+  // gets the reason from enter_private_namespace().
   return ::geteuid() == 0 ? NamespaceKind::mount : NamespaceKind::user_and_mount;
 }
 

@@ -45,7 +45,7 @@ namespace {
 
 constexpr int kMostLinks = 40;  ///< the kernel's (fs/namei.c, MAXSYMLINKS)
 
-/// Pushes the components of `path`, the first to be taken last.
+/// Pushes the components of `path` in reverse order.
 void push_components(std::vector<std::string>& left, std::string_view path) {
   // "x/" is "x/.", which only a directory has.
   if (path.ends_with('/')) left.emplace_back(".");
@@ -57,7 +57,7 @@ void push_components(std::vector<std::string>& left, std::string_view path) {
   }
 }
 
-/// The text of the link that `handle` is open on; ELOOP for one of procfs, which leads anywhere.
+/// The target of the link `handle`; ELOOP on procfs, whose links lead anywhere.
 Result<std::string> link_text(int handle, const std::string& path) {
   struct statfs system {};
   char text[PATH_MAX];
@@ -68,7 +68,7 @@ Result<std::string> link_text(int handle, const std::string& path) {
   return std::string(text, static_cast<std::size_t>(n));
 }
 
-/// Opens what `handle` is open on with `flags`.
+/// Opens the file of `handle` with `flags`.
 Result<Fd> reopen(int handle, const std::string& path, int flags) {
   const auto flags_for_link = flags & ~O_NOFOLLOW;
   auto fd = open_file("/proc/self/fd/" + std::to_string(handle), flags_for_link);
@@ -76,9 +76,9 @@ Result<Fd> reopen(int handle, const std::string& path, int flags) {
   return fd;
 }
 
-/// openat2(2)'s RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, a component at a time. A directory that is
-/// walked through is held, so that one moved meanwhile leads on from where it was found, and `..`
-/// is the one before it on the way, never another's.
+/// openat2(2)'s RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS, one component at a time. Descriptors of
+/// all directories on the way are held, so `..` is always the directory before, also if one is
+/// moved.
 Result<Fd> walk_in_root(int root, const std::string& path, int flags) {
   std::vector<Fd> way;
   std::vector<std::string> left;
@@ -116,8 +116,7 @@ Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint
   how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC;
   how.resolve = resolve;
   long fd = -1;
-  // EAGAIN: something was renamed or mounted anywhere meanwhile, and the kernel cannot tell that a
-  // `..` stayed inside (openat2(2)). A rename race cannot last.
+  // EAGAIN: a rename or mount raced with a `..` (openat2(2)).
   for (int tries = 0; tries < 1000; ++tries) {
     fd = ::syscall(SYS_openat2, from, path.c_str(), &how, sizeof(how));
     if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
@@ -129,7 +128,7 @@ Result<Fd> open_resolved(int from, const std::string& path, int flags, std::uint
 Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve) {
   auto fd = open_resolved(root, path, flags, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve);
   const int code = fd ? 0 : fd.error().code();
-  // Before Linux 5.6 ENOSYS; filters that do not know the call answer all three.
+  // ENOSYS before Linux 5.6; seccomp filters that do not know the call return any of the three.
   const bool unknown = code == ENOSYS || code == EPERM || code == EINVAL;
   return unknown && resolve == 0 ? walk_in_root(root, path, flags) : std::move(fd);
 }
@@ -137,8 +136,8 @@ Result<Fd> open_in_root(int root, const std::string& path, int flags, std::uint6
 Result<Fd> open_log(const std::string& path) {
   constexpr int kAppend = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   struct stat status {};
-  // To open a device can already do something (a tape rewinds), so the name is asked first; fstat
-  // has the last word, where the name was exchanged meanwhile.
+  // Opening a device may have effects (a tape rewinds), so lstat comes first; fstat finds a file
+  // that was exchanged in between.
   if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
     auto file = open_file(path, kAppend | O_CREAT, 0644);
     if (!file) return file;

@@ -14,8 +14,7 @@
 namespace heddle {
 namespace {
 
-/// Nothing of ours is made or replaced there, whatever stands there at the moment: root could.
-/// Shared memory is files as others are.
+/// Paths where root could, but must not, create or replace files. Shared memory has ordinary files.
 bool is_kernels(const std::string& path) {
   return (path.starts_with("/dev/") || path.starts_with("/proc/")) &&
          !path.starts_with("/dev/shm/");
@@ -50,8 +49,8 @@ Result<std::string> replaceable_path(const std::string& path) {
   if (S_ISREG(st.st_mode)) return path;
   if (S_ISDIR(st.st_mode)) return fail_errno(path, "cannot write", EISDIR);
   if (!S_ISLNK(st.st_mode)) return fail(not_regular(path));
-  // Opened, so that the kernel decides whether the link may be followed (protected_symlinks,
-  // proc(5)) and the file written; O_NONBLOCK: a pipe without a reader.
+  // By opening it the kernel decides whether the link may be followed (protected_symlinks, proc(5))
+  // and the file written. O_NONBLOCK: for a pipe without a reader.
   const auto fd = open_file(path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
   if (!fd && fd.error().code() == ENOENT)
     return fail(path, "cannot write", "a dangling symbolic link");
@@ -65,7 +64,7 @@ Result<std::string> replaceable_path(const std::string& path) {
 
 Result<Fd> open_unreplaceable(const std::string& path) {
   if (const auto number = named_descriptor(path)) {
-    // The copy may be written to although another closes the original.
+    // A duplicate stays valid when another user of the original closes it.
     Fd fd(::fcntl(*number, F_DUPFD_CLOEXEC, 3));
     if (!fd) return fail_errno(path, "cannot write");
     const int flags = ::fcntl(fd.get(), F_GETFL);
@@ -82,14 +81,14 @@ Result<Fd> open_unreplaceable(const std::string& path) {
 
 Result<OutputFile> OutputFile::prepare(std::string path) {
   Fd fd = TRY(open_unreplaceable(path));
-  if (!fd) TRY(AtomicFile::create(path));  // goes again at once, but tells whether there is a place
+  if (!fd) TRY(AtomicFile::create(path));  // removed at once; tells whether it can be written
   return OutputFile(std::move(path), std::move(fd));
 }
 
 Result<void> OutputFile::write(std::string_view text) {
   if (fd_) {
     auto written = write_all(fd_.get(), text, path_);
-    fd_.reset();  // a pipe's reader sees the end
+    fd_.reset();  // end of file for a pipe's reader
     return written;
   }
   auto file = TRY(AtomicFile::create(path_));
@@ -117,8 +116,7 @@ AtomicFile::~AtomicFile() {
 Result<AtomicFile> AtomicFile::create(std::string path) {
   path = TRY(replaceable_path(path));
   static std::atomic<unsigned> counter{0};
-  // O_EXCL, not mkstemp: mkstemp gives mode 0600 whatever the umask says, and the published file is
-  // for others to read.
+  // Not mkstemp, whose mode is always 0600, since others read the published file.
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string temp =
         path + ".new-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
@@ -135,8 +133,7 @@ Result<void> AtomicFile::commit() {
   temp_path_.clear();
   const auto directory = std::filesystem::path(path_).parent_path();
   auto dir = open_file(directory.empty() ? "." : directory.string(), O_RDONLY | O_DIRECTORY);
-  // The file stands already; a file system that cannot sync directories (EINVAL) takes nothing from
-  // that.
+  // The file is published already, also on file systems that cannot sync directories (EINVAL).
   if (dir) ::fsync(dir->get());
   return {};
 }

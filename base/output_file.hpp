@@ -9,26 +9,24 @@
 
 namespace heddle {
 
-/// The descriptor that `path` is a name of: `-` and /dev/stdout, /dev/stderr, /dev/fd/N,
-/// /proc/self/fd/N. To be written to as it is: opened by that name a regular file would begin anew
-/// at its start, over what others wrote there.
+/// The descriptor that `path` names: `-`, /dev/stdout, /dev/stderr, /dev/fd/N or /proc/self/fd/N.
+/// Opening such a name would write from the start of a regular file, over others' output.
 std::optional<int> named_descriptor(std::string_view path);
 
-/// Where a file that is written aside has to be renamed to, so that `path` then shows it: `path`,
-/// or the file that it is a symbolic link to. Failure: what stands there is no regular file, and
-/// must not be replaced by one (a device, a pipe, a directory), or may not be written.
+/// The path to rename a new file to in order to replace `path`: itself, or a symbolic link's
+/// target. Failure: it is not a regular file (a device, a pipe, a directory), or may not be
+/// written.
 Result<std::string> replaceable_path(const std::string& path);
 
-/// What `path` leads to, open for writing, when that can only be written to: a device, a pipe
-/// (whose reader is waited for, as a shell's `>` does) or a descriptor's name. No descriptor: a
-/// regular file, or none yet.
+/// Opens `path` for writing if it cannot be replaced: a device, a pipe (waits for its reader, as a
+/// shell's `>` does) or a descriptor's name. No descriptor: a regular file, or none yet.
 Result<Fd> open_unreplaceable(const std::string& path);
 
-/// Where a user wants a report: a regular file is replaced by the whole of it or stays what it was
-/// (AtomicFile); what is none is written to.
+/// The destination of a report: a regular file is replaced atomically (AtomicFile), anything else
+/// is written to.
 class OutputFile {
  public:
-  /// Before the work whose report it is: that it cannot be written is said here.
+  /// Called before the work, to fail early if `path` cannot be written.
   static Result<OutputFile> prepare(std::string path);
   /// Writes the report; once.
   Result<void> write(std::string_view text);
@@ -42,25 +40,24 @@ class OutputFile {
 /// prepare() and write().
 Result<void> write_output(const std::string& path, std::string_view text);
 
-/// A file written aside in its own directory and put in place by commit(): fsync, rename, fsync of
-/// the directory. Readers see the old file or the whole new one. Without commit() the destructor
-/// removes the temporary file and nothing has happened.
+/// A file written under a temporary name in its directory and published by commit(): fsync, rename,
+/// fsync of the directory. Readers see the old file or the whole new one. Without commit() the
+/// destructor removes the temporary file.
 class AtomicFile {
  public:
-  /// Makes the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
-  /// the file it leads to is replaced. EINVAL: `path` is no file to replace, but a device, a pipe,
-  /// a descriptor's name, or in /dev or /proc (what may lead there: base/output_file.hpp). EISDIR:
-  /// it is a directory.
+  /// Creates the temporary file beside `path`, mode 0666 less the umask. A symbolic link stays, and
+  /// its target is replaced. EINVAL: `path` is a device, a pipe, a descriptor's name, or in /dev or
+  /// /proc. EISDIR: it is a directory.
   static Result<AtomicFile> create(std::string path);
   AtomicFile(AtomicFile&&) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
   int fd() const noexcept { return fd_.get(); }
-  /// Where the bytes are until commit(): a library that wants a path may write there.
+  /// The file's path until commit(), for libraries that write to a path.
   const std::string& temp_path() const noexcept { return temp_path_; }
   Result<void> write(std::string_view data) { return write_all(fd_.get(), data, path_); }
-  /// Publishes. On failure nothing is published and the old file, if any, stands.
+  /// Publishes the file. On failure the old file, if any, stays.
   Result<void> commit();
 
  private:

@@ -14,32 +14,30 @@
 
 namespace heddle {
 
-/// What a caller, of another process too, decides by when something failed.
+/// The reason of a failure that a caller, also in another process, acts on.
 enum class Cause : std::uint8_t {
-  other,   ///< nothing to decide: the failure is reported
+  other,   ///< the failure is only reported
   unfit,   ///< the map does not fit this node: no other way to mount it helps
   silent,  ///< a file system, or a child that waits for one, does not answer
-  lost,    ///< the other process cannot be reached, ended or does not answer
+  lost,    ///< the other process cannot be reached, has ended or does not answer
   exec,    ///< the program to run cannot be executed; code() says why
 };
 
-/// One failure, told the way every program prints it: `path: what: reason`, and a `hint:` line
-/// when there is a remedy. It is the error half of Result and, for set-up and tools, the one
-/// exception type. Copying never throws for memory reasons that matter here: the text is short.
+/// One failure, printed as `path: what: reason` and a `hint:` line if there is a remedy. It is the
+/// error type of Result and, for set-up and tools, the only exception type.
 class Error : public std::exception {
  public:
   /// `where` is a path or a name (shown escaped when it holds control characters), may be empty.
   Error(std::string_view where, std::string_view what, std::string_view reason = {},
         std::string_view hint = {});
-  /// As above, the reason being the text of `error_number`, which code() then returns.
+  /// With the text of `error_number` as the reason; code() returns it.
   static Error from_errno(std::string_view where, std::string_view what, int error_number = errno,
                           std::string_view hint = {});
 
-  /// As the constructor, code() being `error_number`: a reason of our own that callers can tell
-  /// apart.
+  /// As the constructor, with `error_number` as code().
   static Error with_code(int error_number, std::string_view where, std::string_view what,
                          std::string_view reason = {}, std::string_view hint = {});
-  /// None: for a record to be decoded into.
+  /// Empty, for decoding a record.
   Error() = default;
   /// The same failure, with this cause.
   Error because(Cause cause) && {
@@ -47,7 +45,7 @@ class Error : public std::exception {
     return std::move(*this);
   }
 
-  /// `where: what: reason`, on one line, no newline at its end.
+  /// `where: what: reason`, one line without a newline.
   const std::string& message() const noexcept { return message_; }
   /// The remedy, or empty.
   const std::string& hint() const noexcept { return hint_; }
@@ -62,7 +60,7 @@ class Error : public std::exception {
   int code_ = 0;
   Cause cause_ = Cause::other;
 
-  template <class Coder, class E>  // as a record of base/coder.hpp
+  template <class Coder, class E>  // a record of base/coder.hpp
   requires std::same_as<std::remove_const_t<E>, Error>
   friend void fields(Coder& coder, E& e) { coder(e.cause_, e.code_, e.message_, e.hint_); }
 };

@@ -22,14 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of newer headers than Debian 12's: Linux 6.5.
-constexpr int kPeerPidfd = 77;
+constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5, newer than Debian 12's headers
 constexpr int kBacklog = 4096;
 constexpr const char* kLocks = "locks";
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLastPause{16};
 
-/// A socket's path through the descriptor: no length of ours, and no component that could have been
+/// A socket's path through the descriptor, which is short, and of which no component can have been
 /// exchanged since the directory was checked.
 Result<sockaddr_un> address_of(int directory, std::string_view name) {
   sockaddr_un out{};
@@ -60,10 +59,10 @@ Fd pidfd_of_peer(int socket, pid_t pid) {
   int fd = -1;
   socklen_t size = sizeof(fd);
   if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &size) == 0) return Fd(fd);
-  // EINVAL: it has ended, and its number may be another's by now.
+  // EINVAL: it has ended, and its pid may be reused.
   if (errno != ENOPROTOOPT && errno != ENOSYS) return Fd();
-  // Before it, a process that has ended at once may have given its number to another. Who that is
-  // nobody in another PID namespace can steer.
+  // On older kernels the pid may be reused already, but a process of another PID namespace cannot
+  // control by which process.
   return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
@@ -112,7 +111,7 @@ Result<Fd> RunDirectory::connect_to(std::string_view name, std::chrono::millisec
   if (!out) return fail_errno(name, "cannot make a socket");
   const auto end = Clock::now() + limit;
   Backoff pauses(kFirstPause, kLastPause);
-  // EAGAIN: the line is full.
+  // EAGAIN: the listen queue is full.
   while (::connect(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     if (errno != EINTR && (errno != EAGAIN || !pauses.sleep_before(end)))
       return fail_errno(path_ + "/" + std::string(name), "no process answers there");
@@ -129,12 +128,6 @@ void RunDirectory::remove(std::string_view name) const {
   (void)::unlinkat(get(), std::string(name).c_str(), 0);
 }
 
-ino_t RunDirectory::inode_of(std::string_view name) const {
-  struct stat status {};
-  const bool there = ::fstatat(get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
-  return there ? status.st_ino : 0;
-}
-
 std::vector<std::string> RunDirectory::names() const {
   std::vector<std::string> out;
   const int again = ::openat(get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -148,7 +141,7 @@ std::vector<std::string> RunDirectory::names() const {
 Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds limit) const {
   Fd file(::openat(get(), kLocks, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return fail_errno(path_ + "/" + kLocks, "cannot open");
-  // One byte of the file for each: locks that meet by chance only wait for each other.
+  // Each lock is one byte of the file; a collision only makes callers wait.
   struct flock range {};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
@@ -169,12 +162,12 @@ Result<Fd> RunDirectory::lock(std::string_view what, std::chrono::milliseconds l
 bool is_trusted_peer(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  // Of another PID namespace that is not below ours the number is 0.
+  // The pid is 0 for a PID namespace that is not below this one.
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid() ||
       peer.pid <= 0)
     return false;
   const Fd alive = pidfd_of_peer(socket, peer.pid);
-  // Linux 5.3 has pidfds; EPERM: an older runtime's filter.
+  // Before Linux 5.3 there are no pidfds; EPERM: a seccomp filter of an older container runtime.
   if (!alive && errno != ENOSYS && errno != EPERM) return false;
   const Fd ours(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
   const Fd theirs(
@@ -182,8 +175,7 @@ bool is_trusted_peer(int socket) {
   if (!ours || !theirs || !is_same(ours.get(), theirs.get(), "ns/user") ||
       !is_same(ours.get(), theirs.get(), "ns/pid"))
     return false;
-  // Still the one that connected: a number is given anew only when its process has ended, and then
-  // the directory is empty too.
+  // Checks that the pid is still the peer's: once its process has ended, the directory is empty.
   if (!alive) return ::faccessat(theirs.get(), "stat", R_OK, 0) == 0;
   pollfd entry{alive.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) == 0;

@@ -50,15 +50,15 @@ bool sigpipe_is_pending() {
 void reserve_standard_fds() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(number, F_GETFD) >= 0) continue;
-    // The lowest free number is this one. The wrong way round: its use is an error (EBADF).
-    const int way = number == STDIN_FILENO ? O_WRONLY : O_RDONLY;
-    (void)::open("/dev/null", way | O_CLOEXEC);
+    // open(2) returns this number, the lowest free one. The access mode makes its use fail (EBADF).
+    const int mode = number == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    (void)::open("/dev/null", mode | O_CLOEXEC);
   }
 }
 
 Result<void> flush_stdout() {
   if (std::fflush(stdout) != 0) return fail_errno("stdout", "cannot write");
-  // An earlier flush failed; its reason is gone.
+  // An earlier flush failed; its errno is lost.
   if (std::ferror(stdout) != 0) return fail("stdout", "cannot write", "the output is incomplete");
   return {};
 }
@@ -71,7 +71,7 @@ SigpipeHeld::SigpipeHeld() : pending_(sigpipe_is_pending()) {
 SigpipeHeld::~SigpipeHeld() {
   const sigset_t held = only_sigpipe();
   const timespec at_once{};
-  // SIGPIPE is sent to the thread that wrote (signal(7)).
+  // SIGPIPE is sent to the writing thread (signal(7)).
   if (!pending_ && sigpipe_is_pending()) (void)::sigtimedwait(&held, nullptr, &at_once);
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

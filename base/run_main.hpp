@@ -9,25 +9,23 @@
 
 namespace heddle {
 
-/// The frame of every program's main: names the program for its messages, reserves descriptors 0
-/// to 2 (reserve_standard_fds()), and runs `body`. Result: what `body` returns, the exit status; an
-/// exception that leaves it is reported in one line and gives exit_failure.
+/// Every program's main function: sets the name for messages, calls reserve_standard_fds() and
+/// run_guarded().
 int run_main(const char* program, const std::function<int()>& body);
 
-/// The guard alone: what `body` returns, or exit_failure for an exception, reported in one line.
+/// What `body` returns; an exception is reported in one line and gives exit_failure.
 int run_guarded(const std::function<int()>& body);
 
-/// First thing in every program: fills the numbers 0, 1 and 2 where our caller closed them, so that
-/// no map or socket gets one and receives what is meant for a terminal. Reading and writing them
-/// still fails, and a program that we execute finds them closed as our caller left them.
+/// Opens descriptors 0, 1 and 2 that the caller closed, so that no map or socket gets such a number
+/// and the output for a terminal. Reading and writing them still fails, and executed programs find
+/// them closed.
 void reserve_standard_fds();
 
-/// What was printed is out, or the reason why it is not: data that did not arrive must not look
-/// done.
+/// Flushes stdout; fails if any earlier output was lost.
 Result<void> flush_stdout();
 
-/// Writing to a pipe without a reader is EPIPE while this lives, not the end of the process: what
-/// a wrapper has to say must not cost its program's exit status.
+/// While it exists, writing to a pipe without a reader is EPIPE and no SIGPIPE, so that a wrapper's
+/// message does not change the exit status.
 class SigpipeHeld {
  public:
   SigpipeHeld();
@@ -37,7 +35,7 @@ class SigpipeHeld {
 
  private:
   sigset_t before_;
-  bool pending_ = false;  ///< before us: not ours to take away
+  bool pending_ = false;  ///< a SIGPIPE was pending before and must stay
 };
 
 }  // namespace heddle

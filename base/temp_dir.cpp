@@ -21,7 +21,7 @@
 namespace heddle {
 namespace {
 
-/// A directory that a signal removes; a handful at a time, more are not taken.
+/// A directory that a signal removes. Further ones are not removed.
 struct Slot {
   std::atomic<bool> used = false;
   char path[PATH_MAX];
@@ -29,7 +29,7 @@ struct Slot {
 Slot slots[8];
 pid_t slots_owner = 0;
 
-/// Between making a directory and entering it here no signal may end the process.
+/// Blocks all signals, so that none ends the process between creating a directory and recording it.
 class SignalsHeld {
  public:
   SignalsHeld() {
@@ -45,7 +45,7 @@ class SignalsHeld {
   sigset_t before_;
 };
 
-void remember(const std::string& path) {
+void record(const std::string& path) {
   for (auto& slot : slots) {
     if (slot.used || path.size() >= sizeof(slot.path)) continue;
     std::memcpy(slot.path, path.c_str(), path.size() + 1);
@@ -67,8 +67,8 @@ struct RawEntry {  // getdents64(2)
   char name[1];
 };
 
-/// Async-signal-safe (signal-safety(7)), which readdir(3) and fts(3) are not: the files and empty
-/// directories in `path`, and itself, unless something is mounted there.
+/// Removes `path` with its files and empty directories, unless it is a mount point.
+/// Async-signal-safe (signal-safety(7)), which readdir(3) and fts(3) are not.
 void remove_in_handler(const char* path) {
   const int directory = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return;
@@ -101,7 +101,7 @@ void on_signal(int number) {
   errno = before;
 }
 
-/// Whether something is mounted there: another file system than that of the directory above.
+/// Whether `path` is on another file system than its parent.
 bool is_mount_point(const std::string& path) {
   struct stat here {};
   struct stat above {};
@@ -118,18 +118,18 @@ Result<TempDir> TempDir::create(const std::string& prefix, std::string parent) {
     if (!tmp || !*tmp) return create(prefix, "/tmp");
     auto made = create(prefix, tmp);
     if (made) return made;
-    // As tempnam(3) does; the failure is that of what the user set.
+    // As tempnam(3); the failure is that of the user's $TMPDIR.
     auto second = create(prefix, "/tmp");
     return second ? std::move(second) : std::move(made);
   }
-  // Absolute: its owner, and programs that were told of it, may change their working directory.
+  // Absolute, since users of the path may change their working directory.
   if (std::error_code error; parent.front() != '/')
     if (const auto whole = std::filesystem::absolute(parent, error); !error)
       parent = whole.lexically_normal().string();
   std::string path = parent + "/" + prefix + "-XXXXXX";
   const SignalsHeld held;
   if (!::mkdtemp(path.data())) return fail_errno(parent, "cannot make a temporary directory in it");
-  remember(path);
+  record(path);
   return TempDir(std::move(path));
 }
 
@@ -138,7 +138,7 @@ Result<void> TempDir::move_to(std::string path) {
   if (::rename(path_.c_str(), path.c_str()) != 0) return fail_errno(path, "cannot be made");
   forget(path_);
   path_ = std::move(path);
-  remember(path_);
+  record(path_);
   return {};
 }
 
@@ -154,7 +154,7 @@ TempDir::~TempDir() { remove(); }
 
 void TempDir::remove() noexcept {
   if (path_.empty()) return;
-  // A failure may be temporary (no memory, a signal), and there is no later attempt.
+  // The failure may be temporary (no memory, a signal).
   for (int tries = 0; tries < 3 && !remove_tree(path_); ++tries) {
   }
   forget(path_);
@@ -169,8 +169,8 @@ void clean_up_on_signals() {
   slots_owner = ::getpid();
   struct sigaction action {};
   action.sa_handler = on_signal;
-  // A second signal does not end the removal half-way: timeout(1) sends two. Ctrl-\ does, in case
-  // the directory's file system does not answer.
+  // A second signal does not interrupt the removal, since timeout(1) sends two. SIGQUIT does, in
+  // case the file system hangs.
   ::sigfillset(&action.sa_mask);
   ::sigdelset(&action.sa_mask, SIGQUIT);
   for (const int n :
@@ -182,7 +182,7 @@ void clean_up_on_signals() {
 }
 
 Result<void> remove_tree(const std::string& path) {
-  // What is mounted may be all files of the machine (fs-record's loopback).
+  // The mount may show all files of the machine (fs-record's loopback).
   if (is_mount_point(path)) return fail_errno(path, "cannot remove", EBUSY);
   char* roots[] = {const_cast<char*>(path.c_str()), nullptr};
   std::unique_ptr<FTS, int (*)(FTS*)> walk(

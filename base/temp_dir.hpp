@@ -8,23 +8,23 @@
 
 namespace heddle {
 
-/// A private directory (mode 0700) that goes with its owner, files and all. Its removal never
-/// descends into another file system: a mount that still stands below it is left, with the
-/// directory. A signal that ends the process removes it after clean_up_on_signals(), else leaves it
+/// A private directory (mode 0700); the destructor removes it with its files. The removal never
+/// descends into another file system: it leaves a mount below, and the directory. After
+/// clean_up_on_signals() a signal that ends the process removes it too; else it is left
 /// (fuseovl/service/leftovers.hpp).
 class TempDir {
  public:
-  /// `<parent>/<prefix>-XXXXXX`, made absolute; parent empty means $TMPDIR, or /tmp where
-  /// that is not set or cannot be used.
+  /// `<parent>/<prefix>-XXXXXX`, absolute. Empty parent: $TMPDIR, or /tmp if that is not set or
+  /// cannot be used.
   static Result<TempDir> create(const std::string& prefix, std::string parent = {});
   TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
   TempDir& operator=(TempDir&& other) noexcept;
   ~TempDir();
 
   const std::string& path() const noexcept { return path_; }
-  /// Gives it another path on the same file system.
+  /// Renames it on the same file system.
   Result<void> move_to(std::string path);
-  /// Gives up ownership: the directory stays, the caller removes it.
+  /// Gives up ownership: the caller removes the directory.
   std::string release() noexcept;
 
  private:
@@ -33,13 +33,12 @@ class TempDir {
   std::string path_;
 };
 
-/// Removes `path` and what is below it, on its own file system only. Missing is no failure.
+/// Removes `path` and everything below it on its file system. A missing path is no failure.
 Result<void> remove_tree(const std::string& path);
 
-/// From here on the signals that would end this process (those it does not ignore) remove its
-/// temporary directories first. For programs that set up for seconds with such a directory; signals
-/// that a SignalRelay holds back meanwhile arrive here when it ends. Forked children remove
-/// nothing.
+/// From here on signals that would end this process remove its temporary directories first, but not
+/// in forked children. For programs whose set-up takes seconds; signals that a SignalRelay holds
+/// arrive when it ends.
 void clean_up_on_signals();
 
 }  // namespace heddle

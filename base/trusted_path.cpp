@@ -17,15 +17,14 @@ namespace {
 constexpr int kMostLinks = 40;  // <linux/namei.h>, MAXSYMLINKS
 constexpr const char* kWhat = "cannot be trusted";
 
-/// Root is the owner of "/": in a user's namespace (podman unshare) root has no number of its own.
+/// root is the owner of "/", since a user namespace (podman unshare) does not map root's uid.
 bool is_trusted(uid_t owner) {
   struct stat top {};
   return owner == ::geteuid() || (::stat("/", &top) == 0 && owner == top.st_uid);
 }
 
-/// The mode covers an ACL too: its mask, which bounds whatever it grants, is shown as the group's
-/// rights (acl(5)). A user's own group may have no other member (umask 002); root's files have no
-/// such excuse.
+/// The mode covers an ACL too, whose mask is shown as the group's permissions (acl(5)). A user's
+/// files may be group-writable, since a private group has no other member (umask 002).
 Result<void> check(const struct stat& status, const std::string& path, bool is_last) {
   const bool is_root = is_systems_root();
   if (!is_trusted(status.st_uid))
@@ -38,15 +37,15 @@ Result<void> check(const struct stat& status, const std::string& path, bool is_l
   return {};
 }
 
-/// The target of the symbolic link that `fd` is open on (O_PATH).
+/// The target of the symbolic link `fd` (O_PATH).
 std::string target_of(const Fd& fd) {
   char text[PATH_MAX];
   const ssize_t n = ::readlinkat(fd.get(), "", text, sizeof(text));
   return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : std::string();
 }
 
-/// Follows `path` from the root and checks each component, each link included: its owner can have
-/// another lead elsewhere. Result: what it leads to; none when that does not exist.
+/// Resolves `path` from the root and checks each component and each link, whose owner can redirect
+/// it. Result: the file; none if it does not exist.
 Result<Fd> walk(std::string path) {
   int links = 0;
   Fd here = TRY(open_file("/", O_PATH | O_DIRECTORY));

@@ -20,9 +20,9 @@ typename std::remove_reference_t<R>::value_type take_value(R&& result) {
 /// The value of a Result; on failure the enclosing function returns the error:
 ///     const std::string text = TRY(read_file(path));
 ///     TRY(write_all(fd, text, path));
-/// Works for any tl::expected whose error type the function also returns. Write it as the whole
-/// right-hand side of a declaration or assignment, or as a statement: a return out of the middle of
-/// a larger expression may leak that expression's temporaries (GCC manual, "Statement Exprs").
+/// Works for any tl::expected whose error type the function also returns. Use it only as a whole
+/// right-hand side or statement: a return from within a larger expression may leak temporaries (GCC
+/// manual, "Statement Exprs").
 #define TRY(...)                                                                      \
   (__extension__({                                                                    \
     auto heddle_tried = (__VA_ARGS__);                                                \

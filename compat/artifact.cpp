@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// The fields of an artifact are listed once, in *_fields(), which a Writer or a Reader walks.
+// The fields of an artifact are listed once, in *_fields(), for both Writer and Reader.
 #include "compat/artifact.hpp"
 
 #include <elf.h>
@@ -21,30 +21,30 @@ using OrderedJson = nlohmann::ordered_json;
 using Json = nlohmann::json;
 
 constexpr unsigned kFormat = 1;
-/// compat-lib's own version of its format (pkg/compat/types.go): its readers look for it.
+/// The version of compat-lib's format (pkg/compat/types.go), which its readers check.
 constexpr const char* kCompatLibVersion = "0.0.1";
 
-// An artifact may come from any peer or registry, and the worst it can do is cost memory and time.
-// So all of it is bounded; no real artifact comes near these limits.
+// An artifact is untrusted, and the worst it can do is cost memory and time. These limits bound
+// both; no real artifact comes near them.
 constexpr std::size_t kLongestName = 4096;    ///< PATH_MAX; of paths, sonames, versions
 constexpr std::size_t kLongestList = 65'536;  ///< of search paths and C++ symbols
 constexpr std::size_t kMostPrograms = 4096;
 constexpr std::size_t kMostNeeded = 4096;  ///< of one program, also of libraries
 constexpr std::size_t kMostVersions = 65'536;
-/// A value takes up to a hundred bytes in memory, and as little as two in the text.
+/// A value takes up to a hundred bytes of memory, and as few as two in the text.
 constexpr std::size_t kBytesPerValue = 8;
 /// Deep nesting would overflow the parser's and the destructor's stack; an artifact has seven.
 constexpr int kDeepest = 16;
 
 constexpr const char* kDependencyKinds[] = {"needed", "auxiliary", "filter"};
 
-/// JSON carries UTF-8 only: other bytes are escaped in an object, so that both read back.
+/// JSON is UTF-8: a text with other bytes is escaped, in an object.
 OrderedJson text_json(const std::string& text) {
   if (is_valid_utf8(text)) return text;
   return {{"escaped", escape_for_terminal(text)}};
 }
 
-/// Adds keys to an object, in the order of the calls.
+/// Adds keys to an object, in the order of calls.
 class Writer {
  public:
   explicit Writer(OrderedJson& out) : out_(out) {}
@@ -117,7 +117,7 @@ class Writer {
   OrderedJson& out_;
 };
 
-/// Thrown in this file only; parse_artifact() makes it an Error.
+/// Thrown in this file only; parse_artifact() turns it into an Error.
 struct Wrong {
   std::string key;
   const char* how = "is missing or of the wrong kind";
@@ -134,7 +134,7 @@ std::string text_of(const Json& value, const char* key, std::size_t longest = kL
   return std::move(*out);
 }
 
-/// Reads the keys of an object that a Writer wrote, or anybody else.
+/// Reads the keys of an untrusted object.
 class Reader {
  public:
   explicit Reader(const Json& in) : in_(in) {}
@@ -193,7 +193,7 @@ class Reader {
     const Reader io(member(key));
     fields(io);
   }
-  /// `present` is the writer's.
+  /// `present` is for the Writer.
   template <class Fields>
   void object_if(const char* key, bool /*present*/, Fields&& fields) const {
     if (in_.contains(key)) object(key, fields);

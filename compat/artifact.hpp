@@ -11,25 +11,25 @@
 
 namespace heddle::compat {
 
-/// One library of a program's closure on the machine that the artifact was made on. For people: a
-/// verdict rests on what the program asks for and on the target's own libraries.
+/// One library of a program's closure on the machine that made the artifact. For information: a
+/// verdict depends on the program's needs and on the target's own libraries.
 struct Library {
-  std::string soname;  ///< the file's, else the name it was asked for by
+  std::string soname;  ///< the file's, else the requested name
   std::string path;    ///< empty: unresolved
   std::string found_by;
   std::string needed_by;              ///< soname or program; empty: a preload
-  std::vector<std::string> versions;  ///< what all of the closure wants of it; sorted
+  std::vector<std::string> versions;  ///< that the closure needs of it; sorted
   std::string build_id;
   std::string hash;       ///< SHA-256 in hex
-  bool dlopened = false;  ///< only a trace shows it
+  bool dlopened = false;  ///< from a trace
   std::string reason;     ///< why it is unresolved
 
   bool resolved() const { return !path.empty(); }
 };
 
-/// What an ELF file's notes ask of CPU and kernel.
+/// An ELF file's requirements on CPU and kernel, from its notes.
 struct ElfNotes {
-  /// GNU_PROPERTY_X86_ISA_1_NEEDED: bit n asks for x86-64-v(n+1), bit 0 for the baseline.
+  /// GNU_PROPERTY_X86_ISA_1_NEEDED: bit n is x86-64-v(n+1), bit 0 the baseline.
   std::uint32_t isa_needed = 0;
   /// GNU_PROPERTY_X86_ISA_1_USED: the file has code for these, and may choose at run time.
   std::uint32_t isa_used = 0;
@@ -37,10 +37,10 @@ struct ElfNotes {
   auto operator<=>(const ElfNotes&) const = default;
 };
 
-/// What one program (or a library that is described by itself) asks of a machine.
+/// The requirements of one program, or of a library described by itself.
 struct Program {
   std::string name;  ///< base name
-  std::string path;  ///< on the machine that described it
+  std::string path;  ///< on the machine that made the artifact
   ElfFacts elf;      ///< with symbols
   std::string hash;  ///< SHA-256 in hex
   ElfNotes notes;
@@ -54,24 +54,24 @@ struct Artifact {
   std::vector<Program> programs;  ///< at least one
 };
 
-/// Bytes. A reader refuses a larger artifact unread.
+/// Bytes. Readers refuse a larger artifact.
 inline constexpr std::size_t kMaxArtifact = std::size_t{64} << 20;
 
 /// The artifact in the format of docs/formats/artifact.md, with a newline at its end. The same
 /// artifact always gives the same bytes.
 std::string to_json(const Artifact& artifact);
 
-/// Reads what to_json() wrote. Failures name `where` and the key: not JSON (ENOEXEC), no `heddle`
-/// part or another format version (ENOTSUP), a key of the wrong kind (EBADMSG). Unknown keys are
+/// Reads to_json()'s format. Failures name `where` and the key. ENOEXEC: not JSON; ENOTSUP: no
+/// `heddle` part, or another format version; EBADMSG: a key of the wrong kind. Unknown keys are
 /// ignored.
 Result<Artifact> parse_artifact(std::string_view text, const std::string& where);
 
 /// "x86-64-v3" for a bit of ElfNotes; "x86-64" for bit 0.
 std::string isa_level_name(unsigned bit);
-/// The highest level of a mask, as isa_level_name() spells it; empty for none.
+/// isa_level_name() of the highest level of a mask; empty for none.
 std::string highest_isa_level(std::uint32_t mask);
 
-/// EM_* as uname(2) or the toolchain spells it: "x86_64", "aarch64"; "EM_<n>" for others.
+/// EM_* as uname(2) or the toolchain spells it: "x86_64", "aarch64"; others: "EM_<n>".
 std::string machine_name(std::uint16_t machine);
 
 }  // namespace heddle::compat

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// A program's verdict has two parts. The LoadedSet is what holds for its closure whatever the
-// program itself asks for; it is made once for all programs with the same closure. The rest, the
-// program's own versions and symbols, is checked against it in microseconds.
+// A verdict has two parts. A LoadedSet has all that depends on the closure alone; it is made once
+// for all programs with the same closure. The program's own versions and symbols are then checked
+// against it in microseconds.
 #include "compat/checker.hpp"
 
 #include <fmt/format.h>
@@ -19,9 +19,8 @@ namespace {
 
 using Kind = Reason::Kind;
 
-/// More lines about one program tell nobody more.
-constexpr std::size_t kMostSymbols = 50;
-/// Closures that are kept; one with libstdc++ has 0.3 MiB of symbols.
+constexpr std::size_t kMostSymbols = 50;  // missing ones, listed for each program
+/// Cached closures; one with libstdc++ has 0.3 MiB of symbols.
 constexpr std::size_t kMostSets = 256;
 constexpr std::uint64_t kPie = 0x08000000;  // DF_1_PIE
 
@@ -39,20 +38,20 @@ std::uint64_t exact_hash(const DynamicSymbol& symbol) {
   return hash_of(text, As::exact);
 }
 
-/// What references a group of objects can satisfy, by glibc's rules (elf/dl-lookup.c, check_match):
-/// a reference with a version takes that version, or a definition that has none; one without takes
-/// any. Hashes only (64 bits): a set of libc, libstdc++ and libm is 100 KiB. A definition with a
-/// hidden version is taken for a reference without version, though ld.so would pass it over:
-/// ElfFacts does not tell, and only an object linked without the library has such a reference.
+/// The references that a group of objects satisfies, by glibc's rules (elf/dl-lookup.c,
+/// check_match): one with a version binds to that version, or to a definition without any; one
+/// without a version binds to any. Holds 64-bit hashes: libc, libstdc++ and libm take 100 KiB. One
+/// difference: a definition with a hidden version satisfies a reference without a version, which
+/// only an object linked without the library has. ElfFacts does not say what is hidden.
 class SymbolSet {
  public:
-  /// What a reference looks for, computed once.
+  /// The hashes of a reference.
   struct Reference {
     explicit Reference(const DynamicSymbol& symbol)
         : exact(symbol.version.empty() ? hash_of(symbol.name, As::any) : exact_hash(symbol)),
           bare(hash_of(symbol.name, As::bare)) {}
-    std::uint64_t exact;  ///< name and version; for one without version: the name
-    std::uint64_t bare;   ///< the name as a definition without version
+    std::uint64_t exact;  ///< of name and version; without version: of the name
+    std::uint64_t bare;   ///< of the name as a definition without version
   };
 
   void add(const ElfFacts& elf) {
@@ -90,13 +89,13 @@ class SymbolSet {
   std::size_t used_ = 0;
 };
 
-/// Static programs, PIE or not: the kernel starts them alone.
+/// Static programs, PIE or not: they have no loader.
 bool is_static(const ElfFacts& elf) {
   if (elf.interp) return false;
   return !elf.dynamic || ((elf.flags_1 & kPie) != 0 && elf.dependencies.empty());
 }
 
-/// "6.1.0-18-amd64" as 0x060100, as glibc's dl_osversion; 0: not to be read.
+/// "6.1.0-18-amd64" as 0x060100, like glibc's dl_osversion; 0: invalid.
 unsigned kernel_number(const std::string& text) {
   unsigned parts[3] = {0, 0, 0};
   if (std::sscanf(text.c_str(), "%u.%u.%u", &parts[0], &parts[1], &parts[2]) < 2) return 0;
@@ -109,15 +108,15 @@ std::string spelled(const DynamicSymbol& symbol) {
 
 }  // namespace
 
-/// The libraries that a target maps for a program, without what the program itself asks for.
+/// The libraries that a target maps for a program, and what they lack.
 struct LoadedSet {
   std::optional<Reason> refused;
   Closure closure;
   int glibc_minor = 0;
   SymbolSet exports;            ///< of all but the program
-  bool symbols_known = true;    ///< false: the target cannot tell
-  std::vector<Reason> reasons;  ///< `program` is yet to be set
-  /// References of libraries that no library satisfies: the program may.
+  bool symbols_known = true;    ///< false: of some library they are not
+  std::vector<Reason> reasons;  ///< without `program`
+  /// References of libraries that no library satisfies; the program may.
   struct Open {
     DynamicSymbol symbol;
     SymbolSet::Reference reference;
@@ -142,7 +141,7 @@ void note_missing(LoadedSet& set) {
 }
 
 void note_isa(Target& target, LoadedSet& set) {
-  // elf/dl-prop.h, since 2.33: every object's level is compared with the CPU's.
+  // Since 2.33 ld.so compares every object's level with the CPU's (elf/dl-prop.h).
   const auto cpu = target.isa_levels();
   if (cpu == 0 || set.glibc_minor < 33) return;
   for (std::size_t i = 1; i < set.closure.objects.size(); ++i) {
@@ -174,15 +173,15 @@ void note_symbols(Target& target, LoadedSet& set) {
       wanted.push_back({std::move(symbol), reference, shown_name(objects[i])});
     }
   }
-  // One library without symbols might be the one that has them.
+  // A library whose symbols are unknown may define them.
   if (!set.symbols_known) return;
   std::copy_if(std::make_move_iterator(wanted.begin()), std::make_move_iterator(wanted.end()),
                std::back_inserter(set.open),
                [&](const auto& open) { return !set.exports.satisfies(open.reference); });
 }
 
-/// The version check of ld.so for one object's needs (elf/dl-version.c, _dl_check_map_versions).
-/// Reasons lack `program` and `package`.
+/// ld.so's version check of one object's needs (elf/dl-version.c, _dl_check_map_versions). Reasons
+/// have no `program` and `package`.
 void check_versions(const LoadedSet& set, const std::vector<VersionNeed>& needs,
                     const std::string& required_by, std::vector<Reason>& out) {
   for (const auto& need : needs) {
@@ -191,7 +190,7 @@ void check_versions(const LoadedSet& set, const std::vector<VersionNeed>& needs,
     const auto& provider = set.closure.objects[found->second];
     const auto& defined = provider.file.elf.version_definitions;
     if (std::find(defined.begin(), defined.end(), need.version) != defined.end()) continue;
-    // Of a library without versions ld.so says so on stderr, and goes on.
+    // For a library without versions ld.so only prints a warning.
     const auto kind = defined.empty() ? Kind::no_version_information
                       : need.weak     ? Kind::weak_version_missing
                                       : Kind::version_missing;
@@ -220,7 +219,7 @@ Result<LoadedSet> make_loaded_set(Target& target, const Program& program) {
   set.closure = std::move(loaded.closure);
   set.glibc_minor = loaded.glibc_minor;
   const auto& objects = set.closure.objects;
-  // The first in ld.so's order holds, as in find_needed.
+  // The first in ld.so's order wins, as in find_needed.
   for (std::size_t i = 1; i < objects.size(); ++i) {
     set.by_name.emplace(objects[i].path, i);
     for (const auto& name : objects[i].names) set.by_name.emplace(name, i);
@@ -230,7 +229,7 @@ Result<LoadedSet> make_loaded_set(Target& target, const Program& program) {
   for (std::size_t i = 1; i < objects.size(); ++i)
     check_versions(set, objects[i].file.elf.version_needs, shown_name(objects[i]), set.reasons);
   note_isa(target, set);
-  // With a library missing, what it would have provided is missing too: that says nothing new.
+  // A missing library's symbols would be reported as missing as well.
   if (set.closure.missing.empty()) note_symbols(target, set);
   for (auto& reason : set.reasons)
     if (!reason.path.empty()) reason.package = target.package_of(reason.path);
@@ -254,7 +253,7 @@ void Checker::check_machine(const Program& program, int glibc_minor, Judgement& 
   const auto cpu = target_.isa_levels();
   if (const auto lacking = program.notes.isa_needed & ~cpu; cpu != 0 && lacking != 0)
     out.add({.kind = Kind::isa_too_new,
-             // Older loaders do not look: it starts, and may die of SIGILL.
+             // Older loaders do not check: it starts, and may die of SIGILL.
              .weight = glibc_minor < 33 ? Verdict::degraded : Verdict::incompatible,
              .program = program.name,
              .subject = highest_isa_level(lacking),
@@ -263,7 +262,7 @@ void Checker::check_machine(const Program& program, int glibc_minor, Judgement& 
   if (const auto have = kernel_number(kernel);
       have != 0 && have < kernel_number(program.notes.kernel))
     out.add({.kind = Kind::kernel_too_old,
-             // 2.37 (b46d250656) took the check out.
+             // Removed in 2.37 (b46d250656).
              .weight = glibc_minor >= 37 ? Verdict::degraded : Verdict::incompatible,
              .program = program.name,
              .subject = program.notes.kernel,
@@ -297,10 +296,10 @@ void Checker::check_symbols(const Program& program, const LoadedSet& set, Judgem
              .weight = Verdict::compatible,
              .program = program.name,
              .subject = "symbols",
-             .detail = "the target does not tell which symbols its libraries have"});
+             .detail = "the symbols of the target's libraries are not known"});
     return;
   }
-  SymbolSet own;  // made only when there is a reference that no library satisfies
+  SymbolSet own;  // made when a reference is not satisfied by a library
   bool own_made = false;
   const auto here = [&](const SymbolSet::Reference& reference) {
     if (set.exports.satisfies(reference)) return true;

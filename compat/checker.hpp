@@ -13,14 +13,14 @@ struct LoadedSet;
 
 /// Checks artifacts against one target: which libraries ld.so would map there, whether it would
 /// accept their symbol versions, and whether each symbol would be found (as under LD_BIND_NOW).
-/// Remembers what it has seen of the target, up to a limit. Not for concurrent use.
+/// Caches the target's closures, up to a limit. Not for concurrent use.
 class Checker {
  public:
   /// Borrows `target`.
   explicit Checker(Target& target);
   ~Checker();
 
-  /// Fails only when no verdict can be given (Target::load).
+  /// Fails when Target::load() does: there is no verdict.
   Result<Judgement> check(const Artifact& artifact);
 
  private:

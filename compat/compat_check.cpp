@@ -81,7 +81,7 @@ void add_options(CLI::App& app, CheckOptions& o) {
       ->type_name("");
 }
 
-/// The artifact at `oci:REF`. Ends the program when the helper fails, which has said why.
+/// The artifact at `oci:REF`. When the helper fails, it has reported why, and the program ends.
 std::string pull_text(const std::string& reference) {
   const Fd memory = value_or_throw(memory_file(""));
   const auto status = value_or_throw(run_oci_client(
@@ -97,7 +97,7 @@ std::string read_text(const std::string& path) {
                                     : read_file(path, compat::kMaxArtifact));
 }
 
-/// Becomes the helper that talks gRPC, with the artifact as its stdin. Returns by throwing only.
+/// Executes the gRPC client, with the artifact as stdin. Returns by throwing only.
 [[noreturn]] void ask_servers(const CheckOptions& o, const std::string& text) {
   std::vector<std::string> argv = {"compat-client"};
   if (o.json) argv.emplace_back("--json");
@@ -109,11 +109,8 @@ std::string read_text(const std::string& path) {
   for (const auto& node : o.nodes) argv.push_back(server_of(node, o.port));
   const Fd memory = value_or_throw(memory_file(text));
   if (::dup2(memory.get(), STDIN_FILENO) < 0) throw Error::from_errno("memfd", "cannot pass it on");
-  std::vector<char*> raw;
-  for (auto& word : argv) raw.push_back(word.data());
-  raw.push_back(nullptr);
   const auto helper = value_or_throw(own_program_dir()) + "/../libexec/heddle/compat-client";
-  ::execv(helper.c_str(), raw.data());
+  ::execv(helper.c_str(), to_c_array(argv).data());
   throw Error::from_errno(helper, "cannot be started", errno, "heddle is not installed completely");
 }
 

@@ -54,7 +54,7 @@ void add_options(CLI::App& app, GenOptions& o) {
       ->type_name("");
 }
 
-/// libx.so, libx.so.1.2, module.cpython-311-x86_64-linux-gnu.so; not /etc/ld.so.cache.
+/// libx.so, libx.so.1.2, module.cpython-311-x86_64-linux-gnu.so, but not /etc/ld.so.cache.
 bool may_be_library(std::string_view path) {
   const auto name = path.substr(path.rfind('/') + 1);
   const auto at = name.rfind(".so");
@@ -67,7 +67,7 @@ void add_once(std::vector<std::string>& list, std::string_view text) {
   if (std::find(list.begin(), list.end(), text) == list.end()) list.emplace_back(text);
 }
 
-/// What a recorded run opened that by its name may be a shared library, by program.
+/// The files that a recorded run opened and that may be shared libraries, by program.
 struct TraceOpens final : trace::TraceSink {
   void begin_run(const trace::RunHeader&, int) override {}
   void end_run(const trace::RunFooter&, trace::Ending) override {}
@@ -78,7 +78,7 @@ struct TraceOpens final : trace::TraceSink {
   }
 
   std::vector<std::string> programs;  ///< executables, in order of appearance
-  /// Executable (empty: the trace does not say) -> paths, in order, each once.
+  /// Executable (empty: not in the trace) -> paths, in order, each once.
   std::map<std::string, std::vector<std::string>> libraries;
 };
 
@@ -92,7 +92,7 @@ class Generator {
             options_.rootfs.empty() ? search_options_from_environment() : SearchOptions{}))) {}
 
   int run() {
-    // With --push it goes to a file only when one was named.
+    // With --push, a file is written only for --out.
     std::optional<OutputFile> out;
     if (options_.push.empty() || !options_.out.empty())
       out = value_or_throw(OutputFile::prepare(options_.out.empty() ? "-" : options_.out));

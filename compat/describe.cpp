@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-/// The programs of a directory in another root: links are not followed, so that none leads out.
+/// The programs of a directory in another root. Links are not followed: they may lead out of it.
 Result<void> add_directory(NodeTarget& node, const std::string& directory,
                            std::vector<std::string>& out) {
   const auto real = node.world().real_path(directory);
@@ -37,7 +37,7 @@ Result<void> add_directory(NodeTarget& node, const std::string& directory,
   node.world().prefetch(found);
   for (auto& path : found) {
     const auto file = node.world().facts(path);
-    // libc and libcap have an interpreter too, and Debian keeps them from being started.
+    // libc and libcap have an interpreter too; on Debian they are not executable.
     if (file && file->elf.interp && (file->mode & 0111) != 0) out.push_back(std::move(path));
   }
   return {};
@@ -56,7 +56,7 @@ Result<void> add_here(NodeTarget& node, const std::string& name, std::vector<std
   const auto path = find_program(name);
   std::error_code error;
   const auto file = path ? fs::absolute(*path, error).string() : name;
-  // A library is rarely executable, and what is no ELF file may be a script or a directory.
+  // A library is rarely executable; a file that is not ELF may be a script or a directory.
   if (const auto facts = node.world().facts(file); facts) {
     out.push_back(file);
     return {};
@@ -104,7 +104,7 @@ void add_unresolved(Program& program, std::string soname, std::string needed_by,
   program.libraries.push_back(std::move(out));
 }
 
-/// Without the loader there is no search: what the file names itself is all that is known.
+/// The direct dependencies: without a loader there is no search.
 void add_unsearched(Program& program, const std::string& reason) {
   add_unresolved(program, base_name(interpreter_of(program.elf)), "", reason);
   for (const auto& dependency : program.elf.dependencies)
@@ -119,7 +119,7 @@ void add_closure(NodeTarget& node, const Closure& closure, Program& program) {
   if (loader != objects.end()) {
     program.libraries.push_back(
         described(closure, static_cast<std::size_t>(loader - objects.begin())));
-  } else {  // nothing needs it, so it is in no list; the kernel maps it all the same
+  } else {  // the kernel maps it, also when no object needs it
     const auto path = interpreter_of(program.elf);
     Library out;
     out.path = path;
@@ -143,7 +143,7 @@ void add_closure(NodeTarget& node, const Closure& closure, Program& program) {
                      missing.reason);
 }
 
-/// The first MPI library that the file names.
+/// The first MPI library among the file's dependencies.
 void add_mpi(Program& program) {
   const auto& elf = program.elf;
   for (const auto& dependency : elf.dependencies)
@@ -160,7 +160,7 @@ void add_mpi(Program& program) {
     program.mpi_family = "Open MPI";
 }
 
-/// The file itself, without its libraries.
+/// The program without its libraries.
 Result<Program> read_program(NodeTarget& node, FactsSource& facts, const std::string& path) {
   Program program;
   program.path = node.world().real_path(path);

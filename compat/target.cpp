@@ -37,26 +37,27 @@ std::string with_slash(const std::string& directory) {
   return name + "/";
 }
 
-class Look {
+/// Calls LibraryDirectories::on_look at the begin and end of an access.
+class Access {
  public:
-  Look(const LibraryDirectories* allowed, std::string_view directory) : allowed_(allowed) {
-    tell(directory);
+  Access(const LibraryDirectories* allowed, std::string_view directory) : allowed_(allowed) {
+    notify(directory);
   }
-  ~Look() { tell({}); }
-  Look(const Look&) = delete;
-  Look& operator=(const Look&) = delete;
+  ~Access() { notify({}); }
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
 
  private:
-  void tell(std::string_view directory) const {
+  void notify(std::string_view directory) const {
     if (allowed_ != nullptr && allowed_->on_look) allowed_->on_look(directory);
   }
   const LibraryDirectories* allowed_;
 };
 
-/// A machine's files, and one program among them that is known by its facts alone: an artifact's.
+/// A machine's files, and one program that is known by an artifact's facts alone.
 class ProgramWorld final : public World {
  public:
-  /// What lies outside `allowed` (nullptr: nothing does) is reported absent, without a look at it.
+  /// Files outside `allowed` (nullptr: there are none) are absent, and not accessed.
   ProgramWorld(World& base, const LibraryDirectories* allowed, const std::string& path,
                FileFacts file)
       : base_(base), allowed_(allowed), path_(path), file_(std::move(file)) {}
@@ -65,7 +66,7 @@ class ProgramWorld final : public World {
     if (allowed_ == nullptr) return base_.directory(path);
     if (refuse(std::string(path))) return kRefused;
     const auto name = with_slash(std::string(path));
-    const Look look(allowed_, name);
+    const Access access(allowed_, name);
     return base_.directory(name);
   }
   DirId subdirectory(DirId base, std::string_view relative) override {
@@ -83,7 +84,7 @@ class ProgramWorld final : public World {
       refuse(directory_of(path));
       return fail_errno(path, "not looked at", ENOENT);
     }
-    // Opens it. Waiting for its parser is no look: a slow parse says nothing of the directory.
+    // Opens it. The parse is no access to the directory: a slow one does not mean that it hangs.
     if (allowed_ != nullptr) prefetch({path});
     return base_.facts(name_of(path));
   }
@@ -92,7 +93,7 @@ class ProgramWorld final : public World {
     for (const auto& path : paths) {
       if (!may_open(path)) continue;
       const auto name = normal_path(path);
-      const Look look(allowed_, directory_of(name));
+      const Access access(allowed_, directory_of(name));
       base_.prefetch({name});
     }
   }
@@ -102,21 +103,21 @@ class ProgramWorld final : public World {
     if (!may_open(path)) return fail_errno(path, "not looked at", ENOENT);
     return base_.read(name_of(path), part);
   }
-  /// The program's path as its directory is here; as it was described when there is none.
+  /// The program's path with its directory resolved; unchanged when there is no such directory.
   std::string real_path(const std::string& path) override {
     if (path != path_) return real(path);
     const auto slash = path_.rfind('/');
     if (slash == path_.npos || slash == 0) return path_;
-    const Look look(allowed_, path_.substr(0, slash));
+    const Access access(allowed_, path_.substr(0, slash));
     const auto directory = real(path_.substr(0, slash));
     return directory.empty() ? path_ : (directory == "/" ? "" : directory) + path_.substr(slash);
   }
 
-  /// Directories that were not looked into; of many, the first ones.
+  /// The first kMostRefused directories that were not opened.
   std::set<std::string> refused;
 
  private:
-  /// Stands for each directory that may not be opened.
+  /// Any directory that may not be opened.
   static constexpr DirId kRefused = ~DirId{0};
   bool may_open(const std::string& path) const {
     return allowed_ == nullptr || allowed_->contain(path);
@@ -139,7 +140,7 @@ class ProgramWorld final : public World {
   FileFacts file_;
 };
 
-/// What this kernel executes natively.
+/// Whether this kernel executes programs of `machine` natively.
 bool runs_here(std::uint16_t machine) {
 #if defined(__x86_64__)
   return machine == EM_X86_64 || machine == EM_386;
@@ -181,7 +182,7 @@ void read_properties(std::string_view text, std::size_t align, ElfNotes& notes) 
   }
 }
 
-/// What the closure asks of an object, back from the map's form of it.
+/// A map's object as an object of a closure.
 LoadedObject loaded(const MapObject& object) {
   LoadedObject out;
   out.path = object.path;
@@ -252,7 +253,7 @@ void LibraryDirectories::leave_out(const std::string& directory) {
 bool LibraryDirectories::contain(const std::string& path) const {
   const auto name = normal_path(path) + "/";
   bool found = false;
-  // The directories above it, one by one: a path has few, and many may have been added.
+  // A path has few directories above it, and many may have been added.
   for (auto end = name.find('/', 1); end != name.npos; end = name.find('/', end + 1)) {
     const auto above = name.substr(0, end + 1);
     if (left_out_.contains(above)) return false;
@@ -314,14 +315,14 @@ Result<Target::Loaded> NodeTarget::load(const Program& program) {
   const auto& profile = *TRY(loader(interpreter));
   FileFacts facts;
   facts.elf = elf;
-  // ld.so's search never asks for them.
+  // Not used by ld.so's search.
   facts.elf.undefined_symbols.clear();
   facts.elf.exported_symbols.clear();
   ProgramWorld world(world_, allowed_.get(), program.path, std::move(facts));
   out.closure = TRY(resolve(world, profile, program.path, search_));
   out.not_searched = std::move(world.refused);
-  // A program's closure is kept for others with equal needs: it must not hold a file whose facts
-  // are the artifact's word.
+  // The closure is cached for programs with the same key: it must not contain facts that come from
+  // an untrusted artifact.
   for (std::size_t i = 1; elf.interp && i < out.closure.objects.size(); ++i)
     if (out.closure.objects[i].path == program.path)
       return fail(program.path, "damaged artifact", "the program's path is that of a library");
@@ -346,7 +347,7 @@ std::string NodeTarget::closure_key(const Program& program) {
         : dependency.kind == Dependency::Kind::auxiliary ? "a"
                                                          : "f",
         dependency.name);
-  // A library's own path counts as a name; a program's only by what $ORIGIN makes of it.
+  // A library's own path is one of its names; a program's matters only for $ORIGIN.
   if (tokens || !elf.interp) put("", program.path);
   return key;
 }
@@ -379,14 +380,14 @@ bool NodeTarget::has_file(const std::string& path) {
   return may_open(path) && !world_.real_path(name_of(path)).empty();
 }
 
-/// An image's database is the image's to choose: no link in it leads to a file of the host.
+/// An image's database is untrusted: its links are resolved within the root.
 Result<std::string> NodeTarget::read_database(const std::string& file) {
   const auto path = kPackageDatabase + ("/" + file);
   return read_all(TRY(world_.open_regular(path)).get(), path, std::size_t{256} << 20);
 }
 
 std::string NodeTarget::search_package(const std::string& path) {
-  // Merged /usr (a link /lib -> usr/lib): the database may know either name.
+  // Merged /usr (a link /lib -> usr/lib): the database may have either name.
   const auto other = path.starts_with("/usr/") ? path.substr(4) : "/usr" + path;
   std::error_code error;
   std::filesystem::directory_iterator entry(root_ + kPackageDatabase + "/info", error);
@@ -411,7 +412,6 @@ std::string NodeTarget::package_of(const std::string& path) {
   const auto [slot, is_new] = packages_.try_emplace(path);
   if (!is_new) return slot->second;
   slot->second = search_package(path);
-  // The database has the path as it was unpacked: with /usr or without.
   if (slot->second.empty() && may_open(path))
     if (const auto real = world_.real_path(name_of(path)); !real.empty())
       slot->second = search_package(real);
@@ -490,7 +490,7 @@ std::optional<ElfFacts> MapTarget::symbols(const std::string& path) {
   const auto known = by_path_.find(path);
   if (known == by_path_.end()) return std::nullopt;
   auto file = source_->facts(path, FactsDetail::symbols);
-  // Another file is there by now, or none (the map is of another node): it says nothing.
+  // The origin has changed or is missing.
   if (!file || file->hash != content_.objects[known->second].hash) return std::nullopt;
   return std::move(file->elf);
 }

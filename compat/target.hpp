@@ -2,7 +2,7 @@
 #pragma once
 
 // The machines that programs are checked against: this node or a root file system (NodeTarget), or
-// a map (MapTarget). Nothing of them is ever run.
+// a map (MapTarget). None of their files is executed.
 
 #include <cstdint>
 #include <functional>
@@ -32,21 +32,21 @@ class Target {
     std::optional<Reason> refused;  ///< the kernel would not start it: nothing else is set
     Closure closure;
     int glibc_minor = 0;
-    std::set<std::string> not_searched;  ///< directories that this target does not look into
+    std::set<std::string> not_searched;  ///< directories that this target may not open
   };
-  /// What would be mapped for `program` here: objects[0] is the program itself. Fails when it
-  /// cannot be told (a loader that is not glibc's), which is no verdict.
+  /// What would be mapped for `program` here: objects[0] is the program itself. Fails when that is
+  /// unknown (a loader other than glibc's), which is no verdict.
   virtual Result<Loaded> load(const Program& program) = 0;
   /// What the closure depends on besides the target: programs with equal keys share it.
   virtual std::string closure_key(const Program& program) = 0;
-  /// Facts with symbols of the library at `path`, a LoadedObject's; nullopt: they are not known.
+  /// Facts with symbols of the library at `path`, a LoadedObject's; nullopt: unknown.
   virtual std::optional<ElfFacts> symbols(const std::string& path) = 0;
   virtual void prefetch_symbols(const std::vector<std::string>& paths) {
     source_->prefetch(paths, FactsDetail::symbols);
   }
-  /// The notes of the library at `path`; none when they cannot be read.
+  /// The notes of the library at `path`; empty when they cannot be read.
   virtual ElfNotes notes(const std::string& path) = 0;
-  /// The file that `soname` would give if `program` asked for it; empty: none.
+  /// The file that `soname` would give if `program` needed it; empty: none.
   virtual std::string find_library(const Program& program, const std::string& soname) = 0;
   virtual bool has_file(const std::string& path) = 0;
   /// "libc6 2.36-9"; empty: unknown.
@@ -61,23 +61,23 @@ class Target {
   FactsSource* source_;
 };
 
-/// The directories that may be opened for an artifact of somebody else, which names paths as it
-/// likes: RPATH, RUNPATH, PT_INTERP, names with a slash. Without a limit the answers would tell
-/// which files exist anywhere that this process can look.
+/// The directories that may be opened for an untrusted artifact, which can name any path: RPATH,
+/// RUNPATH, PT_INTERP, names with a slash. Without a limit, verdicts would reveal which files exist
+/// anywhere that this process has access.
 ///
-/// `..` is removed from the text, and the result is what is opened: where a link precedes a `..`
-/// the kernel would go elsewhere, and the search then finds less, never more.
+/// `..` is removed from the text, and the result is opened. The kernel would resolve `..` after a
+/// symlink differently; the search then finds less, never more.
 class LibraryDirectories {
  public:
-  /// `directory` and all below it. The root itself, and what is not absolute, is not added.
+  /// Adds `directory` and all below it; not the root itself, nor relative paths.
   void add(const std::string& directory);
-  /// But not `directory`, nor anything below it.
+  /// Excludes `directory` and all below it.
   void leave_out(const std::string& directory);
-  /// Whether `path` lies in one; a matter of its text alone.
+  /// Whether `path` lies in one, by its text alone.
   bool contain(const std::string& path) const;
 
-  /// Called with the directory before each look into it, which never ends where a file system
-  /// hangs, and with an empty name after it. May be empty.
+  /// Called with the directory before each access to it, which may hang with its file system, and
+  /// with an empty name after it. May be empty.
   std::function<void(std::string_view directory)> on_look;
 
  private:
@@ -85,11 +85,10 @@ class LibraryDirectories {
 };
 
 /// This node, or the root file system below a directory: its own ld.so, ld.so.cache and preloads;
-/// CPU and kernel are this node's in both cases. It sees the files as they are when it first looks.
+/// CPU and kernel are this node's in both cases. Files are read once, at the first access.
 class NodeTarget final : public Target {
  public:
-  /// `root` empty: this node. `search` is what the environment adds. Facts come from `source`,
-  /// which must outlive this.
+  /// `root` empty: this node. `search`: the environment's part. `source` must outlive this.
   static Result<NodeTarget> open(FactsSource& source, const std::string& root,
                                  SearchOptions search);
 
@@ -99,17 +98,17 @@ class NodeTarget final : public Target {
   ElfNotes notes(const std::string& path) override;
   std::string find_library(const Program& program, const std::string& soname) override;
   bool has_file(const std::string& path) override;
-  /// By dpkg's database, which is read when first asked for.
+  /// From dpkg's database, which is read at the first call.
   std::string package_of(const std::string& path) override;
 
-  /// From now on nothing else is opened for a program. Its own file never is.
+  /// From now on only `allowed` is opened for a program. Its own file is never opened.
   void open_only(std::shared_ptr<const LibraryDirectories> allowed) {
     allowed_ = std::move(allowed);
   }
   World& world() { return world_; }
-  /// What precedes the target's paths on this node: symlink-free, or empty.
+  /// The prefix of the target's paths on this node: without symlinks, or empty.
   const std::string& root() const { return root_; }
-  /// Where `path` lies on this node; empty: it does not exist.
+  /// The path on this node of the target's `path`; empty: it does not exist.
   std::string outside(const std::string& path);
   /// Fails as read_loader_profile() does.
   Result<const LoaderProfile*> loader(const std::string& interpreter);
@@ -134,9 +133,9 @@ class NodeTarget final : public Target {
   std::unordered_map<std::string, std::string> found_;  ///< find_library()
 };
 
-/// A map: a soname is what it names in the view of the program (where the map has the program),
-/// else in the only view, or in the first one that has it. Symbols are read from the files
-/// themselves, where they are still what the map says; CPU and kernel are this node's.
+/// A map. A soname is looked up in the program's view if the map has the program, else in all views
+/// in order. Symbols are read from the origins, if they have not changed; CPU and kernel are this
+/// node's.
 class MapTarget final : public Target {
  public:
   /// `source` must outlive this. Fails as MapReader does.
@@ -159,15 +158,14 @@ class MapTarget final : public Target {
   std::unordered_map<std::string, ObjectId> by_path_;
 };
 
-/// Reads an ELF file's notes from the program headers of the open file `fd`, called `path`.
-/// Little-endian files only: others, and damaged notes, have none. Fails only when it is no ELF
-/// file.
+/// Reads an ELF file's notes from the program headers of the open file `fd`; `path` is for
+/// messages. Big-endian files and damaged notes have none. Fails only when it is no ELF file.
 Result<ElfNotes> read_elf_notes(int fd, const std::string& path);
 
-/// The loader a file asks for: PT_INTERP, or for a library that of its machine.
+/// A file's loader: PT_INTERP; for a library, that of its machine.
 std::string interpreter_of(const ElfFacts& elf);
 
-/// The name to show for a library: its soname, else its file's name.
+/// A library's soname, else its file's name.
 std::string shown_name(const LoadedObject& object);
 
 }  // namespace heddle::compat

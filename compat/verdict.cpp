@@ -17,7 +17,7 @@ constexpr const char* kVerdicts[] = {"compatible", "degraded", "incompatible"};
 
 struct KindNames {
   const char* name;
-  const char* words;  ///< {}: Reason::library
+  const char* words;  ///< `{}`: Reason::library
 };
 /// By Reason::Kind.
 constexpr KindNames kKinds[] = {
@@ -30,7 +30,7 @@ constexpr KindNames kKinds[] = {
     {"isa_too_new", "CPU instructions missing"},
     {"kernel_too_old", "the kernel is too old"},
     {"mpi_family_differs", "another MPI family"},
-    {"dlopened_missing", "library not found that a run loaded by dlopen"},
+    {"dlopened_missing", "a library that a recorded run opened by dlopen is missing"},
     {"weak_version_missing", "weak symbol version missing in {}"},
     {"no_version_information", "no version information in {}"},
     {"not_judged", "not judged"},

@@ -11,19 +11,19 @@ namespace heddle::compat {
 
 enum class Verdict : std::uint8_t {
   compatible,
-  degraded,      ///< it starts, but something it may use later is missing
-  incompatible,  ///< ld.so (or the kernel, or the CPU) would refuse it
+  degraded,      ///< the program starts, but something that it may use later is missing
+  incompatible,  ///< ld.so, the kernel or the CPU would refuse it
 };
 /// `compatible`, `degraded`, `incompatible`.
 const char* to_string(Verdict verdict);
 
-/// One thing that a machine does not provide.
+/// One thing that a machine lacks.
 struct Reason {
   enum class Kind : std::uint8_t {
     machine_differs,
     interpreter_missing,
     library_missing,
-    library_unusable,  ///< a file is there, and ld.so refuses it
+    library_unusable,  ///< ld.so refuses the file
     version_missing,
     symbol_missing,
     isa_too_new,
@@ -32,17 +32,17 @@ struct Reason {
     dlopened_missing,
     weak_version_missing,
     no_version_information,
-    not_judged,  ///< the target cannot tell (a map has no symbols)
+    not_judged,  ///< unknown: a map has no symbols
   };
   Kind kind = Kind::library_missing;
   Verdict weight = Verdict::incompatible;
   std::string program = {};      ///< the artifact's program
-  std::string subject = {};      ///< soname, symbol, level ... that is missing
+  std::string subject = {};      ///< the missing soname, symbol, level ...
   std::string library = {};      ///< the library that should have provided it; may be empty
   std::string required_by = {};  ///< soname or program
   std::string path = {};         ///< what the target has instead; may be empty
-  std::string package = {};      ///< the target's package that `path` is of; may be empty
-  std::string detail = {};       ///< more words; may be empty
+  std::string package = {};      ///< the target's package with `path`; may be empty
+  std::string detail = {};       ///< may be empty
 };
 /// `library_missing` and so on, as the JSON spells it.
 const char* to_string(Reason::Kind kind);
@@ -50,8 +50,7 @@ std::optional<Reason::Kind> reason_kind(std::string_view name);
 /// One line without newline, control bytes escaped.
 std::string to_text(const Reason& reason);
 
-/// Reasons that one judgement holds; beyond them they are counted. A program that lacks a thousand
-/// things lacks what they have in common.
+/// Reasons in a judgement; further ones are only counted.
 inline constexpr std::size_t kMostReasons = 1000;
 
 struct Judgement {
@@ -62,12 +61,11 @@ struct Judgement {
   void add(Reason reason);
 };
 
-/// The verdict's line, each reason's, and "17 more reasons" if there are.
+/// A line for the verdict, one for each reason, and "17 more reasons" if there are more.
 std::string to_lines(const Judgement& judgement);
-/// `{"verdict": ..., "reasons": [{...}]}`, and `more_reasons` where there are; one line, no
-/// newline.
+/// `{"verdict": ..., "reasons": [{...}]}`, and `more_reasons` if there are; without a newline.
 std::string to_json(const Judgement& judgement, int indent = -1);
-/// Prints either to stdout. Result: compat-check's exit status for that verdict.
+/// Prints one of them to stdout. Result: compat-check's exit status.
 int print_judgement(const Judgement& judgement, bool json);
 
 }  // namespace heddle::compat

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// fs-hook, from what runtimes and users say to the container. oci/: the files of runtimes, and the
-// hook's settings. swap/: one container's start (oci_hook.cpp); a process in the container's
-// namespace (swap.cpp) decides, or reads what was decided (cache/), and mounts. verify/: what a
-// program loads, in a running container or in a sandbox. host/: what all of them use.
+// fs-hook. oci/: files of runtimes, and the hook's settings. swap/: one container's start
+// (oci_hook.cpp); a process in the container's namespaces (swap.cpp) makes a decision, or reads a
+// cached one (cache/), and mounts. verify/: what a program loads, in a running container or in a
+// sandbox. host/: system calls and programs that all of them use.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -21,26 +21,21 @@
 namespace heddle::hook {
 namespace {
 
-/// A runtime starts the hook in a directory of its own.
+/// Absolute: a runtime starts the hook in another working directory.
 std::string from_here(const std::string& path) {
   return path.empty() ? path : std::filesystem::absolute(path).string();
 }
 
-/// As bundles are compared with it: free of links, and of a slash at its end.
+/// Bundles' paths are compared with it: no symbolic links, no trailing slash.
 std::string real_directory(const std::string& path) {
   return std::filesystem::weakly_canonical(
              path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path)
       .string();
 }
 
-/// What is wrong with a path in the container; empty: nothing.
+/// The error for an invalid path in the container; empty: it is valid.
 std::string bad_container_path(const std::string& path) {
   return path.starts_with('/') ? "" : "'" + path + "' is not an absolute path";
-}
-
-std::string bad_process_number(const std::string& text) {
-  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-  return digits && text.size() < 10 ? "" : "'" + text + "' is not a process number";
 }
 
 class CommandLine {
@@ -96,7 +91,7 @@ class CommandLine {
         ->option_text("SECONDS");
     add_decision_options(sub);
   }
-  /// What switches the hook on.
+  /// Options that request the swap.
   void add_request_options(CLI::App* sub) {
     auto& s = settings_.hook;
     sub->add_flag("--always", s.request.host_mpi, "Swap in every container that has this hook");
@@ -119,14 +114,9 @@ class CommandLine {
           return mpi == "auto" || mpi == "none" ? mpi : from_here(mpi);
         })
         ->option_text("MPI");
-    // Scripts of earlier versions may say it; in no help.
-    sub->add_option_function<std::string>("--rpath",
-                                          [](const std::string& way) {
-                                            if (way != "bind")
-                                              throw CLI::ValidationError(
-                                                  "--rpath",
-                                                  "'" + way + "' is no longer supported: use bind");
-                                          })
+    // Hidden: for scripts of earlier versions.
+    sub->add_option_function<std::string>("--rpath", [](const std::string&) {})
+        ->check(CLI::IsMember({"bind"}))
         ->group("");
   }
   Result<int> verify();
@@ -188,7 +178,7 @@ CommandLine::CommandLine() {
   sub = add("verify", "Print what a container's program really loads: swapped, or not and why",
             [this] { return verify(); });
   sub->add_option("PID", pid_, "A running process, as the host numbers it")
-      ->check(bad_process_number)
+      ->check(CLI::PositiveNumber)
       ->type_name("");
   sub->add_option("--bundle", image_.bundle, "Inspect what this bundle would start")
       ->option_text("DIR");
@@ -206,8 +196,8 @@ CommandLine::CommandLine() {
 }
 
 Result<int> run(int argc, char** argv) {
-  (void)::umask(022);  // what is made here is trusted later, whatever the caller's mask
-  // Those that enter a container.
+  (void)::umask(022);  // later runs trust the files that are made here
+  // These two enter a container's namespaces.
   if (const std::string_view command = argc > 1 ? argv[1] : "";
       command == "oci" || command == "verify")
     TRY(run_sealed(argv));

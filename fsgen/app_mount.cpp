@@ -24,16 +24,15 @@
 namespace heddle {
 namespace {
 
-// A slow file system may need long to give the map's files; a stopped service must not hold us for
-// ever.
+// Opening the map's files on a slow file system takes long; a stopped service must not block a run.
 constexpr std::chrono::milliseconds kMountLimit{120'000};
 constexpr std::chrono::milliseconds kLockLimit{5'000};
 constexpr int kAttempts = 200;  // to find or start a service, a few milliseconds each
-// The daemon sees the end of the mount within milliseconds of APP's last process; what is still
-// used after this is used by processes that APP left behind.
+// The daemon ends within milliseconds of the mount's last process; a mount that is still there
+// after this is used by processes that APP left behind.
 constexpr std::chrono::milliseconds kDaemonEnd{1000};
 
-/// fs-mount with `fds`, which it numbers from 3 on.
+/// Starts fs-mount with `fds` as its descriptors 3, 4, ...
 Result<Child> start_fs_mount(std::vector<std::string> arguments, const MountOrder& order,
                              std::initializer_list<int> fds) {
   const std::string here = TRY(own_program_dir());
@@ -52,9 +51,8 @@ Result<std::string> file_identity(const char* path) {
   return fmt::format("{}:{}", st.st_dev, st.st_ino);
 }
 
-/// What /proc/self/cgroup says, without the part that is a task's own. Slurm gives each task of a
-/// step a group below the step's: .../step_0/user/task_3 (cgroup v1: .../step_0/task_3). The step
-/// is what starts and is killed together.
+/// /proc/self/cgroup without a task's own part: Slurm starts and kills the tasks of a step together
+/// and gives each a group below it, .../step_0/user/task_3 (cgroup v1: .../step_0/task_3).
 std::string own_cgroup() {
   std::string out;
   std::istringstream lines(read_file("/proc/self/cgroup").value_or(""));
@@ -68,17 +66,16 @@ std::string own_cgroup() {
   return out;
 }
 
-/// The name by which fs-gens find each other's service: equal only for those that one can serve.
+/// The name of the service's socket: equal only for fs-gens that one service can serve.
 Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order,
                                const std::string& map_id) {
   const std::string program = TRY(own_program_dir());
-  // The daemon opens the map's files where it was started: the run directory may be another mount
-  // namespace's too.
+  // Mount namespaces may share a run directory, and the daemon opens the map's files in its own.
   const std::string mounts = TRY(file_identity("/proc/self/ns/mnt"));
   const std::string root = TRY(file_identity("/"));
-  const char* tmp = std::getenv("TMPDIR");  // where its mount point stands
+  const char* tmp = std::getenv("TMPDIR");  // contains the mount point
   std::string all;
-  // A job's end kills its processes by cgroup: its service must serve nobody else's.
+  // A job's end kills its processes by cgroup: a service must not serve other jobs.
   for (const std::string& part :
        {std::string(HEDDLE_VERSION), program, mounts, root, own_cgroup(),
         std::string(tmp ? tmp : ""), map_id, std::to_string(static_cast<int>(kind))})
@@ -87,11 +84,17 @@ Result<std::string> lease_name(MountLease::Kind kind, const MountOrder& order,
   return std::string(kLeasePrefix) + hash_bytes(all).hex();
 }
 
-/// A connection to the service of a name, and the service if it had to be started.
 struct Connection {
   Fd socket;
-  std::optional<Child> service;
+  std::optional<Child> service;  ///< if this process started it
 };
+
+std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistics) {
+  const auto parsed = nlohmann::json::parse(statistics, nullptr, false);
+  if (!parsed.is_object()) return std::nullopt;
+  return DaemonCounters{parsed.value("requests_total", std::uint64_t{0}),
+                        parsed.value("bytes_read", std::uint64_t{0})};
+}
 
 Result<Child> start_service(const Fd& door, MountLease::Kind kind, const MountOrder& order) {
   return start_fs_mount({"--keep", kind == MountLease::Kind::privately ? "private" : "fusermount",
@@ -107,9 +110,9 @@ Result<Connection> connect_or_start(const std::string& name, MountLease::Kind ki
   if (socket) return Connection{std::move(*socket), std::nullopt};
   const int code = socket.error().code();
   if (code != ECONNREFUSED && code != ENOENT) return fail(std::move(socket.error()));
-  directory.remove(name);  // of one that was killed
+  directory.remove(name);  // a killed service leaves it
   const Fd door = TRY(directory.listen_at(name));
-  // We wait there already: with nobody there it would end at once.
+  // Before the start: a service without clients ends.
   Fd client = TRY(directory.connect_to(name));
   return Connection{std::move(client), TRY(start_service(door, kind, order))};
 }
@@ -119,7 +122,7 @@ Result<Connection> connect_or_start(const std::string& name, MountLease::Kind ki
 std::vector<Via> ways_to_try(Via wanted) {
   if (wanted != Via::best) return {wanted};
   if (usable_namespace_kind() == NamespaceKind::mount) return {Via::private_mount, Via::direct};
-  // fusermount3 first: it changes nothing for APP, a user namespace does.
+  // fusermount3 first: a user namespace has limits_of().
   return {Via::fusermount, Via::private_mount, Via::direct};
 }
 
@@ -163,16 +166,6 @@ std::string hint_for(Via via) {
   return {};
 }
 
-std::optional<DaemonCounters> parse_daemon_counters(const std::string& statistics) {
-  const auto parsed = nlohmann::json::parse(statistics, nullptr, false);
-  if (!parsed.is_object()) return std::nullopt;
-  const auto number = [&](const char* name) -> std::uint64_t {
-    const auto at = parsed.find(name);
-    return at != parsed.end() && at->is_number_unsigned() ? at->get<std::uint64_t>() : 0;
-  };
-  return DaemonCounters{number("requests_total"), number("bytes_read")};
-}
-
 Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder& order) {
   const Fd map = TRY(open_file(order.map_path, O_RDONLY));
   const auto reader = TRY(MapReader::open(map.get(), order.map_path));
@@ -186,14 +179,13 @@ Result<MountLease> MountLease::take(Kind kind, Sharing sharing, const MountOrder
     } else {
       const std::string name = TRY(lease_name(kind, order, map_id));
       auto connected = connect_or_start(name, kind, order);
-      // That others cannot be found is no reason against a mount.
       if (!connected) return take(kind, Sharing::own, order);
       connection = std::move(*connected);
     }
     MountLease lease(std::move(connection.socket), std::move(connection.service));
     auto mount = lease.client_.want(map_id, map.get(), kMountLimit);
     if (!mount) {
-      // It ended while we came, or was killed: we look again, and may be the next to start one.
+      // The service ended meanwhile: look it up or start it again.
       if (mount.error().cause() == Cause::lost && lease.joined()) continue;
       if (lease.service_) (void)lease.service_->wait_for(std::chrono::seconds(1));
       return fail(std::move(mount.error()));
@@ -243,13 +235,12 @@ Result<MountEnd> MountLease::finish() {
 }
 
 MountLease::~MountLease() {
-  // It ends by itself, when nobody holds the mount.
-  if (service_) (void)service_->release();
+  if (service_) (void)service_->release();  // ends with its last client
 }
 
 Result<Fd> mount_privately(const std::string& mount_point) {
   TRY(enter_private_namespace(usable_namespace_kind()));
-  // Opened here, after unshare: FUSE wants the descriptor's user namespace to be the mount's.
+  // After unshare: FUSE requires the descriptor's user namespace to be the mount's.
   auto device = TRY(open_fuse_device());
   TRY(mount_fuse_device(device.get(), mount_point));
   return device;

@@ -26,7 +26,7 @@
 namespace heddle {
 namespace {
 
-/// APP's standard output goes nowhere while this lives.
+/// Discards APP's standard output during its lifetime.
 class SilentStdout {
  public:
   SilentStdout() : saved_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)) {
@@ -56,7 +56,7 @@ std::string verdict(double ratio) {
                    : fmt::format("{:.1f} times slower", 1 / ratio);
 }
 
-/// An APP that cannot run, or that somebody ended (Ctrl-C), is not run all the other times.
+/// An APP that cannot run, or that a signal ended (Ctrl-C), ends the comparison.
 std::optional<AppEnd> reason_to_stop(const GenOptions& options, const RunReport& done) {
   if (done.exec_error != 0) return AppEnd{report_exec_failure(options.command[0], done.exec_error)};
   if (done.end.signal == 0) return std::nullopt;
@@ -64,10 +64,9 @@ std::optional<AppEnd> reason_to_stop(const GenOptions& options, const RunReport&
   return done.end;
 }
 
-/// `--compare N`: APP N times as it is and N times guided, in turn, its output thrown away; prints
-/// both medians and their ratio to stderr, and to `json` when there is one. Each guided run has a
-/// mount of its own, so it is a first start, not a warm one. Result: APP's first end that was a
-/// failure, if any.
+/// `--compare N`: N unguided and N guided runs, alternating, output discarded; prints both medians
+/// and their ratio to stderr, and to `json` if not null. Each guided run has a mount of its own, so
+/// none is a warm start. Result: the first failed run's end, else success.
 AppEnd compare(const GenOptions& options, const std::string& app_path, const PreparedMap& map,
                OutputFile* json) {
   std::vector<std::uint64_t> plain;
@@ -123,13 +122,13 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
   return end;
 }
 
-/// `--learn`: calls `run` once, with a log for what its processes load, and writes the map with all
-/// of that to options.out. Result: run's end; a map that cannot be written is reported, and is
-/// exit_failure where APP itself had none.
+/// `--learn`: calls `run` with a log for what its processes load, and writes the map with all of
+/// that to options.out. Result: run's end; an unwritable map is reported, and is exit_failure if
+/// APP succeeded.
 AppEnd learn(const GenOptions& options, const std::string& app_path,
              const std::function<AppEnd(const GenOptions&)>& run) {
-  // Not in the run's own directory: that goes with the mount. Nobody else may write: what stands in
-  // the log is what a later run of this user is going to load.
+  // Not in the run's directory, which ends with the mount. Owner-only: another user who can write
+  // to the log chooses what later runs load.
   const auto directory = value_or_throw(TempDir::create("hdl"));
   GenOptions once = options;
   once.out.clear();
@@ -152,7 +151,7 @@ AppEnd learn(const GenOptions& options, const std::string& app_path,
   return end;
 }
 
-AppEnd tell(const GenOptions& options, const RunReport& done, OutputFile* json) {
+AppEnd report_run(const GenOptions& options, const RunReport& done, OutputFile* json) {
   if (!options.quiet) say_text("fs-gen: " + to_text(done));
   if (!json) return done.end;
   const SigpipeHeld held;
@@ -187,16 +186,16 @@ AppEnd run(const GenOptions& options, OutputFile* json) {
     done = value_or_throw(run_plain(options, *app_path, why.message()));
   }
   if (done->exec_error != 0) return {report_exec_failure(options.command[0], done->exec_error)};
-  return tell(options, *done, json);
+  return report_run(options, *done, json);
 }
 
-/// The daemon, whose warnings nobody sees, stages nothing then.
+/// The daemon then stages nothing, and its own warning is not shown.
 void warn_of_stage(const std::string& directory) {
   if (directory.empty()) return;
   if (const auto stage = StageDirectory::open(directory); !stage) warn(stage.error());
 }
 
-/// Before APP runs: what could only be said after it would come too late.
+/// Before APP runs, so that an unwritable output fails early.
 std::optional<OutputFile> prepare_outputs(const GenOptions& options) {
   if (!options.out.empty()) (void)value_or_throw(AtomicFile::create(options.out));
   if (options.json_file.empty()) return std::nullopt;
@@ -208,7 +207,7 @@ int run_program(int argc, const char* const* argv) {
   if (!parsed.options) return parsed.exit_status;
   const GenOptions& options = *parsed.options;
   clean_up_on_signals();
-  if (options.print_env) return print_env(options.command[0], options.command[1], options.shell);
+  if (options.print_env) return print_env(options);
   auto json = prepare_outputs(options);
   warn_of_stage(options.stage);
   return end_like(run(options, json ? &*json : nullptr));

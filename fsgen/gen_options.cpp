@@ -10,7 +10,7 @@ namespace heddle {
 
 namespace {
 
-/// What does not go together, in words; empty: all does.
+/// The usage error in a combination of options; empty: none.
 std::string contradiction(const GenOptions& o, const std::vector<std::string>& command,
                           bool shell_given) {
   if (o.print_env && command.size() != 2) return "--print-env: takes MAP and DIR";
@@ -36,29 +36,21 @@ std::string contradiction(const GenOptions& o, const std::vector<std::string>& c
 std::string with_run_names(const std::string& name) {
   std::string out;
   for (std::size_t i = 0; i < name.size(); ++i) {
-    const char what = name[i] == '%' && i + 1 < name.size() ? name[++i] : '\0';
-    switch (what) {
-      case 'r':
-        out += std::to_string(rank_from_environment().value_or(0));
-        break;
-      case 'h':
-        out += host_name();
-        break;
-      case 'p':
-        out += std::to_string(::getpid());
-        break;
-      case '%':
-        out += '%';
-        break;
-      default:
-        out += what == '\0' ? name[i] : name[--i];
-    }
+    const char what = name[i] == '%' && i + 1 < name.size() ? name[i + 1] : '\0';
+    if (what == 'r')
+      out += std::to_string(rank_from_environment().value_or(0));
+    else if (what == 'h')
+      out += host_name();
+    else if (what == 'p')
+      out += std::to_string(::getpid());
+    else
+      out += name[i];
+    if (what != '\0' && std::string_view("rhp%").find(what) != std::string_view::npos) ++i;
   }
   return out;
 }
 
-/// A report a rank would be a thousand reports: the first rank's alone is told, and written unless
-/// each has a file of its own.
+/// Of a job's ranks only the first reports on stderr, and to a file unless each names its own.
 void adapt_to_rank(GenOptions& o) {
   const auto rank = rank_from_environment();
   const bool first = rank.value_or(0) == 0;
@@ -150,7 +142,7 @@ ParsedGenOptions parse_gen_options(int argc, const char* const* argv) {
   if (const auto wrong = contradiction(out, split.command, shell->count() > 0); !wrong.empty())
     return {std::nullopt, usage_error("fs-gen", wrong)};
   out.command = std::move(split.command);
-  // The daemon's directory is `/`.
+  // The daemon's working directory is `/`.
   if (!out.stage.empty()) out.stage = std::filesystem::absolute(out.stage).string();
   adapt_to_rank(out);
   return {std::move(out), 0};

@@ -6,15 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "fsgen/print_env.hpp"
-
 namespace heddle {
 
-/// How the program gets to see the map.
+/// How APP gets the map's libraries.
 enum class Via : std::uint8_t {
   best,           ///< the first of the following that works here
   private_mount,  ///< in a mount namespace of APP's, for users within a user namespace
-  fusermount,     ///< a mount that all see, by the setuid program fusermount3
+  fusermount,     ///< a mount for all of the user's processes, by the setuid program fusermount3
   direct,         ///< no FUSE: guided to the original files
 };
 
@@ -23,9 +21,17 @@ enum class LoaderKind : std::uint8_t {
   environment,  ///< LD_LIBRARY_PATH: where auditing cannot work; loses against DT_RPATH
 };
 
+/// The language of --print-env.
+enum class ShellKind : std::uint8_t {
+  sh,          ///< POSIX, bash, zsh: for eval
+  fish,        ///< for source
+  modulefile,  ///< Tcl, of Environment Modules and Lmod
+  json,
+};
+
 /// The command line of fs-gen.
 struct GenOptions {
-  std::string map;        ///< --map: use this one, resolve nothing
+  std::string map;        ///< --map: resolve nothing
   std::string out;        ///< --out: keep the map here
   bool learn = false;     ///< --learn: the map of --out also holds what this run loads later
   std::string learn_log;  ///< where the run's processes write that; empty: nowhere
@@ -44,14 +50,19 @@ struct GenOptions {
   std::vector<std::string> command;  ///< APP ARGS
 };
 
-/// What fs-mount is told of them.
+/// fs-mount's part of the options.
 std::vector<std::string> mount_options(const GenOptions& options);
 
-/// The options, or the exit status when there is nothing more to do (--help, a usage error, said).
+/// The options, or the exit status after --help or a reported usage error.
 struct ParsedGenOptions {
   std::optional<GenOptions> options;
   int exit_status = 0;
 };
 ParsedGenOptions parse_gen_options(int argc, const char* const* argv);
+
+/// fs-gen --print-env, print_env.cpp: writes to stdout what a script sets so that its programs are
+/// guided through the mount of the map command[0] at the directory command[1]. Result: the exit
+/// status; exit_no when there is no such mount.
+int print_env(const GenOptions& options);
 
 }  // namespace heddle

@@ -10,10 +10,8 @@
 
 namespace heddle {
 
-Environment Environment::current() {
-  std::vector<std::string> entries;
-  for (char** entry = ::environ; entry && *entry; ++entry) entries.emplace_back(*entry);
-  return Environment(std::move(entries));
+Environment::Environment() {
+  for (char** entry = ::environ; entry && *entry; ++entry) entries_.emplace_back(*entry);
 }
 
 std::optional<std::string> Environment::get(std::string_view name) const {
@@ -40,7 +38,7 @@ void Environment::prepend(std::string_view name, const std::string& value) {
 }
 
 std::vector<std::string> daemon_environment() {
-  std::vector<std::string> out = Environment::current().entries();
+  std::vector<std::string> out = Environment().entries();
   std::erase_if(out, [](const std::string& entry) {
     return (entry.starts_with("LD_") && !entry.starts_with("LD_LIBRARY_PATH=")) ||
            entry.starts_with("HEDDLE_");

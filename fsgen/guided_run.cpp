@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "base/escape.hpp"
@@ -31,52 +31,38 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of CLOCK_MONOTONIC.
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
 }
 
-/// The page that guided processes count in, mapped shared. Owns the mapping, not the file.
-class CountersFile {
- public:
-  /// Makes the file at `path`, of its owner alone: processes of other users do not count.
-  static Result<CountersFile> create(const std::string& path) {
-    // Guided processes have it mapped: whoever may write it may truncate it, and each of them would
-    // end by a SIGBUS at its next dlopen.
-    const Fd fd = TRY(open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
-    // posix_fallocate, not ftruncate: on a full disk the first write through the mapping is a
-    // SIGBUS.
-    if (const int error = ::posix_fallocate(fd.get(), 0, sizeof(Counters)); error != 0)
-      return fail_errno(path, "cannot write", error);
-    void* page = ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-    if (page == MAP_FAILED) return fail_errno(path, "cannot map");
-    auto* counters = static_cast<Counters*>(page);
-    std::memcpy(counters->magic, kCountersMagic, sizeof(kCountersMagic));
-    return CountersFile(counters);
-  }
-  CountersFile(CountersFile&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
-  CountersFile& operator=(CountersFile&&) = delete;
-  ~CountersFile() {
-    if (page_) ::munmap(page_, sizeof(Counters));
-  }
-  Counters& live() noexcept { return *page_; }
-
- private:
-  explicit CountersFile(Counters* page) : page_(page) {}
-  Counters* page_;
+struct Unmap {
+  void operator()(Counters* counters) const { ::munmap(counters, sizeof(Counters)); }
 };
 
-/// Whether every file that the map has for the program is still as it was. Else another search than
-/// the map's may be right for all its names: what has changed may need others, from other
-/// directories.
+/// The file at `path`, mapped shared, that guided processes count in.
+Result<std::unique_ptr<Counters, Unmap>> make_counters(const std::string& path) {
+  // Owner-only: a user who can truncate it can kill each guided process by SIGBUS.
+  const Fd fd = TRY(open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+  // posix_fallocate, not ftruncate: on a full disk a write to a hole raises SIGBUS.
+  if (const int error = ::posix_fallocate(fd.get(), 0, sizeof(Counters)); error != 0)
+    return fail_errno(path, "cannot write", error);
+  void* page = ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (page == MAP_FAILED) return fail_errno(path, "cannot map");
+  std::unique_ptr<Counters, Unmap> counters(static_cast<Counters*>(page));
+  std::memcpy(counters->magic, kCountersMagic, sizeof(kCountersMagic));
+  return counters;
+}
+
+/// Whether each of the program's files is as the map records it. A changed file may need other
+/// libraries from other directories, so that none of the program's names can be trusted.
 bool is_as_mapped(const MapProgram& program, const Origins& origins) {
   const auto good = [&](ObjectId object) { return origins.files[object].as_mapped; };
   return good(program.object) && std::all_of(program.guided.begin(), program.guided.end(),
                                              [&](const auto& entry) { return good(entry.second); });
 }
 
-/// The index for Via::direct: every name leads to its original file, no mount is needed. Programs
-/// whose files have changed are left out; `drifts` are those files.
+/// The index for Via::direct: every name leads to its original file. Programs with changed files
+/// are left out; `drifts` are those files.
 Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
                                 std::vector<Drift>& drifts) {
   Origins origins = open_origins(map.content, 0);
@@ -94,7 +80,7 @@ Result<void> write_direct_index(const PreparedMap& map, const std::string& path,
   return write_all(fd.get(), bytes, path);
 }
 
-/// Why a program that the map knows was left to ld.so, with this LD_LIBRARY_PATH of the map's.
+/// Why a mapped program was left to ld.so; `value` is the map's LD_LIBRARY_PATH.
 std::string other_library_path(const std::string& value) {
   return "LD_LIBRARY_PATH leads to other files than the map, which was made " +
          (value.empty() ? "without one" : "with " + escape_for_terminal(value));
@@ -106,7 +92,7 @@ std::string stale_map(const std::string& map, const std::vector<Drift>& drifts) 
                      drifts.size() == 1 ? "" : fmt::format(", and {} more", drifts.size() - 1));
 }
 
-/// Lets APP go and waits for its end.
+/// Starts the prepared APP and waits for its end.
 Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
   const auto begin = Clock::now();
   if (auto started = app.run(); !started) {
@@ -118,23 +104,22 @@ Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
   return {};
 }
 
-/// Everything of one guided run; its members end in the reverse of the order in which they began.
+/// One guided run in one way.
 class GuidedRun {
  public:
   GuidedRun(const GenOptions& options, Via via, const std::string& app_path, const PreparedMap& map,
             TempDir& work)
       : options_(options), via_(via), app_path_(app_path), map_(map), work_(work) {}
   Result<RunReport> run();
-  /// Whether a failure concerns every way to mount: the map is of other files, these do not answer,
-  /// or a mount was there already.
+  /// Whether a failure concerns every way to mount: the map's files have changed or do not answer,
+  /// or the mount itself succeeded.
   bool blocks_every_mount(const Error& error) const {
     return error.cause() == Cause::unfit || error.cause() == Cause::silent || lease_;
   }
 
  private:
   bool direct() const { return via_ == Via::direct; }
-  /// Whether anybody reads the report.
-  bool is_told() const { return !options_.quiet || !options_.json_file.empty(); }
+  bool is_reported() const { return !options_.quiet || !options_.json_file.empty(); }
   Result<void> take_lease();
   Result<AppCommand> guided_command(const std::string& counters_path);
   AppSetup setup(Counters& counters) const;
@@ -149,16 +134,15 @@ class GuidedRun {
   std::string work_path_ = work_.path();
   std::string mount_point_ = work_path_ + "/m";
   MountOrder order_{map_.path, mount_options(options_)};
-  std::string stale_;  ///< Via::direct: which files are not the map's any more; empty: none
+  std::string stale_;  ///< Via::direct: which of the map's files have changed; empty: none
   std::uint64_t lease_ns_ = 0;
-  std::optional<MountLease> lease_;  ///< else APP's process mounts, and a daemon of our own serves
+  std::optional<MountLease> lease_;  ///< else APP's process mounts, and daemon_ serves
   std::optional<OwnDaemon> daemon_;
 };
 
-/// What guides APP and its children; an LD_AUDIT, GLIBC_TUNABLES or LD_LIBRARY_PATH of the user's
-/// is kept beside it.
+/// The user's LD_AUDIT, GLIBC_TUNABLES and LD_LIBRARY_PATH are extended, not replaced.
 Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
-  auto environment = Environment::current();
+  Environment environment;
   const MapProgram* app = map_.app();
   if (options_.loader == LoaderKind::environment) {
     const auto& views = map_.content.views;
@@ -173,7 +157,7 @@ Result<AppCommand> GuidedRun::guided_command(const std::string& counters_path) {
                   direct() ? work_path_ + "/index" : mount_point_ + "/.heddle/index");
   environment.set("HEDDLE_COUNTERS", counters_path);
   if (!options_.learn_log.empty()) environment.set(learn_format::kVariable, options_.learn_log);
-  // For APP alone: the audit library starts a child that needs more with what it needs.
+  // For APP alone: the auditor restarts a child that needs more static TLS.
   if (app && app->static_tls_bytes != 0) {
     const auto tunables = environment.get("GLIBC_TUNABLES");
     environment.set(kSavedTunables, tunables ? "GLIBC_TUNABLES=" + *tunables : "");
@@ -189,7 +173,7 @@ AppSetup GuidedRun::setup(Counters& counters) const {
   } else if (!direct()) {
     setup.mount = [this] { return mount_privately(mount_point_); };
     setup.enter = [this]() -> Result<void> {
-      // A cold mount is a slower one, no more: APP starts all the same.
+      // A cold mount is only slower.
       if (warm_up(mount_point_)) (void)start_prefetch(mount_point_, kDefaultPrefetch, ::getpid());
       return {};
     };
@@ -203,7 +187,7 @@ AppSetup GuidedRun::setup(Counters& counters) const {
 
 Result<void> GuidedRun::take_lease() {
   const bool is_root = ::geteuid() == 0;
-  // A user's private mount is in a user namespace, and nobody can share that.
+  // A user's private mount is in a user namespace, which cannot be shared.
   if (direct() || (via_ == Via::private_mount && !is_root)) return {};
   const auto begin = Clock::now();
   auto lease = MountLease::take(
@@ -215,7 +199,7 @@ Result<void> GuidedRun::take_lease() {
     mount_point_ = lease_->mount_point();
     return {};
   }
-  // Root's APP can mount by itself, on kernels that cannot copy a mount (before Linux 5.2) too.
+  // Kernels before Linux 5.2 cannot copy a mount: root's APP can mount by itself.
   if (via_ == Via::private_mount && !blocks_every_mount(lease.error())) return {};
   return fail(std::move(lease.error()));
 }
@@ -233,8 +217,8 @@ Result<RunReport> GuidedRun::run() {
     report.limits.emplace_back("a DT_RPATH comes before LD_LIBRARY_PATH and is searched as ever");
   report.shared = lease_ && lease_->joined();
   const std::string counters_path = work_path_ + "/counters";
-  (void)::unlink(counters_path.c_str());  // of another way, which did not work
-  auto counters = TRY(CountersFile::create(counters_path));
+  (void)::unlink(counters_path.c_str());  // left by a way that failed
+  const auto counters = TRY(make_counters(counters_path));
   if (direct()) {
     std::vector<Drift> drifts;
     TRY(write_direct_index(map_, work_path_ + "/index", drifts));
@@ -249,15 +233,15 @@ Result<RunReport> GuidedRun::run() {
   const auto command = TRY(guided_command(counters_path));
 
   auto signals = TRY(SignalRelay::start());
-  auto app = TRY(AppProcess::start(command, setup(counters.live()), signals));
+  auto app = TRY(AppProcess::start(command, setup(*counters), signals));
   if (!direct() && !lease_) {
     const Fd device = TRY(app.take_fuse_fd());
     daemon_.emplace(TRY(OwnDaemon::start(device, order_, mount_point_, work_path_)));
-    (void)work_.release();  // the daemon's to remove now
+    (void)work_.release();  // the daemon removes it
   }
   report.mount_ns = lease_ns_ + ns_since(begin);
   TRY(run_app(report, app, signals));
-  report.counters = counters.live();
+  report.counters = *counters;
   report.learned = !options_.learn_log.empty();
   finish(report);
   return report;
@@ -290,8 +274,7 @@ void GuidedRun::finish(RunReport& report) {
   if (const MapProgram* app = map_.app()) {
     report.libraries = app->libraries.size();
     report.probes_without = app->probes_unguided;
-    // A view is one directory: what a library sees beside itself there is not what lies beside it.
-    if (!direct() && report.guided && is_told())
+    if (!direct() && report.guided && is_reported())
       report.suspects = find_plugin_suspects(map_.content, *app);
   }
   finish_daemon(report);
@@ -306,13 +289,13 @@ void GuidedRun::finish_daemon(RunReport& report) {
     counters = end.counters;
     report.left_running = end.still_used;
     if (!counters && !end.still_used) warn(ended_early);
-    if (!end.still_used) (void)remove_tree(work_path_);  // unless it was killed, it is gone
+    if (!end.still_used) (void)remove_tree(work_path_);  // a killed daemon leaves it
   } else if (lease_) {
     const auto end = lease_->finish();
     if (!end) return warn(ended_early);
     counters = end->counters;
     report.left_running = end->still_used;
-    if (!counters && is_told()) warn("the mount's daemon does not return its statistics");
+    if (!counters && is_reported()) warn("the mount's daemon does not return its statistics");
   }
   if (!counters) return;
   report.requests = counters->requests;
@@ -329,7 +312,7 @@ std::string on_one_line(std::string text) {
 
 Result<TempDir> make_work_dir() {
   auto work = TRY(WorkDirectory::make());
-  static std::vector<Fd> locks;  // for as long as we live
+  static std::vector<Fd> locks;  // until this process ends
   locks.push_back(std::move(work.lock));
   return std::move(work.directory);
 }
@@ -345,7 +328,7 @@ Result<RunReport> run_best(const GenOptions& options, const std::string& app_pat
   for (auto way = ways.begin();; ++way) {
     const bool last = way + 1 == ways.end();
     if (last && !passed_over.empty()) {
-      // What is left of the others is their daemon's to remove.
+      // The daemon of a failed way may still remove the first one.
       work = TRY(make_work_dir());
       if (*way == Via::direct)
         warn(Error("", passed_over.back(), "continuing without a mount", hint));
@@ -371,7 +354,7 @@ Result<RunReport> run_plain(const GenOptions& options, const std::string& app_pa
   report.unguided_reason = reason;
   report.via = "none";
   auto signals = TRY(SignalRelay::start());
-  const AppCommand command{app_path, options.command, Environment::current().entries()};
+  const AppCommand command{app_path, options.command, Environment().entries()};
   auto app = TRY(AppProcess::start(command, {}, signals));
   TRY(run_app(report, app, signals));
   return report;

@@ -27,7 +27,7 @@
 namespace heddle {
 namespace {
 
-/// The daemon's working directory is another.
+/// For the daemon, whose working directory is another.
 Result<std::string> absolute_path(const std::string& path) {
   std::error_code error;
   auto whole = std::filesystem::absolute(path, error).string();
@@ -35,7 +35,7 @@ Result<std::string> absolute_path(const std::string& path) {
   return whole;
 }
 
-/// Adds what `path` stands for, if it is a program that can be resolved.
+/// Adds the program at `path`, or its script's interpreters, if it can be resolved.
 void add_program(AppInputs& inputs, const std::string& path) {
   AppInputs named;
   if (!add_app(named, path)) return;
@@ -48,10 +48,9 @@ void add_program(AppInputs& inputs, const std::string& path) {
   }
 }
 
-/// The roots of APP's arguments that are programs themselves. A word that names none, or one that
-/// cannot be resolved, is just an argument.
+/// Adds the programs that APP's arguments name.
 void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& command) {
-  constexpr std::size_t kMostWords = 64;  // a launcher's own line; not a list of ten thousand files
+  constexpr std::size_t kMostWords = 64;  // of a launcher; not a list of ten thousand files
   for (std::size_t i = 1; i < std::min(command.size(), kMostWords); ++i) {
     if (command[i].empty() || command[i][0] == '-') continue;
     auto found = find_program(command[i]);
@@ -59,8 +58,8 @@ void add_argument_programs(AppInputs& inputs, const std::vector<std::string>& co
   }
 }
 
-/// Whether the ELF file `path` is of the class and machine we are of ourselves, as our audit
-/// library must be for its ld.so to take it. A file that cannot be read is for others to refuse.
+/// Whether the ELF file `path` is of this program's class and machine, which are the audit
+/// library's. True for a file that cannot be read: the resolver reports it.
 bool takes_audit_library(const std::string& path) {
   const auto kind = [](const std::string& file) -> std::optional<std::pair<int, int>> {
     const auto fd = open_regular(file);
@@ -75,7 +74,7 @@ bool takes_audit_library(const std::string& path) {
   return !theirs || !ours || theirs == ours;
 }
 
-/// `app`: the ELF program that APP is, or whose script; "" when there is none to guide.
+/// `app`: APP, or its script's interpreter; "" when there is none to guide.
 void find_app(PreparedMap& map, const std::string& app) {
   if (app.empty()) {
     if (map.unguided_reason.empty()) map.unguided_reason = "not an ELF program";
@@ -93,7 +92,7 @@ void find_app(PreparedMap& map, const std::string& app) {
 Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs& inputs,
                           const std::string& app, const std::string& path,
                           const LearnedRun& learned) {
-  // Or each program would be left out for it.
+  // A directory that cannot be listed would exclude each program.
   for (const auto& directory : options.plugin_directories) TRY(list_plugin_directory(directory));
   add_argument_programs(inputs, options.command);
   for (const auto& [program, libraries] : learned) add_program(inputs, program);
@@ -103,7 +102,7 @@ Result<void> resolve_into(PreparedMap& map, const GenOptions& options, AppInputs
   build.search = search_options_from_environment();
   build.plugin_directories = options.plugin_directories;
   build.learned = learned;
-  auto built = TRY(build_map(session.world(), inputs.roots, build));
+  auto built = TRY(build_map(session.world, inputs.roots, build));
   for (const auto& missing : built.missing)
     warn(escape_for_terminal(missing.name) + ", which " + escape_for_terminal(missing.needed_by) +
          " needs: " + missing.reason);
@@ -124,13 +123,13 @@ Result<PreparedMap> prepare_map(const GenOptions& options, const std::string& ap
   if (inputs.roots.empty() && !inputs.notes.empty()) map.unguided_reason = "static program";
   if (!inputs.roots.empty() && inputs.roots[0].kind == RootIs::library)
     map.unguided_reason = "a library, not a program";
-  // Its ld.so would say in APP's stderr that it cannot load our library.
+  // Its ld.so would print on APP's stderr that it cannot load the audit library.
   if (options.loader == LoaderKind::audit && !inputs.roots.empty() &&
       !takes_audit_library(inputs.roots[0].path)) {
     map.unguided_reason = "a program of another machine or class, such as 32-bit";
     inputs.roots.clear();
   }
-  // The programs that its arguments name come behind it.
+  // resolve_into() appends the programs of its arguments.
   const std::string app = inputs.roots.empty() ? "" : inputs.roots[0].path;
   if (!options.map.empty()) {
     map.path = TRY(absolute_path(options.map));

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "fsgen/print_env.hpp"
-
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include "base/file_stamp.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "fsgen/gen_options.hpp"
 #include "fsgen/guided_environment.hpp"
 #include "fuseovl/mount/kernel_mount.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
@@ -20,6 +19,13 @@
 
 namespace heddle {
 namespace {
+
+/// Nothing of GLIBC_TUNABLES: it depends on the program, and the auditor restarts one that needs
+/// more static TLS.
+struct MountEnvironment {
+  std::string audit_library;  ///< goes before the value of LD_AUDIT, once
+  std::string index_path;     ///< HEDDLE_INDEX
+};
 
 /// 'text' as POSIX shells read it (XCU 2.2.2).
 std::string quoted_for_sh(const std::string& text) {
@@ -38,11 +44,11 @@ std::string quoted_for_fish(const std::string& text) {
   return out + "'";
 }
 
-/// Tcl(n): a backslash before any character that means something.
+/// Tcl(n): a backslash before any special character.
 std::string quoted_for_tcl(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    if (c == '\n') {  // backslash and newline would be a blank
+    if (c == '\n') {  // backslash and newline would be a space
       out += "\\n";
       continue;
     }
@@ -58,8 +64,7 @@ std::optional<FileId> id_of(const std::string& path) {
   return file_id(st);
 }
 
-}  // namespace
-
+/// The text that sets `environment`; any byte in a path is quoted.
 std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) {
   const auto& audit = environment.audit_library;
   const auto& index = environment.index_path;
@@ -86,6 +91,9 @@ std::string to_shell_text(const MountEnvironment& environment, ShellKind shell) 
   return json.dump(2) + "\n";
 }
 
+/// The environment for the mount of `map` at `directory`; nullopt, with the reason in `why_not`,
+/// when there is no heddle mount, one of another map, or its index is not at the path that the
+/// daemon knows.
 Result<std::optional<MountEnvironment>> mount_environment(const std::string& map,
                                                           const std::string& directory,
                                                           std::string& why_not) {
@@ -102,7 +110,7 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
   const auto stats = nlohmann::json::parse(*text, nullptr, false);
   if (!stats.is_object()) return none("its statistics cannot be read");
   if (stats.value("map_id", "") != reader.id().hex()) return none("it serves another map");
-  // The index sends programs to where the mount was made: it must be what they see there.
+  // The index's paths begin with the mount point that the daemon knows.
   const auto index = stats.value("mount_point", "") + "/.heddle/index";
   const auto here = id_of(path + "/.heddle/index");
   if (!here || id_of(index) != here) return none("it was mounted elsewhere: " + index);
@@ -115,7 +123,11 @@ Result<std::optional<MountEnvironment>> mount_environment(const std::string& map
   return std::optional(MountEnvironment{std::move(audit), index});
 }
 
-int print_env(const std::string& map, const std::string& directory, ShellKind shell) {
+}  // namespace
+
+int print_env(const GenOptions& options) {
+  const auto& map = options.command[0];
+  const auto& directory = options.command[1];
   std::string why_not;
   const auto environment = value_or_throw(mount_environment(map, directory, why_not));
   if (!environment) {
@@ -123,7 +135,7 @@ int print_env(const std::string& map, const std::string& directory, ShellKind sh
                  "fs-mount MAP DIR makes one, fs-mount --reload MAP DIR of another"));
     return exit_no;
   }
-  value_or_throw(write_all(STDOUT_FILENO, to_shell_text(*environment, shell), "stdout"));
+  value_or_throw(write_all(STDOUT_FILENO, to_shell_text(*environment, options.shell), "stdout"));
   return exit_done;
 }
 

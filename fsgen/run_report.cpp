@@ -21,11 +21,11 @@ std::string milliseconds(std::uint64_t ns) {
   return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6);
 }
 
-/// But for APP itself, of which the first line tells.
+/// Without APP itself, which the first line is about.
 std::uint64_t processes_not_in_map(const RunReport& report) {
   const auto& counters = report.counters;
-  const auto told = counters.other_library_path + (report.guided ? 0 : 1);
-  return counters.unguided_processes > told ? counters.unguided_processes - told : 0;
+  const auto others = counters.other_library_path + (report.guided ? 0 : 1);
+  return counters.unguided_processes > others ? counters.unguided_processes - others : 0;
 }
 
 }  // namespace
@@ -50,8 +50,8 @@ std::string to_text(const RunReport& report) {
   } else if (report.guided) {
     out += fmt::format("{}: {} libraries, each sent to its file\n", escape_for_terminal(report.app),
                        with_commas(report.libraries));
-    // Of APP's start alone, on both sides: what its children and dlopen would have cost without us
-    // nobody has counted.
+    // Both numbers are of APP's start alone: the cost of children and dlopen without heddle is
+    // unknown.
     if (report.start_ns())
       out += fmt::format("  failed probes   {:>12} without heddle to start it, {} with it\n",
                          with_commas(report.probes_without),
@@ -124,7 +124,7 @@ nlohmann::json to_json(const RunReport& report) {
       {"mount_ns", report.mount_ns},
       {"left_running", report.left_running},
   };
-  if (report.loader != "environment") {  // there nobody counts
+  if (report.loader != "environment") {  // where no auditor counts
     out["probes_with"] = report.counters.probes;
     if (report.start_ns()) out["probes_with_start"] = report.counters.start_probes;
     out["names_guided"] = report.counters.names_guided;

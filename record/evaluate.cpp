@@ -50,14 +50,13 @@ bool is_library_name(std::string_view path) {
          (rest[0] == '.' && rest.find_first_not_of(".0123456789") == std::string_view::npos);
 }
 
-/// What `fs-record --summary` reports of a run.
 class Summary final : public trace::TraceSink {
  public:
   void begin_run(const trace::RunHeader&, int) override {}
   void event(const trace::Event& event) override {
     auto& process = processes_[event.pid];
     ++process.events;
-    // These come late, and name who opened the file: fs-record, before it became the program.
+    // Logged on close with the executable at the open: for APP's own file still fs-record.
     const bool late = event.op == Op::close || event.op == Op::read || event.op == Op::write;
     if (!event.exe.empty() && !late) process.exe = event.exe;
     const bool opens = event.op == Op::open || event.op == Op::create || event.op == Op::exec;
@@ -105,8 +104,7 @@ class Summary final : public trace::TraceSink {
   std::map<std::int32_t, Process> processes_;
 };
 
-/// What a run used of the files that were there: opened, executed or asked about, the links on the
-/// way, the directories listed.
+/// The existing files that a run used: opened, executed, tested, followed (links) or listed.
 class UsedFiles final : public trace::TraceSink {
  public:
   void begin_run(const trace::RunHeader&, int) override {}
@@ -141,10 +139,10 @@ class UsedFiles final : public trace::TraceSink {
 
  private:
   std::set<std::string> paths_;
-  std::set<std::string> created_;  ///< by the run itself
+  std::set<std::string> created_;  ///< by the run
 };
 
-/// Directories down to `path`, with the modes of those they stand for.
+/// Makes the directories on the way to `path` below `target`, with the modes of the originals.
 Result<void> make_directories(const fs::path& path, const std::string& target) {
   fs::path source;
   for (const auto& part : path) {
@@ -167,7 +165,7 @@ Result<void> copy_file(const std::string& source, const std::string& to, const s
     if (n < 0) return fail_errno(to, "cannot copy");
     if (n == 0) break;
   }
-  // The owner first: chown takes set-uid away. A user cannot change it.
+  // Before fchmod(), because chown(2) clears set-uid bits. Only root can change the owner.
   [[maybe_unused]] const int ignored = ::fchown(made.get(), st.st_uid, st.st_gid);
   const timespec times[2] = {st.st_atim, st.st_mtim};
   if (::fchmod(made.get(), st.st_mode & 07777) != 0 || ::futimens(made.get(), times) != 0)
@@ -175,16 +173,16 @@ Result<void> copy_file(const std::string& source, const std::string& to, const s
   return {};
 }
 
-/// Files on the root's own file system, as it counts them itself (directories too); 0 where it does
-/// not (btrfs). To walk through millions of them would take minutes.
+/// Files on the root's file system, from its own count (directories included); 0: it has none
+/// (btrfs).
 std::uint64_t count_files() {
   struct statvfs st {};
   return ::statvfs("/", &st) == 0 && st.f_files > st.f_ffree ? st.f_files - st.f_ffree : 0;
 }
 
-/// Copies `used` below the directory `target` (made when missing; it must be empty), each at its
-/// own path, with mode, owner as far as allowed, and times. What has gone since is left out, and so
-/// are devices and sockets. Says what was copied.
+/// Copies the files in `used` that still exist (no devices or sockets) to their paths below
+/// `target`, which must be empty or missing, with mode, times and, as root, owner. Result: a
+/// report.
 Result<std::string> copy_slim(const UsedFiles& used, const std::string& target) {
   std::error_code error;
   fs::create_directories(target, error);
@@ -207,7 +205,7 @@ Result<std::string> copy_slim(const UsedFiles& used, const std::string& target) 
       bytes += static_cast<std::uint64_t>(st.st_size);
     }
   }
-  // What programs expect to find empty: the kernel's own directories and those for temporary files.
+  // Mount points and directories for temporary files, which programs expect to exist.
   for (const char* name : {"/proc", "/sys", "/dev", "/run", "/tmp"})
     if (fs::is_directory(name, error)) (void)make_directories(name, target);
   auto text = fmt::format("{}: {} files, {} links, {:.1f} MB", target, files, links,

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kUsage = "fs-record [OPTIONS] [--] APP [ARGS...]";
 
-/// `<host>[.<rank>].<pid>.txt` (or .jsonl): one name a rank in a shared directory.
+/// `<host>[.<rank>].<pid>.txt` (or .jsonl), so that each rank has its own name in --out-dir.
 std::string trace_file_name(bool json) {
   const auto rank = rank_from_environment();
   return fmt::format("{}{}.{}.{}", host_name(), rank ? fmt::format(".{}", *rank) : "", ::getpid(),
@@ -33,7 +33,8 @@ std::string absolute_path(const std::string& path) {
   return std::filesystem::absolute(path, ignored).lexically_normal().string();
 }
 
-/// What CLI11 cannot know. Throws CLI::ValidationError, and Error for what else fails.
+/// Checks and completes the parsed options. Throws CLI::ValidationError for wrong usage, else
+/// Error.
 void complete(RecordOptions& out, const std::string& out_dir) {
   using Wrong = CLI::ValidationError;
   const bool evaluates = out.summary || !out.slim_dir.empty();
@@ -46,7 +47,6 @@ void complete(RecordOptions& out, const std::string& out_dir) {
   if (out.out.empty() && out_dir.empty())
     throw Wrong("--out", "no output given: neither --out nor --out-dir");
   if (!out_dir.empty()) {
-    // The ranks of one job race for it.
     if (::mkdir(out_dir.c_str(), 0777) != 0 && errno != EEXIST)
       throw Error::from_errno(out_dir, "cannot make the directory");
     out.out = out_dir + "/" + trace_file_name(out.json);
@@ -60,7 +60,7 @@ void complete(RecordOptions& out, const std::string& out_dir) {
   for (auto& scope : out.scopes) scope = std::filesystem::canonical(scope).string();
 }
 
-/// The options, or the exit status of a call that has been answered: help, version, usage error.
+/// The options, or the exit status after --help, --version or a usage error.
 std::variant<RecordOptions, int> parse_record_options(int argc, const char* const* argv) {
   RecordOptions out;
   std::string out_dir;
@@ -121,7 +121,7 @@ AppEnd run(const RecordOptions& options) {
     auto done = evaluate(options, options.trace);
     if (done) return {exit_done};
     report(done.error());
-    // An errno, or it is no trace.
+    // Without an errno the file is not a trace.
     return {done.error().code() != 0 ? exit_failure : exit_usage};
   }
   const auto path = find_program(options.command[0]);

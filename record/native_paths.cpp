@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Empty when there is no such file.
+/// Empty when the file does not exist.
 std::string real_path(const std::string& path) {
   std::error_code error;
   return fs::canonical(path, error).string();
@@ -40,7 +40,7 @@ class Finder {
     if (home) home_ = real_path(home);
   }
 
-  /// A directory that much else lies in: it must be recorded.
+  /// Whether the directory holds unrelated files too, so that it must be recorded.
   bool is_shared(const std::string& directory) const {
     static const std::set<std::string> kShared = {"/",        "/tmp",  "/var/tmp", "/var",
                                                   "/var/lib", "/usr",  "/etc",     "/opt",
@@ -68,7 +68,7 @@ class Finder {
   std::vector<std::string> paths_;
 };
 
-/// Where further procfs are mounted: what they show depends on who asks.
+/// The mount points of further procfs, whose contents depend on the reader.
 std::vector<std::string> proc_mounts() {
   std::vector<std::string> out;
   for (const auto& mount : list_mounts().value_or(std::vector<MountEntry>())) {
@@ -85,7 +85,7 @@ bool is_directory(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-/// The directory that a launcher's variable means: itself, or that of the file it names.
+/// The directory in a launcher's variable, or the one of the file in it; empty: neither.
 std::string directory_of_value(const std::string& value) {
   if (value.size() < 2 || value[0] != '/') return {};
   const std::string path = is_directory(value) ? real_path(value) : real_path(parent_of(value));
@@ -98,8 +98,8 @@ std::vector<std::string> served_sockets(const std::string& text) {
   std::vector<std::string> found;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    // Num RefCount Protocol Flags Type St Inode Path; a listener has __SO_ACCEPTCON, and a bound
-    // datagram socket (type 2: syslog) answers as well.
+    // Num RefCount Protocol Flags Type St Inode Path. Listeners have __SO_ACCEPTCON; a bound
+    // datagram socket (type 2, as syslog's) has no such flag.
     unsigned long flags = 0, type = 0;
     int at = 0;
     if (std::sscanf(line.c_str(), "%*s %*s %*s %lx %lx %*s %*s %n", &flags, &type, &at) != 2)

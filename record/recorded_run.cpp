@@ -35,7 +35,7 @@
 
 namespace heddle {
 
-/// From the recorder, at the end.
+/// The recorder's answer to EndMessage.
 template <class Coder, class Message>
 requires std::same_as<std::remove_const_t<Message>, RecordedRun>
 void fields(Coder& coder, Message& m) { coder(m.events, m.left_running, m.trace_failure); }
@@ -48,26 +48,10 @@ std::vector<std::string> own_environment() {
   return out;
 }
 
-/// Nothing that is forbidden: the same may work a moment later.
-bool is_shortage(const Error& error) {
-  constexpr int kShortages[] = {ENOMEM, EMFILE, ENFILE, EAGAIN, EINTR, EIO};
-  return std::find(std::begin(kShortages), std::end(kShortages), error.code()) !=
-         std::end(kShortages);
-}
-
-/// What APP's file tree is to look like.
-struct RootPlan {
-  std::vector<std::string> scopes;   ///< only these come from the loopback; empty: everything
-  std::vector<std::string> natives;  ///< stay the kernel's own; absolute, real paths
-  std::string cwd;
-  /// Where fusermount3 has mounted the loopback already; empty: it is mounted here.
-  std::string mounted_at;
-};
-
 std::string own_path(const Fd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
 
-/// The file at `path` (absolute) below `root`, opened name by name: no symbolic link is followed,
-/// so what others swap meanwhile leads nowhere else. None and errno where there is no such file.
+/// The file at `path` (absolute) below `root`, opened name by name without following symbolic
+/// links, since others may swap them meanwhile. Invalid and errno on failure.
 Fd walk(const Fd& root, const std::string& path) {
   Fd at(::openat(root.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
   for (std::size_t begin = 1; at && begin < path.size();) {
@@ -83,7 +67,7 @@ Fd walk(const Fd& root, const std::string& path) {
   return {};
 }
 
-/// What is at `path` below `from` is bound to that path below `to`. 0 or an errno.
+/// Binds `path` below `from` to the same path below `to`. 0 or an errno.
 int bind_same_path(const Fd& from, const Fd& to, const std::string& path, unsigned long flags) {
   const Fd source = walk(from, path);
   if (!source) return errno;
@@ -95,22 +79,25 @@ int bind_same_path(const Fd& from, const Fd& to, const std::string& path, unsign
              : errno;
 }
 
-/// Gives the calling process, single-threaded, a tree that is the loopback. Two steps, because the
-/// second needs a daemon that answers. mount(2) only, so that Linux 4.18 will do.
+/// Makes the loopback the root of the calling, single-threaded process. In two steps, because the
+/// second needs the recorder's answers. mount(2) only, for Linux 4.18.
 class PrivateRoot {
  public:
-  explicit PrivateRoot(const RootPlan& plan) : plan_(plan) {}
+  /// `natives`: real paths that stay native. `mounted_at`: fusermount3's mount, if there is one.
+  PrivateRoot(const trace::RunHeader& run, const std::vector<std::string>& natives,
+              const std::string& mounted_at)
+      : run_(run), natives_(natives), mounted_at_(mounted_at) {}
 
-  /// Own namespaces; the loopback mounted over `/`, which absolute paths of this process do not see
-  /// yet. Gives the device to serve (an empty one when it was mounted before).
+  /// Enters namespaces and mounts the loopback over `/`, which paths of this process do not show
+  /// yet. Result: the device to serve, or a placeholder for a mount of fusermount3.
   Result<Fd> mount(NamespaceKind kind) {
     TRY(enter_private_namespace(kind));
-    if (!plan_.mounted_at.empty()) {
-      if (::mount(plan_.mounted_at.c_str(), "/", nullptr, MS_BIND, nullptr) != 0)
-        return fail_errno(plan_.mounted_at, "cannot use the mount");
+    if (!mounted_at_.empty()) {
+      if (::mount(mounted_at_.c_str(), "/", nullptr, MS_BIND, nullptr) != 0)
+        return fail_errno(mounted_at_, "cannot use the mount");
       return open_file("/dev/null", O_RDONLY);
     }
-    // Opened after unshare: FUSE wants the descriptor's user namespace to be the mount's.
+    // After unshare(2): the descriptor's user namespace must be the mount's.
     Fd device = TRY(open_fuse_device());
     const auto options =
         fmt::format("fd={},rootmode=40000,user_id={},group_id={},max_read={},allow_other",
@@ -120,25 +107,25 @@ class PrivateRoot {
     return device;
   }
 
-  /// Binds what stays native, makes the loopback the root (or binds the scopes), goes back to cwd.
+  /// Binds the native paths and makes the loopback the root, or binds the scopes.
   Result<void> enter() {
     old_root_ = TRY(open_file("/", O_PATH | O_DIRECTORY));
     // `..` of a root is the root, and what is mounted on it (path_resolution(7)).
     loopback_ = TRY(open_file("/..", O_PATH | O_DIRECTORY));
-    if (plan_.scopes.empty()) {
+    if (run_.scopes.empty()) {
       TRY(bind_natives());
       TRY(make_root());
     } else {
       TRY(bind_scopes());
     }
-    if (::chdir(plan_.cwd.c_str()) != 0) return fail_errno(plan_.cwd, "cannot go back to");
+    if (::chdir(run_.cwd.c_str()) != 0) return fail_errno(run_.cwd, "cannot enter");
     return {};
   }
 
-  /// Tells the recorder that APP comes now.
+  /// Starts the recording, just before APP is executed.
   void mark_start() const {
     struct stat st {};
-    // There is no such file: any other outcome has not reached the recorder.
+    // The recorder always answers ENOENT.
     (void)insist(
         [&] { return ::fstatat(loopback_.get(), loopback::kStartName, &st, AT_SYMLINK_NOFOLLOW); },
         [](int error) { return error != ENOENT; });
@@ -146,9 +133,9 @@ class PrivateRoot {
 
  private:
   Result<void> bind_natives() {
-    for (const auto& path : plan_.natives) {
+    for (const auto& path : natives_) {
       const int error = bind_same_path(old_root_, loopback_, path, MS_REC);
-      // ENOENT: a socket that has gone since it was listed.
+      // ENOENT: a socket was removed since it was listed.
       if (error != 0 && error != ENOENT)
         return fail_errno(path, "cannot keep the native directory", error);
     }
@@ -156,8 +143,8 @@ class PrivateRoot {
   }
   Result<void> make_root() {
     if (::fchdir(loopback_.get()) != 0) return fail_errno("/", "cannot enter the new root");
-    // As runc does it: the old root needs no directory, it is put over the new one and taken off. A
-    // root that cannot be pivoted (the initial ramfs) is covered instead.
+    // As runc does: pivot_root(2) stacks the old root on the new one, and it is unmounted there.
+    // The initial ramfs cannot be pivoted.
     if (::syscall(SYS_pivot_root, ".", ".") == 0) {
       if (::fchdir(old_root_.get()) != 0 || ::umount2(".", MNT_DETACH) != 0)
         return fail_errno("/", "cannot leave the old root");
@@ -168,35 +155,35 @@ class PrivateRoot {
     return {};
   }
   Result<void> bind_scopes() {
-    for (const auto& scope : plan_.scopes)
+    for (const auto& scope : run_.scopes)
       if (const int error = bind_same_path(loopback_, old_root_, scope, 0); error != 0)
         return fail_errno(scope, "cannot record this directory", error);
-    // The whole of the loopback is not wanted any more.
     if (::fchdir(loopback_.get()) != 0 || ::umount2(".", MNT_DETACH) != 0 ||
         ::fchdir(old_root_.get()) != 0)
-      return fail_errno("/", "cannot take the loopback off the root");
+      return fail_errno("/", "cannot unmount the loopback from the root");
     return {};
   }
 
-  const RootPlan& plan_;
+  const trace::RunHeader& run_;
+  const std::vector<std::string>& natives_;
+  const std::string& mounted_at_;
   Fd loopback_;  ///< the mount's root
   Fd old_root_;
 };
 
 /// Unmounts `path` lazily by fusermount3.
-Result<void> take_user_mount_off(const std::string& path) {
+Result<void> detach_user_mount(const std::string& path) {
   auto done = fusermount_unmount(path, true);
   if (done) return done;
   const auto mounted = find_mount(path);
   return mounted && !*mounted ? Result<void>{} : done;
 }
 
-/// A mount by fusermount3, where the user may not mount. It is unmounted when the program has its
-/// own copy of it; the directory is removed too.
+/// A mount by fusermount3, for users who may not mount, and its temporary directory.
 class UserMount {
  public:
   static Result<UserMount> make() {
-    // $TMPDIR may be one that only its owner writes to (a build's, a batch job's).
+    // $TMPDIR may not be writable for this user (a build's, a batch job's).
     auto directory = TempDir::create("fs-record");
     for (const char* parent : {"/tmp", "/var/tmp", "/dev/shm"})
       if (!directory) directory = TempDir::create("fs-record", parent);
@@ -210,17 +197,17 @@ class UserMount {
   UserMount& operator=(UserMount&&) = delete;
   ~UserMount() {
     if (directory_.path().empty()) return;  // moved from
-    take_off();
+    detach();
     if (!mounted_) return;
-    // All files of the machine are below it: nobody is to remove what is in there.
+    // TempDir must not remove the directory: all files of the machine are below it.
     warn(Error(directory_.release(), "is still mounted", {}, "fusermount3 -uz unmounts it"));
   }
 
   const std::string& path() const { return directory_.path(); }
   Fd take_device() { return std::move(device_); }
-  /// Unmounts it; what fails is tried again with the next call, at the end at the latest.
-  void take_off() {
-    if (mounted_) mounted_ = !take_user_mount_off(directory_.path());
+  /// Unmounts it; after a failure the next call or the destructor tries again.
+  void detach() {
+    if (mounted_) mounted_ = !detach_user_mount(directory_.path());
   }
 
  private:
@@ -231,15 +218,14 @@ class UserMount {
   bool mounted_ = true;
 };
 
-/// How long processes that APP leaves behind are waited for.
+/// How long fs-record waits for processes that APP leaves behind.
 constexpr std::chrono::milliseconds kGrace{1000};
-/// How long the daemon has to end the run by itself when fs-record does not finish it: it may have
-/// to wait for a fusermount3 that hangs.
+/// How long the recorder may take to end after a failure: a fusermount3 may hang.
 constexpr std::chrono::milliseconds kEndsWithin{15000};
-/// A trace that nobody reads on holds up APP and us for as long as the reader likes.
+/// The reader of a trace in a pipe may stop for any time.
 constexpr std::chrono::milliseconds kForever{INT_MAX};
 
-/// From fs-record, when APP has ended.
+/// Sent by fs-record when APP has ended.
 struct EndMessage {
   int exit_status = 0;
   bool complete = false;
@@ -248,9 +234,8 @@ template <class Coder, class Message>
 requires std::same_as<std::remove_const_t<Message>, EndMessage>
 void fields(Coder& coder, Message& m) { coder(m.exit_status, m.complete); }
 
-/// One descriptor an open file of APP's, and one a file that the kernel knows: as many as we may
-/// have, and more where we may say so. How many nodes may have one: what they pin in the kernel
-/// costs some 1.5 KB each.
+/// Raises RLIMIT_NOFILE as far as permitted: each open file of APP and each node needs a
+/// descriptor. Result: how many nodes may have one; each pins some 1.5 KB in the kernel.
 std::size_t raise_descriptor_limit() {
   constexpr rlim_t kMostNodes = 65536;
   rlimit limit{1U << 20, 1U << 20};
@@ -261,7 +246,7 @@ std::size_t raise_descriptor_limit() {
   return std::min(limit.rlim_cur / 2, kMostNodes);
 }
 
-/// What is served, by threads of its own, until the mount has gone. They end with the process.
+/// Serves the loopback in threads of its own, which end with the process.
 class Serving {
  public:
   Serving(Recorder& recorder, loopback::Loopback::Setup setup, int device)
@@ -280,8 +265,7 @@ class Serving {
   }
 
   enum class Until : std::uint8_t { input, unmounted, time };
-  /// Until there is something to read from `input` (-1: nothing to wait for), the mount has gone,
-  /// or the time is up.
+  /// Waits until `input` (-1: none) is readable, the mount is gone, or the time is up.
   Until run(int input, std::optional<std::chrono::milliseconds> limit) {
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));
@@ -302,24 +286,22 @@ class Serving {
   Pipe ended_;
 };
 
-/// The recorder: the process that serves the loopback and writes the trace, with threads that
-/// answer the kernel, and one that waits for the end. It stays outside APP's namespace, in a
-/// session of its own, so that no signal of the terminal reaches it. When fs-record dies the trace
-/// is incomplete; it ends with the mount. When it is killed it is not replaced: what APP asks for
-/// fails then, the trace has no end, and fs-record reports that.
+/// The recorder: the process that serves the loopback and writes the trace. It runs outside APP's
+/// namespace, in a session of its own, out of reach of the terminal's signals, and ends with the
+/// mount. Without fs-record the trace is incomplete. A recorder that dies is not replaced: APP's
+/// accesses fail, the trace has no footer, and fs-record reports that.
 struct RecordingDaemon {
   Child child;
   Fd socket;
   RecordingDaemon(Child process, Fd to_it) : child(std::move(process)), socket(std::move(to_it)) {}
   RecordingDaemon(RecordingDaemon&&) = default;
-  // Killed at once, it would leave a line of the trace half written.
+  // Waits first, because SIGKILL could leave a line of the trace half written.
   ~RecordingDaemon() {
     socket.reset();
     if (child.pid() > 0) (void)child.wait_for(kEndsWithin);
   }
 };
 
-/// One run; its members end in the reverse of the order in which they began.
 class Run {
  public:
   Run(const RecordOptions& options, const std::string& path) : options_(options), path_(path) {}
@@ -339,22 +321,23 @@ class Run {
   const std::string& path_;
   NamespaceKind kind_ = NamespaceKind::mount;
   trace::RunHeader header_;
-  RootPlan plan_;
+  std::vector<std::string> natives_;
+  std::string mounted_at_;  ///< by fusermount3
   std::optional<UserMount> user_mount_;
-  std::optional<Error> lack_;   ///< of the method taken, reported once it is known to work
-  Fd out_;                      ///< a trace that goes into a pipe, a device
-  bool no_namespaces_ = false;  ///< they could not be made; APP has not run
+  std::optional<Error> lack_;   ///< the method's limits, reported once it works
+  Fd out_;                      ///< of a trace in a pipe or device
+  bool no_namespaces_ = false;  ///< namespaces cannot be made; APP has not run
 };
 
 void Run::prepare_user_mount() {
   auto mount = UserMount::make();
   if (mount) {
     user_mount_.emplace(std::move(*mount));
-    plan_.mounted_at = user_mount_->path();
+    mounted_at_ = user_mount_->path();
     header_.method = "fusermount3";
   } else {
     header_.method = "namespace";
-    // fs/namei.c: no writing where an owner has no number in the user namespace (HAS_UNMAPPED_ID).
+    // fs/namei.c, HAS_UNMAPPED_ID.
     const std::string lack = "files and directories of other owners cannot be written";
     header_.notes.push_back("mounted in a user namespace: " + lack + " (" +
                             mount.error().message() + ")");
@@ -370,7 +353,7 @@ void Run::prepare_user_mount() {
 Result<void> Run::prepare() {
   std::error_code error;
   header_.cwd = std::filesystem::current_path(error).string();
-  if (error) return fail_errno(".", "cannot tell the working directory", error.value());
+  if (error) return fail_errno(".", "cannot determine the working directory", error.value());
   std::random_device random;
   header_.run_id = fmt::format("{:08x}{:08x}", random(), random());
   header_.argv = options_.command;
@@ -380,35 +363,35 @@ Result<void> Run::prepare() {
   header_.start_unix_ns =
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   header_.method = "namespace";
-  plan_.cwd = header_.cwd;
-  plan_.scopes = options_.scopes;
-  if (plan_.scopes.empty()) {
-    auto natives = find_native_paths(plan_.cwd, own_environment());
-    plan_.natives = std::move(natives.paths);
+  if (options_.scopes.empty()) {
+    auto natives = find_native_paths(header_.cwd, own_environment());
+    natives_ = std::move(natives.paths);
     header_.notes = std::move(natives.notes);
   } else {
     header_.notes.emplace_back("native: everything outside the scopes");
   }
   header_.notes.emplace_back(
-      "inotify and FIFOs do not reach processes outside the run, but in native directories; shared "
-      "mappings do of files opened to be read and written, by root on Linux 6.9 or newer");
+      "inotify and FIFOs connect to processes outside the run in native directories only; shared "
+      "mappings do for files opened O_RDWR, as root on Linux 6.9 or newer");
   return {};
 }
 
 Result<RecordedRun> Run::run() {
-  // Here, since the recorder has none of our descriptors, and a pipe's reader may have to be waited
-  // for: later signals are held back.
+  // In this process, because the recorder inherits no descriptors; before signals are held back,
+  // because opening a pipe may wait for its reader.
   out_ = TRY(open_unreplaceable(options_.out));
   TRY(prepare());
   if (options_.via == RecordVia::proot) return run_under_proot();
   const auto notes = header_.notes;
   auto done = run_in_namespaces();
-  if (done || options_.via != RecordVia::best || !no_namespaces_ || is_shortage(done.error()))
+  constexpr int kShortages[] = {ENOMEM, EMFILE, ENFILE, EAGAIN, EINTR, EIO};
+  if (done || options_.via != RecordVia::best || !no_namespaces_ ||
+      std::ranges::count(kShortages, done.error().code()) != 0)
     return done;
   header_.notes = notes;
   header_.notes.push_back("proot, because no namespaces can be made: " + done.error().message());
   auto second = run_under_proot();
-  // Why the first way failed is what the user can mend.
+  // The first error is the one the user can do something about.
   return second || !no_namespaces_ ? std::move(second) : std::move(done);
 }
 
@@ -418,7 +401,7 @@ Result<RecordedRun> Run::run_in_namespaces() {
       (options_.via == RecordVia::best && usable_namespace_kind() == NamespaceKind::user_and_mount))
     kind_ = NamespaceKind::user_and_mount;
   if (kind_ == NamespaceKind::user_and_mount) prepare_user_mount();
-  PrivateRoot root(plan_);
+  PrivateRoot root(header_, natives_, mounted_at_);
   AppSetup setup;
   setup.mount = [&] { return root.mount(kind_); };
   setup.enter = [&] { return root.enter(); };
@@ -435,17 +418,17 @@ Result<RecordedRun> Run::run_under_proot() {
   if (!user_mount_) user_mount_.emplace(TRY(UserMount::make()));
   header_.method = "proot";
   const std::string root = user_mount_->path();
-  std::vector<std::string> argv{"proot", "-w", plan_.cwd, "-r", plan_.scopes.empty() ? root : "/"};
-  for (const auto& path : plan_.natives) argv.insert(argv.end(), {"-b", path});
-  for (const auto& scope : plan_.scopes)
+  std::vector<std::string> argv{"proot", "-w", header_.cwd, "-r",
+                                header_.scopes.empty() ? root : "/"};
+  for (const auto& path : natives_) argv.insert(argv.end(), {"-b", path});
+  for (const auto& scope : header_.scopes)
     argv.insert(argv.end(), {"-b", root + scope + ":" + scope});
-  // As the user named it: proot looks in PATH itself, and argv[0] arrives untouched.
+  // Not path_: proot searches PATH itself, and argv[0] stays as given.
   argv.insert(argv.end(), options_.command.begin(), options_.command.end());
   AppSetup setup;
   setup.mount = [] { return open_file("/dev/null", O_RDONLY); };
   setup.before_exec = [&] {
-    // On SIGQUIT proot kills all that it traces (tracee/event.c); killed, it would let them run on
-    // natively.
+    // On SIGQUIT proot kills its tracees (tracee/event.c); after SIGKILL they would run natively.
     ::prctl(PR_SET_PDEATHSIG, SIGQUIT);
     struct stat st {};
     const auto mark = root + "/" + loopback::kStartName;
@@ -459,12 +442,12 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   SignalRelay signals = TRY(SignalRelay::start());
   AppSetup own = setup;
   own.mount = [&] {
-    // APP's copy. When the recorder ends while exec(2) waits for it, its descriptor must be the
-    // last one: a process that waits and holds the device open itself would hang beyond SIGKILL.
+    // Closes APP's copy: a process that waits for the recorder while it holds the device open would
+    // survive the recorder's death, and SIGKILL.
     if (user_mount_) (void)user_mount_->take_device();
     return setup.mount();
   };
-  // Ends after APP, which a failure below kills.
+  // Declared before APP, so that it ends after APP, which a failure below kills.
   std::optional<RecordingDaemon> daemon;
   AppProcess app = TRY(AppProcess::start(command, own, signals));
   Fd device = TRY(app.take_fuse_fd());
@@ -477,11 +460,11 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   RecordedRun out;
   const auto started = app.run();
   const bool proot = header_.method == "proot";
-  if (user_mount_ && !proot) user_mount_->take_off();
+  if (user_mount_ && !proot) user_mount_->detach();
   if (!started && started.error().cause() != Cause::exec) return fail(Error(started.error()));
   if (!started) out.exec_error = started.error().code();
   out.end = TRY(app.wait(signals));
-  if (user_mount_) user_mount_->take_off();
+  if (user_mount_) user_mount_->detach();
   auto end = finish(*daemon, out.end.status, out.end.signal == 0 && out.exec_error == 0);
   if (!end) {
     out.trace_failure = end.error().message();
@@ -492,7 +475,7 @@ Result<RecordedRun> Run::run_with(const AppCommand& command, const AppSetup& set
   return end;
 }
 
-/// Forks and waits until the trace is begun and the device is served.
+/// Forks the recorder and waits until it serves the device.
 Result<RecordingDaemon> Run::start_daemon(const Fd& device) {
   auto sockets = TRY(make_socket_pair());
   ForkOptions how;
@@ -500,14 +483,14 @@ Result<RecordingDaemon> Run::start_daemon(const Fd& device) {
   how.keep = {device.get(), sockets.other.get()};
   if (out_) how.keep->push_back(out_.get());
   how.null_stdio = true;
-  how.default_signals = false;  // ours are blocked: they are APP's
+  how.default_signals = false;  // stay blocked: fs-record relays them to APP
   how.name = "fs-record:serve";
   RecordingDaemon daemon(
       TRY(fork_child(how, [&] { return serve(device.get(), sockets.other.get()); })),
       std::move(sockets.one));
   sockets.other.reset();
   const auto answer = receive_packet(daemon.socket.get(), kForever);
-  if (!answer) return fail("", "the recorder ended before it began");
+  if (!answer) return fail("", "the recorder died at its start");
   if (answer->text != "ready") {
     Error failure = TRY(decode_record<Error>(answer->text));
     return fail(std::move(failure));
@@ -517,8 +500,8 @@ Result<RecordingDaemon> Run::start_daemon(const Fd& device) {
 
 int Run::serve(int device, int socket) {
   ::setsid();
-  ::signal(SIGPIPE, SIG_IGN);  // a trace that nobody reads on must not end APP's files
-  ::signal(SIGIO, SIG_IGN);    // a lease is broken while we look whether we can have it
+  ::signal(SIGPIPE, SIG_IGN);  // a closed trace must not end APP's file system
+  ::signal(SIGIO, SIG_IGN);    // sent when a lease is broken while IoModes tests for one
   const std::size_t most_nodes = raise_descriptor_limit();
   std::optional<Recorder> recorder;
   std::optional<Serving> serving;
@@ -529,24 +512,22 @@ int Run::serve(int device, int socket) {
             std::move(out_))),
         options_.recorder);
     if (::chdir("/") != 0) throw Error::from_errno("/", "cannot enter");
-    loopback::keep_callers_capabilities();
+    loopback::drop_unneeded_capabilities();
     serving.emplace(
         *recorder,
-        loopback::Loopback::Setup{device, most_nodes, {plan_.natives.begin(), plan_.natives.end()}},
-        device);
+        loopback::Loopback::Setup{device, most_nodes, {natives_.begin(), natives_.end()}}, device);
   } catch (const Error& error) {
     return send_failure(socket, error), 3;
   }
-  // fs-record waits for this, or for our end.
   if (!send_packet(socket, "ready")) ::_exit(3);
 
   (void)serving->run(socket, std::nullopt);
   const auto end = receive_record<EndMessage>(socket, kForever);
   if (!end && user_mount_) {  // fs-record was killed
-    (void)take_user_mount_off(user_mount_->path());
+    (void)detach_user_mount(user_mount_->path());
     ::rmdir(user_mount_->path().c_str());
   }
-  // No process is left to end this one when the trace is a pipe whose reader has stopped.
+  // Without fs-record nothing else ends this process when the reader of a trace in a pipe stops.
   if (!end) {
     sigset_t alarm;
     ::sigemptyset(&alarm);
@@ -568,7 +549,7 @@ int Run::serve(int device, int socket) {
   ::_exit(0);
 }
 
-/// APP has ended: the trace is finished once the mount has gone, or after a second.
+/// Has the trace finished when the mount is gone, at the latest after kGrace.
 Result<RecordedRun> Run::finish(RecordingDaemon& daemon, int exit_status, bool complete) {
   auto sent = send_record(daemon.socket.get(), EndMessage{exit_status, complete});
   auto got = sent ? receive_record<RecordedRun>(daemon.socket.get(), kForever)
@@ -582,7 +563,7 @@ Result<RecordedRun> Run::finish(RecordingDaemon& daemon, int exit_status, bool c
                             : "it ended with status " + std::to_string(ended));
   }
   if (got->message.left_running)
-    (void)daemon.child.release();  // it goes on without us
+    (void)daemon.child.release();  // serves on until the mount is gone
   else
     TRY(daemon.child.wait());
   return std::move(got->message);

@@ -9,11 +9,11 @@
 
 namespace heddle {
 
-/// How the loopback becomes APP's file tree.
+/// How the loopback becomes APP's root.
 enum class RecordVia : std::uint8_t {
   best,   ///< root: mount; else user; else proot
   mount,  ///< a mount namespace, mount(2): root
-  user,   ///< fusermount3, then a user namespace; without fusermount3 mounted in that namespace
+  user,   ///< fusermount3 and a user namespace; without fusermount3 a mount in that namespace
   proot,  ///< fusermount3, then proot
 };
 
@@ -23,7 +23,7 @@ struct RecordOptions {
   bool quiet = false;
   bool summary = false;
   std::string slim_dir;
-  std::string trace;                ///< summary and slim copy from this trace, nothing is run
+  std::string trace;                ///< evaluated instead of a run
   std::vector<std::string> scopes;  ///< absolute, real
   RecordVia via = RecordVia::best;
   RecorderOptions recorder;
@@ -38,11 +38,10 @@ struct RecordedRun {
   bool left_running = false;
 };
 
-/// Runs APP (the file `path`) on the loopback. Failure: it could not be begun; APP did not run.
+/// Runs APP (the file `path`) on the loopback. Failure: APP did not run.
 Result<RecordedRun> run_recorded(const RecordOptions& options, const std::string& path);
 
-/// Makes from a trace what `options` ask for: the summary on stderr, the copy of the files that the
-/// run used.
+/// Prints the summary of a trace on stderr and copies the files it used, as `options` say.
 Result<void> evaluate(const RecordOptions& options, const std::string& trace);
 
 }  // namespace heddle

@@ -17,15 +17,14 @@ namespace {
 
 using trace::Op;
 
-// A process id is not reused within this time: they are assigned in a cycle.
+// Process ids are assigned in a cycle, so none is reused within this time.
 constexpr std::uint64_t kTrustNs = 50'000'000;
-// Between the exec event and the change of /proc/PID/exe lie the look-ups and reads of the program
-// and its interpreter.
+// /proc/PID/exe changes after the exec event and the reads of the program and its interpreter.
 constexpr unsigned kRechecks = 64;
 constexpr std::size_t kMostKnown = 20'000;
 
-// Nothing here may take the process's mmap lock (cmdline, maps): the thread may hold it while it
-// waits for our answer to a page fault.
+// No file read here may take the process's mmap lock (cmdline, maps): the thread may hold it while
+// it waits for our answer to a page fault.
 
 /// Field Tgid of /proc/TID/status.
 std::int32_t process_of(std::int32_t tid) {
@@ -37,7 +36,7 @@ std::int32_t process_of(std::int32_t tid) {
 
 constexpr std::size_t kMostWalks = 4096;
 
-/// readlink(2) reads a link without walking on; what the thread asks for next is another matter.
+/// Whether the thread reads the link on its way to a path, and not by readlink(2).
 bool is_walking(std::int32_t tid) {
   const long number = loopback::call_of(tid).number;
 #ifdef SYS_readlink
@@ -105,12 +104,11 @@ bool Walks::asked_path(const trace::Event& event, std::string& asked) {
   const auto at = walks_.find(event.tid);
   if (at == walks_.end()) return false;
   Walk& walk = at->second;
-  const bool goes_on = event.op == Op::lookup && event.error == 0;
   if (!walk.end.empty() && (event.op == Op::lookup || walk.end != event.path)) {
     walks_.erase(at);
     return false;
   }
-  if (goes_on) return false;
+  if (event.op == Op::lookup && event.error == 0) return false;  // the walk continues
   if (event.op == Op::read || event.op == Op::write || event.op == Op::close) return false;
   walk.end = event.path;
   asked = event.path;
@@ -139,7 +137,7 @@ void Recorder::add(trace::Event& event) {
     event.resolved = event.path;
     event.path = asked;
   }
-  // Also for an open that is not wanted: its close does not look the caller up again.
+  // For unwanted opens too: their close logs the caller at the open.
   const bool opens = event.op == trace::Op::open || event.op == trace::Op::create;
   const bool wanted = options_.ops[static_cast<std::size_t>(event.op)];
   if (event.pid == 0 && (wanted || opens)) {
@@ -164,8 +162,7 @@ Result<void> Recorder::finish(bool complete, std::optional<int> exit_status) {
   const std::lock_guard lock(mutex_);
   finished_ = true;
   auto done = writer_.finish(complete && was_on, exit_status, now());
-  if (done && complete && !was_on)
-    return fail("", "the recorder was never told that the program began");
+  if (done && complete && !was_on) return fail("", "the start of the program was not recorded");
   return done;
 }
 

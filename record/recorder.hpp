@@ -23,20 +23,20 @@ struct Caller {
   std::string_view exe;  ///< lives as long as the Callers
 };
 
-/// The processes and executables of threads, from /proc: the protocol carries thread ids only. What
-/// was read is used while the thread keeps asking, until it executes something. Any thread.
+/// The processes and executables of threads, read from /proc (FUSE carries thread ids only) and
+/// cached until the thread pauses or executes a program. Thread-safe.
 class Callers {
  public:
   /// `now_ns` is the event's time.
   Caller of(std::int32_t tid, std::uint64_t now_ns);
-  /// `tid` has opened a program for execve: its executable is about to change.
+  /// `tid` has opened a program for execve(2), so its executable is about to change.
   void executes(std::int32_t tid);
 
  private:
   struct Known {
     Caller caller;
     std::uint64_t seen_ns = 0;
-    unsigned recheck = 0;  ///< how often to look at the executable again
+    unsigned recheck = 0;  ///< requests that read the executable again
   };
   std::string_view intern(std::string_view text);
   std::string_view read_exe(std::int32_t tid);
@@ -45,13 +45,12 @@ class Callers {
   std::unordered_set<std::string> texts_;
 };
 
-/// Finds the path that a program asked for. FUSE sees the components that the kernel walks, after
-/// each symlink those of its target; the links on one thread's walk lead back to the name at which
-/// it began. Any thread.
+/// Finds the path that a program passed to the kernel. FUSE sees each component of the walk, and
+/// after a symlink those of its target; the links that a thread read lead back to the first name.
+/// Thread-safe.
 class Walks {
  public:
-  /// Sees each event in its order. When the walk began at another name, `asked` becomes that name
-  /// (with the event's path as its resolution) and true is returned.
+  /// To be called with each event, in order. True: the event's path is the resolution of `asked`.
   bool asked_path(const trace::Event& event, std::string& asked);
 
   /// `target` of the link at `link`, absolute, without `.` and `..`.
@@ -64,7 +63,7 @@ class Walks {
   };
   struct Walk {
     std::vector<Step> steps;
-    std::string end;  ///< the path it led to; empty: it goes on
+    std::string end;  ///< where it led; empty: not finished
   };
   std::mutex mutex_;
   std::unordered_map<std::int32_t, Walk> walks_;
@@ -76,8 +75,7 @@ struct RecorderOptions {
 };
 
 /// Writes the loopback's accesses as the trace of one run, with time, process and executable.
-/// Blocks the caller while the trace cannot be written (a pipe that nobody reads): nothing is
-/// dropped.
+/// Blocks while the trace cannot be written (a full pipe), so no event is dropped.
 class Recorder final : public loopback::AccessLog {
  public:
   Recorder(trace::TraceWriter writer, const RecorderOptions& options);
@@ -87,18 +85,17 @@ class Recorder final : public loopback::AccessLog {
   bool each_io() const noexcept override { return options_.each_io; }
   void add(trace::Event& event) override;
 
-  /// What was added can be read in the file.
+  /// Writes all events to the file.
   void flush();
-  /// Ends the trace; what comes after it is not recorded. Fails when it is not whole.
+  /// Ends the trace and the recording. Failure: the trace is incomplete.
   Result<void> finish(bool complete, std::optional<int> exit_status);
-  /// What was written.
   const trace::RunFooter& counts() const { return writer_.counts(); }
 
  private:
   std::uint64_t now() const;
   const RecorderOptions& options_;
   const std::uint64_t start_ns_;  ///< of CLOCK_MONOTONIC
-  std::atomic<bool> on_ = false;  ///< the program runs, and its accesses are wanted
+  std::atomic<bool> on_ = false;
   Callers callers_;
   Walks walks_;
   std::mutex mutex_;

@@ -15,7 +15,7 @@ namespace heddle {
 
 int end_like(AppEnd end) {
   if (end.signal == 0) return end.status;
-  // core(5): a core_pattern that is a pipe does not heed RLIMIT_CORE; this holds for it too.
+  // RLIMIT_CORE does not apply to a core_pattern that is a pipe (core(5)); this does.
   ::prctl(PR_SET_DUMPABLE, 0);
   ::signal(end.signal, SIG_DFL);
   sigset_t only;
@@ -29,11 +29,11 @@ int end_like(AppEnd end) {
 Result<SignalRelay> SignalRelay::start() {
   sigset_t all;
   ::sigfillset(&all);
-  // A fault of our own must still kill us.
+  // Faults must still end this process.
   for (int n : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP}) ::sigdelset(&all, n);
   sigset_t old_mask;
   if (::sigprocmask(SIG_BLOCK, &all, &old_mask) != 0) return fail_errno("", "cannot block signals");
-  // An inherited SIG_IGN for SIGCHLD would reap APP behind our back.
+  // With an inherited SIG_IGN for SIGCHLD the kernel would reap APP.
   struct sigaction defaults {};
   defaults.sa_handler = SIG_DFL;
   struct sigaction old_chld {};
@@ -67,18 +67,17 @@ Result<AppEnd> SignalRelay::wait(pid_t app) {
   for (;;) {
     int status = 0;
     const pid_t got = ::waitpid(app, &status, WNOHANG | WUNTRACED);
-    // At once: the signal that said it may have been taken.
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_errno("", "cannot wait for the program");
     if (got == app && WIFSTOPPED(status)) {
-      // The shell must see its job stop. On SIGCONT we go on; APP, in the same group, got it too
-      // when the shell sent it, and gets it from us when it was sent to us alone.
+      // The shell must see its job stop. A SIGCONT of the shell reaches APP too; one to this
+      // process alone is forwarded.
       ::raise(SIGSTOP);
       ::kill(app, SIGCONT);
       continue;
     }
     if (got == app) {
-      // Signals for APP that arrive after its end must not end this process.
+      // Late signals for APP must not end this process.
       signalfd_siginfo late{};
       while (::read(fd_.get(), &late, sizeof(late)) > 0) {
       }
@@ -92,9 +91,9 @@ Result<AppEnd> SignalRelay::wait(pid_t app) {
 
 namespace {
 
-/// Whether a file that execve(2) does not know may be a script without #!: as bash does it
-/// (general.c, check_binary_file), it is none with a NUL in its first line. sh alone would read a
-/// program for another machine line by line.
+/// Whether a file of an unknown format may be a script without #!: as in bash (general.c,
+/// check_binary_file), not with a NUL in its first line. sh would interpret another machine's
+/// program.
 bool may_be_script(const std::string& path) {
   char head[80];
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -107,7 +106,7 @@ bool may_be_script(const std::string& path) {
                          const SignalRelay& signals, int socket) {
   const auto argv = to_c_array(command.argv);
   const auto environment = to_c_array(command.environment);
-  // A script without #!: what execvp(3) and every shell do.
+  // A script without #!, as in execvp(3) and shells.
   std::vector<std::string> shell_words{"/bin/sh", command.path};
   if (command.argv.size() > 1)
     shell_words.insert(shell_words.end(), command.argv.begin() + 1, command.argv.end());
@@ -122,7 +121,7 @@ bool may_be_script(const std::string& path) {
   ::_exit(error == ENOENT ? 127 : 126);
 }
 
-/// The child's life up to exec. `parent` tells whether we are still wanted.
+/// The child up to exec. Ends if `parent` is no longer its parent.
 [[noreturn]] void child_main(const AppCommand& command, const AppSetup& setup,
                              const SignalRelay& signals, int socket, pid_t parent) {
   const auto give_up = [socket](const Error& error) {
@@ -134,7 +133,7 @@ bool may_be_script(const std::string& path) {
     if (!fuse) give_up(fuse.error());
     if (!send_fd(socket, fuse->get())) ::_exit(126);
   }
-  // After unshare: changing credentials clears it (prctl(2)).
+  // After unshare, since a change of credentials clears it (prctl(2)).
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent || !receive_packet(socket, kNoLimit)) ::_exit(126);
   if (setup.enter)
@@ -161,7 +160,7 @@ Result<Fd> AppProcess::take_fuse_fd() { return receive_fd(socket_.get()); }
 
 Result<void> AppProcess::run() {
   TRY(send_packet(socket_.get(), "go"));
-  // The child's end closes on exec: that it is gone is success.
+  // The child's end is close-on-exec, so ECONNRESET means success.
   auto failure = receive_record<Error>(socket_.get(), kNoLimit);
   if (failure) return fail(std::move(failure->message));
   if (failure.error().code() == ECONNRESET) return {};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Running APP so that it does not notice: its stdio, signals, job control and end are as without
-// the program that runs it. A SignalRelay takes the signals that come for this process, an
-// AppProcess is forked, mounts, and becomes APP; its end becomes this process's (end_like()).
+// Runs APP transparently: stdio, signals, job control and exit are as without the program that runs
+// it. A SignalRelay takes this process's signals; an AppProcess is forked, mounts, and executes
+// APP; end_like() ends this process as APP ended.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -16,34 +16,33 @@
 
 namespace heddle {
 
-/// How APP ended, and so how the program that ran it is to end.
+/// How APP ended.
 struct AppEnd {
   int status = 0;  ///< exit status, 128+n for a signal
-  int signal = 0;  ///< that ended it; 0: none
+  int signal = 0;  ///< the signal that ended it; 0: none
 };
 
-/// The last thing a program does that ran APP: a signal that ended APP ends this process too, so
-/// that the caller sees what it would see of APP (a shell's loop stops at Ctrl-C only when its
-/// child died of SIGINT). Without a core file: that is APP's. Returns `end.status` otherwise, and
-/// where signals cannot end this process (the first of a container).
+/// Ends this process by the signal that ended APP, so that the caller sees APP's status (a shell's
+/// loop stops at Ctrl-C only when its child died of SIGINT), without a second core file. Returns
+/// `end.status` if there is no signal, or if signals cannot end this process (a container's init).
 int end_like(AppEnd end);
 
-/// Keeps signals from this process while it waits for APP, and hands them on. What the terminal
-/// sends reaches the whole foreground group by itself (si_code SI_KERNEL) and is not doubled; what
-/// a process sent to us alone is for APP. Constructed before fork; one at a time; single-threaded.
+/// Blocks signals of this process while it waits for APP, and forwards them. Signals of the
+/// terminal (si_code SI_KERNEL) reach the whole foreground group and are not forwarded. Constructed
+/// before fork; one at a time; single-threaded.
 class SignalRelay {
  public:
-  /// Blocks all signals that can be and opens a signalfd on them.
+  /// Blocks all signals but those of faults, and opens a signalfd.
   static Result<SignalRelay> start();
 
-  /// In the forked child, before exec: the caller's own mask and SIGCHLD disposition are put back.
+  /// Restores the caller's mask and SIGCHLD disposition, in the forked child before exec.
   /// Async-signal-safe.
   void restore_in_child() const noexcept;
-  /// Waits until `app` has ended, relaying signals; stops with it when it stops (job control).
+  /// Waits until `app` has ended and forwards signals; stops when it stops (job control).
   Result<AppEnd> wait(pid_t app);
   SignalRelay(SignalRelay&&) = default;
   SignalRelay& operator=(SignalRelay&&) = delete;
-  /// Our own mask is put back as it was.
+  /// Restores the mask.
   ~SignalRelay();
 
  private:
@@ -56,35 +55,34 @@ class SignalRelay {
 };
 
 struct AppCommand {
-  std::string path;               ///< what is executed
-  std::vector<std::string> argv;  ///< as the user gave it, argv[0] included
+  std::string path;               ///< the file to execute
+  std::vector<std::string> argv;  ///< as given, argv[0] included
   std::vector<std::string> environment;
 };
 
-/// What APP's process does on its way from fork to exec, in this order; each may be empty. It is
+/// What APP's process does between fork and exec, in this order; each may be empty. It is
 /// single-threaded, so namespaces can be entered.
 struct AppSetup {
-  /// Moves the process into its namespace and mounts there. The device is sent to the parent, for
-  /// the daemon.
+  /// Enters a namespace and mounts there. The parent gets the device for the daemon.
   std::function<Result<Fd>()> mount;
-  /// Runs when the parent's run() says that the daemon answers: the file system can be used.
+  /// Called from the parent's run() on, when the file system can be used.
   std::function<Result<void>()> enter;
-  /// The last thing before exec.
+  /// Called immediately before exec.
   std::function<void()> before_exec;
 };
 
-/// APP's process, from its fork on: first it makes its private mount, then it waits for the daemon
-/// to answer there, then it becomes APP. It stays in our process group, on our terminal; it gets
-/// SIGKILL when we die. Destroyed before it was waited for, it is killed and reaped.
+/// APP's process: makes its private mount, waits until the daemon serves it, and executes APP. It
+/// stays in this process group and on this terminal, and gets SIGKILL when this process dies. The
+/// destructor kills and reaps it.
 class AppProcess {
  public:
   /// Forks.
   static Result<AppProcess> start(const AppCommand& command, const AppSetup& setup,
                                   const SignalRelay& signals);
 
-  /// The device that AppSetup::mount made, or what went wrong in the child.
+  /// The device of AppSetup::mount, or its failure.
   Result<Fd> take_fuse_fd();
-  /// Lets it enter and execute APP. Failure: AppSetup::enter's; Cause::exec when APP cannot be
+  /// Continues with AppSetup::enter and executes APP. Failure: enter's; Cause::exec: APP cannot be
   /// executed.
   Result<void> run();
   Result<AppEnd> wait(SignalRelay& signals);

@@ -10,7 +10,7 @@
 namespace heddle {
 
 std::optional<int> rank_from_environment() {
-  // Slurm's last: a launcher that a batch script starts tells its ranks more.
+  // Slurm's is last, since a launcher within a batch job sets the ranks' own.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID",
                            "FLUX_TASK_RANK", "SLURM_PROCID"}) {
     const char* text = std::getenv(name);

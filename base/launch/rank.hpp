@@ -6,8 +6,8 @@
 
 namespace heddle {
 
-/// This process's rank, as Open MPI, PMIx, PMI (MPICH, Intel), PALS, Slurm or Flux said it;
-/// nullopt: no launcher.
+/// This process's rank from the environment of Open MPI, PMIx, PMI (MPICH, Intel), PALS, Slurm or
+/// Flux; nullopt: no launcher.
 std::optional<int> rank_from_environment();
 std::string host_name();
 

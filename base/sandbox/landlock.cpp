@@ -14,8 +14,8 @@
 namespace heddle {
 namespace {
 
-/// struct landlock_ruleset_attr as Linux 6.12 has it: Debian 12's header knows the first member.
-/// An older kernel takes the longer form when what it does not know is zero.
+/// struct landlock_ruleset_attr of Linux 6.12; Debian 12's header has only the first member. Older
+/// kernels accept the longer struct if unknown members are zero.
 struct RulesetAttributes {
   std::uint64_t files = 0;
   std::uint64_t net = 0;
@@ -25,7 +25,7 @@ struct RulesetAttributes {
 constexpr std::uint64_t kAllNet = 3;        // bind and connect of TCP; version 4
 constexpr std::uint64_t kAbstractUnix = 1;  // of another domain; version 6
 
-/// Every right to files that version `abi` of the kernel's interface can take away.
+/// All file rights that version `abi` of the kernel's interface can deny.
 std::uint64_t all_file_rights(long abi) {
   const unsigned rights = abi >= 5 ? 16 : abi >= 3 ? 15 : abi >= 2 ? 14 : 13;
   return (std::uint64_t{1} << rights) - 1;

@@ -8,21 +8,22 @@
 
 namespace heddle {
 
-/// Files that a process may still open when it has given up all others (landlock(7)). What is open
-/// already is not touched. Where the kernel has no Landlock all of this does nothing.
+/// The files that a restricted process may still open (landlock(7)). Open files are not affected.
+/// Without Landlock in the kernel nothing is restricted.
 class Landlock {
  public:
-  /// Nothing may be opened, made, removed or run; no TCP, no abstract unix socket of another's.
+  /// Denies opening, creating, removing and executing files, TCP, and others' abstract unix
+  /// sockets.
   Landlock();
 
-  /// Whether the kernel has it.
+  /// Whether the kernel has Landlock.
   bool works() const { return static_cast<bool>(rules_); }
-  /// What a process forked from this one needs to allow more; -1 where the kernel has none.
+  /// The ruleset's descriptor, for a forked process that allows more; -1 without Landlock.
   int descriptor() const { return rules_.get(); }
-  /// Lets files be read: the one at `path`, or all below it.
+  /// Allows reading `path`, a file or a directory with everything below.
   Result<void> allow_reading(const std::string& path);
-  /// From here on, for this thread and those it starts; one with no new privileges or
-  /// CAP_SYS_ADMIN. `who` begins the error's message.
+  /// Restricts this thread and those it starts. Requires no_new_privs or CAP_SYS_ADMIN. `who`
+  /// begins the error's message.
   Result<void> restrict_thread(std::string_view who) const;
 
  private:

@@ -23,14 +23,14 @@ bool has_capability(int capability) {
 }
 
 Result<void> drop_capabilities(std::string_view who, std::uint64_t keep) {
-  // A process of uid 0 with few capabilities is any uid 0's to look into that has as many, a
-  // container's too where that has the host's PID namespace: /proc/PID/root would lead out of it
-  // (ptrace(2), "Ptrace access mode checking"). A user's process is that user's.
+  // Any process of uid 0 with as many capabilities may inspect this one, also in a container with
+  // the host's PID namespace, which /proc/PID/root would lead out of (ptrace(2), "Ptrace access
+  // mode checking").
   if (::geteuid() == 0) (void)::prctl(PR_SET_DUMPABLE, 0);
   (void)::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-  // Needs CAP_SETPCAP, so before the others; who lacks it cannot gain anything by it either. Ends
-  // at the first number that this kernel does not know (EINVAL). It bounds what an execve(2) gains,
-  // not what is kept here: nothing is left of it.
+  // Before the others, since it needs CAP_SETPCAP. The loop ends at the first number that the
+  // kernel does not know (EINVAL). The bounding set limits what execve(2) gains, not what is kept
+  // here.
   for (unsigned number = 0; ::prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; ++number)
     (void)::prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
 

@@ -3,8 +3,8 @@
 
 namespace heddle {
 
-/// Whether this is a build with AddressSanitizer or ThreadSanitizer: their runtimes reserve more
-/// memory than any limit, and make system calls that no filter of ours foresees.
+/// Whether this is a build with AddressSanitizer or ThreadSanitizer, whose runtimes exceed memory
+/// limits and make system calls that the filters deny.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #elif defined(__has_feature)

@@ -12,19 +12,18 @@
 
 namespace heddle {
 
-/// The system calls that a process is left with; libseccomp behind it. Rules are added, then
-/// load() closes the filter around all threads of the process, for ever. The first rule that cannot
-/// be added makes load() fail.
+/// A list of allowed system calls, by libseccomp. Rules are added, then load() applies the filter
+/// irrevocably to all threads. The first rule that cannot be added makes load() fail.
 class SeccompFilter {
  public:
   enum class Denied : std::uint8_t {
     kill,  ///< the process dies of SIGSYS
-    fail,  ///< the call fails with EPERM, and the kernel's log says so
+    fail,  ///< the call fails with EPERM and is logged by the kernel
   };
   explicit SeccompFilter(Denied denied);
 
   SeccompFilter& allow(std::initializer_list<int> calls);
-  /// With conditions on its arguments, all of which must hold (SCMP_A0() and the like).
+  /// With conditions on the arguments, all of which must hold (SCMP_A0() and the like).
   template <class... Compare>
   SeccompFilter& allow_if(int call, Compare... compare) {
     if (status_ == 0)
@@ -33,10 +32,10 @@ class SeccompFilter {
     if (status_ == -EEXIST) status_ = 0;  // it is allowed already
     return *this;
   }
-  /// Fails with `error_number` and without a word: what a library tries and can do without.
+  /// Makes a call fail with `error_number` without a log entry: for calls that libraries only try.
   SeccompFilter& refuse(int call, int error_number);
 
-  /// `who` begins the error's message. Needs no new privileges or CAP_SYS_ADMIN.
+  /// `who` begins the error's message. Requires no_new_privs or CAP_SYS_ADMIN.
   Result<void> load(std::string_view who);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The helper libexec/heddle/compat-client, which compat-check becomes for `--server` and `--nodes`:
-// gRPC stays out of compat-check itself. The artifact comes on its stdin; the exit status is
+// The helper libexec/heddle/compat-client, which compat-check executes for `--server` and
+// `--nodes`, so that compat-check does not link gRPC. stdin: the artifact; exit status:
 // compat-check's.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
@@ -29,12 +29,12 @@ namespace heddle::compat {
 namespace {
 
 struct Options {
-  std::string ca;  ///< PEM file of the authority behind the servers' certificates; empty: no TLS
+  std::string ca;  ///< PEM file of the servers' certificate authority; empty: no TLS
   std::string token_file;
   std::vector<std::string> servers;
   bool json = false, nodes = false;
   std::string token;      ///< empty: none
-  std::string own_token;  ///< in place of that one, for servers that only this node reaches
+  std::string own_token;  ///< used when `token` is empty, for servers at local addresses only
 };
 
 constexpr std::size_t kMostAtOnce = 64;
@@ -77,7 +77,7 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address, const
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
-  // A refused connection is an answer: only one under way is waited for.
+  // A refused connection fails at once.
   const auto deadline = std::chrono::system_clock::now() + kConnectLimit;
   for (auto state = channel->GetState(true); state != GRPC_CHANNEL_READY;
        state = channel->GetState(true)) {
@@ -89,9 +89,8 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& address, const
   return channel;
 }
 
-/// What the compat-server at `address` (HOST:PORT or unix:PATH) says of the artifact. Fails, naming
-/// the address, when there is no server, within kConnectLimit; when it gives no verdict; when it
-/// does not answer in time.
+/// The verdict of the compat-server at `address` (HOST:PORT or unix:PATH). Fails, naming the
+/// address, without a server within kConnectLimit, a verdict, or an answer within kAnswerLimit.
 Result<Judgement> ask(const std::string& address, const std::string& artifact,
                       const Options& options) {
   const auto stub = v2::Compat::NewStub(TRY(connect(address, options)));
@@ -109,7 +108,7 @@ Result<Judgement> ask(const std::string& address, const std::string& artifact,
   return from_v2(response);
 }
 
-/// Asks all servers at the same time; the results are in their order.
+/// Asks up to kMostAtOnce servers at the same time; the results are in their order.
 std::vector<Result<Judgement>> ask_all(const std::string& artifact, const Options& options) {
   const auto& servers = options.servers;
   std::vector<Result<Judgement>> out(servers.size(), fail("", "not asked"));
@@ -124,7 +123,8 @@ std::vector<Result<Judgement>> ask_all(const std::string& artifact, const Option
   return out;
 }
 
-/// Which nodes can run it. Result: 0 when one can, 1 when none can, 3 when none answered.
+/// Prints each node's verdict. Result: 0 when one can run it, 1 when none can, 3 when none
+/// answered.
 int print_nodes(const std::vector<std::string>& names, const std::vector<Result<Judgement>>& said,
                 bool json) {
   using Json = nlohmann::ordered_json;
@@ -157,7 +157,7 @@ int run_client(Options o) {
   if (!o.token_file.empty()) {
     o.token = value_or_throw(read_token(o.token_file));
   } else if (const auto own = default_token_file(); !own.empty()) {
-    // A server of this user on this node made it. No other server gets it.
+    // Made by a server of this user on this node; sent to no other.
     o.own_token = read_token(own).value_or("");
   }
   const auto artifact = value_or_throw(read_all(STDIN_FILENO, "artifact", std::size_t{64} << 20));
@@ -173,7 +173,7 @@ int compat_client(int argc, const char* const* argv) {
   app.add_flag("--json", o.json, "As JSON");
   app.add_flag("--nodes", o.nodes, "A line for each server");
   app.add_option("--ca", o.ca, "Authority of the servers' certificates");
-  app.add_option("--token-file", o.token_file, "Token to show");
+  app.add_option("--token-file", o.token_file, "Token to send");
   app.add_option("SERVER", o.servers, "HOST:PORT or unix:PATH")->required();
   if (const int status = parse_options(app, {argv + 1, argv + argc}); status >= 0) return status;
   return run_client(std::move(o));

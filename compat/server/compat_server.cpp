@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The program compat-server. gRPC's threads call the services below; each call passes the token's
-// check and the Gate, and asks the JudgePool, whose processes open files and parse artifacts. The
-// main thread waits for signals, the watcher and those who ask for metrics.
+// The program compat-server. gRPC's threads call the services below. Each call passes the token
+// check and the Gate, then asks the JudgePool, whose processes open files and parse artifacts. The
+// main thread handles signals, the watcher and metrics.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -52,15 +52,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The watcher is looked after, and idle streams are cut, that often; in milliseconds.
+/// Interval of the watcher's and idle streams' checks, in milliseconds.
 constexpr int kTendEvery = 700;
-/// Of a call's time, for sending and receiving.
+/// A call's time for sending and receiving.
 constexpr std::chrono::seconds kBesideJudging{5};
-/// That calls of a connection that is a minute old have at least.
+/// Least time for the calls of a connection at its maximum age.
 constexpr std::chrono::seconds kConnectionGrace{15};
-/// Memory of all calls under way in gRPC's buffers; beyond it gRPC pushes back.
+/// gRPC's buffers for all calls; beyond it gRPC pushes back.
 constexpr std::size_t kMostMemory = std::size_t{96} << 20;
-/// Of requests that handlers hold; beyond it calls are turned away.
+/// Requests in handlers; beyond it calls are refused.
 constexpr std::size_t kMostRequestBytes = std::size_t{128} << 20;
 constexpr int kMostInBatch = 1000;
 constexpr std::size_t kLongestUri = 256;
@@ -68,9 +68,9 @@ constexpr std::size_t kLongestUri = 256;
 struct Options {
   std::string listen = "127.0.0.1:50051";  ///< or unix:/path
   std::string tls_certificate, tls_key;    ///< PEM files, then their contents; both or none
-  std::string token;                       ///< clients must show it; never empty
+  std::string token;                       ///< required of clients; never empty
   std::size_t most_request_bytes = std::size_t{8} << 20;
-  int most_checks = 64;  ///< at once; more are turned away
+  int most_checks = 64;  ///< at once; more are refused
   NodeIndexOptions index;
   std::string token_file, metrics, user = "nobody";
   int grace = 5;
@@ -82,7 +82,7 @@ struct Counters {
   std::atomic<int> under_way{0};
 };
 
-/// Constant time in the length of the secret: a peer learns nothing by timing.
+/// The time depends on the length of `wanted` only: it reveals nothing of the secret.
 bool same_token(std::string_view given, std::string_view wanted) {
   unsigned char differs = given.size() != wanted.size();
   for (std::size_t i = 0; i < wanted.size(); ++i)
@@ -95,7 +95,7 @@ v2::Verdict to_v2(Verdict verdict) {
   return kVerdicts[static_cast<std::size_t>(verdict)];
 }
 
-/// Result: the bytes that it takes.
+/// Result: the response's size in bytes.
 std::size_t fill(const Answer& answer, const v2::CheckRequest& request, v2::CheckResponse& out) {
   out.set_id(request.id());
   out.set_generation(answer.generation);
@@ -119,8 +119,8 @@ std::size_t fill(const Answer& answer, const v2::CheckRequest& request, v2::Chec
   return out.ByteSizeLong();
 }
 
-/// Checks the token before any service sees the call, so that reflection, whose calls hold a thread
-/// each, is for those who have it, too. Anybody may ask for health.
+/// Checks the token before any service, so that reflection, whose calls hold a thread each, needs
+/// it too. Health needs none.
 class TokenCheck final : public grpc::AuthMetadataProcessor {
  public:
   TokenCheck(const std::string& token, Counters& counters)
@@ -144,18 +144,18 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
   Counters& counters_;
 };
 
-/// Bounds the calls, those of one client's address, and the bytes of their requests.
+/// Limits the calls, those of one client's address, and the bytes of their requests.
 class Gate {
  public:
   Gate(const Options& options, Counters& counters)
       : most_calls_(options.most_checks),
-        // An address of this node is many users'.
+        // Many users share a local address.
         most_of_address_(is_local(options.listen) ? most_calls_ : std::max(1, most_calls_ / 2)),
         most_bytes_(std::max(kMostRequestBytes, 2 * options.most_request_bytes)),
         counters_(counters) {}
 
-  /// To be held while a call is under way, or one more request (`calls` 0) of a call that is; null:
-  /// it is to be turned away.
+  /// Admits a call, or one more request of a stream (`calls` 0), until the result is released;
+  /// null: refused.
   std::shared_ptr<void> enter(const grpc::ServerContext& context, std::size_t bytes,
                               int calls = 1) {
     const auto peer = context.peer();
@@ -199,7 +199,7 @@ std::function<bool()> is_cancelled(const grpc::ServerContext& context) {
   return [&context] { return context.IsCancelled(); };
 }
 
-/// compat-lib's.
+/// compat-lib's service.
 class ServiceV1 final : public v1::CompatibilityService::Service {
  public:
   ServiceV1(JudgePool& judges, Gate& gate) : judges_(judges), gate_(gate) {}
@@ -270,7 +270,7 @@ class ServiceV2 final : public v2::Compat::Service {
     if (!visit) return turned_away();
     const auto cancelled = is_cancelled(*context);
     for (;;) {
-      v2::CheckRequest request;  // freed before the client is waited for again
+      v2::CheckRequest request;  // freed before the next wait
       if (!wait_for_client(*context, [&] { return stream->Read(&request); })) break;
       v2::CheckResponse response;
       {
@@ -282,7 +282,7 @@ class ServiceV2 final : public v2::Compat::Service {
     }
     return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
   }
-  /// Cuts streams that have waited for their client for longer.
+  /// Cancels streams that have waited for their client for longer.
   void cancel_idle(std::chrono::seconds idle) {
     const std::lock_guard lock(mutex_);
     for (const auto& [context, since] : waiting_)
@@ -314,7 +314,7 @@ class Server {
       : options_(options), gate_(options, counters), one_(judges, gate_), two_(judges, gate_) {}
   ~Server() { stop(0); }
 
-  /// Answers from the moment this returns.
+  /// On success the server answers calls.
   Result<void> listen() {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -323,14 +323,14 @@ class Server {
     quota.Resize(kMostMemory).SetMaxThreads(std::max(8, options_.most_checks + 8));
     builder.SetResourceQuota(quota);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options_.most_request_bytes));
-    // Clients connect anew by themselves. One that does not read its answers holds their threads,
-    // and nothing but its connection's age ends such calls.
+    // A client that does not read its answers holds their threads; only its connection's maximum
+    // age ends such calls. Other clients reconnect by themselves.
     const auto grace = std::chrono::milliseconds(
         std::max(kConnectionGrace, std::chrono::seconds(options_.timeout) + kBesideJudging));
     for (const auto& [name, value] : std::initializer_list<std::pair<const char*, int>>{
              {GRPC_ARG_MAX_CONCURRENT_STREAMS, 64},
              {GRPC_ARG_ALLOW_REUSEPORT, 0},
-             {GRPC_ARG_KEEPALIVE_TIME_MS, 30'000},  // a peer that went silent is asked
+             {GRPC_ARG_KEEPALIVE_TIME_MS, 30'000},
              {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000},
              {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000},
              {GRPC_ARG_MAX_CONNECTION_AGE_MS, 60'000},
@@ -345,16 +345,15 @@ class Server {
     const bool is_unix = options_.listen.starts_with("unix:");
     if (!server_ || (port == 0 && !is_unix))
       return fail(options_.listen, "cannot listen",
-                  "the address is taken, or this process's user may not have it");
+                  "the address is in use, or not permitted to this process's user");
     address_ = options_.listen;
     if (!is_unix) address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port);
     return {};
   }
-  /// Where it listens; with the port that `:0` was given.
+  /// The listening address; with the actual port for `:0`.
   const std::string& address() const { return address_; }
-  /// Cuts streams that idle.
-  void tidy() { two_.cancel_idle(std::chrono::seconds(options_.stream_idle)); }
-  /// Takes no more calls, waits `seconds` for those under way, then cuts them.
+  void cancel_idle_streams() { two_.cancel_idle(std::chrono::seconds(options_.stream_idle)); }
+  /// Accepts no more calls, waits `seconds` for those in progress, then cancels them.
   void stop(int seconds) {
     if (!server_) return;
     if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(false);
@@ -369,7 +368,7 @@ class Server {
   std::shared_ptr<grpc::ServerCredentials> credentials() {
     std::shared_ptr<grpc::ServerCredentials> out;
     if (options_.tls_certificate.empty()) {
-      // As without any, but for peers of this node only, and with the token.
+      // Insecure credentials take no AuthMetadataProcessor; these do, and refuse other nodes.
       out = grpc::experimental::LocalServerCredentials(
           options_.listen.starts_with("unix:") ? UDS : LOCAL_TCP);
     } else {
@@ -434,35 +433,35 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(0, 3600));
 }
 
-/// Where the index lies when nobody says: a unit's cache directory, or root's own; else the user's
-/// cache, which the judges know themselves.
+/// The default directory of the index: a unit's cache directory, or root's own; empty: the user's
+/// cache, which judges find themselves.
 std::string index_dir() {
   if (const char* directory = std::getenv("CACHE_DIRECTORY"); directory != nullptr)
     return directory;
   return ::geteuid() == 0 ? "/var/cache/heddle-compat" : "";
 }
 
-/// Makes `directory`, mode 0700, for `user`. One that is there stays as it is: without the right to
-/// write in it nothing is kept.
+/// Makes `directory`, mode 0700, for `user`. An existing one is not changed: if `user` cannot write
+/// to it, nothing is stored.
 void make_directory_for(const std::string& directory, const passwd& user) {
   if (::mkdir(directory.c_str(), 0700) != 0) return;
   const auto fd = open_file(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   if (fd) static_cast<void>(::fchown(fd->get(), user.pw_uid, user.pw_gid));
 }
 
-/// Whoever reaches this process, or a judge, by what a client sends gets the rights of `name`: of
-/// nobody, as a rule. To be called before there are threads, and after secrets are read.
+/// Becomes the user `name` when started by root: a client that compromises this process or a judge
+/// gets no more than that user's rights. Call after secrets are read and before threads start.
 void become_unprivileged(const std::string& name, const std::string& directory) {
   if (::geteuid() == 0) {
     const passwd* user = ::getpwnam(name.c_str());
     if (user == nullptr)
-      throw Error(name, "no such user", "", "--user NAME: root's rights are not kept");
+      throw Error(name, "no such user", "", "compat-server does not run as root: --user NAME");
     if (!directory.empty()) make_directory_for(directory, *user);
-    // Not possible any more without root's rights.
+    // Before setresuid(), which takes the right to do this.
     for (unsigned long number = 0; ::prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; ++number)
       static_cast<void>(::prctl(PR_CAPBSET_DROP, number, 0, 0, 0));
-    // In a user namespace without such a user: root is somebody else outside, and has no rights
-    // left when its capabilities are gone.
+    // Fails in a user namespace without such a user. Root is unprivileged outside of it, and has no
+    // rights inside without capabilities.
     if (::setgroups(0, nullptr) != 0 ||
         ::setresgid(user->pw_gid, user->pw_gid, user->pw_gid) != 0 ||
         ::setresuid(user->pw_uid, user->pw_uid, user->pw_uid) != 0) {
@@ -475,7 +474,7 @@ void become_unprivileged(const std::string& name, const std::string& directory) 
   value_or_throw(give_up_new_privileges("compat-server"));
 }
 
-/// Termination signals as a descriptor. Blocked before any thread is made, so in all of them.
+/// Termination signals as a descriptor. Call before any thread starts: threads inherit the mask.
 Fd signals() {
   sigset_t set;
   ::sigemptyset(&set);
@@ -514,7 +513,7 @@ std::string metrics_text(const JudgePool& judges, const Server& server) {
            {"turned_away_total", "Calls beyond --max-checks", s.turned_away},
            {"under_way", "Calls under way", static_cast<std::uint64_t>(s.under_way.load())},
            {"checks_total", "Artifacts judged", i.checks},
-           {"checks_kept_total", "Artifacts whose verdict was known", i.kept},
+           {"checks_kept_total", "Artifacts with a cached verdict", i.cached},
            {"incompatible_total", "Verdicts incompatible", i.incompatible},
            {"errors_total", "Artifacts without a verdict", i.errors},
            {"changes_total", "Changes of the node's libraries noticed", i.invalidations},
@@ -548,12 +547,11 @@ Result<Fd> listen_for_metrics(const std::string& address) {
   return fd;
 }
 
-/// Answers one waiting peer with `page`, whatever it asks, and hangs up; never blocks for longer
-/// than a moment.
+/// Answers one waiting peer with `page`, whatever its request; blocks for at most 100 ms.
 void answer_metrics(int listener, const std::string& page) {
   const Fd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer) return;
-  // The request is read so that closing does not reset the connection; its words do not matter.
+  // Closing a socket with unread data would reset the connection.
   pollfd ready{peer.get(), POLLIN, 0};
   std::array<char, 4096> request;
   if (::poll(&ready, 1, 100) == 1)
@@ -573,7 +571,7 @@ class Program {
     read_secrets();
     value_or_throw(check_address(options_));
     auto& index = options_.index;
-    // Another root is another trust domain: its files' facts are kept where somebody says, or not.
+    // Another root is another trust domain: its facts are stored only in --index.
     if (index.cache_dir.empty() && index.root.empty()) index.cache_dir = index_dir();
     become_unprivileged(options_.user, index.cache_dir);
     auto started = JudgePool::start(index, std::chrono::seconds(options_.timeout), signals_.get());
@@ -591,7 +589,6 @@ class Program {
   }
 
  private:
-  /// What only the user that started this may read.
   void read_secrets() {
     for (auto* file : {&options_.tls_certificate, &options_.tls_key})
       if (!file->empty()) *file = value_or_throw(read_file(*file, std::size_t{1} << 20));
@@ -599,7 +596,7 @@ class Program {
       options_.token = value_or_throw(read_token(options_.token_file));
       return;
     }
-    // Beyond this node the clients' users are others: they could not find it.
+    // Clients on other nodes could not read a token file of this one.
     if (!is_local(options_.listen)) return;
     const auto file = default_token_file();
     if (file.empty()) throw Error("--token-file", "missing: there is no place for a token");
@@ -614,7 +611,7 @@ class Program {
       if (::poll(ready, 3, kTendEvery) < 0 && errno != EINTR)
         throw Error::from_errno("poll", "failed");
       pool.tend();
-      server.tidy();
+      server.cancel_idle_streams();
       if ((ready[2].revents & POLLIN) != 0)
         answer_metrics(metrics.get(), metrics_text(pool, server));
       if ((ready[0].revents & POLLIN) != 0) return;
@@ -626,12 +623,11 @@ class Program {
 };
 
 int compat_server(int argc, const char* const* argv) {
-  // The workers are our own children by fork and exec; gRPC's fork handlers would only stop them.
+  // gRPC's fork handlers are not needed: judges are started by fork and exec.
   ::setenv("GRPC_ENABLE_FORK_SUPPORT", "0", 0);
-  // Its own log lines are no words for our users.
   ::setenv("GRPC_VERBOSITY", "NONE", 0);
-  // Requests come in blocks of megabytes: what is freed goes back at once, and no thread keeps
-  // some.
+  // Requests are megabytes: freed blocks go back to the system at once, and not to a thread's
+  // arena.
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   ::mallopt(M_ARENA_MAX, 2);
   CLI::App app("Answer over gRPC whether this node has what an artifact's programs need.",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// The helper libexec/heddle/compat-judge: compat-server's processes that open files. A file system
-// that hangs, or an artifact that eats memory, costs one of them, and the server goes on.
+// The helper libexec/heddle/compat-judge: compat-server's processes that open files. A hanging file
+// system, or an artifact that needs too much memory, costs one of them, not the server.
 //   compat-judge judge   answers Questions until the socket's other end is closed
 //   compat-judge watch   reads all libraries into the index, then sends Notices of changes
-// The NodeIndexOptions are the first message to both.
+// The first message to both is NodeIndexOptions.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <poll.h>
@@ -36,34 +36,34 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Of an artifact of 8 MiB and its facts: the parser's limits lead to 300 MiB at most.
+/// RLIMIT_DATA while parsing: within the parser's limits an artifact of 8 MiB takes up to 300 MiB.
 constexpr rlim_t kMostParsingBytes = rlim_t{320} << 20;
-/// A judge that has more after an answer is replaced: what it remembers of the node is soon read
-/// again, and nothing that peers sent adds up.
+/// A judge that uses more after an answer is replaced, so that memory does not add up.
 constexpr std::size_t kMostResident = std::size_t{160} << 20;
-/// What an answer carries beside its reasons' bytes.
+/// An answer's overhead for each reason.
 constexpr std::size_t kBytesPerReason = 64;
 
-/// A package's files arrive in a burst.
+/// Changes within this time are one: a package's files arrive together.
 constexpr milliseconds kBurst{500};
-/// How often to look for what inotify does not tell, in milliseconds.
+/// Interval of the checks for changes that inotify does not report, in milliseconds.
 constexpr int kLookEvery = 700;
 
-/// This process's own memory, without what it shares with files.
+/// This process's resident memory without file mappings, in bytes.
 std::size_t resident() {
   std::size_t size = 0, pages = 0, shared = 0;
   std::ifstream("/proc/self/statm") >> size >> pages >> shared;
   return (pages - std::min(pages, shared)) * static_cast<std::size_t>(::getpagesize());
 }
 
-/// Ends a judge whose look into a directory takes too long: only its thread is stuck in the kernel.
+/// Ends the judge when a directory access takes too long: then its main thread is stuck in the
+/// kernel.
 class Watchdog {
  public:
   void set_patience(milliseconds patience) {
     const std::lock_guard lock(mutex_);
     patience_ = patience;
   }
-  /// `directory` empty: the look is over.
+  /// Starts the time for `directory`; empty: stops it.
   void look(std::string_view directory) {
     const std::lock_guard lock(mutex_);
     directory_ = directory;
@@ -90,7 +90,7 @@ class Watchdog {
   milliseconds patience_{};
 };
 
-/// With a limit on memory for this alone, because workers that are started later would inherit it.
+/// Limits memory only while parsing: workers that start later would inherit the limit.
 Result<Artifact> parse(const ReceivedQuestion& question) {
   rlimit old{};
   const bool limited = !kSanitized && ::getrlimit(RLIMIT_DATA, &old) == 0;
@@ -105,8 +105,8 @@ Result<Artifact> parse(const ReceivedQuestion& question) {
   return out;
 }
 
-/// Takes the last reasons out until the rest is an answer of no more than kMostAnswerBytes: each is
-/// sent as its parts and as a line of them.
+/// Drops the last reasons until an answer has at most kMostAnswerBytes. A reason is sent as its
+/// fields and as a line of text.
 void shorten(Judgement& judgement) {
   std::size_t sum = 0, fit = 0;
   for (const auto& reason : judgement.reasons) {
@@ -144,9 +144,9 @@ Answer answer(NodeIndex& index, const ReceivedQuestion& question) {
 }
 
 int judge(NodeIndex& index, Watchdog& watchdog) {
-  // A large block goes back to the system when it is freed; glibc would raise this by and by.
+  // Large blocks go back to the system when they are freed; glibc would raise the threshold.
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
-  // The server answers from known verdicts meanwhile.
+  // The server's answers from its cache come first.
   static_cast<void>(::nice(5));
   watchdog.start();
   std::uint64_t generation = 0;
@@ -167,9 +167,8 @@ int judge(NodeIndex& index, Watchdog& watchdog) {
   return exit_done;
 }
 
-/// Reports that something changed in some directories, not what: by inotify, and by their times for
-/// what it does not tell (directories that are made anew, links that lead elsewhere, changes by
-/// other nodes).
+/// Reports that some directory has changed: by inotify, and by the directories' stamps for what
+/// inotify does not report (recreated directories, changed links, changes by other nodes).
 class DirectoryWatch {
  public:
   DirectoryWatch() : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -178,18 +177,18 @@ class DirectoryWatch {
   /// Readable when there is something for drain().
   int fd() const { return fd_.get(); }
   struct Added {
-    std::size_t lost = 0;  ///< not watched, though they exist
-    bool any_new = false;  ///< what was seen of a directory before is not known to hold
+    std::size_t lost = 0;  ///< existing directories without a watch
+    bool any_new = false;  ///< some directory was read before it was watched
   };
-  /// Watches `directories` too, links to directories as links; what does not exist yet, or is
-  /// beyond the user's limit, by look() alone.
+  /// Watches `directories` too, links to directories as links. Those that do not exist yet, or are
+  /// beyond the user's limit, are checked by look() alone.
   Added add(const std::vector<std::string>& directories) {
     Added out;
     for (const auto& directory : directories) {
-      // An older stamp stays: look() is to tell of what came since.
+      // An older stamp stays: look() reports changes since then.
       if (!seen_.contains(directory))
         out.any_new = seen_.emplace(directory, stamp_of(directory)).second;
-      // IN_ATTRIB: a mode that makes a library unreadable. What is watched already stays so.
+      // IN_ATTRIB: a mode that makes a library unreadable.
       const auto mask = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
                         IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_DONT_FOLLOW;
       if (::inotify_add_watch(fd_.get(), directory.c_str(), mask) < 0 && errno != ENOENT &&
@@ -198,14 +197,14 @@ class DirectoryWatch {
     }
     return out;
   }
-  /// Takes what there is; true when it was a change that may matter.
+  /// Reads all pending events; true when there were any.
   bool drain() {
     bool any = false;
     alignas(inotify_event) std::array<char, 16384> buffer;
     while (::read(fd_.get(), buffer.data(), buffer.size()) > 0) any = true;
     return any;
   }
-  /// Whether a directory is another one than when this was last asked, or has another time.
+  /// Whether a directory's identity or mtime has changed since the last call.
   bool look() {
     bool any = false;
     for (auto& [directory, stamp] : seen_) {
@@ -217,7 +216,7 @@ class DirectoryWatch {
   }
 
  private:
-  /// Of a directory that is not there: zeroes. Names that come and go change the mtime.
+  /// All zero: no such directory. Adding and removing names changes the mtime.
   static FileStamp stamp_of(const std::string& directory) {
     struct stat now {};
     if (::lstat(directory.c_str(), &now) != 0) return {};
@@ -233,17 +232,17 @@ class Watcher {
   explicit Watcher(NodeIndex& index) : index_(index) {}
 
   int run() {
-    // Watched before it is read: no change falls between.
+    // Watched before they are read, so that no change is missed.
     add_directories();
-    tell({Notice::Kind::indexed, index_.fill()});
+    send({Notice::Kind::indexed, index_.fill()});
     while (!gone_) wait();
     return exit_done;
   }
 
  private:
-  void tell(const Notice& notice) { gone_ = gone_ || !send_record(kJudgeSocket, notice); }
+  void send(const Notice& notice) { gone_ = gone_ || !send_record(kJudgeSocket, notice); }
 
-  /// Result: whether there are new ones.
+  /// Result: whether some are new.
   bool add_directories() {
     const auto added = watch_.add(index_.directories());
     if (added.lost > lost_)
@@ -259,25 +258,25 @@ class Watcher {
     pollfd ready[] = {{kJudgeSocket, POLLIN, 0}, {watch_.fd(), POLLIN, 0}};
     if (::poll(ready, 2, changed_ ? 20 : kLookEvery) < 0 && errno != EINTR)
       throw Error::from_errno("poll", "failed");
-    if (ready[0].revents != 0) gone_ = true;  // compat-server says nothing, and has ended
+    if (ready[0].revents != 0) gone_ = true;  // compat-server sends nothing: it has ended
     const auto now = Clock::now();
-    const bool told = (ready[1].revents & POLLIN) != 0 && watch_.drain();
+    const bool event = (ready[1].revents & POLLIN) != 0 && watch_.drain();
     const bool due = now - looked_ > milliseconds(kLookEvery);
     if (due) looked_ = now;
-    if ((told || (due && watch_.look())) && !changed_) changed_ = now;
+    if ((event || (due && watch_.look())) && !changed_) changed_ = now;
     if (changed_ && now - *changed_ > kBurst) {
       index_.invalidate();
-      tell({Notice::Kind::changed});
-      // A directory may have been read before it was watched: once more, then.
+      send({Notice::Kind::changed});
+      // New directories were read before they were watched: report once more.
       changed_.reset();
       if (add_directories()) changed_ = now;
     }
-    if (due) tell({Notice::Kind::alive});
+    if (due) send({Notice::Kind::alive});
   }
 
   NodeIndex& index_;
   DirectoryWatch watch_;
-  std::optional<Clock::time_point> changed_;  ///< the first change that is not told yet
+  std::optional<Clock::time_point> changed_;  ///< the first change that is not reported yet
   Clock::time_point looked_ = Clock::now();
   std::size_t lost_ = 0;
   bool gone_ = false;
@@ -286,7 +285,7 @@ class Watcher {
 int compat_judge(std::string_view role) {
   auto options = value_or_throw(receive_large<NodeIndexOptions>(kJudgeSocket));
   options.worker_path = value_or_throw(own_program_dir()) + "/elf-worker";
-  auto& watchdog = *new Watchdog;  // as long as the process: its thread has it
+  auto& watchdog = *new Watchdog;  // never deleted: its thread is detached
   if (role == "judge")
     options.on_look = [&](std::string_view directory) { watchdog.look(directory); };
   NodeIndex index(std::move(options));

@@ -30,41 +30,39 @@
 
 namespace heddle::compat {
 
-/// The processes that judge, one for each CPU up to four and two at least, and the verdicts that
-/// are still good. Nothing here opens a file that a client names. For any number of threads.
+/// The judge processes, one for each CPU but two to four, and a cache of verdicts. No process but
+/// judges opens files that a client names. Thread-safe.
 ///
-/// A judge that has not answered at the deadline is killed and replaced. A directory that it was
-/// hanging in for half of that time is not looked into for a minute.
+/// A judge that has not answered at the deadline is killed and replaced. A directory that hangs for
+/// half of that time is not opened for a minute.
 ///
-/// Checks are quick until they prove slow: those that take longer than kQuick, and large artifacts,
-/// never have all judges. A slow check on the last judge makes room when a quick one waits: its
-/// judge is killed, and it joins the line of the slow ones. So no client, by any number of
-/// connections, keeps others waiting for longer than the line of quick checks before them.
+/// A check is slow when it takes longer than kQuick or its artifact is large. Slow checks never
+/// occupy all judges: one on the last judge is preempted when a quick one waits (its judge is
+/// killed, and it joins the queue of slow checks). So no client, with any number of connections,
+/// delays others by more than the queue of quick checks before them.
 class JudgePool {
   using Clock = std::chrono::steady_clock;
   using milliseconds = std::chrono::milliseconds;
   using Cancelled = std::function<bool()>;
   static constexpr std::size_t kMostJudges = 4;
-  /// Parsing more takes longer than clients with small artifacts should wait.
   static constexpr std::size_t kLarge = 256 << 10;
-  /// A check that takes longer is slow. Most take a few milliseconds.
+  /// Most checks take a few milliseconds.
   static constexpr milliseconds kQuick{250};
-  static constexpr std::size_t kMostKept = 4096;
-  static constexpr std::size_t kMostKeptBytes = std::size_t{32} << 20;
-  /// A change must show within two seconds, also where nobody watches.
+  static constexpr std::size_t kMostCached = 4096;
+  static constexpr std::size_t kMostCachedBytes = std::size_t{32} << 20;
+  /// A change must be noticed within two seconds, also in unwatched directories.
   static constexpr milliseconds kTimedLife{1000};
-  /// A watcher that says nothing for so long hangs in a directory: nothing is taken for unchanged.
+  /// A watcher that is silent for longer hangs in a directory: verdicts are not cached meanwhile.
   static constexpr std::chrono::seconds kSilence{5};
-  /// For so long a directory that hung is left alone.
+  /// How long a directory that hung is not opened.
   static constexpr std::chrono::seconds kAvoided{60};
-  /// How often a call looks whether its client has gone.
+  /// How often a call checks whether its client is gone.
   static constexpr milliseconds kGlance{100};
 
  public:
-  /// Starts them, and the watcher, which reads all libraries into the index. A check may take
-  /// `timeout`, the wait for a judge included. Fails when a program is not there, or the node's
-  /// loader is none that can be judged by; with ECANCELED when the descriptor `cancelled` becomes
-  /// readable.
+  /// Starts the judges, and the watcher, which reads all libraries into the index. A check may take
+  /// `timeout`, including the wait for a judge. Fails when a program is missing, or the node's
+  /// loader is not supported. ECANCELED: the descriptor `cancelled` is readable.
   static Result<std::unique_ptr<JudgePool>> start(NodeIndexOptions options,
                                                   std::chrono::seconds timeout, int cancelled) {
     std::unique_ptr<JudgePool> pool(new JudgePool(std::move(options), timeout));
@@ -75,7 +73,7 @@ class JudgePool {
     }
     if (ready[1].revents != 0) return fail_errno("", "ended while the index was made", ECANCELED);
     const auto indexed = receive_record<Notice>(pool->fd(), milliseconds(0));
-    // It has said why.
+    // The watcher has reported why.
     if (!indexed) return fail("", "the index cannot be made");
     pool->libraries_ = indexed->message.libraries;
     pool->heard_ = Clock::now();
@@ -95,21 +93,21 @@ class JudgePool {
     for (const auto& judge : judges_)
       if (judge.pid > 0) ::kill(judge.pid, SIGKILL);
     if (watcher_ > 0) ::kill(watcher_, SIGKILL);
-    // Not waited for: one that hangs in a file system may take its time, and is not ours any more.
+    // Not waited for: one that hangs in a file system may take long to end.
   }
   JudgePool(const JudgePool&) = delete;
   JudgePool& operator=(const JudgePool&) = delete;
 
   /// The verdict about an artifact's JSON; `where` names it in messages. The same bytes are judged
-  /// once for each state of the node. `cancelled`: the client does not want the answer any more.
+  /// once for each state of the node. `cancelled`: whether the client is gone.
   std::shared_ptr<const Answer> check(std::string_view artifact, const std::string& where,
                                       const Cancelled& cancelled) {
     const Key key = hash_bytes(artifact).bytes;
-    auto answer = find_kept(key);
+    auto answer = find_cached(key);
     if (answer)
-      ++counters_.kept;
+      ++counters_.cached;
     else
-      keep(key, answer = std::make_shared<const Answer>(ask(artifact, where, cancelled)));
+      cache(key, answer = std::make_shared<const Answer>(ask(artifact, where, cancelled)));
     ++counters_.checks;
     counters_.errors += !answer->error.empty();
     counters_.incompatible +=
@@ -117,9 +115,9 @@ class JudgePool {
     return answer;
   }
 
-  /// Readable when the watcher has something for tend().
+  /// Readable when the watcher has sent a notice for tend().
   int fd() const { return watch_socket_.get(); }
-  /// Takes the watcher's notices, and replaces one that is gone. To be called every second too.
+  /// Reads the watcher's notices, and replaces it when it is gone. Call it every second, too.
   void tend() {
     pollfd ready{fd(), POLLIN, 0};
     while (watch_socket_ && ::poll(&ready, 1, 0) > 0) {
@@ -135,7 +133,7 @@ class JudgePool {
     const auto is_over = [](const auto& one) { return Clock::now() > one.second; };
     const bool forgiven = std::erase_if(avoided_, is_over) > 0;
     lock.unlock();
-    // A silent one hangs or has died: until another reports, nothing is known to be unchanged.
+    // A silent watcher hangs or has died: until another reports, changes go unnoticed.
     const bool silent = Clock::now() - heard_ >= kSilence;
     if (forgiven || silent) invalidate();
     if (!silent || watch_socket_) return;
@@ -148,7 +146,7 @@ class JudgePool {
   std::uint64_t generation() const { return generation_; }
   std::size_t libraries() const { return libraries_; }
   struct Counters {
-    std::atomic<std::uint64_t> checks{0}, kept{0}, incompatible{0}, errors{0}, invalidations{0},
+    std::atomic<std::uint64_t> checks{0}, cached{0}, incompatible{0}, errors{0}, invalidations{0},
         killed{0};
   };
   const Counters& counters() const { return counters_; }
@@ -161,9 +159,9 @@ class JudgePool {
     pid_t pid = -1;
     Fd socket;
   };
-  /// SHA-256 of an artifact: no client can make another's artifact get its own verdict.
+  /// SHA-256 of an artifact: clients cannot make artifacts collide.
   using Key = decltype(ContentHash::bytes);
-  struct Kept {
+  struct Cached {
     std::shared_ptr<const Answer> answer;
     Clock::time_point made;
   };
@@ -171,8 +169,7 @@ class JudgePool {
   JudgePool(NodeIndexOptions options, std::chrono::seconds timeout)
       : options_(std::move(options)), timeout_(timeout) {}
 
-  /// By exec, and not by fork alone: a judge must not have the memory that the token and the TLS
-  /// key are in.
+  /// By exec, not by fork alone: a judge must not have the token and the TLS key in its memory.
   Result<pid_t> start_process(const char* role, Fd& socket) const {
     auto sockets = TRY(make_socket_pair());
     auto child = TRY(
@@ -190,8 +187,8 @@ class JudgePool {
 
   void invalidate() {
     const std::lock_guard lock(mutex_);
-    kept_.clear();
-    kept_bytes_ = 0;
+    cached_.clear();
+    cached_bytes_ = 0;
     ++generation_;
     ++counters_.invalidations;
   }
@@ -220,7 +217,7 @@ class JudgePool {
         continue;
       }
       if (absent->pid > 0) killed_.push_back(std::exchange(absent->pid, -1));
-      absent->state = State::busy;  // not handed out until it has started
+      absent->state = State::busy;  // until it has started
       lock.unlock();
       Fd socket;
       const auto pid = start_process("judge", socket);
@@ -230,7 +227,7 @@ class JudgePool {
       absent->pid = pid.value_or(-1);
       absent->socket = std::move(socket);
       changed_.notify_all();
-      // Out of processes: no use to try at once.
+      // Out of processes, for example.
       if (!pid) changed_.wait_for(lock, std::chrono::seconds(1), [&] { return ending_; });
     }
   }
@@ -277,14 +274,14 @@ class JudgePool {
     changed_.notify_all();
   }
 
-  /// Whether a check that turned out to be slow may keep its judge.
+  /// Whether a slow check may keep its judge.
   bool may_go_on(Judge& judge) {
     const std::lock_guard lock(mutex_);
     judge.slow = judge.slow || may_be_slow();
     return judge.slow || lines_[false].empty();
   }
 
-  /// A judge reads what peers send, and may be theirs: its answer's numbers are checked.
+  /// A judge may be compromised: its answer's values are checked.
   static bool is_sane(const Judgement& judgement) {
     return judgement.verdict <= Verdict::incompatible && judgement.reasons.size() <= kMostReasons &&
            std::all_of(judgement.reasons.begin(), judgement.reasons.end(), [](const Reason& one) {
@@ -292,7 +289,7 @@ class JudgePool {
            });
   }
 
-  /// Failures: EAGAIN when a slow check has to make room, ETIMEDOUT, those of receive_large().
+  /// EAGAIN: a slow check is preempted; ETIMEDOUT; and the failures of receive_large().
   Result<Answer> converse(Judge& judge, const Question& question, Clock::time_point deadline,
                           const Cancelled& cancelled) {
     const auto begin = Clock::now();
@@ -318,8 +315,7 @@ class JudgePool {
     };
     for (bool slow = artifact.size() > kLarge;; slow = true) {
       auto* judge = take(slow, deadline, cancelled);
-      if (judge == nullptr) return none("too many others ask: try again");
-      // Given back whatever happens: there are few.
+      if (judge == nullptr) return none("too many checks: try again");
       struct Turn {
         JudgePool& pool;
         Judge& judge;
@@ -347,28 +343,28 @@ class JudgePool {
     }
   }
 
-  std::shared_ptr<const Answer> find_kept(const Key& key) {
+  std::shared_ptr<const Answer> find_cached(const Key& key) {
     const std::lock_guard lock(mutex_);
-    const auto known = kept_.find(key);
-    if (known == kept_.end()) return nullptr;
-    const auto& kept = known->second;
-    const bool is_good = kept.answer->watched || Clock::now() - kept.made <= kTimedLife;
-    return is_good ? kept.answer : nullptr;
+    const auto known = cached_.find(key);
+    if (known == cached_.end()) return nullptr;
+    const auto& cached = known->second;
+    const bool is_good = cached.answer->watched || Clock::now() - cached.made <= kTimedLife;
+    return is_good ? cached.answer : nullptr;
   }
 
-  void keep(const Key& key, const std::shared_ptr<const Answer>& answer) {
+  void cache(const Key& key, const std::shared_ptr<const Answer>& answer) {
     Encoder coder;
     coder(*answer);
-    const auto size = 2 * coder.take().size() + 1024;  // in memory, with the maps' own
+    const auto size = 2 * coder.take().size() + 1024;  // in memory, estimated
     const std::lock_guard lock(mutex_);
     if (!answer->error.empty() || answer->generation != generation_) return;
-    // A flood of different artifacts must not fill the memory: start over.
-    if (kept_.size() >= kMostKept || kept_bytes_ + size > kMostKeptBytes) {
-      kept_.clear();
-      kept_bytes_ = 0;
+    // Many different artifacts must not fill the memory.
+    if (cached_.size() >= kMostCached || cached_bytes_ + size > kMostCachedBytes) {
+      cached_.clear();
+      cached_bytes_ = 0;
     }
-    kept_bytes_ += size;  // of one that is replaced as well: too much is no harm
-    kept_[key] = {answer, Clock::now()};
+    cached_bytes_ += size;  // also when one is replaced: an overestimate does no harm
+    cached_[key] = {answer, Clock::now()};
   }
 
   NodeIndexOptions options_;
@@ -376,19 +372,19 @@ class JudgePool {
   std::string program_;
   Fd watch_socket_;
   pid_t watcher_ = -1;
-  Clock::time_point heard_ = Clock::now();  ///< of the watcher
+  Clock::time_point heard_ = Clock::now();  ///< the watcher's last notice
   std::size_t libraries_ = 0;
   std::atomic<std::uint64_t> generation_{1};
   Counters counters_;
 
-  std::mutex mutex_;  ///< over all below it; held for moments only
+  std::mutex mutex_;  ///< of all members below; held briefly
   std::condition_variable changed_;
   std::vector<Judge> judges_;
-  std::list<char> lines_[2];                          ///< calls that wait, quick and slow
-  std::vector<pid_t> killed_;                         ///< yet to be reaped
-  std::map<std::string, Clock::time_point> avoided_;  ///< directories that hung, until when
-  std::map<Key, Kept> kept_;
-  std::size_t kept_bytes_ = 0;
+  std::list<char> lines_[2];                          ///< waiting calls, quick and slow
+  std::vector<pid_t> killed_;                         ///< not reaped yet
+  std::map<std::string, Clock::time_point> avoided_;  ///< directory that hung -> until when
+  std::map<Key, Cached> cached_;
+  std::size_t cached_bytes_ = 0;
   bool ending_ = false;
   std::thread replacer_;
 };

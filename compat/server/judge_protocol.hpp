@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What compat-server and compat-judge say to each other, NodeIndexOptions first. An artifact or an
-// answer is too long for a packet: each message is one record in a sealed memory file, whose
-// descriptor is the packet. Only the watcher's notices, which are short, are packets themselves.
+// The messages between compat-server and compat-judge; NodeIndexOptions come first. Artifacts and
+// answers are too long for a packet: a message is a record in a sealed memory file, and its
+// descriptor is sent. Only the watcher's notices are packets themselves.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -21,16 +21,16 @@ namespace heddle::compat {
 
 /// A judge's descriptor for compat-server.
 inline constexpr int kJudgeSocket = 3;
-/// No answer of a judge is larger, nor one to a client much.
+/// Of a judge's answer; an answer to a client is about as large.
 inline constexpr std::size_t kMostAnswerBytes = std::size_t{4} << 20;
 
-/// compat-server to judge. Text: std::string_view where it is sent, std::string where it arrives.
+/// compat-server to judge. Text: std::string_view in the sender, std::string in the receiver.
 template <class Text>
 struct QuestionOf {
-  std::uint64_t generation = 0;      ///< of the node: a judge forgets what it saw in another one
-  std::uint64_t patience_ms = 0;     ///< a directory that does not answer for so long hangs
+  std::uint64_t generation = 0;      ///< of the node: when it changes, a judge drops its caches
+  std::uint64_t patience_ms = 0;     ///< a directory that takes longer is hanging
   std::string where;                 ///< the artifact's name in messages
-  std::vector<std::string> avoided;  ///< directories that do not answer
+  std::vector<std::string> avoided;  ///< hanging directories
   Text artifact;
 };
 using Question = QuestionOf<std::string_view>;
@@ -40,9 +40,9 @@ using ReceivedQuestion = QuestionOf<std::string>;
 struct Answer {
   Judgement judgement;
   std::string error;     ///< not empty: there is no verdict
-  std::string hanging;   ///< not empty: a directory that did not answer; the judge ends
-  bool watched = true;   ///< false: it may become wrong without notice
-  bool leaving = false;  ///< the judge ends, having grown too large
+  std::string hanging;   ///< not empty: a hanging directory; the judge ends
+  bool watched = true;   ///< false: it may become wrong without a notice
+  bool leaving = false;  ///< the judge ends, because it has grown too large
   std::uint64_t generation = 0;
 };
 
@@ -92,15 +92,15 @@ Result<void> send_large(int socket, const T& message) {
   return send_fd(socket, file.get());
 }
 
-/// Waits for what send_large() sent. EPROTO: something else, or more than `most` bytes; ECONNRESET:
-/// the other end is gone.
+/// Waits for a message of send_large(). EPROTO: invalid, or more than `most` bytes; ECONNRESET: the
+/// other end is gone.
 template <class T>
 Result<T> receive_large(int socket, std::size_t most = std::size_t{2} << 30) {
   const Fd file = TRY(receive_fd(socket));
   const auto wrong = [] {
     return fail_errno("", "invalid message from the other process", EPROTO);
   };
-  // The sender may be hostile: nobody can cut off a sealed file under us.
+  // The sender may be hostile; a sealed file cannot be truncated while it is mapped.
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return wrong();
   const auto content = TRY(MappedFile::map(file.get(), "memfd"));

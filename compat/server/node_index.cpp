@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A change must show within two seconds, also where inotify does not look.
+/// A change must be noticed within two seconds, also in unwatched directories.
 constexpr std::chrono::milliseconds kTimedLife{1000};
 constexpr std::size_t kChunk = 128;
 
@@ -23,14 +23,14 @@ bool is_library_name(const std::string& name) {
   return at != name.npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
 }
 
-/// The node's own loader. Without one there is nothing to look for.
+/// The node's own loader; without one, a default profile.
 const LoaderProfile& loader_of(NodeTarget& target) {
   static const LoaderProfile kNone;
   const auto loader = target.loader(kNone.interpreter);
   return loader ? **loader : kNone;
 }
 
-/// The absolute paths in its ld.so.cache: plain strings, whatever the cache's format.
+/// The absolute paths in ld.so.cache, found as strings in any of its formats.
 std::vector<std::string> cached_paths(NodeTarget& target) {
   std::vector<std::string> out;
   const auto bytes = target.world().read(loader_of(target).cache_path).value_or("");
@@ -51,7 +51,7 @@ void visit_libraries(NodeTarget& target, const std::string& directory,
     if (is_library_name(it->path().filename().string())) take(*it);
 }
 
-/// Whether all that the verdict depends on lies in directories that are watched.
+/// Whether the verdict depends on watched directories only.
 bool searches_watched_directories_only(const Artifact& artifact) {
   for (const auto& program : artifact.programs) {
     if (program.elf.rpath || program.elf.runpath) return false;
@@ -67,7 +67,7 @@ FactsOptions facts_options(const NodeIndexOptions& options) {
   auto facts = value_or_throw(facts_below(options.root));
   facts.pool.worker_path = options.worker_path;
   facts.cache_dir = options.cache_dir;
-  // One that was named for this root is no other domain's.
+  // A directory given for this root is for this trust domain only.
   if (!options.cache_dir.empty()) facts.cache = CacheUse::read_write;
   return facts;
 }
@@ -100,7 +100,7 @@ std::shared_ptr<const LibraryDirectories> NodeIndex::library_directories() {
   auto target = value_or_throw(NodeTarget::open(facts_, options_.root, {}));
   const auto& loader = loader_of(target);
   LibraryDirectories out;
-  // Where loaders of all machines lie, and where distributions keep libraries.
+  // The directories of loaders and libraries of all distributions and machines.
   for (const char* directory : {"/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32",
                                 "/usr/lib64", "/usr/libx32"})
     out.add(directory);
@@ -121,7 +121,7 @@ std::vector<std::string> NodeIndex::libraries() {
     visit_libraries(target, directory, [&](const fs::directory_entry& entry) {
       paths.push_back(directory + entry.path().filename().string());
     });
-  std::set<std::string> files;  // each file once, whatever its names
+  std::set<std::string> files;  // each file once
   for (const auto& path : paths)
     if (auto real = target.world().real_path(path); !real.empty()) files.insert(std::move(real));
   return {files.begin(), files.end()};
@@ -176,8 +176,8 @@ std::vector<std::string> NodeIndex::directories() {
     }
   }
   for (const auto& path : cached_paths(target)) inside.insert(directory_of(path));
-  for (const auto& path : libraries()) inside.insert(directory_of(path));  // where links lead
-  std::set<std::string> led_to;  // by links of libraries, also by those that dangle now
+  for (const auto& path : libraries()) inside.insert(directory_of(path));  // links resolved
+  std::set<std::string> led_to;  // the targets' directories of links, dangling ones too
   for (const auto& directory : inside)
     visit_libraries(target, directory, [&](const fs::directory_entry& entry) {
       std::error_code none;
@@ -189,7 +189,7 @@ std::vector<std::string> NodeIndex::directories() {
   std::set<std::string> out;
   for (const auto& directory : inside) {
     if (directory.empty()) continue;
-    out.insert(target.root() + directory);  // also one that is not there yet, or a link
+    out.insert(target.root() + directory);  // may be missing, or a link
     if (auto real = target.world().real_path(directory); !real.empty())
       out.insert(target.root() + real);
   }

@@ -14,15 +14,15 @@ namespace heddle::compat {
 
 struct NodeIndexOptions {
   std::string root = {};                       ///< empty: this node
-  std::string cache_dir = {};                  ///< where the index lies; empty: the user's cache
-  std::vector<std::string> library_dirs = {};  ///< opened beside those that the loader itself names
-  std::string worker_path = {};  ///< where elf-worker is; empty: as for programs in bin
+  std::string cache_dir = {};                  ///< directory of the index; empty: the user's cache
+  std::vector<std::string> library_dirs = {};  ///< opened beside the loader's own directories
+  std::string worker_path = {};                ///< of elf-worker; empty: as for programs in bin
   /// LibraryDirectories::on_look
   std::function<void(std::string_view directory)> on_look = {};
 };
 
-/// The node's facts in LMDB. CachedFacts hands out what it was once asked to prefetch: renew()
-/// makes it look again.
+/// The node's facts in LMDB. CachedFacts does not read a prefetched file again: renew() starts
+/// over.
 class FreshFacts final : public FactsSource {
  public:
   explicit FreshFacts(FactsOptions options) : options_(std::move(options)) { renew(); }
@@ -43,32 +43,32 @@ class FreshFacts final : public FactsSource {
   std::unique_ptr<CachedFacts> facts_;
 };
 
-/// This node's libraries, ready to judge by. Of the node's files it opens what lies in the loader's
-/// directories, in those of ld.so.cache and /etc/ld.so.preload and in the options', and no other
-/// that an artifact names. Not for concurrent use.
+/// This node's libraries, for verdicts. Of the files that an artifact names it opens only those in
+/// the loader's directories, those of ld.so.cache and /etc/ld.so.preload, and the options'. Not for
+/// concurrent use.
 class NodeIndex {
  public:
-  /// Throws Error when the node's loader is none that can be judged by.
+  /// Throws Error when the node's loader is not supported.
   explicit NodeIndex(NodeIndexOptions options);
 
-  /// Reads every library of the loader's directories and of ld.so.cache, in parallel, into the
-  /// index. Result: how many files it has.
+  /// Reads every library of the loader's directories and of ld.so.cache into the index, in
+  /// parallel. Result: the number of files.
   std::size_t fill();
   struct Answer {
     Result<Judgement> judgement;
-    /// Whether all that it rests on lies in directories(): else it may change unseen.
+    /// Whether it depends on directories() only; else it may change without a notice.
     bool watched = true;
   };
   Answer check(const Artifact& artifact);
-  /// Something may have changed: forget what was seen of the node's files, and do not look into the
-  /// directories `avoided` until the next time.
+  /// Drops all caches of the node's files. The directories `avoided` are not opened until the next
+  /// call.
   void invalidate(std::vector<std::string> avoided = {});
 
-  /// The directories whose changes matter, absolute, as this node names them.
+  /// The directories whose changes matter: absolute paths on this node.
   std::vector<std::string> directories();
 
  private:
-  /// What was seen of the node at one time.
+  /// Cached state of the node.
   struct Snapshot {
     Snapshot(FactsSource& facts, const NodeIndexOptions& options,
              std::shared_ptr<const LibraryDirectories> allowed);
@@ -83,9 +83,9 @@ class NodeIndex {
   NodeIndexOptions options_;
   FreshFacts facts_;
   std::vector<std::string> avoided_;
-  std::shared_ptr<const LibraryDirectories> allowed_;  ///< nullptr: to be found out
+  std::shared_ptr<const LibraryDirectories> allowed_;  ///< nullptr: not determined yet
   std::unique_ptr<Snapshot> watched_;
-  std::unique_ptr<Snapshot> timed_;  ///< for programs that search where nobody watches
+  std::unique_ptr<Snapshot> timed_;  ///< for programs that search in unwatched directories
 };
 
 }  // namespace heddle::compat

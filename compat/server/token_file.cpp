@@ -26,8 +26,7 @@ std::string absolute_variable(const char* name) {
   return value != nullptr && *value == '/' ? value : "";
 }
 
-/// With 256 random bits. Of two processes that make it one wins, and the other reads that one; a
-/// reader sees all of it or nothing.
+/// The file appears whole. When two processes make it, the first one's is used.
 Result<void> make_token(const std::string& path) {
   std::array<unsigned char, 32> bytes;
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))

@@ -20,21 +20,18 @@ Result<Bind> read_bind(const Json& entry, const std::string& name) {
   Bind bind{text_member(entry, "source"), text_member(entry, "target")};
   if (!is_clean(bind.source) || bind.source.starts_with('/') || !is_clean(bind.target) ||
       !bind.target.starts_with('/'))
-    return fail(name, "cannot use it", "one of its binds has no source or target");
+    return fail(name, "cannot use it", "a bind has an invalid source or target");
   return bind;
 }
 
 std::string describe_mpi(const Json& mpi) {
-  const auto or_else = [](std::string text, const char* otherwise) {
-    return text.empty() ? otherwise : text;
-  };
-  return mpi.is_object() ? or_else(text_member(mpi, "family"), "MPI") + " " +
-                               or_else(text_member(mpi, "version"), "?")
-                         : std::string();
+  const auto version = text_member(mpi, "version");
+  return mpi.is_object() ? text_member(mpi, "family") + " " + (version.empty() ? "?" : version)
+                         : "";
 }
 
-/// The image's files that were compared or will be loaded, and all others that were looked for. As
-/// ld.so spells them, with the `..` of $ORIGIN/../lib: they are only opened with the image as root.
+/// The image's files that were compared, will be loaded, or were probed, as ld.so spells them: with
+/// the `..` of $ORIGIN/../lib, since they are only opened with the image as root.
 std::vector<std::string> image_files(const Json& value) {
   const auto mount_point = text_member(value, "mount_point");
   std::vector<std::string> out{"/etc/ld.so.cache"};

@@ -11,7 +11,7 @@ namespace heddle::hook {
 
 enum class Outcome : std::uint8_t { swap, nothing, incompatible };
 
-/// A file or directory of the mount that is bound over one of the container's.
+/// A file or directory of the mount that is bound over one of the container.
 struct Bind {
   std::string source;  ///< relative to the mount's root
   std::string target;  ///< absolute, in the container
@@ -30,7 +30,7 @@ struct Decision {
   std::string hint;
   std::string mount_point;
   std::vector<std::string> programs;
-  std::string interpreter;  ///< PT_INTERP of them
+  std::string interpreter;  ///< their PT_INTERP
   std::string host_mpi;     ///< "MPICH 4.0.2"
   std::vector<Bind> binds;
   std::vector<Bind> directories;         ///< those that exist in the image
@@ -38,8 +38,8 @@ struct Decision {
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<Verdict> verdicts;
   std::vector<std::string> warnings;
-  /// Paths of the image that the decision depends on, absent ones too: while they hold the same, it
-  /// stands. One that ends in a slash: the names in that directory.
+  /// Paths of the image, absent ones too, whose contents the decision depends on. A trailing slash:
+  /// the names in that directory.
   std::vector<std::string> image_files;
   // Added by the cache:
   std::string contents;  ///< hash of what `image_files` held (ImageContents)
@@ -52,7 +52,7 @@ void fields(Coder& coder, R& r) { coder(r.source, r.target); }
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Verdict>
 void fields(Coder& coder, R& r) { coder(r.soname, r.from_host, r.why); }
-/// Without what only the cache needs.
+/// Without the fields that only the cache needs.
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Decision>
 void fields(Coder& coder, R& r) {
@@ -60,8 +60,8 @@ void fields(Coder& coder, R& r) {
         r.directories, r.unreachable, r.environment, r.verdicts, r.warnings, r.map_id);
 }
 
-/// `name` is for messages. Refuses another version, and relative paths and `..` where an absolute
-/// one is needed: they are mounted over.
+/// `name` is for messages. Refuses another version, and bind targets that are relative or have
+/// `..`.
 Result<Decision> parse_decision(const std::string& text, const std::string& name);
 
 }  // namespace heddle::hook

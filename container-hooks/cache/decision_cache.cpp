@@ -36,9 +36,9 @@ constexpr int kLongestPauseMs = 10;  ///< a decision takes 100 ms
 constexpr std::time_t kDay = 24 * 60 * 60;
 constexpr std::size_t kKeyLength = 64;  ///< hex digits of the key that names an entry's files
 
-/// All that a decision depends on but the image itself.
+/// All that a decision depends on except the image.
 std::string text_of(const ImageQuestion& question) {
-  // Of the host what a new MPI would change; fs-mount sees that a file of a known one has changed.
+  // A new MPI on the host changes ld.so.cache; changed files of a known MPI are found by fs-mount.
   struct stat host {};
   (void)::stat(kLibraryCache, &host);
   const auto stamp = file_stamp(host);
@@ -52,8 +52,8 @@ std::string text_of(const ImageQuestion& question) {
   return text + "\n";
 }
 
-/// Readers see all of it or nothing. After a power cut it may be damaged, and is decided on anew: a
-/// container's start need not wait for the disk (0.1 s and more where it is busy).
+/// Readers see all of it or nothing. Not fsynced, which takes 0.1 s on a busy disk: a file that a
+/// power cut damages is decided anew.
 Result<void> write_file(const std::string& path, const std::string& text) {
   auto aside = path + ".XXXXXX";
   const Fd file(::mkostemp(aside.data(), O_CLOEXEC));
@@ -74,24 +74,22 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
   if (!question.library_path.empty())
     request.arguments.insert(request.arguments.end(), {"--library-path", question.library_path});
   request.environment = {"XDG_CACHE_HOME=" + directory};
-  request.reader = question.asker;
+  request.reader = question.reader;
   note_step("waiting for fs-resolve, which decides on", question.rootfs);
   auto answer = TRY(run_helper(request, kDecisionLimit));
   if (answer.status == exit_done || answer.status == exit_no) return std::move(answer.out);
   const auto words = one_line(request.name, answer.err);
-  return fail(Error({}, words.empty() ? "fs-resolve: it failed without a message" : words));
+  return fail(Error({}, words.empty() ? "fs-resolve: failed without a message" : words));
 }
 
-/// Locks it, if no other process has, as long as it is open.
 bool lock_now(const Fd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
-/// Marks the open file `fd`, of that status, as used now; at most once a day, so that starts do not
-/// write.
+/// Sets the modification time, at most once a day: most starts write nothing.
 void mark_used(const Fd& file, const struct stat& status) {
   if (std::time(nullptr) - status.st_mtim.tv_sec >= kDay) (void)::futimens(file.get(), nullptr);
 }
 
-/// Pruning removes locks and maps while it holds them.
+/// Whether `path` still names the open file: pruning removes locks and maps that it has locked.
 bool is_named(const Fd& file, const std::string& path) {
   struct stat held {};
   struct stat named {};
@@ -109,7 +107,7 @@ std::vector<fs::path> files_of(const std::string& stem) {
   return out;
 }
 
-/// The maps of the entry but `kept`, locked; no descriptor for each one that is held.
+/// The maps of the entry except `kept`, locked; those in use without a descriptor.
 std::vector<std::pair<fs::path, Fd>> lock_maps(const std::string& stem, const fs::path& kept) {
   std::vector<std::pair<fs::path, Fd>> out;
   for (const auto& file : files_of(stem)) {
@@ -142,8 +140,7 @@ class Entry {
     asked_ = file_stamp(before);
   }
 
-  /// Of containers of one image that start at once one decides and the others wait for it, also
-  /// where the host's files have changed since the last decision.
+  /// Of containers of one image that start at once, one decides and the others wait for it.
   Result<Decided> decided() {
     const auto lock_path = stem_ + ".lock";
     Fd lock;
@@ -161,20 +158,20 @@ class Entry {
       if (errno != EWOULDBLOCK && errno != EINTR)
         return fail_errno(lock_path, "cannot lock the cache");
       note_step("waiting for another fs-hook, which holds", lock_path);
-      pollfd asker{question_.asker, 0, 0};
-      if (::poll(&asker, 1, pause_ms) > 0)
+      pollfd reader{question_.reader, 0, 0};
+      if (::poll(&reader, 1, pause_ms) > 0)
         return fail_errno(lock_path, "stopped waiting", ECANCELED);
     }
   }
 
-  /// Writes what the next start of this copy need not hash. True: a file was added.
+  /// Stores the hashes for the next start of this copy. True: a file was added.
   bool remember() const {
     const auto text = contents_.remembered();
     return !text.empty() && write_file(seen_, text).has_value() && is_new_copy_;
   }
 
  private:
-  /// What was decided on this very image, unless part of it has gone or it is stale.
+  /// The decision on this very image, if its map is there and it is not outdated.
   std::optional<Decided> cached() {
     const auto file = open_file(stem_ + ".json", O_RDONLY);
     struct stat status {};
@@ -208,14 +205,13 @@ class Entry {
     return out;
   }
 
-  /// Named by its content: fs-mount opens it by path when this entry is no longer locked, and a map
-  /// of another image that looks like this one may have been made meanwhile.
+  /// The map is named by its content: fs-mount opens it by path without the entry's lock, when
+  /// another image of the same key may have a new map.
   Result<void> keep_map(Decided& out, const std::string& made) const {
     const auto file = TRY(open_file(made, O_RDONLY));
     const auto id = TRY(hash_file(file.get(), made));
     out.decision.map_id = id.hex();
     const auto kept = map_path(out);
-    // One that is there may be held.
     const auto there = open_file(kept, O_RDONLY);
     if (there && hash_file(there->get(), kept) == id)
       (void)::unlink(made.c_str());
@@ -245,11 +241,11 @@ class Entry {
   std::string seen_;
   bool is_new_copy_ = true;
   std::string stem_;
-  FileStamp asked_;     ///< of the decision that was there when we asked
-  FileStamp rejected_;  ///< of one that is not for this question
+  FileStamp asked_;     ///< of KEY.json when this process started to wait
+  FileStamp rejected_;  ///< of a KEY.json that does not apply
 };
 
-/// All its files, also a temporary one of a process that was killed; the lock last.
+/// Removes all its files, also temporary ones of killed processes; the lock last.
 bool remove_entry(const std::string& stem) {
   const auto lock_path = stem + ".lock";
   const auto lock = open_file(lock_path, O_RDWR | O_CREAT, 0600);
@@ -267,7 +263,7 @@ bool remove_entry(const std::string& stem) {
 }  // namespace
 
 Result<DecisionCache> DecisionCache::open(const std::string& directory, const CacheLimits& limits) {
-  std::error_code error;  // told by stat()
+  std::error_code error;  // stat() reports it
   fs::create_directories(fs::path(directory).parent_path(), error);
   (void)::mkdir(directory.c_str(), 0700);
   struct stat status {};

@@ -15,41 +15,42 @@ struct CacheLimits {
   std::chrono::hours unused = std::chrono::hours(24 * 90);
 };
 
-/// Which image, for which program.
+/// A program of an image.
 struct ImageQuestion {
   std::string rootfs;   ///< on the host
   std::string program;  ///< absolute, in the image
   std::string mount_point;
   std::string mpi = "auto";  ///< as fs-resolve takes it
   std::string library_path;  ///< LD_LIBRARY_PATH that the container runs with
-  int asker = -1;            ///< a pipe: when its read end is closed, fs-resolve is stopped
-  std::string stale_map;     ///< map_id of a decision that holds no longer; empty: any holds
+  int reader = -1;           ///< a pipe; fs-resolve is stopped when its read end is closed
+  std::string stale_map;     ///< map_id of an outdated decision, which is not reused; or empty
 };
 
 struct Decided {
   Decision decision;
   std::string map;          ///< its path; empty without a swap
-  bool from_cache = false;  ///< host files may have changed since: fs-mount checks that
-  Fd in_use;                ///< while open the map is not pruned
+  bool from_cache = false;  ///< the host's files may have changed since: fs-mount checks them
+  Fd in_use;                ///< while open, the map is not pruned
 };
 
-/// Decisions kept in a directory, each with its map: one for each content of an image, shared by
-/// its containers, whichever rootfs they have. (Of images that have their program and ld.so.cache
-/// in common and differ elsewhere, the last one that was decided on is kept.) The directory is the
-/// caller's alone: what lies in it is mounted into containers. An entry is KEY.ID.map (ID is its
-/// content's hash: a path never comes to lead to another map), KEY.json (the decision, its map's ID
-/// and the hash of the image's files that it depends on; written last, it makes the entry valid)
-/// and KEY.lock, held by the process that decides or prunes. Readers take no lock: they hold the
-/// map by flock(2), and it is not removed while held. COPY.seen holds what ImageContents remembers
-/// of one copy of an image.
+/// Decisions in a directory, each with its map: one for each content of an image, shared by its
+/// containers whatever their rootfs. (Of images that have program and ld.so.cache in common and
+/// differ elsewhere, only the last decision is stored.) Only the caller may write to the directory:
+/// its files are mounted into containers. The files of an entry:
+/// - KEY.ID.map; ID is the hash of its content, so that a path never leads to another map. Readers
+///   hold it by flock(2), which keeps it from being removed.
+/// - KEY.json: the decision, the map's ID and the hash of the image's files that it depends on.
+///   Written last, it makes the entry valid.
+/// - KEY.lock: locked by the process that decides or prunes.
+/// COPY.seen has the file hashes of one copy of an image (ImageContents).
 class DecisionCache {
  public:
-  /// Makes the directory; refuses one that others may write to. What is added to it prunes it.
+  /// Makes the directory; refuses one that others may write to. A new entry prunes the directory.
   static Result<DecisionCache> open(const std::string& directory, const CacheLimits& limits = {});
 
-  /// From the cache, or by fs-resolve: once for all that ask at the same time. Fails when
-  /// fs-resolve fails. An incompatible pair is no failure here, and is decided anew for later
-  /// askers: the administrator may have changed the image or the host.
+  /// From the cache, or by one fs-resolve for all concurrent callers. Fails when fs-resolve fails.
+  /// An incompatible pair is a result, and decided anew for later callers: the administrator may
+  /// have changed the image or the host.
   Result<Decided> decide(const ImageQuestion& question) const;
 
  private:
@@ -59,8 +60,8 @@ class DecisionCache {
   CacheLimits limits_;
 };
 
-/// Removes what has not been used for long, and beyond `limits.bytes` the least recently used.
-/// Never a map that is held, nor an entry that is being decided on.
+/// Removes entries unused for `limits.unused`, and beyond `limits.bytes` the least recently used;
+/// never a locked map or entry.
 void prune_decisions(const std::string& directory, const CacheLimits& limits);
 
 }  // namespace heddle::hook

@@ -26,8 +26,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 /// A file that was changed within a tick of the clock after it was read looks unchanged; two
 /// seconds are the coarsest (as for the facts of ELF files, resolver/elf/facts_cache.cpp).
 constexpr std::int64_t kYoung = 2;
-/// A start waits for what is read. The image says which files, and they may be as sparse as it
-/// likes.
+/// A container's start waits for the read, and the image chooses the files, sparse ones too.
 constexpr std::uint64_t kMostRead = std::uint64_t{4} << 30;
 
 Result<ContentHash> hash_names(const Fd& directory) {
@@ -54,7 +53,7 @@ Result<ContentHash> hash_bounded(const Fd& file, std::uint64_t size) {
 ImageContents::ImageContents(const Fd& root) : root_(root), top_(path_of(root.get())) {}
 
 void ImageContents::recall(const std::string& text) {
-  // The first line is the hash of the rest: a power cut may have damaged it.
+  // The first line is the hash of the rest, which a power cut may damage.
   const auto heading = std::min(text.find('\n'), text.size());
   const auto rest = text.substr(std::min(heading + 1, text.size()));
   if (hash_bytes(rest).hex() != text.substr(0, heading)) return;
@@ -63,15 +62,15 @@ void ImageContents::recall(const std::string& text) {
 }
 
 std::string ImageContents::remembered() const {
-  if (!news_) return {};
+  if (!has_new_hashes_) return {};
   std::string out;
   for (const auto& [stamp, hash] : known_) out += stamp + " " + hash + "\n";
   return hash_bytes(out).hex() + "\n" + out;
 }
 
-/// Without a word of the device where its number is made up anew with each mount (major 0: overlay,
-/// btrfs, NFS): inode and ctime, to the nanosecond, are met twice on one file system only. A time
-/// in whole seconds was set by the image's maker.
+/// Without the device where each mount gets a new number (major 0: overlay, btrfs, NFS): inode and
+/// ctime in nanoseconds do not repeat across file systems. A ctime in whole seconds may come from
+/// the image: empty.
 std::string ImageContents::stamp_of(int fd, const struct stat& status) {
   const auto stamp = file_stamp(status);
   if (stamp.ctime_ns % kSecond == 0 || !file_systems_.of(fd, stamp)) return {};
@@ -84,7 +83,7 @@ std::string ImageContents::stamp_of(int fd, const struct stat& status) {
   return out;
 }
 
-/// Of a file's bytes, or of the names in a directory, whose ctime tells that a name came or went.
+/// Of a file's bytes, or of a directory's names, which its ctime covers.
 std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
   const auto stamp = stamp_of(file.get(), status);
   if (const auto found = known_.find(stamp); found != known_.end()) return found->second;
@@ -92,11 +91,11 @@ std::string ImageContents::hash_of(const Fd& file, const struct stat& status) {
   const auto hash = S_ISDIR(status.st_mode)
                         ? hash_names(file)
                         : hash_bounded(file, static_cast<std::uint64_t>(status.st_size));
-  // Not to be compared: decided on anew at each start.
+  // Unreadable: decided anew at each start.
   if (!hash) return "unread at " + std::to_string(now);
   const auto hex = hash->hex();
   if (!stamp.empty() && std::max(status.st_ctim.tv_sec, status.st_mtim.tv_sec) < now - kYoung)
-    news_ |= known_.emplace(stamp, hex).second;
+    has_new_hashes_ |= known_.emplace(stamp, hex).second;
   return hex;
 }
 

@@ -11,28 +11,27 @@
 
 namespace heddle::hook {
 
-/// What an image holds at the paths that a decision depends on: content, not times, since images
-/// that are built reproducibly give all their files one time, and device and inode differ in each
-/// container. To hash an MPI each time would take longer than all else at a container's start, so
-/// hashes are remembered by the file's stamp. That includes the ctime, where the kernel keeps it:
-/// the time at which this node unpacked the file, which nothing sets back.
+/// The contents of an image's paths that a decision depends on. Times do not tell them apart, since
+/// reproducible builds give all files one time, and device and inode differ in each container.
+/// Hashing an MPI takes longer than the rest of a container's start, so hashes are stored by the
+/// file's stamp, with the ctime: when this node unpacked the file, which no program can set.
 class ImageContents {
  public:
   /// `root`: the image's root directory, which must outlive this.
   explicit ImageContents(const Fd& root);
 
-  /// Takes what remembered() gave before.
+  /// Loads the output of an earlier remembered().
   void recall(const std::string& text);
-  /// For recall() next time; empty: nothing new.
+  /// The hashes as text for recall(); empty: nothing new.
   std::string remembered() const;
 
-  /// A line for each path: its content's hash, that it is absent or a directory; and where symbolic
-  /// links lead. Of a path that ends in a slash it is the names in that directory. The answer stays
-  /// what it was when first asked: a decision is kept with what was there before it was made.
+  /// A line for each path: its content's hash, or that it is absent or a directory; and where
+  /// symbolic links lead. With a trailing slash: the hash of the names in that directory. Each path
+  /// is read once: a decision is stored with the contents from before it was made.
   std::string of(const std::vector<std::string>& paths);
 
-  /// Tells this copy of an image from others, as long as it is not touched: the file's stamp.
-  /// Empty: there is none that could be trusted.
+  /// The file's stamp, which identifies this copy of an image until the file is changed. Empty: no
+  /// stamp can be trusted.
   std::string copy_id(const std::string& path);
 
  private:
@@ -44,8 +43,8 @@ class ImageContents {
   std::string top_;  ///< its path
   FileSystems file_systems_;
   std::unordered_map<std::string, std::string> known_;  ///< stamp -> hash
-  std::unordered_map<std::string, std::string> lines_;  ///< path -> what of() says
-  bool news_ = false;
+  std::unordered_map<std::string, std::string> lines_;  ///< path -> its line of of()
+  bool has_new_hashes_ = false;                         ///< `known_` has new hashes
 };
 
 }  // namespace heddle::hook

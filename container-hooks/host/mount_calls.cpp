@@ -126,7 +126,7 @@ Result<Fd> new_tmpfs(std::size_t bytes) {
 }
 
 Result<Fd> new_overlay(int lower, int memory) {
-  // By descriptor: a path may hold what the options take for a separator.
+  // By descriptor: a path may have the options' separators.
   FsContext context("overlay");
   context.set("source", kMountSource);
   context.set("lowerdir", fd_path(lower));

@@ -26,8 +26,8 @@ namespace {
 constexpr const char* kSelf = "/proc/self/exe";
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 constexpr unsigned kMfdExec = 0x10;  // <linux/memfd.h> since Linux 6.3
-/// Read in a sealed program only, which only run_sealed() starts: some runtimes give a hook its
-/// image's environment.
+/// Trusted only in a sealed program, which run_sealed() has started: some runtimes pass the image's
+/// environment to hooks.
 constexpr const char* kInstalled = "HEDDLE_HOOK_INSTALLED";
 
 /// Only a file of a detached mount has the path "/".
@@ -39,8 +39,8 @@ bool is_sealed() {
   return seals >= 0 && (seals & kSeals) == kSeals;
 }
 
-/// The program's file by a read-only mount of its own, which is attached nowhere: what a process
-/// opens by /proc/PID/exe lies on that mount. 4 ms less than a copy; for root, since Linux 5.12.
+/// The program's file on a detached read-only mount, which /proc/PID/exe then leads to. 4 ms less
+/// than a copy; for root, since Linux 5.12.
 Result<Fd> read_only_mount() {
   Fd file = TRY(clone_tree(kSelf));
   TRY(make_inert(file.get(), kSelf, Reach::mount));
@@ -75,8 +75,7 @@ Result<std::string> programs() {
   return own_program_dir();
 }
 
-/// fs-mount's static form starts in half the time: 1.2 ms of CPU time less, which ld.so takes for
-/// the other (measured), at each container's start.
+/// The static fs-mount starts in half the time: without ld.so's 1.2 ms (measured).
 std::string path_of(const std::string& programs, const std::string& name) {
   const auto as_one_file = directory_of(programs) + "/libexec/heddle/" + name + "-static";
   if (name == "fs-mount" && ::access(as_one_file.c_str(), X_OK) == 0) return as_one_file;
@@ -86,10 +85,10 @@ std::string path_of(const std::string& programs, const std::string& name) {
 }  // namespace
 
 Result<void> run_sealed(char** argv) {
-  // A sanitizer's runtime wants its program's file.
+  // A sanitizer's runtime opens its program's file.
   if constexpr (kSanitized) return {};
   if (is_sealed()) {
-    (void)::prctl(PR_SET_NAME, "fs-hook");  // for the kernel it is a number in /dev/fd
+    (void)::prctl(PR_SET_NAME, "fs-hook");  // execveat(2) sets a number
     return {};
   }
   const auto installed = TRY(own_program_dir());
@@ -117,7 +116,7 @@ Result<Child> start_helper(const HelperRequest& request) {
   argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
   SpawnOptions options;
   options.fds = request.fds;
-  // LD_PRELOAD, LD_AUDIT and PATH of an image's environment reach the hook under some runtimes.
+  // Some runtimes pass the image's LD_PRELOAD, LD_AUDIT and PATH to the hook.
   options.environment = {"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C"};
   options.environment->insert(options.environment->end(), request.environment.begin(),
                               request.environment.end());

@@ -31,9 +31,9 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 20);
 /// For some dozens of umount2(2).
 constexpr std::chrono::milliseconds kUndo{3000};
 
-/// Read when the writers have ended, or have waited for long: no lock.
+/// Without a lock: read when the writers have ended or hang.
 struct Notes {
-  std::atomic<pid_t> placer{0};  ///< the process whose note_placed(true) was the last
+  std::atomic<pid_t> placer{0};  ///< the process that called note_placed(true) last
   char step[4000] = "";
 };
 Notes* notes = nullptr;
@@ -55,9 +55,9 @@ std::string status_value(const std::string& status, const std::string& key) {
   return status.substr(from, status.find('\n', from) - from);
 }
 
-/// The living descendants of the task `task` of /proc. Where that is the host's and this process
-/// runs in a container's PID namespace (createContainer), its numbers are the host's; the last of
-/// NSpid is the one that kill(2) takes here.
+/// The living descendants of the task `task` of /proc. In createContainer /proc may be the host's
+/// and this process in the container's PID namespace: the last number of NSpid is the one that
+/// kill(2) takes here.
 void add_descendants(const std::string& task, std::vector<pid_t>& out) {
   std::istringstream numbers(read_file(task + "/children", 1U << 16).value_or(""));
   for (std::string number; numbers >> number;) {
@@ -73,8 +73,8 @@ void add_descendants(const std::string& task, std::vector<pid_t>& out) {
   }
 }
 
-/// Kills all descendants but `spared` and reaps what has become a child of this subreaper, for at
-/// most kGrace: some may wait in the kernel.
+/// Kills all descendants except `spared` and reaps orphans, for at most kGrace: some may wait in
+/// the kernel.
 void kill_descendants(pid_t spared) {
   Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
   const auto end = Clock::now() + kGrace;
@@ -89,8 +89,7 @@ void kill_descendants(pid_t spared) {
   } while (pauses.sleep_before(end));
 }
 
-/// Waits until `placer` has taken away what it has in the container: it sees that no process leads
-/// it any more, and waits for none of ours, which are dead.
+/// Waits until `placer`, whose socket is closed now, has undone its mounts.
 void let_undo(pid_t placer) {
   const auto end = Clock::now() + kUndo;
   Backoff pauses(std::chrono::milliseconds(1), std::chrono::milliseconds(16));
@@ -102,7 +101,7 @@ void let_undo(pid_t placer) {
 
 Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::function<int()>& work) {
   TRY(share_notes());
-  // Not a pipe: a process that cannot be killed would hold that open.
+  // Not a pipe, which an unkillable process would hold open.
   const Fd messages(::memfd_create("messages", MFD_CLOEXEC));
   if (!messages) return fail_errno("fs-hook", "cannot keep messages");
   (void)::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -121,7 +120,7 @@ Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::funct
     }
     kill_descendants(0);
   } else if (!is_placed()) {
-    kill_descendants(0);  // workers of an fs-resolve that died: the image's files would stay open
+    kill_descendants(0);  // elf-workers of a dead fs-resolve would hold the image's files open
   }
   (void)::lseek(messages.get(), 0, SEEK_SET);
   (void)write_all(STDERR_FILENO, read_all(messages.get(), "messages").value_or(""), "stderr");

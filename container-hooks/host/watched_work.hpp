@@ -11,31 +11,28 @@
 
 namespace heddle::hook {
 
-// A runtime waits for its hook, and runc until nobody holds the hook's stderr. A process that waits
-// in the kernel for a file server that has gone cannot be killed. So the process that the runtime
-// waits for touches no file: it watches another that does the work, passes its messages on at the
-// end, and kills it with all it has started when its time is over. What the work was doing is noted
-// in memory that the processes share; without such memory (no run_watched() above) the notes go
-// nowhere.
+// A runtime waits for its hook, and runc also until the hook's stderr is closed. A process that
+// waits in the kernel for a dead file server cannot be killed. So the process that the runtime
+// waits for opens no file: it is a watchdog for the worker, passes on its messages at the end, and
+// kills it with its descendants on timeout. The worker notes its steps in shared memory; without
+// run_watched() the notes have no effect.
 
 /// How watched work ended.
 struct WatchedEnd {
-  std::optional<int> status;  ///< its exit status, 128+n for signal n; none: out of time
+  std::optional<int> status;  ///< its exit status, 128+n for signal n; none: timeout
   std::string step;           ///< its last note_step(): "reading /usr/lib/libmpi.so.12"
-  bool placed = false;        ///< it left something in the container
+  bool placed = false;        ///< mounts of it are left in the container
   bool done() const { return status && *status < 128; }
 };
 
-/// Runs `work` in a process of its own and, when it is not done within `limit` (0: none), kills it
-/// with all that it started.
+/// Runs `work` in a process of its own, and kills it with its descendants after `limit` (0: none).
 Result<WatchedEnd> run_watched(std::chrono::milliseconds limit, const std::function<int()>& work);
 
-/// Before each step that may wait for others: a file that lies on a server, a program.
+/// Call before each step that may block: a file on a server, another program.
 void note_step(std::string_view doing, std::string_view what);
-/// Whether this process has something in the container, which it takes away when no process leads
-/// it any more.
+/// Whether this process has mounts in the container. It undoes them when its socket is closed.
 void note_placed(bool placed);
-/// Whether something is left in the container.
+/// Whether mounts are left in the container.
 bool is_placed();
 
 }  // namespace heddle::hook

@@ -22,14 +22,13 @@ std::map<std::string, std::string> annotations_of(const Json& value) {
 
 bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
-/// Where a runtime mounts what every container has.
 bool is_system_directory(const std::string& path) {
   for (const std::string directory : {"/dev", "/proc", "/sys"})
     if (path == directory || path.starts_with(directory + "/")) return true;
   return false;
 }
 
-/// Bind mounts as runtimes know them: the option makes one, the type is for show.
+/// Bind mounts. As in runtimes the option makes one, whatever the type.
 std::vector<Volume> volumes_of(const Json& value, const std::string& bundle) {
   std::vector<Volume> out;
   for (const auto& mount : list_member(value, "mounts")) {

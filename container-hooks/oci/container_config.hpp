@@ -35,7 +35,7 @@ struct Volume {
 
 /// What a hook uses of config.json.
 struct ContainerConfig {
-  std::string rootfs;  ///< absolute, as the host sees it
+  std::string rootfs;  ///< absolute, on the host
   std::map<std::string, std::string> annotations;
   std::vector<std::string> args;
   std::vector<std::string> environment;
@@ -47,21 +47,21 @@ struct ContainerConfig {
 /// Whether this hook of a config.json is an fs-hook.
 bool is_fs_hook(const Json& hook);
 
-/// podman's largest config.json, with seccomp rules, has 0.1 MB.
+/// podman's config.json with seccomp rules has 0.1 MB.
 inline constexpr std::size_t kStateLimit = 1U << 20;
 inline constexpr std::size_t kConfigLimit = 8U << 20;
 
 /// Members of another type than the specification's count as absent; unknown ones are ignored.
 Result<ContainerState> parse_state(const std::string& text);
-/// `bundle` is what a relative root.path counts from.
+/// A relative root.path is relative to `bundle`.
 Result<ContainerConfig> parse_config(const std::string& text, const std::string& bundle);
 /// `<bundle>/config.json`, the rootfs free of symbolic links.
 Result<ContainerConfig> read_config(const std::string& bundle);
 /// A container's root directory `path`, free of symbolic links.
 Result<std::string> real_root(const std::string& path);
 
-/// The file that the container's first word names in its root, found as the runtime finds it: by
-/// its PATH, or from its working directory. nullopt: there is none, which the runtime reports.
+/// The program of args[0] in the container's root, found as the runtime finds it: by the
+/// container's PATH, or from its working directory. nullopt: none, which the runtime reports.
 std::optional<std::string> container_program(const ContainerConfig& config);
 /// The value of NAME in the container's environment; empty: it is not set.
 std::string variable_of(const ContainerConfig& config, const std::string& name);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-//
-// The hook's settings, as annotations change them, and as they are written for runtimes.
 #include "container-hooks/oci/hook_settings.hpp"
 
 #include <sys/stat.h>
@@ -25,8 +23,7 @@ const char* stage_name(Stage stage) {
   return stage == Stage::create_runtime ? "createRuntime" : "createContainer";
 }
 
-/// One hook as OCI, hooks.d and CDI write it: absolute path, arguments, and an environment of its
-/// own (without one runc gives it the image's).
+/// The entry of OCI, hooks.d and CDI. Without an environment of its own runc passes the image's.
 Json hook_entry(const std::string& program, const HookSettings& settings) {
   const HookSettings defaults;
   Json args{"fs-hook", "oci"};
@@ -48,15 +45,15 @@ Json hook_entry(const std::string& program, const HookSettings& settings) {
   if (settings.request.host_mpi) args.push_back("--always");
   for (const auto& directory : settings.allow_annotations) add("--allow-annotations", directory);
   if (!settings.hook_file.empty()) add("--hook-file", settings.hook_file);
-  // No "timeout": with one crun 1.8 waits by sigtimedwait(2) for the SIGCHLD of its hook, and where
-  // that of another child came at the same moment it sees one of the two, waits for the whole time
-  // and ends the container. The hook has a limit of its own.
+  // No "timeout": with one crun 1.8 waits for its hook's SIGCHLD by sigtimedwait(2), misses it when
+  // another child ends at the same moment, and ends the container after the timeout. The hook has a
+  // limit of its own.
   return {{"path", program}, {"args", args}, {"env", Json::array({"PATH=/usr/bin:/bin"})}};
 }
 
-/// For every container where the settings say so, else for those with the annotation heddle.mpi.
+/// For every container with --always, else for those with the annotation heddle.mpi.
 Json podman_hook(const std::string& program, const HookSettings& settings) {
-  // Every value: a misspelt one is refused, not ignored.
+  // Any value: the hook refuses a misspelt one.
   const Json annotated = {{"annotations", {{"^heddle\\.mpi$", ".*"}}}};
   return {{"version", "1.0.0"},
           {"hook", hook_entry(program, settings)},
@@ -64,8 +61,8 @@ Json podman_hook(const std::string& program, const HookSettings& settings) {
           {"stages", Json::array({stage_name(settings.stage)})}};
 }
 
-/// Device heddle/mpi=host. A container gets it by `podman run --device` alone: what an image says
-/// (annotations, labels, ENV) has no part in it.
+/// Device heddle/mpi=host, which only `podman run --device` gives to a container: no annotation,
+/// label or ENV of an image does.
 Json cdi_spec(const std::string& program, const HookSettings& settings) {
   Json hook = hook_entry(program, settings);
   hook["hookName"] = stage_name(settings.stage);
@@ -105,14 +102,14 @@ std::string below_home(const char* variable, const std::string& otherwise,
 
 Result<void> print(const std::string& text) { return write_all(STDOUT_FILENO, text, "stdout"); }
 
-/// The file that is written is what asks for the container.
+/// The file with these settings is itself the request.
 HookSettings requested(HookSettings hook) {
   hook.request.host_mpi = true;
   return hook;
 }
 
-/// Plain crun hides its process from a user's createRuntime hook; from inside it works with runc as
-/// well. podman's hooks run as its own root, for all users.
+/// crun hides its process from an unprivileged user's createRuntime hook; createContainer works
+/// with runc too. podman's hooks run as root of its user namespace.
 HookSettings for_plain_runtime(const InstallSettings& settings) {
   HookSettings hook = requested(settings.hook);
   if (!settings.stage_given && ::geteuid() != 0) hook.stage = Stage::create_container;
@@ -141,13 +138,9 @@ Result<SwapRequest> annotated(SwapRequest request,
       if (!value.starts_with('/') || value.find('\0') != std::string::npos)
         return fail(name, kCannot, "'" + value + "' is not an absolute path");
       request.program = value;
-    } else if (name == "heddle.rpath") {
-      if (value != "bind")
-        return fail(name, kCannot, "it is '" + value + "'",
-                    "bind is the only way: leave the annotation out");
-    } else {  // a misspelt one is an error too
+    } else if (name != "heddle.rpath" || value != "bind") {
       return fail(name, kCannot, "there is no such annotation",
-                  "heddle.mpi, heddle.policy, heddle.program, heddle.rpath");
+                  "heddle.mpi, heddle.policy, heddle.program; heddle.rpath is bind or left out");
     }
   }
   return request;
@@ -175,7 +168,7 @@ Result<void> install_hook(const InstallSettings& settings) {
   if (settings.runtime != "podman") {
     const auto config = TRY(with_hook(Json::object(), program, for_plain_runtime(settings)));
     say("note: " + settings.runtime +
-        " has no directory of hooks; this goes into config.json, as fs-hook bundle DIR does it");
+        " has no hooks directory: add this to config.json, or run fs-hook bundle DIR");
     return print(to_text(config, 2) + "\n");
   }
   const bool for_hooks = settings.hook.request.host_mpi || !settings.hook.allow_annotations.empty();
@@ -189,9 +182,9 @@ Result<void> install_hook(const InstallSettings& settings) {
                     ? below_home("XDG_CONFIG_HOME", "/.config", "/containers/oci/hooks.d")
                     : std::string(for_hooks ? "/etc/containers/oci/hooks.d" : "/etc/cdi");
   if (directory.empty())
-    return fail("HOME", "is not set", "there is no place for the hook", "give --dir");
+    return fail("HOME", "is not set", "it names the hook's directory", "give --dir");
   directory = std::filesystem::absolute(directory).lexically_normal();
-  std::error_code error;  // told by the next that is done there
+  std::error_code error;  // the next call there reports it
   std::filesystem::create_directories(directory, error);
   TRY(check_trusted_directory(directory));
   HookSettings hook = for_hooks ? settings.hook : requested(settings.hook);

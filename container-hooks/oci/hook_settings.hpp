@@ -17,7 +17,7 @@ enum class OnFailure : std::uint8_t {
   warn,     ///< the container as it is, and a line in the log
 };
 
-/// What is asked for one container.
+/// The request for one container.
 struct SwapRequest {
   bool host_mpi = false;
   OnFailure on_failure = OnFailure::enforce;
@@ -28,35 +28,34 @@ struct HookSettings {
   Stage stage = Stage::create_runtime;
   std::string cache;  ///< directory of decisions
   CacheLimits limits;
-  std::string log;  ///< file that gets each line too, with the container's id; empty: none
+  std::string log;  ///< file that gets each message too, with the container's id; empty: none
   std::string mount_point = "/dev/heddle";
   std::string mpi = "auto";
-  /// By the hook's arguments, which are the administrator's or the user's own (CDI, podman
-  /// --hooks-dir, config.json): no image has a part in them.
+  /// From the hook's arguments, which the administrator or the user writes (CDI, podman
+  /// --hooks-dir, config.json) and no image can change.
   SwapRequest request;
-  /// Directories: annotations count in bundles below one of them. podman copies an image's own
-  /// annotations into its container, so elsewhere they may be the image's.
+  /// Annotations count only in bundles below one of these directories: podman copies an image's
+  /// annotations into its containers.
   std::vector<std::string> allow_annotations;
-  std::string node = kNodeDirectory;  ///< where fs-mount --node serves; empty: not asked
+  std::string node = kNodeDirectory;  ///< directory of fs-mount --node; empty: not used
   std::chrono::seconds limit{120};    ///< for all of a start; 0: none
-  std::string hook_file;              ///< that podman starts the hook by; empty: not known
+  std::string hook_file;              ///< the file in hooks.d; empty: unknown
 };
 
-/// `request` as changed by annotations. A value that is not documented is an error.
+/// `request` as changed by annotations. An undocumented value is an error.
 Result<SwapRequest> annotated(SwapRequest request,
                               const std::map<std::string, std::string>& annotations);
 
 /// Whether there is an annotation of heddle other than "off".
 bool asks_by_annotation(const std::map<std::string, std::string>& annotations);
 
-/// The hook: a container's state on stdin. Result: the exit status for the runtime. Unless it was
-/// asked for in a way that counts, it ends at once and has touched nothing but its log. A failure
-/// is one line on stderr and in the log.
+/// The hook: a container's state on stdin. Result: the exit status for the runtime. Without a valid
+/// request it ends at once and writes only to its log. A failure is one line on stderr and in the
+/// log.
 int oci_hook(const HookSettings& settings);
 
-// What makes a runtime call the hook: a CDI specification, a file in podman's hooks.d
-// (oci-hooks(5)), or an entry in a bundle's config.json.
-
+/// A runtime calls the hook by a CDI specification, a file in podman's hooks.d (oci-hooks(5)), or
+/// an entry in a bundle's config.json.
 struct InstallSettings {
   HookSettings hook;
   bool stage_given = false;
@@ -64,15 +63,15 @@ struct InstallSettings {
   std::string directory;  ///< install: of hooks; bundle: the bundle
 };
 
-/// Root's are the system's, a user's lie below the home directory.
+/// The system's for root, else below the home directory.
 std::string default_cache();
 std::string default_log();
 
 /// podman: writes a CDI specification, or with --always or --allow-annotations a file for hooks.d.
-/// runc and crun have neither: prints what goes into config.json.
+/// runc and crun have neither: prints the entry of config.json.
 Result<void> install_hook(const InstallSettings& settings);
 Result<void> print_cdi(const InstallSettings& settings);
-/// Puts the hook into a config.json, once, in place of one that is there.
+/// Adds the hook to a config.json, or replaces the one that it has.
 Result<void> edit_bundle(const InstallSettings& settings);
 
 }  // namespace heddle::hook

@@ -14,8 +14,9 @@ namespace heddle::hook {
 
 using Json = nlohmann::ordered_json;
 
-/// Parses `text` without exceptions; `name` is for the message. The accessors below return nothing
-/// where a member is absent or of another type: the text may come from a runtime or an image.
+/// Parses `text` without exceptions; `name` is for the message. The text may come from a runtime or
+/// an image: the accessors below return an empty value for a member that is absent or of another
+/// type.
 inline Result<Json> parse_json(std::string_view text, const std::string& name) {
   auto value = Json::parse(text, nullptr, false);
   if (value.is_discarded()) return fail(name, "cannot read", "not JSON");
@@ -23,7 +24,6 @@ inline Result<Json> parse_json(std::string_view text, const std::string& name) {
   return value;
 }
 
-/// The member `key` of an object; null: no object, or no such member.
 inline const Json& member(const Json& value, const char* key) {
   static const Json kNone;
   const auto found = value.is_object() ? value.find(key) : value.end();
@@ -39,7 +39,6 @@ inline long number_member(const Json& value, const char* key) {
   const Json& found = member(value, key);
   return found.is_number_integer() ? found.get<long>() : 0;
 }
-/// The elements of a list.
 inline const Json& list_member(const Json& value, const char* key) {
   static const Json kNone = Json::array();
   const Json& found = member(value, key);
@@ -51,7 +50,7 @@ inline std::vector<std::string> texts_member(const Json& value, const char* key)
     if (text.is_string()) out.push_back(text_of(text));
   return out;
 }
-/// The texts of an object, with their keys.
+/// The strings of an object, with their keys.
 inline std::vector<std::pair<std::string, std::string>> pairs_member(const Json& value,
                                                                      const char* key) {
   std::vector<std::pair<std::string, std::string>> out;
@@ -61,8 +60,7 @@ inline std::vector<std::pair<std::string, std::string>> pairs_member(const Json&
   return out;
 }
 
-/// On one line or indented; text that is no UTF-8 is written with replacement characters, never
-/// thrown at.
+/// On one line or indented; invalid UTF-8 becomes replacement characters.
 inline std::string to_text(const Json& value, int indent = -1) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }

@@ -21,8 +21,8 @@ namespace {
 
 constexpr long kTmpfsMagic = 0x01021994;  // <linux/magic.h>; devtmpfs has it too
 
-/// Whether a file system of the container is mounted outside its root too: what is made in it would
-/// be the host's.
+/// Whether a file system of the container is mounted outside its root too: a directory made in it
+/// would be on the host.
 bool is_mounted_outside(const Fd& root, dev_t device) {
   const auto rootfs = path_of(root.get());
   const auto mounts = list_mounts();
@@ -33,8 +33,8 @@ bool is_mounted_outside(const Fd& root, dev_t device) {
          });
 }
 
-/// The kernel lists a FUSE directory with all attributes (READDIRPLUS): two requests, where each
-/// name that is bound would be one. Programs find the names known, too.
+/// Fills the kernel's dentry cache by READDIRPLUS: two requests, instead of one for each bind and
+/// each name that a program opens.
 void list_once(const Fd& directory) {
   const Fd fd(::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   char entries[32 * 1024];
@@ -49,14 +49,14 @@ Result<ContainerMounts> ContainerMounts::open(const std::string& rootfs) {
   return ContainerMounts(std::move(root));
 }
 
-/// Whether what is mounted on that mount shows in its peers too, which may be the host's.
+/// Whether a mount on that mount propagates to its peers, which may be the host's.
 Result<bool> ContainerMounts::is_shared(int mount) {
   if (shared_.empty()) {
     const auto mounts = TRY(list_mounts());
     for (const auto& entry : mounts) shared_.emplace(entry.id, entry.shared);
   }
   const auto found = shared_.find(mount);
-  return found == shared_.end() || found->second;  // a later mount is not ours to judge
+  return found == shared_.end() || found->second;  // a later mount is unknown
 }
 
 Result<ContainerMounts::Target> ContainerMounts::vet(const Fd& target, const std::string& path,
@@ -70,13 +70,14 @@ Result<ContainerMounts::Target> ContainerMounts::vet(const Fd& target, const std
     return fail(path, kWhat, "it is not a directory");
   const auto stamp = file_stamp(status);
   const Target found{stamp.id, mount_id(target.get())};
-  if (found.mount < 0) return fail(path, kWhat, "/proc does not tell its mount");
+  if (found.mount < 0) return fail(path, kWhat, "/proc does not show its mount");
   if (own_mounts_.contains(found.mount)) return found;
   if (file_systems_.is_made_up(target.get(), stamp))
     return fail(path, kWhat, "it lies on a kernel file system (proc, sysfs, ...)");
   const bool shared = TRY(is_shared(found.mount));
   if (shared)
-    return fail(path, kWhat, "it lies on a shared mount, and would change outside of it too",
+    return fail(path, kWhat,
+                "it lies on a shared mount: a mount over it would show outside the container",
                 "give the container that volume with private or slave propagation");
   return found;
 }
@@ -104,15 +105,15 @@ Result<Fd> ContainerMounts::make_directory(const std::string& path) {
   struct stat status {};
   struct statfs system {};
   if (::fstat(directory.get(), &status) != 0 || ::fstatfs(directory.get(), &system) != 0)
-    return fail_errno(above, "cannot look into it in the container");
+    return fail_errno(above, "cannot inspect it in the container");
   if (system.f_type != kTmpfsMagic || is_mounted_outside(root_, status.st_dev))
     return fail(
         path, "cannot mount there",
         "the container has no such directory, and making it would write to the image or the host",
         "give the container a tmpfs on " + above + ", or choose another place (--at)");
   made_name_ = path.substr(slash + 1);
-  // As the directory's owner: a tmpfs of a container's user namespace takes no file of a user who
-  // is not in there, as root may be (EOVERFLOW).
+  // As the directory's owner: a tmpfs of a user namespace takes no file of an unmapped user, as
+  // root may be (EOVERFLOW).
   const auto made = [&] {
     (void)::setfsgid(status.st_gid);
     (void)::setfsuid(status.st_uid);
@@ -129,11 +130,6 @@ Result<Fd> ContainerMounts::make_directory(const std::string& path) {
   }
   made_in_ = std::move(directory);
   return find_in_root(root_.get(), path, O_DIRECTORY);
-}
-
-Result<void> ContainerMounts::mount(int device, const std::string& mount_point) {
-  auto tree = TRY(new_fuse_mount(device));
-  return attach(std::move(tree), mount_point);
 }
 
 Result<void> ContainerMounts::attach(Fd tree, const std::string& mount_point) {
@@ -167,7 +163,7 @@ Result<void> ContainerMounts::place(const Bind& bind, Kind kind) {
   auto tree = TRY(clone_mount(overlay_.get(), bind.source));
   auto target = TRY(find_in_root(root_.get(), bind.target, 0));
   const auto found = TRY(vet(target, bind.target, kind));
-  // Below a directory of ours that was bound meanwhile it is another, and ours.
+  // Below a directory that was bound meanwhile, the target is a file of the host.
   const auto checked = checked_.find(bind.target);
   const bool is_same = checked != checked_.end() && checked->second == found.id;
   if (!is_same && !own_mounts_.contains(found.mount))
@@ -180,7 +176,7 @@ Result<void> ContainerMounts::place(const Bind& bind, Kind kind) {
 Result<void> ContainerMounts::bind(const Decision& decision) {
   note_step("reading", decision.mount_point);
   list_once(overlay_);
-  // Directories first: a file that is bound may lie below one of them.
+  // Directories first: files may be bound below them.
   for (const auto& bind : decision.directories) TRY(place(bind, Kind::directory));
   for (const auto& bind : decision.binds) TRY(place(bind, Kind::file));
   return {};

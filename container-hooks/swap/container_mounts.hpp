@@ -13,29 +13,27 @@
 
 namespace heddle::hook {
 
-/// What is mounted into one container, from inside its mount namespace and before its root is
-/// changed. Every path of the image is resolved with the container's root as root, and used by
-/// descriptor: no symlink of an image leads out of it. The image's own files are never written to.
+/// The mounts in one container, made in its mount namespace before its root is changed. Every path
+/// of the image is resolved with the container's root as root and used by descriptor, so that no
+/// symbolic link leads out of it. The image's files are never written to.
 ///
-/// An image chooses by links what its targets are. So a target is refused where a mount on it would
-/// be seen elsewhere (a volume that is shared with the host) or would stand in for a file by which
-/// the runtime talks to the kernel (/proc/self/attr/exec, sysctls), and what is mounted over is the
-/// file that was checked.
+/// An image's links choose the targets of mounts. So a target is refused when the mount would
+/// propagate (a volume shared with the host) or would cover a file by which the runtime talks to
+/// the kernel (/proc/self/attr/exec, sysctls), and a mount goes only over the file that was
+/// checked.
 class ContainerMounts {
  public:
-  /// `rootfs`: the container's root as this mount namespace has it.
+  /// `rootfs`: the container's root in this mount namespace.
   static Result<ContainerMounts> open(const std::string& rootfs);
 
-  /// Whether each file and directory that is to be bound over is there, and may be.
+  /// Fails unless every target of the decision exists and may be mounted over.
   Result<void> check(const Decision& decision);
-  /// Mounts the FUSE file system of `device` at `mount_point`. A missing directory is made only in
-  /// a tmpfs of the container's own (its /dev): elsewhere it would stay in the image.
-  Result<void> mount(int device, const std::string& mount_point);
-  /// As mount(), of the detached mount `tree`.
+  /// Mounts the detached FUSE mount `tree` at `mount_point`. A missing directory is made only in a
+  /// tmpfs of the container (its /dev): elsewhere it would stay in the image.
   Result<void> attach(Fd tree, const std::string& mount_point);
-  /// Once the daemon answers. Stops at the first failure.
+  /// Makes the decision's bind mounts; the daemon must answer. Stops at the first failure.
   Result<void> bind(const Decision& decision);
-  /// Takes away what was mounted and made, the last first.
+  /// Undoes all mounts and the mount point, the last first.
   void undo();
 
  private:
@@ -53,12 +51,12 @@ class ContainerMounts {
 
   Fd root_;
   FileSystems file_systems_;
-  std::map<int, bool> shared_;             ///< by mount id, as the container was before us
-  std::map<std::string, FileId> checked_;  ///< what stood at each target
+  std::map<int, bool> shared_;             ///< by mount id, before the first mount of this class
+  std::map<std::string, FileId> checked_;  ///< by target
   std::set<int> own_mounts_;               ///< ids of `placed_`
   Fd overlay_;                             ///< the FUSE mount's root
-  std::vector<Fd> placed_;                 ///< roots of our mounts
-  Fd made_in_;                             ///< the directory that holds the mount point we made
+  std::vector<Fd> placed_;                 ///< roots of this class's mounts
+  Fd made_in_;                             ///< the parent of a mount point that was made
   std::string made_name_;
 };
 

@@ -21,10 +21,10 @@
 namespace heddle::hook {
 namespace {
 
-/// For the line of a hook that ran out of time: the log may lie on the server that it waited for.
+/// For the log line after a timeout: the log may lie on the server that did not answer.
 constexpr std::chrono::seconds kLogLimit{5};
 
-/// The lines of a hook, on stderr, which runc shows and crun throws away, and in a file.
+/// The hook's messages, on stderr (shown by runc, discarded by crun) and in a file.
 class HookLog {
  public:
   HookLog(std::string file, std::string container)
@@ -41,9 +41,9 @@ class HookLog {
     warn(line);
     append("warning: " + line);
   }
-  /// In the file alone.
+  /// Only in the file.
   void note(const std::string& text) { append(escape_for_terminal(text)); }
-  /// The file stays open from here on: its name may come to lead elsewhere.
+  /// Opens the file early, before its name may lead elsewhere.
   void open() {
     if (fd_ || file_.empty()) return;
     note_step("opening", file_);
@@ -68,7 +68,7 @@ class HookLog {
   Fd fd_;
 };
 
-/// One container's start, as its state asks for it.
+/// One container's start.
 class HookedStart {
  public:
   explicit HookedStart(const HookSettings& settings)
@@ -98,7 +98,7 @@ class HookedStart {
   }
 
  private:
-  /// The runtime chooses where the bundle lies: no image does.
+  /// The path of the bundle is the runtime's choice, never the image's.
   bool annotations_count() const {
     char bundle[PATH_MAX];
     const auto& allowed = settings_.allow_annotations;
@@ -120,15 +120,14 @@ class HookedStart {
     return done ? int{exit_done} : end_with(done.error(), is_placed());
   }
 
-  /// Puts the host's MPI into the container, or says in the log that there is nothing to swap. On
-  /// failure the container is as it was.
+  /// On failure the container is unchanged.
   Result<void> swap() {
     note_step("looking at", "the installed programs");
     TRY(trusted_hook());
     if (!settings_.hook_file.empty()) TRY(check_trusted_file(settings_.hook_file));
     TRY(check_trusted_directory(settings_.cache));
     auto config = TRY(read_config(state_->bundle));
-    // fs-mount will leave this tree (--leave-tree), and take the log from us.
+    // fs-mount inherits the log: it leaves this file tree (--leave-tree).
     if (settings_.stage == Stage::create_container) log_.open();
     const SwapOrder order{settings_, state_->pid, std::move(config), request_->program};
     auto swapped =
@@ -146,8 +145,8 @@ class HookedStart {
     return {};
   }
 
-  /// Plugins that the image has no directory for are found by environment alone, which a hook
-  /// cannot set.
+  /// Without their directory in the image, plugins are found only by environment variables, which a
+  /// hook cannot set.
   void report_unreachable(const Decision& decision, const ContainerConfig& config) {
     const auto is_set = [&](const auto& variable) {
       return variable_of(config, variable.first) == variable.second;
@@ -158,14 +157,14 @@ class HookedStart {
     std::string line;
     for (const auto& directory : decision.unreachable)
       line += (line.empty() ? "the image lacks the directory " : ", ") + directory;
-    line += ": what the host's MPI has there is not found";
+    line += ": the host's MPI does not find its files there";
     std::string remedy;
     for (const auto& [name, value] : wanted) remedy += " " + name + "=" + value;
     if (!remedy.empty()) line += " (start the container with" + remedy + ")";
     log_.warning(line);
   }
 
-  /// `placed`: the container is neither as it was nor as it should be.
+  /// `placed`: mounts are left in the container, which must not start then.
   int status_of_failure(bool placed) const {
     const bool may_start = request_ && request_->on_failure == OnFailure::warn && !placed;
     return may_start ? exit_done : exit_failure;
@@ -191,21 +190,21 @@ class HookedStart {
   HookLog log_;
   Result<ContainerState> state_ = ContainerState();
   Result<SwapRequest> request_ = SwapRequest();
-  bool ignored_ = false;  ///< annotations ask for something, and do not count
+  bool ignored_ = false;  ///< annotations request a swap and do not count
 };
 
 }  // namespace
 
 int oci_hook(const HookSettings& settings) {
-  // crun starts hooks with nearly every signal blocked, runc with descriptors of its own open
-  // (measured: crun 1.8 to 1.28, runc 1.1 and 1.3): a daemon that kept the mask could not be
-  // ended, one that kept the descriptors would hold the runtime up.
+  // crun starts hooks with nearly all signals blocked, runc with its own descriptors open (crun 1.8
+  // to 1.28, runc 1.1 and 1.3): a daemon with that mask cannot be ended, one with these descriptors
+  // makes the runtime wait.
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   close_fds_but({});
-  // A core dump, or a look by /proc/PID, takes CAP_SYS_PTRACE now. A user could then not set what
-  // is in /proc/self any more, where the kernel gives the files to root (proc(5)).
+  // Core dumps and /proc/PID now take CAP_SYS_PTRACE. Only for root: /proc/self's files become
+  // root's, and a user could no longer write to them (proc(5)).
   if (is_systems_root()) (void)::prctl(PR_SET_DUMPABLE, 0);
   return HookedStart(settings).run();
 }

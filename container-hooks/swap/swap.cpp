@@ -21,12 +21,8 @@
 namespace heddle::hook {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr std::size_t kAnswerLimit = 20U << 20;
-/// The hook has the limit; its end closes the socket.
-constexpr std::chrono::milliseconds kForever = 24h * 20;
-/// The second may find what another hook has decided meanwhile, and the host changed again.
+/// The host may change again after the decision of another hook.
 constexpr int kAttempts = 3;
 
 constexpr long kFuseMagic = 0x65735546;  // <linux/magic.h>
@@ -37,13 +33,13 @@ constexpr std::chrono::seconds kNodePatience{5};
 constexpr int kDeviceFd = 3;
 constexpr int kReadyFd = 4;
 
-/// To the process in the container, when it has decided.
+/// To the process in the container, after its decision.
 enum class Step : std::uint8_t {
-  mount,  ///< a file system of the container's own, whose device comes back
-  bind,   ///< over that one, or over the detached mount that comes along
+  mount,  ///< a FUSE file system; the device is sent back
+  bind,   ///< from that one, or from the detached mount that is sent along
 };
 
-/// What it decided, through a pipe: that may be longer than a packet.
+/// The decision, through a pipe: it may be longer than a packet.
 struct Answer {
   std::string failure;  ///< empty: none
   std::string hint;
@@ -65,9 +61,9 @@ Result<Fd> open_namespace(pid_t pid, const char* kind) {
                         : "");
 }
 
-/// Moves this process, single-threaded, into the mount namespace of process `pid`, and into its
-/// user namespace when it has no rights otherwise: there is no way back from that one. As long as
-/// the container's root is not changed, the host's tree is there as well.
+/// Moves this process, single-threaded, into the mount namespace of process `pid`, and without
+/// rights into its user namespace first, from which it cannot return. Until the container's root is
+/// changed, the host's file tree is visible too.
 Result<void> enter_mount_namespace(pid_t pid) {
   if (pid <= 1)
     return fail("the container's state", "cannot use",
@@ -75,8 +71,8 @@ Result<void> enter_mount_namespace(pid_t pid) {
                 "install the hook for this stage: --stage createContainer");
   const Fd mounts = TRY(open_namespace(pid, "mnt"));
   const Fd users = TRY(open_namespace(pid, "user"));
-  // First as we are: root, and rootless podman's root, keep the rights of their own namespace, and
-  // FUSE's passthrough is only for those of the first one.
+  // First without its user namespace: root and rootless podman's root keep their rights, and FUSE
+  // passthrough needs those of the initial one.
   if (::setns(mounts.get(), CLONE_NEWNS) == 0) return {};
   const int error = errno;
   if (error != EPERM || ::setns(users.get(), CLONE_NEWUSER) != 0 ||
@@ -85,7 +81,7 @@ Result<void> enter_mount_namespace(pid_t pid) {
   return {};
 }
 
-Result<Decided> decide_inside(const SwapOrder& order, const std::string& stale_map, int asker) {
+Result<Decided> decide_inside(const SwapOrder& order, const std::string& stale_map, int reader) {
   const auto& settings = order.settings;
   if (settings.stage == Stage::create_runtime) TRY(enter_mount_namespace(order.pid));
   note_step("looking for the program of", order.config.rootfs);
@@ -93,36 +89,37 @@ Result<Decided> decide_inside(const SwapOrder& order, const std::string& stale_m
       order.program.empty() ? container_program(order.config) : std::optional(order.program);
   if (!program) {
     Decided none;
-    none.decision.reason = "the container's program is not there";
+    none.decision.reason = "the container's program does not exist";
     return none;
   }
   note_step("opening", settings.cache);
   const auto cache = TRY(DecisionCache::open(settings.cache, settings.limits));
   return cache.decide({order.config.rootfs, *program, settings.mount_point, settings.mpi,
-                       variable_of(order.config, "LD_LIBRARY_PATH"), asker, stale_map});
+                       variable_of(order.config, "LD_LIBRARY_PATH"), reader, stale_map});
 }
 
-/// A file system of the container's own; its device is the other end's. Closed on return: were it
-/// open here, a daemon that dies could not end our requests.
+/// Mounts a FUSE file system and sends its device. Here the device is closed on return: open, it
+/// would keep requests waiting after the daemon's death.
 Result<void> mount_own(ContainerMounts& mounts, const Decision& decision, int socket) {
   const Fd device =
       TRY(open_fuse_device("a device cgroup forbids it: use the stage createRuntime, or allow c "
                            "10:229"));
-  TRY(mounts.mount(device.get(), decision.mount_point));
+  Fd tree = TRY(new_fuse_mount(device.get()));
+  TRY(mounts.attach(std::move(tree), decision.mount_point));
   auto sent = send_fd(socket, device.get());
   if (!sent) mounts.undo();
   return sent;
 }
 
-/// Each step's end is a descriptor sent through `socket`.
+/// The answer to each step is a descriptor.
 Result<void> mount_inside(const SwapOrder& order, const Decision& decision, int socket) {
-  auto step = receive_record<Step>(socket, kForever);
+  auto step = receive_record<Step>(socket, kNoLimit);
   if (!step) return {};
   auto mounts = TRY(ContainerMounts::open(order.config.rootfs));
   TRY(mounts.check(decision));
   if (step->message == Step::mount) {
     TRY(mount_own(mounts, decision, socket));
-    step = receive_record<Step>(socket, kForever);
+    step = receive_record<Step>(socket, kNoLimit);
     if (!step) {
       mounts.undo();
       return {};
@@ -132,8 +129,7 @@ Result<void> mount_inside(const SwapOrder& order, const Decision& decision, int 
     TRY(mounts.attach(std::move(step->fds[0]), decision.mount_point));
   }
   auto bound = mounts.bind(decision);
-  // Where that cannot be sent, this process leads itself no more.
-  if (bound) bound = send_fd(socket, socket);
+  if (bound) bound = send_fd(socket, socket);  // fails when the hook has ended
   if (!bound) mounts.undo();
   return bound;
 }
@@ -148,24 +144,22 @@ int work_inside(const SwapOrder& order, const std::string& stale_map, int socket
   answer.reset();
   const auto mounted = mount_inside(order, decided->decision, socket);
   if (mounted) return 0;
-  // With its hint, which the other end shows as part of the line.
   const Error& error = mounted.error();
   const auto hint = error.hint().empty() ? "" : " (" + error.hint() + ")";
   send_failure(socket, Error({}, error.message() + hint));
   return 1;
 }
 
-/// A process of ours in the container's mount namespace. It decides with the container's mounts in
-/// place; then it mounts, in two steps, since the files that are bound come from the mount. When it
-/// is killed, or nobody leads it any more, it takes away what it has mounted; destroyed, it is
-/// killed.
+/// The process in the container's mount namespace. It decides with the container's mounts in place,
+/// then mounts in two steps, since the bind mounts' files come from the FUSE mount. It undoes its
+/// mounts when its socket is closed; the destructor kills it.
 class InsideContainer {
  public:
   static Result<InsideContainer> start(const SwapOrder& order, const std::string& stale_map) {
     SocketPair sockets = TRY(make_socket_pair());
     Pipe answer = TRY(make_pipe());
     ForkOptions options;
-    options.dies_with_parent = false;  // it takes away what it has mounted
+    options.dies_with_parent = false;  // it undoes its mounts
     Child child = TRY(fork_child(options, [&] {
       sockets.one.reset();
       answer.read_end.reset();
@@ -185,14 +179,14 @@ class InsideContainer {
     if (!answer.failure.empty()) return fail(Error({}, answer.failure, {}, answer.hint));
     return Decided{std::move(answer.decision), std::move(answer.map), answer.from_cache, {}};
   }
-  /// Makes the mount point and mounts on it. Result: the device, for the daemon. When the image has
-  /// no place for the mount, or lacks a file to bind over, it fails and nothing is mounted.
+  /// Mounts at the mount point. Result: the device, for the daemon. Fails, and nothing is mounted,
+  /// when the image lacks a place for the mount or a target.
   Result<Fd> mount() {
     TRY(send_record(socket_.get(), Step::mount));
     return receive_fd(socket_.get());
   }
-  /// The daemon answers: binds what was decided. `tree`: in place of mount(), the node's mount. On
-  /// failure all that was mounted is taken away again.
+  /// Makes the bind mounts, once the daemon answers. `tree`: the node's mount, instead of mount().
+  /// On failure all mounts are undone.
   Result<void> bind(std::span<const int> tree = {}) {
     TRY(send_record(socket_.get(), Step::bind, tree));
     const auto done = receive_fd(socket_.get());
@@ -200,7 +194,7 @@ class InsideContainer {
     if (!done) return fail(done.error());
     return {};
   }
-  /// The daemon does not answer: takes the mount away.
+  /// Undoes the mount, when the daemon does not answer.
   void give_up() {
     socket_.reset();
     (void)child_.wait();
@@ -211,11 +205,11 @@ class InsideContainer {
       : child_(std::move(child)), socket_(std::move(socket)), answer_(std::move(answer)) {}
   Child child_;
   Fd socket_;  ///< a Step a packet to it; descriptors and failures from it
-  Fd answer_;  ///< it also sees by this pipe that this process has ended
+  Fd answer_;  ///< this end of the Answer's pipe, closed when this process ends
 };
 
-/// fs-mount behind one container's mount, when it answers. Cause::unfit: files of the host are not
-/// as the map says.
+/// Starts fs-mount for one container's mount and waits until it answers. Cause::unfit: the host's
+/// files differ from the map.
 Result<Child> serve(Fd device, const HookSettings& settings, const Decided& decided) {
   auto ready = TRY(make_socket_pair());
   const auto null = TRY(open_file("/dev/null", O_RDWR));
@@ -228,8 +222,7 @@ Result<Child> serve(Fd device, const HookSettings& settings, const Decided& deci
   if (!settings.log.empty())
     helper.arguments.insert(helper.arguments.end(), {"--log", settings.log});
   helper.arguments.push_back(decided.map);
-  // Its messages come through the socket; a daemon with the hook's stderr would hold the runtime
-  // up.
+  // Messages come through the socket: runc waits until the hook's stderr is closed.
   helper.fds = {{null.get(), STDIN_FILENO},
                 {null.get(), STDOUT_FILENO},
                 {null.get(), STDERR_FILENO},
@@ -242,13 +235,13 @@ Result<Child> serve(Fd device, const HookSettings& settings, const Decided& deci
   return child;
 }
 
-/// A detached copy of the mount that this node's `fs-mount --node` in `directory` has of a map,
-/// made by it if need be; as a descriptor, so that no path of this mount namespace matters. Asked
-/// for at each start: the service also tells whether the host's files are still as the map says
-/// (Cause::unfit). ENOENT: no service was started here. EPERM: it is another user's. A user who may
-/// write to the directory could have another file mounted: it must be ours alone.
+/// A detached copy of the mount that `fs-mount --node` in `directory` has, or makes, of a map; as a
+/// descriptor, so that no path of this mount namespace matters. The service also compares the
+/// host's files with the map at each start (Cause::unfit). ENOENT: no service was started here.
+/// EPERM: it is another user's. Others must not be able to write to the directory: they could have
+/// another file mounted.
 Result<Fd> node_mount(const std::string& directory, const Decided& decided) {
-  // In a user namespace root's directory is nobody's, and so another user's.
+  // In a user namespace root's directory belongs to nobody: EPERM.
   const auto run = TRY(RunDirectory::find(directory));
   note_step("waiting for fs-mount --node at", directory);
   Fd socket = TRY(run.connect_to(kNodeSocket, kNodePatience));
@@ -264,17 +257,17 @@ Result<Fd> node_mount(const std::string& directory, const Decided& decided) {
   return std::move(mount.tree);
 }
 
-/// The hook is about to mount in this very namespace: the daemon is to keep the host's tree as it
-/// is now, and must not hold the container's mounts.
-Result<void> keep_host_tree() {
+/// A mount namespace for the daemon with the host's file tree and, since the hook mounts in this
+/// one, without the container's mounts.
+Result<void> copy_host_tree() {
   if (::unshare(CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return fail_errno("", "cannot make a mount namespace for fs-mount");
   return {};
 }
 
-/// By the mount that the node has of this map, else by one of the container's own; where a service
-/// should have made one, `warn` is told why it did not.
+/// By the node's mount of this map, else by a mount for this container; `warn` gets the reason when
+/// a node's service fails.
 Result<void> place(InsideContainer& inside, const SwapOrder& order, const Decided& decided,
                    Swapped& out, const std::function<void(const std::string&)>& warn) {
   const auto& settings = order.settings;
@@ -293,11 +286,11 @@ Result<void> place(InsideContainer& inside, const SwapOrder& order, const Decide
   Fd container_tree;
   if (settings.stage == Stage::create_container) {
     container_tree = TRY(open_file("/proc/self/ns/mnt", O_RDONLY));
-    TRY(keep_host_tree());
+    TRY(copy_host_tree());
   }
   Fd device = TRY(inside.mount());
   auto server = serve(std::move(device), settings, decided);
-  // Another attempt is to mount for the container, and not in the daemon's tree.
+  // A second attempt must mount in the container's namespace.
   if (container_tree && ::setns(container_tree.get(), CLONE_NEWNS) != 0) {
     inside.give_up();
     return fail_errno("fs-hook", "cannot enter the container's mount namespace");
@@ -325,7 +318,7 @@ Result<Swapped> swap_container(const SwapOrder& order,
     if (placed) return out;
     if (!decided.from_cache || placed.error().cause() != Cause::unfit || left == 1)
       return fail(placed.error());
-    // The host's files have changed since this image was decided on.
+    // The host's files have changed since the cached decision.
     warn(placed.error().message());
     stale_map = decided.decision.map_id;
   }

@@ -33,14 +33,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kOutputLimit = 4U << 20;
-/// This process has the limit; its end closes the socket.
-constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 20);
 constexpr rlim_t kCpuSeconds = 10;
 constexpr rlim_t kMostMapped = rlim_t{16}
                                << 30;  // libraries are mapped whole: CUDA's are gigabytes
 constexpr rlim_t kMostData = rlim_t{1} << 30;
 
-/// What to run, with stdout and stderr as descriptors.
+/// Sent with stdout and stderr as descriptors.
 struct Command {
   std::vector<std::string> argv;
   std::vector<std::string> environment;
@@ -64,28 +62,20 @@ Result<void> place_tree(const std::string& from, const Fd& target, const std::st
   return attach_mount(tree.get(), target.get(), name);
 }
 
-Result<void> place_over_itself(const std::string& rootfs) {
-  const auto before = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-  return place_tree(rootfs, before, rootfs);
-}
-
-/// `rootfs` below an empty directory in memory that takes what is made in it, over `rootfs` itself.
-/// What is mounted below it is not part of it.
-Result<void> place_overlay(const std::string& rootfs) {
-  const auto lower = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+/// An overlay of `rootfs` with a tmpfs over `rootfs` itself, without the mounts below it.
+Result<void> place_overlay(const std::string& rootfs, const Fd& lower) {
   const auto memory = TRY(new_tmpfs(kEmptyDirectory));
   for (const char* name : {"upper", "work"})
     if (::mkdirat(memory.get(), name, 0755) != 0) return fail_errno(name, "cannot make it");
-  // Overlays take no directory of a mount that is in no namespace (fs/namespace.c,
-  // clone_private_mount).
+  // Overlays take no directory of a detached mount (fs/namespace.c, clone_private_mount).
   TRY(attach_mount(memory.get(), lower.get(), rootfs));
   const auto overlay = TRY(new_overlay(lower.get(), memory.get()));
   return attach_mount(overlay.get(), memory.get(), rootfs);
 }
 
-/// Makes the place of a volume, with all directories above it, as runtimes do: a file for a file,
-/// and where a link leads, though nothing is there yet (/etc/resolv.conf of an image with systemd).
-/// With `rootfs` as this process's root meanwhile: no link leads out of that.
+/// Makes a volume's target with its parents as runtimes do, also the target of a dangling link
+/// (/etc/resolv.conf of an image with systemd). `rootfs` is this process's root meanwhile, so that
+/// no link leads out of it.
 Result<void> make_place(const std::string& rootfs, fs::path path, bool is_directory) {
   constexpr const char* kWhat = "cannot make a place there";
   const auto name = path.string();
@@ -110,7 +100,7 @@ Result<void> place_volume(const Fd& root, const std::string& rootfs, const Volum
     if (::stat(volume.source.c_str(), &source) != 0)
       return fail_errno(volume.source, "cannot be a volume");
     const auto made = make_place(rootfs, volume.target, S_ISDIR(source.st_mode));
-    // In another volume: that is the host's.
+    // In another volume, which is the host's.
     if (!made && made.error().code() == EROFS) return {};
     TRY(made);
     target = find_in_root(root.get(), volume.target, 0);
@@ -119,24 +109,22 @@ Result<void> place_volume(const Fd& root, const std::string& rootfs, const Volum
   return place_tree(volume.source, *target, volume.target);
 }
 
-/// Makes `rootfs`, in this process's own mount namespace, what a container's root is before its
-/// program starts: volumes in their places, an empty /dev. All of it but /dev is read-only, and
-/// nothing is written to the image: a place for a volume that it lacks is made in an overlay.
+/// Makes `rootfs`, in this process's mount namespace, a container's root as before its program
+/// starts: with volumes and an empty /dev. All except /dev is read-only. Targets of volumes that
+/// the image lacks are made in an overlay.
 Result<void> make_sandbox_root(const std::string& rootfs, const std::vector<Volume>& volumes) {
-  bool lacks_places = false;
-  {
-    const auto image = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
-    const auto lacks = [&](const std::string& path) {
-      const auto place = find_in_root(image.get(), path, 0);
-      return !place && place.error().code() == ENOENT;
-    };
-    lacks_places = lacks("/dev") || std::any_of(volumes.begin(), volumes.end(),
-                                                [&](const auto& one) { return lacks(one.target); });
-  }
-  TRY(lacks_places ? place_overlay(rootfs) : place_over_itself(rootfs));
+  const auto image = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
+  const auto lacks = [&](const std::string& path) {
+    const auto place = find_in_root(image.get(), path, 0);
+    return !place && place.error().code() == ENOENT;
+  };
+  const bool lacks_places =
+      lacks("/dev") || std::any_of(volumes.begin(), volumes.end(),
+                                   [&](const auto& one) { return lacks(one.target); });
+  TRY(lacks_places ? place_overlay(rootfs, image) : place_tree(rootfs, image, rootfs));
   const auto root = TRY(open_file(rootfs, O_PATH | O_DIRECTORY));
   for (const auto& volume : volumes) TRY(place_volume(root, rootfs, volume));
-  // For the mount point, as runtimes do it; an image without /dev gets one where there is a place.
+  // /dev gets the mount point, as with runtimes.
   if (lacks_places) TRY(make_place(rootfs, "/dev", true));
   const auto dev = TRY(find_in_root(root.get(), "/dev", O_DIRECTORY));
   const auto tmpfs = TRY(new_tmpfs(kEmptyDirectory));
@@ -146,36 +134,36 @@ Result<void> make_sandbox_root(const std::string& rootfs, const std::vector<Volu
 
 Result<void> leave_for_own_namespaces() {
   if (::unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) != 0)
-    return fail_errno("", "cannot make a container to look into the image");
+    return fail_errno("", "cannot make a sandbox for the image");
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return fail_errno("", "cannot make a mount namespace");
   return {};
 }
 
-/// pivot_root(2), "pivot_root(".", ".")": the host's tree is gone from this namespace.
+/// pivot_root(2), "pivot_root(".", ".")": this namespace no longer has the host's file tree.
 bool change_root(const std::string& rootfs) {
   return ::chdir(rootfs.c_str()) == 0 && ::syscall(SYS_pivot_root, ".", ".") == 0 &&
          ::umount2(".", MNT_DETACH) == 0 && ::chdir("/") == 0;
 }
 
-/// Nobody, here and outside: what the image's files grant to all is what its ld.so gets.
+/// The same inside and outside: the image's ld.so gets the rights that files grant to all.
 constexpr uid_t kNobody = 65534;
 
-/// Who the image's program is to be; a user is nobody but himself in there anyway.
+/// The identity of the image's program.
 struct Nobody {
-  bool wanted = false;
-  Fd users;  ///< may be none
+  bool wanted = false;  ///< only for root
+  Fd users;             ///< a user namespace; may be none
 };
 
-/// A user namespace that knows nobody else. None where the kernel has none to give (or a user's
-/// namespace is this one already): then who runs the image's program is nobody without it.
+/// A user namespace that maps only kNobody. None when the kernel forbids it: kNobody then is of
+/// this namespace.
 Fd nobodys_namespace() {
   auto sockets = make_socket_pair();
   if (!sockets) return {};
   const auto child = fork_child({}, [&] {
     sockets->one.reset();
     if (::unshare(CLONE_NEWUSER) == 0) (void)send_fd(sockets->other.get(), STDERR_FILENO);
-    (void)receive_packet(sockets->other.get(), kForever);
+    (void)receive_packet(sockets->other.get(), kNoLimit);
     return 0;
   });
   sockets->other.reset();
@@ -202,8 +190,8 @@ bool set_limits() {
          limit(RLIMIT_NPROC, 1) && limit(RLIMIT_AS, kMostMapped) && limit(RLIMIT_DATA, kMostData);
 }
 
-/// The last that we do ourselves but for execve(2): what ld.so of any glibc does to list libraries.
-/// All else fails, and is no reason to end it.
+/// Allows execve(2) and the calls of any glibc's ld.so that lists libraries. Others fail without
+/// killing it.
 Result<void> close_filter() {
   SeccompFilter calls(SeccompFilter::Denied::fail);
   calls.allow(
@@ -211,13 +199,13 @@ Result<void> close_filter() {
        // Memory.
        SCMP_SYS(brk), SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect),
        SCMP_SYS(madvise),
-       // Files, which are read-only all.
+       // Files, all read-only.
        SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(close), SCMP_SYS(read), SCMP_SYS(readv),
        SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(fcntl),
        SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx),
        SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(readlink),
        SCMP_SYS(readlinkat), SCMP_SYS(getcwd), SCMP_SYS(getdents64),
-       // What it asks of itself.
+       // Its own process.
        SCMP_SYS(uname), SCMP_SYS(arch_prctl), SCMP_SYS(set_tid_address), SCMP_SYS(set_robust_list),
        SCMP_SYS(rseq), SCMP_SYS(prlimit64), SCMP_SYS(getrlimit), SCMP_SYS(getrandom),
        SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(gettid), SCMP_SYS(getuid), SCMP_SYS(geteuid),
@@ -237,33 +225,27 @@ Result<void> give_up_rights(const Nobody& nobody) {
   return {};
 }
 
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> out;
-  for (auto& word : words) out.push_back(word.data());
-  out.push_back(nullptr);
-  return out;
-}
-
-/// Returns only where it fails, which is then said on `err`.
+/// Returns only on failure, with stderr on `err`.
 Result<void> execute(Command command, int out, int err, const Nobody& nobody) {
   if (command.argv.empty() || ::dup2(out, STDOUT_FILENO) < 0 || ::dup2(err, STDERR_FILENO) < 0)
     return fail_errno("fs-hook", "cannot start the image's ld.so");
-  // The kernel gives a program's own path free of links ($ORIGIN); ld.so, told a path, does not.
+  // The kernel gives a program its canonical path ($ORIGIN); ld.so with a path as argument does
+  // not.
   char real[PATH_MAX];
   if (::realpath(command.argv.back().c_str(), real) != nullptr) command.argv.back() = real;
   TRY(give_up_rights(nobody));
   (void)::close(STDIN_FILENO);
   close_fds_but({});
   TRY(close_filter());
-  ::execve(command.argv[0].c_str(), pointers(command.argv).data(),
-           pointers(command.environment).data());
+  ::execve(command.argv[0].c_str(), to_c_array(command.argv).data(),
+           to_c_array(command.environment).data());
   return fail_errno(command.argv[0], "cannot start it");
 }
 
-/// The first process of the PID namespace: one command after the other until this is closed.
+/// The first process of the PID namespace: runs one command after the other until `socket` closes.
 int serve_commands(const std::string& rootfs, int socket, const Nobody& nobody) {
   for (bool inside = false;; inside = true) {
-    auto command = receive_record<Command>(socket, kForever);
+    auto command = receive_record<Command>(socket, kNoLimit);
     if (!command || command->fds.size() != 2) return 0;
     const int out = command->fds[0].get();
     const int err = command->fds[1].get();
@@ -290,7 +272,7 @@ Result<void> live(const std::string& rootfs, const std::vector<Volume>& volumes,
   TRY(leave_for_own_namespaces());
   TRY(make_sandbox_root(rootfs, volumes));
   ForkOptions options;
-  options.dies_with_parent = false;  // asked for here: in a new PID namespace nobody is its parent
+  options.dies_with_parent = false;  // set below: fork_child() sees no parent in a PID namespace
   Child first = TRY(fork_child(options, [&] {
     (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
     return serve_commands(rootfs, socket, nobody);
@@ -307,8 +289,8 @@ Result<void> become_root_of_own_namespace() {
   const auto uid = ids(::geteuid());
   const auto gid = ids(::getegid());
   if (::unshare(CLONE_NEWUSER) != 0)
-    return fail_errno("", "cannot make a container to look into the image", errno,
-                      "users need user namespaces for it");
+    return fail_errno("", "cannot make a sandbox for the image", errno,
+                      "unprivileged users need user namespaces");
   TRY(write_text("/proc/self/setgroups", "deny"));
   TRY(write_text("/proc/self/uid_map", uid));
   return write_text("/proc/self/gid_map", gid);

@@ -14,28 +14,26 @@
 
 namespace heddle::hook {
 
-/// Makes this process, single-threaded and a user's, root of a new user namespace.
+/// Makes this single-threaded process of an unprivileged user root of a new user namespace.
 Result<void> become_root_of_own_namespace();
 
-/// An image as a container of ours, to look into it before it is started: namespaces of its own
-/// (mount, pid, network, IPC), everything read-only, no network, no device, bounded time. What runs
-/// in it belongs to the image, is not to be believed, and is nobody (in a user namespace without
-/// anybody else), with no capability, few system calls, and bounded memory.
-/// It is gone with this object.
+/// A container for inspecting an image: namespaces of its own (mount, pid, network, IPC), all
+/// read-only, no network, no device, bounded time. Its programs are the image's and untrusted: they
+/// run as nobody, alone in a user namespace, without capabilities, with few system calls and
+/// bounded memory. The destructor kills all.
 class SandboxContainer {
  public:
-  /// For root, of this user namespace. `rootfs` is absolute and free of links. A run may take
-  /// `limit`.
+  /// For root of this user namespace. `rootfs` is canonical. `limit` is for each run().
   static Result<SandboxContainer> start(const std::string& rootfs,
                                         const std::vector<Volume>& volumes,
                                         std::chrono::seconds limit);
 
-  /// Its first process, which is in its mount namespace: what a hook gets as the container's pid.
+  /// A process in its mount namespace, as the pid that a hook gets.
   pid_t pid() const { return child_.pid(); }
 
-  /// Runs argv[0] with the image as root directory. argv's last word is a path, given free of
-  /// links. From the first run on the container's root is changed: mount before it. Fails when it
-  /// takes too long or prints too much; its exit status does not matter.
+  /// Runs argv[0] with the image as root directory; argv's last word is a path, which becomes
+  /// canonical. The first run changes the container's root: mount before it. Fails when the program
+  /// takes too long or prints too much, whatever its exit status.
   Result<Output> run(const std::vector<std::string>& argv,
                      const std::vector<std::string>& environment);
 

@@ -34,7 +34,7 @@ namespace {
 
 bool is_overlay(const MountEntry& mount) { return mount.type == "fuse.heddle"; }
 
-/// maps writes it as "major:minor", in hexadecimal.
+/// "major:minor" in hexadecimal, as in /proc/PID/maps.
 dev_t device_of(const std::string& text) {
   char* end = nullptr;
   const auto number = [&end](const char* digits) {
@@ -51,7 +51,7 @@ bool is_library(const std::string& path) {
   return name.find(".so") != std::string::npos && !name.ends_with(".cache");
 }
 
-/// A mapped file goes by its own name, "libucp.so.0.0.0", not by the link that led to it.
+/// A mapped file has its own name, "libucp.so.0.0.0", not that of the link.
 bool goes_by(const MappedLibrary& library, const std::string& soname) {
   const auto name = base_name(library.path);
   return library.name == soname || name == soname || name.starts_with(soname + ".");
@@ -61,7 +61,7 @@ bool is_mpi(const std::string& soname) {
   return soname.starts_with("libmpi") || soname.starts_with("libmpich");
 }
 
-/// Devices of our mounts.
+/// Devices of heddle's mounts.
 std::set<dev_t> heddle_devices(const std::string& mountinfo) {
   std::set<dev_t> out;
   for (const auto& mount : parse_mountinfo(mountinfo))
@@ -101,7 +101,7 @@ Result<ContainerConfig> config_of(const ImageToVerify& image) {
   return config;
 }
 
-/// What the hook in the bundle would be asked for: by its command line, and by annotations where
+/// The program in the request for the bundle's hook: by its command line, and by annotations where
 /// they count.
 Result<std::string> wanted_program(const ImageToVerify& image, const ContainerConfig& config) {
   if (!image.program.empty()) return image.program;
@@ -118,11 +118,10 @@ Result<std::string> wanted_program(const ImageToVerify& image, const ContainerCo
 constexpr int kDepth = 4;  // share/openmpi/...
 constexpr std::size_t kMaxPlugins = 1000;
 
-/// A container's files, as its first process sees them. Nothing of them is believed: no link leads
-/// out of its root.
+/// A container's untrusted files, as its first process sees them: no link leads out of its root.
 class InsideFiles {
  public:
-  /// `rootfs`: its root, which is not that of the process `pid` yet.
+  /// `rootfs`: the container's root, which is not yet that of the process `pid`.
   static Result<InsideFiles> open(pid_t pid, const std::string& rootfs) {
     const auto process = "/proc/" + std::to_string(pid);
     InsideFiles out;
@@ -137,7 +136,7 @@ class InsideFiles {
     return stat(path, status) && devices_.contains(status.st_dev);
   }
 
-  /// The program that the kernel starts for `program`: that, or the interpreter behind its #!.
+  /// The file that the kernel executes for `program`: that, or its #! interpreter.
   std::string started_by(std::string program) const {
     for (int depth = 0; depth < kMostScripts; ++depth) {
       const auto place = find_in_root(root_.get(), program, 0);
@@ -180,7 +179,7 @@ class InsideFiles {
     return out;
   }
 
-  /// A view has all of the root's files a second time; of a plugin directory some may be there too.
+  /// Whether `name` is a view, which has the root's files a second time.
   bool is_view(const std::string& root, const std::string& name) const {
     for (const auto& file : names_in(root)) {
       struct stat here {};
@@ -208,7 +207,7 @@ class InsideFiles {
   }
 
   Fd root_;
-  std::set<dev_t> devices_;  ///< of our mounts
+  std::set<dev_t> devices_;  ///< of heddle's mounts
 };
 
 /// A line for each of ld.so's messages.
@@ -254,8 +253,8 @@ class Verification {
     std::string words;
   };
 
-  /// Preloaded, a plugin's dependencies are looked for as those of a dlopen() in the program would
-  /// be: by its own RPATH or RUNPATH, then the program's RPATH (elf/dl-load.c).
+  /// Preloaded, a plugin's dependencies are searched as after a dlopen() by the program: by its own
+  /// RPATH or RUNPATH, then the program's RPATH (elf/dl-load.c).
   Result<Listed> list(const std::vector<std::string>& plugins) {
     auto environment = config_.environment;
     if (!plugins.empty()) {
@@ -264,7 +263,7 @@ class Verification {
       for (const auto& plugin : plugins) preload += (preload.empty() ? "" : ":") + plugin;
       environment.push_back("LD_PRELOAD=" + preload);
     }
-    // As ldd(1): under --list a library that is missing would end it.
+    // As ldd(1): --list ends at a missing library.
     std::erase_if(environment, [](const auto& one) { return one.starts_with("LD_BIND_NOW="); });
     environment.insert(environment.begin(), "LD_TRACE_LOADED_OBJECTS=1");
     auto output = TRY(sandbox_.run({decision_.interpreter, program_}, environment));
@@ -387,7 +386,7 @@ LoaderList parse_loader_list(const std::string& text) {
 }
 
 Result<int> verify_image(ImageToVerify image, bool json) {
-  // FUSE lets only processes of the mount's user namespace in.
+  // FUSE admits only processes of the mount's user namespace.
   if (::geteuid() != 0) TRY(become_root_of_own_namespace());
   TRY(trusted_hook());
   const auto config = TRY(config_of(image));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// libheddle-audit.so: rtld-audit(7) entry points. ld.so loads it first, before libc exists, so it
-// needs nothing: no libc, no thread-local storage, no lazy binding, and its state is set before
-// la_version returns. A process that the index does not know is left as it is, except for the
-// static TLS that any auditor's presence costs (tls_guard.cpp) - which is also why la_version does
-// not answer 0 there: ld.so would drop us, and the area would be too small already.
+// libheddle-audit.so: the rtld-audit(7) entry points. ld.so loads it before libc exists, so it has
+// no libc, no thread-local storage and no lazy binding, and its state is set before la_version
+// returns. A program that the index does not know searches as usual. la_version does not answer 0
+// there: ld.so would unload this library after it has sized static TLS for an auditor, and nobody
+// would correct the size (tls_guard.cpp).
 //
-// ld.so calls la_objsearch with its lock held, dlopen in any thread included; lookups are stateless
-// all the same.
+// ld.so calls la_objsearch with its lock held, also for a dlopen in any thread.
 
 #include <limits.h>
 #include <link.h>
@@ -23,11 +22,11 @@ namespace {
 
 // The learn log.
 
-// Not on the stack: a thread of PTHREAD_STACK_MIN may call dlopen. Callers hold ld.so's lock.
+// Not on the stack: a thread of PTHREAD_STACK_MIN may call dlopen. Guarded by ld.so's lock.
 constinit char record_bytes[3 * PATH_MAX];
 constinit char one_path[PATH_MAX];
 
-/// One record in the making; too long a one is dropped. One at a time.
+/// Builds one record at a time; one that is too long is dropped.
 class Record {
  public:
   void add(const char* field) {
@@ -48,7 +47,7 @@ class Record {
   }
   void append_to(const char* file) const {
     if (!whole_) return;
-    // Opened each time: the program's descriptors are its own.
+    // Opened for each record: a program may close or reuse any descriptor.
     const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(file),
                              O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return;
@@ -73,34 +72,33 @@ void log(const char* file, const char* kind, const char* name, const char* path)
   record.append_to(file);
 }
 
-/// Writes to the file that HEDDLE_LEARN names what this process was and loaded, for the map of the
-/// next run (resolver/map/learn_format.hpp). Does nothing, at no cost, without that variable. Calls
-/// come in order under ld.so's lock.
+/// Appends what this process is and loads to the file that HEDDLE_LEARN names, for the map of the
+/// next run (resolver/map/learn_format.hpp). Does nothing without that variable. Guarded by ld.so's
+/// lock.
 class LearnLog {
  public:
   constexpr LearnLog() = default;
-  /// Notes the program itself.
   explicit LearnLog(const StartBlock& start) : path_(start.variable(learn_format::kVariable)) {
     if (path_) log(path_, learn_format::kProgram, "", "");
   }
-  /// ld.so begins to look for `name`, and was sent nowhere by us.
+  /// ld.so begins its own search for `name`.
   void search(const char* name) {
     if (path_) pending_ = name;
   }
-  /// ld.so was sent to its file by us: what it opens next is known.
+  /// The next object that ld.so maps is the map's.
   void guided() { pending_ = nullptr; }
   /// An object was mapped.
   void opened(const link_map& map) {
     if (!pending_) return;
     const char* name = pending_;
     pending_ = nullptr;
-    // One that is not absolute names another file in the next run.
+    // A relative path may name another file in the next run.
     if (map.l_name && *map.l_name == '/') log(path_, learn_format::kLibrary, name, map.l_name);
   }
 
  private:
   const char* path_ = nullptr;
-  /// ld.so's own string; it lives until the object is there (dl-load.c, _dl_map_object).
+  /// ld.so's string; it lives until the object is mapped (dl-load.c, _dl_map_object).
   const char* pending_ = nullptr;
 };
 
@@ -146,9 +144,9 @@ void open_index() {
                                   self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
   other_path = known && !library_path_agrees(index, start);
   if (known && !other_path) return;
-  // What is not guided must not keep the mount in use (umount(2), EBUSY): `fs-mount -u` is that
-  // too, and whatever else the shell starts that is guided by --print-env.
-  index.forget();
+  // An unguided process must not keep the mount busy: `fs-mount -u`, started by a shell that
+  // --print-env guides, is one.
+  index = IndexView();
   unmap(bytes, size);
 }
 
@@ -156,8 +154,8 @@ __attribute__((constructor)) void keep_start(int argc, char** argv, char** envp)
   start = StartBlock(argc, argv, envp);
 }
 
-/// From here on code of the program's libraries may run. Starts that were broken off for a new one
-/// are not counted.
+/// From here on code of the program's libraries may run. A start that ended in a restart is not
+/// counted.
 void mark_started() {
   if (started) return;
   started = true;
@@ -165,7 +163,7 @@ void mark_started() {
   if (other_path) count(&Counters::other_library_path);
 }
 
-/// Unless it is set already: by what APP was before an exec.
+/// Unless it is set already, by a program that this process ran before an exec.
 void set_once(std::uint64_t& counter, std::uint64_t value) {
   std::uint64_t unset = 0;
   __atomic_compare_exchange_n(&counter, &unset, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -177,21 +175,21 @@ void set_once(std::uint64_t& counter, std::uint64_t value) {
 
 HEDDLE_EXPORT unsigned la_version(unsigned version) {
   open_index();
-  guard = TlsGuard(start);  // before restore_environment() hides what we were started with
+  guard = TlsGuard(start);  // before restore_environment() hides the tunables of this start
   const unsigned long needed = index.optional_static_tls();
   const bool enough = needed <= current_settings(start).optional;
   restore_environment(start);
   if (!enough) start_again(start, needed);
   open_counters();
   learn = LearnLog(start);
-  // LAV_CURRENT is 2 since glibc 2.35; what we use is the same in 1. A newer one may not be.
+  // LAV_CURRENT is 2 since glibc 2.35; version 1 has the same functions that are used here.
   return version < 2 ? version : 2;
 }
 
 HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie) {
   learn.opened(*map);
   if (space != LM_ID_BASE || started) return 0;
-  // The program's and ld.so's own blocks were there in time (rtld.c, init_tls); the vDSO has none.
+  // The program's and ld.so's blocks are counted by glibc (rtld.c, init_tls); the vDSO has none.
   if (!map->l_name || !*map->l_name)
     main_cookie = cookie;
   else if (map->l_addr != start.auxiliary(AT_BASE) &&
@@ -201,23 +199,22 @@ HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie
 }
 
 HEDDLE_EXPORT void la_activity(uintptr_t* cookie, unsigned flag) {
-  // rtld.c: after relocation, before the first constructor. dlopen of other auditors' libraries
-  // comes here too, with their cookies.
+  // rtld.c: after relocation, before the first constructor. Other namespaces have other cookies.
   if (flag == LA_ACT_CONSISTENT && cookie == main_cookie) mark_started();
 }
 
 HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned flag) {
   const char* target = index.target(name);
   if (flag != LA_SER_ORIG) {
-    // A candidate of ld.so's own search may be a file we serve: it must not be mapped twice.
+    // A candidate of ld.so's own search may be a served file, which must not be mapped twice.
     count(index.chosen() ? &Counters::probes : &Counters::probes_unguided);
     return const_cast<char*>(target ? target : name);
   }
   // dl-object.c: a cookie that la_objopen did not change is the link map.
   if (!target) target = find_by_path(index, name, *reinterpret_cast<const link_map*>(*cookie));
-  // ld.so fails when what we answer is not there. The mount may have gone since this program began,
-  // or have had many other maps (fs-mount --reload keeps the names of the last 16). A start is too
-  // short for that, and the call would be a twentieth of it.
+  // ld.so fails when the answer does not exist. The mount may have ended since this program began,
+  // or have had many other maps (fs-mount --reload keeps the names of the last 16). During a start
+  // that is not checked: the call would cost a twentieth of it.
   if (started && target && !path_exists(target)) target = nullptr;
   if (target) {
     count(&Counters::names_guided);
@@ -230,9 +227,9 @@ HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned f
 }
 
 HEDDLE_EXPORT void la_preinit(uintptr_t*) {
-  mark_started();  // where ld.so was the command the program has a name and no cookie was kept
+  mark_started();  // where ld.so was the command the program has a name, so main_cookie is not set
   if (!counters || own_pid() != __atomic_load_n(&counters->app_pid, __ATOMIC_RELAXED)) return;
-  // Before ready_ns, which a program that this one executes finds set.
+  // Before ready_ns: a program executed by this one finds that set.
   if (__atomic_load_n(&counters->ready_ns, __ATOMIC_RELAXED) == 0)
     __atomic_store_n(&counters->start_probes, __atomic_load_n(&counters->probes, __ATOMIC_RELAXED),
                      __ATOMIC_RELAXED);

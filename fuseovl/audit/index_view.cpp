@@ -28,7 +28,7 @@ bool IndexView::open(const void* bytes, unsigned long size) {
 namespace {
 
 /// The record of a sorted table with this identity, or nullptr. A file that was rebuilt in place
-/// stands under its old identity with another mtime: not found.
+/// has another mtime, so it is not found.
 template <class Record>
 const Record* find_file(const Record* records, std::uint32_t count, std::uint64_t dev,
                         std::uint64_t ino, std::int64_t mtime_ns) {
@@ -77,19 +77,10 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   return true;
 }
 
-void IndexView::forget() {
-  bytes_ = nullptr;
-  size_ = 0;
-  buckets_ = nullptr;
-  files_ = nullptr;
-  file_count_ = 0;
-  optional_static_tls_ = 0;
-}
-
 const char* IndexView::target(const char* name) const {
   if (!buckets_) return nullptr;
   const std::uint64_t hash = index_format::fnv1a(name, length(name));
-  // A damaged table may hold no empty bucket: look at each at most once.
+  // A damaged table may have no empty bucket.
   for (std::uint64_t step = 0; step <= mask_; ++step) {
     const Bucket& bucket = buckets_[(hash + step) & mask_];
     if (bucket.name_offset == 0) return nullptr;

@@ -8,30 +8,28 @@
 
 namespace heddle::audit {
 
-/// Reads an index of any content safely: each access is bounds-checked, no walk is endless, and a
-/// damaged index gives no answer or a wrong one, never a fault. The whole is not checksummed: that
-/// would cost each process more than its lookups.
+/// Reads an index of any content: each access is bounds-checked, each walk ends, and a damaged
+/// index gives no answer or a wrong one, never a fault. A checksum would cost each process more
+/// than its lookups.
 class IndexView {
  public:
   constexpr IndexView() = default;
 
-  /// False, and the view stays empty, unless this is an index of our version, whole.
+  /// False, and the view stays empty, unless `bytes` are a whole index of this version.
   bool open(const void* bytes, unsigned long size);
   /// Chooses the program's table. False: the index does not know it.
   bool choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns);
   bool chosen() const { return buckets_ != nullptr; }
-  /// Takes choose() and open() back: nothing is known any more, and the bytes may go.
-  void forget();
   /// The chosen program's index_format::search_path().
   std::uint32_t search_path() const { return search_path_; }
-  /// What the chosen program needs of the tunable; 0: its default is enough.
+  /// The tunable's value that the chosen program needs; 0: the default.
   std::uint64_t optional_static_tls() const { return optional_static_tls_; }
   /// Where the chosen program's `name` leads: an absolute path that lives as long as the bytes, or
   /// nullptr. Stateless, for any number of threads.
   const char* target(const char* name) const;
-  /// As target(), for the file with this identity, by whatever path it was asked for.
+  /// As target(), for the file with this identity.
   const char* target_of_file(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns) const;
-  /// The own path of the file that names are sent to `target` for, or nullptr. Linear.
+  /// The path of the original file that `target` stands for, or nullptr. Linear.
   const char* origin_of(const char* target) const;
 
  private:
@@ -54,20 +52,16 @@ class IndexView {
   std::uint32_t search_path_ = 0;
 };
 
-// What the index cannot answer by a name alone.
-
-/// Whether the chosen program, with the LD_LIBRARY_PATH that ld.so has read, finds its names where
-/// the index sends them. The same value as the map's: yes, with no system call. Another one: when
-/// the directories in which the map found libraries are still there, all in their order, and no
-/// other directory of the list holds a file under a name of the index that is not the very file it
-/// leads to. Where that cannot be told the answer is no: unguided is slower, never wrong.
+/// Whether the chosen program, with this process's LD_LIBRARY_PATH, finds its names where the index
+/// sends them. The map's own value: yes, with no system call. Another value: if it has the map's
+/// directories in their order, and no other directory of it holds another file under a name of the
+/// index. In doubt the answer is no: unguided is slower, never wrong.
 bool library_path_agrees(const IndexView& index, const StartBlock& start);
 
-/// Where a name with a slash leads that the index does not list: relative, through a directory's
-/// other name, with $ORIGIN. The file itself is looked at (one stat) and recognised by its
-/// identity: ld.so would map a file that is served a second time, since the view shows it under
-/// another inode. Nullptr: the name is ld.so's to deal with. The answer holds until the next call;
-/// callers hold ld.so's lock.
+/// The target of a name with a slash that the index does not list: relative, with $ORIGIN, or by
+/// another name of a directory. The file is recognised by its identity (one stat): ld.so would map
+/// a served file twice, since it has another inode in the mount. nullptr: left to ld.so. Valid
+/// until the next call; callers hold ld.so's lock.
 const char* find_by_path(const IndexView& index, const char* name, const link_map& requester);
 
 }  // namespace heddle::audit

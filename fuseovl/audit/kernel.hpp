@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// System calls and a few string functions without a libc: the audit library must need nothing,
-// since a DT_NEEDED libc would be loaded a second time, into the auditor's namespace, by a search
-// of its own. Failures are -errno.
+// System calls and string functions without a libc: a DT_NEEDED libc would be loaded a second time,
+// into the auditor's namespace, by a search of its own. Failures are -errno.
 
 #include <asm/unistd.h>
 #include <fcntl.h>
@@ -49,10 +48,9 @@ inline long syscall6(long number, long a, long b = 0, long c = 0, long d = 0, lo
 
 inline long as_long(const void* pointer) { return reinterpret_cast<long>(pointer); }
 
-/// A mapping of the regular file at `path`, or nullptr. FIFOs and devices are not waited for.
-/// Whoever truncates it ends this process (SIGBUS), so one to write into must be this user's own.
-/// One that is read is trusted as LD_LIBRARY_PATH is, by whoever named it; below a mount nobody can
-/// truncate it.
+/// A mapping of the regular file at `path`, or nullptr. FIFOs and devices do not block it.
+/// Truncating the file ends this process (SIGBUS), so a writable one must be this user's own; a
+/// readable one is as trusted as LD_LIBRARY_PATH, and a file of the mount cannot be truncated.
 inline void* map_file(const char* path, bool writable, unsigned long& size) {
   const int open_flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), open_flags);
@@ -112,14 +110,14 @@ inline bool equal(const char* a, const char* b) {
   return *a == *b;
 }
 
-/// Behind `prefix` in `text`, or nullptr.
+/// What follows `prefix` in `text`, or nullptr.
 inline const char* behind(const char* text, const char* prefix) {
   while (*prefix)
     if (*text++ != *prefix++) return nullptr;
   return text;
 }
 
-/// Writes `text` with its NUL to `out`; returns where the NUL stands.
+/// Copies `text` with its NUL to `out`; returns the NUL's address.
 inline char* copy(char* out, const char* text) {
   while ((*out = *text)) ++out, ++text;
   return out;

@@ -17,17 +17,17 @@ namespace {
 using index_format::fnv1a;
 using library_path::Element;
 
-// Beyond these a search by ld.so costs less than our looking.
+// Beyond these limits ld.so's search costs less than the check.
 constexpr unsigned kMostElements = 256;
 constexpr unsigned kMostDirectories = 64;
 constexpr unsigned long kMostEntries = 100000;
 
-// Untouched, and so not even a page, where the value is the map's.
+// Never touched, so never allocated, where the value is the map's.
 constinit char cwd[PATH_MAX];
 constinit char path[PATH_MAX];
 alignas(8) constinit char entries[16384];
 
-/// What getdents64(2) writes.
+/// linux_dirent64, of getdents64(2).
 struct Entry {
   std::uint64_t ino;
   std::int64_t offset;
@@ -36,7 +36,7 @@ struct Entry {
   char name[1];
 };
 
-/// The value that ld.so took: rtld.c, process_envvars, lets the last one win.
+/// The value that ld.so uses: the last one (rtld.c, process_envvars).
 const char* value_of(const StartBlock& start) {
   const char* out = "";
   for (char** entry = start.envp; entry && *entry; ++entry)
@@ -44,7 +44,7 @@ const char* value_of(const StartBlock& start) {
   return out;
 }
 
-/// Fills `cwd` if an element needs it; false when the current directory has no name.
+/// Fills `cwd` if an element is relative; false when the current directory has no name.
 bool know_directory(const char* value) {
   bool relative = false;
   library_path::each_element(value, length(value), [&](const Element& element) {
@@ -54,7 +54,7 @@ bool know_directory(const char* value) {
                        *cwd == '/');  // not "(unreachable)/..."
 }
 
-/// As the index writer computes it, for a value of any length.
+/// As the index writer computes it.
 std::uint64_t hash_of(const char* value) {
   std::uint64_t hash = fnv1a("", 0);
   library_path::put_absolute(value, length(value), cwd, [&](const char* bytes, unsigned long size) {
@@ -63,10 +63,9 @@ std::uint64_t hash_of(const char* value) {
   return hash;
 }
 
-/// A list of elements, and their hashes as the index writer would make them.
 class Elements {
  public:
-  /// False: too many.
+  /// False: too many elements.
   bool split(const char* value) {
     bool fits = true;
     library_path::each_element(value, length(value), [&](const Element& element) {
@@ -78,7 +77,7 @@ class Elements {
   unsigned count() const { return count_; }
   const Element& operator[](unsigned i) const { return list_[i]; }
 
-  /// Finds the elements [first, last) that are, one after the other, the recorded list.
+  /// Finds the elements [first, last) that have the recorded hash.
   bool find(std::uint32_t recorded, unsigned& first, unsigned& last) const {
     for (first = 0; first < count_; ++first) {
       std::uint64_t hash = fnv1a("", 0);
@@ -99,8 +98,8 @@ class Elements {
   unsigned count_ = 0;
 };
 
-/// dl-hwcaps.c: sub-directories that are searched before the directory itself. What lies in them is
-/// not looked through.
+/// Sub-directories that ld.so searches before the directory itself (dl-hwcaps.c). A list with one
+/// of them is not checked further.
 bool is_searched_directory(const char* name, const StartBlock& start) {
   static constexpr char kDirectories[][16] = {"glibc-hwcaps", "tls",      "x86_64", "haswell",
                                               "avx512_1",     "xeon_phi", "atomics"};
@@ -110,8 +109,8 @@ bool is_searched_directory(const char* name, const StartBlock& start) {
   return platform && equal(name, platform);
 }
 
-/// Whether the file `name` in the directory whose name is the first `size` bytes of `path` is the
-/// one that `target` stands for.
+/// Whether the file `name` in the directory that is the first `size` bytes of `path` is served as
+/// `target`.
 bool is_same_file(const IndexView& index, unsigned long size, const char* name,
                   const char* target) {
   if (size + 1 + length(name) >= sizeof path) return false;
@@ -124,13 +123,13 @@ bool is_same_file(const IndexView& index, unsigned long size, const char* name,
   return served && equal(served, target);
 }
 
-/// Whether a search that begins in the element's directory ends where the index leads.
+/// Whether no file of the element's directory hides one of the index.
 bool is_harmless(const IndexView& index, const Element& element, const StartBlock& start) {
   unsigned long size = 0;
   bool plain = true;
   library_path::put_absolute(element, cwd, [&](const char* bytes, unsigned long more) {
     for (unsigned long i = 0; i < more; ++i) {
-      plain = plain && bytes[i] != '$' && size < sizeof path - 1;  // a token: who knows where
+      plain = plain && bytes[i] != '$' && size < sizeof path - 1;  // $: a token of ld.so's
       if (plain) path[size++] = bytes[i];
     }
   });
@@ -138,7 +137,7 @@ bool is_harmless(const IndexView& index, const Element& element, const StartBloc
   if (!plain) return false;
   const long fd =
       syscall6(__NR_openat, AT_FDCWD, as_long(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return fd == -ENOENT || fd == -ENOTDIR;  // else ld.so may open what we cannot list
+  if (fd < 0) return fd == -ENOENT || fd == -ENOTDIR;  // EACCES: ld.so may open unlisted names
   unsigned long seen = 0;
   bool good = true;
   long got = 0;
@@ -181,19 +180,17 @@ bool library_path_agrees(const IndexView& index, const StartBlock& start) {
 
 namespace {
 
-constinit char expanded[PATH_MAX];  ///< ld.so copies what we answer (dl-object.c) before it goes on
+constinit char expanded[PATH_MAX];  ///< ld.so copies the answer at once (dl-object.c)
 
-/// Behind a leading $ORIGIN, or nullptr. Elsewhere in a name, and as other tokens, dlopen's callers
-/// do not use them; ld.so deals with those.
+/// What follows a leading $ORIGIN, or nullptr. All other uses of tokens are left to ld.so.
 const char* behind_origin(const char* name) {
   const char* rest = behind(name, "$ORIGIN");
   if (!rest) rest = behind(name, "${ORIGIN}");
   return rest && *rest == '/' ? rest : nullptr;
 }
 
-/// Writes the directory of the requester's own file, as ld.so would know it without us, to
-/// `expanded`; returns its length, 0 if it cannot be told. `moved`: ld.so's $ORIGIN is the view's
-/// instead.
+/// Writes $ORIGIN of the requester's original file to `expanded`; returns its length, 0 if it is
+/// unknown. `moved`: ld.so's $ORIGIN is a directory of the mount instead.
 unsigned long write_origin(const IndexView& index, const link_map& requester, bool& moved) {
   unsigned long size = 0;
   if (!requester.l_name || !*requester.l_name) {  // the program: dl-origin.c reads the same link

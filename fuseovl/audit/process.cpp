@@ -15,14 +15,13 @@ constexpr char kComm[] = "HEDDLE_COMM";
 constexpr char kAudit[] = "LD_AUDIT";
 constexpr char kOurFile[] = "libheddle-audit.so";
 
-/// Behind the '=' of "name=value", or nullptr.
+/// The value in "name=value", or nullptr.
 const char* value_of(const char* entry, const char* name) {
   const char* rest = behind(entry, name);
   return rest && *rest == '=' ? rest + 1 : nullptr;
 }
 
-/// Copies an LD_AUDIT list without its elements that name this library; returns where the NUL
-/// stands.
+/// Copies an LD_AUDIT list without the elements that name this library; returns the NUL's address.
 char* copy_without_us(char* out, const char* list) {
   char* const begin = out;
   while (*list) {
@@ -41,13 +40,13 @@ char* copy_without_us(char* out, const char* list) {
   return out;
 }
 
-/// The path that execs this program under its own name, else /proc/self/exe.
+/// A path that execs this program: the one it was started by, else /proc/self/exe.
 const char* own_path(const StartBlock& start) {
   static constexpr char kSelf[] = "/proc/self/exe";
   const auto* path = reinterpret_cast<const char*>(start.auxiliary(AT_EXECFN));
   struct stat self, named;
   if (!stat_path(kSelf, self)) return nullptr;
-  // Not so for a script: AT_EXECFN is the script, and its interpreter is what runs.
+  // AT_EXECFN of a script is the script, not its interpreter.
   const bool same =
       path && stat_path(path, named) && named.st_dev == self.st_dev && named.st_ino == self.st_ino;
   return same ? path : kSelf;
@@ -83,7 +82,7 @@ void StartBlock::remove(const char* name) {
 }
 
 tls::Settings current_settings(const StartBlock& start) {
-  // tunables_strdup(): envp holds ld.so's copy, whole; the original text was cut up by its parser.
+  // envp holds ld.so's unparsed copy (tunables_strdup()).
   const char* text = start.variable(kTunables);
   return text ? tls::read_settings(text, length(text)) : tls::Settings{};
 }
@@ -108,16 +107,16 @@ void restore_environment(StartBlock& start) {
 
 namespace {
 
-/// A new environment in the making: all of the old one but the variables that a restart sets.
+/// Builds the environment of a restart: the old one but for the variables that the restart sets.
 class Restart {
  public:
   explicit Restart(const StartBlock& start) : start_(start) {
-    // Without AT_BASE ld.so itself is the command, and its arguments are not argv any more.
+    // Without AT_BASE ld.so itself is the command, and argv has lost its arguments.
     path_ = start.argv && start.auxiliary(AT_BASE) ? own_path(start) : nullptr;
     if (!path_) return;
     unsigned long count = 0, text = 0;
     for (; start.envp[count]; ++count) {
-      // Each of the few new entries is made of one old value and less than this besides.
+      // A new entry is an old value and at most 256 bytes.
       if (value_of(start.envp[count], kTunables) || value_of(start.envp[count], kAudit))
         text += 2 * length(start.envp[count]);
     }
@@ -138,14 +137,14 @@ class Restart {
       if (!value_of(*entry, a) && !value_of(*entry, b) && !value_of(*entry, kComm))
         envp_[filled_++] = *entry;
   }
-  /// Starts an entry "name="; the value is written where this points.
+  /// Starts the entry "name="; returns where its value goes.
   char* begin(const char* name) {
     envp_[filled_++] = out_;
     return copy(copy(out_, name), "=");
   }
-  /// Takes the entry just begun back.
+  /// Removes the last entry.
   void drop() { envp_[--filled_] = nullptr; }
-  /// `nul` is where the entry's text ends.
+  /// Ends the entry's text at `nul`.
   void end(char* nul) {
     *nul = '\0';
     out_ = nul + 1;
@@ -191,8 +190,8 @@ void start_unaudited(const StartBlock& start) {
   char* value = restart.begin(kAudit);
   char* nul = copy_without_us(value, list);
   restart.end(nul);
-  if (nul == value) restart.drop();  // an empty list would still make glibc size TLS early
-  // We are not there under our file's name: the same would happen again, without end.
+  if (nul == value) restart.drop();  // even an empty list makes glibc size TLS early
+  // The list names this library by another file name: the restart would repeat without end.
   if (static_cast<unsigned long>(nul - value) + sizeof kOurFile - 1 > length(list)) return;
   restart.exec();
 }

@@ -7,8 +7,8 @@
 
 namespace heddle::audit {
 
-/// What the kernel put on the stack at exec: argument, environment and auxiliary vectors. ld.so
-/// hands them to constructors (elf/dl-init.c, call_init), so neither /proc nor a libc is needed.
+/// Argument, environment and auxiliary vectors, as the kernel put them on the stack at exec. ld.so
+/// passes them to constructors (elf/dl-init.c, call_init), so neither /proc nor a libc is needed.
 struct StartBlock {
   int argc = 0;
   char** argv = nullptr;
@@ -17,49 +17,44 @@ struct StartBlock {
 
   constexpr StartBlock() = default;
   StartBlock(int count, char** arguments, char** environment);
-  /// Value of the variable, or nullptr.
-  const char* variable(const char* name) const;
-  /// The auxiliary vector's value of `type`, or 0.
-  unsigned long auxiliary(unsigned long type) const;
-  /// Takes the variable out of the environment that the program is going to see.
+  const char* variable(const char* name) const;       ///< nullptr: not set
+  unsigned long auxiliary(unsigned long type) const;  ///< of the auxiliary vector; 0: none
+  /// Removes the variable from the environment that the program sees.
   void remove(const char* name);
 };
 
 /// The rtld tunables this process was started with.
 tls::Settings current_settings(const StartBlock& start);
 
-/// Whether static TLS was already raised for this start, by start_again() or by who started us.
+/// Whether static TLS was already raised for this start, by start_again() or by the launcher.
 bool was_raised(const StartBlock& start);
 
-/// Gives the program the environment and the name it would have without us: undoes what
-/// HEDDLE_TUNABLES and HEDDLE_COMM say was changed for this start.
+/// Restores the program's own environment and name, as HEDDLE_TUNABLES and HEDDLE_COMM give them.
 void restore_environment(StartBlock& start);
 
-/// Execs this program again, with at least `optional` bytes of optional static TLS and all else as
-/// it was; restore_environment() then hides the change. Only for the time before any code of the
-/// program or its libraries has run. Returns if that is impossible (no /proc, or ld.so was the
-/// command).
+/// Execs this program again with at least `optional` bytes of optional static TLS;
+/// restore_environment() hides the change. No code of the program or its libraries may have run.
+/// Returns if that is impossible (no /proc, or ld.so was the command).
 void start_again(const StartBlock& start, unsigned long optional);
 
-/// As start_again(), but without us in LD_AUDIT: it and its children run unguided.
+/// As start_again(), but without this library in LD_AUDIT: it and its children run unguided.
 void start_unaudited(const StartBlock& start);
 
-/// PT_TLS of a mapped object; size 0: none, or its headers cannot be seen.
+/// PT_TLS of a mapped object; size 0: none, or its headers are not mapped.
 struct TlsSegment {
   unsigned long size = 0;
   unsigned long align = 0;
 };
 TlsSegment tls_of(const link_map& map);
 
-/// Watches the libraries of a start for the static TLS trap (tls_formula.hpp): any auditor, ours
-/// too, makes glibc forget their blocks. While the libraries are mapped, none of their code has
-/// run: when they outgrow the area, the program is started again with an area that is large enough.
-/// Programs whose closure the map knows are started with it and never come to this.
+/// Adds up the TLS of a start's libraries, which glibc leaves out of the static area under any
+/// auditor (tls_formula.hpp). When they outgrow the area, no code of theirs has run yet: the
+/// program is started again with a larger one. Programs of the map have the right size at once.
 class TlsGuard {
  public:
   constexpr TlsGuard() = default;
   explicit TlsGuard(const StartBlock& start);
-  /// An object was mapped into the program's namespace, at its start.
+  /// Of an object that was mapped into the program's namespace at its start.
   void take(const link_map& map, const StartBlock& start);
 
  private:

@@ -7,8 +7,8 @@ namespace {
 
 constexpr unsigned long kPage = 4096;
 
-/// The lowest of the tables that the dynamic section names, or 0. ld.so has relocated these words
-/// (elf/get-dynamic-info.h) unless the section is read only: then they are still offsets.
+/// The lowest of the dynamic section's tables, or 0. ld.so has relocated their addresses
+/// (elf/get-dynamic-info.h) unless the section is read only.
 unsigned long lowest_table(const link_map& map) {
   unsigned long lowest = 0;
   for (const ElfW(Dyn)* entry = map.l_ld; entry->d_tag != DT_NULL; ++entry) {
@@ -31,7 +31,7 @@ unsigned long lowest_table(const link_map& map) {
   return lowest;
 }
 
-/// Whether the page at `address` is mapped, said by the kernel (mincore(2): ENOMEM if not).
+/// Whether the page at `address` is mapped (mincore(2): ENOMEM if not).
 bool is_mapped(unsigned long address) {
   unsigned char resident = 0;
   return syscall6(__NR_mincore, static_cast<long>(address), kPage, as_long(&resident)) == 0;
@@ -57,8 +57,8 @@ bool is_of_libc(const char* name) {
   return false;
 }
 
-/// Whether the object reaches a thread-local variable of another object at a fixed distance. An
-/// executable that does carries no flag.
+/// Whether the object has an initial-exec relocation against another object's variable. An
+/// executable that has one carries no DF_STATIC_TLS.
 bool reaches_others(const link_map& map) {
   unsigned long relocations = 0, size = 0, symbols = 0, strings = 0;
   for (const ElfW(Dyn)* entry = map.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
@@ -93,9 +93,9 @@ bool any_reaches_others(const link_map* map) {
 TlsSegment tls_of(const link_map& map) {
   const unsigned long base = map.l_addr;
   if (!base || base % kPage != 0 || !map.l_ld) return {};
-  // link_map shows no program headers. A library linked at address 0 has them in the page at
-  // l_addr, and usually a table of its dynamic section in the same page shows that this page is
-  // mapped; where the linker put things elsewhere (patchelf, -Ttext-segment), ask.
+  // link_map has no program headers. A library linked at address 0 has them in the page at l_addr,
+  // which is mapped if a dynamic table lies in it too; otherwise (patchelf, -Ttext-segment) mincore
+  // tells.
   const unsigned long lowest = lowest_table(map);
   if ((lowest < base || lowest >= base + kPage) && !is_mapped(base)) return {};
   const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(base);
@@ -117,9 +117,9 @@ TlsGuard::TlsGuard(const StartBlock& start) {
   const tls::Settings settings = current_settings(start);
   namespaces_ = settings.namespaces;
   raised_ = was_raised(start);
-  // With defaults glibc promises dlopen 1664 bytes, of which optional uses (TLSDESC) may take 512:
-  // an ordinary program's few bytes (libc 144, libstdc++ 32) are no reason to start it again. Other
-  // auditors bring 288 bytes each and a libc of their own to use them.
+  // By default glibc reserves 1664 bytes for dlopen, of which optional uses (TLSDESC) may take 512:
+  // an ordinary program's blocks (libc 144, libstdc++ 32) fit. Another auditor adds 288 bytes and a
+  // libc that uses them.
   const unsigned long promised =
       tls::surplus(namespaces_, tls::kDefaultOptional) - tls::kDefaultOptional;
   limit_ = tls::surplus(namespaces_ + 1, settings.optional) - promised;
@@ -133,16 +133,16 @@ TlsGuard::TlsGuard(const StartBlock& start) {
 void TlsGuard::take(const link_map& map, const StartBlock& start) {
   const TlsSegment segment = tls_of(map);
   needed_ += tls::block_cost(segment.size, segment.align);
-  // An over-aligned block does no harm while all reach it by __tls_get_addr. Whose variables the
-  // others reach is not looked up: rather without us than not at all.
+  // An over-aligned block is harmless while it is reached by __tls_get_addr only. Which block a
+  // relocation reaches is not resolved: any doubt starts the program without this library.
   const bool wide = segment.size != 0 && segment.align > area_align_;
   if ((wide && (has_static_tls_flag(map) || any_reaches_others(&map))) ||
       (wide_ && !wide && reaches_others(map)))
     start_unaudited(start);
   wide_ = wide_ || wide;
   if (segment.size == 0 || needed_ <= limit_) return;
-  // What is still to come is unknown. One large block is the usual case: ask for just that. Where
-  // more follow, ask for half as much again, so that a few starts do however many there are.
+  // The libraries still to come are unknown. After one restart ask for half as much again, which
+  // bounds the number of restarts.
   start_again(start, tls::optional_for(needed_ + (raised_ ? needed_ / 2 : 0), namespaces_));
 }
 

@@ -32,12 +32,11 @@ bool is_below(std::string_view path, std::string_view directory) {
                               (path.size() == directory.size() || path[directory.size()] == '/'));
 }
 
-/// The pieces by the mount that they lie on, as far as their names tell: links are not followed,
-/// and no mount is asked.
+/// The pieces by the mount that they are on, by their names alone.
 std::vector<Pieces> by_mount(std::size_t count, const FileWork& work) {
   const auto mounts = list_mounts().value_or(std::vector<MountEntry>());
   std::map<const MountEntry*, Pieces> groups;
-  std::string_view last_directory;  // most files of one directory stand together
+  std::string_view last_directory;  // files of one directory mostly follow each other
   const MountEntry* last = nullptr;
   for (std::size_t piece = 0; piece < count; ++piece) {
     const auto path = work.path_of(piece);
@@ -58,11 +57,11 @@ std::vector<Pieces> by_mount(std::size_t count, const FileWork& work) {
 
 /// What parent and child share of a group.
 struct Progress {
-  std::atomic<std::int64_t> at_ms;  ///< when something came back last
+  std::atomic<std::int64_t> at_ms;  ///< of the last answer
   std::atomic<std::size_t> done;
 };
 
-/// Sends open files, many in a packet: the numbers of their pieces, and they.
+/// Sends open files with the numbers of their pieces, many in a packet.
 class FileSender {
  public:
   explicit FileSender(int socket) : socket_(socket) {}
@@ -83,7 +82,7 @@ class FileSender {
     for (const auto& file : files_) fds.push_back(file.get());
     const std::string_view text(reinterpret_cast<const char*>(pieces_.data()),
                                 pieces_.size() * sizeof(pieces_[0]));
-    // The user's processes may have only so many descriptors on their way (unix(7), ETOOMANYREFS).
+    // The descriptors in flight of a user are limited (unix(7), ETOOMANYREFS).
     Backoff pauses(milliseconds(1), milliseconds(16));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     for (;;) {
@@ -100,9 +99,8 @@ class FileSender {
   std::vector<Fd> files_;
 };
 
-/// The child's threads at one group. A local open takes microseconds and threads only cost; a
-/// parallel file system takes milliseconds and answers many requests at once: a thread that was
-/// kept waiting starts another.
+/// The child's threads of one group. A thread that had to wait starts another: a local open takes
+/// microseconds, a parallel file system milliseconds, but it answers many requests at once.
 class Group {
  public:
   Group(const FileWork& work, const Pieces& pieces, Progress& progress,
@@ -119,7 +117,7 @@ class Group {
       if (Clock::now() - begin < kSlow || ++threads_ > kMostThreads) continue;
       try {
         helpers.emplace_back([this] { run(); });
-      } catch (const std::system_error&) {  // with the threads there are
+      } catch (const std::system_error&) {  // no more threads
       }
     }
   }
@@ -155,7 +153,7 @@ void take_files(Packet& packet, std::vector<WorkResult>& results) {
     if (pieces[i] < results.size()) results[pieces[i]].file = std::move(packet.fds[i]);
 }
 
-/// Whether all that is still waited for is silent.
+/// Whether no unfinished group has answered for the limit.
 bool is_silent(const SharedArray<Progress>& progress, const std::vector<Pieces>& groups,
                const FileWork& work) {
   if (work.limit.count() == 0) return false;
@@ -197,7 +195,7 @@ std::vector<WorkResult> work_on_files(std::size_t count, const FileWork& work) {
           threads.emplace_back(run, std::ref(group));
         else
           run(group);
-      } catch (const std::system_error&) {  // none to be had
+      } catch (const std::system_error&) {  // no more threads
         run(group);
       }
     }

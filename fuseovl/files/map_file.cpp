@@ -22,10 +22,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A longer file is no map, and is not copied to memory to find that out.
+/// A longer file is no map.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
-/// errno, 0 when all is well.
+/// 0, or an errno.
 int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
   const auto size = static_cast<std::size_t>(status.st_size);
   if (!S_ISREG(status.st_mode) || size > kMostBytes) return ENOEXEC;
@@ -42,7 +42,7 @@ int copy(int from, int to, const struct stat& status, const WorkPlace& place) {
   return 0;
 }
 
-/// Of the file that is `open`, or else at `path`.
+/// Of the descriptor `open`, or where that is -1, of the file at `path`.
 Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
   struct Found {
     int code = 0;
@@ -78,7 +78,7 @@ Result<MapFile> copy_of(std::string path, int open, milliseconds limit) {
 }  // namespace
 
 Result<MapFile> MapFile::of(int open, milliseconds limit) {
-  // For messages; it may be the name of another file by now.
+  // For messages only: the name may be another file's by now.
   std::error_code none;
   const auto link = "/proc/self/fd/" + std::to_string(open);
   return copy_of(std::filesystem::read_symlink(link, none).string(), open, limit);

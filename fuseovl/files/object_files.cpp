@@ -34,7 +34,7 @@ std::vector<int> ObjectFiles::descriptors() const {
 
 std::vector<std::string> ObjectFiles::reopened() const {
   std::vector<std::string> out;
-  std::string last;  // the paths are sorted: the files of a directory stand together
+  std::string last;  // the paths are sorted
   for (ObjectId object = 0; object < paths_.size(); ++object) {
     const Origin& origin = origins_.files[object];
     if (!origin.usable || origin.fd) continue;
@@ -63,7 +63,7 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   const bool staged = is_staged(object);
   if (staged && on_change_ == OnChange::keep)
     if (const auto got = staging_->read(object, into, offset, block)) return *got;
-  // To open a file, or to ask a remote one for its stamp, may have to wait.
+  // open(2) may block, and so may fstat(2) of a remote file.
   const bool waits = !origin.fd || (staged && origin.locality == Locality::remote);
   if (waits && block == MayBlock::no) return tl::unexpected(EAGAIN);
   Fd reopened;
@@ -78,8 +78,8 @@ tl::expected<std::size_t, int> ObjectFiles::read(ObjectId object, std::span<char
   return *got;
 }
 
-/// While descriptors or memory are used up it tries again, every 2 ms: others give theirs back in a
-/// moment, and a process that maps the page would die of an error.
+/// Retries for 2 s while out of descriptors or memory: a process that maps the page would die of an
+/// error.
 tl::expected<Fd, int> ObjectFiles::reopen(ObjectId object) {
   constexpr timespec kPause{0, 2'000'000};
   for (int tries = 1000;;) {
@@ -98,7 +98,7 @@ int ObjectFiles::compare(ObjectId object, int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return EIO;
   const FileStamp now = file_stamp(status);
-  // ctime is left out: rename over a pinned file, chmod and a new hard link change it.
+  // Without ctime: a rename over a pinned file, chmod and a new hard link change it.
   if (now.size != stamp.size || now.mtime_ns != stamp.mtime_ns)
     return refuse(object, changed_in_place);
   if (now.id != stamp.id) return refuse(object, replaced);

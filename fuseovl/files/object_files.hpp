@@ -17,20 +17,19 @@
 
 namespace heddle {
 
-/// What becomes of a file that changes while it is mounted.
+/// What is served of a file that changes while it is mounted.
 enum class OnChange : std::uint8_t {
-  keep,    ///< its staged copy goes on; without one it answers EIO
-  refuse,  ///< EIO; each read asks the origin
+  keep,    ///< its staged copy; without one EIO
+  refuse,  ///< EIO; each read checks the origin
 };
 
-/// The files behind the objects while the mount stands: staged copies where there are some, else
-/// the origins. A pinned file that is replaced by rename goes on with its old content; one that is
-/// changed in place, or replaced while not pinned, answers EIO from then on, since its old and new
-/// content would mix. Safe for many threads, and for the processes forked from the one that made
-/// it: what one finds, all of them report.
+/// The files behind the objects while the mount stands: staged copies, else the origins. A pinned
+/// file that is replaced by rename is served with its old content. One that is changed in place, or
+/// replaced while not pinned, answers EIO from then on: its old and new content would mix. Safe for
+/// many threads; forked processes share the findings.
 class ObjectFiles {
  public:
-  /// `paths` by ObjectId, for reopening and for messages.
+  /// `paths` by ObjectId.
   ObjectFiles(Origins origins, std::vector<std::string> paths);
   ObjectFiles() : ObjectFiles({}, {}) {}
 
@@ -39,31 +38,28 @@ class ObjectFiles {
   std::size_t size() const { return origins_.files.size(); }
   std::size_t pinned() const { return origins_.pinned; }
 
-  /// All that is served from: of every pinned file, and the staging directory's.
+  /// Of every pinned file, and the staging directory's.
   std::vector<int> descriptors() const;
-  /// What open() opens by its path, each file with the directory that it may be replaced in: those
-  /// that are not pinned.
+  /// The files that are not pinned, and their directories.
   std::vector<std::string> reopened() const;
 
-  /// The directory of the staged copies, when there is one.
+  /// The staging directory, or none.
   std::vector<std::string> staged_in() const {
     return staging_ ? std::vector{staging_->directory().path()} : std::vector<std::string>();
   }
 
-  /// Objects of one lane lie on one file system: what blocks one of them may block all of these,
-  /// and no other.
+  /// Objects of one lane are on one file system, which may block all of them and no other.
   std::size_t lane(ObjectId object) const {
     return is_staged(object) && on_change_ == OnChange::keep ? lane_count_ : lanes_[object];
   }
   std::size_t lane_count() const { return lane_count_ + 1; }
 
-  /// Reads from the object's file; fewer bytes than asked for mean its end. Its stamp is compared
-  /// behind the read, so that no answer holds bytes of two contents. Failure: an errno; EIO when
-  /// the file has changed, EAGAIN with MayBlock::no when it may have to wait (read_at.hpp).
+  /// Reads as read_at(). The stamp is compared after the read, so that no answer mixes two
+  /// contents: EIO when the file has changed.
   tl::expected<std::size_t, int> read(ObjectId object, std::span<char> into, off_t offset,
                                       MayBlock block);
 
-  /// Before anybody reads: has the files copied to `directory`, and read from there.
+  /// Before the first read: makes `directory` hold and serve copies of the files.
   Result<void> stage(StageDirectory directory, std::uint64_t budget);
   void on_change(OnChange what) { on_change_ = what; }
   /// nullptr: nothing is staged.
@@ -71,17 +67,17 @@ class ObjectFiles {
   /// Staging::start(), when something is to be staged.
   void start_staging();
 
-  /// What differs from the map, found when mounting and since.
+  /// Found when mounting and since.
   std::vector<Drift> drifts() const;
 
  private:
-  /// Why an object is answered with an error: one of these, or the errno of opening it.
+  /// Why reads of an object fail: one of these, or the errno of opening it.
   enum Reason : std::uint32_t { none = 0, changed_in_place = 1U << 16, replaced = 2U << 16 };
   static std::string text_of(std::uint32_t reason);
   int refuse(ObjectId object, std::uint32_t reason);
   bool is_staged(ObjectId object) const { return staging_ && staging_->has(object); }
   tl::expected<Fd, int> reopen(ObjectId object);
-  /// 0, or why what `fd` holds is not what was mounted: an errno.
+  /// 0, or the errno for a file that has changed since it was mounted.
   int compare(ObjectId object, int fd);
 
   Origins origins_;

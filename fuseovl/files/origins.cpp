@@ -22,40 +22,37 @@
 namespace heddle {
 namespace {
 
-// The daemon's own: device and its clones, the map, splice pipes and one reopened file for each of
-// its threads, and a few for the C library.
+// The daemon's own: the device and its clones, the map, a reopened file for each thread, and a few
+// for the C library.
 constexpr std::size_t kReservedFds = 40;
 
 std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * INT64_C(1000000000) + t.tv_nsec; }
 
-/// What was found where an object's file should be; trivial, to lie in shared memory.
+/// The check of one object's file; trivial, for shared memory.
 struct Finding : FileStatus {
-  /// What is wrong: a literal, at the same address in all processes forked from one; nullptr:
-  /// nothing.
-  const char* wrong = nullptr;
-  int code = 0;  ///< errno that belongs to it
+  const char* wrong = nullptr;  ///< a literal, at the same address in forked processes
+  int code = 0;                 ///< errno of `wrong`
   bool usable = false;
 };
 constexpr const char* kOtherSize = "size";
 
-/// The directories above the files, each looked at once, by many threads where file systems are
-/// slow.
+/// The directories above the files, each examined once. Safe for many threads.
 class Directories {
  public:
-  /// What lstat(2) says of the directories on the way to a file.
+  /// What lstat(2) says of all directories above a file.
   struct Way {
     struct Rights {
       std::uint32_t mode = 0700;
       std::uint32_t uid = 0;
       std::uint32_t gid = 0;
     };
-    bool links = false;    ///< some are symbolic links
-    bool trusted = false;  ///< nobody but root and this user can change what a name on it means
-    bool sticky = false;   ///< others have names of their own in the last directory
+    bool links = false;          ///< some are symbolic links
+    bool trusted = false;        ///< only root and this user can rename any of them
+    bool sticky = false;         ///< others may create names in the last directory
     std::vector<Rights> closed;  ///< those that not everybody may search
   };
 
-  /// What the kernel cannot name, or we not look at, is closed.
+  /// A path that is not absolute, or cannot be examined, is closed.
   const Way& way_to(std::string_view path) {
     static const Way unknown{false, false, false, {Way::Rights()}};
     const auto slash = path.rfind('/');
@@ -80,7 +77,7 @@ class Directories {
     const std::lock_guard hold(mutex_);
     return known_.emplace(directory, std::move(way)).first->second;
   }
-  /// A mount of root's shows its files to all, and the directories above them to nobody.
+  /// Root's mount shows its files to all users, past the rights of the directories above them.
   bool are_shown_to_others() const { return self_ == 0; }
 
  private:
@@ -89,8 +86,8 @@ class Directories {
   std::map<std::string, Way, std::less<>> known_;
 };
 
-/// Takes from a file's attributes what the directories above it deny: to others, to its group, and
-/// to an owner who is not theirs. At most what they allow is left, never more.
+/// Removes from a file's mode and owner the access that the directories above it deny. The result
+/// allows at most what they do.
 void narrow(FileStatus& file, const Directories::Way& way) {
   for (const auto& directory : way.closed) {
     const std::uint32_t others = file.mode & S_IRWXO;
@@ -109,7 +106,7 @@ void narrow(FileStatus& file, const Directories::Way& way) {
 /// A file of this node, by its path.
 struct Opened {
   Result<Fd> file;
-  /// To it as the kernel names it, should its attributes have to be narrowed.
+  /// To the file that the kernel opened, for narrow().
   const Directories::Way* way = nullptr;
 };
 
@@ -117,8 +114,8 @@ Opened open_by_path(const std::string& path, Directories& directories) {
   const Directories::Way& way = directories.way_to(path);
   struct stat status {};
   const bool found = ::lstat(path.c_str(), &status) == 0;
-  // Fewer system calls than open_regular(), where nobody can put another file there meanwhile. A
-  // map may name a device: opening one of /dev, or a FIFO, would have an effect.
+  // Where nobody else can replace the file, fewer system calls than open_regular(). A map may name
+  // a device or a FIFO, which must not be opened.
   if (found && S_ISREG(status.st_mode) && way.trusted && !way.sticky && !way.links)
     if (auto file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW))
       return {std::move(file), &way};
@@ -159,7 +156,7 @@ void compare(const MapObject& object, int file, Compare how, const WorkPlace& pl
   }
 }
 
-/// Gives the open file to `place` when it is to be kept.
+/// With `keep` the open file goes to `place`.
 Finding check(const MapObject& object, bool keep, Compare how, Directories& directories,
               const WorkPlace& place) {
   auto [file, way] = open_by_path(object.path, directories);
@@ -176,14 +173,12 @@ Finding check(const MapObject& object, bool keep, Compare how, Directories& dire
   out.blocks = static_cast<std::uint64_t>(status.st_blocks);
   thread_local FileSystems file_systems;
   out.locality = file_systems.locality(file->get(), out.stamp);
-  // Mounts of users are theirs alone.
   if (directories.are_shown_to_others()) narrow(out, *way);
   compare(object, file->get(), how, place, out);
   if (keep && out.usable) place.give(std::move(*file));
   return out;
 }
 
-/// What differs, in words.
 std::string describe(const Finding& found, const MapObject& object) {
   if (found.wrong == kOtherSize)
     return "size is " + std::to_string(found.stamp.size) + ", was " +
@@ -204,9 +199,9 @@ Origin make_origin(const Finding& found, const MapObject& object, Fd file) {
 tl::expected<std::size_t, int> read_cached(int fd, std::span<char> into, off_t offset) {
   const iovec part{into.data(), into.size()};
   const ssize_t n = ::preadv2(fd, &part, 1, offset, RWF_NOWAIT);
-  // A short one ends at a page that is not there, or at the file's end: who may wait finds out.
+  // A short read ends at an absent page or at the file's end: a blocking read finds out.
   if (n == static_cast<ssize_t>(into.size())) return into.size();
-  // Linux before 4.14 and file systems without FMODE_NOWAIT say EOPNOTSUPP before they do anything.
+  // EOPNOTSUPP: a file system without FMODE_NOWAIT.
   if (n >= 0 || errno == EOPNOTSUPP || errno == EINTR || errno == ENOSYS)
     return tl::unexpected(EAGAIN);
   return tl::unexpected(errno);
@@ -272,7 +267,7 @@ std::size_t raise_fd_limit() {
     (void)::setrlimit(RLIMIT_NOFILE, &limit);
     (void)::getrlimit(RLIMIT_NOFILE, &limit);
   }
-  // The lowest free one: descriptors stand close together.
+  // The lowest free descriptor.
   const Fd probe(::dup(STDIN_FILENO));
   const std::size_t used = kReservedFds + static_cast<std::size_t>(std::max(3, probe.get()));
   return limit.rlim_cur > used ? static_cast<std::size_t>(limit.rlim_cur) - used : 0;

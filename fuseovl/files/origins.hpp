@@ -19,7 +19,7 @@
 
 namespace heddle {
 
-/// What fstat(2) said of a file.
+/// What fstat(2) says of a file.
 struct FileStatus {
   FileStamp stamp;
   std::int64_t atime_ns = 0;
@@ -30,15 +30,15 @@ struct FileStatus {
   Locality locality = Locality::remote;
 };
 
-/// One object's file on this node, as it was found when the mount was made.
+/// One object's file on this node when the mount was made.
 struct Origin : FileStatus {
-  Fd fd;                   ///< pinned; invalid: not enough descriptors, reopened for each read
-  bool usable = false;     ///< false: missing or unreadable, it cannot be served
-  bool as_mapped = false;  ///< content is the map's
-  ContentHash hash;        ///< of the content, when it is the map's; zeros: not known
+  Fd fd;                   ///< pinned; invalid: out of descriptors, reopened for each read
+  bool usable = false;     ///< false: missing or unreadable
+  bool as_mapped = false;  ///< the content is the map's
+  ContentHash hash;        ///< of content that is the map's; zeros: unknown
 };
 
-/// One file that is not what the map says.
+/// One file that differs from the map.
 struct Drift {
   ObjectId object = 0;
   std::string path;
@@ -54,35 +54,33 @@ struct Origins {
   std::optional<Drift> silent;
 };
 
-/// Longer than a parallel file system's fail-over takes to be noticed, shorter than a job's
-/// patience.
+/// Longer than most parallel file systems' fail-over.
 inline constexpr std::chrono::seconds kOriginTimeout{60};
 
 enum class Compare : std::uint8_t {
-  stamp,    ///< the content only where size and mtime do not tell
+  stamp,    ///< the content only where the mtime differs
   content,  ///< always
 };
 
-/// Opens and checks every object's file: size and mtime first, then SHA-256, since dev and ino
-/// differ on another node and mtimes on a copied tree. At most `max_pinned` stay open. Many at once
-/// when the file system is slow to answer; one that has not answered for `limit` (0: it is waited
-/// for) costs its own files.
+/// Opens and checks every object's file, many at once where the file system is slow: size and
+/// mtime, then SHA-256, since dev and ino differ between nodes and mtimes between copies. At most
+/// `max_pinned` stay open. The files of a file system that has not answered for `limit` (0: no
+/// limit) are drifts.
 Origins open_origins(const MapContent& content, std::size_t max_pinned,
                      std::chrono::milliseconds limit = kOriginTimeout,
                      Compare how = Compare::stamp);
 
 enum class MayBlock : bool { no, yes };
 
-/// pread(2) over short reads and EINTR: fewer bytes than asked for mean the end of the file.
-/// Failure: an errno. With MayBlock::no what is not all in the page cache, or on a file system that
-/// cannot tell (NFS, FUSE, tmpfs), is EAGAIN, at once.
+/// pread(2) over short reads and EINTR: fewer bytes mean the end of the file. Failure: an errno.
+/// With MayBlock::no EAGAIN, unless all is in the page cache of a file system that can tell (not
+/// NFS, FUSE and tmpfs).
 tl::expected<std::size_t, int> read_at(int fd, std::span<char> into, off_t offset, MayBlock block);
 
-/// Words about a file whose file system is silent.
+/// The reason in messages about such a file system.
 std::string not_answered_for(std::chrono::milliseconds time);
 
-/// Raises the soft limit of open files to the hard one; result: how many objects may be pinned when
-/// the daemon keeps enough for itself.
+/// Raises the soft limit of open files to the hard one; result: how many objects may be pinned.
 std::size_t raise_fd_limit();
 
 }  // namespace heddle

@@ -17,8 +17,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kIdleLife = std::chrono::seconds(5);
-// When nobody is answered in its stead, somebody should know all the same.
-constexpr milliseconds kSaidAfter{30'000};
+// Without a limit a wait this long is reported.
+constexpr milliseconds kReportAfter{30'000};
 
 /// `buffer` grows as needed.
 tl::expected<std::string_view, int> done(const ReaderPool::Read& read, std::vector<char>& buffer) {
@@ -45,7 +45,7 @@ ReaderPool::~ReaderPool() {
   ended_.wait(lock, [this] { return threads_ == 0; });
 }
 
-/// Whether so many of its threads, and none less, are in reads that were answered in their stead.
+/// Whether at least `threads_had` threads are in reads that were answered already.
 bool ReaderPool::Lane::is_stuck(std::size_t threads_had) const {
   return static_cast<std::size_t>(std::ranges::count_if(running, &Job::answered)) >= threads_had;
 }
@@ -82,7 +82,7 @@ void ReaderPool::submit(Read read) {
     mine.answer(done(mine, buffer));
 }
 
-/// False: no thread to be had.
+/// False: no thread can be started.
 bool ReaderPool::start_thread(std::function<void()> work) {
   try {
     std::thread([this, work = std::move(work)] {
@@ -127,7 +127,7 @@ void ReaderPool::run_lane(Lane& lane) {
 }
 
 void ReaderPool::watch() {
-  const milliseconds limit = limit_.count() > 0 ? limit_ : kSaidAfter;
+  const milliseconds limit = limit_.count() > 0 ? limit_ : kReportAfter;
   const milliseconds pace = std::clamp(limit / 10, milliseconds(10), milliseconds(100));
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -137,7 +137,7 @@ void ReaderPool::watch() {
     try {
       expire(giving_up_ ? Clock::now() : Clock::now() - limit, to_do);
     } catch (const std::bad_alloc&) {
-      // What was not expired is so at the next round.
+      // The next round expires the rest.
     }
     lock.unlock();
     for (const auto& act : to_do) act();
@@ -146,7 +146,7 @@ void ReaderPool::watch() {
   }
 }
 
-/// Finds reads that have run since `begin`; `out`: what to do about them without the lock.
+/// Finds reads that have run since `begin`; `out`: what to do for them without the lock.
 void ReaderPool::expire(Clock::time_point begin, std::vector<std::function<void()>>& out) {
   const auto refuse = [&](const Job& job) {
     out.push_back([answer = job.read.answer] { answer(tl::unexpected(EIO)); });
@@ -157,7 +157,7 @@ void ReaderPool::expire(Clock::time_point begin, std::vector<std::function<void(
       if (lane.last_done <= job.since && !lane.silent) {
         const bool ends = limit_.count() > 0;
         out.push_back(
-            [message = Error(job.read.path, not_answered_for(ends ? limit_ : kSaidAfter),
+            [message = Error(job.read.path, not_answered_for(ends ? limit_ : kReportAfter),
                              ends ? "reads fail until it answers" : "waiting")] { warn(message); });
         lane.silent = true;
         lane.next_try = begin + 2 * limit_;

@@ -14,32 +14,31 @@
 
 namespace heddle {
 
-/// Does reads that may block, each in a thread that may stand still: one file system that does not
-/// answer holds up only what is asked of itself. Requests are told apart by `lane`, one for each
-/// file system, with a few threads each, started when needed and ended when idle.
+/// Does reads that may block in threads of their own, so that a file system that does not answer
+/// blocks only its own reads. Each file system is a `lane` with a few threads, started when needed
+/// and ended when idle.
 ///
-/// A read that exceeds the limit is answered with EIO in its stead, exactly once, and its lane
-/// counts as silent: what else waits there is answered so at once, until one of its reads comes
-/// back. A silent lane is asked again once in each such time. A slow one is not silent: a read that
-/// waits for others is given the limit from the last that came back.
+/// A read that exceeds the limit is answered with EIO, once, and its lane is silent: other reads of
+/// the lane fail at once until one returns, and one read in each limit is tried. In a slow lane,
+/// where reads return, the limit of a waiting read counts from the last that did.
 class ReaderPool {
  public:
-  /// Fills the buffer from its begin; result: how many bytes, or an errno.
+  /// Fills the buffer from its start; result: how many bytes, or an errno.
   using Work = std::function<tl::expected<std::size_t, int>(std::span<char>)>;
   /// Gets the bytes, or an errno. Must not throw.
   using Answer = std::function<void(tl::expected<std::string_view, int>)>;
   struct Read {
     std::size_t lane = 0;
-    std::size_t size = 0;   ///< of the buffer
+    std::size_t size = 0;   ///< of the buffer, in bytes
     std::string_view path;  ///< for messages; outlives the pool
     Work work;
     Answer answer;
   };
   static constexpr std::size_t kThreadsPerLane = 8;
 
-  /// No thread starts before the first read, so that a process may fork after this.
-  /// `limit` 0: waits for ever, and says so. When `giving_up` is set, which outlives the pool, the
-  /// time of all is over.
+  /// No thread starts before the first read, so that a process may fork after this. `limit` 0:
+  /// none, but a long wait is reported. When `giving_up`, which outlives the pool, is set, all
+  /// reads have exceeded the limit.
   ReaderPool(std::size_t lanes, std::chrono::milliseconds limit,
              const std::atomic<bool>& giving_up);
   ReaderPool(const ReaderPool&) = delete;
@@ -47,25 +46,25 @@ class ReaderPool {
   /// Waits for all reads.
   ~ReaderPool();
 
-  /// Returns at once, but where no thread can be had: then the read is done here. Throws
-  /// std::bad_alloc, and nothing has happened.
+  /// Returns at once; where no thread can be started, the read is done here. Throws std::bad_alloc
+  /// without effect.
   void submit(Read read);
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Job {
     Read read;
-    Clock::time_point since = {};  ///< a thread took it
-    bool answered = false;         ///< in its stead
+    Clock::time_point since = {};  ///< when a thread took it
+    bool answered = false;         ///< with EIO, by the watch
   };
   struct Lane {
     std::list<Job> waiting;
     std::list<Job> running;
     std::size_t threads = 0;
     std::size_t idle = 0;
-    bool silent = false;  ///< one took too long, and nothing has come back since
+    bool silent = false;  ///< a read exceeded the limit, and none has returned since
     Clock::time_point last_done;
-    Clock::time_point next_try;  ///< of a silent one
+    Clock::time_point next_try;  ///< of a silent lane
     std::condition_variable wake;
 
     bool is_stuck(std::size_t threads_had) const;

@@ -17,7 +17,7 @@
 namespace heddle {
 namespace {
 
-/// A directory of ours below `parent`, made when it is not there.
+/// A directory of this user below `parent`, which is made if it is missing.
 Result<Fd> private_directory(int parent, const std::string& name, const std::string& shown) {
   if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_errno(shown, "cannot use for staging");
@@ -35,13 +35,7 @@ Result<Fd> private_directory(int parent, const std::string& name, const std::str
   return directory;
 }
 
-void for_each_name(int directory, const std::function<void(const std::string&)>& call) {
-  (void)walk_tree(
-      directory, [&](const std::string& name, const DirectoryEntry&) { call(name); },
-      [](const std::string&) { return false; });
-}
-
-/// `name` of `directory`, locked; nullopt: another process has it locked.
+/// `name` in `directory`, locked; nullopt: another process has locked it.
 Result<std::optional<Fd>> create_locked(int directory, const std::string& name) {
   for (;;) {
     Fd file(::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -50,7 +44,7 @@ Result<std::optional<Fd>> create_locked(int directory, const std::string& name) 
       if (errno == EWOULDBLOCK) return std::optional<Fd>();
       return fail_errno(name, "cannot lock");
     }
-    // Who had it until now has renamed or removed it: what is locked has to be what is there.
+    // The process that held the lock may have renamed or removed the file.
     struct stat mine {
     }, there{};
     if (::fstat(file.get(), &mine) != 0) return fail_errno(name, "cannot stat");
@@ -60,8 +54,8 @@ Result<std::optional<Fd>> create_locked(int directory, const std::string& name) 
   }
 }
 
-/// Calls with each file of `directory` that a living process has locked; removes the others. Were
-/// one just being made, create_locked() makes another.
+/// Calls `call` with each file of `directory` that a process has locked; removes the others. One
+/// that create_locked() has just made is made again.
 void for_each_locked(int directory, const std::function<void(const Fd&)>& call) {
   for_each_name(directory, [&](const std::string& name) {
     const Fd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -93,8 +87,7 @@ Result<StageDirectory> StageDirectory::open(const std::string& directory) {
   struct stat status {};
   if (!parent || ::fstat(parent.get(), &status) != 0)
     return fail_errno(directory, "cannot use for staging");
-  // Who may rename our directory in it could put another in its place: as in /tmp, only its owner
-  // may.
+  // Only the owner may rename a directory in it, as in /tmp.
   if ((status.st_mode & 022) != 0 && !(status.st_mode & S_ISVTX))
     return fail(directory, "cannot use for staging", "others may rename what is in it",
                 "chmod +t, or take a directory of your own");
@@ -115,23 +108,22 @@ Result<Fd> StageDirectory::join() const {
   for (unsigned i = 0;; ++i) {
     auto file =
         TRY(create_locked(users_.get(), std::to_string(::getpid()) + "-" + std::to_string(i)));
-    // Else it is another's of ours, or of another process namespace.
-    if (!file) continue;
-    // That of a dead process has its claims.
+    if (!file) continue;  // another mount of this process, or a process of another PID namespace
+    // A dead process may have left claims in it.
     if (::ftruncate(file->get(), 0) != 0) return fail_errno(path_, "cannot write");
     return std::move(*file);
   }
 }
 
-/// Held while claims are read and written. A lock belongs to an open file, which a forked process
-/// would share.
+/// Held while claims are read and written. Opened anew, as a forked process shares an open file's
+/// lock.
 Result<Fd> StageDirectory::lock() const {
   Fd out(::openat(users_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!out || ::flock(out.get(), LOCK_EX) != 0) return fail_errno(path_, "cannot lock");
   return out;
 }
 
-/// Of the living mounts but `except`.
+/// The claims of all mounts but `except`.
 StageDirectory::Claims StageDirectory::claimed(const Fd* except) const {
   struct stat own {};
   if (except) (void)::fstat(except->get(), &own);
@@ -149,7 +141,7 @@ StageDirectory::Claims StageDirectory::claimed(const Fd* except) const {
 Result<std::size_t> StageDirectory::claim(const Fd& user, std::span<const Item> items,
                                           std::uint64_t budget) const {
   const Fd one_at_a_time = TRY(lock());
-  for_each_locked(copying_.get(), [](const Fd&) {});  // a dead process's goes
+  for_each_locked(copying_.get(), [](const Fd&) {});  // removes those of dead processes
   auto claims = claimed(&user);
   std::uint64_t sum = 0;
   for (const auto& [hash, size] : claims) sum += size;
@@ -175,8 +167,8 @@ bool StageDirectory::make_room(std::uint64_t bytes) const {
   return one_at_a_time && remove_unclaimed(claimed(nullptr), UINT64_MAX, bytes);
 }
 
-/// Until those that are left have no more bytes than `most` and `least_freed` bytes are free,
-/// the least recently used first.
+/// Removes the least recently used first, until at most `most` bytes are left and `least_freed`
+/// bytes are free.
 bool StageDirectory::remove_unclaimed(const Claims& claims, std::uint64_t most,
                                       std::uint64_t least_freed) const {
   std::multimap<std::int64_t, std::pair<std::string, std::uint64_t>> by_age;
@@ -212,7 +204,7 @@ std::optional<FileStamp> StageDirectory::verify(const Item& item) const {
     if (*found == item.hash && ::fstat(file.get(), &after) == 0 &&
         before.st_size == after.st_size &&
         file_stamp(before).mtime_ns == file_stamp(after).mtime_ns) {
-      // Noted by hand: file systems are mounted noatime, and relatime is coarse.
+      // File systems may be mounted noatime or relatime.
       constexpr timespec now_and_unchanged[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
       (void)::futimens(file.get(), now_and_unchanged);
       return file_stamp(after);
@@ -238,7 +230,7 @@ Result<StageDirectory::Copy> StageDirectory::copy(int source, const Item& item) 
 Result<StageDirectory::Copy> StageDirectory::fill(const Fd& file, int source,
                                                   const Item& item) const {
   struct stat status {};
-  // Who had the lock before may have made it.
+  // The process that held the lock before may have made it.
   if (::fstatat(objects(), item.hash.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
     return Copy{};
   if (::ftruncate(file.get(), 0) != 0) return fail_errno(path_, "cannot write");

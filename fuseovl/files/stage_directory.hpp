@@ -15,16 +15,15 @@
 namespace heddle {
 
 /// Copies of files on the node's own storage, named by their SHA-256, shared by all mounts of one
-/// user: `DIR/heddle-UID/{objects,copying,users}`, which nobody else may write nor read. Copies of
-/// another user are not trusted: that user could change them at any time.
+/// user: `DIR/heddle-UID/{objects,copying,users}`, closed to other users, who could change copies
+/// of theirs at any time.
 ///
-/// Each mount has a file in users/, locked for as long as the mount stands, that lists the copies
-/// it claims. All that is claimed, and the unclaimed copies that are left, fit the budget: so the
-/// budget is looked at once, when a mount makes its claim.
+/// Each mount has a file in users/, locked while the mount stands, that lists the copies it claims.
+/// All claimed copies and the unclaimed ones that are left fit the budget, which is checked once,
+/// when a mount makes its claim.
 ///
-/// A copy is written to copying/HASH under flock(2), so one process makes it however many want it,
-/// and a dead one's lock is gone with it; it is hashed, then renamed to objects/HASH. No process
-/// takes a copy that it has not hashed itself: no fsync is needed.
+/// One process writes a copy to copying/HASH under flock(2), hashes it, and renames it to
+/// objects/HASH. Each process hashes a copy before its first use: no fsync is needed.
 class StageDirectory {
  public:
   struct Item {
@@ -32,33 +31,32 @@ class StageDirectory {
     std::uint64_t size = 0;
   };
 
-  /// `directory` must exist, be writable for us, and others may not rename what is ours in it.
+  /// `directory` must exist and be writable, and others may not rename this user's files in it.
   static Result<StageDirectory> open(const std::string& directory);
 
-  /// A file in users/ that claims nothing yet. Its claim holds while any process has it open.
+  /// A new file in users/. Its claim holds while any process has it open.
   Result<Fd> join() const;
-  /// Claims as many of `items`, from the first on, as the budget can hold beside what other mounts
-  /// claim, and removes the least recently used of the copies that nobody claims. Result: how many.
+  /// Claims as many of `items`, from the first on, as fit the budget beside the claims of other
+  /// mounts, and removes the least recently used unclaimed copies. Result: how many.
   Result<std::size_t> claim(const Fd& user, std::span<const Item> items,
                             std::uint64_t budget) const;
-  /// Removes unclaimed copies of `bytes` or more, for a disk that is full. False: there are none.
+  /// Removes unclaimed copies of `bytes` or more from a full disk. False: there are none.
   bool make_room(std::uint64_t bytes) const;
 
-  /// The stamp of the copy, all of which was read and is right; it counts as used now. One that is
-  /// wrong is removed. nullopt: there is none.
+  /// Hashes the copy and marks it as used now. Result: its stamp; nullopt: there is none, or it was
+  /// damaged and is removed.
   std::optional<FileStamp> verify(const Item& item) const;
 
   enum class Copied : std::uint8_t {
     done,
     again,  ///< another process makes it, or just did
-    no,     ///< the source cannot be read, or is not what it was
+    no,     ///< the source cannot be read or has changed
   };
   struct Copy {
     Copied how = Copied::again;
-    FileStamp stamp;  ///< of the copy, when it is done
+    FileStamp stamp;  ///< of a copy that is done
   };
-  /// Copies `source` (a descriptor, read from its begin) and hashes the copy. Failure: this side's,
-  /// ENOSPC and such.
+  /// Copies the whole of `source` and hashes the copy. Failure: the directory's, such as ENOSPC.
   Result<Copy> copy(int source, const Item& item) const;
 
   /// The directory of the copies, for openat(2) by ContentHash::hex().

@@ -51,8 +51,6 @@ void Staging::say_incomplete(const std::string& why) const {
   warn(Error(directory_.path(), "not everything is staged", why));
 }
 
-// What reads.
-
 std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std::span<char> into,
                                                             off_t offset, MayBlock block) {
   if (!has(object)) return std::nullopt;
@@ -60,14 +58,14 @@ std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std
   const auto name = hashes_[object].hex();
   const Fd file(
       ::openat(directory_.objects(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  // Ours to run out of: the copy is as good as it was.
+  // These do not concern the copy.
   if (!file && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return std::nullopt;
   std::string wrong = "is gone";
   if (file) {
     const auto got = read_at(file.get(), into, offset, in_memory_ ? MayBlock::yes : block);
     if (!got && got.error() == EAGAIN) return got;
     struct stat now {};
-    // Behind the read, as for origins; ctime is left out, since use is noted in atime.
+    // After the read, as for origins; without ctime, which verify() changes.
     const bool same = ::fstat(file.get(), &now) == 0 && now.st_ino == slot.ino &&
                       file_stamp(now).mtime_ns == slot.mtime_ns;
     if (got && same) return got;
@@ -78,15 +76,13 @@ std::optional<tl::expected<std::size_t, int>> Staging::read(ObjectId object, std
   return std::nullopt;
 }
 
-// What stages.
-
 void Staging::start(const Origins& origins, const std::vector<std::string>& paths) {
   *state_ = State::running;
   auto keep = descriptors();
   for (const auto& origin : origins.files)
     if (origin.fd) keep.push_back(origin.fd.get());
   auto child = fork_child({.keep = std::move(keep), .name = "heddle-stage"}, [&] {
-    // Whoever waits for a library comes first.
+    // Reads of the mount come first.
     (void)::setpriority(PRIO_PROCESS, 0, 10);
     bool all = false;
     try {
@@ -102,7 +98,7 @@ void Staging::start(const Origins& origins, const std::vector<std::string>& path
   *state_ = State::incomplete;
 }
 
-/// Result: whether all that can be staged is. What is missing is said, once.
+/// Result: whether all candidates are staged. What is missing is reported once.
 bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& paths) {
   std::vector<StageDirectory::Item> items;
   for (const auto& candidate : candidates_) items.push_back(candidate.item);
@@ -121,8 +117,7 @@ bool Staging::stage_all(const Origins& origins, const std::vector<std::string>& 
       if (step == Step::later) later.push_back(one);
       all = all && step != Step::left_out;
     }
-    // Another mount's process is at these: it finishes, or dies and leaves them to us. One that
-    // waits for an origin that does not answer may stay at it for long.
+    // Another mount's process makes these. It may wait for an origin that does not answer.
     if (later.size() < todo.size()) pauses.restart();
     if (!later.empty()) pauses.sleep();
     todo = std::move(later);
@@ -138,7 +133,7 @@ Staging::Step Staging::stage(const Candidate& candidate, const Origin& origin,
   }
   if (origin.fd) return copy(candidate, origin.fd.get());
   const auto file = open_regular(path);
-  return file ? copy(candidate, file->get()) : Step::left_out;  // said when it is asked for
+  return file ? copy(candidate, file->get()) : Step::left_out;  // reported when it is read
 }
 
 Staging::Step Staging::copy(const Candidate& candidate, int source) {

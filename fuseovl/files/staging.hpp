@@ -24,11 +24,9 @@ struct StageOptions {
   std::uint64_t budget = kDefaultStageBudget;
 };
 
-/// A mount's files on the node's own storage (stage_directory.hpp). A process of its own makes the
-/// copies, or finds and checks those that are there, while the mount is served already; workers
-/// read from each copy as soon as it is whole, and from the origin where there is none. The copies
-/// are claimed, so that no other process removes them to make room. What goes wrong costs the
-/// copy and no more. All processes forked from the one that made this have its state in common.
+/// A mount's staged copies (stage_directory.hpp). The staging process makes or verifies them while
+/// the mount is served; workers read from each copy once it is whole, else from the origin. A
+/// failure costs the copy only. Its state is shared by forked processes.
 class Staging {
  public:
   /// Fails when the directory cannot be written.
@@ -36,34 +34,33 @@ class Staging {
                                                  std::uint64_t budget);
 
   const StageDirectory& directory() const { return directory_; }
-  /// What a process that serves or supervises has to keep open.
+  /// Those that workers and supervisor keep open.
   std::vector<int> descriptors() const;
 
-  /// Forks the process that stages; a child of the caller, that ends with it or when all is done.
-  /// It keeps only our descriptors and `origins` open. That it cannot start is said.
+  /// Forks the staging process, a child that ends with the caller or when all is done. It keeps
+  /// only these descriptors and those of `origins`. A failure is reported.
   void start(const Origins& origins, const std::vector<std::string>& paths);
 
-  /// Whether the object has a copy that is right.
+  /// Whether the object has a verified copy.
   bool has(ObjectId object) const { return slots_[object].ready.load(std::memory_order_acquire); }
-  /// Reads from the object's copy, as read_at(). nullopt: there is none that can be read now. One
-  /// that is not what was hashed any more is never asked again.
+  /// Reads from the object's copy, as read_at(). nullopt: it has none, or it cannot be read now. A
+  /// copy that has changed is not used again.
   std::optional<tl::expected<std::size_t, int>> read(ObjectId object, std::span<char> into,
                                                      off_t offset, MayBlock block);
 
   enum class State : std::uint8_t { running, done, incomplete };
   State state() const { return *state_; }
-  /// What is staged now.
-  std::uint64_t objects() const;
+  std::uint64_t objects() const;  ///< staged now
   std::uint64_t bytes() const;
 
  private:
-  /// What makes a copy the one that was hashed.
+  /// Identifies the copy that was hashed.
   struct Slot {
     std::atomic<bool> ready;
     std::atomic<std::uint64_t> ino;  ///< written before `ready`
     std::atomic<std::int64_t> mtime_ns;
   };
-  /// An object whose content is the map's, so that it can be staged.
+  /// An object that can be staged: its content is the map's.
   struct Candidate {
     ObjectId object = 0;
     StageDirectory::Item item;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <paths.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -23,7 +22,7 @@ namespace {
 constexpr const char* kProgram = "fusermount3";
 constexpr int kSocketInChild = 3;
 
-/// fusermount3's last words without its own name, on one line.
+/// The last line that fusermount3 wrote, without its name.
 std::string reason_of(std::string words) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (const auto line = words.rfind('\n'); line != std::string::npos) words.erase(0, line + 1);
@@ -32,14 +31,8 @@ std::string reason_of(std::string words) {
   return words;
 }
 
-/// fusermount3 sends the open device over the socket named by _FUSE_COMMFD (util/fusermount.c).
-Fd receive_device(int socket, std::chrono::milliseconds limit) {
-  auto packet = receive_packet(socket, limit);
-  return packet && packet->fds.size() == 1 ? std::move(packet->fds.front()) : Fd();
-}
-
-/// What is in a pipe that may still have writers.
-std::string words_in(const Fd& pipe) {
+/// What a pipe that may still have writers holds.
+std::string text_of_pipe(const Fd& pipe) {
   char text[4096];
   std::string out;
   (void)::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);
@@ -56,7 +49,7 @@ struct Outcome {
 
 Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device,
                     std::chrono::milliseconds limit) {
-  // Never the working directory's, which others may write to.
+  // Relative elements of PATH are skipped: others may write to the working directory.
   std::string directories;
   const char* path = std::getenv("PATH");
   std::istringstream words_of_path(path ? path : "");
@@ -67,16 +60,13 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
     return fail(kProgram, "cannot mount as a user", "the program is not installed",
                 "install it (package fuse3), or run as root");
   auto words = TRY(make_pipe());
-  Fd ours, theirs;
+  SocketPair sockets;
   SpawnOptions options;
   options.fds.emplace_back(words.write_end.get(), STDERR_FILENO);
   if (wants_device) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-      return fail_errno(kProgram, "cannot make a socket pair");
-    ours = Fd(ends[0]);
-    theirs = Fd(ends[1]);
-    options.fds.emplace_back(theirs.get(), kSocketInChild);
+    // fusermount3 sends the device over the socket that _FUSE_COMMFD names (util/fusermount.c).
+    sockets = TRY(make_socket_pair());
+    options.fds.emplace_back(sockets.other.get(), kSocketInChild);
     options.environment.emplace();
     for (char** variable = ::environ; *variable; ++variable)
       options.environment->emplace_back(*variable);
@@ -86,26 +76,28 @@ Result<Outcome> run(const std::vector<std::string>& arguments, bool wants_device
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   auto child = TRY(spawn(*program, argv, options));
   words.write_end.reset();
-  theirs.reset();
+  sockets.other.reset();
   Outcome outcome;
-  if (wants_device) outcome.device = receive_device(ours.get(), limit);
+  if (wants_device)
+    if (auto packet = receive_packet(sockets.one.get(), limit); packet && packet->fds.size() == 1)
+      outcome.device = std::move(packet->fds.front());
   auto status = child.wait_for(limit);
   if (!status && !outcome.device) return fail(std::move(status.error()));
   if (status && !*status) {
-    // What it waits for may be uninterruptible: neither is its end waited for.
+    // It may wait in the kernel uninterruptibly.
     child.abandon();
     if (!outcome.device)
-      return fail(Error(kProgram, "has not ended",
-                        "a directory above the mount point does not answer, it seems")
-                      .because(Cause::silent));
+      return fail(
+          Error(kProgram, "has not ended", "a directory above the mount point may not answer")
+              .because(Cause::silent));
   }
-  outcome.words = reason_of(words_in(words.read_end));
+  outcome.words = reason_of(text_of_pipe(words.read_end));
   outcome.status = status ? status->value_or(0) : 0;
   return outcome;
 }
 
-/// fusermount3 mounts without /etc/mtab, which a bare root directory lacks, and then cannot unmount
-/// for users (util/fusermount.c, unmount_fuse_locked): mount and daemon would stay for ever.
+/// Without /etc/mtab, which a minimal root directory lacks, fusermount3 mounts but cannot unmount
+/// for users (util/fusermount.c, unmount_fuse_locked): mount and daemon would never end.
 Result<void> check_mtab(const std::string& mount_point) {
   if (::getuid() == 0 || ::access(_PATH_MOUNTED, R_OK) == 0) return {};
   return fail(mount_point, "cannot mount", "fusermount3 cannot unmount without " _PATH_MOUNTED,
@@ -118,7 +110,7 @@ Result<Fd> fusermount_mount(const std::string& mount_point, const std::string& o
   TRY(check_mtab(mount_point));
   auto outcome = TRY(run({"-o", options, "--", mount_point}, true, kFusermountPatience));
   if (outcome.device) return std::move(outcome.device);
-  // It has mounted, and the device was lost on its way.
+  // Mounted, but the device did not arrive.
   if (outcome.status == 0) (void)fusermount_unmount(mount_point, true);
   return fail(Error(mount_point, "cannot mount", outcome.words));
 }
@@ -137,9 +129,9 @@ Result<void> unmount_here(const std::string& mount_point, bool detach,
   return {};
 }
 
-/// For each packet that comes detaches the mount and answers `+`, or why not.
+/// The guard: detaches the mount for each packet and answers `+` or an error.
 void unmount_for_another(int socket, const std::string& mount_point) {
-  (void)::setsid();  // what is sent to the daemon's process group is not for us
+  (void)::setsid();  // signals of the daemon's process group must not end it
   for (;;) {
     const auto asked = receive_packet(socket, std::chrono::hours(24));
     if (!asked && asked.error().code() == ETIMEDOUT) continue;

@@ -73,7 +73,6 @@ Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount) {
 }
 
 Result<Fd> copy_mount(const std::string& mount_point) {
-  // The root of a mount is reached without asking its file system: its daemon may be the caller.
   Fd tree(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, mount_point.c_str(),
                                      kOpenTreeClone | unsigned{O_CLOEXEC})));
   if (!tree) return fail_errno(mount_point, "cannot copy the mount");
@@ -94,8 +93,7 @@ bool is_heddle_mount(const std::string& path) {
 }
 
 bool is_dead(const std::string& mount_point) {
-  // Names and attributes are answered from the kernel's cache, even for a dead mount; statfs never
-  // is.
+  // The kernel answers names and attributes of a dead mount from its cache, but not statfs.
   const auto asked = run_in_child(std::chrono::milliseconds(500), {}, [&]() -> Result<void> {
     struct statfs status {};
     if (::statfs(mount_point.c_str(), &status) != 0) return fail_errno(mount_point, "is dead");
@@ -116,7 +114,7 @@ Result<std::string> resolve_mount_point(const std::string& path) {
   const auto slash = plain.rfind('/');
   const std::string last = slash == std::string::npos ? plain : plain.substr(slash + 1);
   if (!last.empty() && last != "." && last != "..") {
-    // realpath() of a dead mount is ENOTCONN, so a mount point is looked for by its parent first.
+    // realpath() of a dead mount fails with ENOTCONN, so only the parent is resolved.
     auto parent = real(slash == std::string::npos ? "."
                        : slash == 0               ? "/"
                                                   : plain.substr(0, slash));
@@ -128,8 +126,8 @@ Result<std::string> resolve_mount_point(const std::string& path) {
 }
 
 Result<Stacking> mount_stacking() {
-  // The kernel looks at the right to mount first, then at the flags, then at descriptors, of which
-  // these are none (fs/namespace.c, move_mount).
+  // The kernel checks the right to mount, then flags, then descriptors (fs/namespace.c,
+  // move_mount).
   (void)::syscall(SYS_move_mount, -1, "", -1, "", kFromEmptyPath | kToEmptyPath | kBeneath);
   if (errno == EPERM) return fail_errno("", "cannot mount", EPERM);
   return errno == EBADF ? Stacking::beneath : Stacking::on_top;
@@ -162,7 +160,7 @@ Result<void> exchange_mount(int tree, const std::string& mount_point) {
   if (move_tree(tree, mount_point, kBeneath)) {
     if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return {};
     const auto error = Error::from_errno(mount_point, "cannot detach the old mount");
-    // Or its daemon would serve it for ever, beneath the old one.
+    // Else the new mount and its daemon would stay beneath the old one.
     (void)::umount2(("/proc/self/fd/" + std::to_string(tree)).c_str(), MNT_DETACH);
     return fail(error);
   }

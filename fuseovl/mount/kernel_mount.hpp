@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The kernel's side of a FUSE mount, without libfuse: fs-gen mounts in its program's namespace with
-// these, and hands the device to fs-mount.
+// Mounting a FUSE device without libfuse: fs-gen mounts in its program's namespace and passes the
+// device to fs-mount.
 
 #include <string>
 
@@ -14,59 +14,58 @@ namespace heddle {
 
 inline constexpr const char* kMountType = "fuse.heddle";
 inline constexpr const char* kMountSource = "heddle";
-/// Of each mount and session: the kernel asks for at most as much in one READ.
+/// Bytes of one READ request, of each mount and session.
 inline constexpr unsigned kMaxRead = 1U << 20;
 
 /// Mounts `device` on the directory `mount_point` by mount(2): type fuse.heddle, read only, nosuid,
-/// nodev, default_permissions, allow_other. EPERM without the right to mount in this namespace. The
-/// device must come from a process of this user namespace: the kernel says EINVAL else.
+/// nodev, default_permissions, allow_other. EPERM: no right to mount in this namespace; EINVAL: the
+/// device was opened in another user namespace.
 Result<void> mount_fuse_device(int device, const std::string& mount_point);
 
-/// open_fuse_device() and mount_fuse_device(); for a user who may not mount, or if wanted, by
-/// fusermount3, with allow_other only where /etc/fuse.conf lets users have it.
+/// open_fuse_device() and mount_fuse_device(); without the right to mount, or with `by_fusermount`,
+/// by fusermount3, with allow_other only where /etc/fuse.conf has user_allow_other.
 Result<Fd> mount_fuse(const std::string& mount_point, bool by_fusermount = false);
 
-/// A detached copy of the mount on `mount_point`, for another mount namespace; its file system,
-/// which is asked nothing, lives as long as the last of them.
+/// A detached copy of the mount on `mount_point`, for another mount namespace. Sends the file
+/// system no request.
 Result<Fd> copy_mount(const std::string& mount_point);
 
 enum class Unmount : std::uint8_t {
-  now,     ///< EBUSY while somebody uses it
-  detach,  ///< gone from the tree at once, ended when the last user has gone
+  now,     ///< EBUSY while a process uses it
+  detach,  ///< leaves the tree at once and ends with its last user
 };
-/// By umount2(2), or by fusermount3 for a user who may not; ETIMEDOUT: that has not ended for
+/// By umount2(2), or without the right to that by fusermount3; ETIMEDOUT: it has not ended within
 /// `limit`.
 Result<void> unmount_fuse(const std::string& mount_point, Unmount how,
                           std::chrono::milliseconds limit = kFusermountPatience);
 
-/// Whether a mount of fs-mount's stands at exactly `path`.
+/// Whether a mount of fs-mount is at exactly `path`.
 bool is_heddle_mount(const std::string& path);
-/// Whether nobody answers for the mount any more. A daemon that is stopped, or says nothing for
-/// half a second, counts as alive: it may go on.
+/// Whether the mount's daemon has ended. One that is stopped, or does not answer for half a second,
+/// counts as alive.
 bool is_dead(const std::string& mount_point);
 
 /// `path` absolute and free of links as the kernel spells it, without touching what is mounted
 /// there when its parent can be resolved. Fails as realpath(3).
 Result<std::string> resolve_mount_point(const std::string& path);
 
-// How one mount takes another's place without a moment in which nothing is there: the new one is
-// made detached, put beneath the old (Linux 6.5), and the old one taken off. Whoever has a file or
-// directory of the old one keeps it; its file system ends with the last of them.
+// An exchange never leaves the mount point empty: the new mount is made detached, moved beneath the
+// old one (Linux 6.5), and the old one is detached. Open files and directories of the old mount
+// stay valid.
 
 enum class Stacking : std::uint8_t {
-  beneath,  ///< the old one can be taken off when the new one is there
-  on_top,   ///< before Linux 6.5: the old one stays beneath the new one
+  beneath,
+  on_top,  ///< before Linux 6.5: the old mount stays beneath the new one
 };
-/// What the kernel can do; EPERM: this process may not mount in its namespace.
+/// What the kernel supports; EPERM: this process may not mount in its namespace.
 Result<Stacking> mount_stacking();
 
-/// A FUSE file system over `device`, mounted nowhere yet, as mount_fuse_device() makes it. ENOSYS:
-/// before Linux 5.2.
+/// As mount_fuse_device(), but detached. ENOSYS: before Linux 5.2.
 Result<Fd> new_fuse_tree(int device);
-/// Puts `tree` in the place of what is mounted on `mount_point`, or over it where that cannot be.
+/// Replaces what is mounted on `mount_point` by `tree`, or mounts over it (Stacking).
 Result<void> exchange_mount(int tree, const std::string& mount_point);
 
-/// st_dev of the files of the mount that `file` is of; 0: unknown. Asks the mount nothing.
+/// st_dev of the mount that `file` is on; 0: unknown. Sends the file system no request.
 dev_t mount_device(int file);
 
 }  // namespace heddle

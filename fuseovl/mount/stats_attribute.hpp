@@ -10,15 +10,14 @@
 
 namespace heddle {
 
-/// The extended attribute of a mount's root directory that holds the statistics as JSON
-/// (docs/formats/report.md). The daemon answers getxattr(2); the kernel lets those ask who may read
-/// the directory. Each call gets one whole document, of the moment of the call.
+/// The extended attribute of a mount's root directory that holds the statistics of the moment as
+/// JSON (docs/formats/report.md). Readable by those who may read the directory.
 inline constexpr const char* kStatsAttribute = "user.heddle.stats";
-/// The kernel passes on no longer values (XATTR_SIZE_MAX in linux/limits.h).
+/// XATTR_SIZE_MAX in linux/limits.h.
 inline constexpr std::size_t kMostStatsBytes = 65536;
 
-/// The statistics of the mount whose root directory is `directory`. Failures as of getxattr(2);
-/// ENODATA or EOPNOTSUPP: it is no heddle mount's.
+/// The statistics of the mount at `directory`. Failures of getxattr(2); ENODATA or EOPNOTSUPP: it
+/// is no heddle mount.
 inline Result<std::string> read_stats_text(const std::string& directory) {
   std::string text(kMostStatsBytes, '\0');
   const auto size = ::getxattr(directory.c_str(), kStatsAttribute, text.data(), text.size());

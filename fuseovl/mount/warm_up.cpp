@@ -26,8 +26,8 @@ namespace {
 
 constexpr std::size_t kBufferSize = 256 * 1024;
 
-// Below each directory of LD_LIBRARY_PATH ld.so tries these sub-directories first (glibc
-// elf/dl-hwcaps_subdirs.c and, up to 2.36, sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).
+// Sub-directories that ld.so tries first (glibc elf/dl-hwcaps_subdirs.c and, up to 2.36,
+// sysdeps/x86/dl-hwcap.h with elf/dl-hwcaps.c).
 constexpr const char* kProbedNames[] = {"glibc-hwcaps", "tls",      "x86_64",  "i686",
                                         "haswell",      "avx512_1", "xeon_phi"};
 
@@ -35,15 +35,15 @@ void probe_missing_names(int directory) {
   for (const char* name : kProbedNames) (void)::faccessat(directory, name, F_OK, 0);
 }
 
-/// Whether `path` below a mount's root shows that the mount has one view: its names stand at the
-/// root, where programs are sent, and its directory holds them once more.
+/// Whether `path` below a mount's root shows that the mount has one view, whose names are at the
+/// root and in the view's directory.
 bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
 }
 
-constexpr unsigned kLongestLife = 30;  // seconds; an origin that does not answer must not keep us
-// readahead(2) takes no more at once than the mount's read-ahead window (mm/readahead.c,
-// force_page_cache_ra), 128 KiB for FUSE.
+constexpr unsigned kLongestLife = 30;  // seconds; an origin may not answer
+// readahead(2) reads at most the mount's read-ahead window (mm/readahead.c, force_page_cache_ra),
+// 128 KiB for FUSE.
 constexpr std::size_t kWindow = 128 * 1024;
 
 struct File {
@@ -61,7 +61,7 @@ std::uint64_t available_memory() {
   return kib * 1024;
 }
 
-/// Watches whether the work is still wanted, without asking the mount.
+/// Whether the mount and its process are still there, without a request to the mount.
 class Wanted {
  public:
   Wanted(std::string mount_point, std::optional<pid_t> process)
@@ -89,13 +89,13 @@ class Wanted {
   dev_t device_ = 0;
 };
 
-/// Chooses files to read ahead: each once, whatever its aliases; of those found together smallest
-/// first, as many as the budget allows: ld.so touches every library a little.
+/// Chooses files to read ahead, each once, smallest first, as many as the budget allows: ld.so
+/// reads a little of every library.
 class Chooser {
  public:
   Chooser(int root, std::uint64_t budget) : root_(root), budget_(budget) {}
 
-  /// Of all directories, or only of what the warm-up asked for already.
+  /// Of all directories, or only of those that the warm-up has listed.
   std::vector<File> choose(bool all) {
     std::vector<File> files;
     bool only_view = false;
@@ -127,8 +127,7 @@ class Chooser {
   std::unordered_set<std::uint64_t> seen_;
 };
 
-/// First asks for all, many requests at once, then waits for each window. Result: whether it is
-/// still wanted.
+/// First starts all reads, then waits for each window. Result: whether the work is still wanted.
 bool read_ahead(const Fd& root, const std::vector<File>& files, Wanted& wanted) {
   for (const bool waits : {false, true}) {
     for (const auto& file : files) {
@@ -153,7 +152,7 @@ void prefetch(const Fd& root, Wanted& wanted, std::uint64_t budget) {
   ::alarm(kLongestLife);
   (void)::faccessat(root.get(), kPrefetchBegins, F_OK, 0);
   Chooser chooser(root.get(), std::min(budget, available_memory() / 4));
-  // A program may be starting already: what it needs first needs no listing any more.
+  // A program may be starting already: first what is listed already.
   for (const bool all : {false, true})
     if (!read_ahead(root, chooser.choose(all), wanted)) return;
   (void)::faccessat(root.get(), kPrefetchDone, F_OK, 0);
@@ -191,6 +190,12 @@ Result<void> walk_tree(int root,
   return {};
 }
 
+void for_each_name(int directory, const std::function<void(const std::string&)>& call) {
+  (void)walk_tree(
+      directory, [&](const std::string& name, const DirectoryEntry&) { call(name); },
+      [](const std::string&) { return false; });
+}
+
 Result<void> warm_up(const std::string& mount_point) {
   const Fd root(::open(mount_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
@@ -206,8 +211,7 @@ Result<void> warm_up(const std::string& mount_point) {
   const auto enter = [&](const std::string& path) {
     if (path == kOwnDirectory || path == kMapsDirectory) return true;
     if (path.starts_with(std::string(kMapsDirectory) + "/")) return false;
-    // The only view's directory, and plugin directories, which few ask for, are left to the
-    // prefetch.
+    // The only view's directory and plugin directories are rarely used: left to the prefetch.
     if (only_view) return false;
     const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     // Views are directories of the root; ld.so does not search plugin directories.
@@ -215,7 +219,7 @@ Result<void> warm_up(const std::string& mount_point) {
     return true;
   };
   TRY(walk_tree(root.get(), visit, enter));
-  // Answered ENOSYS once, never asked again: OPEN, FLUSH, LISTXATTR, STATX.
+  // The daemon answers OPEN, FLUSH, LISTXATTR and STATX with ENOSYS, once.
   const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
   (void)::flistxattr(root.get(), nullptr, 0);
@@ -234,7 +238,7 @@ Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget
   ForkOptions options{.dies_with_parent = false, .keep = wanted.descriptors(), .null_stdio = true};
   options.keep->push_back(root.get());
   options.name = "heddle-prefetch";
-  // Forked twice: the caller may become the user's program, which must not find a child of ours.
+  // Forked twice: the caller may exec the user's program, which must not have a child of ours.
   auto child = TRY(fork_child({.dies_with_parent = false}, [&] {
     auto own = fork_child(options, [&] {
       prefetch(root, wanted, budget);

@@ -46,7 +46,6 @@ std::string utc_text(const timespec& time) {
   return text;
 }
 
-/// What goes wrong costs the copies only.
 Result<void> stage(OverlayContent& out, const StageOptions& options) {
   return out.files.stage(TRY(StageDirectory::open(options.directory)), options.budget);
 }
@@ -104,7 +103,7 @@ Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drif
   if (!options.stage.directory.empty())
     if (const auto staged = stage(out, options.stage); !staged) warn(staged.error());
   content = MapContent();
-  ::malloc_trim(0);  // the map's strings are gone: the daemon lives long and is small
+  ::malloc_trim(0);  // the daemon lives long
   return out;
 }
 

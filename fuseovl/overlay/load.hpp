@@ -11,15 +11,15 @@
 namespace heddle {
 
 enum class OnDrift : std::uint8_t {
-  refuse,  ///< nothing is mounted when one file differs from the map
+  refuse,  ///< nothing is mounted
   warn,    ///< a changed file is served as it is now, a missing one is left out
 };
 
 struct LoadOptions {
   std::string map_path;
-  int map_fd = -1;          ///< in its place: the map that somebody else has opened
+  int map_fd = -1;          ///< in its place: an open map
   std::string mount_point;  ///< where programs see the mount, for the index
-  /// Maps that this mount point showed before, the latest first.
+  /// Earlier maps of this mount point, the latest first.
   std::vector<PreviousMap> previous;
   OnDrift on_drift = OnDrift::refuse;
   ServePolicy serve = ServePolicy::all;
@@ -28,10 +28,9 @@ struct LoadOptions {
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
 };
 
-/// A map made ready to be served: every file checked and pinned, tree and index made. `drifts` gets
-/// each file that differs, also when that is why it fails. With OnDrift::warn a program that
-/// changed is left out of the index and runs unguided, and so is every name of a missing file:
-/// ld.so then looks for it itself, and says what it says without us.
+/// Checks and pins every file of a map, and makes its tree and index. `drifts` gets each file that
+/// differs, also on failure. With OnDrift::warn the index has no changed program, which then runs
+/// unguided, and no name of a missing file, which ld.so searches itself.
 Result<OverlayContent> load_overlay(const LoadOptions& options, std::vector<Drift>& drifts);
 
 }  // namespace heddle

@@ -37,7 +37,7 @@ void set_attributes(struct stat& st, const Origin& origin) {
   st.st_ctim = from_nanoseconds(origin.stamp.ctime_ns);
 }
 
-/// How much of `size` bytes at `offset` a file has.
+/// How many of `size` bytes at `offset` a file has.
 std::size_t up_to(std::uint64_t file_size, std::size_t size, off_t offset) {
   const auto at = static_cast<std::uint64_t>(offset);
   return at >= file_size ? 0 : std::min<std::uint64_t>(size, file_size - at);
@@ -61,9 +61,8 @@ void on_init(void* userdata, fuse_conn_info* connection) {
   before_answer();
 }
 
-// libfuse answers ENOSYS to operations that are missing here, and the kernel then stops asking:
-// FLUSH, LISTXATTR, STATX, LSEEK. ACCESS never comes (default_permissions), nor any write (the
-// mount is read only).
+// libfuse answers the missing operations with ENOSYS, and the kernel sends them no more: FLUSH,
+// LISTXATTR, STATX, LSEEK. ACCESS (default_permissions) and writes (a read-only mount) never come.
 fuse_lowlevel_ops make_ops() {
   fuse_lowlevel_ops ops{};
   ops.init = on_init;
@@ -92,9 +91,8 @@ Overlay::Overlay(OverlayContent content)
       pool_(content_.files.lane_count(), content_.origin_timeout, state_->giving_up) {}
 
 void Overlay::init(fuse_conn_info& connection) {
-  // READDIRPLUS without _AUTO: the warm-up pass must bring every attribute, not the first page's
-  // only.
-  // Links are walked by each open of a guided program: the kernel keeps them (Linux 4.20).
+  // READDIRPLUS without _AUTO, which would bring attributes of the first page only. Each open of a
+  // guided program walks a link: the kernel caches links (Linux 4.20).
   constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
                               FUSE_CAP_READDIRPLUS | FUSE_CAP_CACHE_SYMLINKS;
   connection.want = connection.capable & wanted;
@@ -146,7 +144,7 @@ fuse_entry_param Overlay::entry(InodeNumber ino) const {
   fuse_entry_param out{};
   out.ino = ino;
   out.entry_timeout = kForever;
-  if (ino == 0) return out;  // a negative entry: kept as long as any other
+  if (ino == 0) return out;  // a negative entry
   out.attr = attributes(ino);
   out.attr_timeout = kForever;
   return out;
@@ -174,7 +172,7 @@ void Overlay::getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   fuse_reply_attr(request, &st, kForever);
 }
 
-// Never ENOSYS, after which the kernel would not ask for the statistics either.
+// Never ENOSYS: the kernel would not ask for the statistics any more.
 void Overlay::getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, std::size_t size) {
   if (ino != Tree::kRoot || std::string_view(name) != kStatsAttribute) {
     fuse_reply_err(request, ENODATA);
@@ -197,7 +195,7 @@ void Overlay::readlink(fuse_req_t request, fuse_ino_t ino) {
 }
 
 void Overlay::open(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
-  // Once: the kernel opens by itself from then on, keeps the page cache, and sends no RELEASE
+  // From then on the kernel sends no OPEN and no RELEASE, and keeps the page cache
   // (fs/fuse/file.c, fuse_file_open).
   fuse_reply_err(request, ENOSYS);
 }
@@ -219,8 +217,8 @@ void Overlay::list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
   size = std::min<std::size_t>(size, kMaxRead);  // the kernel asks for less
   std::string buffer(size, '\0');
   std::size_t used = 0;
-  // Offsets: 1 behind `.`, 2 behind `..`, 3+i behind the entry i. They never change, so telldir and
-  // seekdir hold for ever. libfuse takes names with an end, ours lie in std::strings.
+  // Offsets: 1 after `.`, 2 after `..`, 3+i after entry i; constant, for telldir and seekdir. The
+  // names are parts of std::strings, so they end in NUL.
   for (auto at = static_cast<std::size_t>(offset); at < entries.size() + 2; ++at) {
     const char* name = at == 0 ? "." : at == 1 ? ".." : entries[at - 2].name.data();
     const InodeNumber child = at == 0   ? ino
@@ -233,7 +231,7 @@ void Overlay::list(fuse_req_t request, fuse_ino_t ino, std::size_t size, off_t o
       needed =
           fuse_add_direntry_plus(request, buffer.data() + used, size - used, name, &param, next);
     } else {
-      fuse_entry_param param{};  // ino 0: the kernel makes no entry of `.` and `..`
+      fuse_entry_param param{};  // ino 0: no dentry of `.` and `..`
       param.attr.st_ino = child;
       param.attr.st_mode = attributes(child).st_mode;
       needed = plus ? fuse_add_direntry_plus(request, buffer.data() + used, size - used, name,
@@ -271,7 +269,7 @@ void Overlay::reply_read(fuse_req_t request, std::size_t lane, std::string_view 
     }
     reply_bytes(request, *got);
   };
-  // One a thread, as large as the requests are: the threads are few and stay.
+  // The threads are few and live long.
   static thread_local std::vector<char> buffer;
   if (buffer.size() < size) buffer.resize(size);
   const auto got = read(std::span(buffer.data(), size), MayBlock::no);

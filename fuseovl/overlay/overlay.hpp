@@ -20,16 +20,16 @@
 
 namespace heddle {
 
-/// A file that is nobody's on disk.
+/// A file of the mount that has no origin.
 struct OwnFile {
   std::string bytes;
   timespec modified{};
 };
 
-/// What outlives the process that answers the kernel's requests, in memory that it shares with the
-/// one that watches over it (fuseovl/supervise/serve.hpp).
+/// The state that outlives a worker, in memory that it shares with the supervisor
+/// (fuseovl/supervise/serve.hpp).
 struct ServingState {
-  /// How far whoever warmed the mount is with reading ahead.
+  /// Progress of start_prefetch().
   enum class Prefetch : std::uint8_t { none, running, done };
 
   SessionMemory session;
@@ -37,17 +37,17 @@ struct ServingState {
   std::atomic<pid_t> supervisor = 0;
   std::atomic<pid_t> worker = 0;
   std::atomic<std::uint64_t> workers_lost = 0;
-  std::atomic<bool> told_ready = false;
-  /// The worker's exit status, once it has done its work. It may be unable to end, for a thread
-  /// that stands in a file system that does not answer.
+  std::atomic<bool> ready_is_sent = false;
+  /// The worker's exit status, once its work has ended. The process may be unable to end: a thread
+  /// of it may wait for a file system that does not answer.
   std::atomic<int> exit_status = kWorks;
   static constexpr int kWorks = -1;
-  std::atomic<pid_t> thread = 0;        ///< one of the worker's that ends when it does
-  std::atomic<bool> giving_up = false;  ///< nothing is to be waited for any more
+  std::atomic<pid_t> thread = 0;        ///< a thread that ends with the worker
+  std::atomic<bool> giving_up = false;  ///< reads that block are answered with EIO
   std::array<char, 1024> failure{};     ///< why the worker gave up; read when it has ended
 };
 
-/// What the statistics say that does not change while the mount stands.
+/// The constant part of the statistics.
 struct StatsFacts {
   std::string map_path;
   std::string map_id;
@@ -55,25 +55,25 @@ struct StatsFacts {
   std::size_t views = 0;
   std::size_t names = 0;
   std::uint64_t index_bytes = 0;
-  /// map_directory() of the maps that the mount point showed before, the latest first.
+  /// map_directory() of earlier maps of the mount point, the latest first.
   std::vector<std::string> previous_maps;
   std::string start_time;  ///< of the mount, UTC
 };
 
-/// All that one mount serves; made before mounting, constant while it stands.
+/// All that one mount serves; made before mounting, then constant.
 struct OverlayContent {
   Tree tree;
   ObjectFiles files;
   std::vector<OwnFile> own;  ///< by Tree::own()
   StatsFacts facts;
-  timespec made{};  ///< time of all that has none of its own
-  /// After so long a read that its file system does not answer is an error; 0: never.
+  timespec made{};  ///< time of directories and of files without an origin
+  /// Limit of a read whose file system does not answer; 0: none.
   std::chrono::milliseconds origin_timeout = kOriginTimeout;
 };
 
-/// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the ops
-/// table goes to Session::create with the Overlay as its client. Processes forked from the one that
-/// made it have its state in common, and any of them can go on where another stopped.
+/// The file system: answers the kernel's requests from an OverlayContent. Thread-safe; the client
+/// of Session::create() with ops(). Forked processes share its state, and each can continue the
+/// work of another.
 class Overlay {
  public:
   explicit Overlay(OverlayContent content);
@@ -81,17 +81,15 @@ class Overlay {
   static const fuse_lowlevel_ops& ops();
 
   ObjectFiles& files() { return content_.files; }
-  /// The statistics of this moment as JSON (docs/formats/report.md), at most kMostStatsBytes: the
-  /// value of the root directory's extended attribute kStatsAttribute. Takes no lock: another
-  /// thread may be forking a process that calls this too.
+  /// The value of kStatsAttribute (fuseovl/mount/stats_attribute.hpp), at most kMostStatsBytes.
+  /// Takes no lock: another thread may be forking a process that calls this too.
   std::string stats_text() const;
   ServingState& state() { return *state_; }
   const OverlayContent& content() const { return content_; }
-  /// Called when the kernel and we have agreed on the protocol, by each process that serves:
-  /// requests are answered from here.
+  /// Called by each serving process when the protocol is agreed upon.
   void on_ready(std::function<void()> callback) { on_ready_ = std::move(callback); }
 
-  // One for each operation; each answers the request exactly once.
+  // The FUSE operations; each answers its request exactly once.
   void init(fuse_conn_info& connection);
   void lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
   void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*);
@@ -108,8 +106,7 @@ class Overlay {
   struct stat attributes(InodeNumber ino) const;
   fuse_entry_param entry(InodeNumber ino) const;
   void reply_bytes(fuse_req_t request, std::string_view bytes);
-  /// Answers with what `read` brings, which is tried here first and in a thread that may wait
-  /// for it next.
+  /// Answers with the result of `read`: without blocking here, else in a thread of the pool.
   template <class Read>
   void reply_read(fuse_req_t request, std::size_t lane, std::string_view path, std::size_t size,
                   Read read);

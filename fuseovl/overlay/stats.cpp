@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// FUSE_STATX came with Linux 6.6; the number is the protocol's and older headers lack the name.
+// FUSE_STATX of Linux 6.6, which older headers lack.
 constexpr std::uint32_t kOpcodeStatx = 52;
 
 constexpr std::pair<const char*, std::uint32_t> kKinds[] = {
@@ -41,7 +41,6 @@ constexpr std::pair<const char*, std::uint32_t> kKinds[] = {
     {"destroy", FUSE_DESTROY},
 };
 
-/// By name, in the order they are shown; the last is `other`.
 Json requests_by_kind(const RequestCounters& counters) {
   Json out;
   auto other = counters.total();

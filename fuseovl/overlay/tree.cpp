@@ -11,7 +11,7 @@
 namespace heddle {
 namespace {
 
-constexpr std::size_t kNameMax = 255;  // what statfs promises; the kernel's FUSE_NAME_MAX is 1024
+constexpr std::size_t kNameMax = 255;  // as statfs says; the kernel's FUSE_NAME_MAX is 1024
 
 bool is_usable_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameMax && name != "." && name != ".." &&
@@ -20,7 +20,7 @@ bool is_usable_name(std::string_view name) {
 
 }  // namespace
 
-/// Collects names into directories first; these get their inode numbers when all are known.
+/// Collects names into directories, then numbers the directories.
 class TreeBuilder {
  public:
   TreeBuilder(const MapContent& content, const MapDirectories& maps)
@@ -34,8 +34,7 @@ class TreeBuilder {
   Result<Tree> build() {
     const bool single = content_.views.size() == 1;
     for (const auto& view : content_.views) {
-      // With one view its names stand at the root, where the index sends programs: a file of the
-      // view's own name then wins over the directory.
+      // The index sends programs to the root: a file there hides a view's directory of its name.
       const bool hidden = single && has_name(view, view.name);
       if (!hidden) {
         if (!is_usable_name(view.name) || view.name.find('/') != std::string::npos)
@@ -103,8 +102,8 @@ class TreeBuilder {
     tree_.links_.push_back({next_++, std::move(target)});
   }
 
-  /// Makes the directories of `name` below `directory`, which becomes the last of them, and `name`
-  /// what is left of it.
+  /// Makes the directories of `name` below `directory`, which becomes the last of them; `name`
+  /// becomes its last part.
   Result<void> enter_directories(std::string& directory, std::string_view& name) {
     const auto whole = name;
     for (auto slash = name.find('/'); slash != name.npos; slash = name.find('/')) {
@@ -135,7 +134,7 @@ class TreeBuilder {
     auto& directories = tree_.directories_;
     std::map<std::string_view, std::size_t> places;
     directories.reserve(directories_.size());
-    // A parent's path sorts before its children's, so it stands there already.
+    // A parent's path sorts before its children's.
     for (auto& [path, entries] : directories_) {
       const InodeNumber ino = path.empty()         ? Tree::kRoot
                               : path == kOwnPrefix ? Tree::kOwnDirectory

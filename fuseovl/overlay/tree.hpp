@@ -14,35 +14,35 @@
 
 namespace heddle {
 
-/// Number of a file in the mount, a function of the map. 0 means none.
+/// Number of a file in the mount, a function of the map; 0: none.
 using InodeNumber = std::uint64_t;
 
 enum class NodeKind : std::uint8_t { directory, object, link, own };
 
-/// One name of a directory; valid as long as its Tree.
+/// One name of a directory; lives as long as its Tree.
 struct TreeEntry {
   std::string_view name;
   InodeNumber ino = 0;
 };
 
-/// A map that the mount point showed before: what its names meant.
+/// An earlier map of the mount point.
 struct PreviousMap {
   std::string id;  ///< map_directory() of its id
-  /// Name below the directory of that map, and the original file's path.
+  /// Name below that map's directory, and the original file's path.
   std::vector<std::pair<std::string, std::string>> names;
 };
 
-/// The maps of one mount point, as its `.m` shows them.
+/// The maps in a mount's `.m`.
 struct MapDirectories {
-  std::string id;  ///< map_directory() of what is mounted; empty: there is no `.m`
+  std::string id;  ///< map_directory() of the mounted map; empty: there is no `.m`
   std::vector<PreviousMap> previous = {};
 };
 
 /// The immutable directory tree of one map: a directory for each view and plugin directory, the
-/// names of the only view at the root as well, `.heddle/{index,map}` with the map's generated
-/// files, and `.m` (served_names.hpp), where the map's own directory is a link to the root, and
-/// names of maps before it are links to the original files. Every alias of an object is the same
-/// inode. Pure: it touches no file. Safe for concurrent readers.
+/// names of an only view at the root too, `.heddle` with index, map and generated files, and `.m`
+/// (served_names.hpp), where the map's own directory is a link to the root, and the names of
+/// earlier maps are links to the original files. All aliases of an object are one inode. Touches no
+/// file.
 class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;
@@ -51,8 +51,8 @@ class Tree {
   static constexpr InodeNumber kMap = 4;
   static constexpr InodeNumber kFirstGenerated = 5;
 
-  /// Fails (EINVAL) on a name that no directory can hold: empty, `.`, `..`, longer than 255 bytes,
-  /// two files of one name, a file where another name needs a directory, or `.heddle` at the root.
+  /// Fails on an invalid name: empty, `.`, `..`, longer than 255 bytes, twice in one directory, or
+  /// one of heddle's own at the root.
   static Result<Tree> build(const MapContent& content, const MapDirectories& maps = {});
 
   /// nullopt: there is no such inode.
@@ -62,9 +62,9 @@ class Tree {
   /// Of an inode of kind own: 0 the index, 1 the map, then MapContent::generated in its order.
   std::size_t own(InodeNumber ino) const { return find(ino)->index; }
   InodeNumber inode(ObjectId object) const { return objects_[object].ino; }
-  /// Where the link `ino` leads; for an inode of that kind.
+  /// Only for an inode of kind link.
   const std::string& target(InodeNumber ino) const { return links_[find(ino)->index].target; }
-  /// 0: `directory` has no such name, or is no directory.
+  /// 0: no such name, or `directory` is no directory.
   InodeNumber lookup(InodeNumber directory, std::string_view name) const;
   /// Sorted by name, without `.` and `..`; empty for anything but a directory.
   std::span<const TreeEntry> entries(InodeNumber directory) const;
@@ -106,7 +106,7 @@ class Tree {
   std::vector<Object> objects_;         ///< by ObjectId
   std::vector<Link> links_;
   std::size_t generated_count_ = 0;
-  std::deque<std::string> names_;  ///< owns what the entries show
+  std::deque<std::string> names_;  ///< the strings of TreeEntry::name
   std::vector<Node> nodes_;        ///< in order of their numbers
 };
 

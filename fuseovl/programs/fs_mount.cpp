@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The program fs-mount. Without -f it forks, and returns in the calling process when the mount
-// answers.
+// The program fs-mount.
 
 #include <fmt/format.h>
 
@@ -26,7 +25,7 @@ enum class Mode : std::uint8_t { mount, reload, unmount, stats, verify, node, ke
 
 struct Arguments {
   MountSettings settings;
-  std::vector<Mode> modes;  ///< those asked for; none: mount
+  std::vector<Mode> modes;  ///< of the command line; none: mount
   bool lazy = false;
   bool json = false;
 };
@@ -45,7 +44,7 @@ void add_size(CLI::App& app, const std::string& name, std::uint64_t& value,
       ->type_name("SIZE");
 }
 
-/// --on-drift answers two questions, with a word for each.
+/// --on-drift takes a word for OnDrift and one for OnChange.
 std::string take_drift_word(const std::string& word, LoadOptions& out) {
   if (word == "refuse" || word == "warn")
     out.on_drift = word == "warn" ? OnDrift::warn : OnDrift::refuse;
@@ -103,7 +102,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->type_name("SECONDS");
   app.add_option("--log", s.log_path, "File for the daemon's messages (default: discarded)")
       ->type_name("FILE");
-  // What is done stands in front of MAP and DIR, which CLI11 sees as the two words that they are.
+  // Flags, so that DIR behind them is a positional argument.
   const auto add_mode = [&](const std::string& name, Mode mode, const std::string& text) {
     app.add_flag_callback(
         name, [&a, mode] { a.modes.push_back(mode); }, text);
@@ -163,8 +162,8 @@ int status_of(const Result<T>& done) {
 
 int usage(const std::string& text) { return usage_error("fs-mount", text); }
 
-/// `/dev/fd/N` as DIR is a device that the caller has mounted already: libfuse's convention
-/// (fuse_main(3), mount.fuse3(8)), by which apptainer --fusemount starts a file system.
+/// `/dev/fd/N` as DIR is a mounted device: libfuse's convention (fuse_main(3), mount.fuse3(8)),
+/// used by apptainer --fusemount.
 void take_mounted_device(MountSettings& s) {
   const std::string prefix = "/dev/fd/";
   if (s.fuse_fd >= 0 || !s.mount_point.starts_with(prefix)) return;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What fs-mount does with a mount that stands: -u, --stats and --verify (whether a mount, or a
-// map's files, are what the map says, byte by byte).
+// fs-mount -u, --stats and --verify.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,8 +21,8 @@
 namespace heddle {
 namespace {
 
-/// The files that differ from the mount's map at this moment. Asked here and not by the
-/// daemon: a file system that hangs must hold nobody but us.
+/// The files that differ from the mount's map now. Not checked by the daemon, which a file system
+/// could block.
 Result<nlohmann::ordered_json> drift_now(const std::string& directory) {
   auto reader = TRY(MapReader::open(directory + "/.heddle/map"));
   const auto content = TRY(reader.read_all());
@@ -33,7 +32,7 @@ Result<nlohmann::ordered_json> drift_now(const std::string& directory) {
   return list;
 }
 
-/// A line for each value; of counters of requests those that are not 0.
+/// A line for each value; no counters that are 0.
 std::string as_table(const nlohmann::ordered_json& stats) {
   std::string out;
   const auto text = [](const nlohmann::ordered_json& value) {
@@ -78,8 +77,7 @@ Result<MapContent> read_map(const std::string& path, std::chrono::milliseconds l
   return map.read_all();
 }
 
-/// What is served is right, and its origin may be another all the same: pages that the kernel has
-/// cached and staged copies stay what they were.
+/// Cached pages and staged copies may be right while their origins have changed.
 void say_drift(const std::string& mount, const Origins& origins) {
   const auto count = std::ranges::count(origins.drifts, false, &Drift::silent);
   if (count > 0)
@@ -97,10 +95,10 @@ Result<void> unmount(const std::string& directory, bool lazy) {
   if (!mounted || mounted->type != kMountType)
     return fail(directory, "cannot unmount", "no heddle mount is here");
   auto done = unmount_fuse(path, lazy ? Unmount::detach : Unmount::now);
-  // A dead mount serves nobody: processes that still use it lose nothing.
+  // A dead mount serves no process.
   if (!done && done.error().code() == EBUSY && is_dead(path))
     done = unmount_fuse(path, Unmount::detach);
-  // Those that exchanges left beneath (before Linux 6.5) serve only their users.
+  // Mounts that exchanges left beneath (before Linux 6.5).
   while (done && is_heddle_mount(path)) done = unmount_fuse(path, Unmount::detach);
   if (done) return {};
   if (::geteuid() != 0 && !mounted->has_option("user_id=" + std::to_string(::geteuid())))
@@ -145,7 +143,7 @@ Result<bool> verify(const std::string& path, std::chrono::milliseconds limit) {
     if (is_mount) map = std::move(mounted);
   }
   if (!map) return fail(map.error());
-  std::error_code none;  // the files are opened by a process whose directory is another
+  std::error_code none;  // open_origins() works in another directory
   const auto content =
       is_mount ? as_mounted(*map, std::filesystem::absolute(path, none).string()) : *map;
   const auto found = open_origins(content, 0, limit, Compare::content);

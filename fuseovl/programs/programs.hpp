@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What fs-mount does with a mount that stands.
+// fs-mount's modes for an existing mount.
 
 #include <nlohmann/json.hpp>
 
@@ -9,19 +9,19 @@
 
 namespace heddle {
 
-/// Puts a mount of this fs-mount's in the place of the one at settings.mount_point, of the map
-/// settings.load.map_path, or of the same map when that is empty.
+/// Replaces the mount at settings.mount_point by one of the map settings.load.map_path, or where
+/// that is empty, of the same map.
 Result<void> reload_mount(MountSettings settings);
 Result<void> unmount(const std::string& directory, bool lazy);
-/// Prints them.
+/// Prints the statistics.
 Result<void> show_stats(const std::string& directory, bool json);
-/// Reads all that the mount at `path` serves, or that the map there names, and compares SHA-256:
-/// false, and a line to stdout for each file that is not the map's. What is at `path` is found
-/// within `limit`.
+/// Compares the SHA-256 of the files that the mount at `path` serves, or that the map there names,
+/// with the map: false, and a line on stdout for each file that differs. `limit`: for an answer of
+/// a file system.
 Result<bool> verify(const std::string& path, std::chrono::milliseconds limit);
 
-/// The statistics of the mount at `directory`, in their order; ETIMEDOUT: its daemon does not
-/// answer. A failure begins with `directory` and `what`, which is what cannot be done.
+/// The statistics of the mount at `directory`; ETIMEDOUT: its daemon does not answer. `what` is the
+/// operation that fails then, for the message.
 Result<nlohmann::ordered_json> read_stats(const std::string& directory, std::string_view what);
 
 }  // namespace heddle

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --reload: another map, or this fs-mount in place of another, at a mount point in use.
-// The kernel exchanges the mounts (fuseovl/mount/kernel_mount.hpp); no daemon is asked for
-// anything, and none listens. A program that has begun to start with the old map finds that map's
-// names in the new mount too, as links to the original files: never names of two maps in one start.
+// fs-mount --reload: replaces a mount in use by one of another map, or of this fs-mount. The kernel
+// exchanges the mounts (fuseovl/mount/kernel_mount.hpp); no daemon takes part. A program that is
+// starting with the old map finds that map's names in the new mount too, as links to the original
+// files: one start never sees names of two maps.
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -25,11 +25,11 @@ namespace heddle {
 namespace {
 
 constexpr const char* kWhat = "cannot reload";
-/// Of maps that the mount point showed before: a start that is still under way with an older one
-/// finds none of its names, and its ld.so searches as ever.
+/// Of earlier maps. In a start with an older one ld.so finds none of its names and searches as
+/// usual.
 constexpr std::size_t kMostPrevious = 16;
 
-/// Whether the mount at `path` may be exchanged by us.
+/// Whether this process may exchange the mount at `path`.
 Result<void> check_mount(const std::string& path, const std::string& directory) {
   const auto mounted = TRY(find_mount(path));
   if (!mounted || mounted->type != kMountType)
@@ -38,13 +38,13 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
     return fail(directory, kWhat, "the mount belongs to another user");
   if (is_dead(path))
     return fail(directory, kWhat, "its daemon has died", "unmount it with fs-mount -u");
-  // Before Linux 5.2 mount_stacking() cannot tell.
+  // Before Linux 5.2 mount_stacking() does not see a missing right.
   const auto stacking = mount_stacking();
   if (!stacking || !has_capability(CAP_SYS_ADMIN))
     return fail_errno(directory, kWhat, EPERM,
                       "it takes the right to mount here (CAP_SYS_ADMIN): fs-mount -u DIR, and "
                       "fs-mount MAP DIR once nobody needs it");
-  // An exchange whose process was killed between its two steps is brought to its end.
+  // Completes an exchange whose process was killed between its two steps.
   const auto mounts = TRY(list_mounts());
   auto left = std::ranges::count_if(mounts, [&](const MountEntry& mount) {
     return mount.point == path && mount.type == kMountType;
@@ -55,7 +55,7 @@ Result<void> check_mount(const std::string& path, const std::string& directory) 
   return {};
 }
 
-/// What the names of the map that the mount at `path` shows now mean.
+/// The names of the map that the mount at `path` serves now.
 Result<PreviousMap> names_of_current(const std::string& path, const std::string& id,
                                      std::chrono::milliseconds limit) {
   const auto map = TRY(MapFile::find(path + "/" + std::string(kOwnDirectory) + "/map", limit));
@@ -69,7 +69,7 @@ Result<PreviousMap> names_of_current(const std::string& path, const std::string&
   return out;
 }
 
-/// The links that the mount at `path` has for a map before its own.
+/// The links that the mount at `path` has for an earlier map.
 PreviousMap names_of_previous(const std::string& path, const std::string& id) {
   PreviousMap out{id, {}};
   const auto directory = path + "/" + std::string(kMapsDirectory) + "/" + id;
@@ -94,7 +94,7 @@ Result<std::string> id_of_map(const std::string& path, std::chrono::milliseconds
   return reader.id().hex();
 }
 
-/// Fills in what the new mount has to know of the one at `path`.
+/// Fills in the map and the earlier maps of the new mount.
 Result<void> look_at(const std::string& path, const std::string& directory,
                      MountSettings& settings) {
   auto& load = settings.load;
@@ -108,7 +108,7 @@ Result<void> look_at(const std::string& path, const std::string& directory,
                 "fs-mount --reload MAP DIR");
   if (is_map_hash(path.substr(path.rfind('/') + 1)) && new_id != old_id)
     return fail(directory, kWhat, "it is the node's mount of this map",
-                "the service makes one for each map that it is asked for");
+                "the service makes one for each requested map");
   auto previous = stats.value("previous_maps", std::vector<std::string>());
   std::erase_if(previous, [&](const std::string& id) {
     return !is_map_directory(id) || id == map_directory(new_id);

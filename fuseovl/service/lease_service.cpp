@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // fs-mount --keep: one mount for the fs-gens that connect. Root's is in a mount namespace of the
-// service's own and handed out as copies; a user's is made by fusermount3 and seen by all. The
-// service and the mount's daemon each see the end of the other: when the last client has gone, be
-// it by kill -9, the service unmounts, and a daemon whose service was killed does it itself.
+// service's own, and clients get copies; a user's is made by fusermount3 in the user's namespace.
+// The service unmounts when the last client has disconnected, be it by kill -9; a daemon whose
+// service was killed unmounts by itself.
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -25,11 +25,11 @@ namespace heddle {
 namespace {
 
 constexpr std::chrono::seconds kUnmountLimit{3};
-// Of a mount by fusermount3 whose last program has left children behind: the kernel tells nobody
-// when a mount stops being busy, so it is asked again, ever more rarely.
+// Of unmounting what fusermount3 mounted and a program's children still use: the kernel reports no
+// end of that.
 constexpr std::int64_t kFirstRetryMs = 5;
 
-/// The last part of the path that a socket is bound to; empty: it is one of a pair.
+/// The last part of the path that a socket is bound to; empty: one of a pair.
 std::string name_of(int socket) {
   sockaddr_un address{};
   socklen_t size = sizeof(address) - 1;
@@ -40,7 +40,7 @@ std::string name_of(int socket) {
 
 class LeaseService : public MountServer {
  public:
-  /// `listener` is none where the only client is added already.
+  /// `listener` may be one of a pair: the only client.
   LeaseService(const MountSettings& settings, Fd listener)
       : MountServer(Holding::until_disconnect), settings_(settings) {
     name_ = name_of(listener.get());
@@ -48,7 +48,7 @@ class LeaseService : public MountServer {
     ready_ = set_up();
   }
 
-  /// Takes away what is left of the mount; then the clients see the service's end.
+  /// Unmounts before the clients see the service's end.
   void end() {
     const std::string directory = work_ ? work_->directory.path() : "";
     if (work_ && is_heddle_mount(settings_.mount_point))
@@ -59,8 +59,7 @@ class LeaseService : public MountServer {
   }
 
  private:
-  /// The mount point's directory, made here, so that there is no moment in which only a process
-  /// that may be killed knows of it; and root's namespace. A failure is every client's answer.
+  /// Makes the mount point, and enters root's namespace. A failure is every client's answer.
   Result<void> set_up() {
     work_ = TRY(WorkDirectory::make());
     settings_.mount_point = work_->directory.path() + "/m";
@@ -73,7 +72,7 @@ class LeaseService : public MountServer {
     return {};
   }
 
-  /// Whether root without any capability can remove the directory in the end.
+  /// Whether root without any capability can remove the directory.
   bool clears_by_owner() const {
     const auto path = work_->directory.path();
     struct stat above {};
@@ -99,16 +98,16 @@ class LeaseService : public MountServer {
     settings.load.map_fd = map;
     settings.map_id = id;
     settings.service_fd = service_.get();
-    settings.cleanup = work_->directory.path();  // should we be killed
+    settings.cleanup = work_->directory.path();  // if the service is killed
     return start_daemon(settings);
   }
-  /// Clients wait for 120 s; a file system that does not answer is named by make() itself.
+  /// Less than the 120 s that clients wait.
   std::chrono::milliseconds longest_mount() const override { return std::chrono::seconds(115); }
   void made(const std::string& id, const Result<void>& done) override {
     service_.reset();
     if (!done) {
       daemon_.reset();
-      // Late or killed, it may have mounted all the same.
+      // A child that is late or killed may have mounted.
       if (is_heddle_mount(settings_.mount_point))
         (void)unmount_fuse(settings_.mount_point, Unmount::detach);
       return;
@@ -140,8 +139,8 @@ class LeaseService : public MountServer {
     return false;  // until the daemon has ended
   }
 
-  /// Listens no more, and its name is free for another, unless a client has just come: one that
-  /// looks for a service holds the name's lock meanwhile. False: try again.
+  /// Stops listening and frees the socket's name, unless a client has just connected: clients hold
+  /// the name's lock while they connect. False: try again.
   bool close_door() {
     if (!listens()) return true;
     const auto directory = RunDirectory::open();
@@ -154,28 +153,28 @@ class LeaseService : public MountServer {
     return true;
   }
 
-  /// Nobody is served any more: there is time for a fusermount3 that has to be waited for.
+  /// Unmounts, at once or at a later try.
   void release() {
     const auto how = *settings_.keep == KeepKind::privately ? Unmount::detach : Unmount::now;
     const auto done = unmount_fuse(settings_.mount_point, how, kUnmountLimit);
     released_ = done.has_value();
     if (done) return;
-    if (done.error().cause() == Cause::silent && !std::exchange(hang_is_said_, true))
+    if (done.error().cause() == Cause::silent && !std::exchange(hang_is_reported_, true))
       say(done.error().message() + "; the mount stays until it does");
     retry_at_ =
         monotonic_ms() + std::chrono::ceil<std::chrono::milliseconds>(pauses_.next()).count();
   }
 
   MountSettings settings_;
-  std::string name_;  ///< of the socket in the run directory; empty: it has none
+  std::string name_;  ///< of the socket in the run directory; empty: none
   std::optional<WorkDirectory> work_;
   Result<void> ready_;
-  Fd daemon_;   ///< the other end of service_: hangs up when the daemon has ended
-  Fd service_;  ///< for the daemon
+  Fd daemon_;   ///< hangs up when the daemon has ended
+  Fd service_;  ///< the daemon's end of that pair
   bool stands_ = false;
   std::string id_;  ///< of the map that is mounted
   bool released_ = false;
-  bool hang_is_said_ = false;
+  bool hang_is_reported_ = false;
   std::int64_t retry_at_ = 0;  ///< monotonic_ms(); 0: never
   Backoff pauses_{std::chrono::milliseconds(kFirstRetryMs), std::chrono::seconds(1)};
 };
@@ -188,8 +187,7 @@ Result<void> lease_program(const MountSettings& settings) {
     return fail_errno("--listen-fd", "cannot use");
   close_fds_but(std::vector<int>{socket.get()});
   TRY(leave_terminal(settings.log_path));
-  // A job's signals, which are blocked now, are for its programs: the service ends with the last of
-  // these.
+  // A job's signals stay blocked: the service ends with the last client.
   LeaseService service(settings, std::move(socket));
   service.run(-1);
   service.end();

@@ -21,18 +21,11 @@
 namespace heddle {
 namespace {
 
-/// Of a directory's name before it is locked.
+/// Prefix of a directory that is not locked yet.
 constexpr const char* kUnlocked = "hd-new";
 
-/// For each name in `directory`, also when it is removed meanwhile.
-void each_name(int directory, const std::function<void(const std::string&)>& work) {
-  (void)walk_tree(
-      directory, [&](const std::string& name, const DirectoryEntry&) { work(name); },
-      [](const std::string&) { return false; });
-}
-
-/// Removes the directory `name` when it is one of ours that nobody has locked: what lies in it, not
-/// deeper, below a descriptor. No name comes from anybody else.
+/// Removes the directory `name`, with one level of files, if it is this user's and not locked. By
+/// descriptors, which no rename redirects.
 void sweep_directory(int parent, const std::string& name) {
   const Fd directory(
       ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -41,7 +34,7 @@ void sweep_directory(int parent, const std::string& name) {
   const bool is_made_now = st.st_mtim.tv_sec > ::time(nullptr) - 120;
   if (name.starts_with(kUnlocked) && is_made_now) return;
   if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) return;
-  each_name(directory.get(), [&](const std::string& file) {
+  for_each_name(directory.get(), [&](const std::string& file) {
     if (::unlinkat(directory.get(), file.c_str(), 0) != 0)
       (void)::unlinkat(directory.get(), file.c_str(), AT_REMOVEDIR);
   });
@@ -50,18 +43,16 @@ void sweep_directory(int parent, const std::string& name) {
 
 void sweep_directories(const std::string& parent) {
   const Fd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // On network file systems flock(2) may hold on one node only: one that is locked elsewhere would
-  // seem unlocked.
+  // On network file systems another node's flock(2) may not be seen.
   if (!directory || locality_of(directory.get()) == Locality::remote) return;
-  each_name(directory.get(), [&](const std::string& name) {
+  for_each_name(directory.get(), [&](const std::string& name) {
     const auto random = name.size() - std::min<std::size_t>(name.size(), 7);  // mkdtemp(3)
     if (name.substr(0, random) == "hd" || name.substr(0, random) == kUnlocked)
       sweep_directory(directory.get(), name);
   });
 }
 
-/// Mounts of this user's that nobody serves any more: a job's end kills a daemon together with its
-/// service (cgroups), and the next service to end tidies up after them.
+/// Dead mounts of this user: the end of a job's cgroup kills a daemon together with its service.
 void sweep_mounts() {
   const std::string ours = "user_id=" + std::to_string(::geteuid());
   for (const auto& mount : list_mounts().value_or(std::vector<MountEntry>())) {
@@ -75,7 +66,7 @@ void sweep_mounts() {
   }
 }
 
-/// The sockets of services that were killed.
+/// Sockets of killed services.
 void sweep_sockets() {
   const auto directory = RunDirectory::open();
   if (!directory) return;
@@ -98,10 +89,10 @@ Result<WorkDirectory> WorkDirectory::make() {
   // Short: ld.so compares each library's path, and it begins with this.
   auto directory = TRY(TempDir::create(kUnlocked));
   auto path = directory.path();
-  // Others than the owner may have to come through: children of APP that change their user.
+  // APP's children may change their user.
   ::chmod(path.c_str(), 0755);
   auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
-  // Some network file systems have no locks; they are not swept either.
+  // Network file systems may have no locks; they are not swept.
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     if (const int error = errno; locality_of(lock.get()) != Locality::remote)
       return fail_errno(path, "cannot lock", error);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What killed processes leave behind: found by its name and its lock, never by what somebody says.
+// Removal of what killed processes leave behind, recognised by names and locks.
 
 #include <string>
 #include <string_view>
@@ -11,11 +11,11 @@
 
 namespace heddle {
 
-/// Of the names of lease services' sockets in the run directory (base/run_directory.hpp).
+/// Prefix of lease services' sockets in the run directory (base/run_directory.hpp).
 inline constexpr std::string_view kLeasePrefix = "lease-";
 
-/// A directory `hd-XXXXXX` in $TMPDIR, mode 0755, and the lock that says that it is in use: one
-/// that nobody has locked was left behind. It has that name from the moment that it is locked.
+/// A directory `hd-XXXXXX` in $TMPDIR, mode 0755, and its lock. It gets that name once it is
+/// locked: an unlocked one was left behind.
 struct WorkDirectory {
   TempDir directory;
   Fd lock;
@@ -23,7 +23,7 @@ struct WorkDirectory {
 };
 
 /// Removes what killed fs-gens and services of this user left: dead mounts, sockets, and
-/// directories `hd-XXXXXX` in `parent`. A mount that does not answer holds it up for half a second.
+/// directories `hd-XXXXXX` in `parent`. A mount that does not answer takes half a second.
 void sweep_leftovers(const std::string& parent);
 
 }  // namespace heddle

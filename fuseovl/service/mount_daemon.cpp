@@ -32,7 +32,7 @@ bool ending_signal_is_pending() {
   return std::ranges::any_of(kEndingSignals, [&](int n) { return ::sigismember(&pending, n); });
 }
 
-/// On failure the files that differ are part of the message, a line each.
+/// A failure's message has a line for each file that differs.
 Result<OverlayContent> load(const MountSettings& settings, const std::string& mount_point) {
   LoadOptions options = settings.load;
   options.mount_point = mount_point;
@@ -50,7 +50,7 @@ Result<OverlayContent> load(const MountSettings& settings, const std::string& mo
   }
   for (const auto& drift : drifts) warn(Error(drift.path, drift.what));
   if (!settings.map_id.empty() && content->facts.map_id != settings.map_id)
-    return fail("fs-mount", "cannot use the map", "it is another than was asked for");
+    return fail("fs-mount", "cannot use the map", "it is not the requested map");
   return content;
 }
 
@@ -66,11 +66,11 @@ Result<std::string> check_mount_point(const MountSettings& settings) {
   return path;
 }
 
-/// A mount and its device; with `exchange` it is nowhere until exchange_mount().
+/// A mount and its device; with `exchange` it is detached until exchange_mount().
 struct NewMount {
   std::string path;
   Fd device;
-  Fd tree;  ///< of one that is nowhere; it goes with the last process that has this
+  Fd tree;  ///< of a detached mount, which ends with the last copy of this descriptor
   dev_t st_dev = 0;
 
   static Result<NewMount> make(const MountSettings& settings, std::string path) {
@@ -86,7 +86,7 @@ struct NewMount {
       }
       if (tree.error().code() != ENOSYS) return fail(std::move(tree.error()));
     }
-    // All that can fail has been tried: before Linux 5.2 it goes over the old one at once.
+    // Before Linux 5.2 it is mounted over the old one.
     out.device = TRY(mount_fuse(out.path, settings.keep == KeepKind::fusermount));
     if (const auto mounted = find_mount(out.path); mounted && *mounted)
       out.st_dev = (*mounted)->device;
@@ -95,8 +95,8 @@ struct NewMount {
   void undo() { tree ? tree.reset() : (void)unmount_fuse(path, Unmount::detach); }
 };
 
-/// In the process that does not serve: waits until the daemon answers, then warms the mount, which
-/// takes its place if it has none yet.
+/// In the process that does not serve: waits until the daemon answers, then warms the mount and
+/// attaches it if it is detached.
 Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t prefetch) {
   TRY(await_ready(ready.get()));
   const auto tree = "/proc/self/fd/" + std::to_string(mount.tree.get());
@@ -106,16 +106,15 @@ Result<void> wait_and_warm(const Fd& ready, const NewMount& mount, std::uint64_t
   return {};
 }
 
-/// Takes what is mounted off this process's mount namespace, which is its own: as long as it lives
-/// it would hold every mount that was there, those of other heddles too. What is open stays open.
-/// On failure all is as before.
+/// Empties this process's own mount namespace, which would keep all its mounts busy. Open files
+/// stay open. On failure nothing has changed.
 Result<void> leave_tree() {
-  // Covered in our namespace alone. Every system has it, and it is nobody's working directory.
+  // Covered in this namespace only. Every system has it, and it is no process's working directory.
   constexpr const char* kCovered = "/proc";
   if (::mount("heddle", kCovered, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") !=
       0)
     return fail_errno(kCovered, "cannot mount an empty directory");
-  // pivot_root(2), "pivot_root(".", ".")": the old root lies upon the new one and is taken off.
+  // pivot_root(2), "pivot_root(".", ".")": the old root is stacked on the new one.
   if (::chdir(kCovered) != 0 || ::syscall(SYS_pivot_root, ".", ".") != 0) {
     const auto error = Error::from_errno("/", "cannot change the root");
     (void)::chdir("/");
@@ -141,7 +140,7 @@ Result<void> serve_mount(Overlay& overlay, Fd device, ServeOptions options) {
     unmounter = std::move(*guard);
   }
   auto served = serve(overlay, std::move(device), std::move(options));
-  // Ours, and no other that has taken its place.
+  // Not another mount that has replaced this one.
   if (const auto mounted = mount_point ? find_mount(*mount_point) : std::nullopt;
       !served && mounted && *mounted && (*mounted)->device == st_dev)
     (void)unmount_fuse(*mount_point, Unmount::detach);
@@ -163,12 +162,11 @@ Result<void> leave_terminal(const std::string& log_path) {
   const Fd null = TRY(open_file("/dev/null", O_RDWR));
   Fd log;
   if (!log_path.empty()) log = TRY(open_log(log_path));
-  (void)::setsid();  // fails when we lead a session already: then there is nothing to do
+  (void)::setsid();  // fails for a session leader, which needs none
   (void)::chdir("/");
   ::dup2(null.get(), STDIN_FILENO);
   ::dup2(null.get(), STDOUT_FILENO);
   ::dup2(log ? log.get() : null.get(), STDERR_FILENO);
-  // They stay blocked until serve() takes them.
   const sigset_t ending = ending_signals();
   ::sigprocmask(SIG_SETMASK, &ending, nullptr);
   return {};
@@ -179,7 +177,7 @@ Result<void> start_daemon(const MountSettings& settings) {
   auto content = TRY(load(settings, mount_point));
   std::optional<Overlay> overlay(std::move(content));
   auto ready = TRY(make_socket_pair());
-  // One that arrives between mounting and the end of the set-up must not leave a mount behind.
+  // A signal during the set-up must not leave a mount behind.
   const sigset_t ending = ending_signals();
   ::sigprocmask(SIG_BLOCK, &ending, nullptr);
   auto mount = TRY(NewMount::make(settings, mount_point));
@@ -191,7 +189,7 @@ Result<void> start_daemon(const MountSettings& settings) {
   };
   // In the process that does not serve.
   const auto warm = [&] {
-    // Were the device open here, a daemon that dies could not end our own requests.
+    // With the device open here, requests of this process would outlive a daemon that dies.
     mount.device.reset();
     ready.other.reset();
     overlay.reset();
@@ -209,7 +207,7 @@ Result<void> start_daemon(const MountSettings& settings) {
     return serve_here();
   };
   auto child = fork_child({.dies_with_parent = false, .default_signals = false}, [&]() -> int {
-    // That a mount in front stays cold is no failure.
+    // A foreground mount may stay cold.
     if (settings.foreground) return (void)warm(), exit_done;
     const auto served = run_daemon();
     if (!served) report(served.error());
@@ -236,9 +234,9 @@ Result<void> start_daemon(const MountSettings& settings) {
 }
 
 Result<void> serve_device(const MountSettings& settings) {
-  // It may live in a container's pid namespace, with the host's tree: a process of the same uid
-  // that has all the (few) rights of ours would reach that by /proc/PID/root and /proc/PID/fd
-  // (ptrace(2), "Ptrace access mode checking"). Its worker inherits this.
+  // In a container's pid namespace, a process of the same uid with the daemon's few capabilities
+  // could else reach the host's tree by /proc/PID/root and /proc/PID/fd (ptrace(2), "Ptrace access
+  // mode checking"). Workers inherit this.
   (void)::prctl(PR_SET_DUMPABLE, 0);
   ServeOptions serving;
   serving.cleanup = settings.cleanup;
@@ -263,7 +261,7 @@ Result<void> serve_device(const MountSettings& settings) {
     keep.insert(keep.end(), {device.get(), serving.ready.get()});
     close_fds_but(keep);
     const auto left = leave_terminal(settings.log_path);
-    // A file that is not pinned is opened by its path. What fails is a mount held for longer.
+    // Files that are not pinned are reopened by path. A failure only keeps mounts busy for longer.
     if (left && settings.leave_tree && all_pinned)
       if (auto empty = leave_tree(); !empty) warn(empty.error());
     if (left) return serve_mount(overlay, std::move(device), std::move(serving));

@@ -13,13 +13,13 @@ namespace heddle {
 
 enum class KeepKind : std::uint8_t {
   privately,   ///< in a mount namespace of the service's own; clients get copies (root)
-  fusermount,  ///< in the namespace as it is, by fusermount3 (anybody)
+  fusermount,  ///< in the current namespace, by fusermount3 (any user)
 };
 
 struct MountSettings {
   LoadOptions load;
-  std::string map_id;       ///< what the map's id must be; empty: anything
-  std::string mount_point;  ///< as the caller wrote it; empty with fuse_fd
+  std::string map_id;       ///< expected; empty: any
+  std::string mount_point;  ///< as on the command line; empty with fuse_fd
   bool foreground = false;
   std::uint64_t prefetch = 256U << 20;
   unsigned threads = SessionOptions().threads;
@@ -31,22 +31,20 @@ struct MountSettings {
   std::optional<KeepKind> keep;
   int listen_fd = -1;
   int service_fd = -1;    ///< ServeOptions::service
-  bool exchange = false;  ///< take the place of the mount that stands at mount_point
+  bool exchange = false;  ///< replace the mount at mount_point
   std::string node;       ///< directory of the node's mounts
 };
 
-/// Makes this process a daemon's: a session of its own, so that the terminal's signals stay away,
-/// `/` as directory, no signal blocked but SIGTERM, SIGINT and SIGHUP, /dev/null as stdin and
-/// stdout, and `log_path` (appended to) or /dev/null as stderr. Fails only when the log cannot be
-/// opened.
+/// Makes this process a daemon: a session of its own, `/` as directory, SIGTERM, SIGINT and SIGHUP
+/// blocked, /dev/null as stdin and stdout, and `log_path` (appended to) or /dev/null as stderr.
 Result<void> leave_terminal(const std::string& log_path);
 
 /// Mounts and serves in the background; returns when the mount answers and is warm. With
-/// settings.foreground it serves here, until the mount has gone. Failure: nothing is left;
-/// Cause::unfit when the map cannot be served here however it is mounted, Cause::silent when a file
-/// system does not answer. The signals that end a daemon are blocked from here on.
+/// settings.foreground it serves here, until the mount ends. Failure: nothing is left; Cause::unfit
+/// when no mount can serve the map here, Cause::silent when a file system does not answer. The
+/// signals that end a daemon are blocked from here on.
 Result<void> start_daemon(const MountSettings& settings);
-/// Serves settings.fuse_fd, which somebody has mounted, until the mount has gone. Failures go to
+/// Serves the mounted device settings.fuse_fd until the mount ends. Failures go to
 /// settings.ready_fd too.
 Result<void> serve_device(const MountSettings& settings);
 

@@ -29,8 +29,8 @@ void wake_at(std::int64_t& next, std::int64_t at) {
 Result<void> confine_service(std::uint64_t also) {
   const auto kept = also | std::uint64_t{1} << CAP_SYS_ADMIN |
                     std::uint64_t{1} << CAP_DAC_READ_SEARCH | std::uint64_t{1} << CAP_SYS_PTRACE;
-  // In a container without CAP_SYS_PTRACE the kernel shows us only clients whose capabilities we
-  // have.
+  // Without CAP_SYS_PTRACE, as in a container, the kernel shows only namespaces of clients whose
+  // capabilities this process has: it drops none.
   TRY(drop_capabilities("fs-mount", has_capability(CAP_SYS_PTRACE) ? kept : ~std::uint64_t{0}));
   return give_up_new_privileges("fs-mount");
 }
@@ -42,7 +42,7 @@ void MountServer::run(int signals) {
     if (polled.front().revents != 0) return;
     go_on(polled);
     for (auto& client : clients_)
-      if (has_input(polled, client.socket)) hear(client);
+      if (has_input(polled, client.socket)) receive_request(client);
     const auto now = monotonic_ms();
     std::erase_if(clients_, [now](const Client& client) {
       return !client.socket || (client.state == Client::State::silent && now >= client.until);
@@ -72,14 +72,14 @@ int MountServer::poll_timeout() const {
 
 void MountServer::accept() {
   accepts_at_ = 0;
-  // As many as there is room for: clients that connect faster than we look must not hold us here.
+  // Bounded: clients may connect without end.
   for (std::ptrdiff_t n = 0; listener_ && n < kMostSilent; ++n) {
-    // The socket may block, and be another process's too: its flags stay what they are.
+    // The socket may be shared with another process, so its flags are not changed.
     pollfd entry{listener_.get(), POLLIN, 0};
     if (::poll(&entry, 1, 0) <= 0) return;
     Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) {
-      // For want of a descriptor or of memory: the client stays in the listen queue.
+      // Out of descriptors or memory: the client stays in the listen queue.
       accepts_at_ = monotonic_ms() + kRestMs;
       return;
     }
@@ -94,7 +94,7 @@ void MountServer::add_client(Fd socket) {
   clients_.push_back({.socket = std::move(socket), .until = monotonic_ms() + kPatienceMs});
 }
 
-void MountServer::hear(Client& client) {
+void MountServer::receive_request(Client& client) {
   auto request = receive_record<MountRequest>(client.socket.get(), std::chrono::milliseconds(0));
   if (!request) {
     if (request.error().code() == ETIMEDOUT) return;
@@ -106,19 +106,19 @@ void MountServer::hear(Client& client) {
   if (message.verb == MountRequest::Verb::leave && client.state == Client::State::holds) {
     client.state = Client::State::left;
     const auto holders = std::ranges::count(clients_, Client::State::holds, &Client::state);
-    return tell_holders(client.socket.get(), static_cast<std::size_t>(holders));
+    return send_holders(client.socket.get(), static_cast<std::size_t>(holders));
   }
   if (message.version == kMountServiceVersion && message.verb == MountRequest::Verb::want &&
       client.state == Client::State::silent && is_map_hash(message.map_id) && fds.size() == 1)
-    return want(client, std::move(message.map_id), std::move(fds.front()));
+    return request_mount(client, std::move(message.map_id), std::move(fds.front()));
   refuse_mount(client.socket.get(),
                Error("fs-mount", "invalid request: a map's hash and file are needed",
                      "is it of another version?"));
   client.socket.reset();
 }
 
-void MountServer::want(Client& client, std::string id, Fd map) {
-  // What this kernel knows of the map: no server is asked.
+void MountServer::request_mount(Client& client, std::string id, Fd map) {
+  // From the kernel's cache: no file server is asked.
   struct statx known {};
   if (::statx(map.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &known) != 0)
     return client.socket.reset();
@@ -146,8 +146,8 @@ std::vector<std::string> MountServer::abandon() {
   return out;
 }
 
-/// Those who came later with the same file are to get the next answer.
-void MountServer::choose_who_shares(Work& work) {
+/// Clients that wait with the same file share the answer.
+void MountServer::share_answer(Work& work) {
   for (auto& client : clients_)
     if (client.state == Client::State::gets_next_answer && client.id == work.id &&
         (holding_ == Holding::until_disconnect || client.file == work.file))
@@ -162,8 +162,8 @@ bool MountServer::begin(Work& work) {
     if (next == clients_.end()) return false;
     work.map = Fd(::fcntl(next->map.get(), F_DUPFD_CLOEXEC, 3));
     work.file = next->file;
-    choose_who_shares(work);
-    // A mount that somebody holds is not doubted.
+    share_answer(work);
+    // A mount that clients hold is not checked again.
     const bool mounts = holding_ == Holding::until_disconnect;
     const bool stands = mounts && has(work.id);
     const auto started = stands ? Result<void>() : start(work, mounts);
@@ -204,8 +204,8 @@ bool MountServer::go_on(Work& work) {
 }
 
 void MountServer::answer(Work& work, const Result<void>& ready) {
-  // Nothing has answered up to now: clients that came later would wait as long, for the same words.
-  if (!ready && ready.error().cause() == Cause::silent) choose_who_shares(work);
+  // Clients that came later would wait as long for the same answer.
+  if (!ready && ready.error().cause() == Cause::silent) share_answer(work);
   for (auto& client : clients_) {
     if (client.state != Client::State::waits || client.id != work.id) continue;
     client.map.reset();

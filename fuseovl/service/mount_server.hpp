@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The server of mounts (docs/formats/mount-service.md): one poll(2) loop and one table of clients.
-// It has two kinds. A lease service (lease_service.cpp) has one mount, for the fs-gens that share
-// it, and ends with the last of them; a node service (node_service.cpp) has one mount a map, for
-// the containers of a node. What may take long (comparing files, mounting, unmounting) is done by
-// children; each mount is served by a daemon of its own (mount_daemon.hpp).
+// The mount service (docs/formats/mount-service.md): one poll(2) loop and one table of clients. A
+// lease service (lease_service.cpp) has one mount for the fs-gens that share it, and ends with the
+// last of them; a node service (node_service.cpp) has one mount for each map, for the containers of
+// a node. Children compare files and mount; each mount has its own daemon (mount_daemon.hpp).
 
 #include <poll.h>
 
@@ -21,10 +20,9 @@
 
 namespace heddle {
 
-/// Clients that are not trusted (base/run_directory.hpp) are hung up on without a word; so is one
-/// that says nothing for some seconds, or the oldest such when many others come. For each map one
-/// child at a time works, however many clients wait; a client that comes meanwhile gets the next
-/// answer, since files may have changed behind the child.
+/// Disconnects untrusted clients (base/run_directory.hpp) and those without a request for 5 s, the
+/// oldest first when they are many. One child at a time works for each map; a client that connects
+/// meanwhile gets the next answer, as files may have changed behind the child.
 class MountServer {
  public:
   virtual ~MountServer() = default;
@@ -33,8 +31,8 @@ class MountServer {
 
  protected:
   enum class Holding : bool {
-    no,  ///< a client gets its answer and is hung up on; each answer follows a check()
-    until_disconnect,  ///< a client holds the mount while it is connected; nothing is checked
+    no,                ///< a client is disconnected after its answer, which follows a check()
+    until_disconnect,  ///< a client holds the mount while it is connected; no check()
   };
   explicit MountServer(Holding holding) : holding_(holding) {}
 
@@ -42,35 +40,35 @@ class MountServer {
   virtual bool has(const std::string& id) = 0;
   /// In a child: whether the map may be served.
   virtual Result<void> check(const std::string& id, int map) const = 0;
-  /// Before the child that mounts is started: the descriptors that it keeps besides the map's.
+  /// Called before the child that mounts starts; result: descriptors that it keeps.
   virtual std::vector<int> prepare() { return {}; }
   /// In a child: mounts, and returns when the mount answers.
   virtual Result<void> make(const std::string& id, int map) const = 0;
-  /// How long make() may take.
+  /// Limit of make().
   virtual std::chrono::milliseconds longest_mount() const { return std::chrono::seconds(60); }
-  /// What check() or make() said; in the latter case the mount has been made or may be half made.
+  /// The result of check() or make(); a failed make() may have mounted.
   virtual void checked(const std::string& /*id*/, const Result<void>& /*done*/) {}
   virtual void made(const std::string& id, const Result<void>& done) = 0;
   virtual std::string mount_point(const std::string& id) const = 0;
   /// A copy of the mount to hand out.
   virtual Result<Fd> copy(const std::string& id) const = 0;
 
-  // What a kind waits for besides, between two rounds of the loop.
+  // Further events of the loop.
   virtual void add_to(std::vector<pollfd>& /*polled*/) const {}
   virtual std::int64_t wakes_at() const { return 0; }  ///< monotonic_ms(); 0: never
   virtual bool is_done(const std::vector<pollfd>& /*polled*/) { return false; }
 
-  /// A client that is trusted already.
+  /// Adds a trusted client.
   void add_client(Fd socket);
-  /// Takes in all who have connected.
+  /// Adds all clients that have connected.
   void accept();
   void listen(Fd listener) { listener_ = std::move(listener); }
   void stop_listening() { listener_.reset(); }
   bool listens() const { return static_cast<bool>(listener_); }
   void hang_up() { clients_.clear(); }
-  /// Whether a client holds a mount, or may still ask for one, or a child works for one.
+  /// Whether a client holds a mount or may ask for one, or a child works.
   bool is_busy() const;
-  /// Ends the children; the ids that they were mounting.
+  /// Ends the children; result: the ids that they were mounting.
   std::vector<std::string> abandon();
 
  private:
@@ -78,10 +76,10 @@ class MountServer {
     enum class State : std::uint8_t { silent, waits, gets_next_answer, holds, left };
     Fd socket;
     State state = State::silent;
-    std::int64_t until = 0;  ///< of a silent one: when it is hung up on
-    std::string id = {};     ///< of the map that it wants
+    std::int64_t until = 0;  ///< when a silent client is disconnected
+    std::string id = {};     ///< of the requested map
     Fd map = {};
-    FileId file = {};  ///< of the map: those who have opened the same one share its answer
+    FileId file = {};  ///< of the map: clients with the same file share an answer
   };
   struct Work {
     std::string id;
@@ -93,19 +91,19 @@ class MountServer {
 
   std::vector<pollfd> entries(int signals) const;
   int poll_timeout() const;
-  void hear(Client& client);
-  void want(Client& client, std::string id, Fd map);
-  /// Starts on the first client that waits for `work`'s map; false: there is none.
+  void receive_request(Client& client);
+  void request_mount(Client& client, std::string id, Fd map);
+  /// Starts a child for the first client that waits for `work`'s map; false: there is none.
   bool begin(Work& work);
   Result<void> start(Work& work, bool mounts);
-  /// The child has ended; false: there is no more to do.
+  /// After the child's end; false: no client is left.
   bool go_on(Work& work);
   void go_on(const std::vector<pollfd>& polled);
-  void choose_who_shares(Work& work);
+  void share_answer(Work& work);
   void answer(Work& work, const Result<void>& ready);
 
   Fd listener_;
-  std::int64_t accepts_at_ = 0;  ///< when to accept again: a client could not be taken; 0: at once
+  std::int64_t accepts_at_ = 0;  ///< when to retry a failed accept(2); 0: at once
   Holding holding_;
   std::list<Client> clients_;  ///< the oldest first
   std::list<Work> works_;      ///< one a map
@@ -115,8 +113,8 @@ class MountServer {
 Result<void> lease_program(const MountSettings& settings);
 Result<void> node_program(const MountSettings& settings);
 
-/// Root's service keeps the capabilities to mount, to read what only root may and to look at its
-/// clients' namespaces, and those of the mask `also` (1 << CAP_...); its daemons keep fewer.
+/// Drops all capabilities but those to mount, to read root's files and to see clients' namespaces,
+/// and those of the mask `also` (1 << CAP_...).
 Result<void> confine_service(std::uint64_t also = 0);
 
 }  // namespace heddle

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --node: one mount a map for all containers of a node, at `DIRECTORY/ID`, ID being the
-// hash of the map's bytes. The daemons outlive the service; a service that starts again goes on
-// with the mounts it finds. A mount whose files have changed leaves the tree, and its users keep
-// it.
+// fs-mount --node: one mount for each map, for all containers of a node, at `DIRECTORY/ID`, ID
+// being the hash of the map's bytes. The daemons outlive the service, and a new service takes over
+// their mounts. A mount whose files have changed is detached; its users keep it.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -27,8 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRootRunDirectory = "/run/heddle";
-/// Of mounts. A map is an image with a program; a node may run more of them at once, but not all
-/// stay in use.
+/// The least recently used mount beyond these is detached.
 constexpr std::size_t kMostMounts = 32;
 
 struct NodePlace {
@@ -36,7 +34,7 @@ struct NodePlace {
   Fd lock;
   Fd listener;
 
-  /// Makes the directory, which must be this user's alone to write to. EADDRINUSE: a service runs.
+  /// Makes the directory, writable for this user only. EADDRINUSE: a service runs.
   static Result<NodePlace> take(const std::string& path) {
     std::error_code none;
     if (fs::path(path).parent_path() == kRootRunDirectory)
@@ -49,7 +47,7 @@ struct NodePlace {
       return fail(Error::with_code(error.code(), {}, error.message(), {},
                                    "give --node a directory of its own"));
     }
-    // mountinfo has the path free of links; nobody else may change the way to it.
+    // mountinfo has the path without links, which no other user may change.
     const auto real = TRY(resolve_mount_point(path));
     if (is_systems_root()) TRY(check_trusted_directory(real));
     directory = RunDirectory::open_at(real);
@@ -57,7 +55,7 @@ struct NodePlace {
     auto lock = TRY(open_file(real + "/lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
       return fail_errno(path, "cannot serve", EADDRINUSE, "an fs-mount --node runs already");
-    directory->remove(kNodeSocket);  // of one that was killed: we have the lock
+    directory->remove(kNodeSocket);  // a killed service's: the lock is held
     auto listener = TRY(directory->listen_at(kNodeSocket));
     return NodePlace{std::move(*directory), std::move(lock), std::move(listener)};
   }
@@ -77,7 +75,7 @@ class NodeService : public MountServer {
       if (!stands(id)) drop(id);
   }
 
-  /// Takes all mounts out of the tree; each ends with its last user. Removes the directory.
+  /// Detaches all mounts, which end with their last users, and removes the directory.
   void end() {
     directory_.remove(kNodeSocket);
     for (const auto& id : abandon()) drop(id);
@@ -103,16 +101,16 @@ class NodeService : public MountServer {
     return true;
   }
 
-  /// The files are opened here, not asked of the mount: what hangs would hold its daemon's threads.
+  /// Opens the files themselves: a file that hangs must not block the mount's daemon.
   Result<void> check(const std::string& id, int map) const override {
     const auto limit = settings_.load.origin_timeout;
     const auto file = TRY(MapFile::of(map, limit));
     if (TRY(file.hash()).hex() != id)
-      return fail(file.path, "cannot use", "it is another map than was asked for");
+      return fail(file.path, "cannot use", "it is not the requested map");
     const auto content = TRY(file.read_all());
     const auto origins = open_origins(content, 0, limit);
     if (origins.drifts.empty()) return {};
-    // One that differs is enough, whether others answer or not.
+    // A file that differs is reported before one that does not answer.
     for (const auto& drift : origins.drifts)
       if (!drift.silent)
         return fail(Error(file.path, "does not fit this node", drift.path + ": " + drift.what)
@@ -129,7 +127,7 @@ class NodeService : public MountServer {
       return fail_errno(mount_point(id), "cannot make the mount point");
     MountSettings settings = settings_;
     settings.load.map_fd = map;
-    settings.map_id = id;  // the bytes that are mounted, not those that were checked before
+    settings.map_id = id;  // of the bytes that are mounted, which check() did not read
     settings.mount_point = mount_point(id);
     return start_daemon(settings);
   }
@@ -140,7 +138,7 @@ class NodeService : public MountServer {
   }
   Result<Fd> copy(const std::string& id) const override { return copy_mount(mount_point(id)); }
 
-  /// `id` may be none of ours, or half made.
+  /// `id` may be unknown, or half made.
   void drop(const std::string& id) {
     const auto where = mount_point(id);
     // Before Linux 6.5 an exchange leaves the old mount beneath.
@@ -153,7 +151,7 @@ class NodeService : public MountServer {
   MountSettings settings_;
   RunDirectory directory_;
   Fd lock_;
-  std::list<std::string> ids_;  ///< the one asked for last is the first
+  std::list<std::string> ids_;  ///< the most recently used first
 };
 
 }  // namespace

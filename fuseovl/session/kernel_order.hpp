@@ -7,9 +7,9 @@
 
 namespace heddle {
 
-// What one thread did before it answered a request is over before the kernel sends a request that
-// follows from the answer (all after INIT, RELEASE after the last FSYNC), to whichever thread.
-// ThreadSanitizer does not see that order: here it is told. In other builds this is nothing.
+// A thread's work before its answer happens before the kernel sends requests that follow from the
+// answer (all after INIT, RELEASE after the last FSYNC) to any thread. ThreadSanitizer does not see
+// that order without these.
 
 #if defined(__SANITIZE_THREAD__)
 inline char kernel_order = 0;

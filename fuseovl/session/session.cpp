@@ -22,10 +22,9 @@
 namespace heddle {
 namespace {
 
-/// Whether a read or write of the device that failed with `error` is to be tried again: a request
-/// that is read or answered in vain leaves a process waiting for ever, and what fails for want of
-/// memory mostly works a moment later. ENOENT (nobody waits any more), ENODEV (unmounted) and what
-/// a mistake of ours would be stay what they are.
+/// Whether a failed read or write of the device is retried: a request without an answer leaves a
+/// process waiting for ever, and a lack of memory mostly passes. ENOENT: nobody waits for the
+/// answer any more; ENODEV: unmounted.
 bool may_pass(int error) {
   return error != ENOENT && error != ENODEV && error != EINVAL && error != EBADF;
 }
@@ -42,7 +41,7 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
 SessionMemory* g_memory = nullptr;  // of the one session of this process
 bool g_replaying = false;           // before any other thread is there
 
-// The INIT request this thread is answering, 0 when none.
+// The INIT request that this thread answers; 0: none.
 thread_local std::uint64_t t_init_unique = 0;
 
 // libfuse 3.14 takes FUSE_CAP_PARALLEL_DIROPS but never sends the flag (lib/fuse_lowlevel.c,
@@ -62,13 +61,12 @@ void remember_init(const void* request, std::size_t size) {
   g_memory->init_size.store(size, std::memory_order_release);
 }
 
-/// The end of an answer that the kernel does not take. Another process can be given the request.
+/// Where the kernel does not take an answer, another process can be sent the request.
 void give_up_answer() {
   if (g_memory->can_be_taken_over() && may_pass(errno)) ::kill(::getpid(), SIGKILL);
 }
 
-// Custom input and output is how every request is seen, also those libfuse answers by itself
-// (FLUSH, GETXATTR): the counters must show what the kernel asked, not what we handle.
+// Custom input and output sees every request, also those that libfuse answers by itself (FLUSH).
 ssize_t receive(int device, void* buffer, std::size_t size, void*) {
   const ssize_t n =
       insist([&] { return ::read(device, buffer, size); },
@@ -103,9 +101,9 @@ constexpr std::size_t kBufferSize = kMaxWrite + kPage;
 
 using Buffer = std::unique_ptr<char[]>;
 
-// A process that is killed while the kernel copies a request to a page that is not there yet makes
-// that request fail (fs/fuse/dev.c, fuse_copy_fill: get_user_pages fails with a fatal signal
-// pending), where it should be sent again. Requests other than WRITE fit in two pages.
+// A kill while the kernel copies a request to an absent page makes the request fail, where it
+// should be sent again (fs/fuse/dev.c, fuse_copy_fill: get_user_pages fails with a fatal signal
+// pending). Requests other than WRITE fit in two pages.
 Buffer make_buffer() {
   Buffer buffer(new (std::nothrow) char[kBufferSize]);
   for (std::size_t at = 0; buffer && at <= 2 * kPage; at += kPage)
@@ -113,16 +111,16 @@ Buffer make_buffer() {
   return buffer;
 }
 
-/// The threads that read a session's requests and have libfuse answer them. They end with the
-/// connection, which wakes all that read.
+/// The threads that read a session's requests and have libfuse answer them. The end of the
+/// connection wakes and ends them.
 ///
-/// fuse_session_loop_mt(3) does not do: it ends its threads by pthread_cancel(3), so by a real-time
-/// signal, and where the user has none left (RLIMIT_SIGPENDING) glibc's read(2) waits for it for
-/// ever; and a thread that it has no memory for ends the session.
+/// Not fuse_session_loop_mt(3): it ends threads by pthread_cancel(3), a real-time signal, and waits
+/// for ever where the user has none left (RLIMIT_SIGPENDING); and a thread that it has no memory
+/// for ends the session.
 class RequestLoop : public std::enable_shared_from_this<RequestLoop> {
  public:
   explicit RequestLoop(fuse_session* session) : session_(session) {}
-  /// As Session::serve(), with as many as `threads`. Some may still wait in a read when it fails.
+  /// As Session::serve(), with up to `threads` threads.
   Result<void> run(unsigned threads);
 
  private:
@@ -152,7 +150,7 @@ Result<void> RequestLoop::run(unsigned threads) {
   return {};
 }
 
-/// False: there is no memory for it, and those that are there go on.
+/// False: there is no memory for another thread.
 bool RequestLoop::start_thread() {
   Buffer buffer = make_buffer();
   if (!buffer) return false;
@@ -181,10 +179,10 @@ int RequestLoop::answer_until_it_ends(char* buffer) {
   for (;;) {
     const ssize_t n = receive(fuse_session_fd(session_), buffer, kBufferSize, nullptr);
     if (n < 0) {
-      // ENOENT: the request was taken back before we had it (fuse_dev_do_read).
+      // ENOENT: the request was interrupted before it was read (fuse_dev_do_read).
       if (errno == EINTR || errno == ENOENT) continue;
       if (errno != EAGAIN) return errno == ENODEV ? 0 : errno;
-      // A device that its owner reads without waiting (O_NONBLOCK).
+      // The caller of --fuse-fd may have set O_NONBLOCK.
       pollfd device{fuse_session_fd(session_), POLLIN, 0};
       (void)::poll(&device, 1, -1);
       continue;
@@ -217,7 +215,7 @@ Result<Session> Session::create(const fuse_lowlevel_ops& ops, void* client, Fd d
   if (const int rc = fuse_session_custom_io(session.raw(), &io, device.get()); rc != 0)
     return fail_errno("FUSE session", "cannot be set up", -rc);
   g_memory = &memory;
-  (void)device.release();  // fuse_session_destroy() closes it from here on
+  (void)device.release();  // fuse_session_destroy() closes it
   return session;
 }
 
@@ -233,8 +231,7 @@ bool SessionMemory::can_be_taken_over() const noexcept {
   return (request.flags & FUSE_INIT_EXT) && (request.flags2 & kHasResendInFlags2);
 }
 
-/// Brings libfuse to where the process before us was, and has the kernel send again what that one
-/// had read and not answered.
+/// Replays INIT to libfuse, and has the kernel resend what the dead process had not answered.
 Result<void> Session::take_over() {
   auto request = memory_->init;
   fuse_buf buffer{};
@@ -244,8 +241,8 @@ Result<void> Session::take_over() {
   std::memcpy(&header, request.data(), sizeof(header));
   t_init_unique = header.unique;
   g_replaying = true;
-  // When the kernel does have an answer and we died before noting it, it takes no second one
-  // (ENOENT), which is what libfuse makes nothing of.
+  // If the dead process had answered and not noted it, the kernel refuses this answer (ENOENT),
+  // which libfuse ignores.
   fuse_session_process_buf(raw(), &buffer);
   g_replaying = false;
   t_init_unique = 0;

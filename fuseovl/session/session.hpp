@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The one header that brings in libfuse, for fuseovl and for what is built on its session.
+// The one header that includes libfuse.
 #ifndef FUSE_USE_VERSION
 #define FUSE_USE_VERSION 312
 #endif
@@ -16,8 +16,7 @@
 
 namespace heddle {
 
-/// How many requests of each kind the kernel sent, and how many bytes were handed out. Relaxed
-/// atomics: any number of threads may add while others read.
+/// Requests by kind, and bytes answered. Relaxed atomics, for any number of threads.
 class RequestCounters {
  public:
   /// Counts one request by its FUSE opcode.
@@ -28,7 +27,7 @@ class RequestCounters {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }
 
-  /// Of one opcode; 0: those that are not numbered here.
+  /// Of one opcode; 0: of all opcodes above 63.
   std::uint64_t requests(std::uint32_t opcode) const noexcept {
     return by_opcode_[opcode].load(std::memory_order_relaxed);
   }
@@ -45,52 +44,49 @@ class RequestCounters {
   std::atomic<std::uint64_t> bytes_read_ = 0;
 };
 
-/// The most that a WRITE request may carry, in bytes: what a file system's init() must set, because
-/// the kernel reads into no buffer that could not hold it.
+/// Bytes of one WRITE request; a file system's init() must set it. The kernel fails reads of the
+/// device into smaller buffers.
 inline constexpr unsigned kMaxWrite = 1U << 20;
 
 struct SessionOptions {
-  unsigned max_read = 1U << 20;  ///< must be the mount's own max_read: the kernel believes either
+  unsigned max_read = 1U << 20;  ///< the mount's own max_read
   unsigned threads = 4;          ///< more than cores: one may wait for a slow origin
 };
 
-/// What a process that takes a session over must know of it; kept in memory that both share. The
-/// kernel says INIT once in a mount's life, so the request is kept and answered again in silence.
+/// The state of a session that outlives its process, in shared memory. The kernel sends INIT once
+/// in a mount's life, so the next process replays the request to libfuse without an answer.
 struct SessionMemory {
   RequestCounters counters;
-  std::array<char, 512> init{};            ///< the INIT request as it came
+  std::array<char, 512> init{};            ///< the INIT request
   std::atomic<std::size_t> init_size = 0;  ///< 0: none has come yet
   std::atomic<bool> agreed = false;        ///< the kernel has our answer
   std::atomic<std::uint64_t> answers = 0;  ///< written since the mount was made
 
-  /// Whether the kernel sends again what a dead process had read (FUSE_NOTIFY_RESEND, Linux 6.9).
-  /// Before INIT has come there is nothing to send again.
+  /// Whether the kernel can resend what a dead process had read (FUSE_NOTIFY_RESEND, Linux 6.9).
+  /// Before INIT there is nothing to resend.
   bool can_be_taken_over() const noexcept;
 };
 
-/// One libfuse low-level session over a device that is mounted already
-/// (fuseovl/mount/kernel_mount.hpp): libfuse itself never mounts nor unmounts, so no path is needed
-/// and no namespace matters.
+/// One libfuse low-level session over a mounted device (fuseovl/mount/kernel_mount.hpp). libfuse
+/// never mounts nor unmounts.
 class Session {
  public:
   /// Takes the device. `ops` is copied; `client`, the ops' userdata, and `memory` must outlive the
-  /// session, of which a process has one. libfuse's own messages go to stderr by base/log. Another
-  /// process can take over where this one dies; a memory that has seen an INIT is what this session
-  /// goes on from.
+  /// session, of which a process has one. libfuse's messages go to stderr by base/log. With a
+  /// memory that has an INIT request the session continues that of a dead process.
   static Result<Session> create(const fuse_lowlevel_ops& ops, void* client, Fd device,
                                 const SessionOptions& options, SessionMemory& memory);
   Session(Session&&) noexcept = default;
   Session& operator=(Session&&) noexcept = default;
 
-  /// Answers requests until the file system is unmounted everywhere (or the connection aborted);
-  /// blocks. Fails when the device is not mounted or can no longer be read, or the protocol cannot
-  /// be agreed upon: threads may still wait in it then, and the process has to end.
+  /// Answers requests until the file system is unmounted everywhere or the connection is aborted;
+  /// blocks. After a failure (the device is not mounted or cannot be read, no common protocol)
+  /// threads may still wait in it, and the process has to end.
   Result<void> serve();
 
   /// For fuse_lowlevel_notify_*; valid as long as the Session.
   fuse_session* raw() const noexcept { return session_.get(); }
 
-  /// The client behind a request, as the type it has.
   template <class Client>
   static Client& client(fuse_req_t request) {
     return *static_cast<Client*>(fuse_req_userdata(request));
@@ -108,9 +104,8 @@ class Session {
   SessionMemory* memory_;
 };
 
-/// Lifetime of names and attributes that never change, in seconds: 31 years. The kernel clamps
-/// anything larger than its jiffies hold (fs/fuse/dir.c, time_to_jiffies), libfuse anything above
-/// ULONG_MAX; this value is exact in both.
+/// Lifetime of names and attributes that never change, in seconds: 31 years, which neither the
+/// kernel (fs/fuse/dir.c, time_to_jiffies) nor libfuse clamps.
 inline constexpr double kForever = 1e9;
 
 }  // namespace heddle

@@ -12,9 +12,8 @@
 
 namespace heddle {
 
-/// `count` values of T, made by their default constructor, in memory that this process and those it
-/// forks from now on have in common. T's are atomics or what is guarded by one. Throws
-/// std::system_error.
+/// `count` default-constructed values of T in memory that this process shares with those it forks
+/// from now on. T is atomic, or guarded by an atomic. Throws std::system_error.
 template <class T>
 class SharedArray {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -47,7 +46,7 @@ class SharedArray {
   T* values_ = nullptr;
 };
 
-/// One T of that kind.
+/// One value of a SharedArray.
 template <class T>
 class Shared {
  public:

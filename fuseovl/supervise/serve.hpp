@@ -11,7 +11,7 @@
 
 namespace heddle {
 
-/// Signals that end a daemon, whichever of its processes they are sent to.
+/// Signals that end a daemon, sent to any of its processes.
 inline constexpr int kEndingSignals[] = {SIGTERM, SIGINT, SIGHUP};
 inline sigset_t ending_signals() {
   sigset_t set;
@@ -21,30 +21,26 @@ inline sigset_t ending_signals() {
 }
 
 struct ServeOptions {
-  /// What a signal detaches; nullopt: the mount is in a namespace that is not ours.
+  /// Detached by a signal; nullopt: the mount is in another namespace.
   std::optional<std::string> mount_point;
-  dev_t mount_device = 0;      ///< st_dev of the mount, to tell it from another at the same place
+  dev_t mount_device = 0;      ///< st_dev of the mount: another one may be at its place
   std::string cleanup;         ///< directory to remove at the end; empty: none
   Fd ready;                    ///< gets kReadyByte when the daemon answers, or an error's text
   bool report_at_end = false;  ///< `ready` gets the last counters as well
   SessionOptions session;
-  /// A socket of the service that the daemon belongs to: when it hangs up the mount is detached.
-  /// None: signals do that; with one they are the service's matter.
+  /// A socket of the daemon's service: the mount is detached when it hangs up, and by no signal.
   Fd service;
 };
 
-/// Serves `overlay` on `device` until the file system is gone; blocks. The caller becomes the
-/// supervisor: it holds the device and the pinned files, and a worker forked from it answers the
-/// kernel. A worker that dies is followed by another, which has all of it at once, and the kernel
-/// sends it what the dead one had not answered; programs notice nothing. Fails when workers die as
-/// soon as they start, or die where the kernel is older than Linux 6.9. A supervisor that dies
-/// takes its worker along.
+/// Serves `overlay` on `device` until the file system is gone; blocks. The caller, which has no
+/// other threads, becomes the supervisor: it holds the device and the pinned files, and forks a
+/// worker that answers the kernel. A worker that dies is replaced, and the kernel resends what it
+/// had not answered; programs notice nothing. Fails when workers die as soon as they start, or when
+/// one dies before Linux 6.9. The worker ends with the supervisor.
 ///
-/// SIGTERM, SIGINT and SIGHUP to either detach the mount: it leaves the tree at once, and the
-/// daemon ends when its last user has gone, so that running programs do not lose their libraries. A
-/// second signal ends it at once.
-///
-/// The caller has no other threads.
+/// SIGTERM, SIGINT and SIGHUP detach the mount: it leaves the tree at once, and the daemon ends
+/// with the last user, so that running programs keep their libraries. A second signal ends it at
+/// once.
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options);
 
 }  // namespace heddle

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// serve(): the supervisor's loop, and the worker that it forks. The supervisor touches no file that
-// is served and no name in the mount: nothing that hangs there hangs it.
+// serve(): the supervisor's loop, and the worker that it forks. The supervisor accesses no served
+// file and no name in the mount, so nothing there can block it.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -32,14 +32,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Blocks the signals that the supervisor takes from the result, for good: it ends its process.
+/// A signalfd(2) of the supervisor's signals, which are blocked from here on.
 Fd take_signals_by_descriptor() {
   sigset_t set = ending_signals();
   ::sigaddset(&set, SIGCHLD);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   // An inherited SIG_IGN would have the kernel reap the workers.
   ::signal(SIGCHLD, SIG_DFL);
-  // A reader that went away is told by EPIPE.
+  // A closed pipe is EPIPE.
   ::signal(SIGPIPE, SIG_IGN);
   return Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -61,7 +61,7 @@ class Supervisor {
   void confine();
   Result<void> start_worker();
   [[noreturn]] void be_worker();
-  /// The wait(2) status of the worker, when it has ended.
+  /// The wait(2) status of a worker that has ended.
   std::optional<int> reap();
   std::optional<int> stuck_end();
   Result<void> replace_worker(int status);
@@ -77,14 +77,14 @@ class Supervisor {
   ServeOptions& options_;
   Fd signals_ = take_signals_by_descriptor();
   WorkerSandbox sandbox_;
-  bool leaving_ = false;  ///< detached, waits for the last user
+  bool leaving_ = false;  ///< detached; waits for the last user
 
   pid_t worker_ = -1;
-  Fd worker_end_;  ///< readable when a thread of it has ended (Linux 6.9)
+  Fd worker_end_;  ///< readable when the worker's thread has ended (Linux 6.9)
   Clock::time_point started_;
-  std::uint64_t answers_ = 0;  ///< written to the device when it was started
-  Backoff pauses_{milliseconds(20), milliseconds(1000)};  ///< between these
-  int useless_ = 0;  ///< workers in a row that lived for a moment and answered nothing
+  std::uint64_t answers_ = 0;  ///< SessionMemory::answers when the worker was started
+  Backoff pauses_{milliseconds(20), milliseconds(1000)};  ///< after useless workers
+  int useless_ = 0;  ///< workers in a row that died at once and answered nothing
 };
 
 Result<void> Supervisor::run() {
@@ -101,7 +101,7 @@ Result<void> Supervisor::run() {
     if (options_.service && polled[2].revents != 0) {
       options_.service.reset();
       const auto mounted = options_.mount_point ? find_mount(*options_.mount_point) : std::nullopt;
-      // A service that was killed after it had detached the mount: its last users go on.
+      // A service that was killed after it had detached the mount.
       leaving_ = mounted && !*mounted;
       if (!leaving_) leave();
     }
@@ -114,7 +114,7 @@ Result<void> Supervisor::run() {
   }
 }
 
-/// A node that forbids filters gets its libraries all the same.
+/// A node that forbids filters is served without.
 void Supervisor::confine() {
   const bool unmounts = options_.mount_point.has_value();
   const bool way_is_closed =
@@ -123,8 +123,6 @@ void Supervisor::confine() {
       {.unmounts = unmounts, .reopens = !overlay_.files().reopened().empty() || way_is_closed});
   if (!confined) warn(confined.error());
 }
-
-// The worker's life.
 
 Result<void> Supervisor::start_worker() {
   if (useless_ > 0) pauses_.sleep();
@@ -144,12 +142,11 @@ Result<void> Supervisor::start_worker() {
   return {};
 }
 
-/// Answers the kernel until the file system is gone (exit 0) or the session cannot go on (exit 1,
-/// the reason in the state). Keeps nothing open but the device, the overlay's files and
-/// `options.ready`, and no rights but what the sandbox leaves.
+/// Answers the kernel until the file system is gone (exit 0) or the session fails (exit 1, the
+/// reason in the state). Has only the device, the overlay's files and `options.ready` open.
 void Supervisor::be_worker() {
   const pid_t supervisor = state_.supervisor;
-  // A terminal's signals come to the supervisor; once.
+  // A terminal's signals reach the supervisor only.
   ::setpgid(0, 0);
   state_.worker = ::getpid();
   if (const auto closed = sandbox_.enter(supervisor); !closed && state_.workers_lost == 0)
@@ -159,18 +156,17 @@ void Supervisor::be_worker() {
   close_fds_but(keep);
   std::thread([this, supervisor] {
     state_.thread = ::gettid();
-    ::kill(supervisor, SIGCHLD);  // it watches this thread
+    ::kill(supervisor, SIGCHLD);  // stuck_end() opens this thread
     const sigset_t ending = ending_signals();
     for (int signal = 0; ::sigwait(&ending, &signal) == 0;) ::kill(supervisor, signal);
   }).detach();
 
   overlay_.on_ready([this] {
-    // Whoever waits for this byte would wait for ever; EPIPE: nobody does any more.
-    if (options_.ready && !state_.told_ready.exchange(true))
+    if (options_.ready && !state_.ready_is_sent.exchange(true))
       (void)insist([&] { return ::write(options_.ready.get(), &kReadyByte, 1); },
                    [](int error) { return error != EPIPE; });
   });
-  // The supervisor's stays open: the connection lives as long as that does.
+  // The connection lives as long as the supervisor's descriptor.
   Fd own(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));
   auto session =
       Session::create(Overlay::ops(), &overlay_, std::move(own), options_.session, state_.session);
@@ -183,8 +179,7 @@ void Supervisor::be_worker() {
   ::_exit(state_.exit_status);
 }
 
-/// Of other children, such as the one that stages, nothing is to be known. A worker whose end is
-/// not seen now is waited for without end: only the lack of one is a failure.
+/// Reaps other children, such as the staging process, without use of their status.
 std::optional<int> Supervisor::reap() {
   std::optional<int> ended;
   for (int status = 0;;) {
@@ -195,12 +190,12 @@ std::optional<int> Supervisor::reap() {
   }
 }
 
-/// What has become of a worker that is dead but for a thread that cannot be killed: it waits for a
-/// file system that has taken its request and does not answer (fs/fuse/dev.c, request_wait_answer).
-/// Such a worker can do nothing any more and is left behind.
+/// The status of a worker that has ended but for a thread that cannot be killed: it waits for a
+/// file system that does not answer (fs/fuse/dev.c, request_wait_answer). That process is left
+/// behind.
 std::optional<int> Supervisor::stuck_end() {
-  // PIDFD_THREAD of Linux 6.9: readable at one thread's end, whatever becomes of its process. For
-  // the first thread only with the last (kernel/exit.c, exit_notify), so it is another one.
+  // PIDFD_THREAD of Linux 6.9: readable at the end of one thread. That of a process's first thread
+  // waits for all others (kernel/exit.c, exit_notify), so this is another one's.
   constexpr unsigned kPidfdThread = O_EXCL;
   if (const pid_t thread = state_.thread; !worker_end_ && thread != 0)
     worker_end_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kPidfdThread)));
@@ -215,9 +210,8 @@ std::optional<int> Supervisor::stuck_end() {
   return code == ServingState::kWorks ? SIGKILL : W_EXITCODE(code, 0);
 }
 
-/// The worker has ended though the session has not. One that was killed from outside has lived a
-/// while or answered something; one that dies of what it is asked, or of empty memory, does
-/// neither, and those after it would not either.
+/// The worker has ended before the session. One that neither lived a while nor answered anything
+/// died of a request or out of memory, and so would its successors.
 Result<void> Supervisor::replace_worker(int status) {
   constexpr milliseconds kLived{50};
   constexpr int kMostUseless = 10;
@@ -239,8 +233,6 @@ Result<void> Supervisor::replace_worker(int status) {
   return {};
 }
 
-// The daemon's end.
-
 void Supervisor::take_signals() {
   for (signalfd_siginfo info{}; ::read(signals_.get(), &info, sizeof(info)) == sizeof(info);)
     if (info.ssi_signo != SIGCHLD) leave();
@@ -253,7 +245,7 @@ void Supervisor::leave() {
     say("detached; ends when its last user has gone, or at the next signal");
 }
 
-/// Mostly nobody uses a mount that is ended. The worker stays to be waited for.
+/// Does not reap the worker.
 bool Supervisor::worker_ends_within(milliseconds limit) const {
   Backoff pauses(std::chrono::microseconds(200), milliseconds(5));
   const auto end = Clock::now() + limit;
@@ -266,10 +258,9 @@ bool Supervisor::worker_ends_within(milliseconds limit) const {
   return false;
 }
 
-/// Result: whether to wait for the last user. The mount of another namespace cannot be detached;
-/// it goes with that namespace's last process, and a job's signal must not take its libraries
-/// away, nor those of a service's clients. Nor must one that comes when another mount has taken
-/// this one's place.
+/// Result: whether to wait for the last user. The mount of another namespace ends with that
+/// namespace's last process, that of a service is the service's to detach, and another mount may
+/// have taken this one's place.
 bool Supervisor::detach() const {
   if (!options_.mount_point || options_.service) return true;
   const auto mounted = find_mount(*options_.mount_point);
@@ -282,9 +273,9 @@ bool Supervisor::detach() const {
   return true;
 }
 
-// The kernel ends the connection when the device is closed; nothing else of ours is outside.
+// The kernel ends the connection when the device is closed.
 void Supervisor::end_at_once() const {
-  // Whoever waits for a file system that does not answer would wait on.
+  // Ends the waits for file systems that do not answer.
   state_.giving_up = true;
   if (!worker_ends_within(milliseconds(300)) && ::kill(worker_, SIGKILL) == 0)
     (void)worker_ends_within(milliseconds(300));
@@ -297,7 +288,7 @@ void Supervisor::end_at_once() const {
 Result<void> serve(Overlay& overlay, Fd device, ServeOptions options) {
   auto served = Supervisor(overlay, std::move(device), options).run();
   if (!options.cleanup.empty()) (void)remove_tree(options.cleanup);
-  const bool answered = overlay.state().told_ready;
+  const bool answered = overlay.state().ready_is_sent;
   if (!options.ready) return served;
   if (answered && options.report_at_end)
     (void)write_all(options.ready.get(), overlay.stats_text(), "ready");

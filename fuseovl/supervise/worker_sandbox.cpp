@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kName = "fs-mount";
 
-/// The work itself: requests from the device, answers from open files.
+/// Reading requests from the device, answering from open files.
 void allow_serving(SeccompFilter& calls) {
   calls.allow({SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv),
                SCMP_SYS(preadv2), SCMP_SYS(readahead), SCMP_SYS(fadvise64), SCMP_SYS(lseek)});
@@ -34,7 +34,7 @@ void allow_serving(SeccompFilter& calls) {
                  SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
 }
 
-/// What malloc and threads need: memory without code, threads and no processes, signals to oneself.
+/// For malloc and threads: memory that is not executable, no processes, signals to itself.
 void allow_living(SeccompFilter& calls, pid_t supervisor) {
   const auto not_executable = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0);
   calls.allow({SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise),
@@ -50,10 +50,10 @@ void allow_living(SeccompFilter& calls, pid_t supervisor) {
                SCMP_SYS(exit), SCMP_SYS(exit_group)});
   calls.allow_if(SCMP_SYS(mmap), not_executable);
   calls.allow_if(SCMP_SYS(mprotect), not_executable);
-  // Only limits are asked for, and only one's own.
+  // Reading its own limits.
   calls.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A2(SCMP_CMP_EQ, 0));
   calls.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
-  // glibc tries clone3 first, whose arguments no filter can see.
+  // A filter cannot see clone3's flags; glibc falls back to clone.
   calls.refuse(SCMP_SYS(clone3), ENOSYS);
   calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
   calls.allow_if(SCMP_SYS(kill), SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(supervisor)));
@@ -69,7 +69,7 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
     : reopens_(!reopened.empty()) {
   allow_serving(calls_);
   if (!files_->works()) return;
-  // One that is not there now cannot be opened later either, and is answered with an error.
+  // A missing file cannot be opened later either.
   for (const auto& path : own) (void)files_->allow_reading(path);
   if (reopened.empty()) return;
   const FileWork naming{
@@ -77,16 +77,16 @@ WorkerSandbox::WorkerSandbox(const std::vector<std::string>& reopened,
       .work = [&](std::size_t i, WorkPlace&) { (void)files_->allow_reading(reopened[i]); },
       .path_of = [&](std::size_t i) -> std::string_view { return reopened[i]; },
       .kept = {files_->descriptor()}};
+  std::string failure = "a file system does not answer";
   try {
-    const auto named = work_on_files(reopened.size(), naming);
-    if (std::all_of(named.begin(), named.end(),
-                    [](const WorkResult& one) { return one.state == WorkResult::State::done; }))
+    if (std::ranges::all_of(work_on_files(reopened.size(), naming), [](const WorkResult& one) {
+          return one.state == WorkResult::State::done;
+        }))
       return;
-    warn(Error("", "workers are not restricted to the map's files",
-               "a file system does not answer"));
   } catch (const Error& error) {
-    warn(Error("", "workers are not restricted to the map's files", error.message()));
+    failure = error.message();
   }
+  warn(Error("", "workers are not restricted to the map's files", failure));
   files_.reset();
 }
 
@@ -102,14 +102,14 @@ Result<void> WorkerSandbox::enter(pid_t supervisor) {
 
 namespace {
 
-/// Its workers and the process that stages are forked from it: all that these need, too.
+/// Includes all that workers and the staging process need, which inherit it.
 SeccompFilter supervising() {
   SeccompFilter calls(SeccompFilter::Denied::fail);
   allow_serving(calls);
   allow_living(calls, ::getpid());
   constexpr unsigned kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
                                    CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
-  // Processes, and what they give up.
+  // Processes and their privileges.
   calls.allow({SCMP_SYS(wait4), SCMP_SYS(waitid), SCMP_SYS(kill), SCMP_SYS(tgkill),
                SCMP_SYS(pidfd_open), SCMP_SYS(pidfd_send_signal), SCMP_SYS(setsid),
                SCMP_SYS(setpgid)});
@@ -122,7 +122,7 @@ SeccompFilter supervising() {
   calls.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces, 0));
   calls.allow({SCMP_SYS(socketpair), SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(sendmsg),
                SCMP_SYS(recvmsg), SCMP_SYS(ioctl)});
-  // Files of its own and of the staging directory, with its user's rights; unmounting.
+  // Files of its user, such as the staging directory's; unmounting.
   calls.allow({SCMP_SYS(openat),       SCMP_SYS(openat2),   SCMP_SYS(getdents64),
                SCMP_SYS(readlinkat),   SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
                SCMP_SYS(statfs),       SCMP_SYS(unlinkat),  SCMP_SYS(mkdirat),
@@ -134,7 +134,7 @@ SeccompFilter supervising() {
                SCMP_SYS(sendfile),     SCMP_SYS(flock),     SCMP_SYS(chdir),
                SCMP_SYS(fchdir),       SCMP_SYS(getcwd),    SCMP_SYS(dup3),
                SCMP_SYS(memfd_create), SCMP_SYS(umount2)});
-#ifdef __x86_64__  // older forms, which glibc uses where the machine has them
+#ifdef __x86_64__  // older forms, which glibc prefers
   calls.allow({SCMP_SYS(open), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
                SCMP_SYS(readlink), SCMP_SYS(unlink), SCMP_SYS(rmdir), SCMP_SYS(mkdir),
                SCMP_SYS(rename), SCMP_SYS(link), SCMP_SYS(chmod), SCMP_SYS(dup2), SCMP_SYS(pipe),
@@ -155,8 +155,7 @@ bool is_open_to_powerless_root(const std::string& path) {
   return true;
 }
 
-/// It mounts in the namespace that it is in, in children that load a supervisor's and a worker's
-/// filters besides; nothing it or they do executes, traces or enters a namespace.
+/// A supervisor's filter, and accepting clients and mounting in the current namespace.
 Result<void> filter_service() {
   if constexpr (kSanitized) return {};
   SeccompFilter calls = supervising();

@@ -14,24 +14,21 @@
 
 namespace heddle {
 
-/// What a worker is left with: the descriptors it has, memory, threads, time, and reading the files
-/// that it has to open by their paths. Made once by the supervisor, entered by each worker before
-/// its first thread, so that following a dead one stays quick.
+/// Restricts a worker to its descriptors, memory, threads, time, and reading the files that it
+/// reopens. Made once by the supervisor, entered by each worker before its first thread.
 class WorkerSandbox {
  public:
-  /// `reopened`: files and directories that workers may have to open. `own`: more of these, which
-  /// take no capability, on the node itself. Never fails: what the kernel does not have is left
-  /// out. So is Landlock, and that is said, when a file of `reopened` does not answer for `limit`:
-  /// it must be there to be named.
+  /// `reopened`: files and directories that workers may have to open. `own`: local ones, which need
+  /// no capability. Leaves out what the kernel lacks, and, with a warning, Landlock if a file of
+  /// `reopened` does not answer within `limit`: a Landlock rule needs an open file.
   explicit WorkerSandbox(const std::vector<std::string>& reopened,
                          const std::vector<std::string>& own = {},
                          std::chrono::milliseconds limit = kOriginTimeout);
 
   /// For ever: no capability (but CAP_DAC_READ_SEARCH where files are reopened), no new privileges,
-  /// nothing else to open where the kernel has Landlock, and no system call but those of reading,
-  /// answering and waiting; of others only `supervisor` can be sent signals. A call that is not
-  /// allowed fails with EPERM and is logged by the kernel: a worker that is killed would be
-  /// followed by one that does the same. Does nothing in a build with sanitizers.
+  /// no other files (Landlock), no system calls but those for reading, answering and waiting, and
+  /// signals to `supervisor` and itself only. A forbidden call fails with EPERM: a worker killed
+  /// for it would be replaced by one that does the same. Does nothing in a build with sanitizers.
   Result<void> enter(pid_t supervisor);
 
  private:
@@ -40,26 +37,23 @@ class WorkerSandbox {
   bool reopens_;
 };
 
-/// What a supervisor needs besides: forking, waiting, its sockets, unmounting.
+/// Capabilities that a supervisor needs.
 struct SupervisorNeeds {
-  bool unmounts = false;  ///< its own mount: CAP_SYS_ADMIN
-  /// Its workers open files by their paths, or it has to pass directories that are closed to
-  /// others, to unmount: CAP_DAC_READ_SEARCH.
+  bool unmounts = false;  ///< CAP_SYS_ADMIN
+  /// Its workers reopen files, or the way to its mount point is closed: CAP_DAC_READ_SEARCH.
   bool reopens = false;
 };
 
-/// Whether uid 0 comes to `path`, an absolute one, without any capability: through directories of
-/// its own, or that others may search.
+/// Whether uid 0 reaches the absolute `path` without any capability.
 bool is_open_to_powerless_root(const std::string& path);
 
-/// The filter of a service that mounts for its clients and is one of its mount's supervisors'
-/// parents, for ever. Does nothing in a build with sanitizers.
+/// The seccomp filter of a mount service, for ever. Does nothing in a build with sanitizers.
 Result<void> filter_service();
 
-/// For ever, for this process and all that it forks: no other capability, no new privileges, and no
-/// system call that executes, mounts, traces, makes devices or sockets, changes users or
-/// namespaces. (Who unmounts by fusermount3 has it done by another process: mount/fusermount.hpp.)
-/// Does nothing in a build with sanitizers.
+/// For ever, for this process and its children: no other capability, no new privileges, and no
+/// system call that executes, mounts, traces, makes devices or sockets, or changes users or
+/// namespaces. The guard unmounts by fusermount3 (mount/fusermount.hpp). Does nothing in a build
+/// with sanitizers.
 Result<void> confine_supervisor(const SupervisorNeeds& needs);
 
 }  // namespace heddle

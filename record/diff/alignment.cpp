@@ -11,7 +11,7 @@ namespace heddle::diff {
 
 Simd best_simd() {
 #if defined(__x86_64__)
-  // GCC manual, "x86 Built-in Functions": this also asks the OS for the registers' state (xgetbv).
+  // Also checks that the OS saves the registers (xgetbv; GCC manual, "x86 Built-in Functions").
   static const Simd best = __builtin_cpu_supports("avx2") ? Simd::avx2 : Simd::portable;
   return best;
 #else
@@ -64,11 +64,11 @@ std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, 
 
 namespace {
 
-/// One end's front: its cells for diagonals center - reach .. center + reach.
+/// The front from one end: cells for diagonals center - reach .. center + reach.
 class Front {
  public:
   using Kernel = void(const FrontStep&);
-  /// Diagonals are kept within [lowest, highest], where the table has cells at all.
+  /// Diagonals outside [lowest, highest] have no cells.
   Front(std::int32_t center, std::int32_t lowest, std::int32_t highest, std::int32_t reach)
       : center_(center),
         lowest_(lowest),
@@ -81,9 +81,9 @@ class Front {
   std::int32_t hi() const { return std::min(center_ + edits_, highest_); }
   const std::int32_t* cells() const { return now_.data() + shift_; }
 
-  /// Sets up the cells of 0 edits: only the center diagonal, from its very start.
+  /// Computes the cell of 0 edits, on the center diagonal.
   void start(FrontStep step, Kernel* kernel) {
-    // As if an edit had just been made into (0, 0): the kernel then only slides.
+    // -1 plus an edit is the start of the diagonal: the kernel then only slides.
     old_[static_cast<std::size_t>(center_ + shift_)] = -1;
     run(step, kernel);
     old_[static_cast<std::size_t>(center_ + shift_)] = kUnreached;
@@ -142,16 +142,15 @@ std::optional<Cut> cut_by_diagonals(Tokens a, Tokens b, std::uint32_t limit, Sim
 
 namespace {
 
-/// Up to this many edits the diagonals are tried before the bit vectors: where both cost the same
-/// (measured: 1.3 ns for a cell of a front, of which there are d^2 / 2; 0.07 ns for each of n m
-/// cells).
+/// The number of edits up to which diagonals are faster than bit vectors (measured: 1.3 ns for each
+/// of d^2 / 2 cells of the fronts, 0.07 ns for each of n m cells).
 std::uint32_t diagonal_limit(std::size_t n, std::size_t m) {
   return static_cast<std::uint32_t>(
       std::sqrt(static_cast<double>(n) * static_cast<double>(m)) * 0.25 + 64);
 }
 
-/// Tokens that occur more often in one sequence than in the other must go by an edit each: never
-/// more than the distance, and soon counted.
+/// A lower bound of the distance: each occurrence that one sequence has more than the other costs
+/// an edit.
 std::uint32_t least_edits(Tokens a, Tokens b, std::uint32_t alphabet) {
   std::vector<std::int32_t> surplus(alphabet);
   for (const Token t : a) ++surplus[t];
@@ -179,13 +178,13 @@ std::size_t common_suffix(Tokens a, Tokens b) {
                                   a.rbegin());
 }
 
-/// Cuts pairs of sequences on a shortest path until the rest is trivial.
+/// Cuts both sequences on a shortest path, recursively, until the rest is trivial.
 class Scripter {
  public:
   Scripter(Tokens a, Tokens b, Simd level)
       : a0_(a.data()), b0_(b.data()), alphabet_(alphabet_of(a, b)), level_(level) {}
 
-  /// `distance`: nullopt where no cut has found it yet.
+  /// `distance`: nullopt when it is not known yet.
   void solve(Tokens a, Tokens b, std::optional<std::uint32_t> distance) {
     const std::size_t head = common_prefix(a, b);
     put(EditKind::same, a, b, head);
@@ -215,7 +214,7 @@ class Scripter {
     solve(a.first(cut->a), b.first(cut->b), cut->before);
     solve(a.subspan(cut->a), b.subspan(cut->b), cut->distance - cut->before);
   }
-  /// Hirschberg's cut: the middle row of the longer one, seen from both sides.
+  /// Hirschberg's cut: at the middle row of the longer sequence.
   void cut_by_rows(Tokens a, Tokens b) {
     const bool turned = a.size() < b.size();
     const Tokens rows = turned ? b : a;
@@ -272,7 +271,7 @@ std::vector<EditRun> edit_script(Tokens a, Tokens b, Simd level) {
 
 namespace {
 
-// Tokens that match nothing, not even one another. Real ones are dense and far below.
+// Tokens that match nothing, not even one another. Real tokens are dense and far below.
 constexpr Token kNoRow = 0xFFFFFFFE;
 constexpr Token kNoColumn = 0xFFFFFFFF;
 
@@ -281,9 +280,8 @@ LocalAlignment best_alignment(Tokens a, Tokens b, std::size_t offset, const Scor
                               Simd level) {
   const LocalEnd end = local_end(a, b, scores, level);
   if (end.score <= 0) return {};
-  // No alignment of this score ends in an earlier row, nor in this row before this column: so in
-  // the part up to that cell each of them ends in it, and seen from behind the first to be met
-  // gives a start that belongs to this very end.
+  // No alignment of this score ends before this cell: in the part up to it each of them ends in it.
+  // The first end of the reversed part is therefore a start that belongs to this end.
   std::vector<Token> back_a(a.rend() - static_cast<std::ptrdiff_t>(end.a) - 1, a.rend());
   std::vector<Token> back_b(b.rend() - static_cast<std::ptrdiff_t>(end.b) - 1, b.rend());
   const LocalEnd start = local_end(back_a, back_b, scores, level);
@@ -334,7 +332,7 @@ Result<std::vector<LocalAlignment>> best_local_alignments(Tokens a, Tokens b, co
       std::max({scores.match, scores.mismatch, scores.gap_open, scores.gap_extend});
   if (top * static_cast<std::int64_t>(std::max(a.size(), b.size()) + 1) >= (1 << 29))
     return fail("scores", "cannot align", "too great for sequences this long");
-  // What is left of `a`, each part with its best alignment, the best part on top.
+  // The unused parts of `a`, each with its best alignment, the best on top.
   struct Part {
     std::size_t begin, end;
     LocalAlignment best;

@@ -10,15 +10,14 @@
 
 namespace heddle::diff {
 
-// Global and local alignments of two sequences of tokens. The kernels behind them are in
-// kernels.hpp.
+// Global and local alignments of two sequences of tokens; kernels.hpp has the kernels.
 
-/// Which build of the kernels to run. Each gives the same results; tests compare them.
+/// A build of the kernels. All give the same results; tests compare them.
 enum class Simd { portable, avx2 };
 
-/// The best this CPU has.
+/// The fastest build that this CPU runs.
 Simd best_simd();
-/// All it has, portable first: for tests and benches.
+/// All builds that this CPU runs, portable first: for tests and benchmarks.
 std::vector<Simd> simd_levels();
 std::string_view simd_name(Simd level);
 
@@ -38,48 +37,46 @@ struct EditRun {
 };
 
 /// The Levenshtein distance: fewest insertions, deletions and replacements, each costing 1. Exact
-/// for every input. Time O(n + d^2) for close sequences, O(n m / 64) for distant ones; memory O(n +
-/// m
-/// + k), k being the greatest token. Both sequences are shorter than 2^30.
+/// for every input. Time O(n + d^2) for close sequences, O(n m / 64) for distant ones; memory
+/// O(n + m + k), k being the greatest token. Both sequences are shorter than 2^30.
 std::uint32_t edit_distance(Tokens a, Tokens b, Simd level = best_simd());
 
-/// A shortest script, in order, covering both sequences; its edits add up to edit_distance(). The
-/// same time, doubled, and the same memory.
+/// A shortest script that covers both sequences, in order. It has edit_distance() edits. Twice the
+/// time of edit_distance(), the same memory.
 std::vector<EditRun> edit_script(Tokens a, Tokens b, Simd level = best_simd());
 
-/// What an alignment earns and pays. A gap of length L costs gap_open + (L - 1) * gap_extend.
+/// Scores of a local alignment. A gap of length L costs gap_open + (L - 1) * gap_extend.
 struct Scores {
   std::int32_t match = 1;
-  std::int32_t mismatch = 1;    ///< cost, as the next two: not negative
-  std::int32_t gap_open = 1;    ///< of a gap's first event
-  std::int32_t gap_extend = 1;  ///< of each further one
-  bool operator==(const Scores&) const = default;
+  std::int32_t mismatch = 1;    ///< a cost, not negative, as the next two
+  std::int32_t gap_open = 1;    ///< for the first event of a gap
+  std::int32_t gap_extend = 1;  ///< for each further event
 };
 
-/// A stretch of both sequences that align better than anything around them. Half-open, from 0.
+/// One stretch of each sequence, aligned. Half-open ranges, from 0.
 struct LocalAlignment {
   std::int64_t score = 0;
   std::size_t a_begin = 0, a_end = 0;
   std::size_t b_begin = 0, b_end = 0;
-  std::vector<EditRun> script;  ///< a shortest one of the stretch
+  std::vector<EditRun> script;  ///< a shortest script of the two stretches
 };
 
 /// The best local alignments (Smith and Waterman 1981, affine gaps after Gotoh 1982), best first,
-/// at most `count`. Each next one is the best that uses no event of `a` used before. Among equals:
-/// the one that ends first in `a`, then in `b`, and is shortest. Time n m a result found, memory
-/// linear. Fails when the scores are negative or could overflow.
+/// at most `count`. No two share an event of `a`. Among equals: the one that ends first in `a`,
+/// then in `b`, and is shortest. Time O(n m) for each result, memory linear. Fails when the scores
+/// are negative or could overflow.
 Result<std::vector<LocalAlignment>> best_local_alignments(Tokens a, Tokens b, const Scores& scores,
                                                           std::size_t count,
                                                           Simd level = best_simd());
 
-/// Best score and where it ends: the first such cell by row, then by column. From 0; inclusive.
+/// The best score and the first cell that has it, by row, then by column; from 0.
 struct LocalEnd {
   std::int32_t score = 0;
   std::size_t a = 0;
   std::size_t b = 0;
   bool operator==(const LocalEnd&) const = default;
 };
-/// One pass over the whole table, linear memory. Public for tests and benches.
+/// One pass over the whole table, linear memory. Public for tests and benchmarks.
 LocalEnd local_end(Tokens a, Tokens b, const Scores& scores, Simd level = best_simd());
 
 }  // namespace heddle::diff

@@ -26,34 +26,24 @@ void add(Hunk& hunk, EditRun run) {
 
 std::vector<Hunk> make_hunks(const std::vector<EditRun>& script, std::uint32_t context) {
   std::vector<Hunk> hunks;
-  bool open = false;
   for (std::size_t n = 0; n < script.size(); ++n) {
     const EditRun& run = script[n];
-    if (run.kind != EditKind::same) {
-      if (!open) hunks.emplace_back();
-      open = true;
+    const bool first = n == 0, last = n + 1 == script.size();
+    const std::uint32_t kept = std::min(context, run.length), skipped = run.length - kept;
+    if (run.kind != EditKind::same || (!first && !last && skipped <= context)) {
+      if (hunks.empty()) hunks.emplace_back();
       add(hunks.back(), run);
       continue;
     }
-    const bool more = n + 1 < script.size();
-    if (open && more && run.length <= 2 * std::uint64_t{context}) {
-      add(hunks.back(), run);
-      continue;
-    }
-    if (open) add(hunks.back(), {run.kind, run.a, run.b, std::min(context, run.length)});
-    open = more;
-    if (!more) break;
-    hunks.emplace_back();
-    const std::uint32_t kept = std::min(context, run.length);
-    const std::uint32_t skipped = run.length - kept;
-    add(hunks.back(), {run.kind, run.a + skipped, run.b + skipped, kept});
+    if (!first) add(hunks.back(), {run.kind, run.a, run.b, kept});
+    if (!last) add(hunks.emplace_back(), {run.kind, run.a + skipped, run.b + skipped, kept});
   }
   return hunks;
 }
 
 namespace {
 
-constexpr std::int64_t kNoise = 1'000'000;
+constexpr std::int64_t kNoise = 1'000'000;  // ns; smaller steps are left out
 
 std::int64_t later(const Sequence& a, std::size_t i, const Sequence& b, std::size_t j) {
   return static_cast<std::int64_t>(b.ns[j]) - static_cast<std::int64_t>(a.ns[i]);
@@ -69,7 +59,7 @@ void keep_greatest(std::vector<Shift>& shifts, std::size_t count, Size size) {
   shifts.resize(kept);
 }
 
-/// The `count` greatest of each kind. Steps below a millisecond are noise and left out.
+/// The `count` greatest of each kind.
 TimeView make_time_view(const Sequence& a, const Sequence& b, const std::vector<EditRun>& script,
                         std::size_t count) {
   TimeView view;
@@ -87,7 +77,7 @@ TimeView make_time_view(const Sequence& a, const Sequence& b, const std::vector<
   view.end_later = before;
   keep_greatest(view.steps, count, [](const Shift& s) { return std::abs(s.step); });
 
-  // What left one place and came at another: the n-th such event of a with the n-th of b.
+  // Moves: the n-th deleted event of a token with its n-th inserted one.
   std::unordered_map<Token, std::vector<std::size_t>> left;
   for (const EditRun& run : script)
     if (run.kind == EditKind::deleted || run.kind == EditKind::replaced)
@@ -108,8 +98,8 @@ TimeView make_time_view(const Sequence& a, const Sequence& b, const std::vector<
   return view;
 }
 
-/// A run's events, process by process, in order of appearance; processes without a wanted event are
-/// left out.
+/// A run's events, process by process, in order of appearance; processes without events are left
+/// out.
 std::vector<std::pair<std::string, Sequence>> split(const Run& run) {
   std::vector<std::pair<std::string, Sequence>> out(run.processes.size());
   for (std::size_t p = 0; p < out.size(); ++p) out[p].first = run.processes[p].exe;
@@ -121,7 +111,7 @@ std::vector<std::pair<std::string, Sequence>> split(const Run& run) {
     s.positions.push_back(run.sequence.position(i));
     if (collapsed) s.repeats.push_back(run.sequence.repeats[i]);
   }
-  // Another process's events may have stood between two that are neighbours now.
+  // Events that another process's events separated are neighbours now.
   if (collapsed)
     for (auto& [name, s] : out) s.collapse();
   std::erase_if(out, [](const auto& p) { return p.second.tokens.empty(); });
@@ -162,19 +152,6 @@ std::vector<Part> pair_processes(const Run& a, const Run& b) {
   return parts;
 }
 
-namespace {
-
-Result<void> align_locally(Part& part, const CompareOptions& options) {
-  const double cells = static_cast<double>(part.a.size()) * static_cast<double>(part.b.size());
-  part.local_skipped = !options.local_count && cells > kFreeCells;
-  if (part.local_skipped) return {};
-  part.local = TRY(best_local_alignments(part.a.tokens, part.b.tokens, options.scores,
-                                         options.local_count.value_or(1)));
-  return {};
-}
-
-}  // namespace
-
 double Comparison::normalised() const {
   std::size_t longest = 0;
   for (const Part& part : parts) longest += std::max(part.a.size(), part.b.size());
@@ -199,7 +176,11 @@ Result<Comparison> compare(Run a, Run b, const CompareOptions& options) {
     part.script = edit_script(part.a.tokens, part.b.tokens);
     part.add(part.script);
     c.add(part.script);
-    TRY(align_locally(part, options));
+    const double cells = static_cast<double>(part.a.size()) * static_cast<double>(part.b.size());
+    part.local_skipped = !options.local_count && cells > kFreeCells;
+    if (!part.local_skipped)
+      part.local = TRY(best_local_alignments(part.a.tokens, part.b.tokens, options.scores,
+                                             options.local_count.value_or(1)));
     part.time = make_time_view(part.a, part.b, part.script, options.time_count);
   }
   return c;

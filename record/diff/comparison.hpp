@@ -10,42 +10,41 @@
 
 namespace heddle::diff {
 
-/// Edits that stand close together, with the events around them: one block of a script.
+/// One block of a script: edits close to one another, with the events around them.
 struct Hunk {
   std::uint32_t a = 0, a_length = 0;
   std::uint32_t b = 0, b_length = 0;
   std::vector<EditRun> runs;
 };
 
-/// A script's edits with `context` equal events around each; blocks that would touch are one.
+/// A script's edits with `context` equal events around each; blocks that touch are merged.
 std::vector<Hunk> make_hunks(const std::vector<EditRun>& script, std::uint32_t context);
 
-/// An event both runs have, at different times. Indices into the sequences, times in ns since
-/// start.
+/// An event of both runs, at different times. Indices into the sequences, times in ns.
 struct Shift {
   std::size_t a = 0;
   std::size_t b = 0;
   std::int64_t later = 0;  ///< b's time less a's
-  std::int64_t step = 0;   ///< how much of it is new since the last event both have
+  std::int64_t step = 0;   ///< the part of `later` that is new since the previous common event
 };
 
-/// Where the same access came much later or earlier.
+/// Accesses that came much later or earlier.
 struct TimeView {
   std::vector<Shift> steps;  ///< aligned events before which one run waited; greatest |step| first
   /// Events in both that the script could not align; greatest |later| first.
   std::vector<Shift> moves;
   std::size_t move_count = 0;
-  std::int64_t end_later = 0;  ///< at the last event both have
+  std::int64_t end_later = 0;  ///< `later` of the last common event
 };
 
 struct CompareOptions {
   bool by_process = false;
-  /// How many local alignments; nullopt: one, where the table has at most kFreeCells cells.
+  /// Number of local alignments; nullopt: one, if the table has at most kFreeCells cells.
   std::optional<std::size_t> local_count;
   Scores scores;
   std::size_t time_count = 5;  ///< entries of each list of the time view
 };
-/// Smith-Waterman is quadratic; up to this many cells (about a second) it is computed by default.
+/// Smith-Waterman is quadratic: it is computed by default up to this many cells (about a second).
 inline constexpr double kFreeCells = 2e9;
 
 /// Events of an alignment, by kind.
@@ -64,25 +63,26 @@ struct Part : Counts {
   Sequence a, b;
   std::vector<EditRun> script;
   std::vector<LocalAlignment> local;
-  bool local_skipped = false;  ///< too large to be computed by default
+  bool local_skipped = false;  ///< too large for the default
   TimeView time;
 };
 
 struct Comparison : Counts {
-  Run a, b;  ///< their sequences have moved into the parts
+  Run a, b;  ///< without their sequences, which the parts have
   std::vector<Part> parts;
   std::size_t a_events = 0, b_events = 0;
 
-  /// Distance over the longer one's length, part by part: 0 the same, 1 nothing in common.
+  /// The distance divided by the length of the longer sequence, summed over the parts: 0 means the
+  /// same, 1 nothing in common.
   double normalised() const;
   double similarity() const { return 1 - normalised(); }
 };
 
-/// Fails when the scores make no sense, or by_process is asked of traces without processes.
+/// Fails when the scores are invalid, or with by_process when a trace names no processes.
 Result<Comparison> compare(Run a, Run b, const CompareOptions& options);
 
-/// The runs' processes in pairs: per executable, first those that did the very same, then in order
-/// of appearance; one without partner meets an empty sequence.
+/// The runs' processes in pairs: for each executable first those with equal sequences, then in
+/// order of appearance. One without a partner is paired with an empty sequence.
 std::vector<Part> pair_processes(const Run& a, const Run& b);
 
 }  // namespace heddle::diff

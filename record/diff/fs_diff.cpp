@@ -29,13 +29,11 @@ namespace {
 struct DistanceLimit {
   double value = 0;
   bool share = false;
-  /// Whether `distance` of runs with at most `events` events is within.
   bool allows(std::uint32_t distance, double normalised) const {
     return share ? normalised <= value : distance <= value;
   }
 };
 
-/// fs-diff's command line.
 struct FsDiffOptions {
   std::vector<std::string> files;
   bool matrix = false;
@@ -109,7 +107,7 @@ void add_rules(CLI::App& app, FsDiffOptions& o) {
   app.add_flag("--partial", o.read.accept_cut_line, "Read a trace up to its cut last line");
 }
 
-/// Whether stdout shows colours and the user has not said no to them.
+/// Whether stdout is a terminal with colours, and NO_COLOR is not set.
 bool can_show_colours() {
   const char* term = std::getenv("TERM");
   const char* no_colour = std::getenv("NO_COLOR");  // https://no-color.org
@@ -119,25 +117,21 @@ bool can_show_colours() {
 
 void add_output(CLI::App& app, FsDiffOptions& o) {
   app.option_defaults()->group("Output");
-  const auto style = [&report = o.report](diff::ScriptStyle chosen) {
-    return [&report, chosen](std::int64_t context) {
-      report.style = chosen;
+  const auto add_style = [&](const char* flag, const char* flag_text, const char* option,
+                             const char* option_text, diff::ScriptStyle style) {
+    const auto set = [&report = o.report, style](std::int64_t context) {
+      report.style = style;
       report.context = static_cast<std::uint32_t>(std::clamp<std::int64_t>(context, 0, INT_MAX));
     };
+    app.add_flag_function(flag, set, flag_text);
+    app.add_option_function<std::int64_t>(option, set, option_text)
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
   };
-  using diff::ScriptStyle;
-  app.add_flag_function("-u{3},--unified{3}", style(ScriptStyle::unified),
-                        "Unified script with 3 events of context (default)");
-  app.add_option_function<std::int64_t>("-U", style(ScriptStyle::unified),
-                                        "Unified script with N events of context")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
-  app.add_flag_function("-c{3},--context{3}", style(ScriptStyle::context),
-                        "Context script with 3 events of context");
-  app.add_option_function<std::int64_t>("-C", style(ScriptStyle::context),
-                                        "Context script with N events of context")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+  add_style("-u{3},--unified{3}", "Unified script with 3 events of context (default)", "-U",
+            "Unified script with N events of context", diff::ScriptStyle::unified);
+  add_style("-c{3},--context{3}", "Context script with 3 events of context", "-C",
+            "Context script with N events of context", diff::ScriptStyle::context);
   app.add_flag("--summary")->description("Print only the totals");
   o.report.colour = can_show_colours();
   add_choice<bool>(app, "--color,--colour", o.report.colour,
@@ -168,7 +162,7 @@ void add_local(CLI::App& app, diff::CompareOptions& o) {
   add("--gap-extend", o.scores.gap_extend, "Score of each further event of a gap (-1)");
 }
 
-/// Throws CLI::ValidationError for what CLI11 cannot know.
+/// The checks that CLI11 cannot do; throws CLI::ValidationError.
 void check(FsDiffOptions& o, const CLI::App& app) {
   auto& n = o.rules.normalise;
   if (app.count("--raw") > 0) {
@@ -199,7 +193,7 @@ void check(FsDiffOptions& o, const CLI::App& app) {
   if (app.count("--summary") > 0) o.report.style = diff::ScriptStyle::none;
 }
 
-/// The options, or the exit status of a call that has been answered: help, version, usage error.
+/// The options, or the exit status after help, version or a usage error.
 std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
   FsDiffOptions o;
   CLI::App app(
@@ -243,7 +237,7 @@ bool is_allowed(const FsDiffOptions& o, std::uint32_t distance, double normalise
   return o.max_distance.value_or(DistanceLimit{}).allows(distance, normalised);
 }
 
-/// Warns of what a reader should know of a run before its numbers.
+/// Warns of other runs in the file and of an incomplete run.
 void report_state(const diff::Run& run, const diff::RunName& name) {
   if (run.runs_in_file > 1 && name.number == 0)
     warn(fmt::format("{}: holds {} runs: comparing the first; {}#2 names the second",
@@ -268,7 +262,7 @@ Result<int> compare_two(const FsDiffOptions& o) {
   return is_allowed(o, c.distance(), c.normalised()) ? kSame : kDifferent;
 }
 
-/// All runs of all files: a file with several gives several.
+/// All runs of all files.
 Result<std::vector<diff::Run>> load_all(const std::vector<std::string>& files,
                                         const FsDiffOptions& o, diff::TokenTable& table) {
   std::vector<diff::Run> runs;
@@ -299,7 +293,7 @@ Result<int> compare_all(const FsDiffOptions& o) {
   return kSame;
 }
 
-/// The files of the baseline's directory in order of name; hidden ones are not traces.
+/// The files of the baseline's directory, sorted by name, without hidden files.
 Result<std::vector<std::string>> files_of(const std::string& directory) {
   std::error_code failed;
   std::vector<std::string> files;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compiled twice: for any CPU, and with -mavx2, called only where the CPU has it. An inline
-// function that other units share would carry AVX2 code into them: so no standard algorithms, only
-// vectors (GCC manual, "Vector Extensions") and functions of this file.
+// Compiled twice: for any CPU, and with -mavx2 for CPUs that have AVX2. Only vectors (GCC manual,
+// "Vector Extensions") and functions of this file are used: an inline function of a header could
+// carry AVX2 code into other units.
 #include "record/diff/kernels.hpp"
 
 #if defined(__AVX2__)
@@ -23,12 +23,10 @@ Int8 load(const T* p) {
 }
 void store(std::int32_t* p, Int8 v) { __builtin_memcpy(p, &v, sizeof(v)); }
 Int8 all(std::int32_t x) { return Int8{} + x; }
-Int8 smaller(Int8 x, Int8 y) { return x < y ? x : y; }
-Int8 greater(Int8 x, Int8 y) { return x > y ? x : y; }
-std::int32_t smaller(std::int32_t x, std::int32_t y) { return x < y ? x : y; }
-std::int32_t greater(std::int32_t x, std::int32_t y) { return x > y ? x : y; }
+auto smaller(auto x, auto y) { return x < y ? x : y; }
+auto greater(auto x, auto y) { return x > y ? x : y; }
 
-/// One bit a lane of a mask.
+/// One bit for each lane of a mask.
 unsigned bits_of(Int8 mask) {
 #if defined(__AVX2__)
   return static_cast<unsigned>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
@@ -42,7 +40,7 @@ unsigned bits_of(Int8 mask) {
 #endif
 }
 
-/// The tokens at these places, where `mask` is set.
+/// The tokens at indices `at`, in the lanes where `mask` is set.
 Int8 gather(const Token* tokens, Int8 at, Int8 mask) {
 #if defined(__AVX2__)
   const auto places = reinterpret_cast<__m256i>(at);
@@ -57,8 +55,8 @@ Int8 gather(const Token* tokens, Int8 at, Int8 mask) {
 #endif
 }
 
-/// Follows equal tokens on diagonal k from `i` on. Seen from the other corner, i counts from the
-/// end, and diagonal k is m - n - k.
+/// Follows equal tokens on diagonal k from `i` on. Backward, i counts from the end, and diagonal k
+/// is m - n - k.
 template <bool backward>
 void slide(const FrontStep& s, std::int32_t k, std::int32_t i) {
   const std::int32_t end = smaller(s.n, backward ? s.n + k : s.m - k);
@@ -68,8 +66,8 @@ void slide(const FrontStep& s, std::int32_t k, std::int32_t i) {
   s.now[k] = i;
 }
 
-/// Eight diagonals at a time. Off the path of few edits, tokens differ at once: so one gathered
-/// comparison decides for all, and only the lanes that are equal go on, one by one.
+/// Eight diagonals at a time. On most diagonals the first tokens differ, so one gathered comparison
+/// decides for all; lanes with equal tokens go on one by one.
 template <bool backward>
 void step(const FrontStep& s) {
   constexpr std::int32_t kStay = backward ? 1 : -1, kMove = -kStay;
@@ -105,13 +103,12 @@ std::int32_t find_meeting(const std::int32_t* f, const std::int32_t* g, std::int
   return lo;
 }
 
-// Four blocks of 64 rows at once, one a lane. Blocks depend on one another only by the delta that
-// leaves a block's last row, so lane l works on column t - l at step t and hands its delta down to
-// lane l + 1 for the next step. A lane that is on no column yet meets a token without rows and a
-// delta of 0, which leave its state as it is; what it computes beyond the last column reaches no
-// lane that counts.
+// Four blocks of 64 rows at once, one in each lane. A block needs of the one above only the delta
+// of its last row, so lane l works on column t - l at step t and passes its delta to lane l + 1 for
+// the next step. A lane before its first column has a token without rows and a delta of 0, which
+// leave its state unchanged; what it computes beyond the last column is not used.
 
-/// Lanes one down, `first` into lane 0.
+/// Moves lanes one down, and `first` into lane 0.
 Uint4 shift_in(Uint4 v, std::uint64_t first) {
   return __builtin_shufflevector(v, Uint4{first}, 4, 0, 1, 2);
 }
@@ -152,15 +149,14 @@ void any_bit_strip(const BitStrip& s) {
   s.last_row == 255 ? bit_strip<true>(s) : bit_strip<false>(s);
 }
 
-// Lanes are rows. A step moves all of them along an anti-diagonal, lane l on column t - l, so
-// nothing depends within the vector; but each step waits for the one before. So two strips are
-// worked on in turn, the lower one kLag steps behind the upper, which fills those waits (AVX2,
-// measured: 3.4e9 cells a second against 2.5e9).
+// Lanes are rows, and step t has lane l on column t - l, so lanes do not depend on one another. As
+// each step depends on the one before, two strips alternate, the lower one kLag steps behind the
+// upper (AVX2, measured: 3.4e9 cells a second against 2.5e9).
 //
-// Arrays run backwards. A step can then store its whole vector with the last lane on its column,
-// the only one that is final: what the other lanes leave lies on columns to their right, which have
-// been read by now and are yet to be stored. Columns beyond the last hold tokens that match
-// nothing, so no cell there is greater than the best so far.
+// Arrays run backwards. A step can then store its whole vector with the last lane on its column;
+// only that lane is final. The other lanes overwrite columns to its right, which have been read and
+// will be stored again. Columns beyond the last hold tokens that match nothing, so no cell there
+// exceeds the best so far.
 class LocalStrip {
  public:
   LocalStrip(const LocalStrips& s, const Token* rows)
@@ -189,7 +185,7 @@ class LocalStrip {
     store(s.score + first, score_);
     store(s.down + first, below_);
   }
-  /// Takes the best of these rows into `best` where it is greater; they start at row `row`.
+  /// Updates `best` and `top` with the best cell of these rows, which start at row `row`.
   void collect(LocalBest& best, std::int32_t& top, std::int32_t row) const {
     for (std::int32_t lane = 0; lane < kLanes; ++lane) {
       if (best_[lane] <= top) continue;
@@ -208,7 +204,7 @@ class LocalStrip {
   Int8 right_;       // horizontal gap that enters this cell
   Int8 below_;       // vertical gap that leaves it
   Int8 best_;
-  Int8 best_step_{};  // when best_ was met
+  Int8 best_step_{};  // the step of best_
   Int8 match_, mismatch_, open_, extend_;
 };
 

@@ -11,21 +11,21 @@
 namespace heddle::diff {
 
 // Edit distances by bit vectors (Myers 1999, in Hyyro's 2003 form), for sequences that have little
-// in common: a column of 64 rows costs some 15 instructions whatever the tokens. Rows are worked
-// off in strips, each over all columns, so that a table of "which rows hold this token" is needed
-// for one strip only: any alphabet, linear memory.
+// in common: a column of 64 rows costs some 15 instructions whatever the tokens. Rows are processed
+// in strips, each over all columns, so the table of "which rows hold this token" is needed for one
+// strip only: any alphabet, linear memory.
 
 /// The last row of the table of a (rows) against b (columns): D(n, j) for j = 0 .. m.
-/// `alphabet`: all tokens are smaller. With `backward` both are read from their ends.
+/// All tokens are below `alphabet`. With `backward` both are read from their ends.
 std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, bool backward,
                                     Simd level);
 
-/// One strip, for the kernels: four blocks of 64 rows, each a lane.
+/// One strip: four blocks of 64 rows, each in a lane.
 struct BitStrip {
   const Token* columns;  ///< b, in reading order; three tokens without rows before and after
   std::int64_t m;
   const std::uint64_t* rows_with;  ///< [token * 4 + lane]: rows of the lane's block with it
-  std::int8_t* delta;  ///< D(row, j + 1) - D(row, j) of the row above; then of the last row
+  std::int8_t* delta;  ///< D(row, j + 1) - D(row, j); in: of the row above, out: of the last row
   int last_row;        ///< 0 to 255
 };
 
@@ -34,15 +34,15 @@ struct BitStrip {
 // Diagonal k holds the cells (i, i + k). F_e(k) is the greatest i that at most e edits reach from
 // (0, 0) on it:
 //   F_e(k) = slide(max(F_(e-1)(k) + 1, F_(e-1)(k - 1), F_(e-1)(k + 1) + 1))
-// being a replacement, an insertion and a deletion; slide() follows equal tokens for nothing. The
-// same from the other end gives G_e(k), the greatest n - i. Values along a diagonal never fall, by
-// at most one a cell, so the distance is at most e + e' as soon as F_e(k) + G_e'(k) >= n for some
-// k, and the cell met there lies on a shortest path: that is where the script is cut in two.
+// The three terms are a replacement, an insertion and a deletion; slide() follows equal tokens at
+// no cost. The same from the other end gives G_e(k), the greatest n - i. Along a diagonal D never
+// falls, and grows by at most one a cell, so the distance is at most e + e' as soon as
+// F_e(k) + G_e'(k) >= n for some k. That cell lies on a shortest path: the script is cut there.
 
-/// One step of a front. Pointers are shifted so that index k is diagonal k; old and now have valid
-/// (or kUnreached) cells from lo - 1 to hi + 1.
+/// One step of a front. Pointers are shifted so that index k is diagonal k; old and now are valid
+/// (or kUnreached) from lo - 1 to hi + 1.
 struct FrontStep {
-  const Token* a;  ///< first token; in a backward step one past the last
+  const Token* a;  ///< the first token; one past the last in a backward step
   const Token* b;
   std::int32_t n;
   std::int32_t m;
@@ -66,15 +66,15 @@ struct Cut {
 std::optional<Cut> cut_by_diagonals(Tokens a, Tokens b, std::uint32_t limit, Simd level);
 
 /// Two strips of kLocalLanes rows each, over all columns. Rows beyond the last have a token that no
-/// column has. Column c of an array is at [m - 1 - c], and all arrays have kLocalLanes cells more
-/// on both sides.
+/// column has. Column c of an array is at [m - 1 - c]; all arrays have kLocalLanes more cells on
+/// both sides.
 inline constexpr std::int64_t kLocalLanes = 8;
 struct LocalStrips {
   const Token* rows;
   const Token* columns;  ///< the padding: a token that no row has
   std::int64_t m;
-  std::int32_t* score;  ///< of the row above; then of the last row here
-  std::int32_t* down;   ///< the vertical gap that enters the next row, likewise
+  std::int32_t* score;  ///< in: of the row above, out: of the last row here
+  std::int32_t* down;   ///< likewise: the vertical gap that enters the next row
   Scores scores;
   std::int32_t to_beat;
 };
@@ -88,7 +88,7 @@ struct LocalBest {
 
 struct Kernels {
   void (*bit_strip)(const BitStrip&);
-  /// Fill step.now from lo to hi: clamp to the table and follow equal tokens.
+  /// Fill step.now from lo to hi.
   void (*step_forward)(const FrontStep&);
   void (*step_backward)(const FrontStep&);
   /// A k in [lo, hi] with f[k] + g[k] >= n; hi + 1 when there is none.

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -28,7 +28,7 @@ std::uint32_t distance_of(const Run& a, const Run& b, bool by_process) {
   return sum;
 }
 
-/// Every pair once, by as many threads as there are cores.
+/// Compares every pair once, in a thread for each core.
 void fill_distances(Matrix& m, bool by_process) {
   const std::size_t n = m.size();
   std::atomic<std::size_t> next{0};
@@ -45,7 +45,8 @@ void fill_distances(Matrix& m, bool by_process) {
   work();
 }
 
-/// UPGMA: the closest two become one, at the mean of their members' distances, until one is left.
+/// UPGMA: merges the closest two branches, at the mean distance of their members, until one is
+/// left.
 std::vector<Joint> make_tree(const Matrix& m) {
   struct Branch {
     std::size_t number;
@@ -154,29 +155,16 @@ Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process) {
 
 namespace {
 
-/// In how many of the known runs each token occurs.
-std::unordered_map<Token, std::size_t> runs_with(const std::vector<Run>& known) {
-  std::unordered_map<Token, std::size_t> count;
-  std::unordered_map<Token, std::size_t> last;
-  for (std::size_t r = 0; r < known.size(); ++r)
-    for (const Token t : known[r].sequence.tokens) {
-      std::size_t& seen = last[t];
-      if (seen == r + 1) continue;
-      seen = r + 1;
-      ++count[t];
-    }
-  return count;
-}
-
 void compare_tokens(BaselineVerdict& v) {
-  const auto count = runs_with(v.known);
-  std::unordered_map<Token, bool> in_fresh;
+  std::unordered_map<Token, std::size_t> runs_with;  // known runs, of each token
+  for (const Run& run : v.known)
+    for (const Token t : std::set(run.sequence.tokens.begin(), run.sequence.tokens.end()))
+      ++runs_with[t];
+  std::set<Token> seen;
   for (const Token t : v.fresh.sequence.tokens)
-    if (in_fresh.emplace(t, true).second && !count.contains(t)) v.never_seen.push_back(t);
-  std::unordered_map<Token, bool> told;
+    if (seen.insert(t).second && !runs_with.contains(t)) v.never_seen.push_back(t);
   for (const Token t : v.known[0].sequence.tokens)
-    if (count.at(t) == v.known.size() && !in_fresh.contains(t) && told.emplace(t, true).second)
-      v.always_missing.push_back(t);
+    if (runs_with.at(t) == v.known.size() && seen.insert(t).second) v.always_missing.push_back(t);
 }
 
 }  // namespace

@@ -20,18 +20,18 @@ struct ReportOptions {
   CompareOptions compare;
 };
 
-/// For people. Of two runs: the script, then the totals.
+/// For terminals. Of two runs: the script, then the totals.
 std::string text_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
 std::string text_report(const Matrix& m, const TokenTable& table, const ReportOptions& options);
 std::string text_report(const BaselineVerdict& v, const TokenTable& table,
                         const ReportOptions& options);
-/// For programs: one object; docs/man/fs-diff.1.scd lists its fields.
+/// One JSON object; docs/man/fs-diff.1.scd lists its fields.
 std::string json_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
 std::string json_report(const Matrix& m, const TokenTable& table, const ReportOptions& options);
 std::string json_report(const BaselineVerdict& v, const TokenTable& table,
                         const ReportOptions& options);
-/// For browsers: one page that needs nothing else. Its data is the JSON report, with samples of the
-/// alignment in place of the script.
+/// One page that needs no other file. Its data is the JSON report, with samples of the alignment in
+/// place of the script.
 std::string html_report(const Comparison& c, const TokenTable& table, const ReportOptions& options);
 std::string html_report(const Matrix& m, const ReportOptions& options);
 

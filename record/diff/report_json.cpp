@@ -141,7 +141,7 @@ std::string newick(const Matrix& m, std::size_t node, double above) {
     height = joint.height;
     name = "(" + newick(m, joint.left, height) + "," + newick(m, joint.right, height) + ")";
   }
-  // Half the distance on either side: leaves are then as far apart as their joint says.
+  // Half the distance on either side: the path between two leaves is as long as the joint says.
   return above < 0 ? name + ";" : fmt::format("{}:{:g}", name, (above - height) / 2);
 }
 
@@ -172,15 +172,14 @@ ordered_json matrix_json(const Matrix& m, const ReportOptions& options) {
   return j;
 }
 
-// The pages. A browser draws this much without a pause; the page says what it left out.
+// The pages. A browser draws this much without a pause; the page notes what it leaves out.
 constexpr std::size_t kColumns = 20'000;  // of the alignment, and as many edits
 constexpr std::size_t kRows = 4'000;      // of the script
 constexpr std::size_t kParts = 50;        // processes
 
-/// A whole HTML page that needs no other file: the data as JSON in it, the style, `script`, and a
-/// policy that forbids it to load anything. Data never becomes markup: the scripts set text only,
-/// and `<` cannot occur in the JSON. When drawn, `data-state` of <html> is "ready", after an error
-/// "failed".
+/// An HTML page with the data as JSON, the style, `script`, and a policy that forbids loading
+/// anything. Data never becomes markup: the scripts set text only, and the JSON has no `<`. When
+/// drawn, `data-state` of <html> is "ready"; after an error, "failed".
 std::string make_page(std::string_view title, const ordered_json& data, std::string_view script) {
   // `</script` and `<!--` would end or change the element (HTML standard, "script data state").
   std::string json, shown;
@@ -201,7 +200,7 @@ std::string make_page(std::string_view title, const ordered_json& data, std::str
       shown, kPageStyle, json, kCommonScript, script);
 }
 
-/// Labels are stored once and named by number.
+/// The labels of tokens, each once, by number.
 class Labels {
  public:
   explicit Labels(const TokenTable& table) : table_(table) {}
@@ -244,10 +243,10 @@ ordered_json sample_json(const Part& part, Labels& labels) {
   return list;
 }
 
-/// Rows of the aligned script; equal events between blocks are one row with their number.
+/// Rows of the aligned script; equal events between blocks are one row: their number.
 ordered_json rows_json(const Part& part, std::uint32_t context, Labels& labels, bool& cut) {
   ordered_json rows = ordered_json::array();
-  std::size_t next = 0;  // first event of a that no row has yet
+  std::size_t next = 0;  // first event of a without a row
   for (const Hunk& hunk : make_hunks(part.script, context)) {
     if (hunk.a > next) rows.push_back(hunk.a - next);
     for (const EditRun& run : hunk.runs)

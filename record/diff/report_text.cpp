@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kRemoved = "\x1b[31m", kAdded = "\x1b[32m", kPlace = "\x1b[36m",
                            kPlain = "\x1b[0m";
 
-/// Equal events, or all edits up to the next: their removals are shown before their additions.
+/// Equal events, or all edits up to the next equal one; removals are shown before additions.
 struct Group {
   bool same = true;
   std::uint32_t a = 0, a_length = 0, b = 0, b_length = 0;
@@ -32,7 +32,7 @@ std::vector<Group> groups_of(const Hunk& hunk) {
   return groups;
 }
 
-/// "17,3": where a block stands; an empty one stands behind the line before it.
+/// "17,3": a block's first line and length; for an empty block, the line before it.
 std::string range(std::uint32_t at, std::uint32_t length) {
   if (length == 1) return fmt::format("{}", at + 1);
   return fmt::format("{},{}", length == 0 ? at : at + 1, length);
@@ -61,24 +61,24 @@ class Script {
   }
   void context(const Hunk& hunk) {
     const auto groups = groups_of(hunk);
+    // A side without changes is left out.
+    const auto side = [&](const Sequence& s, auto at, auto length, auto other_length,
+                          std::string_view colour, const char* mark) {
+      if (std::none_of(groups.begin(), groups.end(),
+                       [&](const Group& g) { return !g.same && g.*length > 0; }))
+        return;
+      for (const Group& g : groups)
+        events(g.same ? "" : colour,
+               g.same                ? "  "
+               : g.*other_length > 0 ? "! "
+                                     : mark,
+               s, g.*at, g.*length);
+    };
     place("***************");
     place(fmt::format("*** {} ****", from_to(hunk.a, hunk.a_length)));
-    // A side on which nothing changes is left out.
-    if (std::any_of(groups.begin(), groups.end(), [](auto& g) { return !g.same && g.a_length; }))
-      for (const Group& g : groups)
-        events(g.same ? "" : kRemoved,
-               g.same           ? "  "
-               : g.b_length > 0 ? "! "
-                                : "- ",
-               part_.a, g.a, g.a_length);
+    side(part_.a, &Group::a, &Group::a_length, &Group::b_length, kRemoved, "- ");
     place(fmt::format("--- {} ----", from_to(hunk.b, hunk.b_length)));
-    if (std::any_of(groups.begin(), groups.end(), [](auto& g) { return !g.same && g.b_length; }))
-      for (const Group& g : groups)
-        events(g.same ? "" : kAdded,
-               g.same           ? "  "
-               : g.a_length > 0 ? "! "
-                                : "+ ",
-               part_.b, g.b, g.b_length);
+    side(part_.b, &Group::b, &Group::b_length, &Group::a_length, kAdded, "+ ");
   }
 
  private:
@@ -106,10 +106,10 @@ class Script {
   const Part& part_;
   const TokenTable& table_;
   bool colour_;
-  std::vector<std::string> labels_;  // a label is made once, however often its event comes
+  std::vector<std::string> labels_;  // by token; empty: not made yet
 };
 
-/// "1.234567 s", of a time or the size of a difference.
+/// "1.234567 s".
 std::string seconds(std::uint64_t ns) {
   return fmt::format("{}.{:06} s", ns / 1'000'000'000, ns % 1'000'000'000 / 1000);
 }
@@ -123,7 +123,6 @@ std::string rules_line(const ReportOptions& options) {
                      list(options.rules, "none"), options.compare.by_process ? "; by process" : "");
 }
 
-/// The name of a run, and what it is.
 std::string run_line(const Run& run, std::size_t events) {
   std::string text = fmt::format("{}\t{} events, {}", escape_for_terminal(run.name), events,
                                  trace::format_name(run.header.format));
@@ -166,7 +165,7 @@ void append_times(std::string& out, const Part& part, const TokenTable& table) {
     out += fmt::format("moved: {} events more\n", part.time.move_count - part.time.moves.size());
 }
 
-/// The tree as directories are drawn; a joint shows the height at which its two sides meet.
+/// Draws the tree as a tree of directories; a joint shows its height.
 void draw(std::string& out, const Matrix& m, std::size_t node, const std::string& lead,
           std::string_view branch, std::string_view below) {
   out += lead;
@@ -250,8 +249,7 @@ std::string text_report(const BaselineVerdict& v, const TokenTable& table,
                      escape_for_terminal(v.fresh.name), v.outside() ? "outside" : "inside",
                      v.distance[v.nearest], escape_for_terminal(v.known[v.nearest].name), v.usual,
                      v.limit != v.usual ? fmt::format("; {} are allowed", v.limit) : "");
-  if (v.known.size() == 1)
-    out += "one known run says nothing of what is usual: any difference is outside\n";
+  if (v.known.size() == 1) out += "with one known run, any difference is outside\n";
   return out + rules_line(options);
 }
 

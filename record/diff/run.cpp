@@ -95,15 +95,16 @@ void Sequence::collapse() {
 
 namespace {
 
-/// Closes, and the reads and writes that are counted by then. When a process ends, the kernel
-/// closes its files in an order that differs from run to run (12 of 2215 events of a numpy import).
-bool is_told_late(const trace::Event& e) {
+/// Closes, and the reads and writes whose totals are written at close. At a process's end the
+/// kernel closes its files in an order that differs from run to run (12 of 2215 events of a numpy
+/// import).
+bool is_late(const trace::Event& e) {
   const bool counted = (e.op == trace::Op::read || e.op == trace::Op::write) && e.offset < 0;
   return e.handle >= 0 && (e.op == trace::Op::close || counted);
 }
 
-/// Builds runs of events numbered by a table of its own: raw paths first, because each is put into
-/// its normal form once, and only when the run's pids are all known.
+/// Builds runs of events, numbered by a table of its own. Paths are normalised at the end of a run:
+/// each once, when all of the run's pids are known.
 class Loader : public trace::TraceSink {
  public:
   /// `only`: the run to keep; 0 keeps all.
@@ -128,7 +129,7 @@ class Loader : public trace::TraceSink {
     if (!keep_) return;
     if (e.pid != last_.pid || e.exe != last_.exe) enter_process(e);
     if (!wanted_[static_cast<std::size_t>(e.op)]) return;
-    if (rules_.late && rules_.ops.empty() && is_told_late(e)) return;
+    if (rules_.late && rules_.ops.empty() && is_late(e)) return;
     const std::string_view path = rules_.resolved && !e.resolved.empty() ? e.resolved : e.path;
     run_.sequence.tokens.push_back(raw_.intern({e.op, rules_.result ? e.error : 0, path}));
     run_.sequence.ns.push_back(e.ns);
@@ -149,7 +150,7 @@ class Loader : public trace::TraceSink {
   }
 
   int count() const { return count_; }
-  /// The runs kept, their tokens renumbered by `table`.
+  /// The wanted runs, their tokens renumbered by `table`.
   std::vector<Run> take(const std::string& path, TokenTable& table) {
     std::vector<Token> shared(texts_.size());
     for (std::size_t i = 0; i < shared.size(); ++i)
@@ -193,8 +194,8 @@ class Loader : public trace::TraceSink {
   Run run_;
   Process last_;
   std::uint32_t process_ = 0;
-  TokenTable raw_;    // this run's paths as they stand
-  TokenTable texts_;  // the file's in normal form
+  TokenTable raw_;    // this run's, as in the trace
+  TokenTable texts_;  // the file's, normalised
   std::unordered_set<std::int32_t> pids_;
   std::vector<Run> runs_;
 };

@@ -11,20 +11,19 @@
 
 namespace heddle::diff {
 
-/// What events are compared by.
+/// The part of an event that is compared.
 struct TokenText {
   trace::Op op = trace::Op::lookup;
   int error = 0;
   std::string_view path;  ///< bytes, not escaped
 };
 
-/// Numbers for token texts, dense from 0. One hash and usually one probe a lookup; each text is
-/// stored once. One thread at a time.
+/// Numbers for token texts, dense from 0. For one thread.
 class TokenTable {
  public:
   TokenTable();
   Token intern(const TokenText& text);
-  /// The view stands until the next intern().
+  /// The view is valid until the next intern().
   TokenText text(Token token) const;
   std::size_t size() const noexcept { return entries_.size(); }
 
@@ -45,17 +44,16 @@ class TokenTable {
 /// `open ENOENT /usr/lib/libx.so.1`, `open /etc/passwd`: one line, escaped for a terminal.
 std::string token_label(const TokenText& text);
 
-/// What of an event is compared.
+/// Which differences between events count.
 struct TokenRules {
   trace::NormaliseOptions normalise;
   std::vector<trace::Op> ops;  ///< empty: all
-  bool result = true;          ///< a miss is not a hit
-  bool late = true;            ///< what fs-record reports at close is ignored, unless in `ops`
+  bool result = true;          ///< a miss differs from a hit
+  bool late = true;            ///< events that fs-record writes at close are ignored without `ops`
   bool resolved = false;       ///< the path after symlinks, where the trace has it
   bool collapse = false;       ///< the same event many times in a row counts once
 
-  /// Every rule that is on, for outputs to list: the normalisers, "result", "late", "resolved",
-  /// "collapse".
+  /// The rules that are on: the normalisers, "result", "late", "resolved", "collapse".
   std::vector<std::string> names() const;
 };
 
@@ -63,14 +61,14 @@ struct TokenRules {
 struct Sequence {
   std::vector<Token> tokens;
   std::vector<std::uint64_t> ns;         ///< since the run's start
-  std::vector<std::uint32_t> repeats;    ///< with collapse: how many events each is; else empty
+  std::vector<std::uint32_t> repeats;    ///< with collapse: the number of events; else empty
   std::vector<std::uint32_t> positions;  ///< in the whole run, from 0; empty: the same as here
 
   std::size_t size() const noexcept { return tokens.size(); }
   std::uint32_t position(std::size_t i) const {
     return positions.empty() ? static_cast<std::uint32_t>(i) : positions[i];
   }
-  /// Runs of equal tokens become one.
+  /// Merges neighbours with equal tokens.
   void collapse();
 };
 
@@ -101,19 +99,19 @@ struct Run {
   }
 };
 
-/// `a.txt` or `a.txt#2`. A file whose own name ends so is that file.
+/// `a.txt` or `a.txt#2`. If a file of the whole name exists, it is that file.
 struct RunName {
   std::string path;
-  int number = 0;  ///< 0: not said
+  int number = 0;  ///< 0: none given
 };
 RunName parse_run_name(const std::string& text);
 
-/// The runs of a file, or the one that is named; at least one. Fails as read_trace() does, and when
-/// the run named is not there. Tokens are numbered by `table`.
+/// The runs of a file, or the named one; at least one. Fails as read_trace() does, and when there
+/// is no such run. Tokens are numbered by `table`.
 Result<std::vector<Run>> load_runs(const RunName& name, const TokenRules& rules,
                                    const trace::ReadOptions& read, TokenTable& table);
 
-/// One run of each of two files, read at once by two threads. The first run where none is named.
+/// One run of each of two files, read in parallel; the first one where none is named.
 Result<std::pair<Run, Run>> load_pair(const RunName& a, const RunName& b, const TokenRules& rules,
                                       const trace::ReadOptions& read, TokenTable& table);
 

@@ -7,17 +7,15 @@
 
 namespace heddle::loopback {
 
-/// faccessat2(2) of the caller, whom we are. 0 or an errno.
 int may_access(Request& request, int fd, int mask) {
-  constexpr long kFaccessat2 = 439;  // Linux 5.8
-  if (::syscall(kFaccessat2, fd, "", mask, AT_EACCESS | AT_EMPTY_PATH) == 0) return 0;
+  if (::syscall(SYS_faccessat2, fd, "", mask, AT_EACCESS | AT_EMPTY_PATH) == 0) return 0;
   if (errno != ENOSYS && errno != EPERM) return errno;
-  // EPERM: a sandbox's filter that does not know the call.
+  // ENOSYS: before Linux 5.8. EPERM: a seccomp filter that does not know the call.
   struct statx st {};
   if (const int rc = stat_fd(fd, st); rc != 0) return rc;
   char acl[4096];
   const ssize_t n = ::getxattr(OwnPath(fd).text, "system.posix_acl_access", acl, sizeof(acl));
-  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return EACCES;  // one that we cannot read
+  if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP) return EACCES;
   const std::string_view entries(acl, n > 0 ? static_cast<std::size_t>(n) : 0);
   return request.rights().may_by_mode(st, entries, mask) ? 0 : EACCES;
 }
@@ -32,8 +30,8 @@ int getattr(Loopback& tree, Request& request) {
   int rc = by_handle ? 0 : tree.reach(request, file);
   const int fd = by_handle ? Handle::of(in.fh).fd.get() : file ? file->get() : -1;
   if (rc == 0) rc = stat_fd(fd, st);
-  // With a handle it is the kernel that asks, about the end of a file it reads, which then fails if
-  // we do; stat(2) and fstat(2) come without one.
+  // With a handle the kernel itself asks, for the end of a file it reads; only a failure of that
+  // reaches the program. stat(2) and fstat(2) come without one.
   if (by_handle && rc != 0) tree.log(request, Op::stat, rc, Handle::of(in.fh).path);
   if (!by_handle) tree.log(request, Op::stat, rc);
   if (rc != 0) return rc;
@@ -134,8 +132,8 @@ int access(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_access_in>();
   File file;
   int rc = tree.reach(request, file);
-  // The kernel has made the real user the file-system user for access(2); ours is set alike, so
-  // it is the effective one that counts here.
+  // For access(2) the kernel makes the real user the file-system user, so the request's is the one
+  // to check.
   if (rc == 0) rc = may_access(request, file->get(), static_cast<int>(in.mask));
   tree.log(request, Op::access, rc);
   return rc;
@@ -158,7 +156,7 @@ int reply_sized(Loopback& tree, Request& request, Get get) {
 int getxattr(Loopback& tree, Request& request) {
   const auto name = request.name(sizeof(fuse_getxattr_in));
   return reply_sized(tree, request, [&](int fd, char* out, std::size_t size) {
-    // exec asks for it: see tree.fill_attr().
+    // Hidden from execve(2), as set-id bits are in fill_attr().
     if (name == "security.capability" && has_flag(fd, ST_NOSUID))
       return errno = ENODATA, ssize_t{-1};
     return ::getxattr(OwnPath(fd).text, name.data(), out, size);

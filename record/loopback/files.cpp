@@ -10,16 +10,16 @@
 namespace heddle::loopback {
 namespace {
 
-// O_DIRECT is not handed on: our buffers are not the caller's, and their alignment is no matter of
-// its. Neither is O_NONBLOCK etc.: only regular files are opened here.
+// Not O_DIRECT: the buffers are ours, and need not be aligned. Not O_NONBLOCK and the like: the
+// files are regular.
 constexpr int kPassedFlags = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_NOATIME;
 constexpr std::uint32_t kHiddenFlags = kOpenForExec | O_LARGEFILE | 0100000;
 constexpr std::size_t kMuchData = 256 * 1024;
 
-/// What getdents64(2) gives.
+/// struct linux_dirent64 of getdents64(2).
 struct RawEntry {
   std::uint64_t ino;
-  std::int64_t next;  ///< where the reading goes on after it
+  std::int64_t next;  ///< offset of the next entry
   std::uint16_t length;
   std::uint8_t type;
   char name[1];
@@ -67,18 +67,18 @@ Handle& add_handle(Loopback& tree, Request& request, Fd fd, std::uint64_t node, 
 
 /// Opens a node's file as the caller. 0 or an errno.
 int open_file(Loopback& tree, Request& request, const File& file, std::uint32_t flags, Fd& fd) {
-  // The kernel opens other types itself; a FIFO would block this thread.
+  // The kernel opens other types itself; opening a FIFO would block this thread.
   if (!S_ISREG(tree.nodes.key(request.node()).type)) return EINVAL;
   const bool for_exec = (flags & kOpenForExec) != 0;
   if (for_exec) {
-    // The kernel asks us whether somebody may execute it, and not whether this one may.
+    // The kernel checks only that some x bit is set, not the caller's right.
     if (const int rc = may_access(request, file->get(), X_OK); rc != 0) return rc;
     if (has_flag(file->get(), ST_NOEXEC)) return EACCES;
   }
   fd = tree.reopen(file->get(), static_cast<int>(flags) & kPassedFlags);
   const int rc = errno_if(!fd);
   if (rc != EACCES || !for_exec) return rc;
-  // The kernel, not the user, reads a program that may be executed only.
+  // A program that may be executed but not read: only the kernel reads it.
   const OwnRights own(request.rights());
   fd = tree.reopen(file->get(), O_RDONLY);
   return errno_if(!fd);
@@ -92,13 +92,12 @@ int open(Loopback& tree, Request& request) {
   int rc = tree.reach(request, file);
   if (rc == 0) rc = open_file(tree, request, file, in.flags, fd);
   if (rc == 0) rc = stat_fd(fd.get(), st);
-  if (rc == ESTALE) return rc;  // the walk begins anew and asks us again
+  if (rc == ESTALE) return rc;  // the kernel walks the path again
   const auto path = tree.nodes.path(request.node());
   fuse_open_out out{};
   Handle* opened = nullptr;
   if (rc == 0) {
     opened = &add_handle(tree, request, std::move(fd), request.node(), in.flags, path, out);
-    // Cached pages are valid as long as the file has not changed since they were read.
     const bool same = tree.nodes.same_content(request.node(), st);
     if ((in.flags & O_TRUNC) == 0 && same && opened->mode == IoModes::Mode::kept)
       out.open_flags |= FOPEN_KEEP_CACHE;
@@ -114,7 +113,7 @@ int open(Loopback& tree, Request& request) {
   return rc != 0 ? rc : request.reply(out);
 }
 
-/// Makes the file, or opens one that a process outside has made since the lookup. 0 or an errno.
+/// Creates the file, or opens one that a process outside created since the lookup. 0 or an errno.
 int create_file(Loopback& tree, const File& parent, const std::string& name, int flags,
                 const fuse_create_in& in, Fd& fd) {
   if ((flags & O_TMPFILE) == O_TMPFILE) {
@@ -122,7 +121,7 @@ int create_file(Loopback& tree, const File& parent, const std::string& name, int
     return errno_if(!fd);
   }
   for (int tries = 0; tries < 100; ++tries) {
-    // What is there may be a FIFO, or a link to one, and block this thread: O_EXCL opens neither.
+    // O_EXCL opens no existing file: a FIFO, or a link to one, would block this thread.
     fd = tree.open_at(parent->get(), name.c_str(), flags | O_CREAT | O_EXCL | O_NOFOLLOW, in.mode);
     if (fd || errno != EEXIST || (in.flags & O_EXCL) != 0) return errno_if(!fd);
     struct statx st {};
@@ -130,7 +129,7 @@ int create_file(Loopback& tree, const File& parent, const std::string& name, int
     if (!there && errno == ENOENT) continue;
     if (!there || stat_fd(there.get(), st) != 0) return errno;
     if (is_of_proc(there.get())) return EACCES;
-    if (!S_ISREG(st.stx_mode)) return ESTALE;  // the kernel walks again, and sees what it is
+    if (!S_ISREG(st.stx_mode)) return ESTALE;  // the kernel walks again and opens it itself
     fd = tree.reopen(there.get(), flags);
     return errno_if(!fd);
   }
@@ -180,8 +179,7 @@ int create(Loopback& tree, Request& request) {
   return request.reply_bytes(request.out(), sizeof(entry) + sizeof(out));
 }
 
-/// Repeats a read or write until `size` bytes are done, there are no more or it fails. 0 or an
-/// errno.
+/// Repeats a read or write until `size` bytes are done or no more can be. 0, or the first errno.
 template <class Once>
 int transfer(std::size_t size, std::size_t& done, Once once) {
   while (done < size) {
@@ -217,7 +215,7 @@ int read(Loopback& tree, Request& request) {
   const std::size_t size = std::min<std::size_t>(in.size, kMaxData);
   if (size > kMuchData) request.go_slow();
   std::size_t done = 0;
-  // A short answer means end of file to the kernel.
+  // The kernel takes a short answer for the end of the file.
   const int rc = transfer(size, done, [&](std::size_t at) {
     return ::pread(handle.fd.get(), request.out() + at, size - at,
                    static_cast<off_t>(in.offset + at));
@@ -240,7 +238,7 @@ int write(Loopback& tree, Request& request) {
     ::fcntl(fd, F_SETFL, append ? flags | O_APPEND : flags & ~O_APPEND);
     handle.append = append;
   }
-  // Pages of a shared mapping belong at their offset, and O_APPEND would move them to the end.
+  // O_APPEND would move the pages of a shared mapping to the end of the file.
   Fd not_appending;
   int rc = 0;
   if (of_pages && handle.append) {
@@ -266,7 +264,7 @@ int flush(Loopback& tree, Request& request) {
   const auto& handle = Handle::of(in.fh);
   tree.locks.close_owner(handle.node, in.lock_owner);
   if (handle.access == O_RDONLY) return 0;
-  // close(2) is where network file systems report a full disk; ours stays open.
+  // Network file systems report a full disk at close(2).
   const int copy = ::dup(handle.fd.get());
   return copy >= 0 && ::close(copy) != 0 ? errno : 0;
 }
@@ -278,24 +276,24 @@ void log_closed(Loopback& tree, Handle& handle) {
                      .path = handle.path,
                      .exe = handle.exe,
                      .handle = handle.number};
-  const auto tell = [&](Op op, std::int64_t count, std::int64_t bytes) {
+  const auto add = [&](Op op, std::int64_t count, std::int64_t bytes) {
     event.op = op;
     event.count = count;
     event.bytes = bytes;
     tree.access_log.add(event);
   };
   if (!tree.access_log.each_io() && handle.reads > 0)
-    tell(Op::read, handle.reads, handle.read_bytes);
+    add(Op::read, handle.reads, handle.read_bytes);
   if (!tree.access_log.each_io() && handle.writes > 0)
-    tell(Op::write, handle.writes, handle.write_bytes);
-  tell(Op::close, -1, -1);
+    add(Op::write, handle.writes, handle.write_bytes);
+  add(Op::close, -1, -1);
 }
 
 int release(Loopback& tree, Request& request) {
   const auto in = request.body<fuse_release_in>();
   auto& handle = Handle::of(in.fh);
   log_closed(tree, handle);
-  // The open file may live on, as the one that the kernel passes others' reads and writes to.
+  // The open file may live on: passthrough uses it for other opens' reads and writes.
   if ((in.release_flags & FUSE_RELEASE_FLOCK_UNLOCK) != 0) (void)::flock(handle.fd.get(), LOCK_UN);
   tree.locks.close_handle(handle.node, &handle);
   tree.io_modes.close(handle.node, handle.mode);
@@ -336,7 +334,7 @@ int setlk(Loopback& tree, Request& request) {
     rc = tree.locks.set(
         wanted, [&](int access) { return tree.reopen(handle.fd.get(), access); }, if_waiting);
   }
-  // The lock's holder must see what others wrote before.
+  // The new holder must see what the holders before it wrote.
   if (rc == 0 && type != F_UNLCK && tree.io_modes.keeps_pages(handle.node)) {
     request.go_slow();
     request.drop_pages(handle.node);
@@ -395,7 +393,7 @@ int copy_file_range(Loopback&, Request& request) {
   return request.reply(out);
 }
 
-// What lsattr and chattr need; others carry pointers or are for devices.
+/// What lsattr and chattr need; other ioctls carry pointers or are for devices.
 int ioctl(Loopback&, Request& request) {
   const auto in = request.body<fuse_ioctl_in>();
   const bool known = in.cmd == FS_IOC_GETFLAGS || in.cmd == FS_IOC_SETFLAGS ||
@@ -445,7 +443,7 @@ int readdir(Loopback& tree, Request& request) {
   const std::size_t room = std::min<std::size_t>(in.size, kMaxData);
   std::size_t used = 0;
   alignas(8) char raw[16384];
-  // An entry grows by a third at most (24 bytes to 32) in the protocol's form, so all of them fit.
+  // In the protocol's form an entry is at most a third longer (32 bytes for 24), so all fit.
   const long n =
       ::syscall(SYS_getdents64, handle.fd.get(), raw, std::min(sizeof(raw), room / 4 * 3));
   if (n < 0) return errno;
@@ -476,7 +474,7 @@ int readdir(Loopback& tree, Request& request) {
 void Loopback::close_all() {
   handles.each([this](Handle& handle) {
     log_closed(*this, handle);
-    handle.number = -1;  // once
+    handle.number = -1;  // so that a later RELEASE logs nothing
   });
 }
 

@@ -40,9 +40,9 @@ int lock_range(int fd, int command, const LockedRange& range) {
   return ::fcntl(fd, command, &lock) == 0 ? 0 : errno;
 }
 
-/// Makes a signal end the calling thread's sleep in fcntl(2) or flock(2), and nothing else. It may
-/// be blocked: fs-record relays signals to the program.
-void hear_wake_signal() {
+/// Lets kWakeSignal interrupt the calling thread's fcntl(2) or flock(2). fs-record's signal relay
+/// has blocked it.
+void enable_wake_signal() {
   static const bool installed = [] {
     struct sigaction action {};
     action.sa_handler = [](int) {};
@@ -57,23 +57,23 @@ void hear_wake_signal() {
 }  // namespace
 
 void set_range(LockedRanges& ranges, const LockedRange& range) {
-  LockedRanges kept;
+  LockedRanges out;
   for (const LockedRange& old : ranges) {
     if (old.owner != range.owner || !overlap(old, range)) {
-      kept.push_back(old);
+      out.push_back(old);
       continue;
     }
     if (old.start < range.start) {
-      kept.push_back(old);
-      kept.back().end = range.start - 1;
+      out.push_back(old);
+      out.back().end = range.start - 1;
     }
     if (old.end > range.end) {
-      kept.push_back(old);
-      kept.back().start = range.end + 1;
+      out.push_back(old);
+      out.back().start = range.end + 1;
     }
   }
-  if (range.type != F_UNLCK) kept.push_back(range);
-  ranges = std::move(kept);
+  if (range.type != F_UNLCK) out.push_back(range);
+  ranges = std::move(out);
 }
 
 const LockedRange* find_conflict(const LockedRanges& ranges, const LockedRange& wanted) {
@@ -82,8 +82,9 @@ const LockedRange* find_conflict(const LockedRanges& ranges, const LockedRange& 
   return at == ranges.end() ? nullptr : &*at;
 }
 
-/// The owner's open file; the first lock for reading may have opened it read-only, then a lock for
-/// writing needs another. What was held are locks for reading, which both can hold meanwhile.
+/// Gets the owner's open file. When that is read-only and the lock is for writing, another one
+/// takes over its locks, which are for reading, so that both can hold them meanwhile. 0 or an
+/// errno.
 int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>& file) {
   const bool write = wanted.range.type == F_WRLCK;
   {
@@ -104,7 +105,7 @@ int Locks::own(const Wanted& wanted, const Open& open, std::shared_ptr<const Fd>
   owned.writable = wanted.access != O_RDONLY;
   Fd fd = open(owned.writable ? O_RDWR : O_RDONLY);
   if (!fd && wanted.access == O_WRONLY) fd = open(O_WRONLY);
-  // It may have been made read-only.
+  // The file's mode may be read-only by now.
   if (!fd && owned.writable && !write) {
     fd = open(O_RDONLY);
     owned.writable = false;
@@ -134,7 +135,7 @@ int Locks::test(const Wanted& wanted, const Open& open, LockedRange& range) {
         range = *held;
         return 0;
       }
-      // Through its own: what the owner has itself is not in its way.
+      // The owner's own open file, because its own locks do not conflict.
       const auto owner = at->second.owners.find(wanted.range.owner);
       if (owner != at->second.owners.end()) file = owner->second.file;
     }
@@ -178,8 +179,8 @@ bool Locks::is_cycle(const Wanted& wanted) const {
   return false;
 }
 
-/// Registers the calling thread as a waiter (`wanted`: not for flock), calls wait(), and tries
-/// until it succeeds or interrupt() is called.
+/// Registers the calling thread as a waiter (without `wanted` for flock), calls wait(), and repeats
+/// try_once() until it is not interrupted, or interrupt() is called.
 int Locks::wait_for(std::uint64_t unique, std::optional<Wanted> wanted,
                     const std::function<void()>& wait, const std::function<int()>& try_once) {
   std::list<Waiter>::iterator waiter;
@@ -194,7 +195,7 @@ int Locks::wait_for(std::uint64_t unique, std::optional<Wanted> wanted,
     waiter->wanted = std::move(wanted);
   }
   wait();
-  hear_wake_signal();
+  enable_wake_signal();
   int rc = EINTR;
   while (rc == EINTR && !waiter->interrupted) rc = try_once();
   const std::lock_guard lock(mutex_);
@@ -205,9 +206,9 @@ int Locks::wait_for(std::uint64_t unique, std::optional<Wanted> wanted,
 int Locks::set(const Wanted& wanted, const Open& open, const std::function<void()>* wait) {
   std::shared_ptr<const Fd> file;
   if (const int rc = own(wanted, open, file); rc != 0) return rc;
-  if (!file) return 0;  // nothing was locked, nothing is to be
+  if (!file) return 0;  // an unlock without locks
   const auto once = [&](int command) { return lock_range(file->get(), command, wanted.range); };
-  // Without the mutex: a network file system may take its time.
+  // Without the mutex, because a network file system may be slow.
   int rc = once(F_OFD_SETLK);
   if (rc == EACCES) rc = EAGAIN;
   if (rc == EAGAIN && wait)
@@ -215,8 +216,8 @@ int Locks::set(const Wanted& wanted, const Open& open, const std::function<void(
   if (rc != 0) return rc;
   const std::lock_guard lock(mutex_);
   File& all = files_[wanted.node];
-  // Another thread of the process may have closed a descriptor of it meanwhile: the locks before
-  // are gone, and this one is there.
+  // Another thread of the process may have closed a descriptor of the file meanwhile, and so
+  // released all locks but this one.
   auto& owned = all.owners[wanted.range.owner];
   if (!owned.file) owned = {file, wanted.access != O_RDONLY, wanted.handle};
   set_range(all.ranges, wanted.range);
@@ -263,7 +264,7 @@ void Locks::interrupt(std::uint64_t unique) {
     ::syscall(SYS_tgkill, ::getpid(), waiter.thread, kWakeSignal);
     return;
   }
-  // The first try, which does not wait, may take long.
+  // Not waiting yet: the first try may be slow.
   early_.push_back(unique);
   if (early_.size() > kMostEarly) early_.pop_front();
 }

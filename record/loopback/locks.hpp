@@ -24,23 +24,23 @@ struct LockedRange {
   short type = F_UNLCK;
   std::int32_t pid = 0;
 };
-/// The locked ranges of one file and their owners, as fcntl(2) has it: an owner's new lock replaces
-/// its old ones there.
+/// The locked ranges of one file. As in fcntl(2), an owner's new lock replaces its old ones there.
 using LockedRanges = std::vector<LockedRange>;
 void set_range(LockedRanges& ranges, const LockedRange& range);
-/// A lock that conflicts with `wanted`; nullptr: none.
+/// A lock that conflicts with `wanted`, or nullptr.
 const LockedRange* find_conflict(const LockedRanges& ranges, const LockedRange& wanted);
 
 /// Takes the run's locks on the real files, where processes outside and other recorders see them.
 ///
-/// Each owner (a process, or an open file for F_OFD_SETLK) has an open file description of its own
-/// on each file it locks, and holds OFD locks on it: they go when it is closed, that is, when the
-/// owner closes any of its descriptors of the file. flock(2) is taken on the handle's descriptor,
-/// which lives as long as the program's. Held ranges are stored too, so that F_GETLK names the
-/// process and a cycle of waiting owners is EDEADLK. All members lock; any thread.
+/// For each file that it locks, an owner (a process, or an open file for F_OFD_SETLK) has an open
+/// file description with OFD locks. It is closed, and the locks released, when the owner closes any
+/// of its descriptors of the file. flock(2) locks are on the handle's descriptor. Held ranges are
+/// stored too, so that F_GETLK names the process and a cycle of waiting owners is EDEADLK.
+/// Thread-safe.
 class Locks {
  public:
-  /// Opens the node's file with an O_ACCMODE, by our own rights; invalid and errno.
+  /// Opens the node's file with an O_ACCMODE and the recorder's rights. Invalid and errno on
+  /// failure.
   using Open = std::function<Fd(int access)>;
 
   struct Wanted {
@@ -51,8 +51,8 @@ class Locks {
     std::uint64_t unique = 0;  ///< of the request, for interrupt()
   };
 
-  /// F_GETLK: `range.type` is F_UNLCK when the lock could be set, else `range` is the conflicting
-  /// lock; its pid is 0 when unknown (another recorder's). 0 or an errno.
+  /// F_GETLK: `range` becomes the conflicting lock (pid 0: unknown, as another recorder's), or its
+  /// type F_UNLCK. 0 or an errno.
   int test(const Wanted& wanted, const Open& open, LockedRange& range);
   /// F_SETLK; with `wait`, F_SETLKW: wait() is called before the thread waits. 0 or an errno:
   /// EAGAIN (conflict), EINTR (interrupt()), EDEADLK, ENOLCK (too many waiters), open()'s.
@@ -60,13 +60,13 @@ class Locks {
   /// flock(2) on `fd`; as above.
   int flock(int fd, int operation, std::uint64_t unique, const std::function<void()>* wait);
 
-  /// The owner has closed a descriptor of the file: its locks there are gone.
+  /// Releases the locks of an owner that closed a descriptor of the file.
   void close_owner(std::uint64_t node, std::uint64_t owner);
-  /// The last descriptor of the open file was closed: so are locks that were taken by it.
+  /// Releases the locks taken by an open file whose last descriptor was closed.
   void close_handle(std::uint64_t node, const void* handle);
-  /// The request's thread must stop waiting, also when it has not begun to wait yet.
+  /// Ends the request's waiting, also when it has not begun yet.
   void interrupt(std::uint64_t unique);
-  /// To be called now and then: a signal may have come before its thread slept.
+  /// To be called periodically: a signal may have arrived before its thread slept.
   void interrupt_again();
 
  private:
@@ -93,7 +93,7 @@ class Locks {
   std::mutex mutex_;
   std::map<std::uint64_t, File> files_;  ///< by node
   std::list<Waiter> waiters_;
-  std::deque<std::uint64_t> early_;  ///< the newest requests interrupted that did not wait
+  std::deque<std::uint64_t> early_;  ///< newest requests interrupted before they waited
 };
 
 }  // namespace heddle::loopback

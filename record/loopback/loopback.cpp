@@ -12,8 +12,8 @@
 namespace heddle::loopback {
 namespace {
 
-// Long enough that a search through 500 directories asks for each once, short enough that one
-// removed or moved by somebody outside (another rank's recorder) is not believed for long.
+// Long enough that a search through 500 directories looks each up once, short enough for
+// directories that processes outside (another rank) remove or rename.
 constexpr std::uint64_t kDirectoryEntrySeconds = 1;
 
 FileKey root_key() {
@@ -22,13 +22,13 @@ FileKey root_key() {
   return file_key(st);
 }
 
-/// Whether everybody may pass through the directory: then the kernel may keep entries of it. On
-/// what it keeps it checks nothing, so a directory that is closed to somebody is passed through us.
+/// Whether everybody may search the directory. Only then may the kernel cache its entries, because
+/// it checks no rights on cached ones.
 bool is_open_to_all(int fd) {
   if (!CallerRights::are_many()) return true;
   struct statx st {};
   if (stat_fd(fd, st) != 0 || (st.stx_mode & 0111) != 0111) return false;
-  // Named users may have less than all others.
+  // An ACL may give named users less than others.
   return ::getxattr(OwnPath(fd).text, "system.posix_acl_access", nullptr, 0) < 0 &&
          (errno == ENODATA || errno == EOPNOTSUPP);
 }
@@ -39,18 +39,18 @@ int init(Loopback& tree, Request& request) {
   out.major = FUSE_KERNEL_VERSION;
   out.minor = FUSE_KERNEL_MINOR_VERSION;
   if (in.major < FUSE_KERNEL_VERSION) return EPROTO;
-  if (in.major > FUSE_KERNEL_VERSION) return request.reply(out);  // it asks again, in our version
+  if (in.major > FUSE_KERNEL_VERSION) return request.reply(out);  // the kernel asks again
   out.max_readahead = in.max_readahead;
-  // PARALLEL_DIROPS: else lookups in one directory wait for each other. HANDLE_KILLPRIV_V2: we
-  // write as the caller, so the real file loses its set-uid bit as it should, and the kernel need
-  // not ask for security.capability before each write. DONT_MASK: default ACLs come before the
-  // umask. The two of locks: or the kernel would keep them to itself.
+  // PARALLEL_DIROPS: lookups in one directory do not wait for each other. HANDLE_KILLPRIV_V2: the
+  // real file loses its set-uid bits, because the recorder writes as the caller, so the kernel does
+  // not ask for security.capability before each write. DONT_MASK: default ACLs precede the umask.
+  // POSIX_LOCKS and FLOCK_LOCKS: otherwise the kernel would not forward locks.
   out.flags = in.flags & (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK |
                           FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 |
                           FUSE_ASYNC_DIO | FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | kInitExt);
   if ((in.flags & kInitExt) != 0 && (in.flags2 & kPassthroughInFlags2) != 0) {
     out.flags2 = kPassthroughInFlags2;
-    // max_stack_depth. Not 2, which would admit overlays below: the program could mount none above.
+    // max_stack_depth. With 2, overlays below would work, but none could be mounted above.
     out.unused[0] = 1;
     tree.io_modes.agree(true);
   }
@@ -80,9 +80,9 @@ bool is_of_proc(int fd) {
 }
 
 Call call_of(std::int32_t tid) {
-  // Before Linux 5.10 reading waits for cred_guard_mutex, which execve holds while it walks to the
-  // program: both of us would stop for good (fs/proc/base.c, lock_trace()).
-  static const bool kernel_tells = [] {
+  // Before Linux 5.10 the read takes cred_guard_mutex, which execve holds while it waits for our
+  // lookups: a deadlock (fs/proc/base.c, lock_trace()).
+  static const bool is_safe = [] {
     utsname name{};
     int major = 0, minor = 0;
     return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
@@ -90,7 +90,7 @@ Call call_of(std::int32_t tid) {
   }();
   Call out;
   char text[256];
-  if (!kernel_tells || !read_proc(tid, "syscall", text) ||
+  if (!is_safe || !read_proc(tid, "syscall", text) ||
       std::sscanf(text, "%ld %lx %lx %lx", &out.number, &out.arguments[0], &out.arguments[1],
                   &out.arguments[2]) != 4)
     out.number = -1;
@@ -150,8 +150,8 @@ Fd Loopback::reopen(int fd, int flags) {
   return open_at(own_fds.get(), name, flags);
 }
 
-/// A set-id program does nothing, and a device is none, where the real mount says so: ours does
-/// not, being one for all.
+/// Hides set-id bits and device numbers on real mounts with nosuid or nodev, since the one mount of
+/// the loopback has neither.
 void Loopback::fill_attr(int fd, const struct statx& st, fuse_attr& attr) {
   attr.ino = numbers.of(file_key(st).device, st.stx_ino);
   attr.size = st.stx_size;
@@ -185,7 +185,7 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   const auto known = nodes.child(request.node(), name);
   File file;
   if (known.is_open) file = nodes.file(known.id);
-  // One call for a file that we have already, and one for a miss.
+  // A file with a descriptor, or a miss, costs one call.
   int rc = -1;
   if (file) {
     rc = stat_at(parent->get(), name.data(), AT_SYMLINK_NOFOLLOW, entry.st);
@@ -198,13 +198,13 @@ int Loopback::make_entry(Request& request, const File& parent, std::string_view 
   };
   if (rc == -1) {
     rc = look(0);
-    // O_DIRECTORY has what an automounter keeps there mounted.
+    // O_DIRECTORY triggers the automount.
     if (rc == 0 && (entry.st.stx_attributes & STATX_ATTR_AUTOMOUNT) != 0) rc = look(O_DIRECTORY);
   }
   if (rc == ENOENT) nodes.unbind(request.node(), name);
   if (rc != 0) return rc;
-  // What a procfs shows it shows to who asks, and that is us. One of before the run is native, and
-  // only looked at here, to be mounted over.
+  // A procfs shows what its reader, the recorder, may see. One mounted before the run is native and
+  // looked up here only to be mounted over.
   if (fd && file_key(entry.st).device != nodes.key(request.node()).device && is_of_proc(fd.get()) &&
       !native_files.contains(nodes.path(request.node(), name)))
     return EACCES;

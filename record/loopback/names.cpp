@@ -7,10 +7,6 @@
 
 #include "record/loopback/loopback.hpp"
 
-#ifndef RENAME_EXCHANGE
-#define RENAME_EXCHANGE 2
-#endif
-
 namespace heddle::loopback {
 namespace {
 
@@ -19,14 +15,14 @@ bool is_special(unsigned mode) {
 }
 
 int access_of(unsigned long flags) {
-  if ((flags & O_PATH) != 0) return R_OK | W_OK;  // it can be opened again by any flags
+  if ((flags & O_PATH) != 0) return R_OK | W_OK;  // it can be opened again
   const auto mode = flags & O_ACCMODE;
   return mode == O_RDONLY ? R_OK : mode == O_WRONLY ? W_OK : R_OK | W_OK;
 }
 
-constexpr long kFaccessat2 = 439, kFchmodat2 = 452;
+constexpr long kFchmodat2 = 452;
 
-/// The calls that open no file they name and do not connect to it.
+/// The calls that neither open the file they name nor connect to it.
 constexpr long kOpenNothing[] = {
 #ifdef SYS_open
     SYS_stat,       SYS_lstat,       SYS_access,       SYS_rename,    SYS_link,      SYS_unlink,
@@ -34,15 +30,14 @@ constexpr long kOpenNothing[] = {
     SYS_mkdir,      SYS_rmdir,       SYS_symlink,      SYS_readlink,  SYS_futimesat, SYS_newfstatat,
     SYS_renameat,
 #endif
-    SYS_bind,       SYS_chdir,       SYS_execve,       SYS_execveat,  SYS_faccessat, kFaccessat2,
+    SYS_bind,       SYS_chdir,       SYS_execve,       SYS_execveat,  SYS_faccessat, SYS_faccessat2,
     SYS_fchmodat,   kFchmodat2,      SYS_fchownat,     SYS_getxattr,  SYS_lgetxattr, SYS_linkat,
     SYS_listxattr,  SYS_llistxattr,  SYS_lremovexattr, SYS_lsetxattr, SYS_mkdirat,   SYS_mknodat,
     SYS_readlinkat, SYS_removexattr, SYS_renameat2,    SYS_setxattr,  SYS_statx,     SYS_symlinkat,
     SYS_truncate,   SYS_unlinkat,    SYS_utimensat};
 
-/// What a call needs of the special file it names: those whose flags we do not see, everything. A
-/// 32-bit program's calls have other numbers: none that opens a file or connects has one of those
-/// that need nothing here.
+/// The access that a call needs to the special file it names; all access when its flags are out of
+/// sight. No 32-bit call that opens or connects has one of the numbers in kOpenNothing.
 int needed_by(const Call& call) {
   switch (call.number) {
 #ifdef SYS_open
@@ -65,16 +60,16 @@ int needed_by(const Call& call) {
   }
 }
 
-/// The kernel opens FIFOs, devices and sockets by itself, and asks nobody: the lookup before is
-/// where those that may not are refused. (default_permissions would have the kernel check, and with
-/// it ask for the attributes of every directory on each walk, and never tell of access(2).)
+/// Checks the caller's access to a special file at its lookup, because the kernel opens FIFOs,
+/// devices and sockets without a request. (With default_permissions the kernel would check, but
+/// request the attributes of every directory on each walk, and hide access(2).)
 int check_special(const Loopback& tree, Request& request, int fd, const struct statx& st,
                   const std::string& path) {
   if (!is_special(st.stx_mode) || may_access(request, fd, R_OK | W_OK) == 0) return 0;
-  // The real file is mounted over it: it is asked itself. To refuse here would take that mount off.
+  // The real file is mounted over it and decides. An error here would detach that mount.
   if (tree.native_files.contains(path)) return 0;
   const auto call = [&] {
-    const OwnRights own(request.rights());  // of a process that is not dumpable the file is root's
+    const OwnRights own(request.rights());  // root owns the /proc files of undumpable processes
     return call_of(request.tid());
   }();
   const int needed = needed_by(call);
@@ -93,7 +88,7 @@ int lookup(Loopback& tree, Request& request) {
   Loopback::Entry entry;
   int rc = tree.make_entry(request, parent, name, entry);
   const auto path = tree.nodes.path(request.node(), name);
-  // When the kernel asks again for a directory it knows is a matter of time: it would be noise.
+  // Repeated lookups of a directory depend on the timeout of its entry alone.
   const bool again = rc == 0 && S_ISDIR(entry.st.stx_mode) && known.id == entry.out.nodeid;
   if (!again) tree.log(request, Op::lookup, rc, path);
   if (rc == 0 && is_special(entry.st.stx_mode)) {
@@ -104,7 +99,6 @@ int lookup(Loopback& tree, Request& request) {
       tree.log(request, Op::open, rc, path);
     }
   }
-  // A miss is never kept by the kernel: that needs node 0 with a timeout, this is an error.
   return rc != 0 ? rc : request.reply(entry.out);
 }
 
@@ -170,8 +164,7 @@ int link(Loopback& tree, Request& request) {
   File parent, old;
   int rc = tree.reach(request, parent);
   if (rc == 0) rc = tree.reach(request, old, in.oldnodeid);
-  // By its name in /proc, which leads to the file itself and needs no capability (open(2),
-  // O_TMPFILE).
+  // Unlike AT_EMPTY_PATH, the name in /proc needs no capability (open(2), O_TMPFILE).
   if (rc == 0)
     rc = errno_if(::linkat(AT_FDCWD, OwnPath(old->get()).text, parent->get(), name.data(),
                            AT_SYMLINK_FOLLOW) != 0);
@@ -181,7 +174,8 @@ int link(Loopback& tree, Request& request) {
   return rc != 0 ? rc : request.reply(entry.out);
 }
 
-/// What has lost its last name is found by its descriptor only: a node without one gets one now.
+/// Gives the node of a name that is about to go a descriptor: without a name it is found by no
+/// other means.
 void keep_reachable(Loopback& tree, Request& request, std::uint64_t parent, std::string_view name) {
   const auto known = tree.nodes.child(parent, name);
   File kept;
@@ -202,7 +196,7 @@ int remove(Loopback& tree, Request& request) {
 }
 
 int rename(Loopback& tree, Request& request) {
-  const auto in = request.body<fuse_rename2_in>();  // FUSE_RENAME's body begins alike
+  const auto in = request.body<fuse_rename2_in>();  // FUSE_RENAME's body is its start
   const bool has_flags = request.opcode() == FUSE_RENAME2;
   const std::size_t skip = has_flags ? sizeof(in) : sizeof(fuse_rename_in);
   const unsigned flags = has_flags ? in.flags : 0;

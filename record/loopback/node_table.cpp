@@ -17,7 +17,8 @@ FileKey file_key(const struct statx& st) {
           born ? st.stx_btime.tv_nsec : 0};
 }
 
-// Descriptors are closed without the lock: the last one of a file without a name frees its blocks.
+// Descriptors are closed without the lock, because the last one of an unlinked file frees its
+// blocks.
 NodeTable::NodeTable(Fd root, const FileKey& key, std::size_t most_open)
     : most_open_(std::max<std::size_t>(most_open, 16)) {
   Node& node = make(key);
@@ -53,7 +54,7 @@ const NodeTable::File& NodeTable::set_file(Node& node, Fd fd, Files& closed) {
 }
 
 void NodeTable::cool_beyond(std::size_t most, Files& closed) {
-  // Those that cannot be found again are passed over, but not all of them each time.
+  // Skips nodes that could not be found again, but not an unlimited number each time.
   std::size_t tries = warm_.size() > most ? warm_.size() - most + 16 : 0;
   for (; warm_.size() > most && tries > 0; --tries) {
     Node& node = *warm_.front();
@@ -106,7 +107,7 @@ std::string NodeTable::path(std::uint64_t id, std::string_view name) const {
   const std::lock_guard lock(mutex_);
   const Node* node = find(id);
   if (!node) return {};
-  // Up first, then the names from the top down; no recursion, because trees may be very deep.
+  // No recursion, because trees may be very deep.
   std::vector<std::string_view> parts;
   if (!name.empty()) parts.push_back(name);
   for (; node->id != FUSE_ROOT_ID; node = node->names.back().parent) {
@@ -123,8 +124,8 @@ std::string NodeTable::path(std::uint64_t id, std::string_view name) const {
 }
 
 void NodeTable::link(Node& node, Node& parent, std::string_view name) {
-  // Directories that were moved outside may have been seen below each other: what stands between
-  // them loses its name, or the way up would never end.
+  // Directories moved by other processes may have been seen below each other. The one between them
+  // loses its name, or the way up would be a cycle.
   for (Node* at = &parent; at->id != FUSE_ROOT_ID && !at->names.empty();) {
     const Name up = at->names.back();
     if (up.parent == &node) {
@@ -145,7 +146,7 @@ std::uint64_t NodeTable::bind(std::uint64_t parent_id, std::string_view name, co
   Node& node = known != by_key_.end() ? *known->second : make(key);
   ++node.lookups;
   Node* parent = find(parent_id);
-  // A directory that is mounted in itself is not its own parent.
+  // A directory bind-mounted in itself is not its own parent.
   if (parent && parent != &node && node.id != FUSE_ROOT_ID) {
     const auto at = parent->children.find(name);
     if (at != parent->children.end() && at->second == &node) {
@@ -154,8 +155,8 @@ std::uint64_t NodeTable::bind(std::uint64_t parent_id, std::string_view name, co
       });
       std::rotate(here, here + 1, node.names.end());
     } else {
-      drop_name(*parent, name);  // another file had the name: it was taken outside
-      // A directory has one name: what it had before is where it was moved from, outside.
+      drop_name(*parent, name);  // of a file that another process replaced
+      // A directory has one name; the one before is where another process moved it from.
       if (S_ISDIR(key.type))
         while (!node.names.empty()) {
           Node* old = node.names.back().parent;

@@ -18,12 +18,11 @@
 
 namespace heddle::loopback {
 
-/// Identifies a file: also against a later file with the same inode number, and against itself on
-/// another mount, which may be read-only (Linux 5.8).
+/// Identifies a file on one mount (Linux 5.8), and not a later file with the same inode number.
 struct FileKey {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  std::uint64_t mount = 0;  ///< 0: not told
+  std::uint64_t mount = 0;  ///< 0: unknown
   std::uint32_t type = 0;   ///< S_IFMT part
   std::int64_t born_s = 0;
   std::uint32_t born_ns = 0;
@@ -32,10 +31,9 @@ struct FileKey {
 FileKey file_key(const struct statx& st);
 
 /// The files that the kernel knows, by node id. A node is an O_PATH descriptor, opened at its
-/// lookup: every operation on the node reaches that file, wherever others have moved it and
-/// whatever they have put in its place. Beyond a limit the least recently used nodes lose their
-/// descriptor; they are found again by name and key, or are stale. Names serve the trace and this
-/// search only. All members lock; any thread.
+/// lookup, so that its operations reach that file wherever it is moved and whatever replaces it.
+/// Beyond a limit the least recently used nodes lose their descriptor; they are found again by name
+/// and key, or are stale. Names serve the trace and this search only. Thread-safe.
 class NodeTable {
  public:
   /// A node's descriptor, open as long as it is referenced.
@@ -44,24 +42,22 @@ class NodeTable {
   /// `most_open`: descriptors of nodes.
   NodeTable(Fd root, const FileKey& key, std::size_t most_open);
 
-  /// The absolute path of a node, as last known, or of `name` in it; empty: it has none (unlinked,
-  /// never named).
+  /// The last known absolute path of a node, or of `name` in it; empty: it has no name.
   std::string path(std::uint64_t id, std::string_view name = {}) const;
 
-  /// `name` in `parent` is the file `key`: returns its id and counts one lookup. `fd` is the file;
-  /// invalid if the node has a descriptor.
+  /// Names the file `key` and counts one lookup. `fd`: the file, or invalid if the node has a
+  /// descriptor. Result: its id.
   std::uint64_t bind(std::uint64_t parent, std::string_view name, const FileKey& key, Fd fd);
-  /// A file without a name (O_TMPFILE).
+  /// The same for a file without a name (O_TMPFILE).
   std::uint64_t bind_nameless(const FileKey& key, Fd fd);
-  /// `name` is gone from `parent`.
   void unbind(std::uint64_t parent, std::string_view name);
   void rename(std::uint64_t from, std::string_view from_name, std::uint64_t to,
               std::string_view to_name, bool exchange);
   void forget(std::uint64_t id, std::uint64_t count);
 
-  /// nullptr: no descriptor at the moment, or no such node.
+  /// nullptr: the node has no descriptor, or does not exist.
   File file(std::uint64_t id);
-  /// How to find a node without descriptor: from one that has, name by name.
+  /// How to find a node without descriptor: from one with a descriptor, name by name.
   struct Step {
     std::uint64_t id;
     std::string name;
@@ -71,26 +67,26 @@ class NodeTable {
     File from;
     std::vector<Step> steps;
   };
-  /// nullopt: it has no name.
+  /// nullopt: the node has no name.
   std::optional<Way> way_to(std::uint64_t id);
   /// Sets the node's descriptor.
   File warm(std::uint64_t id, Fd fd);
-  /// Closes half of the descriptors: the process has run out of them.
+  /// Closes half of the descriptors, when the process is out of them.
   void cool();
 
   struct Child {
-    std::uint64_t id = 0;  ///< 0: not known
+    std::uint64_t id = 0;  ///< 0: unknown
     FileKey key;
     bool is_open = false;
   };
-  /// What `name` in `parent` is known as.
+  /// The node of `name` in `parent`, as last known.
   Child child(std::uint64_t parent, std::string_view name) const;
   FileKey key(std::uint64_t id) const;
-  /// Adds to the node's open handles; one that has any keeps its descriptor.
+  /// Adds to the node's open handles. A node with any does not lose its descriptor.
   void count_handle(std::uint64_t id, int more);
-  /// Stores the file's size and times; true when they equal those stored before: the kernel may
-  /// keep its pages. A change so young that the next may have the same time (the clock of file
-  /// systems ticks every 1 to 10 ms) never does.
+  /// Stores the file's size and times. True when they are unchanged, so that cached pages are
+  /// valid. A change within the last 50 ms never counts as unchanged: the clock of file systems
+  /// ticks every 1 to 10 ms, and the next change may have the same time.
   bool same_content(std::uint64_t id, const struct statx& st);
   std::size_t size() const;
 
@@ -142,12 +138,11 @@ class NodeTable {
   std::uint64_t last_id_ = 0;
 };
 
-/// One st_ino for each (device, inode), unique over all devices and the same for as long as the
-/// recorder runs. All files of the loopback have one st_dev, and ld.so takes two libraries of equal
-/// (dev, ino) for one (elf/dl-load.c): passing the inode number through made it load the wrong one.
+/// One constant st_ino for each (device, inode), unique over all devices: the loopback has one
+/// st_dev, and ld.so takes two libraries of equal (dev, ino) for one (elf/dl-load.c).
 ///
-/// The root's device keeps its numbers; each further device has its own range of 2^48. A number
-/// beyond 2^48 (some network and stacked file systems) gets one of a range for such.
+/// The root's device keeps its numbers; each further device has its own range of 2^48. Numbers
+/// beyond 2^48 (some network and stacked file systems) are mapped to a separate range.
 class InodeNumbers {
  public:
   explicit InodeNumbers(std::uint64_t root_device) { devices_[root_device] = 0; }

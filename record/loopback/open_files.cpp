@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -11,10 +12,9 @@ namespace heddle::loopback {
 
 namespace {
 
-/// Whether a process outside has the file open, of which `fd` is our only open: a lease for writing
-/// is given to the only one who has it (fs/locks.c, check_conflicting_open()), and only to the
-/// file's owner: of others' files it is not known, so it may be. Where a file system has no leases,
-/// no.
+/// Whether a process outside has the file open, of which `fd` is our only open: the kernel grants a
+/// write lease to a sole opener only (fs/locks.c, check_conflicting_open()). True for files of
+/// others, whom it never grants one; false where the file system has no leases.
 bool is_open_elsewhere(int fd) {
   if (::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN || errno == EACCES;
   ::fcntl(fd, F_SETLEASE, F_UNLCK);
@@ -28,13 +28,9 @@ bool IoModes::pass(Opens& opens, int fd) {
   if (!passthrough_ || opens.kept > 0) return false;
   BackingMap map{};
   map.fd = fd;
-  const int backing = ::ioctl(device_, kBackingOpen, &map);
-  if (backing <= 0) {
-    // Not root, or a stack of file systems: the same for nearly all files.
-    return false;
-  }
-  opens.backing = backing;
-  return true;
+  // Fails without CAP_SYS_ADMIN, and for stacked file systems.
+  opens.backing = std::max(0, ::ioctl(device_, kBackingOpen, &map));
+  return opens.backing > 0;
 }
 
 IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out& out) {

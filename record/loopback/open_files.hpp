@@ -14,43 +14,42 @@
 
 namespace heddle::loopback {
 
-/// Decides for each open of a regular file whether the kernel may keep its pages. What is kept is
-/// coherent in the run only, and a mapping of it is. So a file that is opened to be read and
-/// written, as databases do, is read and written without that, and mappings of it are of the real
-/// file's pages (FOPEN_DIRECT_IO with FOPEN_PASSTHROUGH, Linux 6.9, root), which are those of
-/// everybody else.
+/// Decides for each open of a regular file whether the kernel caches its pages. Cached pages and
+/// their mappings are coherent within the run only. So a file opened O_RDWR, as by databases, is
+/// read and written uncached, and its mappings are of the real file's pages, which all processes
+/// share (FOPEN_DIRECT_IO with FOPEN_PASSTHROUGH; Linux 6.9, root).
 ///
-/// Where the kernel cannot, or the run has the file open for reading already (the kernel has one
-/// way for all mappings of a file), its pages are kept, unless a process outside has it open: then
-/// not, and mmap(2) with MAP_SHARED fails with ENODEV. Any thread.
+/// Without passthrough, or when the run has the file open for reading already (all mappings of a
+/// file must be of one kind), its pages are cached, unless a process outside has it open: then it
+/// is uncached, and mmap(2) with MAP_SHARED fails with ENODEV. Thread-safe.
 class IoModes {
  public:
   enum class Mode : std::uint8_t { none, kept, direct, passed };
 
   explicit IoModes(int device) : device_(device) {}
-  /// INIT has been answered so.
+  /// As agreed in the answer to INIT.
   void agree(bool passthrough) { passthrough_ = passthrough; }
 
-  /// The file `fd` is opened (by open(2)'s `flags`): sets the flags of the answer. The caller has
-  /// our own rights. Fails never.
+  /// Registers an open with open(2)'s `flags` and sets the flags of its answer. The calling thread
+  /// has the recorder's rights.
   Mode open(std::uint64_t node, int fd, int flags, fuse_open_out& out);
   void close(std::uint64_t node, Mode mode);
-  /// Whether the kernel may have pages of it.
+  /// Whether the kernel may have cached pages of the file.
   bool keeps_pages(std::uint64_t node);
 
  private:
   struct Opens {
     unsigned kept = 0, passed = 0, direct = 0;
-    std::int32_t backing = 0;  ///< the kernel's number of the real file, while one is passed
+    std::int32_t backing = 0;  ///< the kernel's id of the real file, while `passed` > 0
   };
   bool pass(Opens& opens, int fd);
   const int device_;
   bool passthrough_ = false;
   std::mutex mutex_;
-  std::unordered_map<std::uint64_t, Opens> nodes_;  ///< those that are open
+  std::unordered_map<std::uint64_t, Opens> nodes_;  ///< open ones
 };
 
-/// One open of a file or directory: the kernel's fh is its address, good until RELEASE.
+/// One open of a file or directory. The kernel's fh is its address, valid until RELEASE.
 struct Handle {
   Fd fd;
   std::uint64_t node = 0;
@@ -58,19 +57,19 @@ struct Handle {
   int access = 0;            ///< O_ACCMODE
   IoModes::Mode mode = IoModes::Mode::none;
   std::atomic<bool> append = false;
-  /// Who opened it: the kernel does not say who closed it, and that may be in the midst of execve.
+  /// Of the opener, for the log: RELEASE names no caller.
   std::int32_t tid = 0, pid = 0;
   std::string_view exe;  ///< the log's
   std::string path;
   std::mutex mutex;             ///< the directory's position, the flags of fd
-  std::int64_t dir_offset = 0;  ///< where fd stands
+  std::int64_t dir_offset = 0;  ///< the position of fd
   std::atomic<std::int64_t> reads = 0, read_bytes = 0, writes = 0, write_bytes = 0;
 
   std::uint64_t fh() const { return reinterpret_cast<std::uintptr_t>(this); }
   static Handle& of(std::uint64_t fh) { return *reinterpret_cast<Handle*>(fh); }
 };
 
-/// All of them, so that those still open at the end are known. Any thread.
+/// All handles, so that those still open at the end can be logged. Thread-safe.
 class HandleSet {
  public:
   Handle& add(std::unique_ptr<Handle> handle) {

@@ -23,7 +23,6 @@ namespace heddle::loopback {
 
 namespace {
 
-/// One message to the kernel; as writev(2).
 ssize_t send_to(int device, fuse_out_header header, const void* data, std::size_t size) {
   header.len = static_cast<std::uint32_t>(sizeof(header) + size);
   const iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
@@ -35,7 +34,7 @@ void answer(int device, std::uint64_t unique, int error, const void* data, std::
   fuse_out_header header{};
   header.error = -error;
   header.unique = unique;
-  // ENOENT: nobody waits any more. ENODEV: unmounted.
+  // ENOENT: the request was interrupted. ENODEV: unmounted.
   if (send_to(device, header, data, size) < 0 && is_shortage(errno)) give_up();
 }
 
@@ -67,14 +66,14 @@ namespace {
 
 constexpr std::uint64_t bit(unsigned capability) { return 1ULL << capability; }
 
-/// What a caller's capabilities decide on files: trusted attributes are CAP_SYS_ADMIN's, and quotas
-/// and reserved blocks CAP_SYS_RESOURCE's.
+/// The capabilities that decide on files: CAP_SYS_ADMIN on trusted attributes, CAP_SYS_RESOURCE on
+/// quotas and reserved blocks.
 constexpr std::uint64_t kOfFiles = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) |
                                    bit(CAP_DAC_READ_SEARCH) | bit(CAP_FOWNER) | bit(CAP_FSETID) |
                                    bit(CAP_LINUX_IMMUTABLE) | bit(CAP_MKNOD) | bit(CAP_SETFCAP) |
                                    bit(CAP_SYS_ADMIN) | bit(CAP_SYS_RESOURCE);
-/// What we need to be others, to be told about them, and whether others have a file open; no file
-/// system asks for these on behalf of callers, who take no leases through us.
+/// The recorder's own, to switch users, read /proc and test leases. They decide on no file, so that
+/// threads have them also with a caller's rights.
 constexpr std::uint64_t kOurs =
     bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_SYS_PTRACE) | bit(CAP_LEASE);
 
@@ -102,7 +101,7 @@ bool set_capabilities(const Sets& sets) {
   return ::syscall(SYS_capset, &header, data) == 0;
 }
 
-/// The user namespace of `tid`; 0 when it is not told.
+/// The user namespace of `tid`; 0: unknown.
 ino_t user_namespace(std::int32_t tid) {
   struct stat st {};
   return ::stat(ProcPath(tid, "ns/user").text, &st) == 0 ? st.st_ino : 0;
@@ -120,12 +119,12 @@ struct ProcStatus {
   std::uint64_t effective = 0;
 };
 
-/// nullopt: it cannot be read, though the thread is there.
+/// nullopt: the file of an existing thread cannot be read.
 std::optional<ProcStatus> status_of(std::int32_t tid) {
   const ProcPath path(tid, "status");
   const auto may_be_read = [](int error) { return error != ENOENT && error != ESRCH; };
   const Fd fd(insist([&] { return ::open(path.text, O_RDONLY | O_CLOEXEC); }, may_be_read));
-  // To its end: of a number that is cut, the first half is another group.
+  // Reads to the end, because a number that is cut off is another group.
   thread_local std::vector<char> text(8192);
   std::size_t size = 0;
   for (;;) {
@@ -163,7 +162,7 @@ bool CallerRights::are_many() {
 }
 
 CallerRights::CallerRights() : may_switch_(are_many()) {
-  // umask(2) is the process's otherwise; this thread's must be its own.
+  // Gives this thread a umask of its own.
   ::unshare(CLONE_FS);
   const auto sets = capabilities_of(0).value_or(Sets{});
   own_ = {::geteuid(), ::getegid(), sets.permitted};
@@ -171,8 +170,8 @@ CallerRights::CallerRights() : may_switch_(are_many()) {
   if (may_switch_) become(own_);
 }
 
-/// Whether root's capabilities hold here: not those of a user namespace of its own. Where that is
-/// not told (a container without CAP_SYS_PTRACE), they do.
+/// Whether root's capabilities hold here: false in another user namespace, true where that is
+/// unknown (a container without CAP_SYS_PTRACE).
 bool CallerRights::root_counts(std::int32_t tid) {
   constexpr int kTrustMs = 20;
   const auto now = monotonic_ms();
@@ -199,17 +198,18 @@ bool CallerRights::assume(const fuse_in_header& header) {
         header.uid == 0 ? root_counts(tid) : user_namespace(tid) == own_user_namespace();
     if (counts) state.capabilities = sets->effective & all;
   }
-  // One who may read and write everything is in no need of groups.
+  // A caller that may read and write everything needs no groups.
   const bool full = header.uid == 0 && state.capabilities == all;
-  // Everything that is ours, or /proc/TID/exe could not be read where we have no CAP_SYS_PTRACE.
+  // All of the recorder's: without CAP_SYS_PTRACE, reading /proc/TID/exe needs as many as the
+  // caller.
   if (full) state.capabilities = own_.capabilities;
   if (!full) {
     auto status = tid != 0 ? status_of(tid) : std::optional(ProcStatus{});
     if (!status) return false;
     if (status->groups != groups_) {
-      // With those of the caller before it would be given what it may not have. EPERM: a root who
-      // may not set them (a user namespace that denies it) has set none before.
-      // glibc's setgroups() and the like would change every thread; the system call, this one.
+      // An error must not leave the groups of the caller before. EPERM: a user namespace that
+      // denies setgroups(2), so that none were set. The system call, because glibc's changes all
+      // threads.
       const OwnRights own(*this);
       const auto set = [&] {
         return ::syscall(SYS_setgroups, status->groups.size(), status->groups.data());
@@ -230,7 +230,7 @@ void CallerRights::become(const State& state) {
   if (!may_switch_ || state == now_) return;
   if (state.gid != now_.gid) ::syscall(SYS_setfsgid, state.gid);
   if (state.uid != now_.uid) ::syscall(SYS_setfsuid, state.uid);
-  // After setfsuid(2), which takes from the effective ones and gives to them (capabilities(7)).
+  // After setfsuid(2), which changes the effective capabilities (capabilities(7)).
   if (!set_capabilities({(state.capabilities | kOurs) & own_.capabilities, own_.capabilities}))
     give_up();
   now_ = state;
@@ -250,12 +250,12 @@ bool CallerRights::may_by_mode(const struct statx& st, std::string_view acl, int
   };
   if ((now_.capabilities & bit(CAP_DAC_OVERRIDE)) != 0) return true;
   if (st.stx_uid == now_.uid) return grants(st.stx_mode >> 6U);
-  // As posix_acl_permission() (fs/posix_acl.c), on what linux/posix_acl_xattr.h describes.
+  // As posix_acl_permission() (fs/posix_acl.c); the entries' layout: linux/posix_acl_xattr.h.
   struct {
     std::uint16_t tag, permissions;
     std::uint32_t id;
   } entry;
-  const unsigned group_bits = st.stx_mode >> 3U;  // the ACL's mask, where there is one
+  const unsigned group_bits = st.stx_mode >> 3U;  // the ACL's mask, if there is an ACL
   bool of_group = acl.empty() && in_group(st.stx_gid);
   bool group_grants = of_group;
   for (std::size_t at = 4; at + sizeof(entry) <= acl.size(); at += sizeof(entry)) {
@@ -270,14 +270,14 @@ bool CallerRights::may_by_mode(const struct statx& st, std::string_view acl, int
   return grants(st.stx_mode);
 }
 
-void keep_callers_capabilities() {
+void drop_unneeded_capabilities() {
   const auto sets = capabilities_of(0);
-  // Without CAP_SYS_PTRACE the kernel tells us of those only whose capabilities we have.
+  // Without CAP_SYS_PTRACE, /proc shows only callers whose capabilities the recorder has too.
   if (!sets || ::geteuid() != 0 || (sets->permitted & bit(CAP_SYS_PTRACE)) == 0) return;
-  const std::uint64_t kept = sets->permitted & (kOfFiles | kOurs);
+  const std::uint64_t needed = sets->permitted & (kOfFiles | kOurs);
   for (unsigned capability = 0; capability < 64; ++capability)
-    if ((kept & bit(capability)) == 0) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
-  (void)set_capabilities({kept, kept});
+    if ((needed & bit(capability)) == 0) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  (void)set_capabilities({needed, needed});
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 

@@ -18,10 +18,9 @@
 
 namespace heddle::loopback {
 
-// The kernel's FUSE protocol, spoken without libfuse: 3.14 lacks O_TMPFILE, statx and the 64-bit
-// init flags, drops a thread into its loop where we want the one that follows the caller's core,
-// and a program without it can be linked statically. What Debian 12's header lacks is added here
-// (include/uapi/linux/fuse.h of Linux 6.18).
+// The kernel's FUSE protocol without libfuse, whose version 3.14 lacks O_TMPFILE, statx and 64-bit
+// init flags, and whose loop cannot follow the caller's core. What Debian 12's linux/fuse.h lacks
+// is defined here (include/uapi/linux/fuse.h of Linux 6.18).
 
 inline constexpr std::uint32_t kOpTmpfile = 51;  // 7.37
 inline constexpr std::uint32_t kOpStatx = 52;    // 7.39
@@ -34,7 +33,7 @@ struct StatxIn {
   std::uint32_t sx_mask;
 };
 
-/// fuse_statx has the layout of struct statx; what it lacks is not read.
+/// struct fuse_statx has the layout of the start of struct statx.
 struct StatxOut {
   std::uint64_t attr_valid;
   std::uint32_t attr_valid_nsec;
@@ -44,12 +43,12 @@ struct StatxOut {
 };
 static_assert(sizeof(StatxOut) == 32 + 256);
 
-/// `__FMODE_EXEC` (include/linux/fs.h): in the flags of an OPEN that execve made, for the program
-/// and for its interpreter.
+/// `__FMODE_EXEC` (include/linux/fs.h): flag of an OPEN by execve(2), of the program or
+/// interpreter.
 inline constexpr std::uint32_t kOpenForExec = 040;
 
-// Passthrough (7.40): a mapping of such a file is one of the real file.
-inline constexpr std::uint32_t kInitExt = 1U << 30;             // there is a flags2
+// Passthrough (7.40).
+inline constexpr std::uint32_t kInitExt = 1U << 30;             // flags2 is valid
 inline constexpr std::uint32_t kPassthroughInFlags2 = 1U << 5;  // FUSE_PASSTHROUGH, bit 37
 inline constexpr std::uint32_t kOpenPassthrough = 1U << 7;      // FOPEN_PASSTHROUGH
 struct BackingMap {
@@ -60,14 +59,14 @@ struct BackingMap {
 inline constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
 inline constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
 
-/// The path in /proc of a thread's file, without allocating.
+/// The path of a thread's file in /proc.
 struct ProcPath {
   ProcPath(std::int32_t tid, const char* name) {
     std::snprintf(text, sizeof(text), "/proc/%d/%s", tid, name);
   }
   char text[48];
 };
-/// The start of such a file, for string functions; false when the thread has gone.
+/// Reads the start of such a file as a string. False: the thread has ended.
 template <std::size_t N>
 bool read_proc(std::int32_t tid, const char* name, char (&text)[N]) {
   const Fd fd(::open(ProcPath(tid, name).text, O_RDONLY | O_CLOEXEC));
@@ -75,17 +74,17 @@ bool read_proc(std::int32_t tid, const char* name, char (&text)[N]) {
   text[n > 0 ? n : 0] = '\0';
   return n > 0;
 }
-/// The name in /proc by which calls that take a path reach the file of `fd`, whatever it is: a link
-/// that leads there by itself, and no further when that is a symbolic link (an O_PATH descriptor).
+/// The path in /proc by which calls that take a path reach the file of `fd`, also if that is a
+/// symbolic link (an O_PATH descriptor).
 struct OwnPath {
   explicit OwnPath(int fd) { std::snprintf(text, sizeof(text), "/proc/self/fd/%d", fd); }
   char text[32];
 };
 
-/// One WRITE or READ at most; with the header it is what a request's buffer must hold.
+/// The longest READ or WRITE.
 inline constexpr std::size_t kMaxData = 1U << 20;
 
-/// dev_t as the protocol carries it (new_encode_dev(), include/linux/kdev_t.h), and back.
+/// Conversions of dev_t to and from the protocol's (new_encode_dev(), include/linux/kdev_t.h).
 inline std::uint32_t encode_device(unsigned major, unsigned minor) {
   return (minor & 0xffU) | (major << 8U) | ((minor & ~0xffU) << 12U);
 }
@@ -95,35 +94,34 @@ inline dev_t decode_device(std::uint32_t device) {
   return ((major & 0xfffU) << 8U) | (minor & 0xffU) | ((minor & ~0xffULL) << 12U);
 }
 
-/// Makes the calling thread act with the rights of those it serves: file-system user and group,
-/// supplementary groups, umask, and the capabilities that matter for files. The kernel then decides
-/// on the real file as it would have decided for the caller. One object a thread, made in it.
+/// Gives the calling thread the rights of the callers it serves: file-system user and group,
+/// supplementary groups, umask and the capabilities on files, so that the kernel decides on the
+/// real file as for the caller. One object a thread, made in it.
 ///
-/// The protocol carries user and group; the rest is read for each request, since it may change
-/// between any two: capget(2), and /proc/TID/status where groups count. A caller in a user
-/// namespace of its own has no capability here; for root this is checked 50 times a second and
-/// after each exec.
+/// A request carries user and group. The rest may change at any time and is read for each request:
+/// capget(2), and /proc/TID/status where groups matter. A caller in another user namespace has no
+/// capabilities; for root this is checked every 20 ms and after each exec.
 ///
-/// Without root there is one user, ourselves, and only the umask changes.
+/// Without root all callers are the recorder's user, and only the umask changes.
 class CallerRights {
  public:
   CallerRights();
   CallerRights(const CallerRights&) = delete;
   CallerRights& operator=(const CallerRights&) = delete;
 
-  /// Whether callers have rights of their own: we are root.
+  /// Whether callers may have different rights: the recorder is root.
   static bool are_many();
-  /// Takes the rights of the request's caller; for the kernel's own requests (write-back), ours.
-  /// False: the caller's rights cannot be determined.
+  /// Takes the rights of the request's caller; the recorder's for the kernel's own requests
+  /// (write-back). False: the rights cannot be determined.
   bool assume(const fuse_in_header& header);
-  /// Our own, until the next assume().
+  /// Takes the recorder's rights, until the next assume().
   void assume_own();
-  /// For what creates: the caller's umask is applied by the real file system, after default ACLs.
+  /// Sets the caller's umask, which the real file system applies after default ACLs.
   void set_umask(unsigned mask);
-  /// Whether the caller may access the file by its mode and ACL (the attribute's bytes, or empty):
-  /// for kernels before 5.8, which cannot be asked.
+  /// Whether the file's mode and ACL (the attribute's bytes, or empty) permit the access. For
+  /// kernels before 5.8, which have no faccessat2(2).
   bool may_by_mode(const struct statx& st, std::string_view acl, int mask) const;
-  /// The caller's namespaces may be others from here on.
+  /// To be called when the caller may enter another user namespace.
   void forget_caller() { known_tid_ = 0; }
 
  private:
@@ -141,11 +139,11 @@ class CallerRights {
   State own_;
   std::vector<std::uint32_t> groups_;
   unsigned umask_ = ~0U;
-  std::int32_t known_tid_ = 0;  ///< root's, known to be in our user namespace
+  std::int32_t known_tid_ = 0;  ///< root's, known to be in the recorder's user namespace
   std::int64_t known_until_ms_ = 0;
 };
 
-/// Our own rights, while it lives.
+/// The recorder's rights for the calling thread, during the object's lifetime.
 class OwnRights {
  public:
   explicit OwnRights(CallerRights& rights) : rights_(rights), before_(rights.now_) {
@@ -160,22 +158,20 @@ class OwnRights {
   CallerRights::State before_;
 };
 
-/// Drops, for the whole process and for good, the capabilities that serving does not need. Call it
-/// before the first thread starts.
-void keep_callers_capabilities();
+/// Drops the process's capabilities that serving does not need. To be called before threads start.
+void drop_unneeded_capabilities();
 
-/// State of the thread that handles a request.
 struct ServingThread {
   CallerRights rights;
-  char* out;  ///< kMaxData and a page of room for an answer
-  /// Lets another thread read the next request, since this one takes long.
+  char* out;  ///< room for an answer: kMaxData and a page
+  /// Lets another thread read the next request before a slow operation.
   std::function<void()> go_slow;
 };
 
 inline constexpr int kAnswered = -1;
 
-/// One request of the kernel, in the buffer that read(2) filled, and its answer. Belongs to one
-/// thread; each request but FORGET and INTERRUPT is answered exactly once.
+/// A request of the kernel, in the buffer filled by read(2). Belongs to one thread. Each request
+/// but FORGET and INTERRUPT must be answered exactly once.
 class Request {
  public:
   Request(int device, char* bytes, std::size_t size, ServingThread& thread)
@@ -190,7 +186,7 @@ class Request {
   char* out() { return thread_.out; }
   void go_slow() { thread_.go_slow(); }
 
-  /// What follows the header, as the opcode's structure, padded with zeroes.
+  /// The body behind the header, padded with zeroes.
   template <class Body>
   Body body() const {
     Body body{};
@@ -214,8 +210,8 @@ class Request {
   int reply(const Body& body) {
     return reply_bytes(&body, sizeof(body));
   }
-  /// Makes the kernel drop its pages of the node, after writing them back: other threads must be
-  /// there to serve that.
+  /// Makes the kernel write back and drop its cached pages of the node. Another thread must serve
+  /// the writes.
   void drop_pages(std::uint64_t node);
 
  private:
@@ -229,10 +225,10 @@ class Request {
   ServingThread& thread_;
 };
 
-/// Whether a read or write of the device that failed with `error` may work a moment later.
+/// Whether a read or write of the device that failed with `error` may work later.
 bool is_shortage(int error);
 
-/// Ends the process and so the connection: the program's calls fail.
+/// Ends the process and the connection, so that the program's calls fail.
 [[noreturn]] void give_up();
 
 }  // namespace heddle::loopback

@@ -24,23 +24,23 @@ namespace heddle::loopback {
 namespace {
 
 constexpr unsigned kWindow = 64;
-// One program and its short-lived children look like this: few changes in a window.
+// At most as many changes of the caller as one program and its short-lived children cause.
 constexpr unsigned kFewChanges = 8;
 
-/// Field 39 of /proc/TID/stat, the core it last ran on (proc(5)); -1 when it has gone.
+/// Field 39 of /proc/TID/stat (proc(5)): the core the thread last ran on; -1: it has ended.
 int core_of(int stat_fd) {
   char text[1024];
   const ssize_t n = ::pread(stat_fd, text, sizeof(text) - 1, 0);
   if (n <= 0) return -1;
   text[n] = '\0';
-  const char* at = std::strrchr(text, ')');  // the name before it may hold anything
+  const char* at = std::strrchr(text, ')');  // the command's name may contain spaces
   for (int field = 2; at && field < 39; ++field) at = std::strchr(at + 1, ' ');
   return at ? std::atoi(at + 1) : -1;
 }
 
-/// Keeps the thread that uses it on the core of the program it serves: a request then costs 14 us
-/// instead of 30 (measured), since nothing must be woken across cores. While many threads ask, it
-/// lets the scheduler choose. One object a thread.
+/// Keeps the thread that uses it on the core of the program it serves: without wake-ups across
+/// cores a request takes 14 us instead of 30 (measured). With many callers the scheduler chooses.
+/// One object a thread.
 class CoreFollower {
  public:
   CoreFollower() {
@@ -92,15 +92,15 @@ class CoreFollower {
   Fd stat_;
 };
 
-// One thread at a time, the leader, reads requests and answers quick ones itself: a second reader
-// would only take turns with it, on another core. Before something slow (disk, large data, a lock
-// that others have) the leader hands the reading on; a leader that got stuck in a quick one (a dead
-// NFS server) is replaced after kStuck. Threads are made as needed.
+// One thread at a time, the leader, reads requests and answers quick ones; a second reader would
+// only alternate with it, on another core. Before a slow operation (disk, large data, a held lock)
+// the leader lets another thread lead. A leader stuck in a quick one (a dead NFS server) is
+// replaced after kStuck. Threads are made as needed.
 
 class Server {
  public:
   Server(Loopback& loopback, int device) : loopback_(loopback), device_(device) {}
-  /// Blocks until the mount has gone.
+  /// Blocks until the mount is gone.
   void run();
 
  private:
@@ -122,8 +122,8 @@ class Server {
   bool ended_ = false;
   std::size_t waiting_ = 0;
   std::atomic<std::uint64_t> term_{0};   ///< raised when the leader changes
-  std::atomic<std::uint64_t> begun_{0};  ///< requests the leader has begun, and
-  std::atomic<std::uint64_t> done_{0};   ///< answered
+  std::atomic<std::uint64_t> begun_{0};  ///< requests read by the leader
+  std::atomic<std::uint64_t> done_{0};   ///< and answered
   std::size_t started_ = 0;
   std::list<std::thread> threads_;
 };
@@ -133,7 +133,7 @@ void Server::start_thread() {
     threads_.emplace_back([this] { run_thread(); });
     ++started_;
   } catch (const std::system_error&) {
-    // There is none to be had: those that are there go on. Without any, nobody answers.
+    // The existing threads continue. Without any, requests would wait forever.
     if (started_ == 0) give_up();
   }
 }
@@ -175,7 +175,7 @@ void Server::run_thread() {
   }
 }
 
-/// Waits until nobody leads. False: the mount has gone.
+/// Waits until there is no leader, or it is stuck. False: the mount is gone.
 bool Server::become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& term) {
   ++waiting_;
   std::uint64_t stuck_at = ~0ULL;
@@ -185,7 +185,7 @@ bool Server::become_leader(std::unique_lock<std::mutex>& lock, std::uint64_t& te
     if (begun == done_.load()) {
       stuck_at = ~0ULL;
     } else if (begun == stuck_at) {
-      break;  // still at the request it was at a while ago: it may go on without leading
+      break;  // at the same request as kStuck ago; it finishes that without leading
     } else {
       stuck_at = begun;
     }
@@ -215,8 +215,8 @@ void Server::lead(ServingThread& thread, char* in, std::uint64_t term, const boo
         insist([&] { return ::read(device_, in, kBufferSize); },
                [](int error) { return is_shortage(error) && error != EINTR && error != EAGAIN; });
     if (n < 0) {
-      // ENOENT: the request was taken back before we had it; ECONNABORTED: it came with the
-      // unmount, of which the next read tells (fs/fuse/dev.c, fuse_dev_do_read()).
+      // ENOENT: the request was interrupted. ECONNABORTED: it came with the unmount, and the next
+      // read gives ENODEV (fs/fuse/dev.c, fuse_dev_do_read()).
       if (errno == EINTR || errno == EAGAIN || errno == ENOENT || errno == ECONNABORTED) continue;
       if (errno != ENODEV) give_up();
       const std::lock_guard lock(mutex_);

@@ -4,13 +4,11 @@
 //   2024/11/10 06:47:34 recorder.go:46: 1731221254410445730 Lookup     /etc
 //   2024/11/21 18:34:47 logger.go:63: 1732214087012379646 Open      /usr/bin/lmp<TAB>7
 //
-// The older variant is "%-10s %s"; the newer is "%-10s%-10s", so a short path carries padding, with
-// the daemon's fd after a tab, and it has a `Complete` line. Both append to an existing file
-// without any mark, and both look up proot's bindings first: when the first five look-ups of a file
-// come again in their order, that is the next run. (Files of the published set that hold
-// several runs have this start 188 to 210 lines apart.)
+// The older variant is "%-10s %s"; the newer is "%-10s%-10s", which pads short paths, with the
+// daemon's fd after a tab, and has a `Complete` line. Both append to an existing file without a
+// mark, and look up proot's bindings first: the first five lookups of a file, repeated in their
+// order, begin the next run.
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <deque>
 
@@ -22,18 +20,13 @@ namespace {
 constexpr std::size_t kSignatureLength = 5;
 constexpr std::size_t kPadding = 10;
 
-/// Length of `2024/11/21 18:34:47 logger.go:63: `, 0 when the line does not start so.
+/// Length of a prefix such as `2024/11/21 18:34:47 logger.go:63: `; 0: there is none.
 std::size_t log_prefix(std::string_view line) {
   int length = 0;
   const std::string start(line.substr(0, 200));
   (void)std::sscanf(start.c_str(), "%*4u/%*2u/%*2u %*2u:%*2u:%*2u %*[^.: ].go:%*u:%n", &length);
   const auto end = static_cast<std::size_t>(length);
   return length > 0 && line.substr(end).starts_with(' ') ? end + 1 : 0;
-}
-
-bool parse_number(std::string_view text, auto& number) {
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return ec == std::errc() && end == text.data() + text.size() && text[0] != '-';
 }
 
 struct Line {
@@ -45,7 +38,7 @@ struct Line {
   std::int64_t fd = -1;
 };
 
-/// Null, or what is wrong with the line.
+/// Null, or why the line is wrong.
 const char* parse_line(std::string_view text, Line& out) {
   const std::size_t prefix = log_prefix(text);
   if (prefix == 0) return "does not start as compat-lib's lines do";
@@ -93,7 +86,7 @@ class Splitter {
 
   void add(Line line) {
     if (line.is_end) {
-      // The program has ended; its mount lives on a little, so that look-ups may still follow.
+      // Lookups may follow, because the mount outlives the program.
       release_all();
       complete_ = out_.open();
       return;
@@ -120,7 +113,7 @@ class Splitter {
     bool usable = line.op == Op::lookup;
     for (const Line& other : signature_) usable = usable && other.path != line.path;
     if (usable) signature_.push_back(line);
-    if (!usable) signature_.clear();  // not proot's start: this file cannot be split by it
+    if (!usable) signature_.clear();  // not proot's start: the file is one run
     signature_open_ = usable && signature_.size() < kSignatureLength;
   }
   bool held_starts_signature() const {
@@ -152,7 +145,7 @@ class Splitter {
       out_.begin(header);
     }
     Event event;
-    // Handlers ran in parallel: a line can be a little older than the first.
+    // Handlers ran in parallel, so a line may be older than the first.
     event.ns = line.unix_ns < start_ ? 0 : line.unix_ns - start_;
     event.op = line.op;
     event.path = line.path;
@@ -178,7 +171,7 @@ Result<void> read_compat_lib(LineSource& lines, std::string_view text, TraceSink
   LineSource::State state = LineSource::State::line;
   for (; state == LineSource::State::line; state = lines.next(text)) {
     Line line;
-    // compat-lib's own last line may lack its newline: what counts is whether it parses.
+    // compat-lib's last line may lack its newline.
     if (const char* wrong = parse_line(text, line)) return fail(lines.at("not an event", wrong));
     splitter.add(std::move(line));
   }

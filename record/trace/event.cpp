@@ -31,8 +31,8 @@ struct FlagName {
   std::int64_t bits;
   std::string_view name;
 };
-// O_SYNC and O_TMPFILE contain O_DSYNC and O_DIRECTORY: the wider name stands first.
-// O_LARGEFILE is 0 in this ABI's headers, yet the kernel reports 0100000 (asm-generic/fcntl.h).
+// O_SYNC and O_TMPFILE contain O_DSYNC and O_DIRECTORY and must precede them. The kernel's
+// O_LARGEFILE is 0100000 (asm-generic/fcntl.h), but 0 in this ABI's headers.
 constexpr FlagName kFlags[] = {{O_SYNC, "O_SYNC"},         {O_DSYNC, "O_DSYNC"},
                                {O_TMPFILE, "O_TMPFILE"},   {O_DIRECTORY, "O_DIRECTORY"},
                                {O_CREAT, "O_CREAT"},       {O_EXCL, "O_EXCL"},
@@ -65,13 +65,11 @@ std::string_view result_name(int error, std::array<char, 16>& scratch) {
 std::optional<int> result_from_name(std::string_view name) {
   if (name == "OK") return 0;
   if (name == "ENOENT") return ENOENT;  // nearly all failures of a search
-  // From glibc (2.32), so that no list of ours can be wrong.
   for (int error = 1; error < 256; ++error)
     if (const char* known = strerrorname_np(error); known && name == known) return error;
   int number = 0;
-  if (name.size() < 2 || name[0] != 'E') return std::nullopt;
-  const auto [end, ec] = std::from_chars(name.data() + 1, name.data() + name.size(), number);
-  if (ec != std::errc() || end != name.data() + name.size() || number <= 0) return std::nullopt;
+  if (!name.starts_with('E') || !parse_number(name.substr(1), number) || number == 0)
+    return std::nullopt;
   return number;
 }
 
@@ -95,8 +93,7 @@ std::optional<std::int64_t> open_flags_from_text(std::string_view text) {
     const auto is_word = [&](const auto& flag) { return flag.name == word; };
     if (word.starts_with("0x")) {
       std::int64_t bits = 0;
-      const auto [end, ec] = std::from_chars(word.data() + 2, word.data() + word.size(), bits, 16);
-      if (ec != std::errc() || end != word.data() + word.size()) return std::nullopt;
+      if (!parse_number(word.substr(2), bits, 16)) return std::nullopt;
       flags |= bits;
     } else if (const auto* mode = std::find(std::begin(kAccess), std::end(kAccess), word);
                mode != std::end(kAccess)) {

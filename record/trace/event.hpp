@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,12 +11,19 @@
 
 namespace heddle::trace {
 
-/// The operations by the names that a trace has, in the order of its counts.
+/// Decimal digits (or `base`'s) without a sign, so that each number has one spelling only.
+template <class T>
+bool parse_number(std::string_view text, T& value, int base = 10) {
+  if (text.empty() || text[0] == '-' || text[0] == '+') return false;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return ec == std::errc() && end == text.data() + text.size();
+}
+
+/// The operations, by their names in a trace and in the order of its counts.
 #define HEDDLE_TRACE_OPS                                                                           \
   lookup, open, create, read, write, readlink, opendir, stat, access, exec, rename, unlink, mkdir, \
       close, link, symlink, rmdir, mknod, truncate, chmod, chown, utimens, setxattr
 
-/// What a program asked of the file system.
 enum class Op : std::uint8_t { HEDDLE_TRACE_OPS };
 inline constexpr std::size_t kOpCount = 23;
 
@@ -26,26 +34,25 @@ std::string op_names();
 
 /// "OK" for 0, else the errno's name ("ENOENT"), else "E<number>".
 std::string_view result_name(int error, std::array<char, 16>& scratch);
-/// The reverse; nullopt for what result_name() never gives.
+/// The reverse; nullopt for any other text.
 std::optional<int> result_from_name(std::string_view name);
 
-/// One event. The views belong to whoever made it: a writer copies at once, a reader's are valid
-/// until the sink returns. Bytes are the file system's own, unescaped.
+/// One event. Its views, of unescaped bytes, are valid during the call that it is passed to.
 struct Event {
   std::uint64_t ns = 0;  ///< since the run's start
-  std::int32_t pid = 0;  ///< 0: the format has none
+  std::int32_t pid = 0;  ///< 0: unknown
   std::int32_t tid = 0;
   Op op = Op::lookup;
   int error = 0;  ///< 0 or an errno
   std::string_view path{};
   std::string_view exe{};       ///< executable of pid; empty: unknown
-  std::string_view resolved{};  ///< path after symlinks, where it differs
+  std::string_view resolved{};  ///< path after symlinks, if different
   std::string_view target{};    ///< of readlink and symlink; the new name of rename and link
-  std::int64_t flags = -1;      ///< open(2) flags; -1: not said
-  std::int64_t mode = -1;       ///< permission bits; -1: not said
-  std::int64_t handle = -1;     ///< one number an open, the same on its read, write and close
-  std::int64_t count = -1;      ///< reads or writes summed up in this event
-  std::int64_t bytes = -1;      ///< what they moved
+  std::int64_t flags = -1;      ///< of open(2); -1: unknown, as below
+  std::int64_t mode = -1;       ///< permission bits
+  std::int64_t handle = -1;     ///< numbers an open and its read, write and close
+  std::int64_t count = -1;      ///< reads or writes in this event
+  std::int64_t bytes = -1;      ///< read or written by them
   std::int64_t offset = -1;     ///< of a single read or write
 
   bool operator==(const Event&) const = default;
@@ -55,8 +62,8 @@ struct Event {
 std::string open_flags_text(std::int64_t flags);
 std::optional<std::int64_t> open_flags_from_text(std::string_view text);
 
-/// What an event may have beside time, process, operation, result and path, in the order of both
-/// forms: a text, or a number that is not said when negative.
+/// The optional fields of an event, in the order of both forms: a text, or a number (negative:
+/// unknown).
 struct Detail {
   enum class As : std::uint8_t { text, decimal, octal, flags };
   std::string_view key;
@@ -79,7 +86,7 @@ inline constexpr int kTraceVersion = 1;
 enum class Format { heddle_text, heddle_json, compat_lib };
 std::string_view format_name(Format format);
 
-/// What precedes a run's events. Unknown is empty, 0 or nullopt.
+/// Precedes a run's events. Unknown fields are empty, 0 or nullopt.
 struct RunHeader {
   Format format = Format::heddle_text;  ///< set by the reader
   std::string run_id;
@@ -90,13 +97,13 @@ struct RunHeader {
   std::optional<int> rank;
   std::string map_id;
   std::string method;               ///< how it was recorded: "namespace", "fusermount3", "proot"
-  std::vector<std::string> scopes;  ///< `--scope` directories; none: everything
-  std::vector<std::string> notes;   ///< directories left native, limits met: one sentence each
+  std::vector<std::string> scopes;  ///< `--scope` directories; empty: everything
+  std::vector<std::string> notes;   ///< native directories, limits: one sentence each
 
   bool operator==(const RunHeader&) const = default;
 };
 
-/// What follows them. Counts are the writer's own; the recorder gives the rest.
+/// Follows a run's events.
 struct RunFooter {
   bool complete = false;
   std::optional<int> exit_status;  ///< 128+n for a signal
@@ -108,7 +115,7 @@ struct RunFooter {
   bool operator==(const RunFooter&) const = default;
 };
 
-/// The fields of a header in the order of both forms: visit(key in text, key in JSON, field).
+/// Visits the fields of a header in the order of both forms: visit(text key, JSON key, field).
 template <class Header, class Visit>
 void each_field(Header& header, Visit visit) {
   visit("run", "run", header.run_id);
@@ -123,7 +130,7 @@ void each_field(Header& header, Visit visit) {
   visit("note", "notes", header.notes);
 }
 
-/// The numbers of a footer, of both forms: visit(key, number).
+/// Visits the counts of a footer, in both forms: visit(key, number).
 template <class Footer, class Visit>
 void each_count(Footer& footer, Visit visit) {
   visit("ns", footer.end_ns);

@@ -16,7 +16,7 @@ bool is_alnum(char c) { return is_digit(c) || is_lower(c) || is_upper(c); }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); }
 bool is_python(char c) { return is_digit(c) || is_lower(c) || c == '_'; }
 
-/// Containers have small pids, and small numbers in names are mostly counters.
+/// Smaller numbers in names are mostly counters, though containers have small pids.
 constexpr std::int32_t kSmallestPid = 100;
 
 template <class Test>
@@ -24,9 +24,8 @@ bool all_of(std::string_view text, Test test) {
   return std::all_of(text.begin(), text.end(), test);
 }
 
-/// Whether six letters and digits look drawn by mkstemp(3) rather than chosen by a person: their
-/// kind changes at least twice. `input1`, `Report` and `202401` do not; `A8x2Qz` does. A random
-/// name is missed once in some twenty, which shows as one difference too many.
+/// Whether six letters and digits look drawn by mkstemp(3): `A8x2Qz`, whose kind changes at least
+/// twice, not `input1`, `Report` or `202401`. Misses one random name in twenty.
 bool looks_random(std::string_view text) {
   if (!all_of(text, is_alnum)) return false;
   int changes = 0;
@@ -39,17 +38,15 @@ bool looks_random(std::string_view text) {
   return changes >= 2;
 }
 
-/// Replaces `name[at, at + length)`.
 bool replace(std::string& name, std::size_t at, std::size_t length, const char* by) {
   name.replace(at, length, by);
   return true;
 }
 
-// The rules, each on one component of a path. Each changes `name` and returns true, or leaves it.
-// They lean to leaving: people see a difference too many, and miss one that is hidden.
+// The rules. Each changes one component of a path and returns true, or leaves it. In doubt they
+// leave it: a difference too many is visible, a hidden one is not.
 
-/// `libx.so.1.2.3` -> `libx.so.1`: all behind `.so.` must be a version. `ld.so.cache`, `a.so.bak`
-/// and `libx.so.1.gz` are no such names.
+/// `libx.so.1.2.3` -> `libx.so.1`. Only versions may follow `.so.`: not `a.so.bak`, `libx.so.1.gz`.
 bool shorten_soname(std::string& name) {
   const std::size_t so = name.rfind(".so.");
   if (so == std::string::npos || so == 0) return false;
@@ -57,7 +54,7 @@ bool shorten_soname(std::string& name) {
   std::size_t major = 0;
   while (major < tail.size() && is_digit(tail[major])) ++major;
   if (major == 0 || major == tail.size() || tail[major] != '.') return false;
-  // Further parts start with a digit and may end in letters, as in OpenSSL's .so.1.0.2k.
+  // Further parts may end in letters, as in OpenSSL's .so.1.0.2k.
   for (std::size_t at = major; at < tail.size();) {
     if (tail[at] != '.') return false;
     const std::size_t end = std::min(tail.find('.', at + 1), tail.size());
@@ -69,7 +66,7 @@ bool shorten_soname(std::string& name) {
   return true;
 }
 
-/// Each run of three and more digits that is one of `pids` -> `<pid>`.
+/// Each number of three or more digits in `pids` -> `<pid>`.
 bool replace_pids(std::string& name, const std::unordered_set<std::int32_t>& pids) {
   bool changed = false;
   for (std::size_t at = 0; at < name.size();) {
@@ -91,8 +88,7 @@ bool replace_pids(std::string& name, const std::unordered_set<std::int32_t>& pid
   return changed;
 }
 
-/// Names that begin so, then have `length` characters of `test`, and end there or have an
-/// extension.
+/// Names of `prefix`, `length` characters of `test`, and optionally an extension.
 struct TempName {
   std::string_view prefix;
   std::size_t length;
@@ -130,7 +126,7 @@ bool replace_temp_name(std::string& name, bool in_temp) {
       all_of(std::string_view(name).substr(5, 5), is_hex) &&
       (name.size() == 10 || !is_alnum(name[10])))
     return replace(name, 5, 5, "<temp>");
-  // What mkstemp(3) and mkdtemp(3) make of a template: six at the end, or before an extension.
+  // mkstemp(3) and mkdtemp(3): six characters at the end, or before an extension.
   std::size_t end = in_temp ? name.size() : 0;
   for (int tries = 0; tries < 2; ++tries) {
     if (end >= 6 && looks_random(std::string_view(name).substr(end - 6, 6)) &&
@@ -228,7 +224,7 @@ std::string Normaliser::operator()(std::string_view given,
     const std::size_t slash = std::min(path.find('/', at), path.size());
     std::string name = path.substr(at, slash - at);
     const bool last = slash == path.size();
-    // `out` ends with the slash that stands before this component.
+    // Without the slash before this component, with which `out` ends.
     const std::string_view before(out.data(), out.empty() ? 0 : out.size() - 1);
     if (options_.temp) replace_temp_name(name, in_temp);
     if (options_.pid) {

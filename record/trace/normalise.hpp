@@ -12,27 +12,27 @@
 
 namespace heddle::trace {
 
-/// Which differences between two runs' paths are taken for noise. docs/man/fs-diff.1.scd says each
-/// rule in full, with what it leaves alone.
+/// The differences between two runs' paths that are noise. docs/man/fs-diff.1.scd specifies the
+/// rules.
 struct NormaliseOptions {
   bool soname = true;  ///< libx.so.1.2.3 -> libx.so.1
   bool pid = true;     ///< /proc/4711/maps -> /proc/<pid>/maps
   bool temp = true;    ///< /tmp/ccA8x2Qz.o -> /tmp/cc<temp>.o
   bool hash = true;    ///< zlib-1.3-<32 characters> -> zlib-1.3-<hash>, as Spack and Nix write them
-  /// Directory FROM is taken for TO, before everything else; the longest FROM that fits wins.
+  /// Directories FROM that are replaced by TO, before all other rules; the longest match wins.
   std::vector<std::pair<std::string, std::string>> maps;
 
-  /// Adds `FROM=TO`. Fails when there is no `=` or FROM is empty.
+  /// Adds `FROM=TO`. Failure: there is no `=`, or FROM is empty.
   Result<void> add_map(std::string_view text);
-  /// What is on: "soname", "pid", "temp", "hash", "map:/a=/b"; for outputs to list.
+  /// The active rules, for output: "soname", "pid", "temp", "hash", "map:/a=/b".
   std::vector<std::string> names() const;
 };
 
-/// Gives paths their normal form. A pure function of its arguments.
+/// Gives paths their normal form.
 class Normaliser {
  public:
   explicit Normaliser(NormaliseOptions options);
-  /// `pids`: the run's own processes, whose numbers count as noise below /tmp, /run and the like.
+  /// `pids`: the run's processes, whose numbers are noise below /tmp, /run and the like.
   std::string operator()(std::string_view path,
                          const std::unordered_set<std::int32_t>& pids = {}) const;
 

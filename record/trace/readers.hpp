@@ -13,12 +13,11 @@
 
 namespace heddle::trace {
 
-/// Lines of a file in constant memory. A trace is read front to back through one small buffer: it
-/// stays in the CPU's cache, and a file cut while we read gives an error, not SIGBUS as a mapping
-/// does.
+/// Reads lines in constant memory. A small buffer stays in the CPU's cache, and a file that is
+/// truncated meanwhile causes no SIGBUS as a mapping would.
 class LineSource {
  public:
-  /// No event is longer: three paths of PATH_MAX, each byte escaped to four, and room.
+  /// More than three paths of PATH_MAX with each byte escaped to four.
   static constexpr std::size_t kLongestLine = 256 * 1024;
 
   LineSource(Fd fd, std::string name)
@@ -57,12 +56,12 @@ class LineSource {
     }
   }
 
-  /// Number of the line next() gave last, from 1.
+  /// Number of the last line, from 1.
   std::uint64_t number() const noexcept { return number_; }
-  /// Whether the line given last ended with a newline.
+  /// Whether the last line ended with a newline.
   bool terminated() const noexcept { return terminated_; }
   const std::string& name() const noexcept { return name_; }
-  /// An error at the line given last: `a.txt:17: what: reason`.
+  /// An error at the last line: `a.txt:17: what: reason`.
   Error at(std::string_view what, std::string_view reason = {}, std::string_view hint = {}) const {
     return Error(fmt::format("{}:{}", name_, number_), what, reason, hint);
   }
@@ -106,7 +105,7 @@ Result<void> read_compat_lib(LineSource& lines, std::string_view first, TraceSin
 /// Whether `line` starts as Go's log package starts one: `2024/11/21 18:34:47 logger.go:63: `.
 bool looks_like_compat_lib(std::string_view line);
 
-/// Counts events beside the sink, to compare the footer with them.
+/// Passes events to a sink and counts them, to check the footer.
 class CountedSink {
  public:
   explicit CountedSink(TraceSink& sink) : sink_(sink) {}
@@ -122,7 +121,7 @@ class CountedSink {
     counts_.end_ns = e.ns > counts_.end_ns ? e.ns : counts_.end_ns;
     sink_.event(e);
   }
-  /// Whether the footer's counts are those of the events seen; ends the run if so.
+  /// Ends the run if the footer's counts are those of the events; else returns false.
   bool end(const RunFooter& footer) {
     if (footer.events != counts_.events || footer.failed != counts_.failed ||
         footer.by_op != counts_.by_op)
@@ -131,7 +130,7 @@ class CountedSink {
     sink_.end_run(footer, Ending::footer);
     return true;
   }
-  /// Ends the run with the counts seen here.
+  /// Ends the run with the counts of the events.
   void end_without_footer(Ending ending = Ending::no_footer, bool complete = false) {
     open_ = false;
     counts_.complete = complete;

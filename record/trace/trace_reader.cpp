@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
@@ -18,7 +17,7 @@ namespace heddle::trace {
 
 namespace {
 
-/// Takes the field up to the next tab off the front of `rest`; a last field empties it.
+/// Removes the field up to the next tab, or all, from the front of `rest`.
 std::string_view take_field(std::string_view& rest) {
   const auto* tab =
       static_cast<const char*>(rest.empty() ? nullptr : memchr(rest.data(), '\t', rest.size()));
@@ -28,16 +27,8 @@ std::string_view take_field(std::string_view& rest) {
   return field;
 }
 
-/// Decimal digits and nothing else, so that each number has one spelling only.
-template <class T>
-bool parse_number(std::string_view text, T& value, int base = 10) {
-  if (text.empty() || text[0] == '-' || text[0] == '+') return false;
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return ec == std::errc() && end == text.data() + text.size();
-}
-
-/// The bytes behind an escaped field: the line's own when nothing is escaped (nearly always), else
-/// those kept in `scratch`.
+/// The bytes of an escaped field: a view of the line when nothing is escaped (nearly always), else
+/// of `scratch`.
 bool unescape_field(std::string_view text, std::string_view& bytes, std::string& scratch) {
   bytes = text;
   if (text.empty() || memchr(text.data(), '\\', text.size()) == nullptr) return true;
@@ -47,11 +38,11 @@ bool unescape_field(std::string_view text, std::string_view& bytes, std::string&
   return true;
 }
 
-// What an event has in each line: in the text form by position, in JSON by these keys.
+// The fields of every event: in the text form by position, in JSON by these keys.
 constexpr std::string_view kPlaces[] = {"ns", "pid", "tid", "op", "result", "path"};
 constexpr std::size_t kPathPlace = 5;
 
-/// Null, or what is wrong with it.
+/// Null, or the field that is wrong.
 const char* set_place(Event& e, std::size_t place, std::string_view text) {
   std::optional<Op> op;
   std::optional<int> result;
@@ -94,8 +85,7 @@ bool set_detail(Event& e, const Detail& detail, std::string_view value, int mode
   return flags.has_value();
 }
 
-/// Sets the header's field, of a list its next element; false when there is none of that name or
-/// the value does not fit it.
+/// Sets the header's field, or a list's next element. False: unknown field, or wrong value.
 bool set_header_field(RunHeader& header, std::string_view key, std::string text, bool json) {
   bool good = false;
   each_field(header, [&](std::string_view name, std::string_view json_name, auto& field) {
@@ -127,19 +117,18 @@ bool set_footer_field(RunFooter& footer, std::string_view key, std::string_view 
 
 using nlohmann::json;
 
-/// A JSON text or number as the text form has it; views stand as long as `value`, and of numbers
-/// until `scratch` is used again.
+/// A JSON text or number as in the text form; a view of `value`, or for numbers of `scratch`.
 std::string_view text_of(const json& value, std::string& scratch) {
   if (value.is_string()) return value.get_ref<const std::string&>();
   return scratch = value.is_number() ? value.dump() : "";
 }
 
-/// Reads the lines of heddle's two forms. They say the same; the text form is the fast one.
+/// Reads the lines of heddle's two forms. The text form is the fast one.
 class HeddleLines {
  public:
   HeddleLines(TraceSink& sink, bool is_json) : out_(sink), is_json_(is_json) {}
 
-  /// Null, or what is wrong with the line; of what() then says more.
+  /// Null, or why the line is wrong; what() is then the error.
   const char* take(std::string_view line) {
     what_ = "damaged trace";
     return is_json_ ? json_line(line) : text_line(line);
@@ -185,7 +174,7 @@ class HeddleLines {
     const std::string_view key = take_field(line);
     const std::string_view text = take_field(line);
     if (!key.starts_with('#')) return "not a header line of this version";
-    bool good = line.empty() || key == "#start";  // behind its number stands its date
+    bool good = line.empty() || key == "#start";  // which has a date too
     if (key == "#argv") {
       const auto argv = json::parse(text, nullptr, false);
       good = good && argv.is_array();
@@ -276,7 +265,7 @@ class HeddleLines {
       const bool is_number = is_place ? place - kPlaces < 3
                                       : detail && (detail->as == Detail::As::decimal ||
                                                    detail->as == Detail::As::octal);
-      // Texts are kept as views: of `value`, or of a scratch string that is theirs alone.
+      // Texts are views: of `value`, or of a scratch string for this field.
       if (is_number ? !value.is_number_integer() : !value.is_string())
         return "an event field of another type";
       std::string_view text = text_of(value, number);
@@ -303,7 +292,7 @@ class HeddleLines {
   bool in_header_ = false;
   RunHeader header_;
   Event event_;
-  std::string scratch_[std::size(kDetails) + 1];  ///< of each text of an event, and its path
+  std::string scratch_[std::size(kDetails) + 1];  ///< of each text of an event, and the path
   std::string version_;
   const char* what_ = "";
 };

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Printable ASCII without what either form must escape: nearly every path.
+/// Whether neither form escapes the text: nearly every path.
 bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c - 0x20) < 0x5F && c != '\\' && c != '"';
@@ -66,7 +66,6 @@ void append_event_text(std::string& out, const Event& e) {
   out += '\n';
 }
 
-/// For other programs; speed is the text form's job.
 std::string event_json(const Event& e) {
   std::array<char, 16> scratch;
   ordered_json j{{"ns", e.ns}, {"pid", e.pid}, {"tid", e.tid}};
@@ -109,7 +108,7 @@ std::string header_text(const RunHeader& header) {
     } else if constexpr (std::is_same_v<T, std::optional<int>>) {
       if (field) line(*field);
     } else if (key == "argv") {
-      // JSON has no raw control bytes, so the line needs no escaping of ours on top.
+      // JSON escapes control bytes itself.
       if (!field.empty()) line(json_list(field).dump());
     } else {
       for (const auto& text : field) line(escape_for_terminal(text));
@@ -160,9 +159,8 @@ std::string footer_json(const RunFooter& f) {
   return j.dump() + "\n";
 }
 
-/// Opens `path` so that it holds `header` and nothing else. A regular file is made aside and
-/// renamed: somebody who reads the old one keeps it whole, and two recorders given one name do not
-/// mix their lines.
+/// Opens `path` with `header` as its content. A regular file is written aside and renamed, so that
+/// readers of the old one are undisturbed and two recorders do not mix their lines.
 Result<Fd> start_file(const std::string& path, const std::string& header) {
   if (const auto target = replaceable_path(path)) {
     static std::atomic<unsigned> counter{0};
@@ -175,7 +173,7 @@ Result<Fd> start_file(const std::string& path, const std::string& header) {
       ::unlink(aside.c_str());
       return fail(std::move(done.error()));
     }
-    // The directory may be closed to us and the file not: then in place.
+    // In place: the directory may be read-only, but not the file.
   }
   Fd fd = TRY(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
   TRY(write_all(fd.get(), header, path));
@@ -209,8 +207,8 @@ TraceWriter::~TraceWriter() {
   if (fd_) flush();
 }
 
-bool TraceWriter::append(const Event& event) {
-  if (failure_) return false;
+void TraceWriter::append(const Event& event) {
+  if (failure_) return;
   if (form_ == Form::text) {
     append_event_text(buffer_, event);
   } else {
@@ -219,22 +217,19 @@ bool TraceWriter::append(const Event& event) {
   ++footer_.events;
   footer_.failed += event.error != 0;
   ++footer_.by_op[static_cast<std::size_t>(event.op)];
-  return buffer_.size() < kFlushBytes || flush();
+  if (buffer_.size() >= kFlushBytes) flush();
 }
 
-bool TraceWriter::flush() {
-  if (failure_) return false;
-  if (buffer_.empty()) return true;
-  if (auto done = write_all(fd_.get(), buffer_, path_); !done) {
+void TraceWriter::flush() {
+  if (failure_ || buffer_.empty()) return;
+  if (auto done = write_all(fd_.get(), buffer_, path_); done) {
+    written_ += buffer_.size();
+  } else {
     failure_ = std::make_unique<Error>(std::move(done.error()));
-    // The reader takes a line that is cut for damage.
+    // Removes a line that is cut, which readers refuse.
     if (!in_place_) (void)!::ftruncate(fd_.get(), static_cast<off_t>(written_));
-    buffer_.clear();
-    return false;
   }
-  written_ += buffer_.size();
   buffer_.clear();
-  return true;
 }
 
 Result<void> TraceWriter::finish(bool complete, std::optional<int> exit_status,
@@ -246,7 +241,7 @@ Result<void> TraceWriter::finish(bool complete, std::optional<int> exit_status,
     buffer_ += form_ == Form::text ? footer_text(footer_) : footer_json(footer_);
     flush();
   }
-  // close(2) is where NFS tells of a full disk.
+  // NFS reports a full disk at close(2).
   const int fd = fd_.release();
   if (fd >= 0 && ::close(fd) != 0 && !failure_)
     failure_ = std::make_unique<Error>(Error::from_errno(path_, "cannot write"));

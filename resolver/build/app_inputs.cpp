@@ -25,7 +25,7 @@ struct Peek {
   std::string first_line;  ///< of a script, without "#!"
 };
 
-/// Sorts the ELF files of a directory by their headers, without a worker for each.
+/// By the headers alone, without a worker.
 FileKind elf_kind(int fd) {
   const FileBytes bytes = file_bytes(fd);
   const auto elf = ElfFile::read(bytes);
@@ -35,7 +35,7 @@ FileKind elf_kind(int fd) {
   if (elf->segment(PT_INTERP) != nullptr) return FileKind::program;
   if (elf->header.e_type != ET_DYN || elf->segment(PT_DYNAMIC) == nullptr)
     return FileKind::static_program;
-  // ld -static-pie makes what looks like a library, but for this flag.
+  // Only this flag tells a file of ld -static-pie from a library.
   const auto entries = elf->dynamic_entries().value_or(std::vector<Elf64_Dyn>());
   const bool is_pie = std::ranges::any_of(entries, [](const Elf64_Dyn& entry) {
     return entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_PIE) != 0;
@@ -58,7 +58,7 @@ Result<Peek> peek(const std::string& path) {
 
 class Collector {
  public:
-  /// `named`: by the user, not by the directory that the files lie in.
+  /// `named`: by the user, not found in a directory.
   Collector(AppInputs& out, bool named) : out_(out), named_(named) {}
 
   Result<void> add_file(const std::string& path, int depth = 0) {
@@ -93,7 +93,7 @@ class Collector {
     if (auto added = add_file(word, depth + 1); !added)
       return fail(path, "its interpreter cannot be used", added.error().message());
     if (fs::path(word).filename() != "env") return {};
-    // What `#!/usr/bin/env [-S] [NAME=VALUE...] NAME` starts.
+    // #!/usr/bin/env [-S] [NAME=VALUE...] NAME
     while (words >> word) {
       if (word.starts_with("-S")) word.erase(0, 2);
       if (word.empty() || word[0] == '-' || word.find('=') != word.npos) continue;

@@ -18,21 +18,20 @@ enum class RootIs : std::uint8_t {
 struct AppRoot {
   std::string path;  ///< absolute, symlink-free
   RootIs kind = RootIs::program;
-  /// Named by the user, or needed by what was named: trouble with it is an error. A file that only
-  /// happened to lie in a directory is left out with a note.
+  /// The user named it: failing to resolve it is an error. A file found in a directory is skipped
+  /// with a note.
   bool required = true;
 };
 
-/// The files behind what a user names as APP. A script stands for its interpreter, the
-/// interpreter's own script interpreter, and what `#!/usr/bin/env NAME` finds in $PATH.
+/// The ELF files behind an APP. For a script: its interpreters, and what `#!/usr/bin/env NAME`
+/// finds in $PATH.
 struct AppInputs {
   std::vector<AppRoot> roots;      ///< unique by path
-  std::vector<std::string> notes;  ///< files left out, and why: "path: reason"
+  std::vector<std::string> notes;  ///< skipped files: "path: reason"
 };
 
-/// Adds what `app` (a program, a script or a directory, which is walked without following links out
-/// of it) stands for. Static programs are noted and left out. Fails when `app` itself is none of
-/// these.
+/// Adds the files of `app`: a program, a script, or a directory, which is walked without following
+/// links. Static programs are skipped with a note. Fails when `app` is none of these.
 Result<void> add_app(AppInputs& out, const std::string& app);
 
 }  // namespace heddle

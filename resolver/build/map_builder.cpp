@@ -44,8 +44,7 @@ StaticTlsNeed tls_of(const Closure& closure) {
   return static_tls_need(blocks, own ? own->align : 0);
 }
 
-/// LD_LIBRARY_PATH with relative elements made absolute: the same text means other directories
-/// where a process stands elsewhere.
+/// LD_LIBRARY_PATH with relative elements made absolute.
 std::string absolute_library_path(const std::string& value) {
   std::error_code error;
   const std::string cwd = fs::current_path(error).string();
@@ -55,15 +54,14 @@ std::string absolute_library_path(const std::string& value) {
   return out;
 }
 
-/// What may stand as an entry of the flat directory. A soname is bytes from a file: it may be
-/// empty, "..", or a path.
+/// Whether the flat directory can have an entry of that name: a soname is any bytes of a file.
 bool is_entry_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name != kOwnDirectory &&
          name.find('/') == std::string::npos && name.size() <= 255;
 }
 
-/// The names of one flat directory, and those that ld.so may be sent there for. Within one process
-/// a name means one file, so what is there already stays.
+/// The names of one flat directory, and those that ld.so is guided by. Within one process a name
+/// means one file, so the first meaning counts.
 class ViewNames {
  public:
   explicit ViewNames(const ObjectTable& objects) : objects_(&objects) {}
@@ -72,11 +70,10 @@ class ViewNames {
 
   /// Adds a closure whose objects have the ids `ids` (by position).
   ///
-  /// The view gets every name: those asked for first, then sonames, then the files' own names and
-  /// the links beside them. `guided` gets only names that ld.so's search provably leads to that
-  /// file (it was asked for them, or the file is loaded and answers to its soname) and all absolute
-  /// paths of the file: an alias nobody asked for might lead another search elsewhere. ld.so itself
-  /// is in the view, never guided.
+  /// The view gets every name: requested ones first, then sonames, then file names and the links
+  /// beside them. `guided` gets only requested names and sonames of loaded files, which ld.so's
+  /// search provably leads to that file, and all absolute paths of the file; another search for an
+  /// alias might lead elsewhere. ld.so itself is in the view, never guided.
   void add_closure(const Closure& closure, const std::vector<ObjectId>& ids, RootIs root) {
     const std::size_t first = root == RootIs::program ? 1 : 0;
     for (std::size_t i = first; i < ids.size(); ++i)
@@ -84,7 +81,7 @@ class ViewNames {
     for (std::size_t i = first; i < ids.size(); ++i) show(soname(ids[i]), ids[i]);
     for (std::size_t i = first; i < ids.size(); ++i)
       for (const auto& name : objects_->file_names(ids[i])) show(name, ids[i]);
-    // Two files of one closure that have only one name between them, both asked for by path.
+    // Two files of one closure, both requested by path, may share their only name.
     std::unordered_set<ObjectId> named;
     for (const auto& [name, id] : view) named.insert(id);
     for (std::size_t i = first; i < ids.size(); ++i)
@@ -97,8 +94,7 @@ class ViewNames {
     }
   }
 
-  /// Adds a library that a run opened as `name` (a soname or an absolute path). `guided` gets that
-  /// name and all paths of the file, the view the names it may have beside what is there.
+  /// Adds a library that a run opened as `name` (a soname or an absolute path).
   void add_library(const std::string& name, ObjectId id) {
     bool named = show(name, id);
     named |= show(soname(id), id);
@@ -116,7 +112,7 @@ class ViewNames {
 
  private:
   const std::string& soname(ObjectId id) const { return (*objects_)[id].soname; }
-  /// Whether the view has the object under that name then.
+  /// Result: whether the view now has the object under that name.
   bool show(const std::string& name, ObjectId id) {
     return is_entry_name(name) && view.emplace(name, id).first->second == id;
   }
@@ -141,7 +137,7 @@ void add_learned_library(LearnedProgram& program, const std::string& name,
                          const std::string& path) {
   if (name.empty() || !is_plain_name(name) || program.ambiguous.contains(name)) return;
   const auto id = id_of(path);
-  if (!id) return;  // gone again, as a temporary file
+  if (!id) return;  // a temporary file
   const auto [known, is_new] = program.libraries.emplace(name, path);
   if (is_new || known->second == path || id_of(known->second) == id) return;
   program.libraries.erase(known);
@@ -185,7 +181,7 @@ class MapBuilder {
     MapContent& content = result_.content;
     std::ranges::sort(roots_, {}, &Root::path);
     const auto rank = objects_.put_into(content);
-    // The only view's files stand in the mount's root beside it: no name of a file may be its name.
+    // The files of an only view are in the mount's root too: they must not clash with its name.
     std::set<std::string> taken = {std::string(kOwnDirectory)};
     for (const auto& root : roots_)
       for (const auto& [name, id] : root.names.view) taken.insert(name.substr(0, name.find('/')));
@@ -270,8 +266,8 @@ class MapBuilder {
     for (const auto& warning : closure.warnings) result_.notes.push_back(warning);
   }
 
-  /// Fails when the run found another file than the search does: the program was started with
-  /// another environment than ours, and a map cannot hold for both.
+  /// Fails when the run found another file than the search does: the program had another
+  /// environment, and the map cannot be right for both.
   Result<void> add_learned(Root& root, const Closure& closure) {
     const auto found = options_.learned.find(root.path);
     if (found == options_.learned.end()) return {};
@@ -286,7 +282,7 @@ class MapBuilder {
       if (found->second.libraries.contains(missing.name)) return elsewhere(missing.name);
     for (const auto& [name, path] : found->second.libraries) {
       const auto file = world_.facts(path);
-      if (!file) continue;  // gone again, or unreadable for us: ld.so's to find
+      if (!file) continue;  // removed or unreadable: left to ld.so
       const ObjectId id = objects_.add(path, *file);
       const auto known = root.names.guided.find(name);
       if (known != root.names.guided.end() && known->second != id) return elsewhere(name);
@@ -312,8 +308,8 @@ class MapBuilder {
       root.names.add_plugin_file(relative, id);
       return {};
     }
-    // The plugin's own NEEDED belong to the view, or the mixture begins: they are searched as ld.so
-    // would for a library that is opened from nowhere in particular.
+    // The plugin's own NEEDED belong to the view too; searched as for a library that is opened by
+    // its path alone.
     const auto closure = TRY(resolve(world_, loader, path, options_.search));
     const auto ids = take_closure(closure);
     root.names.add_plugin_file(relative, ids[0]);
@@ -352,7 +348,7 @@ Result<LearnedRun> read_learned_run(const std::string& path) {
     else if (kind == learn_format::kLibrary)
       add_learned_library(out[program], name, file);
     else
-      break;  // not ours, or no longer in step
+      break;  // damaged
   }
   return out;
 }
@@ -368,7 +364,7 @@ Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
   std::vector<std::pair<std::string, std::string>> out;
   for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
     if (error) return fail_errno(directory, "cannot list", error.value());
-    if (!walk->is_regular_file(error)) continue;  // follows links; a dangling one is no file
+    if (!walk->is_regular_file(error)) continue;  // follows links
     const auto below = walk->path().lexically_relative(root.parent_path());
     out.emplace_back(walk->path().string(), below.string());
   }

@@ -15,29 +15,28 @@
 
 namespace heddle {
 
-/// What one program loaded in a run besides what the map knew.
+/// The libraries that one program loaded in a run beyond those of the map.
 struct LearnedProgram {
   /// Name -> the file (absolute path) that ld.so found for it.
   std::map<std::string, std::string> libraries;
-  /// Names that led to several files, in several processes or at several times.
+  /// Names that led to different files in different processes or at different times.
   std::set<std::string> ambiguous;
 };
 
 /// The programs of one run, by the path of /proc/PID/exe.
 using LearnedRun = std::map<std::string, LearnedProgram>;
 
-/// Reads the log that the audit library wrote (resolver/map/learn_format.hpp). A record that was
-/// cut short, and all behind it, is left out, and so is each name that is not is_plain_name().
+/// Reads the auditor's log (resolver/map/learn_format.hpp) up to the first incomplete record, and
+/// of its names those that are is_plain_name().
 Result<LearnedRun> read_learned_run(const std::string& path);
 
 struct BuildOptions {
   SearchOptions search;
   std::vector<std::string> plugin_directories;
-  /// What a run showed beyond what the files say: programs that are no roots are not looked at.
-  LearnedRun learned;
+  LearnedRun learned;  ///< applies to the roots only
 };
 
-/// A library that no search found, and the file that wants it.
+/// A library that no search found, and the file that needs it.
 struct MissingReport {
   std::string program;
   std::string name;
@@ -55,35 +54,33 @@ struct BuildResult {
   MapContent content;
   std::vector<MissingReport> missing;
   std::vector<LeftOut> left_out;
-  /// One line each: libraries that import dladdr and may look for files beside themselves, what the
-  /// search had to say.
+  /// One line each: warnings of the search, and libraries that import dladdr and may look for files
+  /// beside themselves.
   std::vector<std::string> notes;
 };
 
 /// Resolves the roots as ld.so would and arranges the closures as views. Fails when a required root
-/// cannot be read or its loader is not glibc's; one that is not required is then left out with a
-/// note. A missing library is no failure here: the caller looks at `missing` and decides.
+/// cannot be read or its loader is not glibc's; other such roots go to `left_out`. Missing
+/// libraries are no failure.
 Result<BuildResult> build_map(World& world, const std::vector<AppRoot>& roots,
                               const BuildOptions& options);
 
 /// The files below the plugin directory `directory` as (absolute path, name in the view): "<last
 /// part of directory>/<path below it>", so that a library that looks beside itself finds them.
-/// Links count as the files they lead to. Sorted; fails when the directory cannot be listed.
+/// Links are followed. Sorted; fails when the directory cannot be listed.
 Result<std::vector<std::pair<std::string, std::string>>> list_plugin_directory(
     const std::string& directory);
 
-/// A library that probably opens plugins which it finds by its own place (dladdr): where it is
-/// served from a view, it looks there.
+/// A library that probably finds plugins by its own location (dladdr), which in a view is another.
 struct PluginSuspect {
   std::string library;
-  std::string directory;  ///< that holds them
-  bool beside = false;    ///< the library's own directory, so that --plugins cannot bring them
+  std::string directory;  ///< contains them
+  bool beside = false;    ///< it is the library's own directory: --plugins cannot serve it
 };
 
-/// The suspects among what `program` loads: they import dladdr and dlopen, and libraries that the
-/// view has not lie beside them or in a directory there. In the system's library directories, which
-/// hold everything, only a directory with a name like the library's counts. Lists directories: for
-/// after the run.
+/// The suspects among the libraries of `program`: they import dladdr and dlopen, and libraries that
+/// are not in the view lie beside them or in a subdirectory. In the system's library directories
+/// only a subdirectory with a name like the library's counts. Lists directories: for after the run.
 std::vector<PluginSuspect> find_plugin_suspects(const MapContent& content,
                                                 const MapProgram& program);
 

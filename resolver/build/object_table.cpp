@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 std::unordered_map<FileId, std::vector<std::string>> list_links(const std::string& directory) {
   std::unordered_map<FileId, std::vector<std::string>> out;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (!dir) return out;  // it has no links that could be known of
+  if (!dir) return out;
   while (const dirent* entry = ::readdir(dir.get())) {
     if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) continue;
     struct stat st {};
@@ -40,7 +40,7 @@ void insert_sorted(std::vector<std::string>& list, const std::string& value) {
   if (at == list.end() || *at != value) list.insert(at, value);
 }
 
-/// Fills in all of an ELF file's object but its path.
+/// Fills in everything but the path.
 void describe(const FileFacts& file, MapObject& object) {
   const ElfFacts& elf = file.elf;
   object.stamp = file.stamp;
@@ -93,7 +93,7 @@ std::vector<std::string> ObjectTable::spellings(const std::string& path) const {
   }
   std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
-  // "a/../b" is not always "b", and a link may have moved meanwhile: only what leads to this file.
+  // "a/../b" is not always "b".
   std::erase_if(out, [&](const std::string& name) { return !fs::equivalent(name, path, error); });
   return out;
 }

@@ -14,8 +14,7 @@
 namespace heddle {
 
 /// The objects of a map while it is built: one per origin file (dev, ino), with every absolute path
-/// that leads to it. Ids are those of the order of arrival until put_into() puts them in the path's
-/// order.
+/// that leads to it. Ids are in order of arrival until put_into() sorts by path.
 ///
 /// A program that opens the same file by another name must get the same inode, or ld.so loads it
 /// twice. So symbolic links beside the file count as its paths, and the second spelling of its
@@ -23,7 +22,7 @@ namespace heddle {
 class ObjectTable {
  public:
   ObjectTable();
-  /// The object's id; a file met before keeps its first path.
+  /// A known file keeps its first path.
   ObjectId add(const std::string& path, const FileFacts& file);
   /// As add(), for a data file, which is read.
   Result<ObjectId> add_data(const std::string& path);

@@ -16,7 +16,6 @@ bool is_library_name(const std::string& name) {
   return at != std::string::npos && at > 0 && (at + 3 == name.size() || name[at + 3] == '.');
 }
 
-/// What of `directory` matters here, its entries being looked at once.
 struct Listing {
   std::vector<std::string> libraries;
   std::vector<std::string> directories;
@@ -46,7 +45,7 @@ bool is_system_directory(const std::string& directory) {
   return false;
 }
 
-/// libucs.so.0 and ucx/: /usr/lib holds many directories, of all libraries.
+/// As libucs.so.0 and ucx/.
 bool are_related(const std::string& library, const std::string& directory) {
   const auto stem = [](std::string name) {
     if (name.starts_with("lib")) name.erase(0, 3);

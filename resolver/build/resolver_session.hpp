@@ -9,15 +9,10 @@
 
 namespace heddle {
 
-/// What every program that resolves needs: the worker pool with its cache, and this machine's
-/// files.
-class ResolverSession {
- public:
-  OsWorld& world() { return world_; }
-
- private:
-  CachedFacts facts_;
-  OsWorld world_{facts_};
+/// The worker pool with its cache, and this machine's files.
+struct ResolverSession {
+  CachedFacts facts;
+  OsWorld world{facts};
 };
 
 /// LD_LIBRARY_PATH and LD_PRELOAD of this process.

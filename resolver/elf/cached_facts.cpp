@@ -22,16 +22,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// An image must not make the machine run out of memory.
+/// A worker's limit for files of an image, which must not exhaust the machine's memory.
 constexpr std::uint64_t kMemoryForImages = std::uint64_t{512} << 20;
-/// Jobs a worker holds: enough that it never waits for us, few enough that little is sent again
-/// when it crashes and few descriptors are in flight.
+/// Jobs sent to a worker ahead: it never idles, and a crash repeats few.
 constexpr std::size_t kDepth = 8;
-/// Files that wait for a worker open. Too many open files are worse than opening one twice.
+/// Queued jobs whose file stays open; the others open it again.
 constexpr std::size_t kMostOpenJobs = 16;
-/// LIEF 0.9 leaks on some errors: a worker is replaced before that matters.
+/// LIEF 0.9 leaks on some errors: a worker is replaced after so many jobs.
 constexpr std::size_t kJobsPerWorker = 2000;
-/// A new hard link changes a file, too.
+/// To read a file that changes meanwhile; a new hard link counts as a change.
 constexpr unsigned kMaxAttempts = 3;
 
 Error cannot_read(const std::string& path, const std::string& reason) {
@@ -60,15 +59,14 @@ struct CachedFacts::Worker {
   Clock::time_point busy_since = Clock::now();
   std::string input{};    ///< pieces of a reply
   bool ready = false;     ///< its sandbox is closed
-  bool broken = false;    ///< it sent what no worker sends
-  std::string refusal{};  ///< what it said instead of being ready
+  bool broken = false;    ///< it sent an invalid message
+  std::string refusal{};  ///< its reason not to be ready
 
   static Result<Worker> start(const WorkerPoolOptions& options) {
     auto sockets = TRY(make_socket_pair());
     SpawnOptions spawn_options;
     spawn_options.fds = {{sockets.other.get(), kWorkerSocket}};
-    // LD_PRELOAD and LD_AUDIT would only do harm in there; where the loader finds the worker's
-    // libraries (a compiler's, of a module) is what it is for us.
+    // The user's other variables, such as LD_PRELOAD, are meant for APP.
     spawn_options.environment.emplace();
     if (const char* dirs = std::getenv("LD_LIBRARY_PATH"))
       spawn_options.environment->push_back(std::string("LD_LIBRARY_PATH=") + dirs);
@@ -79,10 +77,10 @@ struct CachedFacts::Worker {
 
   bool waits() const { return !jobs.empty() || !ready; }
 
-  /// Ends the process, waits for it and says how it ended ("the reader crashed (...)").
+  /// Ends the process; result: how it ended ("the reader crashed (...)").
   std::string end(bool overdue) {
     if (!refusal.empty()) return refusal;
-    // When its socket is closed it is ending by itself, and the user wants to know how.
+    // After it closed its socket it ends by itself, with a status worth reporting.
     std::optional<int> status;
     if (!overdue && !broken)
       if (const auto ended = child.wait_for(std::chrono::seconds(2))) status = *ended;
@@ -130,7 +128,6 @@ Result<CachedFacts::OpenedFile> CachedFacts::open(const std::string& path) const
   return OpenedFile{std::move(*fd), file_stamp(st), st.st_mode};
 }
 
-/// Opened when first needed: most programs ask for one detail only.
 FactsCache* CachedFacts::cache(FactsDetail detail) {
   auto& cache = caches_[detail == FactsDetail::symbols];
   if (!cache) cache.emplace(options_.cache_dir, detail);
@@ -177,14 +174,14 @@ Result<FileFacts> CachedFacts::facts(const std::string& path, FactsDetail detail
   if (!entry->second) {
     const auto wanted = std::ranges::find(queue_, key, &Job::key);
     if (wanted != queue_.end()) std::rotate(queue_.begin(), wanted, wanted + 1);
-    // The pool did not look for answers in the meantime.
+    // The time since the last pump() does not count.
     for (auto& worker : workers_) worker.busy_since = Clock::now();
     while (!entry->second) pump(Wait::for_answers);
   }
   auto result = std::move(*entry->second);
   known_.erase(entry);
   pump(Wait::none);
-  // Not kept when another file took its place between the look-up and the reading.
+  // Not cached if the file was replaced between look-up and reading.
   if (result)
     if (const auto kept = to_keep_.extract(std::pair(result->stamp, detail)))
       cache(detail)->add(*result, kept.mapped());
@@ -233,7 +230,7 @@ void CachedFacts::pump(Wait wait) {
   dispatch();
 }
 
-/// Takes what has arrived. False: the worker has ended, or is to be ended.
+/// Receives replies. False: the worker has ended or must be ended.
 bool CachedFacts::collect(Worker& worker) {
   for (;;) {
     auto received = receive_record<Piece>(worker.socket.get(), std::chrono::milliseconds(0));
@@ -247,7 +244,7 @@ bool CachedFacts::collect(Worker& worker) {
     worker.broken = piece.bytes.empty() || worker.input.size() > kLongestReply;
     if (worker.broken) return false;
     if (!piece.last) continue;
-    worker.busy_since = Clock::now();  // by whole replies: one byte by byte would never be late
+    worker.busy_since = Clock::now();  // only whole replies count as progress
     Reply reply;
     const std::string bytes = std::exchange(worker.input, {});
     Decoder decoder(bytes);
@@ -294,8 +291,8 @@ void CachedFacts::dispatch() {
   }
 }
 
-/// The least busy worker, or a new one while jobs wait that the present ones would not get to soon;
-/// nullptr: all are full.
+/// The least busy worker, or a new one if more jobs wait than it will soon get to; nullptr: all are
+/// full.
 CachedFacts::Worker* CachedFacts::worker_for_next_job() {
   Worker* best = nullptr;
   for (auto& worker : workers_)
@@ -323,7 +320,7 @@ void CachedFacts::finish(Job job, Reply reply) {
     return settle(job, fail(cannot_read(path, "it changes while it is read")));
   }
   if (reply.code != 0) {
-    // Only the codes that FactsSource promises come through.
+    // Only the codes that FactsSource documents.
     const bool known = reply.code == ENOEXEC || reply.code == EIO;
     return settle(job, fail(Error::with_code(known ? reply.code : EBADMSG, path, reply.message)));
   }
@@ -337,7 +334,7 @@ void CachedFacts::reap_failed(std::list<Worker>::iterator worker, bool overdue) 
   auto jobs = std::move(worker->jobs);
   workers_.erase(worker);
   if (was_ready && !jobs.empty()) {
-    // Answers come in order: the first file without one is what it died of.
+    // Answers come in order: the first file without one crashed it.
     ++counters_.crashed;
     settle(jobs.front(), fail(cannot_read(jobs.front().key.first, how)));
     jobs.pop_front();
@@ -345,7 +342,7 @@ void CachedFacts::reap_failed(std::list<Worker>::iterator worker, bool overdue) 
   queue_.insert(queue_.begin(), std::make_move_iterator(jobs.begin()),
                 std::make_move_iterator(jobs.end()));
   if (was_ready) return;
-  // Perhaps memory or process limits: those that run do the work, and no more are tried.
+  // Perhaps memory or process limits: continue with the workers that run.
   if (workers_.empty())
     fail_all(Error(options_.pool.worker_path, "ended before it was ready", how));
   else

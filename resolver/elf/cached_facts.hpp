@@ -24,30 +24,28 @@ struct Reply;
 /// `$XDG_CACHE_HOME/heddle` or `~/.cache/heddle`; empty when neither variable is an absolute path.
 std::string default_cache_dir();
 
-/// Facts kept across runs, for one FactsDetail, by the file's FileStamp. It is never in the way:
-/// with no directory, no right to it or a damaged file there are just no hits.
+/// Facts cached across runs, for one FactsDetail, by the file's FileStamp. Without a usable
+/// directory, or with a damaged file, it is empty.
 ///
-/// A stamp stands for a content only if the content cannot change without it. Hence a file that was
-/// changed less than two seconds before the cache was opened is not kept (its next change may fall
-/// into the same tick of the file system's clock: git's "racily clean" rule, racy-git.txt), nor one
-/// on a file system whose ctime is not kept by a kernel (see FileSystems).
+/// A stamp identifies a content only if the content cannot change without it. Hence a file that was
+/// changed less than two seconds before the cache was opened is not cached (its next change may
+/// fall into the same tick of the file system's clock: git's racy-git.txt), nor one on a file
+/// system whose ctime is not a kernel's (see FileSystems).
 ///
 /// The file: a Checksum of all that follows, then, by base/coder.hpp, kFactsVersion and a list of
-/// (key, value). It is read into memory, never mapped: it lies in the user's home, which may be on
-/// NFS, and an I/O error is then an errno.
+/// (key, value). It is read, not mapped: on NFS an I/O error is then an errno.
 class FactsCache {
  public:
-  /// `dir` is made (mode 0700) by save() when it is missing; empty: nothing is kept. `now_ns`: when
-  /// files began to be opened, for tests; 0: now.
+  /// save() makes a missing `dir` (mode 0700); empty: no cache. `now_ns`: when files began to be
+  /// opened, for tests; 0: now.
   FactsCache(std::string dir, FactsDetail detail, std::int64_t now_ns = 0);
 
-  /// What was read of this very file, FileFacts::mode being left 0.
-  /// `file_system` as FileSystems::of() gave it.
+  /// FileFacts::mode is 0. `file_system` as FileSystems::of() gave it.
   std::optional<FileFacts> find(const FileStamp& stamp, std::uint64_t file_system) const;
-  /// Keeps `facts` for save(), unless its stamp is too young.
+  /// Adds `facts` unless its stamp is too young.
   void add(const FileFacts& facts, std::uint64_t file_system);
-  /// Publishes what was added: reads the newest generation, adds, writes aside, renames. When
-  /// another process does the same at this moment, or the disk is full, nothing happens.
+  /// Adds to the newest file, aside and by rename. No effect while another process does the same,
+  /// or on a full disk.
   void save();
 
  private:
@@ -74,8 +72,7 @@ struct WorkerPoolOptions {
   unsigned max_workers = 0;  ///< 0: one for each usable CPU, at most 16
   /// The directory below which paths are; null: this process' root.
   std::shared_ptr<const Fd> root;
-  /// Without a sign of life from its worker for so long, a file is given up. Loops end much
-  /// earlier, by CPU time: this is for file systems that hang.
+  /// For one file on a file system that hangs; loops end much earlier, by CPU time.
   std::chrono::milliseconds time_limit{120'000};
   /// Of one worker, in bytes. LIEF takes three copies of what it reads.
   std::uint64_t memory = std::uint64_t{3} << 30;
@@ -89,33 +86,30 @@ struct FactsOptions {
   std::string cache_dir;  ///< empty: default_cache_dir()
 };
 
-/// For the files below the directory `root`: an image's, which are a trust domain of their own. A
-/// worker that one of them subverts can forge the facts of all it reads: so these workers see no
-/// other files, and nothing they say is kept, since another image's file, or the host's, may have
-/// the same stamp. Empty: this process' own root, with the user's cache.
+/// For the files below the directory `root` of an image, a trust domain of its own: a worker that
+/// one of them subverts can forge the facts of all it reads. So these workers read no other files,
+/// and their facts are not cached, where a host's file could have the same stamp. Empty: this
+/// process's own root, with the user's cache.
 Result<FactsOptions> facts_below(const std::string& root);
 
-/// Where programs have their facts from: the cache, and sandboxed worker processes for what is not
-/// in it. Every file is opened and its stamp compared at each facts(); one that is in the cache is
-/// not read and starts no worker.
+/// Facts from the cache, or else from sandboxed worker processes. Each facts() opens the file and
+/// compares its stamp; a cached file is not read and needs no worker.
 ///
-/// Workers are started when there is work and ended with this object. No threads: answers are
-/// collected while the caller waits for one. A worker that crashes, hangs or answers nonsense costs
-/// one error about one file; its other files go to another worker. When no worker can be started at
-/// all, every file fails with EPROTO and the reason.
+/// Workers are started on demand and end with this object. No threads: answers are collected while
+/// the caller waits for one. A worker that crashes, hangs or sends an invalid answer costs one
+/// error about one file; its other files go to another worker. When no worker can be started, every
+/// file fails with EPROTO and the reason.
 class CachedFacts : public FactsSource {
  public:
   explicit CachedFacts(FactsOptions options = {});
-  /// Saves the cache.
-  ~CachedFacts() override;
+  ~CachedFacts() override;  ///< saves the cache
 
   Result<FileFacts> facts(const std::string& path, FactsDetail detail) override;
   void prefetch(const std::vector<std::string>& paths, FactsDetail detail) override;
 
-  /// Writes what is new into the cache now; for programs that go on for long or end by _exit().
+  /// Saves the cache now; for programs that run for long or end by _exit().
   void save();
-  /// Ends the workers: for programs that go on without asking for facts. Later facts() start new
-  /// ones.
+  /// Ends the idle workers of a long-running program; facts() starts new ones.
   void end_workers();
 
   struct Counters {
@@ -128,18 +122,17 @@ class CachedFacts : public FactsSource {
 
  private:
   using Key = std::pair<std::string, FactsDetail>;
-  /// A regular file open for reading, and what fstat(2) said of it then.
+  /// A regular file, open for reading.
   struct OpenedFile {
     Fd fd;
     FileStamp stamp;
     std::uint32_t mode = 0;
   };
-  /// One file on its way through a worker. It stays open here until the answer is in, so that stamp
-  /// and content are known to belong together.
+  /// One file to be read. It stays open until the answer, when its stamp is compared again.
   struct Job {
     Key key;
-    std::optional<OpenedFile> file;  ///< opened when the job is sent, unless it came so
-    unsigned attempts = 0;           ///< readings that a change of the file spoilt
+    std::optional<OpenedFile> file;  ///< nullopt: opened when the job is sent
+    unsigned attempts = 0;           ///< during which the file changed
   };
   struct Worker;
 
@@ -163,7 +156,7 @@ class CachedFacts : public FactsSource {
   FileSystems file_systems_;
   std::map<std::pair<FileStamp, FactsDetail>, std::uint64_t>
       to_keep_;  ///< not in the cache, and their file systems
-  /// What was asked for and not yet given out; nullopt: not yet answered.
+  /// Requested and not yet returned; nullopt: not yet answered.
   std::map<Key, std::optional<Result<FileFacts>>> known_;
   std::deque<Job> queue_;
   std::list<Worker> workers_;

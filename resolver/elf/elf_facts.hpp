@@ -14,11 +14,11 @@
 
 namespace heddle {
 
-/// One name@version that a file needs from another, or defines itself.
+/// One name@version that a file needs from another.
 struct VersionNeed {
-  std::string file;  ///< the soname it is wanted from (vn_file)
+  std::string file;  ///< the other file's soname (vn_file)
   std::string version;
-  bool weak = false;  ///< VER_FLG_WEAK: ld.so does not insist
+  bool weak = false;  ///< VER_FLG_WEAK: no error in ld.so if missing
   auto operator<=>(const VersionNeed&) const = default;
 };
 
@@ -44,8 +44,8 @@ struct TlsSegment {
   auto operator<=>(const TlsSegment&) const = default;
 };
 
-/// What the loader and the policy ask of an ELF file. A value; strings are bytes as in the file.
-/// Raw numbers are the ELF specification's (EM_*, ET_*, ELFOSABI_*, ELFCLASS*).
+/// What the loader and the policy need to know of an ELF file. Strings are bytes as in the file,
+/// raw numbers the ELF specification's (EM_*, ET_*, ELFOSABI_*, ELFCLASS*).
 struct ElfFacts {
   std::uint8_t elf_class = 0;
   std::uint8_t data_encoding = 0;  ///< ELFDATA2LSB or ELFDATA2MSB
@@ -67,7 +67,7 @@ struct ElfFacts {
   bool imports_dladdr = false;  ///< dladdr or dladdr1 undefined: may look for files beside itself
   bool imports_dlopen = false;  ///< dlopen or dlmopen undefined
   std::string build_id;         ///< lower-case hex, empty: none
-  /// Only when asked for (FactsDetail::symbols), else empty.
+  /// Only with FactsDetail::symbols, else empty.
   std::vector<DynamicSymbol> exported_symbols;
   std::vector<DynamicSymbol> undefined_symbols;
   auto operator<=>(const ElfFacts&) const = default;
@@ -80,7 +80,7 @@ enum class FactsDetail : std::uint8_t { loader, symbols };
 template <class T, class Record>
 concept IsRecord = std::same_as<std::remove_const_t<T>, Record>;
 
-/// Of the encoding below: changes whenever a field of ElfFacts does.
+/// Of the encoding below.
 inline constexpr std::uint32_t kFactsVersion = 3;
 
 // The fields in the order of their encoding (base/coder.hpp).
@@ -108,21 +108,18 @@ void fields(Coder& coder, T& f) {
         f.exported_symbols, f.undefined_symbols);
 }
 
-/// Whether facts that were decoded are such as a reader of ELF files gives: ELF strings have no NUL
-/// inside, and enums have their values.
+/// Whether decoded facts are valid: no string has a NUL inside, enums are in range.
 bool is_sound(const ElfFacts& facts);
 
-/// An ELF file's facts with the identity and content they were read from (one fstat and one read of
-/// the same open file). The hash is that of the whole file.
+/// An ELF file's facts with its identity and content; stamp and facts are of the same open file.
 struct FileFacts {
   FileStamp stamp;
   std::uint32_t mode = 0;  ///< st_mode
-  ContentHash hash;
+  ContentHash hash;        ///< of the whole file
   ElfFacts elf;
 };
 
-/// Where facts come from: the worker pool with its cache in programs, a table in tests.
-/// Not for concurrent use; each program owns one.
+/// The worker pool with its cache in programs, a table in tests. Not for concurrent use.
 class FactsSource {
  public:
   virtual ~FactsSource() = default;
@@ -131,8 +128,8 @@ class FactsSource {
   /// or refused it), EPROTO when no reader can be started at all (the file is not to blame); every
   /// message names the path.
   virtual Result<FileFacts> facts(const std::string& path, FactsDetail detail) = 0;
-  /// Hint: these will be asked for soon. Starts reading them in parallel, returns at once, never
-  /// fails.
+  /// A hint: starts reading files in parallel that facts() will soon be called for. Returns at
+  /// once.
   virtual void prefetch(const std::vector<std::string>& paths, FactsDetail detail) = 0;
 };
 

@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 /// Two ticks of the coarsest clock in use: FAT's and some servers' two seconds, whole seconds else.
 constexpr std::int64_t kRacy = 2 * kSecond;
-/// Beyond it what others found goes. All of it is read at each start: 16 MiB take 3 ms.
+/// By FactsDetail; a larger cache is emptied. All of it is read at each start: 16 MiB take 3 ms.
 constexpr std::size_t kMaxBytes[] = {std::size_t{16} << 20, std::size_t{96} << 20};
 constexpr std::size_t kLargestFile = std::size_t{256} << 20;
 
@@ -39,8 +39,8 @@ std::string key_of(const FileStamp& stamp, std::uint64_t file_system) {
   return coder.take();
 }
 
-/// Whether nobody else can put files into the directory. Nor is it a link: another user may have
-/// put it there, to have files made where it leads.
+/// Whether no other user can put files into the directory. A link, perhaps another user's, may lead
+/// anywhere.
 bool is_private_dir(const std::string& dir) {
   struct stat st {};
   return ::lstat(dir.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() &&
@@ -99,8 +99,8 @@ FactsCache::FactsCache(std::string dir, FactsDetail detail, std::int64_t now)
       opened_ns_(now == 0 ? now_ns() : now),
       kept_(load()) {}
 
-/// Empty when there is no file, or it is not this user's (another user may have written what would
-/// be believed), of another version, or damaged in any way.
+/// Empty when there is no file, or it is another user's (who could forge facts), of another version
+/// or damaged.
 FactsCache::Generation FactsCache::load() const {
   Generation out;
   if (dir_.empty() || !is_private_dir(dir_)) return out;
@@ -113,7 +113,7 @@ FactsCache::Generation FactsCache::load() const {
   if (!content || content->size() < sizeof(Checksum)) return out;
   const auto body = std::string_view(*content).substr(sizeof(Checksum));
   if (bytes_of(checksum_of(body)) != content->substr(0, sizeof(Checksum))) return out;
-  // The bytes stay where they are when the string moves: it is too long to lie in the object.
+  // A move of the string leaves its bytes in place: it is too long for the object itself.
   out.bytes = std::move(*content);
   std::uint32_t version = 0;
   std::vector<std::pair<std::string_view, std::string_view>> entries;
@@ -160,7 +160,7 @@ void FactsCache::save() {
   if (!lock || ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) return;
   Generation newest = load();  // others may have published since kept_
   auto& entries = newest.entries;
-  // Of 64 programs that start at once and find the same things one writes.
+  // Of programs that start at once and read the same files one writes.
   std::erase_if(fresh_, [&](const auto& entry) { return entries.contains(entry.first); });
   if (fresh_.empty()) return;
   if (size_of(entries) + size_of(fresh_) > limit_) entries.clear();
@@ -177,7 +177,7 @@ void FactsCache::write(const Entries& entries) const {
   if (!may_write(body.size() + sizeof(Checksum))) return;
   const auto file = open_file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
   if (!file) return;
-  // Not synced: after a crash of the machine the checksum tells.
+  // Not synced: the checksum detects the result of a crash.
   const Checksum sum = checksum_of(body);
   if (!write_all(file->get(), bytes_of(sum), aside) || !write_all(file->get(), body, aside) ||
       ::rename(aside.c_str(), path_.c_str()) != 0)

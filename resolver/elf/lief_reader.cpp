@@ -32,7 +32,7 @@ namespace {
 namespace lief = LIEF::ELF;
 using Image = std::vector<std::uint8_t>;
 
-/// Enum or number, of whatever type this LIEF has: all carry the ELF specification's values.
+/// Of an enum or number: all LIEFs use the ELF specification's values.
 template <class T>
 std::uint64_t raw(T value) {
   return static_cast<std::uint64_t>(value);
@@ -52,12 +52,12 @@ std::unique_ptr<lief::Binary> parse(const ElfFile& elf, const SymbolTable&) {
 
 #else
 
-// LIEF 0.9 cannot be told what to leave out: it copies the content of each section and segment and
-// makes an object of each relocation, 3.5 times the work that the symbols are. So it reads the file
-// up to the end of its symbol and string tables, as it is but for the numbers that lead elsewhere:
-// the dynamic section names these two tables only, and the one section header gives the number of
-// symbols, which LIEF counts in no other way that holds for every file (Parser.tcc,
-// get_numberof_dynamic_symbols: COUNT_AUTO distrusts 3000 symbols, COUNT_HASH a large DT_GNU_HASH).
+// LIEF 0.9 has no such options: it copies each section and segment and makes an object of each
+// relocation, 3.5 times the work of the symbols. So it reads the file up to the end of its symbol
+// and string tables, edited: the dynamic section names these two tables only, and the one section
+// header gives the number of symbols, since no other count of LIEF's is right for every file
+// (Parser.tcc, get_numberof_dynamic_symbols: COUNT_AUTO fails above 3000 symbols, COUNT_HASH with a
+// large DT_GNU_HASH).
 template <class Ehdr, class Phdr, class Shdr, class Dyn, class Sym>
 Image read_image(const ElfFile& elf, const SymbolTable& table) {
   struct Tail {

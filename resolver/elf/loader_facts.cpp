@@ -11,7 +11,7 @@
 namespace heddle {
 namespace {
 
-/// Links of a version table that are followed: its chains may overlap, or loop.
+/// Of a version table, whose chains may overlap or loop.
 constexpr std::uint64_t kMostLinks = 1'000'000;
 
 std::optional<Dependency::Kind> dependency_kind(std::int64_t tag) {

@@ -11,9 +11,9 @@
 
 namespace heddle {
 
-/// What a reader of the symbols needs besides the file.
+/// The location of the symbols, for their reader.
 struct SymbolTable {
-  std::uint64_t count = 0;              ///< of symbols; PT_DYNAMIC does not give it
+  std::uint64_t count = 0;              ///< of symbols; not in PT_DYNAMIC
   std::uint64_t address = 0;            ///< DT_SYMTAB
   std::uint64_t strings = 0;            ///< DT_STRTAB
   std::uint64_t end = 0;                ///< where the later of the two tables ends in the file
@@ -21,14 +21,13 @@ struct SymbolTable {
   std::map<unsigned, std::string> version_names;  ///< by the index in `versions`
 };
 
-/// The loader's part of ElfFacts: all but the symbol lists. Every offset, count and chain that
-/// leads there is checked. `symbols`, if not null, receives what the symbol table's reader needs.
-/// Failure: EBADMSG with the reason.
+/// The loader's part of ElfFacts: all but the symbol lists, with every offset, count and chain
+/// checked. `symbols` may be null. Failure: EBADMSG with the reason.
 Result<ElfFacts> read_loader_facts(const ElfFile& elf, SymbolTable* symbols = nullptr);
 
 // lief_reader.cpp
 
-/// To be called once before the sandbox closes: LIEF's logger sets itself up on first use.
+/// Call once before the sandbox closes: LIEF's logger initialises on first use.
 void prepare_lief();
 
 /// Reads the dynamic symbols of `elf` with LIEF into exported_symbols and undefined_symbols of

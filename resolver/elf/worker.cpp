@@ -31,7 +31,7 @@ namespace {
 constexpr const char* kName = "elf-worker";
 /// A file of 10 GB takes 2 s to hash; more than this is a loop.
 constexpr unsigned kCpuSeconds = 10;
-/// Above this a copy costs more than the few preads that the loader's facts need.
+/// Up to this size one read of the whole is cheaper than preads of the parts.
 constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
 
 /// Closes all of the parent's descriptors, stderr too: LIEF would write into a program's output.
@@ -51,19 +51,19 @@ Result<void> install_filter(int socket) {
   const auto on_socket = SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(socket));
   const auto not_executable = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0);
 
-  // What malloc does, never with code and never on a file.
+  // For malloc: no code, no files.
   filter.allow({SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise)});
   filter.allow_if(SCMP_SYS(mprotect), not_executable);
   for (const int call : {SCMP_SYS(mmap), SCMP_SYS(mmap2)})
     filter.allow_if(call, not_executable,
                     SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS));
-  // The work itself.
+  // For the work.
   filter.allow({SCMP_SYS(pread64), SCMP_SYS(close), SCMP_SYS(futex), SCMP_SYS(poll),
                 SCMP_SYS(ppoll), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(exit),
                 SCMP_SYS(exit_group), SCMP_SYS(restart_syscall)});
   for (const int call : {SCMP_SYS(recvmsg), SCMP_SYS(sendmsg)}) filter.allow_if(call, on_socket);
   filter.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A1(SCMP_CMP_EQ, RLIMIT_CPU));
-  // abort(), so that a failed assertion shows as SIGABRT, and its message, to /dev/null.
+  // For abort(), so that a failed assertion ends by SIGABRT; its message goes to /dev/null.
   for (const int call : {SCMP_SYS(write), SCMP_SYS(writev)})
     filter.allow_if(call, SCMP_A0(SCMP_CMP_EQ, STDERR_FILENO));
   filter.allow({SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigreturn),
@@ -126,7 +126,7 @@ Result<Reply> read_elf(int fd, const Request& request) try {
 int serve_requests(std::uint64_t memory) {
   struct stat st {};
   if (::fstat(kWorkerSocket, &st) != 0 || !S_ISSOCK(st.st_mode)) {
-    say("this program is started by heddle's other programs, not by hand");
+    say("heddle's other programs start this one; it is not for use by hand");
     return exit_usage;
   }
   prepare_lief();

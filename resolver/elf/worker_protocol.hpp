@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What a WorkerPool and its elf-workers exchange over a SOCK_SEQPACKET socket (base/channel.hpp).
-// The pool sends Requests, each with one open file. The worker sends one Reply when its sandbox is
-// closed, and one for each request, in their order, cut into pieces. The pool trusts no byte of it.
+// The messages of CachedFacts and its elf-workers over a SOCK_SEQPACKET socket (base/channel.hpp).
+// Each Request comes with one open file. The worker sends one Reply when its sandbox is closed, and
+// one for each request, in order, cut into pieces. CachedFacts trusts no byte of it.
 
 #include <string>
 
@@ -15,7 +15,7 @@ namespace heddle {
 
 /// The socket's number in the worker.
 inline constexpr int kWorkerSocket = 3;
-/// A longer reply is a broken worker's. libLLVM's symbols take 4 MiB.
+/// libLLVM's symbols take 4 MiB.
 inline constexpr std::size_t kLongestReply = std::size_t{32} << 20;
 inline constexpr std::size_t kLongestPiece = std::size_t{96} << 10;
 
@@ -64,16 +64,15 @@ inline Result<void> send_reply(int socket, const Reply& reply) {
 
 // The program elf-worker, in parts that tests call.
 
-/// The sandbox for a parser that the bytes it reads may subvert: no descriptor but `socket` and a
-/// null stdin, stdout and stderr; limits on memory (`memory` bytes) and file size, no core; no
+/// The sandbox for a parser that a damaged file may subvert: no descriptor but `socket` and a null
+/// stdin, stdout and stderr; limits on memory (`memory` bytes) and file size, no core; no
 /// capabilities and no new privileges; no file to open (Landlock, where the kernel has it); and a
 /// seccomp filter that allows memory, time, pread, poll, close and messages on `socket`. Any other
-/// system call kills the process with SIGSYS. Open in a build with sanitizers
+/// system call kills the process with SIGSYS. Disabled in a build with sanitizers
 /// (base/sandbox/sanitized.hpp).
 Result<void> enter_sandbox(int socket, std::uint64_t memory);
 
-/// Lets the process use `seconds` more of CPU time before SIGXCPU ends it; works inside the
-/// sandbox.
+/// SIGXCPU ends the process after `seconds` more of CPU time; works inside the sandbox.
 void allow_cpu_time(unsigned seconds);
 
 /// Reads the file behind `fd`, of the request's size: its hash, the loader's facts, and with

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// One page shared by all guided processes of a run (HEDDLE_COUNTERS names the file): the audit
-// library adds to it with relaxed atomics, fs-gen reads it for its report. Native endianness.
+// One page shared by all guided processes of a run (the file HEDDLE_COUNTERS): the audit library
+// adds to it with relaxed atomics, fs-gen reads it for its report. Native endianness.
 
 #include <cstdint>
 
@@ -12,9 +12,9 @@ inline constexpr char kCountersMagic[8] = {'H', 'E', 'D', 'D', 'L', 'C', 'T', '1
 
 struct Counters {
   char magic[8];
-  std::uint64_t guided_processes;    ///< whose program the index knows
+  std::uint64_t guided_processes;    ///< with a program of the index
   std::uint64_t unguided_processes;  ///< others that loaded the audit library
-  std::uint64_t names_guided;        ///< la_objsearch calls answered with a path of ours
+  std::uint64_t names_guided;        ///< la_objsearch calls answered with a path of the index
   std::uint64_t names_unknown;       ///< names left to ld.so
   std::uint64_t probes;              ///< candidate paths ld.so itself tried, in guided processes
   std::uint64_t probes_unguided;     ///< the same in unguided processes
@@ -29,12 +29,12 @@ struct Counters {
   std::uint64_t start_probes;  ///< `probes` at the moment ready_ns
 };
 
-/// How ld.so was met by APP.
+/// How APP started.
 enum class AppStart : std::uint64_t {
-  unknown,  ///< it never came to its libraries' constructors, or without us
+  unknown,  ///< it ended before its libraries were loaded, or without the audit library
   guided,
-  unguided,            ///< the index does not know it
-  other_library_path,  ///< it does, with another LD_LIBRARY_PATH
+  unguided,            ///< not in the index
+  other_library_path,  ///< in the index with another LD_LIBRARY_PATH
 };
 
 }  // namespace heddle

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The audit library's read-only form of the views. It is mapped by every guided process before libc
-// exists there, so: fixed-width little-endian integers, offsets from the file's start, strings
-// ended by NUL, no pointers, no C++ library types, nothing that needs a constructor. Written by
-// index_writer.cpp, read by fuseovl/audit; docs/formats/index.md describes it for others.
+// The audit library's read-only form of the views, mapped by every guided process before libc is
+// initialised: fixed-width little-endian integers, offsets from the file's start, strings ended by
+// NUL, no pointers, no C++ library types, no constructors. Written by index_writer.cpp, read by
+// fuseovl/audit; specified in docs/formats/index.md.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct Header {
   std::uint64_t checksum;         ///< FNV-1a 64 of all bytes behind the header
 };
 
-/// A program is known by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has
+/// A program is identified by (dev, ino, mtime) of /proc/self/exe on this node; a rebuilt one has
 /// another mtime or inode and runs unguided.
 struct Program {
   std::uint64_t dev;
@@ -37,7 +37,7 @@ struct Program {
       search_path;  ///< search_path() of the LD_LIBRARY_PATH that names were resolved with
 };
 
-/// A file that names lead to, by its identity on this node: for the paths to it that nobody listed.
+/// A file that names lead to, by its identity on this node: recognised under unlisted paths too.
 struct File {
   std::uint64_t dev;
   std::uint64_t ino;
@@ -60,8 +60,8 @@ constexpr std::uint64_t fnv1a(const char* bytes, std::uint64_t length,
   return hash;
 }
 
-/// Of the FNV-1a of an LD_LIBRARY_PATH (library_path.hpp's absolute form; unset is empty), with the
-/// lowest bit for whether any library was found by it.
+/// From the FNV-1a of an LD_LIBRARY_PATH (library_path.hpp's absolute form; unset is empty); the
+/// lowest bit says whether it found any library.
 constexpr std::uint32_t search_path(std::uint64_t hash, bool used) {
   return (static_cast<std::uint32_t>(hash ^ (hash >> 32)) & ~std::uint32_t{1}) |
          std::uint32_t{used};

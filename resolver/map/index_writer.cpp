@@ -37,7 +37,7 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0: all of it
 }
 
-/// Whether a search through the directories of `object` begins where the object itself lies.
+/// Whether the search directories of `object` depend on its own location.
 bool has_own_origin(const MapObject& object) {
   const std::string& list = object.runpath.empty() ? object.rpath : object.runpath;
   return list.find("$ORIGIN") != std::string::npos || list.find("${ORIGIN}") != std::string::npos;
@@ -54,7 +54,7 @@ std::vector<bool> direct_objects(const IndexInput& input) {
     std::unordered_map<std::string_view, const MapLibrary*> by_path;
     for (const MapLibrary& library : program.libraries)
       by_path.emplace(content.objects[library.object].path, &library);
-    // RPATH, unlike RUNPATH, is inherited: what the requesters' say counts too (dl-load.c).
+    // RPATH, unlike RUNPATH, is inherited from the requesters (dl-load.c).
     std::set<const MapLibrary*> seen;
     for (const MapLibrary& library : program.libraries) {
       if (!content.objects[library.object].imports_dlopen) continue;
@@ -69,8 +69,8 @@ std::vector<bool> direct_objects(const IndexInput& input) {
   return direct;
 }
 
-/// Whether a library of the program, or one that names may send it to, lies where its
-/// LD_LIBRARY_PATH led: names cannot be trusted then where that is gone.
+/// Whether a library of the program, or one that it may be guided to, was found by its
+/// LD_LIBRARY_PATH: a process with another one must not be guided then.
 bool uses_library_path(const MapProgram& program, const MapContent& content) {
   const std::string& value = program.library_path;
   std::set<std::string_view> directories;
@@ -82,8 +82,7 @@ bool uses_library_path(const MapProgram& program, const MapContent& content) {
   if (directories.empty()) return false;
   for (const MapLibrary& library : program.libraries)
     if (library.found_by == "ld_library_path") return true;
-  // What was learned, or lies in a plugin directory, has no such note; sub-directories are the
-  // hwcaps.
+  // Learned libraries and plugins have no found_by. Subdirectories are those of hwcaps.
   for (const auto& [name, object] : program.guided) {
     std::string_view path = content.objects[object].path;
     for (auto slash = path.rfind('/'); slash != std::string_view::npos; slash = path.rfind('/')) {
@@ -94,7 +93,7 @@ bool uses_library_path(const MapProgram& program, const MapContent& content) {
   return false;
 }
 
-/// Tables of one kind, one after the other; equal ones are kept once.
+/// Tables of one kind, one after the other; equal ones are stored once.
 template <class T>
 struct Tables {
   std::uint64_t place(const std::vector<T>& table) {
@@ -110,7 +109,7 @@ struct Tables {
   std::unordered_map<std::string, std::uint64_t> offsets;
 };
 
-/// A program's ld.so, which is never led to: the kernel has loaded it.
+/// A program's ld.so, which is never guided to: the kernel has loaded it.
 class Loader {
  public:
   Loader(const MapProgram& program, const MapContent& content)
@@ -119,7 +118,7 @@ class Loader {
   }
   bool is(std::string_view name, ObjectId object) const {
     if (object == object_) return true;
-    // Also when the map knows the loader by another of its paths.
+    // The map may have the loader under another path.
     return !name_.empty() && (base_name(name) == name_ || content_.objects[object].soname == name_);
   }
 
@@ -146,7 +145,7 @@ class IndexBuilder {
       Entry ours = entry_of(content_.programs[i]);
       const auto [at, fresh] = entries.try_emplace(key_of(*in_.programs[i]), std::move(ours));
       if (fresh) continue;  // else `ours` was not moved from
-      // One file under two names with views of their own: only what both agree on is safe.
+      // One file under two names, each with its own view: only their common entries are safe.
       Entry& entry = at->second;
       const auto keep_common = [](auto& list, const auto& other) {
         std::erase_if(list, [&](const auto& one) {
@@ -157,7 +156,7 @@ class IndexBuilder {
       keep_common(entry.targets, ours.targets);
       keep_common(entry.files, ours.files);
       entry.tls = std::max(entry.tls, ours.tls);
-      entry.search_path |= ours.search_path;  // alike but for its bit
+      entry.search_path |= ours.search_path;  // equal but for the lowest bit
     }
 
     std::vector<Program> programs;
@@ -218,7 +217,7 @@ class IndexBuilder {
     std::uint32_t search_path = 0;
   };
 
-  /// The path under which each object of `view` is opened, shortest first, by object.
+  /// By object: the shortest path in `view`; empty: none.
   const std::vector<std::string>& view_paths(ViewId view) {
     auto [entry, fresh] = view_paths_.try_emplace(view);
     std::vector<std::string>& paths = entry->second;
@@ -270,7 +269,7 @@ class IndexBuilder {
       const std::uint64_t hash = index_format::fnv1a(name.data(), name.size());
       std::size_t at = hash & mask;
       while (buckets[at].name_offset) at = (at + 1) & mask;
-      // One more than the offset among the strings, until build() knows where these lie.
+      // One more than the offset in strings_: build() adds where these begin.
       buckets[at] = {hash, static_cast<std::uint32_t>(add_string(name) + 1),
                      static_cast<std::uint32_t>(add_string(target) + 1)};
     }

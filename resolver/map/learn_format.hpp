@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// What the audit library writes for `fs-gen --learn`: records of four strings, each ended by NUL,
-// appended by one write(2) each, so that any number of processes may share the file. It lives for
-// one run: no header, no version.
-//   "P" program ""   ""     a process started, and this is its executable's path
-//   "L" program name path   it asked for `name`, which the map did not know, and got `path`
-// Paths are absolute. A file that was full ends where it was; the reader takes what is whole.
+// The audit library's log for `fs-gen --learn`: records of four strings, each ended by NUL and
+// appended by one write(2), so that any number of processes share the file. It exists for one run:
+// no header, no version.
+//   "P" program ""   ""     a process started with this executable
+//   "L" program name path   it requested `name`, which is not in the map, and got `path`
+// Paths are absolute. An incomplete last record (a full disk) is ignored.
 
 namespace heddle::learn_format {
 

@@ -20,7 +20,7 @@ struct Element {
     while (prefix[i] && i < size && text[i] == prefix[i]) ++i;
     return !prefix[i];
   }
-  /// Whether it means another directory where the process stands elsewhere.
+  /// Whether its meaning depends on the current directory.
   bool is_relative() const {
     return !starts_with("/") && !starts_with("$ORIGIN") && !starts_with("${ORIGIN}");
   }

@@ -19,8 +19,8 @@ using ViewId = std::uint32_t;    ///< index into MapContent::views
 /// One origin file. Its identity is (dev, ino): identical copies are two objects, because ld.so
 /// tells files apart by (dev, ino) and a program may load both.
 struct MapObject {
-  std::string path;  ///< absolute; the first path the resolver met it by
-  FileStamp stamp;   ///< at build time; dev, ino and ctime hold on the building node only
+  std::string path;  ///< absolute; the first path the resolver found
+  FileStamp stamp;   ///< at build time; dev, ino and ctime are the building node's
   std::uint32_t mode = 0;
   ContentHash hash;
   bool is_elf = true;  ///< false: a data file of a plugin directory
@@ -44,7 +44,7 @@ struct MapView {
   std::vector<std::pair<std::string, ObjectId>> names;  ///< sorted by name, unique
 };
 
-/// One library of a program's closure, and how ld.so came to it.
+/// One library of a program's closure.
 struct MapLibrary {
   ObjectId object = 0;
   std::string requested_as;  ///< the name that first led to it
@@ -52,7 +52,7 @@ struct MapLibrary {
   std::string needed_by;  ///< path of the first requester; empty: a preload
 };
 
-/// A program whose start is guided: which names of its view it may be sent to.
+/// A guided program.
 struct MapProgram {
   std::string path;  ///< absolute
   ObjectId object = 0;
@@ -68,7 +68,7 @@ struct MapProgram {
   std::vector<std::string> missing;    ///< sonames that --allow-missing let pass
 };
 
-/// What `name` means in a list that is sorted by name; null: nothing.
+/// The object of `name` in a list that is sorted by name; null: none.
 inline const ObjectId* find_name(const std::vector<std::pair<std::string, ObjectId>>& list,
                                  std::string_view name) {
   const auto at =
@@ -79,15 +79,15 @@ inline const ObjectId* find_name(const std::vector<std::pair<std::string, Object
 /// A mount has inode numbers for so many generated files.
 inline constexpr std::size_t kMaxGenerated = 32;
 
-/// All of a map, in memory. Vectors sorted as said: the same input gives the same bytes.
+/// All of a map, in memory. Sorted vectors: the same input gives the same bytes.
 struct MapContent {
   std::string host;  ///< node that built it (informational; not part of `show --json`)
   std::vector<MapObject> objects;                       ///< sorted by path
   std::vector<MapView> views;                           ///< sorted by name
   std::vector<MapProgram> programs;                     ///< sorted by path
   std::vector<std::pair<std::string, ObjectId>> paths;  ///< original absolute path -> object
-  /// Files that the build made, by their names below the mount's root, in `.heddle/` or beside the
-  /// views: name -> bytes. Sorted by name, unique.
+  /// Files made by the build, in `.heddle/` or in the mount's root: name below the root -> bytes.
+  /// Sorted by name, unique.
   std::vector<std::pair<std::string, std::string>> generated;
 };
 

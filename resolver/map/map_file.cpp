@@ -12,6 +12,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "base/elf_file.hpp"
 #include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "base/open_regular.hpp"
@@ -33,7 +34,7 @@ bool is_absolute(std::string_view path) { return path.starts_with('/') && !has_n
 
 bool is_key_path(std::string_view path) { return is_absolute(path) && path.size() <= kMaxText; }
 
-/// A name that a directory tree can show: no empty, "." or ".." component, no NUL.
+/// A name in a directory tree: no empty, "." or ".." component, no NUL.
 bool is_relative_name(std::string_view name) {
   if (name.empty() || name.size() > kMaxText || has_nul(name)) return false;
   for (std::size_t start = 0; start <= name.size();) {
@@ -106,7 +107,7 @@ Result<void> check_rules(const MapContent& content) {
   for (const MapProgram& program : content.programs) TRY(check_program(program, content));
   TRY(check_order("program", content.programs, &MapProgram::path));
   for (const auto& [name, bytes] : content.generated) {
-    // These three the daemon makes itself.
+    // The daemon makes these three.
     const bool is_own = name.starts_with(kOwnPrefix);
     const auto file = std::string_view(name).substr(is_own ? kOwnPrefix.size() : 0);
     const bool taken = is_own && (file == "index" || file == "map" || file == "stats");
@@ -159,24 +160,16 @@ Error no_regular_file(const std::string& path) {
   return Error::with_code(ENOEXEC, path, "not a heddle map", "not a regular file");
 }
 
-/// All bytes of the open file, which no reader keeps open: others may go on writing to it.
+/// All bytes of the open file, copied: others may go on writing to it.
 Result<std::string> file_bytes(int file, const std::string& path) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(path, "cannot stat");
   if (!S_ISREG(status.st_mode)) return fail(no_regular_file(path));
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size > map_format::kMaxMap) return fail_errno(path, "cannot read", EFBIG);
-  std::string bytes(size, '\0');
-  std::size_t have = 0;
-  while (have < size) {
-    const ssize_t n = ::pread(file, bytes.data() + have, size - have, static_cast<off_t>(have));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_errno(path, "cannot read");
-    if (n == 0) break;
-    have += static_cast<std::size_t>(n);
-  }
-  bytes.resize(have);
-  return bytes;
+  auto bytes = FileBytes(file, size).text(0, size);
+  if (!bytes) return fail_errno(path, "cannot read", EIO);
+  return std::move(*bytes);
 }
 
 bool looks_like_lmdb(std::string_view bytes) {
@@ -188,8 +181,7 @@ bool looks_like_lmdb(std::string_view bytes) {
   return magic == kLmdbMagic;
 }
 
-/// The pages in a map's bytes, which are all there and what was written. Whoever made them can make
-/// this right too.
+/// The pages in a map's bytes. The checksum tells accidents, not attacks.
 Result<std::string_view> pages_of(const std::string& path, std::string_view bytes) {
   constexpr auto kSize = map_format::kTrailerSize;
   const auto pages = bytes.substr(0, bytes.size() - std::min(bytes.size(), kSize));
@@ -247,7 +239,7 @@ class Records {
   }
 
  private:
-  /// Calls `take(key, value)` for each entry; it returns false for one that makes no sense.
+  /// Calls `take(key, value)` for each entry; false: the entry is invalid.
   template <class Take>
   Result<void> each(std::string_view database, Take take) const {
     for (const auto& [key, value] : databases_.at(database))
@@ -276,7 +268,7 @@ class Records {
   const store::Databases& databases_;
 };
 
-/// A database's content in key order: that fills pages and makes equal content equal bytes.
+/// A database's content in key order, so that equal content makes equal bytes.
 using Table = std::vector<std::pair<std::string, std::string>>;
 
 Result<std::string> make_pages(const MapContent& content) {
@@ -360,7 +352,7 @@ Result<void> write_map(const MapContent& content, const std::string& path) {
   if (const auto good = map_format::check_rules(content); !good)
     return fail_errno(path, "cannot write a map: " + good.error().message(), EINVAL);
   auto file = TRY(AtomicFile::create(path));
-  // Whatever the umask: root serves programs by no map that others may write (map_reader.hpp).
+  // Whatever the umask: root uses no map that others may write (map_reader.hpp).
   struct stat status {};
   if (::fstat(file.fd(), &status) != 0 || ::fchmod(file.fd(), status.st_mode & 0755) != 0)
     return fail_errno(path, "cannot write");

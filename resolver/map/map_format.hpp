@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The map file: LMDB's pages, then the trailer. docs/formats/map.md describes it for others; a
-// change of anything here needs a new kMapVersion.
+// The map file: LMDB's pages, then the trailer (docs/formats/map.md). Any change here requires a
+// new kMapVersion.
 
 #include <cstdint>
 #include <optional>
@@ -62,8 +62,8 @@ inline constexpr std::size_t kMaxMap = std::size_t{256} << 20;  ///< 100,000 lib
 std::string number_key(std::uint32_t number);
 std::optional<std::uint32_t> number_of_key(std::string_view key);
 
-/// Keys of names are the view's number_key() and the name, keys of paths the path. LMDB has none
-/// longer than this: a longer name is refused, a longer path is in no map.
+/// Keys of names are the view's number_key() and the name, keys of paths the path. A longer name is
+/// refused, a longer path left out.
 inline constexpr std::size_t kMaxText = store::kMaxKey - sizeof(std::uint32_t);
 
 struct Meta {
@@ -93,7 +93,7 @@ bool decode(std::string_view bytes, Record& record) {
   return coder.complete();
 }
 
-/// Failure: which rule of map_content.hpp `content` breaks, naming the offender.
+/// Failure: the rule of map_content.hpp that `content` breaks, and where.
 Result<void> check_rules(const MapContent& content);
 
 }  // namespace heddle::map_format

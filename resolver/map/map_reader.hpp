@@ -12,17 +12,17 @@
 
 namespace heddle {
 
-/// A finished map, read only. Safe for concurrent readers. It may come from anybody: its bytes are
-/// read once into memory, so that what was checked is what is used, and no record is believed.
+/// A finished map, read only. Safe for concurrent readers. Its bytes are untrusted: they are read
+/// into memory once, so that what was checked is what is used, and each record is checked.
 class MapReader {
  public:
   /// Fails, naming path and reason, on: not a map (ENOEXEC), another format version (ENOTSUP),
-  /// truncated or damaged (EBADMSG), and what open(2) says.
+  /// truncated or damaged (EBADMSG), and errors of open(2).
   static Result<MapReader> open(const std::string& path);
   /// Of the file that `file` is open on, called `path`; `file` stays the caller's.
   static Result<MapReader> open(int file, const std::string& path);
 
-  /// Of all its bytes, as sha256sum(1) says: its identity (the trace header's map id).
+  /// The SHA-256 of all its bytes: its identity (the trace header's map id).
   ContentHash id() const;
   /// Everything, checked for consistency (EBADMSG).
   Result<MapContent> read_all() const;
@@ -34,18 +34,17 @@ class MapReader {
   store::Databases databases_;  ///< views into the bytes
 };
 
-/// Whether this process may serve programs by the map at `path`, whose file is `status`: root does
-/// so by maps alone that nobody else can have made, since a map chooses the libraries. EPERM.
+/// Whether this process may use the map at `path`, whose file is `status`. A map chooses the
+/// libraries that programs load: root uses only maps that no other user can have written (EPERM).
 Result<void> check_map_owner(const struct stat& status, const std::string& path);
 /// Whether root may open a map by `path`: only root may be able to put another map there (EPERM).
 Result<void> check_map_path(const std::string& path);
 
-/// How MapReader::open() tells of an open_regular() that failed with `code`.
+/// MapReader::open()'s error for an open_regular() that failed with `code`.
 Error map_open_error(const std::string& path, int code);
 
 /// Writes `content` as one immutable LMDB file with its trailer at `path`: aside, fsynced, renamed.
-/// Refuses (EINVAL) content that breaks the rules of map_content.hpp: unsorted or double names, an
-/// object index out of range, a name with NUL or empty. On failure the old file, if any, stands.
+/// EINVAL: `content` breaks the rules of map_content.hpp. On failure an old file is unchanged.
 Result<void> write_map(const MapContent& content, const std::string& path);
 
 }  // namespace heddle

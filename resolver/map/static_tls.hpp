@@ -15,7 +15,7 @@ namespace heddle {
 struct TlsBlock {
   std::uint64_t size = 0;
   std::uint64_t align = 0;
-  bool static_tls = false;  ///< DF_STATIC_TLS: it reaches TLS by initial-exec
+  bool static_tls = false;  ///< DF_STATIC_TLS: initial-exec access
 };
 
 struct StaticTlsNeed {
@@ -54,10 +54,9 @@ inline std::string merge_tunables(std::string_view tunables, std::uint64_t optio
   return out;
 }
 
-/// A program that changes GLIBC_TUNABLES for another sets this variable beside it, to
-/// "GLIBC_TUNABLES=<the user's value>", or to "" where the user had none. The audit library then
-/// puts the user's environment back before the program runs, so that its children have ordinary
-/// thread stacks; a mapped child that needs more static TLS starts itself again with what it needs.
+/// Set beside a changed GLIBC_TUNABLES: "GLIBC_TUNABLES=<the user's value>", or "" for none. The
+/// audit library restores the user's environment before the program runs, so that its children have
+/// ordinary thread stacks; it restarts a mapped child that needs more static TLS.
 inline constexpr char kSavedTunables[] = "HEDDLE_TUNABLES";
 
 }  // namespace heddle

@@ -51,7 +51,7 @@ std::vector<std::string> list(const std::string& directory) {
   return out;
 }
 
-/// What the program prints, at most 64 KiB, and no more than five seconds waited for.
+/// The output of `program -show`: at most 64 KiB, within five seconds.
 std::string output_of(const std::string& program) {
   auto pipe = make_pipe();
   auto null = open_file("/dev/null", O_RDWR);
@@ -72,7 +72,7 @@ std::string output_of(const std::string& program) {
     if (got <= 0) break;
     out.append(buffer.data(), static_cast<std::size_t>(got));
   }
-  return out;  // ~Child kills one that goes on
+  return out;  // ~Child kills it
 }
 
 bool is_wrapper(const std::string& name) {
@@ -84,7 +84,7 @@ bool is_launcher(const std::string& name) {
   return false;
 }
 
-/// Directories below an installation's prefix, or itself.
+/// Library directories of an installation's prefix.
 std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
                                                     const std::string& why) {
   std::vector<LibraryDirectory> out;
@@ -96,8 +96,8 @@ std::vector<LibraryDirectory> directories_of_prefix(const std::string& prefix,
   return out;
 }
 
-/// Directories named by the MPI compilers and launchers of `path_variable`, and what `mpicc -show`
-/// of each prints: that command is run, with a deadline of five seconds.
+/// From the places of MPI compilers and launchers in PATH, and from the output of `mpicc -show`,
+/// which is executed.
 std::vector<LibraryDirectory> directories_from_path() {
   std::vector<LibraryDirectory> out;
   const char* path_variable = std::getenv("PATH");
@@ -108,7 +108,7 @@ std::vector<LibraryDirectory> directories_from_path() {
       const auto path = fs::path(directory) / name;
       std::error_code none;
       const auto real = fs::canonical(path, none);
-      // Open MPI's compilers are one binary that goes by its name.
+      // Open MPI's compilers are one binary, which behaves by its name.
       if (none ||
           !seen.insert(is_wrapper(name) ? real.string() + " " + name : real.string()).second)
         continue;
@@ -123,7 +123,7 @@ std::vector<LibraryDirectory> directories_from_path() {
   return out;
 }
 
-/// Directories named by LD_LIBRARY_PATH and by what module files set (MPI_HOME, I_MPI_ROOT, ...).
+/// From LD_LIBRARY_PATH and the variables of module files.
 std::vector<LibraryDirectory> directories_from_environment() {
   std::vector<LibraryDirectory> out;
   if (const char* list = std::getenv("LD_LIBRARY_PATH"))
@@ -137,25 +137,25 @@ std::vector<LibraryDirectory> directories_from_environment() {
   return out;
 }
 
-// What a library opens at run time.
+// Files that a library opens at run time.
 
 struct Rule {
   const char* soname;       ///< prefix
-  const char* directories;  ///< below the library's; the first that holds a file `has` is it
-  const char* has;          ///< prefix of a file name in it
+  const char* directories;  ///< relative to the library's; the first with a file `has` is taken
+  const char* has;          ///< prefix of a file name
   const char* view_name;
   const char* short_name;  ///< nullptr: none
-  const char* variable;    ///< that names it; nullptr: none
-  const char* built_in;    ///< what the library may have before the directory's own name
+  const char* variable;    ///< nullptr: none
+  const char* built_in;    ///< in the library's string before the directory's name
   bool is_data;
 };
 
-// Where each looks: UCX src/ucs/sys/module.c (dladdr of libucs, "ucx" beside); Open MPI
+// Sources: UCX src/ucs/sys/module.c (dladdr of libucs, "ucx" beside); Open MPI
 // opal/mca/installdirs (built in, OPAL_*); PMIx the same (PMIX_*); libfabric PROVDLDIR
 // (FI_PROVIDER_PATH); hwloc HWLOC_PLUGINS_DIR; rdma-core VERBS_PROVIDER_DIR and IBV_CONFIG_DIR (no
-// variable). Names in a view are short where the mount's path of them must fit where the library's
-// own string stands: "${libdir}/openmpi", "${libdir}/pmix", "${datadir}/pmix", "/etc/openmpi" or
-// "${prefix}/etc", "/etc/libibverbs.d".
+// variable). With the short names the path below the mount fits into the library's string:
+// "${libdir}/openmpi", "${libdir}/pmix", "${datadir}/pmix", "/etc/openmpi" or "${prefix}/etc",
+// "/etc/libibverbs.d".
 constexpr const char* kOpal = "libopen-pal.so.";
 constexpr const char* kPmix = "libpmix.so.";
 constexpr const char* kVerbs = "libibverbs.so.";
@@ -197,8 +197,7 @@ bool fill(PluginDirectory& directory) {
   return fits;
 }
 
-/// The directories that the library `path` (symlink-free) with `soname` looks into and that are
-/// there.
+/// The existing plugin directories of the library `path` (canonical) with `soname`.
 std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
                                                    const std::string& soname) {
   std::vector<PluginDirectory> out;
@@ -225,7 +224,7 @@ std::vector<PluginDirectory> plugin_directories_of(const std::string& path,
   return out;
 }
 
-// What an installation has.
+// The files of an installation.
 
 std::vector<std::string> shortlist(const std::string& directory) {
   std::vector<std::string> out;
@@ -279,7 +278,7 @@ Result<void> add_closure_of(OsWorld& world, const LoaderProfile& loader, MpiInst
   for (const auto& missing : closure.missing)
     install.missing.push_back(missing.name + ", needed by " +
                               closure.objects[missing.needed_by].path);
-  // Plugins bring libraries that have plugins: Open MPI's mca_pml_ucx.so needs UCX.
+  // Plugins need libraries with plugins: Open MPI's mca_pml_ucx.so needs UCX.
   for (std::size_t i = 0; i < install.plugin_directories.size(); ++i) {
     const auto directory = install.plugin_directories[i];
     for (const auto& name : directory.plugins) {
@@ -345,9 +344,9 @@ Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& pref
     if (listed.insert(directory.path).second)
       for (const auto& path : shortlist(directory.path)) consider(path, directory.named_by);
   if (!prefix.empty()) {
-    // Links lead out of a prefix: those of a view to the packages (Spack, Nix), which is all that
-    // it has; and those of another root file system to this machine's MPI (Debian's libmpi.so to
-    // /etc/alternatives), which is none of its own.
+    // Links lead out of a prefix. Those of a view to its packages (Spack, Nix) are all that the
+    // prefix has; those of another root file system, to this machine's MPI (Debian's libmpi.so to
+    // /etc/alternatives), do not count.
     const auto top = (fs::path(canonical(prefix)) / "").string();
     const auto is_outside = [&](const MpiInstall& one) {
       return !one.library.path.starts_with(top);

@@ -17,53 +17,50 @@ struct MpiFile {
   std::string path;  ///< absolute
 };
 
-/// A directory that a library opens files of at run time: no DT_NEEDED tells of it.
+/// A directory with files that a library opens at run time, which no DT_NEEDED shows.
 struct PluginDirectory {
   std::string path;       ///< on the host
-  std::string view_name;  ///< where it stands in a view: "ucx", "share/openmpi"
+  std::string view_name;  ///< its name in a view: "ucx", "share/openmpi"
   std::string wanted_by;  ///< path of the library
-  /// True: the library looks beside itself (dladdr), so a view serves it; false: at `path`, a
-  /// string built into it, unless the environment says otherwise.
+  /// True: the library searches beside itself (dladdr), which works in a view; false: at `path`, a
+  /// string of the library, or where an environment variable says.
   bool beside = false;
-  std::vector<std::string> environment;  ///< variables that name the directory, if any
-  /// Strings of the library's own that it may have the directory by: as they are, or with more
-  /// behind a slash.
+  std::vector<std::string> environment;  ///< names of such variables
+  /// Strings of the library that may be the directory, or with a slash begin a path in it.
   std::vector<std::string> built_in;
-  /// The directory's place in a view for a library in which such a string is changed, where
-  /// `view_name` is too long for that; empty: the view's root, which gets `only` then.
+  /// Its name in a view for a library in which such a string is changed and has no room for
+  /// `view_name`; empty: the files with the prefix `only` go into the view's root.
   std::optional<std::string> short_name;
-  /// Parameters or texts, no plugins: the image's own, if it has some, are for its own libraries.
-  bool is_data = false;
-  std::string only;                  ///< prefix of the names that count
-  std::vector<std::string> plugins;  ///< its ELF files' names, sorted; the rest is data
+  bool is_data = false;  ///< parameters or texts; those of the image are for its own libraries
+  std::string only;      ///< prefix of the file names
+  std::vector<std::string> plugins;  ///< names of its ELF files, sorted; the rest is data
 };
 
-/// One MPI library of this machine (or another root library) with all that belongs to it.
+/// An MPI library (or another root library) of this machine with its files.
 struct MpiInstall {
   MpiIdentity identity;              ///< family empty: a root that is no MPI library
-  MpiFile library;                   ///< path free of symbolic links
-  std::vector<std::string> aliases;  ///< sonames it may be asked for by
+  MpiFile library;                   ///< its path is canonical
+  std::vector<std::string> aliases;  ///< sonames in DT_NEEDED that mean it
   std::string found_by;
   std::vector<MpiFile> bindings;  ///< Fortran and C++ libraries built with it
-  std::vector<MpiFile> closure;   ///< what ld.so loads for it, in its order, itself left out
+  std::vector<MpiFile> closure;   ///< the libraries that ld.so loads for it, in its order
   std::vector<PluginDirectory> plugin_directories;
   std::vector<std::string> missing;  ///< "libx.so.1, needed by ..."
 };
 
 /// Every MPI installation that PATH, `mpicc -show`, the environment and ld.so.cache lead to, each
-/// library once, in that order; or, with `prefix`, what is below it, or all its links lead to. No
-/// library is loaded. Fails only when this machine's ld.so cannot be read.
+/// library once, in that order; with `prefix`, only those below it or behind its links. No library
+/// is loaded. Fails only when this machine's ld.so cannot be read.
 Result<std::vector<MpiInstall>> find_mpi(OsWorld& world, const std::string& prefix);
 
-/// As one of find_mpi(), for any library: a soname of ld.so.cache, or a path. Fails (ENOENT) when
-/// there is none.
+/// As find_mpi() for one library of any kind: a soname of ld.so.cache, or a path. ENOENT: none.
 Result<MpiInstall> find_root(OsWorld& world, const std::string& soname);
 
-/// `path` free of symbolic links; itself when it leads nowhere.
+/// `path` without symbolic links; unchanged when it does not exist.
 std::string canonical(const std::string& path);
 
-/// What ld.so loads for the library `path`. What is missing then is looked for in `directory` too,
-/// as with the LD_LIBRARY_PATH that an installation's module file sets; empty: not.
+/// The closure of the library `path`. If libraries are missing, again with `directory`, unless it
+/// is empty, added to LD_LIBRARY_PATH, as an installation's module file does.
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,
                            const std::string& directory);
 

@@ -7,8 +7,8 @@
 namespace heddle {
 namespace {
 
-/// As bytes.find(). memchr() for the first letter stops at every other instruction of the code that
-/// a library of 40 MB mostly is: this skips a word's length at a time.
+/// As bytes.find(), which in machine code stops at most instructions (memchr() for the first
+/// letter); this skips a word's length at a time.
 std::size_t find_word(std::string_view bytes, std::string_view word, std::size_t from = 0) {
   if (from >= bytes.size()) return bytes.npos;
   const auto* begin = bytes.data() + from;
@@ -33,7 +33,7 @@ std::string_view version_at(std::string_view text) {
   return text.substr(0, end);
 }
 
-/// The first string of the file behind `from` that is `prefix` and a version and nothing more.
+/// The version of the first string of the file after `from` that is exactly `prefix` and a version.
 std::string lone_version(std::string_view bytes, std::size_t from, std::string_view prefix) {
   const std::string start = std::string(1, '\0') + std::string(prefix);
   for (auto at = bytes.find(start, from); at != bytes.npos; at = bytes.find(start, at + 1)) {
@@ -45,7 +45,7 @@ std::string lone_version(std::string_view bytes, std::size_t from, std::string_v
   return {};
 }
 
-/// "2019 Update 6", as Intel counted up to 2019: "2019.6". Empty: it is no year.
+/// "2019.6" of "2019 Update 6", Intel's form up to 2019. Empty: no year.
 std::string year_at(std::string_view text) {
   constexpr std::string_view kUpdate = " Update ";
   if (text.size() < 4 || !std::all_of(text.begin(), text.begin() + 4, is_digit)) return {};
@@ -92,7 +92,7 @@ bool is_cray_name(std::string_view soname, std::string_view major) {
 struct Family {
   const char* name;
   const char* title;
-  const char* words = nullptr;  ///< of a maker of MPICH's ABI, in front of its version
+  const char* words = nullptr;  ///< for a library of MPICH's ABI: the text before its version
 };
 constexpr Family kFamilies[] = {{"openmpi", "Open MPI"},
                                 {"mpich", "MPICH"},
@@ -128,10 +128,10 @@ MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
     out.version = lone_version(bytes, 0, "v");
     out.abi = "openmpi-" + major;
   } else if (exports("MPI_Abi_get_version") && !any_of_mpich) {
-    out.family = "mpi-abi";  // MPI 5.0's standard ABI: libmpi_abi.so.0, whoever made it
+    out.family = "mpi-abi";  // MPI 5.0's standard ABI: libmpi_abi.so.0 of any vendor
     out.abi = "mpi-abi-" + major;
   } else if (any_of_mpich) {
-    // One ABI since 2014 (mpich.org/abi); who built it shows in what it says of itself.
+    // One ABI since 2014 (mpich.org/abi); the vendor shows in the library's strings.
     out.abi = "mpich-" + major;
     for (const auto& [name, title, words] : kFamilies) {
       if (words == nullptr || !out.family.empty() || find_word(bytes, words) == bytes.npos)
@@ -140,8 +140,8 @@ MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes) {
       out.version = version_behind(bytes, words);
     }
     if (out.family.empty()) out.family = "mpich";
-    const auto told = find_word(bytes, "MPICH Version:");
-    if (out.version.empty()) out.version = lone_version(bytes, told == bytes.npos ? 0 : told, "");
+    const auto label = find_word(bytes, "MPICH Version:");
+    if (out.version.empty()) out.version = lone_version(bytes, label == bytes.npos ? 0 : label, "");
   }
   return out;
 }
@@ -159,7 +159,7 @@ bool may_be_mpi(std::string_view name) {
 std::vector<std::string> mpi_aliases(const std::string& soname, const std::string& abi) {
   std::vector<std::string> out = {soname};
   if (!abi.starts_with("mpich-")) return out;
-  // Debian's names, upstream's (the ABI initiative's), and Cray's, which tell the compiler.
+  // Names of upstream (the ABI initiative's), of Debian, and of Cray, which include the compiler.
   static const std::vector<std::string> kKinds[] = {
       {"libmpi.so.", "libmpich.so.", "libmpi_cray.so.", "libmpi_gnu.so."},
       {"libmpifort.so.", "libmpichfort.so.", "libfmpich.so.", "libmpifort_cray.so."},

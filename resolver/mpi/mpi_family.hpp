@@ -11,24 +11,22 @@
 
 namespace heddle {
 
-/// What an MPI library is, told from its symbols and its bytes: it is never loaded.
+/// Identifies an MPI library by its symbols and bytes, without loading it.
 struct MpiIdentity {
   std::string family;   ///< openmpi, mpich, intel, mvapich, cray, mpi-abi; empty: no MPI library
-  std::string version;  ///< "4.0.2"; empty: the file does not say
-  /// Libraries of equal `abi` may stand for each other: "openmpi-40", "mpich-12", "mpi-abi-0".
-  std::string abi;
+  std::string version;  ///< "4.0.2"; empty: unknown
+  std::string abi;      ///< of interchangeable libraries: "openmpi-40", "mpich-12", "mpi-abi-0"
 };
 
 /// "Open MPI", "MPICH", ...: as people write it.
 std::string mpi_family_title(const std::string& family);
 
-/// A name by which programs ask for their MPI's C library, and its ABI: programs of one do not run
-/// with a library of another, whatever its name. Open MPI: 1.10 (12), 2 and 3 (20), 4 and 5 (40).
+/// The soname of an MPI's C library in DT_NEEDED. Open MPI: 1.10 (12), 2 and 3 (20), 4 and 5 (40).
 /// MPICH's ABI initiative: libmpi.so.12 (MPICH, Intel MPI, MVAPICH2), Debian's and Ubuntu's MPICH:
 /// libmpich.so.12, Cray's: libmpi_cray.so.12. The MPI 5.0 standard's ABI: libmpi_abi.so.0.
 struct MpiSoname {
   const char* soname;
-  const char* family;  ///< of libraries with one ABI
+  const char* family;  ///< programs of one family do not run with a library of another
 };
 inline constexpr MpiSoname kMpiSonames[] = {
     {"libmpi.so.40", "Open MPI"},      {"libmpi.so.20", "Open MPI"},
@@ -37,26 +35,25 @@ inline constexpr MpiSoname kMpiSonames[] = {
     {"libmpi_gnu_112.so.12", "MPICH"}, {"libmpi_abi.so.0", "MPI ABI"},
 };
 
-/// `facts` with symbols, `bytes` the file's content; its code may be left out.
+/// `facts` has symbols; `bytes` is the file's content, its code may be left out.
 MpiIdentity identify_mpi(const ElfFacts& facts, std::string_view bytes);
 
-/// Whether a file of that name may be an MPI library: a short list only, its symbols decide.
+/// Whether a file of that name may be an MPI library; its symbols decide.
 bool may_be_mpi(std::string_view file_name);
 
-/// The sonames by which libraries of one ABI are known, `soname` among them: "libmpich.so.12" is
-/// "libmpi.so.12" with upstream MPICH, its Fortran and C++ bindings likewise. Just `soname` where
-/// it has no other names.
+/// The sonames of a library with `soname` in different builds of one ABI, `soname` included:
+/// "libmpich.so.12" is "libmpi.so.12" in upstream's MPICH; likewise its Fortran and C++ bindings.
 std::vector<std::string> mpi_aliases(const std::string& soname, const std::string& abi);
-/// Whether a library with these aliases is what a program asks for by `name`: one of them, or any
-/// of the names that Cray MPICH's library has, one for each compiler.
+/// Whether `name` in DT_NEEDED means a library with these aliases: one of them, or any name of Cray
+/// MPICH's library, which has one for each compiler.
 bool stands_for(const std::vector<std::string>& aliases, const std::string& abi,
                 const std::string& name);
 
-/// The sonames in DT_NEEDED and its kin.
+/// The sonames in DT_NEEDED, DT_AUXILIARY and DT_FILTER.
 std::vector<std::string> needed_names(const ElfFacts& elf);
 
-/// Takes out of `candidates` what needs one of `names`, or a name that `take` gave for another one
-/// that was taken (libmpi_usempif08 needs libmpi_mpifh). A candidate has its `needs`.
+/// Moves from `candidates` all that need, directly or not, one of `names` (libmpi_usempif08 needs
+/// libmpi_mpifh). `take` gets each and returns its names; a candidate has its `needs`.
 template <class Candidate, class Take>
 void take_users(std::vector<Candidate>& candidates, std::set<std::string> names, const Take& take) {
   const auto is_user = [&](const Candidate& one) {

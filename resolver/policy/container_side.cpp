@@ -20,11 +20,10 @@
 namespace heddle::policy {
 namespace {
 
-/// Lines of an image's ld.so.cache that may be an MPI's and are looked at; a real one has some
-/// dozens, a hostile one millions.
+/// A real ld.so.cache has some dozens of MPI's lines, a hostile one millions.
 constexpr std::size_t kMostMpiLines = 4096;
 
-/// What is loaded by others (an interpreter's module: mpi4py's MPI.so), not started.
+/// Whether it is loaded, not started: an interpreter's module (mpi4py's MPI.so).
 bool is_library(const ElfFacts& elf) {
   return elf.dynamic && !elf.dependencies.empty() && (elf.flags_1 & DF_1_PIE) == 0;
 }
@@ -126,8 +125,8 @@ const StackPart* ContainerStack::part_of(const FileId& id) const {
   return at == parts.end() ? nullptr : &*at;
 }
 
-bool ContainerStack::has_to_stay(const StackPart& part) const {
-  return part.is_copy && stays.contains(directory_of(part.path));
+bool ContainerStack::is_preserved(const StackPart& part) const {
+  return part.is_copy && preserved.contains(directory_of(part.path));
 }
 
 void ContainerStack::note_swapped_directories(OsWorld& inside) {
@@ -136,9 +135,9 @@ void ContainerStack::note_swapped_directories(OsWorld& inside) {
       swapped.insert(directory_of(real));
 }
 
-bool ContainerStack::leave(const StackPart& copy, const std::string& why) {
+bool ContainerStack::preserve(const StackPart& copy, const std::string& why) {
   const auto directory = directory_of(copy.path);
-  if (!swapped.contains(directory)) return stays.try_emplace(directory, why).second;
+  if (!swapped.contains(directory)) return preserved.try_emplace(directory, why).second;
   mixed.try_emplace(copy.path, why);
   return false;
 }
@@ -164,7 +163,7 @@ void ContainerStack::consider(ContainerSide& inside, const std::string& path, co
     if (name.find('/') == name.npos && !holds(known->names, name)) known->names.push_back(name);
 }
 
-void ContainerStack::drop_strangers() {
+void ContainerStack::drop_unrelated() {
   std::vector<StackPart> kept;
   std::vector<StackPart> rest;
   std::set<std::string> names;
@@ -182,7 +181,7 @@ void ContainerStack::drop_strangers() {
 void ContainerStack::keep(const std::string& abi) {
   std::erase_if(
       parts, [&](const StackPart& part) { return part.is_library() && part.identity.abi != abi; });
-  if (own_library() != nullptr) drop_strangers();
+  if (own_library() != nullptr) drop_unrelated();
 }
 
 namespace {
@@ -192,12 +191,11 @@ namespace {
 constexpr std::size_t kMostNames = 300'000;
 constexpr std::size_t kMostFound = 64;
 constexpr int kDeepest = 40;
-// Each costs a cached start 7 us. Debian with an MPI has 100 that have libraries or are no deeper
-// than this.
+// Each costs a decided start 7 us. Debian with an MPI has 100.
 constexpr std::size_t kMostWatched = 128;
 constexpr int kShallow = 2;
 
-/// Directories of the root that change with each container or hold data.
+/// Not the root's directories that change with each container or hold data.
 bool may_be_watched(const std::string& name) {
   for (const char* other : {"etc", "tmp", "run", "var", "boot"})
     if (name == other) return false;
@@ -208,14 +206,14 @@ bool is_data(const std::string& path) {
   return path == "/usr/share/" || path == "/usr/include/" || path == "/usr/src/";
 }
 
-/// Whether opening a directory failed for what it is: no directory, one of a volume, gone, or one
-/// without the right to look into, and so without programs from there.
-bool is_none_of_ours(int code) {
+/// The error of openat2() for no directory, a volume, a directory that is gone or, since programs
+/// cannot read there either, unreadable.
+bool may_be_skipped(int code) {
   return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
 }
 
-/// Looks for files that may be an MPI library, in the image's own file system: no volume, nothing
-/// below /proc, /sys and /dev, no link to a directory. Bounded, since a container waits for it.
+/// Searches files that may be an MPI library in the image's own file system: no volumes, nothing
+/// below /proc, /sys and /dev, no links to directories. Bounded, since a container's start waits.
 class Walk {
  public:
   explicit Walk(OsWorld& world) {
@@ -227,11 +225,10 @@ class Walk {
   }
 
   std::vector<std::string> paths;  ///< sorted; files and links to them
-  bool complete = true;            ///< false: it has more than is looked at, or can be
+  bool complete = true;            ///< false: a limit was reached, or a directory is unreadable
 
-  /// Directories in which one that is added later most likely shows: those next to the root, where
-  /// a prefix of its own begins, and those with libraries. Each ends in a slash. Those nearest to
-  /// the root when there are too many.
+  /// Directories that most likely change when an MPI is added: shallow ones, where a prefix begins,
+  /// and those with libraries; of too many, those nearest to the root. Each ends in a slash.
   std::vector<std::string> watched() const {
     std::vector<std::string> out;
     for (const auto& [depth, path] : watched_)
@@ -275,12 +272,12 @@ class Walk {
   void look_at(int fd, const std::string& path, const std::string& name, bool may_be_directory,
                int depth, bool watched) {
     if (may_be_directory) {
-      // A device's number does not tell a volume: one bound from the same disk has the image's.
+      // Not by the device's number: a volume of the same disk has the image's.
       auto below = open_resolved(fd, name, O_RDONLY | O_DIRECTORY | O_NONBLOCK,
                                  RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS);
       if (below)
         return enter(std::move(*below), path + "/", depth + 1, watched && !is_data(path + "/"));
-      if (!is_none_of_ours(below.error().code())) complete = false;
+      if (!may_be_skipped(below.error().code())) complete = false;
     }
     if (may_be_mpi(name)) paths.push_back(path);
   }
@@ -289,14 +286,14 @@ class Walk {
   std::set<std::pair<int, std::string>> watched_;
 };
 
-/// The absolute directories that an object's RPATH or RUNPATH names, a slash at the end.
+/// The absolute directories in an object's RPATH or RUNPATH, with a trailing slash.
 std::vector<std::string> tagged_directories(const LoadedObject& object, OsWorld& world,
                                             const LoaderProfile& loader) {
   const auto& elf = object.file.elf;
   const auto text = elf.runpath ? *elf.runpath : elf.rpath.value_or("");
   if (text.empty()) return {};
-  // The kernel's word of a program (/proc/self/exe) is free of links, ld.so's of a library is as it
-  // was found (elf/dl-object.c; of what it was itself asked to load: until 2.42).
+  // $ORIGIN: a program's path is canonical (/proc/self/exe), a library's as it was found
+  // (elf/dl-object.c; up to 2.41 also that of ld.so's argument).
   const bool resolved =
       object.found_by == FoundBy::program && (elf.interp.has_value() || loader.glibc_minor >= 42);
   auto origin = resolved ? world.real_path(object.path) : object.path;
@@ -310,7 +307,7 @@ std::vector<std::string> tagged_directories(const LoadedObject& object, OsWorld&
   return out;
 }
 
-/// Besides kMpiSonames what a program may ask for that loads its MPI late.
+/// Besides kMpiSonames, the sonames that a program may dlopen.
 constexpr const char* kBindings[] = {
     "libmpifort.so.12",   "libmpichfort.so.12", "libmpicxx.so.12",       "libmpichcxx.so.12",
     "libmpi_mpifh.so.40", "libmpi_cxx.so.40",   "libmpi_usempif08.so.40"};
@@ -328,7 +325,7 @@ ContainerStack find_container_stack(ContainerSide& inside) {
         out.missing.push_back(missing.name);
   }
   out.needed_by_program = !out.empty();
-  // What else the image has: further bindings, or the MPI of the programs that a script starts.
+  // Also further bindings, or the MPI of programs that a script starts.
   for (const auto& line : inside.mpi_lines()) {
     if (line.flags != cache_flags(inside.loader())) continue;
     const std::string path(line.path);
@@ -343,7 +340,7 @@ ContainerStack find_container_stack(ContainerSide& inside) {
         std::ranges::any_of(out.parts, is_user))
       out.consider(inside, path, *file, {std::string(line.name)}, false);
   }
-  // An interpreter in a prefix of its own (conda, Spack): its modules load the MPI beside it.
+  // An interpreter in a prefix of its own (conda, Spack), whose modules load the MPI beside it.
   if (!out.needed_by_program) {
     std::vector<std::string> names(std::begin(kBindings), std::end(kBindings));
     for (const auto& library : kMpiSonames) names.emplace_back(library.soname);
@@ -354,7 +351,7 @@ ContainerStack find_container_stack(ContainerSide& inside) {
             if (const auto file = inside.library(directory + name))
               out.consider(inside, directory + name, *file, {name}, false);
   }
-  out.drop_strangers();
+  out.drop_unrelated();
   return out;
 }
 
@@ -362,7 +359,7 @@ bool find_stack_copies(ContainerSide& inside, ContainerStack& stack) {
   auto& world = inside.world();
   const Walk walk(world);
   stack.watched = walk.watched();
-  // What every program finds.
+  // Found by every program.
   std::set<std::string> files;
   std::set<std::string> directories;
   for (const auto& line : inside.mpi_lines()) files.insert(world.real_path(std::string(line.path)));
@@ -376,7 +373,7 @@ bool find_stack_copies(ContainerSide& inside, ContainerStack& stack) {
       continue;
     stack.consider(inside, real, *file, {}, true);
   }
-  stack.drop_strangers();
+  stack.drop_unrelated();
   return walk.complete;
 }
 

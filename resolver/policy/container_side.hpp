@@ -14,7 +14,7 @@
 
 namespace heddle::policy {
 
-/// A program in the container with what its own ld.so loads for it.
+/// A program in the container, with its closure by the container's own ld.so.
 struct ContainerProgram {
   std::string path;
   Closure closure;
@@ -23,9 +23,9 @@ struct ContainerProgram {
 /// A library of either side.
 struct SideFile {
   std::string soname;  ///< of a plugin of the host: its name below the mount
-  std::string path;    ///< of the host: free of symbolic links
+  std::string path;    ///< canonical on the host
   FileFacts file;
-  /// What of the host's MPI stack it is ("UCX", "libfabric"); empty: a system or toolchain library.
+  /// Its part of the host's MPI stack ("UCX", "libfabric"); empty: a system or toolchain library.
   std::string stack_part{};
 };
 
@@ -34,15 +34,15 @@ class ContainerSide {
  public:
   explicit ContainerSide(OsWorld& world) : symbols_(world), world_(world) {}
 
-  /// Follows #! lines. False, with `reason`: nothing to swap (a static program). Fails when it is
-  /// not there or its loader is none of glibc's.
+  /// Follows #! lines. False, with `reason`: nothing to swap (a static program). Fails when the
+  /// program does not exist or its loader is not glibc's.
   Result<bool> add_program(const std::string& name, const SearchOptions& options,
                            std::string& reason);
 
-  /// What ld.so would find for `soname`: in a program's closure, in the cache, in the default
-  /// directories; of its own soname, itself. Null: nothing.
+  /// The file that ld.so would find for `soname`: in a program's closure, ld.so.cache or the
+  /// default directories; ld.so itself for its own soname. Null: none.
   const SideFile* find(const std::string& soname);
-  /// The facts of a library for the programs' loader; nullopt: it is none.
+  /// The facts of a library that the programs' loader accepts; nullopt: it does not.
   std::optional<FileFacts> library(const std::string& path);
 
   OsWorld& world() { return world_; }
@@ -68,19 +68,16 @@ class ContainerSide {
   std::map<std::string, std::optional<SideFile>> found_;
 };
 
-/// A library of an MPI in the container: the one itself, or its Fortran or C++ bindings.
+/// A library of an MPI in the container: its C library, or its Fortran or C++ bindings.
 struct StackPart {
   std::string soname;
   std::string path;
   FileId id;
   MpiIdentity identity;            ///< family empty: bindings
-  std::vector<std::string> names;  ///< it is asked for by, `soname` among them
+  std::vector<std::string> names;  ///< in DT_NEEDED, `soname` included
   std::vector<std::string> needs;  ///< DT_NEEDED
-  /// Of the MPI that the container's programs would load without us.
-  bool is_own = true;
-  /// In a directory that neither the programs nor ld.so.cache lead to: what others find there by
-  /// tags of their own.
-  bool is_copy = false;
+  bool is_own = true;              ///< of the MPI that the container's programs load without heddle
+  bool is_copy = false;  ///< in a private directory, found only by RPATH or RUNPATH of others
 
   bool is_library() const { return !identity.family.empty(); }
 };
@@ -89,39 +86,39 @@ struct StackPart {
 struct ContainerStack {
   std::vector<StackPart> parts;      ///< libraries first; mostly one, more with several MPIs
   std::vector<std::string> missing;  ///< MPI libraries that programs need and the image lacks
-  /// False: no program needs it by itself (a script, an interpreter, a shell that starts one); it
-  /// is what the image's ld.so.cache has.
+  /// False: no program has it in its closure (a script, an interpreter, a shell that starts one);
+  /// it is the MPI of the image's ld.so.cache.
   bool needed_by_program = false;
-  std::vector<std::string> watched;  ///< directories in which a copy that is added later shows
-  /// Directories of copies that stay as they are, and why.
-  std::map<std::string, std::string> stays;
-  /// Directories, free of links, of parts that are no copies: the host's goes over those, whatever
-  /// lies beside them.
+  std::vector<std::string> watched;  ///< directories that change when a copy is added
+  /// Directories of copies that are not replaced, with the reason.
+  std::map<std::string, std::string> preserved;
+  /// Canonical directories of parts that are no copies: the host's files replace those, and all
+  /// beside them.
   std::set<std::string> swapped;
-  /// Copies in such a directory that should have stayed, by path, and why.
+  /// Copies in such a directory that should not be replaced, by path, with the reason.
   std::map<std::string, std::string> mixed;
 
   const StackPart* own_library() const;  ///< the first; null: none
   bool empty() const { return own_library() == nullptr && missing.empty(); }
-  const StackPart* part_of(const FileId& id) const;  ///< among the own
-  /// Leaves out libraries of another ABI than `abi` and their bindings.
+  const StackPart* part_of(const FileId& id) const;  ///< among those with is_own
+  /// Removes libraries of another ABI than `abi` and their bindings.
   void keep(const std::string& abi);
-  /// One of the copies, in a directory that stays.
-  bool has_to_stay(const StackPart& part) const;
+  /// Whether `part` is a copy in one of the directories `preserved`.
+  bool is_preserved(const StackPart& part) const;
   /// Fills in `swapped`.
   void note_swapped_directories(OsWorld& inside);
-  /// The directory of `copy` stays for the reason `why`. False: that cannot be, or was so before.
-  bool leave(const StackPart& copy, const std::string& why);
-  /// Takes note of a file that may be one of them, asked for by `names`.
+  /// Adds the directory of `copy` to `preserved`. False: it must be replaced, or was there before.
+  bool preserve(const StackPart& copy, const std::string& why);
+  /// Adds a file that may be a part; `names`: in DT_NEEDED.
   void consider(ContainerSide& inside, const std::string& path, const FileFacts& file,
                 const std::vector<std::string>& names, bool is_copy);
-  /// Leaves out what is neither a library nor needs one, or another of their bindings.
-  void drop_strangers();
+  /// Removes parts that are neither an MPI library nor need one, or another binding.
+  void drop_unrelated();
 };
 
-/// What the programs and ld.so.cache lead to.
+/// The MPI that the programs and ld.so.cache lead to.
 ContainerStack find_container_stack(ContainerSide& inside);
-/// Adds the copies. False: not all of the image was looked at.
+/// Adds the copies. False: the image was not searched completely.
 bool find_stack_copies(ContainerSide& inside, ContainerStack& stack);
 
 }  // namespace heddle::policy

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// The decision for a container, in three steps. Facts: what the container's programs load
-// (ContainerSide), the MPI of the image (ContainerStack), what the host's MPI loads (HostSide).
-// Constraints: the ABI check, by which the host's MPI stands for the image's or nothing is swapped.
-// The solver (placement.cpp): whose file each further library is, and where it stands.
+// The decision for a container, in three steps. Facts: the closures of the container's programs
+// (ContainerSide), the image's MPI (ContainerStack), the closure of the host's MPI (HostSide).
+// Constraints: the ABI check; only if it passes, the host's MPI replaces the image's. The solver
+// (placement.cpp): the side and the place of each further library.
 #include "resolver/policy/decide.hpp"
 
 #include <algorithm>
@@ -27,9 +27,8 @@ std::string describe(const MpiIdentity& identity, const std::string& path) {
   return describe(identity) + " (" + path + ", " + identity.abi + ")";
 }
 
-/// What Open MPI's mpi.h makes of MPI_COMM_WORLD and the like: data, of which a program has a copy
-/// of its own (R_X86_64_COPY), so that it seems to define what it needs. ld.so looks for the
-/// library's at the start, and ends the program where there is none.
+/// Open MPI's MPI_COMM_WORLD and the like: data that a program has a copy of (R_X86_64_COPY), and
+/// so seems to define. Without the library's, ld.so ends the program at the start.
 bool is_handle(const std::string& name) { return name.starts_with("ompi_mpi_"); }
 
 /// One run of decide().
@@ -49,7 +48,7 @@ class Decider {
   }
 
  private:
-  /// Both end the work with an outcome: the error goes no further than run().
+  /// Both end decide() with an outcome; run() discards the error.
   tl::unexpected<Error> refuse(const std::string& reason, const std::string& hint = "") {
     out_.hint = hint;
     return end(Outcome::incompatible, reason);
@@ -125,13 +124,12 @@ class Decider {
 
   Result<void> choose_mpi() {
     if (options_.installs.empty() && options_.roots.empty()) {
-      if (!options_.mpi_wanted)
-        return end(Outcome::nothing, "no library of the host was requested");
-      return refuse("the host has no MPI to give to the container",
+      if (!options_.mpi_wanted) return end(Outcome::nothing, "no library of the host is requested");
+      return refuse("the host has no MPI for the container",
                     "fs-resolve mpi shows what is found; --mpi PREFIX adds one");
     }
     const auto& program = inside_.programs()[0].path;
-    if (stack_.empty())  // the copies are all that the image has
+    if (stack_.empty())  // the image has only copies
       for (auto& part : stack_.parts) part.is_own = true;
     if (stack_.empty() && options_.roots.empty())
       return end(Outcome::nothing, program + " needs no MPI library, and the image has none");
@@ -166,7 +164,7 @@ class Decider {
     return {};
   }
 
-  /// The host's binding that stands for the container's; null: none.
+  /// The host's binding that replaces the container's; null: none.
   const MpiFile* host_binding(const StackPart& part) const {
     if (part.is_library()) return nullptr;
     for (const auto& binding : install_->bindings)
@@ -175,9 +173,9 @@ class Decider {
     return nullptr;
   }
 
-  /// Symbols that the container's programs and their libraries take from the container's MPI (every
-  /// undefined MPI_* one, and whatever else only that MPI exports) and the host's library and its
-  /// bindings do not export, each with the path of its user. Weak ones do not count.
+  /// Symbols, each with the path of its user, that the container's programs and libraries need from
+  /// the container's MPI (undefined MPI_* ones, and others that it exports) and the host's library
+  /// and its bindings do not export. Weak ones do not count.
   std::vector<std::pair<std::string, std::string>> missing_symbols() {
     std::set<std::string> names(stack_.missing.begin(), stack_.missing.end());
     std::set<std::string> container_has;
@@ -209,7 +207,7 @@ class Decider {
           out.emplace_back(object->path, symbol.name);
     }
     if (out.empty()) return out;
-    // mpi_something of the program's own libraries, or libc's memcpy that an MPI exports too.
+    // Not mpi_* of the program's own libraries, nor libc's memcpy, which some MPI exports too.
     for (const auto* object : inside_.objects()) {
       if (stack_.part_of(object->file.stamp.id) != nullptr) continue;
       const auto& exported = inside_.symbols().exports(object->path);
@@ -229,10 +227,10 @@ class Decider {
     return shortened(out);
   }
 
-  /// Whether the host's MPI does for the programs.
+  /// Whether the programs can run with the host's MPI.
   Result<void> check_abi() {
     const auto host_name = describe(install_->identity);
-    // What a program loads is to be replaced with the library, or not at all.
+    // Bindings that a program loads must be replaced together with the library.
     for (const auto& part : stack_.parts) {
       if (!part.is_own || part.is_library() || host_binding(part) != nullptr) continue;
       if (std::ranges::any_of(inside_.objects(), [&](const LoadedObject* object) {
@@ -261,11 +259,11 @@ class Decider {
                           "image built with a newer one"
                         : "use a newer MPI on the host, or an image built with an older one");
     }
-    // Programs that nobody named use the copies: what these might miss with the host's stays.
+    // The copies' users are unknown: a copy with more symbols than the host's is not replaced.
     stack_.note_swapped_directories(inside_.world());
     for (const auto& part : stack_.parts)
-      if (const auto why = part.is_copy ? lacks_of(part) : ""; !why.empty())
-        stack_.leave(part, part.path + ": " + why);
+      if (const auto why = part.is_copy ? losses_with_host(part) : ""; !why.empty())
+        stack_.preserve(part, part.path + ": " + why);
     if (!library_) return {};
     const auto& theirs = library_->identity;
     if (theirs.family == install_->identity.family &&
@@ -280,8 +278,8 @@ class Decider {
     return {};
   }
 
-  /// What programs that use `part` might miss with the host's; empty: nothing.
-  std::string lacks_of(const StackPart& part) {
+  /// What users of `part` might miss in the host's; empty: nothing.
+  std::string losses_with_host(const StackPart& part) {
     const auto host_name = "the host's " + describe(install_->identity);
     if (!part.is_library())
       return host_binding(part) != nullptr ? "" : host_name + " has no such bindings";
@@ -313,7 +311,7 @@ class Decider {
     return {};
   }
 
-  /// The library and its bindings are the host's.
+  /// Takes the library and its bindings from the host.
   void force_mpi(SideChoice& sides) {
     const auto why = "the host's " + describe(install_->identity) + " was requested";
     const auto& abi = install_->identity.abi;
@@ -335,14 +333,14 @@ class Decider {
 
   const DecideOptions& options_;
   Decision out_;
-  bool ended_ = false;  ///< by an outcome
+  bool ended_ = false;  ///< with an outcome
   ContainerSide inside_;
   HostSide host_;
   SearchOptions search_;
   GlibcFamily glibc_;
   ContainerStack stack_;
-  const MpiInstall* install_ = nullptr;  ///< the host's MPI that stands for the container's
-  /// Of the container; none: the image has none, a program only asks for it.
+  const MpiInstall* install_ = nullptr;  ///< the host's MPI that replaces the container's
+  /// The container's; none: the image lacks the library that a program needs.
   std::optional<StackPart> library_;
   std::vector<PluginDirectory> directories_;
 };

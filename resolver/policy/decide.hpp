@@ -13,17 +13,17 @@ namespace heddle::policy {
 
 enum class Outcome { swap, nothing, incompatible };
 enum class Side { host, container };
-/// What decided between the host's file and the container's.
+/// The reason for the host's file or the container's.
 enum class Rule {
   mpi_stack,  ///< part of the host's MPI
   only_host,  ///< the container has none
   versions,   ///< one defines all versions of the other
   symbols,    ///< the same by symbols, for files without versions
-  needs,      ///< neither does: what their users need
-  glibc,      ///< glibc goes as a whole
+  needs,      ///< neither does; their users' needs decide
+  glibc,      ///< glibc's files are of one side
 };
 
-/// One soname, and whose file a program in the container gets under it.
+/// The side of the file that a program in the container gets for a soname.
 struct Verdict {
   std::string soname;
   Side taken = Side::container;
@@ -33,7 +33,7 @@ struct Verdict {
   std::string why;
 };
 
-/// An MPI library as either side has it.
+/// The MPI library of one side.
 struct MpiSide {
   MpiIdentity identity;
   MpiFile library;
@@ -41,7 +41,7 @@ struct MpiSide {
 
 struct FileBind {
   std::string source;  ///< relative to the mount's root
-  std::string target;  ///< in the container; exists, free of symbolic links
+  std::string target;  ///< in the container; exists, canonical
   std::string why;
 };
 struct DirectoryBind {
@@ -51,15 +51,15 @@ struct DirectoryBind {
   std::string why;
 };
 
-/// A path built into a library of the host, of which a changed copy is served where the image has
-/// no directory to bind the host's over.
+/// A path in a library of the host, changed in the copy that the mount serves, because the image
+/// has no directory as a target of a bind mount.
 struct ChangedPath {
   std::string library;
   std::string was;
   std::string now;
 };
 
-/// What docs/formats/container.md describes, and what the map needs to be made of.
+/// The content of docs/formats/container.md, and of the map.
 struct Decision {
   Outcome outcome = Outcome::nothing;
   std::string reason;
@@ -81,30 +81,30 @@ struct Decision {
   std::vector<Verdict> verdicts;                           ///< sorted by soname
   std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
   std::vector<std::string> warnings;
-  /// Paths of the container that the answer hangs on, as OsWorld::asked() has them.
+  /// Paths of the container that the decision depends on, as in OsWorld::asked().
   std::vector<std::string> asked;
 
   /// View name -> file on the host.
   std::map<std::string, std::string> names;
   std::string ld_so_cache;  ///< bytes
-  /// Further files that the mount serves, by their names below its root.
+  /// Generated files of the mount, by their names below its root.
   std::map<std::string, std::string> made;
 };
 
 struct DecideOptions {
-  std::vector<std::string> programs;  ///< in the container; a name without '/' is looked for there
+  std::vector<std::string> programs;  ///< in the container; names without '/' are searched there
   std::string mount_point = "/dev/heddle";
   /// The host's, best first; the first whose ABI is that of the container's MPI is taken.
   std::vector<MpiInstall> installs;
-  bool mpi_wanted = true;         ///< false: `roots` alone
-  std::vector<MpiInstall> roots;  ///< further libraries that are to be the host's (libfabric.so.1)
-  std::string library_path;       ///< LD_LIBRARY_PATH that the container will run with
+  bool mpi_wanted = true;         ///< false: only `roots`
+  std::vector<MpiInstall> roots;  ///< further libraries to take from the host (libfabric.so.1)
+  std::string library_path;       ///< the container's LD_LIBRARY_PATH
 };
 
-/// Decides for each soname whose file the programs get, from version definitions and symbols, and
-/// checks it by resolving the programs again as if all were in place. `inside` is below the
-/// container's root. Nothing is executed. Fails when a side cannot be read at all; what must not
-/// start is an outcome, no failure.
+/// Decides for each soname whose file the programs get, by version definitions and symbols, and
+/// checks this by a second resolution of the programs with the chosen files. `inside` is below the
+/// container's root. Nothing is executed. Fails when a side cannot be read; a container that must
+/// not start is an outcome.
 Result<Decision> decide(OsWorld& host, OsWorld& inside, const DecideOptions& options);
 
 }  // namespace heddle::policy

@@ -11,8 +11,8 @@
 namespace heddle::policy {
 namespace {
 
-// What these libraries' users call them by: a name that is part of their API stands for good, and
-// no system library exports one.
+// Libraries of an MPI stack by exported names: stable parts of their API that no system library
+// exports.
 struct Mark {
   const char* part;
   std::ptrdiff_t at_least;  ///< exported names that begin with one of these
@@ -36,7 +36,7 @@ std::string stack_part_of(const ElfFacts& facts) {
   return {};
 }
 
-/// What one build of glibc installs (gnu/lib-names.h), ld.so left out.
+/// The libraries of a glibc build (gnu/lib-names.h) without ld.so.
 constexpr const char* kGlibcSonames[] = {
     "libBrokenLocale.so.1",   "libSegFault.so",      "libanl.so.1",       "libc.so.6",
     "libc_malloc_debug.so.0", "libcrypt.so.1",       "libdl.so.2",        "libm.so.6",
@@ -109,7 +109,7 @@ Result<GlibcFamily> read_glibc_family(OsWorld& world) {
   const auto& loader = out.loader;
   out.version = "2." + std::to_string(loader.glibc_minor);
   auto ld_so = TRY(world.facts(loader.interpreter));
-  // libc's directory is ld.so's, or one of the default ones.
+  // libc lies beside ld.so, or in a default directory.
   std::vector<std::string> directories = {directory_of(canonical(loader.interpreter)) + "/"};
   directories.insert(directories.end(), loader.default_directories.begin(),
                      loader.default_directories.end());
@@ -135,7 +135,7 @@ Result<GlibcFamily> read_glibc_family(OsWorld& world) {
 Result<GlibcChoice> choose_glibc(const GlibcFamily& host, ContainerSide& inside,
                                  const std::vector<const SideFile*>& host_files) {
   const auto container = "the container's glibc " + inside.glibc();
-  std::string reason;  // an image of but what its own program needs may have no libm
+  std::string reason;
   std::vector<std::string> wanted;
   const SideFile* wanted_by = nullptr;
   for (const auto* file : host_files) {
@@ -145,13 +145,13 @@ Result<GlibcChoice> choose_glibc(const GlibcFamily& host, ContainerSide& inside,
     for (const auto& soname : sonames) {
       const auto* theirs = inside.find(soname);
       if (theirs == nullptr) {
-        if (reason.empty())
+        if (reason.empty())  // a minimal image may have no libm
           reason = file->path + " needs " + soname + ", which " + container + " lacks";
         continue;
       }
       const auto missing = missing_versions(file->file.elf, soname, theirs->file.elf);
       if (missing.empty()) continue;
-      // The MPI itself explains more than some library behind it.
+      // Prefer a part of the MPI stack as the reason.
       if (wanted_by == nullptr || (wanted_by->stack_part.empty() && !file->stack_part.empty())) {
         wanted_by = file;
         wanted.clear();
@@ -181,7 +181,7 @@ Result<GlibcChoice> choose_glibc(const GlibcFamily& host, ContainerSide& inside,
   }
   for (const std::string soname : kGlibcSonames) {
     const auto* theirs = inside.find(soname);
-    // Names without a number are aids to debug with (LD_PRELOAD=libSegFault.so).
+    // Names without a number are debugging aids (LD_PRELOAD=libSegFault.so).
     if (theirs != nullptr && !soname.ends_with(".so") && !host.files.contains(soname) &&
         is_glibc_part(theirs->file.elf))
       out.warnings.push_back(theirs->path + ": it belongs to " + container + " and the host's " +

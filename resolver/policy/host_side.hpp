@@ -12,18 +12,17 @@
 
 namespace heddle::policy {
 
-/// What the host's MPI loads, read as this machine's ld.so would find it.
+/// The closure of the host's MPI by this machine's ld.so.
 class HostSide {
  public:
   explicit HostSide(OsWorld& world) : symbols_(world), world_(world) {}
-  /// This machine's; before anything is added.
+  /// This machine's; call it first.
   void set_loader(const LoaderProfile& loader) { loader_ = loader; }
 
-  /// Adds the library `path` and all that ld.so loads for it; `stack_part` is that of the library
-  /// itself. A library that is missing is no failure: missing() tells.
+  /// Adds the closure of the library `path`; `stack_part` is of the library itself. A missing
+  /// library is no failure, but in missing().
   Result<void> add(const std::string& path, const std::string& stack_part);
-  /// Adds a directory's plugins with what each loads. One that cannot be read is data. False: they
-  /// are there already.
+  /// Adds the closures of a directory's plugins. An unreadable one is data. False: no news.
   bool add_plugins(const PluginDirectory& directory);
 
   /// By soname; ld.so is not among them.
@@ -47,7 +46,7 @@ class HostSide {
   std::string home_;  ///< directory of the library added last
 };
 
-/// The host's glibc: ld.so, libc.so.6 and every other file of the same build.
+/// The host's glibc: ld.so, libc.so.6 and the other files of one build.
 struct GlibcFamily {
   LoaderProfile loader;
   std::string version;                    ///< "2.36"
@@ -55,7 +54,7 @@ struct GlibcFamily {
 };
 Result<GlibcFamily> read_glibc_family(OsWorld& world);
 
-/// Whose glibc all programs of the container run with.
+/// The glibc of all programs in the container.
 struct GlibcChoice {
   Side taken = Side::container;
   std::string why;
@@ -63,9 +62,9 @@ struct GlibcChoice {
   std::vector<std::string> warnings{};
 };
 
-/// The container's, unless a file of the host wants a version that it does not define; then the
-/// host's, all of it. glibc's files share GLIBC_PRIVATE, so that a mixture does not even start
-/// (dl-call-libc-early-init.c). Fails where neither does for all.
+/// The container's, unless a file of the host needs a version that it does not define; then all
+/// files of the host's. glibc's files share GLIBC_PRIVATE: a mixture does not start
+/// (dl-call-libc-early-init.c). Fails when neither satisfies all.
 Result<GlibcChoice> choose_glibc(const GlibcFamily& host, ContainerSide& inside,
                                  const std::vector<const SideFile*>& host_files);
 

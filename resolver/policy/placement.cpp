@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// Placement: where the chosen files have to stand so that ld.so finds them. The mount holds the
-// host's files, and a generated ld.so.cache leads to them. What ld.so finds before it asks the
-// cache shadows them: the host's file is bound over it. SwappedWorld shows the container with all
-// that in place; the programs are resolved in it until nothing more has to be bound.
+// Placement: the paths at which ld.so finds the chosen files. The mount has the host's files, and a
+// generated ld.so.cache leads to them. A file that ld.so finds before the cache shadows them: the
+// host's is bound over it. The programs are resolved in SwappedWorld, which is the container with
+// mount and binds, until no new bind is needed.
 #include "resolver/policy/solver.hpp"
 
 #include <elf.h>
@@ -27,13 +27,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kLibraryRounds = 64;   // each takes one more library from the host
-constexpr int kPlacementRounds = 8;  // each binds what the one before has led to
+constexpr int kPlacementRounds = 8;  // each binds files that the one before has found
 constexpr std::size_t kMaxDirectoryFiles = 10'000;
 constexpr const char* kCache = ".heddle/ld.so.cache";  // docs/formats/map.md
 constexpr const char* kLoaderCopy = ".heddle/ld.so";
 constexpr const char* kOtherClass = ".heddle/other-class";
 
-/// A file that ld.so passes over in its search: an ELF header of the class that it does not load.
+/// A file that ld.so skips in its search: an ELF header of the other class.
 std::string of_another_class(const LoaderProfile& loader) {
   Elf64_Ehdr header{};
   std::memcpy(header.e_ident, ELFMAG, SELFMAG);
@@ -45,21 +45,21 @@ std::string of_another_class(const LoaderProfile& loader) {
   return {reinterpret_cast<const char*>(&header), sizeof(header)};
 }
 
-/// What only the MPI itself uses, and is the host's with it.
+/// Whether only the MPI itself uses it, and it is the host's with it.
 bool is_of_mpi(const Pick* pick) {
   return pick != nullptr &&
          (pick->host.stack_part == "Open MPI" || pick->host.stack_part == "PRRTE");
 }
 
-/// What an object of a closure needs and does not get.
-struct Lack {
+/// An unsatisfied need of a closure's object.
+struct UnmetNeed {
   std::string soname;  ///< of the library that is missing, or lacks a version
   std::string line;    ///< "X needs Y: not found", "X needs V of Y, which Z lacks"
-  std::string key;     ///< the same for the same trouble in another closure
+  std::string key;     ///< equal for the same need in another closure
 };
 
-std::vector<Lack> lacks_of(const Closure& closure) {
-  std::vector<Lack> out;
+std::vector<UnmetNeed> unmet_needs(const Closure& closure) {
+  std::vector<UnmetNeed> out;
   for (const auto& missing : closure.missing)
     out.push_back(
         {missing.name,
@@ -82,9 +82,9 @@ std::vector<Lack> lacks_of(const Closure& closure) {
   return out;
 }
 
-/// Writes `to` over each string `from` of `bytes`, and with `more` over the start of each that is a
-/// path below it. Gives what they were and are; nothing where there is no room. (A linker may have
-/// another string end in the same bytes, "openmpi" of "${libdir}/openmpi": a label at most.)
+/// Replaces each string `from` of `bytes` by `to`, and with `more` also paths below it. Result: the
+/// old and new strings; none if `to` is longer. (A linker may have merged another string with its
+/// end, as "openmpi" with "${libdir}/openmpi": a label at most.)
 std::vector<std::pair<std::string, std::string>> replace_strings(std::string& bytes,
                                                                  const std::string& from,
                                                                  const std::string& to, bool more) {
@@ -108,8 +108,8 @@ bool is_plugin_name(const std::string& name) {
   return name.find('/') != name.npos && name.find(".so") != name.npos;
 }
 
-/// What a library of the host would mend: it must be the host's after all. None: all is in place.
-using Verified = Result<std::optional<Lack>>;
+/// A need that the host's library satisfies, which must be taken then; none: the placement works.
+using Verified = Result<std::optional<UnmetNeed>>;
 
 class Placement {
  public:
@@ -137,9 +137,9 @@ class Placement {
         after.push_back(std::move(closure));
       }
       more = more || bind_shadowing_of_plugins(world, loader);
-      const auto stayed = stack_.stays.size();
+      const auto preserved = stack_.preserved.size();
       more = more || bind_shadowing_of_copies(world, loader);
-      if (stack_.stays.size() != stayed) return place(glibc);  // once for each directory at most
+      if (stack_.preserved.size() != preserved) return place(glibc);  // at most once a directory
       if (more || hide_shadowing()) continue;
       for (const auto& closure : after) TRY(check_glibc_parts(closure, world, glibc));
       for (std::size_t i = 0; i < after.size(); ++i) {
@@ -149,10 +149,10 @@ class Placement {
       conclude(after[0], world, loader);
       return std::nullopt;
     }
-    return fail("", "the container's libraries lead from one to another without end");
+    return fail("", "no placement of the host's libraries found");
   }
 
-  /// What place() found.
+  /// Writes the result of place().
   void write(Decision& decision) {
     decision.names = placed_.names;
     decision.ld_so_cache = placed_.cache;
@@ -171,7 +171,7 @@ class Placement {
   }
 
  private:
-  /// What is known before ld.so's search is followed.
+  /// Places the files that no search is needed for.
   Result<void> begin(const GlibcChoice& glibc) {
     warnings_.clear();
     found_by_tag_.clear();
@@ -186,8 +186,8 @@ class Placement {
     return find_cache_place(glibc);
   }
 
-  void serve(const SideFile& file, const std::vector<std::string>& asked_for) {
-    for (const auto& name : asked_for) {
+  void serve(const SideFile& file, const std::vector<std::string>& names) {
+    for (const auto& name : names) {
       if (name.empty() || name.find('/') != name.npos) continue;
       placed_.names[name] = file.path;
       sonames_[name] = file.soname;
@@ -207,9 +207,8 @@ class Placement {
     }
   }
 
-  /// The generated ld.so.cache goes over the one that ld.so reads. An image without one has no file
-  /// to bind over, and none can be made there: ld.so is then served as a copy that reads the
-  /// mount's.
+  /// The generated ld.so.cache is bound over the one that ld.so reads. In an image without one,
+  /// where none can be made, a copy of ld.so that reads the mount's is bound over ld.so.
   Result<void> find_cache_place(const GlibcChoice& glibc) {
     const bool of_host = glibc.taken == Side::host;
     const auto& loader = of_host ? in_.glibc.loader : inside_.loader();
@@ -238,7 +237,7 @@ class Placement {
     for (const auto& [name, path] : placed_.names)
       if (name.find('/') == name.npos && name != loader.soname)
         lines.push_back({name, in_.mount_point + "/" + name});
-    // Other names of a file that is replaced: libmpi.so of a development package.
+    // Other names of a replaced file: libmpi.so of a development package.
     for (const auto& line : inside_.mpi_lines()) {
       const auto file = inside_.world().facts(std::string(line.path));
       const auto* part = file ? stack_.part_of(file->stamp.id) : nullptr;
@@ -249,20 +248,21 @@ class Placement {
     placed_.cache = write_ld_so_cache(inside_.cache(), lines, loader);
   }
 
-  /// Every file of the host is where it is found: whether a program works so.
+  /// Whether a program works with the placement.
   Verified check(const Closure& before, const Closure& after) {
-    const auto old = lacks_of(before);
-    for (const auto& lack : lacks_of(after)) {
+    const auto old = unmet_needs(before);
+    for (const auto& lack : unmet_needs(after)) {
       const auto* pick = sides_.find(lack.soname);
       if (pick != nullptr && pick->taken == Side::container && !pick->fixed) return lack;
-      if (std::ranges::find(old, lack.key, &Lack::key) == old.end()) return fail("", lack.line);
+      if (std::ranges::find(old, lack.key, &UnmetNeed::key) == old.end())
+        return fail("", lack.line);
       warnings_.push_back("without heddle too, " + lack.line);
     }
     return std::nullopt;
   }
 
-  /// A file of the container that is bound to its own glibc build wants GLIBC_PRIVATE symbols that
-  /// the host's glibc may not have, which ld.so would say in its own words.
+  /// Refuses a remaining file of the container's glibc that needs GLIBC_PRIVATE symbols which the
+  /// host's glibc lacks, before ld.so does.
   Result<void> check_glibc_parts(const Closure& closure, SwappedWorld& world,
                                  const GlibcChoice& glibc) {
     constexpr const char* kPrivate = "GLIBC_PRIVATE";
@@ -291,10 +291,10 @@ class Placement {
       if (!is_plugin_name(name)) continue;
       const auto closure = resolve(world, loader, in_.mount_point + "/" + name, in_.search);
       if (!closure) continue;
-      for (const auto& lack : lacks_of(*closure))
+      for (const auto& lack : unmet_needs(*closure))
         warnings_.push_back(path + ": this plugin will not load: " + lack.line);
     }
-    for (const auto& [directory, why] : stack_.stays)
+    for (const auto& [directory, why] : stack_.preserved)
       warnings_.push_back("the MPI in " + directory +
                           " is not replaced for programs that were not named: " + why);
     for (const auto& [path, why] : stack_.mixed)
@@ -308,7 +308,7 @@ class Placement {
     }
   }
 
-  // Files that are found without ld.so.cache, and shadow what it leads to.
+  // Files that are found without ld.so.cache and shadow the mount's.
 
   void bind_over(const std::string& path, const std::string& source, const std::string& why) {
     const auto target = inside_.world().real_path(path);
@@ -316,11 +316,10 @@ class Placement {
       placed_.binds.try_emplace(target, Bound{source, why, placed_.names.at(source)});
   }
 
-  /// The host's over each of the container's files that it stands for: also programs that nobody
-  /// asked us about find it, whose RPATH names a system directory. A container's libc beside the
-  /// host's ld.so would end them.
+  /// Binds the host's file over each file that it replaces, for programs whose RPATH has a system
+  /// directory: with the container's libc and the host's ld.so they would not start.
   void bind_known(const GlibcChoice& glibc) {
-    const std::string why = "whoever finds this file without ld.so.cache gets the host's too";
+    const std::string why = "programs that find this file without ld.so.cache get the host's too";
     const auto& loader = inside_.loader();
     if (glibc.taken == Side::host) {
       bind_over(loader.interpreter, in_.glibc.loader.soname, "ld.so and libc are of one build");
@@ -331,7 +330,7 @@ class Placement {
     }
     for (const auto& part : stack_.parts)
       if (const auto at = sonames_.find(part.soname);
-          at != sonames_.end() && !stack_.has_to_stay(part))
+          at != sonames_.end() && !stack_.is_preserved(part))
         bind_over(part.path, at->second, why);
     for (const auto* pick : sides_.picks())
       if (pick->taken == Side::host && pick->container)
@@ -344,8 +343,8 @@ class Placement {
            placed_.binds.contains(inside_.world().real_path(path));
   }
 
-  /// Files of the container that are found before the cache is asked (RPATH, RUNPATH,
-  /// LD_LIBRARY_PATH, a name with a slash) get the host's bound over them.
+  /// Binds the host's over files of the container that are found before the cache: by RPATH,
+  /// RUNPATH, LD_LIBRARY_PATH or a name with a slash.
   bool bind_shadowing(const Closure& closure) {
     bool more = false;
     for (std::size_t i = 1; i < closure.objects.size(); ++i) {
@@ -371,8 +370,9 @@ class Placement {
     return more;
   }
 
-  /// A plugin's own libraries are looked for in the RPATH of the program that loads it too
-  /// (elf/dl-load.c: the loaders' up to the program's), which resolving it alone does not show.
+  /// A plugin's libraries are searched in the RPATH of the program that loads it too
+  /// (elf/dl-load.c: the loaders' up to the program's), which resolving the plugin alone does not
+  /// show.
   bool bind_shadowing_of_plugins(SwappedWorld& world, const LoaderProfile& loader) {
     bool more = false;
     for (const auto& program : inside_.programs()) {
@@ -390,11 +390,11 @@ class Placement {
     return more;
   }
 
-  // Directories of the image that the host's files must not simply go into: those of copies of MPI,
-  // whose users nobody named, and those without a place for plugins.
+  // Directories of the image that need care: those of copies of MPI, whose users are unknown, and
+  // those without a target for plugins.
 
-  /// "X lacks Y of Z" for a file of a copy's directory that the host's would go over, whose users
-  /// nobody has asked about: versions that the image's has, or symbols where it has none.
+  /// "X lacks Y of Z" for a file of a copy's directory with versions (without any: symbols) that
+  /// the host's replacement lacks, and that unknown users may need.
   std::string misfit_of_copies(const Closure& closure) {
     for (const auto& object : closure.objects) {
       if (object.found_by != FoundBy::ld_library_path || is_hosts(object.path)) continue;
@@ -414,8 +414,8 @@ class Placement {
     return {};
   }
 
-  /// "X needs Y, which Z lacks" for a file of the host that would have Z from a copy's directory,
-  /// and was decided on for another that has Y.
+  /// "X needs Y, which Z lacks" for a file of the host that would load Z from a copy's directory
+  /// instead of the decided file, which has Y.
   std::string misfit_for_host(const Closure& closure, SwappedWorld& world) {
     for (const auto& object : closure.objects) {
       const auto host = world.host_file(object.path);
@@ -435,15 +435,14 @@ class Placement {
     return {};
   }
 
-  /// A copy of MPI that only programs find that nobody named: most likely by RPATH, so the host's
-  /// library that stands there looks for its own in that directory first, as by LD_LIBRARY_PATH.
-  /// What it finds must be the host's too, or do for it; else nothing is bound in that directory.
-  /// `why`: it does not.
+  /// A copy of MPI is most likely found by a program's RPATH, so the host's library in its place
+  /// searches that directory first, as with LD_LIBRARY_PATH. The libraries there must be replaced
+  /// too, or satisfy it; else (`why`) nothing is bound in that directory.
   bool bind_shadowing_of_copy(const StackPart& part, SwappedWorld& world,
                               const LoaderProfile& loader, std::string& why) {
     const auto directory = directory_of(part.path);
     if (directory.find_first_of(":;$") != directory.npos)
-      why = "its name is none for a search path";
+      why = "its name cannot be in a search path";
     if (!why.empty()) return false;
     auto options = in_.search;
     options.ld_library_path = directory;
@@ -455,26 +454,25 @@ class Placement {
         found_by_tag_.insert(inside_.world().real_path(object.path));
     if (bind_shadowing(*closure)) return true;
     why = misfit_for_host(*closure, world);
-    if (const auto lacks = lacks_of(*closure); !lacks.empty()) why = lacks[0].line;
+    if (const auto lacks = unmet_needs(*closure); !lacks.empty()) why = lacks[0].line;
     return false;
   }
 
   bool bind_shadowing_of_copies(SwappedWorld& world, const LoaderProfile& loader) {
     bool more = false;
     for (const auto& part : stack_.parts) {
-      if (!part.is_copy || stack_.has_to_stay(part)) continue;
+      if (!part.is_copy || stack_.is_preserved(part)) continue;
       std::string why;
       more |= bind_shadowing_of_copy(part, world, loader, why);
-      if (!why.empty() && stack_.leave(part, why)) return true;
+      if (!why.empty() && stack_.preserve(part, why)) return true;
     }
     return more;
   }
 
-  /// A library that looks for its plugins beside itself, found by a tag in a directory of the image
-  /// that has no place for them: it must come from the mount, where they stand. What is bound over
-  /// the image's file is then no library for ld.so, but of another ELF class, which it passes over
-  /// (elf/dl-load.c, open_verify: "not a fatal error"): the search goes on to the cache, whoever
-  /// searches, and all else that the tag leads to is found as before.
+  /// A library that searches plugins beside itself, found by RPATH or RUNPATH in a directory of the
+  /// image without a target for them, must be loaded from the mount. A file of another ELF class is
+  /// bound over the image's: ld.so skips it (elf/dl-load.c, open_verify: "not a fatal error") and
+  /// searches on to the cache.
   bool hide_shadowing() {
     bool more = false;
     for (const auto& directory : directories_) {
@@ -493,12 +491,12 @@ class Placement {
     return more;
   }
 
-  // Plugin directories: where the host's libraries look for theirs.
+  // Plugin directories of the host's libraries.
 
   void write_directory(const PluginDirectory& directory, Decision& decision) {
     std::vector<std::string> targets;
     if (directory.beside) {
-      // Beside the library as ld.so names it: below the mount it is there already.
+      // Beside the library by its path in ld.so; the mount has it already.
       for (const auto& [target, bound] : placed_.binds)
         if (bound.host == directory.wanted_by)
           targets.push_back(directory_of(target) + "/" + directory.view_name);
@@ -517,9 +515,8 @@ class Placement {
         decision.environment[variable] = in_.mount_point + "/" + directory.view_name;
   }
 
-  /// Changes the library's own strings for the directory to the mount's, in the copy that is
-  /// served. False: it has none, no room for the mount's, or several names, which must stay one
-  /// inode.
+  /// Changes the library's strings for the directory to the mount's, in a copy that is served.
+  /// False: it has none, they have no room, or it has several names, which must be one inode.
   bool lead_to_mount(const PluginDirectory& directory, Decision& decision) {
     if (!directory.is_data && !inside_.world().real_path(directory.path).empty()) return false;
     std::vector<std::string> served_as;
@@ -545,8 +542,8 @@ class Placement {
     return true;
   }
 
-  /// Below its short name, or with `only` in the mount's root: nothing else of a directory that
-  /// others have their files in, too (/usr/local/etc).
+  /// Moves the files below the short name, or those with the prefix `only` to the mount's root: the
+  /// directory may have files of others (/usr/local/etc).
   static void shorten(const PluginDirectory& directory, std::map<std::string, std::string>& names) {
     const auto prefix = directory.view_name + "/";
     for (auto it = names.lower_bound(prefix); it != names.end() && it->first.starts_with(prefix);) {
@@ -567,17 +564,16 @@ class Placement {
   const std::vector<PluginDirectory> directories_;
   ContainerStack& stack_;
   Placed placed_;
-  std::map<std::string, std::string> sonames_;  ///< a name asked for -> name below the mount
-  std::string cache_target_;                    ///< free of links; empty: the image has none
-  std::set<std::string> found_by_tag_;          ///< targets that an RPATH or RUNPATH leads to
+  std::map<std::string, std::string> sonames_;  ///< name in DT_NEEDED -> name below the mount
+  std::string cache_target_;                    ///< canonical; empty: the image has none
+  std::set<std::string> found_by_tag_;          ///< targets found by RPATH or RUNPATH
   std::vector<std::pair<std::string, std::string>> loads_;
   std::vector<std::string> warnings_;
 };
 
-/// A line for each library of the container that stays and wants symbols of a library that becomes
-/// the host's, which the container's has and the host's lacks. Mostly a part of the container's MPI
-/// that its own launcher and tools load, and the swapped program no longer does (libopen-pal.so.80
-/// of Open MPI 5, where the host has Open MPI 4 and an older PMIx): they fail from now on.
+/// A line for each remaining library of the container that needs symbols which the host's
+/// replacement of a library lacks. Mostly a part of the container's MPI that only its launcher and
+/// tools load (libopen-pal.so.80 of Open MPI 5 with a host's Open MPI 4 and older PMIx).
 void warn_of_left_behind(const PlacementFacts& in, const SideChoice& sides,
                          std::vector<std::string>& warnings) {
   const auto is_hosts = [](const Pick* pick) {
@@ -635,7 +631,7 @@ Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out
     placement.write(out);
     return {};
   }
-  return fail("", "the libraries of host and container cannot be told apart in " +
+  return fail("", "no choice between the host's and the container's libraries found in " +
                       std::to_string(kLibraryRounds) + " rounds");
 }
 

@@ -8,7 +8,7 @@
 namespace heddle::policy {
 namespace {
 
-constexpr int kRounds = 256;  // each changes a mind, and no mind changes twice
+constexpr int kRounds = 256;  // each changes one side, and none twice
 
 Side other(Side side) { return side == Side::host ? Side::container : Side::host; }
 
@@ -74,7 +74,7 @@ void SideChoice::compare(Pick& pick) {
                     "the container's offers all " + what + " of the host's, and more");
     case Contains::neither:
       pick.open = true;
-      return decide(Side::container, Rule::needs, "it offers all that is asked of it");
+      return decide(Side::container, Rule::needs, "it has all that its users need");
   }
 }
 
@@ -90,8 +90,8 @@ std::vector<PluginDirectory> SideChoice::directories() const {
   return out;
 }
 
-/// Takes in what the host has and is not decided on. False: nothing.
-bool SideChoice::take_news() {
+/// Adds the host's libraries that are not decided yet. False: none.
+bool SideChoice::add_new_libraries() {
   bool more = false;
   for (const auto& [soname, file] : host_.files()) {
     if (picks_.contains(soname) || is_glibc_part(file.file.elf)) continue;
@@ -183,12 +183,12 @@ Result<bool> SideChoice::check_versions() {
   return false;
 }
 
-/// Symbols in place of versions, for a library without them.
+/// By symbols, for a library without versions.
 Result<bool> SideChoice::check_open(Pick& pick) {
   if (!pick.open || pick.fixed || !pick.host.file.elf.version_definitions.empty() ||
       !pick.container || !pick.container->file.elf.version_definitions.empty())
     return false;
-  /// What a file of `side` needs of that side's and the other side's lacks.
+  /// Symbols that a file of `side` needs of that side's library and the other side's lacks.
   const auto needs_of = [&](Side side, const std::string& path, const ElfFacts& elf) {
     const auto* facts = depends_on(elf, pick.host.soname) ? symbols(side).of(path) : nullptr;
     if (facts == nullptr) return std::string();
@@ -217,7 +217,7 @@ Result<bool> SideChoice::check_open(Pick& pick) {
 
 Result<void> SideChoice::settle() {
   for (int round = 0; round < kRounds; ++round) {
-    while (take_news()) {
+    while (add_new_libraries()) {
     }
     bool changed = TRY(check_versions());
     for (auto& [soname, pick] : picks_) {

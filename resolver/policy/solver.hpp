@@ -15,12 +15,12 @@ namespace heddle::policy {
 struct Pick {
   SideFile host;
   std::optional<SideFile> container;
-  std::vector<std::string> names;  ///< it is asked for by: the soname first
+  std::vector<std::string> names;  ///< in DT_NEEDED, the soname first
   Side taken = Side::container;
   Rule rule = Rule::needs;
   std::string why{};
-  bool fixed = false;  ///< no second change of mind
-  bool open = false;   ///< neither file offers all that the other does
+  bool fixed = false;  ///< the side does not change any more
+  bool open = false;   ///< neither file offers all of the other
 
   /// Null: that side has none.
   const SideFile* file(Side side) const {
@@ -28,29 +28,29 @@ struct Pick {
   }
 };
 
-/// Decides for each library that the host's MPI loads, glibc left out, whose file is taken.
+/// Chooses the side for each library that the host's MPI loads, except glibc's.
 class SideChoice {
  public:
-  /// `directories`: of plugins of the host's libraries.
+  /// `directories`: of the host's plugins.
   SideChoice(HostSide& host, ContainerSide& inside, const ContainerStack& stack,
              std::vector<PluginDirectory> directories)
       : host_(host), inside_(inside), stack_(stack), all_directories_(std::move(directories)) {}
 
-  /// A library that is the host's whatever the container has, and its names there.
+  /// Takes a library from the host in any case; `names`: in DT_NEEDED.
   void force(const std::string& soname, std::vector<std::string> names, const std::string& why);
-  /// Decides for everything that `host` has by now, and follows plugin directories of what is the
-  /// host's. Fails where that cannot work, naming both sides.
+  /// Decides for all libraries of `host`, and adds those of plugin directories of libraries that
+  /// are taken from it. Fails, naming both sides, when neither file works.
   Result<void> settle();
-  /// Takes the host's file after all, if there is one that was not decided on already.
+  /// Changes to the host's file, if there is one and the side is not fixed.
   bool flip_to_host(const std::string& name, const std::string& why);
 
-  /// By soname: those that something of the host's needs.
+  /// By soname: those that the host's files need.
   std::vector<const Pick*> picks() const;
   const Pick* find(const std::string& name) const;
-  /// Plugin directories of the libraries that are the host's.
+  /// Plugin directories of the libraries taken from the host.
   std::vector<PluginDirectory> directories() const;
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// All files of the host that would be in the container: libraries and plugins.
+  /// All files taken from the host: libraries and plugins.
   std::vector<const SideFile*> taken_files() const;
 
  private:
@@ -65,7 +65,7 @@ class SideChoice {
   }
   Pick* find(const std::string& name);
   void compare(Pick& pick);
-  bool take_news();
+  bool add_new_libraries();
   std::vector<User> users();
   Result<bool> check_versions();
   Result<bool> check_open(Pick& pick);
@@ -77,23 +77,22 @@ class SideChoice {
   const ContainerStack& stack_;
   const std::vector<PluginDirectory> all_directories_;
   std::map<std::string, Pick> picks_;           ///< by soname
-  std::map<std::string, std::string> sonames_;  ///< by the names asked for
+  std::map<std::string, std::string> sonames_;  ///< by names in DT_NEEDED
   std::vector<std::string> warnings_;
 };
 
-/// What a decision is made of.
 struct PlacementFacts {
   ContainerSide& inside;
   HostSide& host;
-  ContainerStack& stack;  ///< placing shows which directories of it stay
+  ContainerStack& stack;  ///< gets its `preserved` and `mixed`
   const GlibcFamily& glibc;
   const SearchOptions& search;
   std::string mount_point;
 };
 
-/// Solves for whose file each soname is and where it stands, so that the programs, resolved again
-/// as if all were in place, load it: libraries go to the host one after the other, and none comes
-/// back. Fills in the decision. Fails where that cannot work, in a line that names both sides.
+/// Finds a side and a place for each soname with which the programs, resolved again, work:
+/// libraries change to the host's one by one, and none changes back. Fills in the decision. Fails
+/// in a line that names both sides.
 Result<void> solve(const PlacementFacts& facts, SideChoice& sides, Decision& out);
 
 }  // namespace heddle::policy

@@ -36,8 +36,7 @@ bool is_glibc_part(const ElfFacts& facts) {
   const auto is_private = [](const std::string& version) { return version == "GLIBC_PRIVATE"; };
   const auto is_public = [](const std::string& version) { return version.starts_with("GLIBC_"); };
   const auto& defined = facts.version_definitions;
-  // All of them, and nothing else: what is left of libpthread.so.0 since 2.34. libxcrypt's
-  // libcrypt.so.1 has versions of its own too.
+  // Only such versions: libpthread.so.0 since 2.34. libxcrypt's libcrypt.so.1 has others too.
   if (!defined.empty() && std::ranges::all_of(defined, is_public)) return true;
   return std::ranges::any_of(defined, is_private) ||
          std::ranges::any_of(facts.version_needs, is_private, &VersionNeed::version);

@@ -13,11 +13,11 @@
 
 namespace heddle::policy {
 
-/// Which of two files of one soname holds all that the other offers.
+/// Which of two files of one soname offers all of the other.
 enum class Contains { equal, first, second, neither };
 Contains compare_offers(const std::set<std::string>& first, const std::set<std::string>& second);
 
-/// What is in `first` and not in `second`.
+/// The difference `first` - `second`.
 std::vector<std::string> missing_offers(const std::set<std::string>& first,
                                         const std::set<std::string>& second);
 
@@ -29,16 +29,15 @@ std::set<std::string> exported_names(const ElfFacts& facts);
 /// build share, or defines GLIBC_* versions alone.
 bool is_glibc_part(const ElfFacts& facts);
 
-/// The versions that `user` needs from the file `soname` and `provider` does not define; weak ones
-/// do not count.
+/// The versions that `user` needs of `soname` and `provider` does not define, weak ones excluded.
 std::vector<std::string> missing_versions(const ElfFacts& user, const std::string& soname,
                                           const ElfFacts& provider);
 
-/// Names that `user` wants, `has` exports and `lacks` does not; weak ones do not count.
+/// Undefined symbols of `user` in `has` and not in `lacks`, weak ones excluded.
 std::vector<std::string> lost_symbols(const ElfFacts& user, const std::set<std::string>& has,
                                       const std::set<std::string>& lacks);
 
-/// By strverscmp(3), "4.0.2" < "4.1"; an empty version is not known to be older.
+/// By strverscmp(3), "4.0.2" < "4.1"; false for an empty version.
 bool is_older(const std::string& version, const std::string& than);
 
 inline bool holds(const std::vector<std::string>& list, const std::string& value) {
@@ -48,14 +47,14 @@ inline bool holds(const std::vector<std::string>& list, const std::string& value
 /// "a", "a, b and 3 more".
 std::string shortened(const std::vector<std::string>& list);
 
-/// Facts with symbols of one side's files, each read once.
+/// Reads facts with symbols of one side's files, each once.
 class SymbolReader {
  public:
   explicit SymbolReader(OsWorld& world) : world_(world) {}
 
-  /// Null when it cannot be read.
+  /// Null: unreadable.
   const ElfFacts* of(const std::string& path);
-  /// Names it exports, without versions. Empty when it cannot be read.
+  /// Exported names without versions. Empty: unreadable.
   const std::set<std::string>& exports(const std::string& path);
 
  private:

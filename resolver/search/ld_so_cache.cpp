@@ -29,13 +29,12 @@ constexpr std::uint32_t kExtensionMagic = 0xEAA42174U;
 constexpr std::uint32_t kHwcapsTag = 1;
 constexpr std::uint64_t kIsaLevelMask = (1U << 10) - 1;
 
-// The file may be an image's: what is looked at again and again has a limit, far above any real
-// one.
+// Limits for an image's file, far above real ones.
 constexpr std::size_t kLongestString = 4096;  ///< PATH_MAX
 constexpr std::size_t kMostHwcaps = 4096;
 constexpr std::ptrdiff_t kMostOfOneName = 4096;
 
-/// Without its NUL; npos long when it has none in time.
+/// Without its NUL; npos if there is none within kLongestString.
 std::size_t string_length(std::string_view bytes) {
   return bytes.substr(0, kLongestString).find('\0');
 }
@@ -217,8 +216,7 @@ std::vector<LdSoCache::Line> LdSoCache::lines() const {
     const auto lib = entry(i);
     Line line{{}, {}, lib.flags, lib.hwcap};
     if (!string_at(lib.key, line.name) || !string_at(lib.value, line.path)) continue;
-    // A name may be the end of its path, and lines share no more than that in a cache that was
-    // written by ldconfig.
+    // ldconfig's lines share no more than a name that is the end of its path.
     text += line.name.size() + line.path.size();
     if (text > 2 * bytes_.size()) break;
     out.push_back(line);
@@ -231,7 +229,7 @@ std::vector<std::string_view> LdSoCache::hwcaps_names() const {
   for (const auto at : hwcaps_at_) {
     const auto rest = std::string_view(bytes_).substr(at);
     const auto length = string_length(rest);
-    // One without an end is none: thousands of them would be longer than any memory.
+    // Thousands of strings without an end would exhaust memory.
     out.push_back(rest.substr(0, length == rest.npos ? 0 : length));
   }
   return out;
@@ -272,7 +270,7 @@ std::string_view LdSoCache::lookup(const std::string& name) const {
       if (lib.flags != flags_ || !string_at(lib.value, value)) continue;
       const bool named = new_format_ && is_extension(lib.hwcap);
       if (new_format_ && !named) {
-        if (!best.empty()) break;  // named entries come first: the best of them is it
+        if (!best.empty()) break;  // named entries come first
         if (lib.hwcap != 0 && !legacy_entries_) continue;
         if ((lib.hwcap & ~(legacy_bits_ | kPlatformMask | kTlsMask)) != 0) continue;
         if ((lib.hwcap & kPlatformMask) != 0 && (lib.hwcap & kPlatformMask) != platform_bit_)

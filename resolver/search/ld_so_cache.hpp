@@ -64,7 +64,7 @@ class LdSoCache {
   std::uint32_t isa_levels_ = 0;
 };
 
-/// What a line of ld.so.cache says of a library for `loader`'s programs.
+/// The flags of ld.so.cache's lines for `loader`'s programs.
 std::int32_t cache_flags(const LoaderProfile& loader);
 
 /// The order of the cache: digits as numbers, the rest by byte (glibc elf/dl-cache.c,
@@ -76,9 +76,8 @@ struct CacheLine {
   std::string path;
 };
 
-/// The bytes of an ld.so.cache (format 1.1, which every glibc since 2.2 reads) that leads each name
-/// of `first` to its path and every other name where `old` leads it: its lines under those names
-/// are left out, all others kept, for other ABIs and CPUs too.
+/// The bytes of an ld.so.cache (format 1.1, which every glibc since 2.2 reads) with the lines of
+/// `first` and those of `old`, without the latter's lines for the same names and ABI.
 std::string write_ld_so_cache(const LdSoCache& old, const std::vector<CacheLine>& first,
                               const LoaderProfile& loader);
 

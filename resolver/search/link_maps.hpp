@@ -14,10 +14,10 @@ namespace heddle {
 
 inline constexpr std::size_t kNone = ~std::size_t{0};
 
-/// One loaded object as ld.so keeps it (struct link_map): our fields bear its names less the "l_".
+/// One loaded object: ld.so's struct link_map, fields named like its own without the "l_".
 struct LinkMap {
   std::string name;                ///< the path it was opened by; empty for the program
-  std::vector<std::string> names;  ///< what it was asked for by (l_libname)
+  std::vector<std::string> names;  ///< requested names (l_libname)
   FileFacts file;
   std::string origin;
   std::size_t loader = kNone;
@@ -35,8 +35,8 @@ struct LinkMap {
   std::vector<std::size_t> needs;
 };
 
-/// All objects of one process and the chain (l_next, l_prev) that name and identity are looked up
-/// in.
+/// All objects of one process, and the chain (l_next, l_prev) that look-ups by name and identity
+/// search.
 class LinkMaps {
  public:
   /// Adds at the chain's end. The first is the program.
@@ -61,7 +61,7 @@ class LinkMaps {
   const LinkMap& operator[](std::size_t i) const { return maps_[i]; }
   std::size_t size() const { return maps_.size(); }
 
-  /// The first object of the chain that goes by `name`: path, name asked for before, or soname.
+  /// The chain's first object with that path, requested name or soname; records `name`.
   std::size_t find(const std::string& name) {
     const auto owners = by_name_.find(name);
     if (owners == by_name_.end()) return kNone;
@@ -73,7 +73,7 @@ class LinkMaps {
     const auto owners = by_id_.find(id);
     return owners == by_id_.end() ? kNone : first_in_chain(owners->second);
   }
-  /// Whether any object goes by `name`; takes no note of it.
+  /// As find(), for any object, without recording `name`.
   bool is_known(const std::string& name) const { return by_name_.contains(name); }
   void add_name(std::size_t map, const std::string& name) {
     auto& names = maps_[map].names;
@@ -82,7 +82,7 @@ class LinkMaps {
     auto& owners = by_name_[name];
     if (std::find(owners.begin(), owners.end(), map) == owners.end()) owners.push_back(map);
   }
-  /// Takes `map` out of the chain and puts it before `other` (filters, elf/dl-deps.c).
+  /// Moves `map` in the chain before `other` (filters, elf/dl-deps.c).
   void move_before(std::size_t map, std::size_t other) {
     reordered_ = true;
     unlink(map);
@@ -113,7 +113,7 @@ class LinkMaps {
  private:
   std::size_t first_in_chain(const std::vector<std::size_t>& candidates) const {
     if (!reordered_) return *std::min_element(candidates.begin(), candidates.end());
-    // Rare: a filter has moved objects. What stands before the program (map 0) is not seen at all.
+    // Rare: a filter has moved objects. Those before the program (map 0) are not found.
     for (std::size_t map = 0; map != kNone; map = maps_[map].next)
       if (std::find(candidates.begin(), candidates.end(), map) != candidates.end()) return map;
     return kNone;

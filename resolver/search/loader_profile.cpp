@@ -20,8 +20,8 @@ namespace heddle {
 
 namespace {
 
-// The file may be an image's, and is looked through for each of its directories. Debian's ld.so has
-// 200 KiB and four of them.
+// Limits for an image's file, which is searched once for each directory. Debian's ld.so has 200 KiB
+// and four of them.
 constexpr std::size_t kLargestLoader = std::size_t{16} << 20;
 constexpr std::size_t kMostDirectories = 32;
 
@@ -43,12 +43,11 @@ std::vector<std::string> default_directories(std::string_view bytes) {
       run.emplace_back(bytes.substr(start, end - start));
       start = end + 1;
     }
-    // A library directory must be among them: "/proc/" or "/tmp/" alone is some other string.
+    // "/proc/" or "/tmp/" alone is another string.
     const bool libraries = std::any_of(run.begin(), run.end(), [](const std::string& dir) {
       return dir.find("/lib") != dir.npos;
     });
     if (libraries && run.size() > best.size()) best = std::move(run);
-    // On to the next string that starts with '/'.
     const auto next =
         bytes.find(std::string_view("\0/", 2), run.empty() ? at : std::max(at, start - 1));
     if (next == bytes.npos) break;
@@ -79,8 +78,8 @@ int number_after(std::string_view bytes, std::string_view prefix) {
 
 /// 2.N. Since 2.33 ld.so has --version; older ones lie in a file ld-2.N.so.
 int glibc_minor(std::string_view bytes, const std::string& real_path) {
-  const int told = number_after(bytes, " release version 2.");
-  if (told >= 0) return told;
+  const int minor = number_after(bytes, " release version 2.");
+  if (minor >= 0) return minor;
   return number_after(real_path.substr(real_path.rfind('/') + 1), "ld-2.");
 }
 

@@ -9,11 +9,10 @@
 
 #include "base/elf_file.hpp"
 
-// The order of places and every odd rule below are those of _dl_map_object, open_path and
-// open_verify in glibc's elf/dl-load.c (2.36 read line by line; changes up to 2.42 by commit). A
-// change here that makes the probes differ from LD_DEBUG=libs is a wrong answer somewhere, even if
-// the closure stays the same: directory status is shared, so one probe too few changes the outcome
-// of later searches.
+// Every rule below is that of _dl_map_object, open_path and open_verify in glibc's elf/dl-load.c
+// (2.36 read line by line; changes up to 2.42 by commit). Probes that differ from LD_DEBUG=libs are
+// a wrong answer even if the closure is right: directory status is shared, so one probe too few
+// changes later searches.
 
 namespace heddle {
 
@@ -34,8 +33,7 @@ Candidate fatal(std::string reason) {
 
 Candidate passed_over(std::uint8_t elf_class, const LoaderProfile& loader) {
   Candidate out;
-  // What ld.so says when nothing else turns up; about a foreign machine it just says "no such
-  // file".
+  // ld.so's error if nothing else is found; for a foreign machine it is "no such file".
   if (elf_class != loader.elf_class)
     out.reason =
         std::string("wrong ELF class: ELFCLASS") + (loader.elf_class == ELFCLASS64 ? "32" : "64");
@@ -44,8 +42,8 @@ Candidate passed_over(std::uint8_t elf_class, const LoaderProfile& loader) {
   return out;
 }
 
-/// For a file whose facts cannot be had: the checks of open_verify on its header, in its order and
-/// with its words. `otherwise` is the reason when the header is in order.
+/// For a file without facts: the checks of open_verify on its header, in its order and with its
+/// messages. `otherwise` is the reason when the header is valid.
 Candidate verify_head(World& world, const LoaderProfile& loader, const std::string& path,
                       const Error& otherwise) {
   const auto head = world.read(path, World::Part::head);
@@ -90,7 +88,7 @@ Candidate verify_candidate(World& world, const LoaderProfile& loader, const std:
     const int code = facts.error().code();
     if (code == ENOEXEC || code == EBADMSG || code == EISDIR)
       return verify_head(world, loader, path, facts.error());
-    // A shortage of ours is no answer about the file: searching on would find a wrong one.
+    // A shortage of this process: searching on would find a wrong file.
     if (code == 0 || code == EMFILE || code == ENFILE || code == ENOMEM || code == EPROTO)
       return fatal(facts.error().message());
     Candidate out;
@@ -143,7 +141,7 @@ SearchList* NameSearch::tagged(std::size_t map, FoundBy tag) {
     list->by = tag;
     list->owner = map;
     list->may_be_dropped = true;
-    // With RUNPATH there RPATH does not exist (elf/get-dynamic-info.h); an empty one is none.
+    // RUNPATH replaces RPATH (elf/get-dynamic-info.h); an empty one counts as none.
     const auto& elf = own.file.elf;
     const auto& text = tag == FoundBy::rpath && !elf.runpath ? elf.rpath : elf.runpath;
     const bool hidden = tag == FoundBy::rpath && elf.runpath;
@@ -155,8 +153,7 @@ SearchList* NameSearch::tagged(std::size_t map, FoundBy tag) {
 
 void NameSearch::lists_before_cache(std::size_t requester, std::vector<SearchList*>& out) {
   if (!maps_[requester].file.elf.runpath) {
-    // The requester's RPATH, its loader's, and so on up; then the program's if it was not among
-    // them.
+    // The RPATHs of the requester, its loader and so on up; then the program's.
     bool did_program = false;
     for (auto map = requester; map != kNone; map = maps_[map].loader)
       if (auto* list = tagged(map, FoundBy::rpath)) {
@@ -201,7 +198,6 @@ Found NameSearch::find(const std::string& name, std::size_t requester) {
     const auto path = has_token(name) ? expand_tokens(name, tokens(requester)) : name;
     open(path, FoundBy::path, requester, attempt);
   } else {
-    // Lists are made one by one: a list that is dropped on the way must not be seen again.
     std::vector<SearchList*> lists;
     lists_before_cache(requester, lists);
     for (auto* list : lists)
@@ -335,8 +331,8 @@ void NameSearch::walk(SearchList& list, Attempt& attempt) {
       return;
     }
     live.resize(kept);
-    // The file is there but something is wrong with it (ELOOP, ENAMETOOLONG, EMFILE): this list
-    // ends. ENOTDIR ended it as well until 2.39 (a8dcffb306).
+    // Any other error (ELOOP, ENAMETOOLONG, EMFILE) ends this list; until 2.39 (a8dcffb306) ENOTDIR
+    // too.
     const int error = attempt.error;
     if (kept != 0 && error != ENOENT && error != EACCES &&
         !(error == ENOTDIR && loader_.glibc_minor >= 39))

@@ -10,13 +10,13 @@
 
 namespace heddle {
 
-/// What ld.so makes of one candidate path (glibc elf/dl-load.c, open_verify).
+/// ld.so's verdict on one candidate path (glibc elf/dl-load.c, open_verify).
 struct Candidate {
   enum class Verdict : std::uint8_t {
     usable,       ///< opened and of the right kind: `file` is set
     no_file,      ///< open(2) failed with `error`: the search goes on
     passed_over,  ///< of another class or machine: the search goes on
-    fatal,        ///< ld.so dies of it, saying `reason`
+    fatal,        ///< ld.so ends with the error `reason`
   };
   Verdict verdict = Verdict::no_file;
   int error = 0;
@@ -31,43 +31,41 @@ Candidate verify_candidate(World& world, const LoaderProfile& loader, const std:
 /// of debug information); empty: it does not.
 std::string refusal_to_map(const ElfFacts& elf);
 
-/// Where a search ended.
 struct Found {
-  Candidate candidate;  ///< verdict usable: found; fatal: ld.so dies; else not found
+  Candidate candidate;  ///< verdict usable: found; fatal: ld.so ends; else not found
   std::string path;
   FoundBy by = FoundBy::path;
   std::optional<std::size_t> searched_by;
 };
 
-/// The search of one process for a file by name: the first half of ld.so's _dl_map_object, without
-/// the names already loaded. Counts what ld.so would ask of the system.
+/// The search of one process for a file by name: ld.so's _dl_map_object without the names already
+/// loaded. Counts ld.so's system calls.
 class NameSearch {
  public:
   NameSearch(World& world, const LoaderProfile& loader, const SearchOptions& options,
              LinkMaps& maps);
 
-  /// What `name` (tokens not expanded) leads to for `requester`.
+  /// `name`: tokens not expanded.
   Found find(const std::string& name, std::size_t requester);
-  /// Starts reading what the names `requester` needs will most likely lead to.
+  /// Starts reading the files that the dependencies of `requester` most likely lead to.
   void prefetch(std::size_t requester);
   TokenValues tokens(std::size_t map) const {
     return {maps_[map].origin, loader_.platform, loader_.lib};
   }
 
   ProbeCount probes;
-  /// Where probes go when SearchOptions::explain; null: nowhere.
+  /// Receives probes with SearchOptions::explain; may be null.
   std::vector<Probe>* record = nullptr;
 
  private:
-  /// One search on its way.
   struct Attempt {
     const std::string& name;
     EntryName entry;
     std::size_t requester;
     bool name_too_long;
-    int error = 0;  ///< errno as the last system call left it
+    int error = 0;  ///< errno of the last system call
     Found found{};
-    std::string other_class{};  ///< what ld.so says if nothing else is found
+    std::string other_class{};  ///< ld.so's error if nothing else is found
 
     bool ended() const {
       return found.candidate.verdict == Candidate::Verdict::usable ||

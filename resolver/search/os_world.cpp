@@ -21,10 +21,10 @@ namespace heddle {
 
 namespace {
 
-/// Names looked for in one directory above which all of its names count: a program with hundreds of
-/// RPATH directories looks for each of its libraries in each of them.
+/// With more names looked up in one directory asked() lists the directory instead: a program with
+/// hundreds of RPATH directories looks for each library in each of them.
 constexpr std::size_t kMostNames = 64;
-/// And in all directories: the reader of the list looks at each.
+/// Likewise for the names in all directories.
 constexpr std::size_t kMostNamesInAll = 8192;
 /// A cache of 100,000 libraries is 15 MiB, the data of an MPI library 4 MiB.
 constexpr std::size_t kLargestRead = std::size_t{64} << 20;
@@ -42,8 +42,6 @@ struct RawEntry {
 
 OsWorld::OsWorld(FactsSource& source)
     : source_(&source), directories_{{{}, {ENOENT, false}}}, listing_{kNothing}, holds_(2, 0) {}
-OsWorld::OsWorld(OsWorld&&) noexcept = default;
-OsWorld::~OsWorld() = default;
 
 Result<OsWorld> OsWorld::below(FactsSource& source, const std::string& root) {
   OsWorld world(source);
@@ -87,7 +85,7 @@ NameIndex::ListingId OsWorld::list(int fd) {
   alignas(RawEntry) thread_local std::array<char, 65536> buffer;
   for (;;) {
     const long got = ::syscall(SYS_getdents64, fd, buffer.data(), buffer.size());
-    if (got < 0) return kUnlisted;  // listed halfway is not listed: each name is probed
+    if (got < 0) return kUnlisted;  // incomplete: each name is probed
     if (got == 0) return id;
     for (long at = 0; at < got;) {
       RawEntry entry;
@@ -110,12 +108,11 @@ World::DirId OsWorld::directory(std::string_view path) {
     if (is_new) known->second = list(fd->get());
     return add(key, {}, known->second);
   }
-  // Not to be listed, or no directory. O_PATH tells which, without the right to read it.
+  // Unreadable, or no directory: O_PATH tells which.
   const auto bare = key.ends_with('/') && key.size() > 1 ? key.substr(0, key.size() - 1) : key;
   const auto handle = open(bare, O_PATH);
   if (const int code = handle ? 0 : handle.error().code(); code != 0) {
-    // No descriptor left says nothing about the directory: its names are probed, and that fails
-    // aloud.
+    // A shortage of this process: its names are probed, which fails with an error.
     const bool shortage = code == EMFILE || code == ENFILE || code == ENOMEM;
     return shortage ? add(key, {}, kUnlisted) : add(key, {code, false}, kNothing);
   }
@@ -163,7 +160,7 @@ bool OsWorld::probe(DirId dir, const EntryName& name) {
 
 void OsWorld::note(DirId dir, const EntryName& name) {
   if (looked_for_.size() <= dir) looked_for_.resize(directories_.size());
-  // One more than is needed, to tell that there were more.
+  // One more, to tell that there were more.
   if (auto& names = looked_for_[dir]; names.size() <= kMostNames) names.emplace(name.text);
 }
 
@@ -190,7 +187,7 @@ std::vector<std::string> OsWorld::asked() const {
 
 World::Presence OsWorld::entry(DirId dir, const EntryName& name) {
   if (root_ && dir != kMissing) note(dir, name);
-  // The name is mostly that of the last call: equal bytes at an equal place need no comparison.
+  // Mostly the last call's name, at the same address.
   if (name.hash != wanted_hash_ || round_ == 0 ||
       (name.text.data() != wanted_at_ && name.text != wanted_))
     look_for(name);

@@ -14,9 +14,9 @@
 
 namespace heddle {
 
-/// Which listings hold a name. One table for all directories: a search looks for one name in
-/// hundreds of them, so the name is looked up once and each directory then costs one load (300 us
-/// instead of 10 ms for the 125,000 probes of 500 libraries).
+/// The listings that contain a name. One table for all directories: a search looks up its name
+/// once, and each of hundreds of directories then costs one load (300 us instead of 10 ms for the
+/// 125,000 probes of 500 libraries).
 class NameIndex {
  public:
   using ListingId = std::uint32_t;
@@ -29,7 +29,7 @@ class NameIndex {
     arena_.append(name.text);
   }
 
-  /// Calls `visit(listing)` for each that holds `name`.
+  /// Calls `visit(listing)` for each listing that contains `name`.
   template <class Visit>
   void for_each(const EntryName& name, const Visit& visit) const {
     const auto head = heads_.find(name.hash);
@@ -51,43 +51,38 @@ class NameIndex {
   std::unordered_map<std::uint64_t, std::uint32_t> heads_;  ///< by hash
 };
 
-/// The real file system, optionally the one below another root (a container's root directory:
-/// absolute paths and symbolic links are then resolved inside it, by openat2 RESOLVE_IN_ROOT). What
-/// it has seen it remembers for good: one World for one run over unchanging files. Not for
-/// concurrent use.
+/// The real file system, or what is below another root: a container's, inside which absolute paths
+/// and symbolic links are resolved (openat2 RESOLVE_IN_ROOT). Caches all answers: for one run over
+/// unchanging files. Not for concurrent use.
 class OsWorld final : public World {
  public:
-  /// Facts come from `source`, which must outlive this.
+  /// `source` must outlive this.
   explicit OsWorld(FactsSource& source);
-  /// As above, below the directory `root`. Fails when it cannot be opened.
-  /// `source` gives the facts of that root's files (facts_below()).
+  /// For the directory `root`, whose facts `source` gives (facts_below()). Fails when it cannot be
+  /// opened.
   static Result<OsWorld> below(FactsSource& source, const std::string& root);
-  OsWorld(OsWorld&&) noexcept;
-  ~OsWorld() override;
 
   DirId directory(std::string_view path) override;
   DirId subdirectory(DirId base, std::string_view relative) override;
   DirState state(DirId dir) override;
   Presence entry(DirId dir, const EntryName& name) override;
   Result<FileFacts> facts(const std::string& path) override;
-  /// As facts(), with the exported and undefined symbols.
+  /// With the exported and undefined symbols.
   Result<FileFacts> facts_with_symbols(const std::string& path);
   void prefetch(const std::vector<std::string>& paths) override;
   Result<std::string> read(const std::string& path, Part part) override;
   using World::read;
-  /// All that the segments of an ELF file load but pure code, which is nine tenths of an MPI
-  /// library and holds no string; any other file comes whole. EFBIG: too much.
+  /// The loaded segments of an ELF file without pure code, which is nine tenths of an MPI library
+  /// and contains no strings; all of any other file. EFBIG: too large.
   Result<std::string> read_data(const std::string& path);
   std::string real_path(const std::string& path) override;
 
-  /// All that its answers hang on, below another root: each path that was looked at, there or not,
-  /// and each name that was looked for in a directory. Of a directory in which many were it is the
-  /// directory itself with a slash behind it, meaning all its names. Sorted. Nothing without
-  /// another root.
+  /// With another root: all that the answers depend on, existing or not: opened paths, and names
+  /// looked up in directories; for many names of one directory its path and a slash. Sorted.
   std::vector<std::string> asked() const;
-  /// The directory there, or by O_PATH anything.
+  /// A directory, or by O_PATH anything.
   Result<Fd> open(const std::string& path, int flags);
-  /// As the function of that name (base/open_regular.hpp).
+  /// As base/open_regular.hpp.
   Result<Fd> open_regular(const std::string& path);
 
  private:
@@ -95,21 +90,18 @@ class OsWorld final : public World {
     std::string path;  ///< ends in '/', or empty
     DirState state;
   };
-  /// Where `path` below the other root lies, for the eye: it may be another's by now.
+  /// The path outside the other root; for messages and comparisons only, since it may change.
   Result<std::string> outside_path(const std::string& path);
   DirId add(std::string path, DirState state, NameIndex::ListingId listing);
-  /// The listing of the directory that `fd` is open on; kUnlisted when it cannot be read to its
-  /// end.
+  /// Lists the open directory `fd`; kUnlisted when that fails.
   NameIndex::ListingId list(int fd);
   void look_for(const EntryName& name);
   bool probe(DirId dir, const EntryName& name);
   void note(DirId dir, const EntryName& name);
 
-  /// Listings that are none: of what is no directory, and of what cannot be listed.
-  static constexpr NameIndex::ListingId kNothing = 0;
-  static constexpr NameIndex::ListingId kUnlisted = 1;
-  /// The directory that no path stands for: any missing subdirectory.
-  static constexpr DirId kMissing = 0;
+  static constexpr NameIndex::ListingId kNothing = 0;   ///< of what is no directory
+  static constexpr NameIndex::ListingId kUnlisted = 1;  ///< of what cannot be listed
+  static constexpr DirId kMissing = 0;                  ///< any missing subdirectory
 
   FactsSource* source_;
   Fd root_;  ///< valid: paths are looked up below it
@@ -119,7 +111,7 @@ class OsWorld final : public World {
   std::unordered_map<FileId, NameIndex::ListingId> by_id_;
   std::unordered_map<std::string, bool> probed_;
   NameIndex names_;
-  /// By listing: equal to round_ when it holds the name that is looked for now.
+  /// By listing: equal to round_ when it contains wanted_.
   std::vector<std::uint32_t> holds_;
   std::uint32_t round_ = 0;
   std::string wanted_;

@@ -12,8 +12,7 @@ namespace heddle {
 
 namespace {
 
-/// The directory of `path` as ld.so computes l_origin: made absolute by the current directory, not
-/// resolved (elf/dl-object.c).
+/// The directory of `path` as ld.so computes l_origin: absolute, not resolved (elf/dl-object.c).
 std::string origin_of(World& world, const std::string& path) {
   auto whole = path;
   if (!path.starts_with('/')) {
@@ -26,15 +25,14 @@ std::string origin_of(World& world, const std::string& path) {
   return whole;
 }
 
-/// The kernel's object is in the chain from the start (elf/setup-vdso.h), by its soname, and is no
-/// file: vdso(7).
+/// The kernel's object is in the chain from the start, by its soname (elf/setup-vdso.h); vdso(7).
 bool is_vdso(std::string_view name) {
   return name == "linux-vdso.so.1" || name == "linux-gate.so.1" || name == "linux-vdso64.so.1" ||
          name == "linux-vdso32.so.1";
 }
 
-/// One process as ld.so builds it up, from the program to the point where LD_TRACE_LOADED_OBJECTS
-/// prints the chain: what dl_main (elf/rtld.c) and _dl_map_object_deps (elf/dl-deps.c) do.
+/// dl_main (elf/rtld.c) and _dl_map_object_deps (elf/dl-deps.c), up to the point where
+/// LD_TRACE_LOADED_OBJECTS prints the chain.
 class ProcessImage {
  public:
   ProcessImage(World& world, const LoaderProfile& loader, const SearchOptions& options)
@@ -70,8 +68,8 @@ class ProcessImage {
 
     LinkMap main;
     const auto interpreter = elf.interp.value_or(loader_.interpreter);
-    // The kernel starts a program and /proc/self/exe is resolved; a library is what ld.so itself
-    // was asked to load, and keeps the spelling it was given (until 2.42, 9b646f5dc9).
+    // A program's /proc/self/exe is resolved; a library, which ld.so itself is started to load,
+    // keeps its spelling (until 2.42, 9b646f5dc9).
     const bool resolved = elf.interp.has_value() || loader_.glibc_minor >= 42;
     const auto real = resolved ? world_.real_path(program) : std::string();
     main.origin = origin_of(world_, real.empty() ? program : real);
@@ -164,7 +162,7 @@ class ProcessImage {
     if (!own.reserved) add_node(map);
   }
 
-  /// Result: the node that now holds the requester.
+  /// Result: the requester's node.
   std::size_t take_filtee(std::size_t node, const Dependency& dependency, const std::string& name) {
     const auto requester = nodes_[node].map;
     std::string reason;
@@ -178,8 +176,8 @@ class ProcessImage {
       return node;
     }
     maps_[requester].needs.push_back(filtee);
-    // The filtee goes before its filter. There are no back links, so the filter's node gets the
-    // filtee and the filter moves to a new node behind it.
+    // The filtee goes before its filter. Without back links that means: the filtee takes the
+    // filter's node, and the filter gets a new one behind it.
     const auto behind = nodes_.size();
     const auto saved = nodes_[node];
     nodes_.push_back(saved);
@@ -190,7 +188,7 @@ class ProcessImage {
       while (nodes_[late].next != kNone && nodes_[nodes_[late].next].map != filtee)
         late = nodes_[late].next;
       if (nodes_[late].next == kNone) {
-        nodes_[node] = saved;  // it stands before the filter already
+        nodes_[node] = saved;  // it is before the filter already
         nodes_.pop_back();
         return node;
       }
@@ -256,7 +254,7 @@ class ProcessImage {
       }
       before = nodes_[node].map;
     }
-    // Since 2.41 (8f8dd904c4) it is put back even if nothing needs it, at the end.
+    // Since 2.41 (8f8dd904c4) it is at the end even if nothing needs it.
     interpreter_shown_ = interpreter_shown_ || loader_.glibc_minor >= 41;
     if (interpreter_shown_) maps_.insert_after(interpreter_, before);
   }
@@ -352,8 +350,8 @@ std::vector<std::string> split_preload_variable(std::string_view text) {
 }
 
 std::vector<std::string> split_preload_file(std::string text) {
-  // dl_main looks for each '#' from the file's start again but over fewer and fewer bytes, so that
-  // a second comment may stay and be read as names. Copied on purpose: it decides what is loaded.
+  // dl_main searches each '#' from the file's start but over fewer and fewer bytes, so that a
+  // second comment may be read as names. Copied: it decides what is loaded.
   for (std::size_t rest = text.size(); rest > 0;) {
     const auto at = std::string_view(text).substr(0, rest).find('#');
     if (at == text.npos) break;

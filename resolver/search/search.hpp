@@ -11,12 +11,12 @@
 
 namespace heddle {
 
-/// The loader whose behaviour is predicted: read out of the ld.so file that PT_INTERP names (its
-/// strings; it is never run) and from this CPU.
+/// The properties of a loader: from the strings of the ld.so file that PT_INTERP names (which is
+/// never run) and from this CPU.
 struct LoaderProfile {
   std::string interpreter = "/lib64/ld-linux-x86-64.so.2";
   std::string soname = "ld-linux-x86-64.so.2";
-  int glibc_minor = 36;  ///< 2.N; decides which hwcaps rules hold
+  int glibc_minor = 36;  ///< 2.N
   std::string cache_path = "/etc/ld.so.cache";
   std::string preload_path = "/etc/ld.so.preload";
   std::vector<std::string> default_directories;  ///< with trailing '/', in order
@@ -31,14 +31,14 @@ struct LoaderProfile {
   std::uint16_t machine = 62;    ///< EM_X86_64
 };
 
-/// What the environment adds. Bytes as in the variables.
+/// The environment's part. Bytes as in the variables.
 struct SearchOptions {
   std::string ld_library_path;
   std::string ld_preload;
-  bool explain = false;  ///< keep every probe (Closure::searches)
+  bool explain = false;  ///< fill Closure::searches
 };
 
-/// By which of ld.so's ways a library was found.
+/// How ld.so found a library.
 enum class FoundBy : std::uint8_t {
   program,  ///< the root itself
   preload,  ///< LD_PRELOAD or /etc/ld.so.preload
@@ -53,7 +53,7 @@ enum class FoundBy : std::uint8_t {
 /// `preload`, `rpath`, ... `default` as the JSON spells them.
 const char* to_string(FoundBy found_by);
 
-/// Numbers of system calls ld.so makes while it searches, libraries and directories alike.
+/// ld.so's system calls during its searches, for libraries and directories.
 struct ProbeCount {
   std::uint64_t opens_failed = 0;
   std::uint64_t opens_done = 0;
@@ -64,25 +64,24 @@ struct ProbeCount {
 
 /// One file mapped into the process.
 struct LoadedObject {
-  std::string path;  ///< as ld.so spells it (l_name): not resolved, may be relative to nothing
+  std::string path;  ///< as ld.so spells it (l_name): not resolved
   FileFacts file;
   FoundBy found_by = FoundBy::program;
   /// Index of the object whose search directories were used, for rpath and runpath.
   std::optional<std::size_t> searched_by;
   std::optional<std::size_t> needed_by;  ///< first requester; nullopt for the root and preloads
   std::string requested_as;              ///< the name that first led here, tokens expanded
-  /// Every name this process asked for and got this object: sonames, aliases, paths.
+  /// Every name that this process requested it by: sonames, aliases, paths.
   std::vector<std::string> names;
-  /// Objects its dependencies led to, in the file's order (an index may repeat).
+  /// The objects of its dependencies, in the file's order (an index may repeat).
   std::vector<std::size_t> needs;
   /// A filtee of the root itself (a library loaded as a program): ld.so chains it ahead of the
-  /// root, so that LD_TRACE_LOADED_OBJECTS does not print it. Stands at the end of
-  /// Closure::objects.
+  /// root, so that LD_TRACE_LOADED_OBJECTS does not print it. At the end of Closure::objects.
   bool before_program = false;
 };
 
-/// A dependency without which the program does not start; once for each object that asks for it.
-/// One that may be missing (DT_AUXILIARY, LD_PRELOAD) is a line of Closure::warnings instead.
+/// A dependency without which the program does not start; once for each object that needs it.
+/// Optional ones (DT_AUXILIARY, LD_PRELOAD) are in Closure::warnings.
 struct MissingLibrary {
   std::string name;
   std::size_t needed_by = 0;  ///< index into Closure::objects
@@ -107,7 +106,7 @@ struct Probe {
 };
 const char* to_string(Probe::Outcome outcome);
 
-/// One search for one name: what ld.so tries, in order. A name already loaded makes no search.
+/// One search for one name. A name already loaded makes no search.
 struct Search {
   std::string name;
   std::size_t requester = 0;
@@ -115,9 +114,9 @@ struct Search {
   std::vector<Probe> probes;
 };
 
-/// All that ld.so maps for one program, in the order that LD_TRACE_LOADED_OBJECTS prints (breadth
-/// first; objects[0] is the program). ld.so itself stands where something needs it; up to
-/// glibc 2.40 it is left out when nothing does.
+/// All that ld.so maps for one program, in the order of LD_TRACE_LOADED_OBJECTS (breadth first;
+/// objects[0] is the program). ld.so itself is where something needs it; up to glibc 2.40 it is
+/// left out when nothing does.
 struct Closure {
   std::vector<LoadedObject> objects;
   std::vector<MissingLibrary> missing;
@@ -126,8 +125,8 @@ struct Closure {
   std::vector<std::string> warnings;
 };
 
-/// What glibc's loader makes of this x86-64 CPU (sysdeps/x86/cpu-features.c, get-isa-level.h),
-/// asked of cpuid and XCR0 directly: a feature counts only when the kernel saves its registers.
+/// This x86-64 CPU as glibc's loader classifies it (sysdeps/x86/cpu-features.c, get-isa-level.h),
+/// by cpuid and XCR0: a feature counts only when the kernel saves its registers.
 struct CpuLevels {
   /// GNU_PROPERTY_X86_ISA_1_BASELINE, _V2, _V3, _V4 as bits 0 to 3; 0 on another architecture.
   std::uint32_t isa_levels = 0;
@@ -141,9 +140,9 @@ CpuLevels read_cpu_levels();
 /// glibc loader (musl: ENOTSUP), naming it.
 Result<LoaderProfile> read_loader_profile(World& world, const std::string& interpreter);
 
-/// What ld.so maps for `program` (a path as it would be executed), in its order. Fails only when
-/// the program itself cannot be read or is no dynamic ELF file (ENOEXEC); missing libraries are
-/// listed in the result. Never executes anything. `loader` as read_loader_profile gave it.
+/// `program`: a path as it would be executed. Fails only when the program itself cannot be read or
+/// is no dynamic ELF file (ENOEXEC); missing libraries are listed in the result. Never executes
+/// anything. `loader` as read_loader_profile gave it.
 Result<Closure> resolve(World& world, const LoaderProfile& loader, const std::string& program,
                         const SearchOptions& options);
 

@@ -10,8 +10,8 @@ namespace heddle {
 
 namespace {
 
-/// Length of the token `name` that stands right behind a '$' at the start of `text`, 0 when another
-/// or none does. The gABI asks for the longest identifier: $LIBRARY is not $LIB.
+/// The length of the token `name` at the start of `text`, which follows a '$'; 0: it is not there.
+/// The gABI specifies the longest identifier: $LIBRARY is not $LIB.
 std::size_t token_length(std::string_view text, std::string_view name) {
   const bool curly = text.starts_with('{');
   if (curly) text.remove_prefix(1);

@@ -12,29 +12,27 @@
 
 namespace heddle {
 
-/// What $ORIGIN, $PLATFORM and $LIB stand for in one object's strings.
+/// The values of $ORIGIN, $PLATFORM and $LIB in one object's strings.
 struct TokenValues {
   std::string_view origin;    ///< empty: unknown
   std::string_view platform;  ///< empty: unknown
   std::string_view lib;
 };
 
-/// Whether `text` holds one of the tokens, as ld.so counts them ($X and ${X}, the longest name).
+/// Whether `text` contains a token by ld.so's rules ($X and ${X}, the longest name).
 bool has_token(std::string_view text);
-/// `text` with its tokens replaced; empty when one of them has no value (ld.so then drops the
-/// path).
+/// `text` with its tokens replaced; empty when one has no value (ld.so then drops the path).
 std::string expand_tokens(std::string_view text, const TokenValues& values);
 
-/// One directory that ld.so searches, with what it has learnt of it and of its subdirectories so
-/// far: one entry for all lists that name it (glibc elf/dl-load.c, r_search_path_elem in
-/// dl_all_dirs), so that a list profits from the probes of another.
+/// One directory that ld.so searches, with its known status and that of its subdirectories, shared
+/// by all lists that name it (glibc elf/dl-load.c, r_search_path_elem in dl_all_dirs).
 struct SearchDir {
   enum class Status : std::uint8_t { unknown, existing, nonexisting };
   static constexpr World::DirId kNoHandle = ~World::DirId{0};
 
   std::string name;            ///< ends in '/'; empty: the current directory
   std::vector<Status> status;  ///< one for each capability subdirectory, the directory itself last
-  /// Those not ruled out, in order: mostly just the last, so a probe does not walk over the others.
+  /// Indices of those not ruled out, in order: mostly just the last.
   std::vector<std::uint16_t> live;
   std::optional<std::vector<std::uint16_t>> present;  ///< made by SearchDirs::present()
   std::vector<World::DirId> handles;                  ///< asked of the World on first use
@@ -44,9 +42,8 @@ struct SearchDir {
 struct SearchList {
   std::vector<SearchDir*> dirs;
   FoundBy by = FoundBy::default_path;
-  std::size_t owner = 0;  ///< the object that brings it
-  bool may_be_dropped =
-      false;  ///< RPATH and RUNPATH: forgotten when none of the directories exists
+  std::size_t owner = 0;        ///< the object that brings it
+  bool may_be_dropped = false;  ///< RPATH and RUNPATH: ignored once no directory exists
   bool dropped = false;
 };
 
@@ -63,7 +60,7 @@ class SearchDirs {
   /// "glibc-hwcaps/x86-64-v3/", ..., ""; in ld.so's order.
   const std::string& capability(std::size_t i) const { return capabilities_[i]; }
   World::DirId handle(SearchDir& dir, std::size_t capability);
-  /// The capabilities whose directory is there, whether ld.so has found that out or not.
+  /// The capabilities whose directory exists, whatever ld.so has found out.
   const std::vector<std::uint16_t>& present(SearchDir& dir);
 
  private:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // The format is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_db, MDB_meta), data version 1,
-// unchanged since 2011, of a machine of 64 bits with this one's byte order. A file is pages of one
-// size; two of them are meta pages, of which the one with the later transaction counts. It names
+// unchanged since 2011, of a 64-bit machine with this one's byte order. A file is pages of one
+// size; the first two are meta pages, of which the one with the later transaction counts. It names
 // the root of the main B+ tree, whose records are the named databases: trees of their own. A value
-// that is too long for a page has a run of overflow pages to itself. Nothing of DUPSORT is read.
+// that is too long for a page has its own run of overflow pages. DUPSORT is not supported.
 #include "resolver/store/databases.hpp"
 
 #include <lmdb.h>
@@ -33,10 +33,10 @@ constexpr unsigned kDeepest = 32;            // CURSOR_STACK
 constexpr std::uint64_t kNoPage = ~std::uint64_t{0};
 
 enum PageFlags : std::uint16_t { page_branch = 1, page_leaf = 2, page_overflow = 4, page_meta = 8 };
-constexpr std::uint16_t kPageDirty = 0x10;  // a page's flag while it is written; means nothing
+constexpr std::uint16_t kPageDirty = 0x10;  // ignored
 enum NodeFlags : std::uint16_t { node_plain = 0, node_big = 1, node_tree = 2 };
 
-/// What is read off the end of `bytes` is zero: callers have looked at sizes that matter.
+/// Zero beyond the end of `bytes`: callers check the sizes that matter.
 template <class T>
 T number_at(std::string_view bytes, std::size_t offset) {
   T value{};
@@ -63,7 +63,7 @@ struct Node {
   std::uint64_t page = 0;  ///< of a branch
   std::uint16_t flags = 0;
   std::string_view key;
-  std::string_view rest;  ///< of its page, from behind the key
+  std::string_view rest;  ///< of its page, behind the key
 };
 
 /// Member functions return why the file is damaged, or nullptr.
@@ -92,7 +92,7 @@ class Reader {
       const auto meta = file_.substr(page * page_size_ + kPageHeader, kMetaSize);
       if (number_at<std::uint32_t>(meta, 0) != kMagic ||
           number_at<std::uint32_t>(meta, 4) != kDataVersion)
-        return "its head makes no sense";
+        return "its header is invalid";
       const auto transaction = number_at<std::uint64_t>(meta, 128);
       if (page == 1 && transaction <= latest) break;  // mdb_env_pick_meta()
       latest = transaction;
@@ -103,7 +103,7 @@ class Reader {
     return nullptr;
   }
 
-  /// `count` pages from `first` on, which nothing else may have.
+  /// `count` pages from `first` on. Each page may be taken once.
   const char* take_pages(std::uint64_t first, std::uint64_t count, std::string_view& out) {
     if (first >= taken_.size() || count > taken_.size() - first) return "a page is not in it";
     const auto begin = taken_.begin() + static_cast<std::ptrdiff_t>(first);
@@ -132,7 +132,7 @@ class Reader {
     const auto kind = number_at<std::uint16_t>(page, 10) & ~kPageDirty;
     if (kind != (depth > 1 ? page_branch : page_leaf) || lower < kPageHeader || lower % 2 != 0 ||
         lower > upper || upper > page.size())
-      return "a page makes no sense";
+      return "a page is invalid";
     std::size_t room = page.size() - upper;
     for (std::size_t at = kPageHeader; at < lower; at += 2) {
       Node node;
@@ -161,7 +161,7 @@ class Reader {
     return true;
   }
 
-  /// `room`: what the records of the page may take altogether; they do not overlap.
+  /// `room`: left for the records of the page, which do not overlap.
   const char* add_record(const Node& node, NodeFlags values, std::size_t& room, Records& out) {
     if (node.flags != values && (values != node_plain || node.flags != node_big))
       return "it has records of an unknown kind";
@@ -171,7 +171,7 @@ class Reader {
     if (inside > node.rest.size() || taken > room) return "a record is longer than its page";
     room -= taken;
     auto value = node.rest.substr(0, inside);
-    if (node.flags == node_tree && value.size() != kTreeSize) return "a database makes no sense";
+    if (node.flags == node_tree && value.size() != kTreeSize) return "a database is invalid";
     if (node.flags == node_big)
       if (const auto* why = big_value(number_at<std::uint64_t>(value, 0), node.size, value))
         return why;
@@ -184,7 +184,7 @@ class Reader {
     std::string_view pages;
     if (const auto* why = take_pages(first, count, pages)) return why;
     if ((number_at<std::uint16_t>(pages, 10) & ~kPageDirty) != page_overflow)
-      return "a long value is in no page of its own";
+      return "a long value is not in overflow pages";
     out = pages.substr(kPageHeader, size);
     return nullptr;
   }
@@ -251,24 +251,24 @@ Result<Databases> read_databases(std::string_view file) {
 }
 
 Result<std::string> write_databases(const Databases& databases) {
-  // In memory: LMDB calls any short write EIO, whatever the reason.
+  // In memory: LMDB reports every short write as EIO.
   const Fd memory(::memfd_create("heddle-map", MFD_CLOEXEC));
   if (!memory) return fail_errno("", "cannot write");
   MDB_env* raw = nullptr;
   int rc = ::mdb_env_create(&raw);
   const Env env(raw, &::mdb_env_close);
-  // A power of two: the size is written into the file, and must not vary with trifles.
+  // A power of two: the size is written into the file, whose bytes depend on the content alone.
   std::size_t map_size = std::bit_ceil(std::max<std::size_t>(1U << 20, 2 * payload(databases)));
   const auto path = "/proc/self/fd/" + std::to_string(memory.get());
   if (rc == 0) rc = open_env(env.get(), path, databases.size(), map_size);
   if (rc == 0) rc = write_all(env.get(), databases);
-  // Values just above half a page waste the other half: twice the payload may not do.
+  // Values just above half a page waste the other half: twice the payload may not suffice.
   while (rc == MDB_MAP_FULL) {
     rc = ::mdb_env_set_mapsize(env.get(), map_size *= 2);
     if (rc == 0) rc = write_all(env.get(), databases);
   }
   if (rc == 0) return read_all(memory.get(), "");
-  // In memory it is RLIMIT_FSIZE that cuts a write short.
+  // In memory only RLIMIT_FSIZE cuts a write short.
   const int code = rc == EIO               ? EFBIG
                    : rc > 0                ? rc
                    : rc == MDB_KEYEXIST    ? EEXIST

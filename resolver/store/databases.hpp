@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Files of named databases in LMDB's format. LMDB writes them; it never reads one: it trusts its
-// pages, and on one changed byte it asserts, crashes or reads what is not the file's.
+// Files of named databases in LMDB's format. LMDB only writes them: its reader trusts the pages,
+// and on a changed byte asserts, crashes or reads out of bounds.
 
 #include <map>
 #include <optional>
@@ -24,9 +24,9 @@ using Databases = std::map<std::string_view, Records>;
 /// The value of `key`.
 std::optional<std::string_view> find(const Records& records, std::string_view key);
 
-/// Reads all databases of `file`, whose bytes may be anybody's. No byte outside of it is looked at,
-/// each page is taken once, and time and memory are bounded by a small multiple of its size. The
-/// views point into `file`. EBADMSG, the message telling why: it is no such file, or damaged.
+/// Reads all databases of `file`, whose bytes are untrusted: nothing outside is read, and time and
+/// memory are bounded by a small multiple of its size. The views point into `file`. EBADMSG, with
+/// the reason: it is no such file, or damaged.
 Result<Databases> read_databases(std::string_view file);
 
 /// The bytes of a file that holds them; equal databases give equal bytes. EINVAL: a key is empty or

@@ -92,8 +92,7 @@ std::string container_json(const Decision& decision) {
   return heddle::to_text(std::move(out));
 }
 
-// Printed from the document, whoever made it: what is not as it should be is thrown by at() and the
-// like.
+// The document may be anyone's: at() and get_ref() throw on an unexpected form.
 
 std::string text(const Json& value, const char* key) {
   return escape_for_terminal(value.at(key).get_ref<const std::string&>());
@@ -153,23 +152,22 @@ Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& 
   return objects.add_data(path);
 }
 
-/// The map of what `decision` takes from the host: one view with its names, nothing to guide.
-/// `json` and what the decision made become generated files. Fails when one of the host's files
-/// cannot be read.
+/// The map of the files that `decision` takes from the host: one view, no programs. `json` and the
+/// decision's `made` become generated files. Fails when a file of the host cannot be read.
 Result<MapContent> make_map(World& host, const Decision& decision, const std::string& json) {
   ObjectTable objects;
   std::map<std::string, ObjectId> names;
   for (const auto& [name, path] : decision.names) names[name] = TRY(add_file(host, objects, path));
   MapContent out;
   const auto rank = objects.put_into(out);
-  // Its files stand in the root beside it: none may have its name.
+  // Unlike the names of its files, which stand in the root beside it.
   std::string view = "host";
   while (std::ranges::any_of(names, [&](const auto& entry) {
     return entry.first == view || entry.first.starts_with(view + "/");
   }))
     view += '~';
   out.views.push_back({view, {}});
-  // The original of a changed copy is an object without a name: drift is told by it.
+  // The original of a changed copy is an object without a name, for the detection of drift.
   for (const auto& [name, id] : names)
     if (!decision.made.contains(name)) out.views[0].names.emplace_back(name, rank[id]);
   auto generated = decision.made;
@@ -179,7 +177,7 @@ Result<MapContent> make_map(World& host, const Decision& decision, const std::st
   return out;
 }
 
-/// A place to mount at, as the container's programs will name it.
+/// The mount point without trailing slashes, or why it is invalid.
 Result<std::string> clean_mount_point(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (path.starts_with('/') && path != "/" && path.find('\0') == path.npos &&

@@ -51,7 +51,7 @@ Json to_json(const MapView& view, const MapContent& content) {
   return {{"name", view.name}, {"names", std::move(names)}};
 }
 
-void tell_missing(const BuildResult& built) {
+void report_missing(const BuildResult& built) {
   for (const auto& missing : built.missing) {
     const bool direct = missing.needed_by == missing.program;
     const auto who = direct ? std::string() : escape_for_terminal(missing.needed_by) + " ";
@@ -60,11 +60,11 @@ void tell_missing(const BuildResult& built) {
   }
 }
 
-/// Directories that MPI's libraries look for beside themselves: in a view they stand beside them
-/// too. The others are found by a path built in.
+/// Adds directories that MPI's libraries search beside themselves, which a view preserves. Others
+/// are found by a built-in path.
 void add_mpi_plugins(const std::string& wanted, std::vector<std::string>& directories) {
   ResolverSession session;
-  const auto installs = find_wanted_mpi(session.world(), wanted);
+  const auto installs = find_wanted_mpi(session.world, wanted);
   if (installs.empty() && wanted != "none") throw Error(wanted, "no MPI library found");
   for (const auto& install : installs)
     for (const auto& directory : install.plugin_directories)
@@ -163,11 +163,11 @@ Json to_json(const MapContent& content) {
 
 int run_build(const Command& command) {
   if (!command.into.empty()) return run_container(command);
-  // Before the work; it goes again at once.
+  // Fail before the work if the map cannot be written; the temporary file is removed at once.
   if (const auto place = AtomicFile::create(command.map); !place) {
     const auto& error = place.error();
     throw Error::with_code(error.code(), "", error.message(), "",
-                           error.code() == EINVAL ? "a map is a regular file: name one" : "");
+                           error.code() == EINVAL ? "name a regular file" : "");
   }
   AppInputs inputs;
   for (const auto& app : command.apps) value_or_throw(add_app(inputs, app));
@@ -181,13 +181,13 @@ int run_build(const Command& command) {
   options.search = search_options_from_environment();
   options.plugin_directories = command.plugin_directories;
   if (!command.mpi.empty()) add_mpi_plugins(command.mpi, options.plugin_directories);
-  const auto built = value_or_throw(build_map(session.world(), inputs.roots, options));
+  const auto built = value_or_throw(build_map(session.world, inputs.roots, options));
   for (const auto& left_out : built.left_out) say("note: left out: " + left_out.reason.message());
   for (const auto& note : built.notes) say("note: " + note);
-  tell_missing(built);
+  report_missing(built);
   if (!built.missing.empty() && !command.allow_missing) {
     report(Error(command.map, "not written", "libraries are missing",
-                 "--allow-missing writes the map all the same"));
+                 "--allow-missing writes the map anyway"));
     return exit_no;
   }
   value_or_throw(write_map(built.content, command.map));
@@ -252,7 +252,7 @@ int run_lookup(const Command& command) {
 }
 
 int run_push(const Command& command) {
-  read_map(command.map);  // one that no node could use is not spread
+  read_map(command.map);  // fails for an invalid map
   const auto bytes = value_or_throw(read_file(command.map));
   const auto title = command.map.substr(command.map.rfind('/') + 1);
   return value_or_throw(run_oci_client(
@@ -268,7 +268,7 @@ int run_pull(const Command& command) {
   const auto map = MapReader::open(file.temp_path());
   const auto content = map ? map->read_all() : Result<MapContent>(fail(map.error()));
   if (!content) {
-    // The temporary name means nothing to anyone.
+    // Without the temporary name.
     auto reason = content.error().message();
     if (reason.starts_with(file.temp_path() + ": ")) reason.erase(0, file.temp_path().size() + 2);
     throw Error(command.reference, "cannot be used", reason, "push it again");

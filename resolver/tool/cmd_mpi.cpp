@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Files that a run opened, and whether the installation's library, closure, bindings or plugins
-/// tell of them.
+/// Files that a run opened, and whether they belong to the installation's library, closure,
+/// bindings or plugins.
 using TracedFiles = std::map<std::string, bool>;
 
 /// `mpiexec` of the installation: beside its library's directory, else by its name in PATH.
@@ -45,7 +45,7 @@ Result<std::string> launcher_of(const MpiInstall& install) {
   return fail_errno(install.library.path, "its mpiexec is not found", ENOENT, "put it into PATH");
 }
 
-/// Two ranks on a machine of one core, and root in a container, are refused by default.
+/// Launchers refuse two ranks on one core, and root, by default.
 void permit_two_ranks() {
   ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
   ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
@@ -55,7 +55,7 @@ void permit_two_ranks() {
       ::setenv(name, "1", 1);
 }
 
-/// Paths of a trace's successful opens (docs/formats/trace.md); links followed.
+/// Canonical paths of a trace's successful opens (docs/formats/trace.md).
 std::set<std::string> opened_paths(const std::string& trace) {
   std::set<std::string> out;
   std::istringstream lines(trace);
@@ -99,9 +99,9 @@ Result<MpiInstall> install_of(OsWorld& world, const std::vector<MpiInstall>& ins
   return fail(program, "loads none of this machine's MPI libraries");
 }
 
-/// Starts two ranks of `program` by the installation's own launcher under fs-record and gives what
-/// they, and the launcher, opened of this machine's files. What the program prints goes to
-/// stderr. Fails when the run does.
+/// Runs two ranks of `program` by the installation's launcher under fs-record. Result: the files of
+/// this machine that they and the launcher opened. The program's output goes to stderr. Fails when
+/// the run does.
 Result<TracedFiles> trace_two_ranks(OsWorld& world, const MpiInstall& install,
                                     const std::string& program) {
   const auto loader = TRY(read_loader_profile(world, LoaderProfile{}.interpreter));
@@ -176,7 +176,7 @@ void print(const MpiInstall& install) {
 
 int run_mpi(const Command& command) {
   ResolverSession session;
-  auto& world = session.world();
+  auto& world = session.world;
   std::vector<MpiInstall> found;
   if (command.root.empty())
     found = value_or_throw(find_mpi(world, command.prefix));

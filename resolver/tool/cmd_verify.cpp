@@ -20,15 +20,15 @@
 namespace heddle {
 namespace {
 
-/// One way in which this node differs from a map.
+/// A difference between this node and a map.
 struct MapDrift {
   std::string path;  ///< of the file
   std::string what;  ///< missing, replaced, changed, unreadable; passed over, not found, added
   std::string detail;
 };
 
-/// Whether a file of the map is not what it was. Size and time first, content when they differ. dev
-/// and ino say nothing: they differ on another node and after a reboot.
+/// Compares a file with the map: size and time first, the content when the time differs. dev and
+/// ino do not count: they differ on another node and after a reboot.
 std::optional<MapDrift> check(const MapObject& object) {
   auto fd = open_regular(object.path);
   if (!fd) {
@@ -58,10 +58,9 @@ std::optional<FileId> id_of(const std::string& path) {
   return file_id(st);
 }
 
-/// Where ld.so would now come to another file: a library that a directory earlier in a search path
-/// has since (passed over: the map's), one that no search comes to any more (not found), one that
-/// is loaded besides (added). Searches again for each program, with the LD_LIBRARY_PATH and the
-/// preloads of the map; what `known` names is not told again.
+/// Finds libraries of the map that ld.so now passes over for a file in an earlier directory or does
+/// not find, and added ones. Searches again for each program, with the LD_LIBRARY_PATH and the
+/// preloads of the map; files in `known` are not reported again.
 class SearchComparison {
  public:
   SearchComparison(const MapContent& content, const std::vector<MapDrift>& known)
@@ -71,9 +70,9 @@ class SearchComparison {
   std::vector<MapDrift> run() {
     std::vector<std::string> paths;
     for (const auto& program : content_.programs) paths.push_back(program.path);
-    session_.world().prefetch(paths);
+    session_.world.prefetch(paths);
     for (const auto& program : content_.programs) {
-      // Another program now: whatever it loads, the map is not about it.
+      // The program is another one now.
       if (known_.contains(content_.objects[program.object].path)) continue;
       if (auto closure = closure_of(program))
         compare(program, *closure);
@@ -85,18 +84,18 @@ class SearchComparison {
 
  private:
   Result<Closure> closure_of(const MapProgram& program) {
-    const auto loader = TRY(read_loader_profile(session_.world(), program.interpreter));
+    const auto loader = TRY(read_loader_profile(session_.world, program.interpreter));
     SearchOptions options;
     options.ld_library_path = program.library_path;
     for (const auto& library : program.libraries)
       if (library.found_by == "preload")
         options.ld_preload += (options.ld_preload.empty() ? "" : ":") + library.requested_as;
-    return resolve(session_.world(), loader, program.path, options);
+    return resolve(session_.world, loader, program.path, options);
   }
 
-  void tell(const std::string& path, const char* what, const std::string& detail) {
-    // One file passed over is one line, however many programs load it.
-    if (!known_.contains(path) && told_.emplace(path, what).second)
+  void add(const std::string& path, const char* what, const std::string& detail) {
+    // One line for a file of several programs.
+    if (!known_.contains(path) && reported_.emplace(path, what).second)
       out_.push_back({path, what, detail});
   }
 
@@ -107,27 +106,27 @@ class SearchComparison {
       by_name.emplace(library.requested_as, library.object);
       mapped.insert(id_of(content_.objects[library.object].path));
     }
-    const auto whom = escape_for_terminal(program.path);
+    const auto program_name = escape_for_terminal(program.path);
     for (std::size_t i = 1; i < closure.objects.size(); ++i) {
       const LoadedObject& now = closure.objects[i];
       const auto was = by_name.find(now.requested_as);
       if (mapped.contains(now.file.stamp.id)) continue;
       if (was != by_name.end())
-        tell(content_.objects[was->second].path, "passed over",
-             fmt::format("{} finds {} first", whom, escape_for_terminal(now.path)));
+        add(content_.objects[was->second].path, "passed over",
+            fmt::format("{} finds {} first", program_name, escape_for_terminal(now.path)));
       else
-        tell(now.path, "added", fmt::format("{} now loads it too", whom));
+        add(now.path, "added", fmt::format("{} now loads it too", program_name));
     }
     for (const auto& missing : closure.missing)
       if (const auto was = by_name.find(missing.name); was != by_name.end())
-        tell(content_.objects[was->second].path, "not found",
-             fmt::format("{} no longer finds it", whom));
+        add(content_.objects[was->second].path, "not found",
+            fmt::format("{} no longer finds it", program_name));
   }
 
   const MapContent& content_;
   std::set<std::string> known_;
   ResolverSession session_;
-  std::set<std::pair<std::string, std::string>> told_;
+  std::set<std::pair<std::string, std::string>> reported_;
   std::vector<MapDrift> out_;
 };
 

@@ -21,15 +21,15 @@ Closure explained(const std::string& app) {
   std::error_code error;
   if (std::filesystem::is_directory(app, error))
     throw Error(app, "is a directory", "", "name one program of it");
-  // A script's interpreter comes after what brings it: env(1), or a script that is one itself.
+  // Last: a script's interpreter may follow env(1), or an interpreter that is a script.
   const auto& root = inputs.roots.back().path;
   ResolverSession session;
-  const auto file = value_or_throw(session.world().facts(root));
+  const auto file = value_or_throw(session.world.facts(root));
   const auto loader = value_or_throw(
-      read_loader_profile(session.world(), file.elf.interp.value_or(LoaderProfile{}.interpreter)));
+      read_loader_profile(session.world, file.elf.interp.value_or(LoaderProfile{}.interpreter)));
   auto options = search_options_from_environment();
   options.explain = true;
-  return value_or_throw(resolve(session.world(), loader, root, options));
+  return value_or_throw(resolve(session.world, loader, root, options));
 }
 
 Json to_json(const Closure& closure, const Search& search) {
@@ -58,8 +58,9 @@ void print(const Closure& closure, const Search& search) {
   if (!search.result) fmt::print("  not found\n");
 }
 
-/// A name that was there before anybody searched: loaded under another name, or by another library.
-bool tell_loaded(const Closure& closure, const std::string& name) {
+/// Prints why a name was not searched: its library was loaded under another name or by another
+/// library.
+bool print_loaded_before(const Closure& closure, const std::string& name) {
   for (const auto& object : closure.objects) {
     if (std::ranges::find(object.names, name) == object.names.end()) continue;
     fmt::print("{} is {}: loaded before as {}, so no search is made\n", escape_for_terminal(name),
@@ -117,7 +118,7 @@ int run_why(const Command& command) {
                  closure.probes.stats_failed);
     return found ? exit_done : exit_no;
   }
-  if (!command.json && tell_loaded(closure, command.name)) return exit_done;
+  if (!command.json && print_loaded_before(closure, command.name)) return exit_done;
   report(Error(command.name, "no library of this program"));
   return exit_no;
 }

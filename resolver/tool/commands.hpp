@@ -12,7 +12,7 @@
 
 namespace heddle {
 
-/// What the command line says: each sub-command binds what it has of these.
+/// The command line: each sub-command binds its options to some of these.
 struct Command {
   std::string map;  ///< read, or by `build` and `pull` written
   bool json = false;
@@ -25,7 +25,7 @@ struct Command {
   // mpi:
   std::string prefix;
   std::string root;     ///< a soname or path: this library instead of MPI
-  std::string program;  ///< only the MPI that it loads, with what two ranks of it open
+  std::string program;  ///< only the MPI that it loads, with the files that two ranks open
   bool list = false;
   // build:
   std::vector<std::string> apps;
@@ -55,22 +55,22 @@ int run_pull(const Command& command);
 
 /// All of the map at `path`.
 MapContent read_map(const std::string& path);
-/// The host's MPI installations that `--mpi WANTED` means.
+/// The host's MPI installations of `--mpi WANTED`.
 std::vector<MpiInstall> find_wanted_mpi(OsWorld& world, const std::string& wanted);
 
 using Json = nlohmann::ordered_json;
 
-/// `value` as text, its strings in the form of to_json_text(): they may hold any bytes until here.
-/// Keys must be UTF-8.
+/// `value` as text with its strings, which may have any bytes, converted by to_json_text(). Keys
+/// must be UTF-8.
 std::string to_text(Json value);
 void print_json(Json value);
 
-/// A map for `show --json`: everything that the same input gives again. What belongs to one node
-/// and moment (dev, ino, ctime, host name) is left out.
+/// A map for `show --json`: only what the same input reproduces, without dev, ino, ctime and host
+/// name.
 Json to_json(const MapContent& content);
 Json to_json(const MapObject& object);
 
-/// A library as every `--json` gives it: soname, path, found_by, needed_by, requested_as.
+/// A library in every `--json`: soname, path, found_by, needed_by, requested_as.
 Json library_json(const std::string& soname, const std::string& path, const std::string& found_by,
                   const std::string& needed_by, const std::string& requested_as);
 Json library_json(const Closure& closure, std::size_t index);

@@ -27,7 +27,7 @@ void add_build(CLI::App& sub, Command& command) {
       ->type_name("WHICH");
   sub.add_flag("--json", command.json, "Print what was built as JSON");
 
-  // CLI11's excludes() and needs() would stand in the help where the explanation begins.
+  // CLI11's excludes() and needs() would show in the help.
   CLI::Option* into =
       sub.add_option("--into", command.into,
                      "Decide which host files a container with this root gets, instead of APP")
@@ -48,14 +48,9 @@ void add_build(CLI::App& sub, Command& command) {
              "With --into: take this library from the host too, a soname or a path (repeatable)")
           ->type_name("SONAME")
           ->allow_extra_args(false)};
-  // Scripts of earlier versions may say it; in no help.
-  sub.add_option_function<std::string>("--rpath",
-                                       [](const std::string& way) {
-                                         if (way != "bind")
-                                           throw CLI::ValidationError(
-                                               "--rpath",
-                                               "'" + way + "' is no longer supported: use bind");
-                                       })
+  // Hidden: for scripts of earlier versions.
+  sub.add_option_function<std::string>("--rpath", [](const std::string&) {})
+      ->check(CLI::IsMember({"bind"}))
       ->group("");
   sub.parse_complete_callback([&command, into, for_into] {
     if (into->count() == 0) {

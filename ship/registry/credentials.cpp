@@ -31,8 +31,9 @@ std::vector<std::string> files() {
   return out;
 }
 
-/// How well an entry's key fits, in characters; 0: not at all. A key is a host, or a host and the
-/// head of a repository's path (containers-auth.json(5)); docker writes `https://host/v1/`, too.
+/// The length of an entry's key if it fits, else 0. A key is a host, or a host and the first
+/// components of a repository's path (containers-auth.json(5)); docker writes `https://host/v1/`
+/// too.
 std::size_t fit(std::string key, const std::string& host, const std::string& repository) {
   if (const auto scheme = key.find("://"); scheme != key.npos) {
     key = key.substr(scheme + 3);
@@ -81,7 +82,7 @@ bool may_have_credentials(const std::string& realm, const std::string& host) {
   std::istringstream hosts(allowed == nullptr ? "" : allowed);
   for (std::string one; std::getline(hosts, one, ',');)
     if (one == realm_host || one == other) return true;
-  // A number is no part of a site.
+  // An IP address has no site.
   if (own.find_first_not_of("0123456789.") == own.npos || own.starts_with('[')) return false;
   const auto above = own.substr(std::min(own.find('.'), own.size() - 1) + 1);
   const auto site = above.find('.') == above.npos ? own : above;

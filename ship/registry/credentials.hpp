@@ -12,25 +12,23 @@ struct Credentials {
   std::string identity_token;  ///< instead: an OAuth2 refresh token
 };
 
-/// What `podman login` or `docker login` left for `host`/`repository`: $REGISTRY_AUTH_FILE,
-/// $XDG_RUNTIME_DIR/containers/auth.json, ~/.config/containers/auth.json,
-/// $DOCKER_CONFIG/config.json, ~/.docker/config.json, the first that has it. Credential helpers are
-/// programs, and are not started.
+/// The credentials that `podman login` or `docker login` stored for `host`/`repository`, from the
+/// first that has some: $REGISTRY_AUTH_FILE, $XDG_RUNTIME_DIR/containers/auth.json,
+/// ~/.config/containers/auth.json, $DOCKER_CONFIG/config.json, ~/.docker/config.json. Credential
+/// helpers are programs, and are not started.
 std::optional<Credentials> find_credentials(const std::string& host, const std::string& repository);
 
-/// The same, in one file's text: of several entries that fit the most specific one.
+/// The same, in one file's text: the most specific entry.
 std::optional<Credentials> credentials_in(std::string_view text, const std::string& host,
                                           const std::string& repository);
 
-/// Whether `realm`, an URL, is where the credentials of the registry `host` may go: to the same
-/// host, or to one of its site (registry.example.org and auth.example.org), or to one that
-/// $HEDDLE_TOKEN_HOSTS names.
+/// Whether the credentials of the registry `host` may be sent to the URL `realm`: to the same host,
+/// to one of its site (registry.example.org and auth.example.org), or one in $HEDDLE_TOKEN_HOSTS.
 bool may_have_credentials(const std::string& realm, const std::string& host);
 
-/// The certificates (PEM) of the authorities that a site named for `host` (with its port), in the
-/// first of ~/.config/containers, /etc/containers and /etc/docker that has
-/// `certs.d/HOST[:PORT]/*.crt`, as podman and docker look for them (containers-certs.d(5)). Empty:
-/// none. Client certificates are not looked for.
+/// The certificates (PEM) of the authorities for `host` (with its port):
+/// `certs.d/HOST[:PORT]/*.crt` in the first of ~/.config/containers, /etc/containers and
+/// /etc/docker that has one (containers-certs.d(5)). Empty: none. Client certificates are ignored.
 std::string find_authorities(const std::string& host);
 
 }  // namespace heddle::registry

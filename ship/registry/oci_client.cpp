@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // The helper libexec/heddle/oci-client, which compat-gen, compat-check and fs-resolve start:
-//   oci-client push --type T [--title NAME] [--attach IMAGE] REF   content on stdin, digest to
-//                                                                  stdout
-//   oci-client pull --type T REF                                   content to stdout, whole or not
-//                                                                  at all
-// Its exit status is 0, 2 or 3; messages bear the name in $HEDDLE_PROGRAM.
+//   oci-client push --type T [--title NAME] [--attach IMAGE] REF   stdin: content, stdout: digest
+//   oci-client pull --type T REF                                   stdout: content, all or nothing
+// Its exit status is 0, 2 or 3; messages begin with the name in $HEDDLE_PROGRAM.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/sendfile.h>
@@ -31,25 +29,25 @@
 namespace heddle::registry {
 namespace {
 
-/// No content is larger, whoever says so.
+/// Larger content is refused.
 constexpr std::uint64_t kMostContent = std::uint64_t{4} << 30;
 constexpr const char* kEmptyType = "application/vnd.oci.empty.v1+json";
-/// Of compatibility artifacts: no reader takes a larger one.
+/// Of compatibility artifacts, whose readers refuse larger ones.
 constexpr std::uint64_t kMostArtifact = std::uint64_t{64} << 20;
 
-/// What was pulled before, by digest, and what tags meant: a directory with `sha256/<hex>` and
-/// `refs/<hash>`. For many processes: files appear whole, and are checked against their names when
-/// they are read. A cache that cannot be written keeps nothing, which is no failure.
+/// A directory with pulled blobs and manifests (`sha256/<hex>`) and the digests of tags
+/// (`refs/<hash>`). Many processes may use it: files appear whole, and their hash is checked when
+/// they are read. A cache that cannot be written stores nothing, which is no failure.
 class BlobCache {
  public:
-  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either it keeps nothing.
+  /// $XDG_CACHE_HOME/heddle/oci, or ~/.cache/heddle/oci; without either it stores nothing.
   BlobCache() {
     if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
       directory_ = std::string(cache) + "/heddle/oci";
     else if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
       directory_ = std::string(home) + "/.cache/heddle/oci";
   }
-  /// The file, at its start.
+  /// The file, at offset 0.
   std::optional<Fd> blob(const std::string& digest) const {
     auto file = open_own(blob_path(digest));
     if (!file) return std::nullopt;
@@ -62,8 +60,8 @@ class BlobCache {
     return text_of(blob(digest), kMostManifest);
   }
   void keep(const std::string& content) const { write(blob_path(digest_of(content)), content); }
-  /// Where a blob is to be written, aside, and committed when it is whole; nullopt: nowhere here.
-  std::optional<AtomicFile> room_for(const std::string& digest) const {
+  /// A file to write a blob to and to commit; nullopt: the cache cannot be written.
+  std::optional<AtomicFile> create_blob(const std::string& digest) const {
     return create(blob_path(digest));
   }
   void note(const std::string& reference, const std::string& digest) const {
@@ -75,7 +73,7 @@ class BlobCache {
   }
 
  private:
-  /// Nobody else's, who could change it between its hash and its use.
+  /// Only a file of this user: another could change it between its hash and its use.
   std::optional<Fd> open_own(const std::string& path) const {
     auto file = directory_.empty() ? fail("cache", "there is none") : open_regular(path);
     struct stat status {};
@@ -90,7 +88,7 @@ class BlobCache {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     auto file = AtomicFile::create(path);
     if (!file) return std::nullopt;
-    static_cast<void>(::fchmod(file->fd(), 0600));  // whatever the umask: see open_own()
+    static_cast<void>(::fchmod(file->fd(), 0600));  // open_own() refuses what others may write
     return std::move(*file);
   }
   void write(const std::string& path, const std::string& content) const {
@@ -124,7 +122,7 @@ Result<Fd> make_scratch_file() {
   return file;
 }
 
-/// The one layer of a manifest of ours; an empty digest: it is another kind of manifest.
+/// The manifest's first layer of `type`; an empty digest: it has none.
 Result<Descriptor> layer_of(const std::string& text, const std::string& type,
                             const std::string& where) {
   const auto wrong = [&](const char* reason) {
@@ -144,15 +142,15 @@ Result<Descriptor> layer_of(const std::string& text, const std::string& type,
   return Descriptor{};
 }
 
-/// Pulls the artifact of media type `type` at `from`, or attached to the image there. What comes is
-/// checked against its digests and kept in the cache, and taken from there when it is known: a
-/// digest needs no registry then, a tag only when the registry cannot be reached, with a warning.
+/// Pulls the artifact of media type `type` at `from`, or the one attached to the image there.
+/// Content is checked against its digest and cached. A cached digest needs no registry; a cached
+/// tag is used only when the registry cannot be reached, with a warning.
 class Puller {
  public:
   Puller(const Reference& from, const std::string& type)
       : from_(from), type_(type), client_(from) {}
 
-  /// The content, at its start.
+  /// The content, at offset 0.
   Result<Fd> run() {
     const auto text = TRY(manifest(from_));
     auto layer = TRY(layer_of(text, type_, from_.text()));
@@ -171,13 +169,13 @@ class Puller {
                                  "there is nothing of type " + type_ + ", nor attached to it"));
   }
 
-  /// Into the cache, or where it cannot be kept into a file of its own; never into memory.
+  /// To the cache, else to a scratch file; never to memory.
   Result<Fd> fetch(const Descriptor& layer) {
-    auto room = cache_.room_for(layer.digest);
+    auto cached = cache_.create_blob(layer.digest);
     Fd scratch;
-    if (!room) scratch = TRY(make_scratch_file());
-    auto content = TRY(client_.get_blob(layer, room ? room->fd() : scratch.get()));
-    if (room) static_cast<void>(room->commit());
+    if (!cached) scratch = TRY(make_scratch_file());
+    auto content = TRY(client_.get_blob(layer, cached ? cached->fd() : scratch.get()));
+    if (cached) static_cast<void>(cached->commit());
     return content;
   }
 
@@ -205,7 +203,7 @@ class Puller {
     return manifest(at);
   }
 
-  /// What `key` meant when the registry could still be reached.
+  /// The cached manifest of `key`, if `error` is that the registry cannot be reached.
   Result<std::string> offline(const std::string& key, Error error) {
     if (error.code() != EHOSTUNREACH) return fail(std::move(error));
     const auto digest = cache_.noted(key);
@@ -230,14 +228,13 @@ struct PushOptions {
   std::string attach_to;  ///< tag or digest of an image in the same repository; empty: none
 };
 
-/// Pushes `content` as an OCI artifact with one layer. Result: its manifest's digest. What
-/// is attached to an image gets a tag only where `to` names one. Fails as the registry does, and
-/// with EEXIST where the tag names something else, an image as a rule; nothing is to be seen there
-/// before its manifest is.
+/// Pushes `content` as an OCI artifact with one layer. Result: its manifest's digest. An attached
+/// artifact gets a tag only if `to` names one. Fails as the registry does, and with EEXIST when the
+/// tag names something of another type, usually an image. The manifest is pushed last.
 Result<std::string> push(const Reference& to, std::string_view content,
                          const PushOptions& options) {
   RegistryClient client(to);
-  // The tag of an attached artifact would be the image's own `latest`.
+  // The default tag, `latest`, would be the image's own.
   const auto tag = options.attach_to.empty() || to.tagged ? to.tag : std::string();
   if (!tag.empty()) {
     const auto old = client.get_manifest(tag);
@@ -279,7 +276,7 @@ int run_push(Options o) {
                   "it is in another repository than " + o.reference);
     o.push.attach_to = image.version();
   }
-  // Not mapped: a file that is cut meanwhile would end this program by SIGBUS.
+  // Not mapped: a file truncated meanwhile would end this program by SIGBUS.
   const auto content = value_or_throw(read_all(STDIN_FILENO, "stdin", kMostContent));
   const auto digest = value_or_throw(push(to, content, o.push));
   const auto line = fmt::format("{}/{}@{}\n", to.host, to.repository, digest);

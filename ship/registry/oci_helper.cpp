@@ -31,7 +31,7 @@ Result<int> run_oci_client(const char* program, const std::vector<std::string>& 
   auto child = TRY(spawn(directory + "/../libexec/heddle/oci-client", argv,
                          {.fds = {{content.get(), STDIN_FILENO}, {out, STDOUT_FILENO}}}));
   const int status = TRY(child.wait());
-  // It was killed, then: by a signal, or for want of memory.
+  // Killed by a signal.
   if (status != exit_done && status != exit_usage && status != exit_failure)
     return fail("oci-client", "ended unexpectedly", fmt::format("exit status {}", status));
   return status;

@@ -9,15 +9,15 @@
 
 namespace heddle {
 
-/// Media types of what heddle keeps in registries.
+/// Media types of heddle's artifacts in registries.
 inline constexpr const char* kArtifactMediaType = "application/vnd.heddle.compat.v1+json";
 inline constexpr const char* kMapMediaType = "application/vnd.heddle.map.v1";
 
-/// A file in memory that holds `text`, at its start.
+/// A memory file with `text`, at offset 0.
 Result<Fd> memory_file(std::string_view text);
 
-/// Runs libexec/heddle/oci-client with `arguments`, `input` as its stdin, its stdout being `out` (a
-/// descriptor). It reports failures itself, under the name `program`. Result: its exit status.
+/// Runs libexec/heddle/oci-client with `arguments`, `input` as stdin and the descriptor `out` as
+/// stdout. It reports failures itself, as `program`. Result: its exit status.
 Result<int> run_oci_client(const char* program, const std::vector<std::string>& arguments,
                            std::string_view input, int out);
 

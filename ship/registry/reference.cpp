@@ -10,8 +10,7 @@
 
 namespace heddle::registry {
 
-/// std::regex recurses with the length of what it reads.
-constexpr std::size_t kLongest = 1024;
+constexpr std::size_t kLongest = 1024;  // std::regex recurses with the length of its input
 
 std::string digest_of(std::string_view data) { return "sha256:" + hash_bytes(data).hex(); }
 

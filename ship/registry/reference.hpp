@@ -8,23 +8,23 @@
 
 namespace heddle::registry {
 
-/// `HOST[:PORT]/REPOSITORY[:TAG][@DIGEST]`, as docker and podman write it. The host is never left
-/// out: a short name means another registry on each machine.
+/// `HOST[:PORT]/REPOSITORY[:TAG][@DIGEST]`, as docker and podman write it. The host is required: a
+/// short name means another registry on each machine.
 struct Reference {
   std::string host;        ///< with its port, if it has one
   std::string repository;  ///< "lammps/compat"
   std::string tag;         ///< "latest" when there is neither tag nor digest
-  bool tagged = false;     ///< it was named
+  bool tagged = false;     ///< the text names a tag
   std::string digest;      ///< "sha256:<64 hex digits>", or empty
 
-  /// What a manifest is asked for by: the digest, else the tag.
+  /// The digest, else the tag.
   const std::string& version() const { return digest.empty() ? tag : digest; }
-  /// `http` for this node's own registry, as docker has it; `https` for all others.
+  /// `http` for a loopback host, as docker has it; else `https`.
   std::string scheme() const;
   std::string text() const;
 };
 
-/// Fails with EINVAL on anything else.
+/// EINVAL: `text` is not such a reference.
 Result<Reference> parse_reference(std::string_view text);
 
 /// `sha256:` and the SHA-256 of `data` in hex.
@@ -32,7 +32,7 @@ std::string digest_of(std::string_view data);
 /// Whether `text` is `sha256:` and 64 lower-case hex digits.
 bool is_digest(std::string_view text);
 
-/// `host[:port]` of an absolute http or https URL; empty for any other, and for one with a user.
+/// `host[:port]` of an absolute http or https URL; empty for any other, or one with a user.
 std::string host_of(const std::string& url);
 /// `host` of `host[:port]`.
 std::string without_port(const std::string& host);

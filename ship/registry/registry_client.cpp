@@ -4,6 +4,7 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <array>
@@ -29,34 +30,34 @@ struct HttpRequest {
   std::string url;
   std::vector<std::string> headers;
   std::optional<std::string_view> body;               ///< of PUT and POST; borrowed
-  std::uint64_t most_bytes = std::uint64_t{4} << 20;  ///< of the answer; more is a failure
+  std::uint64_t most_bytes = std::uint64_t{4} << 20;  ///< of the answer; a larger one fails
   /// Gets the body of an answer 200 piece by piece, in place of HttpAnswer::body.
   std::function<Result<void>(std::string_view)> take;
 };
 
 struct HttpAnswer {
   long status = 0;
-  /// Those of kHeaders, names in lower case; of several of one name the lines.
+  /// Those of kHeaders, names in lower case; several of one name are lines.
   std::map<std::string, std::string> headers;
   std::string body;
 };
 
-/// libcurl's easy interface, the one place with it. It follows no redirection, and gives up on
-/// peers that do not answer, stall or trickle: what comes may be anybody's.
+/// libcurl's easy interface, the only use of it. Follows no redirections, and gives up on peers
+/// that do not answer, stall or trickle.
 class Http {
  public:
   /// `authorities`: PEM, trusted beside the system's; may be empty. An answer may take `patience`,
-  /// and a second for each 64 KiB that go or may come.
-  Http(std::string authorities, std::chrono::seconds patience);
-  ~Http();
-  Http(const Http&) = delete;
-  Http& operator=(const Http&) = delete;
+  /// and a second for each 64 KiB of the request and the largest answer.
+  Http(std::string authorities, std::chrono::seconds patience)
+      : authorities_(std::move(authorities)), patience_(patience) {
+    if (!curl_) throw Error("libcurl", "cannot be started");
+  }
 
-  /// Any status is an answer. Fails, naming the host, when there is none, or a part of one.
+  /// Any status is an answer. Fails, naming the host, without a complete answer.
   Result<HttpAnswer> send(const HttpRequest& request);
 
  private:
-  CURL* curl_ = nullptr;
+  std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl_{curl_easy_init(), &curl_easy_cleanup};
   std::string authorities_;
   std::chrono::seconds patience_;
 };
@@ -65,7 +66,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The headers that somebody asks for.
 constexpr const char* kHeaders[] = {"content-type", "docker-content-digest", "location",
                                     "oci-subject", "www-authenticate"};
 constexpr std::uint64_t kBytesPerSecond = 64 << 10;
@@ -81,8 +81,8 @@ struct Sink {
   std::optional<Error> failed;
 };
 
-/// Of a body that is kept in memory: manifests, tokens, refusals.
-constexpr std::size_t kMostKept = std::size_t{4} << 20;
+/// Of a body in memory: manifests, tokens, errors.
+constexpr std::size_t kMostInMemory = std::size_t{4} << 20;
 
 std::size_t take_body(char* data, std::size_t size, std::size_t count, void* user) {
   auto& sink = *static_cast<Sink*>(user);
@@ -90,11 +90,11 @@ std::size_t take_body(char* data, std::size_t size, std::size_t count, void* use
   sink.count += piece.size();
   long status = 0;
   curl_easy_getinfo(sink.curl, CURLINFO_RESPONSE_CODE, &status);
-  const bool kept = !sink.request.take || status != 200;
+  const bool in_memory = !sink.request.take || status != 200;
   sink.too_much = sink.count > sink.request.most_bytes ||
-                  (kept && sink.answer.body.size() + piece.size() > kMostKept);
+                  (in_memory && sink.answer.body.size() + piece.size() > kMostInMemory);
   if (sink.too_much) return 0;
-  if (kept) {
+  if (in_memory) {
     sink.answer.body += piece;
   } else if (auto done = sink.request.take(piece); !done) {
     sink.failed = std::move(done.error());
@@ -103,7 +103,7 @@ std::size_t take_body(char* data, std::size_t size, std::size_t count, void* use
   return piece.size();
 }
 
-/// Where `location` leads from `base` (RFC 3986); empty: nowhere.
+/// The URL of `location` relative to `base` (RFC 3986); empty: it is invalid.
 std::string resolve_url(const std::string& base, const std::string& location) {
   const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> url(curl_url(), &curl_url_cleanup);
   char* text = nullptr;
@@ -121,7 +121,7 @@ const char* header(const HttpAnswer& answer, const char* name) {
   return found == answer.headers.end() ? "" : found->second.c_str();
 }
 
-/// What a manifest says it is, else what the registry says, without parameters.
+/// The manifest's `mediaType`, else the registry's content type, without parameters.
 std::string media_type_of(const HttpAnswer& answer) {
   auto type = text_member(parse_json(answer.body), "mediaType");
   if (type.empty()) type = header(answer, "content-type");
@@ -130,13 +130,10 @@ std::string media_type_of(const HttpAnswer& answer) {
 }
 
 bool equal_ignoring_case(std::string_view one, std::string_view other) {
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](char a, char b) {
-    return std::tolower(static_cast<unsigned char>(a)) ==
-           std::tolower(static_cast<unsigned char>(b));
-  });
+  return one.size() == other.size() && ::strncasecmp(one.data(), other.data(), one.size()) == 0;
 }
 
-/// Of a header's lines the first challenge of the scheme `name`; empty: none.
+/// The header's first challenge of the scheme `name`; empty: none.
 std::string_view challenge_of(std::string_view header, std::string_view name) {
   while (!header.empty()) {
     const auto line = header.substr(0, header.find('\n'));
@@ -159,23 +156,23 @@ std::string fallback_tag(std::string digest) {
   return digest;
 }
 
-/// docker-registry answers 500 to who asks for a tag while another writes it (2.8.2, file system
-/// storage: 5 of 32 at once); others say that they are busy.
+/// docker-registry answers 500 for a tag that is being written (2.8.2, file system storage: 5 of 32
+/// at once); others answer that they are busy.
 bool is_busy(long status) { return status == 429 || (status >= 500 && status <= 504); }
 constexpr int kMostBusy = 3;
 
-/// Of many who add to one index, each must see its own line there in the end.
+/// Attempts to add a line to an index that others change, too.
 constexpr unsigned kMostRounds = 20;
 
-/// Whether an URL may be asked at all: by TLS, or by http on this node.
+/// Whether requests may go to `url`: https, or http to a loopback host.
 bool is_safe(const std::string& url) {
   Reference at;
   at.host = host_of(url);
   return !at.host.empty() && (url.starts_with("https://") || at.scheme() == "http");
 }
 
-/// `name`'s value in a challenge (RFC 9110, 11.6.1: `Bearer realm="...",service="..."`); empty:
-/// none. One pass, whatever the text.
+/// The value of `name` in a challenge (RFC 9110, 11.6.1: `Bearer realm="...",service="..."`);
+/// empty: none. Linear in the length of the text, which is untrusted.
 std::string challenge_parameter(std::string_view challenge, std::string_view name) {
   std::size_t at = challenge.find(' ');
   while (at < challenge.size()) {
@@ -207,7 +204,7 @@ bool is_redirection(long status) {
 }
 constexpr int kMostRedirections = 5;
 
-/// Seconds that an answer may take: $HEDDLE_REGISTRY_TIMEOUT.
+/// How long an answer may take: $HEDDLE_REGISTRY_TIMEOUT.
 std::chrono::seconds patience() {
   constexpr long kDefault = 60;
   long out = 0;
@@ -222,21 +219,10 @@ std::chrono::seconds patience() {
 
 }  // namespace
 
-Http::Http(std::string authorities, std::chrono::seconds patience)
-    : authorities_(std::move(authorities)), patience_(patience) {
-  curl_global_init(CURL_GLOBAL_DEFAULT);
-  curl_ = curl_easy_init();
-  if (curl_ == nullptr) throw Error("libcurl", "cannot be started");
-}
-
-Http::~Http() {
-  curl_easy_cleanup(curl_);
-  curl_global_cleanup();
-}
-
 Result<HttpAnswer> Http::send(const HttpRequest& request) {
   HttpAnswer answer;
-  Sink sink{curl_, request, answer, 0, false, {}};
+  CURL* const curl = curl_.get();
+  Sink sink{curl, request, answer, 0, false, {}};
   std::array<char, CURL_ERROR_SIZE> reason{};
   std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr,
                                                                       &curl_slist_free_all);
@@ -247,9 +233,9 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
     headers.reset(list);
   };
   for (const auto& line : request.headers) add(line);
-  add("Expect:");  // registries do not need to be asked before a body
-  curl_easy_reset(curl_);
-  const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(curl_, option, value); };
+  add("Expect:");  // no `100-continue` before a body
+  curl_easy_reset(curl);
+  const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(curl, option, value); };
   const bool https = request.url.starts_with("https:");
   const long patience = patience_.count();
   const auto bytes =
@@ -267,10 +253,10 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   set(CURLOPT_ERRORBUFFER, reason.data());
   set(CURLOPT_WRITEFUNCTION, &take_body);
   set(CURLOPT_WRITEDATA, &sink);
-  // In place of the system's bundle; the system's directory of authorities counts on.
+  // Replaces the system's bundle; the system's directory of authorities remains trusted.
   curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
   if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
-  if (!https) set(CURLOPT_NOPROXY, "*");  // plain http is this node's own registry
+  if (!https) set(CURLOPT_NOPROXY, "*");  // plain http: a loopback host
   if (request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
   } else if (request.body) {
@@ -278,21 +264,21 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
     set(CURLOPT_POSTFIELDS, request.body->data());
     set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
   }
-  const auto code = curl_easy_perform(curl_);
+  const auto code = curl_easy_perform(curl);
   if (sink.failed) return fail(std::move(*sink.failed));
   if (sink.too_much) return fail_errno(host_of(request.url), "the registry sent too much", EFBIG);
   if (code != CURLE_OK) {
-    // Errors of the way there, told apart from those of what came: only they allow the cache.
+    // Only these errors allow the use of a cached tag.
     const bool unreachable = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
                              code == CURLE_OPERATION_TIMEDOUT;
     return fail(Error::with_code(unreachable ? EHOSTUNREACH : EPROTO, host_of(request.url),
                                  unreachable ? "cannot reach the registry" : "the registry failed",
                                  reason[0] != '\0' ? reason.data() : curl_easy_strerror(code)));
   }
-  curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &answer.status);
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer.status);
   for (const char* name : kHeaders) {
     curl_header* line = nullptr;
-    for (std::size_t i = 0; curl_easy_header(curl_, name, i, CURLH_HEADER, -1, &line) == CURLHE_OK;
+    for (std::size_t i = 0; curl_easy_header(curl, name, i, CURLH_HEADER, -1, &line) == CURLHE_OK;
          ++i)
       answer.headers[name] += (i > 0 ? "\n" : "") + std::string(line->value);
   }
@@ -306,7 +292,7 @@ Json parse_json(std::string_view text) {
       text,
       [&](int depth, Json::parse_event_t, Json&) {
         deep = deep || depth > kDeepest;
-        return !deep;  // the rest is read, and kept nowhere
+        return !deep;  // the rest is parsed, but not stored
       },
       false);
   return deep ? Json(Json::value_t::discarded) : out;
@@ -452,7 +438,7 @@ Result<RegistryClient::Manifest> RegistryClient::get_manifest(const std::string&
   const std::string announced = header(answer, "docker-content-digest");
   if ((is_digest(version) && version != descriptor.digest) ||
       (is_digest(announced) && announced != descriptor.digest))
-    return damaged("the manifest is not what its digest says");
+    return damaged("the manifest does not match its digest");
   return Manifest{descriptor, std::move(answer.body)};
 }
 
@@ -470,7 +456,7 @@ Result<Fd> RegistryClient::get_blob(const Descriptor& blob, int file) {
   if (size != blob.size) return damaged("the blob is truncated");
   auto content = TRY(open_file("/proc/self/fd/" + std::to_string(file), O_RDONLY));
   if ("sha256:" + TRY(hash_file(content.get(), "the copy")).hex() != blob.digest)
-    return damaged("the blob is not what its digest says");
+    return damaged("the blob does not match its digest");
   return content;
 }
 
@@ -488,7 +474,7 @@ Result<Descriptor> RegistryClient::put_blob(std::string_view content,
   const auto started = TRY(send(std::move(start), "pull,push"));
   if (started.status != 202) return refused(started, "cannot push");
   const auto location = resolve_url(url("blobs/uploads/"), header(started, "location"));
-  // Our credentials go along: to this registry only.
+  // The request carries the authorization: to this registry only.
   if (!is_own(location))
     return fail(at_.text(), "cannot push", "the registry sends the upload to another host");
   HttpRequest upload;
@@ -515,7 +501,7 @@ Result<Descriptor> RegistryClient::put_manifest(const std::string& text,
   request.body = text;
   const auto answer = TRY(send(std::move(request), "pull,push"));
   if (answer.status != 201) return refused(answer, "cannot push");
-  // A registry with the referrers API says that it took note (distribution spec 1.1).
+  // A registry with the referrers API answers with this header (distribution spec 1.1).
   if (!subject.empty() && *header(answer, "oci-subject") == '\0')
     TRY(add_to_fallback(subject, out, artifact_type));
   return out;
@@ -551,8 +537,8 @@ Result<bool> RegistryClient::add_once(const std::string& tag, const Descriptor& 
 
 Result<void> RegistryClient::add_to_fallback(const std::string& subject, const Descriptor& one,
                                              const std::string& artifact_type) {
-  // Nothing locks a tag: another's index may have come between, so it is looked at once more,
-  // after a while that differs from theirs.
+  // A tag has no lock, and another client may overwrite the index: it is read again after a random
+  // pause.
   std::mt19937 random{std::random_device()()};
   for (unsigned round = 1; round <= kMostRounds; ++round) {
     if (TRY(add_once(fallback_tag(subject), one, artifact_type))) return {};

@@ -13,17 +13,16 @@ namespace heddle::registry {
 
 using Json = nlohmann::ordered_json;
 
-/// A manifest or blob as others name it (OCI image spec, descriptor).
+/// Names a manifest or blob (OCI image spec, descriptor).
 struct Descriptor {
   std::string media_type;
   std::string digest;
   std::uint64_t size = 0;
 };
 
-/// JSON that somebody else wrote; discarded when it is none, or nested deeper than 64: what reads
-/// and writes it recurses.
+/// Parses untrusted JSON. Discarded: not JSON, or nested deeper than 64 (nlohmann-json recurses).
 Json parse_json(std::string_view text);
-/// The text `key` of an object, the elements of the list `key`; empty: there is none.
+/// The string or list `key` of an object; empty: there is none.
 std::string text_member(const Json& json, const char* key);
 const Json& list_member(const Json& json, const char* key);
 
@@ -31,14 +30,14 @@ class Http;
 struct HttpRequest;
 struct HttpAnswer;
 
-/// One registry's OCI distribution API. Everything that comes is held against its digest.
+/// One registry's OCI distribution API. Manifests and blobs are checked against their digests.
 ///
-/// Credentials and tokens go to the registry's own host; what it asks for in a challenge counts
-/// only when it answered itself. A redirection is followed without them (a storage that answers 401
-/// and names a realm of its own gets nothing: the class of CVE-2020-15157).
+/// Credentials and tokens are sent to the registry's own host only, and only its own challenges are
+/// answered. Redirections are followed without them, so a storage host that answers 401 with a
+/// realm of its own gets nothing (the class of CVE-2020-15157).
 class RegistryClient {
  public:
-  /// `at`: whose host and repository all calls are about.
+  /// All calls concern the host and repository of `at`.
   explicit RegistryClient(Reference at);
   ~RegistryClient();
 
@@ -48,12 +47,12 @@ class RegistryClient {
   };
   /// The manifest behind a tag or digest. ENOENT: there is none.
   Result<Manifest> get_manifest(const std::string& version);
-  /// Writes it to `file`, which is empty. Result: that file, open for reading, at its start.
+  /// Writes it to `file`, which is empty. Result: that file, open for reading, at offset 0.
   Result<Fd> get_blob(const Descriptor& blob, int file);
-  /// Uploads unless it is there.
+  /// Uploads unless the registry has it.
   Result<Descriptor> put_blob(std::string_view content, const std::string& media_type);
-  /// `version`: a tag, or the manifest's own digest. `subject` set: the manifest refers to that
-  /// one, and where the registry has no referrers API, its fallback tag is kept up.
+  /// `version`: a tag; empty: the manifest's digest. `subject` not empty: the manifest refers to
+  /// it; where the registry has no referrers API, the fallback tag is updated.
   Result<Descriptor> put_manifest(const std::string& text, const std::string& media_type,
                                   const std::string& version, const std::string& artifact_type,
                                   const std::string& subject);
@@ -64,14 +63,14 @@ class RegistryClient {
  private:
   std::string url(const std::string& rest) const;
   bool is_own(const std::string& url) const;
-  /// With credentials, if it goes to this registry.
+  /// With the authorization, if it goes to this registry.
   Result<HttpAnswer> send_once(HttpRequest request);
-  /// Sends, and once more with what the registry asks for when it says 401.
+  /// Sends, and after a 401 once more with the authorization that the registry asks for.
   Result<HttpAnswer> send(HttpRequest request, const char* actions);
   Result<HttpAnswer> follow(HttpRequest request, HttpAnswer answer);
   Result<void> authorize(const std::string& challenge, const char* actions);
   Result<std::string> referrers_index(const std::string& subject);
-  /// Result: whether it was there already.
+  /// Result: whether the index already listed it.
   Result<bool> add_once(const std::string& tag, const Descriptor& one,
                         const std::string& artifact_type);
   Result<void> add_to_fallback(const std::string& subject, const Descriptor& one,

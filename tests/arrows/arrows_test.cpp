@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-//
-// The layout of the sources: which directory may include which, where a library's headers may be
-// included, and the form of each file.
+// The layout of the sources: which directory may include which, which directory may include a third
+// party's headers, and the form of each file.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,8 +23,8 @@ struct SourceFile {
 using Names = std::vector<std::string>;
 constexpr const char* kFirstLine = "// SPDX-License-Identifier: MIT\n";
 
-/// A directory and those it may include besides itself; "*" is every one. The longest that matches
-/// a path holds. ARCHITECTURE.md gives the picture.
+/// A directory and those it may include besides itself; "*" means all. The longest matching
+/// directory applies. ARCHITECTURE.md has the same table.
 struct Rule {
   const char* directory;
   Names may_include;
@@ -43,16 +42,13 @@ const std::vector<Rule>& rules() {
       {"resolver/policy",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map"}},
       {"resolver/map", {"base", "resolver/store"}},
-      // From closures to a map.
       {"resolver/build",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map"}},
-      // fs-resolve.
       {"resolver/tool",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/policy",
         "resolver/map", "resolver/build", "ship/registry"}},
-      // The daemon only reads a finished map: nothing of ELF, search or policy.
-      // What needs no libfuse: mounting and warming, for fs-gen as well.
+      // The daemon reads finished maps: nothing of ELF, search or policy.
       {"fuseovl/mount", {"base", "resolver/map"}},
       {"fuseovl/session", {"base"}},
       {"fuseovl/files", {"base", "resolver/map", "fuseovl/mount", "fuseovl/session"}},
@@ -62,11 +58,9 @@ const std::vector<Rule>& rules() {
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
         "fuseovl/overlay"}},
       {"fuseovl/audit", {"base", "resolver/map"}},
-      // Mounts with a daemon each, and the services that are asked for them.
       {"fuseovl/service",
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
         "fuseovl/overlay", "fuseovl/supervise"}},
-      // fs-mount.
       {"fuseovl/programs",
        {"base", "base/sandbox", "resolver/map", "fuseovl/mount", "fuseovl/session", "fuseovl/files",
         "fuseovl/overlay", "fuseovl/supervise", "fuseovl/service"}},
@@ -78,12 +72,10 @@ const std::vector<Rule>& rules() {
       {"compat",
        {"base", "resolver/elf", "resolver/search", "resolver/mpi", "resolver/map", "resolver/build",
         "record/trace", "ship/registry"}},
-      // libcurl stays here: others start its helper.
       {"ship/registry", {"base"}},
-      // gRPC stays here: compat-check becomes its client by exec.
+      // compat-check becomes the gRPC client by exec.
       {"compat/server",
        {"base", "base/sandbox", "resolver/elf", "resolver/search", "resolver/map", "compat"}},
-      // Runs as root in a container runtime's hook: the less, the better.
       {"container-hooks", {"base", "base/sandbox"}},
       {"tests", {"*"}},
       {"bench", {"*"}},
@@ -91,7 +83,7 @@ const std::vector<Rule>& rules() {
   return kRules;
 }
 
-/// System headers that one directory alone may include.
+/// System headers reserved for one directory.
 struct Fence {
   const char* header_prefix;
   const char* directory;
@@ -115,7 +107,9 @@ const Rule* rule_of(const std::string& path) {
   return best;
 }
 
-bool is_free(const std::string& path) { return is_below(path, "tests") || is_below(path, "bench"); }
+bool may_include_all(const std::string& path) {
+  return is_below(path, "tests") || is_below(path, "bench");
+}
 
 class Checker {
  public:
@@ -161,7 +155,7 @@ class Checker {
   }
 
   void check_system(const std::string& header) {
-    if (is_free(file_.path)) return;
+    if (may_include_all(file_.path)) return;
     for (const auto& fence : kFences)
       if (header.starts_with(fence.header_prefix) && !is_below(file_.path, fence.directory))
         add(fmt::format("<{}> belongs to {} alone", header, fence.directory));
@@ -182,7 +176,7 @@ class Checker {
     const bool ok = std::any_of(allowed.begin(), allowed.end(), [&](const std::string& name) {
       return name == "*" || name == target->directory;
     });
-    const bool reserved = is_free(header) && !is_free(file_.path);
+    const bool reserved = may_include_all(header) && !may_include_all(file_.path);
     if (!ok || reserved)
       add(fmt::format("{} must not know {}", rule_->directory, target->directory));
   }
@@ -223,11 +217,11 @@ TEST(Arrows, this_tree_keeps_its_layout) {
   for (const auto& file : files) EXPECT_THAT(Checker(file).check(), ::testing::IsEmpty());
 }
 
-TEST(Arrows, each_kind_of_breach_is_found) {
+TEST(Arrows, each_kind_of_violation_is_found) {
   const struct {
     const char* path;
-    const char* content;  ///< behind the first line
-    const char* breach;   ///< "": none
+    const char* content;    ///< after the first line
+    const char* violation;  ///< "": none
   } cases[] = {
       {"resolver/elf/a.cpp", "#include <LIEF/ELF.hpp>\n#include \"base/fd.hpp\"\n", ""},
       {"fsgen/a.cpp", "#include \"fuseovl/mount/x.hpp\"\n", ""},
@@ -247,12 +241,12 @@ TEST(Arrows, each_kind_of_breach_is_found) {
       {"base/Bad-Name.cpp", "", "snake_case"},
       {"base/a.cpp", "  using namespace std;\n", "using namespace"},
       {"newdirectory/a.cpp", "", "no rule"}};
-  for (const auto& [path, content, breach] : cases) {
+  for (const auto& [path, content, violation] : cases) {
     SCOPED_TRACE(path + std::string(": ") + content);
     const SourceFile file{path, std::string(kFirstLine) + content};
     const auto found = Checker(file).check();
-    EXPECT_EQ(found.size(), *breach == '\0' ? 0U : 1U);
-    EXPECT_THAT(fmt::format("{}", fmt::join(found, "\n")), ::testing::HasSubstr(breach));
+    EXPECT_EQ(found.size(), *violation == '\0' ? 0U : 1U);
+    EXPECT_THAT(fmt::format("{}", fmt::join(found, "\n")), ::testing::HasSubstr(violation));
   }
   const SourceFile bare{"base/a.cpp", "int x;\n"};
   EXPECT_THAT(Checker(bare).check(), ::testing::ElementsAre(::testing::HasSubstr("SPDX")));

@@ -1,34 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
-// Root of a container (uid 0), and an image's manifest, against the installed fs-hook: below runc,
-// crun and podman nothing of the host's is reached or switched on.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
+// Attacks by a container's root and by an image's manifest on the installed fs-hook, below runc,
+// crun and podman.
 
-#include <algorithm>
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/podman_session.hpp"
 #include "tests/hook/runtime_test.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
-const auto kName = [](const auto& each) { return each.param; };
-
-/// Root of a container: looks for any way from a process or socket of ours to the outside.
+/// Looks for any way out of the container through a process or socket of heddle.
 constexpr const char* kIntruder = R"(
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -111,7 +94,7 @@ static int odd(const char* path, const struct stat* status, int flag, struct FTW
   return 0;
 }
 
-/* intruder WORLD: of processes only those with that in their arguments are another's to lose. */
+/* intruder WORLD: attacks heddle's processes that have WORLD in their arguments. */
 int main(int argc, char** argv) {
   int seen = 0;
   (void)argc;
@@ -146,7 +129,7 @@ void put_intruder(const ContainerWorld& world) {
   write_text_file(world.rootfs() + "/etc/known-sockets", read_file("/proc/net/unix").value_or(""));
 }
 
-/// `sees_others`: or it would have had nothing to try.
+/// `sees_others`: the container sees the host's processes, so there was something to attack.
 void expect_nothing_reached(const RunResult& ran, bool sees_others) {
   EXPECT_EQ(ran.status, 0) << ran.err;
   EXPECT_THAT(ran.out, AllOf(HasSubstr(", the mount\n"), Not(HasSubstr("REACHED"))));
@@ -160,9 +143,7 @@ class Intruder : public RuntimeTest {
   static constexpr unsigned kMappedRoot = 100000;  ///< uid 0 of a user namespace
   void SetUp() override {
     RuntimeTest::SetUp();
-    if (!IsSkipped()) put_in();
-  }
-  void put_in() const {
+    if (IsSkipped()) return;
     put_intruder(*world_);
     fs::create_directory(world_->path("mapped"));
     EXPECT_EQ(::chown(world_->path("mapped").c_str(), kMappedRoot, kMappedRoot), 0);
@@ -188,26 +169,22 @@ class Intruder : public RuntimeTest {
     if (!way.own_pids) spaces.erase(std::find(spaces.begin(), spaces.end(), Json{{"type", "pid"}}));
     if (way.own_net) spaces.push_back({{"type", "network"}});
     if (way.own_users) {
-      // A proc of its own takes a pid namespace of its own.
+      // Mounting proc needs a PID namespace of the same user namespace.
       if (!way.own_pids) config["mounts"][0] = oci_bind("/proc", "/proc", "rw");
-      spaces.push_back({{"type", "user"}});
-      for (const char* map : {"uidMappings", "gidMappings"})
-        config["linux"][map] = {{{"containerID", 0}, {"hostID", kMappedRoot}, {"size", 65536}}};
-      // A hook in there is this user's, and keeps nothing in root's directories.
+      add_user_namespace(config, kMappedRoot, 65536);
+      // A hook in the user namespace cannot write to root's directories.
       if (way.stage == "createContainer")
         for (auto& word : config["hooks"][way.stage][0]["args"])
           if (word == world_->path("cache") || word == world_->log())
             word = world_->path("mapped/" + fs::path(word).filename().string());
     }
     if (way.default_rights) config["process"]["capabilities"] = default_rights();
-    config["linux"]["resources"] = {
-        {"devices",
-         {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
+    allow_fuse_device(config);
     return config;
   }
 };
 
-TEST_P(Intruder, as_uid_0_of_a_container_reaches_no_process_and_no_socket) {
+TEST_P(Intruder, container_root_reaches_no_process_and_no_socket) {
   for (int bits = 0; bits < 32; ++bits) {
     const Isolation way{(bits & 1) != 0 ? "createContainer" : "createRuntime", (bits & 2) != 0,
                         (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
@@ -224,7 +201,7 @@ TEST_P(Intruder, as_uid_0_of_a_container_reaches_no_process_and_no_socket) {
 }
 
 /// The worker of a mount that all containers share lives on the host.
-TEST_P(Intruder, as_uid_0_reaches_nothing_of_the_nodes_service) {
+TEST_P(Intruder, container_root_reaches_nothing_of_the_node_service) {
   NodeService service(world_->path("stage/bin/fs-mount"), world_->path("node"));
   for (const bool own_pids : {false, true}) {
     const auto ran = start(config_for({"createRuntime", own_pids, false, false, false}));
@@ -233,83 +210,41 @@ TEST_P(Intruder, as_uid_0_reaches_nothing_of_the_nodes_service) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, Intruder, ::testing::Values("runc", "crun"), kName);
+INSTANTIATE_TEST_SUITE_P(Oci, Intruder, ::testing::Values("runc", "crun"), kParameterName);
 
-/// podman of root, or of a user where the parameter begins with `user_`.
-class PodmanTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (::geteuid() != 0) HEDDLE_SKIP("only root can mount and become another user");
-    if (const auto reason = why_not(runtime()); !reason.empty()) HEDDLE_SKIP(reason);
-    if (run({"sh", "-c", "command -v podman"}).status != 0) HEDDLE_SKIP("podman is not installed");
-    world_ = std::make_unique<ContainerWorld>();
-    session_ =
-        std::make_unique<PodmanSession>(world_->path("podman"), runtime(), is_user() ? kUser : 0);
-  }
-  void TearDown() override {
-    if (!world_) return;
-    EXPECT_TRUE(wait_until(20s, [&] { return world_->processes().empty(); }));
-  }
-  bool is_user() const { return GetParam().starts_with("user_"); }
-  std::string runtime() const { return is_user() ? GetParam().substr(5) : GetParam(); }
-  std::string log() const { return read_file(session_->path("hook.log")).value_or(""); }
-  void install(const std::vector<std::string>& how) const {
-    std::vector<std::string> argv{world_->hook(), "install",
-                                  "--dir",        session_->path("hooks.d"),
-                                  "--cache",      session_->path("cache"),
-                                  "--log",        session_->path("hook.log")};
-    argv.insert(argv.end(), how.begin(), how.end());
-    const auto ran = session_->run(argv);
-    ASSERT_EQ(ran.status, 0) << ran.err;
-  }
-
-  std::unique_ptr<ContainerWorld> world_;
-  std::unique_ptr<PodmanSession> session_;
-};
-
-/// The same from containers of root's podman, with and without its default rights and namespaces.
+/// The same attack from containers of root's podman, with and without its default isolation.
 class PodmanIntruder : public PodmanTest {
  protected:
   void SetUp() override {
     PodmanTest::SetUp();
     if (!IsSkipped()) install({"--always"});
   }
-  RunResult start(const std::vector<std::string>& options, const std::vector<std::string>& command,
-                  const std::string& before = "true") const {
-    auto words = session_->run_words(options);
-    words.insert(words.end(), {"--rootfs", world_->rootfs()});
-    words.insert(words.end(), command.begin(), command.end());
-    return session_->run(words, before);
-  }
 };
 
-TEST_P(PodmanIntruder, as_uid_0_reaches_no_process_and_no_socket) {
+TEST_P(PodmanIntruder, podman_root_reaches_no_process_and_no_socket) {
   put_intruder(*world_);
   const std::vector<std::vector<std::string>> ways{
       {}, {"--cap-drop=all"}, {"--pid=host"}, {"--pid=host", "--cap-drop=all"}, {"--ipc=host"}};
   for (const auto& options : ways) {
     SCOPED_TRACE(::testing::PrintToString(options));
-    // Without control groups, as crun runs here, podman has no container in the host's PID
-    // namespace.
+    // crun runs without cgroups here, and podman then refuses the host's PID namespace.
     if (GetParam() == "crun" && !options.empty() && options[0] == "--pid=host") continue;
-    const auto ran = start(options, {"/bin/intruder", world_->path("")});
+    const auto ran = run_image(options, {"/bin/intruder", world_->path("")});
     expect_nothing_reached(ran, !options.empty() && options[0] == "--pid=host");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder, ::testing::Values("runc", "crun"), kName);
+INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder, ::testing::Values("runc", "crun"), kParameterName);
 
-/// podman copies annotations of an image's manifest into its container; labels and ENV are the
+/// podman copies the annotations of an image's manifest to the container. Labels and ENV are the
 /// image's too.
 class HostileManifest : public PodmanTest {
  protected:
   RunResult podman(const std::vector<std::string>& words,
                    const std::string& before = "true") const {
-    // Root's TMPDIR is not a user's.
-    std::vector<std::string> argv{"env", "TMPDIR=" + session_->path("home")};
-    for (const auto& more : {session_->words(), words})
-      argv.insert(argv.end(), more.begin(), more.end());
-    return session_->run(argv, before);
+    // The user has no access to root's TMPDIR.
+    return session_->run(
+        Strings{"env", "TMPDIR=" + session_->path("home")} + session_->words() + words, before);
   }
   void build(const std::vector<std::string>& annotations) const {
     const auto tar = world_->path("image.tar");
@@ -343,14 +278,14 @@ class HostileManifest : public PodmanTest {
   }
 };
 
-TEST_P(HostileManifest, does_not_switch_the_hook_on) {
+TEST_P(HostileManifest, manifest_does_not_enable_the_hook) {
   build({"heddle.mpi=host", "heddle.program=/bin/app", "heddle.policy=warn"});
   install({"--allow-annotations", "/srv/trusted-images"});
   EXPECT_EQ(start().out, "container\n") << log();
   EXPECT_THAT(log(),
               AllOf(HasSubstr("annotations (heddle.*) are ignored"), Not(HasSubstr("swapped"))));
   EXPECT_FALSE(fs::exists(session_->path("cache"))) << "the image was looked into";
-  // As a former version of ours wrote that file: with no word of who may ask.
+  // A hook file without --allow-annotations, as older versions wrote it.
   const auto file = session_->path("hooks.d/50-heddle-mpi.json");
   auto hook = Json::parse(value_or_throw(read_file(file)));
   auto& args = hook["hook"]["args"];
@@ -358,29 +293,21 @@ TEST_P(HostileManifest, does_not_switch_the_hook_on) {
   write_text_file(file, hook.dump());
   EXPECT_EQ(start().out, "container\n") << log();
   EXPECT_THAT(log(), Not(HasSubstr("swapped")));
-  // So that this can fail: where the administrator trusts the images, they do.
+  // Positive control: annotations count where the administrator trusts the images.
   install({"--allow-annotations", "/"});
   EXPECT_EQ(start().out, "host\n") << log();
 }
 
-TEST_P(HostileManifest, has_no_say_in_what_its_user_asked_for) {
+TEST_P(HostileManifest, manifest_does_not_override_the_users_settings) {
   build({"heddle.mpi=off", "heddle.policy=warn", "heddle.program=/bin/plain"});
   if (is_user()) {
     install({"--always"});
     EXPECT_EQ(start().out, "host\n") << log();
   } else {
-    // podman 4.3 reads CDI specifications from the system's directories alone.
-    const auto spec = run({world_->hook(), "cdi", "--cache", session_->path("cache"), "--log",
-                           session_->path("hook.log")});
-    write_text_file(world_->path("heddle.json"), spec.out);
-    const auto before = "mount -t tmpfs tmpfs /run; mkdir /run/cdi; cp " +
-                        world_->path("heddle.json") + " /run/cdi/";
+    const auto before = cdi_setup();
     EXPECT_EQ(start({}, before).out, "container\n") << log();
     EXPECT_EQ(start({"--device", "heddle/mpi=host"}, before).out, "host\n") << log();
-    auto decision = world_->swap();
-    decision["outcome"] = "incompatible";
-    decision["reason"] = "the reason";
-    world_->answer(decision, 1);
+    world_->answer_incompatible();
     fs::remove_all(session_->path("cache"));
     EXPECT_NE(start({"--device", "heddle/mpi=host"}, before).status, 0) << "only warned";
   }
@@ -388,7 +315,8 @@ TEST_P(HostileManifest, has_no_say_in_what_its_user_asked_for) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Oci, HostileManifest,
-                         ::testing::Values("runc", "crun", "user_runc", "user_crun"), kName);
+                         ::testing::Values("runc", "crun", "user_runc", "user_crun"),
+                         kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -1,51 +1,30 @@
 // SPDX-License-Identifier: MIT
 //
-// A hostile image, and a user who can write where the hook's files are, against the installed
-// fs-hook: nothing of the host's is written to or mounted over, and nothing of theirs is run.
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// Attacks on the installed fs-hook by a hostile image, and by a user who can write to the hook's
+// files or directories.
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <filesystem>
-#include <sstream>
 #include <thread>
 
-#include "base/fd.hpp"
 #include "tests/hook/runtime_test.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
-const auto kName = [](const auto& each) { return each.param; };
-
-/// Of links that the installed program has in the world: what is done to one is not to be done to
-/// the other.
-void own_copy(const std::string& path) {
+/// Replaces a hard link to a staged program by a copy.
+void unlink_from_stage(const std::string& path) {
   fs::copy_file(path, path + ".copy");
   fs::rename(path + ".copy", path);
 }
 
 class HostileTarget : public RuntimeTest {
  protected:
-  /// What the image's library is, seen from inside; the container must not start for it, or starts
-  /// as it is where that was asked for.
+  /// The container must not start, or starts unswapped under the policy to warn.
   void expect_refused(Json config, const std::string& why) {
     EXPECT_NE(start(config).status, 0);
     EXPECT_THAT(world_->log_text(), AllOf(HasSubstr("cannot mount over it in the container"),
@@ -62,8 +41,8 @@ class HostileTarget : public RuntimeTest {
   }
 };
 
-TEST_P(HostileTarget, of_a_link_into_what_the_kernel_makes_up_is_refused) {
-  // By these a runtime sets labels, limits and devices (CVE-2019-16884, CVE-2025-52881).
+TEST_P(HostileTarget, link_into_a_kernel_file_system_is_refused) {
+  // A runtime writes to these to set labels and limits (CVE-2019-16884, CVE-2025-52881).
   std::vector<std::string> targets{"/proc/1/attr/exec", "/proc/sys/kernel/core_pattern",
                                    "/proc/1/oom_score_adj", "/sys/kernel/mm/ksm/run"};
   for (const char* controller : {"", "/pids", "/memory", "/unified"})
@@ -80,16 +59,14 @@ TEST_P(HostileTarget, of_a_link_into_what_the_kernel_makes_up_is_refused) {
   }
 }
 
-TEST_P(HostileTarget, of_a_mount_point_in_proc_is_refused) {
-  auto decision = world_->swap();
-  decision["mount_point"] = "/proc/1/task";
-  world_->answer(decision);
-  EXPECT_NE(start(world_->config({"/bin/app"})).status, 0);
+TEST_P(HostileTarget, mount_point_in_proc_is_refused) {
+  world_->answer_swap_with("/mount_point", "/proc/1/task");
+  EXPECT_NE(start_app().status, 0);
   EXPECT_THAT(world_->log_text(), HasSubstr("a kernel file system"));
   expect_nothing_left();
 }
 
-TEST_P(HostileTarget, of_a_link_into_a_shared_volume_leaves_the_host_as_it_is) {
+TEST_P(HostileTarget, link_into_a_shared_volume_leaves_the_host_unchanged) {
   const auto volume = world_->path("volume");
   fs::create_directory(volume);
   fs::copy_file(world_->rootfs() + ContainerWorld::kLibrary, volume + "/libmpi.so.12");
@@ -104,8 +81,8 @@ TEST_P(HostileTarget, of_a_link_into_a_shared_volume_leaves_the_host_as_it_is) {
   EXPECT_NE(start(config).status, 0);
   EXPECT_THAT(world_->log_text(), HasSubstr("/usr/lib/libmpi.so.12: cannot mount over it in the "
                                             "container: it lies on a shared mount"));
-  EXPECT_EQ(mounts_with(volume + "/libmpi"), 0U) << "a mount of the container's is the host's now";
-  // One that only receives what the host mounts is the container's own.
+  EXPECT_EQ(mounts_with(volume + "/libmpi"), 0U) << "the container's mount propagated";
+  // With rslave propagation nothing reaches the host.
   config["linux"].erase("rootfsPropagation");
   config["mounts"].back()["options"].back() = "rslave";
   EXPECT_THAT(start(config).out, StartsWith("host\n")) << world_->log_text();
@@ -114,8 +91,8 @@ TEST_P(HostileTarget, of_a_link_into_a_shared_volume_leaves_the_host_as_it_is) {
   expect_nothing_left();
 }
 
-/// Between the check and the mount there is a moment: fs-mount starts in it.
-TEST_P(HostileTarget, that_is_exchanged_after_it_was_checked_is_refused) {
+/// fs-mount starts between the check and the mount, so a fake fs-mount makes the exchange.
+TEST_P(HostileTarget, target_exchanged_after_its_check_is_refused) {
   const std::string library = "LIBRARY";
   const std::vector<std::pair<std::string, std::string>> exchanges{
       {"cp '" + library + "' '" + library + ".new'; mv '" + library + ".new' '" + library + "'",
@@ -126,31 +103,27 @@ TEST_P(HostileTarget, that_is_exchanged_after_it_was_checked_is_refused) {
   for (const auto& [exchange, why] : exchanges) {
     SCOPED_TRACE(exchange);
     renew();
-    const auto mount = world_->path("stage/bin/fs-mount");
-    fs::rename(mount, mount + "-real");
     auto script = exchange;
     for (auto at = script.find(library); at != script.npos; at = script.find(library))
       script.replace(at, library.size(), world_->rootfs() + ContainerWorld::kLibrary);
-    write_text_file(mount, "#!/bin/sh\n" + script + "\nexec '" + mount + "-real' \"$@\"\n", 0755);
-    EXPECT_NE(start(world_->config({"/bin/app"})).status, 0);
+    world_->precede_program("fs-mount", script);
+    EXPECT_NE(start_app().status, 0);
     EXPECT_THAT(world_->log_text(), AllOf(HasSubstr("cannot mount over it"), HasSubstr(why)));
     expect_nothing_left();
   }
 }
 
-/// A FIFO whose reader came, a device that was opened: somebody outside the container did it.
-TEST_P(HostileTarget, that_is_a_fifo_or_a_device_is_not_opened) {
+/// The container's own program opens neither, so any open was made by heddle.
+TEST_P(HostileTarget, target_that_is_a_fifo_or_device_is_not_opened) {
   for (const std::string file : {ContainerWorld::kLibrary, "/etc/ld.so.cache", "/usr/lib/x.so"}) {
     SCOPED_TRACE(file);
     renew();
     const auto fifo = world_->rootfs() + file;
-    // What its own programs open is the container's.
     build_program({.output = world_->rootfs() + "/bin/app",
                    .source = "int main(void) { return 0; }",
                    .flags = {"-static"}});
     fs::remove(fifo);
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0666), 0);
-    // As fs-resolve would name it.
     auto decision = world_->swap();
     decision["loads"].push_back({{"soname", "x.so"}, {"path", file}});
     world_->answer(decision);
@@ -160,34 +133,33 @@ TEST_P(HostileTarget, that_is_a_fifo_or_a_device_is_not_opened) {
       while (!ended)
         if (open_file(fifo, O_WRONLY | O_NONBLOCK)) ++readers;
     });
-    (void)start(world_->config({"/bin/app"}));
+    (void)start_app();
     ended = true;
     writer.join();
     EXPECT_EQ(readers, 0);
-    // The kernel's log, which a container may not read.
+    // /dev/kmsg, which a container must not read.
     fs::remove(fifo);
     ASSERT_EQ(::mknod(fifo.c_str(), S_IFCHR | 0666, ::makedev(1, 11)), 0);
     const auto trace = world_->path("trace");
     (void)start(world_->config({"/bin/app"}),
                 {"strace", "-f", "-qq", "-y", "-e", "trace=open,openat,openat2", "-o", trace});
-    std::istringstream lines(value_or_throw(read_file(trace)));
-    for (std::string line; std::getline(lines, line);)
+    for (const auto& line : lines_of(value_or_throw(read_file(trace))))
       EXPECT_FALSE(line.find("O_PATH") == line.npos && line.find("<" + fifo + ">") != line.npos)
           << line;
     expect_nothing_left();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, HostileTarget, ::testing::Values("runc", "crun"), kName);
+INSTANTIATE_TEST_SUITE_P(Oci, HostileTarget, ::testing::Values("runc", "crun"), kParameterName);
 
-/// Files that others may write to, where root runs the hook.
+/// Another user can write to a file or directory of the hook that root runs.
 class WritableProgram : public RuntimeTest {
  protected:
   std::string stage(const std::string& name) const { return world_->path("stage/" + name); }
-  /// Makes a file or directory of the installation another user's to write.
+  /// How another user can write to a file or directory.
   struct Way {
-    std::string path;  ///< below the installation
-    mode_t mode = 0;   ///< 0: it becomes another user's, or as `how` says
+    std::string path;  ///< below the stage
+    mode_t mode = 0;   ///< 0: no chmod, but as `how` says
     enum class How { by_owner, by_acl, by_link } how = How::by_owner;
   };
   void spoil(const Way& way) const {
@@ -199,7 +171,7 @@ class WritableProgram : public RuntimeTest {
       fs::create_symlink(path + "-other", path);
       EXPECT_EQ(::lchown(path.c_str(), kUser, kUser), 0);
     } else {
-      if (fs::is_regular_file(path)) own_copy(path);
+      if (fs::is_regular_file(path)) unlink_from_stage(path);
       EXPECT_EQ(way.mode != 0 ? ::chmod(path.c_str(), way.mode) : ::chown(path.c_str(), kUser, 0),
                 0);
     }
@@ -208,7 +180,7 @@ class WritableProgram : public RuntimeTest {
     std::vector<Way> out;
     for (const std::string name : {"bin/fs-hook", "bin/fs-resolve", "bin/fs-mount"})
       for (const mode_t mode : {0757, 0775, 0}) out.push_back({name, mode});
-    // Anybody may make what is not there yet: bin/../libexec/heddle/fs-mount-static.
+    // Others could create the missing bin/../libexec/heddle/fs-mount-static.
     out.insert(out.end(), {{"bin", 0777}, {"bin"}, {"", 0777}, {""}, {"bin", 01777}});
     if (run({"sh", "-c", "command -v setfacl"}).status == 0)
       out.push_back({"bin", 0, Way::How::by_acl});
@@ -217,14 +189,14 @@ class WritableProgram : public RuntimeTest {
   }
 };
 
-TEST_P(WritableProgram, is_neither_run_nor_installed) {
+TEST_P(WritableProgram, writable_program_is_neither_run_nor_installed) {
   for (const auto& way : ways()) {
     SCOPED_TRACE(way.path + " " + std::to_string(way.mode));
     renew();
     spoil(way);
-    EXPECT_NE(start(world_->config({"/bin/app"})).status, 0);
+    EXPECT_NE(start_app().status, 0);
     EXPECT_THAT(world_->log_text(), HasSubstr("cannot be trusted"));
-    EXPECT_EQ(world_->questions(), 0U) << "a program of somebody else's was run";
+    EXPECT_EQ(world_->questions(), 0U) << "another user's program was run";
     const auto hooks = world_->path("hooks.d");
     const auto installed = run({world_->hook(), "install", "--always", "--dir", hooks});
     EXPECT_EQ(installed.status, 3);
@@ -239,7 +211,7 @@ TEST_P(WritableProgram, is_neither_run_nor_installed) {
   }
 }
 
-TEST_P(WritableProgram, is_no_more_welcome_where_hooks_and_maps_are_kept) {
+TEST_P(WritableProgram, hook_and_cache_directories_of_others_are_refused) {
   for (const std::string name : {"hooks.d", "hooks.d/below"}) {
     renew();
     fs::create_directories(world_->path("hooks.d/below"));
@@ -258,8 +230,8 @@ TEST_P(WritableProgram, is_no_more_welcome_where_hooks_and_maps_are_kept) {
   EXPECT_EQ(world_->questions(), 0U);
 }
 
-/// Checked at each start: what was root's alone when it was installed may not be so any more.
-TEST_P(WritableProgram, cannot_be_a_hook_file_that_was_installed_well) {
+/// Owners and modes may change after the installation.
+TEST_P(WritableProgram, hook_file_is_checked_at_each_start) {
   const auto hooks = world_->path("hooks.d");
   const auto installed = run({world_->hook(), "install", "--always", "--dir", hooks});
   ASSERT_EQ(installed.status, 0) << installed.err;
@@ -282,8 +254,7 @@ TEST_P(WritableProgram, cannot_be_a_hook_file_that_was_installed_well) {
   expect_nothing_left();
 }
 
-/// Root serves programs by no map that another user can replace.
-TEST_P(WritableProgram, cannot_be_a_directory_of_roots_map) {
+TEST_P(WritableProgram, map_in_a_writable_directory_is_refused_for_root) {
   const auto map = world_->path("maps/below/map");
   const auto mount = world_->path("mount");
   fs::create_directories(world_->path("maps/below"));
@@ -305,24 +276,20 @@ TEST_P(WritableProgram, cannot_be_a_directory_of_roots_map) {
   expect_nothing_left();
 }
 
-/// By /proc/PID/exe of a hook nothing can be written: it is a read-only mount, or a sealed copy.
-TEST_P(WritableProgram, is_not_what_the_hook_in_a_container_runs_from) {
+/// /proc/PID/exe of a hook is a file of a read-only mount or a sealed copy.
+TEST_P(WritableProgram, running_hook_file_cannot_be_written) {
   for (const std::string stage : {"createRuntime", "createContainer"}) {
     SCOPED_TRACE(stage);
     renew();
-    fs::rename(this->stage("bin/fs-resolve"), this->stage("bin/fs-resolve-real"));
-    write_text_file(this->stage("bin/fs-resolve"),
-                    "#!/bin/sh\nread -r pid name state parent rest </proc/self/stat\n"
-                    "readlink /proc/$parent/exe >>'" +
-                        world_->path("exe") + "'\n( : >>/proc/$parent/exe ) 2>>'" +
-                        world_->path("exe") + "' && echo WRITTEN >>'" + world_->path("exe") +
-                        "'\nexec '" + this->stage("bin/fs-resolve-real") + "' \"$@\"\n",
-                    0755);
+    const auto out = " >>'" + world_->path("exe") + "'";
+    world_->precede_program("fs-resolve",
+                            "read -r pid name state parent rest </proc/self/stat\n"
+                            "readlink /proc/$parent/exe" +
+                                out + "\n( : >>/proc/$parent/exe ) 2" + out.substr(1) +
+                                " && echo WRITTEN" + out);
     auto config = world_->config({"/bin/app"});
     config["hooks"] = {{stage, {world_->hook_json(stage)}}};
-    config["linux"]["resources"] = {
-        {"devices",
-         {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
+    allow_fuse_device(config);
     (void)start(config);
     EXPECT_THAT(read_file(world_->path("exe")).value_or(""),
                 AllOf(AnyOf(StartsWith("/\n"), StartsWith("/memfd:fs-hook (deleted)\n")),
@@ -331,7 +298,7 @@ TEST_P(WritableProgram, is_not_what_the_hook_in_a_container_runs_from) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, WritableProgram, ::testing::Values("runc", "crun"), kName);
+INSTANTIATE_TEST_SUITE_P(Oci, WritableProgram, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

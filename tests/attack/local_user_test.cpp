@@ -1,43 +1,26 @@
 // SPDX-License-Identifier: MIT
-// A user of the node, who may run what he likes and knows where everything lies, against programs
-// of root and of other users.
-
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
+// Attacks by a user of the node, who may run any program and knows all paths, on programs of root
+// and of other users.
 
 #include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/elf_farm.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 constexpr unsigned kAttacker = 1511;
 constexpr unsigned kVictim = 1512;
 
-/// `argv` as that user, with one supplementary group where it is given.
-std::vector<std::string> as(unsigned uid, std::vector<std::string> argv, unsigned group = 0) {
+/// `argv` as that user, with one supplementary group if it is not 0.
+Strings as(unsigned uid, const Strings& argv, unsigned group = 0) {
   const auto number = std::to_string(uid);
-  std::vector<std::string> out{"setpriv", "--reuid=" + number, "--regid=" + number,
-                               group == 0 ? "--clear-groups" : "--groups=" + std::to_string(group)};
-  out.insert(out.end(), argv.begin(), argv.end());
-  return out;
+  return Strings{"setpriv", "--reuid=" + number, "--regid=" + number,
+                 group == 0 ? "--clear-groups" : "--groups=" + std::to_string(group)} +
+         argv;
 }
 
 RunResult attack(const std::string& script, const std::string& argument = {}) {
@@ -64,7 +47,7 @@ class LocalUser : public ::testing::Test {
     EXPECT_EQ(::chmod(path.c_str(), mode), 0);
     return path;
   }
-  /// A program in `directory` whose library lies beside it; prints `word`.
+  /// Builds a program that prints `word`, with a library in the same directory.
   static std::string program_in(const std::string& directory, const std::string& word) {
     const auto library =
         build_library({.output = directory + "/libword.so.1",
@@ -75,23 +58,22 @@ class LocalUser : public ::testing::Test {
                                     "int main(void){puts(word());return 0;}",
                           .flags = {library, "-Wl,-rpath," + directory}});
   }
-  /// A mount of root's for these programs.
-  std::string mount(const std::vector<std::string>& programs, std::vector<std::string> more = {}) {
-    std::vector<std::string> build{staged_program("fs-resolve"), "build", "-o", dir_ / "map"};
-    build.insert(build.end(), programs.begin(), programs.end());
-    run_checked(build, options_);
+  void make_map(const Strings& programs) {
+    run_checked(Strings{staged_program("fs-resolve"), "build", "-o", dir_ / "map"} + programs,
+                options_);
+  }
+  /// root's mount of a map of these programs.
+  std::string mount(const Strings& programs) {
+    make_map(programs);
     fs::create_directories(dir_ / "m");
-    std::vector<std::string> argv{staged_program("fs-mount")};
-    argv.insert(argv.end(), more.begin(), more.end());
-    argv.insert(argv.end(), {dir_ / "map", dir_ / "m"});
-    run_checked(argv, options_);
+    run_checked({staged_program("fs-mount"), dir_ / "map", dir_ / "m"}, options_);
     return dir_ / "m";
   }
   void TearDown() override {
     if (mounts_with(" " + (dir_ / "m") + " ") == 0) return;
     const auto daemon = supervisor();
     (void)run({staged_program("fs-mount"), "-u", dir_ / "m"});
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(daemon); }));
+    EXPECT_TRUE(wait_until(10s, [&] { return !is_running(daemon); }));
   }
   int stat_of(const char* name) const {
     const auto text = read_stats_text(dir_ / "m").value_or("{}");
@@ -106,16 +88,15 @@ class LocalUser : public ::testing::Test {
   RunOptions options_;
 };
 
-/// fs-gen's own directory of the run in `tmp`, when its counters are there.
+/// fs-gen's directory for the run, below `tmp`, when it has its counters file.
 std::string run_directory(const std::string& tmp) {
   for (const auto& entry : fs::directory_iterator(tmp))
     if (fs::exists(entry.path() / "counters")) return entry.path();
   return {};
 }
 
-// The file is mapped by every guided process: truncated, it ended each by SIGBUS at its next
-// dlopen.
-TEST_F(LocalUser, cannot_end_guided_programs_by_their_counters) {
+// Every guided process maps the file, so truncating it would end each by SIGBUS at its next dlopen.
+TEST_F(LocalUser, user_cannot_end_guided_programs_by_their_counters) {
   const auto plugin = build_library({.output = dir_ / "p/libplugin.so.1", .source = "int plugin;"});
   const auto go = dir_ / "go";
   ASSERT_EQ(::mkfifo(go.c_str(), 0600), 0);
@@ -134,8 +115,8 @@ TEST_F(LocalUser, cannot_end_guided_programs_by_their_counters) {
     options.environment = environment;
     auto victim = value_or_throw(spawn(
         staged_program("fs-gen"), {"fs-gen", "-q", "--via", via, "--", app, go, plugin}, options));
-    Fd gate;  // opens when the program waits there
-    ASSERT_TRUE(wait_until(std::chrono::seconds(60), [&] {
+    Fd gate;  // opens when the program waits to read
+    ASSERT_TRUE(wait_until(60s, [&] {
       gate = Fd(::open(go.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
       return gate.valid();
     }));
@@ -152,12 +133,11 @@ TEST_F(LocalUser, cannot_end_guided_programs_by_their_counters) {
   }
 }
 
-TEST_F(LocalUser, cannot_read_through_root_s_mount_what_directories_keep_from_him) {
+TEST_F(LocalUser, roots_mount_does_not_bypass_closed_directories) {
   const auto open = program_in(directory("open", 0, 0755), "open");
   const auto secret = program_in(directory("secret", 0, 0755) + "/lib", "secret");
   ASSERT_EQ(::chmod((dir_ / "secret").c_str(), 0700), 0);
   const auto m = mount({open, secret});
-  // Two views, named after their programs' paths.
   const auto seen =
       attack("for f in $(find \"$1\" -name libword.so.1); do grep -ao 'open\\|secret' $f; done", m);
   EXPECT_THAT(seen.out, HasSubstr("open"));
@@ -168,7 +148,7 @@ TEST_F(LocalUser, cannot_read_through_root_s_mount_what_directories_keep_from_hi
   EXPECT_THAT(own.out, HasSubstr("secret"));
 }
 
-TEST_F(LocalUser, reads_through_root_s_mount_what_his_group_and_his_own_directory_allow) {
+TEST_F(LocalUser, roots_mount_grants_what_group_and_owner_may_read) {
   constexpr unsigned kProject = 1600;
   const auto home = program_in(directory("home", kVictim, 0755), "homely");
   const auto project = program_in(directory("project", 0, 0755, kProject), "shared");
@@ -177,20 +157,20 @@ TEST_F(LocalUser, reads_through_root_s_mount_what_his_group_and_his_own_director
   ASSERT_EQ(::chmod((dir_ / "home").c_str(), 0700), 0);
   ASSERT_EQ(::chmod((dir_ / "project").c_str(), 0750), 0);
   const auto m = mount({home, project});
-  const auto words_of = [&](unsigned uid, unsigned group) {
+  const auto read_by = [&](unsigned uid, unsigned group) {
     return run(as(uid,
                   {"sh", "-c", "grep -aoh 'homely\\|shared' $(find \"$1\" -name libword.so.1)",
                    "sh", m},
                   group))
         .out;
   };
-  EXPECT_THAT(words_of(kVictim, 0), HasSubstr("homely"));
-  EXPECT_THAT(words_of(kVictim, 0), Not(HasSubstr("shared")));
-  EXPECT_THAT(words_of(kAttacker, kProject), HasSubstr("shared"));
-  EXPECT_THAT(words_of(kAttacker, kProject), Not(HasSubstr("homely")));
+  EXPECT_THAT(read_by(kVictim, 0), HasSubstr("homely"));
+  EXPECT_THAT(read_by(kVictim, 0), Not(HasSubstr("shared")));
+  EXPECT_THAT(read_by(kAttacker, kProject), HasSubstr("shared"));
+  EXPECT_THAT(read_by(kAttacker, kProject), Not(HasSubstr("homely")));
 }
 
-TEST_F(LocalUser, gets_nothing_of_root_s_daemons) {
+TEST_F(LocalUser, user_reaches_nothing_of_roots_daemons) {
   (void)mount({program_in(directory("open", 0, 0755), "open")});
   for (const int pid : {supervisor(), stat_of("worker_pid")}) {
     ASSERT_GT(pid, 1);
@@ -208,12 +188,12 @@ TEST_F(LocalUser, gets_nothing_of_root_s_daemons) {
   EXPECT_EQ(mounts_with(" " + (dir_ / "m") + " "), 1U);
 }
 
-/// What `app` says under fs-gen as `uid`, with its map `work`/map, in a /tmp of its own in which
-/// the attacker did `before`; and what lies in that /tmp then.
+/// Runs `app` as `uid` under fs-gen with the map `work`/map, in a private /tmp in which the
+/// attacker ran `before`. The output ends with the listings of the directories in that /tmp.
 RunResult guided(unsigned uid, const std::string& before, const std::string& work,
                  const std::string& app, const std::string& environment) {
   const auto own = "/tmp/heddle-" + std::to_string(uid);
-  // The programs may lie below /tmp as well.
+  // The stage may be below /tmp too.
   const auto build = fs::path(std::getenv("HEDDLE_STAGE")).parent_path().string();
   const auto script =
       "mount --bind " + work + " /mnt && mount --bind " + build +
@@ -227,10 +207,10 @@ RunResult guided(unsigned uid, const std::string& before, const std::string& wor
   return run({"unshare", "--mount", "sh", "-c", script});
 }
 
-// Sockets lie in /run/heddle, XDG_RUNTIME_DIR or /tmp/heddle-UID: where others can prepare it.
-TEST_F(LocalUser, cannot_prepare_the_directory_of_another_s_sockets) {
+// Sockets are in /run/heddle, XDG_RUNTIME_DIR or /tmp/heddle-UID; others can create the last.
+TEST_F(LocalUser, user_cannot_prepare_anothers_socket_directory) {
   const auto app = program_in(directory("open", 0, 0755), "open");
-  run_checked({staged_program("fs-resolve"), "build", "-o", dir_ / "map", app}, options_);
+  make_map({app});
   const auto own = "/tmp/heddle-" + std::to_string(kVictim);
   for (const std::string& before :
        {"mkdir -m 0777 " + own, "mkdir -m 0700 " + own, "mkdir -m 0777 /tmp/x; ln -s /tmp/x " + own,
@@ -252,40 +232,41 @@ TEST_F(LocalUser, cannot_prepare_the_directory_of_another_s_sockets) {
   }
 }
 
-// In a directory of the attacker's no sticky bit, and so no protected_symlinks, helps.
-TEST_F(LocalUser, cannot_lead_a_log_of_root_s_to_another_file) {
+// The attacker's directory is not sticky, so protected_symlinks (proc(5)) does not apply.
+TEST_F(LocalUser, user_cannot_redirect_roots_log) {
   const auto shadow = write_text_file(dir_ / "shadow", "root:x\n", 0600);
   const auto place = directory("place", kAttacker, 0755);
   ASSERT_EQ(attack("ln -s \"$1\" " + place + "/log", shadow).status, 0);
   const auto app = program_in(directory("open", 0, 0755), "open");
-  run_checked({staged_program("fs-resolve"), "build", "-o", dir_ / "map", app}, options_);
+  make_map({app});
   fs::create_directories(dir_ / "m");
-  const auto refused = run(
-      {staged_program("fs-mount"), "--log", place + "/log", dir_ / "map", dir_ / "m"}, options_);
+  const auto log_there = [&] {
+    return run({staged_program("fs-mount"), "--log", place + "/log", dir_ / "map", dir_ / "m"},
+               options_);
+  };
+  const auto refused = log_there();
   EXPECT_NE(refused.status, 0);
   EXPECT_THAT(refused.err, HasSubstr(place + "/log"));
   EXPECT_EQ(value_or_throw(read_file(shadow)), "root:x\n");
-  // What is said goes there: a daemon that starts writes nothing, one that ends badly does.
   ASSERT_EQ(attack("rm " + place + "/log; mkfifo " + place + "/log").status, 0);
-  options_.deadline = std::chrono::seconds(20);
-  const auto fifo = run(
-      {staged_program("fs-mount"), "--log", place + "/log", dir_ / "map", dir_ / "m"}, options_);
+  options_.deadline = 20s;
+  const auto fifo = log_there();
   EXPECT_FALSE(fifo.timed_out);
   EXPECT_NE(fifo.status, 0);
 }
 
-TEST_F(LocalUser, cannot_have_a_run_of_root_s_remove_others_files) {
+TEST_F(LocalUser, user_cannot_make_root_remove_others_files) {
   const auto victim = directory("victim", 0, 0755);
   write_text_file(victim + "/counters", "kept");
   write_text_file(victim + "/m/file", "kept");
-  const auto tmp = directory("odd", kAttacker, 0777);  // no sticky bit: his to rename in
-  const auto app = program_in(directory("open", 0, 0755), "open");
+  const auto tmp = directory("odd", kAttacker, 0777);  // not sticky: the attacker can rename in it
   auto options = options_;
   options.env.back() = "TMPDIR=" + tmp;
-  // The program itself has the attacker swap the run's directory, so there is no race to be won.
-  const auto swap = "setpriv --reuid=" + std::to_string(kAttacker) + " --clear-groups sh -c '" +
-                    "cd " + tmp + " && for d in hd-*; do mv $d old.$d && ln -s " + victim +
-                    " $d; done'";
+  // The guided program runs the attack, so there is no race.
+  const auto swap =
+      to_shell(as(kAttacker, {"sh", "-c",
+                              "cd " + tmp + " && for d in hd-*; do mv $d old.$d && ln -s " +
+                                  victim + " $d; done"}));
   for (const char* via : {"direct", "private"}) {
     (void)run(
         {staged_program("fs-gen"), "-q", "--no-share", "--via", via, "--", "/bin/sh", "-c", swap},
@@ -296,7 +277,7 @@ TEST_F(LocalUser, cannot_have_a_run_of_root_s_remove_others_files) {
   }
 }
 
-TEST_F(LocalUser, cannot_put_facts_or_files_into_another_s_cache) {
+TEST_F(LocalUser, user_cannot_write_into_anothers_cache) {
   const auto app = program_in(directory("open", 0, 0755), "open");
   const auto build = [&](const std::string& cache) {
     auto options = options_;

@@ -1,48 +1,32 @@
 // SPDX-License-Identifier: MIT
-// Processes of the same uid that are no peers: root of a container, a chroot, a sandbox. They find
-// every socket of heddle's daemons, by /proc/net/unix and because the sockets' directories are
-// mounted into their root, and say what has led to a program, a removed directory or a mount.
+// Attacks by processes of the same uid that are not allowed as clients: root of a container, a
+// chroot, a sandbox. They find every socket of heddle's daemons, by /proc/net/unix and because the
+// sockets' directories are mounted into their root, and send messages that once led to running a
+// program, removing a directory or getting a mount.
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 
-#include "base/child.hpp"
 #include "base/content_hash.hpp"
 #include "base/mount_service.hpp"
 #include "base/run_directory.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/fuse_kernel.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using Strings = std::vector<std::string>;
 
 /// What an attacker has reached; bits of an exit status.
 enum Reached : int {
@@ -53,11 +37,10 @@ enum Reached : int {
   no_socket = 128
 };
 
-/// What an attacker brings along.
 struct Weapons {
-  Strings directories;  ///< of sockets, as the attacker sees them
+  Strings directories;  ///< of sockets, by their paths in the attacker's root
   std::string victim;   ///< a directory of the host
-  std::string map_id;   ///< what the node's service knows the map by
+  std::string map_id;   ///< a map that the node's service can serve
   Fd map;
   Fd program;
   bool flood = false;
@@ -81,7 +64,7 @@ Fd connect_by_path(const std::string& path) {
   return Fd();
 }
 
-/// Every socket that can be seen from here and may be heddle's.
+/// Every visible socket that may be heddle's.
 Strings sockets(const Strings& directories) {
   std::set<std::string> out;
   std::ifstream table("/proc/net/unix");
@@ -105,7 +88,7 @@ int attack_with(const Fd& socket, std::string_view text, const std::vector<int>&
   return answer->fds.empty() ? an_answer : an_answer | a_descriptor;
 }
 
-/// Says to each socket, over a connection of its own each time, all that was ever understood.
+/// Sends each socket every message that any version understood, each over its own connection.
 int attack(const Weapons& with) {
   const auto found = sockets(with.directories);
   if (found.empty()) return no_socket;
@@ -142,11 +125,11 @@ int attack(const Weapons& with) {
   return reached;
 }
 
-/// Root's daemons of every kind, in a network namespace that the attackers share.
+/// Every kind of daemon, run by root in a network namespace that the attackers share.
 class Peer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    // Other programs' abstract sockets are not ours to count.
+    // Excludes other programs' abstract sockets.
     if (::geteuid() == 0) (void)::unshare(CLONE_NEWNET);
   }
   void SetUp() override {
@@ -165,10 +148,10 @@ class Peer : public ::testing::Test {
     fs::create_directory(dir_ / "mnt");
     const auto before = names();
     run_checked({bin("fs-mount"), "--prefetch", "0", dir_ / "map", dir_ / "mnt"});
-    daemons_.push_back(start({bin("fs-mount"), "--prefetch", "0", "--node", dir_ / "node"}));
-    daemons_.push_back(start({bin("fs-gen"), "-q", "--map", dir_ / "map", "/bin/sleep", "600"}));
+    start({"fs-mount", "--prefetch", "0", "--node", dir_ / "node"});
+    start({"fs-gen", "-q", "--map", dir_ / "map", "/bin/sleep", "600"});
     ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(dir_ / "node/socket"); }));
-    // Without detached mounts its answer is an error, and each fs-gen has a mount of its own.
+    // Without detached mounts the service refuses, and each fs-gen makes its own mount.
     if (!kernel_has(SYS_open_tree)) return;
     ASSERT_TRUE(wait_until(20s, [&] { return node_answers(); }));
     ASSERT_TRUE(wait_until(20s, [&] { return names().size() > before.size(); }));
@@ -186,13 +169,8 @@ class Peer : public ::testing::Test {
     const char* stage = std::getenv("HEDDLE_STAGE");
     return std::string(stage ? stage : "") + "/bin/" + name;
   }
-  static Child start(const Strings& argv) {
-    const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
-    return value_or_throw(spawn(
-        argv[0], argv,
-        {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}}));
-  }
-  /// Of leases.
+  void start(const Strings& argv) { daemons_.push_back(start_silently(bin(argv[0]), argv)); }
+  /// The names of the leases' sockets.
   static std::set<std::string> names() {
     std::set<std::string> out;
     if (const auto directory = RunDirectory::open())
@@ -201,7 +179,7 @@ class Peer : public ::testing::Test {
     return out;
   }
   std::string map_id() const { return hash_bytes(value_or_throw(read_file(dir_ / "map"))).hex(); }
-  /// The owner, asking for a mount.
+  /// Whether the owner gets a mount from the node's service.
   bool node_answers() const {
     const auto directory = RunDirectory::find(dir_ / "node");
     if (!directory) return false;
@@ -221,8 +199,8 @@ class Peer : public ::testing::Test {
     out.program = value_or_throw(open_file(program_, O_PATH));
     return out;
   }
-  /// What a process reaches that `prepare` has made an outsider; in a PID namespace of its own when
-  /// that has asked for one.
+  /// Runs `prepare`, which takes a process's rights, and then attack() in its child, so that a new
+  /// PID namespace counts.
   static int attack_after(const std::function<bool()>& prepare, const Weapons& with) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -252,7 +230,7 @@ class Peer : public ::testing::Test {
     EXPECT_EQ(run({bin("fs-gen"), "-q", "--map", dir_ / "map", app_}).status, 0);
     EXPECT_EQ(run({bin("fs-mount"), "--stats", dir_ / "mnt"}).status, 0);
   }
-  /// A root directory with what a careless `--volume` puts there.
+  /// Makes a root directory with the mounts of a careless `--volume`.
   bool make_root(const std::string& root) const {
     for (const char* name : {"/run", "/run/heddle", "/node", "/proc"})
       fs::create_directories(root + name);
@@ -285,42 +263,31 @@ class Peer : public ::testing::Test {
   std::vector<Child> daemons_;
 };
 
-TEST_F(Peer, of_ones_own_gets_a_mount_so_that_these_attacks_reach_what_can_be_reached) {
+TEST_F(Peer, owner_gets_a_mount) {
   HEDDLE_NEEDS_OPEN_TREE();
   EXPECT_EQ(attack_after([] { return true; }, weapons()), an_answer | a_descriptor);
   expect_unharmed();
 }
 
-TEST_F(Peer, root_of_a_container_without_capabilities_reaches_nothing) {
-  const auto root = dir_ / "root";
+TEST_F(Peer, root_of_a_container_reaches_nothing) {
   const auto before = own_mounts();
-  auto with = weapons(root);
-  with.flood = true;
-  EXPECT_EQ(attack_after(
-                [&] {
-                  return ::unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS) == 0 &&
-                         make_root(root) && ::chroot(root.c_str()) == 0 && ::chdir("/") == 0 &&
-                         drop_all();
-                },
-                with),
-            nothing);
-  EXPECT_EQ(own_mounts(), before);
-  expect_unharmed();
+  for (const bool has_capabilities : {false, true}) {
+    SCOPED_TRACE(has_capabilities ? "with all capabilities" : "without capabilities");
+    const auto root = dir_ / (has_capabilities ? "root" : "weak-root");
+    auto with = weapons(root);
+    with.flood = !has_capabilities;
+    const auto enter = [&] {
+      const int more = has_capabilities ? 0 : CLONE_NEWIPC | CLONE_NEWUTS;
+      return ::unshare(CLONE_NEWNS | CLONE_NEWPID | more) == 0 && make_root(root) &&
+             ::chroot(root.c_str()) == 0 && ::chdir("/") == 0 && (has_capabilities || drop_all());
+    };
+    EXPECT_EQ(attack_after(enter, with), nothing);
+    EXPECT_EQ(own_mounts(), before);
+    expect_unharmed();
+  }
 }
 
-TEST_F(Peer, root_of_a_container_with_all_capabilities_reaches_nothing) {
-  const auto root = dir_ / "root";
-  EXPECT_EQ(attack_after(
-                [&] {
-                  return ::unshare(CLONE_NEWNS | CLONE_NEWPID) == 0 && make_root(root) &&
-                         ::chroot(root.c_str()) == 0 && ::chdir("/") == 0;
-                },
-                weapons(root)),
-            nothing);
-  expect_unharmed();
-}
-
-TEST_F(Peer, the_same_uid_in_a_user_namespace_reaches_nothing) {
+TEST_F(Peer, same_uid_in_a_user_namespace_reaches_nothing) {
   for (const bool own_mounts : {false, true})
     EXPECT_EQ(attack_after(
                   [&] {
@@ -339,7 +306,7 @@ TEST_F(Peer, another_user_reaches_nothing) {
   expect_unharmed();
 }
 
-TEST_F(Peer, thousands_who_say_nothing_hold_nobody_up) {
+TEST_F(Peer, thousands_of_silent_clients_block_nobody) {
   const auto with = weapons();
   std::vector<Fd> silent;
   for (const auto& path : sockets(with.directories))
@@ -350,8 +317,8 @@ TEST_F(Peer, thousands_who_say_nothing_hold_nobody_up) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
 }
 
-TEST_F(Peer, one_who_reads_no_answer_holds_nobody_up) {
-  HEDDLE_NEEDS_OPEN_TREE();  // for answers that are descriptors
+TEST_F(Peer, client_that_reads_no_answer_blocks_nobody) {
+  HEDDLE_NEEDS_OPEN_TREE();  // answers must contain descriptors
   const auto directory = value_or_throw(RunDirectory::find(dir_ / "node"));
   const auto map = value_or_throw(open_file(dir_ / "map", O_RDONLY));
   const int fd = map.get();
@@ -359,7 +326,7 @@ TEST_F(Peer, one_who_reads_no_answer_holds_nobody_up) {
   std::vector<Fd> deaf;
   for (int i = 0; i < 300; ++i) {
     auto socket = directory.connect_to("socket");
-    if (!socket) break;  // they are taken one by one
+    if (!socket) break;  // the listen queue is full
     ::fcntl(socket->get(), F_SETFL, O_NONBLOCK);
     for (int n = 0; n < 100; ++n)
       if (!send_record(socket->get(), want, {&fd, 1})) break;
@@ -369,7 +336,7 @@ TEST_F(Peer, one_who_reads_no_answer_holds_nobody_up) {
   const auto begin = std::chrono::steady_clock::now();
   expect_unharmed();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
-  // What was never taken goes with its connection.
+  // Unread answers are freed with their connections.
   deaf.clear();
   EXPECT_TRUE(wait_until(10s, [&] {
     std::error_code none;
@@ -378,26 +345,20 @@ TEST_F(Peer, one_who_reads_no_answer_holds_nobody_up) {
   }));
 }
 
-TEST_F(Peer, no_program_listens_at_an_abstract_name) {
-  const auto abstract = [] {
-    std::ifstream table("/proc/net/unix");
-    std::stringstream text;
-    text << table.rdbuf();
-    return text.str();
-  };
-  EXPECT_THAT(abstract(), Not(HasSubstr("@")));  // fs-mount, --node and fs-gen stand
-  const auto recorder =
-      start({bin("fs-record"), "--out", dir_ / "trace", "--", "/bin/sleep", "600"});
+TEST_F(Peer, no_daemon_listens_at_an_abstract_name) {
+  const auto abstract = [] { return value_or_throw(read_file("/proc/net/unix")); };
+  EXPECT_THAT(abstract(), Not(HasSubstr("@")));  // fs-mount, --node and fs-gen
+  start({"fs-record", "--out", dir_ / "trace", "--", "/bin/sleep", "600"});
   ASSERT_TRUE(wait_until(20s, [&] {
     return read_file(dir_ / "trace").value_or("").find("sleep") != std::string::npos;
   }));
   EXPECT_THAT(abstract(), Not(HasSubstr("@")));
-  ::kill(recorder.pid(), SIGTERM);
+  ::kill(daemons_.back().pid(), SIGTERM);
   EXPECT_EQ(run({bin("fs-mount"), "--reload", "--prefetch", "0", dir_ / "mnt"}).status, 0);
   EXPECT_THAT(abstract(), Not(HasSubstr("@")));
 }
 
-TEST_F(Peer, the_directory_of_the_sockets_is_its_owners_alone) {
+TEST_F(Peer, socket_directory_is_private_to_its_owner) {
   struct stat st {};
   ASSERT_EQ(::stat(value_or_throw(RunDirectory::open()).path().c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0700U);

@@ -1,48 +1,30 @@
 // SPDX-License-Identifier: MIT
 //
-// A recorded program of root's works in a directory that another user owns and exchanges for
-// symbolic links all the time. What it does by descriptors must reach what it would reach natively:
-// nothing outside.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
+// A program that root records works in a directory that another user owns and keeps exchanging for
+// symbolic links. Its operations by descriptors must not leave the directory, as natively.
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <thread>
-
-#include "base/fd.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 
 constexpr unsigned kAttacker = 1000;
 constexpr int kExchanges = 10'000;
 
 /// `fs-record --quiet --out TRACE -- ARGV`.
-RunResult record(const std::string& trace, const std::vector<std::string>& argv,
+RunResult record(const std::string& trace, const Strings& argv,
                  std::chrono::milliseconds deadline = 60s) {
-  std::vector<std::string> all{staged_program("fs-record"), "--quiet", "--out", trace, "--"};
-  all.insert(all.end(), argv.begin(), argv.end());
-  RunOptions options;
-  options.deadline = deadline;
-  return run(all, options);
+  return run(Strings{staged_program("fs-record"), "--quiet", "--out", trace, "--"} + argv,
+             {.deadline = deadline});
 }
 
-/// Everything that can be seen of what lies below `directory`: names, attributes, contents.
-std::string picture(const std::string& directory) {
+/// The names, attributes and contents of everything below `directory`.
+std::string snapshot(const std::string& directory) {
   return run_checked({"sh", "-c",
                       "cd \"$0\" && find . -printf '%p %y %m %U %G %n %s %T@ %C@ %l\\n' | sort; "
                       "find . -type f -exec sha256sum {} + | sort",
@@ -50,8 +32,8 @@ std::string picture(const std::string& directory) {
       .out;
 }
 
-/// The attacker, a process of user 1000: puts a link to `target` at the place of its own directory
-/// `directory`, and the directory back, until it is stopped.
+/// The attacker, a process of user 1000. Keeps exchanging its own `directory` for a link to
+/// `target` and back.
 class Swapper {
  public:
   Swapper(const std::string& directory, const std::string& target) {
@@ -60,7 +42,6 @@ class Swapper {
     if (::setgid(kAttacker) != 0 || ::setuid(kAttacker) != 0) ::_exit(1);
     const std::string aside = directory + ".aside", link = directory + ".link";
     if (::symlink(target.c_str(), link.c_str()) != 0) ::_exit(2);
-    // What stands at `directory` is the directory, or for a moment the link.
     for (int i = 0; i < kExchanges || ::getppid() != 1; ++i) {
       (void)!::rename(directory.c_str(), aside.c_str());
       (void)!::rename(link.c_str(), directory.c_str());
@@ -90,12 +71,16 @@ class RecordedVictim : public ::testing::Test {
     run_checked({"mkdir", dir_ / "att", dir_ / "att/d", dir_ / "victim"});
     run_checked({"chown", "-R", "1000:1000", dir_ / "att"});
   }
+  /// Records a Python script.
+  RunResult record_script(const std::string& script, const std::string& argument) const {
+    return record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script, argument}, 300s);
+  }
   TestDir dir_;
 };
 
-/// Root's program: it holds the directory, and files in it, by descriptors, and does all that a
-/// careful program does by them, until 10,000 exchanges are over. Names are those of files that the
-/// victim's directory has too. It prints each result that is not one that it could be natively.
+/// root's program. Works by descriptors of the directory and of its files during 10,000 exchanges,
+/// with names that the victim's directory has too. It prints each result that is impossible
+/// natively.
 const char* kCareful = R"(
 import os, sys, errno
 base = sys.argv[1]
@@ -146,33 +131,32 @@ while not os.path.exists(base + '/d.done') or rounds < 200:
 print('rounds', rounds)
 )";
 
-TEST_F(RecordedVictim,
-       nothing_outside_is_changed_by_a_program_whose_directory_is_exchanged_for_a_link) {
+TEST_F(RecordedVictim, directory_exchanged_for_a_link_redirects_no_request) {
   const auto victim = dir_ / "victim";
   for (const char* name : {"keep", "t", "r", "l", "s"})
     write_text_file(victim + "/" + name, std::string("root's ") + name, 0600);
   write_text_file(victim + "/x", "#!/bin/sh\nexit 77\n", 0755);
   run_checked({"mkdir", victim + "/m"});
-  const auto before = picture(victim);
+  const auto before = snapshot(victim);
   RunResult done;
   {
     const Swapper swapper(dir_ / "att/d", victim);
-    done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", kCareful, dir_ / "att"}, 300s);
+    done = record_script(kCareful, dir_ / "att");
   }
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(done.out.substr(0, 7), "rounds ") << done.out;
-  EXPECT_EQ(picture(victim), before);
+  EXPECT_EQ(snapshot(victim), before);
 }
 
-/// What was once led astray for certain (removal, mode, owner, O_TRUNC, O_EXCL): the exchange is
-/// made while root's program rests.
-TEST_F(RecordedVictim, descriptors_lead_to_what_they_were_opened_for) {
+/// The exchange is made between two operations, so there is no race: removal, mode, owner, O_TRUNC,
+/// O_EXCL.
+TEST_F(RecordedVictim, descriptors_keep_the_files_they_were_opened_on) {
   const auto victim = dir_ / "victim";
   for (const std::string name : {"f", "m", "t"}) {
     write_text_file(victim + "/" + name, "root's", 0600);
     write_text_file(dir_ / ("att/d/" + name), "a");
   }
-  const auto before = picture(victim);
+  const auto before = snapshot(victim);
   const std::string script = R"(
 import os, sys, time
 base = sys.argv[1]
@@ -195,14 +179,14 @@ print(sorted(os.listdir(base + '/real')), oct(os.stat(base + '/real/m').st_mode)
     fs::create_symlink(victim, dir_ / "att/d");
     write_text_file(dir_ / "att/swapped", "");
   });
-  const auto done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script, dir_ / "att"});
+  const auto done = record_script(script, dir_ / "att");
   EXPECT_EQ(done.out, "['by_cwd', 'm', 'renamed', 't'] 0o100666 0\n") << done.err;
-  EXPECT_EQ(picture(victim), before);
+  EXPECT_EQ(snapshot(victim), before);
 }
 
-/// The attacker's program, its interpreter under a lease: the recorder's open of that stands still
-/// until the directory is another, and only then the kernel asks for the program's capabilities.
-TEST_F(RecordedVictim, a_program_gets_no_capability_of_a_file_that_took_its_place) {
+/// The attacker holds a lease on its program's interpreter, so that the recorder's open of it
+/// blocks until the directory is exchanged. Only then the kernel reads the program's capabilities.
+TEST_F(RecordedVictim, program_gets_no_capability_of_a_replacing_file) {
   const auto d = dir_ / "att/d";
   write_text_file(
       dir_ / "prog.c",
@@ -237,7 +221,7 @@ fcntl.fcntl(f, 1024, fcntl.F_UNLCK)
   EXPECT_EQ(done.out, "-1 1000\n") << done.err;
 }
 
-/// As user 1000, natively and in root's recording: the same, errno by errno.
+/// Runs the script as user 1000, natively and recorded by root, and compares the outputs.
 void expect_same_for_user(const TestDir& dir, const std::string& script) {
   const std::vector<std::string> argv = {"setpriv",        "--reuid=1000",     "--regid=1000",
                                          "--clear-groups", "/usr/bin/python3", "-c",
@@ -249,7 +233,7 @@ void expect_same_for_user(const TestDir& dir, const std::string& script) {
   EXPECT_FALSE(native.out.empty()) << native.err;
 }
 
-TEST_F(RecordedVictim, special_files_of_others_are_as_closed_as_natively) {
+TEST_F(RecordedVictim, special_files_have_their_native_permissions) {
   for (const std::string mode : {"600", "640", "644", "622", "666"}) {
     run_checked({"mkfifo", "-m", mode, dir_ / ("fifo" + mode)});
     run_checked({"mknod", "-m", mode, dir_ / ("null" + mode), "c", "1", "3"});
@@ -289,15 +273,15 @@ for name in sorted(n for n in os.listdir('.') if n.startswith('sock')):
 )");
 }
 
-TEST_F(RecordedVictim, names_of_attributes_are_shown_as_natively) {
+TEST_F(RecordedVictim, attribute_names_are_the_native_ones) {
   write_text_file(dir_ / "f", "", 0644);
   ASSERT_EQ(::setxattr((dir_ / "f").c_str(), "trusted.secret", "1", 1, 0), 0);
   ASSERT_EQ(::setxattr((dir_ / "f").c_str(), "user.open", "1", 1, 0), 0);
   expect_same_for_user(dir_, "import os,sys; print(os.listxattr(sys.argv[1] + '/f'))");
 }
 
-/// The kernel keeps entries of directories for a second, and checks nothing on the way through.
-TEST_F(RecordedVictim, a_closed_directory_is_closed_also_while_root_walks_through_it) {
+/// The kernel caches directory entries for a second and does not ask the recorder on a path walk.
+TEST_F(RecordedVictim, closed_directory_stays_closed_while_root_walks_through_it) {
   run_checked({"mkdir", "-p", dir_ / "closed/below"});
   write_text_file(dir_ / "closed/below/f", "secret", 0644);
   run_checked({"chmod", "0700", dir_ / "closed"});
@@ -315,11 +299,11 @@ for i in range(50):
     out.append(os.waitpid(pid, 0)[1])
 print(sum(out))
 )";
-  const auto done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script, dir_.path()});
+  const auto done = record_script(script, dir_.path());
   EXPECT_EQ(done.out, "0\n") << done.err;
 }
 
-TEST_F(RecordedVictim, root_without_capabilities_is_not_root_and_capabilities_of_files_count) {
+TEST_F(RecordedVictim, capabilities_decide_and_not_uid_0) {
   write_text_file(dir_ / "f", "secret", 0600);
   run_checked({"chown", "1234:1234", dir_ / "f"});
   const std::string read = "try: print(open('" + dir_ / "f" +
@@ -338,8 +322,8 @@ TEST_F(RecordedVictim, root_without_capabilities_is_not_root_and_capabilities_of
   }
 }
 
-/// Their list is longer than what one read of /proc/TID/status gives.
-TEST_F(RecordedVictim, all_of_a_callers_groups_count_and_no_others) {
+/// The list of groups is longer than what one read of /proc/TID/status returns.
+TEST_F(RecordedVictim, exactly_the_callers_groups_count) {
   for (const unsigned group : {101'999U, 103'000U}) {
     const auto name = dir_ / std::to_string(group);
     write_text_file(name, "secret", 0040);
@@ -352,14 +336,14 @@ for name in ('101999', '103000'):
     try: print(open(sys.argv[1] + '/' + name).read())
     except OSError as e: print(e.errno)
 )";
-  const auto done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script, dir_.path()});
+  const auto done = record_script(script, dir_.path());
   EXPECT_EQ(done.out, "secret\n13\n") << done.err;
 }
 
-TEST_F(RecordedVictim, a_recorder_that_is_killed_leaves_one_error_and_nothing_else) {
+TEST_F(RecordedVictim, killed_recorder_leaves_one_error_and_nothing_else) {
   const std::string script = R"(
 import ctypes, os, signal, sys
-ctypes.CDLL(None).mlockall(1)  # what of the program is not in memory cannot be read afterwards
+ctypes.CDLL(None).mlockall(1)  # later page faults would fail
 f = open(sys.argv[1] + '/kept', 'w'); f.write('written'); f.flush()
 open(sys.argv[1] + '/empty', 'w').close()
 mark = sys.argv[1].encode()
@@ -373,11 +357,9 @@ try:
     os.write(1, b'answered')
 except OSError as e: os.write(1, b'%d' % e.errno)
 )";
-  RunOptions options;
-  options.env = {"HEDDLE_TEST_MARK=" + dir_.path()};
   const auto done = run({staged_program("fs-record"), "--out", dir_ / "run.txt", "--",
                          "/usr/bin/python3", "-c", script, dir_.path()},
-                        options);
+                        {.env = {"HEDDLE_TEST_MARK=" + dir_.path()}});
   EXPECT_TRUE(done.out == std::to_string(ENOTCONN) || done.out == std::to_string(ECONNABORTED))
       << done.out;
   EXPECT_EQ(done.status, 3);

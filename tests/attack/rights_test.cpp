@@ -1,37 +1,21 @@
 // SPDX-License-Identifier: MIT
 //
-// The rights of processes that are not fs-mount's (tests/overlay/least_privilege_test.cpp has
-// those) nor compat-server's: the rows of docs/security.md.
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// The rights of elf-workers and recorders, as in the table of docs/security.md.
+// tests/overlay/least_privilege_test.cpp has fs-mount's processes, network_peer_test.cpp
+// compat-server's.
 #include <linux/capability.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <functional>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "base/sandbox/sanitized.hpp"
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
 
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-
 constexpr const char* kNone = "0000000000000000";
 
-/// What the line `name` of a /proc/PID/status says; empty when it has none.
+/// The value of the line `name` of a /proc/PID/status; empty: there is none.
 std::string line_of(const std::string& status, const std::string& name) {
   const auto at = status.find("\n" + name + ":\t");
   if (at == status.npos) return {};
@@ -43,7 +27,7 @@ std::uint64_t mask_of(const std::string& status, const std::string& name) {
   return std::stoull(line_of(status, name), nullptr, 16);
 }
 
-/// Of each of its threads.
+/// /proc/PID/status of each thread.
 std::vector<std::string> statuses_of(const std::string& pid) {
   std::vector<std::string> out;
   std::error_code none;
@@ -52,7 +36,7 @@ std::vector<std::string> statuses_of(const std::string& pid) {
   return out;
 }
 
-/// The processes of this name below `parent`, children of children too.
+/// The descendants of `parent` with this name.
 std::vector<std::string> processes_below(const std::string& parent, const std::string& name) {
   std::vector<std::string> out;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -66,32 +50,26 @@ std::vector<std::string> processes_below(const std::string& parent, const std::s
   return out;
 }
 
-Child start(const std::vector<std::string>& argv, const std::string& cache = {}) {
-  const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
-  SpawnOptions options{
-      {{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}};
-  if (!cache.empty()) options.environment = {{"PATH=/usr/bin:/bin", "XDG_CACHE_HOME=" + cache}};
-  return value_or_throw(spawn(argv[0], argv, options));
-}
-
-TEST(Rights, of_an_elf_worker_are_none) {
+TEST(Rights, elf_worker_has_no_rights) {
   if (kSanitized) HEDDLE_SKIP("the sandbox is open in a build with sanitizers");
   HEDDLE_STAGED(fs_resolve, "fs-resolve");
   const TestDir dir;
   std::string seen;
-  // One lives for as long as its starter has work for it.
+  // A worker lives only while the resolver has work for it.
   for (int i = 0; i < 100 && seen.empty(); ++i) {
-    auto resolver = start({fs_resolve, "tree", "/usr/bin/python3"}, dir / std::to_string(i));
+    auto resolver = start_silently(
+        fs_resolve, {fs_resolve, "tree", "/usr/bin/python3"},
+        Strings{"PATH=/usr/bin:/bin", "XDG_CACHE_HOME=" + (dir / std::to_string(i))});
     const auto pid = std::to_string(resolver.pid());
     (void)wait_until(20s, [&] {
       if (processes_below(pid, "elf-worker").empty()) return !is_running(resolver.pid());
-      ::kill(resolver.pid(), SIGSTOP);  // so that it stays
+      ::kill(resolver.pid(), SIGSTOP);  // keeps the worker alive
       return true;
     });
     for (const auto& worker : processes_below(pid, "elf-worker"))
       (void)wait_until(5s, [&] {
         const auto all = statuses_of(worker);
-        // ./dev test --old-kernel has a filter of its own, below which it starts.
+        // Under ./dev test --old-kernel it starts with a filter already.
         if (!all.empty() && line_of(all[0], "Seccomp") == "2" && line_of(all[0], "CapPrm") == kNone)
           seen = all[0];
         return !seen.empty() || all.empty();
@@ -108,12 +86,12 @@ TEST(Rights, of_an_elf_worker_are_none) {
   EXPECT_EQ(line_of(seen, "NoNewPrivs"), "1");
 }
 
-/// Those of docs/security.md.
 constexpr std::uint64_t set_of(std::initializer_list<int> capabilities) {
   std::uint64_t out = 0;
   for (const int capability : capabilities) out |= std::uint64_t{1} << capability;
   return out;
 }
+/// The sets of docs/security.md.
 constexpr std::uint64_t kOfFiles =
     set_of({CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID,
             CAP_LINUX_IMMUTABLE, CAP_MKNOD, CAP_SETFCAP, CAP_SYS_ADMIN, CAP_SYS_RESOURCE});
@@ -127,11 +105,11 @@ class RecordersRights : public ::testing::Test {
     ::chmod(dir_.path().c_str(), 0777);
     program_ = fs_record;
   }
-  /// The threads of the recorder of `argv`, when `wanted` is true of them.
+  /// The statuses of the recorder's threads in a run of `argv`, as soon as `wanted` accepts them.
   std::vector<std::string> recorder_of(
       const std::vector<std::string>& argv,
       const std::function<bool(const std::vector<std::string>&)>& wanted) {
-    auto recording = start(argv);
+    auto recording = start_silently(argv[0], argv);
     std::vector<std::string> out;
     EXPECT_TRUE(wait_until(30s, [&] {
       const auto all = processes_below(std::to_string(recording.pid()), "fs-record:serve");
@@ -146,7 +124,7 @@ class RecordersRights : public ::testing::Test {
   std::string program_;
 };
 
-TEST_F(RecordersRights, are_those_that_decide_on_files_and_for_each_access_the_callers) {
+TEST_F(RecordersRights, roots_recorder_has_file_capabilities_and_acts_as_the_caller) {
   const std::string script = "import os\nwhile True:\n  try: os.stat('" + dir_.path() +
                              "/' + os.urandom(4).hex())\n  except OSError: pass";
   const auto threads =
@@ -154,13 +132,13 @@ TEST_F(RecordersRights, are_those_that_decide_on_files_and_for_each_access_the_c
                    "--regid=1500", "--clear-groups", "/usr/bin/python3", "-c", script},
                   [](const auto& all) {
                     return std::any_of(all.begin(), all.end(), [](const auto& status) {
-                      // setpriv itself still has capabilities when it executes the program.
+                      // setpriv has capabilities until it executes the program.
                       return line_of(status, "Uid") == "0\t0\t0\t1500" &&
                              (mask_of(status, "CapEff") & kOfFiles) == 0;
                     });
                   });
   ASSERT_THAT(threads, Not(IsEmpty()));
-  // Of these what this machine's root has.
+  // Root may lack some of them on this machine.
   const auto all = (kOfFiles | kRecorders) & mask_of(statuses_of("self").at(0), "CapPrm");
   for (const auto& status : threads) {
     EXPECT_EQ(mask_of(status, "CapPrm"), all);
@@ -171,7 +149,7 @@ TEST_F(RecordersRights, are_those_that_decide_on_files_and_for_each_access_the_c
   }
 }
 
-TEST_F(RecordersRights, are_a_users_own_where_a_user_started_it) {
+TEST_F(RecordersRights, users_recorder_has_the_users_rights) {
   const auto threads = recorder_of({HEDDLE_IN_WORLD, "--uid", "1500", "--", program_, "--quiet",
                                     "--out", dir_ / "trace", "--", "/bin/sleep", "600"},
                                    [](const auto& all) { return all.size() > 1; });

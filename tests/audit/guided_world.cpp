@@ -69,7 +69,7 @@ void GuidedWorld::add_program(const std::string& program, const Libraries& more,
 }
 
 void GuidedWorld::publish() {
-  // Objects by real path: that is one per (dev, ino) here.
+  // A real path stands for a (dev, ino).
   std::map<std::string, ObjectId> objects;
   for (const Added& added : added_) {
     objects[fs::canonical(added.program)];
@@ -160,7 +160,7 @@ RunResult GuidedWorld::run(const std::vector<std::string>& argv,
 
 StraceResult GuidedWorld::strace(const std::vector<std::string>& argv,
                                  std::vector<std::string> more_env) const {
-  // By env(1), so that strace itself is not audited.
+  // env(1) sets the variables, so that strace itself is not audited.
   std::vector<std::string> wrapped = {"/usr/bin/env"};
   for (const auto& list : {env(), more_env})
     wrapped.insert(wrapped.end(), list.begin(), list.end());

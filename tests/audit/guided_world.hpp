@@ -12,16 +12,16 @@
 
 namespace heddle::test {
 
-/// What fs-gen and fs-mount do for a program, without FUSE: flat directories of links to its
-/// libraries, the index for them and a page of counters. The closure is what the real ld.so says.
+/// Stands in for fs-gen and fs-mount without FUSE: flat directories of links to a program's
+/// libraries, their index and a page of counters. The real ld.so gives the closure.
 class GuidedWorld {
  public:
   using Libraries = std::vector<std::pair<std::string, std::string>>;  ///< (name, path)
 
   /// Everything is made in `directory`.
   explicit GuidedWorld(std::string directory);
-  /// Maps `program`: what LD_TRACE_LOADED_OBJECTS lists (run with `env`, whose LD_LIBRARY_PATH the
-  /// map then holds) and `more`.
+  /// Maps `program` with what LD_TRACE_LOADED_OBJECTS lists under `env`, and `more`. The map
+  /// records the LD_LIBRARY_PATH of `env`.
   void add_program(const std::string& program, const Libraries& more = {},
                    const std::vector<std::string>& env = {});
   /// Makes directories and index from what was added.
@@ -38,7 +38,7 @@ class GuidedWorld {
   std::string flat() const { return directory_ + "/flat"; }
   std::string index_path() const { return directory_ + "/index"; }
   std::string counters_path() const { return directory_ + "/counters"; }
-  /// Changed before publish(): what the map says a program needs.
+  /// The map's static_tls_bytes of a program; set before publish().
   std::uint64_t static_tls = 0;
 
  private:

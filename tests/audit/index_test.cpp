@@ -123,7 +123,7 @@ TEST_F(Index, a_direct_object_or_one_without_a_name_leads_to_its_origin) {
   EXPECT_EQ(target("liba.so.1"), "/o/liba.so.1.2");
 }
 
-TEST_F(Index, a_file_is_known_by_its_identity_whatever_its_path) {
+TEST_F(Index, files_are_matched_by_identity) {
   make();
   EXPECT_EQ(target_of_file(72), "/mnt/liba.so.1");
   EXPECT_EQ(target_of_file(73), "/mnt/libb.so");
@@ -141,7 +141,7 @@ TEST_F(Index, a_file_is_known_by_its_identity_whatever_its_path) {
   EXPECT_EQ(view.target_of_file(2049, 72, 72000000000), nullptr);  // no program chosen
 }
 
-TEST_F(Index, a_target_s_own_path_can_be_told) {
+TEST_F(Index, targets_lead_back_to_their_origins) {
   make();
   audit::IndexView view;
   ASSERT_TRUE(view.open(bytes_.data(), bytes_.size()));
@@ -151,7 +151,7 @@ TEST_F(Index, a_target_s_own_path_can_be_told) {
   EXPECT_EQ(view.origin_of("/mnt/libc.so"), nullptr);
 }
 
-TEST_F(Index, what_opens_more_from_its_own_directory_stays_in_it) {
+TEST_F(Index, library_that_dlopens_by_origin_keeps_its_directory) {
   map_.objects[3].runpath = "/x:$ORIGIN/../plugins";
   make();
   EXPECT_EQ(target("libb.so"), "/mnt/libb.so");
@@ -180,7 +180,7 @@ TEST_F(Index, names_that_depend_on_the_caller_are_left_to_the_loader) {
   for (const auto& [name, id] : map_.programs[0].guided) EXPECT_EQ(target(name), "");
 }
 
-TEST_F(Index, two_programs_of_one_file_share_what_they_agree_on) {
+TEST_F(Index, programs_of_one_file_share_only_common_targets) {
   map_.objects.push_back(object("/p/libb.so"));
   direct_.push_back(true);
   files_.push_back(stamp(74));
@@ -195,7 +195,7 @@ TEST_F(Index, two_programs_of_one_file_share_what_they_agree_on) {
   EXPECT_EQ(target("libz.so"), "");
 }
 
-TEST_F(Index, the_checksum_is_that_of_the_body) {
+TEST_F(Index, checksum_covers_the_body) {
   make();
   index_format::Header header;
   std::memcpy(&header, bytes_.data(), sizeof header);
@@ -232,7 +232,7 @@ void read_anything(const std::string& bytes) {
   }
 }
 
-TEST_F(Index, no_truncation_or_damage_is_ever_followed_out_of_bounds) {
+TEST_F(Index, damaged_index_is_never_read_out_of_bounds) {
   make();
   for (std::size_t n = 0; n < bytes_.size(); ++n) {
     audit::IndexView view;

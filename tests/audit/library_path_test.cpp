@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A program of the map that is started with another LD_LIBRARY_PATH loads what ld.so loads for it.
+// Mapped programs started with another LD_LIBRARY_PATH load what ld.so loads for it.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -35,12 +35,10 @@ class AuditLibraryPath : public ::testing::Test {
     out.publish();
     return out;
   }
-  /// Runs the program with this LD_LIBRARY_PATH: "guided" or "unguided", and that what it loads is
-  /// what it loads without us.
+  /// Runs the program with this LD_LIBRARY_PATH and expects the libraries of an unguided start.
+  /// Returns "guided" or "unguided".
   std::string start(const GuidedWorld& w, const std::string& value, const std::string& cwd = {}) {
-    RunOptions options;
-    options.cwd = cwd;
-    options.env = {"LD_LIBRARY_PATH=" + value};
+    RunOptions options{{"LD_LIBRARY_PATH=" + value}, cwd, {}};
     const int plain = run({app_}, options).status;
     w.reset_counters();
     for (const std::string& entry : w.env()) options.env.push_back(entry);
@@ -61,7 +59,7 @@ class AuditLibraryPath : public ::testing::Test {
   int worlds_ = 0;
 };
 
-TEST_F(AuditLibraryPath, the_same_value_is_guided_whatever_it_is) {
+TEST_F(AuditLibraryPath, same_value_is_guided) {
   for (const std::string& value : {std::string(), dir_ / "a", dir_ / "b" + ":" + dir_ / "a",
                                    dir_ / "none" + ";" + dir_ / "a" + "/", std::string("$LIB")}) {
     const GuidedWorld w = world(value);
@@ -74,7 +72,7 @@ TEST_F(AuditLibraryPath, the_same_value_is_guided_whatever_it_is) {
   EXPECT_EQ(start(w, many + ":" + dir_ / "none"), "unguided") << "too many to compare";
 }
 
-TEST_F(AuditLibraryPath, a_value_that_leads_elsewhere_is_unguided) {
+TEST_F(AuditLibraryPath, value_that_leads_to_other_files_is_unguided) {
   const GuidedWorld none = world("");
   EXPECT_EQ(start(none, dir_ / "a"), "unguided");
   const GuidedWorld a = world(dir_ / "a");
@@ -84,21 +82,21 @@ TEST_F(AuditLibraryPath, a_value_that_leads_elsewhere_is_unguided) {
   EXPECT_EQ(start(a, dir_ / "none"), "unguided");
 }
 
-TEST_F(AuditLibraryPath, directories_without_a_name_of_ours_are_no_reason) {
+TEST_F(AuditLibraryPath, directories_without_mapped_names_keep_guidance) {
   const GuidedWorld none = world("");
   write_text_file(dir_ / "others/libother.so.1", "");
   EXPECT_EQ(start(none, directory("empty") + ":" + dir_ / "none" + ":" + dir_ / "others"),
             "guided");
-  EXPECT_EQ(start(none, dir_ / "others/libother.so.1"), "guided") << "a file is no directory";
+  EXPECT_EQ(start(none, dir_ / "others/libother.so.1"), "guided") << "not a directory";
   const GuidedWorld a = world(dir_ / "a");
   EXPECT_EQ(start(a, dir_ / "others" + ":" + dir_ / "a" + ":" + dir_ / "empty"), "guided");
   EXPECT_EQ(start(a, dir_ / "a" + ":" + dir_ / "a"), "guided") << "as mpirun --prefix makes it";
-  // Nothing was found by it, so nothing is missed without it.
+  // Nothing was found by LD_LIBRARY_PATH, so its absence changes nothing.
   const GuidedWorld unused = world(dir_ / "others");
   EXPECT_EQ(start(unused, ""), "guided");
 }
 
-TEST_F(AuditLibraryPath, the_very_file_of_the_map_may_lie_in_a_new_directory) {
+TEST_F(AuditLibraryPath, link_to_the_mapped_file_keeps_guidance) {
   const GuidedWorld none = world("");
   fs::create_directory(dir_ / "links");
   fs::create_symlink(dir_ / "home/libx.so.1", dir_ / "links/libx.so.1");
@@ -108,14 +106,14 @@ TEST_F(AuditLibraryPath, the_very_file_of_the_map_may_lie_in_a_new_directory) {
   EXPECT_EQ(start(none, dir_ / "copies"), "unguided") << "a copy is another file to ld.so";
 }
 
-TEST_F(AuditLibraryPath, what_cannot_be_looked_through_is_unguided) {
+TEST_F(AuditLibraryPath, values_that_cannot_be_checked_are_unguided) {
   const GuidedWorld none = world("");
   for (const char* name : {"glibc-hwcaps", "tls", "x86_64", "haswell"}) {
     directory(std::string("f/") + name);
     EXPECT_EQ(start(none, dir_ / "f"), "unguided") << name;
     fs::remove_all(dir_ / "f");
   }
-  write_text_file(dir_ / "f/tls", "a file of that name is searched by nobody");
+  write_text_file(dir_ / "f/tls", "a file of that name is not searched");
   EXPECT_EQ(start(none, dir_ / "f"), "guided");
   EXPECT_EQ(start(none, "$ORIGIN/a"), "unguided");
   EXPECT_EQ(start(none, dir_ / "$PLATFORM"), "unguided");
@@ -130,22 +128,22 @@ TEST_F(AuditLibraryPath, what_cannot_be_looked_through_is_unguided) {
   EXPECT_EQ(start(none, crowd), "unguided");
 }
 
-TEST_F(AuditLibraryPath, a_relative_element_means_where_the_process_stands) {
+TEST_F(AuditLibraryPath, relative_elements_resolve_from_the_working_directory) {
   directory("one");
   directory("two");
   fs::rename(dir_ / "a", dir_ / "one/lib");
   fs::rename(dir_ / "b", dir_ / "two/lib");
-  const GuidedWorld one = world(dir_ / "one/lib");  // what "lib" is there
+  const GuidedWorld one = world(dir_ / "one/lib");  // "lib" in one
   EXPECT_EQ(start(one, "lib", dir_ / "one"), "guided");
   EXPECT_EQ(start(one, "lib", dir_ / "two"), "unguided");
-  EXPECT_EQ(start(one, "", dir_ / "one"), "unguided") << "an empty value is none";
+  EXPECT_EQ(start(one, "", dir_ / "one"), "unguided") << "an empty value counts as unset";
   const GuidedWorld none = world("");
   EXPECT_EQ(start(none, ":", dir_ / "one"), "guided");
   EXPECT_EQ(start(none, ":", dir_ / "one/lib"), "unguided");
 }
 
-TEST_F(AuditLibraryPath, the_last_of_two_values_is_the_loader_s) {
-  // No shell makes two, but execve(2) takes them.
+TEST_F(AuditLibraryPath, last_of_two_values_counts) {
+  // Shells set one value; execve(2) accepts two.
   const std::string twice =
       build_program({dir_ / "twice",
                      "#include <unistd.h>\nint main(int c, char** v) { char* a[] = {v[1], 0};\n"

@@ -25,7 +25,7 @@ TEST(StaticTls, a_start_under_the_auditor_gets_the_room_of_a_plain_start) {
   EXPECT_EQ(tls::surplus(5, need.optional_static_tls), bytes + 1664);
 }
 
-TEST(StaticTls, alignment_beyond_the_area_s_is_said) {
+TEST(StaticTls, overalignment_is_detected) {
   EXPECT_TRUE(static_tls_need({{8, 128, true}}).over_aligned);
   EXPECT_FALSE(static_tls_need({{8, 128, true}}, 128).over_aligned);
   EXPECT_FALSE(static_tls_need({{8, 128, false}}).over_aligned);

@@ -9,13 +9,13 @@
 namespace heddle::test {
 namespace {
 
-// The trap of tls_formula.hpp, on real programs.
+// The static TLS of tls_formula.hpp, on real programs.
 class AuditTls : public ::testing::TestWithParam<int> {
  protected:
   TestDir dir_;
 
-  /// A program whose library keeps `bytes` of initial-exec TLS, started in a thread with the
-  /// smallest stack too. It prints its environment's GLIBC_TUNABLES and HEDDLE_* and its own name.
+  /// A program whose library has `bytes` of initial-exec TLS, used in a second thread too. It
+  /// prints GLIBC_TUNABLES and HEDDLE_* of its environment and its own name.
   std::string tls_program(int bytes, const std::string& name = "app") {
     const std::string lib =
         build_library({dir_ / (name + "_lib/libtls" + name + ".so"),
@@ -53,7 +53,7 @@ class AuditTls : public ::testing::TestWithParam<int> {
                           "runs\"); return !!r; }",
                           {"-pthread"}});
   }
-  GuidedWorld mapped(const std::string& program, std::uint64_t static_tls = 0) {
+  GuidedWorld mapped(const std::string& program = "/bin/true", std::uint64_t static_tls = 0) {
     GuidedWorld out(dir_ / "world");
     out.add_program(program);
     out.static_tls = static_tls;
@@ -66,19 +66,19 @@ class AuditTls : public ::testing::TestWithParam<int> {
   }
 };
 
-TEST_P(AuditTls, a_mapped_program_starts_with_what_it_needs) {
+TEST_P(AuditTls, mapped_program_gets_its_static_tls) {
   const std::string app = tls_program(GetParam());
   GuidedWorld world = mapped(app, need(GetParam()));
   const std::string tunables = "GLIBC_TUNABLES=" + merge_tunables("", world.static_tls);
   RunResult result = world.run({app}, {tunables, "HEDDLE_TUNABLES="});
   EXPECT_EQ(result.out, "app -\n") << result.err;
   EXPECT_EQ(world.counters().guided_processes, 1u);
-  // Nobody told its parent: the index has the number.
+  // Without tunables of the parent: the index has the number.
   world.reset_counters();
   result = world.run({app, "x"});
   EXPECT_EQ(result.out, "app x\n") << result.err;
   EXPECT_EQ(world.counters().guided_processes, 1u);
-  // The map was made without it: the library sees it happen.
+  // The map lacks the number: the auditor detects the need.
   world.static_tls = 0;
   world.publish();
   result = world.run({app, "x"});
@@ -86,8 +86,8 @@ TEST_P(AuditTls, a_mapped_program_starts_with_what_it_needs) {
   EXPECT_EQ(world.counters().probes, 0u);
 }
 
-TEST_P(AuditTls, an_unmapped_child_starts_too) {
-  const GuidedWorld world = mapped("/bin/true");
+TEST_P(AuditTls, unmapped_child_gets_its_static_tls) {
+  const GuidedWorld world = mapped();
   const std::string app = tls_program(GetParam());
   EXPECT_EQ(world.run({app}).out, "app -\n");
   const RunResult user = world.run({app}, {"GLIBC_TUNABLES=glibc.malloc.check=0"});
@@ -109,7 +109,7 @@ TEST_P(AuditTls, children_keep_ordinary_thread_stacks) {
   EXPECT_EQ(world.run({small}).out, "small stack runs\n");
   const RunResult child = world.run({app, "x", small});
   EXPECT_EQ(child.out, "app x\nsmall stack runs\n") << child.err;
-  // And the chain unmapped - mapped - unmapped with its own need.
+  // unmapped, mapped, unmapped with another need
   const std::string other = tls_program(2 * GetParam(), "other");
   const RunResult chain = world.run({other, "1", app, "2", other, "3", small});
   EXPECT_EQ(chain.out, "other 1\napp 2\nother 3\nsmall stack runs\n") << chain.err;
@@ -117,7 +117,7 @@ TEST_P(AuditTls, children_keep_ordinary_thread_stacks) {
 
 INSTANTIATE_TEST_SUITE_P(Bytes, AuditTls, ::testing::Values(8192, 65536));
 
-TEST_F(AuditTls, many_libraries_with_tls_start_unmapped) {
+TEST_F(AuditTls, unmapped_program_with_many_tls_libraries_starts) {
   std::vector<std::string> flags;
   std::string source, sum = "0";
   for (int i = 0; i < 12; ++i) {
@@ -134,12 +134,12 @@ TEST_F(AuditTls, many_libraries_with_tls_start_unmapped) {
   flags.push_back("-Wl,-rpath," + (dir_ / "lib"));
   const std::string app =
       build_program({dir_ / "many", source + "int main(void) { return " + sum + "; }", flags});
-  const GuidedWorld world = mapped("/bin/true");
+  const GuidedWorld world = mapped();
   EXPECT_EQ(world.run({app}).status, 66);
   EXPECT_EQ(world.counters().unguided_processes, 1u);
 }
 
-TEST_F(AuditTls, an_executable_that_reaches_a_library_s_variable_starts) {
+TEST_F(AuditTls, executable_using_a_library_s_tls_variable_starts) {
   // Initial-exec by the executable: no file carries DF_STATIC_TLS.
   const std::string lib = build_library(
       {dir_ / "lib/libvar.so", "__thread char var[20000] = {3};", {"-Wl,-soname,libvar.so"}});
@@ -147,11 +147,11 @@ TEST_F(AuditTls, an_executable_that_reaches_a_library_s_variable_starts) {
       build_program({dir_ / "reach",
                      "extern __thread char var[]; int main(void) { return var[0]; }",
                      {lib, "-Wl,-rpath," + (dir_ / "lib")}});
-  const GuidedWorld world = mapped("/bin/true");
+  const GuidedWorld world = mapped();
   EXPECT_EQ(world.run({app}).status, 3);
 }
 
-TEST_F(AuditTls, a_block_no_auditor_can_place_is_started_without_us) {
+TEST_F(AuditTls, overaligned_tls_starts_without_the_auditor) {
   const std::string lib =
       build_library({dir_ / "lib/libwide.so",
                      "static volatile __thread char b[256] __attribute__((aligned(256), "
@@ -165,17 +165,18 @@ TEST_F(AuditTls, a_block_no_auditor_can_place_is_started_without_us) {
        {lib, "-Wl,-rpath," + (dir_ / "lib")}});
   const std::string other = build_library(
       {dir_ / "plain.so", "unsigned la_version(unsigned v) { return 0; }", {"-nostdlib"}});
-  const GuidedWorld world = mapped("/bin/true");
+  const GuidedWorld world = mapped();
   EXPECT_EQ(world.run({app}).out, "4 (null)\n");
-  // A user's own auditor stays, and with it his own trouble.
+  // The user's own auditor stays, and its error too.
   RunOptions alone;
   alone.env = {"LD_AUDIT=" + other};
   const RunResult both = world.run({app}, {"LD_AUDIT=" + other + ":" + audit_library()});
   EXPECT_EQ(both.err, run({app}, alone).err);
 }
 
-TEST_F(AuditTls, a_wide_block_that_others_reach_is_started_without_us) {
-  // The definer has no DF_STATIC_TLS: the executable, or another library, has the relocation.
+TEST_F(AuditTls, overaligned_tls_used_by_other_files_starts_without_the_auditor) {
+  // The defining library has no DF_STATIC_TLS; the executable or another library has the
+  // relocation.
   const std::string wide = build_library({dir_ / "lib/libwide.so",
                                           "__thread char wide[256] __attribute__((aligned(256))) = "
                                           "{4};\nint own(void) { return wide[0]; }",
@@ -196,7 +197,7 @@ TEST_F(AuditTls, a_wide_block_that_others_reach_is_started_without_us) {
        {wide, rpath}});
   const std::string by_library =
       build_program({dir_ / "by_library", "int f(void);\n" + print, {user, wide, rpath}});
-  // Wide first, then its user.
+  // libwide.so comes first.
   const std::string late = build_program(
       {dir_ / "late", "int f(void);\n" + print, {"-Wl,--no-as-needed", wide, user, rpath}});
   const std::string by_call =
@@ -211,13 +212,6 @@ TEST_F(AuditTls, a_wide_block_that_others_reach_is_started_without_us) {
     EXPECT_EQ(result.out, "4 alone\n") << app << result.err;
   }
   EXPECT_EQ(world.run({by_call}).out, "4 audited\n") << "__tls_get_addr finds it anywhere";
-}
-
-TEST_F(AuditTls, the_loader_as_a_command_is_left_alone) {
-  const std::string app = tls_program(600);
-  const GuidedWorld world = mapped("/bin/true");
-  const RunResult result = world.run({"/lib64/ld-linux-x86-64.so.2", app, "x"});
-  EXPECT_EQ(result.status, 0) << result.err;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// What recorder_fault_test.cpp runs: says of each step what it met, `app: STEP ERRNO PATH`. Exits
-// with 7 when all was as it should be, else with 8. Usage: app DIRECTORY MARK
+// The program that recorder_fault_test.cpp records. Prints the result of each step as
+// `app: STEP ERRNO PATH`. Exits with 7 if all steps succeeded, else with 8. Usage: app DIRECTORY
+// MARK
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 static int odd;
 
-// `error` 0: as it should be; -1: wrong bytes.
+// `error` 0: success; -1: wrong bytes.
 static void tell(const char* step, int error, const char* path) {
   char line[4400];
   const int size = snprintf(line, sizeof(line), "app: %s %d %s\n", step, error, path);
@@ -104,7 +105,7 @@ static void use_a_nameless_file(void) {
   close(fd);
 }
 
-// As another user, who may read it through one of his groups.
+// Another user may read the file through a supplementary group.
 static void be_another(void) {
   const gid_t groups[] = {12345, 12346};
   const pid_t pid = fork();

@@ -1,40 +1,33 @@
 // SPDX-License-Identifier: MIT
 #include "tests/fault/traced_run.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <seccomp.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <iostream>
 #include <memory>
 #include <random>
 #include <set>
-#include <sstream>
-
-#include "base/child.hpp"
 
 namespace heddle::test {
 namespace {
 
-/// The process that traces; it and its tracees share nothing with the test but the pipe.
+/// The tracing process. It and its tracees share only a pipe with the test.
 class Tracer {
  public:
   Tracer(pid_t program, std::optional<Fault> fault, TracedRun::Scope scope, unsigned wrappers,
-         int told)
+         int reports)
       : program_(program),
         fault_(std::move(fault)),
         scope_(scope),
         wrappers_(wrappers),
-        told_(told) {}
+        reports_(reports) {}
 
   void run() {
     int status = 0;
@@ -48,7 +41,7 @@ class Tracer {
     std::ostringstream text;
     text << "all";
     for (const auto& [call, count] : counts_) text << ' ' << call << ' ' << count;
-    tell(text.str());
+    report(text.str());
   }
 
  private:
@@ -57,7 +50,7 @@ class Tracer {
   void stopped(pid_t thread, int status) {
     if (WIFEXITED(status) || WIFSIGNALED(status)) {
       known_.erase(thread);
-      if (thread == program_) tell("program " + std::to_string(exit_status(status)));
+      if (thread == program_) report("program " + std::to_string(exit_status(status)));
       return;
     }
     const int signal = WSTOPSIG(status);
@@ -70,7 +63,7 @@ class Tracer {
       known_.erase(thread);
       ::ptrace(PTRACE_DETACH, thread, 0, 0);
     } else if ((status >> 16) != 0 || (is_new && signal == SIGSTOP)) {
-      // Its own start, a fork or an exec: none of the program's signals.
+      // A ptrace event and not a signal of the program.
       execs_ += is_exec(status);
       go_on(thread, 0);
     } else {
@@ -84,7 +77,7 @@ class Tracer {
     if (at == At::outside) {
       at = At::inside;
       const auto call = static_cast<long>(registers.orig_rax);
-      // The last that ld.so asks for: what it did so far is not the program's.
+      // The last call of ld.so; earlier ones are not the program's.
       begun_ = begun_ || (execs_ > wrappers_ && call == SYS_prlimit64);
       if (!begun_) return;
       const unsigned number = ++counts_[call];
@@ -97,7 +90,7 @@ class Tracer {
       return;
     } else {
       at = At::outside;
-      // A call leaves its arguments' registers as they were, and compilers rely on it.
+      // The kernel preserves the argument registers, and compilers rely on it.
       registers.rdi = asked_.rdi;
       registers.rdx = asked_.rdx;
       registers.r8 = asked_.r8;
@@ -109,29 +102,29 @@ class Tracer {
 
   void spoil(long call, user_regs_struct& registers) const {
     if (fault_->kind == Fault::Kind::cut) {
-      // What goes from a pipe to the device is one answer: the kernel takes all of it or nothing.
+      // A splice to the FUSE device is one answer, which the kernel takes whole.
       const bool is_answer = call == SYS_splice && registers.rsi == 0;
       auto& length = call == SYS_splice ? registers.r8 : registers.rdx;
       if (!is_answer && length > 1) length /= 2;
     } else if (call == SYS_brk) {
-      registers.rdi = 0;             // the kernel's way to refuse: the break stays where it is
-    } else if (call != SYS_close) {  // one that fails has closed all the same (close(2))
+      registers.rdi = 0;             // brk(2) refuses by leaving the break unchanged
+    } else if (call != SYS_close) {  // a failing close(2) closes the descriptor too
       registers.orig_rax = static_cast<unsigned long long>(-1);
     }
   }
 
   static bool is_exec(int status) { return (status >> 8) == (SIGTRAP | (PTRACE_EVENT_EXEC << 8)); }
   static void go_on(pid_t thread, int signal) { ::ptrace(PTRACE_SYSCALL, thread, 0, signal); }
-  void tell(const std::string& line) const {
+  void report(const std::string& line) const {
     const std::string text = line + "\n";
-    (void)!::write(told_, text.data(), text.size());
+    (void)!::write(reports_, text.data(), text.size());
   }
 
   pid_t program_;
   std::optional<Fault> fault_;
   TracedRun::Scope scope_;
   unsigned wrappers_;
-  int told_;
+  int reports_;
   std::map<pid_t, At> known_;
   unsigned execs_ = 0;
   bool begun_ = false;
@@ -141,12 +134,8 @@ class Tracer {
 
 [[noreturn]] void become(const std::vector<std::string>& argv,
                          const std::vector<std::string>& environment, const std::string& output) {
-  std::vector<char*> arguments;
-  for (const auto& word : argv) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  std::vector<char*> variables;
-  for (const auto& entry : environment) variables.push_back(const_cast<char*>(entry.c_str()));
-  variables.push_back(nullptr);
+  const auto arguments = to_c_array(argv);
+  const auto variables = to_c_array(environment);
   const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   const int in = ::open("/dev/null", O_RDONLY);
   ::dup2(in, 0);
@@ -160,8 +149,7 @@ class Tracer {
   ::_exit(127);
 }
 
-/// Calls that cannot fail (a futex that wakes nobody is a thread lost), or whose failure no program
-/// could live with.
+/// Calls that cannot fail, or whose failure no program survives (a futex that wakes no thread).
 const std::set<long> kSpared = {
     SYS_exit,     SYS_exit_group,      SYS_rt_sigreturn, SYS_restart_syscall, SYS_getpid,
     SYS_gettid,   SYS_getppid,         SYS_getuid,       SYS_geteuid,         SYS_getgid,
@@ -182,22 +170,22 @@ std::string name_of(long call) {
 TracedRun TracedRun::start(const std::vector<std::string>& argv,
                            const std::vector<std::string>& environment, const std::string& output,
                            const std::optional<Fault>& fault, Scope scope, unsigned wrappers) {
-  Pipe told = value_or_throw(make_pipe());
+  Pipe reports = value_or_throw(make_pipe());
   const pid_t tracer = ::fork();
   if (tracer < 0) throw Error::from_errno(argv.at(0), "cannot be started");
   if (tracer == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const pid_t program = ::fork();
     if (program == 0) become(argv, environment, output);
-    told.read_end.reset();
-    Tracer(program, fault, scope, wrappers, told.write_end.get()).run();
+    reports.read_end.reset();
+    Tracer(program, fault, scope, wrappers, reports.write_end.get()).run();
     ::_exit(0);
   }
-  return {tracer, std::move(told.read_end)};
+  return {tracer, std::move(reports.read_end)};
 }
 
 TracedRun::~TracedRun() {
-  if (!told_) return;  // moved from
+  if (!reports_) return;  // moved from
   ::kill(tracer_, SIGKILL);
   ::waitpid(tracer_, nullptr, 0);
 }
@@ -212,27 +200,27 @@ std::optional<std::string> TracedRun::line(std::chrono::milliseconds limit) {
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
-    pollfd entry{told_.get(), POLLIN, 0};
+    pollfd entry{reports_.get(), POLLIN, 0};
     if (left.count() <= 0 || ::poll(&entry, 1, static_cast<int>(left.count())) <= 0)
       return std::nullopt;
     char buffer[4096];
-    const ssize_t n = ::read(told_.get(), buffer, sizeof(buffer));
+    const ssize_t n = ::read(reports_.get(), buffer, sizeof(buffer));
     if (n <= 0) return std::nullopt;
     read_.append(buffer, static_cast<std::size_t>(n));
   }
 }
 
 std::optional<int> TracedRun::wait_for_program(std::chrono::milliseconds limit) {
-  const auto told = line(limit);
+  const auto report = line(limit);
   int status = 0;
-  if (!told || std::sscanf(told->c_str(), "program %d", &status) != 1) return std::nullopt;
+  if (!report || std::sscanf(report->c_str(), "program %d", &status) != 1) return std::nullopt;
   return status;
 }
 
 std::optional<TracedRun::Counts> TracedRun::wait_for_all(std::chrono::milliseconds limit) {
-  const auto told = line(limit);
-  if (!told) return std::nullopt;
-  std::istringstream text(*told);
+  const auto report = line(limit);
+  if (!report) return std::nullopt;
+  std::istringstream text(*report);
   std::string word;
   text >> word;
   if (word != "all") return std::nullopt;
@@ -246,6 +234,8 @@ std::string to_text(const Fault& fault) {
       fault.kind == Fault::Kind::cut ? "cut short" : ::strerrorname_np(fault.error_number);
   return name_of(fault.call) + " number " + std::to_string(fault.nth) + ": " + how;
 }
+
+namespace {
 
 std::vector<Fault> all_faults(const TracedRun::Counts& counts) {
   std::vector<Fault> out;
@@ -261,7 +251,12 @@ std::vector<Fault> all_faults(const TracedRun::Counts& counts) {
   return out;
 }
 
-void try_faults(std::vector<Fault> faults, const std::function<void(const Fault&)>& live) {
+}  // namespace
+
+void try_faults(const std::function<TracedRun::Counts(const std::optional<Fault>&)>& live) {
+  auto faults = all_faults(live(std::nullopt));
+  if (::testing::Test::HasFailure()) return;
+  EXPECT_GT(faults.size(), 500U);
   const char* asked = std::getenv("HEDDLE_FAULTS");
   const bool sample = !asked;
   if (asked && std::string_view(asked) != "all")
@@ -274,7 +269,7 @@ void try_faults(std::vector<Fault> faults, const std::function<void(const Fault&
   std::size_t tried = 0;
   for (const auto& fault : faults) {
     if (sample && std::chrono::steady_clock::now() > end) break;
-    live(fault);
+    (void)live(fault);
     if (++tried % 100 == 0) std::cerr << tried << " of " << faults.size() << '\n';
   }
   std::cerr << tried << " of " << faults.size() << " faults tried\n";

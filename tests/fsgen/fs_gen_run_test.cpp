@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What APP sees under fs-gen is what it sees without: arguments, streams, environment, exit status,
-// signals. And nothing is left behind, however the run ends.
+// APP sees the same arguments, streams, environment, exit status and signals as without fs-gen, and
+// nothing is left behind, however the run ends.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -19,13 +19,13 @@ namespace fs = std::filesystem;
 
 class FsGenRun : public FsGenFixture {};
 
-TEST_F(FsGenRun, arguments_streams_directory_and_descriptors_are_apps_as_without_us) {
+TEST_F(FsGenRun, arguments_streams_directory_and_descriptors_reach_app_unchanged) {
   const auto script = write_text_file(dir_ / "script", "echo hello \"$1\"\n", 0755);
   options_.cwd = dir_.path();
   options_.input = "through the pipe\n";
   const Words apps[] = {
       {"/usr/bin/printf", "[%s]", "a b", "", "--", "$HOME;id", "\xff\n\t"},
-      {script, "a b"},  // without #!: a shell's
+      {script, "a b"},  // without #!, so a shell runs it
       {"/bin/cat"},
       {"/bin/pwd"},
       {"/bin/sh", "-c", "ls /proc/self/fd | sort -n | tr '\\n' ' '; exit 42"},
@@ -36,10 +36,12 @@ TEST_F(FsGenRun, arguments_streams_directory_and_descriptors_are_apps_as_without
   }
 }
 
-TEST_F(FsGenRun, what_cannot_run_gives_126_or_127_and_says_why) {
+TEST_F(FsGenRun, failed_exec_gives_126_or_127_and_the_reason) {
   write_text_file(dir_ / "main.c", "int main(void){return 0;}");
   run_checked({"cc", "-Wl,--dynamic-linker=/no/ld.so", "-o", dir_ / "other", dir_ / "main.c"});
   const auto script = write_text_file(dir_ / "script", "#!/no/such/interpreter -x\n", 0755);
+  auto bytes = value_or_throw(read_file("/bin/true"));
+  bytes[18] = static_cast<char>(183);  // EM_AARCH64
   const struct {
     std::string app;
     int status;
@@ -48,6 +50,7 @@ TEST_F(FsGenRun, what_cannot_run_gives_126_or_127_and_says_why) {
                {"no-such-program-anywhere", 127, ""},
                {write_text_file(dir_ / "plain", "echo hello\n", 0644), 126, ""},
                {dir_.path(), 126, ""},
+               {write_text_file(dir_ / "foreign", bytes, 0755), 126, "Exec format error"},
                {script, 127, "/no/such/interpreter"},
                {dir_ / "other", 127, "/no/ld.so"}};
   for (const auto& [app, status, why] : cases) {
@@ -88,7 +91,7 @@ int read_pid(const std::string& path) {
   return pid;
 }
 
-TEST_F(FsGenRun, killed_itself_it_takes_app_mount_and_directory_with_it) {
+TEST_F(FsGenRun, killed_fs_gen_takes_app_mount_and_directory_along) {
   const auto pid_file = dir_ / "pid";
   SpawnOptions spawn_options;
   spawn_options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + dir_ / "tmp",
@@ -104,7 +107,7 @@ TEST_F(FsGenRun, killed_itself_it_takes_app_mount_and_directory_with_it) {
   EXPECT_TRUE(wait_until(std::chrono::seconds(5), [&] { return !is_running(app); }));
 }
 
-TEST_F(FsGenRun, a_mount_that_ends_before_app_is_said) {
+TEST_F(FsGenRun, lost_mount_is_reported) {
   const std::string kill_daemon =
       "for p in $(cat /proc/$PPID/task/*/children); do read name < /proc/$p/comm; "
       "[ \"$name\" != fs-mount ] || kill -9 $p; done; exit 5";
@@ -115,8 +118,8 @@ TEST_F(FsGenRun, a_mount_that_ends_before_app_is_said) {
       << ours.err;
 }
 
-TEST_F(FsGenRun, what_app_leaves_behind_keeps_its_mount) {
-  // The child outlives APP by a moment and then starts a program anew through the mount.
+TEST_F(FsGenRun, background_process_of_app_keeps_its_mount) {
+  // The child outlives APP and then starts a program through the mount.
   const auto go = dir_ / "go";
   const auto done = dir_ / "done";
   const auto ours =
@@ -145,7 +148,7 @@ TEST_F(FsGenRun, a_stopped_app_stops_fs_gen_and_both_go_on) {
   EXPECT_EQ(**end, 9);
 }
 
-TEST_F(FsGenRun, a_report_that_cannot_be_written_after_all_leaves_apps_status) {
+TEST_F(FsGenRun, late_report_failure_keeps_app_s_exit_status) {
   const auto ours = sh("mkdir gone; $FS_GEN -q --json gone/json /bin/sh -c 'rmdir gone; exit 4'");
   EXPECT_EQ(ours.status, 4);
   EXPECT_NE(ours.err.find("gone/json"), std::string::npos) << ours.err;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-gen --learn: what a run opens late and executes is in the map of the next run.
+// fs-gen --learn adds dlopened libraries and executed programs to the map of the next run.
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
@@ -29,7 +29,7 @@ TEST_F(Learn, executed_programs_are_guided_in_the_next_run) {
   EXPECT_EQ(report()["probes_with"], 0U);
 }
 
-TEST_F(Learn, a_program_started_with_another_environment_is_left_out) {
+TEST_F(Learn, program_with_another_environment_is_not_learned) {
   for (const char* name : {"a", "b"})
     build_library({dir_ / (std::string(name) + "/libx.so.1"),
                    "int x(void) { return " + std::to_string(name[0]) + "; }",
@@ -46,7 +46,7 @@ TEST_F(Learn, a_program_started_with_another_environment_is_left_out) {
   EXPECT_EQ(run_learned({child}).status, 'a');
 }
 
-TEST_F(Learn, one_name_for_two_files_is_left_to_the_loader) {
+TEST_F(Learn, ambiguous_name_is_left_to_ld_so) {
   for (const char* name : {"a", "b"}) {
     build_library({dir_ / (std::string(name) + "/libp.so"),
                    "int p(void) { return " + std::to_string(name[0]) + "; }",
@@ -58,7 +58,7 @@ TEST_F(Learn, one_name_for_two_files_is_left_to_the_loader) {
                    {"-Wl,-rpath," + (dir_ / name), "-Wl,--enable-new-dtags",
                     "-Wl,-soname,libopen" + std::string(name) + ".so"}});
   }
-  // The program forks, so that each library is opened by a process that has not the other one yet.
+  // Two processes, so that neither has the other's library loaded.
   const auto app = build_program(
       {dir_ / "app",
        "#include <stdio.h>\n#include <string.h>\nint open_a(void), open_b(void);\n"
@@ -69,7 +69,7 @@ TEST_F(Learn, one_name_for_two_files_is_left_to_the_loader) {
   EXPECT_EQ(run_learned(words).out, "ab");
 }
 
-TEST_F(Learn, usage_and_failures_are_told) {
+TEST_F(Learn, usage_errors_and_failures_are_reported) {
   EXPECT_EQ(gen({"--learn", "/bin/true"}).status, 2);
   EXPECT_EQ(gen({"--learn", "--map", "m", "--out", "o", "/bin/true"}).status, 2);
   const auto nowhere = gen({"-q", "--learn", "--out", "/proc/none/map", "/bin/sh", "-c", "exit 4"});
@@ -79,8 +79,8 @@ TEST_F(Learn, usage_and_failures_are_told) {
   EXPECT_TRUE(fs::exists(dir_ / "map"));
 }
 
-TEST_F(Learn, a_log_that_somebody_fills_with_anything_does_no_harm) {
-  // The variable is inherited: any process of the run could write there.
+TEST_F(Learn, garbage_in_the_log_is_harmless) {
+  // The variable is inherited: any process of the run can write to the log.
   const auto ours =
       learn({"/bin/sh", "-c", "head -c 100000 /dev/urandom >> \"$HEDDLE_LEARN\"; /bin/true"});
   EXPECT_EQ(ours.status, 0) << ours.err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A map that does not fit the start: another LD_LIBRARY_PATH, or files that are not what they were.
-// APP runs as ld.so would run it, and the report says why.
+// A map that does not fit the start: another LD_LIBRARY_PATH, or changed files. APP runs unguided
+// and the report gives the reason.
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
@@ -30,7 +30,7 @@ class LibraryPath : public FsGenFixture {
   RunOptions under_b_;
 };
 
-TEST_F(LibraryPath, a_child_that_env_gives_another_one_loads_what_it_says) {
+TEST_F(LibraryPath, child_with_another_value_loads_by_that_value) {
   EXPECT_EQ(run_guided({"/usr/bin/env", "LD_LIBRARY_PATH=" + dir_ / "b", app_}).status, 2);
   EXPECT_EQ(report()["other_library_path"], 1U);
   EXPECT_EQ(report()["guided_processes"], 1U) << "env itself";
@@ -38,7 +38,7 @@ TEST_F(LibraryPath, a_child_that_env_gives_another_one_loads_what_it_says) {
   EXPECT_EQ(report()["guided_processes"], 2U);
 }
 
-TEST_F(LibraryPath, a_map_used_under_another_one_says_why_it_did_not_guide) {
+TEST_F(LibraryPath, report_names_a_different_value_as_the_reason) {
   const auto map = dir_ / "a.map";
   ASSERT_EQ(run({staged_program("fs-resolve"), "build", "-o", map, app_}, options_).status, 0);
   EXPECT_EQ(run_guided({app_}, {"--map", map}).status, 1);
@@ -51,15 +51,15 @@ TEST_F(LibraryPath, a_map_used_under_another_one_says_why_it_did_not_guide) {
   EXPECT_NE(why.find(dir_ / "a"), std::string::npos) << why;
 }
 
-TEST_F(LibraryPath, loader_env_takes_no_notice_of_it) {
+TEST_F(LibraryPath, loader_env_works_with_any_value) {
   const auto other = "LD_LIBRARY_PATH=" + dir_ / "b";
   EXPECT_EQ(gen({"--loader", "env", "/usr/bin/env", other, app_}).status, 2);
-  // Our own LD_LIBRARY_PATH, which leads into the mount, must not unguide anybody either.
+  // fs-gen's own LD_LIBRARY_PATH, into the mount, works too; also nested.
   EXPECT_EQ(gen({"-q", "--loader", "env", app_}).status, 1);
   EXPECT_EQ(gen({"-q", "--", fs_gen_, "-q", "--loader", "env", app_}).status, 1);
 }
 
-TEST_F(LibraryPath, a_map_tells_the_one_it_was_made_with) {
+TEST_F(LibraryPath, map_records_the_value_it_was_made_with) {
   const auto map = dir_ / "a.map";
   const auto fs_resolve = staged_program("fs-resolve");
   RunOptions relative = options_;
@@ -71,8 +71,7 @@ TEST_F(LibraryPath, a_map_tells_the_one_it_was_made_with) {
   EXPECT_EQ(json["programs"][0]["ld_library_path"], expected);
 }
 
-/// A program whose RUNPATH names two directories, old and new; libx.so.1 moves from one to the
-/// other.
+/// A program with the RUNPATH old:new; libx.so.1 is in old.
 class StaleMap : public FsGenFixture {
  protected:
   void SetUp() override {
@@ -101,7 +100,7 @@ class StaleMap : public FsGenFixture {
   std::string app_;
 };
 
-TEST_F(StaleMap, a_library_that_has_moved_is_found_where_it_is) {
+TEST_F(StaleMap, moved_library_is_found_unguided) {
   fs::rename(dir_ / "old/libx.so.1", dir_ / "new/libx.so.1");
   for (const char* via : {"best", "direct"}) {
     const auto ours = start(via, app_);
@@ -117,14 +116,14 @@ TEST_F(StaleMap, a_library_that_has_moved_is_found_where_it_is) {
   EXPECT_TRUE(report()["guided"].get<bool>()) << "none of its files has changed";
 }
 
-TEST_F(StaleMap, a_library_that_was_rebuilt_is_taken_as_it_is) {
+TEST_F(StaleMap, rebuilt_library_is_loaded_unguided) {
   library("old", "2; /* rebuilt, and longer */ } int y(void) { return 0");
   const auto ours = start("direct", app_);
   EXPECT_EQ(ours.status, 2) << ours.err;
   EXPECT_FALSE(report()["guided"].get<bool>());
 }
 
-TEST_F(StaleMap, one_that_was_only_touched_is_guided) {
+TEST_F(StaleMap, touched_library_stays_guided) {
   const auto lib = dir_ / "old/libx.so.1";
   fs::last_write_time(lib, fs::last_write_time(lib) + std::chrono::hours(1));
   const auto ours = start("direct", app_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fs-gen where something is missing or in the way: closed streams, relative directories, files that
-// must not be replaced. APP goes on as it would without.
+// fs-gen with closed streams, relative directories, devices in place of files, signals at any
+// moment. APP runs as without fs-gen.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 class OddWorlds : public FsGenFixture {
  protected:
-  /// A device of our own, as /dev has it: a slip must not cost the machine its own.
+  /// A copy of a device of /dev, so that a defect cannot replace the machine's own.
   void make_node(const std::string& name, unsigned number) const {
     if (::mknod((dir_ / name).c_str(), S_IFCHR | 0666, makedev(1, number)) != 0)
       HEDDLE_SKIP("device nodes need root");
@@ -42,9 +42,7 @@ TEST_F(OddWorlds, a_script_sees_the_name_it_was_started_by) {
 }
 
 TEST_F(OddWorlds, signals_at_any_moment_leave_no_directory) {
-  FarmOptions farm_options;
-  farm_options.libraries = 40;
-  const auto farm = ElfFarm::build(dir_ / "farm", farm_options);
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 40});
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     for (int delay_ms = 1; delay_ms < 24; delay_ms += 3) {
       SpawnOptions options;
@@ -55,7 +53,7 @@ TEST_F(OddWorlds, signals_at_any_moment_leave_no_directory) {
                           "/bin/sh", "-c", farm.program + " >/dev/null"},
                          options);
       ASSERT_TRUE(child);
-      // Not a wait for something: the moment of the signal is what varies.
+      // A delay, not a condition: the moment of the signal varies.
       (void)child->wait_for(std::chrono::milliseconds(delay_ms));
       if (child->pid() > 0) ::kill(child->pid(), signal);
       (void)child->wait_for(std::chrono::seconds(20));
@@ -66,7 +64,7 @@ TEST_F(OddWorlds, signals_at_any_moment_leave_no_directory) {
   }
 }
 
-TEST_F(OddWorlds, a_device_or_a_pipe_asked_for_the_report_stays_what_it_is) {
+TEST_F(OddWorlds, report_to_a_device_or_pipe_does_not_replace_it) {
   make_node("node", 3);
   if (IsSkipped()) return;
   fs::create_symlink("node", dir_ / "null");
@@ -85,7 +83,7 @@ TEST_F(OddWorlds, a_device_or_a_pipe_asked_for_the_report_stays_what_it_is) {
   EXPECT_TRUE(fs::is_symlink(dir_ / "null"));
 }
 
-TEST_F(OddWorlds, a_report_to_dev_stdout_stands_behind_apps_own_output) {
+TEST_F(OddWorlds, report_to_stdout_follows_app_s_output) {
   const auto ours =
       sh("$FS_GEN -q --json - /bin/echo app > out; head -n 1 out; "
          "tail -n +2 out > json");
@@ -93,7 +91,7 @@ TEST_F(OddWorlds, a_report_to_dev_stdout_stands_behind_apps_own_output) {
   EXPECT_TRUE(nlohmann::json::accept(std::ifstream(dir_ / "json")));
 }
 
-TEST_F(OddWorlds, a_trace_goes_into_pipes_and_devices_too) {
+TEST_F(OddWorlds, trace_can_be_written_to_pipes_and_devices) {
   const auto record = staged_program("fs-record") + " -q ";
   const auto piped = sh(record + "--out - --op open --op exec /bin/true | tail -n 1");
   EXPECT_NE(piped.out.find("complete"), std::string::npos) << piped.out << piped.err;
@@ -112,7 +110,7 @@ TEST_F(OddWorlds, a_trace_goes_into_pipes_and_devices_too) {
   EXPECT_TRUE(fs::is_character_file(dir_ / "null"));
 }
 
-TEST_F(OddWorlds, a_report_that_cannot_be_written_is_said_before_app_runs) {
+TEST_F(OddWorlds, unwritable_report_is_refused_before_app_runs) {
   for (const char* options : {"--json no/such/directory/j", "--json .", "--out no/such/directory/m",
                               "--learn --out no/such/m"}) {
     const auto ours = sh(std::string("$FS_GEN ") + options + " /bin/echo ran");
@@ -122,7 +120,7 @@ TEST_F(OddWorlds, a_report_that_cannot_be_written_is_said_before_app_runs) {
   }
 }
 
-/// -n for signal n.
+/// The exit status; -n for signal n.
 int raw_end(const std::vector<std::string>& argv) {
   auto child = value_or_throw(spawn(argv[0], argv));
   int status = 0;
@@ -130,7 +128,7 @@ int raw_end(const std::vector<std::string>& argv) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-TEST_F(OddWorlds, a_signal_that_ends_app_ends_us_too_behind_the_report) {
+TEST_F(OddWorlds, signal_that_ends_app_ends_fs_gen_after_the_report) {
   for (const int signal : {SIGINT, SIGTERM, SIGKILL, SIGSEGV, SIGUSR1}) {
     const auto kill = "kill -" + std::to_string(signal) + " $$";
     const auto json = dir_ / "json";
@@ -141,15 +139,15 @@ TEST_F(OddWorlds, a_signal_that_ends_app_ends_us_too_behind_the_report) {
   EXPECT_EQ(raw_end({fs_gen_, "-q", "/bin/sh", "-c", "exit 130"}), 130);
 }
 
-TEST_F(OddWorlds, a_loop_of_the_shell_stops_at_ctrl_c) {
-  // To the whole group, as a terminal does; bash goes on unless its child died of it.
+TEST_F(OddWorlds, shell_loop_stops_at_ctrl_c) {
+  // SIGINT to the whole group, as from a terminal; bash goes on unless its child died of it.
   write_text_file(dir_ / "app", "#!/bin/bash\nkill -INT 0\nsleep 9\n", 0755);
   for (const std::string& wrapper : {std::string(), std::string("$FS_GEN -q "),
                                      staged_program("fs-record") + " -q --out trace "})
     EXPECT_EQ(sh("for n in 1 2 3; do echo $n; " + wrapper + "./app; done").out, "1\n") << wrapper;
 }
 
-TEST_F(OddWorlds, closed_streams_are_closed_for_app_and_stay_out_of_the_files) {
+TEST_F(OddWorlds, closed_streams_stay_closed_for_app) {
   for (const char* closed : {"<&-", ">&-", "2>&-", "<&- >&- 2>&-"}) {
     const std::string list =
         " /bin/sh -c 'for n in 0 1 2; do test -e /proc/$$/fd/$n && : >> "
@@ -164,14 +162,14 @@ TEST_F(OddWorlds, closed_streams_are_closed_for_app_and_stay_out_of_the_files) {
   }
 }
 
-TEST_F(OddWorlds, a_reader_of_the_report_who_went_away_costs_no_exit_status) {
+TEST_F(OddWorlds, closed_stderr_pipe_does_not_change_the_exit_status) {
   const auto ours =
       sh("exec 3>&1; { $FS_GEN /bin/sh -c 'sleep 0; exit 5'; echo $? >&3; } 2>&1 >&3 "
          "| true");
   EXPECT_EQ(ours.out, "5\n");
 }
 
-TEST_F(OddWorlds, a_relative_tmpdir_is_as_good_as_an_absolute_one) {
+TEST_F(OddWorlds, relative_tmpdir_works) {
   const auto ours =
       sh("TMPDIR=tmp $FS_GEN --json report.json /bin/sh -c 'cd / && /bin/ls /; :' /bin/ls");
   EXPECT_EQ(ours.status, 0);
@@ -179,7 +177,7 @@ TEST_F(OddWorlds, a_relative_tmpdir_is_as_good_as_an_absolute_one) {
   EXPECT_EQ(report().value("guided_processes", 0), 2) << ours.err;
 }
 
-TEST_F(OddWorlds, a_directory_that_was_removed_under_us_is_no_reason_not_to_run) {
+TEST_F(OddWorlds, app_runs_in_a_removed_working_directory) {
   const auto ours = sh("mkdir gone && cd gone && rmdir ../gone && $FS_GEN -q /bin/echo hello");
   EXPECT_EQ(ours.out, "hello\n") << ours.err;
   const auto map = sh("mkdir gone && cd gone && rmdir ../gone && $FS_GEN -q --map ../m /bin/true");
@@ -187,8 +185,8 @@ TEST_F(OddWorlds, a_directory_that_was_removed_under_us_is_no_reason_not_to_run)
   EXPECT_EQ(map.err.find("filesystem error"), std::string::npos) << map.err;
 }
 
-TEST_F(OddWorlds, what_is_preloaded_into_app_is_not_in_the_daemon) {
-  // fs-gen itself runs with it, as any program of this shell.
+TEST_F(OddWorlds, daemon_does_not_load_app_s_preload) {
+  // The shell preloads it into fs-gen too.
   const auto preloaded = build_library(
       {.output = dir_ / "preload.so",
        .source =
@@ -205,7 +203,7 @@ TEST_F(OddWorlds, what_is_preloaded_into_app_is_not_in_the_daemon) {
   EXPECT_EQ(ours.out.find("fs-mount"), std::string::npos) << ours.out;
 }
 
-TEST_F(OddWorlds, compare_ends_with_the_first_run_that_a_signal_ends) {
+TEST_F(OddWorlds, compare_stops_at_the_first_run_killed_by_a_signal) {
   const auto ours =
       sh("$FS_GEN --compare 50 /bin/sh -c 'echo >> runs; kill -INT $$'; "
          "echo $?; wc -l < runs");

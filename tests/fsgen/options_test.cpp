@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// --loader env, --compare, --json, --out: what each says and does, beside the run itself.
+// fs-gen --loader env, --stage, --compare, --json and --out.
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 class FsGenOptions : public FsGenFixture {};
 
-TEST_F(FsGenOptions, loader_env_leads_into_the_mount_and_claims_nothing_it_did_not_count) {
+TEST_F(FsGenOptions, loader_env_loads_from_the_mount_and_reports_no_counters) {
   const auto farm = ElfFarm::build(
       dir_ / "farm", {.libraries = 20, .shape = FarmShape::random, .tag = FarmTag::runpath});
   const auto map = dir_ / "a.map";
@@ -26,7 +26,7 @@ TEST_F(FsGenOptions, loader_env_leads_into_the_mount_and_claims_nothing_it_did_n
   EXPECT_EQ(report()["limits"].size(), 1U) << "DT_RPATH";
   for (const char* key : {"probes_with", "names_guided", "guided_processes"})
     EXPECT_FALSE(report().contains(key)) << key;
-  // No auditor, and the libraries do come from the mount.
+  // Without the auditor the libraries still come from the mount.
   options_.env.insert(options_.env.end(), {"LD_DEBUG=libs", "LD_DEBUG_OUTPUT=" + (dir_ / "debug")});
   EXPECT_EQ(run_guided({farm.program}, {"--loader", "env", "--map", map}).out, farm.output);
   std::size_t inits = 0;
@@ -40,24 +40,23 @@ TEST_F(FsGenOptions, loader_env_leads_into_the_mount_and_claims_nothing_it_did_n
   EXPECT_EQ(inits, 20U);
 }
 
-TEST_F(FsGenOptions, loader_env_keeps_the_users_own_path_behind_its_own) {
+TEST_F(FsGenOptions, loader_env_puts_the_mount_before_the_user_s_path) {
   options_.env.push_back("LD_LIBRARY_PATH=/my/own");
   const auto ours = gen({"-q", "--loader", "env", "/bin/sh", "-c", "echo $LD_LIBRARY_PATH"});
   EXPECT_TRUE(ours.out.starts_with(dir_ / "tmp/")) << ours.out;
   EXPECT_TRUE(ours.out.ends_with(":/my/own\n")) << ours.out;
 }
 
-TEST_F(FsGenOptions, what_is_staged_is_what_the_mount_serves) {
+TEST_F(FsGenOptions, stage_option_stages_the_mounted_files) {
   fs::create_directory(dir_ / "node");
-  RunOptions options = options_;
-  options.cwd = dir_.path();
+  options_.cwd = dir_.path();
   for (const char* way : {"--no-share", "--budget=1G"}) {
     const auto ours = run({fs_gen_, "-q", way, "--stage", "node", "/bin/sh", "-c",
                            "for i in $(seq 1000); do \"$0\" --stats --json "
                            "\"${HEDDLE_INDEX%/.heddle/index}\" | grep -q '\"staging\": \"done\"' "
                            "&& exit 7; sleep 0.01; done",
                            staged_program("fs-mount")},
-                          options);
+                          options_);
     EXPECT_EQ(ours.status, 7) << ours.err;
   }
   const auto copies = dir_ / ("node/heddle-" + std::to_string(::geteuid()) + "/objects");
@@ -72,7 +71,7 @@ TEST_F(FsGenOptions, compare_runs_both_ways_and_prints_the_ratio) {
       "#!/bin/sh\necho ${LD_AUDIT:+guided} >> '" + log + "'\n'" + farm.program + "'\n", 0755);
   const auto ours = gen({"--compare", "4", "--json", dir_ / "report.json", script, farm.program});
   EXPECT_EQ(ours.status, 0) << ours.err;
-  EXPECT_EQ(ours.out, "");  // APP's own, dropped
+  EXPECT_EQ(ours.out, "") << "--compare drops APP's output";
   std::ifstream in(log);
   std::string order;
   for (std::string line; std::getline(in, line);) order += line.empty() ? 'p' : 'g';
@@ -82,15 +81,17 @@ TEST_F(FsGenOptions, compare_runs_both_ways_and_prints_the_ratio) {
   EXPECT_EQ(json["plain_ns"].size(), 4U);
   EXPECT_EQ(json["guided_ns"].size(), 4U);
   EXPECT_GT(json["ratio"].get<double>(), 0.0);
-  EXPECT_EQ(gen({"--compare", "1", "/bin/sh", "-c", "exit 9"}).status, 9);
+  EXPECT_EQ(run_guided({"/bin/sh", "-c", "exit 9"}, {"--compare", "2"}).status, 9);
+  EXPECT_EQ(report()["failed_plain"], 2);
+  EXPECT_EQ(report()["failed_guided"], 2);
 }
 
-TEST_F(FsGenOptions, the_map_that_out_keeps_is_the_one_that_map_takes) {
+TEST_F(FsGenOptions, map_written_by_out_is_accepted_by_map) {
   const auto map = dir_ / "kept.map";
   ASSERT_EQ(gen({"-q", "--out", map, "/usr/bin/git", "--version"}).status, 0);
   EXPECT_EQ(run_guided({"/usr/bin/git", "--version"}, {"--map", map}).status, 0);
   EXPECT_TRUE(report()["guided"].get<bool>());
-  // Another program runs as it is, and its mapped children are guided.
+  // An unmapped program runs unguided; its mapped children are guided.
   EXPECT_EQ(run_guided({"/bin/sh", "-c", "/usr/bin/git --version"}, {"--map", map}).status, 0);
   EXPECT_FALSE(report()["guided"].get<bool>());
   EXPECT_EQ(report()["unguided_reason"], "not in the map");

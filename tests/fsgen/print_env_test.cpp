@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-gen --print-env: scripts and modulefiles that use a standing mount.
+// fs-gen --print-env: scripts and modulefiles that use an existing mount.
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
@@ -55,8 +55,8 @@ TEST_F(PrintEnv, a_script_s_programs_start_without_a_failed_probe) {
   EXPECT_GE(start.opened.size(), 30U);
 }
 
-TEST_F(PrintEnv, the_same_shell_takes_the_mount_away) {
-  // The file is open while sleep runs; what is unguided holds nothing of the mount.
+TEST_F(PrintEnv, shell_that_uses_a_mount_can_unmount_it) {
+  // sleep is not in the map, so it holds no file of the mount open.
   auto words = shell(
       "eval \"$(\"$1\" --print-env \"$2\" \"$3\")\"; \"$4\" >/dev/null; sleep 60 & late=$!\n"
       "until grep -q sleep /proc/$late/comm && grep -q libc /proc/$late/maps; do :; done\n"
@@ -67,7 +67,7 @@ TEST_F(PrintEnv, the_same_shell_takes_the_mount_away) {
   mounted_ = result.status != 0;
 }
 
-TEST_F(PrintEnv, said_twice_it_stands_once_and_beside_the_users_own) {
+TEST_F(PrintEnv, repeated_eval_adds_the_auditor_once) {
   const auto result =
       run(shell("LD_AUDIT=; e=$(\"$1\" --print-env \"$2\" \"$3\"); eval \"$e\"; eval \"$e\";\n"
                 "printf '%s\\n' \"$LD_AUDIT\"; LD_AUDIT=/none.so; eval \"$e\"\n"
@@ -79,7 +79,7 @@ TEST_F(PrintEnv, said_twice_it_stands_once_and_beside_the_users_own) {
   EXPECT_EQ(result.out, library + "\n" + library + ":/none.so\n");
 }
 
-TEST_F(PrintEnv, a_modulefile_says_the_same) {
+TEST_F(PrintEnv, modulefile_sets_the_same_variables) {
   if (!fs::exists("/usr/bin/tclsh")) HEDDLE_SKIP("tclsh is not installed");
   const auto script = write_text_file(dir_ / "module.tcl",
                                       "proc prepend-path {name value} {puts \"$name=$value\"}\n"
@@ -93,20 +93,20 @@ TEST_F(PrintEnv, a_modulefile_says_the_same) {
   EXPECT_EQ(json["HEDDLE_INDEX"], mount() + "/.heddle/index");
 }
 
-TEST_F(PrintEnv, what_is_no_mount_of_the_map_is_told) {
-  const auto told = [&](const std::string& map, const std::string& directory, int status,
-                        const std::string& why) {
+TEST_F(PrintEnv, directory_without_a_mount_of_the_map_is_refused) {
+  const auto expect_refused = [&](const std::string& map, const std::string& directory, int status,
+                                  const std::string& why) {
     const auto result = run({fs_gen_, "--print-env", map, directory}, options_);
     EXPECT_EQ(result.status, status) << result.err;
     EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(why), std::string::npos) << result.err;
   };
-  told(map(), dir_.path(), 1, "no heddle mount is here");
+  expect_refused(map(), dir_.path(), 1, "no heddle mount is here");
   const auto other = dir_ / "other.map";
   run_checked({fs_resolve_, "build", "-o", other, "/bin/true"}, options_);
-  told(other, mount(), 1, "it serves another map");
-  told(map(), dir_ / "none", 3, "No such file");
-  told(dir_ / "none.map", mount(), 3, "none.map");
+  expect_refused(other, mount(), 1, "it serves another map");
+  expect_refused(map(), dir_ / "none", 3, "No such file");
+  expect_refused(dir_ / "none.map", mount(), 3, "none.map");
   EXPECT_EQ(run({fs_gen_, "--print-env", map()}).status, 2);
   EXPECT_EQ(run({fs_gen_, "--print-env", map(), mount(), "more"}).status, 2);
   EXPECT_EQ(run({fs_gen_, "--shell", "sh", "/bin/true"}).status, 2);

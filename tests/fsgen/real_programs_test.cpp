@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Programs that people run, with and without fs-gen: the same output and exit status.
+// Installed programs print and exit the same with and without fs-gen.
 
 #include <thread>
 
@@ -14,15 +14,15 @@ namespace fs = std::filesystem;
 struct Program {
   const char* name;
   std::vector<std::string> words;
-  const char* wants;  ///< a file that must be there
+  const char* wants;  ///< a file; without it the case is skipped
 };
 
 class RealProgram : public FsGenFixture, public ::testing::WithParamInterface<Program> {};
 
-TEST_P(RealProgram, prints_and_exits_as_without_us) {
+TEST_P(RealProgram, program_prints_and_exits_as_without_fs_gen) {
   if (!fs::exists(GetParam().wants))
     HEDDLE_SKIP(std::string(GetParam().wants) + " is not installed");
-  for (int round = 0; round < 2; ++round)  // with a cold cache of facts, and a warm one
+  for (int round = 0; round < 2; ++round)  // cold and warm cache of facts
     same(GetParam().words);
 }
 
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class RealPrograms : public FsGenFixture {};
 
-TEST_F(RealPrograms, sixty_four_of_all_kinds_at_once) {
+TEST_F(RealPrograms, sixty_four_programs_run_at_once) {
   options_.env.emplace_back("OMPI_MCA_ess_singleton_isolated=1");
   options_.deadline = std::chrono::minutes(4);
   const auto fixed =
@@ -68,7 +68,7 @@ TEST_F(RealPrograms, sixty_four_of_all_kinds_at_once) {
       Words words{fs_gen_, "-q", "--"};
       const auto& program = programs[i % programs.size()];
       words.insert(words.end(), program.begin(), program.end());
-      // Open MPI's programs that start alone at one moment fight for one session directory.
+      // Open MPI singletons that start at once conflict in one session directory.
       auto own = options_;
       const auto session = dir_ / ("session" + std::to_string(i));
       fs::create_directory(session);
@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
 
 class MpiFamily : public FsGenFixture, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(MpiFamily, four_ranks_sum_right) {
+TEST_P(MpiFamily, four_ranks_compute_the_right_sum) {
   const std::string family = GetParam();
   const std::string compiler = "/usr/bin/mpicc." + family;
   if (!fs::exists(compiler)) HEDDLE_SKIP(compiler + " is not installed");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What fs-gen says: numbers that can be compared, true reasons, hints that help; and what it
-// refuses.
+// fs-gen's report: counters, reasons, hints and refused options.
 
 #include "tests/fsgen/run_fixture.hpp"
 #include "tests/support/build_elf.hpp"
@@ -15,7 +14,7 @@ using ::testing::Not;
 
 class Report : public FsGenFixture {};
 
-TEST_F(Report, tells_the_probes_of_the_start_and_later_ones_apart) {
+TEST_F(Report, probes_at_start_and_later_are_separate) {
   for (const bool opens : {false, true}) {
     const auto farm = ElfFarm::build(dir_ / (opens ? "opens" : "needs"),
                                      {.libraries = 12, .dlopen_roots = opens});
@@ -27,19 +26,20 @@ TEST_F(Report, tells_the_probes_of_the_start_and_later_ones_apart) {
   }
 }
 
-TEST_F(Report, tells_of_processes_whose_programs_are_not_in_the_map) {
+TEST_F(Report, processes_of_unmapped_programs_are_counted) {
   const auto ours = sh("$FS_GEN --json report.json /bin/sh -c '/bin/ls -d /; exec /bin/true'");
   EXPECT_EQ(ours.out, "/\n");
   EXPECT_EQ(report()["unguided_processes"], 2);
 }
 
-TEST_F(Report, tells_of_a_directory_where_nothing_can_be_staged) {
+TEST_F(Report, unusable_staging_directory_is_named) {
   const auto ours = sh("$FS_GEN --stage none /bin/sh -c 'exit 4'");
   EXPECT_EQ(ours.status, 4);
   EXPECT_THAT(ours.err, HasSubstr("/none: cannot use for staging: No such file or directory\n"));
 }
 
-/// A library that opens a plugin from a directory beside itself, and a program that says what came.
+/// A program that prints the answer of a plugin, which its library opens from a directory beside
+/// itself.
 void build_plugin_host(const std::string& directory) {
   build_library({.output = directory + "/lib/plugins/plug.so",
                  .source = "int answer(void){return 42;}",
@@ -59,7 +59,7 @@ void build_plugin_host(const std::string& directory) {
                  .flags = {host, "-Wl,-rpath," + directory + "/lib"}});
 }
 
-TEST_F(Report, names_the_library_that_looks_for_plugins_beside_itself) {
+TEST_F(Report, library_that_looks_for_plugins_beside_itself_is_named) {
   build_plugin_host(dir_.path());
   const auto ours = sh("$FS_GEN --json report.json ./app");
   EXPECT_THAT(ours.err, HasSubstr("libhost.so may look for them beside itself"));
@@ -76,13 +76,7 @@ TEST_F(Report, names_the_library_that_looks_for_plugins_beside_itself) {
               Not(HasSubstr("imports dladdr")));
 }
 
-TEST_F(Report, compare_counts_what_failed) {
-  EXPECT_EQ(sh("$FS_GEN --compare 2 --json report.json /bin/sh -c 'exit 3'").status, 3);
-  EXPECT_EQ(report()["failed_plain"], 2);
-  EXPECT_EQ(report()["failed_guided"], 2);
-}
-
-TEST_F(Report, of_many_ranks_the_first_is_told) {
+TEST_F(Report, only_the_first_rank_reports) {
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
     const std::string set = std::string(variable) + "=";
     EXPECT_THAT(sh(set + "0 $FS_GEN /bin/true").err, HasSubstr("libraries")) << variable;
@@ -94,7 +88,7 @@ TEST_F(Report, of_many_ranks_the_first_is_told) {
   }
 }
 
-TEST_F(Report, says_why_a_program_runs_as_it_is) {
+TEST_F(Report, unguided_run_has_a_reason) {
   build_program({.output = dir_ / "static",
                  .source = "#include <stdio.h>\nint main(){puts(\"hi\");return 5;}",
                  .flags = {"-static-pie"}});
@@ -106,7 +100,7 @@ TEST_F(Report, says_why_a_program_runs_as_it_is) {
   EXPECT_EQ(report()["unguided_reason"], "a library, not a program");
 }
 
-TEST_F(Report, options_that_do_not_go_together_are_refused_before_anything_runs) {
+TEST_F(Report, conflicting_options_are_refused_before_app_runs) {
   ASSERT_EQ(sh(staged_program("fs-resolve") + " build -o map /bin/true").status, 0);
   for (const char* options :
        {"--map map --out other", "--map map --plugins tmp", "--via userns", "--serve some",
@@ -124,10 +118,10 @@ TEST_F(Report, options_that_do_not_go_together_are_refused_before_anything_runs)
   EXPECT_EQ(plugins.out, "");
 }
 
-TEST_F(Report, a_tmpdir_that_cannot_be_used_is_no_reason_not_to_run) {
+TEST_F(Report, app_runs_with_an_unusable_tmpdir) {
   EXPECT_EQ(sh("TMPDIR=/no/such $FS_GEN --json report.json /bin/echo ran").out, "ran\n");
   EXPECT_EQ(report()["guided"], true);
-  // The programs themselves may lie below /tmp.
+  // By a bind mount: the programs themselves may be below /tmp.
   const auto ours =
       sh("cd / && unshare -m sh -c 'mount --bind $(dirname $(dirname $FS_GEN)) /mnt && "
          "mount -t tmpfs -o ro none /tmp && cd / && TMPDIR=/no/such "

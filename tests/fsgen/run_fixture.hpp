@@ -16,8 +16,8 @@
 
 namespace heddle::test {
 
-/// fs-gen with a TMPDIR and a cache of its own; what a run leaves there, or mounted, fails the
-/// case.
+/// fs-gen with a TMPDIR and a cache of its own. Files that a run leaves in TMPDIR, or mounts, fail
+/// the case.
 class FsGenFixture : public ::testing::Test {
  protected:
   using Words = std::vector<std::string>;
@@ -40,7 +40,7 @@ class FsGenFixture : public ::testing::Test {
       out.push_back(entry.path());
     return out;
   }
-  /// fs-gen, quiet, with these options; report() has what it says.
+  /// The command line of fs-gen -q that writes report() and runs `app`.
   Words command(const Words& app, Words options = {}) const {
     options.insert(options.begin(), {fs_gen_, "-q", "--json", dir_ / "report.json"});
     options.emplace_back("--");
@@ -50,7 +50,7 @@ class FsGenFixture : public ::testing::Test {
   RunResult run_guided(const Words& app, const Words& options = {}) const {
     return run(command(app, options), options_);
   }
-  /// Runs it alone and guided, which must write and end alike. Result: the guided run.
+  /// Runs `app` alone and guided and expects the same output and status. Returns the guided run.
   RunResult same(const Words& app, const Words& env = {}) const {
     RunOptions options = options_;
     options.env.insert(options.env.end(), env.begin(), env.end());
@@ -61,16 +61,16 @@ class FsGenFixture : public ::testing::Test {
     EXPECT_EQ(ours.status, bare.status);
     return ours;
   }
-  /// fs-gen with `words` behind its name.
+  /// fs-gen with the arguments `words`.
   RunResult gen(Words words) const {
     words.insert(words.begin(), fs_gen_);
     return run(words, options_);
   }
-  /// What `--json $DIR/report.json` wrote.
+  /// The report of the last run with --json $DIR/report.json.
   nlohmann::json report() const {
     return nlohmann::json::parse(std::ifstream(dir_ / "report.json"), nullptr, false);
   }
-  /// `sh -c script` with $FS_GEN and $DIR set; for what a shell does to descriptors and limits.
+  /// `bash -c script` in $DIR with $FS_GEN set.
   RunResult sh(const std::string& script) const {
     RunOptions options = options_;
     options.cwd = dir_.path();

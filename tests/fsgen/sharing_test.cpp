@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-gens of one user and one map share one daemon, whoever is killed when; and many of them, at
-// once or in a row, leave nothing.
+// fs-gens of one user and one map share one daemon and leave nothing, whichever is killed.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -42,7 +41,7 @@ class Sharing : public UserWorldFixture, public ::testing::WithParamInterface<un
   UserWorld::World where_;
 };
 
-// One that holds the mount until $OUT/go is there; its daemon's pid is in $OUT/daemon.
+// An fs-gen that uses the mount until $OUT/go exists; $OUT/daemon gets the daemon's pid.
 const std::string kHolder =
     "rm -f $OUT/go $OUT/up; $FS_GEN -q --map $OUT/map --json $OUT/first.json /bin/sh -c '"
     "$(dirname $FS_GEN)/fs-mount --stats --json "
@@ -52,7 +51,7 @@ const std::string kHolder =
 const std::string kGone =
     "while grep -q fuse.heddle /proc/self/mountinfo; do sleep 0.01; done; echo gone";
 
-TEST_P(Sharing, a_second_fs_gen_finds_the_mount_of_the_first_and_outlives_it) {
+TEST_P(Sharing, second_fs_gen_shares_the_mount_and_outlives_the_first) {
   const auto ours =
       sh(kHolder +
          "$FS_GEN -q --map $OUT/map --json $OUT/second.json /bin/sh -c 'touch $OUT/go; "
@@ -65,7 +64,7 @@ TEST_P(Sharing, a_second_fs_gen_finds_the_mount_of_the_first_and_outlives_it) {
   EXPECT_GE(world_->report("second.json")["guided_processes"].get<unsigned>(), 1U);
 }
 
-TEST_P(Sharing, a_daemon_that_is_too_busy_to_answer_at_the_end_serves_on) {
+TEST_P(Sharing, stopped_daemon_is_not_mistaken_for_a_dead_one) {
   const auto ours =
       sh(kHolder +
          "$FS_GEN -q --map $OUT/map /bin/sh -c 'kill -STOP $(cat $OUT/daemon)'; echo $?; "
@@ -79,54 +78,44 @@ TEST_P(Sharing, a_daemon_that_is_too_busy_to_answer_at_the_end_serves_on) {
   EXPECT_GE(world_->report("third.json")["guided_processes"].get<unsigned>(), 1U);
 }
 
-TEST_P(Sharing, no_share_makes_a_mount_of_its_own) {
-  const auto ours = sh(kHolder +
-                       "$FS_GEN -q --no-share --map $OUT/map --json $OUT/second.json "
-                       "/usr/bin/git --version; touch $OUT/go; wait; " +
-                       kGone);
-  EXPECT_TRUE(ours.out.ends_with("gone\n")) << ours.out << ours.err;
-  EXPECT_FALSE(world_->report("second.json")["shared"].get<bool>());
+TEST_P(Sharing, killed_and_stopped_members_affect_no_other) {
+  const std::string second = "$FS_GEN -q --map $OUT/map --json $OUT/second.json ";
+  const struct {
+    const char* name;
+    std::string script, out;
+    std::optional<bool> shared;  ///< whether the second fs-gen shares the mount of the first
+  } cases[] = {
+      {"--no-share",
+       "$FS_GEN -q --no-share --map $OUT/map --json $OUT/second.json /usr/bin/git --version; "
+       "touch $OUT/go; wait; ",
+       git() + git(), false},
+      {"first killed",
+       second + "/bin/sh -c 'kill -9 '$first'; while kill -0 '$first' 2>/dev/null; do sleep 0.01; "
+                "done; sleep 0.05; /usr/bin/git --version'; ",
+       git(), true},
+      {"both killed",
+       "$FS_GEN -q --map $OUT/map /bin/sh -c 'echo > $OUT/up2; exec sleep 600' & second=$!; "
+       "while [ ! -e $OUT/up2 ]; do sleep 0.01; done; kill -9 $first $second; wait; ",
+       "", std::nullopt},
+      {"daemon killed",
+       "kill -9 $(cat $OUT/daemon); " + second + "/usr/bin/git --version; kill $first; wait; ",
+       git(), false},
+      {"first stopped",
+       "kill -STOP $first; " + second +
+           "/usr/bin/git --version; kill -CONT $first; touch $OUT/go; wait; ",
+       git() + git(), true}};
+  for (const auto& [name, script, out, shared] : cases) {
+    SCOPED_TRACE(name);
+    const auto ours = sh(kHolder + script + kGone);
+    EXPECT_EQ(ours.out, out + "gone\n") << ours.err;
+    if (shared) {
+      EXPECT_EQ(world_->report("second.json")["shared"].get<bool>(), *shared);
+    }
+    expect_nothing_left();
+  }
 }
 
-TEST_P(Sharing, the_first_may_be_killed) {
-  const auto ours =
-      sh(kHolder +
-         "$FS_GEN -q --map $OUT/map --json $OUT/second.json /bin/sh -c 'kill -9 '$first'; "
-         "while kill -0 '$first' 2>/dev/null; do sleep 0.01; done; sleep 0.05; "
-         "/usr/bin/git --version'; " +
-         kGone);
-  EXPECT_EQ(ours.out, git() + "gone\n") << ours.err;
-  EXPECT_TRUE(world_->report("second.json")["shared"].get<bool>());
-}
-
-TEST_P(Sharing, all_may_be_killed) {
-  const auto ours = sh(kHolder +
-                       "$FS_GEN -q --map $OUT/map /bin/sh -c 'echo > $OUT/up2; exec sleep 600' & "
-                       "second=$!; while [ ! -e $OUT/up2 ]; do sleep 0.01; done; "
-                       "kill -9 $first $second; wait; " +
-                       kGone);
-  EXPECT_EQ(ours.out, "gone\n") << ours.err;
-}
-
-TEST_P(Sharing, a_daemon_that_was_killed_is_replaced_by_the_next) {
-  const auto ours = sh(kHolder +
-                       "kill -9 $(cat $OUT/daemon); "
-                       "$FS_GEN -q --map $OUT/map --json $OUT/second.json /usr/bin/git --version; "
-                       "kill $first; wait; " +
-                       kGone);
-  EXPECT_EQ(ours.out, git() + "gone\n") << ours.err;
-  EXPECT_FALSE(world_->report("second.json")["shared"].get<bool>());
-}
-
-TEST_P(Sharing, a_stopped_fs_gen_holds_nobody_up) {
-  const auto ours = sh(kHolder +
-                       "kill -STOP $first; $FS_GEN -q --map $OUT/map /usr/bin/git --version; "
-                       "kill -CONT $first; touch $OUT/go; wait; " +
-                       kGone);
-  EXPECT_EQ(ours.out, git() + git() + "gone\n") << ours.err;
-}
-
-TEST_P(Sharing, a_map_that_does_not_fit_the_node_is_refused_to_all_alike) {
+TEST_P(Sharing, stale_map_is_refused_to_every_client) {
   const auto ours =
       sh("cp /usr/bin/git $OUT/app; $FS_GEN -q --out $OUT/own.map $OUT/app --version > /dev/null; "
          "cp /usr/bin/env $OUT/app; way=$([ $(id -u) = 0 ] && echo private || echo fusermount); "
@@ -136,8 +125,8 @@ TEST_P(Sharing, a_map_that_does_not_fit_the_node_is_refused_to_all_alike) {
   EXPECT_EQ(count(ours.out, "out/app: "), 8U) << ours.out;
 }
 
-TEST_P(Sharing, sixty_four_at_once_have_one_daemon) {
-  // None ends before the last has begun.
+TEST_P(Sharing, sixty_four_fs_gens_share_one_daemon) {
+  // None ends before all have started.
   const auto ours = sh(
       "for i in $(seq 64); do $FS_GEN -q --map $OUT/map --json $OUT/$i.json /bin/sh -c "
       "\"/usr/bin/git --version; touch $OUT/up.$i; while [ ! -e $OUT/go ]; do sleep 0.05; done\" & "
@@ -152,14 +141,14 @@ TEST_P(Sharing, sixty_four_at_once_have_one_daemon) {
   EXPECT_EQ(starters, 1U);
 }
 
-TEST_P(Sharing, many_that_come_and_go_and_are_killed_leave_nothing) {
+TEST_P(Sharing, randomly_killed_fs_gens_leave_nothing) {
   const auto ours =
       sh("for i in $(seq 96); do $FS_GEN -q --map $OUT/map /usr/bin/git --version & pids=\"$pids "
          "$!\"; "
          "[ $((i % 3)) = 0 ] && kill -9 $!; [ $((i % 8)) = 0 ] && sleep 0.02; done > $OUT/text "
          "2> $OUT/errors; wait; " +
          kGone +
-         // A directory of one that was killed before its mount stood is the next one's to remove.
+         // The next fs-gen removes the directory of one killed before its mount was complete.
          "; touch -c -d '5 minutes ago' $TMPDIR/hd-* 2> /dev/null; $FS_GEN -q --map $OUT/map true");
   EXPECT_EQ(ours.out, "gone\n") << ours.err;
   EXPECT_EQ(world_->out("errors"), "");
@@ -171,8 +160,8 @@ const std::string& runs_in_a_row() {
   return runs;
 }
 
-TEST_P(Sharing, five_hundred_in_a_row_leave_no_descriptor_in_the_daemon_they_share) {
-  // The guard process of the mount too: whatever has our program for its image.
+TEST_P(Sharing, repeated_runs_leak_no_descriptor_in_the_daemon) {
+  // Descriptors of the daemon and of the first fs-gen.
   const auto ours = sh(
       kHolder +
       "fds() { for p in $(cat $OUT/daemon) $first; do ls /proc/$p/fd | wc -l; done; }; "
@@ -181,7 +170,7 @@ TEST_P(Sharing, five_hundred_in_a_row_leave_no_descriptor_in_the_daemon_they_sha
       runs_in_a_row() +
       " ]; do $FS_GEN -q --map $OUT/map --json $OUT/last.json /usr/bin/git --version || echo bad; "
       "i=$((i + 1)); done | sort | uniq -c | tr -s ' '; "
-      // The last one's connection may be on its way out.
+      // The last connection may still be closing.
       "n=0; while fds > $OUT/after; ! cmp -s $OUT/before $OUT/after && [ $n -lt 200 ]; "
       "do sleep 0.01; n=$((n + 1)); done; touch $OUT/go; wait; " +
       kGone);

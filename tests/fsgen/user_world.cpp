@@ -15,11 +15,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Where programs that are installed together look for each other.
+/// Programs find each other by these paths.
 constexpr const char* kInstalled[] = {"bin/fs-gen", "bin/fs-mount", "bin/fs-resolve",
                                       "libexec/heddle/elf-worker", "lib/heddle/libheddle-audit.so"};
 
-/// Whether somebody who is not us could read it: every directory above is open to all.
+/// Whether other users can reach it: every directory above is open to all.
 bool is_reachable(fs::path path) {
   for (; path.has_relative_path(); path = path.parent_path()) {
     struct stat st {};

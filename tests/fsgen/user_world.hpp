@@ -14,12 +14,12 @@
 
 namespace heddle::test {
 
-/// Runs fs-gen as a user like those of a cluster, in a world made by in_world.cpp: a
-/// /dev/fuse that is open to all or absent, system calls that are forbidden. Everything
-/// lies below one directory that this user can read: home, caches and temporary files too.
+/// Runs fs-gen as a cluster's user in a world of in_world.cpp: /dev/fuse is open to all or absent,
+/// system calls are forbidden. Home, caches and temporary files are in one directory that the user
+/// can read.
 class UserWorld {
  public:
-  /// Throws Error when programs are not installed in $HEDDLE_STAGE.
+  /// Throws Error when fs-gen is not in $HEDDLE_STAGE.
   UserWorld();
 
   struct World {
@@ -33,9 +33,9 @@ class UserWorld {
   RunResult sh(const std::string& script) const { return sh(World{}, script); }
   nlohmann::json report(const std::string& name) const;  ///< of $OUT
   std::string out(const std::string& name) const;        ///< text of a file in $OUT
-  /// What is left in the directory for temporary files.
+  /// What TMPDIR holds.
   std::vector<std::string> left() const;
-  /// Processes of ours that still run: their directory is in their command line or environment.
+  /// Processes with this TMPDIR in their environment that still run.
   std::vector<int> processes() const;
 
   const TestDir& dir() const { return dir_; }
@@ -45,7 +45,7 @@ class UserWorld {
   std::string fs_gen_;
 };
 
-/// A user's world; what a run leaves there fails the case.
+/// A user's world; files or processes that a run leaves there fail the case.
 class UserWorldFixture : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -54,7 +54,9 @@ class UserWorldFixture : public ::testing::Test {
     world_.emplace();
   }
   void TearDown() override {
-    if (!world_) return;
+    if (world_) expect_nothing_left();
+  }
+  void expect_nothing_left() const {
     EXPECT_TRUE(wait_until(std::chrono::seconds(10),
                            [&] { return world_->left().empty() && world_->processes().empty(); }))
         << (world_->left().empty() ? "a process" : world_->left()[0]) << " is left";

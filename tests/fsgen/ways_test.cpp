@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The ways to bring a map before a program, for users without root: which is taken where, what each
-// says when it cannot be had, and that none leaves anything behind.
+// fs-gen's ways for root and users: which is chosen, what fails without it, and that none leaves
+// anything behind.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ constexpr const char* kRun =
     "$FS_GEN -q --json $OUT/report.json /usr/bin/git --version; echo $?; "
     "grep -c fuse.heddle /proc/self/mountinfo";
 
-TEST_F(Ways, a_user_namespace_says_its_limits_and_they_are_true) {
+TEST_F(Ways, a_user_namespace_reports_its_limits) {
   const auto ours = world_->sh(
       "touch $OUT/file; $FS_GEN --via private --json $OUT/report.json /bin/sh -c "
       "'id -u; id -G; chgrp 4 $OUT/file 2>/dev/null || echo no chgrp'");
@@ -32,7 +32,7 @@ TEST_F(Ways, a_user_namespace_says_its_limits_and_they_are_true) {
     EXPECT_NE(ours.err.find(word), std::string::npos) << word;
 }
 
-TEST_F(Ways, a_fusermount3_that_hangs_at_the_end_is_left_behind_and_asked_again) {
+TEST_F(Ways, hung_fusermount3_is_abandoned_and_started_again) {
   const auto ours = world_->sh(
       "mkdir $OUT/bin; cat > $OUT/bin/fusermount3 <<'END'\n#!/bin/sh\n"
       "[ $1 = -o ] || [ -e $OUT/go ] || { echo >> $OUT/hung; exec sleep 600; }\n"
@@ -45,27 +45,27 @@ TEST_F(Ways, a_fusermount3_that_hangs_at_the_end_is_left_behind_and_asked_again)
   EXPECT_EQ(ours.out, "ran\ngone\n") << ours.err;
 }
 
-TEST_F(Ways, by_fusermount3_groups_and_setuid_programs_are_as_without_us) {
+TEST_F(Ways, fusermount_keeps_groups_and_setuid_programs) {
   const auto ours = world_->sh(
       "touch $OUT/file; $FS_GEN -q --via fusermount /bin/sh -c "
       "'id -G; chgrp 4 $OUT/file && stat -c %g $OUT/file; /usr/bin/su --version | head -c 3'");
   EXPECT_EQ(ours.out, "1500 4\n4\nsu ") << ours.err;
 }
 
-TEST_F(Ways, where_no_mount_can_be_had_it_goes_direct_and_is_told) {
+TEST_F(Ways, fs_gen_falls_back_to_direct_with_a_warning) {
   struct {
     UserWorld::World world;
     std::size_t passed_over;
-    const char* told;
+    const char* warning;
   } const cases[] = {
       {{.fuse = "absent", .forbidden = {"unshare"}}, 2, "continuing without a mount"},
       {{.uid = 0, .forbidden = {"unshare"}}, 1, "warning: mount namespace"},
       {{.uid = 0, .fuse = "absent", .forbidden = {}}, 1, "/dev/fuse"}};
-  for (const auto& [world, passed_over, told] : cases) {
-    SCOPED_TRACE(told);
+  for (const auto& [world, passed_over, warning] : cases) {
+    SCOPED_TRACE(warning);
     const auto ours = world_->sh(world, kRun);
     EXPECT_TRUE(ours.out.ends_with("\n0\n0\n")) << ours.out << ours.err;
-    EXPECT_NE(ours.err.find(told), std::string::npos) << ours.err;
+    EXPECT_NE(ours.err.find(warning), std::string::npos) << ours.err;
     const auto report = world_->report("report.json");
     EXPECT_EQ(report["via"], "direct");
     EXPECT_TRUE(report["guided"].get<bool>());
@@ -80,7 +80,7 @@ TEST_F(Ways, where_no_mount_can_be_had_it_goes_direct_and_is_told) {
   EXPECT_NE(refused.err.find("/dev/fuse: cannot open"), std::string::npos) << refused.err;
 }
 
-TEST_F(Ways, each_way_that_is_asked_for_is_the_one_that_is_taken) {
+TEST_F(Ways, requested_way_is_taken) {
   for (const unsigned uid : {0U, 1500U}) {
     const std::string privately = uid == 0 ? "mount namespace" : "user namespace";
     const std::pair<std::string, std::string> ways[] = {
@@ -108,7 +108,7 @@ TEST_F(Ways, each_way_that_is_asked_for_is_the_one_that_is_taken) {
   }
 }
 
-TEST_F(Ways, without_etc_mtab_fusermount3_could_not_unmount_and_is_passed_over) {
+TEST_F(Ways, missing_etc_mtab_rules_fusermount3_out) {
   UserWorld::World world;
   world.mtab = "absent";
   const auto ours = world_->sh(world, kRun);
@@ -122,7 +122,7 @@ TEST_F(Ways, without_etc_mtab_fusermount3_could_not_unmount_and_is_passed_over) 
   EXPECT_NE(forced.err.find("ln -s /proc/self/mounts /etc/mtab"), std::string::npos) << forced.err;
 }
 
-TEST_F(Ways, one_that_cannot_be_had_fails_with_one_clear_line_and_a_hint) {
+TEST_F(Ways, unavailable_way_fails_with_one_line_and_a_hint) {
   struct Impossible {
     const char* via;
     const char* fuse;
@@ -142,7 +142,7 @@ TEST_F(Ways, one_that_cannot_be_had_fails_with_one_clear_line_and_a_hint) {
   }
 }
 
-TEST_F(Ways, what_a_user_leaves_behind_keeps_its_mount_until_it_ends) {
+TEST_F(Ways, background_process_keeps_its_mount_until_it_ends) {
   const auto ours = world_->sh(
       "$FS_GEN /bin/sh -c '(while [ ! -e $OUT/go ]; do sleep 0.01; done; "
       "/usr/bin/git --version > $OUT/new; mv $OUT/new $OUT/done) > /dev/null 2>&1 & exit 3'; "

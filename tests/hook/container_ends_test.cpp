@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
-// However a container, its runtime, its daemon or its hook ends: nothing of ours is left.
-#include <gtest/gtest.h>
-#include <signal.h>
+// However a container, its runtime, its daemon or its hook ends, no process and no mount is left.
 
-#include <optional>
-
-#include "base/child.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-
 class ContainerEnds : public RuntimeTest {
  protected:
-  /// One whose program waits. crun waits for all its descendants, the daemon too.
-  void start_waiting(const nlohmann::json& config) {
+  /// Starts a container whose program waits. crun waits for all its descendants, the daemon too.
+  void start_waiting(const Json& config) {
     started_.emplace(*runtime_, world_->bundle("bundle", config), id());
     ASSERT_TRUE(started_->says("host\n")) << started_->text() << world_->log_text();
     init_ = started_->init();
@@ -29,17 +21,17 @@ class ContainerEnds : public RuntimeTest {
   void kill_init() {
     ::kill(init_, SIGKILL);
     EXPECT_EQ(started_->ends(10s), 128 + SIGKILL);
-    EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+    expect_no_daemons();
   }
   void signal_daemons(int signal) const {
     for (const int daemon : world_->daemons()) ::kill(daemon, signal);
   }
-  nlohmann::json waiting() const { return world_->config({"/bin/app", "wait"}); }
+  Json waiting() const { return world_->config({"/bin/app", "wait"}); }
   std::optional<StartedContainer> started_;
   int init_ = -1;
 };
 
-TEST_P(ContainerEnds, its_init_is_killed_and_a_term_signal_takes_no_library_away) {
+TEST_P(ContainerEnds, killed_init_ends_the_daemon_but_sigterm_does_not) {
   start_waiting(waiting());
   signal_daemons(SIGTERM);
   EXPECT_TRUE(read_file("/proc/" + std::to_string(init_) + "/root/usr/lib/libmpi.so.12"));
@@ -47,29 +39,29 @@ TEST_P(ContainerEnds, its_init_is_killed_and_a_term_signal_takes_no_library_away
   expect_nothing_left();
 }
 
-TEST_P(ContainerEnds, its_runtime_is_killed) {
+TEST_P(ContainerEnds, killed_runtime_leaves_program_and_daemon_running) {
   start_waiting(waiting());
   ::kill(started_->runtime_process().pid(), SIGKILL);
   EXPECT_TRUE(started_->ends(10s).has_value());
   EXPECT_TRUE(is_running(init_));
-  EXPECT_FALSE(world_->daemons().empty()) << "the program lives, and so does its MPI";
+  EXPECT_FALSE(world_->daemons().empty()) << "the running program needs its mount";
   run_checked(runtime_->command({"delete", "--force", id()}));
   expect_nothing_left();
 }
 
-TEST_P(ContainerEnds, its_fs_mount_is_killed) {
+TEST_P(ContainerEnds, killed_daemon_leaves_the_program_running) {
   start_waiting(waiting());
   signal_daemons(SIGKILL);
-  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
-  EXPECT_TRUE(is_running(init_)) << "what is in memory goes on";
+  expect_no_daemons();
+  EXPECT_TRUE(is_running(init_)) << "it needs no page that is not in memory";
   kill_init();
   expect_nothing_left();
 }
 
-/// The daemon of a hook that runs inside the container has a copy of the container's namespace,
-/// which is one of the host's tree at that moment.
-TEST_P(ContainerEnds, a_daemon_from_inside_holds_no_other_mount) {
-  // crun runs in a namespace of its own here, and itself holds what was in it.
+/// The daemon of a hook in stage createContainer has a copy of the container's namespace, which
+/// starts as a copy of the host's.
+TEST_P(ContainerEnds, daemon_started_inside_holds_no_other_mount) {
+  // crun runs in a mount namespace of its own here and itself holds the mount.
   if (GetParam() != "runc") return;
   const auto standing = world_->path("standing");
   run_checked({"mkdir", standing});
@@ -80,28 +72,27 @@ TEST_P(ContainerEnds, a_daemon_from_inside_holds_no_other_mount) {
   for (const int other : others)
     EXPECT_TRUE(wait_until(5s, [&] { return !is_running(other); })) << "its mount is held";
   EXPECT_FALSE(world_->daemons().empty()) << "the container's own";
-  // Not its mounts: any namespace that was made meanwhile, by whomever, has a copy of `standing`.
+  // Other tests' namespaces may hold copies of `standing`, so mounts are not counted.
   kill_init();
 }
 
-TEST_P(ContainerEnds, its_hook_is_killed_while_it_decides) {
+TEST_P(ContainerEnds, killed_hook_leaves_no_process_and_no_mount) {
   const auto seconds = "60" + std::to_string(::getpid());
-  write_text_file(world_->path("stage/bin/fs-resolve"),
-                  "#!/bin/sh\necho x >>" + world_->path("asked") + "\nexec sleep " + seconds + "\n",
-                  0755);
+  world_->replace_program("fs-resolve",
+                          "echo x >>" + world_->path("asked") + "\nexec sleep " + seconds + "\n");
   auto config = world_->config({"/bin/app"});
   config["hooks"]["createRuntime"][0]["timeout"] = 1;
   StartedContainer started(*runtime_, world_->bundle("bundle", config), id());
   const auto status = started.ends(40s);
   ASSERT_TRUE(status.has_value());
   EXPECT_NE(*status, 0);
-  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+  expect_no_daemons();
   EXPECT_EQ(run({"pgrep", "-f", "sleep " + seconds}).out, "");
   EXPECT_EQ(read_file(world_->path("asked")).value_or(""), "x\n");
   EXPECT_EQ(world_->mounts(), 0U);
 }
 
-TEST_P(ContainerEnds, sixty_four_start_at_once_and_share_one_decision) {
+TEST_P(ContainerEnds, sixty_four_containers_share_one_decision) {
   constexpr int kMany = 64;
   std::vector<std::unique_ptr<StartedContainer>> all;
   for (int i = 1; i <= kMany; ++i)
@@ -115,8 +106,7 @@ TEST_P(ContainerEnds, sixty_four_start_at_once_and_share_one_decision) {
   expect_nothing_left();
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, ContainerEnds, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return each.param; });
+INSTANTIATE_TEST_SUITE_P(Oci, ContainerEnds, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

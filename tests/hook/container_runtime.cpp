@@ -8,12 +8,12 @@
 
 namespace heddle::test {
 
-std::vector<std::string> words_of(const Session& session) {
+std::vector<std::string> session_command(const Session& session) {
   return {"unshare", "-m", "sh", "-c",
-          // crun 1.8, as in Runtime::command().
+          // See Runtime::command().
           "umount /sys/fs/cgroup/unified 2>/dev/null; " + session.before + "; exec \"$@\"", "sh",
           HEDDLE_IN_WORLD, "--uid", std::to_string(session.uid), "--fuse", session.fuse, "--",
-          // Of this test run's own directories a login knows nothing.
+          // A login session does not inherit the directories of this test run.
           "env", "-u", "XDG_CACHE_HOME", "-u", "XDG_STATE_HOME", "-u", "XDG_CONFIG_HOME",
           "HOME=" + session.home, "XDG_RUNTIME_DIR=" + session.run_directory};
 }

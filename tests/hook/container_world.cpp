@@ -20,8 +20,6 @@ namespace heddle::test {
 
 using namespace std::literals;
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
 
 constexpr const char* kApp = R"(
@@ -51,7 +49,7 @@ int main(int argc, char** argv) {
 }
 )";
 
-/// Answers as the test says, and counts how often it was asked.
+/// Answers as the test sets, and logs each call.
 constexpr const char* kFakeResolve = R"sh(#!/bin/sh
 here=${0%/*}
 echo "$*" >>"$here/questions"
@@ -72,7 +70,7 @@ std::string library(const std::string& output, const std::string& whose) {
                         {"-Wl,-soname,libmpi.so.12"}});
 }
 
-/// Compiled once a process.
+/// Compiled once per process.
 struct Parts {
   TestDir dir;
   std::vector<std::string> system;  ///< libc and ld.so, as the program names them
@@ -101,7 +99,7 @@ void copy(const std::string& from, const std::string& to) {
   fs::copy_file(from, to, fs::copy_options::overwrite_existing);
 }
 
-/// Our programs are tens of megabytes.
+/// The programs are tens of megabytes.
 void link_or_copy(const std::string& from, const std::string& to) {
   std::error_code other_file_system;
   fs::create_hard_link(from, to, other_file_system);
@@ -118,7 +116,7 @@ std::vector<std::string> all_processes() {
   return out;
 }
 
-/// Also of what is mounted elsewhere from there.
+/// Counts binds from there to other places too.
 bool has_mounts_below(const std::string& pid, const std::string& directory) {
   const auto mounts = list_mounts("/proc/" + pid);
   return mounts && std::any_of(mounts->begin(), mounts->end(), [&](const MountEntry& mount) {
@@ -155,7 +153,7 @@ void ContainerWorld::make_image() const {
   run_checked({"ldconfig", "-r", root});
 }
 
-nlohmann::json ContainerWorld::swap() const {
+Json ContainerWorld::swap() const {
   return {{"format", "heddle-container"},
           {"version", 1},
           {"outcome", "swap"},
@@ -186,6 +184,32 @@ void ContainerWorld::answer(const Json& decision, int status) {
     fs::remove(path("stage/bin/answer.map"));
 }
 
+void ContainerWorld::answer_swap_with(const std::string& place, const Json& value) {
+  auto decision = swap();
+  decision[Json::json_pointer(place)] = value;
+  answer(decision);
+}
+
+void ContainerWorld::answer_incompatible(const std::string& reason, const std::string& hint) {
+  auto decision = swap();
+  decision["outcome"] = "incompatible";
+  decision["reason"] = reason;
+  decision["hint"] = hint;
+  answer(decision, 1);
+}
+
+void ContainerWorld::replace_program(const std::string& program, const std::string& script) const {
+  const auto path = this->path("stage/bin/" + program);
+  fs::remove(path);  // a hard link to the staged program
+  write_text_file(path, "#!/bin/sh\n" + script, 0755);
+}
+
+void ContainerWorld::precede_program(const std::string& program, const std::string& script) const {
+  const auto path = this->path("stage/bin/" + program);
+  fs::rename(path, path + "-real");
+  replace_program(program, script + "\nexec '" + path + "-real' \"$@\"\n");
+}
+
 void ContainerWorld::answer_text(const std::string& out, int status, const std::string& err) {
   write_text_file(path("stage/bin/answer.json"), out);
   write_text_file(path("stage/bin/answer.err"), err);
@@ -208,7 +232,7 @@ void ContainerWorld::write_answers_map(const Json& decision) const {
   files["libmpi.so.12"] = path("host/libmpi.so.12");
   MapContent content;
   content.views = {{"container", {}}};
-  // Objects go by path.
+  // Objects are sorted by path.
   std::set<std::string> paths;
   for (const auto& [name, file] : files) paths.insert(file);
   for (const auto& file : paths) content.objects.push_back(object_of(file));
@@ -226,12 +250,12 @@ std::size_t ContainerWorld::questions() const {
 
 std::string ContainerWorld::log_text() const { return read_file(log()).value_or(""); }
 
-nlohmann::json ContainerWorld::hook_json(const std::string& stage) const {
+Json ContainerWorld::hook_json(const std::string& stage) const {
   return oci_hook_entry(
       hook(), {"--stage", stage, "--cache", path("cache"), "--log", log(), "--node", path("node")});
 }
 
-nlohmann::json ContainerWorld::config(const std::vector<std::string>& args) const {
+Json ContainerWorld::config(const std::vector<std::string>& args) const {
   auto out = oci_config(rootfs(), args);
   out["hostname"] = "c1";
   out["linux"]["namespaces"].push_back({{"type", "uts"}});
@@ -239,12 +263,10 @@ nlohmann::json ContainerWorld::config(const std::vector<std::string>& args) cons
   return out;
 }
 
-nlohmann::json ContainerWorld::inside_config(const std::vector<std::string>& args) const {
+Json ContainerWorld::inside_config(const std::vector<std::string>& args) const {
   auto out = config(args);
   out["hooks"] = {{"createContainer", {hook_json("createContainer")}}};
-  out["linux"]["resources"] = {
-      {"devices",
-       {{{"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}}}};
+  allow_fuse_device(out);
   return out;
 }
 
@@ -280,7 +302,7 @@ std::size_t ContainerWorld::mounts() const {
     if (gone || !seen.insert(space).second || !has_mounts_below(pid, base_)) continue;
     const auto mounts = list_mounts("/proc/" + pid);
     if (!mounts) continue;
-    // A namespace that was copied from this machine's has what other tests had mounted, too.
+    // A copied namespace also has the mounts of other tests.
     count += static_cast<std::size_t>(
         std::count_if(mounts->begin(), mounts->end(), [&](const MountEntry& mount) {
           return mount.type == "fuse.heddle" &&

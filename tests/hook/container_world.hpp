@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,15 +11,17 @@
 
 namespace heddle::test {
 
-/// A small image with a program that says which `libmpi.so.12` it runs on ("container" or "host"),
-/// a host's library, a map of it, and fs-hook installed beside an fs-resolve that answers what the
-/// test wants: the hook's own part, without a real MPI.
+using Json = nlohmann::json;
+
+/// A small image with a program that prints which `libmpi.so.12` it runs on ("container" or
+/// "host"), a library of the host, and fs-hook installed beside a fake fs-resolve, which answers
+/// what the test sets. There is no real MPI.
 class ContainerWorld {
  public:
   static constexpr const char* kMountPoint = "/dev/heddle";
   static constexpr const char* kLibrary = "/usr/lib/libmpi.so.12";
 
-  /// `below`: a directory of our own private one, of an odd name perhaps.
+  /// `below`: the name of a subdirectory for everything.
   explicit ContainerWorld(const std::string& below = "");
 
   std::string path(const std::string& name) const { return base_ + "/" + name; }
@@ -29,39 +30,58 @@ class ContainerWorld {
   std::string log() const { return path("hook.log"); }
   std::string log_text() const;
 
-  /// What fs-resolve prints and ends with from now on; a swap of kLibrary at first.
-  void answer(const nlohmann::json& decision, int status = 0);
+  /// Sets the decision that fs-resolve prints, and its exit status. Initially swap().
+  void answer(const Json& decision, int status = 0);
   void answer_text(const std::string& out, int status, const std::string& err = "");
-  nlohmann::json swap() const;
-  /// How often fs-resolve was asked.
+  /// Sets swap() with `value` at `place`, a JSON pointer.
+  void answer_swap_with(const std::string& place, const Json& value);
+  /// Sets the refusal of a program.
+  void answer_incompatible(const std::string& reason = "the reason", const std::string& hint = "");
+  /// Sets that there is nothing to swap.
+  void answer_nothing() {
+    answer({{"format", "heddle-container"},
+            {"version", 1},
+            {"outcome", "nothing"},
+            {"reason", "/bin/app is static"}});
+  }
+  /// The decision that kLibrary is the host's.
+  Json swap() const;
+  /// How often fs-resolve has been called.
   std::size_t questions() const;
-  /// The maps from now on have a file of the host's in a plugin directory ("ucx/libuct_x.so.0").
+  /// Adds a host's file to later maps, with its name in the plugin directory ("ucx/libuct_x.so.0").
   void add_plugin(const std::string& name, const std::string& file) { plugins_[name] = file; }
   void forget_plugins() { plugins_.clear(); }
-  /// Writes the map that fs-resolve hands out.
-  void write_answers_map(const nlohmann::json& decision) const;
 
-  /// config.json for `args`, the hook in it and annotated.
-  nlohmann::json config(const std::vector<std::string>& args) const;
-  nlohmann::json hook_json(const std::string& stage = "createRuntime") const;
-  /// The same with a hook that runs inside, to which the container's device cgroup applies.
-  nlohmann::json inside_config(const std::vector<std::string>& args) const;
-  /// A bundle of that name.
-  std::string bundle(const std::string& name, const nlohmann::json& config) const;
+  /// Replaces the installed `program` by a shell script.
+  void replace_program(const std::string& program, const std::string& script) const;
+  /// Makes the installed `program` run the shell script first.
+  void precede_program(const std::string& program, const std::string& script) const;
 
-  /// Processes of ours: heddle's programs with our directory's name in their arguments.
+  /// config.json for `args`, annotated, with a hook in stage createRuntime.
+  Json config(const std::vector<std::string>& args) const;
+  Json hook_json(const std::string& stage = "createRuntime") const;
+  /// config() with a hook in stage createContainer, to which the container's device cgroup applies.
+  Json inside_config(const std::vector<std::string>& args) const;
+  Json config_for(const std::string& stage, const std::vector<std::string>& args) const {
+    return stage == "createRuntime" ? config(args) : inside_config(args);
+  }
+  /// Writes a bundle named `name` and returns its path.
+  std::string bundle(const std::string& name, const Json& config) const;
+
+  /// Processes of heddle's programs with this world's path in their arguments.
   std::vector<int> daemons() const;
-  /// All processes with our directory's name in their arguments.
+  /// All processes with this world's path in their arguments.
   std::vector<int> processes() const;
-  /// All processes in mount namespaces that have mounts below `directory`, and are not this one's.
+  /// All processes in other mount namespaces that have mounts below `directory`.
   static std::vector<int> namespace_holders(const std::string& directory);
-  /// Mounts of ours in the mount namespaces that have this world's image.
+  /// The number of heddle's mounts in the mount namespaces that have this world's image.
   std::size_t mounts() const;
-  /// Files of the image, each with its size, times and mode.
+  /// The files of the image, each with its size, times and mode.
   std::string image_state() const;
 
  private:
   void make_image() const;
+  void write_answers_map(const Json& decision) const;
   TestDir dir_;
   std::string base_;
   std::map<std::string, std::string> plugins_;

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: MIT
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <ctime>
-#include <filesystem>
 
 #include "base/content_hash.hpp"
-#include "base/fd.hpp"
 #include "container-hooks/cache/decision_cache.hpp"
 #include "container-hooks/cache/image_contents.hpp"
 #include "container-hooks/host/mount_calls.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
@@ -26,10 +18,7 @@ using hook::ImageQuestion;
 using hook::new_overlay;
 using hook::prune_decisions;
 
-using namespace std::literals;
 using ::testing::EndsWith;
-using ::testing::HasSubstr;
-namespace fs = std::filesystem;
 
 class PruneDecisions : public ::testing::Test {
  protected:
@@ -37,7 +26,7 @@ class PruneDecisions : public ::testing::Test {
   std::string file(char letter, const std::string& kind) const {
     return dir_ / (key(letter) + "." + kind);
   }
-  /// An entry of `size` bytes that was used `days` ago.
+  /// Adds an entry of `size` bytes that was used `days` ago.
   void add(char letter, std::size_t size, int days) const {
     for (const char* kind : {"map", "json", "lock"}) {
       write_text_file(file(letter, kind), std::string(kind == "map"s ? size : 0, 'x'));
@@ -55,7 +44,7 @@ class PruneDecisions : public ::testing::Test {
   TestDir dir_;
 };
 
-TEST_F(PruneDecisions, what_is_unused_longest_goes_until_the_rest_fits) {
+TEST_F(PruneDecisions, least_recently_used_entries_go_until_the_rest_fits) {
   add('a', 1000, 1);
   add('b', 1000, 30);
   add('c', 1000, 5);
@@ -71,14 +60,14 @@ TEST_F(PruneDecisions, what_is_unused_longest_goes_until_the_rest_fits) {
   EXPECT_TRUE(fs::exists(dir_ / "heddle") && fs::exists(dir_ / "somebody's.map"));
 }
 
-TEST_F(PruneDecisions, what_is_unused_for_too_long_goes_in_any_case) {
+TEST_F(PruneDecisions, expired_entries_go) {
   add('a', 10, 91);
   add('b', 10, 89);
   prune_decisions(dir_.path(), {});
   EXPECT_EQ(left(), "b");
 }
 
-TEST_F(PruneDecisions, what_is_in_use_stays) {
+TEST_F(PruneDecisions, entries_in_use_stay) {
   for (const char letter : "abc"s) add(letter, 10, 91);
   const auto map = value_or_throw(open_file(file('a', "map"), O_RDONLY));
   ASSERT_EQ(::flock(map.get(), LOCK_SH | LOCK_NB), 0);
@@ -91,8 +80,8 @@ TEST_F(PruneDecisions, what_is_in_use_stays) {
   EXPECT_EQ(left(), "a");
 }
 
-/// A copy of a known image leaves what it remembers, and decides nothing.
-TEST_F(PruneDecisions, a_new_copy_of_an_image_is_reason_enough) {
+/// A copy of a known image stores its remembered contents without a new decision.
+TEST_F(PruneDecisions, new_image_copy_triggers_pruning) {
   const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
   const std::string program = fs::canonical("/proc/self/exe");
   if (ImageContents(root).copy_id(program).empty())
@@ -118,7 +107,7 @@ class ImageContentsTest : public ::testing::Test {
   Fd root_ = value_or_throw(open_file(dir_.path(), O_PATH | O_DIRECTORY));
 };
 
-TEST_F(ImageContentsTest, are_the_bytes_of_files_and_not_their_times) {
+TEST_F(ImageContentsTest, contents_are_bytes_and_not_times) {
   write("a", "one");
   const auto before = of("/a");
   const timespec times[2] = {{1, 0}, {1, 0}};
@@ -129,7 +118,7 @@ TEST_F(ImageContentsTest, are_the_bytes_of_files_and_not_their_times) {
   EXPECT_NE(of("/a"), before);
 }
 
-TEST_F(ImageContentsTest, are_the_same_in_every_copy_of_an_image) {
+TEST_F(ImageContentsTest, copies_of_an_image_have_equal_contents) {
   const TestDir other;
   write("etc/a", "text");
   write_text_file(other / "etc/a", "text");
@@ -138,7 +127,7 @@ TEST_F(ImageContentsTest, are_the_same_in_every_copy_of_an_image) {
     EXPECT_EQ(of(path), ImageContents(there).of({path}));
 }
 
-TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
+TEST_F(ImageContentsTest, contents_include_missing_files_and_link_targets) {
   EXPECT_EQ(of("/a"), "/a\t-\n");
   write("x/file", "text");
   write("y/file", "text");
@@ -147,7 +136,7 @@ TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
   EXPECT_THAT(to_x, HasSubstr("\t/x/file\t"));
   fs::remove(dir_ / "a");
   fs::create_symlink("/y/file", dir_ / "a");
-  EXPECT_NE(of("/a"), to_x) << "what is bound over it would be at the other place";
+  EXPECT_NE(of("/a"), to_x) << "a bind mount would be at the other path";
   EXPECT_THAT(of("/x"), EndsWith("\tdirectory\n"));
   const auto names = of("/x/");
   write("x/other", "");
@@ -156,8 +145,9 @@ TEST_F(ImageContentsTest, tell_what_is_not_there_and_where_links_lead) {
   EXPECT_EQ(of("/x/file/"), "/x/file/\t-\n");
 }
 
-/// The image says what is read: not the kernel's log, which others want to read, nor for ever.
-TEST_F(ImageContentsTest, are_not_asked_of_what_the_kernel_makes_up) {
+/// The image chooses the paths; reading the kernel's log would take it from others or block
+/// forever.
+TEST_F(ImageContentsTest, kernel_files_are_not_read) {
   const auto root = value_or_throw(open_file("/", O_PATH | O_DIRECTORY));
   for (const char* path : {"/proc/version", "/proc/kmsg", "/proc/kcore"})
     if (fs::exists(path)) {
@@ -165,23 +155,23 @@ TEST_F(ImageContentsTest, are_not_asked_of_what_the_kernel_makes_up) {
     }
 }
 
-TEST_F(ImageContentsTest, of_a_huge_file_are_not_read) {
+TEST_F(ImageContentsTest, huge_file_is_not_read) {
   write("a", "");
   ASSERT_EQ(::truncate((dir_ / "a").c_str(), off_t{5} << 30), 0);
   EXPECT_THAT(of("/a"), HasSubstr("\tunread "));
 }
 
-TEST_F(ImageContentsTest, stay_what_they_were_when_first_asked_for) {
+TEST_F(ImageContentsTest, contents_do_not_change_once_read) {
   write("a", "one");
   ImageContents contents(root_);
   const auto before = contents.of({"/a"});
   write("a", "two");
-  EXPECT_EQ(contents.of({"/a"}), before) << "a decision made since may hang on either";
+  EXPECT_EQ(contents.of({"/a"}), before) << "a decision may depend on either content";
   EXPECT_NE(of("/a"), before);
 }
 
-/// As over EROFS, whose files have one time, and nanoseconds of it (composefs).
-TEST_F(ImageContentsTest, below_an_overlay_one_time_for_all_is_not_trusted) {
+/// As above EROFS (composefs), whose files have one time with nanoseconds.
+TEST_F(ImageContentsTest, uniform_times_below_an_overlay_are_not_trusted) {
   if (::geteuid() != 0) HEDDLE_SKIP("only root can mount");
   for (const char* directory : {"lower", "memory/upper", "memory/work"})
     fs::create_directories(dir_ / directory);
@@ -197,8 +187,8 @@ TEST_F(ImageContentsTest, below_an_overlay_one_time_for_all_is_not_trusted) {
   EXPECT_TRUE(is_trusted()) << "unpacked here, with the archive's mtime";
 }
 
-/// This very program: a file that nobody has changed for seconds.
-TEST(RememberedContents, are_not_read_again) {
+/// Reads this program, which has not changed for seconds.
+TEST(RememberedContents, remembered_file_is_not_read_again) {
   const auto program = fs::read_symlink("/proc/self/exe");
   const auto root = value_or_throw(open_file(program.parent_path(), O_PATH | O_DIRECTORY));
   const auto path = "/" + program.filename().string();
@@ -212,7 +202,7 @@ TEST(RememberedContents, are_not_read_again) {
   EXPECT_EQ(second.of({path}), content);
   EXPECT_EQ(second.remembered(), "") << "no news";
 
-  // Another hash in its place comes back: it was taken from memory, but only from an undamaged one.
+  // A fake hash is returned, so it came from memory; with a wrong checksum the memory is ignored.
   auto lines = memory.substr(memory.find('\n') + 1);
   lines.replace(lines.find(' ') + 1, 4, "fake");
   ImageContents third(root);
@@ -223,7 +213,7 @@ TEST(RememberedContents, are_not_read_again) {
   EXPECT_EQ(fourth.of({path}), content);
 }
 
-TEST_F(ImageContentsTest, of_a_file_that_has_just_been_written_are_not_remembered) {
+TEST_F(ImageContentsTest, recently_written_file_is_not_remembered) {
   write("a", "text");
   ImageContents contents(root_);
   (void)contents.of({"/a"});

@@ -1,40 +1,25 @@
 // SPDX-License-Identifier: MIT
 //
-// A hook that waits for what does not answer is ended by itself, within its --timeout, with one
-// line that says what it waited for; and the container does not start, or starts as it is.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
+// A hook that waits for something unresponsive ends itself within its --timeout and logs what it
+// waited for. The container does not start, or starts unswapped.
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <optional>
 #include <thread>
 
 #include "base/sandbox/sanitized.hpp"
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/overlay/origin_fs.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-using Json = nlohmann::json;
-namespace fs = std::filesystem;
-
-/// What a sanitizer's build does in time takes it longer.
+/// Builds with sanitizers are slower.
 const std::string kSeconds = kSanitized ? "8" : "1";
 const std::string kNotDone = "not done after " + kSeconds + " s (--timeout): ";
 
-/// Of the process, where its last argument is `script`: a duplicate of its descriptor.
+/// A duplicate of the process's descriptor `fd`; none unless its last argument is `script`.
 Fd descriptor_of(int pid, const std::string& script, int fd) {
   const auto command = read_file("/proc/" + std::to_string(pid) + "/cmdline").value_or("");
   if (!command.ends_with(script + '\0')) return {};
@@ -45,17 +30,16 @@ Fd descriptor_of(int pid, const std::string& script, int fd) {
 class HookLimit : public RuntimeTest {
  protected:
   Json config(const std::string& program = "/bin/app", const std::string& stage = "createRuntime") {
-    auto config =
-        stage == "createRuntime" ? world_->config({program}) : world_->inside_config({program});
+    auto config = world_->config_for(stage, {program});
     for (const auto& word : {"--timeout"s, kSeconds})
       config["hooks"][stage][0]["args"].push_back(word);
     return config;
   }
-  static Json only_warned(Json config) {
+  static Json with_policy_warn(Json config) {
     config["annotations"]["heddle.policy"] = "warn";
     return config;
   }
-  /// In the log since it was last asked.
+  /// The log's lines since the last call.
   std::string new_lines() {
     const auto all = world_->log_text();
     return all.substr(std::exchange(log_read_, all.size()));
@@ -67,23 +51,28 @@ class HookLimit : public RuntimeTest {
     const auto log = new_lines();
     EXPECT_THAT(log, HasSubstr(" error: " + kNotDone + line));
     EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
-    // crun throws a hook's words away.
+    // crun discards a hook's stderr.
     if (GetParam() == "runc") {
       EXPECT_THAT(ran.err, HasSubstr(line));
     }
     EXPECT_NE(run(runtime_->command({"state", id(count_)})).status, 0) << "the container is there";
   }
-  /// Nor any other process of ours.
+  /// Checks all processes of the world, not only daemons.
   void expect_nothing_left() const {
     EXPECT_TRUE(wait_until(5s, [&] { return world_->processes().empty(); }));
     RuntimeTest::expect_nothing_left();
   }
-  void replace_program(const std::string& name, const std::string& script) const {
-    const auto path = world_->path("stage/bin/" + name);
-    fs::remove(path);  // a link to the installed one
-    write_text_file(path, "#!/bin/sh\n" + script, 0755);
+  /// Runs unswapped under the policy to warn.
+  void expect_warned(const Json& asks, const std::string& line) {
+    const auto ran = start(asks);
+    EXPECT_THAT(ran.out, StartsWith("container\n")) << ran.err;
+    EXPECT_THAT(ran.out, Not(HasSubstr(" - fuse.heddle "))) << "in its mountinfo";
+    EXPECT_THAT(new_lines(),
+                HasSubstr("warning: the container runs with its own MPI: " + kNotDone + line));
+    expect_nothing_left();
   }
-  /// One that hangs, as does what it has started in a session of its own; both are found by it.
+  /// A script that hangs, with a child in another session that hangs too; the script's path is in
+  /// the arguments of both.
   std::string hanging() const {
     const auto script = world_->path("hangs");
     write_text_file(script, "while :; do sleep 0.1; done\n");
@@ -93,52 +82,39 @@ class HookLimit : public RuntimeTest {
   std::size_t log_read_ = 0;
 };
 
-TEST_P(HookLimit, an_fs_resolve_that_hangs_is_ended_with_all_it_started) {
-  replace_program("fs-resolve", hanging());
+TEST_P(HookLimit, hanging_fs_resolve_is_killed_with_its_descendants) {
+  world_->replace_program("fs-resolve", hanging());
   const auto line = "waiting for fs-resolve, which decides on " + world_->rootfs();
   expect_refused(start(config()), line);
   expect_nothing_left();
-  // Where /proc numbers processes otherwise than the hook's own namespace does.
+  // Here /proc shows the pids of another namespace than the hook's.
   expect_refused(start(config("/bin/app", "createContainer")), line);
   expect_nothing_left();
-  const auto ran = start(only_warned(config()));
-  EXPECT_EQ(ran.out, "container\n") << ran.err;
-  EXPECT_THAT(new_lines(),
-              HasSubstr("warning: the container runs with its own MPI: " + kNotDone + line));
-  expect_nothing_left();
+  expect_warned(with_policy_warn(config()), line);
 }
 
-TEST_P(HookLimit, an_fs_mount_that_hangs_leaves_no_mount_in_the_container) {
-  replace_program("fs-mount", hanging());
+TEST_P(HookLimit, hanging_fs_mount_leaves_no_mount_in_the_container) {
+  world_->replace_program("fs-mount", hanging());
   const auto line = "waiting for fs-mount, which is to serve " + world_->path("cache");
   for (const std::string stage : {"createRuntime", "createContainer"}) {
     expect_refused(start(config("/bin/app", stage)), line);
     expect_nothing_left();
-    auto asks = only_warned(config("/bin/app", stage));
+    auto asks = with_policy_warn(config("/bin/app", stage));
     asks["process"]["args"].push_back("/proc/self/mountinfo");
-    const auto ran = start(asks);
-    EXPECT_THAT(ran.out, StartsWith("container\n")) << ran.err;
-    EXPECT_THAT(ran.out, Not(HasSubstr(" - fuse.heddle "))) << "in its mountinfo";
-    EXPECT_THAT(new_lines(),
-                HasSubstr("warning: the container runs with its own MPI: " + kNotDone + line));
-    expect_nothing_left();
+    expect_warned(asks, line);
   }
 }
 
-TEST_P(HookLimit, a_mount_that_stops_answering_is_taken_out_of_the_container) {
-  replace_program("fs-mount", "printf + >&4\n" + hanging());  // ready, it says
-  for (const std::string stage : {"createRuntime", "createContainer"}) {
-    const auto ran = start(only_warned(config("/bin/app", stage)));
-    EXPECT_EQ(ran.out, "container\n") << ran.err;
-    EXPECT_THAT(new_lines(), HasSubstr("warning: the container runs with its own MPI: " + kNotDone +
-                                       "reading "s + ContainerWorld::kMountPoint));
-    expect_nothing_left();
-  }
+TEST_P(HookLimit, unresponsive_mount_is_removed_from_the_container) {
+  world_->replace_program("fs-mount", "printf + >&4\n" + hanging());  // reports that it is ready
+  for (const std::string stage : {"createRuntime", "createContainer"})
+    expect_warned(with_policy_warn(config("/bin/app", stage)),
+                  "reading "s + ContainerWorld::kMountPoint);
 }
 
-TEST_P(HookLimit, what_cannot_be_taken_out_of_it_is_no_container_whatever_the_policy) {
-  replace_program("fs-mount", "printf + >&4\n" + hanging());
-  // Whoever has its device makes requests to it wait.
+TEST_P(HookLimit, irremovable_mount_stops_the_container_under_any_policy) {
+  world_->replace_program("fs-mount", "printf + >&4\n" + hanging());
+  // A duplicate of the FUSE descriptor keeps requests waiting after the daemon's end.
   Fd device;
   std::thread holder([&] {
     (void)wait_until(20s, [&] {
@@ -147,38 +123,38 @@ TEST_P(HookLimit, what_cannot_be_taken_out_of_it_is_no_container_whatever_the_po
       return static_cast<bool>(device);
     });
   });
-  expect_refused(start(only_warned(config())), "reading "s + ContainerWorld::kMountPoint);
+  expect_refused(start(with_policy_warn(config())), "reading "s + ContainerWorld::kMountPoint);
   holder.join();
   EXPECT_TRUE(device);
   device.reset();
   expect_nothing_left();
 }
 
-TEST_P(HookLimit, a_hook_that_is_killed_is_a_failure_with_its_line) {
-  replace_program("fs-resolve",
-                  "read -r pid name state parent rest </proc/$PPID/stat\n"
-                  "kill -9 $parent\n" +
-                      hanging());
+TEST_P(HookLimit, killed_hook_is_reported) {
+  world_->replace_program("fs-resolve",
+                          "read -r pid name state parent rest </proc/$PPID/stat\n"
+                          "kill -9 $parent\n" +
+                              hanging());
   const auto ran = start(config());
   EXPECT_NE(ran.status, 0);
   EXPECT_THAT(new_lines(), HasSubstr("error: killed by signal 9: waiting for fs-resolve"));
   expect_nothing_left();
 }
 
-TEST_P(HookLimit, an_image_that_does_not_answer_holds_no_runtime_up) {
+TEST_P(HookLimit, unresponsive_image_does_not_block_the_runtime) {
   std::optional<OriginFs> volume(std::in_place, world_->path("volume"), world_->path("served"));
   fs::copy_file(world_->rootfs() + "/bin/app", volume->source() + "/app");
   auto asks = config("/data/app");
   asks["mounts"].push_back(oci_bind(volume->directory(), "/data"));
   volume->hang_reads();
-  // Its reader waits in the kernel, where nothing can end it.
+  // The process that reads it waits in the kernel and cannot be killed.
   expect_refused(start(asks), "reading the image's /data/app");
-  volume->disconnect();  // namespaces of others may have a copy of its mount
+  volume->disconnect();  // other tests' namespaces may have copies of the mount
   volume.reset();
   expect_nothing_left();
 }
 
-TEST_P(HookLimit, a_host_file_that_does_not_answer_holds_no_runtime_up) {
+TEST_P(HookLimit, unresponsive_host_file_does_not_block_the_runtime) {
   fs::rename(world_->path("host"), world_->path("disk"));
   std::optional<OriginFs> host(std::in_place, world_->path("disk"), world_->path("host"));
   world_->answer(world_->swap());
@@ -186,12 +162,12 @@ TEST_P(HookLimit, a_host_file_that_does_not_answer_holds_no_runtime_up) {
   (void)new_lines();
   host->hang();
   expect_refused(start(config()), "waiting for fs-mount, which is to serve");
-  host->disconnect();  // namespaces of others may have a copy of its mount
+  host->disconnect();
   host.reset();
   expect_nothing_left();
 }
 
-TEST_P(HookLimit, a_log_that_does_not_answer_holds_no_runtime_up) {
+TEST_P(HookLimit, unresponsive_log_does_not_block_the_runtime) {
   std::optional<OriginFs> logs(std::in_place, world_->path("disk"), world_->path("logs"));
   const auto log = *logs / "log";
   write_text_file(logs->source() + "/log", "");
@@ -206,12 +182,12 @@ TEST_P(HookLimit, a_log_that_does_not_answer_holds_no_runtime_up) {
   if (GetParam() == "runc") {
     EXPECT_THAT(ran.err, HasSubstr(kNotDone + "opening " + log));
   }
-  logs->disconnect();  // namespaces of others may have a copy of its mount
+  logs->disconnect();
   logs.reset();
   expect_nothing_left();
 }
 
-TEST_P(HookLimit, a_nodes_mount_that_does_not_answer_holds_no_runtime_up) {
+TEST_P(HookLimit, unresponsive_node_mount_does_not_block_the_runtime) {
   NodeService service(world_->path("stage/bin/fs-mount"), world_->path("node"));
   EXPECT_EQ(start(config()).out, "host\n") << new_lines();
   (void)new_lines();
@@ -219,14 +195,14 @@ TEST_P(HookLimit, a_nodes_mount_that_does_not_answer_holds_no_runtime_up) {
   for (const int daemon : daemons)
     if (daemon != service.pid()) ::kill(daemon, SIGSTOP);
   expect_refused(start(config()), "waiting for ");
-  EXPECT_EQ(start(only_warned(config())).out, "container\n") << "nothing stands in it yet";
+  EXPECT_EQ(start(with_policy_warn(config())).out, "container\n") << "nothing is mounted in it yet";
   EXPECT_THAT(new_lines(), HasSubstr("warning: the container runs with its own MPI: " + kNotDone));
   for (const int daemon : daemons) ::kill(daemon, SIGCONT);
   EXPECT_EQ(start(config()).out, "host\n");
   EXPECT_THAT(new_lines(), HasSubstr("by the node's mount"));
 }
 
-TEST_P(HookLimit, a_nodes_service_that_does_not_answer_is_done_without) {
+TEST_P(HookLimit, unresponsive_node_service_is_bypassed) {
   NodeService service(world_->path("stage/bin/fs-mount"), world_->path("node"));
   ::kill(service.pid(), SIGSTOP);
   auto asks = config();
@@ -236,8 +212,7 @@ TEST_P(HookLimit, a_nodes_service_that_does_not_answer_is_done_without) {
   ::kill(service.pid(), SIGCONT);
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, HookLimit, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return each.param; });
+INSTANTIATE_TEST_SUITE_P(Oci, HookLimit, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

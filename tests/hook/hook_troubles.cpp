@@ -9,7 +9,6 @@
 
 namespace heddle::test {
 
-using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 const std::vector<HookTrouble>& hook_troubles() {
@@ -23,17 +22,9 @@ const std::vector<HookTrouble>& hook_troubles() {
       {"too much", "too much",
        [](ContainerWorld& w, Json&) { w.answer_text(std::string(17U << 20, ' '), 0); }},
       {"a target that is not there", "/usr/lib/none.so: cannot open it in the container",
-       [](ContainerWorld& w, Json&) {
-         auto decision = w.swap();
-         decision["binds"][0]["target"] = "/usr/lib/none.so";
-         w.answer(decision);
-       }},
+       [](ContainerWorld& w, Json&) { w.answer_swap_with("/binds/0/target", "/usr/lib/none.so"); }},
       {"a source that is not there", "none.so: cannot copy its mount",
-       [](ContainerWorld& w, Json&) {
-         auto decision = w.swap();
-         decision["binds"][0]["source"] = "none.so";
-         w.answer(decision);
-       }},
+       [](ContainerWorld& w, Json&) { w.answer_swap_with("/binds/0/source", "none.so"); }},
       {"no map", ".map: cannot open",
        [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/answer.map")); }},
       {"a damaged map", ".map",
@@ -45,21 +36,14 @@ const std::vector<HookTrouble>& hook_troubles() {
       {"no fs-mount", "fs-mount",
        [](ContainerWorld& w, Json&) { fs::remove(w.path("stage/bin/fs-mount")); }},
       {"fs-mount dies", "fs-mount: did not start",
-       [](ContainerWorld& w, Json&) {
-         fs::remove(w.path("stage/bin/fs-mount"));  // a link to the installed one
-         write_text_file(w.path("stage/bin/fs-mount"), "#!/bin/sh\nkill -9 $$\n", 0755);
-       }},
+       [](ContainerWorld& w, Json&) { w.replace_program("fs-mount", "kill -9 $$\n"); }},
       {"a cache that others write to", "cache: cannot be trusted: others may write to it",
        [](ContainerWorld& w, Json&) {
          fs::create_directories(w.path("cache"));
          ::chmod(w.path("cache").c_str(), 0777);
        }},
       {"a mount point that the image lacks", "cannot mount there",
-       [](ContainerWorld& w, Json&) {
-         auto decision = w.swap();
-         decision["mount_point"] = "/usr/heddle";
-         w.answer(decision);
-       }},
+       [](ContainerWorld& w, Json&) { w.answer_swap_with("/mount_point", "/usr/heddle"); }},
       {"no /dev/fuse",
        "/dev/fuse: cannot open: No such file or directory (load the module",
        [](ContainerWorld&, Json&) {},

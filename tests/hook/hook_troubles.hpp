@@ -10,13 +10,13 @@
 
 namespace heddle::test {
 
-/// Something for which a container must not start: one line in the log says it. Tests make each,
-/// bench/ takes the time of the container's end.
+/// A failure for which a container must not start. Tests cause each, bench/ measures how soon the
+/// container ends.
 struct HookTrouble {
   std::string name;
-  std::string line;  ///< part of that line
-  std::function<void(ContainerWorld&, nlohmann::json&)> make = {};
-  std::vector<std::string> before = {};  ///< words before the runtime's
+  std::string line;  ///< part of its line in the hook's log
+  std::function<void(ContainerWorld&, Json&)> make = {};
+  std::vector<std::string> before = {};  ///< a command that runs the runtime
 };
 
 const std::vector<HookTrouble>& hook_troubles();

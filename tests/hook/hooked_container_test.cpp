@@ -1,49 +1,34 @@
 // SPDX-License-Identifier: MIT
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <fcntl.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <regex>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "tests/hook/hook_troubles.hpp"
 #include "tests/hook/runtime_test.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-namespace fs = std::filesystem;
-
 class HookedContainer : public RuntimeTest {};
 
-TEST_P(HookedContainer, runs_on_the_hosts_library) {
+TEST_P(HookedContainer, program_runs_on_the_hosts_library) {
   const auto before = world_->image_state();
-  const auto ran = start(world_->config({"/bin/app"}));
+  const auto ran = start_app();
   EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
   EXPECT_EQ(ran.status, 0);
   EXPECT_EQ(world_->image_state(), before);
   expect_nothing_left();
 }
 
-/// mountinfo and environ without numbers that differ from one container to the next.
+/// mountinfo and environ without the numbers that differ between containers.
 std::string without_numbers(const std::string& text) {
   static const std::regex kNumbers(R"((^|\n)\d+ \d+ \d+:\d+ |master:\d+|shared:\d+)");
   return std::regex_replace(text, kNumbers, "$1");
 }
 
-TEST_P(HookedContainer, without_the_annotation_it_is_as_without_the_hook) {
+TEST_P(HookedContainer, container_without_annotation_equals_one_without_the_hook) {
   auto config = world_->config({"/bin/app", "/proc/self/mountinfo", "/proc/self/environ"});
   auto plain = config;
   config["annotations"] = {{"heddle.mpi", "off"}};
@@ -57,7 +42,7 @@ TEST_P(HookedContainer, without_the_annotation_it_is_as_without_the_hook) {
   EXPECT_EQ(world_->log_text(), "");
 }
 
-TEST_P(HookedContainer, the_programs_exit_status_and_environment_are_its_own) {
+TEST_P(HookedContainer, exit_status_and_environment_are_the_programs_own) {
   auto config = world_->config({"/bin/app", "exit", "3"});
   EXPECT_EQ(start(config).status, 3);
   expect_nothing_left();
@@ -69,9 +54,8 @@ TEST_P(HookedContainer, the_programs_exit_status_and_environment_are_its_own) {
   EXPECT_EQ(swapped.substr(5), plain.substr(10));
 }
 
-/// Other bytes behind the first page, of the same number and time, as in an image that was built
-/// anew with all times pinned.
-void change_what_times_do_not_tell(const std::string& file) {
+/// Changes the last byte and keeps size and times, as an image that is rebuilt with pinned times.
+void change_with_same_times(const std::string& file) {
   auto bytes = value_or_throw(read_file(file));
   struct stat before {};
   ASSERT_EQ(::stat(file.c_str(), &before), 0);
@@ -81,10 +65,10 @@ void change_what_times_do_not_tell(const std::string& file) {
   ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
 }
 
-TEST_P(HookedContainer, an_image_is_decided_on_once) {
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+TEST_P(HookedContainer, image_is_decided_on_once) {
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(start_app().out, "host\n");
   EXPECT_EQ(world_->questions(), 1U);
-  // The same again, unpacked elsewhere.
+  // A copy of the image elsewhere.
   auto copied = world_->config({"/bin/app"});
   copied["root"]["path"] = world_->path("copy");
   fs::copy(world_->rootfs(), world_->path("copy"), fs::copy_options::recursive);
@@ -92,20 +76,19 @@ TEST_P(HookedContainer, an_image_is_decided_on_once) {
   EXPECT_EQ(world_->questions(), 1U);
   std::size_t questions = 1;
   for (const std::string file : {ContainerWorld::kLibrary, "/etc/ld.so.cache", "/bin/app"}) {
-    change_what_times_do_not_tell(world_->path("copy") + file);
+    change_with_same_times(world_->path("copy") + file);
     EXPECT_EQ(start(copied).out, "host\n") << file;
     EXPECT_EQ(world_->questions(), ++questions) << file;
   }
 }
 
-TEST_P(HookedContainer, what_an_image_did_not_have_is_part_of_the_decision) {
-  auto decision = world_->swap();
-  // As ld.so spells what lies at $ORIGIN/../lib.
-  decision["asked"] = {"/opt/lib/libmpi.so.12", "/opt/plugins/", "/opt/bin/../lib/libcore.so.1"};
-  world_->answer(decision);
+TEST_P(HookedContainer, missing_files_are_part_of_the_decision) {
+  // The last as ld.so spells $ORIGIN/../lib.
+  world_->answer_swap_with(
+      "/asked", {"/opt/lib/libmpi.so.12", "/opt/plugins/", "/opt/bin/../lib/libcore.so.1"});
   fs::create_directories(world_->rootfs() + "/opt/bin");
   const auto ask = [&] {
-    EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+    EXPECT_EQ(start_app().out, "host\n");
     return world_->questions();
   };
   EXPECT_EQ(ask(), 1U);
@@ -125,42 +108,35 @@ TEST_P(HookedContainer, what_an_image_did_not_have_is_part_of_the_decision) {
   EXPECT_EQ(ask(), 6U);
 }
 
-TEST_P(HookedContainer, says_why_a_program_must_not_start) {
-  auto decision = world_->swap();
-  decision["outcome"] = "incompatible";
-  decision["reason"] = "/bin/app: needs MPI_Odd, which the host's MPICH 4.0.2 does not have";
-  decision["hint"] = "use a newer MPICH";
-  world_->answer(decision, 1);
-  const auto refused = start(world_->config({"/bin/app"}));
+TEST_P(HookedContainer, incompatible_program_is_refused_with_the_reason) {
+  world_->answer_incompatible("the reason", "the remedy");
+  const auto refused = start_app();
   EXPECT_NE(refused.status, 0);
   EXPECT_EQ(refused.out, "");
-  EXPECT_THAT(world_->log_text(), HasSubstr("error: /bin/app: needs MPI_Odd, which the host's "
-                                            "MPICH 4.0.2 does not have (use a newer MPICH)\n"));
-  // crun throws a hook's words away.
+  EXPECT_THAT(world_->log_text(), HasSubstr("error: the reason (the remedy)\n"));
+  // crun discards a hook's stderr.
   if (GetParam() == "runc") {
-    EXPECT_THAT(refused.err, HasSubstr("needs MPI_Odd"));
+    EXPECT_THAT(refused.err, HasSubstr("the reason"));
   }
 
   auto config = world_->config({"/bin/app"});
   config["annotations"]["heddle.policy"] = "warn";
   EXPECT_EQ(start(config).out, "container\n");
   EXPECT_THAT(world_->log_text(),
-              HasSubstr("warning: the container runs with its own MPI: /bin/app: needs MPI_Odd"));
+              HasSubstr("warning: the container runs with its own MPI: the reason"));
   expect_nothing_left();
 }
 
-TEST_P(HookedContainer, nothing_to_swap_is_no_failure) {
-  world_->answer({{"format", "heddle-container"},
-                  {"version", 1},
-                  {"outcome", "nothing"},
-                  {"reason", "/bin/app is static"}});
-  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "container\n");
+TEST_P(HookedContainer, image_with_nothing_to_swap_runs_unswapped) {
+  world_->answer_nothing();
+  EXPECT_EQ(start_app().out, "container\n");
   EXPECT_THAT(world_->log_text(), HasSubstr("warning: nothing to swap: /bin/app is static"));
   EXPECT_EQ(world_->mounts(), 0U);
 }
 
-/// As it is, where the policy is to warn: of what the hook itself is asked wrong, nothing is.
-TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container_or_an_unswapped_one) {
+/// Under the policy to warn the container runs unswapped, except when the request itself is
+/// invalid.
+TEST_P(HookedContainer, each_trouble_is_one_line_and_the_container_fails_or_runs_unswapped) {
   for (const auto& trouble : hook_troubles()) {
     const bool is_request =
         trouble.name.starts_with("an annotation") || trouble.name.starts_with("a program");
@@ -174,7 +150,7 @@ TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container_or_an_unswappe
       const auto before = world_->image_state();
       const auto began = std::chrono::steady_clock::now();
       const auto ran = start(config, trouble.before);
-      EXPECT_LT(std::chrono::steady_clock::now() - began, 10s);  // bench/ has the time itself
+      EXPECT_LT(std::chrono::steady_clock::now() - began, 10s);  // bench/ measures it
       EXPECT_EQ(ran.status == 0, warns) << ran.err;
       EXPECT_THAT(ran.out, StartsWith(warns ? "container\n" : ""));
       EXPECT_EQ(ran.out.empty(), !warns);
@@ -190,12 +166,11 @@ TEST_P(HookedContainer, each_trouble_is_one_line_and_no_container_or_an_unswappe
   }
 }
 
-TEST_P(HookedContainer, a_changed_host_is_said_and_decided_on_anew) {
+TEST_P(HookedContainer, changed_host_file_is_reported_and_decided_on_again) {
   for (const std::string stage : {"createRuntime", "createContainer"}) {
     SCOPED_TRACE(stage);
     renew();
-    const auto config = stage == "createRuntime" ? world_->config({"/bin/app"})
-                                                 : world_->inside_config({"/bin/app"});
+    const auto config = world_->config_for(stage, {"/bin/app"});
     EXPECT_EQ(start(config).out, "host\n");
     const auto library = world_->path("host/libmpi.so.12");
     write_text_file(library, value_or_throw(read_file(library)) + "x");
@@ -207,7 +182,7 @@ TEST_P(HookedContainer, a_changed_host_is_said_and_decided_on_anew) {
   }
 }
 
-TEST_P(HookedContainer, finds_a_program_that_lies_in_a_volume) {
+TEST_P(HookedContainer, program_in_a_volume_is_found) {
   fs::create_directories(world_->path("volume"));
   fs::rename(world_->rootfs() + "/bin/app", world_->path("volume/app"));
   auto config = world_->config({"/data/app"});
@@ -215,65 +190,57 @@ TEST_P(HookedContainer, finds_a_program_that_lies_in_a_volume) {
   EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
 }
 
-TEST_P(HookedContainer, works_from_inside_the_container_too) {
+TEST_P(HookedContainer, hook_works_in_stage_create_container) {
   auto config = world_->inside_config({"/bin/app"});
   config["process"]["env"] = {"PATH=/evil", "LD_PRELOAD=/evil.so", "LD_AUDIT=/evil.so"};
-  // Without one of its own a hook gets the image's environment from runc 1.1.
+  // runc 1.1 gives a hook without an environment the container's.
   config["hooks"]["createContainer"][0].erase("env");
   EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
   expect_nothing_left();
   EXPECT_THAT(world_->log_text(), HasSubstr(" swapped: "));
-  // What fails when fs-mount has left the tree in which the log has its name.
-  auto decision = world_->swap();
-  decision["binds"][0]["source"] = "none.so";
-  world_->answer(decision);
+  // A failure after fs-mount has left the tree in which the log has its name.
+  world_->answer_swap_with("/binds/0/source", "none.so");
   fs::remove_all(world_->path("cache"));
   EXPECT_NE(start(config).status, 0);
   EXPECT_THAT(world_->log_text(), HasSubstr("error: none.so: cannot copy its mount"));
   expect_nothing_left();
 }
 
-TEST_P(HookedContainer, links_of_the_image_do_not_lead_out_of_it) {
-  const auto before = value_or_throw(read_file("/proc/self/mountinfo"));
-  const auto real = world_->rootfs() + ContainerWorld::kLibrary;
+TEST_P(HookedContainer, image_links_do_not_lead_out_of_the_image) {
+  const auto start_at = [&](const std::string& mount_point) {
+    auto config = world_->config({"/bin/app"});
+    for (const auto& word : {"--at"s, mount_point})
+      config["hooks"]["createRuntime"][0]["args"].push_back(word);
+    return start(config);
+  };
   for (const std::string link :
        {"/usr/lib/libmpi.so.12", "../../../../../../../usr/lib/libmpi.so.12"}) {
     fs::remove_all(world_->rootfs() + "/srv");
     fs::create_directories(world_->rootfs() + "/srv");
     fs::create_symlink(link, world_->rootfs() + "/srv/link.so");
-    auto decision = world_->swap();
-    decision["binds"][0]["target"] = "/srv/link.so";
-    world_->answer(decision);
-    auto config = world_->config({"/bin/app"});
-    config["hooks"]["createRuntime"][0]["args"].push_back("--at");
-    config["hooks"]["createRuntime"][0]["args"].push_back("/dev/h" + std::to_string(link.size()));
-    EXPECT_EQ(start(config).out, "host\n") << link;
+    world_->answer_swap_with("/binds/0/target", "/srv/link.so");
+    EXPECT_EQ(start_at("/dev/h" + std::to_string(link.size())).out, "host\n") << link;
   }
-  // As mount point: /srv/out is a directory of the host's, of the same name, if it led there.
+  // Outside the image the mount point's link leads to a directory of the host.
   fs::create_directory_symlink(world_->path("host"), world_->rootfs() + "/srv/out");
-  auto decision = world_->swap();
-  decision["mount_point"] = "/srv/out";
-  world_->answer(decision);
-  auto config = world_->config({"/bin/app"});
-  config["hooks"]["createRuntime"][0]["args"].push_back("--at");
-  config["hooks"]["createRuntime"][0]["args"].push_back("/srv/out");
-  EXPECT_NE(start(config).status, 0);
+  world_->answer_swap_with("/mount_point", "/srv/out");
+  EXPECT_NE(start_at("/srv/out").status, 0);
   expect_nothing_left();
 }
 
-TEST_P(HookedContainer, odd_names_do_no_harm) {
+TEST_P(HookedContainer, directories_with_odd_names_work) {
   for (const std::string name :
        {"with space", "new\nline\ttab", "\xC3\xA4\xE2\x82\xAC", "a\\b'\"$(x)"}) {
     SCOPED_TRACE(name);
     renew(std::make_unique<ContainerWorld>(name));
-    const auto ran = start(world_->config({"/bin/app"}));
+    const auto ran = start_app();
     EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
     expect_nothing_left();
   }
 }
 
-/// apptainer mounts, and starts `PROGRAM ARGUMENTS /dev/fd/N -f`.
-TEST(ApptainersFusemount, is_served_by_fs_mount) {
+/// apptainer mounts, and runs `PROGRAM ARGUMENTS /dev/fd/N -f`.
+TEST(ApptainersFusemount, fs_mount_serves_the_passed_descriptor) {
   HEDDLE_STAGED(fs_mount, "fs-mount");
   HEDDLE_STAGED(fs_hook, "fs-hook");
   const ContainerWorld world;
@@ -297,8 +264,7 @@ TEST(ApptainersFusemount, is_served_by_fs_mount) {
   EXPECT_EQ(value_or_throw(child.wait_for(5s)), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, HookedContainer, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return each.param; });
+INSTANTIATE_TEST_SUITE_P(Oci, HookedContainer, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -1,19 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-
-#include <chrono>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "base/child.hpp"
 #include "base/run_directory.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 
@@ -21,32 +10,29 @@ namespace heddle::test {
 class NodeService {
  public:
   NodeService(const std::string& program, const std::string& directory) : directory_(directory) {
-    const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
-    child_.emplace(value_or_throw(spawn(
-        program, {"fs-mount", "--prefetch", "0", "--node", directory},
-        {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}})));
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return listens(); }));
+    child_.emplace(start_silently(program, {"fs-mount", "--prefetch", "0", "--node", directory}));
+    EXPECT_TRUE(wait_until(10s, [&] { return listens(); }));
   }
   ~NodeService() { (void)end(SIGTERM); }
   std::optional<int> end(int signal) {
     if (!child_) return std::nullopt;
     ::kill(child_->pid(), signal);
-    auto status = value_or_throw(child_->wait_for(std::chrono::seconds(10)));
+    auto status = value_or_throw(child_->wait_for(10s));
     child_.reset();
     return status;
   }
   int pid() const { return child_->pid(); }
-  /// Names of its mounts.
-  std::vector<std::string> maps() const {
-    std::vector<std::string> out;
+  /// The directories of its mounts.
+  Strings maps() const {
+    Strings out;
     std::error_code gone;
-    for (const auto& entry : std::filesystem::directory_iterator(directory_, gone))
+    for (const auto& entry : fs::directory_iterator(directory_, gone))
       if (entry.is_directory(gone)) out.push_back(entry.path());
     return out;
   }
 
  private:
-  /// A socket of one that was killed is still there.
+  /// Connects, for a killed service leaves its socket.
   bool listens() const {
     const auto directory = RunDirectory::find(directory_);
     return directory && directory->connect_to("socket");

@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// Images that are no distribution's: with nothing in them but a program and its libraries, or with
-// each library in a directory of its own, as Nix has it. The host's MPI and what decides are real.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
+// Images that are not a distribution: with only a program and its libraries, or with each library
+// in a directory of its own, as in Nix. The host's MPI and fs-resolve are real.
 
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 constexpr const char* kContainersMpi = R"(
 #include <string.h>
@@ -78,15 +69,18 @@ class OtherImage : public ::testing::TestWithParam<std::string> {
   }
   RunResult start(const std::string& program) {
     auto config = oci_config(root(), {program});
-    for (const char* path : {"/dev/null", "/dev/urandom", "/dev/shm", "/sys"})
-      config["mounts"].push_back(oci_bind(path, path, "rw"));
-    config["hooks"]["createRuntime"] = nlohmann::json::array({oci_hook_entry(
+    bind_host_devices(config);
+    config["hooks"]["createRuntime"] = Json::array({oci_hook_entry(
         staged_program("fs-hook"), {"--cache", dir_ / "cache", "--log", dir_ / "log"})});
     write_text_file(dir_ / "bundle/config.json", config.dump());
     return Runtime(GetParam(), dir_ / "state")
         .run(dir_ / "bundle", "heddle-other-" + std::to_string(::getpid()));
   }
-  std::string log() const { return read_file(dir_ / "log").value_or(""); }
+  void expect_swapped(const std::string& program) {
+    const auto ran = start(program);
+    EXPECT_THAT(ran.out, HasSubstr("MPICH Version:"))
+        << ran.err << read_file(dir_ / "log").value_or("");
+  }
   int verify(const std::string& program) const {
     return run({staged_program("fs-hook"), "verify", "--cache", dir_ / "cache", "--rootfs", root(),
                 "--program", program})
@@ -96,32 +90,29 @@ class OtherImage : public ::testing::TestWithParam<std::string> {
   std::string mpi_;
 };
 
-/// No shell, no ldconfig and so no ld.so.cache, no /etc, no /dev: a distroless or FROM scratch
-/// image.
-TEST_P(OtherImage, of_nothing_but_a_program_and_its_libraries) {
+/// A distroless or FROM scratch image: no shell, no ld.so.cache, no /etc and no /dev.
+TEST_P(OtherImage, image_of_a_program_and_its_libraries_is_swapped) {
   for (const char* name : {"libc.so.6", "libm.so.6"})
     copy(kLib + std::string(name), kLib + std::string(name));
   copy(kLoader, kLoader);
   copy(mpi_, "/usr/lib/libmpich.so.12");
   program("/solver");
-  EXPECT_EQ(verify("/solver"), 0) << "before any runtime has made directories in it";
+  EXPECT_EQ(verify("/solver"), 0) << "no runtime has made directories yet";
   EXPECT_FALSE(fs::exists(root() + "/dev"));
-  const auto ran = start("/solver");
-  EXPECT_THAT(ran.out, HasSubstr("MPICH Version:")) << ran.err << log();
+  expect_swapped("/solver");
 }
 
-/// Its own MPI needed no libm: the host's does, and no libm goes with another build's libc.
-TEST_P(OtherImage, that_lacks_a_part_of_glibc_gets_the_hosts_as_a_whole) {
+/// The host's MPI needs libm, which the image lacks; the host's libm needs the host's libc.
+TEST_P(OtherImage, image_without_part_of_glibc_gets_all_of_the_hosts) {
   copy(kLib + std::string("libc.so.6"), kLib + std::string("libc.so.6"));
   copy(kLoader, kLoader);
   copy(mpi_, "/usr/lib/libmpich.so.12");
   program("/solver");
-  const auto ran = start("/solver");
-  EXPECT_THAT(ran.out, HasSubstr("MPICH Version:")) << ran.err << log();
+  expect_swapped("/solver");
 }
 
-/// ld.so, its own cache's path and directory, and each library in a store, found by RUNPATH.
-TEST_P(OtherImage, with_a_store_of_libraries) {
+/// ld.so with its own cache path and directory, and each library in a store, found by RUNPATH.
+TEST_P(OtherImage, image_with_a_library_store_is_swapped) {
   const std::string glibc = "/nix/glibc-2.36-1/lib/";
   const std::string store = "/nix/store/2c3d-mpich-3.4.1/lib/";
   for (const char* name : {"libc.so.6", "libm.so.6"}) copy(kLib + std::string(name), glibc + name);
@@ -135,15 +126,13 @@ TEST_P(OtherImage, with_a_store_of_libraries) {
   program(solver, {"-Wl,--dynamic-linker=" + interpreter, "-Wl,--enable-new-dtags",
                    "-Wl,-rpath," + glibc + ":" + store});
   EXPECT_EQ(verify(solver), 0);
-  const auto ran = start(solver);
-  EXPECT_THAT(ran.out, HasSubstr("MPICH Version:")) << ran.err << log();
-  // Another image with the same program, whose RUNPATH leads to one more MPI first.
+  expect_swapped(solver);
+  // Another image with the same program, whose RUNPATH leads to another MPI first.
   copy(mpi_, glibc + "libmpich.so.12");
-  EXPECT_THAT(start(solver).out, HasSubstr("MPICH Version:")) << log();
+  expect_swapped(solver);
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, OtherImage, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return each.param; });
+INSTANTIATE_TEST_SUITE_P(Oci, OtherImage, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

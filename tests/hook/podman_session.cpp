@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/podman_session.hpp"
 
-#include <signal.h>
-#include <sys/stat.h>
-
-#include <filesystem>
-
-#include "tests/hook/container_runtime.hpp"
-#include "tests/hook/container_world.hpp"
-#include "tests/support/build_elf.hpp"
-
 namespace heddle::test {
 
 PodmanSession::PodmanSession(std::string directory, std::string runtime, unsigned uid)
     : directory_(std::move(directory)), runtime_(std::move(runtime)), uid_(uid) {
   for (const auto& each : {directory_, path("run"), path("home"), path("storage")}) {
-    std::filesystem::create_directory(each);
+    fs::create_directory(each);
     ::chmod(each.c_str(), 0700);
   }
   for (const char* file : {"subuid", "subgid"})
@@ -31,32 +22,28 @@ PodmanSession::~PodmanSession() {
 
 std::vector<std::string> PodmanSession::words() const {
   return {"podman",           "--root",       path("storage"),    "--runroot",
-          "/mnt/c",  // podman takes no more than 50 characters
+          "/mnt/c",  // at most 50 characters
           "--storage-driver", "vfs",          "--cgroup-manager", "cgroupfs",
           "--events-backend", "none",         "--runtime",        runtime_,
           "--hooks-dir",      path("hooks.d")};
 }
 
 std::vector<std::string> PodmanSession::run_words(const std::vector<std::string>& options) const {
-  auto argv = words();
-  // Limits are not root's to raise everywhere.
-  argv.insert(argv.end(), {"run", "--rm", "--network", "host", "--ulimit", "nofile=1024:1024",
-                           "--ulimit", "nproc=4096:4096"});
+  // In some containers not even root may raise limits.
+  auto argv = words() + Strings{"run",      "--rm",           "--network",
+                                "host",     "--ulimit",       "nofile=1024:1024",
+                                "--ulimit", "nproc=4096:4096"};
   if (runtime_ == "crun") argv.emplace_back("--cgroups=disabled");
-  argv.insert(argv.end(), options.begin(), options.end());
-  return argv;
+  return argv + options;
 }
 
 RunResult PodmanSession::run(const std::vector<std::string>& words,
                              const std::string& before) const {
-  auto argv =
-      words_of({path("home"), "/mnt", uid_, "open",
-                "for f in subuid subgid; do mount --bind '" + directory_ +
-                    "'/$f /etc/$f; done; mount --bind '" + path("run") + "' /mnt; " + before});
-  argv.insert(argv.end(), words.begin(), words.end());
-  RunOptions options;
-  options.cwd = path("home");
-  return test::run(argv, options);
+  const auto session = session_command({path("home"), "/mnt", uid_, "open",
+                                        "for f in subuid subgid; do mount --bind '" + directory_ +
+                                            "'/$f /etc/$f; done; mount --bind '" + path("run") +
+                                            "' /mnt; " + before});
+  return test::run(session + words, {.cwd = path("home")});
 }
 
 }  // namespace heddle::test

@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "tests/hook/real_mpi.hpp"
 
-#include <gmock/gmock.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <sstream>
 
-#include "base/fd.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
-
-using namespace std::literals;
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-using ::testing::HasSubstr;
 
 namespace {
 
@@ -61,7 +48,7 @@ int main(int argc, char** argv) {
 }
 )";
 
-/// A rank of mpiexec's as a container of its own: PMI's descriptor and variables are passed on.
+/// A rank of mpiexec as a container of its own, with PMI's descriptor and variables passed on.
 constexpr const char* kRank = R"sh(#!/bin/bash
 # dash knows no descriptor above 9.
 # rank TEMPLATE DIRECTORY ID COMMAND... : COMMAND is a runtime's "run", without its last arguments
@@ -104,6 +91,12 @@ void RealMpiTest::prepare(const std::string& runtime, const std::string& suite,
   write_text_file(dir_ / "stamp", "");
 }
 
+void RealMpiTest::prepare_open_mpi_5(const std::string& runtime) {
+  if (test::run({"ompi_info", "--version"}).out.find("Open MPI v4.") == std::string::npos)
+    HEDDLE_SKIP("this machine's Open MPI is not of version 4");
+  prepare(runtime, "trixie", "openmpi");
+}
+
 std::string RealMpiTest::log() const { return read_file(dir_ / "log").value_or(""); }
 
 std::string RealMpiTest::changed_files() const {
@@ -139,11 +132,10 @@ void RealMpiTest::copy_mpi(const std::string& directory) const {
   fs::copy_file(theirs, dir_ / (directory + "/libmpich.so.12"));
 }
 
-Json RealMpiTest::config(const std::vector<std::string>& args) const {
+Json RealMpiTest::config(const Strings& args) const {
   auto out = oci_config(rootfs_, args);
   out["process"]["env"].insert(out["process"]["env"].begin(), "@ENV@");
-  for (const char* path : {"/dev/null", "/dev/urandom", "/dev/shm", "/sys"})
-    out["mounts"].push_back(oci_bind(path, path, "rw"));
+  bind_host_devices(out);
   out["mounts"].push_back(oci_bind(dir_ / "app", "/mnt", "rw"));
   out["mounts"].push_back(oci_tmpfs("/tmp"));
   out["hooks"]["createRuntime"] = Json::array({oci_hook_entry(
@@ -151,22 +143,22 @@ Json RealMpiTest::config(const std::vector<std::string>& args) const {
   return out;
 }
 
-RunResult RealMpiTest::start(const Json& config, int ranks, std::vector<std::string> launcher) {
+Json RealMpiTest::open_mpi_config(const Strings& args) const {
+  auto out = config(args);
+  out["mounts"].back() = oci_bind("/tmp", "/tmp", "rw");
+  out["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
+  return out;
+}
+
+RunResult RealMpiTest::start(const Json& config, int ranks, const Strings& launcher) {
   write_text_file(dir_ / "template", config.dump());
-  std::vector<std::string> argv;
-  if (ranks > 0) {
-    argv = std::move(launcher);
-    argv.insert(argv.end(), {"-n", std::to_string(ranks)});
-  }
-  const auto id = "heddle-mpi-" + std::to_string(::getpid()) + "-" + std::to_string(++count_);
-  argv.insert(argv.end(),
-              {dir_ / "rank", dir_ / "template", dir_ / ("run" + std::to_string(count_)), id});
-  fs::create_directory(dir_ / ("run" + std::to_string(count_)));
-  const auto command = Runtime(runtime_, dir_ / "state").command({"run"});
-  argv.insert(argv.end(), command.begin(), command.end());
-  RunOptions options;
-  options.deadline = 1min;
-  return run(argv, options);
+  const auto number = std::to_string(++count_);
+  fs::create_directory(dir_ / ("run" + number));
+  const auto command = Strings{dir_ / "rank", dir_ / "template", dir_ / ("run" + number),
+                               "heddle-mpi-" + std::to_string(::getpid()) + "-" + number} +
+                       Runtime(runtime_, dir_ / "state").command({"run"});
+  const auto launched = launcher + Strings{"-n", std::to_string(ranks)};
+  return run((ranks > 0 ? launched : Strings()) + command, {.deadline = 1min});
 }
 
 RunResult RealMpiTest::shell(const std::string& script, bool hooked) {

@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
-#include "tests/support/run.hpp"
-#include "tests/support/test_dir.hpp"
+#include "tests/hook/container_runtime.hpp"
+#include "tests/hook/container_world.hpp"
+#include "tests/support/oci_config.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 
-/// A Debian root file system with its own MPI, a program that was compiled in it, and this
-/// machine's launchers. Nothing here is faked.
+/// A Debian root file system with its own MPI, a program compiled in it, and this machine's
+/// launchers. Nothing is faked.
 class RealMpiTest : public ::testing::Test {
  protected:
-  /// Skips with the reason where `runtime` cannot run containers. The last call of a SetUp().
-  /// `mpi`: mpich or openmpi, as Debian calls them.
+  /// Skips with the reason where `runtime` cannot run containers. `mpi`: mpich or openmpi.
   void prepare(const std::string& runtime, const std::string& suite,
                const std::string& mpi = "mpich");
+  /// prepare() with Debian 13's Open MPI 5; skips unless this machine's Open MPI is of version 4.
+  void prepare_open_mpi_5(const std::string& runtime);
 
-  /// With the container's own compiler and MPI; the tree stays as it is.
+  /// Compiles app/`source` with the container's compiler and MPI; leaves the tree unchanged.
   void compile(const std::string& name, const std::string& flags = "",
                const std::string& source = "hello.c");
-  /// The image's MPICH once more in `directory` (below our own), where only search paths lead.
+  /// Copies the image's MPICH to `directory` below dir_.
   void copy_mpi(const std::string& directory) const;
-  /// config.json of a read-only container with the hook, "app" on /mnt.
-  nlohmann::json config(const std::vector<std::string>& args) const;
-  /// Runs it by itself, or as `ranks` of `launcher`, each in a container of its own.
-  RunResult start(const nlohmann::json& config, int ranks = 0,
-                  std::vector<std::string> launcher = {"mpiexec.hydra"});
-  /// A command in the container whose program is hello.
+  /// config.json of a read-only container with the hook, and "app" on /mnt.
+  Json config(const Strings& args) const;
+  /// config() without a PID namespace and with the host's /tmp: Open MPI's sessions are in /tmp,
+  /// and its ranks look at each other's processes.
+  Json open_mpi_config(const Strings& args) const;
+  /// Runs it directly, or as `ranks` of `launcher`, each in a container of its own.
+  RunResult start(const Json& config, int ranks = 0, const Strings& launcher = {"mpiexec.hydra"});
+  /// Runs a shell script in a container whose annotated program is hello.
   RunResult shell(const std::string& script, bool hooked);
-  /// `-n N` ranks of hello said who they are and the right sum, on `glibc` and the host's MPICH.
+  /// Checks the output of hello's ranks: their numbers, their sum, `glibc` and the host's MPICH.
   static void expect_right_sums(const RunResult& ran, int ranks, const std::string& glibc);
-  /// What of the root file system has changed since prepare() ended; empty: nothing.
+  /// The files of the root file system that have changed since prepare().
   std::string changed_files() const;
   std::string log() const;
 
@@ -47,5 +46,8 @@ class RealMpiTest : public ::testing::Test {
   std::string mpi_;
   int count_ = 0;
 };
+
+/// Open MPI's launcher as root on few cores.
+inline const Strings kMpirun = {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"};
 
 }  // namespace heddle::test

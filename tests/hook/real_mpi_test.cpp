@@ -1,46 +1,29 @@
 // SPDX-License-Identifier: MIT
 //
-// A program compiled with each Debian's MPICH runs in that Debian, as a container, on the MPICH of
-// this machine, started by this machine's mpiexec; one compiled with Debian 13's Open MPI 5 on its
-// Open MPI 4: one soname and one ABI, another set of libraries, components and data. Nothing here
-// is faked.
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
+// Programs compiled with each Debian's MPICH run in a container of that Debian on this machine's
+// MPICH, started by this machine's mpiexec. Programs compiled with Debian 13's Open MPI 5 run on
+// this machine's Open MPI 4, which has the same soname and ABI but other libraries, components and
+// data. Nothing is faked.
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <regex>
 #include <set>
-#include <sstream>
 
-#include "base/child.hpp"
-#include "base/fd.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/hook/real_mpi.hpp"
-#include "tests/support/build_elf.hpp"
+#include "tests/hook/started_container.hpp"
 #include "tests/support/oci_config.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-using ::testing::Not;
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-using ::testing::AllOf;
 using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
 
 struct Debian {
   const char* suite;
-  const char* glibc;  ///< that its program runs on
+  const char* glibc;  ///< the version that its program runs on
 };
 
 class RealMpi : public RealMpiTest,
@@ -52,10 +35,10 @@ class RealMpi : public RealMpiTest,
   std::string glibc() const { return std::get<1>(GetParam()).glibc; }
 };
 
-/// What does not depend on the runtime.
+/// Cases that do not depend on the runtime.
 class RealMpiEverything : public RealMpi {};
 
-TEST_P(RealMpi, prints_the_hosts_version_and_sums_right) {
+TEST_P(RealMpi, ranks_print_the_hosts_version_and_the_right_sum) {
   auto plain = config({"/mnt/hello"});
   plain.erase("hooks");
   const auto before = start(plain);
@@ -73,14 +56,14 @@ TEST_P(RealMpi, prints_the_hosts_version_and_sums_right) {
       << log();
 }
 
-TEST_P(RealMpiEverything, everything_in_its_usr_bin_still_loads) {
+TEST_P(RealMpiEverything, programs_in_usr_bin_still_load) {
   const std::string script =
       "for f in /usr/bin/*; do ldd -r \"$f\" 2>&1 | grep -E 'not found|undefined' | "
       "sed \"s|^|$f: |;s|(.*||\"; done";
   EXPECT_EQ(shell(script, true).out, shell(script, false).out);
 }
 
-TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped_too) {
+TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped) {
   const std::string directory = "/usr/lib/x86_64-linux-gnu";
   compile("rpath", "-Wl,--disable-new-dtags,-rpath," + directory);
   compile("runpath", "-Wl,--enable-new-dtags,-rpath," + directory);
@@ -91,8 +74,8 @@ TEST_P(RealMpiEverything, programs_with_rpath_or_runpath_are_swapped_too) {
   }
 }
 
-/// As minimal images come; also one that is read-only, so that none can be made.
-TEST_P(RealMpiEverything, an_image_without_an_ld_so_cache_is_swapped_too) {
+/// Minimal images have none, and in a read-only one none can be made.
+TEST_P(RealMpiEverything, image_without_ld_so_cache_is_swapped) {
   auto bare = config({"/mnt/hello"});
   bare["mounts"].push_back({{"destination", "/etc"}, {"type", "tmpfs"}, {"source", "tmpfs"}});
   const auto ran = start(bare, 2);
@@ -103,7 +86,7 @@ TEST_P(RealMpiEverything, an_image_without_an_ld_so_cache_is_swapped_too) {
   EXPECT_EQ(start(bare).out, "42") << log();
 }
 
-TEST_P(RealMpiEverything, both_names_in_one_process_are_one_file) {
+TEST_P(RealMpiEverything, both_mpi_sonames_map_one_file) {
   write_text_file(dir_ / "app/other.c",
                   "#include <mpi.h>\nint other(void) { int f; return MPI_Initialized(&f); }\n");
   compile("libother.so", "-shared -fPIC -Wl,-soname,libother.so", "other.c");
@@ -114,14 +97,13 @@ TEST_P(RealMpiEverything, both_names_in_one_process_are_one_file) {
   const auto ran = start(config({"/mnt/both", "maps"}));
   EXPECT_EQ(ran.status, 0) << ran.err << log();
   std::set<std::string> files;
-  std::istringstream lines(ran.out);
-  for (std::string line; std::getline(lines, line);)
+  for (const auto& line : lines_of(ran.out))
     if (line.starts_with("/")) files.insert(line);
   EXPECT_EQ(files.size(), 1U) << ran.out;
 }
 
-TEST_P(RealMpiEverything, a_function_that_the_host_lacks_is_named_before_the_start) {
-  // An MPI that has one function more, to link with.
+TEST_P(RealMpiEverything, function_missing_on_the_host_is_named_before_the_start) {
+  // An MPI with one more function, to link with.
   write_text_file(dir_ / "app/more.c", "int MPI_Not_on_any_host(void) { return 0; }\n");
   compile("libmore.so", "-shared -fPIC -Wl,-soname,libmore.so", "more.c");
   compile("odd", "-DODD -Wl,--no-as-needed /mnt/libmore.so");
@@ -132,44 +114,36 @@ TEST_P(RealMpiEverything, a_function_that_the_host_lacks_is_named_before_the_sta
   EXPECT_THAT(log(), HasSubstr("MPI_Not_on_any_host"));
 }
 
-/// Names of the components that ld.so says (LD_DEBUG=files) it has opened, of all ranks together.
-std::set<std::string> opened_components(const std::string& loader_talk) {
+/// The components that ld.so opened in any rank, by its LD_DEBUG=files output.
+std::set<std::string> opened_components(const std::string& ld_debug) {
   static const std::regex kOpened(R"(file=\S*/(mca_[^/ ]+\.so) \[0\];  dynamically loaded by)");
   std::set<std::string> out;
-  for (std::sregex_iterator one(loader_talk.begin(), loader_talk.end(), kOpened), end; one != end;
-       ++one)
+  for (std::sregex_iterator one(ld_debug.begin(), ld_debug.end(), kOpened), end; one != end; ++one)
     out.insert((*one)[1]);
   return out;
 }
 
-/// In images that have no Open MPI.
-TEST_P(RealMpiEverything, open_mpi_runs_two_ranks_with_all_components_of_the_hosts_list) {
+/// The images have no Open MPI.
+TEST_P(RealMpiEverything, open_mpi_ranks_load_all_of_the_hosts_components) {
   run_checked({"mpicc.openmpi", "-o", dir_ / "app/open", dir_ / "app/hello.c"});
-  auto open = config({"/mnt/open"});
+  auto open = open_mpi_config({"/mnt/open"});
   open["process"]["env"].push_back("LD_DEBUG=files");
-  // Sessions of Open MPI lie in /tmp, and its ranks look at each other's processes.
-  open["mounts"].back() = {
-      {"destination", "/tmp"}, {"type", "bind"}, {"source", "/tmp"}, {"options", {"rbind"}}};
-  open["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
-  const std::vector<std::string> launcher = {"mpirun.openmpi", "--allow-run-as-root",
-                                             "--oversubscribe"};
-  const auto ran = start(open, 2, launcher);
+  const auto ran = start(open, 2, kMpirun);
   EXPECT_EQ(ran.status, 0) << log();
   EXPECT_THAT(ran.out, HasSubstr("0 of 2, sum 3, glibc " + glibc() + ", Open MPI v4.1.4"));
   EXPECT_THAT(ran.out, HasSubstr("1 of 2, sum 3"));
 
-  auto here = launcher;
-  here.insert(here.end(), {"-n", "2", "env", "LD_DEBUG=files", dir_ / "app/open"});
-  const auto wanted = opened_components(run_checked(here).err);
+  const auto wanted = opened_components(
+      run_checked(kMpirun + Strings{"-n", "2", "env", "LD_DEBUG=files", dir_ / "app/open"}).err);
   EXPECT_GT(wanted.size(), 20U);
   EXPECT_EQ(opened_components(ran.err), wanted);
   EXPECT_EQ(log().find("the image lacks the directory"), std::string::npos) << log();
 }
 
-/// Neither glibc will do: the host's libraries need a newer one than the container's, and a library
-/// of the program wants what only the build of the container's has.
-TEST_P(RealMpiEverything, a_glibc_that_can_neither_stay_nor_go_is_refused_with_both_versions) {
-  if (suite() != "bullseye") return;  // the one whose glibc is replaced
+/// The host's libraries need a newer glibc than the container's, and a library of the program needs
+/// symbols that only the container's build has.
+TEST_P(RealMpiEverything, unusable_glibc_is_refused_with_both_versions) {
+  if (suite() != "bullseye") return;  // the only one whose glibc is replaced
   const auto bound_to_it = dir_ / "app/libbound.so";
   fs::copy_file(rootfs_ + "/lib/x86_64-linux-gnu/libnss_compat.so.2", bound_to_it);
   run_checked({"patchelf", "--set-soname", "libbound.so", bound_to_it});
@@ -183,7 +157,7 @@ TEST_P(RealMpiEverything, a_glibc_that_can_neither_stay_nor_go_is_refused_with_b
     EXPECT_EQ(ran.err.find(words), std::string::npos) << ran.err;
 }
 
-TEST_P(RealMpiEverything, verify_tells_swapped_from_not_swapped) {
+TEST_P(RealMpiEverything, verify_tells_swapped_from_unswapped_processes) {
   for (const bool hooked : {true, false}) {
     auto waiting = config({"/mnt/hello", "maps", "wait"});
     if (!hooked) waiting.erase("hooks");
@@ -192,14 +166,9 @@ TEST_P(RealMpiEverything, verify_tells_swapped_from_not_swapped) {
     write_text_file(dir_ / "waits/config.json", waiting.dump());
     const Runtime runtime("runc", dir_ / "state");
     const auto id = "heddle-verify-" + std::to_string(::getpid());
-    const auto out = value_or_throw(open_file(dir_ / "out", O_RDWR | O_CREAT | O_TRUNC));
-    auto argv = runtime.run_command(dir_ / "waits", id);
-    argv.insert(argv.begin(), "env");
-    auto child = value_or_throw(spawn("/usr/bin/env", argv, {{{out.get(), STDOUT_FILENO}}}));
-    ASSERT_TRUE(wait_until(20s, [&] {
-      return value_or_throw(read_file(dir_ / "out")).find("/libmpi") != std::string::npos;
-    })) << log();
-    const int init = Json::parse(run(runtime.command({"state", id})).out).at("pid");
+    StartedContainer started(runtime, dir_ / "waits", id);
+    ASSERT_TRUE(started.says("/libmpi")) << started.text() << log();
+    const int init = started.init();
     const auto verified = run({staged_program("fs-hook"), "verify", std::to_string(init)});
     EXPECT_EQ(verified.status, hooked ? 0 : 1) << verified.out << verified.err;
     EXPECT_THAT(verified.out, HasSubstr(hooked ? "\nswapped: mpich 4.0.2" : "\nNOT swapped"));
@@ -207,14 +176,13 @@ TEST_P(RealMpiEverything, verify_tells_swapped_from_not_swapped) {
         Json::parse(run({staged_program("fs-hook"), "verify", "--json", std::to_string(init)}).out);
     EXPECT_EQ(json.at("swapped"), hooked);
     ::kill(init, SIGKILL);
-    EXPECT_TRUE(value_or_throw(child.wait_for(5s)).has_value());
+    EXPECT_TRUE(started.ends(5s).has_value());
     (void)run(runtime.command({"delete", "--force", id}));
   }
 }
 
-/// The same by the image's own ld.so, before anything runs; with plugins, which a program loads
-/// late.
-TEST_P(RealMpiEverything, verify_tells_it_before_the_start_too) {
+/// The image's own ld.so lists the libraries before the program starts; plugins are included.
+TEST_P(RealMpiEverything, verify_predicts_what_a_bundle_maps) {
   compile("rpath", "-Wl,--disable-new-dtags,-rpath,/usr/lib/x86_64-linux-gnu");
   for (const char* program : {"/mnt/hello", "/mnt/rpath"}) {
     auto bundle = config({program});
@@ -229,10 +197,9 @@ TEST_P(RealMpiEverything, verify_tells_it_before_the_start_too) {
                 ContainsRegex(suite() == "bullseye" ? "host +/[^\n]*/libc.so.6"
                                                     : "container +/[^\n]*/libc.so.6"));
     const auto ran = start(config({program, "maps"}));
-    std::istringstream lines(ran.out);
-    for (std::string line; std::getline(lines, line);)
+    for (const auto& line : lines_of(ran.out))
       if (line.starts_with("/")) {
-        // Less what the file's own name has behind the name that led to it.
+        // The mapped file's name has a longer version than the soname.
         const auto path = line.substr(0, line.find(".so.12") + 6);
         EXPECT_THAT(verified.out, HasSubstr("host       " + path)) << "what it really maps";
       }
@@ -252,33 +219,17 @@ INSTANTIATE_TEST_SUITE_P(Debian, RealMpiEverything,
 
 class OpenMpi5Image : public RealMpiTest {
  protected:
-  void SetUp() override { prepare_for("runc"); }
-  void prepare_for(const std::string& runtime) {
-    if (run({"ompi_info", "--version"}).out.find("Open MPI v4.") == std::string::npos)
-      HEDDLE_SKIP("this machine's Open MPI is not of version 4");
-    prepare(runtime, "trixie", "openmpi");
-  }
-  /// Sessions of Open MPI lie in /tmp, and its ranks look at each other's processes.
-  Json open_config(const std::vector<std::string>& args) const {
-    auto out = config(args);
-    out["mounts"].back() = {
-        {"destination", "/tmp"}, {"type", "bind"}, {"source", "/tmp"}, {"options", {"rbind"}}};
-    out["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
-    return out;
-  }
-  RunResult ranks(const Json& config, int count) {
-    return start(config, count, {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"});
-  }
+  void SetUp() override { prepare_open_mpi_5("runc"); }
 };
 
 class OpenMpi5ImageBy : public OpenMpi5Image, public ::testing::WithParamInterface<const char*> {
  protected:
-  void SetUp() override { prepare_for(GetParam()); }
+  void SetUp() override { prepare_open_mpi_5(GetParam()); }
 };
 
-TEST_P(OpenMpi5ImageBy, its_program_runs_on_the_hosts_open_mpi_4_without_a_variable) {
+TEST_P(OpenMpi5ImageBy, program_runs_on_the_hosts_open_mpi_4) {
   for (const int count : {1, 2}) {
-    const auto ran = ranks(open_config({"/mnt/hello", "maps"}), count);
+    const auto ran = start(open_mpi_config({"/mnt/hello", "maps"}), count, kMpirun);
     EXPECT_EQ(ran.status, 0) << ran.err << log();
     for (int rank = 0; rank < count; ++rank)
       EXPECT_THAT(ran.out,
@@ -293,18 +244,18 @@ TEST_P(OpenMpi5ImageBy, its_program_runs_on_the_hosts_open_mpi_4_without_a_varia
                            Not(HasSubstr("the image lacks the directory"))));
 }
 
-/// The image has no directory where the host's Open MPI looks for them: it looks into the mount.
-TEST_F(OpenMpi5Image, the_hosts_components_are_found_in_an_image_without_their_directory) {
-  auto debug = open_config({"/mnt/hello"});
+/// The image lacks the host's component directory, so Open MPI searches the mount.
+TEST_F(OpenMpi5Image, host_components_are_found_without_their_directory) {
+  auto debug = open_mpi_config({"/mnt/hello"});
   debug["process"]["env"].push_back("LD_DEBUG=files");
-  const auto ran = ranks(debug, 1);
+  const auto ran = start(debug, 1, kMpirun);
   EXPECT_EQ(ran.status, 0) << log();
   EXPECT_THAT(ran.err, HasSubstr("calling init: /dev/heddle/ompi/mca_pml_ob1.so"));
   EXPECT_THAT(ran.err, HasSubstr("calling init: /dev/heddle/ompi/mca_coll_tuned.so"));
 }
 
-/// $1: our directory, $2: the image. Of its own parameters and texts it has none then; the host has
-/// the site's.
+/// $1: the test's directory, $2: the image. Removes the image's parameter files and help texts and
+/// gives the host the site's.
 constexpr const char* kSite = R"sh(
 cd "$1" && mkdir over image && mount -t tmpfs none over && mkdir over/up over/work &&
   mount -t overlay -o "lowerdir=$2,upperdir=over/up,workdir=over/work" none image &&
@@ -315,10 +266,10 @@ shift 2
 exec "$@"
 )sh";
 
-TEST_F(OpenMpi5Image, the_hosts_libraries_read_the_sites_parameters) {
+TEST_F(OpenMpi5Image, host_libraries_read_the_sites_parameters) {
   write_text_file(dir_ / "site/openmpi-mca-params.conf", "mpi_show_mca_params = file\n");
   write_text_file(dir_ / "site/pmix-mca-params.conf", "psec_base_verbose = 10\n");
-  auto config = open_config({"/mnt/hello"});
+  auto config = open_mpi_config({"/mnt/hello"});
   config["root"]["path"] = dir_ / "image";
   const auto ran = start(config, 1,
                          {"unshare", "-m", "sh", "-c", kSite, "sh", dir_.path(), rootfs_,
@@ -326,15 +277,14 @@ TEST_F(OpenMpi5Image, the_hosts_libraries_read_the_sites_parameters) {
   EXPECT_EQ(ran.status, 0) << ran.err << log();
   EXPECT_THAT(ran.err, HasSubstr("(/dev/heddle/openmpi-mca-params.conf:1)"));
   std::set<std::string> verbose;
-  std::istringstream lines(ran.err);
-  for (std::string line; std::getline(lines, line);)
+  for (const auto& line : lines_of(ran.err))
     if (line.find("registering framework psec") != line.npos)
       verbose.insert(line.substr(0, line.find(']')));
   EXPECT_EQ(verbose.size(), 2U) << "mpirun and its rank: " << ran.err;
   EXPECT_EQ(log().find("the image lacks the directory"), std::string::npos) << log();
 }
 
-TEST_P(OpenMpi5ImageBy, a_function_that_only_version_5_has_is_refused_by_its_name) {
+TEST_P(OpenMpi5ImageBy, function_only_in_version_5_is_refused_by_name) {
   write_text_file(dir_ / "app/session.c",
                   "#include <mpi.h>\nint main(void) { MPI_Session s; "
                   "return MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &s); }\n");
@@ -349,9 +299,9 @@ TEST_P(OpenMpi5ImageBy, a_function_that_only_version_5_has_is_refused_by_its_nam
     EXPECT_EQ(ran.err.find(words), std::string::npos) << ran.err;
 }
 
-/// What belongs to the container's own MPI wants its PMIx and UCX, which are the host's then; that
-/// is said. All else is as it was.
-TEST_F(OpenMpi5Image, programs_that_are_not_of_its_mpi_load_as_before) {
+/// Programs of the container's own MPI need its PMIx and UCX, which are replaced by the host's; the
+/// hook warns of it. All other programs load.
+TEST_F(OpenMpi5Image, programs_of_other_packages_still_load) {
   const std::string script =
       "for f in /usr/bin/*; do ldd -r \"$f\" 2>&1 | grep -qE 'not found|undefined' && "
       "dpkg -S \"$(readlink -f \"$f\")\"; done | sed 's|:.*||' | sort -u";
@@ -361,12 +311,11 @@ TEST_F(OpenMpi5Image, programs_that_are_not_of_its_mpi_load_as_before) {
                            HasSubstr(" of libpmix.so.2, which the host's ")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, OpenMpi5ImageBy, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return std::string(each.param); });
+INSTANTIATE_TEST_SUITE_P(Oci, OpenMpi5ImageBy, ::testing::Values("runc", "crun"), kParameterName);
 
-/// $1 the tree, $2 our stage, $3 our directory (/mnt/work there), and what is to be run. Our
-/// programs and the runtime run on that glibc, with the libraries of this machine that it may lack.
-/// The root is exchanged, not only changed: who enters another mount namespace leaves a chroot.
+/// $1: the tree, $2: the stage, $3: the test's directory (/mnt/work in the tree); then a command.
+/// heddle's programs and the runtime use the tree's glibc and this machine's other libraries.
+/// pivot_root and not chroot, since entering another mount namespace leaves a chroot.
 constexpr const char* kHost = R"sh(set -e
 tree=$1 stage=$2 work=$3
 shift 3
@@ -397,24 +346,18 @@ pivot_root . mnt/old
 exec chroot . sh -c 'umount -l /mnt/old; exec "$@"' sh "$@"
 )sh";
 
-/// A host whose Open MPI is of version 5: Debian 13's tree as the root of a mount namespace, in
-/// which the runtime, the hook and fs-resolve run. Programs of version 4 are this machine's.
+/// A host with Open MPI 5: Debian 13's tree is the root of a mount namespace in which the runtime,
+/// the hook and fs-resolve run. Programs of version 4 are compiled on this machine.
 class OpenMpi5Host : public RealMpiTest {
  protected:
-  void SetUp() override {
-    if (run({"ompi_info", "--version"}).out.find("Open MPI v4.") == std::string::npos)
-      HEDDLE_SKIP("this machine's Open MPI is not of version 4");
-    prepare("runc", "trixie", "openmpi");
-  }
-  /// With the compiler and MPI of this machine: version 4.
-  void compile_here(const std::string& wrapper, const std::string& name,
-                    const std::string& source) {
-    run_checked({wrapper, "-o", dir_ / ("app/" + name), dir_ / ("app/" + source)});
+  void SetUp() override { prepare_open_mpi_5("runc"); }
+  /// Compiles with this machine's Open MPI 4.
+  void compile_here(const std::string& name, const std::string& source) {
+    run_checked({"mpicc.openmpi", "-o", dir_ / ("app/" + name), dir_ / ("app/" + source)});
   }
   RunResult start_there(const std::string& program) {
     auto config = oci_config("/mnt/image", {program, "maps"});
-    for (const char* path : {"/dev/null", "/dev/urandom", "/dev/shm", "/sys"})
-      config["mounts"].push_back(oci_bind(path, path, "rw"));
+    bind_host_devices(config);
     config["mounts"].push_back(oci_bind("/mnt/work/app", "/mnt", "rw"));
     config["mounts"].push_back(oci_tmpfs("/tmp"));
     config["linux"]["namespaces"] = Json::array({{{"type", "mount"}}});
@@ -428,8 +371,8 @@ class OpenMpi5Host : public RealMpiTest {
   }
 };
 
-TEST_F(OpenMpi5Host, runs_programs_of_version_5_and_of_version_4) {
-  compile_here("mpicc.openmpi", "hello4", "hello.c");
+TEST_F(OpenMpi5Host, programs_of_versions_4_and_5_run) {
+  compile_here("hello4", "hello.c");
   for (const char* program : {"/mnt/hello", "/mnt/hello4"}) {
     const auto ran = start_there(program);
     EXPECT_EQ(ran.status, 0) << ran.err << log();
@@ -440,11 +383,11 @@ TEST_F(OpenMpi5Host, runs_programs_of_version_5_and_of_version_4) {
   }
 }
 
-TEST_F(OpenMpi5Host, refuses_what_version_5_has_no_longer_by_its_name) {
+TEST_F(OpenMpi5Host, function_removed_in_version_5_is_refused_by_name) {
   write_text_file(dir_ / "app/ext.c",
                   "#include <mpi.h>\n#include <mpi-ext.h>\nint main(void) { MPI_Request r;\n"
                   "return MPIX_Barrier_init(MPI_COMM_WORLD, MPI_INFO_NULL, &r); }\n");
-  compile_here("mpicc.openmpi", "ext", "ext.c");
+  compile_here("ext", "ext.c");
   EXPECT_NE(start_there("/mnt/ext").status, 0);
   EXPECT_THAT(log(),
               AllOf(HasSubstr("/mnt/ext needs MPIX_Barrier_init, which the host's Open MPI 5."),

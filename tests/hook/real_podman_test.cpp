@@ -1,32 +1,19 @@
 // SPDX-License-Identifier: MIT
 //
-// As real_mpi_test.cpp, by podman: each rank of this machine's mpiexec is a `podman run`, with the
-// hook file that fs-hook writes; and by a user's own runtime.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
+// As real_mpi_test.cpp with podman: each rank of this machine's mpiexec is a `podman run` with the
+// hook file that fs-hook writes. Also with a user's podman, and with a user's runtime alone.
 
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
 #include "tests/hook/podman_session.hpp"
 #include "tests/hook/real_mpi.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-namespace fs = std::filesystem;
-using ::testing::AllOf;
-using Json = nlohmann::json;
-using ::testing::HasSubstr;
-
-/// What podman needs where cgroups are mixed, and limits are not root's to raise.
+/// podman's options for machines with mixed cgroups, where root cannot raise limits.
 constexpr const char* kPodmanRank = R"sh(#!/bin/bash
-# rank DIRECTORY PROGRAM: podman's own files below DIRECTORY, the image's overlay on DIRECTORY/root
+# rank DIRECTORY PROGRAM: podman's files are below DIRECTORY, the image's overlay on DIRECTORY/root
 pass=
 if [ -n "$PMI_FD" ]; then
   exec 3<&"$PMI_FD"
@@ -39,7 +26,7 @@ exec podman --root "$1/storage" --runroot /mnt/c --storage-driver vfs --cgroup-m
   --annotation heddle.mpi=host $3 -v "$1/app:/mnt" --rootfs "$1/root" "$2"
 )sh";
 
-/// podman keeps images on an overlay, and writes /etc/mtab and the like into it.
+/// podman stores images on an overlay, and writes /etc/mtab and the like into it.
 constexpr const char* kSession = R"sh(
 umount /sys/fs/cgroup/unified 2>/dev/null
 mount -t tmpfs tmpfs "$1/over" && mkdir "$1/over/up" "$1/over/work" "$1/over/run" &&
@@ -49,7 +36,7 @@ if [ -d "$1/into" ]; then cp -r "$1/into/." "$1/root/" || exit 125; fi
 directory=$1
 shift 2
 "$@" || exit
-umount "$directory/root"  # not busy: who served it is gone, or holds nothing of this mount
+umount "$directory/root"  # fails if a daemon holds the mount
 )sh";
 
 class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
@@ -64,19 +51,14 @@ class RealPodman : public RealMpiTest, public ::testing::WithParamInterface<cons
     run_checked({staged_program("fs-hook"), "install", "--allow-annotations", "/", "--dir",
                  dir_ / "hooks.d", "--cache", dir_ / "cache", "--log", dir_ / "log"});
   }
-  RunResult ranks(int count, const std::string& program = "/mnt/hello",
-                  const std::string& more = "") {
-    std::vector<std::string> argv = {"unshare", "-m", "sh",        "-c",
-                                     kSession,  "sh", dir_.path(), rootfs_};
-    if (count > 0) argv.insert(argv.end(), {"mpiexec.hydra", "-n", std::to_string(count)});
-    argv.insert(argv.end(), {dir_ / "rank", dir_.path(), program, more});
-    RunOptions options;
-    options.deadline = 2min;
-    return run(argv, options);
+  RunResult ranks(int count) {
+    return run({"unshare", "-m", "sh", "-c", kSession, "sh", dir_.path(), rootfs_, "mpiexec.hydra",
+                "-n", std::to_string(count), dir_ / "rank", dir_.path(), "/mnt/hello", ""},
+               {.deadline = 2min});
   }
 };
 
-TEST_P(RealPodman, its_ranks_print_the_hosts_version_and_sum_right) {
+TEST_P(RealPodman, ranks_print_the_hosts_version_and_the_right_sum) {
   const std::string glibc = GetParam() == "trixie"s ? "2.41" : "2.36";
   for (const int count : {1, 2, 4}) {
     const auto ran = ranks(count);
@@ -86,8 +68,8 @@ TEST_P(RealPodman, its_ranks_print_the_hosts_version_and_sum_right) {
   EXPECT_EQ(changed_files(), "") << "something was written into the image";
 }
 
-/// A user's, each container with his id inside (keep-id). What podman writes into an image is all
-/// that is his there.
+/// A user's podman with the user's id in the container (keep-id). The user owns only the
+/// directories that podman writes to.
 class RealPodmanOfAUser : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -122,7 +104,7 @@ class RealPodmanOfAUser : public RealMpiTest, public ::testing::WithParamInterfa
   std::unique_ptr<PodmanSession> session_;
 };
 
-TEST_P(RealPodmanOfAUser, gets_the_hosts_over_the_images) {
+TEST_P(RealPodmanOfAUser, host_mpi_replaces_the_images) {
   const auto ran = start();
   EXPECT_EQ(ran.status, 0) << ran.err << log();
   EXPECT_THAT(ran.out, AllOf(HasSubstr("0 of 1, sum 1, glibc 2.36, MPICH Version:\t4.0.2\n"),
@@ -132,13 +114,12 @@ TEST_P(RealPodmanOfAUser, gets_the_hosts_over_the_images) {
   EXPECT_EQ(changed_files(), "") << "something was written into the image";
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, RealPodmanOfAUser, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return std::string(each.param); });
+INSTANTIATE_TEST_SUITE_P(Oci, RealPodmanOfAUser, ::testing::Values("runc", "crun"), kParameterName);
 
 INSTANTIATE_TEST_SUITE_P(Debian, RealPodman, ::testing::Values("bullseye", "bookworm", "trixie"),
-                         [](const auto& each) { return std::string(each.param); });
+                         kParameterName);
 
-/// By the runtime alone, with fs-resolve and fs-mount of the user.
+/// A user's runtime without podman; fs-resolve and fs-mount run as the user.
 class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -146,7 +127,7 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
     if (IsSkipped() || HasFatalFailure()) return;
     ::chmod(dir_.path().c_str(), 0755);
     for (const char* directory : {"image", "user"}) fs::create_directory(dir_ / directory);
-    // What a user may not reach where it lies is bound to where he may.
+    // A user cannot reach the root file system in its place, so it is bound to "image".
     copy_mpi("app/mpi");
     compile("solver", "-Wl,-rpath,/mnt/mpi");
     ASSERT_EQ(::chown((dir_ / "user").c_str(), kUser, kUser), 0);
@@ -159,24 +140,21 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
     hook["args"] = {"fs-hook",           "oci",   "--stage",         "createContainer", "--cache",
                     dir_ / "user/cache", "--log", dir_ / "user/log", "--always"};
     out["hooks"] = {{"createContainer", {hook}}};
-    out["linux"]["namespaces"].push_back({{"type", "user"}});
-    for (const char* map : {"uidMappings", "gidMappings"})
-      out["linux"][map] = {{{"containerID", 0}, {"hostID", kUser}, {"size", 1}}};
+    add_user_namespace(out, kUser);
     return out;
   }
   RunResult start_as_user(const Json& config) const {
     write_text_file(dir_ / "bundle/config.json", config.dump());
-    auto argv = words_of({dir_ / "user", dir_ / "user", kUser, "open",
-                          "mount --bind '" + rootfs_ + "' '" + (dir_ / "image") + "'"});
-    argv.insert(argv.end(), {GetParam(), "--root", dir_ / "user/state"});
-    if (GetParam() == "crun"s) argv.insert(argv.end(), {"--cgroup-manager", "disabled"});
-    argv.insert(argv.end(), {"run", "--bundle", dir_ / "bundle", "heddle-real-user"});
-    return run(argv);
+    return run(session_command({dir_ / "user", dir_ / "user", kUser, "open",
+                                "mount --bind '" + rootfs_ + "' '" + (dir_ / "image") + "'"}) +
+               Strings{GetParam(), "--root", dir_ / "user/state"} +
+               (GetParam() == "crun"s ? Strings{"--cgroup-manager", "disabled"} : Strings()) +
+               Strings{"run", "--bundle", dir_ / "bundle", "heddle-real-user"});
   }
   std::string log() const { return read_file(dir_ / "user/log").value_or(""); }
 };
 
-TEST_P(RealUser, container_runs_on_the_hosts_mpi_bound_over_the_images) {
+TEST_P(RealUser, host_mpi_replaces_the_images) {
   const auto ran = start_as_user(users_config({"/mnt/solver", "maps"}));
   EXPECT_EQ(ran.status, 0) << ran.err << log();
   EXPECT_THAT(ran.out,
@@ -186,8 +164,7 @@ TEST_P(RealUser, container_runs_on_the_hosts_mpi_bound_over_the_images) {
   EXPECT_EQ(changed_files(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, RealUser, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return std::string(each.param); });
+INSTANTIATE_TEST_SUITE_P(Oci, RealUser, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

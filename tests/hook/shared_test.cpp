@@ -1,42 +1,26 @@
 // SPDX-License-Identifier: MIT
 //
-// What containers share. fs-mount --node: one mount a map, and they do not depend on the service.
-// One decision, of containers of one image, or of images that look alike, which start at once.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/stat.h>
+// What containers share: with fs-mount --node one mount per map, which outlives the service; and
+// one decision for all containers of one image that start at once.
 
-#include <filesystem>
 #include <fstream>
 
 #include "tests/hook/node_service.hpp"
 #include "tests/hook/runtime_test.hpp"
 #include "tests/hook/started_container.hpp"
-#include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
 namespace {
 
-using namespace std::literals;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-using Json = nlohmann::json;
-namespace fs = std::filesystem;
-
 class NodeMount : public RuntimeTest {
  protected:
   NodeService serve() const { return {world_->path("stage/bin/fs-mount"), world_->path("node")}; }
-  std::string start(const std::vector<std::string>& args) {
-    return RuntimeTest::start(world_->config(args)).out;
-  }
   StartedContainer start_waiting() {
     return {*runtime_, world_->bundle("waiting", world_->config({"/bin/app", "wait"})), id()};
   }
-  /// The statistics as a container sees it at its end.
+  /// The statistics that a container reads.
   Json stats() {
-    const auto out = start({"/bin/app", "/dev/heddle"});
+    const auto out = start_app({"/dev/heddle"}).out;
     EXPECT_THAT(out, StartsWith("host\n")) << world_->log_text();
     return Json::parse(out.substr(out.find('\n') + 1), nullptr, false);
   }
@@ -47,7 +31,7 @@ TEST_P(NodeMount, containers_share_one_mount_and_read_a_file_once) {
   const auto first = stats();
   const auto size = fs::file_size(world_->path("host/libmpi.so.12"));
   EXPECT_GT(first["bytes_read"], 0U);
-  // The map's own files are small, and read in each container.
+  // Each container reads the map's generated files, which are small.
   constexpr std::size_t kMany = 4;
   for (std::size_t i = 0; i < kMany; ++i) {
     const auto later = stats();
@@ -58,12 +42,12 @@ TEST_P(NodeMount, containers_share_one_mount_and_read_a_file_once) {
   EXPECT_THAT(world_->log_text(), HasSubstr("by the node's mount"));
   EXPECT_EQ(world_->questions(), 1U);
   EXPECT_EQ(service.end(SIGTERM), 0);
-  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+  expect_no_daemons();
   EXPECT_FALSE(fs::exists(world_->path("node")));
   EXPECT_EQ(world_->mounts(), 0U);
 }
 
-TEST_P(NodeMount, a_container_keeps_it_when_the_service_ends) {
+TEST_P(NodeMount, container_keeps_its_mount_when_the_service_ends) {
   auto service = serve();
   auto started = start_waiting();
   ASSERT_TRUE(started.says("host\n")) << started.text() << world_->log_text();
@@ -72,36 +56,36 @@ TEST_P(NodeMount, a_container_keeps_it_when_the_service_ends) {
   EXPECT_FALSE(fs::exists(world_->path("node")));
   EXPECT_EQ(value_or_throw(read_file(library)),
             value_or_throw(read_file(world_->path("host/libmpi.so.12"))));
-  EXPECT_EQ(start({"/bin/app"}), "host\n") << "by a mount of its own";
+  EXPECT_EQ(start_app().out, "host\n") << "by a mount of its own";
   ::kill(started.init(), SIGKILL);
   EXPECT_TRUE(started.ends(10s).has_value());
-  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+  expect_no_daemons();
 }
 
-TEST_P(NodeMount, a_service_that_is_killed_leaves_its_mounts_to_the_next) {
+TEST_P(NodeMount, killed_service_leaves_its_mounts_to_the_next) {
   auto service = serve();
   const auto first = stats();
   service.end(SIGKILL);
-  // Nobody listens: said, and served by a mount of its own.
+  // Without a service a container gets a mount of its own.
   const auto alone = stats();
   EXPECT_NE(alone["supervisor_pid"], first["supervisor_pid"]);
   EXPECT_THAT(world_->log_text(), HasSubstr("a mount of its own for this container"));
   auto next = serve();
   EXPECT_EQ(stats()["supervisor_pid"], first["supervisor_pid"]);
-  // A daemon that was killed is followed by another.
+  // The service replaces a killed daemon.
   for (const int daemon : world_->daemons())
     if (daemon != next.pid()) ::kill(daemon, SIGKILL);
   EXPECT_NE(stats()["supervisor_pid"], first["supervisor_pid"]);
   EXPECT_EQ(next.maps().size(), 1U);
   EXPECT_EQ(next.end(SIGTERM), 0);
-  EXPECT_TRUE(wait_until(5s, [&] { return world_->daemons().empty(); }));
+  expect_no_daemons();
 }
 
-TEST_P(NodeMount, a_host_file_that_changed_is_decided_on_anew) {
+TEST_P(NodeMount, changed_host_file_is_decided_on_again) {
   auto service = serve();
   const auto first = stats();
   ASSERT_TRUE(first.contains("supervisor_pid"));
-  // Another file under the name, as an upgrade makes it; a map of it is handed out from now on.
+  // An upgrade replaces the file; later maps have the new one.
   const auto library = world_->path("host/libmpi.so.12");
   write_text_file(library + ".new", value_or_throw(read_file(library)) + "x", 0755);
   fs::rename(library + ".new", library);
@@ -110,32 +94,28 @@ TEST_P(NodeMount, a_host_file_that_changed_is_decided_on_anew) {
   EXPECT_NE(second["supervisor_pid"], first["supervisor_pid"]);
   EXPECT_THAT(world_->log_text(), HasSubstr("does not fit this node"));
   EXPECT_EQ(world_->questions(), 2U);
-  EXPECT_EQ(service.maps().size(), 1U) << "the old one has left the tree";
+  EXPECT_EQ(service.maps().size(), 1U) << "the old mount is detached";
 }
 
-TEST_P(NodeMount, a_directory_that_others_may_write_to_is_not_used) {
+TEST_P(NodeMount, writable_node_directory_is_not_used) {
   run_checked({"mkdir", world_->path("node")});
   ::chmod(world_->path("node").c_str(), 0777);
-  EXPECT_EQ(start({"/bin/app"}), "host\n");
+  EXPECT_EQ(start_app().out, "host\n");
   EXPECT_THAT(world_->log_text(), HasSubstr("others may write to it"));
   const auto refused = run({world_->path("stage/bin/fs-mount"), "--node", world_->path("node")});
   EXPECT_EQ(refused.status, 3);
   EXPECT_THAT(refused.err, HasSubstr("others may write to it"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, NodeMount, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return each.param; });
+INSTANTIATE_TEST_SUITE_P(Oci, NodeMount, ::testing::Values("runc", "crun"), kParameterName);
 
 class SharedDecision : public RuntimeTest {
  protected:
-  /// From now on `program` of ours goes on when its gate is opened, however often it is started.
+  /// Makes each start of the installed `program` wait for open_gate().
   void close_gate(const std::string& program) const {
     const auto path = world_->path("stage/bin/" + program);
-    fs::rename(path, path + "-now");
-    write_text_file(path,
-                    "#!/bin/sh\n>>" + path + "-came echo\nuntil [ -e " + path +
-                        "-go ]; do sleep 0.01; done\nexec " + path + "-now \"$@\"\n",
-                    0755);
+    world_->precede_program(
+        program, ">>" + path + "-came echo\nuntil [ -e " + path + "-go ]; do sleep 0.01; done");
   }
   void open_gate(const std::string& program) const {
     write_text_file(world_->path("stage/bin/" + program + "-go"), "");
@@ -151,7 +131,7 @@ class SharedDecision : public RuntimeTest {
           id(100 + i)));
     return out;
   }
-  /// Processes that have a lock of the cache's open: who decides and who waits for him.
+  /// The number of processes that have a lock file of the cache open: they decide or wait.
   std::size_t at_the_lock() const {
     const auto count =
         run({"sh", "-c", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c \"$0/[0-9a-f]*[.]lock$\"",
@@ -167,9 +147,9 @@ class SharedDecision : public RuntimeTest {
   static constexpr int kMany = 12;
 };
 
-/// Two images that differ in a library only: the second is decided on while the first, of which
-/// there was a decision, waits for its daemon.
-TEST_P(SharedDecision, a_map_stays_its_own_while_a_like_image_is_decided_on) {
+/// Two images differ in one library. The second is decided on while a container of the first,
+/// already decided on, waits for its daemon.
+TEST_P(SharedDecision, map_survives_the_decision_on_a_similar_image) {
   const auto spare = world_->path("host/libspare.so");
   fs::copy_file(world_->path("host/libmpi.so.12"), spare);
   auto mine = world_->swap();
@@ -188,11 +168,8 @@ TEST_P(SharedDecision, a_map_stays_its_own_while_a_like_image_is_decided_on) {
   fs::copy(world_->rootfs(), world_->path("copy"), fs::copy_options::recursive);
   write_text_file(world_->path("copy/opt/lib/libcore.so.1"), "");
   const auto at = world_->path("stage/bin/");
-  fs::rename(at + "fs-mount", at + "fs-mount-real");
-  write_text_file(at + "fs-mount",
-                  "#!/bin/sh\nif mkdir " + at + "waits 2>/dev/null; then until [ -e " + at +
-                      "go ]; do sleep 0.01; done; fi\nexec " + at + "fs-mount-real \"$@\"\n",
-                  0755);
+  world_->precede_program("fs-mount", "if mkdir " + at + "waits 2>/dev/null; then until [ -e " +
+                                          at + "go ]; do sleep 0.01; done; fi");
   StartedContainer waits(*runtime_, bundle, id(2));
   ASSERT_TRUE(wait_until(20s, [&] { return fs::exists(at + "waits"); })) << world_->log_text();
   EXPECT_EQ(runtime_->run(world_->bundle("others", config), id(3)).out, "host\n")
@@ -205,9 +182,8 @@ TEST_P(SharedDecision, a_map_stays_its_own_while_a_like_image_is_decided_on) {
   EXPECT_EQ(world_->mounts(), 0U);
 }
 
-TEST_P(SharedDecision, one_decides_anew_for_all_when_the_hosts_files_have_changed) {
-  ASSERT_EQ(runtime_->run(world_->bundle("first", world_->config({"/bin/app"})), id(1)).out,
-            "host\n");
+TEST_P(SharedDecision, changed_host_files_are_decided_on_once_for_all) {
+  ASSERT_EQ(start_app().out, "host\n");
   std::ofstream(world_->path("host/libmpi.so.12"), std::ios::app) << "newer";
   world_->answer(world_->swap());
   close_gate("fs-resolve");
@@ -225,11 +201,8 @@ TEST_P(SharedDecision, one_decides_anew_for_all_when_the_hosts_files_have_change
   EXPECT_EQ(world_->questions(), 2U);
 }
 
-TEST_P(SharedDecision, a_refusal_is_for_all_that_waited_for_it_and_for_nobody_later) {
-  auto decision = world_->swap();
-  decision["outcome"] = "incompatible";
-  decision["reason"] = "the reason";
-  world_->answer(decision, 1);
+TEST_P(SharedDecision, refusal_reaches_waiting_containers_and_no_later_one) {
+  world_->answer_incompatible();
   close_gate("fs-resolve");
   const auto all = start_many();
   EXPECT_TRUE(wait_until(20s, [&] { return at_the_lock() >= kMany; }));
@@ -238,12 +211,10 @@ TEST_P(SharedDecision, a_refusal_is_for_all_that_waited_for_it_and_for_nobody_la
   EXPECT_EQ(lines_with("error: the reason"), std::size_t{kMany});
   EXPECT_EQ(world_->questions(), 1U);
   world_->answer(world_->swap());
-  EXPECT_EQ(runtime_->run(world_->bundle("later", world_->config({"/bin/app"})), id(1)).out,
-            "host\n");
+  EXPECT_EQ(start_app().out, "host\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("runc", "crun"),
-                         [](const auto& each) { return each.param; });
+INSTANTIATE_TEST_SUITE_P(Oci, SharedDecision, ::testing::Values("runc", "crun"), kParameterName);
 
 }  // namespace
 }  // namespace heddle::test

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fcntl.h>
-
-#include <chrono>
-#include <optional>
-#include <string>
-
-#include "base/child.hpp"
 #include "tests/hook/container_runtime.hpp"
 #include "tests/hook/container_world.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 
-/// A runtime's `run` in the background, its words in files.
+/// A runtime's `run` in the background, with its output in a file.
 class StartedContainer {
  public:
   StartedContainer(const Runtime& runtime, const std::string& bundle, const std::string& id)
@@ -26,11 +20,10 @@ class StartedContainer {
   }
   std::string text() const { return read_file(out_).value_or(""); }
   bool says(const std::string& text) const {
-    return wait_until(std::chrono::seconds(20),
-                      [&] { return this->text().find(text) != std::string::npos; });
+    return wait_until(20s, [&] { return this->text().find(text) != std::string::npos; });
   }
   Child& runtime_process() { return *child_; }
-  /// The container's first process.
+  /// The pid of the container's init.
   int init() const {
     const auto state = run(runtime_.command({"state", id_}));
     return nlohmann::json::parse(state.out).at("pid");

@@ -1,32 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
-// fs-hook verify of an image that nobody has started: what its own ld.so lists, and that nothing of
-// the image gets out of the box it is run in.
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
+// fs-hook verify of an image that is not running: what the image's ld.so lists, and that the
+// sandbox confines it.
 
-#include <filesystem>
-
-#include "base/fd.hpp"
 #include "container-hooks/verify/verify.hpp"
 #include "tests/hook/container_world.hpp"
-#include "tests/support/build_elf.hpp"
 #include "tests/support/oci_config.hpp"
+#include "tests/support/prelude.hpp"
 
 namespace heddle::test {
 namespace {
 
 using hook::parse_loader_list;
-
-using namespace std::literals;
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr const char* kLoader = "/lib64/ld-linux-x86-64.so.2";
 
@@ -41,31 +26,39 @@ class VerifyImage : public ::testing::TestWithParam<unsigned> {
     ASSERT_EQ(::chown(world_->path("user").c_str(), GetParam(), GetParam()), 0);
     write_text_file(world_->path("stage/bin/questions"), "");
     ::chmod(world_->path("stage/bin/questions").c_str(), 0666);
-    answer();
+    world_->answer(decision());
   }
   Json decision() const {
     auto out = world_->swap();
     out["interpreter"] = {{"path", kLoader}, {"real_path", kLoader}, {"taken", "container"}};
     return out;
   }
-  void answer() const { world_->answer(decision()); }
-  RunResult verify(std::vector<std::string> words) const {
-    std::vector<std::string> argv{HEDDLE_IN_WORLD,
-                                  "--uid",
-                                  std::to_string(GetParam()),
-                                  "--",
-                                  "env",
-                                  "HOME=" + world_->path("user"),
-                                  world_->hook(),
-                                  "verify",
-                                  "--cache",
-                                  world_->path("user/cache")};
-    argv.insert(argv.end(), words.begin(), words.end());
-    return run(argv);
+  void answer_for(const std::string& program) const {
+    auto out = decision();
+    out["program"] = {program};
+    world_->answer(out);
   }
-  RunResult verify_bundle(const Json& config, std::vector<std::string> words = {}) const {
-    words.insert(words.end(), {"--bundle", world_->bundle("bundle", config)});
-    return verify(words);
+  RunResult verify(const Strings& words) const {
+    return run(Strings{HEDDLE_IN_WORLD, "--uid", std::to_string(GetParam()), "--", "env",
+                       "HOME=" + world_->path("user"), world_->hook(), "verify", "--cache",
+                       world_->path("user/cache")} +
+               words);
+  }
+  RunResult verify_bundle(const Json& config, const Strings& options = {}) const {
+    return verify(options + Strings{"--bundle", world_->bundle("bundle", config)});
+  }
+  RunResult verify_app(const Strings& options = {}) const {
+    return verify_bundle(world_->config({"/bin/app"}), options);
+  }
+  void expect_verified(const Json& config) const {
+    const auto ran = verify_bundle(config);
+    EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  }
+  /// Replaces the image's ld.so by a static program.
+  void replace_loader(const std::string& source, const std::string& flag = "-O1") const {
+    const auto loader = world_->rootfs() + kLoader;
+    fs::remove(loader);
+    build_program({.output = loader, .source = source, .flags = {"-static", flag}});
   }
   void expect_nothing_left() const {
     EXPECT_TRUE(wait_until(5s, [&] { return world_->processes().empty(); }));
@@ -75,36 +68,33 @@ class VerifyImage : public ::testing::TestWithParam<unsigned> {
   std::unique_ptr<ContainerWorld> world_;
 };
 
-TEST_P(VerifyImage, tells_what_a_bundles_program_would_load) {
+TEST_P(VerifyImage, verify_lists_the_libraries_of_a_bundles_program) {
   const auto before = world_->image_state();
-  const auto ran = verify_bundle(world_->config({"/bin/app"}));
+  const auto ran = verify_app();
   EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
   EXPECT_THAT(ran.out, AllOf(HasSubstr("host       /usr/lib/libmpi.so.12\n"),
                              HasSubstr("container  /lib64/ld-linux-x86-64.so.2\n"),
                              HasSubstr("\nswapped: mpich 4.0.2\n")));
-  const auto json = Json::parse(verify_bundle(world_->config({"/bin/app"}), {"--json"}).out);
+  const auto json = Json::parse(verify_app({"--json"}).out);
   EXPECT_EQ(json.at("swapped"), true);
   EXPECT_EQ(json.at("program"), "/bin/app");
   EXPECT_EQ(world_->image_state(), before);
   expect_nothing_left();
 }
 
-TEST_P(VerifyImage, tells_it_of_a_program_in_a_root_file_system_or_a_volume) {
+TEST_P(VerifyImage, verify_finds_programs_in_a_root_file_system_or_a_volume) {
   EXPECT_EQ(verify({"--rootfs", world_->rootfs(), "--program", "/bin/app"}).status, 0);
   fs::create_directories(world_->path("volume"));
   fs::copy_file(world_->rootfs() + "/bin/app", world_->path("volume/solver"));
   auto config = world_->config({"/data/solver"});
   config["mounts"].push_back(oci_bind(world_->path("volume"), "/data"));
-  auto elsewhere = decision();
-  elsewhere["program"] = {"/data/solver"};
-  world_->answer(elsewhere);
-  const auto ran = verify_bundle(config);
-  EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  answer_for("/data/solver");
+  expect_verified(config);
   expect_nothing_left();
 }
 
-/// Runtimes make such a place in the image; to look into it must not.
-TEST_P(VerifyImage, a_volume_that_the_image_has_no_place_for_is_there) {
+/// A runtime makes the mount point in the image; verify must not.
+TEST_P(VerifyImage, volume_without_a_mount_point_in_the_image_is_mounted) {
   fs::create_directories(world_->path("volume"));
   fs::rename(world_->rootfs() + "/bin/app", world_->path("volume/solver"));
   const auto program = world_->path("volume/solver");
@@ -115,19 +105,16 @@ TEST_P(VerifyImage, a_volume_that_the_image_has_no_place_for_is_there) {
   const auto before = world_->image_state();
   for (const char* word : {"/new/directory/solver", "/new/file"}) {
     config["process"]["args"] = {word};
-    auto elsewhere = decision();
-    elsewhere["program"] = {word};
-    world_->answer(elsewhere);
-    const auto ran = verify_bundle(config);
-    EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+    answer_for(word);
+    expect_verified(config);
   }
   EXPECT_EQ(world_->image_state(), before);
   EXPECT_FALSE(fs::exists(world_->path("volume/in-the-volume")));
   expect_nothing_left();
 }
 
-/// As podman gives its resolv.conf to an image that was made with systemd.
-TEST_P(VerifyImage, a_volume_goes_where_a_link_of_the_image_leads_though_nothing_is_there) {
+/// As podman mounts resolv.conf in an image made with systemd.
+TEST_P(VerifyImage, volume_follows_a_dangling_link_of_the_image) {
   const auto link = [&](const std::string& target, const std::string& name) {
     fs::create_symlink(target, world_->rootfs() + name);
   };
@@ -137,8 +124,7 @@ TEST_P(VerifyImage, a_volume_goes_where_a_link_of_the_image_leads_though_nothing
   auto config = world_->config({"/bin/app"});
   config["mounts"].push_back(oci_bind("/etc/hostname", "/etc/resolv.conf"));
   config["mounts"].push_back(oci_bind("/etc/hostname", "/srv/none/file"));
-  const auto ran = verify_bundle(config);
-  EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
+  expect_verified(config);
   config["mounts"].push_back(oci_bind("/etc/hostname", "/etc/round"));
   const auto round = verify_bundle(config);
   EXPECT_EQ(round.status, 3);
@@ -147,12 +133,10 @@ TEST_P(VerifyImage, a_volume_goes_where_a_link_of_the_image_leads_though_nothing
   expect_nothing_left();
 }
 
-TEST_P(VerifyImage, of_a_script_the_interpreter_is_looked_at) {
+TEST_P(VerifyImage, verify_examines_the_interpreter_of_a_script) {
   write_text_file(world_->rootfs() + "/bin/script", "#! /bin/other -x\n", 0755);
   write_text_file(world_->rootfs() + "/bin/other", "#!/bin/app\n", 0755);
-  auto of_script = decision();
-  of_script["program"] = {"/bin/script"};
-  world_->answer(of_script);
+  answer_for("/bin/script");
   const auto ran = verify_bundle(world_->config({"/bin/script"}));
   EXPECT_EQ(ran.status, 0) << ran.out << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("host       /usr/lib/libmpi.so.12\n"));
@@ -160,42 +144,35 @@ TEST_P(VerifyImage, of_a_script_the_interpreter_is_looked_at) {
   EXPECT_EQ(verify_bundle(world_->config({"/bin/script"})).status, 1) << "round and round";
 }
 
-TEST_P(VerifyImage, a_library_that_is_found_elsewhere_or_not_at_all_is_not_swapped) {
+TEST_P(VerifyImage, library_found_elsewhere_or_missing_is_not_swapped) {
   auto unbound = decision();
   unbound["binds"] = Json::array();
   world_->answer(unbound);
-  const auto elsewhere = verify_bundle(world_->config({"/bin/app"}));
+  const auto elsewhere = verify_app();
   EXPECT_EQ(elsewhere.status, 1) << elsewhere.err;
   EXPECT_THAT(elsewhere.out, AllOf(HasSubstr("container  /usr/lib/libmpi.so.12  NOT swapped"),
                                    HasSubstr("\nNOT swapped\n")));
   fs::remove(world_->rootfs() + ContainerWorld::kLibrary);
-  const auto nowhere = verify_bundle(world_->config({"/bin/app"}));
+  const auto nowhere = verify_app();
   EXPECT_EQ(nowhere.status, 1) << nowhere.err;
   EXPECT_THAT(nowhere.out, HasSubstr("libmpi.so.12: not found\n"));
 }
 
-TEST_P(VerifyImage, what_needs_no_swap_or_must_not_start_is_said) {
-  world_->answer({{"format", "heddle-container"},
-                  {"version", 1},
-                  {"outcome", "nothing"},
-                  {"reason", "/bin/app is static"}});
-  const auto nothing = verify_bundle(world_->config({"/bin/app"}));
+TEST_P(VerifyImage, static_and_incompatible_programs_are_reported) {
+  world_->answer_nothing();
+  const auto nothing = verify_app();
   EXPECT_EQ(nothing.status, 1);
   EXPECT_EQ(nothing.out, "nothing to swap: /bin/app is static\nNOT swapped\n");
-  auto refused = decision();
-  refused["outcome"] = "incompatible";
-  refused["reason"] = "the reason";
-  world_->answer(refused, 1);
+  world_->answer_incompatible();
   const auto ran = verify({"--rootfs", world_->rootfs(), "--program", "/bin/true"});
   EXPECT_EQ(ran.status, 1);
   EXPECT_EQ(ran.out, "must not start: the reason\nNOT swapped\n");
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{}, {"1", "--bundle", "x"}, {"--rootfs", "/"}})
+  for (const Strings& words : {Strings{}, {"1", "--bundle", "x"}, {"--rootfs", "/"}})
     EXPECT_EQ(verify(words).status, 2);
   EXPECT_EQ(verify({"--bundle", world_->path("none")}).status, 3);
 }
 
-/// The image's ld.so is whatever the image's maker wants: each thing that it gets done it lists.
+/// An ld.so of a hostile image. It lists what it has achieved as missing libraries.
 constexpr const char* kHostileLoader = R"(
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -222,7 +199,7 @@ int main(void) {
   TRY("chroot", chroot("/tmp") == 0);
   TRY("proc", access("/proc/1/root", F_OK) == 0);
   TRY("parent", getppid() != 1);
-  kill(1, SIGKILL);  // the box's first process: we would not come to the end
+  kill(1, SIGKILL);  // the sandbox's init: its death would end this process too
   TRY("rights", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0);
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(9)};
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -239,41 +216,30 @@ int main(void) {
   return 0;
 })";
 
-TEST_P(VerifyImage, a_hostile_image_gets_nothing_done) {
-  const auto loader = world_->rootfs() + kLoader;
-  fs::remove(loader);
-  fs::create_directories(fs::path(loader).parent_path());
-  const std::string root = GetParam() == 0 ? "1" : "0";  // a user's box has root of its own
-  build_program(
-      {.output = loader, .source = kHostileLoader, .flags = {"-static", "-DHOST_ROOT=" + root}});
+TEST_P(VerifyImage, hostile_loader_reaches_nothing) {
+  // A user's sandbox has a root of its own.
+  replace_loader(kHostileLoader, GetParam() == 0 ? "-DHOST_ROOT=1" : "-DHOST_ROOT=0");
   const auto before = world_->image_state();
-  const auto ran = verify_bundle(world_->config({"/bin/app"}));
+  const auto ran = verify_app();
   EXPECT_EQ(ran.status, 1) << ran.err;
   EXPECT_THAT(ran.out, AllOf(HasSubstr("all-tried: not found\n"), Not(HasSubstr("bad-"))));
   EXPECT_EQ(world_->image_state(), before);
   expect_nothing_left();
 }
 
-TEST_P(VerifyImage, what_a_hostile_image_says_is_bounded_and_escaped) {
-  const auto loader = world_->rootfs() + kLoader;
-  fs::remove(loader);
-  build_program({.output = loader,
-                 .source = "#include <stdio.h>\nint main(void){puts(\"\\t/\\033[31mred (0x1)\");"
-                           "fflush(stdout);for(;;)puts(\"\\t/x (0x1)\");}",
-                 .flags = {"-static"}});
-  const auto flood = verify_bundle(world_->config({"/bin/app"}));
+TEST_P(VerifyImage, hostile_output_is_bounded_and_escaped) {
+  replace_loader(
+      "#include <stdio.h>\nint main(void){puts(\"\\t/\\033[31mred (0x1)\");"
+      "fflush(stdout);for(;;)puts(\"\\t/x (0x1)\");}");
+  const auto flood = verify_app();
   EXPECT_EQ(flood.status, 3);
   EXPECT_THAT(flood.err, HasSubstr("it prints too much"));
   expect_nothing_left();
 }
 
-TEST_P(VerifyImage, an_image_that_takes_for_ever_is_stopped) {
-  const auto loader = world_->rootfs() + kLoader;
-  fs::remove(loader);
-  build_program({.output = loader,
-                 .source = "#include <unistd.h>\nint main(void){if(!fork())setsid();for(;;);}",
-                 .flags = {"-static"}});
-  const auto ran = verify_bundle(world_->config({"/bin/app"}), {"--timeout", "1"});
+TEST_P(VerifyImage, endless_loader_is_killed) {
+  replace_loader("#include <unistd.h>\nint main(void){if(!fork())setsid();for(;;);}");
+  const auto ran = verify_app({"--timeout", "1"});
   EXPECT_EQ(ran.status, 3);
   EXPECT_THAT(ran.err, HasSubstr("it takes longer than 1 s"));
   expect_nothing_left();
@@ -283,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(User, VerifyImage, ::testing::Values(0U, 1500U), [](con
   return each.param == 0 ? std::string("root") : std::string("user");
 });
 
-TEST(LoaderList, is_read_as_ld_so_prints_it) {
+TEST(LoaderList, ld_so_output_is_parsed) {
   const auto list = parse_loader_list(
       "\tlinux-vdso.so.1 (0x00007ffd)\n"
       "\tliba b.so.1 => /lib/x (0x2)/liba b.so.1 (0x00007f)\n"

@@ -16,10 +16,10 @@ namespace {
 using namespace std::chrono_literals;
 using State = WorkResult::State;
 
-/// Pieces below 20 lie on procfs, the others on the root.
+/// Pieces below 20 are on procfs, the others on the root.
 std::string_view path_of(std::size_t piece) { return piece < 20 ? "/proc/x" : "/x"; }
 
-TEST(FileWork, a_silent_file_system_costs_its_own_pieces_only) {
+TEST(FileWork, hung_file_system_costs_only_its_own_pieces) {
   const auto results = work_on_files(40, {.limit = 300ms,
                                           .work =
                                               [](std::size_t piece, WorkPlace& place) {
@@ -35,10 +35,10 @@ TEST(FileWork, a_silent_file_system_costs_its_own_pieces_only) {
     EXPECT_EQ(results[piece].state, State::done) << piece;
   EXPECT_EQ(results[4].state, State::done);
   EXPECT_EQ(results[5].state, State::late);
-  EXPECT_EQ(results[19].state, State::not_begun) << "nothing says that it would be answered";
+  EXPECT_EQ(results[19].state, State::not_begun) << "the same file system is hung";
 }
 
-TEST(FileWork, slow_answers_are_waited_for_many_at_once) {
+TEST(FileWork, slow_answers_are_awaited_in_parallel) {
   const auto begin = std::chrono::steady_clock::now();
   const auto results = work_on_files(
       100, {.limit = 10s,
@@ -48,7 +48,7 @@ TEST(FileWork, slow_answers_are_waited_for_many_at_once) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 1500ms);
 }
 
-TEST(FileWork, a_process_that_is_killed_is_an_error) {
+TEST(FileWork, killed_process_is_an_error) {
   EXPECT_THROW(work_on_files(5, {.limit = 60s,
                                  .work =
                                      [](std::size_t piece, WorkPlace&) {
@@ -58,7 +58,7 @@ TEST(FileWork, a_process_that_is_killed_is_an_error) {
                Error);
 }
 
-TEST(FileWork, all_files_come_though_they_are_more_than_a_packet_holds) {
+TEST(FileWork, all_files_arrive_when_one_packet_cannot_hold_them) {
   const auto before = std::filesystem::current_path();
   auto results = work_on_files(
       600, {.limit = 60s,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --fuse-fd: the mount belongs to a namespace that is not the daemon's.
+// fs-mount --fuse-fd: the daemon serves a mount of another namespace.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-/// A child in a mount namespace of its own, with a heddle mount that only it sees; it warms the
-/// mount when told to, and lives until end().
+/// A child in a mount namespace with a heddle mount that only it sees, until end(). It warms the
+/// mount before its first read.
 class PrivateMount {
  public:
   explicit PrivateMount(const std::string& mount_point) {
@@ -48,7 +48,7 @@ class PrivateMount {
 
   pid_t pid() const { return pid_; }
   Fd take_device() { return std::move(device_); }
-  /// Lets the child read the file `name` of the mount, or its statistics; what it got.
+  /// The child's read of the file `name`, or of the statistics.
   std::string read(const std::string& name) {
     (void)!::send(socket_.get(), name.data(), name.size(), MSG_NOSIGNAL);
     char buffer[4096];
@@ -120,7 +120,7 @@ class FuseFd : public ::testing::Test {
   Fd ready_;
 };
 
-TEST_F(FuseFd, serves_a_mount_of_another_namespace_and_ends_with_it) {
+TEST_F(FuseFd, daemon_serves_a_mount_of_another_namespace_and_ends_with_it) {
   PrivateMount mount(work() + "/m");
   auto daemon = start(mount.take_device());
   ASSERT_TRUE(await_ready(ready_.get()));
@@ -130,16 +130,16 @@ TEST_F(FuseFd, serves_a_mount_of_another_namespace_and_ends_with_it) {
   mount.end();
   EXPECT_EQ(value_or_throw(daemon.wait_for(5s)), std::optional(0));
   EXPECT_FALSE(fs::exists(work()));
-  // The last counters follow the ready byte.
+  // The final statistics follow the ready byte.
   const auto counters = nlohmann::json::parse(value_or_throw(read_all(ready_.get(), "ready")));
   EXPECT_GT(counters.at("requests_total").get<int>(), 5);
 }
 
-TEST_F(FuseFd, a_jobs_signal_does_not_take_the_libraries_away) {
+TEST_F(FuseFd, first_sigterm_does_not_end_the_daemon) {
   PrivateMount mount(work() + "/m");
   auto daemon = start(mount.take_device(), {"--prefetch", "0"});
   ASSERT_TRUE(await_ready(ready_.get()));
-  ready_.reset();  // a caller that has gone is no matter
+  ready_.reset();  // the caller may be gone
   ::kill(daemon.pid(), SIGTERM);
   EXPECT_EQ(mount.read("a.so"), "content of a");
   ::kill(daemon.pid(), SIGTERM);
@@ -147,8 +147,8 @@ TEST_F(FuseFd, a_jobs_signal_does_not_take_the_libraries_away) {
   EXPECT_FALSE(fs::exists(work()));
 }
 
-// docs/security.md: nothing of it is to be unmounted, so it keeps no capability at all.
-TEST_F(FuseFd, the_daemon_has_no_rights_nor_a_part_in_the_terminals_session) {
+// docs/security.md: the daemon never unmounts, so it keeps no capability.
+TEST_F(FuseFd, daemon_has_no_rights_and_a_session_of_its_own) {
   PrivateMount mount(work() + "/m");
   auto daemon = start(mount.take_device());
   ASSERT_TRUE(await_ready(ready_.get()));
@@ -158,7 +158,7 @@ TEST_F(FuseFd, the_daemon_has_no_rights_nor_a_part_in_the_terminals_session) {
                            "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"})
     EXPECT_THAT(status, HasSubstr(line));
   EXPECT_EQ(::getsid(daemon.pid()), daemon.pid());
-  // 0 to 2, device, ready, map and one object; signals, Landlock's rules, the worker.
+  // stdio, device, ready, map, one object, signalfd, Landlock rules, worker
   EXPECT_LE(std::distance(fs::directory_iterator(process + "/fd"), {}), 10);
 }
 
@@ -174,7 +174,7 @@ TEST_F(FuseFd, errors_come_through_the_ready_descriptor) {
   EXPECT_FALSE(fs::exists(work()));
 }
 
-TEST_F(FuseFd, a_descriptor_that_is_no_fuse_device_or_not_mounted_is_refused) {
+TEST_F(FuseFd, descriptor_without_a_fuse_mount_is_refused) {
   auto other = start(value_or_throw(open_file("/dev/null", O_RDWR)));
   auto ready = await_ready(ready_.get());
   ASSERT_FALSE(ready);

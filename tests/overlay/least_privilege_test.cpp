@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the process that answers a mount's requests may do, and for whom.
+// The rights of each process of a mount, and for whom it serves: the table of docs/security.md.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+using namespace std::chrono_literals;
 constexpr unsigned kUser = 1500;
 constexpr unsigned kOtherUser = 1501;
 constexpr std::uint64_t kMayReadAll = std::uint64_t{1} << CAP_DAC_READ_SEARCH;
@@ -53,8 +54,8 @@ class LeastPrivilege : public ::testing::Test {
   static std::string status_of(int pid) {
     return value_or_throw(read_file("/proc/" + std::to_string(pid) + "/status"));
   }
-  /// The rows of docs/security.md: `capabilities` permitted and effective, none inheritable,
-  /// ambient or to be gained, no new privileges, a filter.
+  /// A row of docs/security.md: `capabilities` permitted and effective, none inheritable or
+  /// ambient, an empty bounding set, no new privileges, a seccomp filter.
   static void expect_rights(const std::string& status, std::uint64_t capabilities,
                             Filter filter = Filter::yes) {
     const auto mask = fmt::format("{:016x}\n", capabilities);
@@ -62,7 +63,7 @@ class LeastPrivilege : public ::testing::Test {
       EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t" + mask));
     for (const char* set : {"CapInh", "CapAmb"})
       EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t0000000000000000\n"));
-    // A plain user has no right to give this one up, and no use for it.
+    // Only root may drop the bounding set.
     if (status.find("Uid:\t0\t") != std::string::npos) {
       EXPECT_THAT(status, HasSubstr("CapBnd:\t0000000000000000\n"));
     }
@@ -72,7 +73,7 @@ class LeastPrivilege : public ::testing::Test {
     }
   }
   static void expect_closed(const std::string& status) { expect_rights(status, 0); }
-  /// errno of opening `path` as a user who is nobody here; 0: it worked.
+  /// errno of opening `path` as kOtherUser; 0: it worked.
   static int open_as_another(const std::string& path) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -84,8 +85,8 @@ class LeastPrivilege : public ::testing::Test {
     return WEXITSTATUS(status);
   }
 
-  /// What a shell started by `prefix` sees of a mount that it makes and ends: a file's content and
-  /// the worker's status.
+  /// The output of a shell, started by `prefix`, that mounts, reads a file and the worker's status,
+  /// and unmounts.
   std::string visit(std::vector<std::string> prefix, const std::string& before = {}) const {
     const std::string script =
         before +
@@ -99,66 +100,61 @@ class LeastPrivilege : public ::testing::Test {
   TestDir dir_;
 };
 
-TEST_F(LeastPrivilege, a_worker_has_no_rights_and_its_follower_neither) {
+TEST_F(LeastPrivilege, workers_and_their_successors_have_no_rights) {
   HEDDLE_NEEDS_RESEND();
   const Mount mount(dir_ / "map", dir_ / "m");
   const int worker = mount.worker();
   expect_closed(status_of(worker));
   ::kill(worker, SIGKILL);
-  ASSERT_TRUE(wait_until(std::chrono::seconds(10), [&] { return mount.worker() != worker; }));
+  ASSERT_TRUE(wait_until(10s, [&] { return mount.worker() != worker; }));
   expect_closed(status_of(mount.worker()));
   EXPECT_EQ(value_or_throw(read_file(mount / "v/secret")), "secret");
 }
 
-TEST_F(LeastPrivilege, root_s_supervisor_can_unmount_and_no_more) {
+TEST_F(LeastPrivilege, root_s_supervisor_can_only_unmount) {
   fs::create_directories(dir_ / "home/m");
   fs::permissions(dir_ / "home", fs::perms(0700));
   ASSERT_EQ(::chown((dir_ / "home").c_str(), 1500, 1500), 0);
-  // To unmount in another user's closed directory it has to pass that.
+  // Unmounting in another user's closed directory needs the right to pass it.
   for (const auto& [directory, rights] :
        {std::pair("m", kMayMount), std::pair("home/m", kMayMount | kMayReadAll)}) {
     const Mount mount(dir_ / "map", dir_ / directory);
     expect_rights(status_of(mount.pid()), rights);
     ::kill(mount.pid(), SIGTERM);
-    EXPECT_TRUE(wait_until(std::chrono::seconds(10), [&] { return !is_running(mount.pid()); }));
+    EXPECT_TRUE(wait_until(10s, [&] { return !is_running(mount.pid()); }));
     EXPECT_EQ(mounts_with(" " + (dir_ / directory) + " "), 0U);
   }
 }
 
-TEST_F(LeastPrivilege, the_supervisor_of_a_shared_mount_can_unmount_and_no_more) {
+TEST_F(LeastPrivilege, processes_of_a_shared_mount_can_only_mount_and_unmount) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   HEDDLE_NEEDS_OPEN_TREE();
-  const std::string script =
-      "cat /proc/$(\"$0\" --stats --json \"${HEDDLE_INDEX%/.heddle/index}\" | "
-      "grep supervisor_pid | tr -dc 0-9)/status";
-  const auto seen =
-      run_checked({fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c", script, fs_mount()});
-  expect_rights(seen.out, kMayMount);
+  const auto output = [&](const std::string& script) {
+    return run_checked(
+               {fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c", script, fs_mount()})
+        .out;
+  };
+  expect_rights(output("cat /proc/$(\"$0\" --stats --json \"${HEDDLE_INDEX%/.heddle/index}\" | "
+                       "grep supervisor_pid | tr -dc 0-9)/status"),
+                kMayMount);
+  expect_rights(output("cat /proc/$(pgrep -P $PPID -x fs-mount)/status"),
+                kMayMount | kMayReadAll | kMayLookAtProcesses);
 }
 
-TEST_F(LeastPrivilege, the_service_of_a_shared_mount_can_mount_and_no_more) {
-  HEDDLE_STAGED(fs_gen, "fs-gen");
-  HEDDLE_NEEDS_OPEN_TREE();
-  const auto seen = run_checked({fs_gen, "-q", "--via", "private", "--", "/bin/sh", "-c",
-                                 "cat /proc/$(pgrep -P $PPID -x fs-mount)/status"});
-  expect_rights(seen.out, kMayMount | kMayReadAll | kMayLookAtProcesses);
-}
-
-TEST_F(LeastPrivilege, the_node_s_service_can_mount_and_its_daemons_cannot) {
+TEST_F(LeastPrivilege, node_service_can_only_mount) {
   const auto null = value_or_throw(open_file("/dev/null", O_RDWR));
   auto service = value_or_throw(spawn(
       fs_mount(), {"fs-mount", "--node", dir_ / "node"},
       {{{null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}}));
-  ASSERT_TRUE(
-      wait_until(std::chrono::seconds(10), [&] { return fs::exists(dir_ / "node/socket"); }));
-  // Its filter is its systemd unit's.
+  ASSERT_TRUE(wait_until(10s, [&] { return fs::exists(dir_ / "node/socket"); }));
+  // Its systemd unit sets its filter.
   expect_rights(status_of(service.pid()), kMayMount | kMayReadAll | kMayLookAtProcesses,
                 Filter::of_its_unit);
   ::kill(service.pid(), SIGTERM);
-  EXPECT_EQ(value_or_throw(service.wait_for(std::chrono::seconds(10))), std::optional<int>(0));
+  EXPECT_EQ(value_or_throw(service.wait_for(10s)), std::optional<int>(0));
 }
 
-TEST_F(LeastPrivilege, what_stages_has_its_supervisor_s_rights_and_no_more) {
+TEST_F(LeastPrivilege, staging_process_has_only_its_supervisor_s_rights) {
   const OriginFs origin(dir_ / "src", dir_ / "far");
   MapMaker maker;
   maker.add_directory("v", dir_ / "far");
@@ -166,7 +162,7 @@ TEST_F(LeastPrivilege, what_stages_has_its_supervisor_s_rights_and_no_more) {
   fs::create_directory(dir_ / "staged");
   origin.hang_reads();
   const Mount mount(dir_ / "map", dir_ / "m", {"--prefetch", "0", "--stage", dir_ / "staged"});
-  ASSERT_TRUE(wait_until(std::chrono::seconds(20), [&] { return origin.held() > 0; }));
+  ASSERT_TRUE(wait_until(20s, [&] { return origin.held() > 0; }));
   std::string staging;
   for (const int child : children_of(mount.pid()))
     if (child != mount.worker()) staging += status_of(child);
@@ -177,21 +173,21 @@ TEST_F(LeastPrivilege, what_stages_has_its_supervisor_s_rights_and_no_more) {
   EXPECT_EQ(mount.wait_for_staging(), "done");
 }
 
-TEST_F(LeastPrivilege, another_user_gets_what_the_files_modes_allow) {
+TEST_F(LeastPrivilege, file_modes_hold_for_other_users) {
   const Mount mount(dir_ / "map", dir_ / "m");
   EXPECT_EQ(open_as_another(mount / "v/open"), 0);
   EXPECT_EQ(open_as_another(mount / "v/secret"), EACCES);
 }
 
-TEST_F(LeastPrivilege, files_that_are_opened_when_they_are_read_are_all_that_can_be_opened) {
-  // So few descriptors that none is left to keep a file open with.
+TEST_F(LeastPrivilege, worker_that_reopens_files_has_only_dac_read_search) {
+  // Too few descriptors to pin a file.
   const auto seen = visit({}, "ulimit -n 45; ");
   EXPECT_THAT(seen, HasSubstr("secret\n"));
   EXPECT_THAT(seen, HasSubstr("Seccomp:\t2\n"));
   EXPECT_THAT(seen, HasSubstr("CapEff:\t0000000000000004\n")) << "CAP_DAC_READ_SEARCH";
 }
 
-TEST_F(LeastPrivilege, a_plain_user_s_mount_is_served_as_that_user) {
+TEST_F(LeastPrivilege, user_s_mount_is_served_as_that_user) {
   fs::permissions(dir_ / "src/secret", fs::perms(0644));
   ASSERT_EQ(::chown((dir_ / "m").c_str(), 1500, 1500), 0);
   const auto seen = visit({HEDDLE_IN_WORLD, "--uid", "1500", "--"});
@@ -200,8 +196,8 @@ TEST_F(LeastPrivilege, a_plain_user_s_mount_is_served_as_that_user) {
   expect_closed(seen);
 }
 
-// Its supervisor cannot run fusermount3 any more, which is setuid: another process does it.
-TEST_F(LeastPrivilege, a_plain_user_s_supervisor_has_no_rights_and_ends_its_mount) {
+// The supervisor cannot run the setuid fusermount3: its guard does.
+TEST_F(LeastPrivilege, user_s_supervisor_has_no_rights_and_unmounts_through_its_guard) {
   fs::permissions(dir_ / "src/secret", fs::perms(0644));
   ASSERT_EQ(::chown((dir_ / "m").c_str(), 1500, 1500), 0);
   const std::string script =
@@ -217,12 +213,11 @@ TEST_F(LeastPrivilege, a_plain_user_s_supervisor_has_no_rights_and_ends_its_moun
   expect_closed(seen.substr(0, seen.size() - guard.size() + 1));
   EXPECT_THAT(guard, HasSubstr("Uid:\t1500\t1500\t1500\t1500\n"));
   EXPECT_THAT(guard, HasSubstr("CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n"));
-  EXPECT_THAT(guard, HasSubstr("NoNewPrivs:\t0\n")) << "it is what runs fusermount3";
+  EXPECT_THAT(guard, HasSubstr("NoNewPrivs:\t0\n")) << "it runs the setuid fusermount3";
   EXPECT_THAT(guard, HasSubstr("unmounted\n"));
 }
 
-/// fs-mount --stage by plain users in one directory of the node: nobody reads what another has put
-/// there.
+/// fs-mount --stage of several users in one directory of the node: none reads another's copies.
 class StageUsers : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -235,8 +230,8 @@ class StageUsers : public ::testing::Test {
     fs::create_directory(dir_ / "node");
     ::chmod((dir_ / "node").c_str(), 01777);
   }
-  /// What a user sees who mounts, waits for the copies and reads: the state of staging, a line with
-  /// the file, and the daemon's words.
+  /// The output of a user's shell that mounts, waits for the copies and reads: messages, the state
+  /// of staging, the file.
   std::string visit(unsigned uid) {
     const auto mount_point = dir_ / ("m" + std::to_string(++visits_));
     fs::create_directory(mount_point);
@@ -260,7 +255,7 @@ class StageUsers : public ::testing::Test {
     struct stat st {};
     return ::lstat(path.c_str(), &st) == 0 ? st.st_uid : 0;
   }
-  static void give(const std::string& path, unsigned uid) {
+  static void chown_all(const std::string& path, unsigned uid) {
     for (const auto& entry : fs::recursive_directory_iterator(path))
       ASSERT_EQ(::lchown(entry.path().c_str(), uid, uid), 0);
     ASSERT_EQ(::lchown(path.c_str(), uid, uid), 0);
@@ -272,7 +267,7 @@ class StageUsers : public ::testing::Test {
     }
     ::chmod(directory(name).c_str(), 0700);
     write_text_file(copy(name), content);
-    give(directory(name), owner);
+    chown_all(directory(name), owner);
   }
 
   TestDir dir_;
@@ -280,7 +275,7 @@ class StageUsers : public ::testing::Test {
   int visits_ = 0;
 };
 
-TEST_F(StageUsers, each_has_copies_of_their_own) {
+TEST_F(StageUsers, users_have_separate_copies) {
   for (const unsigned uid : {kUser, kOtherUser}) {
     SCOPED_TRACE(uid);
     const auto seen = visit(uid);
@@ -293,7 +288,7 @@ TEST_F(StageUsers, each_has_copies_of_their_own) {
   }
 }
 
-TEST_F(StageUsers, a_directory_that_another_has_made_is_not_used_nor_a_link_to_one) {
+TEST_F(StageUsers, directories_and_links_of_other_owners_are_refused) {
   const auto fake = std::string(text_.size(), 'E');
   for (const unsigned uid : {kUser, 0U}) {
     make_directory(uid, uid == kUser ? kOtherUser : kUser, fake);
@@ -311,7 +306,7 @@ TEST_F(StageUsers, a_directory_that_another_has_made_is_not_used_nor_a_link_to_o
   EXPECT_THAT(seen, HasSubstr(text_));
 }
 
-TEST_F(StageUsers, a_copy_of_another_owner_is_made_anew_whatever_it_holds) {
+TEST_F(StageUsers, copy_of_another_owner_is_replaced) {
   for (const auto& content : {text_, std::string(text_.size(), 'E')}) {
     make_directory(kUser, kUser, content);
     ASSERT_EQ(::chown(copy(kUser).c_str(), kOtherUser, kOtherUser), 0);

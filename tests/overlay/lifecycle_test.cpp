@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How mounts begin, for whom, what is refused; files that are not what the map says; how mounts
-// end, and that nothing is left.
+// How mounts start and end, what is refused, drift, and that nothing is left.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -43,14 +42,12 @@ class Lifecycle : public ::testing::Test {
   std::string mnt() const { return dir_ / "mnt"; }
   RunResult fs_mount_run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), fs_mount());
-    RunOptions options;
-    options.deadline = std::chrono::seconds(20);
-    return run(arguments, options);
+    return run(arguments, {.deadline = 20s});
   }
-  /// Expects failure with one line that holds `words` (a hint may follow), and nothing mounted.
-  void expect_refused(const RunResult& result, const std::string& words, int status = 3) {
-    EXPECT_EQ(result.status, status) << result.err;
-    EXPECT_THAT(result.err, ::testing::HasSubstr(words));
+  /// Expects one line that contains `words`, optionally a hint, and no mount.
+  void expect_refused(const RunResult& result, const std::string& words) {
+    EXPECT_EQ(result.status, 3) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words));
     EXPECT_EQ(result.out, "");
     std::string rest = result.err.substr(result.err.find('\n') + 1);
     EXPECT_TRUE(rest.empty() || rest.starts_with("hint: ")) << result.err;
@@ -61,7 +58,7 @@ class Lifecycle : public ::testing::Test {
   std::string map_;
 };
 
-TEST_F(Lifecycle, what_cannot_be_mounted_is_refused) {
+TEST_F(Lifecycle, unusable_maps_and_mount_points_are_refused) {
   auto bytes = value_or_throw(read_file(map_));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
   write_text_file(dir_ / "damaged", bytes);
@@ -75,11 +72,9 @@ TEST_F(Lifecycle, what_cannot_be_mounted_is_refused) {
   expect_refused(fs_mount_run({map_, map_}), "Not a directory");
 }
 
-TEST_F(Lifecycle, a_second_mount_on_the_same_directory_is_refused_by_name) {
+TEST_F(Lifecycle, second_mount_on_one_directory_is_refused) {
   const Mount first(map_, mnt());
-  const auto second = fs_mount_run({map_, mnt()});
-  EXPECT_EQ(second.status, 3);
-  EXPECT_THAT(second.err, HasSubstr("it is already a heddle mount"));
+  EXPECT_EQ(fs_mount_run({map_, mnt()}).status, 3);
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 1U);
   EXPECT_EQ(value_or_throw(read_file(first / "a.so")), "content of a.so");
 }
@@ -99,7 +94,7 @@ TEST_F(Lifecycle, wrong_command_lines_are_usage_errors) {
     EXPECT_EQ(fs_mount_run(line).status, 2) << to_shell(line);
 }
 
-TEST_F(Lifecycle, no_dev_fuse_is_said_with_a_hint) {
+TEST_F(Lifecycle, missing_dev_fuse_is_reported_with_a_hint) {
   const auto result =
       run({"unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && exec \"$0\" \"$@\"",
            fs_mount(), map_, mnt()});
@@ -107,8 +102,8 @@ TEST_F(Lifecycle, no_dev_fuse_is_said_with_a_hint) {
   EXPECT_THAT(result.err, HasSubstr("hint: load the module"));
 }
 
-/// Runs `script` as user 65534 in a mount namespace of its own where /dev/fuse is open to all; $1
-/// is fs-mount, $2 the map, $3 a mount point of the user's.
+/// Runs `script` as user 65534 in a mount namespace where /dev/fuse is open to all; $1 is fs-mount,
+/// $2 the map, $3 the user's mount point.
 RunResult run_as_user(const TestDir& dir, const std::string& map, const std::string& before,
                       const std::string& script) {
   fs::permissions(dir.path(), fs::perms::all);
@@ -123,7 +118,7 @@ RunResult run_as_user(const TestDir& dir, const std::string& map, const std::str
   return run({"unshare", "-m", "sh", "-c", set_up, script, dir / "fs-mount", map, mnt, dir.path()});
 }
 
-TEST_F(Lifecycle, a_user_mounts_by_fusermount3_and_unmounts_again) {
+TEST_F(Lifecycle, user_mounts_and_unmounts_by_fusermount3) {
   const auto result = run_as_user(dir_, map_, "",
                                   "\"$1\" \"$2\" \"$3\" && cat \"$3/a.so\" && "
                                   "grep -c \"$3 .*fuse.heddle heddle\" /proc/self/mountinfo && "
@@ -133,7 +128,7 @@ TEST_F(Lifecycle, a_user_mounts_by_fusermount3_and_unmounts_again) {
 }
 
 TEST_F(Lifecycle, little_address_space_is_enough) {
-  if (kSanitized) HEDDLE_SKIP("a sanitizer takes terabytes of it");
+  if (kSanitized) HEDDLE_SKIP("sanitizers map terabytes");
   const auto started =
       run({"sh", "-c", "ulimit -v 65536; exec \"$0\" \"$@\"", fs_mount(), map_, mnt()});
   ASSERT_EQ(started.status, 0) << started.err;
@@ -141,7 +136,7 @@ TEST_F(Lifecycle, little_address_space_is_enough) {
   EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
 }
 
-TEST_F(Lifecycle, a_user_whom_fusermount3_cannot_serve_gets_one_reason) {
+TEST_F(Lifecycle, fusermount3_failure_gives_one_reason) {
   const auto none = run_as_user(dir_, map_, "mount --bind /dev/null \"$(command -v fusermount3)\";",
                                 "\"$1\" \"$2\" \"$3\"");
   EXPECT_EQ(none.status, 3);
@@ -152,21 +147,29 @@ TEST_F(Lifecycle, a_user_whom_fusermount3_cannot_serve_gets_one_reason) {
   EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
 }
 
-TEST_F(Lifecycle, drift_names_each_file_and_nothing_is_mounted) {
-  write_text_file(dir_ / "src/a.so", "cOntent of a.so");
-  fs::last_write_time(dir_ / "src/a.so", fs::file_time_type::clock::now() + 1h);
-  write_text_file(dir_ / "src/b.so", "longer than before, really");
-  fs::remove(dir_ / "src/c.so");
+TEST_F(Lifecycle, mount_names_each_drifted_file_and_fails) {
+  const auto src = [&](const std::string& name) { return dir_ / "src/" + name; };
+  MapMaker maker;
+  for (const char* name : {"directory", "fifo", "touched"}) write_text_file(src(name), name);
+  maker.add_directory("v", dir_ / "src");
+  maker.write(map_);
+  const auto later = fs::file_time_type::clock::now() + 1h;
+  write_text_file(src("a.so"), "cOntent of a.so");
+  for (const char* name : {"a.so", "touched"}) fs::last_write_time(src(name), later);
+  write_text_file(src("b.so"), "longer than before, really");
+  for (const char* name : {"c.so", "directory", "fifo"}) fs::remove(src(name));
+  fs::create_directory(src("directory"));
+  ASSERT_EQ(::mkfifo(src("fifo").c_str(), 0644), 0);
   const auto refused = fs_mount_run({map_, mnt()});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_THAT(refused.err, HasSubstr("src/a.so: content changed"));
-  EXPECT_THAT(refused.err, HasSubstr("src/b.so: size is 26, was 15"));
-  EXPECT_THAT(refused.err, HasSubstr("src/c.so: missing"));
-  EXPECT_THAT(refused.err, HasSubstr("3 files differ"));
+  for (const char* line :
+       {"a.so: content changed", "b.so: size is 26, was 15", "c.so: missing",
+        "directory: no longer a regular file", "fifo: no longer a regular file", "5 files differ"})
+    EXPECT_THAT(refused.err, HasSubstr(line));
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
 }
 
-TEST_F(Lifecycle, drift_by_warning_serves_what_is_there_and_leaves_out_what_is_not) {
+TEST_F(Lifecycle, on_drift_warn_serves_changed_files_and_omits_missing_ones) {
   write_text_file(dir_ / "src/b.so", "longer than before, really");
   fs::remove(dir_ / "src/c.so");
   const Mount m(map_, mnt(), {"--on-drift", "warn"});
@@ -178,12 +181,10 @@ TEST_F(Lifecycle, drift_by_warning_serves_what_is_there_and_leaves_out_what_is_n
   EXPECT_THAT(value_or_throw(read_stats_text(m.path())), HasSubstr("\"what\": \"missing\""));
 }
 
-TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
+TEST_F(Lifecycle, stats_command_lists_current_drift) {
   const Mount m(map_, mnt(), {"--prefetch", "0"});
   const auto now = [&] {
-    const auto told = fs_mount_run({"--stats", mnt(), "--json"});
-    EXPECT_EQ(told.err, "");
-    return nlohmann::json::parse(told.out)["drift_now"];
+    return nlohmann::json::parse(fs_mount_run({"--stats", mnt(), "--json"}).out)["drift_now"];
   };
   EXPECT_EQ(now(), nlohmann::json::array());
   write_text_file(dir_ / "new", "new content, longer");
@@ -196,7 +197,7 @@ TEST_F(Lifecycle, the_counters_command_tells_which_files_differ_now) {
   EXPECT_EQ(drift[1]["what"], "missing");
 }
 
-TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_reopened) {
+TEST_F(Lifecycle, unpinned_files_are_checked_when_reopened) {
   MapMaker maker;
   for (int i = 0; i < 200; ++i)
     write_text_file(dir_ / ("many/lib" + std::to_string(i)), "number " + std::to_string(i));
@@ -205,7 +206,7 @@ TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_r
   const auto started = run({"sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\"", fs_mount(),
                             "--prefetch", "0", dir_ / "many.map", mnt()});
   ASSERT_EQ(started.status, 0) << started.err;
-  // Every file is replaced by one of the same size and times: a new file all the same.
+  // Each file is replaced by one of the same size and times, which has another inode.
   for (int i = 0; i < 200; ++i) {
     const std::string name = dir_ / ("many/lib" + std::to_string(i));
     const auto time = fs::last_write_time(name);
@@ -232,7 +233,7 @@ TEST_F(Lifecycle, a_file_that_no_descriptor_was_left_for_is_checked_when_it_is_r
   EXPECT_EQ(fs_mount_run({"-u", mnt()}).status, 0);
 }
 
-/// Processes whose command line holds `word`; a zombie's is empty.
+/// Processes whose command line contains `word`; a zombie's is empty.
 std::vector<pid_t> processes_with(const std::string& word) {
   std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -260,13 +261,11 @@ TEST_F(Lifecycle, unmounting_and_signals_end_the_daemon) {
   }
 }
 
-TEST_F(Lifecycle, minus_u_of_a_busy_mount_says_so_and_lazy_ends_it_with_its_last_user) {
+TEST_F(Lifecycle, busy_mount_refuses_unmount_and_ends_lazily_with_its_last_user) {
   const Mount m(map_, mnt(), {"--prefetch", "0"});
   auto user = open_file(m / "a.so", O_RDONLY);
   ASSERT_TRUE(user);
-  const auto busy = m.unmount();
-  EXPECT_EQ(busy.status, 3);
-  EXPECT_THAT(busy.err, HasSubstr("Device or resource busy"));
+  EXPECT_EQ(m.unmount().status, 3);
   EXPECT_EQ(fs_mount_run({"-u", "--lazy", mnt()}).status, 0);
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
   EXPECT_TRUE(is_running(m.pid()));
@@ -275,18 +274,12 @@ TEST_F(Lifecycle, minus_u_of_a_busy_mount_says_so_and_lazy_ends_it_with_its_last
   EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
 }
 
-TEST_F(Lifecycle, minus_u_of_what_is_no_heddle_mount_touches_nothing) {
-  const auto none = fs_mount_run({"-u", mnt()});
-  EXPECT_EQ(none.status, 3);
-  EXPECT_THAT(none.err, HasSubstr("no heddle mount is here"));
-  EXPECT_EQ(fs_mount_run({"-u", "/proc"}).status, 3);
-  const auto missing = fs_mount_run({"-u", dir_ / "none"});
-  EXPECT_EQ(missing.status, 3);
-  EXPECT_EQ(missing.err,
-            "fs-mount: " + dir_ / "none: cannot find the mount point: No such file or directory\n");
+TEST_F(Lifecycle, unmount_of_a_foreign_mount_is_refused) {
+  for (const auto& directory : {mnt(), std::string("/proc"), dir_ / "none"})
+    EXPECT_EQ(fs_mount_run({"-u", directory}).status, 3) << directory;
 }
 
-TEST_F(Lifecycle, a_signal_leaves_the_libraries_of_running_programs_readable) {
+TEST_F(Lifecycle, signalled_daemon_keeps_serving_open_files) {
   const Mount m(map_, mnt(), {"--prefetch", "0"});
   auto user = open_file(m / "b.so", O_RDONLY);
   ASSERT_TRUE(user);
@@ -298,34 +291,31 @@ TEST_F(Lifecycle, a_signal_leaves_the_libraries_of_running_programs_readable) {
   user->reset();
 }
 
-TEST_F(Lifecycle, a_killed_daemon_leaves_enotconn_and_minus_u_cleans) {
+TEST_F(Lifecycle, killed_daemon_leaves_enotconn_until_unmounted) {
   const Mount m(map_, mnt(), {"--prefetch", "0"});
   ::kill(m.pid(), SIGKILL);
   EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()); }));
   const auto dead = read_file(m / "a.so");
   ASSERT_FALSE(dead);
   EXPECT_EQ(dead.error().code(), ENOTCONN);
-  const auto again = fs_mount_run({map_, mnt()});
-  EXPECT_EQ(again.status, 3);
-  EXPECT_THAT(again.err, HasSubstr("whose daemon has died"));
+  EXPECT_EQ(fs_mount_run({map_, mnt()}).status, 3);
   EXPECT_THAT(fs_mount_run({"--stats", mnt()}).err, HasSubstr("unmount it with fs-mount -u\n"));
   EXPECT_EQ(m.unmount().status, 0);
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
 }
 
-TEST_F(Lifecycle, minus_u_of_another_users_mount_says_so) {
+TEST_F(Lifecycle, unmount_of_another_user_s_mount_is_refused) {
   if (::geteuid() != 0) HEDDLE_SKIP("not root");
   const Mount m(map_, mnt());
   ::chmod(dir_.path().c_str(), 0755);
-  fs::copy_file(fs_mount(), dir_ / "fs-mount");  // the stage may be out of their reach
+  fs::copy_file(fs_mount(), dir_ / "fs-mount");  // the user may not reach the stage
   const auto refused = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
                             dir_ / "fs-mount", "-u", mnt()});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_EQ(refused.err,
-            "fs-mount: " + mnt() + ": cannot unmount: the mount belongs to another user\n");
+  EXPECT_THAT(refused.err, HasSubstr("the mount belongs to another user\n"));
 }
 
-TEST_F(Lifecycle, a_stopped_daemon_does_not_keep_minus_u_from_unmounting) {
+TEST_F(Lifecycle, stopped_daemon_can_be_unmounted) {
   const Mount m(map_, mnt());
   const int worker = m.worker();
   for (const int pid : {m.pid(), worker}) ::kill(pid, SIGSTOP);
@@ -333,7 +323,7 @@ TEST_F(Lifecycle, a_stopped_daemon_does_not_keep_minus_u_from_unmounting) {
   for (const int pid : {m.pid(), worker}) ::kill(pid, SIGCONT);
 }
 
-TEST_F(Lifecycle, the_foreground_serves_until_a_signal) {
+TEST_F(Lifecycle, foreground_daemon_serves_until_a_signal) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::execl(fs_mount().c_str(), "fs-mount", "-f", map_.c_str(), mnt().c_str(), nullptr);
@@ -348,7 +338,7 @@ TEST_F(Lifecycle, the_foreground_serves_until_a_signal) {
   EXPECT_EQ(mounts_with(" " + mnt() + " "), 0U);
 }
 
-TEST_F(Lifecycle, the_daemon_holds_nothing_of_its_caller) {
+TEST_F(Lifecycle, daemon_holds_nothing_of_its_caller) {
   auto pipe = value_or_throw(make_pipe());
   ::fcntl(pipe.write_end.get(), F_SETFD, 0);
   {
@@ -375,9 +365,9 @@ TEST_F(Lifecycle, five_hundred_mounts_and_unmounts_leave_nothing) {
   EXPECT_TRUE(wait_until(5s, [&] { return processes_with(map_).empty(); }));
 }
 
-// A user's signals that are pending may be used up by anybody's processes; pthread_cancel(3) cannot
-// send its own then. On one processor it is mostly called while a thread still reads.
-TEST_F(Lifecycle, daemons_end_where_no_real_time_signal_can_be_sent) {
+// Without quota for pending signals pthread_cancel(3) cannot send its signal. On one processor it
+// is mostly called while a thread still reads.
+TEST_F(Lifecycle, daemons_end_without_a_quota_of_pending_signals) {
   const std::string processor = std::to_string(::sched_getcpu());
   for (int i = 0; i < 30; ++i) {
     ASSERT_EQ(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a mount shows, compared with the files it was made of.
+// The contents of a mount, compared with the native files.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -43,13 +43,12 @@ class MountTest : public ::testing::Test {
  protected:
   void SetUp() override {
     HEDDLE_NEEDS_FUSE();
-    fs::permissions(dir_.path(), fs::perms(0755));  // what it denied the files would be denied
+    fs::permissions(dir_.path(), fs::perms(0755));
   }
   std::string add(const std::string& name, const std::string& content, unsigned mode = 0644) {
-    const auto path = write_text_file(dir_ / ("src/" + name), content, mode);
-    return path;
+    return write_text_file(dir_ / ("src/" + name), content, mode);
   }
-  /// Mounts `src` as two views, so that the mount's directory `one` is to equal `src`.
+  /// Mounts `src` as two views; each directory equals `src`.
   Mount mount(std::vector<std::string> options = {}) {
     MapMaker maker;
     maker.add_directory("one", dir_ / "src");
@@ -100,7 +99,7 @@ TEST_F(MountTest, every_name_byte_and_attribute_equals_the_native_files) {
   }
 }
 
-TEST_F(MountTest, aliases_and_hard_links_are_one_inode_as_the_loader_sees_it) {
+TEST_F(MountTest, aliases_and_hard_links_are_one_inode) {
   const auto path = add("libx.so.1.2", "x");
   fs::create_symlink("libx.so.1.2", native("libx.so.1"));
   fs::create_hard_link(path, native("hard.so"));
@@ -119,6 +118,25 @@ TEST_F(MountTest, aliases_and_hard_links_are_one_inode_as_the_loader_sees_it) {
   EXPECT_EQ(a.st_nlink, 8U);
 }
 
+TEST_F(MountTest, directory_positions_can_be_restored) {
+  for (int i = 0; i < 300; ++i) add("file" + std::to_string(i), "x");
+  const auto m = mount();
+  DIR* directory = ::opendir((m / "one").c_str());
+  ASSERT_TRUE(directory);
+  std::vector<std::pair<long, std::string>> entries;
+  for (long at = ::telldir(directory); const dirent* entry = ::readdir(directory);
+       at = ::telldir(directory))
+    entries.emplace_back(at, entry->d_name);
+  EXPECT_GE(entries.size(), 300U);
+  for (std::size_t i = entries.size(); i-- > 0;) {
+    ::seekdir(directory, entries[i].first);
+    EXPECT_EQ(::readdir(directory)->d_name, entries[i].second);
+  }
+  ::rewinddir(directory);
+  EXPECT_EQ(::readdir(directory)->d_name, entries[0].second);
+  ::closedir(directory);
+}
+
 TEST_F(MountTest, errnos_of_reading_equal_a_native_read_only_directory) {
   add("file", "x");
   const auto m = mount();
@@ -127,7 +145,7 @@ TEST_F(MountTest, errnos_of_reading_equal_a_native_read_only_directory) {
     return file ? 0 : file.error().code();
   };
   EXPECT_EQ(open_errno(m / "one/none", O_RDONLY), ENOENT);
-  EXPECT_EQ(open_errno(m / "one/none", O_RDONLY), ENOENT);  // the cached answer
+  EXPECT_EQ(open_errno(m / "one/none", O_RDONLY), ENOENT) << "from the dentry cache";
   EXPECT_EQ(open_errno(m / "one/file/below", O_RDONLY), ENOTDIR);
   EXPECT_EQ(open_errno(m / "one/file", O_RDONLY | O_DIRECTORY), ENOTDIR);
   EXPECT_EQ(open_errno(m / ("one/" + std::string(256, 'x')), O_RDONLY), ENAMETOOLONG);
@@ -172,7 +190,7 @@ TEST_F(MountTest, every_attempt_to_write_gets_erofs) {
   EXPECT_EQ(value_or_throw(read_file(file)), "x");
 }
 
-TEST_F(MountTest, is_read_only_nosuid_nodev_and_shows_its_map_and_index) {
+TEST_F(MountTest, mount_is_read_only_nosuid_nodev_and_shows_map_and_index) {
   add("file", "x");
   const auto m = mount();
   EXPECT_EQ(mounts_with(" " + m.path() + " ro,nosuid,nodev"), 1U);
@@ -198,7 +216,7 @@ TEST_F(MountTest, a_sparse_file_beyond_4_gib_reads_right_at_its_ends) {
     ASSERT_EQ(::pwrite(file.get(), "tail", 4, kEnd), 4);
   }
   MapMaker maker;
-  maker.skip_hash();  // 5 GiB of holes take seconds; the stamp alone decides while it fits
+  maker.skip_hash();  // hashing 5 GiB takes seconds; a matching stamp suffices
   maker.add_name("v", "huge", path);
   const Mount m(maker.write(dir_ / "map"), dir_ / "mnt");
   const auto file = value_or_throw(open_file(m / "huge", O_RDONLY));

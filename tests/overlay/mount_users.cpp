@@ -40,6 +40,9 @@ Footprint footprint(int pid) {
   return out;
 }
 
+namespace {
+
+/// CPU time of `pid`.
 std::chrono::nanoseconds time_spent(int pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/schedstat");
   std::int64_t ns = 0;
@@ -47,24 +50,22 @@ std::chrono::nanoseconds time_spent(int pid) {
   return std::chrono::nanoseconds(ns);
 }
 
-namespace {
-
-/// It closes what it had for those it has answered a moment after they know.
-void let_it_settle(int pid) {
+/// Waits until the number of descriptors is stable: sockets are closed after the answer.
+void wait_until_stable(int pid) {
   auto before = footprint(pid).fds;
   const bool settled = wait_until(5s, [&] {
     std::this_thread::sleep_for(100ms);
     const auto earlier = std::exchange(before, footprint(pid).fds);
     return earlier == before;
   });
-  EXPECT_TRUE(settled) << "its descriptors change all the time";
+  EXPECT_TRUE(settled) << "the number of descriptors is not stable";
 }
 
 }  // namespace
 
 WithoutDescriptors::WithoutDescriptors(int pid) : pid_(pid) {
-  let_it_settle(pid);
-  // Up to the first that is free, and not less: poll(2) takes no more entries than that.
+  wait_until_stable(pid);
+  // Not below the first free number: poll(2) takes at most RLIMIT_NOFILE entries.
   rlim_t free = 0;
   while (fs::is_symlink("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(free))) ++free;
   rlimit none{free, 0};
@@ -80,8 +81,8 @@ WithoutDescriptors::~WithoutDescriptors() {
 void expect_rest(int pid) {
   const auto before = time_spent(pid);
   (void)wait_until(400ms, [&] { return time_spent(pid) - before > 100ms; });
-  // Some 10 ms when it asks twenty times a second; one that never rests has half a core at least.
-  EXPECT_LT(time_spent(pid) - before, 60ms) << "it does not rest";
+  // Polling twenty times a second costs 10 ms; spinning costs half a core at least.
+  EXPECT_LT(time_spent(pid) - before, 60ms) << "it spins";
 }
 
 Result<std::string> read_uncached(const std::string& path) {
@@ -113,8 +114,7 @@ std::string write_map(const ElfFarm& farm, const std::string& map) {
 }
 
 Starts::Starts(const ElfFarm& farm, const Mount& mount) {
-  RunOptions options;
-  options.env = {"LD_LIBRARY_PATH=" + mount.path()};
+  const RunOptions options{.env = {"LD_LIBRARY_PATH=" + mount.path()}};
   for (int i = 0; i < 8; ++i)
     loops_.emplace_back([this, &farm, options](const std::stop_token& stop) {
       for (; !stop.stop_requested(); ++done) {
@@ -123,7 +123,7 @@ Starts::Starts(const ElfFarm& farm, const Mount& mount) {
           ++failed, ADD_FAILURE() << ran.status << ran.err;
       }
     });
-  // What the kernel knows already it does not ask for again.
+  // Cached pages cause no requests.
   loops_.emplace_back([&farm, &mount](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       for (const auto& soname : farm.sonames)

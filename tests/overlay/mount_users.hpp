@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Who uses a mount while a test does something to whoever serves it.
+// Users of a mount while a test disturbs its daemon, and measurements of processes.
 
 #include <sys/resource.h>
 
@@ -18,26 +18,23 @@
 
 namespace heddle::test {
 
-/// What HEDDLE_TEST_SECONDS says, for cases that disturb and count; else 3. With a sanitizer 10.
+/// Duration of a disturbance: $HEDDLE_TEST_SECONDS, else 3; 10 with a sanitizer.
 std::chrono::seconds time_to_spend();
 
-/// Between one disturbance and the next, and as long as a process of a build takes to start.
+/// Time between disturbances: a worker's start takes up to a second with sanitizers.
 inline constexpr std::chrono::milliseconds kPace{kSanitized ? 1000 : 100};
 
 /// Processes of which `pid` is the parent.
 std::vector<int> children_of(int pid);
 
-/// What a process holds: descriptors, and memory that is its own alone.
+/// A process's descriptors and anonymous memory.
 struct Footprint {
   std::size_t fds = 0;
   long kib = 0;
 };
 Footprint footprint(int pid);
 
-/// What `pid` has spent of processors' time.
-std::chrono::nanoseconds time_spent(int pid);
-
-/// `pid` gets no descriptor any more, until the end.
+/// Lowers the descriptor limit of `pid` to its use, until the end.
 class WithoutDescriptors {
  public:
   explicit WithoutDescriptors(int pid);
@@ -50,13 +47,13 @@ class WithoutDescriptors {
   rlimit before_{};
 };
 
-/// That `pid` does not wake up again and again for as long as it can do nothing.
+/// Expects that `pid` does not spin while it waits.
 void expect_rest(int pid);
 
-/// A file's bytes, none of them from the page cache.
+/// A file's bytes, bypassing the page cache.
 Result<std::string> read_uncached(const std::string& path);
 
-/// Readers of contents and of names that the kernel does not know yet, from construction to stop().
+/// Threads that read contents and look up new names, until stop().
 class MountReaders {
  public:
   /// `content`: of the files `file0` to `file19` of the mount.
@@ -70,18 +67,18 @@ class MountReaders {
   std::vector<std::jthread> threads_;
 };
 
-/// The map of `farm`'s libraries, at `map`, which it returns.
+/// Writes a map of `farm`'s libraries to `map`, which it returns.
 std::string write_map(const ElfFarm& farm, const std::string& map);
 
-/// Eight loops that start `farm`'s program with its libraries from the mount, and one that forgets
-/// what the kernel knows. From construction to stop().
+/// Eight threads that start `farm`'s program with libraries of the mount, and one that drops its
+/// page cache, until stop().
 class Starts {
  public:
   Starts(const ElfFarm& farm, const Mount& mount);
   void stop() { loops_.clear(); }
 
   std::atomic<int> done = 0;
-  std::atomic<int> failed = 0;  ///< or with wrong output; each is told as a failure
+  std::atomic<int> failed = 0;  ///< or with wrong output; each is reported
 
  private:
   std::vector<std::jthread> loops_;

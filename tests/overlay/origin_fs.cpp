@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// origin_fs SOURCE DIR: serves SOURCE at DIR, as a server that is far away. Nothing of it is
-// cached: each read comes here, and is noted in SOURCE/.reads as a line `offset size path`. While
-// SOURCE/.hang exists reads are taken and not answered; while .hang-all exists, nothing is.
+// origin_fs SOURCE DIR: serves SOURCE at DIR like a network file system, uncached. Each read is
+// logged in SOURCE/.reads as a line `offset size path`. While SOURCE/.hang exists reads get no
+// answer; while .hang-all exists no request does.
 
 #define FUSE_USE_VERSION 312
 #include <fcntl.h>
@@ -94,7 +94,6 @@ int main(int argc, char** argv) {
   operations.read = read_origin;
   operations.readdir = list_directory;
   operations.statfs = describe;
-  // Exec, as a file system of libraries is.
   std::string options = "-ofsname=origin,allow_other,exec";
   char* arguments[] = {argv[0], options.data(), argv[2], nullptr};
   return fuse_main(3, arguments, &operations, nullptr);

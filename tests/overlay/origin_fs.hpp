@@ -36,22 +36,22 @@ class OriginFs {
   std::string operator/(const std::string& name) const { return directory_ + "/" + name; }
   const std::string& directory() const { return directory_; }
   const std::string& source() const { return source_; }
-  /// Reads are taken and not answered any more; or nothing is.
+  /// From now on reads, or all requests, get no answer.
   void hang_reads() const { write_text_file(source_ + "/.hang", ""); }
   void hang() const { write_text_file(source_ + "/.hang-all", ""); }
   void answer() const {
     ::unlink((source_ + "/.hang").c_str());
     ::unlink((source_ + "/.hang-all").c_str());
   }
-  /// How many requests it has taken and held.
+  /// Number of requests that were held.
   std::uint64_t held() const {
     std::error_code none;
     const auto size = std::filesystem::file_size(source_ + "/.held", none);
     return none ? 0 : size;
   }
-  /// The server is gone for good: ENOTCONN.
+  /// Ends the server: requests get ENOTCONN.
   void disconnect() const { ::umount2(directory_.c_str(), MNT_FORCE | MNT_DETACH); }
-  /// Bytes that were read of each file, by its path below the directory.
+  /// Bytes read of each file, by its path below the directory.
   std::map<std::string, std::uint64_t> bytes_read() const {
     std::map<std::string, std::uint64_t> out;
     std::ifstream lines(source_ + "/.reads");

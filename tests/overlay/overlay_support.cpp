@@ -94,7 +94,7 @@ Mount::Mount(const std::string& map, const std::string& directory, std::vector<s
 }
 
 Mount::~Mount() {
-  // Several after --reload, before Linux 6.5.
+  // Before Linux 6.5 --reload stacks mounts.
   for (auto left = mounts_with(" " + path_ + " "); left > 0; --left)
     (void)run({"umount", "-l", path_});
   (void)wait_until(std::chrono::seconds(5), [this] { return !is_running(pid_); });
@@ -123,10 +123,7 @@ std::string Mount::stat_text(const std::string& name) const {
 
 void Mount::wait_for_prefetch() const {
   if (!kernel_has(SYS_open_tree)) return;  // there is none
-  (void)wait_until(std::chrono::seconds(20), [this] {
-    const auto state = stat_text("prefetch");
-    return state == "done";
-  });
+  (void)wait_until(std::chrono::seconds(20), [this] { return stat_text("prefetch") == "done"; });
 }
 
 std::string Mount::wait_for_staging() const {
@@ -140,9 +137,7 @@ RunResult Mount::reload(const std::string& map, std::vector<std::string> options
   options.insert(options.begin(), {fs_mount(), "--reload"});
   if (!map.empty()) options.push_back(map);
   options.push_back(path_);
-  RunOptions patience;
-  patience.deadline = std::chrono::seconds(30);
-  return run(options, patience);
+  return run(options, {.deadline = std::chrono::seconds(30)});
 }
 
 RunResult Mount::unmount() const { return run({fs_mount(), "-u", path_}); }

@@ -21,7 +21,7 @@ class MapMaker {
  public:
   /// The object of the file at `path`, stamped and hashed as it is now; one for each (dev, ino).
   ObjectId add_file(const std::string& path);
-  /// From here on objects get no hash: for files too large to read in a test.
+  /// Later objects get no hash: for files too large to read in a test.
   void skip_hash() { hashes_ = false; }
   /// `name` of `view` leads to the file at `path`.
   void add_name(const std::string& view, const std::string& name, const std::string& path);
@@ -38,7 +38,7 @@ class MapMaker {
   bool hashes_ = true;
 };
 
-/// One mount made by running fs-mount; unmounted at the end, and the daemon must be gone by then.
+/// A mount made by running fs-mount; unmounted at the end.
 class Mount {
  public:
   /// Throws heddle::Error when fs-mount does.
@@ -50,21 +50,20 @@ class Mount {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  /// The daemon: its supervisor, and who answers now.
+  /// The daemon's supervisor, and its current worker.
   int pid() const { return pid_; }
   int worker() const { return static_cast<int>(stat_number("worker_pid")); }
-  /// The number behind `name` in the statistics, wherever it stands; throws without one.
+  /// The number at key `name`, at any depth of the statistics; throws without one.
   std::uint64_t stat_number(const std::string& name) const;
-  /// The text behind `name`.
+  /// The text at key `name`.
   std::string stat_text(const std::string& name) const;
   /// Polls until the prefetch is done.
   void wait_for_prefetch() const;
-  /// Polls until the files are staged, or cannot be; `staging` then.
+  /// Polls until staging ends; returns its state.
   std::string wait_for_staging() const;
-  /// By `fs-mount --reload`, which puts another daemon in the place of this one: with `map`, unless
-  /// that is empty.
+  /// `fs-mount --reload`, with `map` unless that is empty.
   RunResult reload(const std::string& map = {}, std::vector<std::string> options = {}) const;
-  /// By `fs-mount -u`.
+  /// `fs-mount -u`.
   RunResult unmount() const;
 
  private:
@@ -72,8 +71,7 @@ class Mount {
   int pid_ = -1;
 };
 
-/// Stops a process, such as a worker, while it lives. Whoever needs an answer then waits, so each
-/// test has a deadline.
+/// Stops a process, such as a worker, until the end. Its clients block, so use deadlines.
 class Stopped {
  public:
   explicit Stopped(int pid) : pid_(pid) { ::kill(pid, SIGSTOP); }
@@ -87,7 +85,7 @@ class Stopped {
 
 }  // namespace heddle::test
 
-/// System tests need a device to mount with.
+/// For tests that mount.
 #define HEDDLE_NEEDS_FUSE()                                                         \
   if (::access("/dev/fuse", R_OK | W_OK) != 0) HEDDLE_SKIP("no /dev/fuse to open"); \
   if (::geteuid() != 0) HEDDLE_SKIP("not root")

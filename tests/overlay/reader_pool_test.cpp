@@ -15,11 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Reads that stand still until they are let go, and what was answered.
+/// Reads that block until released, and counts of their answers.
 class ReaderPoolTest : public ::testing::Test {
  protected:
-  ~ReaderPoolTest() override { let_go(); }
-  void let_go() {
+  ~ReaderPoolTest() override { release(); }
+  void release() {
     if (!free_.exchange(true)) gate_.set_value();
   }
   void submit(std::size_t lane, ReaderPool::Work work) {
@@ -44,7 +44,7 @@ class ReaderPoolTest : public ::testing::Test {
       return into.size();
     });
   }
-  /// Until a read of the first lane is answered.
+  /// Waits until a read of the first lane succeeds.
   bool lane_answers() {
     return wait_until(10s, [&] {
       const int before = answers_;
@@ -64,30 +64,30 @@ class ReaderPoolTest : public ::testing::Test {
   ReaderPool pool_{2, 600ms, giving_up_};
 };
 
-TEST_F(ReaderPoolTest, a_lane_that_blocks_holds_up_no_other) {
+TEST_F(ReaderPoolTest, blocked_lane_delays_no_other) {
   for (std::size_t i = 0; i < 3 * ReaderPool::kThreadsPerLane; ++i) submit_blocking(0);
   for (int i = 0; i < 50; ++i) submit_ready(1);
   EXPECT_TRUE(reached(answers_, 50));
 }
 
-TEST_F(ReaderPoolTest, what_takes_too_long_is_answered_once_and_what_follows_at_once) {
+TEST_F(ReaderPoolTest, timed_out_reads_fail_once_and_later_reads_fail_at_once) {
   for (int i = 0; i < 20; ++i) submit_blocking(0);
   EXPECT_TRUE(reached(errors_, 20));
   EXPECT_EQ(error_, EIO);
   submit_ready(0);
   EXPECT_EQ(errors_, 21);
-  let_go();
+  release();
   EXPECT_TRUE(lane_answers());
 }
 
-TEST_F(ReaderPoolTest, a_lane_of_which_one_read_stands_still_is_tried_again) {
+TEST_F(ReaderPoolTest, lane_with_one_blocked_read_is_retried) {
   submit_blocking(0);
   ASSERT_TRUE(reached(errors_, 1));
   EXPECT_TRUE(lane_answers());
 }
 
-TEST_F(ReaderPoolTest, a_slow_lane_is_not_a_silent_one) {
-  // Together far longer than the limit, each far shorter.
+TEST_F(ReaderPoolTest, slow_lane_does_not_time_out) {
+  // Together far longer than the timeout, each far shorter.
   std::vector<std::promise<void>> gates(20);
   for (auto& gate : gates)
     submit(0, [&gate](std::span<char>) {
@@ -114,7 +114,7 @@ TEST_F(ReaderPoolTest, reads_from_many_threads_are_all_answered) {
   EXPECT_EQ(errors_, 0);
 }
 
-TEST(ReaderPool, without_a_limit_it_waits_until_it_gives_up) {
+TEST(ReaderPool, pool_without_a_timeout_waits_until_shutdown) {
   std::promise<void> gate;
   std::atomic<int> answers = 0, errors = 0;
   std::atomic<bool> giving_up = false;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-//
-// What a worker can still do: serve. And what it cannot, as a process that was taken over by what
-// it read would try.
+// A worker's sandbox: the attempts of a compromised worker fail, and serving still works.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -58,7 +56,7 @@ class WorkerSandboxTest : public ::testing::Test {
   TestDir dir_;
 };
 
-TEST_F(WorkerSandboxTest, lets_nothing_be_run_sent_traced_or_mounted) {
+TEST_F(WorkerSandboxTest, worker_cannot_exec_send_trace_or_mount) {
   const std::pair<const char*, std::function<int()>> attempts[] = {
       {"execve", [] { return ::execl("/bin/true", "true", nullptr); }},
       {"fork", [] { return ::fork(); }},
@@ -81,7 +79,7 @@ TEST_F(WorkerSandboxTest, lets_nothing_be_run_sent_traced_or_mounted) {
   for (const auto& [name, attempt] : attempts) EXPECT_EQ(inside(attempt), EPERM) << name;
 }
 
-TEST_F(WorkerSandboxTest, lets_only_files_be_opened_that_it_serves_by_path) {
+TEST_F(WorkerSandboxTest, worker_opens_only_the_files_it_reopens) {
   const auto served = write("served/liba.so");
   const auto other = write("other/secret");
   const int refused = Landlock().works() ? EACCES : 0;
@@ -92,14 +90,14 @@ TEST_F(WorkerSandboxTest, lets_only_files_be_opened_that_it_serves_by_path) {
   EXPECT_EQ(open_inside(other, {dir_ / "other"}), 0);
 }
 
-TEST_F(WorkerSandboxTest, lets_nothing_be_written) {
+TEST_F(WorkerSandboxTest, worker_cannot_write) {
   const auto served = write("liba.so");
   EXPECT_EQ(open_inside(served, {served}, O_RDWR), EPERM);
   EXPECT_EQ(open_inside(served, {served}, O_RDONLY | O_TRUNC), EPERM);
   EXPECT_EQ(open_inside(dir_ / "new", {dir_.path()}, O_RDONLY | O_CREAT), EPERM);
 }
 
-TEST_F(WorkerSandboxTest, lets_threads_pipes_and_the_supervisor_s_signals_be) {
+TEST_F(WorkerSandboxTest, worker_can_use_threads_and_pipes_and_signal_its_supervisor) {
   EXPECT_EQ(inside([] {
               int ends[2];
               if (::pipe2(ends, O_CLOEXEC) != 0) return -1;

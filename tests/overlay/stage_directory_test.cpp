@@ -43,7 +43,7 @@ class StageDirectoryTest : public ::testing::Test {
   static bool is_right(const StageDirectory& directory, const std::string& content) {
     return directory.verify(item(content)).has_value();
   }
-  /// How many of `contents` a mount may have with a budget of 1000 bytes.
+  /// How many of `contents` the budget of 1000 bytes allows `user`.
   static std::size_t claim(const StageDirectory& directory, const Fd& user,
                            std::initializer_list<std::string> contents) {
     std::vector<StageDirectory::Item> items;
@@ -65,7 +65,7 @@ class StageDirectoryTest : public ::testing::Test {
   int sources_ = 0;
 };
 
-TEST_F(StageDirectoryTest, one_process_copies_and_what_a_dead_one_left_is_swept) {
+TEST_F(StageDirectoryTest, one_process_copies_a_file_and_leftovers_are_removed) {
   const auto directory = open();
   const auto user = value_or_throw(directory.join());
   const auto half = write_text_file(below("copying/" + hash_bytes("content").hex()), "con");
@@ -78,12 +78,12 @@ TEST_F(StageDirectoryTest, one_process_copies_and_what_a_dead_one_left_is_swept)
   }
   (void)claim(directory, user, {});
   EXPECT_FALSE(fs::exists(half));
-  write_text_file(half, "a dead one's, and far longer than the content");
+  write_text_file(half, "left by a dead process, and longer than the content");
   EXPECT_EQ(copy(directory, "content"), Copied::done);
-  EXPECT_EQ(copy(directory, "content"), Copied::again) << "it is there";
+  EXPECT_EQ(copy(directory, "content"), Copied::again) << "the copy exists";
 }
 
-TEST_F(StageDirectoryTest, the_least_recently_used_goes_first_and_what_is_claimed_stays) {
+TEST_F(StageDirectoryTest, least_recently_used_copies_go_first_and_claimed_ones_stay) {
   const auto directory = open();
   const std::string a(300, 'a'), b(300, 'b'), c(300, 'c'), d(400, 'd'), e(301, 'e');
   const auto used_at = [&](const std::string& content, time_t seconds) {
@@ -98,12 +98,12 @@ TEST_F(StageDirectoryTest, the_least_recently_used_goes_first_and_what_is_claime
   EXPECT_EQ(claim(directory, one, {a}), 1U);
   EXPECT_EQ(names("objects").size(), 3U);
   const auto other = value_or_throw(directory.join());
-  // What another mount claims takes no room twice; what does not fit beside it is left out.
+  // A copy that two mounts claim counts once; e exceeds the budget and is omitted.
   EXPECT_EQ(claim(directory, other, {a, d, e}), 2U);
   EXPECT_TRUE(fs::exists(copy_of(a)));
   EXPECT_FALSE(fs::exists(copy_of(b)));
   EXPECT_TRUE(fs::exists(copy_of(c)));
-  // The disk is full: what nobody claims can go.
+  // The disk is full: unclaimed copies are removed.
   EXPECT_TRUE(directory.make_room(1));
   EXPECT_FALSE(fs::exists(copy_of(c)));
   EXPECT_FALSE(directory.make_room(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// fs-mount --stage: what was copied to the node is served whatever becomes of the origin;
-// directories that are full, damaged, small or closed cost nothing but the copies.
+// fs-mount --stage: staged copies outlive their origins; full, damaged, small or closed directories
+// cost only the copies.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,14 +14,15 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
 #include "base/content_hash.hpp"
 #include "base/fd.hpp"
 #include "fuseovl/mount/stats_attribute.hpp"
+#include "tests/overlay/mount_users.hpp"
 #include "tests/overlay/origin_fs.hpp"
-#include "tests/overlay/overlay_support.hpp"
 #include "tests/support/build_elf.hpp"
 
 namespace heddle::test {
@@ -72,10 +73,7 @@ class Staged : public ::testing::Test {
     mounted_.push_back(directory);
   }
   static Result<std::string> read(const Mount& m, int i) {
-    auto file = open_file(m / ("file" + std::to_string(i)), O_RDONLY);
-    if (!file) return fail(file.error());
-    ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_DONTNEED);
-    return read_all(file->get(), "file");
+    return read_uncached(m / ("file" + std::to_string(i)));
   }
   static int right(const Mount& m) {
     int out = 0;
@@ -96,14 +94,14 @@ class Staged : public ::testing::Test {
   std::vector<std::string> mounted_;
 };
 
-TEST_F(Staged, files_are_served_when_their_origin_has_gone) {
+TEST_F(Staged, staged_files_outlive_their_origin) {
   HEDDLE_NEEDS_RESEND();
   const OriginFs origin(dir_ / "src", dir_ / "far");
   make_map(dir_ / "far");
   const Mount m(dir_ / "map", dir_ / "mnt", options());
   ASSERT_EQ(m.wait_for_staging(), "done");
   EXPECT_EQ(m.stat_number("staged"), std::uint64_t{kFiles});
-  origin.hang();  // an answer would take for ever
+  origin.hang();
   EXPECT_EQ(right(m), kFiles);
   ::kill(m.worker(), SIGKILL);
   EXPECT_EQ(right(m), kFiles);
@@ -113,7 +111,7 @@ TEST_F(Staged, files_are_served_when_their_origin_has_gone) {
   EXPECT_EQ(verify(m.path()).status, 0);
 }
 
-TEST_F(Staged, a_program_starts_from_the_origin_meanwhile) {
+TEST_F(Staged, mount_serves_origins_while_staging_runs) {
   const OriginFs origin(dir_ / "src", dir_ / "far");
   make_map(dir_ / "far");
   origin.hang_reads();
@@ -125,7 +123,7 @@ TEST_F(Staged, a_program_starts_from_the_origin_meanwhile) {
   EXPECT_EQ(m.wait_for_staging(), "done");
 }
 
-TEST_F(Staged, many_mounts_read_their_origin_once) {
+TEST_F(Staged, parallel_mounts_read_each_origin_once) {
   const OriginFs origin(dir_ / "src", dir_ / "far");
   make_map(dir_ / "far");
   const auto before = origin.bytes_read();
@@ -143,7 +141,7 @@ TEST_F(Staged, many_mounts_read_their_origin_once) {
   EXPECT_EQ(origin.bytes_read(), after);
 }
 
-TEST_F(Staged, what_changes_in_place_goes_on_from_its_copy_or_answers_eio_as_asked) {
+TEST_F(Staged, file_changed_in_place_is_served_from_its_copy_or_answers_eio) {
   for (const bool keeps : {true, false}) {
     SCOPED_TRACE(keeps);
     make_map(dir_ / "src");
@@ -163,7 +161,7 @@ TEST_F(Staged, what_changes_in_place_goes_on_from_its_copy_or_answers_eio_as_ask
   }
 }
 
-TEST_F(Staged, verify_names_what_differs) {
+TEST_F(Staged, verify_names_each_changed_file) {
   const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
   const Mount staged(dir_ / "map", dir_ / "staged", options());
   ASSERT_EQ(staged.wait_for_staging(), "done");
@@ -172,7 +170,7 @@ TEST_F(Staged, verify_names_what_differs) {
     EXPECT_EQ(verified.status, 0);
     EXPECT_EQ(verified.out, whole + ": 16 of 16 files are what the map says\n");
   }
-  // Same size and time: no stamp tells.
+  // Same size and time: the stamp matches.
   const auto path = dir_ / "src/file7";
   const auto time = fs::last_write_time(path);
   std::fstream(path) << "X";
@@ -211,14 +209,14 @@ TEST_F(Staged, damaged_copies_are_never_served) {
   EXPECT_EQ(m.wait_for_staging(), "done");
   EXPECT_EQ(right(m), kFiles);
   EXPECT_EQ(read_file(copy_of(1)).value(), content(1));
-  // While it is served: its origin goes on.
+  // Damaged while served: its origin replaces it.
   std::fstream(copy_of(3)) << "changed";
   fs::remove(copy_of(4));
   EXPECT_EQ(right(m), kFiles);
   EXPECT_THAT(log(), HasSubstr("a staged copy is no longer used: has changed"));
 }
 
-TEST_F(Staged, directories_that_cannot_be_used_cost_the_copies_only) {
+TEST_F(Staged, unusable_staging_directory_costs_only_the_copies) {
   mount_tmpfs(dir_ / "readonly", "", MS_RDONLY);
   mount_tmpfs(dir_ / "noexec", "", MS_NOEXEC | MS_NOSUID | MS_NODEV);
   mount_tmpfs(dir_ / "full", "size=64k");
@@ -245,7 +243,7 @@ TEST_F(Staged, directories_that_cannot_be_used_cost_the_copies_only) {
   EXPECT_THAT(said.err, HasSubstr("missing: cannot use for staging: No such file"));
 }
 
-TEST_F(Staged, the_budget_is_kept_and_the_least_used_makes_room) {
+TEST_F(Staged, budget_limits_one_mount) {
   const Mount m(dir_ / "map", dir_ / "mnt", options("node", {"--budget", "1M"}));
   EXPECT_EQ(m.wait_for_staging(), "incomplete");
   EXPECT_EQ(m.stat_number("staged"), 5U);
@@ -254,9 +252,9 @@ TEST_F(Staged, the_budget_is_kept_and_the_least_used_makes_room) {
   EXPECT_THAT(log(), HasSubstr("the budget"));
 }
 
-TEST_F(Staged, the_budget_is_kept_by_many_mounts_that_stage_at_once) {
+TEST_F(Staged, budget_limits_parallel_mounts_together) {
   constexpr int kMounts = 4;
-  constexpr std::uintmax_t kBudget = 3U << 20;  // less than one of them has
+  constexpr std::uintmax_t kBudget = 3U << 20;  // less than one map's files
   std::vector<std::unique_ptr<Mount>> mounts;
   std::uintmax_t most = 0;
   const auto look = [&] {
@@ -293,7 +291,7 @@ TEST_F(Staged, the_budget_is_kept_by_many_mounts_that_stage_at_once) {
   EXPECT_GT(most, kBudget / 2);
 }
 
-TEST_F(Staged, a_power_cut_at_any_moment_leaves_nothing_wrong) {
+TEST_F(Staged, daemon_killed_at_any_moment_leaves_only_whole_copies) {
   const int rounds = std::getenv("HEDDLE_TEST_SECONDS") ? 200 : 12;
   std::mt19937 random(11);
   for (int round = 0; round < rounds; ++round) {
@@ -333,10 +331,8 @@ TEST_F(Staged, ten_thousand_objects_are_served_with_256_descriptors) {
     fs::create_directories(dir_ / "mnt");
     run_checked(argv);
     mounted_.push_back(dir_ / "mnt");
-    const auto stats = value_or_throw(read_stats_text(dir_ / "mnt"));
-    const auto number = [&](const std::string& name) {
-      return std::stoi(stats.substr(stats.find("\"" + name + "\":") + name.size() + 3));
-    };
+    const auto stats = nlohmann::json::parse(value_or_throw(read_stats_text(dir_ / "mnt")));
+    const auto number = [&](const char* name) { return stats.at(name).get<int>(); };
     EXPECT_LT(number("pinned"), 256);
     std::atomic<int> wrong = 0;
     std::atomic<std::size_t> most = 0;
@@ -348,11 +344,7 @@ TEST_F(Staged, ten_thousand_objects_are_served_with_256_descriptors) {
             const auto got = read_file(dir_ / ("mnt/v/f" + std::to_string(i)));
             wrong += !got || *got != "content " + std::to_string(i);
             if (i % 100 != 0) continue;
-            const auto fds = "/proc/" + std::to_string(number("worker_pid")) + "/fd";
-            std::size_t open = 0;
-            for (auto it = fs::directory_iterator(fds); it != fs::directory_iterator(); ++it)
-              ++open;
-            most = std::max<std::size_t>(most, open);
+            most = std::max<std::size_t>(most, footprint(number("worker_pid")).fds);
           }
         });
     }

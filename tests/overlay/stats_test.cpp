@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The statistics (the root directory's extended attribute): each reader gets one whole document.
+// The statistics, an extended attribute of the root directory: each read gives one whole document.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ class Stats : public ::testing::Test {
     MapMaker one, two;
     one.add_directory("v", dir_ / "one");
     one.write(dir_ / "map1");
-    // A path so long that the page grows by more than any room that it had before.
+    // A path so long that the document outgrows its buffer.
     two.add_directory("v", dir_ / "two");
     std::filesystem::create_directories(dir_ / long_directory_);
     two.write(dir_ / (long_directory_ + "map2"));
@@ -50,7 +50,7 @@ class Stats : public ::testing::Test {
   std::optional<Mount> mount_;
 };
 
-TEST_F(Stats, are_whole_for_every_reader_while_workers_die_and_maps_are_exchanged) {
+TEST_F(Stats, statistics_are_whole_while_workers_die_and_maps_are_exchanged) {
   HEDDLE_NEEDS_RESEND();
   mount();
   std::atomic<int> read = 0, torn = 0;
@@ -78,8 +78,8 @@ TEST_F(Stats, are_whole_for_every_reader_while_workers_die_and_maps_are_exchange
   EXPECT_EQ(torn, 0);
 }
 
-TEST_F(Stats, that_would_be_too_long_list_some_files_and_count_all) {
-  // 400 paths of 400 bytes are more than the kernel passes on.
+TEST_F(Stats, long_statistics_list_some_changed_files_and_count_all) {
+  // 400 paths of 400 bytes exceed XATTR_SIZE_MAX.
   MapMaker maker;
   for (int i = 0; i < 400; ++i)
     write_text_file(dir_ / (long_directory_ + "src/" + std::to_string(i)), "as mapped");
@@ -97,7 +97,7 @@ TEST_F(Stats, that_would_be_too_long_list_some_files_and_count_all) {
   EXPECT_EQ(run({fs_mount(), "--stats", mount_->path()}).status, 0);
 }
 
-TEST_F(Stats, are_the_only_extended_attribute) {
+TEST_F(Stats, statistics_are_the_only_extended_attribute) {
   mount();
   char byte = 0;
   EXPECT_GT(::getxattr(mount_->path().c_str(), kStatsAttribute, nullptr, 0), 500);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A mount outlives the process that answers for it: nobody who uses it notices.
+// A mount outlives its workers, unnoticed by its users.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class Supervised : public ::testing::Test {
   TestDir dir_;
 };
 
-TEST_F(Supervised, a_worker_killed_again_and_again_is_noticed_by_nobody) {
+TEST_F(Supervised, readers_never_notice_killed_workers) {
   HEDDLE_NEEDS_RESEND();
   Mount m(dir_ / "map", dir_ / "mnt", {"--log", dir_ / "log"});
   MountReaders users(m, content);
@@ -83,8 +83,8 @@ TEST_F(Supervised, programs_start_while_workers_die) {
   EXPECT_EQ(m.stat_number("workers_lost"), kills);
 }
 
-/// HEDDLE_TEST_STARTS: how many (24,000 is what a full node of a large job makes).
-TEST_F(Supervised, memory_and_descriptors_stay_what_they_are_over_many_starts) {
+/// HEDDLE_TEST_STARTS: number of starts (a full node of a large job makes 24,000).
+TEST_F(Supervised, memory_and_descriptors_stay_constant_over_many_starts) {
   const char* asked = std::getenv("HEDDLE_TEST_STARTS");
   const int all = asked ? std::atoi(asked) : 640;
   constexpr int kAtOnce = 64;
@@ -99,7 +99,7 @@ TEST_F(Supervised, memory_and_descriptors_stay_what_they_are_over_many_starts) {
     for (int i = 0; i < kAtOnce; ++i)
       loops.emplace_back([&] {
         while (left-- > 0) wrong += run({farm.program}, options).out != farm.output;
-        // Requests, too, not only what the kernel answers by itself.
+        // The kernel caches names; reads reach the daemon.
         for (const auto& soname : farm.sonames) wrong += !read_uncached(m / soname);
       });
   };
@@ -115,12 +115,12 @@ TEST_F(Supervised, memory_and_descriptors_stay_what_they_are_over_many_starts) {
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(m.worker(), worker);
   EXPECT_EQ(supervisor_after.fds, supervisor_before.fds);
-  EXPECT_LE(worker_after.fds, worker_before.fds + 8);  // pipes for splice, of threads that came
+  EXPECT_LE(worker_after.fds, worker_before.fds + 8);  // splice pipes of new threads
   EXPECT_LT(supervisor_after.kib, supervisor_before.kib + 256);
-  EXPECT_LT(worker_after.kib, worker_before.kib + 4096);  // buffers of those threads
+  EXPECT_LT(worker_after.kib, worker_before.kib + 4096);  // their buffers
 }
 
-TEST_F(Supervised, a_worker_that_stands_still_is_waited_for_and_may_be_killed_meanwhile) {
+TEST_F(Supervised, stopped_worker_delays_readers_and_can_be_killed) {
   HEDDLE_NEEDS_RESEND();
   Mount m(dir_ / "map", dir_ / "mnt");
   MountReaders users(m, content);
@@ -133,7 +133,7 @@ TEST_F(Supervised, a_worker_that_stands_still_is_waited_for_and_may_be_killed_me
   }
   EXPECT_EQ(m.worker(), worker);
   ::kill(worker, SIGSTOP);
-  std::this_thread::sleep_for(100ms);  // requests pile up, read and unread
+  std::this_thread::sleep_for(100ms);  // requests queue up, read and unread
   ::kill(worker, SIGKILL);
   EXPECT_TRUE(wait_until(5s, [&] { return m.worker() != worker; }));
   std::this_thread::sleep_for(50ms);
@@ -141,7 +141,7 @@ TEST_F(Supervised, a_worker_that_stands_still_is_waited_for_and_may_be_killed_me
   EXPECT_EQ(users.wrong, 0);
 }
 
-TEST_F(Supervised, what_a_worker_answered_its_follower_answers) {
+TEST_F(Supervised, new_worker_gives_the_same_answers) {
   HEDDLE_NEEDS_RESEND();
   Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0", "--log", dir_ / "log"});
   const auto stat_of = [&](const std::string& path) {
@@ -164,17 +164,17 @@ TEST_F(Supervised, what_a_worker_answered_its_follower_answers) {
   EXPECT_THAT(log(), HasSubstr("file4: answered with an error"));
 }
 
-TEST_F(Supervised, a_supervisor_that_is_killed_takes_its_worker_along) {
+TEST_F(Supervised, killed_supervisor_takes_its_worker_along) {
   Mount m(dir_ / "map", dir_ / "mnt");
   const int worker = m.worker();
   ::kill(m.pid(), SIGKILL);
   EXPECT_TRUE(wait_until(5s, [&] { return !is_running(m.pid()) && !is_running(worker); }));
-  // ECONNABORTED: asked in the moment that it ended in.
-  EXPECT_THAT(read_file(m / "a name not asked for yet").error().code(),
+  // ECONNABORTED: a request at the moment of the end.
+  EXPECT_THAT(read_file(m / "uncached name").error().code(),
               ::testing::AnyOf(ENOTCONN, ECONNABORTED));
 }
 
-TEST_F(Supervised, a_signal_to_the_worker_is_one_to_the_daemon) {
+TEST_F(Supervised, signal_to_the_worker_ends_the_daemon) {
   Mount m(dir_ / "map", dir_ / "mnt");
   const int worker = m.worker();
   ::kill(worker, SIGTERM);
@@ -182,7 +182,7 @@ TEST_F(Supervised, a_signal_to_the_worker_is_one_to_the_daemon) {
   EXPECT_EQ(mounts_with(" " + m.path() + " "), 0U);
 }
 
-TEST_F(Supervised, workers_that_die_as_soon_as_they_start_end_the_mount) {
+TEST_F(Supervised, workers_that_die_at_start_end_the_mount) {
   HEDDLE_NEEDS_RESEND();
   Mount m(dir_ / "map", dir_ / "mnt", {"--log", dir_ / "log"});
   EXPECT_TRUE(wait_until(60s, [&] {

@@ -36,7 +36,7 @@ TEST(Tree, root_of_an_empty_map_holds_only_heddles_own_directory) {
   EXPECT_EQ(tree.link_count(Tree::kRoot), 3U);
 }
 
-TEST(Tree, generated_files_stand_in_the_own_directory_or_at_the_root) {
+TEST(Tree, generated_files_are_in_dot_heddle_or_at_the_root) {
   auto content = map_of({{"app", {{"liba.so", 0}}}}, 1);
   content.generated = {{".heddle/container.json", "{}"},
                        {".heddle/ld.so.cache", "bytes"},
@@ -49,11 +49,11 @@ TEST(Tree, generated_files_stand_in_the_own_directory_or_at_the_root) {
   EXPECT_EQ(tree.own(ino), 3U);
   EXPECT_EQ(names_of(tree, Tree::kRoot),
             (List{".heddle", ".ldc", "app", "liba.so", "libchanged.so.1"}));
-  // By a path as short as /etc/ld.so.cache.
+  // .ldc: a path no longer than /etc/ld.so.cache.
   EXPECT_EQ(tree.lookup(Tree::kRoot, ".ldc"), ino);
 }
 
-TEST(Tree, names_of_the_only_view_stand_at_the_root_too) {
+TEST(Tree, names_of_the_only_view_are_at_the_root_too) {
   const auto tree = tree_of({{"app", {{"liba.so", 0}, {"libb.so", 1}}}}, 2);
   EXPECT_EQ(names_of(tree, Tree::kRoot), (List{".heddle", "app", "liba.so", "libb.so"}));
   const auto view = tree.lookup(Tree::kRoot, "app");
@@ -107,7 +107,7 @@ TEST(Tree, a_file_with_the_name_of_the_only_view_wins_over_its_directory) {
   EXPECT_NE(tree.lookup(Tree::kRoot, "lib.so"), 0U);
 }
 
-TEST(Tree, names_of_maps_before_lead_to_their_original_files_and_the_maps_own_to_the_root) {
+TEST(Tree, previous_maps_link_to_original_files_and_the_current_map_to_the_root) {
   const MapDirectories maps{
       "0123456789ab",
       {{"ba9876543210", {{"old.so", "/o/old.so"}, {"p/q.so", "/o/p/q.so"}}}, {"cccccccccccc", {}}}};
@@ -125,7 +125,7 @@ TEST(Tree, names_of_maps_before_lead_to_their_original_files_and_the_maps_own_to
   EXPECT_FALSE(Tree::build(map_of({{"v", {{"x", 0}}}}, 1), {"a", {{"b", {{"../x", "/y"}}}}}));
 }
 
-TEST(Tree, lookup_of_what_is_not_there_is_none) {
+TEST(Tree, lookup_of_a_missing_name_is_none) {
   const auto tree = tree_of({{"v", {{"a.so", 0}}}}, 1);
   EXPECT_EQ(tree.lookup(Tree::kRoot, "b.so"), 0U);
   EXPECT_EQ(tree.lookup(tree.inode(0), "a.so"), 0U);
@@ -135,7 +135,7 @@ TEST(Tree, lookup_of_what_is_not_there_is_none) {
   EXPECT_EQ(tree.kind(99999), std::nullopt);
 }
 
-TEST(Tree, only_names_that_a_directory_can_hold_are_taken) {
+TEST(Tree, names_that_no_directory_can_hold_are_refused) {
   for (const char* name : {"a b\tc\nd.so", "lib\xC3\xA9.so", "\xFF\xFE", "..."})
     EXPECT_NE(tree_of({{"v", {{name, 0}}}}, 1).lookup(Tree::kRoot, name), 0U);
   const std::string nul("a\0b", 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the daemon is asked, and what it is not asked any more.
+// Which requests reach the daemon, cold and warm.
 
 #include <gtest/gtest.h>
 #include <link.h>
@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-/// The C library this test runs with: a closure without it is not one.
+/// The C library of this process, for the program's view.
 std::string libc() {
   std::string path;
   ::dl_iterate_phdr(
@@ -38,11 +38,8 @@ class Warm : public ::testing::Test {
   void SetUp() override { HEDDLE_NEEDS_FUSE(); }
   /// A 50-library program whose map's only view is flat.
   void make_farm() {
-    FarmOptions options;
-    options.libraries = 50;
-    options.shape = FarmShape::random;
-    options.tag = FarmTag::none;
-    farm_ = ElfFarm::build(dir_ / "farm", options);
+    farm_ = ElfFarm::build(dir_ / "farm",
+                           {.libraries = 50, .shape = FarmShape::random, .tag = FarmTag::none});
     for (std::size_t i = 0; i < farm_.libraries.size(); ++i)
       maker_.add_name("app", farm_.sonames[i], farm_.libraries[i]);
     maker_.add_name("app", "app.program", farm_.program);
@@ -50,10 +47,7 @@ class Warm : public ::testing::Test {
     maker_.write(dir_ / "map");
   }
   RunResult start(const Mount& m, const std::string& program) {
-    RunOptions options;
-    options.env = {"LD_LIBRARY_PATH=" + m.path()};
-    options.deadline = 10s;
-    return run({program}, options);
+    return run({program}, {.env = {"LD_LIBRARY_PATH=" + m.path()}, .deadline = 10s});
   }
 
   TestDir dir_;
@@ -61,7 +55,7 @@ class Warm : public ::testing::Test {
   MapMaker maker_;
 };
 
-TEST_F(Warm, a_second_start_completes_while_the_daemon_is_stopped) {
+TEST_F(Warm, second_start_needs_no_daemon) {
   make_farm();
   const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
   ASSERT_EQ(start(m, farm_.program).out, farm_.output);
@@ -71,7 +65,7 @@ TEST_F(Warm, a_second_start_completes_while_the_daemon_is_stopped) {
   EXPECT_EQ(again.out, farm_.output);
 }
 
-TEST_F(Warm, after_the_prefetch_even_the_first_start_asks_nothing) {
+TEST_F(Warm, first_start_after_the_prefetch_needs_no_daemon) {
   HEDDLE_NEEDS_OPEN_TREE();
   make_farm();
   const Mount m(dir_ / "map", dir_ / "mnt");
@@ -80,13 +74,13 @@ TEST_F(Warm, after_the_prefetch_even_the_first_start_asks_nothing) {
   const auto first = start(m, farm_.program);
   EXPECT_FALSE(first.timed_out);
   EXPECT_EQ(first.out, farm_.output);
-  // The program itself from the mount, too: execve, and /proc/self/exe is inside.
+  // The program itself from the mount.
   const auto inside = start(m, m / "app.program");
   EXPECT_FALSE(inside.timed_out);
   EXPECT_EQ(inside.out, farm_.output);
 }
 
-TEST_F(Warm, listing_stat_and_missing_names_ask_nothing_when_warm) {
+TEST_F(Warm, listing_stat_and_missing_names_need_no_daemon) {
   make_farm();
   const Mount m(dir_ / "map", dir_ / "mnt");
   const auto look = [&] {
@@ -98,19 +92,17 @@ TEST_F(Warm, listing_stat_and_missing_names_ask_nothing_when_warm) {
   };
   const auto before = look();
   const Stopped stopped(m.worker());
-  RunOptions options;
-  options.deadline = 10s;
   const auto after =
       run({"sh", "-c",
            "ls -a \"$0\" \"$0/app\" >/dev/null; cat \"$0/libnot.so\" 2>/dev/null; stat "
            "\"$0\" \"$0/app\" \"$0/app/libfarm0001.so.1\"; realpath \"$0/app\"",
            m / ""},
-          options);
+          {.deadline = 10s});
   EXPECT_FALSE(after.timed_out);
   EXPECT_EQ(before.status, after.status);
 }
 
-TEST_F(Warm, every_view_is_warm_where_a_generated_file_stands_beside_them) {
+TEST_F(Warm, views_beside_a_generated_file_are_warmed) {
   const auto file = write_text_file(dir_ / "file", "content");
   for (const char* view : {"one", "two"}) maker_.add_name(view, "liba.so", file);
   auto content = maker_.content();
@@ -119,14 +111,13 @@ TEST_F(Warm, every_view_is_warm_where_a_generated_file_stands_beside_them) {
   const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
   ASSERT_TRUE(fs::exists(m / ".ldc"));
   const Stopped stopped(m.worker());
-  RunOptions options;
-  options.deadline = 10s;
-  const auto seen = run({"stat", "-c", "%s", m / "one/liba.so", m / "two/liba.so"}, options);
+  const auto seen =
+      run({"stat", "-c", "%s", m / "one/liba.so", m / "two/liba.so"}, {.deadline = 10s});
   EXPECT_FALSE(seen.timed_out);
   EXPECT_EQ(seen.out, "7\n7\n");
 }
 
-TEST_F(Warm, nothing_is_asked_twice) {
+TEST_F(Warm, kernel_repeats_no_request) {
   make_farm();
   const Mount m(dir_ / "map", dir_ / "mnt", {"--prefetch", "0"});
   ASSERT_EQ(start(m, farm_.program).out, farm_.output);
@@ -134,15 +125,12 @@ TEST_F(Warm, nothing_is_asked_twice) {
   EXPECT_GT(reads, 0U);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(start(m, farm_.program).out, farm_.output);
   EXPECT_EQ(m.stat_number("bytes_read"), reads);
-  EXPECT_EQ(m.stat_number("open"), 1U);
-  EXPECT_EQ(m.stat_number("opendir"), 1U);
-  EXPECT_EQ(m.stat_number("flush"), 1U);
-  EXPECT_EQ(m.stat_number("release"), 0U);
-  EXPECT_EQ(m.stat_number("releasedir"), 0U);
-  EXPECT_EQ(m.stat_number("access"), 0U);
+  for (const char* once : {"open", "opendir", "flush"}) EXPECT_EQ(m.stat_number(once), 1U) << once;
+  for (const char* never : {"release", "releasedir", "access"})
+    EXPECT_EQ(m.stat_number(never), 0U) << never;
 }
 
-TEST_F(Warm, the_prefetch_keeps_its_budget_smallest_files_first) {
+TEST_F(Warm, prefetch_reads_the_smallest_files_within_its_budget) {
   HEDDLE_NEEDS_OPEN_TREE();
   write_text_file(dir_ / "src/small", std::string(10'000, 's'));
   write_text_file(dir_ / "src/middle", std::string(50'000, 'm'));
@@ -157,7 +145,7 @@ TEST_F(Warm, the_prefetch_keeps_its_budget_smallest_files_first) {
   EXPECT_EQ(value_or_throw(read_file(m / "middle")), std::string(50'000, 'm'));
 }
 
-TEST_F(Warm, the_prefetch_keeps_nobody_from_unmounting_nor_a_killed_daemon_s_readers_waiting) {
+TEST_F(Warm, prefetch_blocks_neither_unmount_nor_readers_of_a_killed_daemon) {
   HEDDLE_NEEDS_OPEN_TREE();
   for (int i = 0; i < 100; ++i)
     write_text_file(dir_ / ("src/lib" + std::to_string(i)), std::string(500'000, 'x'));
@@ -170,13 +158,11 @@ TEST_F(Warm, the_prefetch_keeps_nobody_from_unmounting_nor_a_killed_daemon_s_rea
       EXPECT_TRUE(wait_until(10s, [&] { return !is_running(m.pid()); }));
     }
     const Mount m(dir_ / "map", dir_ / "mnt");
-    RunOptions options;
-    options.deadline = 10s;
     const auto readers =
         run({"sh", "-c",
              "for k in 1 2 3 4; do cat \"$0\"/lib*$k >/dev/null 2>&1 & done; kill -9 $1; wait",
              m.path(), std::to_string(m.pid())},
-            options);
+            {.deadline = 10s});
     EXPECT_FALSE(readers.timed_out) << i;
     EXPECT_EQ(m.unmount().status, 0);
   }

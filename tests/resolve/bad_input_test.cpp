@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: MIT
-// What is given to fs-resolve may be anything: every case ends soon, with 0, 1 or 3, and says in
-// one line a file what is wrong with it.
+// fs-resolve on input of any kind: it ends in time with 0, 1 or 3 and writes one line for each bad
+// file.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "base/fd.hpp"
 #include "tests/resolve/corpus.hpp"
-#include "tests/support/build_elf.hpp"
-#include "tests/support/run.hpp"
+#include "tests/resolve/resolve_fixture.hpp"
 #include "tests/support/strace.hpp"
-#include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
 namespace {
@@ -27,21 +17,10 @@ using ::testing::Not;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-class BadInput : public ::testing::Test {
+class BadInput : public ResolveFixture {
  protected:
-  void SetUp() override {
-    fs_resolve_ = staged_program("fs-resolve");
-    if (fs_resolve_.empty()) HEDDLE_SKIP("fs-resolve is not installed in $HEDDLE_STAGE");
-    options_.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"};
-    options_.deadline = std::chrono::seconds(30);
-    map_ = dir_ / "a.map";
-  }
-  RunResult resolve(std::vector<std::string> words) const {
-    words.insert(words.begin(), fs_resolve_);
-    return run(words, options_);
-  }
-  /// Ends as a program of ours ends: by itself, soon, and not silently when it refuses.
-  void expect_civil(const RunResult& result, const std::string& what) {
+  /// Ended in time with 0, 1 or 3, with a printable message.
+  void expect_clean_end(const RunResult& result, const std::string& what) {
     EXPECT_FALSE(result.timed_out) << what;
     EXPECT_TRUE(result.status == 0 || result.status == 1 || result.status == 3)
         << what << ": " << result.status << result.err;
@@ -52,7 +31,7 @@ class BadInput : public ::testing::Test {
       EXPECT_TRUE(c == '\n' || (c >= 0x20 && c != 0x7f)) << what << ": a raw byte in a message";
     ++statuses_[result.status];
   }
-  /// A program and its one library, which lies in lib/.
+  /// A program and its one library, in lib/.
   std::string make_app() const {
     const auto library = build_library({.output = dir_ / "lib/libone.so.1",
                                         .source = "__thread int t; int one(void){return t;}",
@@ -62,18 +41,10 @@ class BadInput : public ::testing::Test {
                           .flags = {library, "-Wl,-rpath," + dir_ / "lib"}});
   }
 
-  TestDir dir_;
-  std::string fs_resolve_;
-  std::string map_;
-  RunOptions options_;
   std::map<int, std::size_t> statuses_;
 };
 
-std::size_t lines_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
-TEST_F(BadInput, a_directory_of_thousands_of_damaged_programs_and_libraries_makes_a_map) {
+TEST_F(BadInput, directory_of_damaged_programs_makes_a_map) {
   const auto app = value_or_throw(read_file(make_app()));
   const auto library = value_or_throw(read_file(dir_ / "lib/libone.so.1"));
   Corpus programs(app, 1);
@@ -85,14 +56,12 @@ TEST_F(BadInput, a_directory_of_thousands_of_damaged_programs_and_libraries_make
   }
   options_.deadline = std::chrono::seconds(120);
   const auto built = resolve({"build", "--allow-missing", "-o", map_, dir_ / "many"});
-  expect_civil(built, "build");
+  expect_clean_end(built, "build");
   EXPECT_EQ(built.status, 0) << built.err;
-  // Some are good enough, some are not, and each of those is named.
+  // Some are intact enough; each other one is named.
   EXPECT_GT(lines_of(built.err), 200U);
   EXPECT_LT(lines_of(built.err), 4U * kEach);
-  const auto shown = resolve({"show", "--json", map_});
-  EXPECT_EQ(shown.status, 0) << shown.err;
-  EXPECT_GT(Json::parse(shown.out)["programs"].size(), 200U);
+  EXPECT_GT(shown()["programs"].size(), 200U);
   EXPECT_EQ(resolve({"verify", map_}).status, 0);
 }
 
@@ -105,10 +74,10 @@ TEST_F(BadInput, damaged_maps_are_refused_by_every_command) {
     const auto bytes = corpus.next();
     same += bytes == value_or_throw(read_file(map_));
     write_text_file(bad, bytes);
-    const std::vector<std::string> commands[] = {
+    const Words commands[] = {
         {"show", bad}, {"lookup", bad, "libone.so.1"}, {"verify", bad}, {"show", "--json", bad}};
     const auto result = resolve(commands[i % 4]);
-    expect_civil(result, std::to_string(i));
+    expect_clean_end(result, std::to_string(i));
     if (result.status == 3) {
       EXPECT_THAT(result.err, HasSubstr(bad));
     }
@@ -117,7 +86,7 @@ TEST_F(BadInput, damaged_maps_are_refused_by_every_command) {
   EXPECT_EQ(statuses_[0], same);
 }
 
-TEST_F(BadInput, programs_of_another_class_or_machine) {
+TEST_F(BadInput, programs_of_another_class_or_machine_are_refused) {
   const auto narrow = build_library(
       {.output = dir_ / "lib32.so", .flags = {"-m32", "-nostdlib", "-Wl,-soname,lib32.so"}});
   auto bytes = value_or_throw(read_file(make_app()));
@@ -132,7 +101,7 @@ TEST_F(BadInput, programs_of_another_class_or_machine) {
   }
 }
 
-TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
+TEST_F(BadInput, symlink_loops_end_the_walk) {
   const auto app = make_app();
   fs::create_directories(dir_ / "tree/deep");
   fs::create_directory_symlink(".", dir_ / "tree/self");
@@ -142,7 +111,7 @@ TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
   fs::copy(app, dir_ / "tree/deep/app");
   const auto directory = resolve({"build", "-o", map_, dir_ / "tree"});
   EXPECT_EQ(directory.status, 0) << directory.err;
-  EXPECT_EQ(Json::parse(resolve({"show", "--json", map_}).out)["programs"].size(), 1U);
+  EXPECT_EQ(shown()["programs"].size(), 1U);
   const auto plugins = resolve({"build", "-o", map_, app, "--plugins", dir_ / "tree"});
   EXPECT_EQ(plugins.status, 0) << plugins.err;
   EXPECT_EQ(resolve({"lookup", map_, "tree/deep/app"}).status, 0);
@@ -151,7 +120,7 @@ TEST_F(BadInput, loops_of_links_are_no_loops_of_ours) {
     EXPECT_EQ(looped.status, 3);
     EXPECT_THAT(looped.err, HasSubstr("Too many levels of symbolic links"));
   }
-  // And where a library should be: looked for behind it.
+  // A loop in place of a library: the search continues.
   fs::create_symlink("libone.so.1", dir_ / "tree/libone.so.1");
   options_.env.push_back("LD_LIBRARY_PATH=" + (dir_ / "tree") + ":" + (dir_ / "tree/a"));
   EXPECT_EQ(resolve({"tree", app}).status, 0);
@@ -167,21 +136,20 @@ TEST_F(BadInput, names_of_any_bytes_stay_whole_in_every_output) {
                                   .flags = {library, "-Wl,-rpath,$ORIGIN"}});
   const auto map = dir_ / (odd + ".map");
   ASSERT_EQ(resolve({"build", "-o", map, app, "--json"}).status, 0);
-  for (const auto& words :
-       std::vector<std::vector<std::string>>{{"show", "--json", map},
-                                             {"lookup", "--json", map, "lib" + odd + ".so"},
-                                             {"lookup", "--json", map, library},
-                                             {"why", "--json", app},
-                                             {"tree", "--json", app},
-                                             {"verify", "--json", map}}) {
+  for (const auto& words : std::vector<Words>{{"show", "--json", map},
+                                              {"lookup", "--json", map, "lib" + odd + ".so"},
+                                              {"lookup", "--json", map, library},
+                                              {"why", "--json", app},
+                                              {"tree", "--json", app},
+                                              {"verify", "--json", map}}) {
     const auto result = resolve(words);
     EXPECT_EQ(result.status, 0) << words[0] << result.err;
     EXPECT_TRUE(Json::accept(result.out)) << words[0] << result.out;
     EXPECT_EQ(result.err, "");
   }
-  // For people: one line a thing, and the bytes can be told again.
-  for (const auto& words : std::vector<std::vector<std::string>>{
-           {"show", map}, {"lookup", map, library}, {"why", app}, {"tree", app}}) {
+  // Text output: one line for each item, odd bytes escaped.
+  for (const auto& words :
+       std::vector<Words>{{"show", map}, {"lookup", map, library}, {"why", app}, {"tree", app}}) {
     const auto result = resolve(words);
     EXPECT_EQ(result.status, 0) << words[0] << result.err;
     EXPECT_THAT(result.out, HasSubstr("a b\\t\\n\xc3\xa4 \\xff\\\\x"));
@@ -190,36 +158,34 @@ TEST_F(BadInput, names_of_any_bytes_stay_whole_in_every_output) {
   fs::remove(library);
   const auto missing = resolve({"build", "-o", dir_ / "b.map", app});
   EXPECT_EQ(missing.status, 1);
-  expect_civil(missing, "missing");
-  EXPECT_EQ(Json::parse(resolve({"verify", "--json", map}).out)["drift"].size(), 1U);
+  expect_clean_end(missing, "missing");
+  EXPECT_EQ(json_of({"verify", "--json", map})["drift"].size(), 1U);
 }
 
-TEST_F(BadInput, a_word_that_is_no_command_or_option_is_named) {
+TEST_F(BadInput, unknown_commands_and_options_are_named) {
   const auto result = resolve({"biuld", "-o", map_, "/bin/true"});
   EXPECT_EQ(result.status, 2);
   EXPECT_EQ(result.err, "fs-resolve: unknown command 'biuld'\nhint: see fs-resolve --help\n");
   EXPECT_THAT(resolve({"--verison"}).err, HasSubstr("unknown option '--verison'"));
   EXPECT_THAT(resolve({}).err, HasSubstr("subcommand is required"));
-  for (const auto& words : {std::vector<std::string>{"build", "--ot", map_, "/bin/true"},
-                            std::vector<std::string>{"show", map_, "--ot"}})
+  for (const auto& words : {Words{"build", "--ot", map_, "/bin/true"}, Words{"show", map_, "--ot"}})
     EXPECT_EQ(resolve(words).err,
               "fs-resolve: unknown option '--ot'\nhint: see fs-resolve " + words[0] + " --help\n");
 }
 
-TEST_F(BadInput, no_command_runs_anything_but_our_workers) {
+TEST_F(BadInput, commands_start_only_elf_workers) {
   if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
   const auto app = make_app();
   const auto script = write_text_file(dir_ / "script", "#!/usr/bin/env perl\n", 0755);
   ASSERT_EQ(resolve({"build", "-o", map_, app}).status, 0);
-  for (const auto& words :
-       std::vector<std::vector<std::string>>{{"build", "-o", map_, script},
-                                             {"build", "-o", map_, dir_ / "lib"},
-                                             {"why", app},
-                                             {"tree", app},
-                                             {"verify", map_},
-                                             {"show", map_}}) {
+  for (const auto& words : std::vector<Words>{{"build", "-o", map_, script},
+                                              {"build", "-o", map_, dir_ / "lib"},
+                                              {"why", app},
+                                              {"tree", app},
+                                              {"verify", map_},
+                                              {"show", map_}}) {
     fs::remove_all(dir_ / "cache");  // a warm cache needs no worker at all
-    std::vector<std::string> command = {fs_resolve_};
+    Words command = {fs_resolve_};
     command.insert(command.end(), words.begin(), words.end());
     const auto traced = strace_counts(command, options_);
     EXPECT_EQ(traced.run.status, 0) << words[0] << traced.run.err;

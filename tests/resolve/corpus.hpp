@@ -7,8 +7,8 @@
 
 namespace heddle::test {
 
-/// Damaged copies of a file, the same for one seed: cut short, or with a few bytes overwritten,
-/// most of them where a reader looks first.
+/// Damaged copies of a file, the same for one seed: truncated, or with a few bytes overwritten,
+/// mostly near the start or the end.
 class Corpus {
  public:
   explicit Corpus(std::string whole, unsigned seed = 1) : whole_(std::move(whole)), random_(seed) {}

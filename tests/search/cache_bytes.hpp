@@ -14,7 +14,7 @@ struct CacheEntry {
   std::uint64_t hwcap = 0;
 };
 
-/// hwcap of an entry for the glibc-hwcaps name number `index` that asks for ISA level `level`.
+/// hwcap of an entry for glibc-hwcaps name `index` that requires ISA level `level`.
 constexpr std::uint64_t named_hwcap(std::uint32_t index, std::uint32_t level) {
   return (UINT64_C(1) << 62) | (std::uint64_t{level} << 32) | index;
 }
@@ -23,7 +23,7 @@ constexpr std::uint64_t named_hwcap(std::uint32_t index, std::uint32_t level) {
 /// `hwcaps` (sorted) as its extension unless empty.
 std::string new_cache(const std::vector<CacheEntry>& entries,
                       const std::vector<std::string>& hwcaps = {});
-/// The old format: without hwcap. `inner` is appended, aligned: the new format inside the old one.
+/// The old format, without hwcap. `inner`, a cache in the new format, is appended aligned.
 std::string old_cache(const std::vector<CacheEntry>& entries, const std::string& inner = {});
 
 }  // namespace heddle::test

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "base/fd.hpp"
 #include "resolver/search/ld_so_cache.hpp"
@@ -45,20 +46,20 @@ TEST(LdSoCache, entries_of_another_abi_are_skipped) {
   EXPECT_EQ(cache.lookup("liba.so.1"), "/64/liba.so.1");
 }
 
-TEST(LdSoCache, the_best_level_of_this_cpu_wins_whatever_its_place) {
+TEST(LdSoCache, best_level_of_this_cpu_wins_at_any_position) {
   const std::vector<CacheEntry> entries = {{"liba.so.1", "/v2", 0x303, named_hwcap(0, 1)},
                                            {"liba.so.1", "/v3", 0x303, named_hwcap(1, 2)},
                                            {"liba.so.1", "/v4", 0x303, named_hwcap(2, 3)},
                                            {"liba.so.1", "/plain", 0x303, 0}};
   const std::vector<std::string> names = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
   EXPECT_EQ(LdSoCache(new_cache(entries, names), profile()).lookup("liba.so.1"), "/v3");
-  // A level the entry needs and the CPU lacks.
+  // The CPU lacks the level of an entry.
   auto weak = profile();
   weak.isa_levels = 0x3;
   EXPECT_EQ(LdSoCache(new_cache(entries, names), weak).lookup("liba.so.1"), "/v2");
-  // Before 2.33 nobody knew of them.
+  // glibc-hwcaps came with 2.33.
   EXPECT_EQ(LdSoCache(new_cache(entries, names), profile(31)).lookup("liba.so.1"), "/plain");
-  // Without the extension the index says nothing.
+  // Without the extension the index has no meaning.
   EXPECT_EQ(LdSoCache(new_cache(entries), profile()).lookup("liba.so.1"), "/plain");
 }
 
@@ -86,11 +87,11 @@ TEST(LdSoCache, names_are_ordered_with_digits_as_numbers) {
   EXPECT_EQ(compare_cache_names("", ""), 0);
 }
 
-TEST(LdSoCache, of_the_wrong_byte_order_or_kind_is_empty) {
+TEST(LdSoCache, cache_of_another_byte_order_or_format_is_empty) {
   auto bytes = new_cache({{"liba.so.1", "/l/liba.so.1"}});
   bytes[28] = 3;  // big endian
   EXPECT_EQ(LdSoCache(bytes, profile()).lookup("liba.so.1"), "");
-  bytes[28] = 0;  // not told: an old ldconfig
+  bytes[28] = 0;  // unset by an old ldconfig
   EXPECT_EQ(LdSoCache(bytes, profile()).lookup("liba.so.1"), "/l/liba.so.1");
   EXPECT_EQ(LdSoCache("", profile()).lookup("liba.so.1"), "");
   EXPECT_EQ(LdSoCache("hello", profile()).lookup("liba.so.1"), "");
@@ -104,10 +105,8 @@ TEST(LdSoCache, reads_all_of_this_machines_cache_as_ldconfig_prints_it) {
   const auto list = run_checked({"/sbin/ldconfig", "-p"}).out;
   std::size_t compared = 0;
   std::string before;
-  for (std::size_t at = 0; at < list.size();) {
-    const auto end = list.find('\n', at);
-    const auto line = list.substr(at, end - at);
-    at = end + 1;
+  std::istringstream lines(list);
+  for (std::string line; std::getline(lines, line);) {
     const auto kind = line.find(" (libc6,x86-64) => ");
     if (kind == line.npos) continue;
     const auto name = line.substr(1, kind - 1);

@@ -10,11 +10,8 @@ void FakeWorld::add(const std::string& path, const TinyElf& elf) { add_text(path
 void FakeWorld::add_text(const std::string& path, const std::string& content) {
   files_[path] = content;
   const auto slash = path.rfind('/');
-  add_directory(path.substr(0, slash + 1));
   directories_[path.substr(0, slash + 1)].insert(path.substr(slash + 1));
 }
-
-void FakeWorld::add_directory(const std::string& path) { directories_[path]; }
 
 void FakeWorld::fail_with(const std::string& path, int code) {
   add_text(path, "");

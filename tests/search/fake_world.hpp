@@ -11,13 +11,11 @@
 
 namespace heddle::test {
 
-/// A file system in memory that writes down what it is asked. Directories are those that files lie
-/// in.
+/// A file system in memory that records requests. Adding a file makes its directory.
 class FakeWorld final : public World {
  public:
   void add(const std::string& path, const TinyElf& elf);
   void add_text(const std::string& path, const std::string& content);
-  void add_directory(const std::string& path);  ///< with trailing '/'
   /// Facts of this path fail with `code` though the directory lists it.
   void fail_with(const std::string& path, int code);
 
@@ -30,9 +28,8 @@ class FakeWorld final : public World {
   Result<std::string> read(const std::string& path, Part part) override;
   std::string real_path(const std::string& path) override;
 
-  std::vector<std::string>
-      asked;  ///< directories whose state or entries were wanted, first time each
-  std::vector<std::string> opened;  ///< paths whose facts were wanted
+  std::vector<std::string> asked;   ///< each directory at its first request
+  std::vector<std::string> opened;  ///< paths whose facts were requested
   std::vector<std::string> prefetched;
 
  private:

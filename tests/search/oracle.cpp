@@ -2,13 +2,14 @@
 #include "tests/search/oracle.hpp"
 
 #include <algorithm>
+#include <sstream>
 
 namespace heddle::test {
 
 std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static) {
   std::vector<Trace::Line> lines;
   for (std::size_t at = 0; at < text.size();) {
-    // A line starts with a tab and ends with " (0x...)" or " => not found"; a name may hold
+    // A line starts with a tab and ends with " (0x...)" or " => not found"; names may hold
     // newlines.
     auto end = at;
     do {
@@ -50,11 +51,9 @@ std::vector<Trace::Line> parse_trace(const std::string& text, bool& is_static) {
 std::vector<std::string> tried_files(const std::string& debug) {
   std::vector<std::string> out;
   bool open = false;
-  for (std::size_t at = 0; at < debug.size();) {
-    const auto end = std::min(debug.find('\n', at), debug.size());
-    const auto line = debug.substr(at, end - at);
-    at = end + 1;
-    // "      1234:\t..." starts a message; anything else goes on with a path that holds a newline.
+  std::istringstream lines(debug);
+  for (std::string line; std::getline(lines, line);) {
+    // "      1234:\t..." starts a message; other lines continue a path with a newline.
     const auto colon = line.find(":\t");
     const bool starts =
         colon != line.npos && colon >= 5 && line.find_first_not_of(" 0123456789") == colon;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "resolver/search/search.hpp"
 #include "tests/search/plain_facts.hpp"
@@ -24,7 +25,7 @@ namespace {
 using Presence = World::Presence;
 constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 
-TEST(OsWorld, tells_directories_files_and_nothing_apart) {
+TEST(OsWorld, directories_files_and_missing_names_differ) {
   const TestDir dir;
   write_text_file(dir / "directory/a b\n", "x");
   std::filesystem::create_symlink("nowhere", dir / "directory/dangling");
@@ -47,7 +48,7 @@ TEST(OsWorld, tells_directories_files_and_nothing_apart) {
   EXPECT_TRUE(world.state(world.directory("")).is_directory);
 }
 
-TEST(OsWorld, lists_a_directory_of_thousands) {
+TEST(OsWorld, directory_of_thousands_is_listed) {
   const TestDir dir;
   for (int i = 0; i < 3000; ++i)
     write_text_file(dir / ("directory/library-number-" + std::to_string(i)), "");
@@ -61,7 +62,7 @@ TEST(OsWorld, lists_a_directory_of_thousands) {
   EXPECT_EQ(world.entry(directory, EntryName("library-number-3000")), Presence::absent);
 }
 
-TEST(OsWorld, probes_name_by_name_where_it_may_not_list) {
+TEST(OsWorld, unlistable_directory_is_probed_by_name) {
   if (::geteuid() != 0) HEDDLE_SKIP("drops root's rights for the test");
   const TestDir dir;
   write_elf(dir / "directory/liba.so", {});
@@ -114,22 +115,18 @@ TEST(OsWorld, below_another_root_links_and_dots_stay_inside) {
   EXPECT_FALSE(OsWorld::below(source, dir / "nothing"));
 }
 
-TEST(OsWorld, lists_each_search_directory_once_and_probes_nothing) {
+TEST(OsWorld, search_directories_are_listed_once_and_not_probed) {
   if (!strace_works()) HEDDLE_SKIP("no strace");
   const TestDir dir;
-  FarmOptions options;
-  options.libraries = 60;
-  const auto farm = ElfFarm::build(dir / "farm", options);
+  const auto farm = ElfFarm::build(dir / "farm", {.libraries = 60});
   const auto log = dir / "strace.log";
   run_checked({"strace", "-o", log, "-s", "4096", "-e", "trace=file,getdents64", HEDDLE_SEARCH_TOOL,
                farm.program});
   const auto text = value_or_throw(read_file(log));
   std::size_t failed = 0;
   std::size_t listed = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto end = std::min(text.find('\n', at), text.size());
-    const auto line = text.substr(at, end - at);
-    at = end + 1;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
     if (line.find(farm.directories[0].substr(0, farm.directories[0].rfind('/'))) == line.npos)
       continue;
     failed += line.find(" = -1 ") != line.npos ? 1 : 0;
@@ -139,7 +136,7 @@ TEST(OsWorld, lists_each_search_directory_once_and_probes_nothing) {
   EXPECT_EQ(listed, farm.directories.size());
 }
 
-TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
+TEST(OsWorld, answers_record_the_paths_they_depend_on) {
   const TestDir dir;
   write_text_file(dir / "lib/liba.so", "x");
   PlainFacts source;
@@ -168,7 +165,7 @@ TEST(OsWorld, tells_what_its_answers_about_another_root_hang_on) {
 
 constexpr const char* kConstant = "Wool Version: 4.0.2";
 constexpr const char* kVariable = "a word that may change";
-constexpr const char* kCode = "these are instructions";  // words among the instructions
+constexpr const char* kCode = "these are instructions";
 
 class ReadData : public testing::Test {
  protected:
@@ -183,30 +180,30 @@ class ReadData : public testing::Test {
     PlainFacts source;
     return value_or_throw(OsWorld(source).read_data(path));
   }
-  static bool holds(const std::string& bytes, const char* words) {
-    return bytes.find(words) != bytes.npos;
+  static bool holds(const std::string& bytes, const char* text) {
+    return bytes.find(text) != bytes.npos;
   }
   TestDir dir_;
 };
 
-TEST_F(ReadData, is_all_but_the_code) {
+TEST_F(ReadData, data_excludes_only_the_code) {
   const auto data = data_of(library("separate-code"));
   EXPECT_TRUE(holds(data, kConstant));
   EXPECT_TRUE(holds(data, kVariable));
   EXPECT_FALSE(holds(data, kCode));
   const auto mixed = data_of(library("noseparate-code"));
-  EXPECT_TRUE(holds(mixed, kConstant)) << "constants that a linker put beside the code";
+  EXPECT_TRUE(holds(mixed, kConstant)) << "constants that the linker put beside the code";
   EXPECT_TRUE(holds(mixed, kVariable));
 }
 
-TEST_F(ReadData, of_what_is_no_elf_file_is_all_of_it) {
+TEST_F(ReadData, data_of_a_non_elf_file_is_all_of_it) {
   for (const std::string text : {"", "\177ELF", "a linker script, perhaps"}) {
     write_text_file(dir_ / "text", text);
     EXPECT_EQ(data_of(dir_ / "text"), text);
   }
 }
 
-TEST_F(ReadData, stays_within_the_file_whatever_its_headers_say) {
+TEST_F(ReadData, wrong_headers_do_not_lead_outside_the_file) {
   auto bytes = value_or_throw(read_file(library("separate-code")));
   auto* header = reinterpret_cast<Elf64_Ehdr*>(bytes.data());
   auto* segments = reinterpret_cast<Elf64_Phdr*>(bytes.data() + header->e_phoff);

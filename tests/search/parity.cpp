@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares our closure of every dynamic ELF file below the given directories, and every probe on
-// the way, with the real ld.so's. A file is asked about as ldd does it: LD_TRACE_LOADED_OBJECTS=1,
-// a library through ld.so. The exit status is 0 when there is no difference. --every=N: each Nth
-// file.
+// Compares the closure and the probes of every dynamic ELF file below the given directories with
+// the real ld.so's, as ldd gets them: LD_TRACE_LOADED_OBJECTS=1, libraries through ld.so. Exit
+// status 0: no difference. --every=N takes each Nth file.
 #include <elf.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -47,7 +46,7 @@ std::vector<std::string> elf_files(std::vector<std::string> roots) {
   return files;
 }
 
-/// Who loads a library that names no interpreter, by its machine.
+/// The loader of a library without PT_INTERP, by its machine.
 std::string usual_loader(const heddle::ElfFacts& elf) {
   if (elf.machine == EM_386) return "/lib/ld-linux.so.2";
   if (elf.machine == EM_AARCH64) return "/lib/ld-linux-aarch64.so.1";
@@ -116,7 +115,7 @@ int main(int argc, char** argv) {
     if (theirs.status == 5 && runs)
       theirs = heddle::test::ask_ld_so(file, false, interpreter, debug);
     if (theirs.status != 0) {
-      // A refusal is compared in so far as we must have seen a reason for it.
+      // Of a refusal only its existence is compared.
       if (theirs.err.find("error while loading shared libraries") != std::string::npos)
         ++excluded[ours && ours->missing.empty() ? "ld.so refused it"
                                                  : "ld.so refused it, so do we"];
@@ -132,7 +131,7 @@ int main(int argc, char** argv) {
       continue;
     }
     if (theirs.is_static) {
-      // Without DT_NEEDED ld.so prints one word instead of a list.
+      // Without DT_NEEDED ld.so prints "statically linked" instead of a list.
       if (!elf.dependencies.empty() || !ours->missing.empty()) {
         ++different;
         std::printf("DIFFERENT %s: ld.so says statically linked\n", file.c_str());
@@ -152,7 +151,7 @@ int main(int argc, char** argv) {
     ++different;
     std::printf("DIFFERENT %s: %s\n", file.c_str(), what.c_str());
   }
-  // "summary: " is what .ci/test_summary.py shows of a test that passed.
+  // .ci/test_summary.py shows the lines "summary: " of passed tests.
   std::printf("summary: files %zu, compared %zu with %zu probes, different %zu, our time %.3f s\n",
               files.size(), compared, probes, different,
               std::chrono::duration<double>(ours_took).count());

@@ -9,15 +9,15 @@
 
 namespace heddle::test {
 
-/// The loader's facts, read in this process, without hashes.
+/// The loader's facts, read in this process, unhashed.
 class PlainFacts final : public FactsSource {
  public:
   Result<FileFacts> facts(const std::string& path, FactsDetail detail) override;
   void prefetch(const std::vector<std::string>&, FactsDetail) override {}
-  Fd root;  ///< valid: paths are below it
+  Fd root;  ///< if valid, paths are relative to it
 };
 
-/// Those in an ELF file's bytes.
+/// The loader's facts in an ELF file's bytes.
 Result<ElfFacts> parse_elf(std::string_view content);
 
 }  // namespace heddle::test

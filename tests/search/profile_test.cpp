@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <sstream>
 
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
@@ -22,10 +23,8 @@ constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
 std::map<std::string, std::string> diagnostics() {
   const auto text = run({kLoader, "--list-diagnostics"}).out;
   std::map<std::string, std::string> out;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto end = std::min(text.find('\n', at), text.size());
-    const auto line = text.substr(at, end - at);
-    at = end + 1;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
     const auto equals = line.find('=');
     if (equals == line.npos) continue;
     auto value = line.substr(equals + 1);
@@ -36,33 +35,33 @@ std::map<std::string, std::string> diagnostics() {
   return out;
 }
 
-TEST(LoaderProfile, equals_what_this_ld_so_says_of_itself) {
-  const auto told = diagnostics();
-  if (!told.contains("version.version")) HEDDLE_SKIP("ld.so has no --list-diagnostics");
+TEST(LoaderProfile, profile_equals_the_diagnostics_of_this_ld_so) {
+  const auto diagnosed = diagnostics();
+  if (!diagnosed.contains("version.version")) HEDDLE_SKIP("ld.so has no --list-diagnostics");
   PlainFacts source;
   OsWorld world(source);
   const auto loader = value_or_throw(read_loader_profile(world, kLoader));
-  EXPECT_EQ("2." + std::to_string(loader.glibc_minor), told.at("version.version"));
-  EXPECT_EQ(loader.soname, told.at("dso.ld"));
-  EXPECT_EQ(loader.lib, told.at("dl_dst_lib"));
-  EXPECT_EQ(loader.platform, told.at("dl_platform"));
-  EXPECT_EQ(loader.cache_path, told.at("path.sysconfdir") + "/ld.so.cache");
+  EXPECT_EQ("2." + std::to_string(loader.glibc_minor), diagnosed.at("version.version"));
+  EXPECT_EQ(loader.soname, diagnosed.at("dso.ld"));
+  EXPECT_EQ(loader.lib, diagnosed.at("dl_dst_lib"));
+  EXPECT_EQ(loader.platform, diagnosed.at("dl_platform"));
+  EXPECT_EQ(loader.cache_path, diagnosed.at("path.sysconfdir") + "/ld.so.cache");
   EXPECT_EQ(loader.preload_path, "/etc/ld.so.preload");
   for (std::size_t i = 0; i < loader.default_directories.size(); ++i)
     EXPECT_EQ(loader.default_directories[i],
-              told.at("path.system_dirs[0x" + std::string(1, "0123456789abcdef"[i]) + "]"));
-  EXPECT_FALSE(told.contains("path.system_dirs[0x" +
-                             std::to_string(loader.default_directories.size()) + "]"));
+              diagnosed.at("path.system_dirs[0x" + std::string(1, "0123456789abcdef"[i]) + "]"));
+  EXPECT_FALSE(diagnosed.contains("path.system_dirs[0x" +
+                                  std::to_string(loader.default_directories.size()) + "]"));
   // A bit for each of the three levels, the best first.
   EXPECT_EQ((1U << loader.hwcaps.size()) - 1,
-            std::stoul(told.at("dl_hwcaps_subdirs_active"), nullptr, 16));
+            std::stoul(diagnosed.at("dl_hwcaps_subdirs_active"), nullptr, 16));
   if (loader.glibc_minor < 37) {
-    EXPECT_EQ(loader.legacy_bits, std::stoul(told.at("dl_hwcap"), nullptr, 16) &
-                                      std::stoul(told.at("dl_hwcap_important"), nullptr, 16));
+    EXPECT_EQ(loader.legacy_bits, std::stoul(diagnosed.at("dl_hwcap"), nullptr, 16) &
+                                      std::stoul(diagnosed.at("dl_hwcap_important"), nullptr, 16));
   }
 }
 
-TEST(LoaderProfile, refuses_musl_and_what_is_no_loader) {
+TEST(LoaderProfile, musl_and_non_loaders_are_refused) {
   FakeWorld world;
   auto musl = TinyElf{}.bytes() + std::string("musl libc (x86_64)\0Version 1.2.3", 32);
   world.add_text("/lib/ld-musl-x86_64.so.1", musl);
@@ -75,7 +74,7 @@ TEST(LoaderProfile, refuses_musl_and_what_is_no_loader) {
   EXPECT_EQ(read_loader_profile(world, "/nowhere").error().code(), ENOENT);
 }
 
-TEST(LoaderProfile, finds_the_strings_of_other_builds) {
+TEST(LoaderProfile, strings_of_other_builds_are_found) {
   const auto make = [](const std::string& strings) { return TinyElf{}.bytes() + '\0' + strings; };
   using namespace std::string_literals;
   FakeWorld world;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <sstream>
 
 #include "base/escape.hpp"
 #include "base/fd.hpp"
@@ -26,13 +27,8 @@ class Builder {
   }
 
   RuleCase build() {
-    const auto text = value_or_throw(read_file(file_));
-    for (std::size_t at = 0; at < text.size();) {
-      const auto end = std::min(text.find('\n', at), text.size());
-      ++line_;
-      take(text.substr(at, end - at));
-      at = end + 1;
-    }
+    std::istringstream lines(value_or_throw(read_file(file_)));
+    for (std::string line; std::getline(lines, line); take(line)) ++line_;
     finish_elf();
     for (const auto& directories : cache_) make_cache(directories);
     if (out_.run.empty()) trouble("no `program` and no `run`");
@@ -73,11 +69,8 @@ class Builder {
 
   void finish_elf() {
     if (!elf_) return;
-    auto bytes = elf_->bytes();
-    if (cut_) bytes.resize(*cut_);
-    write_text_file(elf_path_, bytes, 0755);
+    write_text_file(elf_path_, elf_->bytes(), 0755);
     elf_.reset();
-    cut_.reset();
   }
 
   void start_elf(const std::string& name, bool is_program) {
@@ -105,29 +98,22 @@ class Builder {
         {"soname", [&] { elf.soname = value(rest); }},
         {"rpath", [&] { elf.rpath = value(rest); }},
         {"runpath", [&] { elf.runpath = value(rest); }},
-        {"interp", [&] { elf.interp = value(rest); }},
         {"nodeflib", [&] { elf.flags_1 |= DF_1_NODEFLIB; }},
         {"pie", [&] { elf.flags_1 |= DF_1_PIE; }},
         {"no-dynamic", [&] { elf.dynamic = false; }},
         {"class", [&] { put(elf.elf_class); }},
         {"machine", [&] { put(elf.machine); }},
         {"data", [&] { put(elf.data_encoding); }},
-        {"ident-version", [&] { put(elf.ident_version); }},
         {"osabi", [&] { put(elf.os_abi); }},
         {"abiversion", [&] { put(elf.abi_version); }},
-        {"padding", [&] { put(elf.padding); }},
-        {"version", [&] { put(elf.version); }},
-        {"phentsize", [&] { put(elf.phentsize); }},
-        {"type", [&] { put(elf.type); }},
-        {"cut", [&] { put(cut_.emplace()); }}};
+        {"type", [&] { put(elf.type); }}};
     const auto field = fields.find(key);
     if (field == fields.end()) return false;
     field->second();
     return true;
   }
 
-  void take(std::string line) {
-    auto rest = line;
+  void take(std::string rest) {
     const auto key = word(rest);
     if (key.empty() || key.starts_with('#')) return;
     if (take_elf_line(key, rest)) return;
@@ -197,7 +183,6 @@ class Builder {
   RuleCase out_;
   std::optional<TinyElf> elf_;
   std::string elf_path_;
-  std::optional<std::size_t> cut_;
   std::vector<std::string> cache_;
   std::vector<std::string> remove_;
 };

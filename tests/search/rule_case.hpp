@@ -9,8 +9,8 @@
 
 namespace heddle::test {
 
-/// One directory of tests/search/rules: what to build, how to start it and what must come out. The
-/// language is in rules/README.md.
+/// One directory of tests/search/rules: what to build, how to start it and what to expect.
+/// rules/README.md describes the language.
 struct RuleCase {
   struct Expected {
     std::string name;
@@ -23,11 +23,10 @@ struct RuleCase {
   std::string run;               ///< as given to execve
   bool is_program = true;        ///< false: a library, given to ld.so
   std::vector<Expected> expected;
-  std::vector<Expected> missing;  ///< path: a part of the reason
-  std::optional<std::string>
-      etc;                  ///< a directory that stands in for /etc: its own cache, preload file
-  int newest_minor = 1000;  ///< the rule ended with this glibc 2.N
-  int oldest_minor = 0;     ///< it came with this one
+  std::vector<Expected> missing;   ///< path: a part of the reason
+  std::optional<std::string> etc;  ///< a directory in place of /etc: ld.so.cache, ld.so.preload
+  int newest_minor = 1000;         ///< the last glibc 2.N with the rule
+  int oldest_minor = 0;            ///< the first
 };
 
 /// Reads `file` and builds what it says in `directory`; `platform` is ld.so's. Throws heddle::Error

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Each directory of tests/search/rules is one rule of ld.so's search, held against the real ld.so:
-// what is loaded, from where and in which order (LD_TRACE_LOADED_OBJECTS), which files are tried
-// (LD_DEBUG=libs), and how many system calls that takes (strace).
+// Each directory of tests/search/rules is one rule of ld.so's search, compared with the real ld.so:
+// the objects, their paths and order (LD_TRACE_LOADED_OBJECTS), the probes (LD_DEBUG=libs) and the
+// number of system calls (strace).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "resolver/elf/cached_facts.hpp"
 #include "resolver/search/os_world.hpp"
@@ -44,7 +45,7 @@ std::string variable(const RuleCase& rule, const std::string& name) {
   return {};
 }
 
-/// ld.so on this case with more variables set; `before` is a program to run it under.
+/// Runs ld.so on this case with more variables; `before` is a program that runs it.
 RunResult run_case(const RuleCase& rule, const std::vector<std::string>& more,
                    const std::vector<std::string>& before = {}) {
   auto argv = before;
@@ -53,7 +54,7 @@ RunResult run_case(const RuleCase& rule, const std::vector<std::string>& more,
   auto env = rule.env;
   env.emplace_back("LD_TRACE_LOADED_OBJECTS=1");
   env.insert(env.end(), more.begin(), more.end());
-  // Set by the last program before ld.so, so that nothing else sees them: strace's -E, or sh.
+  // The last program before ld.so (strace -E, or sh) sets them, so that no other sees them.
   if (rule.etc) {
     argv.insert(argv.end(),
                 {"unshare", "-m", "sh", "-c",
@@ -74,12 +75,10 @@ RunResult run_case(const RuleCase& rule, const std::vector<std::string>& more,
 
 ProbeCount count_calls(const std::string& log) {
   ProbeCount count;
-  for (std::size_t at = 0; at < log.size();) {
-    const auto end = std::min(log.find('\n', at), log.size());
-    const auto line = log.substr(at, end - at);
-    at = end + 1;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
     const bool failed = line.find(") = -1 ") != line.npos;
-    if (line.find("/etc/ld.so.") != line.npos) continue;  // the cache is no part of the search
+    if (line.find("/etc/ld.so.") != line.npos) continue;  // not part of the search
     if (line.find("openat(AT_FDCWD, ") != line.npos)
       ++(failed ? count.opens_failed : count.opens_done);
     else if (line.find("newfstatat(AT_FDCWD, ") != line.npos)
@@ -121,7 +120,7 @@ TEST_P(Rule, holds_as_in_the_real_ld_so) {
   const InDirectory in_directory(rule.cwd);
   const auto closure = value_or_throw(resolve(world, loader, rule.run, options));
 
-  // What the case says.
+  // Compared with the case.
   std::vector<std::string> ours;
   for (std::size_t i = 1; i < closure.objects.size(); ++i) {
     const auto& object = closure.objects[i];
@@ -137,18 +136,18 @@ TEST_P(Rule, holds_as_in_the_real_ld_so) {
     EXPECT_THAT(closure.missing[i].reason, HasSubstr(rule.missing[i].path));
   }
 
-  // What ld.so says.
+  // Compared with ld.so.
   const auto trace = run_case(rule, {});
   if (trace.status == 99) HEDDLE_SKIP("no mount namespace here");
   auto tried = tried_files(closure);
-  // To a file of its own: on stderr ld.so's errors would stand between the paths.
+  // To a file: on stderr ld.so's errors would mix with the paths.
   run_case(rule, {"LD_DEBUG=libs", "LD_DEBUG_OUTPUT=" + dir.path() + "/ld-debug"});
   std::vector<std::string> theirs_tried;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
     if (entry.path().filename().string().starts_with("ld-debug."))
       theirs_tried = tried_files(value_or_throw(read_file(entry.path())));
   if (trace.status != 0) {
-    // It died of one file. We go on behind that, so only what comes before can be compared.
+    // ld.so stopped at one file and the search continued: only earlier probes compare.
     ASSERT_NE(trace.err.find("error while loading shared libraries"), std::string::npos)
         << trace.err;
     ASSERT_FALSE(closure.missing.empty());
@@ -160,7 +159,7 @@ TEST_P(Rule, holds_as_in_the_real_ld_so) {
   }
   Trace theirs;
   theirs.lines = parse_trace(trace.out, theirs.is_static);
-  // With no DT_NEEDED ld.so prints two words instead of the list (a program that only preloads).
+  // Without DT_NEEDED ld.so prints "statically linked" (a program that only preloads).
   if (!theirs.is_static) {
     EXPECT_EQ(difference(closure, theirs), "") << trace.out;
   }
@@ -173,7 +172,7 @@ TEST_P(Rule, holds_as_in_the_real_ld_so) {
   ASSERT_EQ(straced.status, 0) << straced.err;
   const auto count = count_calls(value_or_throw(read_file(log)));
   auto opens_done = count.opens_done;
-  if (!rule.is_program) opens_done -= 1;  // ld.so opens the library it is given
+  if (!rule.is_program) opens_done -= 1;  // the library given to ld.so
   EXPECT_EQ(closure.probes.opens_failed, count.opens_failed);
   EXPECT_EQ(closure.probes.opens_done, opens_done);
   EXPECT_EQ(closure.probes.stats_failed, count.stats_failed);

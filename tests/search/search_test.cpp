@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The search over a file system in memory: what it asks of the world, and rules that this machine's
-// ld.so is too old or too new to show.
+// The search on a file system in memory: its requests, and rules of other glibc versions than this
+// machine's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ struct Search : Test {
 };
 using Paths = std::vector<std::string>;
 
-TEST_F(Search, asks_each_directory_once_and_opens_only_what_is_listed) {
+TEST_F(Search, search_reads_each_directory_once_and_opens_only_listed_files) {
   auto app = needing({"liba.so", "libb.so", "libc-mine.so"});
   app.rpath = "/one:/two:/gone";
   program(app);
@@ -66,7 +66,7 @@ TEST_F(Search, asks_each_directory_once_and_opens_only_what_is_listed) {
   world.add("/one/libc-mine.so", {});
   const auto closure = run();
   EXPECT_EQ(paths(closure), (Paths{"/app", "/two/liba.so", "/two/libb.so", "/one/libc-mine.so"}));
-  // "/gone/" is never reached: everything is found before it.
+  // Everything is found before "/gone/".
   EXPECT_EQ(world.asked, (Paths{"/one/", "/two/"}));
   EXPECT_EQ(world.opened, (Paths{"/app", loader.interpreter, "/two/liba.so", "/two/libb.so",
                                  "/one/libc-mine.so"}));
@@ -76,7 +76,7 @@ TEST_F(Search, asks_each_directory_once_and_opens_only_what_is_listed) {
   EXPECT_EQ(closure.probes.stats_done, 1U);
 }
 
-TEST_F(Search, tells_the_world_ahead_what_an_object_will_want) {
+TEST_F(Search, search_prefetches_the_dependencies_of_an_object) {
   auto app = needing({"liba.so", "libgone.so", "./libb.so", "libcached.so"});
   app.runpath = "/one";
   program(app);
@@ -88,7 +88,7 @@ TEST_F(Search, tells_the_world_ahead_what_an_object_will_want) {
   EXPECT_EQ(world.prefetched, (Paths{"/one/liba.so", "./libb.so", "/cached/libcached.so"}));
 }
 
-TEST_F(Search, says_which_object_s_path_found_a_library_and_who_asked) {
+TEST_F(Search, closure_records_finding_path_and_requester) {
   auto app = needing({"liba.so"});
   app.rpath = "/lib-of-app";
   program(app);
@@ -110,7 +110,7 @@ TEST_F(Search, says_which_object_s_path_found_a_library_and_who_asked) {
   EXPECT_EQ(closure.searches[2].result, 3U);
 }
 
-TEST_F(Search, a_file_passed_over_is_among_the_probes) {
+TEST_F(Search, skipped_files_are_among_the_probes) {
   auto app = needing({"liba.so"});
   app.rpath = "/thirty-two:/denied:/right";
   program(app);
@@ -174,7 +174,7 @@ TEST_F(Search, damaged_library_is_named_with_its_fault_and_the_rest_goes_on) {
   EXPECT_EQ(paths(closure), (Paths{"/app", "/lib/libb.so"}));
 }
 
-TEST_F(Search, shortage_of_descriptors_is_told_and_finds_no_other_file) {
+TEST_F(Search, shortage_of_descriptors_is_reported_and_ends_the_search) {
   auto app = needing({"liba.so"});
   app.rpath = "/one:/two";
   program(app);
@@ -185,7 +185,7 @@ TEST_F(Search, shortage_of_descriptors_is_told_and_finds_no_other_file) {
   EXPECT_THAT(closure.missing[0].reason, HasSubstr("Too many open files"));
 }
 
-TEST_F(Search, refuses_what_is_no_dynamic_program) {
+TEST_F(Search, files_that_are_no_dynamic_program_are_refused) {
   TinyElf plain;
   plain.dynamic = false;
   world.add("/static", plain);
@@ -219,12 +219,12 @@ TEST_F(Search, five_hundred_libraries_in_as_many_directories_take_milliseconds) 
   EXPECT_EQ(closure.objects.size(), 501U);
   EXPECT_EQ(closure.probes.opens_failed, 500U * 499 / 2);
   EXPECT_EQ(closure.probes.opens_done, 500U);
-  EXPECT_EQ(closure.probes.stats_done, 0U);  // each directory is first met by the library it holds
-  // std::set and std::map of the fake are slower than OsWorld; a quadratic mistake costs seconds.
+  EXPECT_EQ(closure.probes.stats_done, 0U);  // the first probe in each directory succeeds
+  // The fake's std::set and std::map are slower than OsWorld; a quadratic defect costs seconds.
   EXPECT_LT(std::chrono::duration<double>(took).count(), 2.0);
 }
 
-TEST(Tokens, are_the_longest_name_in_either_spelling) {
+TEST(Tokens, longest_name_wins_in_either_spelling) {
   const TokenValues values{"/o", "x86_64", "lib64"};
   EXPECT_EQ(expand_tokens("$ORIGIN/a:${LIB}:$PLATFORM", values), "/o/a:lib64:x86_64");
   EXPECT_EQ(expand_tokens("$LIBRARY$LIB_${LIB$LIB", values), "$LIBRARY$LIB_${LIBlib64");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Resolves its argument: for a test that watches its system calls.
+// Resolves its argument; a test traces its system calls.
 #include "resolver/search/os_world.hpp"
 #include "resolver/search/search.hpp"
 #include "tests/search/plain_facts.hpp"

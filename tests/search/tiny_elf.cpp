@@ -70,17 +70,16 @@ std::string make(const TinyElf& in) {
   std::memcpy(header.e_ident, ELFMAG, SELFMAG);
   header.e_ident[EI_CLASS] = in.elf_class;
   header.e_ident[EI_DATA] = in.data_encoding;
-  header.e_ident[EI_VERSION] = in.ident_version;
+  header.e_ident[EI_VERSION] = EV_CURRENT;
   header.e_ident[EI_OSABI] = in.os_abi;
   header.e_ident[EI_ABIVERSION] = in.abi_version;
-  header.e_ident[EI_PAD] = in.padding;
   header.e_type = in.type;
   header.e_machine = in.machine;
-  header.e_version = in.version;
+  header.e_version = EV_CURRENT;
   header.e_entry = static_cast<decltype(header.e_entry)>(base + code_at);
   header.e_phoff = sizeof header;
   header.e_ehsize = sizeof header;
-  header.e_phentsize = in.phentsize != 0 ? in.phentsize : sizeof(Segment);
+  header.e_phentsize = sizeof(Segment);
   header.e_phnum = static_cast<std::uint16_t>(segment_count);
   put(out, 0, header);
 
@@ -98,7 +97,7 @@ std::string make(const TinyElf& in) {
     put(out, at, s);
     at += sizeof s;
   };
-  // Without PT_PHDR ld.so takes a program to lie at address 0 (elf/rtld.c, rtld_setup_main_map).
+  // Without PT_PHDR ld.so assumes address 0 for a program (elf/rtld.c, rtld_setup_main_map).
   if (in.interp) segment(PT_PHDR, sizeof header, segment_count * sizeof(Segment), PF_R, 8);
   if (in.interp) segment(PT_INTERP, interp_at, interp_size, PF_R, 1);
   segment(PT_LOAD, 0, size, PF_R | PF_W | PF_X, 0x1000);

@@ -19,6 +19,25 @@ inline nlohmann::json oci_tmpfs(const std::string& target) {
   return {{"destination", target}, {"type", "tmpfs"}, {"source", "tmpfs"}};
 }
 
+/// Binds what an MPI program needs of the host's /dev, and /sys.
+inline void bind_host_devices(nlohmann::json& config) {
+  for (const char* path : {"/dev/null", "/dev/urandom", "/dev/shm", "/sys"})
+    config["mounts"].push_back(oci_bind(path, path, "rw"));
+}
+
+/// Lets the container's device cgroup allow /dev/fuse.
+inline void allow_fuse_device(nlohmann::json& config) {
+  config["linux"]["resources"]["devices"] = nlohmann::json::array({nlohmann::json{
+      {"allow", true}, {"type", "c"}, {"major", 10}, {"minor", 229}, {"access", "rw"}}});
+}
+
+/// Adds a user namespace, in which `host_id` is uid and gid 0.
+inline void add_user_namespace(nlohmann::json& config, unsigned host_id, unsigned size = 1) {
+  config["linux"]["namespaces"].push_back({{"type", "user"}});
+  for (const char* map : {"uidMappings", "gidMappings"})
+    config["linux"][map] = {{{"containerID", 0}, {"hostID", host_id}, {"size", size}}};
+}
+
 /// config.json of a read-only container with nothing but /proc and an empty /dev in its root, which
 /// runc and crun of every version take.
 inline nlohmann::json oci_config(const std::string& rootfs, const std::vector<std::string>& args) {
@@ -43,7 +62,7 @@ inline nlohmann::json oci_config(const std::string& rootfs, const std::vector<st
 /// fs-hook as an entry of its "hooks", with `options` of `fs-hook oci`.
 inline nlohmann::json oci_hook_entry(const std::string& program,
                                      const std::vector<std::string>& options) {
-  // What is annotated here is the test's own, whatever directory its bundle lies in.
+  // The test's bundles may lie anywhere.
   auto args = nlohmann::json::array({"fs-hook", "oci", "--allow-annotations", "/"});
   for (const auto& option : options) args.push_back(option);
   return {

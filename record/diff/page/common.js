@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What both pages use.
+// For both pages.
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const main = document.getElementById('main');
@@ -32,7 +32,7 @@ function facts(list) {
     add(f, 'span', {}, name);
   }
 }
-/// A round step that gives some `count` marks from 0 to `top`.
+/// A round step for about `count` marks from 0 to `top`.
 function roundStep(top, count) {
   const raw = Math.max(top, 1e-9) / count, base = 10 ** Math.floor(Math.log10(raw));
   return base * ([1, 2, 5, 10].find((f) => f * base >= raw) || 10);

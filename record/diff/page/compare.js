@@ -46,7 +46,7 @@ function header() {
   });
 }
 
-// Two lanes, time downwards; what is the same is joined, so a line's slope is a delay.
+// Two lanes, time downwards; lines join equal events, so a line's slope is a delay.
 function timelines(part) {
   add(main, 'h2', {}, 'Timelines');
   const width = 1160, height = 560, top = 30, bottom = height - 16, left = 330, right = width - 330;
@@ -72,7 +72,7 @@ function timelines(part) {
     marks.forEach((m, kind) => m.length && add(svg, 'path', { d: m.join(''), stroke: colour(kind), fill: 'none',
       'stroke-opacity': m.length > 600 ? Math.max(.02, 200 / m.length) : kind ? .9 : .35, class: `marks ${side} ${kinds[kind]}`, 'data-count': m.length }));
   }
-  // Names of what differs, where there is room for them.
+  // Labels of the edits, where there is room for them.
   for (const [side, x] of [['a', left - 236], ['b', right + 4]]) {
     if (part[side].kind.filter((k) => k).length > 80) continue;
     let last = -99;
@@ -115,7 +115,7 @@ function plots(part) {
   add(main, 'h2', {}, 'Plots');
   const box = add(main, 'div', { class: 'plots' });
   const w = 560, h = 320;
-  { // where the script goes: the diagonal is "the same", boxes are local alignments
+  { // the script's path: the diagonal is "the same", boxes are local alignments
     const svg = drawing(box, w, h, 'alignment path'); svg.id = 'plot-path';
     const [x, y] = axes(svg, w, h, part.size[0], 0, part.size[1], (v) => v, (v) => v, 'event of a', 'event of b');
     for (const { a, b } of part.local || []) add(svg, 'rect', { x: x(a.first - 1), y: y(b.last), width: x(a.last) - x(a.first - 1),
@@ -123,7 +123,7 @@ function plots(part) {
     kinds.forEach((name, kind) => add(svg, 'path', { stroke: colour(kind), 'stroke-width': kind ? 3 : 1.5,
       d: part.path.filter((l) => l[0] === kind).map((l) => `M${x(l[1]).toFixed(1)} ${y(l[2]).toFixed(1)}L${x(l[3]).toFixed(1)} ${y(l[4]).toFixed(1)}`).join('') }));
   }
-  { // how much later b was at each event both have
+  { // how much later b is at each common event
     const svg = drawing(box, w, h, 'time shift'); svg.id = 'plot-shift';
     const end = part.joined.reduce((m, [t]) => Math.max(m, t), 1);
     const lows = part.joined.map(([ta, tb]) => tb - ta);
