@@ -29,7 +29,7 @@ void fields(Coder& coder, R& r) { coder(r.colour, r.all, r.bytes); }
 
 Outer sample() { return {Colour::blue, {{"a\n", 3}, {"", std::nullopt}}, {1, 2, 255, 0}}; }
 
-TEST(Coder, a_record_comes_back_whole_and_each_cut_one_is_refused) {
+TEST(Coder, round_trips_records_and_refuses_truncated_ones) {
   Encoder out;
   out(sample());
   const std::string bytes = out.take();
@@ -53,7 +53,7 @@ TEST(Coder, a_record_comes_back_whole_and_each_cut_one_is_refused) {
   EXPECT_FALSE(longer.complete());
 }
 
-TEST(Coder, a_lying_count_takes_no_memory) {
+TEST(Coder, allocates_nothing_for_an_invalid_count) {
   std::vector<std::uint64_t> list;
   Decoder in("\xff\xff\xff\xff");
   in(list);
@@ -61,7 +61,7 @@ TEST(Coder, a_lying_count_takes_no_memory) {
   EXPECT_EQ(list.capacity(), 0U);
 }
 
-TEST(Channel, a_record_arrives_with_its_descriptors_and_anything_else_is_refused) {
+TEST(Channel, passes_records_with_descriptors_and_refuses_other_packets) {
   auto pair = value_or_throw(make_socket_pair());
   const int fd = pair.one.get();
   ASSERT_TRUE(send_record(fd, sample(), {&fd, 1}));
@@ -78,7 +78,7 @@ TEST(Channel, a_record_arrives_with_its_descriptors_and_anything_else_is_refused
   EXPECT_EQ(late.error().code(), ETIMEDOUT);
 }
 
-TEST(Failure, arrives_with_its_words_its_errno_and_its_cause) {
+TEST(Failure, arrives_with_message_errno_and_cause) {
   const auto sockets = value_or_throw(make_socket_pair());
   for (const std::size_t size : {1UL, 9000UL, 2UL * kLongestPacket}) {
     const auto error =

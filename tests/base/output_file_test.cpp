@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a report or a map may go: what is no regular file is never replaced by one.
-
+// Outputs of reports and maps: only regular files are replaced.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -27,7 +26,7 @@ class OutputFile : public ::testing::Test {
   const TempDir dir_ = value_or_throw(TempDir::create("heddle-output-test"));
 };
 
-TEST_F(OutputFile, a_pipe_is_written_to_and_stays_a_pipe) {
+TEST_F(OutputFile, writes_into_a_pipe) {
   ASSERT_EQ(::mkfifo(path("p").c_str(), 0600), 0);
   auto reader = open_file(path("p"), O_RDONLY | O_NONBLOCK);
   ASSERT_TRUE(write_output(path("p"), "text"));
@@ -35,8 +34,8 @@ TEST_F(OutputFile, a_pipe_is_written_to_and_stays_a_pipe) {
   EXPECT_TRUE(fs::is_fifo(path("p")));
 }
 
-TEST_F(OutputFile, a_device_behind_a_link_is_written_to_and_the_link_stays) {
-  // A node of our own: a slip must not cost the machine its /dev/null.
+TEST_F(OutputFile, writes_into_a_device_behind_a_link) {
+  // A new node: a bug must not replace the machine's /dev/null.
   if (::mknod(path("null").c_str(), S_IFCHR | 0666, makedev(1, 3)) != 0 ||
       !open_file(path("null"), O_WRONLY))
     GTEST_SKIP() << "device nodes need root";
@@ -47,7 +46,7 @@ TEST_F(OutputFile, a_device_behind_a_link_is_written_to_and_the_link_stays) {
   EXPECT_TRUE(fs::is_character_file(path("null")));
 }
 
-TEST_F(OutputFile, a_full_device_is_said) {
+TEST_F(OutputFile, reports_a_full_device) {
   if (::mknod(path("full").c_str(), S_IFCHR | 0666, makedev(1, 7)) != 0 ||
       !open_file(path("full"), O_WRONLY))
     GTEST_SKIP() << "device nodes need root";
@@ -56,7 +55,7 @@ TEST_F(OutputFile, a_full_device_is_said) {
   EXPECT_EQ(written.error().code(), ENOSPC);
 }
 
-TEST_F(OutputFile, a_link_to_a_file_stays_and_the_file_is_replaced) {
+TEST_F(OutputFile, replaces_the_target_of_a_link) {
   ASSERT_TRUE(write_output(path("file"), "old"));
   fs::create_symlink("file", path("link"));
   ASSERT_TRUE(write_output(path("link"), "new"));
@@ -64,7 +63,7 @@ TEST_F(OutputFile, a_link_to_a_file_stays_and_the_file_is_replaced) {
   EXPECT_EQ(read_file(path("file")).value_or(""), "new");
 }
 
-TEST_F(OutputFile, a_descriptors_name_is_written_behind_what_stands_there) {
+TEST_F(OutputFile, appends_to_a_descriptor_named_in_proc) {
   auto out = open_file(path("out"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(write_all(out->get(), "of the program\n", "out"));
   ASSERT_TRUE(write_output("/proc/self/fd/" + std::to_string(out->get()), "report\n"));
@@ -75,14 +74,14 @@ TEST_F(OutputFile, a_descriptors_name_is_written_behind_what_stands_there) {
   EXPECT_EQ(named_descriptor("/dev/null"), std::nullopt);
 }
 
-TEST_F(OutputFile, directories_and_dangling_links_are_errors_and_leave_nothing) {
+TEST_F(OutputFile, refuses_directories_and_dangling_links) {
   fs::create_symlink("nothing", path("dangling"));
   EXPECT_FALSE(write_output(path("dangling"), "x"));
   EXPECT_FALSE(write_output(dir_.path(), "x"));
   EXPECT_EQ(files(), 1U);
 }
 
-TEST_F(OutputFile, an_atomic_one_is_replaced_whole_or_not_at_all) {
+TEST_F(OutputFile, replaces_an_atomic_file_whole_or_not_at_all) {
   const auto file_path = path("f");
   for (const char* text : {"one", "two"}) {
     auto file = value_or_throw(AtomicFile::create(file_path));
@@ -98,10 +97,10 @@ TEST_F(OutputFile, an_atomic_one_is_replaced_whole_or_not_at_all) {
   EXPECT_EQ(files(), 1U);
 }
 
-TEST_F(OutputFile, an_atomic_one_replaces_nothing_that_is_no_file) {
+TEST_F(OutputFile, replaces_only_regular_files_atomically) {
   const auto pipe = path("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  // Nothing is opened for these names: the machine's own devices are safe.
+  // AtomicFile opens none of these, so the machine's devices are safe.
   for (const std::string& name : {pipe, std::string("/dev/null"), std::string("/dev/fd/1"),
                                   std::string("/proc/self/comm"), std::string("-")})
     EXPECT_EQ(AtomicFile::create(name).error().code(), EINVAL) << name;
@@ -110,23 +109,23 @@ TEST_F(OutputFile, an_atomic_one_replaces_nothing_that_is_no_file) {
   EXPECT_EQ(files(), 1U);
 }
 
-TEST_F(OutputFile, a_log_grows_at_its_end) {
+TEST_F(OutputFile, appends_to_a_log) {
   for (const char* line : {"one\n", "two\n"})
     EXPECT_TRUE(write_all(value_or_throw(open_log(path("log"))).get(), line, "log"));
   EXPECT_EQ(read_file(path("log")).value_or(""), "one\ntwo\n");
 }
 
-TEST_F(OutputFile, a_log_is_no_link) {
+TEST_F(OutputFile, refuses_a_log_that_is_a_link) {
   value_or_throw(open_file(path("victim"), O_WRONLY | O_CREAT));
   ASSERT_EQ(::symlink(path("victim").c_str(), path("link").c_str()), 0);
   ASSERT_EQ(::symlink(path("none").c_str(), path("dangling").c_str()), 0);
   EXPECT_FALSE(open_log(path("link")));
   EXPECT_FALSE(open_log(path("dangling")));
-  EXPECT_FALSE(open_file(path("none"), O_RDONLY)) << "made where the link leads";
+  EXPECT_FALSE(open_file(path("none"), O_RDONLY)) << "the log was created through the link";
 }
 
-/// With a reader too, or a program of root's would talk to whoever made it.
-TEST_F(OutputFile, a_log_is_no_fifo_and_no_device) {
+/// With a reader too: root's log must not go to the FIFO's owner.
+TEST_F(OutputFile, refuses_a_log_that_is_a_fifo_or_a_device) {
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   EXPECT_FALSE(open_log(path("fifo")));
   const auto reader = value_or_throw(open_file(path("fifo"), O_RDONLY | O_NONBLOCK));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.hpp"
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
 
@@ -21,9 +20,8 @@ bool put(const std::string& name, const std::string& text) {
   return file && write_all(file->get(), text, name);
 }
 
-/// In a process of its own, with a file system mounted on the directory: 0, when all of it is there
-/// after `remove` has tried.
-int keeps_what_is_mounted(const std::string& directory) {
+/// In a child, mounts a file system on the directory: 0 when its files survive remove_tree().
+int keeps_mounted_files(const std::string& directory) {
   const auto user = "0 " + std::to_string(::geteuid()) + " 1";
   const auto group = "0 " + std::to_string(::getegid()) + " 1";
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !put("setgroups", "deny") ||
@@ -36,7 +34,7 @@ int keeps_what_is_mounted(const std::string& directory) {
   const auto removed = remove_tree(directory);
   if (removed || removed.error().code() != EBUSY) return 2;
   if (::access(file.c_str(), F_OK) != 0) return 3;
-  // Below a directory that is removed it stays, too.
+  // The mount also survives the removal of its parent directory.
   (void)remove_tree(directory.substr(0, directory.rfind('/')));
   return ::access(file.c_str(), F_OK) == 0 ? 0 : 4;
 }
@@ -45,28 +43,25 @@ TEST(RemoveTree, never_removes_what_is_mounted) {
   const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
   const auto directory = dir.path() + "/mounted";
   ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(keeps_what_is_mounted(directory));
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoNamespace) GTEST_SKIP() << "skipped: no user namespaces";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  auto child = value_or_throw(fork_child({}, [&] { return keeps_mounted_files(directory); }));
+  const int status = value_or_throw(child.wait());
+  if (status == kNoNamespace) GTEST_SKIP() << "skipped: no user namespaces";
+  EXPECT_EQ(status, 0);
 }
 
-TEST(RemoveTree, removes_directories_files_and_links_and_not_what_they_lead_to) {
+TEST(RemoveTree, removes_links_but_not_their_targets) {
   const auto dir = value_or_throw(TempDir::create("heddle-remove-test"));
-  const auto kept = dir.path() + "/kept";
+  const auto target = dir.path() + "/target";
   const auto tree = dir.path() + "/tree";
-  for (const auto& directory : {kept, tree, tree + "/sub"})
+  for (const auto& directory : {target, tree, tree + "/sub"})
     ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
-  ASSERT_TRUE(open_file(kept + "/file", O_WRONLY | O_CREAT));
+  ASSERT_TRUE(open_file(target + "/file", O_WRONLY | O_CREAT));
   ASSERT_TRUE(open_file(tree + "/sub/file", O_WRONLY | O_CREAT));
-  ASSERT_EQ(::symlink(kept.c_str(), (tree + "/link").c_str()), 0);
+  ASSERT_EQ(::symlink(target.c_str(), (tree + "/link").c_str()), 0);
   EXPECT_TRUE(remove_tree(tree));
   EXPECT_NE(::access(tree.c_str(), F_OK), 0);
-  EXPECT_EQ(::access((kept + "/file").c_str(), F_OK), 0);
-  EXPECT_TRUE(remove_tree(tree)) << "which is not there";
+  EXPECT_EQ(::access((target + "/file").c_str(), F_OK), 0);
+  EXPECT_TRUE(remove_tree(tree)) << "no error when it is missing";
 }
 
 }  // namespace

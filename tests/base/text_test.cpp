@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Texts that others write: names for terminals, the first line of a script, /proc/PID/mountinfo.
-
+// Names for terminals, interpreters of scripts, /proc/PID/mountinfo.
 #include <gtest/gtest.h>
 #include <sys/sysmacros.h>
 
@@ -11,7 +10,7 @@
 namespace heddle {
 namespace {
 
-TEST(Escape, every_byte_comes_back) {
+TEST(Escape, round_trips_every_byte) {
   std::string all;
   for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
   all += "\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80 \xED\xA0\x80";  // a surrogate is not UTF-8
@@ -19,31 +18,31 @@ TEST(Escape, every_byte_comes_back) {
   EXPECT_TRUE(is_valid_utf8(escape_for_terminal(all)));
 }
 
-TEST(Escape, odd_names_stay_on_one_line) {
+TEST(Escape, keeps_odd_names_on_one_line) {
   EXPECT_EQ(escape_for_terminal("a b\tc\nd\\e"), "a b\\tc\\nd\\\\e");
   EXPECT_EQ(escape_for_terminal("\x1b[31m"), "\\x1b[31m");
   EXPECT_EQ(escape_for_terminal("\xC3\xA4"), "\xC3\xA4");
   EXPECT_EQ(escape_for_terminal("\xC3"), "\\xc3");
 }
 
-TEST(Escape, refuses_what_it_never_wrote) {
+TEST(Escape, decoder_refuses_invalid_escapes) {
   for (const char* text : {"\\", "\\q", "\\x1", "\\xZZ"}) EXPECT_FALSE(unescape(text)) << text;
 }
 
-TEST(ScriptInterpreter, is_the_first_word_behind_the_mark) {
+TEST(ScriptInterpreter, is_the_first_word_of_the_shebang_line) {
   EXPECT_EQ(script_interpreter("#!/bin/sh\necho\n"), "/bin/sh");
   EXPECT_EQ(script_interpreter("#! \t/usr/bin/python3 -E\n"), "/usr/bin/python3");
   EXPECT_EQ(script_interpreter("#!/bin/sh"), "/bin/sh");
   EXPECT_EQ(script_interpreter(std::string_view("#!/bin/sh\0x\n", 12)), "/bin/sh");
 }
 
-TEST(ScriptInterpreter, is_none_of_what_is_no_script) {
+TEST(ScriptInterpreter, is_empty_without_a_shebang_line) {
   for (const char* bytes : {"", "#", "#!", "#!  ", " #!/bin/sh\n", "\177ELF"})
     EXPECT_EQ(script_interpreter(bytes), "") << bytes;
   EXPECT_EQ(script_interpreter("#!" + std::string(kFirstLine, ' ') + "/bin/sh\n"), "");
 }
 
-TEST(Mountinfo, fields_are_found_whatever_optional_fields_there_are) {
+TEST(Mountinfo, is_parsed_with_any_optional_fields) {
   const auto mounts = parse_mountinfo(
       R"(36 35 98:1 /root\040x /a\040b\134 rw,noatime shared:7 master:1 - ext4 /dev/sd\040a rw,x=1
 40 36 0:52 / /m ro,nosuid - fuse.heddle heddle ro,user_id=0,group_id=5
@@ -61,12 +60,12 @@ TEST(Mountinfo, fields_are_found_whatever_optional_fields_there_are) {
   EXPECT_FALSE(mounts[1].has_option("group_id=50"));
 }
 
-TEST(Mountinfo, damaged_lines_are_entries_without_a_type) {
+TEST(Mountinfo, gives_damaged_lines_no_type) {
   for (const char* text : {"\n", "1", "1 2 3", "1 2 3:4 /", "1 2 3:4 / /m rw shared:1", "- - -"})
     for (const auto& mount : parse_mountinfo(text)) EXPECT_EQ(mount.type, "") << text;
 }
 
-TEST(Mountinfo, of_this_process_has_the_mount_of_proc) {
+TEST(Mountinfo, of_this_process_contains_proc) {
   const auto proc = value_or_throw(find_mount("/proc"));
   ASSERT_TRUE(proc.has_value());
   EXPECT_EQ(proc->type, "proc");

@@ -6,8 +6,8 @@
 
 #include <functional>
 
-#include "compat/artifact.hpp"
 #include "compat/checker.hpp"
+#include "tests/compat/sample_program.hpp"
 
 namespace heddle::test {
 namespace {
@@ -15,39 +15,6 @@ namespace {
 using compat::Reason;
 using compat::Verdict;
 using ::testing::HasSubstr;
-
-compat::Program app() {
-  compat::Program program;
-  program.name = "app";
-  program.path = "/usr/bin/app";
-  program.hash = std::string(32, '0');
-  auto& elf = program.elf;
-  elf.elf_class = 2;
-  elf.data_encoding = 1;
-  elf.type = 3;
-  elf.machine = 62;
-  elf.dynamic = true;
-  elf.interp = "/lib64/ld-linux-x86-64.so.2";
-  elf.dependencies = {{Dependency::Kind::needed, "libx.so.1"}, {Dependency::Kind::filter, "libf"}};
-  elf.runpath = "$ORIGIN/../lib";
-  elf.version_needs = {{"libx.so.1", "X_1", false}, {"libx.so.1", "X_2", true}};
-  elf.undefined_symbols = {{"x_one", "X_1", false}, {"x_odd", "", false}, {"x_weak", "", true}};
-  elf.exported_symbols = {{"app_api", "", false}};
-  elf.tls = TlsSegment{16, 8};
-  program.notes.isa_needed = 5;
-  program.notes.kernel = "3.2.0";
-  program.mpi_family = "Open MPI";
-  program.mpi_soname = "libmpi.so.40";
-  compat::Library found;
-  found.soname = "libx.so.1";
-  found.path = "/lib/libx.so.1";
-  found.versions = {"X_1"};
-  compat::Library lost;
-  lost.soname = "liby.so.1";
-  lost.reason = "not found";
-  program.libraries = {found, lost};
-  return program;
-}
 
 /// A target from a table.
 class FakeTarget : public compat::Target {
@@ -99,7 +66,7 @@ ElfFacts libx() {
 }
 
 compat::Artifact simple() {
-  auto program = app();
+  auto program = sample_program();
   program.elf.dependencies.resize(1);
   program.mpi_family.clear();
   program.libraries.resize(1);
@@ -112,8 +79,8 @@ std::vector<Reason::Kind> kinds(const compat::Judgement& judgement) {
   return out;
 }
 
-TEST(Artifact, reads_back_what_it_wrote) {
-  auto program = app();
+TEST(Artifact, round_trips_through_json) {
+  auto program = sample_program();
   program.name = "a\tb\n\"c\\";
   program.path = "/x/\xff\xfe";  // not UTF-8
   program.elf.dependencies.push_back({Dependency::Kind::needed, "lib\\xff.so"});
@@ -130,7 +97,7 @@ TEST(Artifact, reads_back_what_it_wrote) {
   EXPECT_EQ(read.notes, program.notes);
 }
 
-TEST(Artifact, refuses_what_is_none) {
+TEST(Artifact, parser_refuses_invalid_documents) {
   for (const auto& [text, code] : std::vector<std::pair<std::string, int>>{
            {"", ENOEXEC},
            {"{", ENOEXEC},
@@ -149,7 +116,7 @@ TEST(Artifact, refuses_what_is_none) {
   }
 }
 
-/// A program that needs libx.so.1 on a target that has it, and what a case changes.
+/// A program that needs libx.so.1, a target that has it, and the case's change.
 struct CheckerCase {
   const char* name;
   std::function<void(FakeTarget& target, ElfFacts& libx, compat::Program& program)> change;
@@ -158,10 +125,10 @@ struct CheckerCase {
   const char* text = "";  ///< of the last reason
 };
 
-TEST(CompatChecker, verdicts_follow_ld_so) {
+TEST(CompatChecker, gives_the_verdicts_of_ld_so) {
   using Kind = Reason::Kind;
   const CheckerCase cases[] = {
-      {"all is there", [](auto&, auto&, auto&) {}, Verdict::compatible, {}},
+      {"nothing is missing", [](auto&, auto&, auto&) {}, Verdict::compatible, {}},
       {"a library is missing",
        [](auto& target, auto&, auto&) { target.libraries.clear(); },
        Verdict::incompatible,
@@ -188,13 +155,13 @@ TEST(CompatChecker, verdicts_follow_ld_so) {
        Verdict::incompatible,
        {Kind::symbol_missing},
        "app: x_one@X_1: symbol missing"},
-      {"the program defines what its library wants",
+      {"the program defines a symbol that its library needs",
        [](auto&, auto& libx, auto&) {
          libx.undefined_symbols = {{"app_api", "", false}};
        },
        Verdict::compatible,
        {}},
-      {"nobody defines what the library wants",
+      {"no file defines a symbol that the library needs",
        [](auto&, auto& libx, auto&) {
          libx.undefined_symbols = {{"app_api_2", "", false}};
        },
@@ -239,7 +206,7 @@ TEST(CompatChecker, verdicts_follow_ld_so) {
   }
 }
 
-TEST(CompatChecker, programs_with_the_same_closure_share_it) {
+TEST(CompatChecker, resolves_equal_closures_once) {
   FakeTarget target;
   target.libraries["libx.so.1"] = libx();
   compat::Checker checker(target);

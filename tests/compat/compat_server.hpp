@@ -23,8 +23,8 @@ namespace heddle::test {
 namespace v1 = convergedcomputing::org::grpc::v1;
 using std::chrono::milliseconds;
 
-/// A root file system of its own (this machine's loader and libc, and libfar.so.1), artifacts of
-/// programs for it, and servers that answer for it.
+/// A root file system with this machine's loader and libc and with libfar.so.1, artifacts of a good
+/// and a bad program for it, and a server for it.
 class CompatServer : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class CompatServer : public ::testing::Test {
     check_ = staged_program("compat-check");
     program_ = staged_program("compat-server");
     if (program_.empty()) HEDDLE_SKIP("compat-server is not installed in $HEDDLE_STAGE");
-    // The server gives root's rights up.
+    // The server drops root's rights.
     run_checked({"chmod", "755", dir_.path()});
     write_text_file(token_, "0123456789abcdef\n", 0600);
     run_checked(
@@ -91,7 +91,7 @@ class CompatServer : public ::testing::Test {
       return true;
     })) << read_file(log).value_or("");
   }
-  /// Asks it to end; its exit status.
+  /// Ends the server by SIGTERM; its exit status.
   int end() {
     if (!server_) return 0;
     ::kill(server_->pid(), SIGTERM);
@@ -102,7 +102,7 @@ class CompatServer : public ::testing::Test {
 
   std::shared_ptr<grpc::Channel> channel() {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // one connection a channel
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     for (const char* backoff :
          {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS})
@@ -130,7 +130,7 @@ class CompatServer : public ::testing::Test {
     EXPECT_EQ(response.status(), v1::Response::SUCCESS) << response.payload();
     return response.compatible();
   }
-  /// The bytes that `method` answers `bytes` with, without its service's generated code.
+  /// The answer to a request of these bytes, without generated code of the service.
   std::string call_raw(const std::string& method, const std::string& bytes,
                        const std::string& authorization = "") {
     grpc::GenericStub stub(channel());
@@ -142,15 +142,12 @@ class CompatServer : public ::testing::Test {
     grpc::ByteBuffer answer;
     std::promise<grpc::Status> status;
     stub.UnaryCall(&context, method, {}, &request, &answer,
-                   [&](const grpc::Status& said) { status.set_value(said); });
+                   [&](const grpc::Status& done) { status.set_value(done); });
     if (status.get_future().get().error_code() == grpc::StatusCode::UNAUTHENTICATED)
       return "UNAUTHENTICATED";
-    std::vector<grpc::Slice> slices;
-    std::string out;
-    if (answer.Valid() && answer.Dump(&slices).ok())
-      for (const auto& one : slices)
-        out.append(reinterpret_cast<const char*>(one.begin()), one.size());
-    return out;
+    grpc::Slice whole;
+    if (!answer.Valid() || !answer.DumpToSingleSlice(&whole).ok()) return "";
+    return {reinterpret_cast<const char*>(whole.begin()), whole.size()};
   }
   /// A line of a process's /proc/PID/status, without its name.
   static std::string line_of(const std::string& pid, const std::string& name) {

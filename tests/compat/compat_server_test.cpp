@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// compat-server as a process, asked by clients made from the service definitions: also many at
-// once, hostile ones, and ones that wait.
+// compat-server as a process, with clients generated from the service definitions: concurrent,
+// hostile and idle ones too.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace {
 namespace v2 = ::heddle::compat::v2;
 using ::testing::HasSubstr;
 
-TEST_F(CompatServer, the_ancestors_client_gets_the_right_verdicts) {
+TEST_F(CompatServer, answers_clients_of_protocol_v1) {
   start();
   EXPECT_TRUE(is_compatible(good_));
   EXPECT_FALSE(is_compatible(bad_));
@@ -28,11 +28,10 @@ TEST_F(CompatServer, the_ancestors_client_gets_the_right_verdicts) {
   ASSERT_TRUE(ask(*stub, "{}", response).ok());
   EXPECT_EQ(response.status(), v1::Response::ERROR);
   EXPECT_FALSE(response.compatible());
-  EXPECT_THAT(response.payload(), HasSubstr("no artifact"));
   EXPECT_EQ(end(), 0);
 }
 
-TEST_F(CompatServer, batches_and_streams_answer_in_order) {
+TEST_F(CompatServer, answers_batches_and_streams_in_order) {
   start();
   const auto stub = v2::Compat::NewStub(channel());
   const auto artifact = [&](int i) { return i % 3 == 0 ? bad_ : i % 3 == 1 ? good_ : "nonsense"; };
@@ -69,7 +68,7 @@ TEST_F(CompatServer, batches_and_streams_answer_in_order) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-/// A change of the libraries shows within two seconds.
+/// The server notices changes of the libraries within two seconds.
 class CompatServerChanges : public CompatServer {
  protected:
   void expect(const std::string& artifact, bool compatible) {
@@ -82,7 +81,7 @@ class CompatServerChanges : public CompatServer {
   const std::string lib_ = root_ + "/usr/lib", far_ = lib_ + "/libfar.so.1";
 };
 
-TEST_F(CompatServerChanges, a_library_goes_comes_back_or_changes) {
+TEST_F(CompatServerChanges, are_noticed_when_a_library_goes_returns_or_changes) {
   start();
   ASSERT_TRUE(is_compatible(good_));
   move(far_, far_ + ".away");
@@ -95,17 +94,17 @@ TEST_F(CompatServerChanges, a_library_goes_comes_back_or_changes) {
   expect(good_, true);
 }
 
-TEST_F(CompatServerChanges, directories_made_anew_and_files_behind_links) {
+TEST_F(CompatServerChanges, are_noticed_in_new_directories_and_behind_links) {
   start();
   expect(good_, true);
-  // A directory that was not there at the start: this CPU's libraries come first.
+  // A directory that is made after the start. This CPU's libraries come first.
   build_library({.output = lib_ + "/glibc-hwcaps/x86-64-v2/libfar.so.1",
                  .source = "int other() { return 1; }",
                  .flags = {"-Wl,-soname,libfar.so.1"}});
   expect(good_, false);
   run_checked({"rm", "-r", lib_ + "/glibc-hwcaps"});
   expect(good_, true);
-  // All directories go, and others come.
+  // Another directory takes the old one's place.
   move(lib_, lib_ + ".new");
   v1::Response response;
   const auto stub = v1::CompatibilityService::NewStub(channel());
@@ -114,7 +113,7 @@ TEST_F(CompatServerChanges, directories_made_anew_and_files_behind_links) {
   }));
   run_checked({"cp", "-a", lib_ + ".new", lib_});
   expect(good_, true);
-  // The file itself lies where nobody searches.
+  // The link's target is outside all search directories.
   const auto opt = root_ + "/opt/far";
   run_checked({"mkdir", "-p", opt});
   move(far_, opt + "/libfar.so.1");
@@ -126,7 +125,7 @@ TEST_F(CompatServerChanges, directories_made_anew_and_files_behind_links) {
   expect(good_, true);
 }
 
-TEST_F(CompatServerChanges, a_library_in_a_directory_that_only_a_runpath_names) {
+TEST_F(CompatServerChanges, are_noticed_in_a_directory_that_only_a_runpath_names) {
   const auto own = build_library({.output = root_ + "/opt/app/libown.so.1",
                                   .source = "int own() { return 1; }",
                                   .flags = {"-Wl,-soname,libown.so.1"}});
@@ -142,11 +141,11 @@ TEST_F(CompatServerChanges, a_library_in_a_directory_that_only_a_runpath_names) 
   expect(mine, true);
 }
 
-TEST_F(CompatServer, health_needs_no_token_and_reflection_does) {
+TEST_F(CompatServer, requires_a_token_for_reflection_but_not_for_health) {
   start();
-  // grpc.health.v1: an empty request; status SERVING (1) in field 1.
+  // An empty request; status SERVING (1) in field 1.
   EXPECT_EQ(call_raw("/grpc.health.v1.Health/Check", ""), "\x08\x01");
-  // grpc.reflection.v1alpha: list_services, field 7.
+  // list_services, field 7.
   const char* reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
   EXPECT_EQ(call_raw(reflection, "\x3a\x01*"), "UNAUTHENTICATED");
   const auto services = call_raw(reflection, "\x3a\x01*", "Bearer 0123456789abcdef");
@@ -154,15 +153,11 @@ TEST_F(CompatServer, health_needs_no_token_and_reflection_does) {
   EXPECT_THAT(services, HasSubstr("heddle.compat.v2.Compat"));
 }
 
-TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
-  const auto refused =
-      run({program_, "--listen", "0.0.0.0:0", "--rootfs", root_, "--index", dir_ / "index"});
-  EXPECT_EQ(refused.status, 3);
-  EXPECT_EQ(run({program_, "--listen", "127.0.0.1.example:0", "--rootfs", root_, "--index",
-                 dir_ / "index"})
-                .status,
-            3);
-  EXPECT_THAT(refused.err, HasSubstr("will not listen beyond this node without TLS and a token"));
+TEST_F(CompatServer, requires_tls_and_a_token_beyond_this_node) {
+  for (const char* listen : {"0.0.0.0:0", "127.0.0.1.example:0"})
+    EXPECT_EQ(
+        run({program_, "--listen", listen, "--rootfs", root_, "--index", dir_ / "index"}).status,
+        3);
 
   make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
   const auto wrong = write_text_file(dir_ / "wrong", "0123456789abcdeX\n", 0600);
@@ -185,7 +180,7 @@ TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
     EXPECT_EQ(done.status, 3) << to_shell(more);
     EXPECT_EQ(done.out, "");
   }
-  // One address has at most half of the calls.
+  // One address gets at most half of the calls.
   grpc::SslCredentialsOptions ssl;
   ssl.pem_root_certs = value_or_throw(read_file(dir_ / "cert"));
   const auto stub = v2::Compat::NewStub(grpc::CreateChannel(server, grpc::SslCredentials(ssl)));
@@ -201,35 +196,34 @@ TEST_F(CompatServer, beyond_this_node_it_wants_tls_and_a_token) {
             grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
-TEST_F(CompatServer, compat_check_asks_one_server_or_many_nodes) {
+TEST_F(CompatServer, answers_compat_check_for_one_server_or_many_nodes) {
   start();
   const auto file = write_text_file(dir_ / "bad.json", bad_);
-  auto done = run({check_, "--token-file", token_, "--server", address_, file});
+  const auto check = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {check_, "--token-file", token_});
+    return run(words);
+  };
+  auto done = check({"--server", address_, file});
   EXPECT_EQ(done.status, 1) << done.err;
   EXPECT_EQ(done.out, "incompatible\nbad: liblost.so.1: library not found\n");
-  done = run({check_, "--token-file", token_, "--server", address_,
-              write_text_file(dir_ / "good.json", good_)});
-  EXPECT_EQ(done.status, 0);
-  done = run({check_, "--token-file", token_, "--nodes", "localhost,127.0.0.1,127.0.0.1:1",
-              "--server-port", port(), dir_ / "good.json"});
+  const auto good = write_text_file(dir_ / "good.json", good_);
+  EXPECT_EQ(check({"--server", address_, good}).status, 0);
+  done = check({"--nodes", "localhost,127.0.0.1,127.0.0.1:1", "--server-port", port(), good});
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(done.out,
             "localhost:" + port() + "\tcompatible\n127.0.0.1:" + port() + "\tcompatible\n");
-  EXPECT_THAT(done.err, HasSubstr("127.0.0.1:1: cannot reach the compat-server"));
-  // Numbers of IPv6 have colons, and no ports of their own.
-  done = run(
-      {check_, "--token-file", token_, "--nodes", "::1,[::1],[::1]:2", "--server-port", "1", file});
+  EXPECT_THAT(done.err, HasSubstr("127.0.0.1:1: "));
+  // An IPv6 address has colons; only one in brackets may have a port.
+  done = check({"--nodes", "::1,[::1],[::1]:2", "--server-port", "1", file});
   EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 3);
-  EXPECT_THAT(done.err, HasSubstr(": [::1]:1: cannot reach"));
-  EXPECT_THAT(done.err, HasSubstr(": [::1]:2: cannot reach"));
-  done =
-      run({check_, "--token-file", token_, "--nodes", "localhost", "--server-port", port(), file});
-  EXPECT_EQ(done.status, 1);
+  EXPECT_THAT(done.err, HasSubstr(": [::1]:1: "));
+  EXPECT_THAT(done.err, HasSubstr(": [::1]:2: "));
+  EXPECT_EQ(check({"--nodes", "localhost", "--server-port", port(), file}).status, 1);
 }
 
-TEST_F(CompatServer, without_a_server_there_is_one_line_within_two_seconds) {
+TEST_F(CompatServer, missing_server_is_reported_within_two_seconds) {
   const auto file = write_text_file(dir_ / "good.json", good_);
-  // One port refuses; the other's queue is full, so that the connection hangs.
+  // One port refuses; the other's queue is full, so the connection hangs.
   const auto deaf = bind_loopback();
   ASSERT_EQ(::listen(deaf.fd.get(), 0), 0);
   for (const auto& server : {std::string("127.0.0.1:1"), "127.0.0.1:" + std::to_string(deaf.port),
@@ -243,7 +237,7 @@ TEST_F(CompatServer, without_a_server_there_is_one_line_within_two_seconds) {
   }
 }
 
-TEST_F(CompatServer, metrics_count_what_was_done) {
+TEST_F(CompatServer, counts_checks_in_its_metrics) {
   const int metrics_port = free_port();
   start({"--metrics", "127.0.0.1:" + std::to_string(metrics_port)});
   for (int i = 0; i < 3; ++i) is_compatible(bad_);
@@ -257,7 +251,7 @@ TEST_F(CompatServer, metrics_count_what_was_done) {
   EXPECT_THAT(page, HasSubstr("\nheddle_compat_incompatible_total 3\n"));
 }
 
-TEST_F(CompatServer, ten_thousand_checks_from_32_connections_are_all_right) {
+TEST_F(CompatServer, answers_10000_checks_from_32_connections_correctly) {
   start();
   ASSERT_TRUE(is_compatible(good_));
   const auto before = resident_kib();
@@ -269,7 +263,7 @@ TEST_F(CompatServer, ten_thousand_checks_from_32_connections_are_all_right) {
       for (int i = 0; i < 313; ++i) {
         v1::Response response;
         const bool good = (c + i) % 2 == 0;
-        // Spaces make other bytes of the same artifact: a verdict that is not kept yet.
+        // Spaces change the bytes, so that no cached verdict fits.
         const auto text =
             (good ? good_ : bad_) + std::string(static_cast<std::size_t>(i % 50), ' ');
         failed += !ask(*stub, text, response).ok();
@@ -279,13 +273,13 @@ TEST_F(CompatServer, ten_thousand_checks_from_32_connections_are_all_right) {
   for (auto& client : clients) client.join();
   EXPECT_EQ(failed, 0);
   EXPECT_EQ(wrong, 0);
-  // AddressSanitizer keeps what is freed for a while.
+  // AddressSanitizer delays the reuse of freed memory.
   const auto after = resident_kib();
   EXPECT_TRUE(kSanitized || after < before + 64 * 1024) << after << " KiB, before: " << before;
   EXPECT_EQ(end(), 0);
 }
 
-TEST_F(CompatServer, garbage_oversize_and_half_open_peers_stop_nobody) {
+TEST_F(CompatServer, survives_garbage_oversize_and_half_open_connections) {
   start({"--max-request", "65536"});
   std::vector<Fd> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connect_raw());
@@ -307,8 +301,8 @@ TEST_F(CompatServer, garbage_oversize_and_half_open_peers_stop_nobody) {
   EXPECT_FALSE(is_compatible(bad_));
 }
 
-TEST_F(CompatServer, streams_that_idle_are_cut_and_do_not_keep_others_out) {
-  // Long enough for all four to have begun when the first is cut.
+TEST_F(CompatServer, closes_idle_streams_so_that_others_are_served) {
+  // The limit is long enough for all four streams to begin.
   start({"--max-checks", "4", "--stream-idle", kSanitized ? "6" : "1"});
   const auto peer = channel();
   const auto stub = v2::Compat::NewStub(peer);

@@ -28,7 +28,7 @@ inline BoundSocket bind_loopback() {
 }
 inline int free_port() { return bind_loopback().port; }
 
-/// No descriptor: nobody listens there.
+/// No descriptor when no socket listens.
 inline Fd connect_to(int port) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
@@ -39,7 +39,7 @@ inline Fd connect_to(int port) {
   return fd;
 }
 
-/// A certificate that signs itself, for the address and localhost.
+/// A self-signed certificate for the address and localhost.
 inline void make_certificate(const std::string& address, const std::string& key,
                              const std::string& certificate) {
   run_checked({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",

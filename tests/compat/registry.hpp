@@ -21,7 +21,7 @@ namespace heddle::test {
 
 using std::chrono::milliseconds;
 
-/// Debian's docker-registry and registries that misbehave, and the programs that ask them.
+/// Debian's docker-registry, faulty registries, and the programs that use them.
 class Registry : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -36,8 +36,8 @@ class Registry : public ::testing::Test {
   }
   void TearDown() override { stop(); }
 
-  /// Debian's registry on a loopback port; `auth` is the auth section of its configuration, `http`
-  /// more of its http section.
+  /// Debian's registry on a loopback port. `auth`: the auth section of its configuration; `http`:
+  /// additions to its http section.
   void start(const std::string& auth = "", const std::string& http = "") {
     const auto file = write_text_file(
         dir_ / "registry.yml",
@@ -46,7 +46,7 @@ class Registry : public ::testing::Test {
             http + auth);
     launch({"/usr/bin/docker-registry", "serve", file});
   }
-  /// A registry of our own that misbehaves: Python's http.server with this body of do_GET.
+  /// A faulty registry: Python's http.server with this body of do_GET.
   void start_odd(const std::string& body) {
     const auto file = write_text_file(
         dir_ / "odd.py",
@@ -86,7 +86,7 @@ class Registry : public ::testing::Test {
                               "LD_LIBRARY_PATH"}});
   }
   RunResult push() { return go({gen_, "--push", host_ + "/tools/xz:v1", "/usr/bin/xz"}); }
-  /// Pushes a map of xz; the file that it is in.
+  /// Pushes a map of xz; the map's file.
   std::string push_map(const std::string& rest) {
     const auto map = dir_ / "a.map";
     EXPECT_EQ(go({resolve_, "build", "-o", map, "/usr/bin/xz"}).status, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Pushing to and pulling from a registry: also ones that misbehave, a full disk, and many at once.
+// Pushing to and pulling from a registry; faulty registries, a full disk, and concurrent clients.
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -16,7 +16,7 @@ using registry::parse_reference;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-TEST(RegistryReference, is_read_as_docker_writes_it) {
+TEST(RegistryReference, is_parsed_as_docker_writes_it) {
   const auto read = [](const char* text) { return value_or_throw(parse_reference(text)); };
   EXPECT_EQ(read("localhost:5000/a/b-c:v1.0").tag, "v1.0");
   EXPECT_EQ(read("localhost:5000/a/b-c:v1.0").host, "localhost:5000");
@@ -32,7 +32,7 @@ TEST(RegistryReference, is_read_as_docker_writes_it) {
     EXPECT_FALSE(parse_reference(wrong)) << wrong;
 }
 
-TEST(RegistryCredentials, are_found_in_dockers_file) {
+TEST(RegistryCredentials, are_found_in_the_file_of_docker) {
   const std::string file =
       R"({"auths":{"https://h:1/v1/":{"auth":"dXNlcjpwYXNz"},"i":{"identitytoken":"t"},"j":{}}})";
   const auto in = [](std::string_view text, const char* host, const char* repository = "r") {
@@ -45,7 +45,7 @@ TEST(RegistryCredentials, are_found_in_dockers_file) {
   for (const char* text : {"", "{", "[]", R"({"auths":3})", R"({"auths":{"h":{"auth":"!"}}})",
                            R"({"auths":{"h":{"auth":"YQ==\r\nX: y"}}})"})
     EXPECT_FALSE(in(text, "h"));
-  // The most special of podman's keys.
+  // podman's keys: the longest match counts.
   const std::string paths =
       R"({"auths":{"h/a":{"auth":"1"},"h":{"auth":"2"},"h/a/b":{"auth":"3"}}})";
   EXPECT_EQ(in(paths, "h", "a/c")->basic, "1");
@@ -54,7 +54,7 @@ TEST(RegistryCredentials, are_found_in_dockers_file) {
   EXPECT_FALSE(in(paths, "h2", "a"));
 }
 
-TEST_F(Registry, an_artifact_comes_back_by_tag_and_by_digest) {
+TEST_F(Registry, serves_an_artifact_by_tag_and_by_digest) {
   start();
   const auto pushed = push();
   ASSERT_EQ(pushed.status, 0) << pushed.err;
@@ -64,12 +64,12 @@ TEST_F(Registry, an_artifact_comes_back_by_tag_and_by_digest) {
   EXPECT_EQ(done.out, "compatible\n");
   const auto by_digest = pushed.out.substr(0, pushed.out.size() - 1);
   EXPECT_EQ(go({check_, "oci:" + by_digest}).out, "compatible\n");
-  // The same again is the same, and no error.
+  // A second push gives the same digest.
   EXPECT_EQ(push().out, pushed.out);
   expect_failure(check("/tools/none:v1"), "cannot pull: HTTP status 404");
 }
 
-TEST_F(Registry, what_was_pulled_is_there_without_the_registry) {
+TEST_F(Registry, cache_serves_pulled_artifacts_without_the_registry) {
   start();
   const auto pushed = push();
   ASSERT_EQ(check("/tools/xz:v1").status, 0);
@@ -80,7 +80,7 @@ TEST_F(Registry, what_was_pulled_is_there_without_the_registry) {
   const auto silent = go({check_, "oci:" + pushed.out.substr(0, pushed.out.size() - 1)});
   EXPECT_EQ(silent.out, "compatible\n");
   EXPECT_EQ(silent.err, "");
-  // A damaged copy is no copy.
+  // A damaged copy is ignored.
   for (const auto& entry : std::filesystem::directory_iterator(dir_ / "cache/heddle/oci/sha256"))
     write_text_file(entry.path().string(), "damage");
   expect_failure(check("/tools/xz:v1"), "cannot reach the registry");
@@ -88,12 +88,12 @@ TEST_F(Registry, what_was_pulled_is_there_without_the_registry) {
   expect_failure(check("/tools/xz:v1"), "cannot reach the registry");
 }
 
-TEST_F(Registry, an_artifact_is_attached_to_an_image_and_found_by_it) {
+TEST_F(Registry, finds_an_artifact_by_the_image_it_is_attached_to) {
   start();
-  // Any manifest will do for the image.
+  // Any manifest serves as the image.
   ASSERT_EQ(go({gen_, "--push", host_ + "/apps/lmp:image", "/bin/true"}).status, 0);
   push_map("/apps/lmp:map");
-  // The map's manifest has no artifact: what is attached to it counts.
+  // The map's manifest has no artifact, so only attached ones count.
   expect_failure(check("/apps/lmp:map"), "nor attached to it");
   const auto pushed = go({gen_, "--push", host_ + "/apps/lmp:xz-compat", "--attach",
                           host_ + "/apps/lmp:map", "/usr/bin/xz"});
@@ -104,7 +104,7 @@ TEST_F(Registry, an_artifact_is_attached_to_an_image_and_found_by_it) {
   EXPECT_EQ(check("/apps/lmp:map").out, "compatible\n");
 }
 
-TEST_F(Registry, a_map_comes_back_byte_for_byte_and_nothing_else_takes_its_place) {
+TEST_F(Registry, serves_a_map_unchanged_and_damaged_ones_are_refused) {
   start();
   const auto map = push_map("/maps/xz");
   const auto copy = dir_ / "b.map";
@@ -113,7 +113,7 @@ TEST_F(Registry, a_map_comes_back_byte_for_byte_and_nothing_else_takes_its_place
   const auto old = read_file(copy).value_or("");
   EXPECT_EQ(old, read_file(map).value_or("x"));
   expect_failure(go({resolve_, "push", "/etc/passwd", host_ + "/maps/no"}), "/etc/passwd");
-  // An artifact is no map.
+  // An artifact is not a map.
   ASSERT_EQ(push().status, 0);
   expect_failure(go({resolve_, "pull", host_ + "/tools/xz:v1", "-o", copy}),
                  "there is nothing of type");
@@ -128,7 +128,7 @@ TEST_F(Registry, a_map_comes_back_byte_for_byte_and_nothing_else_takes_its_place
   EXPECT_EQ(read_file(copy).value_or(""), old);
 }
 
-TEST_F(Registry, basic_authentication_uses_the_credential_file) {
+TEST_F(Registry, client_authenticates_by_the_credential_file) {
   // user:secret-word, by htpasswd -B.
   const auto passwords = run_checked({"/usr/bin/python3", "-W", "ignore", "-c",
                                       "import crypt; print('user:' + crypt.crypt('secret-word', "
@@ -144,7 +144,7 @@ TEST_F(Registry, basic_authentication_uses_the_credential_file) {
   EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
 }
 
-TEST_F(Registry, a_bearer_token_is_fetched_where_the_registry_says_and_stays_with_it) {
+TEST_F(Registry, client_sends_a_bearer_token_to_its_registry_only) {
   const auto port = std::to_string(port_);
   start_odd(
       "    given = self.headers.get('Authorization')\n"
@@ -162,12 +162,12 @@ TEST_F(Registry, a_bearer_token_is_fetched_where_the_registry_says_and_stays_wit
   expect_failure(check("/a:1"), "cannot log in");
   write_text_file(dir_ / "docker/config.json",
                   R"({"auths":{")" + host_ + R"(":{"auth":"dXNlcjpzZWNyZXQ="}}})");
-  // The blob came from elsewhere, and is no artifact.
+  // The blob comes from the other host and is not an artifact.
   expect_failure(check("/a:1"), "it has no `heddle` part");
 }
 
-TEST_F(Registry, referrers_are_asked_for_where_the_registry_has_them) {
-  // Answers referrers alone: a tag in their place would get 404.
+TEST_F(Registry, client_uses_the_referrers_api_where_it_exists) {
+  // Serves the referrers API only: the fallback tag would get 404.
   const auto artifact = dir_ / "xz.json";
   ASSERT_EQ(go({gen_, "--out", artifact, "/usr/bin/xz"}).status, 0);
   start_odd(
@@ -187,10 +187,10 @@ TEST_F(Registry, referrers_are_asked_for_where_the_registry_has_them) {
   EXPECT_EQ(done.out, "compatible\n") << done.err;
 }
 
-TEST_F(Registry, a_sites_authority_makes_https_of_it) {
+TEST_F(Registry, client_trusts_a_site_authority_for_https) {
   make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
   start("", "  tls:\n    certificate: " + (dir_ / "cert") + "\n    key: " + (dir_ / "key") + "\n");
-  EXPECT_EQ(push().status, 3);  // http to an https port
+  EXPECT_EQ(push().status, 3);  // plain HTTP
   const auto directory = dir_ / (".config/containers/certs.d/" + host_);
   run_checked({"mkdir", "-p", directory});
   make_certificate("127.0.0.3", dir_ / "key2", directory + "/ca.crt");
@@ -201,32 +201,22 @@ TEST_F(Registry, a_sites_authority_makes_https_of_it) {
   EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
 }
 
-TEST_F(Registry, wrong_digests_truncated_blobs_and_loops_are_told_and_leave_nothing) {
+TEST_F(Registry, client_refuses_invalid_answers_and_leaves_no_file) {
+  // A manifest of `blob`, and `answer` to the request of the blob.
+  const auto serving = [](const std::string& blob, const std::string& answer) {
+    return "    if '/manifests/' in self.path: return self.say(200, self.manifest(" + blob +
+           "))\n    " + answer + "\n";
+  };
   const std::string blob = "b'x' * 1000";
   const std::vector<std::pair<std::string, std::string>> cases = {
-      // Another content than the digest's.
-      {"    m = self.manifest(" + blob +
-           ")\n"
-           "    self.say(200, m if '/manifests/' in self.path else b'y' * 1000)\n",
-       "the blob does not match its digest"},
-      {"    self.say(200, self.manifest(" + blob +
-           "), Docker_Content_Digest='sha256:' + 'a' * 64)\n",
-       "the manifest does not match its digest"},
-      // Fewer bytes than announced, by HTTP and by the manifest.
-      {"    m = self.manifest(" + blob +
-           ")\n"
-           "    if '/manifests/' in self.path: return self.say(200, m)\n"
-           "    self.say(200, b'x' * 500, 1000); self.connection.close()\n",
+      {serving(blob, "self.say(200, b'y' * 1000)"), "its digest"},
+      {"    self.say(200, self.manifest(b''), Docker_Content_Digest='sha256:' + 'a' * 64)\n",
+       "its digest"},
+      // Fewer bytes than HTTP, then the manifest, announces; then more.
+      {serving(blob, "self.say(200, b'x' * 500, 1000); self.connection.close()"),
        "the registry failed"},
-      {"    m = self.manifest(" + blob +
-           ", 2000)\n"
-           "    self.say(200, m if '/manifests/' in self.path else " +
-           blob + ")\n",
-       "the blob is truncated"},
-      {"    m = self.manifest(" + blob +
-           ")\n"
-           "    self.say(200, m if '/manifests/' in self.path else b'x' * 5000)\n",
-       "the registry sent too much"},
+      {serving(blob + ", 2000", "self.say(200, " + blob + ")"), "the blob is truncated"},
+      {serving(blob, "self.say(200, b'x' * 5000)"), "the registry sent too much"},
       {"    self.say(302, Location=self.path)\n", "the registry failed"},
       {"    self.say(302, Location='file:///etc/passwd')\n", "the registry failed"},
       {"    self.say(200, b'<html>')\n", "damaged manifest"},
@@ -244,12 +234,12 @@ TEST_F(Registry, wrong_digests_truncated_blobs_and_loops_are_told_and_leave_noth
   expect_failure(push(), "cannot reach the registry");
 }
 
-TEST_F(Registry, a_password_is_not_sent_in_the_clear_to_another_host) {
+TEST_F(Registry, client_sends_no_password_without_tls_to_another_host) {
   start_odd("    self.say(401, WWW_Authenticate='Bearer realm=\"http://reg.example/token\"')\n");
   expect_failure(check("/a:1"), "wants the password sent without TLS");
 }
 
-TEST_F(Registry, sixty_four_at_once_share_a_cache) {
+TEST_F(Registry, serves_64_clients_that_share_a_cache) {
   start();
   const auto map = push_map("/maps/xz");
   std::vector<std::thread> nodes;
@@ -264,7 +254,7 @@ TEST_F(Registry, sixty_four_at_once_share_a_cache) {
   EXPECT_EQ(good, 64);
 }
 
-TEST_F(Registry, many_attach_to_one_image_at_once) {
+TEST_F(Registry, keeps_artifacts_of_concurrent_attachments) {
   start();
   ASSERT_EQ(go({gen_, "--push", host_ + "/a:image", "/bin/true"}).status, 0);
   std::vector<std::thread> pushers;
@@ -280,7 +270,7 @@ TEST_F(Registry, many_attach_to_one_image_at_once) {
   EXPECT_EQ(good, 12);
 }
 
-TEST_F(Registry, a_full_disk_or_a_forbidden_directory_is_told_and_leaves_nothing) {
+TEST_F(Registry, client_reports_unwritable_outputs_and_leaves_no_file) {
   start();
   const auto map = push_map("/maps/xz");
   expect_failure(go({resolve_, "pull", host_ + "/maps/xz", "-o", dir_ / "no/such/x.map"}),
@@ -299,7 +289,7 @@ TEST_F(Registry, a_full_disk_or_a_forbidden_directory_is_told_and_leaves_nothing
                          directory});
   EXPECT_EQ(small.out, "3\n");
   EXPECT_THAT(small.err, HasSubstr("No space left on device"));
-  // What cannot be kept is still handed on.
+  // A cache that cannot be written does not fail the pull.
   write_text_file(dir_ / "file", "");
   cache_ = "file";
   EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");

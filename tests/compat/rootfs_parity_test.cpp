@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The oracle of compat-check: what another Debian release's own ld.so says of a program. Each
-// program of three releases is held against each of the three.
+// The oracle of compat-check is another Debian release's own ld.so: each program of three releases
+// is checked on each of the three.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 const std::vector<std::string> kSuites = {"bullseye", "bookworm", "trixie"};
 
-/// The trees by suite; empty, with the reason, when they cannot be had here.
+/// The trees by suite; empty, with the reason, when they cannot be made here.
 std::map<std::string, std::string> trees(std::string& reason) {
   std::vector<std::string> argv = {HEDDLE_ROOTFS};
   argv.insert(argv.end(), kSuites.begin(), kSuites.end());
@@ -43,9 +43,9 @@ std::map<std::string, std::string> trees(std::string& reason) {
   return out;
 }
 
-/// Runs under the target's ld.so, tracing: "PROGRAM" lines, each followed by what it said. The
-/// source's tree is bound to /mnt without setuid, in a mount namespace that ends with the shell.
-/// LD_WARN makes the trace look up every symbol too, as ldd -r does.
+/// Traces each program with the target's ld.so: "PROGRAM" lines, each followed by ld.so's output.
+/// The source's tree is bound to /mnt, nosuid, in a mount namespace that ends with the shell. With
+/// LD_WARN the trace looks up every symbol, as ldd -r does.
 constexpr const char* kOracle = R"(
 mount --bind "$1" "$2/mnt" && mount -o remount,bind,nosuid,nodev,ro "$2/mnt" || exit 9
 while IFS= read -r program; do
@@ -55,12 +55,12 @@ while IFS= read -r program; do
 done <"$3"
 )";
 
-struct Said {
+struct LdSoVerdict {
   bool starts = true;
-  std::string words;
+  std::string output;
 };
 
-/// Whether ld.so would have gone on to the program's own code.
+/// Whether the line is an error that ends the start.
 bool is_refusal(const std::string& line) {
   if (line.find("weak version `") != line.npos) return false;
   for (const char* sign : {"=> not found", "' not found (required by", "undefined symbol:",
@@ -69,9 +69,9 @@ bool is_refusal(const std::string& line) {
   return false;
 }
 
-std::map<std::string, Said> ask_ld_so(const std::string& from, const std::string& on,
-                                      const std::vector<std::string>& programs,
-                                      const TestDir& dir) {
+std::map<std::string, LdSoVerdict> run_ld_so(const std::string& from, const std::string& on,
+                                             const std::vector<std::string>& programs,
+                                             const TestDir& dir) {
   std::string list;
   for (const auto& program : programs) list += program + "\n";
   const auto file = write_text_file(dir / "programs", list);
@@ -79,23 +79,21 @@ std::map<std::string, Said> ask_ld_so(const std::string& from, const std::string
       {"unshare", "--mount", "--propagation", "private", "sh", "-c", kOracle, "sh", from, on, file},
       {.deadline = std::chrono::minutes(10)});
   EXPECT_EQ(done.status, 0) << done.err;
-  std::map<std::string, Said> out;
+  std::map<std::string, LdSoVerdict> out;
   std::istringstream lines(done.out);
-  std::string line;
-  Said* said = nullptr;
-  while (std::getline(lines, line)) {
+  LdSoVerdict* verdict = nullptr;
+  for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("PROGRAM ")) {
-      said = &out[line.substr(8)];
-      continue;
+      verdict = &out[line.substr(8)];
+    } else if (verdict != nullptr) {
+      verdict->output += line + "\n";
+      if (is_refusal(line)) verdict->starts = false;
     }
-    if (said == nullptr) continue;
-    said->words += line + "\n";
-    if (is_refusal(line)) said->starts = false;
   }
   return out;
 }
 
-/// The dynamic programs of a tree, described there.
+/// Artifacts of the dynamic programs of a tree.
 std::vector<compat::Artifact> artifacts_of(CachedFacts& facts, const std::string& tree) {
   auto node = value_or_throw(compat::NodeTarget::open(facts, tree, {}));
   auto programs = value_or_throw(
@@ -105,17 +103,17 @@ std::vector<compat::Artifact> artifacts_of(CachedFacts& facts, const std::string
     auto program = compat::describe(node, facts, path);
     EXPECT_TRUE(program) << path << ": " << program.error().message();
     if (!program) continue;
-    // $ORIGIN would mean /mnt: the oracle runs it from another place.
+    // The oracle runs the program below /mnt, which changes $ORIGIN.
     const auto directories = program->elf.rpath.value_or("") + program->elf.runpath.value_or("");
     if (directories.find("ORIGIN") != directories.npos) continue;
-    // By way of the file format, as users' artifacts come.
+    // Through the file format, as users' artifacts.
     compat::Artifact one{{std::move(*program)}};
     out.push_back(value_or_throw(compat::parse_artifact(compat::to_json(one), path)));
   }
   return out;
 }
 
-TEST(CompatRootfs, verdicts_are_what_the_other_releases_ld_so_says) {
+TEST(CompatRootfs, verdicts_equal_those_of_each_releases_ld_so) {
   HEDDLE_STAGED(worker, "elf-worker");
   if (::geteuid() != 0) HEDDLE_SKIP("only root can chroot");
   std::string reason;
@@ -137,26 +135,26 @@ TEST(CompatRootfs, verdicts_are_what_the_other_releases_ld_so_says) {
     for (const auto& from : kSuites) {
       std::vector<std::string> programs;
       for (const auto& one : artifacts[from]) programs.push_back(one.programs[0].path);
-      const auto said = ask_ld_so(tree.at(from), tree.at(on), programs, dir);
-      ASSERT_EQ(said.size(), programs.size());
+      const auto oracle = run_ld_so(tree.at(from), tree.at(on), programs, dir);
+      ASSERT_EQ(oracle.size(), programs.size());
       for (const auto& artifact : artifacts[from]) {
         const auto& path = artifact.programs[0].path;
         const auto ours = value_or_throw(checker.check(artifact));
         const bool starts = ours.verdict != compat::Verdict::incompatible;
-        const auto& theirs = said.at(path);
+        const auto& theirs = oracle.at(path);
         ++pairs;
         refused += !theirs.starts;
         if (starts == theirs.starts) continue;
         ++wrong;
-        ADD_FAILURE() << from << "'s " << path << " on " << on << ": we say "
-                      << compat::to_lines(ours) << "ld.so says:\n"
-                      << theirs.words;
+        ADD_FAILURE() << from << "'s " << path << " on " << on << ": " << compat::to_lines(ours)
+                      << "ld.so:\n"
+                      << theirs.output;
       }
     }
   }
   std::printf("%zu pairs, %zu refused by ld.so, %zu wrong\n", pairs, refused, wrong);
   EXPECT_GE(pairs, 300U);
-  // Both answers must be there, or nothing was tried.
+  // Both verdicts must occur.
   EXPECT_GT(refused, 50U);
   EXPECT_GT(pairs - refused, 50U);
 }

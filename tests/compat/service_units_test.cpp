@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The systemd units: how much they leave to a program that was taken over, and that the program
-// works with the system calls that they leave.
+// The systemd units: what a compromised program can do, and that the program works with the allowed
+// system calls.
 #include <seccomp.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ class ServiceUnit : public CompatServer {
       HEDDLE_SKIP("systemd-analyze is not installed");
     CompatServer::SetUp();
   }
-  /// Adds what a word of SystemCallFilter= stands for.
+  /// Adds the system calls of a word of SystemCallFilter=.
   static void expand(const std::string& word, std::set<std::string>& out) {
     if (!word.starts_with('@')) {
       out.insert(word);
@@ -35,14 +35,13 @@ class ServiceUnit : public CompatServer {
     }
     std::istringstream lines(
         run_checked({"systemd-analyze", "--no-pager", "syscall-filter", word}).out);
-    std::string line;
-    std::getline(lines, line);  // its own name
-    while (std::getline(lines, line)) {
-      const auto from = line.find_first_not_of(' ');
-      if (from != line.npos && line[from] != '#') expand(line.substr(from), out);
-    }
+    std::string name;
+    std::getline(lines, name);  // the group's own
+    for (std::string line; std::getline(lines, line);)
+      if (const auto from = line.find_first_not_of(' '); from != line.npos && line[from] != '#')
+        expand(line.substr(from), out);
   }
-  /// What the unit at `path` allows; a line that begins with ~ takes away.
+  /// The calls that the unit at `path` allows; a line that begins with ~ removes calls.
   static std::set<std::string> allowed_calls(const std::string& path) {
     std::set<std::string> out;
     expand("@default", out);
@@ -64,14 +63,14 @@ class ServiceUnit : public CompatServer {
 TEST_F(ServiceUnit, exposure_stays_low) {
   for (const auto& [name, most] : std::vector<std::pair<std::string, std::string>>{
            {"heddle-compat-server", "20"}, {"heddle-node", "50"}}) {
-    const auto said = run({"systemd-analyze", "--no-pager", "security", "--offline=true",
-                           "--threshold=" + most, unit(name)});
-    EXPECT_EQ(said.status, 0) << name << said.out.substr(said.out.rfind("Overall"));
-    EXPECT_EQ(said.err.find("Unknown"), said.err.npos) << said.err;
+    const auto report = run({"systemd-analyze", "--no-pager", "security", "--offline=true",
+                             "--threshold=" + most, unit(name)});
+    EXPECT_EQ(report.status, 0) << name << report.out.substr(report.out.rfind("Overall"));
+    EXPECT_EQ(report.err.find("Unknown"), report.err.npos) << report.err;
   }
 }
 
-TEST_F(ServiceUnit, compat_server_works_with_the_system_calls_of_its_unit) {
+TEST_F(ServiceUnit, allows_all_system_calls_of_compat_server) {
   if (kSanitized) HEDDLE_SKIP("a sanitizer's runtime makes calls of its own");
   const auto calls = allowed_calls(unit("heddle-compat-server"));
   ASSERT_GT(calls.size(), 100U);
@@ -92,9 +91,7 @@ TEST_F(ServiceUnit, compat_server_works_with_the_system_calls_of_its_unit) {
   const std::vector<std::string> argv = {program_,       "--listen",     "127.0.0.1:0",
                                          "--rootfs",     root_,          "--index",
                                          dir_ / "index", "--token-file", token_};
-  std::vector<char*> raw;
-  for (const auto& word : argv) raw.push_back(const_cast<char*>(word.c_str()));
-  raw.push_back(nullptr);
+  const auto raw = to_c_array(argv);
   const pid_t pid = ::fork();
   ASSERT_GE(pid, 0);
   if (pid == 0) {

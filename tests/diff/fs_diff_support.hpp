@@ -8,7 +8,7 @@
 
 namespace heddle {
 
-/// fs-diff, with traces made on the spot.
+/// Runs fs-diff on traces that the test makes.
 class FsDiff : public trace::TraceFiles {
  protected:
   static test::RunResult run(std::vector<std::string> arguments) {
@@ -22,7 +22,7 @@ class FsDiff : public trace::TraceFiles {
     return nlohmann::json::parse(done.out, nullptr, false);
   }
 
-  /// A trace of opens, a millisecond apart. A path that starts with '!' is missed.
+  /// A trace of opens, a millisecond apart. An open of a path that starts with '!' fails.
   std::string opens(const std::string& name, const std::vector<std::string>& paths) const {
     std::vector<trace::Event> events;
     for (const std::string& path : paths) {

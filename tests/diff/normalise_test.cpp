@@ -13,7 +13,7 @@ std::string normal(std::string_view path, NormaliseOptions options = {}) {
 using Pairs = std::initializer_list<std::pair<const char*, const char*>>;
 using Paths = std::initializer_list<const char*>;
 
-/// What changes, and into what; and what only looks like it.
+/// `changed`: path and normalised path; `left_alone`: similar paths that stay.
 void expect_normal(Pairs changed, Paths left_alone) {
   for (const auto& [path, expected] : changed) EXPECT_EQ(normal(path), expected);
   for (const char* path : left_alone) EXPECT_EQ(normal(path), path);
@@ -21,7 +21,7 @@ void expect_normal(Pairs changed, Paths left_alone) {
 
 }  // namespace
 
-TEST(Normalise, a_soname_keeps_its_first_number) {
+TEST(Normalise, keeps_the_first_number_of_a_soname) {
   expect_normal({{"/usr/lib/libx.so.1.2", "/usr/lib/libx.so.1"},
                  {"libmpich.so.12.2.0", "libmpich.so.12"},
                  {"/l/libmpich.so.13.1", "/l/libmpich.so.13"},
@@ -48,7 +48,7 @@ TEST(Normalise, a_soname_keeps_its_first_number) {
                  "a"});
 }
 
-TEST(Normalise, process_numbers_below_proc_and_own_ones_below_volatile_directories) {
+TEST(Normalise, replaces_pids_below_proc_and_the_own_pid_in_volatile_directories) {
   expect_normal({{"/proc/123/maps", "/proc/<pid>/maps"},
                  {"/proc/123/task/124/comm", "/proc/<pid>/task/<tid>/comm"},
                  {"/tmp/job.4711/run4711now", "/tmp/job.<pid>/run<pid>now"},
@@ -57,7 +57,7 @@ TEST(Normalise, process_numbers_below_proc_and_own_ones_below_volatile_directori
                  "/tmp/job.12", "/tmp/04711", "/tmp/47110", "/home/proc/123/maps"});
 }
 
-TEST(Normalise, temporary_names_of_known_makers_and_none_that_people_chose) {
+TEST(Normalise, replaces_generated_temporary_names_only) {
   expect_normal(
       {{"/tmp/ccA8x2Qz.o", "/tmp/cc<temp>.o"},
        {"/tmp/tmp.aB3dE6gH9j/f", "/tmp/tmp.<temp>/f"},
@@ -71,7 +71,7 @@ TEST(Normalise, temporary_names_of_known_makers_and_none_that_people_chose) {
        "/home/x/app-A8x2Qz", "/tmp/tmpfile", "/tmp", "/tmp/results.tar.gz", "/p/x.pyc.1"});
 }
 
-TEST(Normalise, hashes_as_spack_and_nix_write_them) {
+TEST(Normalise, replaces_hashes_of_spack_and_nix) {
   expect_normal(
       {{"/opt/spack/gcc-12/zlib-1.3-abcdefghijklmnopqrstuvwxyz234567/lib/libz.so.1.3",
         "/opt/spack/gcc-12/zlib-1.3-<hash>/lib/libz.so.1"},
@@ -82,7 +82,7 @@ TEST(Normalise, hashes_as_spack_and_nix_write_them) {
        "/opt/zlib-1.3-ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"});
 }
 
-TEST(Normalise, a_directory_can_stand_for_another) {
+TEST(Normalise, maps_one_directory_to_another) {
   NormaliseOptions options;
   ASSERT_TRUE(options.add_map("/opt/app-1/=/opt/app").has_value());
   ASSERT_TRUE(options.add_map("/opt=/o").has_value());
@@ -95,7 +95,7 @@ TEST(Normalise, a_directory_can_stand_for_another) {
                                                        "map:/opt/app-1=/opt/app", "map:/opt=/o"}));
 }
 
-TEST(Normalise, each_rule_can_be_off) {
+TEST(Normalise, switches_each_rule_off) {
   EXPECT_EQ(normal("/tmp/cc123456.so.1.2", {false, false, false, false, {}}),
             "/tmp/cc123456.so.1.2");
   EXPECT_EQ(normal("/proc/12/libx.so.1.2", {.pid = false}), "/proc/12/libx.so.1");

@@ -1,64 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Our own format: what the writer writes is what the reader reads. Whatever the bytes: an error
-// with a line number or a trace, never a crash or a hang.
-#include <fcntl.h>
+// heddle's trace format: the reader returns what the writer writes, and any other bytes are an
+// error with a line number.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
 #include <csignal>
 
+#include "tests/diff/sample_trace.hpp"
 #include "tests/diff/trace_support.hpp"
 
 namespace heddle::trace {
 namespace {
 
 using testing::HasSubstr;
-
-RunHeader full_header() {
-  RunHeader h;
-  h.run_id = "r-1";
-  h.argv = {"printf", "[%s]", "a b", "", "tab\tnew\nline \"q\" \\"};
-  h.cwd = "/home/x y";
-  h.host = "node7";
-  h.start_unix_ns = 1732214087012379646;
-  h.rank = 3;
-  h.map_id = "00ff";
-  h.method = "namespace";
-  h.scopes = {"/opt", "/s\tt"};
-  h.notes = {"/run stays native: it holds listening sockets"};
-  return h;
-}
-
-std::vector<Event> odd_events() {
-  std::vector<Event> events;
-  for (const std::string_view path :
-       {"/plain", "/with space", "/tab\there", "/new\nline", "/back\\slash", "/bad\xff\xc3utf8",
-        "/\xC3\xA4 \xE2\x82\xAC", "/quote\"'<b>&amp;", "/\x1b[31m\x7f", "\\xff", "# heddle", ""}) {
-    const std::size_t i = events.size();
-    events.push_back({.ns = i * 1000,
-                      .pid = 10,
-                      .tid = 11,
-                      .op = static_cast<Op>(i),
-                      .error = i % 2 == 0 ? 0 : ENOENT,
-                      .path = path,
-                      .exe = path,
-                      .resolved = path,
-                      .target = path});
-  }
-  events.push_back({.ns = ~std::uint64_t{0},
-                    .pid = 2147483647,
-                    .tid = 2147483647,
-                    .op = Op::setxattr,
-                    .error = 4095,  // no errno has this number
-                    .path = "/p",
-                    .flags = O_RDWR | O_CREAT | O_CLOEXEC | O_SYNC | O_TMPFILE | 0x40000000,
-                    .mode = 04755,
-                    .handle = 0,
-                    .count = 1,
-                    .bytes = INT64_MAX,
-                    .offset = 0});
-  return events;
-}
 
 class TraceFormat : public TraceFiles, public testing::WithParamInterface<Form> {
  protected:
@@ -71,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, TraceFormat, testing::Values(Form::text, Form::j
 
 }  // namespace
 
-TEST_P(TraceFormat, every_field_comes_back_whatever_its_bytes) {
+TEST_P(TraceFormat, round_trips_every_field_with_any_bytes) {
   const std::string lines = content(odd("a"));
   const auto other_lines = GetParam() == Form::text ? 14U : 2U;
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), other_lines + odd_events().size());
@@ -93,14 +47,14 @@ TEST_P(TraceFormat, every_field_comes_back_whatever_its_bytes) {
   EXPECT_TRUE(runs[0].complete());
 }
 
-TEST_P(TraceFormat, without_a_footer_the_run_is_readable_and_incomplete) {
+TEST_P(TraceFormat, reads_a_run_without_footer_as_incomplete) {
   const auto runs = runs_of(odd("a", false));
   EXPECT_EQ(runs.at(0).ending, Ending::no_footer);
   EXPECT_FALSE(runs[0].complete());
   EXPECT_EQ(runs[0].events.size(), odd_events().size());
 }
 
-TEST_P(TraceFormat, a_line_that_is_cut_is_refused_with_its_number_or_dropped_on_request) {
+TEST_P(TraceFormat, refuses_a_truncated_line_or_drops_it_on_request) {
   const std::string whole = content(odd("a", false));
   const auto lines = std::count(whole.begin(), whole.end(), '\n');
   const auto cut = file("b", whole.substr(0, whole.size() - 5));
@@ -109,7 +63,7 @@ TEST_P(TraceFormat, a_line_that_is_cut_is_refused_with_its_number_or_dropped_on_
   EXPECT_EQ(runs.at(0).events.size(), odd_events().size() - 1);
 }
 
-TEST_P(TraceFormat, every_cut_is_an_error_or_an_incomplete_run) {
+TEST_P(TraceFormat, truncated_anywhere_is_an_error_or_an_incomplete_run) {
   const std::string whole = content(odd("a"));
   for (std::size_t n = 0; n < whole.size(); ++n) {
     const std::string message = error_of(file("cut", whole.substr(0, n)));
@@ -120,14 +74,14 @@ TEST_P(TraceFormat, every_cut_is_an_error_or_an_incomplete_run) {
   }
 }
 
-TEST_P(TraceFormat, an_event_lost_or_added_by_hand_contradicts_the_footer) {
+TEST_P(TraceFormat, detects_a_removed_event_by_the_footer) {
   std::string text = content(odd("a"));
   const std::size_t at = text.find(GetParam() == Form::text ? "\n2000\t" : "\n{\"ns\":2000,");
   text.erase(at, text.find('\n', at + 1) - at);
   EXPECT_THAT(error_of(file("b", text)), HasSubstr("the footer's counts"));
 }
 
-TEST_P(TraceFormat, two_runs_glued_together_stay_two_runs) {
+TEST_P(TraceFormat, reads_concatenated_runs_separately) {
   const std::string one = content(odd("a", false)), two = content(odd("b"));
   const auto runs = runs_of(file("c", one + two + two));
   ASSERT_EQ(runs.size(), 3U);
@@ -138,7 +92,7 @@ TEST_P(TraceFormat, two_runs_glued_together_stay_two_runs) {
 
 using TraceReader = TraceFiles;
 
-TEST_F(TraceReader, tells_what_is_no_trace_at_its_line) {
+TEST_F(TraceReader, refuses_other_files_with_the_line) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "a:1: not a trace: the file is empty"},
       {"hello\n", "a:1: not a trace"},
@@ -160,7 +114,7 @@ TEST_F(TraceReader, tells_what_is_no_trace_at_its_line) {
   EXPECT_THAT(error_of(path("")), HasSubstr("Is a directory"));
 }
 
-TEST_F(TraceReader, names_each_wrong_field_with_its_line) {
+TEST_F(TraceReader, names_each_invalid_field_with_its_line) {
   const std::string head = "#heddle-trace\t1\n#events\tns\n1\t2\t3\topen\tOK\t/a\n";
   const std::pair<const char*, const char*> cases[] = {
       {"x\t2\t3\topen\tOK\t/a\n", "the time"},
@@ -188,21 +142,21 @@ TEST_F(TraceReader, names_each_wrong_field_with_its_line) {
 
 using TraceWriterTest = TraceFiles;
 
-TEST_F(TraceWriterTest, an_older_trace_is_replaced_not_appended_to) {
+TEST_F(TraceWriterTest, replaces_an_older_trace) {
   for (int i = 0; i < 2; ++i) trace("a", {odd_events()[0]});
   EXPECT_EQ(runs_of(path("a")).size(), 1U);
 }
 
-TEST_F(TraceWriterTest, a_file_that_cannot_be_written_is_an_error_at_once) {
+TEST_F(TraceWriterTest, reports_an_unwritable_file_at_once) {
   const auto writer = TraceWriter::create("/dev/full", RunHeader{}, Form::text);
   ASSERT_FALSE(writer.has_value());
   EXPECT_EQ(writer.error().code(), ENOSPC);
   const auto nowhere = TraceWriter::create(path("no/such/a.txt"), RunHeader{}, Form::text);
   ASSERT_FALSE(nowhere.has_value());
-  EXPECT_THAT(nowhere.error().message(), HasSubstr("no/such/a.txt"));
+  EXPECT_EQ(nowhere.error().code(), ENOENT);
 }
 
-TEST_F(TraceWriterTest, a_disk_full_midway_leaves_whole_lines_that_are_read_as_incomplete) {
+TEST_F(TraceWriterTest, leaves_whole_lines_on_a_full_disk) {
   rlimit old{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   const rlimit small{100'000, old.rlim_max};
@@ -220,7 +174,7 @@ TEST_F(TraceWriterTest, a_disk_full_midway_leaves_whole_lines_that_are_read_as_i
   EXPECT_GT(content(path("a")).size(), 60'000U);
 }
 
-TEST_F(TraceWriterTest, what_was_flushed_can_be_read_while_the_run_goes_on) {
+TEST_F(TraceWriterTest, flushes_events_that_can_be_read_during_the_run) {
   auto writer = value_or_throw(TraceWriter::create(path("a"), RunHeader{}, Form::text));
   writer.append(odd_events()[0]);
   writer.flush();

@@ -11,7 +11,7 @@
 
 namespace heddle::trace {
 
-/// Files for one test, gone after it.
+/// Files of one test, in a directory that is removed after it.
 class TraceFiles : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return dir_.path() + "/" + name; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Man pages, completions and --help say the same. The programs are those that are installed, so a
-// new one without its pages fails here.
+// Man pages, completions and --help agree for all installed programs, and documents name existing
+// tests, files and figures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ class Docs : public ::testing::Test {
   }
 };
 
-TEST_F(Docs, each_option_of_each_program_is_in_its_man_page_and_the_other_way_round) {
+TEST_F(Docs, man_pages_list_exactly_the_options_of_their_program) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     SCOPED_TRACE(help.name);
@@ -70,7 +70,7 @@ TEST_F(Docs, each_option_of_each_program_is_in_its_man_page_and_the_other_way_ro
     EXPECT_EQ(in_page(""), names(help.top));
     for (const auto& [name, subcommand] : help.subcommands) {
       SCOPED_TRACE(name);
-      // Said once, for all: `-h, --help`.
+      // The page describes `-h, --help` once for all.
       auto wanted = names(subcommand);
       for (const char* common : {"-h", "--help"})
         if (in_page(name).count(common) == 0) wanted.erase(common);
@@ -90,7 +90,7 @@ TEST_F(Docs, man_pages_are_installed) {
   }
 }
 
-TEST_F(Docs, completions_are_what_help_gives) {
+TEST_F(Docs, completions_match_help) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     const auto hint = "run ./dev completions";
@@ -106,20 +106,20 @@ TEST_F(Docs, bash_completes_options_and_subcommands) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     const auto file = source("docs/completions/" + help.name + ".bash");
-    const auto ask = [&](const std::string& words, int at) {
+    const auto complete = [&](const std::string& words, int at) {
       return run({"bash", "-c",
                   "source \"$1\"; COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(at) +
                       "; \"${2//-/_}\"; printf '%s\\n' \"${COMPREPLY[@]}\"",
                   "bash", file, "_" + help.name})
           .out;
     };
-    EXPECT_THAT(ask(help.name + " --he", 1), HasSubstr("--help\n"));
+    EXPECT_THAT(complete(help.name + " --he", 1), HasSubstr("--help\n"));
     for (const auto& [name, subcommand] : help.subcommands)
-      EXPECT_THAT(ask(help.name + " " + name.substr(0, 2), 1), HasSubstr(name + "\n"));
+      EXPECT_THAT(complete(help.name + " " + name.substr(0, 2), 1), HasSubstr(name + "\n"));
   }
 }
 
-TEST_F(Docs, each_program_has_the_common_options) {
+TEST_F(Docs, all_programs_have_the_common_options) {
   for (const auto& path : installed_programs()) {
     const auto help = ask_for_help(path);
     EXPECT_THAT(names(help.top), ::testing::IsSupersetOf({"--help", "--version"})) << help.name;
@@ -130,7 +130,7 @@ TEST_F(Docs, each_program_has_the_common_options) {
   }
 }
 
-TEST_F(Docs, help_says_nothing_that_only_the_parser_wants_to_know) {
+TEST_F(Docs, help_shows_no_notation_of_the_parser) {
   for (const auto& path : installed_programs()) {
     auto help = run_checked({path, "--help"}).out;
     for (const auto& [name, subcommand] : ask_for_help(path).subcommands)
@@ -142,7 +142,7 @@ TEST_F(Docs, help_says_nothing_that_only_the_parser_wants_to_know) {
   }
 }
 
-TEST_F(Docs, an_unknown_option_is_said_by_all_in_the_same_way) {
+TEST_F(Docs, all_programs_report_an_unknown_option_alike) {
   for (const auto& path : installed_programs()) {
     const auto name = fs::path(path).filename().string();
     const auto wrong = run({path, "--no-such-option"});
@@ -152,16 +152,16 @@ TEST_F(Docs, an_unknown_option_is_said_by_all_in_the_same_way) {
   }
 }
 
-TEST(DocsMan, no_line_begins_with_what_troff_takes_for_a_request) {
+TEST(DocsMan, lines_contain_no_accidental_troff_request) {
   for (const auto& entry : fs::directory_iterator(source("docs/man")))
     EXPECT_FALSE(std::regex_search(text_of(entry.path().string()), std::regex("\n[.'][^. ]")))
         << entry.path();
 }
 
-TEST(DocsReport, every_key_of_fs_gens_report_is_described) {
+TEST(DocsReport, describes_every_key_of_fs_gens_report) {
   HEDDLE_STAGED(fs_gen, "fs-gen");
   const TestDir dir;
-  // Without a mount: this suite makes none.
+  // Without a mount, because this is a fast suite.
   const auto done = run({fs_gen, "--via", "direct", "--json", dir / "report", "--", "/bin/true"},
                         {.env = {"XDG_CACHE_HOME=" + dir.path()}});
   ASSERT_EQ(done.status, 0) << done.err;
@@ -181,7 +181,7 @@ std::vector<fs::path> pages() {
   return found;
 }
 
-TEST(DocsPromises, each_names_tests_that_exist) {
+TEST(DocsPromises, name_existing_tests) {
   std::string sources;
   for (const auto& file : fs::recursive_directory_iterator(source("tests")))
     if (file.path().extension() == ".cpp" || file.path().filename() == "meson.build")
@@ -205,7 +205,7 @@ TEST(DocsPromises, each_names_tests_that_exist) {
   }
 }
 
-TEST(DocsFigures, those_of_every_page_are_the_kept_runs) {
+TEST(DocsFigures, equal_the_reference_runs) {
   const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
   for (const auto& path : pages()) {
     const auto page = text_of(path);
@@ -213,7 +213,7 @@ TEST(DocsFigures, those_of_every_page_are_the_kept_runs) {
   }
 }
 
-TEST(DocsFigures, every_table_stands_on_a_page_and_lacks_nothing) {
+TEST(DocsFigures, include_every_table_completely) {
   const auto runs = value_or_throw(bench::read_kept_runs(source("bench/reference")));
   EXPECT_THAT(bench::missing_figures(runs), ::testing::IsEmpty());
   std::string all;
@@ -222,7 +222,7 @@ TEST(DocsFigures, every_table_stands_on_a_page_and_lacks_nothing) {
     EXPECT_THAT(all, HasSubstr("<!-- figures: " + name + " -->\n"));
 }
 
-TEST(DocsFigures, only_what_stands_between_the_marks_is_replaced) {
+TEST(DocsFigures, are_replaced_between_their_marks_only) {
   const bench::KeptRuns runs = {{"start", R"({"cores":2,"kernel":"6","figures":[]})"}};
   const std::string page = "a\n<!-- figures: start -->\nold\n<!-- end of figures -->\nb\n";
   EXPECT_EQ(bench::with_figures(page, runs), "a\n<!-- figures: start -->\n" +
@@ -234,7 +234,7 @@ TEST(DocsFigures, only_what_stands_between_the_marks_is_replaced) {
   EXPECT_THROW(bench::figure_table("record", runs), Error);
 }
 
-TEST(DocsLinks, every_relative_link_leads_to_a_file) {
+TEST(DocsLinks, lead_to_existing_files) {
   static const std::regex kLink(R"(\]\(([^)#:]+)\))");
   int links = 0;
   for (const auto& page : pages()) {
@@ -247,7 +247,7 @@ TEST(DocsLinks, every_relative_link_leads_to_a_file) {
   EXPECT_GT(links, 0);
 }
 
-TEST(Completions, a_quote_in_a_description_stays_one_word) {
+TEST(Completions, quote_descriptions_for_zsh_and_fish) {
   const ProgramHelp program{"fs-x", parse_help("X\n\nOptions:\n  -f  don't [do] a:b\n"), {}};
   const TestDir dir;
   EXPECT_THAT(zsh_completion(program), HasSubstr(R"('-f[don'\''t \[do\] a\:b]')"));

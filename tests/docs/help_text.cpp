@@ -60,7 +60,7 @@ HelpText parse_help(const std::string& text) {
     if (body.empty()) continue;
     const bool indented = line[0] == ' ';
     if (!indented) {
-      // "Options:", and groups of options that a program names itself: "Mounting:".
+      // Any other heading begins a group of options: "Options:", "Mounting:".
       if (body == "Subcommands:")
         section = Section::subcommands;
       else if (body == "Positionals:" || body.starts_with("Usage:"))
@@ -122,20 +122,18 @@ namespace {
 constexpr const char* kHead =
     "# SPDX-License-Identifier: MIT\n# Made by `./dev completions` from {} --help; do not edit.\n";
 
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  return fmt::format("{}", fmt::join(words, between));
+}
+
 std::string option_words(const HelpText& help) {
-  std::string words;
+  std::vector<std::string> words;
   for (const auto& option : help.options)
-    for (const auto& name : option.names) words += (words.empty() ? "" : " ") + name;
-  return words;
+    words.insert(words.end(), option.names.begin(), option.names.end());
+  return joined(words, " ");
 }
 
-std::string subcommand_words(const ProgramHelp& program) {
-  std::string words;
-  for (const auto& [name, help] : program.subcommands) words += (words.empty() ? "" : " ") + name;
-  return words;
-}
-
-/// `description` within single quotes, and without what `special` characters would mean.
+/// `description` for single quotes, with `special` characters escaped.
 std::string quoted(const std::string& description, const std::string& special = "") {
   std::string out;
   for (const char c : description) {
@@ -148,13 +146,8 @@ std::string quoted(const std::string& description, const std::string& special = 
 
 std::string function_name(const std::string& program) {
   std::string name = "_" + program;
-  for (char& c : name)
-    if (c == '-') c = '_';
+  std::replace(name.begin(), name.end(), '-', '_');
   return name;
-}
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  return fmt::format("{}", fmt::join(words, between));
 }
 
 std::string zsh_value(const HelpOption& option) {
@@ -187,7 +180,7 @@ std::string fish_options(const std::string& program, const HelpText& help,
   return out;
 }
 
-/// Words for the values of `help`'s options, as arms of a case of the word before.
+/// Arms of a `case` of the previous word: the values of `help`'s options.
 std::string bash_values(const HelpText& help, const std::string& indent) {
   std::string out;
   for (const auto& option : help.options)
@@ -197,7 +190,7 @@ std::string bash_values(const HelpText& help, const std::string& indent) {
   return out;
 }
 
-/// Sets `values` by the option that the word before is.
+/// Sets `values` by the option before the cursor.
 std::string bash_values(const ProgramHelp& program) {
   std::string arms = bash_values(program.top, "    ");
   for (const auto& [name, help] : program.subcommands) arms += bash_values(help, "    ");
@@ -215,10 +208,12 @@ std::string bash_completion(const ProgramHelp& program) {
   if (!values.empty()) out += "  local values=\n" + values;
   if (!program.subcommands.empty()) {
     out += "  case ${COMP_WORDS[1]} in\n";
-    for (const auto& [name, help] : program.subcommands)
+    std::string subcommands;
+    for (const auto& [name, help] : program.subcommands) {
       out += fmt::format("    {}) ((COMP_CWORD < 2)) || words='{}' ;;\n", name, option_words(help));
-    out +=
-        fmt::format("  esac\n  ((COMP_CWORD != 1)) || words+=' {}'\n", subcommand_words(program));
+      subcommands += " " + name;
+    }
+    out += fmt::format("  esac\n  ((COMP_CWORD != 1)) || words+='{}'\n", subcommands);
   }
   if (!values.empty())
     out +=
@@ -228,7 +223,7 @@ std::string bash_completion(const ProgramHelp& program) {
   out += program.subcommands.empty() ? "  if [[ $word == -* ]]; then\n"
                                      : "  if [[ $word == -* || $COMP_CWORD == 1 ]]; then\n";
   out += "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n  fi\n}\n";
-  // No words of ours: files and programs, as for any command.
+  // Without matches bash completes files.
   out += fmt::format("complete -o default -F {} {}\n", function, program.name);
   return out;
 }

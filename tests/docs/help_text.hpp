@@ -10,28 +10,28 @@ namespace heddle::test {
 struct HelpOption {
   std::vector<std::string> names;  ///< {"-o", "--out"}
   bool takes_value = false;
-  std::vector<std::string> choices;  ///< `a|b`, where these are all its values
+  std::vector<std::string> choices;  ///< `a|b`: all its values
   std::string description;
 };
 
-/// What `program [subcommand] --help` says.
+/// The output of `program [subcommand] --help`.
 struct HelpText {
-  std::string summary;  ///< its first line
+  std::string summary;  ///< the first line
   std::vector<HelpOption> options;
   std::map<std::string, std::string> subcommands;  ///< name -> description
 };
 
-/// A program with its subcommands' own help.
+/// The help of a program and of its subcommands.
 struct ProgramHelp {
   std::string name;
   HelpText top;
   std::map<std::string, HelpText> subcommands;
 };
 
-/// Parses what CLI11's formatter prints.
+/// Parses the output of CLI11's formatter.
 HelpText parse_help(const std::string& text);
 
-/// Runs `path --help` and each subcommand's; throws heddle::Error when one fails.
+/// Runs `path --help` and that of each subcommand. Throws heddle::Error when one fails.
 ProgramHelp ask_for_help(const std::string& path);
 
 /// Completion scripts for one program, generated from its help.
@@ -39,8 +39,8 @@ std::string bash_completion(const ProgramHelp& program);
 std::string zsh_completion(const ProgramHelp& program);
 std::string fish_completion(const ProgramHelp& program);
 
-/// The options that an scdoc page defines: all that a line beginning with `*-` names in bold, by
-/// the subcommand whose section (`## build`) it stands in; "" is the program itself.
+/// The options that an scdoc page defines, that is, names in bold in a line that begins with `*-`,
+/// by the subcommand of the section (`## build`); "" is the program.
 std::map<std::string, std::vector<std::string>> man_page_options(const std::string& scdoc);
 
 }  // namespace heddle::test

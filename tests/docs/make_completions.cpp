@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT
 //
-// Writes the completions of the programs given into a directory: `./dev completions`.
+// Writes the programs' completions into a directory: `./dev completions`.
 #include <fmt/format.h>
 
 #include "base/exit_code.hpp"
-#include "base/log.hpp"
+#include "base/run_main.hpp"
 #include "tests/docs/help_text.hpp"
 #include "tests/support/build_elf.hpp"
 
 int main(int argc, char** argv) {
-  heddle::set_program_name("make_completions");
   if (argc < 3) {
     fmt::print(stderr, "usage: make_completions DIRECTORY PROGRAM...\n");
     return heddle::exit_usage;
   }
-  try {
+  return heddle::run_main("make_completions", [&] {
     const std::string directory = argv[1];
     for (int i = 2; i < argc; ++i) {
       const auto help = heddle::test::ask_for_help(argv[i]);
@@ -22,9 +21,6 @@ int main(int argc, char** argv) {
       heddle::test::write_text_file(directory + "/_" + help.name, zsh_completion(help));
       heddle::test::write_text_file(directory + "/" + help.name + ".fish", fish_completion(help));
     }
-  } catch (const std::exception& error) {
-    heddle::say(error.what());
-    return heddle::exit_failure;
-  }
-  return heddle::exit_done;
+    return heddle::exit_done;
+  });
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A corpus of damaged files, made on the spot: whatever the bytes are, each file gets facts or one
-// clear error about itself, the pool lives, and nothing takes long. The seed is fixed, so that a
-// failure can be seen again.
+// Damaged files: each gets facts or one error about itself, no worker crashes, and none takes long.
+// The seed is fixed, so that failures are reproducible.
 #include <elf.h>
 #include <unistd.h>
 
@@ -17,10 +16,10 @@ namespace {
 
 class DamagedInput : public ElfTest {
  protected:
-  /// Thousands of small files: in memory, where there is room for them.
+  /// Thousands of small files: in memory, if possible.
   DamagedInput() : ElfTest(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "") {}
 
-  /// A small library with everything in it that is parsed.
+  /// A small library with every part that is parsed.
   std::string good() {
     const auto script = write("map", "V1 { global: a; local: *; }; V2 { global: b; } V1;");
     return value_or_throw(read_file(
@@ -31,7 +30,7 @@ class DamagedInput : public ElfTest {
                "-Wl,-rpath,/r", "-Wl,--hash-style=both", "-Wl,--build-id", "-lc"})));
   }
 
-  /// How many are refused when each is read with both details; each answer must be sound.
+  /// Reads each with both details and checks the errors; the number of refused ones.
   std::size_t read_all_of(const std::vector<std::string>& corpus) {
     std::size_t refused = 0;
     const auto start = std::chrono::steady_clock::now();
@@ -52,7 +51,7 @@ class DamagedInput : public ElfTest {
         EXPECT_LT(error.message().size(), p.size() + 200);
       }
     }
-    EXPECT_EQ(pool.counters().crashed, 0U) << "LIEF was given something that crashes it";
+    EXPECT_EQ(pool.counters().crashed, 0U) << "a file crashes LIEF";
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(200));
     return refused;
   }
@@ -80,20 +79,20 @@ class DamagedInput : public ElfTest {
   }
 };
 
-TEST_F(DamagedInput, files_cut_short_anywhere) {
+TEST_F(DamagedInput, truncated_anywhere_costs_one_error) {
   const auto whole = good();
   std::vector<std::string> corpus;
   for (std::size_t n = 0; n < 1024; n += 7) corpus.push_back(whole.substr(0, n));
   for (std::size_t n = 1024; n < whole.size(); n += 61) corpus.push_back(whole.substr(0, n));
-  EXPECT_GT(read_all_of(corpus), corpus.size());  // most of them, twice
+  EXPECT_GT(read_all_of(corpus), corpus.size());  // most are refused with both details
 }
 
-TEST_F(DamagedInput, random_bytes_in_headers_and_tables) {
+TEST_F(DamagedInput, with_random_header_bytes_costs_one_error) {
   const auto whole = good();
   auto copy = whole;
   const auto dynamic_at = segments(copy, PT_DYNAMIC).front()->p_offset;
   const std::size_t text = whole.find("libgood.so.1");
-  // Where bytes matter: ELF header, program headers, tables before .text, PT_DYNAMIC.
+  // The parts that are parsed: ELF header, program headers, tables before .text, PT_DYNAMIC.
   const std::vector<std::pair<std::size_t, std::size_t>> ranges = {
       {0, 64},
       {64, 64 + 11 * 56},
@@ -117,7 +116,7 @@ TEST_F(DamagedInput, random_bytes_in_headers_and_tables) {
   EXPECT_GT(read_all_of(corpus), 500U);
 }
 
-TEST_F(DamagedInput, version_tables_that_loop_or_lie) {
+TEST_F(DamagedInput, with_invalid_version_tables_costs_one_error) {
   const auto whole = good();
   std::vector<std::string> corpus;
   const auto with = [&](const std::function<void(std::string&)>& change) {
@@ -134,14 +133,14 @@ TEST_F(DamagedInput, version_tables_that_loop_or_lie) {
     for (const std::uint64_t value :
          {std::uint64_t{0}, std::uint64_t{0xFFFF'FFFF}, ~std::uint64_t{0}})
       with([&](std::string& m) { dynamic(m, tag) = value; });
-  // DT_HASH: buckets and chains without measure; DT_GNU_HASH: words of Bloom filter.
+  // DT_HASH: numbers of buckets and chains; DT_GNU_HASH: words of the Bloom filter.
   for (const std::int64_t tag : {DT_HASH, DT_GNU_HASH})
     for (const std::size_t field : {0U, 4U, 8U, 12U})
       with([&](std::string& m) { *at<std::uint32_t>(m, dynamic(m, tag) + field) = 0xFFFF'FFF0; });
   EXPECT_GT(read_all_of(corpus), 20U);
 }
 
-TEST_F(DamagedInput, foreign_and_unlinked_files_have_facts_as_far_as_they_go) {
+TEST_F(DamagedInput, of_other_machines_and_types_has_partial_facts) {
   const auto whole = good();
   CachedFacts pool(options());
   const auto facts_of = [&](const char* name, const std::function<void(Elf64_Ehdr&)>& change) {

@@ -13,18 +13,19 @@
 #include "base/child.hpp"
 #include "base/temp_dir.hpp"
 #include "resolver/elf/cached_facts.hpp"
+#include "tests/support/run.hpp"
 
 namespace heddle {
 
-/// The exit status of `body` run in a process of its own.
+/// The exit status of `body` in a child process.
 inline int in_a_child(const std::function<int()>& body) {
   return value_or_throw(value_or_throw(fork_child({}, body)).wait());
 }
 
-/// A directory of its own, files made in it by gcc or by hand, and the pool's worker.
+/// A directory for each case, files that gcc or the case makes in it, and the pool's worker.
 class ElfTest : public ::testing::Test {
  protected:
-  /// `parent` of the directory; empty: the usual place.
+  /// `parent` of the directory; empty: the default.
   explicit ElfTest(std::string parent = {})
       : dir_(value_or_throw(TempDir::create("heddle elf test", std::move(parent)))) {}
 
@@ -51,8 +52,7 @@ class ElfTest : public ::testing::Test {
     const auto file = write(name + ".c", source);
     std::vector<std::string> argv = {"gcc", "-O0", "-nostartfiles", "-o", path(name), file};
     argv.insert(argv.end(), flags.begin(), flags.end());
-    auto gcc = value_or_throw(spawn("/usr/bin/gcc", argv));
-    EXPECT_EQ(value_or_throw(gcc.wait()), 0) << name;
+    test::run_checked(argv);
     return path(name);
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The facts of this machine's files, with GNU readelf as a second opinion.
+// Compares the facts of this machine's files with GNU readelf.
 #include <elf.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// ELF files of the system, the same ones on each run; HEDDLE_ALL_FILES=1: every one.
+/// A fixed selection of the system's ELF files; HEDDLE_ALL_FILES=1: all of them.
 std::vector<std::string> system_files(std::size_t count, std::uintmax_t max_size) {
   std::vector<std::string> files;
   for (const char* dir : {"/usr/lib", "/usr/bin", "/usr/libexec"}) {
@@ -43,20 +43,13 @@ std::vector<std::string> system_files(std::size_t count, std::uintmax_t max_size
 
 /// The lines of `readelf -W OPTIONS FILE`.
 std::vector<std::string> readelf(const std::string& options, const std::string& file) {
-  auto pipe = value_or_throw(make_pipe());
-  SpawnOptions spawn_options;
-  spawn_options.fds = {{pipe.write_end.get(), STDOUT_FILENO}};
-  auto child =
-      value_or_throw(spawn("/usr/bin/readelf", {"readelf", "-W", options, file}, spawn_options));
-  pipe.write_end.reset();
-  std::istringstream text(value_or_throw(read_all(pipe.read_end.get(), "readelf")));
-  EXPECT_EQ(value_or_throw(child.wait()), 0) << file;
+  std::istringstream text(test::run_checked({"readelf", "-W", options, file}).out);
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   return lines;
 }
 
-/// What stands between `before` and `after` in `line`.
+/// The text between `before` and `after` in `line`.
 std::optional<std::string> between(const std::string& line, std::string_view before,
                                    std::string_view after) {
   const auto start = line.find(before);
@@ -76,7 +69,7 @@ void add_symbol(const std::string& line, ElfFacts& facts) {
   const auto at = name.find('@');
   DynamicSymbol symbol{name.substr(0, at), "", binding == "WEAK"};
   if (at != name.npos) symbol.version = name.substr(name.find_first_not_of('@', at));
-  // readelf leaves out the version of a symbol that stands for a version itself.
+  // readelf omits the version of a symbol that names a version.
   if (index == "ABS" && at == name.npos) symbol.version = name;
   if (index != "UND") {
     if (visibility == "DEFAULT" || visibility == "PROTECTED")
@@ -88,10 +81,10 @@ void add_symbol(const std::string& line, ElfFacts& facts) {
   facts.undefined_symbols.push_back(symbol);
 }
 
-/// What readelf tells of the things that ElfFacts is about; the rest is left out.
+/// The facts that readelf prints; the other flags are copied from `ours`.
 ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
   ElfFacts facts;
-  // The header in numbers: readelf would give names.
+  // The header's numbers: readelf prints names.
   const auto header = value_or_throw(read_file(file)).substr(0, sizeof(Elf64_Ehdr));
   facts.elf_class = static_cast<std::uint8_t>(header[EI_CLASS]);
   facts.data_encoding = static_cast<std::uint8_t>(header[EI_DATA]);
@@ -106,7 +99,7 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
     words >> type;
     if (type != "TLS" && type != "DYNAMIC") continue;
     for (int i = 0; i < 4; ++i) words >> size;  // offset, two addresses, size in the file
-    // Of no size in files of debug information: ld.so passes over it.
+    // Files of debug information have an empty one, which ld.so ignores.
     if (type == "DYNAMIC") facts.dynamic = std::stoull(size, nullptr, 16) > 0;
     if (type != "TLS") continue;
     words >> size;
@@ -116,17 +109,17 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
   }
   for (const auto& line : readelf("-d", file)) {
     const auto name = between(line, "[", "]");
-    if (line.find("(NEEDED)") != std::string::npos)
+    const auto tag = between(line, "(", ")");
+    const auto has = [&](const char* flag) { return line.find(flag) != line.npos; };
+    if (tag == "NEEDED")
       facts.dependencies.push_back({Dependency::Kind::needed, name.value_or("?")});
-    if (line.find("(AUXILIARY)") != std::string::npos)
+    if (tag == "AUXILIARY")
       facts.dependencies.push_back({Dependency::Kind::auxiliary, name.value_or("?")});
-    if (line.find("(SONAME)") != std::string::npos) facts.soname = name;
-    if (line.find("(RPATH)") != std::string::npos) facts.rpath = name;
-    if (line.find("(RUNPATH)") != std::string::npos) facts.runpath = name;
-    if (line.find("(FLAGS)") != std::string::npos && line.find("STATIC_TLS") != std::string::npos)
-      facts.flags |= DF_STATIC_TLS;
-    if (line.find("(FLAGS_1)") != std::string::npos && line.find("NODEFLIB") != std::string::npos)
-      facts.flags_1 |= DF_1_NODEFLIB;
+    if (tag == "SONAME") facts.soname = name;
+    if (tag == "RPATH") facts.rpath = name;
+    if (tag == "RUNPATH") facts.runpath = name;
+    if (tag == "FLAGS" && has("STATIC_TLS")) facts.flags |= DF_STATIC_TLS;
+    if (tag == "FLAGS_1" && has("NODEFLIB")) facts.flags_1 |= DF_1_NODEFLIB;
   }
   std::string from;
   bool base = false;
@@ -151,7 +144,7 @@ ElfFacts by_readelf(const std::string& file, const ElfFacts& ours) {
 
 class Facts : public ElfTest {};
 
-TEST_F(Facts, are_what_readelf_says) {
+TEST_F(Facts, equal_the_output_of_readelf) {
   auto files = system_files(60, std::uintmax_t{1} << 21);
   for (const char* special : {"/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/libmpi.so.40",
                               "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2",

@@ -27,7 +27,7 @@ class Cache : public ElfTest {
   }
   std::string cache_file() const { return path("cache/facts-loader"); }
 
-  /// Files that have been there for long: a new file is not kept.
+  /// Old files: the cache omits new ones.
   static std::vector<std::string> old_files() {
     std::vector<std::string> files;
     for (const char* dir : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"})
@@ -53,7 +53,7 @@ class Cache : public ElfTest {
   static constexpr std::int64_t kFarFuture = std::int64_t{1} << 62;
 };
 
-TEST_F(Cache, a_second_run_reads_no_file_and_starts_no_worker) {
+TEST_F(Cache, spares_a_second_run_all_files_and_workers) {
   const auto files = old_files();
   for (const auto detail : {FactsDetail::loader, FactsDetail::symbols}) {
     std::vector<ElfFacts> first;
@@ -67,7 +67,7 @@ TEST_F(Cache, a_second_run_reads_no_file_and_starts_no_worker) {
     EXPECT_EQ(read(source, files, detail), first);
     EXPECT_EQ(source.counters().hits, files.size());
     EXPECT_EQ(source.counters().started, 0U);
-    // Stamp, mode and hash come back too.
+    // Stamp, mode and hash are cached too.
     const auto cached = value_or_throw(source.facts(files.front(), detail));
     CachedFacts pool(options());
     const auto read_now = value_or_throw(pool.facts(files.front(), detail));
@@ -77,7 +77,7 @@ TEST_F(Cache, a_second_run_reads_no_file_and_starts_no_worker) {
   }
 }
 
-TEST_F(Cache, a_file_changed_a_moment_ago_is_not_kept) {
+TEST_F(Cache, omits_a_file_that_has_just_changed) {
   const auto library = build("liba.so", "int a;");
   {
     CachedFacts source(with_cache());
@@ -88,7 +88,7 @@ TEST_F(Cache, a_file_changed_a_moment_ago_is_not_kept) {
   EXPECT_EQ(source.counters().hits, 0U);
 }
 
-TEST_F(Cache, a_changed_file_is_never_taken_for_the_old_one) {
+TEST_F(Cache, misses_a_file_that_was_changed_in_place) {
   const auto file = write("f", "one");
   const auto stamp = stamp_of(file);
   FileFacts facts{stamp, 0, hash_bytes("one"), {}};
@@ -104,7 +104,7 @@ TEST_F(Cache, a_changed_file_is_never_taken_for_the_old_one) {
   EXPECT_EQ(cache.find(stamp, 7)->elf.soname, "one");
   EXPECT_FALSE(cache.find(stamp, 8)) << "another file system";
 
-  // Written in place, same size, the old mtime put back: the ctime tells.
+  // Written in place with the same size and mtime: only the ctime differs.
   write("f", "two");
   const timespec times[2] = {{0, UTIME_OMIT},
                              {stamp.mtime_ns / 1000000000, stamp.mtime_ns % 1000000000}};
@@ -115,18 +115,18 @@ TEST_F(Cache, a_changed_file_is_never_taken_for_the_old_one) {
   EXPECT_FALSE(cache.find(again, 7));
 }
 
-TEST_F(Cache, a_stamp_of_an_image_is_not_trusted) {
+TEST_F(Cache, distrusts_stamps_of_images) {
   const Fd memory(::memfd_create("x", MFD_CLOEXEC));
   FileSystems systems;
   FileStamp stamp{{1, 2}, 3, 1000000001, 2000000002};
   EXPECT_TRUE(systems.of(memory.get(), stamp));
   stamp.mtime_ns = stamp.ctime_ns;
-  EXPECT_TRUE(systems.of(memory.get(), stamp)) << "just made";
+  EXPECT_TRUE(systems.of(memory.get(), stamp)) << "a new file";
   stamp.mtime_ns = stamp.ctime_ns = 5000000000;
-  EXPECT_FALSE(systems.of(memory.get(), stamp)) << "one time for all, in whole seconds";
+  EXPECT_FALSE(systems.of(memory.get(), stamp)) << "equal times in whole seconds";
 }
 
-TEST_F(Cache, a_damaged_file_is_not_believed_and_replaced) {
+TEST_F(Cache, ignores_and_replaces_a_damaged_file) {
   const auto files = old_files();
   std::vector<ElfFacts> right;
   {
@@ -142,7 +142,7 @@ TEST_F(Cache, a_damaged_file_is_not_believed_and_replaced) {
     corpus.push_back(good);
     corpus.back()[random() % good.size()] ^= static_cast<char>(1 << random() % 8);
   }
-  // The trailer's own fields: version, sizes.
+  // The trailer: version, sizes.
   for (std::size_t back = 1; back <= 48; ++back) {
     corpus.push_back(good);
     corpus.back()[good.size() - back] ^= 1;
@@ -156,10 +156,10 @@ TEST_F(Cache, a_damaged_file_is_not_believed_and_replaced) {
   }
   CachedFacts source(with_cache());
   EXPECT_EQ(source.facts(files.front(), FactsDetail::loader)->elf, right.front());
-  EXPECT_EQ(source.counters().hits, 1U) << "the last one has put a good one in its place";
+  EXPECT_EQ(source.counters().hits, 1U) << "the last run has replaced it";
 }
 
-TEST_F(Cache, what_others_can_write_is_not_believed) {
+TEST_F(Cache, ignores_files_that_others_can_write) {
   const auto file = old_files().front();
   const auto hits = [&] {
     CachedFacts source(with_cache());
@@ -188,7 +188,7 @@ TEST_F(Cache, what_others_can_write_is_not_believed) {
   EXPECT_EQ(hits(), 0U);
 }
 
-TEST_F(Cache, without_a_place_for_it_everything_works) {
+TEST_F(Cache, is_optional) {
   const auto file = old_files().front();
   for (const char* dir : {"/dev/null/cache", "/proc/nothing", "/sys/cache"}) {
     auto with = with_cache();
@@ -198,7 +198,7 @@ TEST_F(Cache, without_a_place_for_it_everything_works) {
   }
 }
 
-TEST_F(Cache, its_directory_is_where_xdg_says) {
+TEST_F(Cache, follows_the_xdg_directories) {
   const auto is = [](const char* expected) { return default_cache_dir() == expected; };
   EXPECT_EQ(in_a_child([&] {
               ::setenv("XDG_CACHE_HOME", "/x", 1);
@@ -214,7 +214,7 @@ TEST_F(Cache, its_directory_is_where_xdg_says) {
             0);
 }
 
-TEST_F(Cache, many_processes_at_once_all_get_right_answers_and_leave_a_good_cache) {
+TEST_F(Cache, serves_concurrent_processes_correctly) {
   const auto files = old_files();
   CachedFacts pool(options());
   std::vector<ElfFacts> right;
@@ -223,7 +223,7 @@ TEST_F(Cache, many_processes_at_once_all_get_right_answers_and_leave_a_good_cach
   std::vector<Child> children;
   for (std::size_t i = 0; i < 24; ++i)
     children.push_back(value_or_throw(fork_child({}, [&, i] {
-      // Each sees another half of the files, so that they have news for each other.
+      // Each reads another half of the files.
       std::vector<std::string> mine;
       std::vector<ElfFacts> expected;
       for (std::size_t n = i; n < i + files.size() / 2; ++n) {
@@ -243,7 +243,7 @@ TEST_F(Cache, many_processes_at_once_all_get_right_answers_and_leave_a_good_cach
     EXPECT_NE(entry.path().extension(), ".new");
 }
 
-TEST_F(Cache, a_limit_on_file_sizes_kills_nobody) {
+TEST_F(Cache, survives_a_limit_of_file_sizes) {
   EXPECT_EQ(in_a_child([&] {
               const rlimit none{1, 1};
               ::setrlimit(RLIMIT_FSIZE, &none);
@@ -255,7 +255,7 @@ TEST_F(Cache, a_limit_on_file_sizes_kills_nobody) {
             0);
 }
 
-TEST_F(Cache, it_does_not_grow_without_end) {
+TEST_F(Cache, has_a_bounded_size) {
   FileFacts facts;
   facts.elf.soname = std::string(4000, 's');
   for (std::uint64_t round = 0; round < 3; ++round) {
@@ -268,7 +268,7 @@ TEST_F(Cache, it_does_not_grow_without_end) {
     EXPECT_LT(fs::file_size(cache_file()), 40U << 20);
   }
   FactsCache cache(path("cache"), FactsDetail::loader);
-  EXPECT_TRUE(cache.find(facts.stamp, 1)) << "the newest stay";
+  EXPECT_TRUE(cache.find(facts.stamp, 1)) << "the newest facts stay";
 }
 
 }  // namespace

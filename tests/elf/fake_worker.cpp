@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A worker that misbehaves as the file it is given says: `crash`, `hang`, `lie`, `flood`, `exit`,
-// `touch` (the file); anything else is answered with empty facts. It shows that the pool survives
-// what LIEF might do.
+// An elf-worker that fails as the content of its file says: `crash`, `hang`, `lie`, `flood`,
+// `exit`, `touch` (the file). Other files get empty facts. Shows that the pool survives failures of
+// LIEF.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ int misbehave() {
     if (::pread(request->fds[0].get(), text, sizeof(text) - 1, 0) < 0) return 1;
     const std::string_view what(text);
     if (what == "crash") {
-      ::signal(SIGSEGV, SIG_DFL);  // a sanitizer makes an exit status of it
+      ::signal(SIGSEGV, SIG_DFL);  // a sanitizer's handler would exit
       ::raise(SIGSEGV);
     }
     if (what == "exit") return 7;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// An artifact of any content; one that is accepted is written and read again as the same.
+// An artifact of any content. An accepted one must round-trip.
 #include "compat/artifact.hpp"
+#include "tests/compat/sample_program.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace heddle::fuzz {
@@ -11,40 +12,13 @@ void run(std::string_view bytes) {
   if (!artifact) return;
   const std::string text = compat::to_json(*artifact);
   const auto again = compat::parse_artifact(text, "artifact");
-  check(again.has_value(), "what was written is not read");
-  check(compat::to_json(*again) == text, "what was read is written in another way");
+  check(again.has_value(), "the reader refuses the writer's text");
+  check(compat::to_json(*again) == text, "a second writing gives another text");
 }
 
 std::vector<std::string> seeds() {
-  compat::Program program;
-  program.name = "app";
-  program.path = "/usr/bin/app";
-  program.hash = std::string(32, '0');
-  auto& elf = program.elf;
-  elf.elf_class = 2;
-  elf.data_encoding = 1;
-  elf.type = 3;
-  elf.machine = 62;
-  elf.dynamic = true;
-  elf.interp = "/lib64/ld-linux-x86-64.so.2";
-  elf.dependencies = {{Dependency::Kind::needed, "libx.so.1"}, {Dependency::Kind::filter, "libf"}};
-  elf.runpath = "$ORIGIN/../lib";
-  elf.version_needs = {{"libx.so.1", "X_1", false}, {"libx.so.1", "X_2", true}};
-  elf.undefined_symbols = {{"x_one", "X_1", false}, {"x_weak", "", true}};
-  elf.exported_symbols = {{"app_api", "", false}};
-  elf.tls = TlsSegment{16, 8};
-  program.notes.isa_needed = 5;
-  program.notes.kernel = "3.2.0";
-  program.mpi_family = "Open MPI";
-  program.mpi_soname = "libmpi.so.40";
-  compat::Library found;
-  found.soname = "libx.so.1";
-  found.path = "/lib/odd\xff.so";
-  found.versions = {"X_1"};
-  compat::Library lost;
-  lost.soname = "liby.so.1";
-  lost.reason = "not found";
-  program.libraries = {found, lost};
+  auto program = test::sample_program();
+  program.libraries[0].path = "/lib/odd\xff.so";
   return {compat::to_json({{program}}), compat::to_json({{program, program}})};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// An /etc/ld.so.cache of any content, for loaders that read it in different ways.
+// An /etc/ld.so.cache of any content, for loaders that read it differently.
 #include "resolver/search/ld_so_cache.hpp"
 #include "tests/fuzz/target.hpp"
 #include "tests/search/cache_bytes.hpp"

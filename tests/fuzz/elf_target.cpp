@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // An ELF file as elf-worker reads it: headers, loader's facts, and symbols by LIEF, which must not
-// crash on a file that the loader's part takes.
+// crash on a file that the loader's part accepts.
 #include "compat/target.hpp"
 #include "resolver/elf/loader_facts.hpp"
 #include "resolver/elf/worker_protocol.hpp"
@@ -16,9 +16,9 @@ void run(std::string_view bytes) {
   const BytesFile file(bytes);
   for (const auto detail : {FactsDetail::loader, FactsDetail::symbols}) {
     const auto read = read_elf(file.fd(), {bytes.size(), detail});
-    if (read) check(is_sound(read->facts), "the pool refuses what a worker says of an ELF file");
+    if (read) check(is_sound(read->facts), "the pool refuses a worker's facts");
   }
-  // From memory and through the descriptor the same is read.
+  // Reading from memory and by the descriptor gives the same result.
   const FileBytes memory(bytes);
   const FileBytes opened(file.fd(), bytes.size());
   const auto one = ElfFile::read(memory);

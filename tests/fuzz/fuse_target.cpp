@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The overlay's side of the FUSE protocol without a kernel: a mount's INIT as it is, then requests
-// with any operation, inode and arguments. What the kernel always does, libfuse relies on, and so
-// is done here too: arguments are there in full and names end. Each request must be answered once.
+// The overlay's side of the FUSE protocol without a kernel: a regular INIT, then requests with any
+// operation, inode and arguments. As libfuse relies on it, arguments are complete and names are
+// terminated. Each request must be answered once.
 #include <fcntl.h>
 #include <linux/fuse.h>
 
@@ -16,14 +16,13 @@
 #include "resolver/map/map_reader.hpp"
 #include "tests/fuzz/target.hpp"
 
-/// libfuse's own: an interrupt whose request never comes stays in its list (lib/fuse_lowlevel.c,
-/// fuse_session_destroy()).
+/// libfuse leaks an interrupt without a request (lib/fuse_lowlevel.c, fuse_session_destroy()).
 extern "C" const char* __lsan_default_suppressions() { return "leak:libfuse3.so"; }
 
 namespace heddle::fuzz {
 namespace {
 
-constexpr std::size_t kRoom = std::size_t{1} << 16;  ///< of one request, zeros behind it
+constexpr std::size_t kRoom = std::size_t{1} << 16;  ///< of a request, filled up with zeros
 
 /// Three files, one of them below a plugin directory.
 class ServedDirectory {
@@ -76,7 +75,7 @@ bool is_answered(std::uint32_t opcode) {
   }
 }
 
-/// libfuse's session and the kernel that talks to it; answers go to /dev/null and are counted.
+/// libfuse's session and its kernel; answers go to /dev/null and are counted.
 class Kernel {
  public:
   explicit Kernel(Overlay& overlay)
@@ -92,10 +91,10 @@ class Kernel {
     in.minor = FUSE_KERNEL_MINOR_VERSION;
     in.max_readahead = 1U << 17;
     in.flags = flags;
-    ask(FUSE_INIT, FUSE_ROOT_ID, {reinterpret_cast<const char*>(&in), sizeof(in)});
+    send(FUSE_INIT, FUSE_ROOT_ID, {reinterpret_cast<const char*>(&in), sizeof(in)});
   }
 
-  void ask(std::uint32_t opcode, std::uint64_t inode, std::string_view arguments) {
+  void send(std::uint32_t opcode, std::uint64_t inode, std::string_view arguments) {
     std::string request(kRoom, '\0');
     fuse_in_header header{};
     const std::size_t size = std::min(arguments.size(), kRoom / 2);
@@ -105,20 +104,19 @@ class Kernel {
     header.nodeid = inode;
     std::memcpy(request.data(), &header, sizeof(header));
     std::memcpy(request.data() + sizeof(header), arguments.data(), size);
-    if (opcode == FUSE_BATCH_FORGET) hold_true(request.data() + sizeof(header), size);
+    if (opcode == FUSE_BATCH_FORGET) correct_count(request.data() + sizeof(header), size);
     fuse_buf buffer{};
     buffer.mem = request.data();
     buffer.size = header.len;
     const std::uint64_t before = memory_.answers;
     fuse_session_process_buf(session_.raw(), &buffer);
     const std::uint64_t due = is_answered(opcode) ? 1 : 0;
-    // A read is answered by another thread (fuseovl/files/reader_pool.hpp).
+    // Another thread answers reads (fuseovl/files/reader_pool.hpp).
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (memory_.answers - before < due && std::chrono::steady_clock::now() < deadline)
       std::this_thread::yield();
     std::uint64_t given = memory_.answers - before;
-    // An interrupt of a request that has not come is answered (EAGAIN) with the one that comes
-    // next.
+    // libfuse answers an interrupt without a request (EAGAIN) together with the next request.
     if (interrupts_ > 0 && given == due + 1) {
       --interrupts_;
       --given;
@@ -128,9 +126,8 @@ class Kernel {
   }
 
  private:
-  /// libfuse takes the kernel's word for how many inodes a BATCH_FORGET names
-  /// (lib/fuse_lowlevel.c).
-  static void hold_true(char* arguments, std::size_t size) {
+  /// libfuse trusts the kernel's count of inodes in BATCH_FORGET (lib/fuse_lowlevel.c).
+  static void correct_count(char* arguments, std::size_t size) {
     fuse_batch_forget_in in{};
     std::memcpy(&in, arguments, sizeof(in));
     const std::size_t room = size > sizeof(in) ? size - sizeof(in) : 0;
@@ -157,7 +154,7 @@ std::string_view bytes_of(const T& value) {
 }  // namespace
 
 void run(std::string_view bytes) {
-  // One session, as a worker has it, whose threads go on until the end; only the files go before.
+  // One session, as in a worker. It is leaked: its threads run until the process ends.
   static const ServedDirectory directory;
   static auto& kernel = *new Kernel(directory.overlay());
   Input input(bytes);
@@ -165,9 +162,9 @@ void run(std::string_view bytes) {
     const auto opcode = input.number<std::uint8_t>();
     const auto inode = input.number<std::uint64_t>();
     const auto arguments = input.text();
-    // After DESTROY the kernel says nothing more.
+    // The kernel sends nothing after DESTROY.
     if (opcode == FUSE_DESTROY) return;
-    kernel.ask(opcode, inode, arguments);
+    kernel.send(opcode, inode, arguments);
   }
 }
 

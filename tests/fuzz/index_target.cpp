@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// What the audit library reads in every guided process, whatever stands in the mount's index.
+// The index as the auditor reads it in every guided process.
 #include <cstdlib>
 #include <memory>
 
@@ -14,8 +14,7 @@ namespace {
 
 constexpr unsigned kLibraries = 8;
 
-/// One that is asked for, by the index's own text or by the input's last bytes.
-void ask(audit::IndexView& view, const char* name) {
+void look_up(audit::IndexView& view, const char* name) {
   const char* target = view.target(name);
   if (!target) return;
   check(*target == '/' && std::strlen(target) > 0, "a name leads to no path");
@@ -25,7 +24,7 @@ void ask(audit::IndexView& view, const char* name) {
 }  // namespace
 
 void run(std::string_view bytes) {
-  // mmap gives whole pages; the format asks for 8-byte records at 8-byte places.
+  // Aligned as by mmap: the format has 8-byte records.
   const std::unique_ptr<char, decltype(&std::free)> memory(
       static_cast<char*>(std::aligned_alloc(16, (bytes.size() + 31) / 16 * 16)), &std::free);
   bytes.copy(memory.get(), bytes.size());
@@ -38,9 +37,9 @@ void run(std::string_view bytes) {
     if (view.choose(stamp.id.dev, stamp.id.ino, stamp.mtime_ns)) {
       (void)view.search_path();
       (void)view.optional_static_tls();
-      for (const auto& [name, unused] : sample.programs[0].guided) ask(view, name.c_str());
-      ask(view, tail.c_str());
-      ask(view, "");
+      for (const auto& [name, unused] : sample.programs[0].guided) look_up(view, name.c_str());
+      look_up(view, tail.c_str());
+      look_up(view, "");
     }
     (void)view.target_of_file(stamp.id.dev, stamp.id.ino, stamp.mtime_ns);
   }

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The map in four depths, by the first byte: any file; pages changed anyhow under a right checksum,
-// which anybody can make; sound pages with records of any content; one record. What is accepted
-// must make a tree and an index.
-#include <fcntl.h>
-#include <unistd.h>
-
+// The map at four depths, selected by the first byte: any file; changed pages with a correct
+// checksum; valid pages with any records; one record. An accepted map must give a tree and an
+// index.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -43,7 +40,7 @@ const std::string& sample_pages() {
   return pages;
 }
 
-/// The two things that a daemon makes of a map.
+/// A daemon makes a tree and an index of a map.
 void use(const MapContent& content) {
   (void)Tree::build(content);
   IndexInput input{content, "/m", {}, std::vector<bool>(content.objects.size())};
@@ -54,15 +51,14 @@ void use(const MapContent& content) {
   (void)make_index(input);
 }
 
-void read(const std::string& path) {
-  const auto reader = MapReader::open(path);
+void read(std::string_view map) {
+  const auto reader = MapReader::open(BytesFile(map).path());
   if (!reader) return;
   if (const auto content = reader->read_all()) use(*content);
 }
 
-/// (database, key, value) again and again.
-bool write_records(Input& input, const std::string& path) {
-  (void)::unlink(path.c_str());
+/// LMDB's pages of a sequence of (database, key, value), as far as LMDB accepts them.
+Result<std::string> pages_of_records(Input& input) {
   std::map<std::string_view, std::map<std::string_view, std::string_view>> sorted;
   for (const char* name : kDatabases) sorted[name];
   while (!input.empty()) {
@@ -73,29 +69,19 @@ bool write_records(Input& input, const std::string& path) {
   }
   store::Databases databases;
   for (const auto& [name, records] : sorted) databases[name] = {records.begin(), records.end()};
-  const auto bytes = store::write_databases(databases);
-  if (!bytes) return false;
-  const auto file = value_or_throw(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
-  return write_all(file.get(), *bytes, path).has_value();
+  return store::write_databases(databases);
 }
 
-/// The pages of a sample map with some of their numbers changed: (where, value) again and again.
-void change_pages(Input& input, const std::string& path) {
+/// The pages of a sample map, changed by a sequence of (place, value).
+std::string changed_pages(Input& input) {
   auto pages = sample_pages();
   while (!input.empty()) {
-    // Two bytes at an even place, as all of LMDB's numbers stand.
+    // LMDB's numbers are at even places.
     const auto at = input.number<std::uint32_t>() % pages.size() & ~std::size_t{1};
     const auto value = input.number<std::uint16_t>();
     std::memcpy(pages.data() + at, &value, std::min(sizeof(value), pages.size() - at));
   }
-  const auto file = value_or_throw(open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
-  value_or_throw(write_all(file.get(), pages, path));
-}
-
-void append_trailer(const std::string& path) {
-  const std::string pages = value_or_throw(read_file(path));
-  const auto file = value_or_throw(open_file(path, O_WRONLY | O_TRUNC));
-  value_or_throw(write_all(file.get(), map_format::with_trailer(pages), path));
+  return pages;
 }
 
 template <class Record>
@@ -105,7 +91,7 @@ void decode_one(std::string_view bytes) {
   const std::string again = map_format::encode(record);
   Record second;
   check(map_format::decode(again, second) && map_format::encode(second) == again,
-        "a record does not come back as it was written");
+        "a record does not round-trip");
 }
 
 std::string records_of(const std::string& path) {
@@ -127,22 +113,14 @@ void run(std::string_view bytes) {
   Input input(bytes);
   switch (input.number<std::uint8_t>() % 5) {
     case 0:
-      read(BytesFile(input.rest()).path());
+      read(input.rest());
       break;
-    case 1: {
-      const std::string path = directory() + "/map";
-      if (!write_records(input, path)) break;
-      append_trailer(path);
-      read(path);
+    case 1:
+      if (const auto pages = pages_of_records(input)) read(map_format::with_trailer(*pages));
       break;
-    }
-    case 4: {
-      const std::string path = directory() + "/map";
-      change_pages(input, path);
-      append_trailer(path);
-      read(path);
+    case 4:
+      read(map_format::with_trailer(changed_pages(input)));
       break;
-    }
     default: {
       const auto record = input.rest();
       decode_one<map_format::Meta>(record);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What reaches the container hook from outside: a runtime's state, a bundle's config.json, a kept
-// decision, and the texts of /proc that a check reads. The first byte chooses.
+// Inputs of the container hook: a runtime's state, a bundle's config.json, a cached decision, and
+// the files of /proc that `verify` reads. The first byte selects one.
 #include "container-hooks/cache/decision.hpp"
 #include "container-hooks/oci/container_config.hpp"
 #include "container-hooks/oci/hook_settings.hpp"
@@ -44,14 +44,14 @@ constexpr const char* kMountinfo =
 void state(const std::string& text) {
   const auto parsed = parse_state(text);
   if (!parsed) return;
-  check(parsed->bundle.starts_with('/'), "a bundle that is no absolute path was accepted");
+  check(parsed->bundle.starts_with('/'), "a relative bundle path was accepted");
   (void)annotated({}, parsed->annotations);
 }
 
 void config(const std::string& text) {
   auto parsed = parse_config(text, "/nonexistent");
   if (!parsed) return;
-  check(parsed->rootfs.starts_with('/'), "a root that is no absolute path was accepted");
+  check(parsed->rootfs.starts_with('/'), "a relative root path was accepted");
   (void)annotated({}, parsed->annotations);
   parsed->rootfs = "/nonexistent";
   (void)container_program(*parsed);
@@ -71,25 +71,15 @@ void decision(const std::string& text) {
 
 void run(std::string_view bytes) {
   Input input(bytes);
-  switch (input.number<std::uint8_t>() % 5) {
-    case 0:
-      state(std::string(input.rest()));
-      break;
-    case 1:
-      config(std::string(input.rest()));
-      break;
-    case 2:
-      decision(std::string(input.rest()));
-      break;
-    case 3:
-      (void)mapped_libraries(std::string(input.rest()), kMountinfo);
-      break;
-    default: {
-      const std::string mounts(input.rest());
-      (void)heddle_mount_point(mounts);
-      (void)mapped_libraries(kMaps, mounts);
-    }
-  }
+  constexpr void (*kReaders[])(const std::string&) = {
+      state, config, decision,
+      [](const std::string& maps) { (void)mapped_libraries(maps, kMountinfo); },
+      [](const std::string& mounts) {
+        (void)heddle_mount_point(mounts);
+        (void)mapped_libraries(kMaps, mounts);
+      }};
+  const auto reader = kReaders[input.number<std::uint8_t>() % std::size(kReaders)];
+  reader(std::string(input.rest()));
 }
 
 std::vector<std::string> seeds() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Runs a target without libFuzzer, so with any compiler and sanitizer: its seeds, the kept inputs,
-// then mutations of both until the time is over. An input that ends the process is kept and named.
+// Runs a target without libFuzzer, with any compiler and sanitizer: its seeds, the corpus, then
+// mutations of both until the time limit. An input that ends the process is saved and named.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -74,15 +74,15 @@ class Mutator {
     if (bytes_.size() < width) return;
     std::memcpy(bytes_.data() + below(bytes_.size() - width + 1), &value, width);
   }
-  static constexpr std::uint64_t bytes_max = 0x5EED;  ///< stands for the input's own length
+  static constexpr std::uint64_t bytes_max = 0x5EED;  ///< replaced by the input's length
 
   std::string bytes_;
   const std::vector<std::string>& others_;
   std::mt19937_64& random_;
 };
 
-/// `bytes` after a few small changes: bits, bytes, numbers that bounds are missed by, pieces
-/// removed, doubled, and put in from `others` (not empty).
+/// `bytes` with a few small changes: bits, bytes, boundary values, pieces removed, doubled, and
+/// copied from `others` (not empty).
 std::string mutated(std::string bytes, const std::vector<std::string>& others,
                     std::mt19937_64& random) {
   Mutator mutator(std::move(bytes), others, random);
@@ -92,20 +92,20 @@ std::string mutated(std::string bytes, const std::vector<std::string>& others,
 
 /// For the signal handler.
 std::string_view g_input;
-std::string g_kept_at;
+std::string g_saved_path;
 
-void keep_input(int signal) {
-  const int fd = ::open(g_kept_at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+void save_input(int signal) {
+  const int fd = ::open(g_saved_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   (void)!::write(fd, g_input.data(), g_input.size());
-  for (const std::string_view text : {std::string_view("fuzz: the input that did it is "),
-                                      std::string_view(g_kept_at), std::string_view("\n")})
+  for (const std::string_view text : {std::string_view("fuzz: the failing input is "),
+                                      std::string_view(g_saved_path), std::string_view("\n")})
     (void)!::write(STDERR_FILENO, text.data(), text.size());
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
 
-void run_kept(std::string_view bytes) {
-  // A piece of memory of its own: an access behind its end is seen by AddressSanitizer.
+void run_copy(std::string_view bytes) {
+  // A copy, so that AddressSanitizer sees accesses behind its end.
   const std::vector<char> copy(bytes.begin(), bytes.end());
   g_input = {copy.data(), copy.size()};
   run(g_input);
@@ -137,13 +137,13 @@ int write_seeds(const std::string& directory) {
 
 int replay(const std::string& corpus) {
   const char* temp = std::getenv("TMPDIR");
-  g_kept_at = std::string(temp ? temp : "/tmp") + "/fuzz-input-" + std::to_string(::getpid());
-  for (const int n : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::signal(n, keep_input);
+  g_saved_path = std::string(temp ? temp : "/tmp") + "/fuzz-input-" + std::to_string(::getpid());
+  for (const int n : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::signal(n, save_input);
 
   std::vector<std::string> inputs = seeds();
   const std::size_t sound = inputs.size();
-  for (auto& kept : inputs_in(corpus)) inputs.push_back(std::move(kept));
-  for (const auto& input : inputs) run_kept(input);
+  for (auto& input : inputs_in(corpus)) inputs.push_back(std::move(input));
+  for (const auto& input : inputs) run_copy(input);
 
   const char* text = std::getenv("HEDDLE_TEST_SECONDS");
   const std::chrono::duration<double> limit(text ? std::atof(text) : 2.0);
@@ -152,9 +152,9 @@ int replay(const std::string& corpus) {
   std::size_t tried = 0;
   for (const auto begin = std::chrono::steady_clock::now();
        std::chrono::steady_clock::now() - begin < limit; ++tried)
-    run_kept(mutated(inputs[random() % inputs.size()], inputs, random));
-  std::printf("summary: %zu seeds, %zu kept inputs, %zu mutations\n", sound, inputs.size() - sound,
-              tried);
+    run_copy(mutated(inputs[random() % inputs.size()], inputs, random));
+  std::printf("summary: %zu seeds, %zu corpus inputs, %zu mutations\n", sound,
+              inputs.size() - sound, tried);
   return 0;
 }
 

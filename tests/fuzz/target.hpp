@@ -19,11 +19,11 @@
 
 namespace heddle::fuzz {
 
-/// Lets the piece under test read `bytes`. A crash, an exception that gets out and a failed check()
-/// are findings; that the bytes are refused is none.
+/// Lets the code under test read `bytes`. A crash, an exception and a failed check() are findings;
+/// a refusal is not.
 void run(std::string_view bytes);
 
-/// Sound inputs, made by the pieces' own writers: what mutations start from.
+/// Valid inputs, from which mutations start.
 std::vector<std::string> seeds();
 
 /// Aborts with `what` unless it holds.
@@ -33,7 +33,7 @@ inline void check(bool holds, const char* what) {
   std::abort();
 }
 
-/// Values off the front of some bytes: zeros when there are none left.
+/// Reads values from the front of some bytes; zeros after the end.
 class Input {
  public:
   explicit Input(std::string_view bytes) : bytes_(bytes) {}
@@ -45,7 +45,7 @@ class Input {
     if (!piece.empty()) std::memcpy(&out, piece.data(), piece.size());
     return out;
   }
-  /// A length of two bytes, then so many; fewer when they run out.
+  /// A length of two bytes, then the bytes, as far as they go.
   std::string_view text() { return take(number<std::uint16_t>()); }
   std::string_view take(std::size_t count) {
     const auto piece = bytes_.substr(0, count);
@@ -57,7 +57,7 @@ class Input {
  private:
   std::string_view bytes_;
 };
-/// The reverse of Input::text().
+/// The input of Input::text().
 inline std::string text_piece(std::string_view text) {
   const auto size = static_cast<std::uint16_t>(std::min<std::size_t>(text.size(), UINT16_MAX));
   std::string out(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -72,7 +72,7 @@ class BytesFile {
     (void)::lseek(fd_.get(), 0, SEEK_SET);
   }
   int fd() const { return fd_.get(); }
-  /// Good as long as this is.
+  /// Valid as long as this object.
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }
 
  private:

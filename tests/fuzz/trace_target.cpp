@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// The trace readers, heddle's two and the one of compat-lib's traces, as the first line chooses;
-// and what fs-diff then does with each path.
+// The readers of heddle's two trace forms and of compat-lib's traces (the first line selects one),
+// and fs-diff's normaliser on each path.
 #include "base/temp_dir.hpp"
 #include "record/trace/normalise.hpp"
 #include "record/trace/trace_reader.hpp"
 #include "record/trace/trace_writer.hpp"
+#include "tests/diff/sample_trace.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace heddle::fuzz {
@@ -43,42 +44,9 @@ class Sink final : public trace::TraceSink {
 std::string written(trace::Form form) {
   const auto dir = value_or_throw(TempDir::create("heddle-fuzz"));
   const std::string path = dir.path() + "/trace";
-  trace::RunHeader header;
-  header.run_id = "r1";
-  header.argv = {"./app", "a b"};
-  header.cwd = "/home/u";
-  header.host = "node1";
-  header.start_unix_ns = 1700000000000000000;
-  header.rank = 3;
-  header.map_id = std::string(32, 'a');
-  header.method = "namespace";
-  header.scopes = {"/opt"};
-  header.notes = {"a note"};
-  {
-    auto writer = value_or_throw(trace::TraceWriter::create(path, header, form));
-    trace::Event event;
-    event.ns = 5;
-    event.pid = event.tid = 10;
-    event.op = trace::Op::open;
-    event.path = "/opt/lib/libx.so.1.2.3";
-    event.exe = "/usr/bin/app";
-    event.flags = 02101;
-    event.handle = 4;
-    writer.append(event);
-    event.op = trace::Op::rename;
-    event.error = 2;
-    event.path = "/tmp/odd\tname\n\x01";
-    event.target = "/tmp/other";
-    event.flags = -1;
-    writer.append(event);
-    event.op = trace::Op::read;
-    event.error = 0;
-    event.count = 7;
-    event.bytes = 4096;
-    event.offset = 12;
-    writer.append(event);
-    value_or_throw(writer.finish(true, 0, 99));
-  }
+  auto writer = value_or_throw(trace::TraceWriter::create(path, trace::full_header(), form));
+  for (const auto& event : trace::odd_events()) writer.append(event);
+  value_or_throw(writer.finish(true, 0, 99));
   return value_or_throw(read_file(path));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Both ends of an elf-worker's socket: the requests that it takes, and the replies that the pool
-// gets from a worker that an ELF file may have subverted. The first byte chooses.
+// Both ends of an elf-worker's socket: requests to the worker, and replies from a worker that an
+// ELF file may have compromised. The first byte selects the message.
 #include "resolver/elf/worker_protocol.hpp"
 #include "tests/fuzz/target.hpp"
 
@@ -15,7 +15,7 @@ std::string encoded(const Message& message) {
   return coder.take();
 }
 
-/// What is accepted means the same when it is sent on.
+/// An accepted message round-trips.
 template <class Message>
 void decode(std::string_view bytes) {
   Message message;

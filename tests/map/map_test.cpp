@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -53,14 +52,14 @@ class Map : public ::testing::Test {
   }
 };
 
-TEST_F(Map, what_was_written_is_read) {
+TEST_F(Map, round_trips_its_content) {
   const MapContent content = sample_map(40);
   write(content);
   EXPECT_TRUE(same(value_or_throw(reader().read_all()), content));
   EXPECT_EQ(files(), std::set<std::string>{"libs.map"});
 }
 
-TEST_F(Map, equal_content_gives_equal_bytes) {
+TEST_F(Map, writer_is_deterministic) {
   write(sample_map(300));
   const std::string first = bytes();
   write(sample_map(300));
@@ -69,7 +68,7 @@ TEST_F(Map, equal_content_gives_equal_bytes) {
   EXPECT_FALSE(first == bytes());
 }
 
-TEST_F(Map, names_with_any_bytes_up_to_the_longest_come_back) {
+TEST_F(Map, keeps_names_of_any_bytes_up_to_the_limit) {
   MapContent content = sample_map(3);
   auto& names = content.views[0].names;
   const std::string longest(map_format::kMaxText, 'q');
@@ -85,7 +84,7 @@ TEST_F(Map, names_with_any_bytes_up_to_the_longest_come_back) {
   EXPECT_TRUE(!refused && refused.error().code() == EINVAL);
 }
 
-TEST_F(Map, content_that_breaks_the_rules_is_refused_and_the_old_map_stands) {
+TEST_F(Map, writer_refuses_invalid_content_and_keeps_the_old_map) {
   write(sample_map(3));
   const std::string before = bytes();
   const auto refused = [&](auto break_it) {
@@ -124,7 +123,7 @@ TEST_F(Map, content_that_breaks_the_rules_is_refused_and_the_old_map_stands) {
   EXPECT_EQ(files(), std::set<std::string>{"libs.map"});
 }
 
-TEST_F(Map, ten_thousand_objects_are_written_and_read_quickly) {
+TEST_F(Map, of_10000_objects_is_written_and_read_in_time) {
   using Clock = std::chrono::steady_clock;
   const auto ms = [](Clock::duration d) {
     return std::chrono::duration<double, std::milli>(d).count();
@@ -133,7 +132,7 @@ TEST_F(Map, ten_thousand_objects_are_written_and_read_quickly) {
   auto start = Clock::now();
   write(big);
   RecordProperty("write_10000_ms", std::to_string(ms(Clock::now() - start)));
-  EXPECT_LT(ms(Clock::now() - start), 5000);  // 1000 wanted; the machine may be busy
+  EXPECT_LT(ms(Clock::now() - start), 5000);  // the target is 1000, on an idle machine
   EXPECT_TRUE(same(value_or_throw(reader().read_all()), big));
   write(sample_map(1000));
   const MapReader map = reader();
@@ -144,10 +143,10 @@ TEST_F(Map, ten_thousand_objects_are_written_and_read_quickly) {
     best = std::min(best, ms(Clock::now() - start));
   }
   RecordProperty("read_1000_ms", std::to_string(best));
-  EXPECT_LT(best, 30);  // 3 wanted
+  EXPECT_LT(best, 30);  // the target is 3
 }
 
-TEST_F(Map, every_truncation_is_refused) {
+TEST_F(Map, reader_refuses_every_truncation) {
   write(sample_map(60));
   const std::string whole = bytes();
   std::mt19937 random(1);
@@ -163,13 +162,13 @@ TEST_F(Map, every_truncation_is_refused) {
   EXPECT_EQ(open_code(), EBADMSG);
 }
 
-TEST_F(Map, every_flipped_bit_is_noticed) {
+TEST_F(Map, reader_detects_every_flipped_bit) {
   write(sample_map(30));
   const std::string whole = bytes();
   std::mt19937 random(2);
   const auto fd = value_or_throw(open_file(path_, O_WRONLY));
   for (int i = 0; i < 4000; ++i) {
-    // A third of the blows fall on the trailer and on LMDB's heads.
+    // A third of the changes hits the trailer and LMDB's meta pages.
     const std::size_t at = i % 3   ? random() % whole.size()
                            : i % 2 ? whole.size() - 1 - random() % 40
                                    : random() % 8192;
@@ -182,40 +181,34 @@ TEST_F(Map, every_flipped_bit_is_noticed) {
   EXPECT_EQ(open_code(), 0);
 }
 
-TEST_F(Map, another_version_is_refused_as_such) {
+TEST_F(Map, reader_refuses_another_version) {
   write(sample_map(3));
   std::string other = bytes();
   other[other.size() - 40 + 8] = static_cast<char>(map_format::kMapVersion + 1);
   put_bytes(other);
-  auto map = MapReader::open(path_);
-  ASSERT_FALSE(map);
-  EXPECT_EQ(map.error().code(), ENOTSUP);
-  EXPECT_THAT(map.error().message(),
-              HasSubstr(fmt::format("version {}", map_format::kMapVersion + 1)));
+  EXPECT_EQ(open_code(), ENOTSUP);
 }
 
-TEST_F(Map, what_is_no_map_is_refused_and_nothing_hangs) {
+TEST_F(Map, reader_refuses_other_files_without_blocking) {
   EXPECT_EQ(open_code(), ENOENT);
-  put_bytes("just a text file, longer than any trailer would be, to be sure of it\n");
-  EXPECT_EQ(open_code(), ENOEXEC);
-  fs::remove(path_);
+  const auto expect = [&](int code) {
+    EXPECT_EQ(open_code(), code);
+    fs::remove(path_);
+  };
+  put_bytes("a text file that is longer than a map's trailer of forty bytes\n");
+  expect(ENOEXEC);
   fs::create_directory(path_);
-  EXPECT_EQ(open_code(), ENOEXEC);
-  fs::remove(path_);
+  expect(ENOEXEC);
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_EQ(open_code(), ENOEXEC);
-  fs::remove(path_);
-  fs::create_symlink("nowhere", path_);
-  EXPECT_EQ(open_code(), ENOENT);
-  fs::remove(path_);
-  fs::create_symlink("libs.map", path_);
-  EXPECT_EQ(open_code(), ELOOP);
-  fs::remove(path_);
-  fs::create_symlink("/dev/zero", path_);
-  EXPECT_EQ(open_code(), ENOEXEC);
+  expect(ENOEXEC);
+  for (const auto& [target, code] :
+       {std::pair{"nowhere", ENOENT}, {"libs.map", ELOOP}, {"/dev/zero", ENOEXEC}}) {
+    fs::create_symlink(target, path_);
+    expect(code);
+  }
 }
 
-TEST_F(Map, a_write_that_hits_a_limit_leaves_the_old_map_and_no_crumbs) {
+TEST_F(Map, failed_write_keeps_the_old_map_and_no_temporary_file) {
   write(sample_map(3));
   const std::string before = bytes();
   auto limited = value_or_throw(fork_child({}, [&] {

@@ -8,7 +8,7 @@
 
 namespace heddle {
 
-/// A map of `count` libraries (at least 2), one view and one program, every field of use.
+/// A map of `count` libraries (at least 2), one view and one program, with every field in use.
 inline MapContent sample_map(unsigned count) {
   MapContent map;
   map.host = "node1";
@@ -58,7 +58,7 @@ inline MapContent sample_map(unsigned count) {
   return map;
 }
 
-/// Whether both have the same records.
+/// Whether the records are equal.
 inline bool same(const MapContent& a, const MapContent& b) {
   const auto bytes_of = [](const MapContent& map) {
     Encoder coder;

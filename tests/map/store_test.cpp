@@ -40,7 +40,7 @@ struct Sample {
   }
 };
 
-TEST_F(Store, what_was_written_is_read) {
+TEST_F(Store, round_trips_its_databases) {
   const Sample sample;
   const auto file = written(sample.databases);
   const auto read = value_or_throw(read_databases(file));
@@ -51,35 +51,35 @@ TEST_F(Store, what_was_written_is_read) {
   EXPECT_EQ(find(read.at("none"), ""), std::nullopt);
 }
 
-TEST_F(Store, no_databases_are_a_file_too) {
+TEST_F(Store, round_trips_no_databases) {
   EXPECT_EQ(value_or_throw(read_databases(written({}))), Databases{});
 }
 
-TEST_F(Store, a_key_too_long_or_out_of_order_is_an_error) {
+TEST_F(Store, writer_refuses_invalid_keys) {
   const std::string too_long(kMaxKey + 1, 'k');
   EXPECT_EQ(write_databases({{"d", {{too_long, "v"}}}}).error().code(), EINVAL);
   EXPECT_EQ(write_databases({{"d", {{"", "v"}}}}).error().code(), EINVAL);
   EXPECT_EQ(write_databases({{"d", {{"b", "v"}, {"a", "v"}}}}).error().code(), EEXIST);
 }
 
-TEST_F(Store, a_file_that_is_no_database_is_refused) {
+TEST_F(Store, reader_refuses_other_files) {
   for (const std::size_t size : {0, 1, 100, 4096, 8192, 12288}) {
     EXPECT_EQ(code_of(std::string(size, 'x')), EBADMSG);
     EXPECT_EQ(code_of(std::string(size, '\0')), EBADMSG);
   }
 }
 
-TEST_F(Store, every_length_of_a_file_is_read_or_refused) {
+TEST_F(Store, reader_refuses_every_truncation) {
   const auto whole = written({{"a", {{"key", "value"}}}, {"b", {{"x", std::string_view("y")}}}});
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    // A copy of that very size, so that a sanitizer sees what is read behind it.
+    // A copy of that size, so that a sanitizer sees reads behind it.
     const std::vector<char> part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     EXPECT_EQ(code_of({part.data(), part.size()}), EBADMSG) << size;
   }
 }
 
-/// Numbers in pages are what LMDB trusts: all of them are tried with values that matter.
-TEST_F(Store, no_changed_number_in_a_page_leads_out_of_the_file) {
+/// LMDB trusts the numbers in its pages. The test replaces them by boundary values.
+TEST_F(Store, reader_stays_inside_a_file_with_changed_numbers) {
   const Sample sample;
   const auto whole = written(sample.databases);
   std::mt19937 random(7);
@@ -90,7 +90,7 @@ TEST_F(Store, no_changed_number_in_a_page_leads_out_of_the_file) {
     std::string file = whole;
     for (auto changes = 1 + random() % 3; changes > 0; --changes) {
       const auto page = random() % (file.size() / 4096) * 4096;
-      // Most of it is in the head of a page, and where its records begin.
+      // Most numbers are in a page's header and in its record offsets.
       const auto at = page + (random() % 2 ? random() % 160 : random() % 4096) / 2 * 2;
       const auto value = random() % 4 ? values[random() % std::size(values)] : random();
       const std::size_t width = std::size_t{2} << random() % 3;
@@ -111,10 +111,10 @@ TEST_F(Store, no_changed_number_in_a_page_leads_out_of_the_file) {
   EXPECT_GT(refused, 5'000U);
 }
 
-TEST_F(Store, pages_that_name_each_other_end) {
+TEST_F(Store, reader_refuses_a_loop_of_pages) {
   const Sample sample;
   auto file = written(sample.databases);
-  // Each child of each branch page becomes that page itself.
+  // Every branch page becomes its own child.
   std::size_t branches = 0;
   for (std::size_t page = 2; page < file.size() / 4096; ++page) {
     auto* bytes = file.data() + page * 4096;

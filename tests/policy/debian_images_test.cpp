@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Real images (Debian's MPICH of three releases) with this machine's MPICH: what is decided, and
-// what the image's own loader and programs make of it when it is mounted.
-
+// Debian images with MPICH of three releases, and this machine's MPICH: the decision, and programs
+// of the image under it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/fd.hpp"
 #include "tests/support/build_elf.hpp"
 #include "tests/support/run.hpp"
 #include "tests/support/test_dir.hpp"
@@ -37,10 +36,10 @@ int main(int argc, char** argv) {
   return 0;
 })";
 
-/// $1 the image, $2 a directory of ours, $3 and $4 fs-resolve and fs-mount. In a mount namespace of
-/// its own, below an overlay so that nothing is written into the image: the program is compiled by
-/// the image's own compiler ($2/flags), the image changed ($2/prepare), decided on
-/// ($2/decision.json), and $2/commands is run in the image with everything mounted, then two ranks.
+/// $1 the image, $2 a work directory, $3 and $4 fs-resolve and fs-mount. In a new mount namespace,
+/// on an overlay of the image: compiles the program with the image's compiler ($2/flags), runs
+/// $2/prepare, makes the decision ($2/decision.json), mounts all, and runs $2/commands and two
+/// ranks.
 constexpr const char* kSession = R"sh(set -e
 image=$1 work=$2 resolve=$3 mounter=$4
 mount -t tmpfs none "$work/mnt"
@@ -65,7 +64,7 @@ cp "$work/commands" root/tmp/
 "$resolve" build --into root --program /tmp/hello -o "$work/map" --json >"$work/decision.json"
 "$mounter" --foreground "$work/map" root/dev/heddle &
 daemon=$!
-# At once: the binds use the mount as long as this namespace lives, and so would the daemon.
+# Killed, because the daemon outlives its unmount as long as this namespace has the binds.
 trap 'kill -9 $daemon' EXIT
 until [ -e root/dev/heddle/.heddle/container.json ]; do
   kill -0 $daemon
@@ -88,23 +87,20 @@ class DebianImage : public ::testing::TestWithParam<const char*> {
     if (fs_resolve_.empty() || fs_mount_.empty()) HEDDLE_SKIP("fs-resolve is not installed");
     if (::geteuid() != 0) HEDDLE_SKIP("only root may mount an image");
     if (run({"mpichversion"}).status != 0) HEDDLE_SKIP("MPICH is not installed");
-    RunOptions slow;
-    slow.deadline = std::chrono::minutes(10);
-    const auto made = run({HEDDLE_ROOTFS, std::string(GetParam()) + "-mpich"}, slow);
+    const auto made = run({HEDDLE_ROOTFS, std::string(GetParam()) + "-mpich"},
+                          {.deadline = std::chrono::minutes(10)});
     if (made.status != 0) HEDDLE_SKIP("no image: " + made.err);
     image_ = made.out.substr(0, made.out.find('\n'));
     fs::create_directories(dir_ / "mnt");
     write_text_file(dir_ / "hello.c", kHello);
   }
-  /// What was decided: a swap, with which the program runs, alone and as two ranks.
+  /// The decision. Expects a swap with which the program runs, alone and as two ranks.
   Json session(const std::string& commands) {
     write_text_file(dir_ / "commands", commands);
-    RunOptions options;
-    options.deadline = std::chrono::minutes(3);
-    options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "LD_LIBRARY_PATH"};
     const auto result = run(
         {"unshare", "-m", "sh", "-c", kSession, "sh", image_, dir_.path(), fs_resolve_, fs_mount_},
-        options);
+        {.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "LD_LIBRARY_PATH"},
+         .deadline = std::chrono::minutes(3)});
     EXPECT_EQ(result.status, 0) << result.out << result.err << text("after");
     const auto decision = Json::parse(text("decision.json"));
     EXPECT_EQ(decision["outcome"], "swap") << decision.dump(2);
@@ -115,10 +111,7 @@ class DebianImage : public ::testing::TestWithParam<const char*> {
                                            " of 2 sum 1 MPICH Version:\t" + version_));
     return decision;
   }
-  std::string text(const std::string& name) const {
-    std::ifstream file(dir_ / name);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string text(const std::string& name) const { return read_file(dir_ / name).value_or(""); }
 
   TestDir dir_;
   std::string image_, fs_resolve_, fs_mount_, version_;
@@ -129,7 +122,7 @@ env -i /bin/ls /etc/passwd; perl -e 'print 40+2, "\n"'; getent passwd root
 LD_TRACE_LOADED_OBJECTS=1 /tmp/hello | perl -ne 'print "maps $1\n" if m{(?:=> |^\t)(/\S+)}'
 )";
 
-TEST_P(DebianImage, its_program_runs_on_the_hosts_mpich_and_its_programs_still_run) {
+TEST_P(DebianImage, runs_its_program_on_the_hosts_mpich_and_others_as_before) {
   const auto decision = session(kPrograms);
   const bool older = std::string(GetParam()) == "bullseye";
   EXPECT_EQ(decision["glibc"]["taken"], older ? "host" : "container");
@@ -141,9 +134,9 @@ TEST_P(DebianImage, its_program_runs_on_the_hosts_mpich_and_its_programs_still_r
   EXPECT_TRUE(text("after").ends_with("\n" + predicted)) << text("after") << predicted;
 }
 
-/// As Spack has it: MPI and UCX in a prefix of their own, found by the program's RPATH, UCX without
-/// modules there. The host's are to be loaded, and find theirs.
-TEST_P(DebianImage, an_mpi_in_a_prefix_that_an_rpath_leads_to_is_replaced_with_its_modules) {
+/// As Spack installs them: MPI and UCX, without UCX's modules, in a prefix that the program's RPATH
+/// names. The host's libraries are loaded, and find their modules.
+TEST_P(DebianImage, gets_an_mpi_found_by_rpath_replaced_with_its_plugins) {
   write_text_file(dir_ / "flags", "-Wl,--disable-new-dtags,-rpath,/opt/spack/lib");
   write_text_file(dir_ / "prepare", R"(mkdir -p /opt/spack/lib
 cd /usr/lib/x86_64-linux-gnu

@@ -16,7 +16,7 @@ namespace heddle::test {
 inline constexpr const char* kImageLib = "/usr/lib/";
 inline constexpr const char* kInit = "extern int MPI_Init(void); MPI_Init();";
 
-/// An image of the test's own, decided on by the installed fs-resolve.
+/// An image that the case makes; the installed fs-resolve decides on it.
 class ImageTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -28,9 +28,10 @@ class ImageTest : public ::testing::Test {
                 const std::vector<std::string>& flags = {}) {
     world_.mpich(world_.prefix() + "/lib/libmpi.so.12", version, more, flags);
   }
-  /// A program of the image's MPI `theirs`, and MPICH 4.0.2 on the host.
-  void solver(const std::string& theirs, const std::string& calls = kInit) {
-    world_.program("/app/solver", calls, theirs);
+  /// A program in the image, linked with the image's MPI `theirs`, and MPICH 4.0.2 on the host.
+  void solver(const std::string& theirs, const std::string& calls = kInit,
+              const std::vector<std::string>& flags = {}) {
+    world_.program("/app/solver", calls, theirs, flags);
     host_mpi("4.0.2");
     world_.run_ldconfig();
   }
@@ -39,7 +40,7 @@ class ImageTest : public ::testing::Test {
     EXPECT_EQ(decision["outcome"], "swap") << decision.dump(2);
     return decision;
   }
-  /// With all in place, what was predicted is what the image's own ld.so lists.
+  /// The image's own ld.so, with everything mounted, lists the predicted files.
   void expect_as_real(const std::string& program, const nlohmann::json& decision) {
     world_.place(decision);
     EXPECT_EQ(world_.loads(decision), world_.real_loads(program)) << decision.dump(2);
@@ -50,7 +51,7 @@ class ImageTest : public ::testing::Test {
 
 class Decide : public ImageTest {
  protected:
-  /// MPICH 3.0 in the image under Debian's name, MPICH 4.0.2 on the host under upstream's.
+  /// MPICH 3.0 in the image under Debian's soname, MPICH 4.0.2 on the host under upstream's.
   void usual() {
     theirs_ = world_.mpich(world_.in(kImageLib) + "libmpich.so.12", "3.0");
     solver(theirs_);

@@ -34,9 +34,8 @@ ImageWorld::ImageWorld() {
   copy(kLoader, in(kLib) + "ld-real.so");
   fs::create_directories(in("/lib64"));
   fs::create_symlink(std::string(kLib) + "ld-real.so", in(kLoader));
-  fs::create_directories(in("/etc"));
-  fs::create_directories(in("/dev"));
-  fs::create_directories(prefix());
+  for (const auto& directory : {in("/etc"), in("/dev"), prefix()})
+    fs::create_directories(directory);
 }
 
 std::string ImageWorld::mpich(const std::string& output, const std::string& version,
@@ -61,9 +60,7 @@ void ImageWorld::run_ldconfig() const { run_checked({"ldconfig", "-r", root()});
 
 RunResult ImageWorld::fs_resolve(std::vector<std::string> words) const {
   words.insert(words.begin(), staged_program("fs-resolve"));
-  RunOptions options;
-  options.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "LD_LIBRARY_PATH"};
-  return run(words, options);
+  return run(words, {.env = {"XDG_CACHE_HOME=" + (dir_ / "cache"), "LD_LIBRARY_PATH"}});
 }
 
 RunResult ImageWorld::build(const std::string& program, std::vector<std::string> more) const {
@@ -78,7 +75,7 @@ RunResult ImageWorld::build(const std::string& program, std::vector<std::string>
 Json ImageWorld::decide(const std::string& program, std::vector<std::string> more) const {
   const auto result = build(program, std::move(more));
   auto value = Json::parse(result.out, nullptr, false);
-  if (!value.is_object()) throw Error("fs-resolve", "said no JSON", result.err);
+  if (!value.is_object()) throw Error("fs-resolve", "printed no JSON", result.err);
   return value;
 }
 

@@ -17,7 +17,7 @@ using policy::is_glibc_part;
 
 using ::testing::HasSubstr;
 
-TEST(Versions, one_that_holds_all_of_the_other_contains_it) {
+TEST(Versions, superset_contains_the_other) {
   EXPECT_EQ(compare_offers({"A", "B"}, {"B", "A"}), Contains::equal);
   EXPECT_EQ(compare_offers({"A", "B"}, {"A"}), Contains::first);
   EXPECT_EQ(compare_offers({"A"}, {"A", "B"}), Contains::second);
@@ -25,7 +25,7 @@ TEST(Versions, one_that_holds_all_of_the_other_contains_it) {
   EXPECT_EQ(compare_offers({}, {}), Contains::equal);
 }
 
-TEST(Versions, parts_of_glibc_are_told_by_their_versions) {
+TEST(Versions, identify_the_parts_of_glibc) {
   ElfFacts facts;
   EXPECT_FALSE(is_glibc_part(facts));
   facts.version_definitions = {"GLIBC_2.2.5", "GLIBC_2.34"};
@@ -36,7 +36,7 @@ TEST(Versions, parts_of_glibc_are_told_by_their_versions) {
   EXPECT_TRUE(is_glibc_part(facts));
 }
 
-TEST(LdSoCacheWriter, new_lines_lead_and_all_others_stay_as_ldconfig_reads_them) {
+TEST(LdSoCacheWriter, puts_new_entries_first_and_keeps_the_others) {
   LoaderProfile loader;
   const auto bytes = run({"cat", "/etc/ld.so.cache"}).out;
   const LdSoCache old(bytes, loader);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// The static programs, bound as one file into other distributions' root file systems under podman.
+// The static programs, each bound as one file into root file systems of other distributions.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,12 +14,13 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Containers of podman's, whose state lies in our own directory and whose mounts go with them.
+/// podman containers. Their state is in the case's directory, their mounts in a namespace that ends
+/// with them.
 class RecorderInContainers : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) HEDDLE_SKIP("needs root: podman with --cap-add SYS_ADMIN");
-    if (run({"sh", "-c", "command -v podman && command -v crun"}).status != 0)
+    if (!is_installed("podman") || !is_installed("crun"))
       HEDDLE_SKIP("podman and crun are not installed");
     const auto made = run({HEDDLE_ROOTFS, GetParam()}, {.deadline = std::chrono::minutes(15)});
     if (made.status == 77) HEDDLE_SKIP("no Debian root file system: " + made.err);
@@ -30,19 +31,15 @@ class RecorderInContainers : public testing::TestWithParam<const char*> {
     if (plain.out != "it runs\n") HEDDLE_SKIP("podman cannot run a container here: " + plain.err);
   }
 
-  /// Runs `argv` in the tree, over which an overlay takes what is written.
+  /// Runs `argv` in the tree; an overlay takes the writes.
   RunResult contained(const Words& options, const Words& argv) const {
-    // crun 1.8 does not work where cgroup v1 and v2 are both mounted. Limits that podman would
-    // raise need CAP_SYS_RESOURCE.
-    Words all = {"unshare",
-                 "-m",
-                 "sh",
-                 "-c",
-                 "umount /sys/fs/cgroup/unified 2>/dev/null; exec podman \"$@\"",
-                 "podman"};
+    // crun 1.8 fails when cgroup v1 and v2 are both mounted. podman's own limits need
+    // CAP_SYS_RESOURCE.
+    Words all = {"unshare", "-m", "sh", "-c"};
+    all.emplace_back("umount /sys/fs/cgroup/unified 2>/dev/null; exec podman \"$@\"");
     for (const auto& word : words_of(
-             "--root " + (dir_ / "root") + " --runroot " + (dir_ / "runroot") + " --tmpdir " +
-             (dir_ / "tmp") +
+             "podman --root " + (dir_ / "root") + " --runroot " + (dir_ / "runroot") +
+             " --tmpdir " + (dir_ / "tmp") +
              " --runtime crun run --rm --cgroups=disabled --network host --ulimit nofile=1024:1024 "
              "--ulimit nproc=4096:4096 --device /dev/fuse --cap-add SYS_ADMIN -v " +
              (dir_ / "out:/out")))
@@ -57,7 +54,7 @@ class RecorderInContainers : public testing::TestWithParam<const char*> {
   std::string tree_;
 };
 
-TEST_P(RecorderInContainers, what_an_image_s_program_does_is_recorded) {
+TEST_P(RecorderInContainers, records_a_program_of_the_image) {
   HEDDLE_STAGED(program, "fs-record-static");
   const Words script = {"sh", "-c",
                         "cat /etc/debian_version; curl --version | head -n 1; cat /no/such/file; "
@@ -81,7 +78,7 @@ TEST_P(RecorderInContainers, what_an_image_s_program_does_is_recorded) {
   EXPECT_EQ(std::count(misses.begin(), misses.end(), "/no"), 1);
 }
 
-TEST_P(RecorderInContainers, a_map_is_served_in_an_image) {
+TEST_P(RecorderInContainers, static_mount_serves_a_map_in_the_image) {
   HEDDLE_STAGED(program, "fs-mount-static");
   HEDDLE_STAGED(resolve, "fs-resolve");
   const auto library = build_library({.output = dir_ / "host/libx.so.1",
@@ -91,7 +88,7 @@ TEST_P(RecorderInContainers, a_map_is_served_in_an_image) {
                                   .source = "int f(void); int main() { return f(); }",
                                   .flags = {library, "-Wl,-rpath," + (dir_ / "host")}});
   run_checked({resolve, "build", "-o", dir_ / "host/map", app});
-  // The image's libc is not the one that the map was made with, which a node would not accept.
+  // The image's libc differs from the one in the map, which is drift.
   const auto served = contained(
       {"-v", program + ":/fs-mount:ro", "-v", dir_ / "host:" + (dir_ / "host")},
       {"sh", "-c",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the kernel forgets the loopback forgets: run in this process, where its table can be seen.
+// The loopback releases inodes that the kernel forgets. It runs in this process, so that the test
+// can read its inode table.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -28,7 +29,7 @@ struct NoLog final : loopback::AccessLog {
   void add(trace::Event&) override {}
 };
 
-/// A new instance of a FUSE file system on `device`, attached nowhere: gone with its descriptor.
+/// A detached FUSE mount on `device`; it ends with its descriptor.
 Fd mount_detached(int device) {
   const Fd context(::fsopen("fuse", FSOPEN_CLOEXEC));
   const auto set = [&](const char* key, const std::string& value) {
@@ -64,14 +65,12 @@ class Served {
   std::thread serving_;
 };
 
-void look_at_all(const Served& served, const std::string& directory) {
-  int missing = 0;
-  for (int i = 0; i < kFiles; ++i) {
-    struct stat st {};
-    const auto name = directory.substr(1) + "/" + std::to_string(i);
-    missing += ::fstatat(served.root(), name.c_str(), &st, 0) != 0;
-  }
-  EXPECT_EQ(missing, 0);
+void stat_all(const Served& served, const std::string& directory, int count) {
+  struct stat st {};
+  for (int i = 0; i < count; ++i)
+    ASSERT_EQ(
+        ::fstatat(served.root(), (directory.substr(1) + "/" + std::to_string(i)).c_str(), &st, 0),
+        0);
 }
 
 std::size_t open_files() {
@@ -79,8 +78,8 @@ std::size_t open_files() {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
-  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount and to take memory back");
+TEST(LoopbackInodes, are_released_when_the_kernel_forgets_them) {
+  if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount and to drop caches");
   HEDDLE_NEEDS_OPEN_TREE();
   TestDir dir;
   for (int i = 0; i < kFiles; ++i) {
@@ -90,9 +89,9 @@ TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
   const Served served;
   const auto fds = open_files();
   for (int round = 0; round < 2; ++round) {
-    look_at_all(served, dir.path());
+    stat_all(served, dir.path(), kFiles);
     EXPECT_GE(served.nodes(), static_cast<std::size_t>(kFiles));
-    EXPECT_LE(open_files(), fds + kMostOpen + 3) << "those not used for long have no descriptor";
+    EXPECT_LE(open_files(), fds + kMostOpen + 3) << "the least recently used keep no descriptor";
     const bool shrunk = wait_until(std::chrono::seconds(20), [&] {
       run({"sh", "-c", "echo 2 > /proc/sys/vm/drop_caches"});
       return served.nodes() < kFiles / 20;
@@ -102,7 +101,7 @@ TEST(Forgetting, what_the_kernel_gives_up_under_pressure_is_given_up) {
   }
 }
 
-TEST(Forgetting, a_file_without_descriptor_is_found_again_only_if_it_is_the_same) {
+TEST(LoopbackInodes, without_descriptor_reopen_only_the_same_file) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
   HEDDLE_NEEDS_OPEN_TREE();
   TestDir dir;
@@ -115,8 +114,7 @@ TEST(Forgetting, a_file_without_descriptor_is_found_again_only_if_it_is_the_same
   for (const char* name : {"kept", "replaced", "moved"})
     held.emplace_back(::openat(served.root(), below(name).c_str(), O_PATH | O_CLOEXEC));
   struct stat st {};
-  for (int i = 0; i < kFiles / 10; ++i)
-    ASSERT_EQ(::fstatat(served.root(), below("many/" + std::to_string(i)).c_str(), &st, 0), 0);
+  stat_all(served, dir / "many", kFiles / 10);
   std::filesystem::rename(dir / "replaced", dir / "aside");
   write_text_file(dir / "replaced", "another");
   std::filesystem::rename(dir / "moved", dir / "elsewhere");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Does to the directory it is given what applications do to files, and prints each result. Run
-// natively and on the loopback its output must be the same, byte for byte.
+// Does in a directory what applications do to files, and prints each result. The output on the
+// loopback must equal the native one byte for byte.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -49,9 +49,11 @@ void show(const char* what, const std::string& text) {
   std::printf("%s: [%s]\n", what, text.c_str());
 }
 
-void show_stat(const char* what, const struct stat& st) {
-  std::printf("%s: mode %o nlink %lu size %ld uid %u gid %u\n", what, st.st_mode, st.st_nlink,
-              st.st_size, st.st_uid, st.st_gid);
+void show_stat(const char* what, int fd, const char* path = "") {
+  struct stat st {};
+  say(what, ::fstatat(fd, path, &st, AT_EMPTY_PATH));
+  std::printf("mode %o nlink %lu size %ld uid %u gid %u rdev %lx\n", st.st_mode, st.st_nlink,
+              st.st_size, st.st_uid, st.st_gid, st.st_rdev);
 }
 
 void names() {
@@ -121,10 +123,9 @@ void attributes() {
   ::stat("at", &st);
   std::printf("times %ld.%09ld %ld.%09ld\n", st.st_atim.tv_sec, st.st_atim.tv_nsec,
               st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
-  show_stat("at", st);
+  show_stat("at", AT_FDCWD, "at");
   say("chown", ::chown("at", ::geteuid(), ::getegid()));
-  ::stat("at", &st);
-  show_stat("chowned", st);
+  show_stat("chowned", AT_FDCWD, "at");
   ::symlink("at", "link_at");
   say("lchown", ::lchown("link_at", ::geteuid(), ::getegid()));
   say("utimens link", ::utimensat(AT_FDCWD, "link_at", times, AT_SYMLINK_NOFOLLOW));
@@ -133,10 +134,8 @@ void attributes() {
   ::umask(027);
   put("masked", "");
   ::mkdir("masked_dir", 0777);
-  ::stat("masked", &st);
-  std::printf("umask %o\n", st.st_mode);
-  ::stat("masked_dir", &st);
-  std::printf("umask %o\n", st.st_mode);
+  show_stat("umask", AT_FDCWD, "masked");
+  show_stat("umask", AT_FDCWD, "masked_dir");
   ::umask(022);
   struct statx stx {};
   say("statx", ::statx(AT_FDCWD, "at", 0, STATX_BTIME, &stx));
@@ -169,9 +168,7 @@ void special() {
   say("listen", ::listen(listener, 1));
   const int client = ::socket(AF_UNIX, SOCK_STREAM, 0);
   say("connect", ::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)));
-  struct stat st {};
-  ::stat("sock", &st);
-  show_stat("sock", st);
+  show_stat("sock", AT_FDCWD, "sock");
   ::close(client);
   ::close(listener);
   say("connect closed", ::connect(::socket(AF_UNIX, SOCK_STREAM, 0),
@@ -181,9 +178,9 @@ void special() {
   if (rc == 0) {
     const int fd = ::open("node", O_RDWR);
     say("device write", ::write(fd, "x", 1));
-    say("device read", ::read(fd, &st, 1));
-    ::stat("node", &st);
-    std::printf("rdev %lx\n", st.st_rdev);
+    char byte;
+    say("device read", ::read(fd, &byte, 1));
+    show_stat("node", AT_FDCWD, "node");
     ::close(fd);
   }
 }
@@ -220,8 +217,7 @@ void directories() {
   std::printf("depth %d\n", depth);
   put("deep", "deep down");
   show("deep", content("deep"));
-  struct stat st {};
-  say("stat deep", ::stat("deep", &st));
+  show_stat("stat deep", AT_FDCWD, "deep");
   say("rename deep", ::rename("deep", "deeper"));
   say("unlink deep", ::unlink("deeper"));
   for (; depth > 0; --depth)
@@ -236,17 +232,14 @@ void open_files() {
   int fd = ::open("u", O_RDWR | O_CREAT, 0600);
   say("write", ::write(fd, "hello", 5));
   say("unlink open", ::unlink("u"));
-  struct stat st {};
-  say("fstat", ::fstat(fd, &st));
-  std::printf("nlink %lu size %ld\n", st.st_nlink, st.st_size);
+  show_stat("fstat", fd);
   say("write on", ::write(fd, " more", 5));
   char text[32] = {};
   say("pread", ::pread(fd, text, sizeof(text), 0));
   show("unlinked", text);
   say("fchmod", ::fchmod(fd, 0640));
   say("ftruncate", ::ftruncate(fd, 3));
-  say("fstat", ::fstat(fd, &st));
-  std::printf("mode %o size %ld\n", st.st_mode, st.st_size);
+  show_stat("fstat", fd);
   timespec times[2] = {{1, 2}, {3, 4}};
   say("futimens", ::futimens(fd, times));
   say("fchown", ::fchown(fd, ::geteuid(), ::getegid()));
@@ -259,19 +252,18 @@ void open_files() {
   ::memset(text, 0, sizeof(text));
   say("read old", ::read(fd, text, sizeof(text)));
   show("old", text);
-  say("fstat old", ::fstat(fd, &st));
-  std::printf("nlink %lu\n", st.st_nlink);
+  show_stat("fstat old", fd);
   ::close(fd);
   show("new", content("r1"));
 
   fd = ::open("r1", O_PATH);
   say("unlink", ::unlink("r1"));
-  say("fstat O_PATH", ::fstat(fd, &st));
-  std::printf("nlink %lu size %ld\n", st.st_nlink, st.st_size);
+  show_stat("fstat O_PATH", fd);
   ::close(fd);
   ::mkdir("gone", 0755);
   fd = ::open("gone", O_RDONLY | O_DIRECTORY);
   say("rmdir open", ::rmdir("gone"));
+  struct stat st {};
   say("fstat directory", ::fstat(fd, &st));
   say("openat gone", ::openat(fd, "x", O_RDONLY));
   say("create in gone", ::openat(fd, "x", O_WRONLY | O_CREAT, 0600));
@@ -305,14 +297,11 @@ void nameless() {
   say("tmpfile", fd < 0 ? -1 : 0);
   if (fd < 0) return;
   say("write", ::write(fd, "nameless", 8));
-  struct stat st {};
-  ::fstat(fd, &st);
-  show_stat("tmpfile", st);
+  show_stat("tmpfile", fd);
   const std::string name = "/proc/self/fd/" + std::to_string(fd);
   say("linkat", ::linkat(AT_FDCWD, name.c_str(), AT_FDCWD, "named", AT_SYMLINK_FOLLOW));
   show("named", content("named"));
-  ::fstat(fd, &st);
-  std::printf("nlink %lu\n", st.st_nlink);
+  show_stat("linked", fd);
   ::close(fd);
 }
 

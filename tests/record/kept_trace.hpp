@@ -19,7 +19,7 @@ struct KeptEvent : Event {
                                              std::string(resolved), std::string(target)}) {
     path = (*texts)[0], exe = (*texts)[1], resolved = (*texts)[2], target = (*texts)[3];
   }
-  /// Where it ended up: the resolved path, or the path.
+  /// The resolved path, if there is one; else the path.
   std::string place() const { return std::string(resolved.empty() ? path : resolved); }
   std::shared_ptr<const std::array<std::string, 4>> texts;
 };

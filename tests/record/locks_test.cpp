@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two recordings and a process outside work on one file at once: locks exclude, and what one wrote
-// the next reads.
+// Two recordings and an outside process use one file at once.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -13,30 +12,25 @@ namespace {
 
 constexpr int kRounds = 150;
 
-/// `argv` in two recordings and once natively, at once.
-void run_three(const TestDir& dir, const std::vector<std::string>& argv) {
-  RunOptions options;
-  options.cwd = dir.path();
-  options.deadline = std::chrono::seconds(100);
-  const auto recorded = [&](const std::string& trace) {
-    const auto done = record(dir / trace, argv, options);
-    EXPECT_EQ(done.status, 0) << done.err;
-    EXPECT_TRUE(read_seen(dir / trace).complete());
-  };
-  std::jthread one(recorded, "one.txt"), two(recorded, "two.txt");
-  const auto native = run(argv, options);
-  EXPECT_EQ(native.status, 0) << native.err;
-}
-
-class Locks : public ::testing::TestWithParam<const char*> {
+class Locks : public Recorder, public ::testing::WithParamInterface<const char*> {
  protected:
-  void SetUp() override { HEDDLE_STAGED(program, "fs-record"); }
-  TestDir dir_;
+  /// `argv` in two recordings and natively, at once.
+  void run_three(const std::vector<std::string>& argv) const {
+    const RunOptions options{.cwd = dir_.path(), .deadline = std::chrono::seconds(100)};
+    const auto recorded = [&](const std::string& trace) {
+      const auto done = record(dir_ / trace, argv, options);
+      EXPECT_EQ(done.status, 0) << done.err;
+      EXPECT_TRUE(read_seen(dir_ / trace).complete());
+    };
+    std::jthread one(recorded, "one.txt"), two(recorded, "two.txt");
+    const auto native = run(argv, options);
+    EXPECT_EQ(native.status, 0) << native.err;
+  }
 };
 
-/// `fcntl`, `flock`: the file itself, read and written through one descriptor. `reread`: locked by
-/// another file, and opened anew for each look, for reading and for writing.
-TEST_P(Locks, of_two_recordings_and_a_process_outside_exclude_each_other) {
+/// `fcntl`, `flock`: one descriptor for the lock, reads and writes. `reread`: the lock is on
+/// another file, and the counter is opened for each access.
+TEST_P(Locks, exclude_each_other_between_recordings_and_outside_processes) {
   const std::string script = R"(
 import fcntl, os, sys
 how, rounds = sys.argv[1], int(sys.argv[2])
@@ -53,7 +47,7 @@ for i in range(rounds):
         os.pwrite(f, b'%d' % (value + 1), 0)
     take(lock, fcntl.LOCK_UN)
 )";
-  run_three(dir_, {"/usr/bin/python3", "-c", script, GetParam(), std::to_string(kRounds)});
+  run_three({"/usr/bin/python3", "-c", script, GetParam(), std::to_string(kRounds)});
   EXPECT_EQ(std::stoi(value_or_throw(read_file(dir_ / "counter"))), 3 * kRounds);
 }
 
@@ -62,13 +56,13 @@ INSTANTIATE_TEST_SUITE_P(, Locks, ::testing::Values("fcntl", "flock", "reread"),
 
 class Databases : public Locks {};
 
-TEST_P(Databases, of_sqlite_lose_no_row_to_others) {
-  if (run({"sqlite3", "--version"}).status != 0) HEDDLE_SKIP("sqlite3 is not installed");
+TEST_P(Databases, lose_no_row_to_concurrent_writers) {
+  if (!is_installed("sqlite3")) HEDDLE_SKIP("sqlite3 is not installed");
   run_checked({"sqlite3", dir_ / "q.db",
                std::string("pragma journal_mode=") + GetParam() + "; create table t(a)"});
-  run_three(dir_, {"sh", "-c",
-                   "for i in $(seq 20); do sqlite3 -cmd '.timeout 60000' q.db "
-                   "\"insert into t values($i)\" || exit 1; done"});
+  run_three({"sh", "-c",
+             "for i in $(seq 20); do sqlite3 -cmd '.timeout 60000' q.db "
+             "\"insert into t values($i)\" || exit 1; done"});
   const auto rows =
       run_checked({"sqlite3", dir_ / "q.db", "select count(*) from t; pragma integrity_check"});
   EXPECT_EQ(rows.out, "60\nok\n");
@@ -97,7 +91,7 @@ def holder():
 print('held by', status(child(holder)))
 os.close(os.open('f', os.O_RDONLY))
 print('lost by close', status(child(lambda: lock(f, fcntl.F_WRLCK, 5))))
-# A process that waits is killed, and interrupted.
+# A waiting process is killed, and interrupted.
 lock(f, fcntl.F_WRLCK, 5)
 waiting = child(lambda: lock(f, fcntl.F_WRLCK, 5, fcntl.F_SETLKW))
 time.sleep(0.3); os.kill(waiting, signal.SIGKILL); print('killed', os.waitpid(waiting, 0)[1])
@@ -106,32 +100,30 @@ def interrupted():
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     lock(f, fcntl.F_WRLCK, 5, fcntl.F_SETLKW)
 print('interrupted', errno.errorcode[status(child(interrupted))])
-# A circle.
+# A deadlock.
 go = os.pipe()
 def other():
     lock(f, fcntl.F_WRLCK, 6); os.write(go[1], b'x')
     lock(f, fcntl.F_WRLCK, 5, fcntl.F_SETLKW)
 pid = child(other); os.read(go[0], 1); time.sleep(0.3)
-try: lock(f, fcntl.F_WRLCK, 6, fcntl.F_SETLKW); print('no circle')
+try: lock(f, fcntl.F_WRLCK, 6, fcntl.F_SETLKW); print('no deadlock')
 except OSError as e: print(errno.errorcode[e.errno])
 lock(f, fcntl.F_UNLCK, 5); print('goes on', status(pid))
-# One that is read-only first, and then locked for writing.
+# A read lock by a read-only descriptor.
 g = os.open('g', os.O_RDWR | os.O_CREAT); r = os.open('g', os.O_RDONLY)
 lock(r, fcntl.F_RDLCK, 1); lock(g, fcntl.F_WRLCK, 2)
 print('reader', errno.errorcode[status(child(lambda: lock(g, fcntl.F_WRLCK, 1)))])
 )";
-  RunOptions options;
-  options.cwd = dir_.path();
   const std::vector<std::string> argv = {"/usr/bin/python3", "-c", script};
-  const auto native = run(argv, options);
-  const auto recorded = record(dir_ / "run.txt", argv, options);
+  const auto native = run(argv, {.cwd = dir_.path()});
+  const auto recorded = record_here(argv);
   EXPECT_EQ(native.status, 0) << native.err;
   EXPECT_EQ(recorded.out, native.out) << recorded.err;
   EXPECT_NE(native.out.find("EDEADL"), std::string::npos) << native.out;
 }
 
-/// Also where the kernel passes reads and writes of the second to the open file of the first.
-TEST_F(Locks, of_an_open_file_go_when_it_is_closed) {
+/// Also where kernel passthrough sends I/O of the second descriptor to the file of the first.
+TEST_F(Locks, are_released_when_the_open_file_is_closed) {
   const std::string script = R"(
 import fcntl, os, signal
 open('f', 'w').close()
@@ -142,15 +134,13 @@ signal.alarm(10)
 fcntl.flock(b, fcntl.LOCK_EX)
 print('locked')
 )";
-  RunOptions options;
-  options.cwd = dir_.path();
-  const auto done = record(dir_ / "run.txt", {"/usr/bin/python3", "-c", script}, options);
+  const auto done = record_here({"/usr/bin/python3", "-c", script});
   EXPECT_EQ(done.out, "locked\n") << done.err;
 }
 
-/// A counter in memory that two recordings map, each in its turn: not to be had without the
-/// kernel's passthrough, where mmap(2) says so.
-TEST_F(Locks, mappings_of_two_recordings_are_one_or_are_refused) {
+/// Two recordings map one counter and increment it in turn. Without kernel passthrough mmap(2)
+/// fails.
+TEST_F(Locks, shared_mappings_of_two_recordings_are_coherent_or_refused) {
   const std::string script = R"(
 import mmap, os, sys
 me = int(sys.argv[1])
@@ -164,9 +154,7 @@ for i in range(100):
     m[4] = m[4] + 1; m[0] = (m[0] + 1) % 256
 )";
   write_text_file(dir_ / "m", std::string(4096, '\0'));
-  RunOptions options;
-  options.cwd = dir_.path();
-  options.deadline = std::chrono::seconds(30);
+  const RunOptions options{.cwd = dir_.path(), .deadline = std::chrono::seconds(30)};
   RunResult results[2];
   {
     const auto one = [&](int me) {
@@ -176,7 +164,7 @@ for i in range(100):
     std::jthread first(one, 0), second(one, 1);
   }
   if (results[0].out == "refused\n" || results[1].out == "refused\n")
-    HEDDLE_SKIP("this kernel has no passthrough for us: refused aloud");
+    HEDDLE_SKIP("this kernel has no FUSE passthrough: mmap is refused");
   EXPECT_EQ(results[0].status, 0) << results[0].err;
   EXPECT_EQ(results[1].status, 0) << results[1].err;
   EXPECT_EQ(value_or_throw(read_file(dir_ / "m"))[4], static_cast<char>(200));

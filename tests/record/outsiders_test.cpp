@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The run meets processes that are not of it.
+// Recorded programs meet processes outside the recording, and mounts.
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "tests/record/recorded.hpp"
@@ -15,7 +16,6 @@
 namespace heddle::test {
 namespace {
 
-/// A listening socket at `path`.
 Fd listen_at(const std::string& path) {
   Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -28,20 +28,25 @@ Fd listen_at(const std::string& path) {
   return listener;
 }
 
-bool says(const trace::RunHeader& header, const std::string& text) {
+bool has_note(const trace::RunHeader& header, const std::string& text) {
   return std::any_of(header.notes.begin(), header.notes.end(),
                      [&](const std::string& note) { return note.find(text) != std::string::npos; });
 }
 
-TEST(Recorder, inotify_and_sockets_of_native_directories_reach_processes_outside) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  run_checked({"mkdir", dir / "plain", dir / "native"});
-  const Fd listener = listen_at(dir / "native/socket");
+/// Calls `work` in a thread once `path` exists: the process outside the recording.
+std::jthread when_exists(const std::string& path, std::function<void()> work) {
+  return std::jthread([path, work = std::move(work)] {
+    if (wait_until(std::chrono::seconds(20), [&] { return ::access(path.c_str(), F_OK) == 0; }))
+      work();
+  });
+}
+
+TEST_F(Recorder, connects_native_directories_with_outside_processes) {
+  run_checked({"mkdir", dir_ / "plain", dir_ / "native"});
+  const Fd listener = listen_at(dir_ / "native/socket");
   const Fd outside(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  ASSERT_GE(::inotify_add_watch(outside.get(), (dir / "plain").c_str(), IN_CREATE), 0);
-  // Ends at the first event from the native directory: the one of the plain directory was due
-  // before.
+  ASSERT_GE(::inotify_add_watch(outside.get(), (dir_ / "plain").c_str(), IN_CREATE), 0);
+  // Ends at the first event of the native directory; that of the plain directory comes before it.
   const std::string script = R"(
 import ctypes, os, socket, struct, sys
 socket.socket(socket.AF_UNIX).connect(sys.argv[1] + '/native/socket')
@@ -58,45 +63,32 @@ while not [s for s in seen if s.startswith('native')]:
         data = data[16 + size:]
 print(sorted(seen), os.path.exists(sys.argv[1] + '/plain/outside'))
 )";
-  RunOptions options;
-  options.cwd = "/";
-  options.deadline = std::chrono::seconds(30);
-  // A process outside makes a file in each directory.
-  const std::jthread outsider([&dir] {
-    if (!wait_until(std::chrono::seconds(20),
-                    [&] { return ::access((dir / "plain/go").c_str(), F_OK) == 0; }))
-      return;
-    write_text_file(dir / "plain/outside", "");
-    write_text_file(dir / "native/outside", "");
+  const auto outsider = when_exists(dir_ / "plain/go", [this] {
+    write_text_file(dir_ / "plain/outside", "");
+    write_text_file(dir_ / "native/outside", "");
   });
-  const auto done =
-      record(dir / "run.txt", {"/usr/bin/python3", "-c", script, dir.path()}, options);
+  const auto done = record(trace_, {"/usr/bin/python3", "-c", script, dir_.path()}, {.cwd = "/"});
   EXPECT_EQ(done.out, "['native/outside', 'plain/go'] True\n") << done.err;
-  const auto& header = read_seen(dir / "run.txt").header;
-  EXPECT_TRUE(says(header, dir / "native"));
-  EXPECT_TRUE(says(header, "inotify"));
+  const auto& header = read_seen(trace_).header;
+  EXPECT_TRUE(has_note(header, dir_ / "native"));
+  EXPECT_TRUE(has_note(header, "inotify"));
   alignas(inotify_event) char events[1024];
   const ssize_t n = ::read(outside.get(), events, sizeof(events));
-  ASSERT_GT(n, 0) << "outside, what the run does is seen";
+  ASSERT_GT(n, 0) << "the outside watch misses the run's event";
   EXPECT_STREQ(reinterpret_cast<const inotify_event*>(events)->name, "go");
 }
 
-/// Runs `setup`, in a mount namespace of its own, and then records the script there.
+/// Runs `setup` in a new mount namespace and records the script there.
 RunResult record_among_mounts(const TestDir& dir, const std::string& setup,
                               const std::string& script) {
-  RunOptions options;
-  options.cwd = dir.path();
-  options.deadline = std::chrono::seconds(30);
   return run(
       {"unshare", "-m", "sh", "-c", setup + " && exec \"$@\"", "sh", staged_program("fs-record"),
        "--quiet", "--out", dir / "run.txt", "--", "/usr/bin/python3", "-c", script},
-      options);
+      {.cwd = dir.path(), .deadline = std::chrono::seconds(30)});
 }
 
-TEST(Recorder, directories_moved_outside_below_each_other_are_no_endless_way) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  run_checked({"mkdir", "-p", dir / "a/b/c"});
+TEST_F(Recorder, resolves_directories_that_were_moved_below_each_other) {
+  run_checked({"mkdir", "-p", dir_ / "a/b/c"});
   const std::string script = R"(
 import errno, os, time
 b = os.open('a/b', os.O_RDONLY)
@@ -110,29 +102,21 @@ for name in ('a', 'a/../a', 'a'):
 os.stat('c', dir_fd=b)
 print(sorted(os.listdir('.')))
 )";
-  const std::jthread outsider([&] {
-    if (!wait_until(std::chrono::seconds(20),
-                    [&] { return ::access((dir / "go").c_str(), F_OK) == 0; }))
-      return;
-    std::filesystem::rename(dir / "a/b", dir / "b");
-    std::filesystem::rename(dir / "a", dir / "b/a");
-    write_text_file(dir / "moved", "");
+  const auto outsider = when_exists(dir_ / "go", [this] {
+    std::filesystem::rename(dir_ / "a/b", dir_ / "b");
+    std::filesystem::rename(dir_ / "a", dir_ / "b/a");
+    write_text_file(dir_ / "moved", "");
   });
-  RunOptions options;
-  options.cwd = dir.path();
-  options.deadline = std::chrono::seconds(30);
-  const auto done = record(dir / "run.txt", {"/usr/bin/python3", "-c", script}, options);
+  const auto done = record_here({"/usr/bin/python3", "-c", script});
   EXPECT_EQ(done.out, "['b', 'go', 'moved', 'run.txt']\n") << done.err;
 }
 
-TEST(Recorder, a_file_is_opened_by_the_mount_it_is_reached_by) {
-  HEDDLE_STAGED(program, "fs-record");
+TEST_F(Recorder, opens_a_file_through_the_mount_of_its_path) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
-  TestDir dir;
-  run_checked({"mkdir", dir / "rw", dir / "ro"});
-  write_text_file(dir / "rw/f", "");
+  run_checked({"mkdir", dir_ / "rw", dir_ / "ro"});
+  write_text_file(dir_ / "rw/f", "");
   const auto done = record_among_mounts(
-      dir, "mount --bind rw ro && mount -o remount,bind,ro ro && mount --bind . rw", R"(
+      dir_, "mount --bind rw ro && mount -o remount,bind,ro ro && mount --bind . rw", R"(
 import os
 os.close(os.open('rw/rw/f', os.O_RDWR))
 def attempt(call):
@@ -145,12 +129,10 @@ attempt(lambda: os.open('rw/rw/f', os.O_RDWR))
   EXPECT_EQ(done.out, "Read-only file system\nRead-only file system\ndone\n") << done.err;
 }
 
-TEST(Recorder, no_procfs_is_seen_with_the_recorder_s_eyes) {
-  HEDDLE_STAGED(program, "fs-record");
+TEST_F(Recorder, serves_proc_as_the_caller_sees_it_or_denies_it) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount");
-  TestDir dir;
-  run_checked({"mkdir", dir / "before", dir / "later"});
-  const auto done = record_among_mounts(dir,
+  run_checked({"mkdir", dir_ / "before", dir_ / "later"});
+  const auto done = record_among_mounts(dir_,
                                         "mount -t proc proc before && "
                                         "{ (while [ ! -e go ]; do sleep 0.05; done; "
                                         "mount -t proc proc later; touch mounted) & }",
@@ -165,17 +147,16 @@ except OSError as e: print(os.strerror(e.errno))
   EXPECT_EQ(done.out, "True\nPermission denied\n") << done.err;
 }
 
-/// elf/dl-load.c, _dl_map_object_from_fd(): of equal (dev, ino) the second is taken for the first.
-/// tmpfs counts its inodes from the same number.
-TEST(Recorder, libraries_of_two_devices_with_one_inode_number_stay_two) {
-  HEDDLE_STAGED(program, "fs-record");
+/// ld.so identifies loaded files by (dev, ino) (elf/dl-load.c, _dl_map_object_from_fd()). Each
+/// tmpfs starts its inode numbers at the same value.
+TEST_F(Recorder, keeps_equal_inode_numbers_of_two_devices_apart) {
   if (::geteuid() != 0) HEDDLE_SKIP("needs root to mount two disks");
-  TestDir dir;
-  run_checked({"mkdir", dir / "1", dir / "2"});
+  run_checked({"mkdir", dir_ / "1", dir_ / "2"});
   for (const std::string n : {"1", "2"})
-    build_library({.output = dir / (n + ".so"), .source = "int which(void) { return " + n + "; }"});
+    build_library(
+        {.output = dir_ / (n + ".so"), .source = "int which(void) { return " + n + "; }"});
   const auto done = record_among_mounts(
-      dir, "for n in 1 2; do mount -t tmpfs -o size=1m small $n && cp $n.so $n/lib.so; done",
+      dir_, "for n in 1 2; do mount -t tmpfs -o size=1m small $n && cp $n.so $n/lib.so; done",
       "import ctypes, os\nlibs = ['./1/lib.so', './2/lib.so']\n"
       "print([ctypes.CDLL(l).which() for l in libs], len({os.stat(l).st_ino for l in libs}))");
   EXPECT_EQ(done.out, "[1, 2] 2\n") << done.err;

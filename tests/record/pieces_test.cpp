@@ -20,7 +20,7 @@ std::string text_of(const LockedRanges& ranges) {
   return out;
 }
 
-TEST(LockedRanges, a_new_lock_takes_the_place_of_the_owner_s_old_ones) {
+TEST(LockedRanges, new_lock_replaces_earlier_ones_of_its_owner) {
   LockedRanges ranges;
   set_range(ranges, {1, 0, 99, F_RDLCK, 10});
   set_range(ranges, {2, 0, 99, F_RDLCK, 20});
@@ -30,7 +30,7 @@ TEST(LockedRanges, a_new_lock_takes_the_place_of_the_owner_s_old_ones) {
   EXPECT_EQ(text_of(ranges), "1r0-29 2r0-99 ");
 }
 
-TEST(LockedRanges, readers_share_and_an_owner_is_never_in_its_own_way) {
+TEST(LockedRanges, conflict_only_with_writers_of_other_owners) {
   const LockedRanges ranges{{1, 10, 19, F_RDLCK, 10}};
   EXPECT_FALSE(find_conflict(ranges, {2, 0, 99, F_RDLCK, 20}));
   EXPECT_FALSE(find_conflict(ranges, {1, 0, 99, F_WRLCK, 10}));
@@ -38,14 +38,14 @@ TEST(LockedRanges, readers_share_and_an_owner_is_never_in_its_own_way) {
   EXPECT_EQ(find_conflict(ranges, {2, 19, 19, F_WRLCK, 20}), &ranges[0]);
 }
 
-TEST(Walks, destinations_are_absolute_and_plain) {
+TEST(Walks, destinations_are_absolute_and_normalised) {
   EXPECT_EQ(Walks::destination("/lib", "usr/lib"), "/usr/lib");
   EXPECT_EQ(Walks::destination("/a/b/c", "../x/./y"), "/a/x/y");
   EXPECT_EQ(Walks::destination("/a/b", "/c//d/"), "/c/d");
   EXPECT_EQ(Walks::destination("/a", "../.."), "/");
 }
 
-TEST(NativePaths, only_sockets_that_answer_count) {
+TEST(NativePaths, include_listening_sockets_only) {
   const std::string text =
       "Num       RefCount Protocol Flags    Type St Inode Path\n"
       "0000: 00000002 00000000 00010000 0001 01 100 /run/dbus/socket\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Programs do under the recorder what they do without it.
+// Programs behave under the recorder as without it.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,59 +10,51 @@
 namespace heddle::test {
 namespace {
 
-TEST(Recorder, files_behave_as_natively) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  run_checked({"mkdir", dir / "native", dir / "recorded"});
-  const auto native = run({HEDDLE_FS_PROBE, dir / "native"});
-  const auto recorded = record(dir / "run.txt", {HEDDLE_FS_PROBE, dir / "recorded"});
+TEST_F(Recorder, serves_file_operations_as_natively) {
+  run_checked({"mkdir", dir_ / "native", dir_ / "recorded"});
+  const auto native = run({HEDDLE_FS_PROBE, dir_ / "native"});
+  const auto recorded = record(trace_, {HEDDLE_FS_PROBE, dir_ / "recorded"});
   expect_same(native, recorded);
   EXPECT_EQ(native.status, 0);
   EXPECT_GT(native.out.size(), 3000U);
   EXPECT_EQ(run({"diff", "-r", "--no-dereference", "--exclude=sock", "--exclude=fifo",
-                 "--exclude=node", dir / "native", dir / "recorded"})
+                 "--exclude=node", dir_ / "native", dir_ / "recorded"})
                 .status,
             0);
 }
 
-TEST(Recorder, arguments_arrive_as_they_are) {
+TEST_F(Recorder, passes_arguments_unchanged) {
   expect_same_run({"printf", "[%s]", "a b", "", "$x", "tab\tnl\n", "\xff"});
 }
 
-TEST(Recorder, exit_codes_are_the_programs_own) {
+TEST_F(Recorder, returns_the_exit_status_of_its_program) {
   expect_same_run({"sh", "-c", "exit 7"});
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  EXPECT_EQ(record(dir / "r", {"/no/such/program"}).status, 127);
-  EXPECT_EQ(record(dir / "r", {dir.path()}).status, 126);
-  EXPECT_EQ(run({program, "--append", dir / "r", "true"}).status, 2);
-  EXPECT_EQ(run({program, "--trace", dir / "missing", "--summary"}).status, 3);
-  write_text_file(dir / "bad", "no trace\n");
-  EXPECT_EQ(run({program, "--trace", dir / "bad", "--summary"}).status, 2);
-  EXPECT_EQ(run({program, "true"}).status, 2);
+  EXPECT_EQ(record(dir_ / "r", {"/no/such/program"}).status, 127);
+  EXPECT_EQ(record(dir_ / "r", {dir_.path()}).status, 126);
+  EXPECT_EQ(run({program_, "--append", dir_ / "r", "true"}).status, 2);
+  EXPECT_EQ(run({program_, "--trace", dir_ / "missing", "--summary"}).status, 3);
+  write_text_file(dir_ / "bad", "no trace\n");
+  EXPECT_EQ(run({program_, "--trace", dir_ / "bad", "--summary"}).status, 2);
+  EXPECT_EQ(run({program_, "true"}).status, 2);
   EXPECT_EQ(record("/no/such/directory/run.txt", {"true"}).status, 3);
 }
 
-TEST(Recorder, few_descriptors_suffice) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
+TEST_F(Recorder, works_with_256_descriptors) {
   const auto done =
-      record(dir / "run.txt", {"bash", "-c",
-                               "ulimit -n 256; exec /usr/bin/python3 -c \"\nfor i in range(20000): "
-                               "open('/etc/passwd').close()\n"
-                               "f=[open('/etc/passwd') for i in range(240)]\nprint('ok')\""});
+      record(trace_, {"bash", "-c",
+                      "ulimit -n 256; exec /usr/bin/python3 -c \"\nfor i in range(20000): "
+                      "open('/etc/passwd').close()\n"
+                      "f=[open('/etc/passwd') for i in range(240)]\nprint('ok')\""});
   EXPECT_EQ(done.out, "ok\n") << done.err;
 }
 
-TEST(Recorder, little_address_space_is_enough) {
-  HEDDLE_STAGED(program, "fs-record");
-  if (kSanitized) HEDDLE_SKIP("a sanitizer takes terabytes of it");
-  const TestDir dir;
-  const auto limited = run({"sh", "-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", program, "--quiet",
-                            "--out", dir / "run.txt", "/bin/echo", "ran"});
+TEST_F(Recorder, little_address_space_is_enough) {
+  if (kSanitized) HEDDLE_SKIP("a sanitizer reserves terabytes of address space");
+  const auto limited = run({"sh", "-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", program_,
+                            "--quiet", "--out", dir_ / "run.txt", "/bin/echo", "ran"});
   EXPECT_EQ(limited.status, 0) << limited.err;
   EXPECT_EQ(limited.out, "ran\n");
-  EXPECT_TRUE(read_seen(dir / "run.txt").complete());
+  EXPECT_TRUE(read_seen(trace_).complete());
 }
 
 }  // namespace

@@ -27,7 +27,17 @@ inline std::vector<std::string> words_of(const std::string& text) {
 using SeenEvent = trace::KeptEvent;
 using SeenTrace = trace::KeptRun;
 
-/// The run of a trace. Throws heddle::Error when the file is none.
+inline bool is_installed(const std::string& program) {
+  return run({"sh", "-c", "command -v " + program}).status == 0;
+}
+
+/// Lets root run Open MPI with more ranks than cores. hwloc does not look for X displays: its
+/// connect(2) is no file call of strace.
+inline const std::vector<std::string> kOpenMpi = {
+    "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    "OMPI_MCA_rmaps_base_oversubscribe=1", "HWLOC_COMPONENTS=-gl"};
+
+/// The first run of a trace. Throws heddle::Error when the file is no trace.
 inline SeenTrace read_seen(const std::string& path) {
   return value_or_throw(trace::read_runs(path)).at(0);
 }
@@ -42,9 +52,8 @@ inline RunResult record(const std::string& trace, const std::vector<std::string>
   return run(all, options);
 }
 
-/// Processes of recorders, by the beginning of their names, that have `mark` in their environment.
-/// However stuck what they record is: no file in /proc of a process that may be in the midst of
-/// execve is read for it.
+/// Processes whose names begin with `name` and whose environments contain `mark`. Other processes'
+/// environments are not read: that blocks while a process is inside execve.
 inline std::vector<int> recorders(const std::string& mark, const std::string& name = "fs-record") {
   std::vector<int> out;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -58,7 +67,7 @@ inline std::vector<int> recorders(const std::string& mark, const std::string& na
   return out;
 }
 
-/// What fs-record is allowed to differ in: nothing.
+/// Recording changes nothing that a caller sees.
 inline void expect_same(const RunResult& native, const RunResult& recorded) {
   EXPECT_FALSE(recorded.timed_out);
   EXPECT_EQ(native.status, recorded.status) << recorded.err;
@@ -66,13 +75,27 @@ inline void expect_same(const RunResult& native, const RunResult& recorded) {
   EXPECT_EQ(native.err, recorded.err);
 }
 
-inline void expect_same_run(const std::vector<std::string>& argv, const RunOptions& options = {}) {
-  HEDDLE_STAGED(program, "fs-record");
-  TestDir dir;
-  const auto native = run(argv, options);
-  const auto recorded = record(dir / "run.txt", argv, options);
-  expect_same(native, recorded);
-  EXPECT_TRUE(read_seen(dir / "run.txt").complete());
-}
+/// The installed fs-record, with a directory for each case.
+class Recorder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (program_.empty()) HEDDLE_SKIP("fs-record is not installed in $HEDDLE_STAGE");
+  }
+  /// Records to run.txt in the case's directory; `argv` runs there.
+  RunResult record_here(const std::vector<std::string>& argv,
+                        std::vector<std::string> extra = {}) const {
+    return record(trace_, argv, {.cwd = dir_.path(), .deadline = std::chrono::seconds(60)},
+                  std::move(extra));
+  }
+  /// Runs `argv` natively and recorded.
+  void expect_same_run(const std::vector<std::string>& argv, const RunOptions& options = {}) const {
+    expect_same(run(argv, options), record(trace_, argv, options));
+    EXPECT_TRUE(read_seen(trace_).complete());
+  }
+
+  const std::string program_ = staged_program("fs-record");
+  TestDir dir_;
+  const std::string trace_ = dir_ / "run.txt";
+};
 
 }  // namespace heddle::test

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What the trace holds against what strace sees of the very same run: fs-record runs `strace -f
-// APP`, and of the trace only the threads that strace traced are looked at. The opens, the misses,
-// each reduced to its first missing component, because that is all a file system is asked for, and
-// the other errnos, but for those that the VFS gives by itself (docs/recorder.md).
+// Compares a trace with strace's log of the same run: fs-record runs `strace -f APP`, and only the
+// threads that strace traced count. Compared are opens, misses (the first missing component of each
+// path: a file system gets no other lookup) and other errors, except those that the VFS returns
+// itself (docs/recorder.md).
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,8 +31,8 @@ struct FileCall {
   std::vector<std::string> paths;  ///< absolute, not resolved, in the order of the arguments
   std::string link_target;         ///< of symlink
   long result = -1;
-  std::string error;   ///< ENOENT; empty: it went well
-  std::string opened;  ///< the file that the descriptor it gave is of, resolved by the kernel
+  std::string error;   ///< ENOENT; empty on success
+  std::string opened;  ///< the file of the returned descriptor, as the kernel resolved it
 
   bool has_flag(const std::string& flag) const {
     return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
@@ -41,18 +41,16 @@ struct FileCall {
   }
 };
 
-/// The calls that name files, in the log's order, and the threads that made them. `cwd`: where the
-/// first process began.
+/// The calls that name files, in the log's order, and the threads that made them.
 struct StraceLog {
   std::vector<FileCall> calls;
   std::set<int> tids;
 };
 
-/// The file tree as it was at each call of a log: the files below `work` as they were before the
-/// run, all else as it is now, and what the calls made and removed.
+/// The file tree at each call of a log: below `work` its state before the run (the constructor
+/// reads it) with the changes of the calls, elsewhere the present state.
 class ReplayedTree {
  public:
-  /// Takes in what is below `work` now: before the run.
   explicit ReplayedTree(const std::string& work) : work_(work) {
     known_[work] = {true, {}};
     for (const auto& entry : fs::recursive_directory_iterator(work))
@@ -60,18 +58,17 @@ class ReplayedTree {
           true, entry.is_symlink() ? fs::read_symlink(entry.path()).string() : std::string()};
   }
 
-  /// The first component of `path` that is not there, in its resolved directory: what a file system
-  /// is asked for and misses. Empty when all are there, or the path ends at a file used as a
-  /// directory.
+  /// The first missing component of `path`, in its resolved directory. Empty when none is missing,
+  /// or when the path uses a file as a directory.
   std::string first_missing(const std::string& path, bool follow_last) const {
     const Walk done = walk(path, follow_last);
     return done.missing ? done.end : std::string();
   }
   /// `path` with its links resolved, the last component as it is.
   std::string place_of(const std::string& path) const { return walk(path, false).end; }
-  /// Whether the log made a FIFO, a socket or a device there.
+  /// Whether a call made a FIFO, a socket or a device there.
   bool is_special(const std::string& path) const { return special_.contains(path); }
-  /// Makes the change that a call which went well has made.
+  /// Applies the change of a successful call.
   void apply(const FileCall& call) {
     if (!call.error.empty()) return;
     const auto& name = call.name;
@@ -93,7 +90,7 @@ class ReplayedTree {
  private:
   struct Entry {
     bool there = false;
-    std::string link;  ///< where it leads, when it is a link
+    std::string link;  ///< a symbolic link's target
   };
   struct Walk {
     std::string end;       ///< resolved as far as it went
@@ -156,7 +153,7 @@ class ReplayedTree {
   std::set<std::string> special_;
 };
 
-/// Where a call's paths stand: {index of the directory's descriptor or -1, index of the path}.
+/// The arguments that are paths: {index of the directory's descriptor or -1, index of the path}.
 using PathArgs = std::vector<std::pair<int, int>>;
 
 const std::map<std::string, PathArgs>& path_args() {
@@ -180,8 +177,7 @@ const std::map<std::string, PathArgs>& path_args() {
   return kCalls;
 }
 
-/// strace's C string with its escapes undone; `at` stands on the opening quote and ends behind the
-/// closing one.
+/// Decodes strace's C string; `at` moves from the opening quote to behind the closing one.
 std::string unquote(const std::string& text, std::size_t& at) {
   std::string out;
   for (++at; at < text.size() && text[at] != '"'; ++at) {
@@ -209,11 +205,6 @@ std::string unquote(const std::string& text, std::size_t& at) {
   return out;
 }
 
-std::size_t after_string(const std::string& text, std::size_t at) {
-  (void)unquote(text, at);
-  return at;
-}
-
 /// `a, "b, c", {d, e}) = ...` cut at its commas; `end` is behind the closing parenthesis.
 std::vector<std::string> split_args(const std::string& text, std::size_t at, std::size_t& end) {
   std::vector<std::string> out;
@@ -222,7 +213,7 @@ std::vector<std::string> split_args(const std::string& text, std::size_t at, std
   while (at < text.size()) {
     const char c = text[at];
     if (c == '"') {
-      at = after_string(text, at);
+      (void)unquote(text, at);
       continue;
     }
     if (c == '<' && depth == 0) {  // the path of a descriptor
@@ -242,7 +233,7 @@ std::vector<std::string> split_args(const std::string& text, std::size_t at, std
   return out;
 }
 
-/// What stands between < and > of `3</usr/lib>`.
+/// The path of `3</usr/lib>`.
 std::string annotation(const std::string& text) {
   const auto open = text.find('<');
   const auto close = text.rfind('>');
@@ -256,7 +247,7 @@ class Parser {
  public:
   explicit Parser(std::string cwd) : first_cwd_(std::move(cwd)) {}
 
-  /// Whom each thread was made by, which the log may tell after the thread's own first call.
+  /// Remembers a thread's parent. The log may contain the thread's first call before its birth.
   void note_birth(int tid, const std::string& line) {
     const auto equals = line.rfind(" = ");
     if (equals == std::string::npos) return;
@@ -331,42 +322,25 @@ class Parser {
   std::map<int, Cwd> cwds_;
 };
 
+/// `cwd`: that of the first process.
 StraceLog parse_file_calls(const std::string& log, const std::string& cwd) {
-  std::vector<std::pair<int, std::string>> whole;  // with the interrupted calls put together
-  std::map<int, std::string> unfinished;
+  const auto calls = strace_calls(log);
   Parser parser(cwd);
-  std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);) {
-    std::size_t used = 0;
-    if (line.empty() || line[0] < '0' || line[0] > '9') continue;
-    const int tid = std::stoi(line, &used);
-    std::string text = line.substr(line.find_first_not_of(' ', used));
-    constexpr std::string_view kUnfinished = " <unfinished ...>";
-    if (text.ends_with(kUnfinished)) {
-      unfinished[tid] = text.substr(0, text.size() - kUnfinished.size());
-      continue;
-    }
-    if (text.starts_with("<... ")) {
-      const auto resumed = text.find(" resumed>");
-      if (resumed == std::string::npos) continue;
-      text = unfinished[tid] + text.substr(resumed + 9);
-    }
+  for (const auto& [tid, text] : calls)
     if (text.starts_with("clone") || text.starts_with("fork(") || text.starts_with("vfork("))
       parser.note_birth(tid, text);
-    whole.emplace_back(tid, std::move(text));
-  }
   StraceLog out;
-  for (const auto& [tid, text] : whole) parser.call(tid, text, out);
+  for (const auto& [tid, text] : calls) parser.call(tid, text, out);
   return out;
 }
 
 using trace::Op;
 using Paths = std::vector<std::string>;
-/// How often each path: of two large lists only the differences are worth showing.
+/// Path -> number of accesses.
 using Counts = std::map<std::string, int>;
 
-/// Errors that the kernel gives without asking the file system; docs/recorder.md lists them.
-bool is_given_by_vfs(const FileCall& call) {
+/// Whether the VFS returns the error without a request to the file system (docs/recorder.md).
+bool is_error_of_vfs(const FileCall& call) {
   static const std::set<std::string> kErrors = {"ELOOP",   "ENAMETOOLONG", "ENOTDIR", "EISDIR",
                                                 "EXDEV",   "EBADF",        "ETXTBSY", "EEXIST",
                                                 "ENOEXEC", "EROFS",        "EMFILE"};
@@ -395,7 +369,7 @@ struct Accesses {
   Counts opens, misses, errors;
 };
 
-/// What a call that makes a name asks first: whether it is there.
+/// A call that makes a name looks it up first.
 void note_new_names(const FileCall& call, const ReplayedTree& tree, Accesses& out) {
   const auto& name = call.name;
   const bool opens = name == "creat" || call.has_flag("O_CREAT");
@@ -407,9 +381,9 @@ void note_new_names(const FileCall& call, const ReplayedTree& tree, Accesses& ou
   if (!missing.empty() && !is_native(missing)) ++out.misses[missing];
 }
 
-/// Whether the kernel asks the file system to open it: FIFOs, sockets and devices it opens itself,
-/// and O_PATH is no open.
-bool is_asked_for(const FileCall& call, const ReplayedTree& tree) {
+/// Whether the open reaches the file system: the kernel itself opens FIFOs, sockets and devices,
+/// and O_PATH sends no request.
+bool is_requested(const FileCall& call, const ReplayedTree& tree) {
   struct stat st {};
   if (call.has_flag("O_PATH") || tree.is_special(call.opened)) return false;
   return ::lstat(call.opened.c_str(), &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
@@ -423,13 +397,13 @@ Accesses straced(const StraceLog& log, ReplayedTree& tree) {
       for (const auto& named : call.paths) {
         auto missing = tree.first_missing(named, follows_last(call));
         if (missing.empty() && &named != &call.paths.back()) continue;
-        // All there: another process made it in between.
+        // Another process has made it in between.
         if (missing.empty()) missing = tree.place_of(named);
         if (!is_native(missing)) ++out.misses[missing];
         break;
       }
     } else if (!call.error.empty()) {
-      if (!is_given_by_vfs(call) && !is_native(path))
+      if (!is_error_of_vfs(call) && !is_native(path))
         ++out.errors[call.error + " " + tree.place_of(path)];
     } else {
       note_new_names(call, tree, out);
@@ -437,7 +411,7 @@ Accesses straced(const StraceLog& log, ReplayedTree& tree) {
       std::string opened = call.opened;
       if (const auto gone = opened.find(" (deleted)"); gone != std::string::npos)
         opened.resize(gone);
-      if (opens && !is_native(opened) && is_asked_for(call, tree))
+      if (opens && !is_native(opened) && is_requested(call, tree))
         ++out.opens[call.has_flag("O_TMPFILE") ? tree.place_of(path) : opened];
     }
     tree.apply(call);
@@ -478,33 +452,31 @@ int sum(const Counts& counts) {
   return total;
 }
 
-class StraceParity : public testing::Test {
+class StraceParity : public Recorder {
  protected:
   void SetUp() override {
-    if (staged_program("fs-record").empty()) HEDDLE_SKIP("fs-record is not installed");
+    Recorder::SetUp();
+    if (IsSkipped()) return;
     if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
     work_ = dir_ / "work";
     run_checked({"mkdir", work_, work_ + "/tmp"});
   }
 
-  /// Runs `argv` in work_; then the two must have seen the same, `opens` opens or more.
+  /// Runs `argv` in work_. strace and the trace must agree, on at least `opens` opens.
   void expect_parity(const Paths& argv, int opens = 2, std::vector<std::string> env = {}) {
-    RunOptions options;
-    options.cwd = work_;
-    options.deadline = std::chrono::minutes(4);
     env.insert(env.end(), {"PYTHONDONTWRITEBYTECODE=1", "TMPDIR=" + work_ + "/tmp"});
-    options.env = std::move(env);
     ReplayedTree tree(work_);
-    // seccomp: else each system call stops, also those that are not traced.
+    // Without --seccomp-bpf untraced system calls stop too.
     Paths traced = words_of(
         "strace -f --seccomp-bpf -qq -y -s 8192 -e trace=%file,%process,fchdir -e signal=none -o");
     traced.push_back(dir_ / "strace.log");
     traced.insert(traced.end(), argv.begin(), argv.end());
-    result_ = record(dir_ / "run.txt", traced, options);
+    result_ = record(trace_, traced,
+                     {.env = std::move(env), .cwd = work_, .deadline = std::chrono::minutes(4)});
     ASSERT_EQ(result_.status, 0) << result_.out << result_.err;
     const auto log = parse_file_calls(value_or_throw(read_file(dir_ / "strace.log")), work_);
     const auto expected = straced(log, tree);
-    const auto seen = read_seen(dir_ / "run.txt");
+    const auto seen = read_seen(trace_);
     EXPECT_TRUE(seen.complete());
     const auto got = recorded(seen, log.tids);
     EXPECT_EQ(differences(expected.opens, got.opens), Paths{});
@@ -516,37 +488,27 @@ class StraceParity : public testing::Test {
     RecordProperty("errors", sum(expected.errors));
   }
 
-  TestDir dir_;
   std::string work_;
   RunResult result_;
 };
 
-TEST_F(StraceParity, xz) { expect_parity({"xz", "--help"}); }
+TEST_F(StraceParity, holds_for_xz) { expect_parity({"xz", "--help"}); }
 
-TEST_F(StraceParity, a_directory_that_is_not_there) {
+TEST_F(StraceParity, holds_for_a_missing_directory) {
   expect_parity({"sh", "-c", "ls -l /usr /no/such/place/at/all; true"});
 }
 
-TEST_F(StraceParity, python_and_numpy) {
+TEST_F(StraceParity, holds_for_python_with_numpy) {
   expect_parity({"/usr/bin/python3", "-c", "import numpy"}, 150);
 }
 
-TEST_F(StraceParity, a_shell_and_its_children) {
+TEST_F(StraceParity, holds_for_a_shell_and_its_children) {
   expect_parity(
       {"sh", "-c",
        "cat /etc/passwd /no/file >/dev/null 2>&1; /usr/bin/env true; grep -c root /etc/group"});
 }
 
-bool is_installed(const std::string& program) {
-  return run({"sh", "-c", "command -v " + program}).status == 0;
-}
-
-/// hwloc's search for X displays is by connect(2), which strace does not count among file calls.
-const std::vector<std::string> kOpenMpi = {
-    "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-    "OMPI_MCA_rmaps_base_oversubscribe=1", "HWLOC_COMPONENTS=-gl"};
-
-TEST_F(StraceParity, lammps) {
+TEST_F(StraceParity, holds_for_lammps) {
   if (!is_installed("lmp")) HEDDLE_SKIP("lmp is not installed");
   write_text_file(
       work_ + "/in.melt",
@@ -558,13 +520,13 @@ TEST_F(StraceParity, lammps) {
   EXPECT_NE(result_.out.find("Loop time"), std::string::npos) << result_.out;
 }
 
-TEST_F(StraceParity, two_ranks) {
+TEST_F(StraceParity, holds_for_two_mpi_ranks) {
   if (!is_installed("mpirun.openmpi")) HEDDLE_SKIP("Open MPI is not installed");
   expect_parity({"mpirun.openmpi", "-n", "2", "uname"}, 100, kOpenMpi);
   EXPECT_EQ(result_.out, "Linux\nLinux\n");
 }
 
-TEST_F(StraceParity, a_project_is_configured_and_built) {
+TEST_F(StraceParity, holds_for_a_meson_build) {
   if (!is_installed("meson")) HEDDLE_SKIP("meson is not installed");
   run_checked({"mkdir", work_ + "/p"});
   write_text_file(work_ + "/p/meson.build",
@@ -577,13 +539,13 @@ TEST_F(StraceParity, a_project_is_configured_and_built) {
   write_text_file(work_ + "/p/m.c",
                   "#include \"config.h\"\n#include <stdio.h>\nint f(void);\n"
                   "int main(void){printf(\"%d\\n\",f());return 0;}\n");
-  // Without ccache, whose store lies outside the replayed tree.
+  // Without ccache: its store is outside the replayed tree.
   expect_parity({"sh", "-c", "meson setup b p >log && ninja -C b >>log && ./b/app"}, 1000,
                 {"CC=gcc"});
   EXPECT_EQ(result_.out, "3\n");
 }
 
-TEST_F(StraceParity, a_repository_is_cloned) {
+TEST_F(StraceParity, holds_for_git_clone) {
   if (!is_installed("git")) HEDDLE_SKIP("git is not installed");
   run_checked({"sh", "-c",
                "cd \"$0\" && git init -q p && cd p && mkdir d && for i in $(seq 200); do echo $i "
@@ -595,7 +557,7 @@ TEST_F(StraceParity, a_repository_is_cloned) {
                 1000);
 }
 
-TEST_F(StraceParity, a_database_with_a_write_ahead_log) {
+TEST_F(StraceParity, holds_for_sqlite_with_a_write_ahead_log) {
   if (!is_installed("sqlite3")) HEDDLE_SKIP("sqlite3 is not installed");
   expect_parity({"sh", "-c",
                  "sqlite3 db 'pragma journal_mode=wal; create table t(x); insert into t select "
@@ -606,7 +568,7 @@ TEST_F(StraceParity, a_database_with_a_write_ahead_log) {
   EXPECT_EQ(result_.out, "wal\nok\nok\n1000\n");
 }
 
-TEST_F(StraceParity, fifty_thousand_files_are_packed) {
+TEST_F(StraceParity, holds_for_packing_50000_files) {
   const std::string script =
       "import os,sys\nfor d in range(50):\n os.mkdir(f'{sys.argv[1]}/many/{d}')\n for f in "
       "range(1000):\n  open(f'{sys.argv[1]}/many/{d}/file {f}','w').write(str(f))\n";

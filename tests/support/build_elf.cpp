@@ -17,7 +17,7 @@ std::string compile(const ElfBuild& build, const std::vector<std::string>& kind)
     std::filesystem::create_directories(directory);
   std::vector<std::string> argv = {build.language == "c++" ? "c++" : "cc", "-O1", "-x",
                                    build.language, "-"};
-  // -x holds for all that follows: without "none" a library would be taken for source text.
+  // -x applies to all later files; "none" lets the compiler recognise libraries again.
   argv.insert(argv.end(), {"-x", "none", "-o", build.output});
   argv.insert(argv.end(), kind.begin(), kind.end());
   argv.insert(argv.end(), build.flags.begin(), build.flags.end());

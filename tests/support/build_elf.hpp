@@ -6,18 +6,17 @@
 
 namespace heddle::test {
 
-/// One ELF file made from C or C++ source by the system's compiler ($CC, $CXX, else cc and c++).
+/// One ELF file made from C or C++ source by cc or c++.
 struct ElfBuild {
-  std::string output;  ///< the file to make; its directory is made too
+  std::string output;  ///< its directory is made when missing
   std::string source = "";
-  /// After the source on the command line, so libraries may stand here: {"-Wl,-soname,libx.so.1",
-  /// dir
-  /// + "/liby.so"}.
+  /// Behind the source on the command line, so libraries are possible: {"-Wl,-soname,libx.so.1",
+  /// "/d/liby.so"}.
   std::vector<std::string> flags = {};
   std::string language = "c";  ///< or "c++"
 };
 
-/// `cc -shared -fPIC`, -O1. Returns `output`; throws heddle::Error with the compiler's words.
+/// `cc -O1 -shared -fPIC`. Returns `output`; throws heddle::Error with the compiler's message.
 std::string build_library(const ElfBuild& build);
 /// As build_library(), a position-independent program.
 std::string build_program(const ElfBuild& build);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// Speed comes from what is not done per library: no compiler and no driver, only `as` on a few
-// lines of data and `ld` twice (2.4 ms each). The code is one C file compiled once; a library is
-// that object plus its table of dependencies, under exported names given by --defsym. The first ld
-// makes a stand-in without dependencies, which the second links against, so no build order is
-// needed and a chain builds in parallel too.
+// A library costs one `as` of a few lines of data and two `ld` (2.4 ms each), no compiler. The code
+// is one C file compiled once; a library is that object and its table of dependencies, exported
+// under a name given by --defsym. The first ld makes a stand-in without dependencies for other
+// libraries to link against, so that all build in parallel.
 #include "tests/support/elf_farm.hpp"
 
 #include <fmt/format.h>
@@ -31,7 +30,7 @@ typedef unsigned long long number;
 #define HIDDEN __attribute__((visibility("hidden")))
 extern HIDDEN const number farm_number, farm_need_count;
 extern HIDDEN number (*const farm_needs[])(void);
-number farm_value(void) {  // default visibility: --defsym's aliases take it over
+number farm_value(void) {  // its default visibility applies to the aliases of --defsym too
   static int called;
   if (called) return 0;
   called = 1;
@@ -66,7 +65,7 @@ int main(void) {
 }
 )";
 
-/// Calls work(i) for every i below `count` on two threads; the first exception comes out here.
+/// Calls work(i) for every i below `count` on two threads; rethrows an exception.
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
@@ -90,6 +89,39 @@ std::string assembler_string(const std::string& text) {
   std::string out;
   for (const unsigned char c : text) out += fmt::format("\\{:03o}", c);
   return "\"" + out + "\"";
+}
+
+/// The libraries that each library needs; the last element is those that the program needs.
+std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options) {
+  const std::size_t n = options.libraries;
+  std::vector<std::vector<std::size_t>> edges(n + 1);
+  auto& program = edges[n];
+  switch (options.shape) {
+    case FarmShape::star:
+      for (std::size_t i = 0; i < n; ++i) program.push_back(i);
+      break;
+    case FarmShape::chain:
+      if (n > 0) program.push_back(0);
+      for (std::size_t i = 0; i + 1 < n; ++i) edges[i].push_back(i + 1);
+      break;
+    case FarmShape::random: {
+      std::mt19937_64 random(1);
+      // Every library has a parent before it: all are reached, without loops.
+      for (std::size_t i = 0; i < n; ++i) edges[i < 8 ? n : random() % i].push_back(i);
+      for (std::size_t i = 0; i + 1 < n; ++i)
+        for (std::size_t extra = random() % 4; extra > 0; --extra)
+          edges[i].push_back(i + 1 + random() % (n - i - 1));
+      for (auto& needs : edges) {
+        std::shuffle(needs.begin(), needs.end(), random);
+        std::vector<std::size_t> once;
+        for (const std::size_t need : needs)
+          if (std::find(once.begin(), once.end(), need) == once.end()) once.push_back(need);
+        needs = std::move(once);
+      }
+      break;
+    }
+  }
+  return edges;
 }
 
 /// One farm under construction.
@@ -148,8 +180,7 @@ class Builder {
     run_checked({"as", "-o", output, "-"}, {.env = {}, .cwd = {}, .input = text});
   }
 
-  /// The data that makes a copy of the code one library: .8byte
-  /// holds a pointer on every 64-bit machine.
+  /// The data of one library. .8byte holds a pointer on every 64-bit machine.
   std::string table(const std::vector<std::size_t>& needs, std::uint64_t number) const {
     std::string pointers;
     for (const std::size_t need : needs)
@@ -174,22 +205,11 @@ class Builder {
 
   void link_library(std::size_t i, const std::string& output, const std::string& soname,
                     const std::vector<std::size_t>& needs) const {
-    std::vector<std::string> argv = {"ld",
-                                     "-shared",
-                                     "-o",
-                                     output,
-                                     "-soname",
-                                     soname,
-                                     "-z",
-                                     "relro",
-                                     "--hash-style=gnu",
-                                     "--version-script",
-                                     work("exports"),
-                                     work("lib.o"),
-                                     numbered(i, ".o")};
-    argv.push_back("--defsym=" + function_name(i) + "=farm_value");
-    argv.push_back("--no-as-needed");
-    // A library inherits the program's RPATH; RUNPATH is each file's own.
+    std::vector<std::string> argv = {"ld", "-shared", "-z", "relro", "--hash-style=gnu"};
+    argv.insert(argv.end(), {"-o", output, "-soname", soname, "--version-script", work("exports"),
+                             work("lib.o"), numbered(i, ".o"),
+                             "--defsym=" + function_name(i) + "=farm_value", "--no-as-needed"});
+    // Libraries inherit the program's RPATH, but not its RUNPATH.
     if (!needs.empty() && options_.tag != FarmTag::rpath)
       add_needs(argv, needs, "");
     else
@@ -224,38 +244,6 @@ class Builder {
 };
 
 }  // namespace
-
-std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options) {
-  const std::size_t n = options.libraries;
-  std::vector<std::vector<std::size_t>> edges(n + 1);
-  auto& program = edges[n];
-  switch (options.shape) {
-    case FarmShape::star:
-      for (std::size_t i = 0; i < n; ++i) program.push_back(i);
-      break;
-    case FarmShape::chain:
-      if (n > 0) program.push_back(0);
-      for (std::size_t i = 0; i + 1 < n; ++i) edges[i].push_back(i + 1);
-      break;
-    case FarmShape::random: {
-      std::mt19937_64 random(1);
-      // Every library has a parent before it, so all are reached and no loop can arise.
-      for (std::size_t i = 0; i < n; ++i) edges[i < 8 ? n : random() % i].push_back(i);
-      for (std::size_t i = 0; i + 1 < n; ++i)
-        for (std::size_t extra = random() % 4; extra > 0; --extra)
-          edges[i].push_back(i + 1 + random() % (n - i - 1));
-      for (auto& needs : edges) {
-        std::shuffle(needs.begin(), needs.end(), random);
-        std::vector<std::size_t> once;
-        for (const std::size_t need : needs)
-          if (std::find(once.begin(), once.end(), need) == once.end()) once.push_back(need);
-        needs = std::move(once);
-      }
-      break;
-    }
-  }
-  return edges;
-}
 
 ElfFarm ElfFarm::build(const std::string& directory, const FarmOptions& options) {
   std::filesystem::create_directories(directory);

@@ -15,8 +15,8 @@ enum class FarmShape : std::uint8_t {
 
 enum class FarmTag : std::uint8_t {
   rpath,     ///< DT_RPATH on the program alone; it is inherited
-  runpath,   ///< DT_RUNPATH, every directory, on each file that needs a library
-  none,      ///< nothing: run it with LD_LIBRARY_PATH=ElfFarm::library_path
+  runpath,   ///< DT_RUNPATH with every directory on each file that needs a library
+  none,      ///< none: the program needs LD_LIBRARY_PATH=ElfFarm::library_path
   absolute,  ///< DT_NEEDED holds absolute paths: what a search-free start costs
 };
 
@@ -24,15 +24,15 @@ struct FarmOptions {
   std::size_t libraries = 10;
   FarmShape shape = FarmShape::star;
   FarmTag tag = FarmTag::rpath;
-  /// Library i's number is this plus i: tells two farms apart.
+  /// Library i's number is this plus i, so that two farms print different sums.
   std::uint64_t first_number = 1;
   bool odd_names = false;     ///< directories hold spaces, tabs, newlines and UTF-8
-  bool dlopen_roots = false;  ///< the program dlopens by soname what it would have needed
+  bool dlopen_roots = false;  ///< the program dlopens its libraries by soname instead
 };
 
-/// A program and its libraries, one in each of N directories, so that ld.so walks about N*N/2
-/// paths. Called, each library's function adds its number once and asks its dependencies, so the
-/// program's one line of output shows that every library is there and is the right one.
+/// A program and N libraries in N directories, so that ld.so probes about N*N/2 paths. Each
+/// library's function adds its number and the results of its dependencies once, so the sum that the
+/// program prints shows that each library is loaded and is the right one.
 struct ElfFarm {
   std::string program;                   ///< `<directory>/app`
   std::vector<std::string> directories;  ///< `<directory>/lib/0001`, in search order
@@ -45,8 +45,5 @@ struct ElfFarm {
   /// cores. Needs cc, as and ld. Throws heddle::Error.
   static ElfFarm build(const std::string& directory, const FarmOptions& options = {});
 };
-
-/// Which libraries each library needs, then, as the last element, which ones the program needs.
-std::vector<std::vector<std::size_t>> farm_edges(const FarmOptions& options);
 
 }  // namespace heddle::test

@@ -5,22 +5,22 @@
 #include <linux/fuse.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
 
+#include "base/child.hpp"
 #include "base/fd.hpp"
 
 namespace heddle::test {
 namespace {
 
-// Of newer headers than Debian 12's linux/fuse.h.
+// Debian 12's linux/fuse.h lacks it.
 constexpr int kNotifyResend = 7;
 
-/// In a child: 0 when a mount takes `note`, 1 when its kernel does not know it, 2 without a mount.
-int ask(int note) {
+/// In a child: 0 when the kernel accepts the notification, 1 when not, 2 without a mount.
+int try_notification(int note) {
   const std::string ids = "0 " + std::to_string(::geteuid()) + " 1";
   const bool root = ::geteuid() == 0;
   if (::unshare(root ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) return 2;
@@ -39,23 +39,18 @@ int ask(int note) {
   return ::write(device.get(), &header, sizeof(header)) < 0 && errno == EINVAL ? 1 : 0;
 }
 
-bool takes(int note) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(ask(note));
-  int status = 0;
-  return child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
-         WEXITSTATUS(status) != 1;
-}
-
 }  // namespace
 
 bool kernel_resends() {
-  static const bool out = takes(kNotifyResend);
-  return out;
+  static const bool refused = [] {
+    auto child = value_or_throw(fork_child({}, [] { return try_notification(kNotifyResend); }));
+    return value_or_throw(child.wait()) == 1;
+  }();
+  return !refused;
 }
 
 bool kernel_has(long call) {
-  // No call takes all of these.
+  // These arguments are invalid for every call.
   return ::syscall(call, -1, nullptr, -1, -1, -1, -1) >= 0 || errno != ENOSYS;
 }
 

@@ -7,21 +7,21 @@
 
 namespace heddle::test {
 
-/// What this kernel takes from a FUSE server, asked of a mount in a namespace of its own. True
-/// where none can be made: whoever needs one says so by itself.
-bool kernel_resends();  ///< FUSE_NOTIFY_RESEND (Linux 6.9): a dead worker can be followed
+/// Whether the kernel accepts FUSE_NOTIFY_RESEND (Linux 6.9), which a dead worker's successor
+/// needs. Tries it on a mount in a new namespace; true when no mount can be made there.
+bool kernel_resends();
 
-/// Whether there is a system call that came after Linux 4.18: not on an older kernel, nor under
-/// ./dev test --old-kernel. SYS_open_tree stands for all that came with it.
+/// Whether a system call newer than Linux 4.18 exists; not under ./dev test --old-kernel.
+/// SYS_open_tree stands for all calls that came with it.
 bool kernel_has(long call);
-/// PIDFD_THREAD (Linux 6.9): a process's death is seen while a thread of it still hangs.
+/// PIDFD_THREAD (Linux 6.9) shows a process's death while one of its threads still hangs.
 bool kernel_tells_of_leaders();
 
 }  // namespace heddle::test
 
 #define HEDDLE_NEEDS_RESEND()            \
   if (!::heddle::test::kernel_resends()) \
-  HEDDLE_SKIP("this kernel sends no request again that a dead process had read")
+  HEDDLE_SKIP("this kernel does not resend requests that a dead process had read")
 #define HEDDLE_NEEDS_OPEN_TREE()                  \
   if (!::heddle::test::kernel_has(SYS_open_tree)) \
   HEDDLE_SKIP("needs detached mounts: open_tree(2), Linux 5.2")

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 // in-world [--uid N] [--fuse open|absent] [--mtab open|absent] [--forbid unshare]...
-// [--mounts-below DIR] [--] COMMAND:
-// runs COMMAND as that user, in a mount namespace of its own where /dev/fuse is as on most nodes
-// (0666) or absent, where /etc/mtab may be absent, and where system calls are forbidden as
-// container runtimes do it; of heddle's mounts only those below DIR are there. For tests; to be
-// started as root.
+// [--mounts-below DIR] [--] COMMAND: runs COMMAND as that user in a new mount namespace. There
+// /dev/fuse is as on most nodes (0666) or absent, /etc/mtab may be absent, forbidden system calls
+// fail as under a container runtime, and of heddle's mounts only those below DIR exist. Needs root.
 
 #include <fcntl.h>
 #include <grp.h>
@@ -32,30 +30,29 @@ void check(bool good, const char* what) {
   std::exit(125);
 }
 
-void make_node(const std::string& path, unsigned mode, unsigned major_number,
-               unsigned minor_number) {
+void make_node(const std::string& name, unsigned major_number, unsigned minor_number) {
   ::umask(0);
-  check(::mknod(path.c_str(), S_IFCHR | mode, makedev(major_number, minor_number)) == 0, "mknod");
+  const auto device = makedev(major_number, minor_number);
+  check(::mknod(("/dev/" + name).c_str(), S_IFCHR | 0666, device) == 0, "mknod");
 }
 
-/// A /dev of our own: a node that is bound over another would not be gone.
+/// A new /dev: a bind mount over a node cannot make it absent.
 void make_dev(bool fuse) {
   check(::unshare(CLONE_NEWNS) == 0, "unshare");
   check(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make private");
   check(::mount("tmpfs", "/dev", "tmpfs", MS_NOSUID, "mode=755") == 0, "mount /dev");
-  make_node("/dev/null", 0666, 1, 3);
-  make_node("/dev/zero", 0666, 1, 5);
-  make_node("/dev/full", 0666, 1, 7);
-  make_node("/dev/random", 0666, 1, 8);
-  make_node("/dev/urandom", 0666, 1, 9);
-  make_node("/dev/tty", 0666, 5, 0);
-  if (fuse) make_node("/dev/fuse", 0666, 10, 229);
+  make_node("null", 1, 3);
+  make_node("zero", 1, 5);
+  make_node("full", 1, 7);
+  make_node("random", 1, 8);
+  make_node("urandom", 1, 9);
+  make_node("tty", 5, 0);
+  if (fuse) make_node("fuse", 10, 229);
   check(::mkdir("/dev/shm", 01777) == 0, "mkdir");
   check(::symlink("/proc/self/fd", "/dev/fd") == 0, "symlink");
 }
 
-/// Whoever looks whether its mount has gone is not to wait for those of other tests, which stay in
-/// a copy of the mounts for ever.
+/// Unmounts other tests' mounts: this namespace's copies would keep them alive.
 void leave_mounts_but(const std::string& directory) {
   FILE* table = ::setmntent("/proc/self/mounts", "r");
   check(table != nullptr, "/proc/self/mounts");
@@ -70,7 +67,7 @@ void leave_mounts_but(const std::string& directory) {
           mount.c_str());
 }
 
-/// fusermount3 wants every user to have a name.
+/// fusermount3 needs a name for the user.
 void name_user(unsigned uid) {
   std::ifstream before("/etc/passwd");
   std::ofstream("/dev/passwd") << before.rdbuf() << "heddle-test:x:" << uid << ":" << uid
@@ -78,7 +75,7 @@ void name_user(unsigned uid) {
   check(::mount("/dev/passwd", "/etc/passwd", nullptr, MS_BIND, nullptr) == 0, "bind passwd");
 }
 
-/// /etc without mtab, as debootstrap makes it.
+/// debootstrap makes /etc without mtab.
 void hide_mtab() {
   check(::mkdir("/dev/etc", 0755) == 0 && ::mkdir("/dev/etc-work", 0755) == 0, "mkdir");
   check(::mount("overlay", "/etc", "overlay", 0,
@@ -87,11 +84,11 @@ void hide_mtab() {
   check(::unlink("/etc/mtab") == 0, "/etc/mtab");
 }
 
-/// Installed as root, and so without PR_SET_NO_NEW_PRIVS: setuid programs keep working.
+/// Without PR_SET_NO_NEW_PRIVS, so that setuid programs work.
 void forbid(const std::vector<std::string>& names) {
   scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
   ::seccomp_attr_set(filter, SCMP_FLTATR_CTL_NNP, 0);
-  // As container runtimes do: proot looks whether calls of other architectures work.
+  // As container runtimes: proot tries calls of other architectures.
   ::seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_ALLOW);
   for (const auto& name : names)
     check(::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
@@ -127,7 +124,7 @@ int main(int argc, char** argv) {
   if (uid != 0) name_user(uid);
   if (!forbidden.empty()) forbid(forbidden);
   if (uid != 0) {
-    const gid_t groups[] = {uid, 4};  // one supplementary group more, to be lost
+    const gid_t groups[] = {uid, 4};  // one supplementary group
     check(::setgroups(2, groups) == 0, "setgroups");
     check(::setresgid(uid, uid, uid) == 0, "setresgid");
     check(::setresuid(uid, uid, uid) == 0, "setresuid");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// ElfFarm for shell scripts (`./dev demo`, by hand). Prints the program's path.
+// Makes an ElfFarm for shell scripts (`./dev demo`) and prints the program's path.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

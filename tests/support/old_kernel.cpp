@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// old-kernel 4.18|5.14 COMMAND ARGS: runs COMMAND, and all that it starts, with the system calls of
-// an older kernel: those that Linux got later fail with ENOSYS, and newer flags of older calls as
-// that kernel answers what it does not know. To be started as root, without PR_SET_NO_NEW_PRIVS:
-// setuid programs keep working. Not played: the FUSE protocol, statx's fields, what file systems
-// can do. 5.14 is plain Linux 5.14 without Landlock, as RHEL 9.0 boots it.
+// old-kernel 4.18|5.14 COMMAND ARGS: runs COMMAND and its children with the system calls of an
+// older kernel. Later calls fail with ENOSYS, later flags of older calls with that kernel's error
+// for unknown flags. Needs root, because PR_SET_NO_NEW_PRIVS would disable setuid programs. Not
+// emulated: the FUSE protocol, fields of statx, features of file systems. 5.14 is plain Linux 5.14
+// without Landlock, as RHEL 9.0 boots it.
 
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -31,19 +31,19 @@ constexpr std::uint32_t kArchitecture = AUDIT_ARCH_X86_64;
 #elif defined(__aarch64__)
 constexpr std::uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #else
-#error "which architecture's system calls are these?"
+#error "unknown architecture"
 #endif
 
 /// A classic BPF program over seccomp_data that ends with SECCOMP_RET_ALLOW.
 class Filter {
  public:
   Filter() {
-    // Numbers of calls since 5.1 are the same everywhere; those of older calls are this machine's.
+    // Calls since 5.1 have the same numbers on all architectures.
     load(offsetof(seccomp_data, arch));
     add(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0);
     add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   }
-  /// All calls of this number and later ones.
+  /// Calls of this number and higher ones fail.
   void without_calls_from(std::uint32_t number) {
     load(offsetof(seccomp_data, nr));
     add(BPF_JMP | BPF_JGE | BPF_K, number, 0, 1);
@@ -73,7 +73,7 @@ class Filter {
     add(BPF_JMP | BPF_JGT | BPF_K, most, 1, 0);
     fail(error);
   }
-  /// The same where the argument before is `first`: options of one level, ioctls of one kind.
+  /// `call` with `first` as argument 1 and at least `least` as argument 2: socket options.
   void without_options(long call, std::uint32_t first, std::uint32_t least, int error) {
     load(offsetof(seccomp_data, nr));
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 5);
@@ -97,7 +97,7 @@ class Filter {
   void load(std::size_t offset) {
     add(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offset));
   }
-  /// Its low half: both machines are little endian.
+  /// The low half: both architectures are little endian.
   void load_argument(unsigned at) { load(offsetof(seccomp_data, args) + 8 * std::size_t{at}); }
   void fail(int error) {
     add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error));
@@ -108,8 +108,8 @@ class Filter {
 
 constexpr std::uint32_t kNamespaceIoctls = 0xb7U << 8;  // linux/nsfs.h; the number is the low byte
 
-/// What Linux 5.15 and later brought.
-void forget_since_5_14(Filter& filter) {
+/// Linux 5.15 and later.
+void remove_newer_than_5_14(Filter& filter) {
   filter.without_calls_from(448);                            // process_mrelease
   filter.without({444, 445, 446});                           // landlock_*
   filter.without_flags(429, 4, 0x300, EINVAL);               // MOVE_MOUNT_BENEATH, SET_GROUP
@@ -126,8 +126,8 @@ void forget_since_5_14(Filter& filter) {
   filter.without_values(SYS_ioctl, 1, kNamespaceIoctls | 5, kNamespaceIoctls | 0xff, ENOTTY);
 }
 
-/// What Linux 4.19 and later brought.
-void forget_since_4_18(Filter& filter) {
+/// Linux 4.19 and later.
+void remove_newer_than_4_18(Filter& filter) {
   filter.without_calls_from(424);  // pidfd_send_signal; open_tree, clone3, openat2, ... follow
   filter.without_options(SYS_getsockopt, SOL_SOCKET, 62, ENOPROTOOPT);
   filter.without_options(SYS_setsockopt, SOL_SOCKET, 62, ENOPROTOOPT);
@@ -145,8 +145,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   Filter filter;
-  if (version == "4.18") forget_since_4_18(filter);  // first: the first answer counts
-  forget_since_5_14(filter);
+  if (version == "4.18") remove_newer_than_4_18(filter);  // first: the first match decides
+  remove_newer_than_5_14(filter);
   if (!filter.install()) {
     std::perror("old-kernel: seccomp");
     return 125;

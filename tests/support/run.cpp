@@ -38,7 +38,7 @@ std::vector<std::string> changed_environment(const std::vector<std::string>& cha
 
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-/// Takes what is there. False at the end of the stream.
+/// Reads all available bytes. False at the end of the stream.
 bool drain(int fd, std::string& into) {
   char buffer[65536];
   for (;;) {
@@ -56,7 +56,7 @@ struct Pipes {
   Pipe in = value_or_throw(make_pipe());
   Pipe out = value_or_throw(make_pipe());
   Pipe err = value_or_throw(make_pipe());
-  Pipe failure = value_or_throw(make_pipe());  ///< carries errno of a failing exec
+  Pipe failure = value_or_throw(make_pipe());  ///< errno of a failed exec
 };
 
 pid_t start(const std::vector<std::string>& argv, const RunOptions& options, const Pipes& pipes) {
@@ -77,7 +77,7 @@ pid_t start(const std::vector<std::string>& argv, const RunOptions& options, con
   ::_exit(127);
 }
 
-/// Feeds and reads until the child ends or the deadline passes; returns whether it ended.
+/// Writes and reads until the child ends or the deadline passes; whether it has ended.
 bool converse(int child_end, Pipes& pipes, const RunOptions& options, RunResult& result) {
   for (const int fd :
        {pipes.in.write_end.get(), pipes.out.read_end.get(), pipes.err.read_end.get()})
@@ -94,7 +94,7 @@ bool converse(int child_end, Pipes& pipes, const RunOptions& options, RunResult&
                        {pipes.err.read_end.get(), POLLIN, 0},
                        {pipes.in.write_end.get(), POLLOUT, 0}};
     if (::poll(polled, 4, static_cast<int>(left)) < 0) continue;
-    // The child's end is looked at before its last words are read, so that none is lost.
+    // Checked before the last reads, so that no output is lost.
     const bool ended = polled[0].revents != 0;
     if (pipes.out.read_end && !drain(pipes.out.read_end.get(), result.out))
       pipes.out.read_end.reset();
@@ -107,7 +107,7 @@ bool converse(int child_end, Pipes& pipes, const RunOptions& options, RunResult&
       if (n >= 0)
         fed += static_cast<std::size_t>(n);
       else if (errno != EAGAIN && errno != EINTR)
-        fed = options.input.size();  // EPIPE: it does not want more
+        fed = options.input.size();  // EPIPE: the child has closed its stdin
     }
   }
 }
@@ -115,7 +115,7 @@ bool converse(int child_end, Pipes& pipes, const RunOptions& options, RunResult&
 }  // namespace
 
 RunResult run(const std::vector<std::string>& argv, const RunOptions& options) {
-  // A child that does not read its stdin must not end the test program.
+  // A child that closes its stdin must not end the test program.
   ::signal(SIGPIPE, SIG_IGN);
   Pipes pipes;
   const pid_t pid = start(argv, options, pipes);

@@ -12,7 +12,7 @@ struct RunOptions {
   std::vector<std::string> env;
   std::string cwd;    ///< empty: ours
   std::string input;  ///< what the child reads from its stdin
-  /// After it the child's process group is killed and timed_out set.
+  /// Then the child's process group is killed, and timed_out is set.
   std::chrono::milliseconds deadline{60'000};
 };
 
@@ -23,15 +23,15 @@ struct RunResult {
   bool timed_out = false;
 };
 
-/// Runs `argv` (argv[0] is searched in PATH, no shell) in a process group of its own and collects
-/// what it writes. It returns when the child ends, even if a daemon that the child left behind
-/// still holds the pipes. Throws heddle::Error when the child cannot be started.
+/// Runs `argv` (argv[0] is searched in PATH, no shell) in a new process group and collects its
+/// output. Returns when the child ends, even if a daemon of the child still holds the pipes. Throws
+/// heddle::Error when the child cannot be started.
 RunResult run(const std::vector<std::string>& argv, const RunOptions& options = {});
 
-/// As run(), and throws heddle::Error with the child's stderr unless it exits with 0: for set-up.
+/// As run(), for set-up: throws heddle::Error with the child's stderr unless it exits with 0.
 RunResult run_checked(const std::vector<std::string>& argv, const RunOptions& options = {});
 
-/// The shell-quoted form of `argv`, for messages a person may paste.
+/// The shell-quoted form of `argv`, for messages.
 std::string to_shell(const std::vector<std::string>& argv);
 
 }  // namespace heddle::test

@@ -17,7 +17,7 @@ bool is_library_name(const std::string& path) {
   return name.ends_with(".so") || name.find(".so.") != std::string::npos;
 }
 
-/// The first quoted string of `line`, strace's escapes kept.
+/// The first quoted string of `line`, with strace's escapes.
 std::string first_string(const std::string& line) {
   const auto begin = line.find('"');
   if (begin == std::string::npos) return {};
@@ -30,8 +30,7 @@ bool is_open(const std::string& call) { return call.starts_with("open"); }
 
 /// The state of one traced process.
 struct Traced {
-  std::string unfinished;
-  std::size_t start = 0;  ///< index + 1 into the starts, 0: it has not exec'ed
+  std::size_t start = 0;  ///< index + 1 into the starts; 0 before an exec
   bool in_main = false;
 };
 
@@ -39,36 +38,19 @@ class Log {
  public:
   std::vector<ProgramStart> take() { return std::move(starts_); }
 
-  void line(const std::string& text) {
-    std::size_t used = 0;
-    const int pid = std::stoi(text, &used);
-    std::string rest = text.substr(text.find_first_not_of(' ', used));
+  void call(int pid, const std::string& text) {
+    const auto equals = text.rfind(" = ");
+    if (equals == std::string::npos) return;
+    const auto result = text.substr(equals + 3);
     Traced& process = processes_[pid];
-    if (rest.ends_with(" <unfinished ...>")) {
-      process.unfinished = rest.substr(0, rest.size() - 17);
-      return;
-    }
-    if (rest.starts_with("<... ")) {
-      const auto resumed = rest.find(" resumed>");
-      if (resumed == std::string::npos) return;
-      rest = process.unfinished + rest.substr(resumed + 9);
-    }
-    const auto result = rest.rfind(") = ");
-    const auto spaced = rest.rfind(" = ");
-    if (result == std::string::npos && spaced == std::string::npos) return;
-    call(pid, process, rest, rest.substr(spaced + 3));
-  }
-
- private:
-  void call(int pid, Traced& process, const std::string& text, const std::string& result) {
     const bool ok = !result.starts_with("-1 ") && !result.starts_with("?");
     if (text.starts_with("execve")) {
       if (!ok) return;
       starts_.push_back({first_string(text), pid, {}, {}, {}});
-      process = {{}, starts_.size(), false};
+      process = {starts_.size(), false};
       return;
     }
-    // A thread or a fork carries on where its parent was; only execs are starts.
+    // Threads and forks are no starts.
     if (process.start == 0) return;
     if (text.starts_with("prlimit64(") && text.find("RLIMIT_STACK") != std::string::npos) {
       process.in_main = true;
@@ -83,6 +65,7 @@ class Log {
       start.opened.push_back(path);
   }
 
+ private:
   std::map<int, Traced> processes_;
   std::vector<ProgramStart> starts_;
 };
@@ -101,11 +84,33 @@ StraceResult strace_counts(const std::vector<std::string>& argv, const RunOption
   StraceResult result;
   result.run = run(traced, options);
   Log parsed;
-  std::istringstream lines(value_or_throw(read_file(log)));
-  for (std::string line; std::getline(lines, line);)
-    if (!line.empty() && line[0] >= '0' && line[0] <= '9') parsed.line(line);
+  for (const auto& [pid, text] : strace_calls(value_or_throw(read_file(log))))
+    parsed.call(pid, text);
   result.starts = parsed.take();
   return result;
+}
+
+std::vector<std::pair<int, std::string>> strace_calls(const std::string& log) {
+  std::vector<std::pair<int, std::string>> calls;
+  std::map<int, std::string> unfinished;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    std::size_t used = 0;
+    if (line.empty() || line[0] < '0' || line[0] > '9') continue;
+    const int pid = std::stoi(line, &used);
+    std::string text = line.substr(line.find_first_not_of(' ', used));
+    if (constexpr std::string_view kEnd = " <unfinished ...>"; text.ends_with(kEnd)) {
+      unfinished[pid] = text.substr(0, text.size() - kEnd.size());
+      continue;
+    }
+    if (text.starts_with("<... ")) {
+      const auto resumed = text.find(" resumed>");
+      if (resumed == std::string::npos) continue;
+      text = unfinished[pid] + text.substr(resumed + 9);
+    }
+    calls.emplace_back(pid, std::move(text));
+  }
+  return calls;
 }
 
 bool strace_leaves_daemons() {

@@ -2,22 +2,23 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/run.hpp"
 
 namespace heddle::test {
 
-/// What one execve'd program image asked of the file system while it started.
+/// File system calls of one program while it starts, from execve to main and later.
 struct ProgramStart {
   std::string program;  ///< the path execve was given
   int pid = 0;
-  /// open, stat, access and readlink calls that failed between exec and main, constructors included
-  /// only as far as they come before ld.so is done; /etc/ld.so.preload is ld.so's own and left out.
+  /// Failed open, stat, access and readlink calls from exec until ld.so has relocated the last
+  /// library, without ld.so's own one of /etc/ld.so.preload.
   std::vector<std::string> failed;
-  /// Library paths opened with success in the same time.
+  /// Library paths opened in the same time.
   std::vector<std::string> opened;
-  /// Failed calls for names of libraries (`*.so`, `*.so.*`) after that: dlopen.
+  /// Failed calls for names of libraries (`*.so`, `*.so.*`) after it: dlopen.
   std::vector<std::string> failed_later;
 };
 
@@ -29,17 +30,20 @@ struct StraceResult {
   const ProgramStart& start_of(const std::string& suffix) const;
 };
 
-/// Runs `argv` under `strace -f` and sorts its file calls. ld.so is taken to be done at the first
-/// prlimit64(RLIMIT_STACK): glibc's __libc_early_init makes it after the last library is relocated
-/// and before the first constructor. A static program has no such call before main: everything up
-/// to it counts. Throws heddle::Error when strace cannot run (see strace_works()).
+/// Runs `argv` under `strace -f` and sorts its file calls. The first prlimit64(RLIMIT_STACK) marks
+/// the end of ld.so's work: glibc's __libc_early_init makes it after the last relocation and before
+/// the first constructor. A static program has no such call before main, so all calls up to it
+/// count. Throws heddle::Error when strace cannot run (see strace_works()).
 StraceResult strace_counts(const std::vector<std::string>& argv, const RunOptions& options = {});
 
-/// Whether strace is there and may trace.
+/// {pid, call} of each line of a log of `strace -f -o`; interrupted calls are joined.
+std::vector<std::pair<int, std::string>> strace_calls(const std::string& log);
+
+/// Whether strace is installed and may trace.
 bool strace_works();
-/// Whether a daemon that a traced program starts and waits for runs untraced: not under a seccomp
-/// filter (base/child.cpp), as ./dev test --old-kernel sets one. A mount that others share has been
-/// started elsewhere (Linux 5.2).
+/// Whether strace leaves alone a daemon that the traced program starts and waits for. It does not
+/// under a seccomp filter (base/child.cpp), which ./dev test --old-kernel sets; since Linux 5.2
+/// another process starts the daemon of a shared mount.
 bool strace_leaves_daemons();
 
 }  // namespace heddle::test

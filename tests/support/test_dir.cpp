@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <sstream>
 
 #include "base/fd.hpp"
 #include "base/temp_dir.hpp"
@@ -19,7 +20,7 @@ TestDir::TestDir() : path_(value_or_throw(TempDir::create("heddle-test")).releas
 TestDir::~TestDir() {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
   if (info && info->result()->Failed()) {
-    // Tells `dev` that the directory was not forgotten.
+    // `dev` reports directories without this mark as leaked.
     const auto mark = open_file(path_ + "/.kept", O_WRONLY | O_CREAT);
     fmt::print(stderr, "kept: {}\nrepeat: ./dev test '{}.{}'\n", path_, info->test_suite_name(),
                info->name());
@@ -58,9 +59,8 @@ bool is_running(int pid) {
 std::size_t mounts_with(const std::string& text) {
   const auto mounts = value_or_throw(read_file("/proc/self/mountinfo"));
   std::size_t count = 0;
-  for (std::size_t begin = 0, end; (end = mounts.find('\n', begin)) != std::string::npos;
-       begin = end + 1)
-    count += mounts.substr(begin, end - begin).find(text) != std::string::npos;
+  std::istringstream lines(mounts);
+  for (std::string line; std::getline(lines, line);) count += line.find(text) != line.npos;
   return count;
 }
 
