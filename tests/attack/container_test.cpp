@@ -223,7 +223,7 @@ class PodmanIntruder : public PodmanTest {
 
 TEST_P(PodmanIntruder, podman_root_reaches_no_process_and_no_socket) {
   put_intruder(*world_);
-  const std::vector<std::vector<std::string>> ways{
+  const std::vector<Strings> ways{
       {}, {"--cap-drop=all"}, {"--pid=host"}, {"--pid=host", "--cap-drop=all"}, {"--ipc=host"}};
   for (const auto& options : ways) {
     SCOPED_TRACE(::testing::PrintToString(options));
@@ -240,13 +240,12 @@ INSTANTIATE_TEST_SUITE_P(Oci, PodmanIntruder, ::testing::Values("runc", "crun"),
 /// image's too.
 class HostileManifest : public PodmanTest {
  protected:
-  RunResult podman(const std::vector<std::string>& words,
-                   const std::string& before = "true") const {
+  RunResult podman(const Strings& words, const std::string& before = "true") const {
     // The user has no access to root's TMPDIR.
     return session_->run(
         Strings{"env", "TMPDIR=" + session_->path("home")} + session_->words() + words, before);
   }
-  void build(const std::vector<std::string>& annotations) const {
+  void build(const Strings& annotations) const {
     const auto tar = world_->path("image.tar");
     run_checked({"tar", "-C", world_->rootfs(), "-cf", tar, "."});
     const auto imported = podman({"import", tar, "localhost/base:1"});
@@ -254,22 +253,21 @@ class HostileManifest : public PodmanTest {
     write_text_file(world_->path("Containerfile"),
                     "FROM localhost/base:1\nLABEL heddle.mpi=host\n"
                     "ENV heddle.mpi=host HEDDLE_MPI=host\n");
-    std::vector<std::string> words{"build",
-                                   "--pull=never",
-                                   "--isolation=chroot",
-                                   "--network=host",
-                                   "-t",
-                                   "localhost/evil:1",
-                                   "-f",
-                                   world_->path("Containerfile")};
+    Strings words{"build",
+                  "--pull=never",
+                  "--isolation=chroot",
+                  "--network=host",
+                  "-t",
+                  "localhost/evil:1",
+                  "-f",
+                  world_->path("Containerfile")};
     for (const auto& annotation : annotations)
       words.insert(words.end(), {"--annotation", annotation});
     words.push_back(session_->path("home"));
     const auto built = podman(words);
     ASSERT_EQ(built.status, 0) << built.err;
   }
-  RunResult start(const std::vector<std::string>& options = {},
-                  const std::string& before = "true") const {
+  RunResult start(const Strings& options = {}, const std::string& before = "true") const {
     auto words = session_->run_words(options);
     words.erase(words.begin(),
                 words.begin() + static_cast<std::ptrdiff_t>(session_->words().size()));

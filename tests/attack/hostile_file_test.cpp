@@ -74,7 +74,7 @@ class HostileImage : public ::testing::Test {
     copy_file(kLoader, in(kLoader));
     fs::create_directories(in("/etc"));
     build_mpi(dir_ / "host/lib/libmpi.so.12");
-    std::vector<std::string> needed = {build_mpi(in(kLib) + "libmpi.so.12")};
+    Strings needed = {build_mpi(in(kLib) + "libmpi.so.12")};
     for (const char* name : {"libfifo.so.1", "libdevice.so.1", "libgood.so.1"})
       needed.push_back(build_library({.output = in(kLib) + name,
                                       .source = "int a;",
@@ -99,9 +99,8 @@ class HostileImage : public ::testing::Test {
 
   void SetUp() override { HEDDLE_STAGED(program, "fs-resolve"); }
   /// `before`, then fs-resolve with options to make a map of the image's `program`.
-  std::vector<std::string> resolving(std::vector<std::string> before = {},
-                                     const std::string& program = "/app",
-                                     const std::string& mpi = "none") const {
+  Strings resolving(Strings before = {}, const std::string& program = "/app",
+                    const std::string& mpi = "none") const {
     for (const auto& word : {staged_program("fs-resolve"), "build"s, "--into"s, dir_ / "root",
                              "--program"s, program, "--mpi"s, mpi, "-o"s, dir_ / "map", "--json"s})
       before.push_back(word);
@@ -113,13 +112,13 @@ class HostileImage : public ::testing::Test {
 
   /// The calls of `words` and its descendants that opened a device or a FIFO of the image without
   /// O_PATH.
-  std::vector<std::string> opened(std::vector<std::string> words) {
+  Strings opened(Strings words) {
     const auto log = dir_ / "strace";
     words.insert(words.begin(),
                  {"strace", "-f", "-yy", "-s", "0", "-o", log, "-e", "trace=open,openat,openat2"});
     last_ = run(words, options());
     EXPECT_FALSE(last_.timed_out);
-    std::vector<std::string> out;
+    Strings out;
     bool any = false;
     for (const auto& line : lines_of(value_or_throw(read_file(log)))) {
       const auto answer = line.rfind(" = ");
@@ -217,11 +216,11 @@ TEST_F(HostileImage, directory_swapped_for_a_link_leads_to_no_host_file) {
     }
   });
   // Leaves time between two lookups of one name.
-  const std::vector<std::string> slowly = {"strace", "-f",
-                                           "-o",     "/dev/null",
-                                           "-e",     "trace=readlink",
-                                           "-e",     "inject=readlink:delay_exit=3000"};
-  const auto words = resolving(strace_works() ? slowly : std::vector<std::string>{}, "/swapped");
+  const Strings slowly = {"strace", "-f",
+                          "-o",     "/dev/null",
+                          "-e",     "trace=readlink",
+                          "-e",     "inject=readlink:delay_exit=3000"};
+  const auto words = resolving(strace_works() ? slowly : Strings{}, "/swapped");
   for (int i = 0; i < 20; ++i) {
     const auto result = run(words, options());
     EXPECT_LT(result.status, 128) << result.err;
@@ -237,7 +236,7 @@ TEST_F(HostileImage, links_stay_inside_the_image_without_openat2) {
   fs::create_directories(in("/opt/x"));
   fs::rename(library, in("/opt/x/good"));
   const auto resolved = [&](const std::string& error) {
-    std::vector<std::string> words;
+    Strings words;
     if (!error.empty())
       words = {"strace", "-f",
                "-o",     "/dev/null",

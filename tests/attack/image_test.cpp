@@ -43,8 +43,8 @@ class HostileTarget : public RuntimeTest {
 
 TEST_P(HostileTarget, link_into_a_kernel_file_system_is_refused) {
   // A runtime writes to these to set labels and limits (CVE-2019-16884, CVE-2025-52881).
-  std::vector<std::string> targets{"/proc/1/attr/exec", "/proc/sys/kernel/core_pattern",
-                                   "/proc/1/oom_score_adj", "/sys/kernel/mm/ksm/run"};
+  Strings targets{"/proc/1/attr/exec", "/proc/sys/kernel/core_pattern", "/proc/1/oom_score_adj",
+                  "/sys/kernel/mm/ksm/run"};
   for (const char* controller : {"", "/pids", "/memory", "/unified"})
     if (const auto path = "/sys/fs/cgroup"s + controller + "/cgroup.procs";
         fs::exists(path) && controller != "/unified"s)

@@ -108,7 +108,7 @@ TEST_F(LocalUser, user_cannot_end_guided_programs_by_their_counters) {
   for (const char* via : {"direct", "private"}) {
     SCOPED_TRACE(via);
     SpawnOptions options;
-    std::vector<std::string> environment;
+    Strings environment;
     for (char** entry = ::environ; *entry; ++entry)
       if (!std::string_view(*entry).starts_with("TMPDIR=")) environment.emplace_back(*entry);
     environment.insert(environment.end(), options_.env.begin(), options_.env.end());

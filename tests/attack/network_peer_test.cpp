@@ -39,9 +39,9 @@ class HostileClient : public CompatServer {
     return status.ok() ? response.payload() : status.error_message();
   }
   /// The server and its judges.
-  std::vector<std::string> processes() {
+  Strings processes() {
     const auto server = std::to_string(server_->pid());
-    std::vector<std::string> out = {server};
+    Strings out = {server};
     for (const auto& entry : std::filesystem::directory_iterator("/proc"))
       if (line_of(entry.path().filename().string(), "PPid") == server)
         out.push_back(entry.path().filename().string());
@@ -89,7 +89,7 @@ TEST_F(HostileClient, long_name_needed_500_times_costs_no_memory) {
 TEST_F(HostileClient, sixty_four_large_requests_cost_little_memory) {
   start();
   const auto size = (std::size_t{8} << 20) - 100;
-  std::vector<std::string> shapes;
+  Strings shapes;
   const auto filled = [&](const std::string& head, const std::string& piece) {
     std::string out = head;
     while (out.size() + piece.size() < size) out += piece;
@@ -128,13 +128,13 @@ TEST_F(HostileClient, thousand_requests_do_not_delay_others) {
   program(wide)["rpath"] = path;
   for (int i = 0; i < 400; ++i) need(wide, "libnone" + std::to_string(i) + ".so.1");
   program(wild)["interpreter"] = "/dev/zero";
-  const std::vector<std::string> hostile = {deep.dump(),
-                                            wide.dump(),
-                                            wild.dump(),
-                                            "[[[[[[",
-                                            "{}",
-                                            good_.substr(0, good_.size() / 2),
-                                            std::string(1 << 20, '[')};
+  const Strings hostile = {deep.dump(),
+                           wide.dump(),
+                           wild.dump(),
+                           "[[[[[[",
+                           "{}",
+                           good_.substr(0, good_.size() / 2),
+                           std::string(1 << 20, '[')};
   std::atomic<int> sent{0};
   std::vector<std::thread> clients;
   for (int c = 0; c < 4; ++c)
@@ -453,7 +453,7 @@ class HostileRegistry : public Registry {
   std::string elsewhere(const std::string& host = "127.0.0.1") {
     return "http://" + host + ":" + std::to_string(storage_port_);
   }
-  RunResult pull(const std::vector<std::string>& env = {}, const std::string& wrap = "") {
+  RunResult pull(const Strings& env = {}, const std::string& wrap = "") {
     RunOptions options;
     options.env = {"XDG_CACHE_HOME=" + dir_ / "cache", "DOCKER_CONFIG=" + dir_ / "docker",
                    "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "HOME=" + dir_.path()};
@@ -509,7 +509,7 @@ TEST_F(HostileRegistry, password_goes_to_no_other_site_named_by_a_challenge) {
 
 TEST_F(HostileRegistry, long_challenges_and_deep_json_crash_nothing) {
   have_password();
-  const std::vector<std::string> bodies = {
+  const Strings bodies = {
       "    self.say(401, WWW_Authenticate='Bearer realm=\"' + 'a' * 60000 + '\"')\n",
       "    self.say(401, WWW_Authenticate='Bearer ' + 'a=\"b\",' * 10000 + "
       "'realm=\"http://x/\"')\n",
@@ -592,7 +592,7 @@ TEST_F(HostileRegistry, cache_entries_that_others_may_write_are_not_used) {
     ASSERT_EQ(check("/app:1").status, 0);  // fills the cache
     stop();
     EXPECT_EQ(check("/app:1").out, "compatible\n");
-    std::vector<std::string> files;
+    Strings files;
     for (const auto& file : std::filesystem::directory_iterator(dir_ / "cache/heddle/oci" + below))
       files.push_back(file.path().string());
     for (const auto& file : files) spoil(file.c_str());

@@ -223,9 +223,8 @@ fcntl.fcntl(f, 1024, fcntl.F_UNLCK)
 
 /// Runs the script as user 1000, natively and recorded by root, and compares the outputs.
 void expect_same_for_user(const TestDir& dir, const std::string& script) {
-  const std::vector<std::string> argv = {"setpriv",        "--reuid=1000",     "--regid=1000",
-                                         "--clear-groups", "/usr/bin/python3", "-c",
-                                         script,           dir.path()};
+  const Strings argv = {"setpriv",          "--reuid=1000", "--regid=1000", "--clear-groups",
+                        "/usr/bin/python3", "-c",           script,         dir.path()};
   const auto native = run(argv);
   const auto recorded = record(dir / "run.txt", argv);
   EXPECT_EQ(recorded.out, native.out) << recorded.err;
@@ -309,11 +308,11 @@ TEST_F(RecordedVictim, capabilities_decide_and_not_uid_0) {
   const std::string read = "try: print(open('" + dir_ / "f" +
                            "').read())\n"
                            "except OSError as e: print(e.errno)";
-  for (const auto& wrapper : std::vector<std::vector<std::string>>{
-           {"setpriv", "--bounding-set=-all", "--inh-caps=-all"},
-           {"unshare", "--user", "--map-root-user"},
-           {"setpriv", "--reuid=1000", "--regid=1000", "--clear-groups",
-            "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"}}) {
+  for (const auto& wrapper :
+       std::vector<Strings>{{"setpriv", "--bounding-set=-all", "--inh-caps=-all"},
+                            {"unshare", "--user", "--map-root-user"},
+                            {"setpriv", "--reuid=1000", "--regid=1000", "--clear-groups",
+                             "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"}}) {
     auto argv = wrapper;
     argv.insert(argv.end(), {"/usr/bin/python3", "-c", read});
     const auto native = run(argv);

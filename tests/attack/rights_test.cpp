@@ -28,8 +28,8 @@ std::uint64_t mask_of(const std::string& status, const std::string& name) {
 }
 
 /// /proc/PID/status of each thread.
-std::vector<std::string> statuses_of(const std::string& pid) {
-  std::vector<std::string> out;
+Strings statuses_of(const std::string& pid) {
+  Strings out;
   std::error_code none;
   for (const auto& thread : fs::directory_iterator("/proc/" + pid + "/task", none))
     if (auto text = read_file(thread.path() / "status")) out.push_back(std::move(*text));
@@ -37,8 +37,8 @@ std::vector<std::string> statuses_of(const std::string& pid) {
 }
 
 /// The descendants of `parent` with this name.
-std::vector<std::string> processes_below(const std::string& parent, const std::string& name) {
-  std::vector<std::string> out;
+Strings processes_below(const std::string& parent, const std::string& name) {
+  Strings out;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const auto pid = entry.path().filename().string();
     const auto status = read_file(entry.path() / "status").value_or("");
@@ -106,14 +106,12 @@ class RecordersRights : public ::testing::Test {
     program_ = fs_record;
   }
   /// The statuses of the recorder's threads in a run of `argv`, as soon as `wanted` accepts them.
-  std::vector<std::string> recorder_of(
-      const std::vector<std::string>& argv,
-      const std::function<bool(const std::vector<std::string>&)>& wanted) {
+  Strings recorder_of(const Strings& argv, const std::function<bool(const Strings&)>& wanted) {
     auto recording = start_silently(argv[0], argv);
-    std::vector<std::string> out;
+    Strings out;
     EXPECT_TRUE(wait_until(30s, [&] {
       const auto all = processes_below(std::to_string(recording.pid()), "fs-record:serve");
-      out = all.empty() ? std::vector<std::string>{} : statuses_of(all[0]);
+      out = all.empty() ? Strings{} : statuses_of(all[0]);
       return !out.empty() && wanted(out);
     }));
     ::kill(recording.pid(), SIGTERM);

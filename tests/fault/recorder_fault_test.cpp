@@ -67,7 +67,7 @@ class RecorderFaults : public ::testing::TestWithParam<Way> {
   static std::string user() { return std::to_string(GetParam().uid); }
   void make_files(const std::string& base) const;
   /// fs-record as that user; wrappers() is the number of programs before it.
-  std::vector<std::string> command() const;
+  Strings command() const;
   static unsigned wrappers() { return GetParam().uid == 0 ? 0 : 1; }
   void judge(int status, const std::string& output, const std::string& trace,
              const std::string& work);
@@ -88,7 +88,7 @@ void RecorderFaults::make_files(const std::string& base) const {
   run_checked({"chgrp", "12346", base + "/work/shared"});
 }
 
-std::vector<std::string> RecorderFaults::command() const {
+Strings RecorderFaults::command() const {
   if (GetParam().uid == 0) return {dir_ / "fs-record"};
   return {HEDDLE_IN_WORLD, "--uid", user(), "--", dir_ / "fs-record"};
 }

@@ -132,8 +132,8 @@ class Tracer {
   TracedRun::Counts counts_;
 };
 
-[[noreturn]] void become(const std::vector<std::string>& argv,
-                         const std::vector<std::string>& environment, const std::string& output) {
+[[noreturn]] void become(const Strings& argv, const Strings& environment,
+                         const std::string& output) {
   const auto arguments = to_c_array(argv);
   const auto variables = to_c_array(environment);
   const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -167,9 +167,9 @@ std::string name_of(long call) {
 
 }  // namespace
 
-TracedRun TracedRun::start(const std::vector<std::string>& argv,
-                           const std::vector<std::string>& environment, const std::string& output,
-                           const std::optional<Fault>& fault, Scope scope, unsigned wrappers) {
+TracedRun TracedRun::start(const Strings& argv, const Strings& environment,
+                           const std::string& output, const std::optional<Fault>& fault,
+                           Scope scope, unsigned wrappers) {
   Pipe reports = value_or_throw(make_pipe());
   const pid_t tracer = ::fork();
   if (tracer < 0) throw Error::from_errno(argv.at(0), "cannot be started");

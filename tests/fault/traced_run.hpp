@@ -36,8 +36,7 @@ class TracedRun {
 
   /// `environment`: NAME=value, all of it. stdout and stderr go to `output`. `wrappers`: that many
   /// programs of `argv` only execute the next one; their calls do not count.
-  static TracedRun start(const std::vector<std::string>& argv,
-                         const std::vector<std::string>& environment, const std::string& output,
+  static TracedRun start(const Strings& argv, const Strings& environment, const std::string& output,
                          const std::optional<Fault>& fault, Scope scope = Scope::everything,
                          unsigned wrappers = 0);
   TracedRun(TracedRun&&) noexcept = default;

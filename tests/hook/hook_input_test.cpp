@@ -152,8 +152,7 @@ TEST_F(HookInput, damaged_decision_is_refused) {
 }
 
 TEST_F(HookInput, installed_hook_file_follows_oci_hooks_5) {
-  std::vector<std::string> install{"install", "--dir", dir_ / "a/hooks.d", "--cache",
-                                   "/c",      "--log", dir_ / "l/x"};
+  Strings install{"install", "--dir", dir_ / "a/hooks.d", "--cache", "/c", "--log", dir_ / "l/x"};
   const auto unsaid = edit(install);
   EXPECT_EQ(unsaid.status, 3);
   EXPECT_THAT(unsaid.err, HasSubstr("no option says which containers get it"));

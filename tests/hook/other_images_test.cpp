@@ -62,7 +62,7 @@ class OtherImage : public ::testing::TestWithParam<std::string> {
     fs::create_directories(fs::path(root() + to).parent_path());
     fs::copy_file(fs::canonical(from), root() + to);
   }
-  void program(const std::string& path, std::vector<std::string> flags = {}) const {
+  void program(const std::string& path, Strings flags = {}) const {
     flags.push_back(mpi_);
     fs::create_directories(fs::path(root() + path).parent_path());
     build_program({.output = root() + path, .source = kProgram, .flags = flags});

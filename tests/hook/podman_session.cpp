@@ -20,7 +20,7 @@ PodmanSession::~PodmanSession() {
   for (const int holder : ContainerWorld::namespace_holders(directory_)) ::kill(holder, SIGKILL);
 }
 
-std::vector<std::string> PodmanSession::words() const {
+Strings PodmanSession::words() const {
   return {"podman",           "--root",       path("storage"),    "--runroot",
           "/mnt/c",  // at most 50 characters
           "--storage-driver", "vfs",          "--cgroup-manager", "cgroupfs",
@@ -28,7 +28,7 @@ std::vector<std::string> PodmanSession::words() const {
           "--hooks-dir",      path("hooks.d")};
 }
 
-std::vector<std::string> PodmanSession::run_words(const std::vector<std::string>& options) const {
+Strings PodmanSession::run_words(const Strings& options) const {
   // In some containers not even root may raise limits.
   auto argv = words() + Strings{"run",      "--rm",           "--network",
                                 "host",     "--ulimit",       "nofile=1024:1024",
@@ -37,8 +37,7 @@ std::vector<std::string> PodmanSession::run_words(const std::vector<std::string>
   return argv + options;
 }
 
-RunResult PodmanSession::run(const std::vector<std::string>& words,
-                             const std::string& before) const {
+RunResult PodmanSession::run(const Strings& words, const std::string& before) const {
   const auto session = session_command({path("home"), "/mnt", uid_, "open",
                                         "for f in subuid subgid; do mount --bind '" + directory_ +
                                             "'/$f /etc/$f; done; mount --bind '" + path("run") +

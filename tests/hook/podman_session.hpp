@@ -23,12 +23,12 @@ class PodmanSession {
   const std::string& runtime() const { return runtime_; }
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
   /// `podman` and its global options; the hooks' directory is "hooks.d".
-  std::vector<std::string> words() const;
+  Strings words() const;
   /// words(), `run` and `options`.
-  std::vector<std::string> run_words(const std::vector<std::string>& options) const;
+  Strings run_words(const Strings& options) const;
   /// Runs `words` as the session's user, with $XDG_RUNTIME_DIR on /mnt. `before`: a script that
   /// root runs in the session's mount namespace.
-  RunResult run(const std::vector<std::string>& words, const std::string& before = "true") const;
+  RunResult run(const Strings& words, const std::string& before = "true") const;
 
  private:
   std::string directory_;

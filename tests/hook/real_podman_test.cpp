@@ -132,7 +132,7 @@ class RealUser : public RealMpiTest, public ::testing::WithParamInterface<const 
     compile("solver", "-Wl,-rpath,/mnt/mpi");
     ASSERT_EQ(::chown((dir_ / "user").c_str(), kUser, kUser), 0);
   }
-  Json users_config(const std::vector<std::string>& args) const {
+  Json users_config(const Strings& args) const {
     auto out = config(args);
     out["root"]["path"] = dir_ / "image";
     out["process"]["env"].erase(0);

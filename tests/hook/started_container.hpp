@@ -26,7 +26,7 @@ class StartedContainer {
   /// The pid of the container's init.
   int init() const {
     const auto state = run(runtime_.command({"state", id_}));
-    return nlohmann::json::parse(state.out).at("pid");
+    return Json::parse(state.out).at("pid");
   }
   std::optional<int> ends(std::chrono::milliseconds limit) {
     return value_or_throw(child_->wait_for(limit));

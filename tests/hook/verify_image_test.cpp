@@ -259,7 +259,7 @@ TEST(LoaderList, ld_so_output_is_parsed) {
   EXPECT_EQ(list.libraries[0].name, "liba b.so.1");
   EXPECT_EQ(list.libraries[0].path, "/lib/x (0x2)/liba b.so.1");
   EXPECT_EQ(list.libraries[1].path, kLoader);
-  EXPECT_EQ(list.missing, std::vector<std::string>{"libgone.so"});
+  EXPECT_EQ(list.missing, Strings{"libgone.so"});
 }
 
 }  // namespace
