@@ -107,7 +107,7 @@ TEST_F(FsResolveMpi, identifies_each_vendor_of_the_mpich_abi) {
   };
   int count = 0;
   for (const auto& row : {
-           Row{"libmpi.so.12", "Intel(R) MPI Library 2021.6 for Linux* OS\\n", "intel", "2021.6"},
+           Row{"libmpi.so.12", "Intel(R) MPI Library 2021.10 for Linux* OS\\n", "intel", "2021.10"},
            Row{"libmpi.so.12", "Intel(R) MPI Library 2019 Update 6 for Linux* OS\\n", "intel",
                "2019.6"},
            Row{"libmpi_gnu_123.so.12",
