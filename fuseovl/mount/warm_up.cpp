@@ -35,8 +35,19 @@ void probe_missing_names(int directory) {
   for (const char* name : kProbedNames) (void)::faccessat(directory, name, F_OK, 0);
 }
 
-/// Whether `path` below a mount's root shows that the mount has one view, whose names are at the
-/// root and in the view's directory.
+/// The directory of the names that guided programs open, below the mount's root; "": there is none.
+std::string names_of_map(int root) {
+  std::string found;
+  const Fd maps(
+      ::openat(root, std::string(kMapsDirectory).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto visit = [&](const std::string& name, const DirectoryEntry& entry) {
+    if (entry.ino == kMapInode) found = std::string(kMapsDirectory) + "/" + name;
+  };
+  if (maps) (void)walk_tree(maps.get(), visit, [](const std::string&) { return false; });
+  return found;
+}
+
+/// Whether `path` shows that the map has one view, whose names are in the directory of all views.
 bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
 }
@@ -99,16 +110,19 @@ class Chooser {
   std::vector<File> choose(bool all) {
     std::vector<File> files;
     bool only_view = false;
-    const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
+    const std::string start = all ? "" : names_of_map(root_) + "/";
+    const Fd directory(::openat(root_, ("./" + start).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    const auto visit = [&](const std::string& name, const DirectoryEntry& entry) {
       struct stat status {};
+      const auto path = start + name;
       if (entry.type != DT_REG || path == ".heddle/map") return;
-      if (is_of_only_view(path, entry)) only_view = true;
+      if (is_of_only_view(name, entry)) only_view = true;
       if (!seen_.insert(entry.ino).second) return;
       if (::fstatat(root_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
         files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
     };
-    (void)walk_tree(root_, visit, [&](const std::string& path) {
-      return path != kMapsDirectory && (all || !only_view || path == kOwnDirectory);
+    (void)walk_tree(directory.get(), visit, [&](const std::string& name) {
+      return all ? name != kMapsDirectory : !only_view;
     });
     std::stable_sort(files.begin(), files.end(),
                      [](const File& a, const File& b) { return a.size < b.size; });
@@ -201,24 +215,16 @@ Result<void> warm_up(const std::string& mount_point) {
   struct stat status {};
   if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
   probe_missing_names(root.get());
+  // The other directories, of which programs without the auditor may search some, are left to the
+  // prefetch, and so are plugin directories.
+  const auto directory = names_of_map(root.get());
+  const Fd names(::openat(root.get(), directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!names) return fail_errno(mount_point, "is no heddle mount");
   bool only_view = false;
   const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
     if (is_of_only_view(path, entry)) only_view = true;
-    // Each guided open walks the link of the map's own directory.
-    char target[8];
-    if (entry.type == DT_LNK) (void)!::readlinkat(root.get(), path.c_str(), target, sizeof(target));
   };
-  const auto enter = [&](const std::string& path) {
-    if (path == kOwnDirectory || path == kMapsDirectory) return true;
-    if (path.starts_with(std::string(kMapsDirectory) + "/")) return false;
-    // The only view's directory and plugin directories are rarely used: left to the prefetch.
-    if (only_view) return false;
-    const Fd view(::openat(root.get(), path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    // Views are directories of the root; ld.so does not search plugin directories.
-    if (view && path.find('/') == std::string::npos) probe_missing_names(view.get());
-    return true;
-  };
-  TRY(walk_tree(root.get(), visit, enter));
+  TRY(walk_tree(names.get(), visit, [&](const std::string&) { return !only_view; }));
   // The daemon answers OPEN, FLUSH, LISTXATTR and STATX with ENOSYS, once.
   const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");

@@ -91,10 +91,8 @@ Overlay::Overlay(OverlayContent content)
       pool_(content_.files.lane_count(), content_.origin_timeout, state_->giving_up) {}
 
 void Overlay::init(fuse_conn_info& connection) {
-  // READDIRPLUS without _AUTO, which would bring attributes of the first page only. Each open of a
-  // guided program walks a link: the kernel caches links (Linux 4.20).
-  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
-                              FUSE_CAP_READDIRPLUS | FUSE_CAP_CACHE_SYMLINKS;
+  // READDIRPLUS without _AUTO, which would bring attributes of the first page only.
+  constexpr unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS;
   connection.want = connection.capable & wanted;
   connection.max_read = kMaxRead;
   connection.max_write = kMaxWrite;

@@ -33,8 +33,13 @@ class TreeBuilder {
 
   Result<Tree> build() {
     const bool single = content_.views.size() == 1;
+    if (!maps_.id.empty()) {
+      map_names_ = std::string(kMapsDirectory) + "/" + maps_.id + "/";
+      directories_[std::string(kMapsDirectory) + "/"];
+      directories_[map_names_];
+    }
     for (const auto& view : content_.views) {
-      // The index sends programs to the root: a file there hides a view's directory of its name.
+      // A file of the only view, which is in the root too, hides the view's directory.
       const bool hidden = single && has_name(view, view.name);
       if (!hidden) {
         if (!is_usable_name(view.name) || view.name.find('/') != std::string::npos)
@@ -44,6 +49,7 @@ class TreeBuilder {
         TRY(add_view(view, view.name + "/"));
       }
       if (single) TRY(add_view(view, ""));
+      if (!map_names_.empty()) TRY(add_view(view, map_names_ + (single ? "" : view.name + "/")));
     }
     add_own_files();
     TRY(add_maps());
@@ -84,13 +90,12 @@ class TreeBuilder {
   }
 
   Result<void> add_maps() {
-    if (maps_.id.empty()) return {};
     const auto directory = std::string(kMapsDirectory) + "/";
-    add_link(directory, maps_.id, "..");
     for (const auto& map : maps_.previous)
       for (const auto& [name, target] : map.names) {
         std::string_view rest = name;
         auto at = directory + map.id + "/";
+        directories_[at];
         TRY(enter_directories(at, rest));
         add_link(at, rest, target);
       }
@@ -138,6 +143,7 @@ class TreeBuilder {
     for (auto& [path, entries] : directories_) {
       const InodeNumber ino = path.empty()         ? Tree::kRoot
                               : path == kOwnPrefix ? Tree::kOwnDirectory
+                              : path == map_names_ ? Tree::kMapNames
                                                    : next_++;
       places[path] = directories.size();
       directories.push_back({path, ino, Tree::kRoot, std::move(entries), 2});
@@ -164,6 +170,7 @@ class TreeBuilder {
   const MapDirectories& maps_;
   /// By path with a trailing slash (the root's is empty), so that their order is that of paths.
   std::map<std::string, Entries> directories_;
+  std::string map_names_;  ///< the directory of the map's names for guided programs; empty: none
   InodeNumber next_ = 0;
   Tree tree_;
 };

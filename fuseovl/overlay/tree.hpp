@@ -11,6 +11,7 @@
 
 #include "base/result.hpp"
 #include "resolver/map/map_content.hpp"
+#include "resolver/map/served_names.hpp"
 
 namespace heddle {
 
@@ -40,16 +41,17 @@ struct MapDirectories {
 
 /// The immutable directory tree of one map: a directory for each view and plugin directory, the
 /// names of an only view at the root too, `.heddle` with index, map and generated files, and `.m`
-/// (served_names.hpp), where the map's own directory is a link to the root, and the names of
-/// earlier maps are links to the original files. All aliases of an object are one inode. Touches no
+/// (served_names.hpp), which has the views' names once more, for guided programs, and the names of
+/// earlier maps as links to the original files. All aliases of an object are one inode. Touches no
 /// file.
 class Tree {
  public:
   static constexpr InodeNumber kRoot = 1;
   static constexpr InodeNumber kOwnDirectory = 2;  ///< `.heddle`
-  static constexpr InodeNumber kIndex = 3;
-  static constexpr InodeNumber kMap = 4;
-  static constexpr InodeNumber kFirstGenerated = 5;
+  static constexpr InodeNumber kMapNames = kMapInode;
+  static constexpr InodeNumber kIndex = 4;
+  static constexpr InodeNumber kMap = 5;
+  static constexpr InodeNumber kFirstGenerated = 6;
 
   /// Fails on an invalid name: empty, `.`, `..`, longer than 255 bytes, twice in one directory, or
   /// one of heddle's own at the root.

@@ -162,7 +162,7 @@ TEST_F(Reload, names_of_previous_maps_link_to_the_original_files) {
   EXPECT_EQ(text_of(m / (".m/" + two + "/changed")), "two changed\n");
   EXPECT_NE(read_file(m / (".m/" + two + "/gone")), text_of(dir_ / "one/gone"));
   ASSERT_EQ(reload({dir_ / "map1", m.path()}).status, 0);
-  EXPECT_EQ(fs::read_symlink(m / (".m/" + one)), "..");
+  EXPECT_EQ(fs::status(m / (".m/" + one)).type(), fs::file_type::directory);
   EXPECT_EQ(text_of(m / (".m/" + two + "/new")), "two new\n");
 }
 
