@@ -25,14 +25,18 @@ bool is_trusted(uid_t owner) {
 
 /// The mode covers an ACL too, whose mask is shown as the group's permissions (acl(5)). A user's
 /// files may be group-writable, since a private group has no other member (umask 002).
+bool others_may_write(const struct stat& status) {
+  return (status.st_mode & (is_systems_root() ? 0022U : 0002U)) != 0;
+}
+
 Result<void> check(const struct stat& status, const std::string& path, bool is_last) {
-  const bool is_root = is_systems_root();
   if (!is_trusted(status.st_uid))
     return fail(path, kWhat, "it belongs to user " + std::to_string(status.st_uid),
-                is_root ? "what root uses must be root's: put it where only root may write"
-                        : "it must be yours or root's");
+                is_systems_root()
+                    ? "what root uses must be root's: put it where only root may write"
+                    : "it must be yours or root's");
   if (S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0 && !is_last) return {};
-  if ((status.st_mode & (is_root ? 0022U : 0002U)) != 0)
+  if (others_may_write(status))
     return fail(path, kWhat, "others may write to it", "chmod go-w " + path);
   return {};
 }
@@ -60,7 +64,12 @@ Result<Fd> walk(std::string path) {
     at = std::min(path.find('/', begin), path.size());
     Fd next(::openat(here.get(), path.substr(begin, at - begin).c_str(),
                      O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (!next && errno == ENOENT) return Fd();
+    if (!next && errno == ENOENT) {
+      // In /tmp another user could create it between this check and its use.
+      if (others_may_write(status))
+        return fail(path.substr(0, at), kWhat, "it does not exist, and others may create it");
+      return Fd();
+    }
     if (!next || ::fstat(next.get(), &status) != 0) return fail_errno(path.substr(0, at), kWhat);
     if (S_ISLNK(status.st_mode)) {
       if (!is_trusted(status.st_uid) || ++links > kMostLinks)

@@ -92,13 +92,16 @@ std::string stale_map(const std::string& map, const std::vector<Drift>& drifts) 
                      drifts.size() == 1 ? "" : fmt::format(", and {} more", drifts.size() - 1));
 }
 
-/// Starts the prepared APP and waits for its end.
-Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals) {
+/// Starts the prepared APP and waits for its end. Meanwhile removes what killed runs have left in
+/// $TMPDIR.
+Result<void> run_app(RunReport& report, AppProcess& app, SignalRelay& signals,
+                     const std::string& temporary_directory) {
   const auto begin = Clock::now();
   if (auto started = app.run(); !started) {
     if (started.error().cause() != Cause::exec) return fail(std::move(started.error()));
     report.exec_error = started.error().code();
   }
+  if (!temporary_directory.empty()) sweep_leftovers(temporary_directory);
   report.end = TRY(app.wait(signals));
   report.wall_ns = ns_since(begin);
   return {};
@@ -240,7 +243,7 @@ Result<RunReport> GuidedRun::run() {
     (void)work_.release();  // the daemon removes it
   }
   report.mount_ns = lease_ns_ + ns_since(begin);
-  TRY(run_app(report, app, signals));
+  TRY(run_app(report, app, signals, work_path_.substr(0, work_path_.rfind('/'))));
   report.counters = *counters;
   report.learned = !options_.learn_log.empty();
   finish(report);
@@ -356,7 +359,7 @@ Result<RunReport> run_plain(const GenOptions& options, const std::string& app_pa
   auto signals = TRY(SignalRelay::start());
   const AppCommand command{app_path, options.command, Environment().entries()};
   auto app = TRY(AppProcess::start(command, {}, signals));
-  TRY(run_app(report, app, signals));
+  TRY(run_app(report, app, signals, ""));
   return report;
 }
 

@@ -13,16 +13,30 @@
 
 namespace heddle {
 
+namespace {
+
+/// With its default action, whatever is blocked or handled.
+void raise_default(int number) {
+  struct sigaction defaults {
+  }, before{};
+  defaults.sa_handler = SIG_DFL;
+  ::sigaction(number, &defaults, &before);
+  sigset_t only, mask;
+  ::sigemptyset(&only);
+  ::sigaddset(&only, number);
+  ::sigprocmask(SIG_UNBLOCK, &only, &mask);
+  ::raise(number);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::sigaction(number, &before, nullptr);
+}
+
+}  // namespace
+
 int end_like(AppEnd end) {
   if (end.signal == 0) return end.status;
   // RLIMIT_CORE does not apply to a core_pattern that is a pipe (core(5)); this does.
   ::prctl(PR_SET_DUMPABLE, 0);
-  ::signal(end.signal, SIG_DFL);
-  sigset_t only;
-  ::sigemptyset(&only);
-  ::sigaddset(&only, end.signal);
-  ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
-  ::raise(end.signal);
+  raise_default(end.signal);
   return end.status;
 }
 
@@ -72,7 +86,7 @@ Result<AppEnd> SignalRelay::wait(pid_t app) {
     if (got == app && WIFSTOPPED(status)) {
       // The shell must see its job stop. A SIGCONT of the shell reaches APP too; one to this
       // process alone is forwarded.
-      ::raise(SIGSTOP);
+      raise_default(WSTOPSIG(status));
       ::kill(app, SIGCONT);
       continue;
     }

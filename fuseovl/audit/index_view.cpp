@@ -98,12 +98,9 @@ const char* IndexView::target_of_file(std::uint64_t dev, std::uint64_t ino,
   return found ? path_at(found->target_offset) : nullptr;
 }
 
-const char* IndexView::origin_of(const char* target) const {
-  for (std::uint32_t i = 0; i < file_count_; ++i) {
-    const char* text = string_at(files_[i].target_offset);
-    if (text && equal(text, target)) return path_at(files_[i].origin_offset);
-  }
-  return nullptr;
+const char* IndexView::original(const char* target) const {
+  if (target < bytes_ || target >= bytes_ + size_) return nullptr;
+  return path_at(static_cast<std::uint32_t>(target - bytes_ + length(target) + 1));
 }
 
 }  // namespace heddle::audit

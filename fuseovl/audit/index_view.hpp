@@ -29,8 +29,9 @@ class IndexView {
   const char* target(const char* name) const;
   /// As target(), for the file with this identity.
   const char* target_of_file(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_ns) const;
-  /// The path of the original file that `target` stands for, or nullptr. Linear.
-  const char* origin_of(const char* target) const;
+  /// The path of the original file that is served as `target`, an answer of target() or
+  /// target_of_file(); nullptr: `target` is that path.
+  const char* original(const char* target) const;
 
  private:
   template <class Record>
@@ -61,7 +62,9 @@ bool library_path_agrees(const IndexView& index, const StartBlock& start);
 /// The target of a name with a slash that the index does not list: relative, with $ORIGIN, or by
 /// another name of a directory. The file is recognised by its identity (one stat): ld.so would map
 /// a served file twice, since it has another inode in the mount. nullptr: left to ld.so. Valid
-/// until the next call; callers hold ld.so's lock.
-const char* find_by_path(const IndexView& index, const char* name, const link_map& requester);
+/// until the next call; callers hold ld.so's lock. `moved`: ld.so's $ORIGIN of the requester is a
+/// directory of the mount.
+const char* find_by_path(const IndexView& index, const char* name, const link_map& requester,
+                         bool moved);
 
 }  // namespace heddle::audit

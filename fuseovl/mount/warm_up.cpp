@@ -35,13 +35,15 @@ void probe_missing_names(int directory) {
   for (const char* name : kProbedNames) (void)::faccessat(directory, name, F_OK, 0);
 }
 
-/// The directory of the names that guided programs open, below the mount's root; "": there is none.
+/// The directory of the names that programs open, below the mount's root: what guided programs are
+/// sent to, or the root ("") where there is an ld.so.cache, a container's.
 std::string names_of_map(int root) {
   std::string found;
+  if (::faccessat(root, std::string(kShortCache).c_str(), F_OK, 0) == 0) return found;
   const Fd maps(
       ::openat(root, std::string(kMapsDirectory).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto visit = [&](const std::string& name, const DirectoryEntry& entry) {
-    if (entry.ino == kMapInode) found = std::string(kMapsDirectory) + "/" + name;
+    if (entry.ino == kMapInode) found = std::string(kMapsDirectory) + "/" + name + "/";
   };
   if (maps) (void)walk_tree(maps.get(), visit, [](const std::string&) { return false; });
   return found;
@@ -50,6 +52,12 @@ std::string names_of_map(int root) {
 /// Whether `path` shows that the map has one view, whose names are in the directory of all views.
 bool is_of_only_view(const std::string& path, const DirectoryEntry& entry) {
   return entry.type == DT_REG && path.find('/') == std::string::npos && path != kShortCache;
+}
+
+/// Whether programs may need the names of `directory` at once. The only view's directory and plugin
+/// directories are rarely used.
+bool is_warmed(const std::string& directory, bool only_view) {
+  return directory == kOwnDirectory || (directory != kMapsDirectory && !only_view);
 }
 
 constexpr unsigned kLongestLife = 30;  // seconds; an origin may not answer
@@ -110,7 +118,7 @@ class Chooser {
   std::vector<File> choose(bool all) {
     std::vector<File> files;
     bool only_view = false;
-    const std::string start = all ? "" : names_of_map(root_) + "/";
+    const std::string start = all ? "" : names_of_map(root_);
     const Fd directory(::openat(root_, ("./" + start).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const auto visit = [&](const std::string& name, const DirectoryEntry& entry) {
       struct stat status {};
@@ -122,7 +130,7 @@ class Chooser {
         files.push_back({path, static_cast<std::uint64_t>(status.st_size)});
     };
     (void)walk_tree(directory.get(), visit, [&](const std::string& name) {
-      return all ? name != kMapsDirectory : !only_view;
+      return all ? name != kMapsDirectory : is_warmed(name, only_view);
     });
     std::stable_sort(files.begin(), files.end(),
                      [](const File& a, const File& b) { return a.size < b.size; });
@@ -215,16 +223,16 @@ Result<void> warm_up(const std::string& mount_point) {
   struct stat status {};
   if (!root || ::fstat(root.get(), &status) != 0) return fail_errno(mount_point, "does not answer");
   probe_missing_names(root.get());
-  // The other directories, of which programs without the auditor may search some, are left to the
-  // prefetch, and so are plugin directories.
-  const auto directory = names_of_map(root.get());
+  // The other directories are left to the prefetch.
+  const auto directory = "./" + names_of_map(root.get());
   const Fd names(::openat(root.get(), directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!names) return fail_errno(mount_point, "is no heddle mount");
+  if (!names) return fail_errno(mount_point, "does not answer");
   bool only_view = false;
   const auto visit = [&](const std::string& path, const DirectoryEntry& entry) {
     if (is_of_only_view(path, entry)) only_view = true;
   };
-  TRY(walk_tree(names.get(), visit, [&](const std::string&) { return !only_view; }));
+  TRY(walk_tree(names.get(), visit,
+                [&](const std::string& name) { return is_warmed(name, only_view); }));
   // The daemon answers OPEN, FLUSH, LISTXATTR and STATX with ENOSYS, once.
   const Fd index(::openat(root.get(), ".heddle/index", O_RDONLY | O_CLOEXEC));
   if (!index) return fail_errno(mount_point, "is no heddle mount");
@@ -245,7 +253,7 @@ Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget
   options.keep->push_back(root.get());
   options.name = "heddle-prefetch";
   // Forked twice: the caller may exec the user's program, which must not have a child of ours.
-  auto child = TRY(fork_child({.dies_with_parent = false}, [&] {
+  auto child = TRY(fork_child({.dies_with_parent = false, .untraced = true}, [&] {
     auto own = fork_child(options, [&] {
       prefetch(root, wanted, budget);
       return 0;

@@ -130,7 +130,8 @@ class TreeBuilder {
       std::string directory = prefix;
       TRY(enter_directories(directory, rest));
       add(directory == prefix ? flat : directories_[directory], rest, tree_.inode(object));
-      ++tree_.objects_[object].links;
+      // Names for guided programs are not counted.
+      if (!prefix.starts_with(".m/")) ++tree_.objects_[object].links;
     }
     return {};
   }

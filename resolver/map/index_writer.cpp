@@ -19,10 +19,11 @@ using index_format::Bucket;
 using index_format::File;
 using index_format::Header;
 using index_format::Program;
-using Targets = std::map<std::string_view, std::string_view>;  ///< name -> where it leads
+/// Where a name leads, and the original file's path.
+using Target = std::pair<std::string_view, std::string_view>;
+using Targets = std::map<std::string_view, Target>;                       ///< by name
 using StampKey = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;  ///< dev, ino, mtime
-using Files =
-    std::map<StampKey, std::pair<std::string_view, std::string_view>>;  ///< target, origin
+using Files = std::map<StampKey, Target>;
 
 StampKey key_of(const FileStamp& stamp) { return {stamp.id.dev, stamp.id.ino, stamp.mtime_ns}; }
 
@@ -194,7 +195,6 @@ class IndexBuilder {
     }
     for (File file : files_.records) {
       file.target_offset += static_cast<std::uint32_t>(strings_offset);
-      file.origin_offset += static_cast<std::uint32_t>(strings_offset);
       append(body, file);
     }
     body += strings_;
@@ -248,9 +248,9 @@ class IndexBuilder {
       const std::string& origin = content_.objects[object].path;
       if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
       if (is_plain_name(name) && !loader.is(name, object) && name != target)
-        out.targets.emplace(name, target);
+        out.targets.emplace(name, Target(target, origin));
       if (object < in_.objects.size() && in_.objects[object] && !loader.is(origin, object))
-        out.files.emplace(key_of(*in_.objects[object]), Files::mapped_type(target, origin));
+        out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
     }
     return out;
   }
@@ -258,6 +258,16 @@ class IndexBuilder {
   std::uint64_t add_string(std::string_view text) {
     const auto [entry, fresh] = string_offsets_.try_emplace(text, strings_.size());
     if (fresh) strings_.append(text).push_back('\0');
+    return entry->second;
+  }
+
+  std::uint64_t add_target(const Target& target) {
+    const auto [path, origin] = target;
+    const auto [entry, fresh] = target_offsets_.try_emplace(path, strings_.size());
+    if (fresh) {
+      strings_.append(path).push_back('\0');
+      strings_.append(origin == path ? "" : origin).push_back('\0');
+    }
     return entry->second;
   }
 
@@ -271,7 +281,7 @@ class IndexBuilder {
       while (buckets[at].name_offset) at = (at + 1) & mask;
       // One more than the offset in strings_: build() adds where these begin.
       buckets[at] = {hash, static_cast<std::uint32_t>(add_string(name) + 1),
-                     static_cast<std::uint32_t>(add_string(target) + 1)};
+                     static_cast<std::uint32_t>(add_target(target) + 1)};
     }
     return tables_.place(buckets);
   }
@@ -281,8 +291,7 @@ class IndexBuilder {
     for (const auto& [key, paths] : files) {
       File& file = out.emplace_back();
       std::tie(file.dev, file.ino, file.mtime_ns) = key;
-      file.target_offset = static_cast<std::uint32_t>(add_string(paths.first));
-      file.origin_offset = static_cast<std::uint32_t>(add_string(paths.second));
+      file.target_offset = static_cast<std::uint32_t>(add_target(paths));
     }
     return files_.place(out);
   }
@@ -291,7 +300,8 @@ class IndexBuilder {
   const MapContent& content_;
   std::vector<bool> direct_;
   std::map<ViewId, std::vector<std::string>> view_paths_;
-  std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< content_'s, and paths
+  std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< names
+  std::unordered_map<std::string_view, std::uint64_t> target_offsets_;
   std::string strings_;
   Tables<Bucket> tables_;
   Tables<File> files_;

@@ -234,7 +234,7 @@ Result<LoaderProfile> read_loader_profile(World& world, const std::string& inter
   const auto* platform = reinterpret_cast<const char*>(::getauxval(AT_PLATFORM));
   profile.platform = platform == nullptr ? "" : platform;
   if (profile.machine == EM_386) profile.platform = "i686";
-  if (profile.machine == EM_X86_64 && profile.elf_class == ELFCLASS64) {
+  if (profile.machine == EM_X86_64) {  // x32 has the same (sysdeps/x86_64/dl-hwcaps_subdirs.c)
     add_x86_64(profile, bytes);
   } else if (profile.glibc_minor < 37) {
     std::vector<std::string> names;

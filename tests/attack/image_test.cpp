@@ -222,12 +222,17 @@ TEST_P(WritableProgram, hook_and_cache_directories_of_others_are_refused) {
   }
   fs::create_directories(world_->path("theirs/cache"));
   EXPECT_EQ(::chown(world_->path("theirs").c_str(), kUser, kUser), 0);
-  auto config = world_->config({"/bin/app"});
-  for (auto& word : config["hooks"]["createRuntime"][0]["args"])
-    if (word == world_->path("cache")) word = world_->path("theirs/cache");
-  EXPECT_NE(start(config).status, 0);
-  EXPECT_THAT(world_->log_text(), HasSubstr("theirs: cannot be trusted"));
-  EXPECT_EQ(world_->questions(), 0U);
+  // A sticky directory protects names that exist; another user could create this one.
+  fs::create_directories(world_->path("sticky"));
+  EXPECT_EQ(::chmod(world_->path("sticky").c_str(), 01777), 0);
+  for (const auto& [cache, blamed] : {std::pair("theirs/cache", "theirs"), {"sticky/new", "new"}}) {
+    auto config = world_->config({"/bin/app"});
+    for (auto& word : config["hooks"]["createRuntime"][0]["args"])
+      if (word == world_->path("cache")) word = world_->path(cache);
+    EXPECT_NE(start(config).status, 0);
+    EXPECT_THAT(world_->log_text(), HasSubstr(blamed + ": cannot be trusted"s));
+    EXPECT_EQ(world_->questions(), 0U);
+  }
 }
 
 /// Owners and modes may change after the installation.
