@@ -86,12 +86,17 @@ bool place_fds(const std::pair<int, int>* fds, int* moved, std::size_t count, in
   return true;
 }
 
-/// Whether there is a tracer and no seccomp filter. Under strace --seccomp-bpf each filtered system
-/// call of an untraced child fails with ENOSYS (seccomp(2), SECCOMP_RET_TRACE).
-bool may_leave_tracer() {
+enum class Traced : std::uint8_t { no, plainly, by_filter };
+Traced traced() {
   const auto status = read_file("/proc/self/status", 1U << 16);
-  return status && status->find("\nTracerPid:\t0\n") == std::string::npos &&
-         status->find("\nSeccomp:\t0\n") != std::string::npos;
+  if (!status || status->find("\nTracerPid:\t0\n") != std::string::npos) return Traced::no;
+  return status->find("\nSeccomp:\t0\n") != std::string::npos ? Traced::plainly : Traced::by_filter;
+}
+
+pid_t start_process(bool untraced) {
+  if (!untraced || traced() != Traced::plainly) return ::fork();
+  return static_cast<pid_t>(
+      ::syscall(SYS_clone, CLONE_UNTRACED | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
 }
 
 void reset_signals() {
@@ -122,6 +127,8 @@ void redirect_stdio(int log) {
 }
 
 }  // namespace
+
+bool is_traced_by_filter() { return traced() == Traced::by_filter; }
 
 Result<Fd> watch_child_end(pid_t pid) {
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -205,10 +212,7 @@ Result<Child> spawn(const std::string& path, const std::vector<std::string>& arg
 
   auto error_pipe = TRY(make_pipe());
   floor = std::max(floor, error_pipe.write_end.get() + 1);
-  const pid_t pid = options.untraced && may_leave_tracer()
-                        ? static_cast<pid_t>(::syscall(SYS_clone, CLONE_UNTRACED | SIGCHLD, nullptr,
-                                                       nullptr, nullptr, nullptr))
-                        : ::fork();
+  const pid_t pid = start_process(options.untraced);
   if (pid < 0) return fail_errno(path, "cannot start");
   if (pid == 0) {
     reset_signals();
@@ -240,7 +244,7 @@ Result<std::string> own_program_dir() {
 Result<Child> fork_child(const ForkOptions& options, const std::function<int()>& body) {
   reap_abandoned();
   const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
+  const pid_t pid = start_process(options.untraced);
   if (pid < 0) return fail_errno("", "cannot start a process");
   if (pid > 0) return Child(pid);
   if (options.dies_with_parent) {

@@ -60,6 +60,11 @@ struct SpawnOptions {
   bool untraced = false;
 };
 
+/// Whether a tracer with a seccomp filter (strace --seccomp-bpf) has this process. An untraced
+/// child cannot be started then: its filtered system calls would fail with ENOSYS (seccomp(2),
+/// SECCOMP_RET_TRACE). Any filter counts, as what it does cannot be known.
+bool is_traced_by_filter();
+
 /// A null-terminated array for execve(2) of pointers to `strings`.
 std::vector<char*> to_c_array(const std::vector<std::string>& strings);
 
@@ -91,6 +96,7 @@ struct ForkOptions {
   bool default_signals = true;
   /// Shown by ps(1), at most 15 bytes; nullptr: the parent's.
   const char* name = nullptr;
+  bool untraced = false;  ///< as SpawnOptions::untraced
 };
 
 /// Forks a child that runs `body` and ends with its status, without exit handlers or destructors of

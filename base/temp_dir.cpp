@@ -173,12 +173,17 @@ void clean_up_on_signals() {
   // case the file system hangs.
   ::sigfillset(&action.sa_mask);
   ::sigdelset(&action.sa_mask, SIGQUIT);
-  for (const int n :
-       {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ}) {
+  const auto install = [&](int number) {
     struct sigaction before {};
-    if (::sigaction(n, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
-      ::sigaction(n, &action, nullptr);
-  }
+    if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+      ::sigaction(number, &action, nullptr);
+  };
+  for (const int n :
+       {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGALRM, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
+    install(n);
+  // Beyond RLIMIT_FSIZE writes fail with EFBIG; exec resets a handler to the default.
+  action.sa_handler = [](int) {};
+  install(SIGXFSZ);
 }
 
 Result<void> remove_tree(const std::string& path) {

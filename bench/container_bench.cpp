@@ -36,8 +36,8 @@ namespace {
 
 /// Prints the mount's statistics, in a Debian image, which has perl and no getfattr.
 const std::string kPrintStats = fmt::format(
-    "perl -e '$v = chr(0) x 65536; "
-    "$n = syscall({}, \"/dev/heddle\", \"user.heddle.stats\", $v, 65536); "
+    "perl -e '$v = chr(0) x 65536; ($p, $a) = (\"/dev/heddle\", \"user.heddle.stats\"); "
+    "$n = syscall({}, $p, $a, $v, 65536); "
     "print substr($v, 0, $n)'",
     SYS_getxattr);
 

@@ -35,6 +35,9 @@ constexpr std::chrono::milliseconds kDaemonEnd{1000};
 /// Starts fs-mount with `fds` as its descriptors 3, 4, ...
 Result<Child> start_fs_mount(std::vector<std::string> arguments, const MountOrder& order,
                              std::initializer_list<int> fds) {
+  if (is_traced_by_filter())
+    return fail("fs-mount", "cannot start", "the tracer's seccomp filter would stop the daemon",
+                "strace without --seccomp-bpf, or fs-gen strace APP");
   const std::string here = TRY(own_program_dir());
   SpawnOptions options;
   for (int number = 3; const int fd : fds) options.fds.emplace_back(fd, number++);

@@ -13,16 +13,30 @@
 
 namespace heddle {
 
+namespace {
+
+/// With its default action, whatever is blocked or handled.
+void raise_default(int number) {
+  struct sigaction defaults {
+  }, before{};
+  defaults.sa_handler = SIG_DFL;
+  ::sigaction(number, &defaults, &before);
+  sigset_t only, mask;
+  ::sigemptyset(&only);
+  ::sigaddset(&only, number);
+  ::sigprocmask(SIG_UNBLOCK, &only, &mask);
+  ::raise(number);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::sigaction(number, &before, nullptr);
+}
+
+}  // namespace
+
 int end_like(AppEnd end) {
   if (end.signal == 0) return end.status;
   // RLIMIT_CORE does not apply to a core_pattern that is a pipe (core(5)); this does.
   ::prctl(PR_SET_DUMPABLE, 0);
-  ::signal(end.signal, SIG_DFL);
-  sigset_t only;
-  ::sigemptyset(&only);
-  ::sigaddset(&only, end.signal);
-  ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
-  ::raise(end.signal);
+  raise_default(end.signal);
   return end.status;
 }
 
@@ -72,7 +86,7 @@ Result<AppEnd> SignalRelay::wait(pid_t app) {
     if (got == app && WIFSTOPPED(status)) {
       // The shell must see its job stop. A SIGCONT of the shell reaches APP too; one to this
       // process alone is forwarded.
-      ::raise(SIGSTOP);
+      raise_default(WSTOPSIG(status));
       ::kill(app, SIGCONT);
       continue;
     }
@@ -104,19 +118,9 @@ bool may_be_script(const std::string& path) {
 
 [[noreturn]] void become(const AppCommand& command, const AppSetup& setup,
                          const SignalRelay& signals, int socket) {
-  const auto argv = to_c_array(command.argv);
-  const auto environment = to_c_array(command.environment);
-  // A script without #!, as in execvp(3) and shells.
-  std::vector<std::string> shell_words{"/bin/sh", command.path};
-  if (command.argv.size() > 1)
-    shell_words.insert(shell_words.end(), command.argv.begin() + 1, command.argv.end());
-  const auto shell_argv = to_c_array(shell_words);
   signals.restore_in_child();
   if (setup.before_exec) setup.before_exec();
-  ::execve(command.path.c_str(), argv.data(), environment.data());
-  if (errno == ENOEXEC && may_be_script(command.path))
-    ::execve("/bin/sh", shell_argv.data(), environment.data());
-  const int error = errno;
+  const int error = execute(command);
   send_failure(socket, Error::from_errno("", "cannot run", error).because(Cause::exec));
   ::_exit(error == ENOENT ? 127 : 126);
 }
@@ -142,6 +146,18 @@ bool may_be_script(const std::string& path) {
 }
 
 }  // namespace
+
+int execute(const AppCommand& command) {
+  const auto argv = to_c_array(command.argv);
+  const auto environment = to_c_array(command.environment);
+  ::execve(command.path.c_str(), argv.data(), environment.data());
+  if (errno != ENOEXEC || !may_be_script(command.path)) return errno;
+  std::vector<std::string> shell_words{"/bin/sh", command.path};
+  if (command.argv.size() > 1)
+    shell_words.insert(shell_words.end(), command.argv.begin() + 1, command.argv.end());
+  ::execve("/bin/sh", to_c_array(shell_words).data(), environment.data());
+  return errno;
+}
 
 Result<AppProcess> AppProcess::start(const AppCommand& command, const AppSetup& setup,
                                      const SignalRelay& signals) {

@@ -102,6 +102,82 @@ class LearnLog {
   const char* pending_ = nullptr;
 };
 
+// Original names.
+
+/// Gives libraries that ld.so opened in the mount their original path in link_map::l_name: dladdr,
+/// backtraces and core files name files that exist after the run too, as without this library.
+/// ld.so frees the name that it has set, so that one comes back before (dl-close.c: la_objclose,
+/// then free). Guarded by ld.so's lock.
+class OriginalNames {
+ public:
+  constexpr OriginalNames() = default;
+  /// ld.so is sent to `target`.
+  void expect(const char* target) { expected_ = target; }
+  void set(link_map& map, const IndexView& index) {
+    if (!expected_ || !map.l_name || !equal(map.l_name, expected_)) return;
+    const char* original = index.original(expected_);
+    Entry* entry = original ? entry_for(original) : nullptr;
+    if (!entry) return;
+    entry->map = &map;
+    entry->served = map.l_name;
+    entry->next = used_;
+    used_ = entry;
+    map.l_name = entry->name;
+  }
+  void reset(const link_map& map) {
+    Entry* entry = take(used_, [&](const Entry& used) { return used.map == &map; });
+    if (!entry) return;
+    entry->map->l_name = entry->served;
+    entry->next = closed_;
+    closed_ = entry;
+  }
+  bool has(const link_map& map) const {
+    const Entry* entry = used_;
+    while (entry && entry->map != &map) entry = entry->next;
+    return entry != nullptr;
+  }
+
+ private:
+  struct Entry {
+    Entry* next;
+    link_map* map;
+    char* served;
+    char name[1];
+  };
+  /// Removes the first entry of `list` that `fits`; nullptr: there is none.
+  template <class Fits>
+  static Entry* take(Entry*& list, Fits fits) {
+    Entry** at = &list;
+    while (*at && !fits(**at)) at = &(*at)->next;
+    Entry* entry = *at;
+    if (entry) *at = entry->next;
+    return entry;
+  }
+  /// That of a closed library, or a new one in anonymous memory: a core file has no mapped files.
+  Entry* entry_for(const char* name) {
+    if (Entry* old = take(closed_, [&](const Entry& closed) { return equal(closed.name, name); }))
+      return old;
+    const unsigned long size = (sizeof(Entry) + length(name) + 7) & ~7UL;
+    if (size > free_size_) {
+      free_ = allocate(kChunk);
+      free_size_ = free_ ? kChunk : 0;
+      if (size > free_size_) return nullptr;
+    }
+    auto* entry = reinterpret_cast<Entry*>(free_);
+    free_ += size;
+    free_size_ -= size;
+    copy(entry->name, name);
+    return entry;
+  }
+
+  static constexpr unsigned long kChunk = 65536;
+  const char* expected_ = nullptr;
+  Entry* used_ = nullptr;    ///< the newest first
+  Entry* closed_ = nullptr;  ///< of closed libraries
+  char* free_ = nullptr;
+  unsigned long free_size_ = 0;
+};
+
 // The state of this process.
 
 constinit StartBlock start;
@@ -109,18 +185,28 @@ constinit IndexView index;
 constinit Counters* counters = nullptr;
 constinit TlsGuard guard;
 constinit LearnLog learn;
+constinit OriginalNames names;
 constinit const uintptr_t* main_cookie = nullptr;  ///< of the program's own link map
 constinit bool started = false;                    ///< code of libraries may have run
-constinit bool other_path = false;                 ///< known, but under another LD_LIBRARY_PATH
+constinit bool searching = false;                  ///< ld.so tries paths for a name
+constinit bool other_path = false;  ///< known, but under another LD_LIBRARY_PATH or hwcaps tunable
 
 void count(std::uint64_t Counters::*counter) {
   if (counters) __atomic_fetch_add(&(counters->*counter), 1, __ATOMIC_RELAXED);
 }
 
+bool is_valgrind() {
+  const auto* path = reinterpret_cast<const char*>(start.auxiliary(AT_EXECFN));
+  const char* base = path;
+  for (; path && *path; ++path)
+    if (*path == '/') base = path + 1;
+  return base && behind(base, "valgrind");
+}
+
 void open_counters() {
   const char* path = start.variable("HEDDLE_COUNTERS");
   unsigned long size = 0;
-  void* memory = path ? map_file(path, true, size) : nullptr;
+  void* memory = path ? map_file(path, Mapping::writable, size) : nullptr;
   if (!memory) return;
   auto* page = static_cast<Counters*>(memory);
   bool good = size >= sizeof(Counters);
@@ -137,12 +223,12 @@ void open_index() {
   struct stat self;
   unsigned long size = 0;
   if (!path || !stat_path("/proc/self/exe", self)) return;
-  void* bytes = map_file(path, false, size);
+  void* bytes = map_file(path, Mapping::whole, size);
   if (!bytes) return;
   const bool known = index.open(bytes, size) &&
                      index.choose(self.st_dev, self.st_ino,
                                   self.st_mtim.tv_sec * INT64_C(1000000000) + self.st_mtim.tv_nsec);
-  other_path = known && !library_path_agrees(index, start);
+  other_path = known && !(hwcaps_agree(index, start) && library_path_agrees(index, start));
   if (known && !other_path) return;
   // An unguided process must not keep the mount busy: `fs-mount -u`, started by a shell that
   // --print-env guides, is one.
@@ -161,6 +247,14 @@ void mark_started() {
   started = true;
   count(index.chosen() ? &Counters::guided_processes : &Counters::unguided_processes);
   if (other_path) count(&Counters::other_library_path);
+}
+
+/// Starts the program again if an auditor makes its static TLS too small.
+void act_on(TlsGuard::Fit fit) {
+  if (fit == TlsGuard::Fit::good) return;
+  if (fit == TlsGuard::Fit::too_small && index.chosen()) return start_again(start, guard.wanted());
+  mark_started();  // it is not seen again
+  start_unaudited(start);
 }
 
 /// Unless it is set already, by a program that this process ran before an exec.
@@ -182,19 +276,30 @@ HEDDLE_EXPORT unsigned la_version(unsigned version) {
   if (!enough) start_again(start, needed);
   open_counters();
   learn = LearnLog(start);
+  if (!index.chosen()) act_on(guard.fit(find_tls_need(start, guard.area_align())));
+  // Under any auditor valgrind reports an invalid free() in glibc (_dl_find_object_freeres).
+  if (is_valgrind()) hide_from_children(start);
   // LAV_CURRENT is 2 since glibc 2.35; version 1 has the same functions that are used here.
   return version < 2 ? version : 2;
 }
 
 HEDDLE_EXPORT unsigned la_objopen(link_map* map, Lmid_t space, uintptr_t* cookie) {
+  if (searching) count(&Counters::found);
+  searching = false;
   learn.opened(*map);
+  names.set(*map, index);
   if (space != LM_ID_BASE || started) return 0;
   // The program's and ld.so's blocks are counted by glibc (rtld.c, init_tls); the vDSO has none.
   if (!map->l_name || !*map->l_name)
     main_cookie = cookie;
   else if (map->l_addr != start.auxiliary(AT_BASE) &&
            map->l_addr != start.auxiliary(AT_SYSINFO_EHDR))
-    guard.take(*map, start);
+    act_on(guard.take(*map));
+  return 0;
+}
+
+HEDDLE_EXPORT unsigned la_objclose(uintptr_t* cookie) {
+  names.reset(*reinterpret_cast<const link_map*>(*cookie));
   return 0;
 }
 
@@ -205,17 +310,22 @@ HEDDLE_EXPORT void la_activity(uintptr_t* cookie, unsigned flag) {
 
 HEDDLE_EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned flag) {
   const char* target = index.target(name);
+  names.expect(target);
   if (flag != LA_SER_ORIG) {
     // A candidate of ld.so's own search may be a served file, which must not be mapped twice.
     count(index.chosen() ? &Counters::probes : &Counters::probes_unguided);
+    searching = true;
     return const_cast<char*>(target ? target : name);
   }
+  searching = false;
   // dl-object.c: a cookie that la_objopen did not change is the link map.
-  if (!target) target = find_by_path(index, name, *reinterpret_cast<const link_map*>(*cookie));
+  const auto& requester = *reinterpret_cast<const link_map*>(*cookie);
+  if (!target) target = find_by_path(index, name, requester, names.has(requester));
   // ld.so fails when the answer does not exist. The mount may have ended since this program began,
   // or have had many other maps (fs-mount --reload keeps the names of the last 16). During a start
   // that is not checked: the call would cost a twentieth of it.
   if (started && target && !path_exists(target)) target = nullptr;
+  names.expect(target);
   if (target) {
     count(&Counters::names_guided);
     learn.guided();

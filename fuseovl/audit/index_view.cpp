@@ -72,6 +72,7 @@ bool IndexView::choose(std::uint64_t dev, std::uint64_t ino, std::int64_t mtime_
   mask_ = found->bucket_mask;
   optional_static_tls_ = found->optional_static_tls;
   search_path_ = found->search_path;
+  hwcaps_ = found->hwcaps;
   files_ = table<File>(found->files_offset, found->file_count);
   file_count_ = files_ ? found->file_count : 0;
   return true;
@@ -98,12 +99,9 @@ const char* IndexView::target_of_file(std::uint64_t dev, std::uint64_t ino,
   return found ? path_at(found->target_offset) : nullptr;
 }
 
-const char* IndexView::origin_of(const char* target) const {
-  for (std::uint32_t i = 0; i < file_count_; ++i) {
-    const char* text = string_at(files_[i].target_offset);
-    if (text && equal(text, target)) return path_at(files_[i].origin_offset);
-  }
-  return nullptr;
+const char* IndexView::original(const char* target) const {
+  if (target < bytes_ || target >= bytes_ + size_) return nullptr;
+  return path_at(static_cast<std::uint32_t>(target - bytes_ + length(target) + 1));
 }
 
 }  // namespace heddle::audit

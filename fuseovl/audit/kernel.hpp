@@ -48,10 +48,17 @@ inline long syscall6(long number, long a, long b = 0, long c = 0, long d = 0, lo
 
 inline long as_long(const void* pointer) { return reinterpret_cast<long>(pointer); }
 
+enum class Mapping : unsigned char {
+  whole,  ///< up to 4 MiB are read at once: a page fault later would need a daemon that is alive
+  lazy,
+  writable,
+};
+
 /// A mapping of the regular file at `path`, or nullptr. FIFOs and devices do not block it.
 /// Truncating the file ends this process (SIGBUS), so a writable one must be this user's own; a
 /// readable one is as trusted as LD_LIBRARY_PATH, and a file of the mount cannot be truncated.
-inline void* map_file(const char* path, bool writable, unsigned long& size) {
+inline void* map_file(const char* path, Mapping how, unsigned long& size) {
+  const bool writable = how == Mapping::writable;
   const int open_flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), open_flags);
   if (fd < 0) return nullptr;
@@ -60,8 +67,7 @@ inline void* map_file(const char* path, bool writable, unsigned long& size) {
   if (syscall6(__NR_fstat, fd, as_long(&st)) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
       (!writable || st.st_uid == static_cast<unsigned long>(syscall6(__NR_geteuid, 0)))) {
     size = static_cast<unsigned long>(st.st_size);
-    // Read in at once (up to a few MiB): a page fault later would need the daemon to be alive.
-    const bool whole = !writable && size <= (4UL << 20);
+    const bool whole = how == Mapping::whole && size <= (4UL << 20);
     const long at =
         syscall6(__NR_mmap, 0, st.st_size, writable ? PROT_READ | PROT_WRITE : PROT_READ,
                  MAP_SHARED | (whole ? MAP_POPULATE : 0), fd, 0);
@@ -81,6 +87,15 @@ inline char* allocate(unsigned long size) {
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return at > 0 || at < -4095 ? reinterpret_cast<char*>(at) : nullptr;
 }
+
+/// linux_dirent64, of getdents64(2).
+struct DirectoryEntry {
+  unsigned long ino;
+  long offset;
+  unsigned short size;
+  unsigned char type;
+  char name[1];
+};
 
 inline bool stat_path(const char* path, struct stat& st) {
   return syscall6(__NR_newfstatat, AT_FDCWD, as_long(path), as_long(&st), 0) == 0;

@@ -27,15 +27,6 @@ constinit char cwd[PATH_MAX];
 constinit char path[PATH_MAX];
 alignas(8) constinit char entries[16384];
 
-/// linux_dirent64, of getdents64(2).
-struct Entry {
-  std::uint64_t ino;
-  std::int64_t offset;
-  unsigned short size;
-  unsigned char type;
-  char name[1];
-};
-
 /// The value that ld.so uses: the last one (rtld.c, process_envvars).
 const char* value_of(const StartBlock& start) {
   const char* out = "";
@@ -143,7 +134,7 @@ bool is_harmless(const IndexView& index, const Element& element, const StartBloc
   long got = 0;
   while (good && (got = syscall6(__NR_getdents64, fd, as_long(entries), sizeof entries)) > 0) {
     for (long at = 0; good && at < got;) {
-      const auto& entry = *reinterpret_cast<const Entry*>(entries + at);
+      const auto& entry = *reinterpret_cast<const DirectoryEntry*>(entries + at);
       at += entry.size;
       const char* target = index.target(entry.name);
       good = ++seen <= kMostEntries &&
@@ -176,6 +167,15 @@ bool library_path_agrees(const IndexView& index, const StartBlock& start) {
   return true;
 }
 
+bool hwcaps_agree(const IndexView& index, const StartBlock& start) {
+  std::uint64_t hash = fnv1a("", 0);
+  if (const char* text = start.variable("GLIBC_TUNABLES"))
+    tls::each_tunable(text, length(text), [&](const tls::Tunable& tunable) {
+      if (tunable.is(tls::kHwcapsName)) hash = fnv1a(tunable.value_text(), tunable.value_size());
+    });
+  return hash == index.hwcaps();
+}
+
 // Names with a slash.
 
 namespace {
@@ -190,19 +190,16 @@ const char* behind_origin(const char* name) {
 }
 
 /// Writes $ORIGIN of the requester's original file to `expanded`; returns its length, 0 if it is
-/// unknown. `moved`: ld.so's $ORIGIN is a directory of the mount instead.
-unsigned long write_origin(const IndexView& index, const link_map& requester, bool& moved) {
+/// unknown.
+unsigned long write_origin(const link_map& requester) {
   unsigned long size = 0;
   if (!requester.l_name || !*requester.l_name) {  // the program: dl-origin.c reads the same link
     const long n = syscall6(__NR_readlinkat, AT_FDCWD, as_long("/proc/self/exe"), as_long(expanded),
                             sizeof expanded);
     size = n > 0 ? static_cast<unsigned long>(n) : 0;
   } else {
-    const char* own = index.origin_of(requester.l_name);
-    moved = own && !equal(own, requester.l_name);
-    if (!own) own = requester.l_name;
-    if (*own != '/' || length(own) >= sizeof expanded) return 0;
-    size = static_cast<unsigned long>(copy(expanded, own) - expanded);
+    if (*requester.l_name != '/' || length(requester.l_name) >= sizeof expanded) return 0;
+    size = static_cast<unsigned long>(copy(expanded, requester.l_name) - expanded);
   }
   while (size > 0 && expanded[size - 1] != '/') --size;
   return size > 0 ? size - 1 : 0;
@@ -215,12 +212,12 @@ bool has_slash(const char* name) {
 
 }  // namespace
 
-const char* find_by_path(const IndexView& index, const char* name, const link_map& requester) {
+const char* find_by_path(const IndexView& index, const char* name, const link_map& requester,
+                         bool moved) {
   if (!index.chosen() || !has_slash(name)) return nullptr;
-  bool moved = false;
   const char* path = name;
   if (const char* rest = behind_origin(name)) {
-    const unsigned long size = write_origin(index, requester, moved);
+    const unsigned long size = write_origin(requester);
     if (size == 0 || size + length(rest) >= sizeof expanded) return nullptr;
     copy(expanded + size, rest);
     path = expanded;
@@ -231,7 +228,7 @@ const char* find_by_path(const IndexView& index, const char* name, const link_ma
   const char* target = index.target_of_file(
       st.st_dev, st.st_ino, st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec);
   if (target) return target;
-  return moved ? path : nullptr;
+  return moved && path == expanded ? path : nullptr;
 }
 
 }  // namespace heddle::audit

@@ -2,7 +2,6 @@
 #include "fuseovl/audit/process.hpp"
 
 #include <elf.h>
-#include <sys/prctl.h>
 
 #include "fuseovl/audit/kernel.hpp"
 
@@ -11,7 +10,6 @@ namespace {
 
 constexpr char kTunables[] = "GLIBC_TUNABLES";
 constexpr char kSaved[] = "HEDDLE_TUNABLES";  // static_tls.hpp: kSavedTunables
-constexpr char kComm[] = "HEDDLE_COMM";
 constexpr char kAudit[] = "LD_AUDIT";
 constexpr char kOurFile[] = "libheddle-audit.so";
 
@@ -40,17 +38,40 @@ char* copy_without_us(char* out, const char* list) {
   return out;
 }
 
-/// A path that execs this program: the one it was started by, else /proc/self/exe.
-const char* own_path(const StartBlock& start) {
-  static constexpr char kSelf[] = "/proc/self/exe";
-  const auto* path = reinterpret_cast<const char*>(start.auxiliary(AT_EXECFN));
-  struct stat self, named;
-  if (!stat_path(kSelf, self)) return nullptr;
-  // AT_EXECFN of a script is the script, not its interpreter.
-  const bool same =
-      path && stat_path(path, named) && named.st_dev == self.st_dev && named.st_ino == self.st_ino;
-  return same ? path : kSelf;
+bool is_script(const char* path) {
+  char head[2] = {};
+  const long fd = syscall6(__NR_openat, AT_FDCWD, as_long(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0) syscall6(__NR_read, fd, as_long(head), sizeof head);
+  if (fd >= 0) syscall6(__NR_close, fd);
+  return head[0] == '#' && head[1] == '!';
 }
+
+/// The path and arguments that exec this program under the same name, or a null path.
+struct Command {
+  const char* path = nullptr;
+  char** argv = nullptr;
+
+  explicit Command(const StartBlock& start) : argv(start.argv) {
+    static constexpr char kSelf[] = "/proc/self/exe";
+    const auto* name = reinterpret_cast<const char*>(start.auxiliary(AT_EXECFN));
+    struct stat self, named;
+    // Without AT_BASE ld.so itself is the command, and argv has lost its arguments.
+    if (!argv || !start.auxiliary(AT_BASE) || !stat_path(kSelf, self)) return;
+    path = kSelf;
+    if (!name || !stat_path(name, named)) return;
+    if (named.st_dev == self.st_dev && named.st_ino == self.st_ino) {
+      path = name;
+      return;
+    }
+    // A script: the kernel has put the interpreter and its options in front of AT_EXECFN, in the
+    // place of argv[0] (fs/binfmt_script.c), and does so again.
+    char** script = argv;
+    while (*script && !equal(*script, name)) ++script;
+    if (!*script || !is_script(name)) return;
+    path = name;
+    argv = script;
+  }
+};
 
 }  // namespace
 
@@ -87,13 +108,7 @@ tls::Settings current_settings(const StartBlock& start) {
   return text ? tls::read_settings(text, length(text)) : tls::Settings{};
 }
 
-bool was_raised(const StartBlock& start) { return start.variable(kSaved) != nullptr; }
-
 void restore_environment(StartBlock& start) {
-  if (const char* name = start.variable(kComm)) {
-    syscall6(__NR_prctl, PR_SET_NAME, as_long(name));
-    start.remove(kComm);
-  }
   const char* saved = start.variable(kSaved);
   if (!saved) return;
   start.remove(kSaved);
@@ -110,10 +125,8 @@ namespace {
 /// Builds the environment of a restart: the old one but for the variables that the restart sets.
 class Restart {
  public:
-  explicit Restart(const StartBlock& start) : start_(start) {
-    // Without AT_BASE ld.so itself is the command, and argv has lost its arguments.
-    path_ = start.argv && start.auxiliary(AT_BASE) ? own_path(start) : nullptr;
-    if (!path_) return;
+  explicit Restart(const StartBlock& start) : start_(start), command_(start) {
+    if (!command_.path) return;
     unsigned long count = 0, text = 0;
     for (; start.envp[count]; ++count) {
       // A new entry is an old value and at most 256 bytes.
@@ -134,8 +147,7 @@ class Restart {
 
   void keep_but(const char* a, const char* b) {
     for (char** entry = start_.envp; *entry; ++entry)
-      if (!value_of(*entry, a) && !value_of(*entry, b) && !value_of(*entry, kComm))
-        envp_[filled_++] = *entry;
+      if (!value_of(*entry, a) && !value_of(*entry, b)) envp_[filled_++] = *entry;
   }
   /// Starts the entry "name="; returns where its value goes.
   char* begin(const char* name) {
@@ -150,16 +162,12 @@ class Restart {
     out_ = nul + 1;
   }
   void exec() {
-    if (path_ != reinterpret_cast<const char*>(start_.auxiliary(AT_EXECFN))) {
-      char* comm = begin(kComm);  // the kernel would name the process "exe"
-      syscall6(__NR_prctl, PR_GET_NAME, as_long(comm));
-    }
-    syscall6(__NR_execve, as_long(path_), as_long(start_.argv), as_long(envp_));
+    syscall6(__NR_execve, as_long(command_.path), as_long(command_.argv), as_long(envp_));
   }
 
  private:
   const StartBlock& start_;
-  const char* path_ = nullptr;
+  const Command command_;
   char* memory_ = nullptr;
   unsigned long size_ = 0;
   char** envp_ = nullptr;
@@ -194,6 +202,13 @@ void start_unaudited(const StartBlock& start) {
   // The list names this library by another file name: the restart would repeat without end.
   if (static_cast<unsigned long>(nul - value) + sizeof kOurFile - 1 > length(list)) return;
   restart.exec();
+}
+
+void hide_from_children(StartBlock& start) {
+  for (char** entry = start.envp; entry && *entry; ++entry) {
+    char* value = const_cast<char*>(value_of(*entry, kAudit));
+    if (value && copy_without_us(value, value) == value) return start.remove(kAudit);
+  }
 }
 
 }  // namespace heddle::audit

@@ -26,10 +26,7 @@ struct StartBlock {
 /// The rtld tunables this process was started with.
 tls::Settings current_settings(const StartBlock& start);
 
-/// Whether static TLS was already raised for this start, by start_again() or by the launcher.
-bool was_raised(const StartBlock& start);
-
-/// Restores the program's own environment and name, as HEDDLE_TUNABLES and HEDDLE_COMM give them.
+/// Restores the program's own environment, as HEDDLE_TUNABLES gives it.
 void restore_environment(StartBlock& start);
 
 /// Execs this program again with at least `optional` bytes of optional static TLS;
@@ -40,6 +37,9 @@ void start_again(const StartBlock& start, unsigned long optional);
 /// As start_again(), but without this library in LD_AUDIT: it and its children run unguided.
 void start_unaudited(const StartBlock& start);
 
+/// Takes this library out of the LD_AUDIT that the program's children get.
+void hide_from_children(StartBlock& start);
+
 /// PT_TLS of a mapped object; size 0: none, or its headers are not mapped.
 struct TlsSegment {
   unsigned long size = 0;
@@ -47,22 +47,38 @@ struct TlsSegment {
 };
 TlsSegment tls_of(const link_map& map);
 
+/// The static TLS of a program's libraries.
+struct TlsNeed {
+  unsigned long bytes = 0;    ///< sum of tls::block_cost()
+  bool over_aligned = false;  ///< no auditor can place a block (static_tls.hpp)
+};
+/// Of a program that is not in the map, before ld.so searches for its libraries; at most what they
+/// need. The program's static area is aligned to `area_align`.
+TlsNeed find_tls_need(const StartBlock& start, unsigned long area_align);
+
 /// Adds up the TLS of a start's libraries, which glibc leaves out of the static area under any
-/// auditor (tls_formula.hpp). When they outgrow the area, no code of theirs has run yet: the
-/// program is started again with a larger one. Programs of the map have the right size at once.
+/// auditor (tls_formula.hpp). Programs of the map are started with an area of the right size.
 class TlsGuard {
  public:
+  enum class Fit : unsigned char {
+    good,
+    too_small,  ///< start_again() with wanted()
+    never,      ///< start_unaudited()
+  };
   constexpr TlsGuard() = default;
   explicit TlsGuard(const StartBlock& start);
-  /// Of an object that was mapped into the program's namespace at its start.
-  void take(const link_map& map, const StartBlock& start);
+  unsigned long area_align() const { return area_align_; }
+  Fit fit(const TlsNeed& need) const;
+  /// Counts an object that was mapped into the program's namespace at its start.
+  Fit take(const link_map& map);
+  /// For start_again(): half as much again as is needed so far, for the libraries still to come.
+  unsigned long wanted() const;
 
  private:
   unsigned long needed_ = 0;
   unsigned long limit_ = 0;
   unsigned long namespaces_ = tls::kDefaultNamespaces;
   unsigned long area_align_ = 64;
-  bool raised_ = false;
   bool wide_ = false;  ///< a block is aligned more than the area
 };
 

@@ -116,7 +116,6 @@ TlsSegment tls_of(const link_map& map) {
 TlsGuard::TlsGuard(const StartBlock& start) {
   const tls::Settings settings = current_settings(start);
   namespaces_ = settings.namespaces;
-  raised_ = was_raised(start);
   // By default glibc reserves 1664 bytes for dlopen, of which optional uses (TLSDESC) may take 512:
   // an ordinary program's blocks (libc 144, libstdc++ 32) fit. Another auditor adds 288 bytes and a
   // libc that uses them.
@@ -130,7 +129,12 @@ TlsGuard::TlsGuard(const StartBlock& start) {
       area_align_ = segments[i].p_align;
 }
 
-void TlsGuard::take(const link_map& map, const StartBlock& start) {
+TlsGuard::Fit TlsGuard::fit(const TlsNeed& need) const {
+  if (need.over_aligned) return Fit::never;
+  return need.bytes <= limit_ ? Fit::good : Fit::too_small;
+}
+
+TlsGuard::Fit TlsGuard::take(const link_map& map) {
   const TlsSegment segment = tls_of(map);
   needed_ += tls::block_cost(segment.size, segment.align);
   // An over-aligned block is harmless while it is reached by __tls_get_addr only. Which block a
@@ -138,12 +142,13 @@ void TlsGuard::take(const link_map& map, const StartBlock& start) {
   const bool wide = segment.size != 0 && segment.align > area_align_;
   if ((wide && (has_static_tls_flag(map) || any_reaches_others(&map))) ||
       (wide_ && !wide && reaches_others(map)))
-    start_unaudited(start);
+    return Fit::never;
   wide_ = wide_ || wide;
-  if (segment.size == 0 || needed_ <= limit_) return;
-  // The libraries still to come are unknown. After one restart ask for half as much again, which
-  // bounds the number of restarts.
-  start_again(start, tls::optional_for(needed_ + (raised_ ? needed_ / 2 : 0), namespaces_));
+  return segment.size == 0 ? Fit::good : fit({needed_, false});
+}
+
+unsigned long TlsGuard::wanted() const {
+  return tls::optional_for(needed_ + needed_ / 2, namespaces_);
 }
 
 }  // namespace heddle::audit

@@ -253,7 +253,7 @@ Result<void> start_prefetch(const std::string& mount_point, std::uint64_t budget
   options.keep->push_back(root.get());
   options.name = "heddle-prefetch";
   // Forked twice: the caller may exec the user's program, which must not have a child of ours.
-  auto child = TRY(fork_child({.dies_with_parent = false}, [&] {
+  auto child = TRY(fork_child({.dies_with_parent = false, .untraced = true}, [&] {
     auto own = fork_child(options, [&] {
       prefetch(root, wanted, budget);
       return 0;

@@ -58,9 +58,11 @@ void sweep_mounts() {
   for (const auto& mount : list_mounts().value_or(std::vector<MountEntry>())) {
     const auto slash = mount.point.rfind("/hd-");
     if (mount.type != kMountType || !mount.has_option(ours) || slash == mount.point.npos ||
-        mount.point.find('/', slash + 1) != mount.point.size() - 2 ||
-        !mount.point.ends_with("/m") || !is_dead(mount.point))
+        mount.point.find('/', slash + 1) != mount.point.size() - 2 || !mount.point.ends_with("/m"))
       continue;
+    const Fd directory(::open(mount.point.substr(0, mount.point.size() - 2).c_str(),
+                              O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 || !is_dead(mount.point)) continue;
     (void)unmount_fuse(mount.point, Unmount::detach);
     (void)remove_tree(mount.point.substr(0, mount.point.size() - 2));
   }
@@ -93,7 +95,7 @@ Result<WorkDirectory> WorkDirectory::make() {
   ::chmod(path.c_str(), 0755);
   auto lock = TRY(open_file(path, O_RDONLY | O_DIRECTORY));
   // Network file systems may have no locks; they are not swept.
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0)
     if (const int error = errno; locality_of(lock.get()) != Locality::remote)
       return fail_errno(path, "cannot lock", error);
   TRY(directory.move_to(path.replace(path.rfind(kUnlocked), std::strlen(kUnlocked), "hd")));

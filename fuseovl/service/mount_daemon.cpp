@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -130,6 +131,11 @@ Result<void> leave_tree() {
 Result<void> serve_mount(Overlay& overlay, Fd device, ServeOptions options) {
   const auto mount_point = options.mount_point;
   const auto st_dev = options.mount_device;
+  // A WorkDirectory: sweep_leftovers() must not remove the mount point of another namespace.
+  const Fd lock(options.cleanup.empty()
+                    ? -1
+                    : ::open(options.cleanup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  (void)::flock(lock.get(), LOCK_SH | LOCK_NB);
   Fd unmounter;
   if (mount_point && ::geteuid() != 0) {
     auto guard = delegate_unmounting(*mount_point);

@@ -11,7 +11,7 @@
 namespace heddle::index_format {
 
 inline constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'I', 'D', 'X'};
-inline constexpr std::uint32_t kVersion = 3;
+inline constexpr std::uint32_t kVersion = 4;
 
 struct Header {
   char magic[8];
@@ -34,7 +34,8 @@ struct Program {
   std::uint64_t files_offset;         ///< File[file_count], sorted by (dev, ino)
   std::uint32_t file_count;
   std::uint32_t
-      search_path;  ///< search_path() of the LD_LIBRARY_PATH that names were resolved with
+      search_path;       ///< search_path() of the LD_LIBRARY_PATH that names were resolved with
+  std::uint64_t hwcaps;  ///< FNV-1a 64 of the tunable glibc.cpu.hwcaps that they were resolved with
 };
 
 /// A file that names lead to, by its identity on this node: recognised under unlisted paths too.
@@ -43,14 +44,16 @@ struct File {
   std::uint64_t ino;
   std::int64_t mtime_ns;
   std::uint32_t target_offset;  ///< as Bucket's
-  std::uint32_t origin_offset;  ///< the file's own path, for $ORIGIN
+  std::uint32_t unused;         ///< 0
 };
 
 /// name_offset 0: empty, the search for a name ends here.
 struct Bucket {
   std::uint64_t name_hash;  ///< FNV-1a 64 of the name
   std::uint32_t name_offset;
-  std::uint32_t target_offset;  ///< the absolute path ld.so is sent to
+  /// The absolute path ld.so is sent to. The string behind it is the file's original path, empty
+  /// where that is the same.
+  std::uint32_t target_offset;
 };
 
 constexpr std::uint64_t fnv1a(const char* bytes, std::uint64_t length,

@@ -19,10 +19,11 @@ using index_format::Bucket;
 using index_format::File;
 using index_format::Header;
 using index_format::Program;
-using Targets = std::map<std::string_view, std::string_view>;  ///< name -> where it leads
+/// Where a name leads, and the original file's path.
+using Target = std::pair<std::string_view, std::string_view>;
+using Targets = std::map<std::string_view, Target>;                       ///< by name
 using StampKey = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;  ///< dev, ino, mtime
-using Files =
-    std::map<StampKey, std::pair<std::string_view, std::string_view>>;  ///< target, origin
+using Files = std::map<StampKey, Target>;
 
 StampKey key_of(const FileStamp& stamp) { return {stamp.id.dev, stamp.id.ino, stamp.mtime_ns}; }
 
@@ -169,6 +170,7 @@ class IndexBuilder {
       program.files_offset = add_files(entry.files);
       program.file_count = static_cast<std::uint32_t>(entry.files.size());
       program.search_path = entry.search_path;
+      program.hwcaps = entry.hwcaps;
       programs.push_back(program);
     }
     const std::uint64_t tables_offset = sizeof(Header) + programs.size() * sizeof(Program);
@@ -194,7 +196,6 @@ class IndexBuilder {
     }
     for (File file : files_.records) {
       file.target_offset += static_cast<std::uint32_t>(strings_offset);
-      file.origin_offset += static_cast<std::uint32_t>(strings_offset);
       append(body, file);
     }
     body += strings_;
@@ -215,6 +216,7 @@ class IndexBuilder {
     Files files;
     std::uint64_t tls = 0;
     std::uint32_t search_path = 0;
+    std::uint64_t hwcaps = 0;
   };
 
   /// By object: the shortest path in `view`; empty: none.
@@ -242,15 +244,17 @@ class IndexBuilder {
     const std::string& path = program.library_path;
     out.search_path = index_format::search_path(index_format::fnv1a(path.data(), path.size()),
                                                 uses_library_path(program, content_));
+    const std::string& tunable = program.hwcaps_tunable;
+    out.hwcaps = index_format::fnv1a(tunable.data(), tunable.size());
     const Loader loader(program, content_);
     for (const auto& [name, object] : program.guided) {
       const std::string& target = target_of(program, object);
       const std::string& origin = content_.objects[object].path;
       if (!is_plain_name(target) || target.size() >= PATH_MAX) continue;
       if (is_plain_name(name) && !loader.is(name, object) && name != target)
-        out.targets.emplace(name, target);
+        out.targets.emplace(name, Target(target, origin));
       if (object < in_.objects.size() && in_.objects[object] && !loader.is(origin, object))
-        out.files.emplace(key_of(*in_.objects[object]), Files::mapped_type(target, origin));
+        out.files.emplace(key_of(*in_.objects[object]), Target(target, origin));
     }
     return out;
   }
@@ -258,6 +262,16 @@ class IndexBuilder {
   std::uint64_t add_string(std::string_view text) {
     const auto [entry, fresh] = string_offsets_.try_emplace(text, strings_.size());
     if (fresh) strings_.append(text).push_back('\0');
+    return entry->second;
+  }
+
+  std::uint64_t add_target(const Target& target) {
+    const auto [path, origin] = target;
+    const auto [entry, fresh] = target_offsets_.try_emplace(path, strings_.size());
+    if (fresh) {
+      strings_.append(path).push_back('\0');
+      strings_.append(origin == path ? "" : origin).push_back('\0');
+    }
     return entry->second;
   }
 
@@ -271,7 +285,7 @@ class IndexBuilder {
       while (buckets[at].name_offset) at = (at + 1) & mask;
       // One more than the offset in strings_: build() adds where these begin.
       buckets[at] = {hash, static_cast<std::uint32_t>(add_string(name) + 1),
-                     static_cast<std::uint32_t>(add_string(target) + 1)};
+                     static_cast<std::uint32_t>(add_target(target) + 1)};
     }
     return tables_.place(buckets);
   }
@@ -281,8 +295,7 @@ class IndexBuilder {
     for (const auto& [key, paths] : files) {
       File& file = out.emplace_back();
       std::tie(file.dev, file.ino, file.mtime_ns) = key;
-      file.target_offset = static_cast<std::uint32_t>(add_string(paths.first));
-      file.origin_offset = static_cast<std::uint32_t>(add_string(paths.second));
+      file.target_offset = static_cast<std::uint32_t>(add_target(paths));
     }
     return files_.place(out);
   }
@@ -291,7 +304,8 @@ class IndexBuilder {
   const MapContent& content_;
   std::vector<bool> direct_;
   std::map<ViewId, std::vector<std::string>> view_paths_;
-  std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< content_'s, and paths
+  std::unordered_map<std::string_view, std::uint64_t> string_offsets_;  ///< names
+  std::unordered_map<std::string_view, std::uint64_t> target_offsets_;
   std::string strings_;
   Tables<Bucket> tables_;
   Tables<File> files_;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include "base/fd.hpp"
 #include "resolver/map/static_tls.hpp"
 #include "tests/audit/guided_world.hpp"
 #include "tests/support/build_elf.hpp"
+#include "tests/support/elf_farm.hpp"
 #include "tests/support/test_dir.hpp"
 
 namespace heddle::test {
@@ -35,7 +37,7 @@ class AuditTls : public ::testing::TestWithParam<int> {
              "memset(tls(), 2, n); if (pthread_create(&t, 0, work, &n)) return 1; pthread_join(t, "
              "0);\n"
              "char** e; for (e = environ; *e; ++e) if (!strncmp(*e, \"GLIBC_TUN\", 9) || "
-             "!strncmp(*e, \"HEDDLE_TUN\", 10) || !strncmp(*e, \"HEDDLE_COMM\", 11)) puts(*e);\n"
+             "!strncmp(*e, \"HEDDLE_TUN\", 10)) puts(*e);\n"
              "prctl(PR_GET_NAME, comm); printf(\"%s %s\\n\", comm, c > 1 ? v[1] : \"-\"); "
              "fflush(stdout);\n"
              "if (c > 2) { execv(v[2], v + 2); return 9; } return 0; }",
@@ -137,6 +139,97 @@ TEST_F(AuditTls, unmapped_program_with_many_tls_libraries_starts) {
   const GuidedWorld world = mapped();
   EXPECT_EQ(world.run({app}).status, 66);
   EXPECT_EQ(world.counters().unguided_processes, 1u);
+}
+
+/// What a program that no map knows does: as natively, but for one exec where its TLS is large.
+class UnmappedChild : public AuditTls {
+ protected:
+  struct Calls {
+    std::size_t execs = 0;
+    std::vector<std::string> failed;
+  };
+  /// Of the starts of `app`, of 30 libraries in 30 directories and one with `bytes` of TLS.
+  static Calls calls(const StraceResult& result) {
+    Calls out;
+    EXPECT_EQ(result.run.status, 6) << result.run.err;
+    for (const auto& start : result.starts) {
+      if (!start.program.ends_with("/app")) continue;
+      ++out.execs;
+      // Without buffers' addresses.
+      for (const auto& call : start.failed)
+        out.failed.push_back(call.substr(0, call.find('"', call.find('"') + 1)));
+    }
+    return out;
+  }
+  std::string program(int bytes, const std::vector<std::string>& flags) {
+    const std::string tls =
+        build_library({dir_ / "farm/lib/0030/libtls.so",
+                       "static volatile __thread char block[" + std::to_string(bytes) +
+                           "] __attribute__((tls_model(\"initial-exec\"))) = {6};\n"
+                           "int tls(void) { return block[0]; }",
+                       {"-Wl,-soname,libtls.so"}});
+    std::vector<std::string> all = {"-Wl,--no-as-needed"};
+    all.insert(all.end(), farm_.libraries.begin(), farm_.libraries.end());
+    all.push_back(tls);
+    all.insert(all.end(), flags.begin(), flags.end());
+    return build_program(
+        {dir_ / "farm/app", "int tls(void); int main(void) { return tls(); }", all});
+  }
+  /// `words` start the program.
+  void expect_native(const std::vector<std::string>& words, std::size_t execs,
+                     const std::vector<std::string>& env = {}) {
+    RunOptions options;
+    options.env = env;
+    std::vector<std::string> native = {"/usr/bin/env"};
+    native.insert(native.end(), words.begin(), words.end());
+    const auto stock = calls(strace_counts(native, options));
+    const auto ours = calls(world_.strace(words, env));
+    EXPECT_EQ(stock.execs, 1U);
+    EXPECT_EQ(ours.execs, execs);
+    EXPECT_FALSE(stock.failed.empty());
+    EXPECT_EQ(ours.failed, stock.failed);
+  }
+  const ElfFarm farm_ = ElfFarm::build(dir_ / "farm", {.libraries = 30});
+  const GuidedWorld world_ = mapped("/bin/true");
+};
+
+TEST_F(UnmappedChild, searches_once_by_rpath_runpath_and_library_path) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const std::string list = farm_.library_path;
+  for (const int bytes : {100, 30000}) {
+    const std::size_t execs = bytes > 1000 ? 2 : 1;
+    expect_native({program(bytes, {"-Wl,--disable-new-dtags,-rpath," + list})}, execs);
+    expect_native({program(bytes, {"-Wl,--enable-new-dtags,-rpath," + list})}, execs);
+    expect_native({program(bytes, {"-Wl,-rpath,$ORIGIN/lib/0030:" + list})}, execs);
+    expect_native({program(bytes, {})}, execs, {"LD_LIBRARY_PATH=" + list});
+  }
+}
+
+TEST_F(UnmappedChild, counts_the_libraries_of_its_libraries_and_of_ld_preload) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  const std::string app = program(100, {"-Wl,-rpath," + farm_.library_path});
+  const std::string big =
+      build_library({dir_ / "other/libbig.so",
+                     "__thread char big[9000] = {1}; int b(void) { return big[0]; }",
+                     {"-Wl,-soname,libbig.so"}});
+  expect_native({app}, 2, {"LD_PRELOAD=" + big});
+  const std::string user = build_library({dir_ / "other/libuser.so",
+                                          "int u(void) { return 1; }",
+                                          {"-Wl,--no-as-needed", big, "-Wl,-rpath,$ORIGIN"}});
+  expect_native({app}, 2, {"LD_PRELOAD=" + user});
+}
+
+TEST_F(UnmappedChild, of_damaged_libraries_ends_as_natively) {
+  const std::string app = program(100, {"-Wl,-rpath," + farm_.library_path});
+  const std::string whole = value_or_throw(read_file(farm_.libraries[7]));
+  for (std::size_t at = 0; at < 0x400; at += 3) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x81);
+    write_text_file(farm_.libraries[7], at % 2 ? damaged : damaged.substr(0, at));
+    const int stock = run({app}).status;
+    if (stock > 128) continue;  // it depends on ASLR
+    EXPECT_EQ(world_.run({app}).status, stock) << at;
+  }
 }
 
 TEST_F(AuditTls, executable_using_a_library_s_tls_variable_starts) {

@@ -104,6 +104,27 @@ TEST_F(Registry, finds_an_artifact_by_the_image_it_is_attached_to) {
   EXPECT_EQ(check("/apps/lmp:map").out, "compatible\n");
 }
 
+/// `--push REPO` alone means the tag latest, which is the image's.
+TEST_F(Registry, attaching_moves_no_tag) {
+  start();
+  const auto map = read_file(push_map("/apps/lmp:latest")).value_or("");
+  const auto latest = [&] {
+    const auto copy = dir_ / "latest.map";
+    std::filesystem::remove(copy);
+    (void)go({resolve_, "pull", host_ + "/apps/lmp:latest", "-o", copy});
+    return read_file(copy).value_or("");
+  };
+  ASSERT_EQ(latest(), map);
+  const auto image = host_ + "/apps/lmp";
+  ASSERT_EQ(go({gen_, "--push", image, "--attach", image, "/bin/true"}).status, 0);
+  EXPECT_EQ(latest(), map);
+  expect_failure(
+      go({gen_, "--push", image + ":latest", "--attach", image + ":latest", "/bin/true"}),
+      "the tag names another type of artifact");
+  EXPECT_EQ(latest(), map);
+  EXPECT_EQ(check("/apps/lmp").out, "compatible\n");
+}
+
 TEST_F(Registry, serves_a_map_unchanged_and_damaged_ones_are_refused) {
   start();
   const auto map = push_map("/maps/xz");

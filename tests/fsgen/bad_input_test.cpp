@@ -114,6 +114,21 @@ void go(int* sp) {
   EXPECT_FALSE(report()["guided"].get<bool>());
 }
 
+TEST_F(FsGenInput, x32_program_ends_as_without_fs_gen) {
+  const auto app = dir_ / "x32";
+  run_checked({"cc", "-mx32", "-O1", "-nostdlib", "-static", "-x", "c", "-", "-o", app},
+              {.env = {},
+               .cwd = {},
+               .input = "void _start(void) { __asm__ volatile(\"syscall\" : : "
+                        "\"a\"(0x40000000 + 231), \"D\"(7)); }"});
+  for (const auto& way : {"best", "direct"}) {
+    const auto ours = run_guided({app}, {"--via", way});
+    EXPECT_TRUE(ours.status == 7 || ours.status == 126) << ours.err;  // 126: no CONFIG_X86_X32_ABI
+  }
+  const auto child = same({"/bin/bash", "-c", app + "; echo $?"});
+  EXPECT_THAT(child.out, ::testing::AnyOf("7\n", "126\n"));
+}
+
 TEST_F(FsGenInput, arguments_that_are_programs_are_not_taken_for_app) {
   const auto app = build_program({.output = dir_ / "static",
                                   .source = "#include <unistd.h>\nint main(int c, char** v) {\n"

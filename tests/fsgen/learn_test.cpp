@@ -29,6 +29,27 @@ TEST_F(Learn, executed_programs_are_guided_in_the_next_run) {
   EXPECT_EQ(report()["probes_with"], 0U);
 }
 
+TEST_F(Learn, a_child_with_much_tls_is_guided_in_the_next_run) {
+  // Its libraries are searched for in 40 directories; the last one has the TLS.
+  const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 40});
+  const auto lib = build_library(
+      {dir_ / "farm/lib/0040/libtls.so",
+       "static __thread char big[65536] __attribute__((tls_model(\"initial-exec\"))) = {5};\n"
+       "int tls(void) { return big[0]; }",
+       {"-Wl,-soname,libtls.so"}});
+  Words flags = {"-Wl,--no-as-needed,--disable-new-dtags"};
+  flags.insert(flags.end(), farm.libraries.begin(), farm.libraries.end());
+  flags.push_back(lib);
+  for (const auto& directory : farm.directories) flags.push_back("-Wl,-rpath," + directory);
+  build_program({dir_ / "child", "int tls(void); int main(void) { return tls(); }", flags});
+  const Words words = {"/bin/sh", "-c", "d=" + dir_.path() + "; $d/chil''d; exit $?"};
+  EXPECT_EQ(learn(words).status, 5);
+  EXPECT_EQ(run_learned(words).status, 5);
+  EXPECT_EQ(report()["guided_processes"], 2U);
+  EXPECT_EQ(report()["unguided_processes"], 0U);
+  EXPECT_EQ(report()["probes_with"], 0U);
+}
+
 TEST_F(Learn, program_with_another_environment_is_not_learned) {
   for (const char* name : {"a", "b"})
     build_library({dir_ / (std::string(name) + "/libx.so.1"),

@@ -143,28 +143,46 @@ TEST_F(LoaderTraps, threads_with_the_smallest_stack_run) {
   EXPECT_EQ(same({app}).out, "8 1\n");
 }
 
-TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_agree_with_proc_maps) {
+TEST_F(LoaderTraps, dladdr_and_dl_iterate_phdr_name_original_files) {
   const auto farm = ElfFarm::build(dir_ / "farm", {.libraries = 12});
   std::vector<std::string> flags = farm.libraries;
   for (const auto& directory : farm.directories) flags.push_back("-Wl,-rpath," + directory);
   flags.insert(flags.begin(), "-Wl,--no-as-needed");
+  // By real paths: ld.so names libc by the link /lib.
   const auto app = program(
       "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <link.h>\n#include <stdio.h>\n"
-      "#include <string.h>\n#include <sys/stat.h>\n"
-      "static int each(struct dl_phdr_info* i, size_t s, void* d) { char line[8192], path[4096];\n"
-      "unsigned long lo, hi; int found = 0; Dl_info info; struct stat a, b;\n"
-      "if (i->dlpi_name[0] != '/') return 0; ++*(int*)d;\n"
-      "FILE* f = fopen(\"/proc/self/maps\", \"r\"); while (fgets(line, sizeof line, f)) {\n"
-      "path[0] = 0; sscanf(line, \"%lx-%lx %*s %*s %*s %*s %4095[^\\n]\", &lo, &hi, path);\n"
-      "if (lo == i->dlpi_addr) { found = 1; if (stat(path, &a) || stat(i->dlpi_name, &b) ||\n"
-      "a.st_ino != b.st_ino || a.st_dev != b.st_dev) printf(\"maps: %s, %s\\n\", path,\n"
-      "i->dlpi_name); } } fclose(f); if (!found) printf(\"not mapped: %s\\n\", i->dlpi_name);\n"
+      "#include <stdlib.h>\n#include <string.h>\n"
+      "static int each(struct dl_phdr_info* i, size_t s, void* d) { Dl_info info;\n"
+      "if (i->dlpi_name[0] != '/') return 0; puts(realpath(i->dlpi_name, 0));\n"
       "if (!dladdr((void*)i->dlpi_addr, &info) || strcmp(info.dli_fname, i->dlpi_name))\n"
-      "printf(\"dladdr: %s\\n\", i->dlpi_name); return 0; }\n"
-      "int main(void) { int n = 0; dl_iterate_phdr(each, &n); printf(\"%d\\n\", n >= 13); return "
-      "0; }",
+      "printf(\"dladdr: %s\\n\", info.dli_fname); return 0; }\n"
+      "int main(void) { dl_iterate_phdr(each, 0); return 0; }",
       flags);
-  EXPECT_EQ(same({app}).out, "1\n");
+  EXPECT_THAT(same({app}).out, ::testing::HasSubstr(farm.libraries[11] + "\n"));
+}
+
+TEST_F(LoaderTraps, names_outlive_dlclose_and_failed_dlopen) {
+  const auto missing = library("gone/libgone.so", "int gone(void) { return 1; }");
+  const auto plugin = library("lib/libplugin.so", "int plugin(void) { return 3; }");
+  const auto broken = library("lib/libbroken.so", "int gone(void); int b(void) { return gone(); }",
+                              {missing, "-Wl,-z,now"});
+  const auto user = library("lib/libuser.so", "int plugin(void); int u(void) { return plugin(); }",
+                            {plugin, rpath("lib")});
+  fs::remove(missing);
+  const auto app = program(
+      "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\nint main(void) {\n"
+      "for (int i = 0; i < 2000; ++i) { Dl_info f; void *h = dlopen(\"libuser.so\", RTLD_NOW), "
+      "*p;\n"
+      "if (!h) return puts(dlerror()), 1; p = dlopen(\"libplugin.so\", RTLD_LAZY);\n"
+      "if (!dladdr(dlsym(p, \"plugin\"), &f)) return 2; if (i % 500 == 0) puts(f.dli_fname);\n"
+      "if (dlopen(\"libbroken.so\", RTLD_NOW)) return 3; if (i % 500 == 0) puts(dlerror());\n"
+      "if (i & 1) { dlclose(h); dlclose(p); } else { dlclose(p); dlclose(h); } } return 0; }",
+      {"-Wl,--no-as-needed", rpath("lib"), "-ldl"});
+  EXPECT_EQ(same({app}).status, 0);
+  // All are in the map of the second run.
+  const Words learned = {"--map", dir_ / "map"};
+  EXPECT_EQ(run_guided({app}, {"--learn", "--out", dir_ / "map"}).status, 0);
+  EXPECT_EQ(run_guided({app}, learned).out, run({app}, options_).out);
 }
 
 TEST_F(LoaderTraps, preloads_by_name_and_path_are_loaded) {

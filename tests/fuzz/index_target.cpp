@@ -18,7 +18,7 @@ void look_up(audit::IndexView& view, const char* name) {
   const char* target = view.target(name);
   if (!target) return;
   check(*target == '/' && std::strlen(target) > 0, "a name leads to no path");
-  if (const char* origin = view.origin_of(target)) check(*origin == '/', "an origin is no path");
+  if (const char* origin = view.original(target)) check(*origin == '/', "an origin is no path");
 }
 
 }  // namespace

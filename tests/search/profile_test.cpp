@@ -93,6 +93,14 @@ TEST(LoaderProfile, strings_of_other_builds_are_found) {
             (std::vector<std::string>{"/nix/store/abc-glibc-2.40-1/lib/"}));
   EXPECT_EQ(nix.cache_path, "/nix/store/abc-glibc-2.40-1/etc/ld.so.cache");
   EXPECT_EQ(nix.lib, "lib");
+  world.add_text("/x32", TinyElf{.elf_class = ELFCLASS32}.bytes() +
+                             "\0libx32\0/libx32/\0/usr/libx32/\0/etc/ld.so.cache\0x86-64-v2\0"
+                             "ld.so (GNU libc) stable release version 2.36.\n\0"s);
+  const auto x32 = value_or_throw(read_loader_profile(world, "/x32"));
+  EXPECT_EQ(x32.lib, "libx32");
+  EXPECT_EQ(x32.hwcaps,
+            std::vector<std::string>((read_cpu_levels().isa_levels & 2) != 0, "x86-64-v2"));
+  EXPECT_EQ(x32.legacy_bits & 2, 2U);  // HWCAP_X86_64
   world.add_text("/lib/ld-2.31.so", make("/lib64/\0/usr/lib64/\0/etc/ld.so.cache\0"s));
   EXPECT_EQ(value_or_throw(read_loader_profile(world, "/lib/ld-2.31.so")).glibc_minor, 31);
 }
