@@ -21,6 +21,15 @@ bool is_open_elsewhere(int fd) {
   return false;
 }
 
+/// Whether somebody has the file open for writing, or mapped and writable, which may outlive the
+/// open: the kernel grants a read lease only if not (fs/locks.c, check_conflicting_open()). `fd` is
+/// read only.
+bool has_writer(int fd) {
+  if (::fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return errno == EAGAIN;
+  ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  return false;
+}
+
 }  // namespace
 
 bool IoModes::pass(Opens& opens, int fd) {
@@ -38,7 +47,10 @@ IoModes::Mode IoModes::open(std::uint64_t node, int fd, int flags, fuse_open_out
   Opens& opens = nodes_[node];
   const int access = flags & O_ACCMODE;
   const bool both_ways = access == O_RDWR;
-  if ((access != O_RDONLY || opens.passed > 0) && pass(opens, fd)) {
+  // Pages that are cached here would not show what a mapping of the real file writes, such as that
+  // of the shared memory of Open MPI's ranks.
+  if ((access != O_RDONLY || opens.passed > 0 || (passthrough_ && has_writer(fd))) &&
+      pass(opens, fd)) {
     ++opens.passed;
     out.open_flags = FOPEN_DIRECT_IO | kOpenPassthrough;
     std::memcpy(&out.padding, &opens.backing, sizeof(opens.backing));
