@@ -302,6 +302,16 @@ TEST_F(RunCache, slow_files_are_mounted_and_explain_says_why) {
   EXPECT_FALSE(is_cached({app}, 2, slow));
 }
 
+TEST_F(RunCache, a_tracer_does_not_make_files_slow) {
+  if (!strace_works()) HEDDLE_SKIP("strace cannot trace here");
+  options_.env.push_back("HEDDLE_FAST=");
+  const auto ours =
+      run({"strace", "-f", "-o", dir_ / "trace", fs_gen_, "--explain", "/bin/true"}, options_);
+  EXPECT_EQ(ours.status, 0) << ours.err;
+  EXPECT_THAT(gen({"--explain", "/bin/true"}).out,
+              HasSubstr(ours.out.substr(ours.out.find("mount:"))));
+}
+
 TEST_F(RunCache, one_rank_of_a_job_checks_slow_files_for_all_on_the_node) {
   const auto app = build_app();
   const Words slow{"--slow", dir_ / "old"};
