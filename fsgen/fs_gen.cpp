@@ -127,9 +127,9 @@ AppEnd compare(const GenOptions& options, const std::string& app_path, const Pre
 /// APP succeeded.
 AppEnd learn(const GenOptions& options, const std::string& app_path,
              const std::function<AppEnd(const GenOptions&)>& run) {
-  // Not in the run's directory, which ends with the mount. Owner-only: another user who can write
-  // to the log chooses what later runs load.
-  const auto directory = value_or_throw(TempDir::create("hdl"));
+  // Not in the run's directory, which ends with the mount. The log is owner-only: a user who can
+  // write to the log chooses what later runs load.
+  const auto directory = value_or_throw(make_work_dir());
   GenOptions once = options;
   once.out.clear();
   once.learn_log = directory.path() + "/log";
