@@ -141,6 +141,29 @@ void measure_distance(const Settings& settings, Results& results) {
   results.add("diff.distance", variants);
 }
 
+/// A million events, 30 % of them edited: the script, most of which is the exact distance.
+void measure_far(const Settings& settings, Results& results) {
+  std::mt19937 random(4);
+  const auto a = random_tokens(random, settings.events, kPaths);
+  std::vector<Token> b;
+  for (const Token t : a) {
+    const auto fate = random() % 10;  // replaced, removed, added
+    if (fate != 1) b.push_back(fate == 0 ? static_cast<Token>(random() % kPaths) : t);
+    if (fate == 2) b.push_back(static_cast<Token>(random() % kPaths));
+  }
+  std::vector<Variant> variants;
+  for (const diff::Simd level : diff::simd_levels())
+    variants.push_back({std::string(diff::simd_name(level)),
+                        [&, level] { return time_ms([&] { diff::edit_script(a, b, {}, level); }); },
+                        1});
+  interleave(variants, 1);
+  results.add("diff.far", variants);
+  results.add(
+      {"diff.far.seconds",
+       results.median_of("diff.far", std::string(diff::simd_name(diff::best_simd()))) / 1000, "s",
+       20.0});
+}
+
 void measure_local(const Settings& settings, Results& results) {
   std::mt19937 random(3);
   constexpr std::size_t kAlphabet = 20;
@@ -195,6 +218,7 @@ int diff_bench(int argc, char** argv) {
   return run_program(app, argc, argv, [&](Results& results) {
     measure_programs(settings, results);
     measure_distance(settings, results);
+    measure_far(settings, results);
     measure_local(settings, results);
   });
 }

@@ -27,11 +27,13 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <functional>
 #include <initializer_list>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <compat_v2.grpc.pb.h>
 #include <compatibility.grpc.pb.h>
@@ -160,8 +162,13 @@ class Gate {
                               int calls = 1) {
     const auto peer = context.peer();
     const auto address = peer.substr(0, peer.rfind(':'));  // without its port
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     counters_.calls += static_cast<unsigned>(calls);
+    if (state_ != State::open) {
+      last_refused_ = Clock::now();
+      changed_.wait(lock, [&] { return state_ == State::closed; });
+      return nullptr;
+    }
     const auto known = of_address_.find(address);
     const bool full = counters_.under_way + calls > most_calls_ ||
                       (known != of_address_.end() && known->second + calls > most_of_address_);
@@ -178,7 +185,35 @@ class Gate {
             }};
   }
 
+  /// What to answer when enter() admits nothing.
+  grpc::Status refusal() {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::open)
+      return {grpc::StatusCode::UNAVAILABLE, "the server is ending: ask another"};
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
+  }
+
+  /// Admits nothing more. New calls wait for close(), so that clients do not send more of them.
+  /// Returns when none has come for a moment, or at `end`.
+  void hold(Clock::time_point end) {
+    constexpr std::chrono::milliseconds kMoment{100};
+    std::unique_lock lock(mutex_);
+    state_ = State::holding;
+    last_refused_ = Clock::now();
+    while (Clock::now() < std::min(end, last_refused_ + kMoment))
+      changed_.wait_until(lock, std::min(end, last_refused_ + kMoment));
+  }
+  /// Refuses the calls that wait.
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      state_ = State::closed;
+    }
+    changed_.notify_all();
+  }
+
  private:
+  enum class State : std::uint8_t { open, holding, closed };
   void add(const std::string& address, int calls) {
     counters_.under_way += calls;
     if ((of_address_[address] += calls) == 0) of_address_.erase(address);
@@ -186,14 +221,13 @@ class Gate {
   const int most_calls_, most_of_address_;
   const std::size_t most_bytes_;
   std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::open;
+  Clock::time_point last_refused_;
   std::map<std::string, int> of_address_;  ///< calls under way
   std::size_t bytes_ = 0;
   Counters& counters_;
 };
-
-grpc::Status turned_away() {
-  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many checks at once: try again"};
-}
 
 std::function<bool()> is_cancelled(const grpc::ServerContext& context) {
   return [&context] { return context.IsCancelled(); };
@@ -207,7 +241,7 @@ class ServiceV1 final : public v1::CompatibilityService::Service {
   grpc::Status CheckCompatibility(grpc::ServerContext* context, const v1::CompatRequest* request,
                                   v1::Response* response) override {
     const auto visit = gate_.enter(*context, request->payload().size());
-    if (!visit) return turned_away();
+    if (!visit) return gate_.refusal();
     const auto answer =
         judges_.check(request->payload(),
                       request->uri().empty() ? "payload" : request->uri().substr(0, kLongestUri),
@@ -237,7 +271,7 @@ class ServiceV2 final : public v2::Compat::Service {
   grpc::Status Check(grpc::ServerContext* context, const v2::CheckRequest* request,
                      v2::CheckResponse* response) override {
     const auto visit = gate_.enter(*context, request->artifact().size());
-    if (!visit) return turned_away();
+    if (!visit) return gate_.refusal();
     fill(*judges_.check(request->artifact(), "artifact", is_cancelled(*context)), *request,
          *response);
     return grpc::Status::OK;
@@ -246,7 +280,7 @@ class ServiceV2 final : public v2::Compat::Service {
   grpc::Status CheckBatch(grpc::ServerContext* context, const v2::CheckBatchRequest* request,
                           v2::CheckBatchResponse* response) override {
     const auto visit = gate_.enter(*context, request->ByteSizeLong());
-    if (!visit) return turned_away();
+    if (!visit) return gate_.refusal();
     if (request->requests_size() > kMostInBatch)
       return {grpc::StatusCode::INVALID_ARGUMENT,
               fmt::format("a batch has at most {} artifacts", kMostInBatch)};
@@ -267,7 +301,7 @@ class ServiceV2 final : public v2::Compat::Service {
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v2::CheckResponse, v2::CheckRequest>* stream) override {
     const auto visit = gate_.enter(*context, 0);
-    if (!visit) return turned_away();
+    if (!visit) return gate_.refusal();
     const auto cancelled = is_cancelled(*context);
     for (;;) {
       v2::CheckRequest request;  // freed before the next wait
@@ -275,7 +309,7 @@ class ServiceV2 final : public v2::Compat::Service {
       v2::CheckResponse response;
       {
         const auto one = gate_.enter(*context, request.artifact().size(), 0);
-        if (!one) return turned_away();
+        if (!one) return gate_.refusal();
         fill(*judges_.check(request.artifact(), "artifact", cancelled), request, response);
       }
       if (!wait_for_client(*context, [&] { return stream->Write(response); })) break;
@@ -354,10 +388,20 @@ class Server {
   const std::string& address() const { return address_; }
   void cancel_idle_streams() { two_.cancel_idle(std::chrono::seconds(options_.stream_idle)); }
   /// Accepts no more calls, waits `seconds` for those in progress, then cancels them.
+  ///
+  /// Shutdown() tells clients to go (GOAWAY), and drops calls that no handler has yet, which their
+  /// clients see as CANCELLED. So new calls are held before it, and refused after it has begun.
   void stop(int seconds) {
     if (!server_) return;
+    static constexpr std::chrono::milliseconds kHold{1000}, kGoAway{50};
     if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(false);
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+    const auto end = std::chrono::system_clock::now() + std::chrono::seconds(seconds);
+    if (seconds > 0) gate_.hold(Clock::now() + kHold);
+    std::jthread refuse([this] {
+      std::this_thread::sleep_for(kGoAway);
+      gate_.close();
+    });
+    server_->Shutdown(end);
     server_->Wait();
     server_.reset();
   }

@@ -76,6 +76,7 @@ Result<Decision> parse_decision(const std::string& text, const std::string& name
   if (!out.mount_point.starts_with('/') || out.mount_point == "/" || !is_clean(out.mount_point))
     return bad("it has no mount_point");
   out.host_mpi = describe_mpi(member(value, "mpi"));
+  out.loads_mpi = member(value, "loads_mpi") != false;
   out.programs = texts_member(value, "program");
   out.interpreter = text_member(member(value, "interpreter"), "path");
   for (const Json& entry : list_member(value, "binds")) {

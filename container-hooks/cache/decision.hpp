@@ -32,6 +32,7 @@ struct Decision {
   std::vector<std::string> programs;
   std::string interpreter;  ///< their PT_INTERP
   std::string host_mpi;     ///< "MPICH 4.0.2"
+  bool loads_mpi = true;    ///< one of the programs does; else those that they start may
   std::vector<Bind> binds;
   std::vector<Bind> directories;         ///< those that exist in the image
   std::vector<std::string> unreachable;  ///< targets of those that do not
@@ -56,8 +57,9 @@ void fields(Coder& coder, R& r) { coder(r.soname, r.from_host, r.why); }
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Decision>
 void fields(Coder& coder, R& r) {
-  coder(r.outcome, r.reason, r.hint, r.mount_point, r.programs, r.interpreter, r.host_mpi, r.binds,
-        r.directories, r.unreachable, r.environment, r.verdicts, r.warnings, r.map_id);
+  coder(r.outcome, r.reason, r.hint, r.mount_point, r.programs, r.interpreter, r.host_mpi,
+        r.loads_mpi, r.binds, r.directories, r.unreachable, r.environment, r.verdicts, r.warnings,
+        r.map_id);
 }
 
 /// `name` is for messages. Refuses another version, and bind targets that are relative or have

@@ -19,6 +19,7 @@
 #include "base/content_hash.hpp"
 #include "base/exit_code.hpp"
 #include "base/file_stamp.hpp"
+#include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "container-hooks/cache/image_contents.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -35,6 +36,7 @@ constexpr const char* kLibraryCache = "/etc/ld.so.cache";
 constexpr int kLongestPauseMs = 10;  ///< a decision takes 100 ms
 constexpr std::time_t kDay = 24 * 60 * 60;
 constexpr std::size_t kKeyLength = 64;  ///< hex digits of the key that names an entry's files
+constexpr std::size_t kDecisionRoom = 1U << 20;
 
 /// All that a decision depends on except the image.
 std::string text_of(const ImageQuestion& question) {
@@ -43,8 +45,8 @@ std::string text_of(const ImageQuestion& question) {
   (void)::stat(kLibraryCache, &host);
   const auto stamp = file_stamp(host);
   std::string text = HEDDLE_VERSION;
-  for (const auto& word :
-       {question.program, question.mount_point, question.mpi, question.library_path})
+  for (const auto& word : {question.program, question.mount_point, question.mpi,
+                           question.library_path, question.preload})
     text += "\n" + word;
   for (const auto number : {static_cast<std::int64_t>(stamp.id.ino),
                             static_cast<std::int64_t>(stamp.size), stamp.mtime_ns, stamp.ctime_ns})
@@ -63,6 +65,16 @@ Result<void> write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
+/// Fails with the reason when a decision has no room in `directory`: fs-resolve's own failure has
+/// no errno.
+Result<void> check_room(const std::string& directory) {
+  auto probe = directory + "/room.XXXXXX";
+  const Fd file(::mkostemp(probe.data(), O_CLOEXEC));
+  if (!file) return fail_errno(directory, "cannot write");
+  (void)::unlink(probe.c_str());
+  return write_all(file.get(), std::string(kDecisionRoom, '\0'), directory);
+}
+
 Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::string& directory,
                                    const std::string& map) {
   HelperRequest request;
@@ -72,12 +84,14 @@ Result<std::string> ask_fs_resolve(const ImageQuestion& question, const std::str
       "--mpi", question.mpi, "--at",          question.mount_point, "-o",
       map,     "--json"};
   if (!question.library_path.empty())
-    request.arguments.insert(request.arguments.end(), {"--library-path", question.library_path});
+    request.arguments.push_back("--library-path=" + question.library_path);
+  if (!question.preload.empty()) request.arguments.push_back("--preload=" + question.preload);
   request.environment = {"XDG_CACHE_HOME=" + directory};
   request.reader = question.reader;
   note_step("waiting for fs-resolve, which decides on", question.rootfs);
   auto answer = TRY(run_helper(request, kDecisionLimit));
   if (answer.status == exit_done || answer.status == exit_no) return std::move(answer.out);
+  TRY(check_room(directory));
   const auto words = one_line(request.name, answer.err);
   return fail(Error({}, words.empty() ? "fs-resolve: failed without a message" : words));
 }
@@ -263,12 +277,14 @@ bool remove_entry(const std::string& stem) {
 }  // namespace
 
 Result<DecisionCache> DecisionCache::open(const std::string& directory, const CacheLimits& limits) {
-  std::error_code error;  // stat() reports it
+  std::error_code error;
   fs::create_directories(fs::path(directory).parent_path(), error);
-  (void)::mkdir(directory.c_str(), 0700);
+  const int made = error ? error.value() : ::mkdir(directory.c_str(), 0700) == 0 ? 0 : errno;
   struct stat status {};
-  if (::stat(directory.c_str(), &status) != 0) return fail_errno(directory, "cannot use as cache");
-  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0022) != 0)
+  if (::stat(directory.c_str(), &status) != 0)
+    return fail_errno(directory, "cannot use as cache", made);
+  if (status.st_uid != ::geteuid()) return fail_errno(directory, "cannot use as cache", EPERM);
+  if (!S_ISDIR(status.st_mode) || (status.st_mode & 0022) != 0)
     return fail(directory, "cannot use as cache", "others may write to it",
                 "give fs-hook a directory of its own (--cache)");
   return DecisionCache(directory, limits);
@@ -280,6 +296,29 @@ Result<Decided> DecisionCache::decide(const ImageQuestion& question) const {
   auto decided = entry.decided();
   const bool is_new_copy = entry.remember();
   if (is_new_copy || (decided && !decided->from_cache)) prune_decisions(directory_, limits_);
+  return decided;
+}
+
+Result<Decided> decide_image(const std::string& directory, const CacheLimits& limits,
+                             const ImageQuestion& question) {
+  const auto decide_in = [&](const std::string& place) -> Result<Decided> {
+    const auto cache = TRY(DecisionCache::open(place, limits));
+    return cache.decide(question);
+  };
+  auto decided = decide_in(directory);
+  const int code = decided ? 0 : decided.error().code();
+  if (code != ENOSPC && code != EDQUOT && code != EROFS && code != EACCES && code != EPERM)
+    return decided;
+  for (const char* parent : {"/run", "/dev/shm", "/tmp"}) {
+    auto scratch = TempDir::create("heddle-hook", parent);
+    if (!scratch) continue;
+    auto again = decide_in(scratch->path());
+    if (!again) continue;
+    again->decision.warnings.push_back(decided.error().message() +
+                                       ": decided without the cache, as at each start");
+    again->scratch = scratch->release();
+    return again;
+  }
   return decided;
 }
 

@@ -21,16 +21,18 @@ struct ImageQuestion {
   std::string program;  ///< absolute, in the image
   std::string mount_point;
   std::string mpi = "auto";  ///< as fs-resolve takes it
-  std::string library_path;  ///< LD_LIBRARY_PATH that the container runs with
+  std::string library_path;  ///< the container's LD_LIBRARY_PATH
+  std::string preload;       ///< the container's LD_PRELOAD
   int reader = -1;           ///< a pipe; fs-resolve is stopped when its read end is closed
   std::string stale_map;     ///< map_id of an outdated decision, which is not reused; or empty
 };
 
 struct Decided {
   Decision decision;
-  std::string map;          ///< its path; empty without a swap
-  bool from_cache = false;  ///< the host's files may have changed since: fs-mount checks them
-  Fd in_use;                ///< while open, the map is not pruned
+  std::string map;           ///< its path; empty without a swap
+  bool from_cache = false;   ///< the host's files may have changed since: fs-mount checks them
+  Fd in_use;                 ///< while open, the map is not pruned
+  std::string scratch = {};  ///< the map's temporary directory, for the caller to remove; or empty
 };
 
 /// Decisions in a directory, each with its map: one for each content of an image, shared by its
@@ -59,6 +61,11 @@ class DecisionCache {
   std::string directory_;
   CacheLimits limits_;
 };
+
+/// As DecisionCache::decide(), and when `directory` is full, read-only or another user's by
+/// fs-resolve in a temporary directory, with a warning in the decision.
+Result<Decided> decide_image(const std::string& directory, const CacheLimits& limits,
+                             const ImageQuestion& question);
 
 /// Removes entries unused for `limits.unused`, and beyond `limits.bytes` the least recently used;
 /// never a locked map or entry.

@@ -141,7 +141,11 @@ class HookedStart {
     }
     if (swapped.server) (void)swapped.server->release();
     report_unreachable(decision, order.config);
-    log_.note("swapped: " + decision.host_mpi + (swapped.by_node ? ", by the node's mount" : ""));
+    const auto users = decision.loads_mpi || decision.programs.empty()
+                           ? ""
+                           : ", for the programs that " + decision.programs[0] + " starts";
+    log_.note("swapped: " + decision.host_mpi + users +
+              (swapped.by_node ? ", by the node's mount" : ""));
     return {};
   }
 

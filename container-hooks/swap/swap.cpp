@@ -11,7 +11,9 @@
 #include "base/channel.hpp"
 #include "base/mount_service.hpp"
 #include "base/mounts.hpp"
+#include "base/open_regular.hpp"
 #include "base/run_directory.hpp"
+#include "base/temp_dir.hpp"
 #include "base/try.hpp"
 #include "container-hooks/host/mount_calls.hpp"
 #include "container-hooks/host/programs.hpp"
@@ -46,10 +48,13 @@ struct Answer {
   Decision decision;
   std::string map;
   bool from_cache = false;
+  std::string scratch;
 };
 template <class Coder, class R>
 requires std::same_as<std::remove_const_t<R>, Answer>
-void fields(Coder& coder, R& r) { coder(r.failure, r.hint, r.decision, r.map, r.from_cache); }
+void fields(Coder& coder, R& r) {
+  coder(r.failure, r.hint, r.decision, r.map, r.from_cache, r.scratch);
+}
 
 Result<Fd> open_namespace(pid_t pid, const char* kind) {
   const std::string path = "/proc/" + std::to_string(pid) + "/ns/" + kind;
@@ -93,9 +98,10 @@ Result<Decided> decide_inside(const SwapOrder& order, const std::string& stale_m
     return none;
   }
   note_step("opening", settings.cache);
-  const auto cache = TRY(DecisionCache::open(settings.cache, settings.limits));
-  return cache.decide({order.config.rootfs, *program, settings.mount_point, settings.mpi,
-                       variable_of(order.config, "LD_LIBRARY_PATH"), reader, stale_map});
+  return decide_image(settings.cache, settings.limits,
+                      {order.config.rootfs, *program, settings.mount_point, settings.mpi,
+                       variable_of(order.config, "LD_LIBRARY_PATH"),
+                       variable_of(order.config, "LD_PRELOAD"), reader, stale_map});
 }
 
 /// Mounts a FUSE file system and sends its device. Here the device is closed on return: open, it
@@ -138,8 +144,9 @@ Result<void> mount_inside(const SwapOrder& order, const Decision& decision, int 
 int work_inside(const SwapOrder& order, const std::string& stale_map, int socket, Fd answer) {
   const auto decided = decide_inside(order, stale_map, answer.get());
   Encoder coder;
-  coder(decided ? Answer{{}, {}, decided->decision, decided->map, decided->from_cache}
-                : Answer{decided.error().message(), decided.error().hint(), {}, {}, false});
+  coder(decided
+            ? Answer{{}, {}, decided->decision, decided->map, decided->from_cache, decided->scratch}
+            : Answer{decided.error().message(), decided.error().hint(), {}, {}, false, {}});
   if (!write_all(answer.get(), coder.take(), "pipe") || !decided) return 1;
   answer.reset();
   const auto mounted = mount_inside(order, decided->decision, socket);
@@ -177,7 +184,11 @@ class InsideContainer {
     if (!coder.complete())
       return fail("fs-hook", "cannot decide", "its process in the container died");
     if (!answer.failure.empty()) return fail(Error({}, answer.failure, {}, answer.hint));
-    return Decided{std::move(answer.decision), std::move(answer.map), answer.from_cache, {}};
+    return Decided{std::move(answer.decision),
+                   std::move(answer.map),
+                   answer.from_cache,
+                   {},
+                   std::move(answer.scratch)};
   }
   /// Mounts at the mount point. Result: the device, for the daemon. Fails, and nothing is mounted,
   /// when the image lacks a place for the mount or a target.
@@ -219,8 +230,10 @@ Result<Child> serve(Fd device, const HookSettings& settings, const Decided& deci
                       "--ready-fd",    std::to_string(kReadyFd),
                       "--mount-point", decided.decision.mount_point};
   if (settings.stage == Stage::create_container) helper.arguments.emplace_back("--leave-tree");
+  // At createContainer root of a user namespace has no right to root's log.
   if (!settings.log.empty())
-    helper.arguments.insert(helper.arguments.end(), {"--log", settings.log});
+    if (const auto log = open_log(settings.log); log || log.error().code() != EACCES)
+      helper.arguments.insert(helper.arguments.end(), {"--log", settings.log});
   helper.arguments.push_back(decided.map);
   // Messages come through the socket: runc waits until the hook's stderr is closed.
   helper.fds = {{null.get(), STDIN_FILENO},
@@ -313,8 +326,10 @@ Result<Swapped> swap_container(const SwapOrder& order,
     const Decided decided = TRY(inside.decision());
     Swapped out{decided.decision};
     for (const auto& line : out.decision.warnings) warn(line);
-    if (out.decision.outcome != Outcome::swap) return out;
-    const auto placed = place(inside, order, decided, out, warn);
+    const auto placed = out.decision.outcome == Outcome::swap
+                            ? place(inside, order, decided, out, warn)
+                            : Result<void>();
+    if (!decided.scratch.empty()) (void)remove_tree(decided.scratch);
     if (placed) return out;
     if (!decided.from_cache || placed.error().cause() != Cause::unfit || left == 1)
       return fail(placed.error());

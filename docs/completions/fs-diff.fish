@@ -6,7 +6,7 @@ complete -c fs-diff -l matrix -d 'Compare each with each: distances, tree, outli
 complete -c fs-diff -l baseline -r -d 'Decide whether the trace is outside the variation among those in DIR'
 complete -c fs-diff -l max-distance -r -d 'Treat up to D edits (or 0.05, or 5%) as the same'
 complete -c fs-diff -l op -r -d 'Only these operations, as open,lookup'
-complete -c fs-diff -l by -r -d 'Compare process by process'
+complete -c fs-diff -l by -x -a 'process thread' -d 'Compare process by process, or thread by thread'
 complete -c fs-diff -l collapse -d 'The same event many times in a row counts once'
 complete -c fs-diff -l map -r -d 'Treat directory FROM as TO (repeatable)'
 complete -c fs-diff -l soname -l no-soname -d 'libx.so.1.2 counts as libx.so.1 (on)'

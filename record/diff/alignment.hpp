@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,13 +38,24 @@ struct EditRun {
 };
 
 /// The Levenshtein distance: fewest insertions, deletions and replacements, each costing 1. Exact
-/// for every input. Time O(n + d^2) for close sequences, O(n m / 64) for distant ones; memory
+/// for every input. Time O(n + d^2) for close sequences, O(n d / 64) for distant ones; memory
 /// O(n + m + k), k being the greatest token. Both sequences are shorter than 2^30.
 std::uint32_t edit_distance(Tokens a, Tokens b, Simd level = best_simd());
 
-/// A shortest script that covers both sequences, in order. It has edit_distance() edits. Twice the
-/// time of edit_distance(), the same memory.
-std::vector<EditRun> edit_script(Tokens a, Tokens b, Simd level = best_simd());
+/// How much work a script may be.
+struct Effort {
+  std::uint32_t most = ~0U;              ///< a distance above it need not be computed exactly
+  std::function<void(double)> progress;  ///< called with the share done, if it takes long
+};
+
+struct Script {
+  std::vector<EditRun> runs;  ///< they cover both sequences, in order
+  bool exact = true;  ///< false: there may be a shorter one; it has more than effort.most edits
+};
+
+/// A shortest script; it has edit_distance() edits. About the time of edit_distance(), and up to 70
+/// MB more memory.
+Script edit_script(Tokens a, Tokens b, const Effort& effort = {}, Simd level = best_simd());
 
 /// Scores of a local alignment. A gap of length L costs gap_open + (L - 1) * gap_extend.
 struct Scores {

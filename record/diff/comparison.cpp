@@ -2,7 +2,10 @@
 #include "record/diff/comparison.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/try.hpp"
@@ -152,28 +155,101 @@ std::vector<Part> pair_processes(const Run& a, const Run& b) {
   return parts;
 }
 
+namespace {
+
+/// Of each token of a run its first event; kNever for others.
+constexpr std::uint32_t kNever = ~0U;
+std::vector<std::uint32_t> first_events(const Run& run, const TokenTable& table) {
+  std::vector<std::uint32_t> first(table.size(), kNever);
+  const auto& tokens = run.sequence.tokens;
+  for (std::size_t i = tokens.size(); i-- > 0;) first[tokens[i]] = static_cast<std::uint32_t>(i);
+  return first;
+}
+
+FileView compare_files(const Run& a, const Run& b, const TokenTable& table) {
+  struct Side {
+    std::uint32_t used = kNever, missed = kNever;  // first events
+  };
+  const Run* const runs[] = {&a, &b};
+  const std::vector<std::uint32_t> first[] = {first_events(a, table), first_events(b, table)};
+  bool lookups_alone = true;
+  for (Token t = 0; t < table.size(); ++t)
+    lookups_alone = lookups_alone && table.text(t).op == trace::Op::lookup;
+  std::unordered_map<std::string_view, std::array<Side, 2>> paths;
+  for (Token t = 0; t < table.size(); ++t) {
+    const TokenText text = table.text(t);
+    for (const std::size_t run : {0UL, 1UL}) {
+      if (first[run][t] == kNever) continue;
+      Side& side = paths[text.path][run];
+      if (text.error == ENOENT)
+        side.missed = std::min(side.missed, first[run][t]);
+      else if (text.error == 0 && (lookups_alone || text.op != trace::Op::lookup))
+        side.used = std::min(side.used, first[run][t]);
+    }
+  }
+  FileView view;
+  for (const auto& [path, sides] : paths)
+    for (const std::size_t run : {0UL, 1UL}) {
+      const Side &own = sides[run], &other = sides[1 - run];
+      const auto add = [&](std::vector<FileChange>& list, std::uint32_t event, bool found) {
+        list.push_back({path, runs[run]->processes[runs[run]->process_of[event]].exe, found});
+      };
+      if (own.used != kNever && other.used == kNever)
+        add(run == 0 ? view.only_a : view.only_b, own.used, false);
+      if (own.missed != kNever && other.missed == kNever)
+        add(run == 0 ? view.missed_a : view.missed_b, own.missed, other.used != kNever);
+    }
+  for (auto* list : {&view.only_a, &view.only_b, &view.missed_a, &view.missed_b})
+    std::sort(list->begin(), list->end(), [](const FileChange& x, const FileChange& y) {
+      const auto key = [](const FileChange& f) {
+        const std::size_t slash = std::min(f.path.rfind('/'), f.path.size());
+        return std::tuple(f.path.substr(0, slash), f.process, f.path.substr(slash));
+      };
+      return key(x) < key(y);
+    });
+  return view;
+}
+
+void count_events(Comparison& c, const Run& a, const Run& b, const TokenTable& table) {
+  std::vector<std::int64_t> surplus(table.size());
+  for (const Token t : a.sequence.tokens) ++surplus[t];
+  for (const Token t : b.sequence.tokens) --surplus[t];
+  for (const std::int64_t s : surplus)
+    (s > 0 ? c.only_a : c.only_b) += static_cast<std::size_t>(std::abs(s));
+  c.in_both = a.sequence.size() - c.only_a;
+}
+
+}  // namespace
+
 double Comparison::normalised() const {
-  std::size_t longest = 0;
-  for (const Part& part : parts) longest += std::max(part.a.size(), part.b.size());
   return longest == 0 ? 0 : static_cast<double>(distance()) / static_cast<double>(longest);
 }
 
-Result<Comparison> compare(Run a, Run b, const CompareOptions& options) {
+bool Comparison::exact() const {
+  return std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.exact; });
+}
+
+Result<Comparison> compare(Run a, Run b, const TokenTable& table, const CompareOptions& options) {
   Comparison c;
   c.a_events = a.sequence.size();
   c.b_events = b.sequence.size();
-  if (options.by_process) {
-    for (const Run* run : {&a, &b})
-      if (!run->has_processes())
-        return fail(run->name, "cannot compare by process", "the trace names no processes");
+  c.files = compare_files(a, b, table);
+  count_events(c, a, b, table);
+  if (options.by != By::run) {
+    for (const Run* run : {&a, &b}) TRY(run->require_processes());
     c.parts = pair_processes(a, b);
   } else {
     c.parts.push_back({{}, "", std::move(a.sequence), std::move(b.sequence)});
   }
   c.a = std::move(a);
   c.b = std::move(b);
+  for (const Part& part : c.parts) c.longest += std::max(part.a.size(), part.b.size());
+  const std::uint32_t most = options.max_distance ? options.max_distance->at_most(c.longest) : ~0U;
   for (Part& part : c.parts) {
-    part.script = edit_script(part.a.tokens, part.b.tokens);
+    const Effort effort{most - std::min(most, c.distance()), options.progress};
+    Script script = edit_script(part.a.tokens, part.b.tokens, effort);
+    part.script = std::move(script.runs);
+    part.exact = script.exact;
     part.add(part.script);
     c.add(part.script);
     const double cells = static_cast<double>(part.a.size()) * static_cast<double>(part.b.size());

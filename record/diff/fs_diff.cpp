@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -25,20 +26,10 @@
 namespace heddle {
 namespace {
 
-/// A distance, or a share of the longer run's events (`5%`, `0.05`).
-struct DistanceLimit {
-  double value = 0;
-  bool share = false;
-  bool allows(std::uint32_t distance, double normalised) const {
-    return share ? normalised <= value : distance <= value;
-  }
-};
-
 struct FsDiffOptions {
   std::vector<std::string> files;
   bool matrix = false;
   std::string baseline;
-  std::optional<DistanceLimit> max_distance;
   diff::TokenRules rules;
   diff::ReportOptions report;
   trace::ReadOptions read;
@@ -51,8 +42,9 @@ constexpr const char* kFooter =
     "A file with several runs: FILE#2 names its second. FILE - is stdin.\n"
     "Exit status: 0 the same, 1 different, 2 error. See fs-diff(1).";
 
-DistanceLimit parse_limit(const std::string& text) {
-  DistanceLimit limit;
+/// `5`, `5%` or `0.05`.
+diff::DistanceLimit parse_limit(const std::string& text) {
+  diff::DistanceLimit limit;
   const bool percent = text.ends_with('%');
   const char* end = text.data() + text.size() - percent;
   const auto parsed = std::from_chars(text.data(), end, limit.value);
@@ -87,8 +79,9 @@ void add_rules(CLI::App& app, FsDiffOptions& o) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("LIST");
-  add_choice<bool>(app, "--by", o.report.compare.by_process, {{"process", true}},
-                   "Compare process by process");
+  add_choice<diff::By>(app, "--by", o.report.compare.by,
+                       {{"process", diff::By::process}, {"thread", diff::By::thread}},
+                       "Compare process by process, or thread by thread");
   app.add_flag("--collapse", o.rules.collapse, "The same event many times in a row counts once");
   app.add_option_function<Words>("--map", add_maps, "Treat directory FROM as TO (repeatable)")
       ->type_name("FROM=TO")
@@ -189,6 +182,7 @@ void check(FsDiffOptions& o, const CLI::App& app) {
   diff::Scores& scores = o.report.compare.scores;
   for (std::int32_t* cost : {&scores.mismatch, &scores.gap_open, &scores.gap_extend})
     *cost = std::abs(*cost);
+  o.rules.threads = o.report.compare.by == diff::By::thread;
   o.report.rules = o.rules.names();
   if (app.count("--summary") > 0) o.report.style = diff::ScriptStyle::none;
 }
@@ -211,7 +205,8 @@ std::variant<FsDiffOptions, int> parse_fs_diff(int argc, char** argv) {
                  "Decide whether the trace is outside the variation among those in DIR")
       ->type_name("DIR");
   app.add_option_function<std::string>(
-         "--max-distance", [&](const std::string& text) { o.max_distance = parse_limit(text); },
+         "--max-distance",
+         [&](const std::string& text) { o.report.compare.max_distance = parse_limit(text); },
          "Treat up to D edits (or 0.05, or 5%) as the same")
       ->type_name("D");
   add_rules(app, o);
@@ -234,8 +229,28 @@ Result<void> print(const FsDiffOptions& o, const Compared& c, const diff::TokenT
 }
 
 bool is_allowed(const FsDiffOptions& o, std::uint32_t distance, double normalised) {
-  return o.max_distance.value_or(DistanceLimit{}).allows(distance, normalised);
+  return o.report.compare.max_distance.value_or(diff::DistanceLimit{}).allows(distance, normalised);
 }
+
+/// Shows on a terminal how much of a long alignment is done.
+class Progress {
+ public:
+  ~Progress() {
+    if (shown_) fmt::print(stderr, "\r\x1b[K");
+  }
+  void operator()(double share) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < due_) return;
+    due_ = now + std::chrono::milliseconds(200);
+    shown_ = true;
+    fmt::print(stderr, "\rfs-diff: comparing: {:.0f} %", share * 100);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point due_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  bool shown_ = false;
+};
 
 /// Warns of other runs in the file and of an incomplete run.
 void report_state(const diff::Run& run, const diff::RunName& name) {
@@ -255,8 +270,12 @@ Result<int> compare_two(const FsDiffOptions& o) {
   auto pair = TRY(diff::load_pair(a, b, o.rules, o.read, table));
   report_state(pair.first, a);
   report_state(pair.second, b);
-  const auto c =
-      TRY(diff::compare(std::move(pair.first), std::move(pair.second), o.report.compare));
+  diff::CompareOptions options = o.report.compare;
+  std::optional<Progress> progress;
+  if (::isatty(STDERR_FILENO) == 1 && !o.quiet)
+    options.progress = [&shown = progress.emplace()](double share) { shown(share); };
+  const auto c = TRY(diff::compare(std::move(pair.first), std::move(pair.second), table, options));
+  progress.reset();
   if (!o.html.empty()) TRY(write_output(o.html, diff::html_report(c, table, o.report)));
   TRY(print(o, c, table));
   return is_allowed(o, c.distance(), c.normalised()) ? kSame : kDifferent;
@@ -284,7 +303,7 @@ Result<int> compare_all(const FsDiffOptions& o) {
   diff::TokenTable table;
   auto runs = TRY(load_all(o.files, o, table));
   if (runs.size() < 2) return fail(o.files[0], "cannot make a matrix", "needs at least two runs");
-  const auto m = TRY(diff::make_matrix(std::move(runs), o.report.compare.by_process));
+  const auto m = TRY(diff::make_matrix(std::move(runs), o.report.compare.by));
   if (!o.html.empty()) TRY(write_output(o.html, diff::html_report(m, o.report)));
   TRY(print(o, m, table));
   for (std::size_t i = 0; i < m.size(); ++i)
@@ -320,12 +339,11 @@ Result<int> judge_one(const FsDiffOptions& o) {
   diff::Run& fresh = runs.at(0);
   report_state(fresh, name);
   std::optional<std::uint32_t> limit;
-  if (o.max_distance)
+  if (const auto& most = o.report.compare.max_distance)
     limit = static_cast<std::uint32_t>(
-        o.max_distance->value *
-        (o.max_distance->share ? static_cast<double>(fresh.sequence.size()) : 1));
+        most->value * (most->share ? static_cast<double>(fresh.sequence.size()) : 1));
   const auto verdict =
-      TRY(diff::judge(std::move(known), std::move(fresh), o.report.compare.by_process, limit));
+      TRY(diff::judge(std::move(known), std::move(fresh), o.report.compare.by, limit));
   TRY(print(o, verdict, table));
   return verdict.outside() ? kDifferent : kSame;
 }

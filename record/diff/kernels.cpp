@@ -40,20 +40,15 @@ unsigned bits_of(Int8 mask) {
 #endif
 }
 
+#if defined(__AVX2__)
 /// The tokens at indices `at`, in the lanes where `mask` is set.
 Int8 gather(const Token* tokens, Int8 at, Int8 mask) {
-#if defined(__AVX2__)
   const auto places = reinterpret_cast<__m256i>(at);
   return reinterpret_cast<Int8>(
       _mm256_mask_i32gather_epi32(_mm256_setzero_si256(), reinterpret_cast<const int*>(tokens),
                                   places, reinterpret_cast<__m256i>(mask), 4));
-#else
-  Int8 out{};
-  for (int lane = 0; lane < kLanes; ++lane)
-    if (mask[lane] != 0) out[lane] = static_cast<std::int32_t>(tokens[at[lane]]);
-  return out;
-#endif
 }
+#endif
 
 /// Follows equal tokens on diagonal k from `i` on. Backward, i counts from the end, and diagonal k
 /// is m - n - k.
@@ -72,6 +67,7 @@ template <bool backward>
 void step(const FrontStep& s) {
   constexpr std::int32_t kStay = backward ? 1 : -1, kMove = -kStay;
   std::int32_t k = s.lo;
+#if defined(__AVX2__)
   for (; k + kLanes - 1 <= s.hi; k += kLanes) {
     const Int8 diagonal = all(k) + Int8{0, 1, 2, 3, 4, 5, 6, 7};
     const Int8 end = smaller(all(s.n), backward ? s.n + diagonal : s.m - diagonal);
@@ -87,6 +83,7 @@ void step(const FrontStep& s) {
       slide<backward>(s, on, s.now[on] + 1);
     }
   }
+#endif
   for (; k <= s.hi; ++k) {
     const std::int32_t edited = greater(s.old[k], s.old[k + kMove]) + 1;
     const std::int32_t end = smaller(s.n, backward ? s.n + k : s.m - k);
@@ -103,50 +100,95 @@ std::int32_t find_meeting(const std::int32_t* f, const std::int32_t* g, std::int
   return lo;
 }
 
-// Four blocks of 64 rows at once, one in each lane. A block needs of the one above only the delta
-// of its last row, so lane l works on column t - l at step t and passes its delta to lane l + 1 for
-// the next step. A lane before its first column has a token without rows and a delta of 0, which
-// leave its state unchanged; what it computes beyond the last column is not used.
+// Eight blocks of 64 rows at once, each a lane. A block needs of the one above only the delta of
+// its last row, so lane l works on column t - l at step t and passes its delta to lane l + 1 for
+// the next step; the lanes of a step are independent. A lane before its first column has a token
+// without rows and a delta of 0, which leave its state unchanged; what it computes beyond the last
+// column is not used.
 
-/// Moves lanes one down, and `first` into lane 0.
-Uint4 shift_in(Uint4 v, std::uint64_t first) {
-  return __builtin_shufflevector(v, Uint4{first}, 4, 0, 1, 2);
-}
+/// One block in each lane of a Word.
+template <class Word>
+struct Blocks {
+  Word plus = ~Word{};       // rows one above their upper neighbour
+  Word minus{};              // rows one below it
+  Word h_plus{}, h_minus{};  // of the last column: rows one above, or below, their left neighbour
 
-/// `whole`: the last row is that of lane 3.
+  void step(Word eq, Word in_plus, Word in_minus) {
+    const Word vertical = eq | minus;
+    eq |= in_minus;
+    const Word diagonal = (((eq & plus) + plus) ^ plus) | eq;
+    h_plus = minus | ~(diagonal | plus);
+    h_minus = plus & diagonal;
+    const Word left_plus = h_plus << 1 | in_plus;
+    const Word left_minus = h_minus << 1 | in_minus;
+    plus = left_minus | ~(vertical | left_plus);
+    minus = left_plus & vertical;
+  }
+  Word change(int bit) const { return (h_plus >> bit & 1) - (h_minus >> bit & 1); }
+};
+
+#if defined(__AVX2__)
+class Strip {
+ public:
+  /// `delta`: of the row above the first.
+  template <class Rows>
+  void step(const Rows& rows, int delta) {
+    const Uint4 out_plus[] = {upper_.h_plus >> 63, lower_.h_plus >> 63};
+    const Uint4 out_minus[] = {upper_.h_minus >> 63, lower_.h_minus >> 63};
+    upper_.step(Uint4{rows(0), rows(1), rows(2), rows(3)},
+                __builtin_shufflevector(out_plus[0], Uint4{delta > 0}, 4, 0, 1, 2),
+                __builtin_shufflevector(out_minus[0], Uint4{delta < 0}, 4, 0, 1, 2));
+    lower_.step(Uint4{rows(4), rows(5), rows(6), rows(7)},
+                __builtin_shufflevector(out_plus[0], out_plus[1], 3, 4, 5, 6),
+                __builtin_shufflevector(out_minus[0], out_minus[1], 3, 4, 5, 6));
+  }
+  /// Of one row in the column that its lane is on.
+  std::uint64_t change(int lane, int bit) const {
+    return (lane < 4 ? upper_ : lower_).change(bit)[lane % 4];
+  }
+
+ private:
+  Blocks<Uint4> upper_, lower_;
+};
+#else
+// Without AVX2, single words are three times as fast as vectors of them (measured).
+class Strip {
+ public:
+  template <class Rows>
+  void step(const Rows& rows, int delta) {
+    for (int lane = 7; lane > 0; --lane)
+      blocks_[lane].step(rows(lane), blocks_[lane - 1].h_plus >> 63,
+                         blocks_[lane - 1].h_minus >> 63);
+    blocks_[0].step(rows(0), delta > 0, delta < 0);
+  }
+  std::uint64_t change(int lane, int bit) const { return blocks_[lane].change(bit); }
+
+ private:
+  Blocks<std::uint64_t> blocks_[8];
+};
+#endif
+
+/// `whole`: the last row is that of lane 7.
 template <bool whole>
 void bit_strip(const BitStrip& s) {
-  const int lane = whole ? 3 : s.last_row / 64;
+  const int lane = whole ? 7 : s.last_row / 64;
   const int bit = whole ? 63 : s.last_row % 64;
-  Uint4 plus = ~Uint4{};  // rows one above their upper neighbour
-  Uint4 minus{};          // rows one below it
-  Uint4 out_plus{}, out_minus{};
-  for (std::int64_t t = 0; t < s.m + lane; ++t) {
-    const int delta = t < s.m ? s.delta[t] : 0;
-    const Uint4 in_plus = shift_in(out_plus, delta > 0);
-    const Uint4 in_minus = shift_in(out_minus, delta < 0);
-    const Token* column = s.columns + t;
-    Uint4 eq = {s.rows_with[column[0] * 4UL], s.rows_with[column[-1] * 4UL + 1],
-                s.rows_with[column[-2] * 4UL + 2], s.rows_with[column[-3] * 4UL + 3]};
-    const Uint4 vertical = eq | minus;
-    eq |= in_minus;
-    const Uint4 diagonal = (((eq & plus) + plus) ^ plus) | eq;
-    Uint4 h_plus = minus | ~(diagonal | plus);
-    Uint4 h_minus = plus & diagonal;
-    out_plus = h_plus >> 63;
-    out_minus = h_minus >> 63;
-    if (t >= lane)
-      s.delta[t - lane] = static_cast<std::int8_t>(static_cast<int>(h_plus[lane] >> bit & 1) -
-                                                   static_cast<int>(h_minus[lane] >> bit & 1));
-    h_plus = h_plus << 1 | in_plus;
-    h_minus = h_minus << 1 | in_minus;
-    plus = h_minus | ~(vertical | h_plus);
-    minus = h_plus & vertical;
+  const std::uint16_t* column = s.columns;
+  const std::uint64_t* const rows_with = s.rows_with;
+  std::int8_t* const deltas = s.delta;
+  const std::int64_t m = s.m;
+  Strip strip;
+  for (std::int64_t t = 0; t < m + lane; ++t, ++column) {
+    const auto rows = [&](int l) {
+      return rows_with[column[-l] * std::size_t{kBlocks} + static_cast<std::size_t>(l)];
+    };
+    strip.step(rows, t < m ? deltas[t] : 0);
+    if (t >= lane) deltas[t - lane] = static_cast<std::int8_t>(strip.change(lane, bit));
   }
 }
 
 void any_bit_strip(const BitStrip& s) {
-  s.last_row == 255 ? bit_strip<true>(s) : bit_strip<false>(s);
+  s.last_row == kStripRows - 1 ? bit_strip<true>(s) : bit_strip<false>(s);
 }
 
 // Lanes are rows, and step t has lane l on column t - l, so lanes do not depend on one another. As

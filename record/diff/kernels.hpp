@@ -20,13 +20,14 @@ namespace heddle::diff {
 std::vector<std::uint32_t> last_row(Tokens a, Tokens b, std::uint32_t alphabet, bool backward,
                                     Simd level);
 
-/// One strip: four blocks of 64 rows, each in a lane.
+/// One strip: eight blocks of 64 rows, each in a lane.
+inline constexpr std::size_t kBlocks = 8, kStripRows = 64 * kBlocks;
 struct BitStrip {
-  const Token* columns;  ///< b, in reading order; three tokens without rows before and after
+  const std::uint16_t* columns;  ///< slots of b's tokens; kBlocks - 1 slots 0 before and after
   std::int64_t m;
-  const std::uint64_t* rows_with;  ///< [token * 4 + lane]: rows of the lane's block with it
+  const std::uint64_t* rows_with;  ///< [slot * kBlocks + lane]: rows with that token; slot 0: none
   std::int8_t* delta;  ///< D(row, j + 1) - D(row, j); in: of the row above, out: of the last row
-  int last_row;        ///< 0 to 255
+  int last_row;        ///< 0 to kStripRows - 1
 };
 
 // How far e edits reach on each diagonal (Ukkonen 1985; Landau and Vishkin 1989), from both ends.

@@ -21,22 +21,22 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-std::uint32_t distance_of(const Run& a, const Run& b, bool by_process) {
-  if (!by_process) return edit_distance(a.sequence.tokens, b.sequence.tokens);
+std::uint32_t distance_of(const Run& a, const Run& b, By by) {
+  if (by == By::run) return edit_distance(a.sequence.tokens, b.sequence.tokens);
   std::uint32_t sum = 0;
   for (const Part& part : pair_processes(a, b)) sum += edit_distance(part.a.tokens, part.b.tokens);
   return sum;
 }
 
 /// Compares every pair once, in a thread for each core.
-void fill_distances(Matrix& m, bool by_process) {
+void fill_distances(Matrix& m, By by) {
   const std::size_t n = m.size();
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t pair = next++; pair < n * n; pair = next++) {
       const std::size_t i = pair / n, j = pair % n;
       if (i >= j) continue;
-      m.distance[i * n + j] = m.distance[j * n + i] = distance_of(m.runs[i], m.runs[j], by_process);
+      m.distance[i * n + j] = m.distance[j * n + i] = distance_of(m.runs[i], m.runs[j], by);
     }
   };
   std::vector<std::jthread> threads;
@@ -83,17 +83,22 @@ std::vector<Joint> make_tree(const Matrix& m) {
   return tree;
 }
 
-std::vector<std::uint32_t> loneliness(const Matrix& m) {
-  std::vector<std::uint32_t> out;
-  for (std::size_t i = 0; m.size() > 1 && i < m.size(); ++i) {
-    std::vector<std::uint32_t> others;
-    for (std::size_t j = 0; j < m.size(); ++j)
-      if (j != i) others.push_back(m.at(i, j));
-    const std::size_t k = std::max<std::size_t>(m.size() / 8, 1) - 1;
-    std::nth_element(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(k), others.end());
-    out.push_back(others[k]);
+std::size_t nearest_of(const Matrix& m, std::size_t run) {
+  std::size_t nearest = run;
+  for (std::size_t i = 0; i < m.size(); ++i)
+    if (i != run && (nearest == run || m.at(run, i) < m.at(run, nearest))) nearest = i;
+  return nearest;
+}
+
+/// Distance 0 is transitive, so a run's group is that of its first equal.
+std::vector<std::vector<std::size_t>> groups_of(const Matrix& m) {
+  std::vector<std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < m.size(); ++i) {
+    const auto group = std::find_if(groups.begin(), groups.end(),
+                                    [&](const auto& g) { return m.at(g[0], i) == 0; });
+    (group == groups.end() ? groups.emplace_back() : *group).push_back(i);
   }
-  return out;
+  return groups;
 }
 
 }  // namespace
@@ -124,32 +129,36 @@ std::vector<std::size_t> Matrix::order() const {
   return out;
 }
 
-std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely) {
-  if (lonely.size() < 3) return {};
-  const double middle = median({lonely.begin(), lonely.end()});
+std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& to_nearest) {
+  if (to_nearest.size() < 3) return {};
+  const double middle = median({to_nearest.begin(), to_nearest.end()});
   std::vector<double> away;
-  for (const std::uint32_t l : lonely) away.push_back(std::abs(l - middle));
+  for (const std::uint32_t d : to_nearest) away.push_back(std::abs(d - middle));
   const double limit = middle + std::max(1.0, 3 * 1.4826 * median(away));
   std::vector<std::size_t> out;
-  for (std::size_t i = 0; i < lonely.size(); ++i)
-    if (lonely[i] > limit) out.push_back(i);
+  for (std::size_t i = 0; i < to_nearest.size(); ++i)
+    if (to_nearest[i] > limit) out.push_back(i);
   std::stable_sort(out.begin(), out.end(),
-                   [&](std::size_t x, std::size_t y) { return lonely[x] > lonely[y]; });
+                   [&](std::size_t x, std::size_t y) { return to_nearest[x] > to_nearest[y]; });
   return out;
 }
 
-Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process) {
+Result<Matrix> make_matrix(std::vector<Run> runs, By by) {
   Matrix m;
   m.runs = std::move(runs);
-  for (const Run& run : m.runs)
-    if (by_process && !run.has_processes())
-      return fail(run.name, "cannot compare by process", "the trace names no processes");
+  if (by != By::run)
+    for (const Run& run : m.runs) TRY(run.require_processes());
   const std::size_t n = m.size();
   m.distance.assign(n * n, 0);
-  fill_distances(m, by_process);
+  fill_distances(m, by);
   m.tree = make_tree(m);
-  m.lonely = loneliness(m);
-  m.outliers = find_outliers(m.lonely);
+  m.groups = groups_of(m);
+  std::vector<std::uint32_t> to_nearest;
+  for (std::size_t i = 0; i < n; ++i) {
+    m.nearest.push_back(nearest_of(m, i));
+    to_nearest.push_back(m.at(i, m.nearest[i]));
+  }
+  m.outliers = find_outliers(to_nearest);
   return m;
 }
 
@@ -169,12 +178,12 @@ void compare_tokens(BaselineVerdict& v) {
 
 }  // namespace
 
-Result<BaselineVerdict> judge(std::vector<Run> known, Run fresh, bool by_process,
+Result<BaselineVerdict> judge(std::vector<Run> known, Run fresh, By by,
                               std::optional<std::uint32_t> limit) {
   if (known.empty()) return fail("baseline", "cannot judge", "it holds no runs");
   const std::size_t n = known.size();
   known.push_back(std::move(fresh));
-  Matrix matrix = TRY(make_matrix(std::move(known), by_process));
+  Matrix matrix = TRY(make_matrix(std::move(known), by));
   BaselineVerdict v;
   for (std::size_t i = 0; i < n; ++i) {
     std::optional<std::uint32_t> own;

@@ -20,12 +20,11 @@ struct Joint {
 /// Many runs, each compared with each.
 struct Matrix {
   std::vector<Run> runs;
-  std::vector<std::uint32_t> distance;  ///< n x n, symmetric
-  std::vector<Joint> tree;              ///< n - 1 joints, lowest first
-  /// Each run's distance to its k-th nearest, k being an eighth of n and at least 1: a group of k
-  /// similar runs has no outlier, however far off it is.
-  std::vector<std::uint32_t> lonely;
-  std::vector<std::size_t> outliers;  ///< runs far from the rest, farthest first
+  std::vector<std::uint32_t> distance;           ///< n x n, symmetric
+  std::vector<Joint> tree;                       ///< n - 1 joints, lowest first
+  std::vector<std::vector<std::size_t>> groups;  ///< of equal runs, in the order of their first
+  std::vector<std::size_t> nearest;              ///< of each run; of a single one: itself
+  std::vector<std::size_t> outliers;             ///< runs far from the rest, farthest first
 
   std::size_t size() const noexcept { return runs.size(); }
   std::uint32_t at(std::size_t i, std::size_t j) const { return distance[i * size() + j]; }
@@ -36,13 +35,14 @@ struct Matrix {
   std::vector<std::size_t> order() const;
 };
 
-/// Compares on all cores. With by_process, distances are summed over pairs of processes; fails when
-/// a trace names no processes.
-Result<Matrix> make_matrix(std::vector<Run> runs, bool by_process);
+/// Compares on all cores. By process or thread, distances are summed over pairs of these; fails
+/// when a trace names none.
+Result<Matrix> make_matrix(std::vector<Run> runs, By by);
 
-/// Values more than three robust standard deviations (1.4826 MAD) and more than one edit above the
-/// median, greatest first. Fewer than three runs have no outlier.
-std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& lonely);
+/// From each run's distance to its nearest: those more than three robust standard deviations
+/// (1.4826 MAD) and more than one edit above the median, greatest first. Fewer than three runs have
+/// none.
+std::vector<std::size_t> find_outliers(const std::vector<std::uint32_t>& to_nearest);
 
 /// A new run compared with known runs.
 struct BaselineVerdict {
@@ -58,8 +58,8 @@ struct BaselineVerdict {
   bool outside() const { return distance[nearest] > limit; }
 };
 
-/// Fails without known runs, or with by_process when a trace names no processes.
-Result<BaselineVerdict> judge(std::vector<Run> known, Run fresh, bool by_process,
+/// Fails without known runs, or by process or thread when a trace names none.
+Result<BaselineVerdict> judge(std::vector<Run> known, Run fresh, By by,
                               std::optional<std::uint32_t> limit);
 
 }  // namespace heddle::diff

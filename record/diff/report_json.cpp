@@ -112,13 +112,38 @@ void put_rules(ordered_json& j, const ReportOptions& options) {
   j["ops"] = options.ops;
   j["normalisers"] = ordered_json::array();
   for (const std::string& rule : options.rules) j["normalisers"].push_back(to_json_text(rule));
-  j["by"] = options.compare.by_process ? "process" : "run";
+  constexpr const char* kNames[] = {"run", "process", "thread"};  // By
+  j["by"] = kNames[static_cast<std::size_t>(options.compare.by)];
+}
+
+ordered_json files_json(const FileView& files) {
+  const auto list = [](const std::vector<FileChange>& changes, bool missed) {
+    ordered_json out = ordered_json::array();
+    for (const FileChange& change : changes) {
+      ordered_json one{{"path", to_json_text(change.path)}};
+      if (!change.process.empty()) one["process"] = to_json_text(change.process);
+      if (missed) one["found_by_other"] = change.found;
+      out.push_back(std::move(one));
+    }
+    return out;
+  };
+  return {{"only_a", list(files.only_a, false)},
+          {"only_b", list(files.only_b, false)},
+          {"missed_a", list(files.missed_a, true)},
+          {"missed_b", list(files.missed_b, true)}};
 }
 
 ordered_json totals_json(const Comparison& c, const ReportOptions& options) {
-  ordered_json j{{"distance", c.distance()},       {"normalised_distance", c.normalised()},
-                 {"similarity", c.similarity()},   {"a", run_json(c.a, c.a_events)},
-                 {"b", run_json(c.b, c.b_events)}, {"counts", counts_json(c)}};
+  ordered_json j{{"distance", c.distance()},
+                 {"exact", c.exact()},
+                 {"normalised_distance", c.normalised()},
+                 {"similarity", c.similarity()},
+                 {"a", run_json(c.a, c.a_events)},
+                 {"b", run_json(c.b, c.b_events)},
+                 {"counts", counts_json(c)},
+                 {"events", {{"only_a", c.only_a}, {"only_b", c.only_b}, {"in_both", c.in_both}}},
+                 {"other_order", c.differs_in_order()},
+                 {"files", files_json(c.files)}};
   put_rules(j, options);
   j["scores"] = {{"match", options.compare.scores.match},
                  {"mismatch", -options.compare.scores.mismatch},
@@ -150,7 +175,7 @@ ordered_json matrix_json(const Matrix& m, const ReportOptions& options) {
   ordered_json j{{"runs", none}, {"distances", none}, {"normalised", none}};
   for (std::size_t i = 0; i < m.size(); ++i) {
     ordered_json run = run_json(m.runs[i], m.runs[i].sequence.size());
-    run["lonely"] = m.lonely[i];
+    run["nearest"] = m.nearest[i];
     j["runs"].push_back(std::move(run));
     ordered_json row, normal;
     for (std::size_t k = 0; k < m.size(); ++k) {
@@ -161,6 +186,7 @@ ordered_json matrix_json(const Matrix& m, const ReportOptions& options) {
     j["normalised"].push_back(std::move(normal));
   }
   j["max_distance"] = m.greatest();
+  j["groups"] = m.groups;
   j["tree"] = none;
   for (const Joint& joint : m.tree)
     j["tree"].push_back({{"left", joint.left}, {"right", joint.right}, {"height", joint.height}});
@@ -274,17 +300,17 @@ ordered_json ops_json(const Part& part, const TokenTable& table) {
 std::string json_report(const Comparison& c, const TokenTable& table,
                         const ReportOptions& options) {
   ordered_json j = totals_json(c, options);
-  if (options.compare.by_process) j["processes"] = ordered_json::array();
+  if (options.compare.by != By::run) j["processes"] = ordered_json::array();
   for (const Part& part : c.parts) {
     ordered_json p;
-    if (options.compare.by_process)
+    if (options.compare.by != By::run)
       p = {{"name", to_json_text(part.name)},
            {"distance", part.distance()},
            {"a_events", part.a.size()},
            {"b_events", part.b.size()}};
     p["script"] = script_json(part, table);
     put_part(p, part, table);
-    if (options.compare.by_process)
+    if (options.compare.by != By::run)
       j["processes"].push_back(std::move(p));
     else
       j.update(p);
@@ -325,7 +351,7 @@ std::string html_report(const Comparison& c, const TokenTable& table,
   ordered_json& notes = data["notes"] = ordered_json::array();
   ordered_json parts = ordered_json::array();
   for (const Part& part : c.parts) {
-    if (options.compare.by_process && part.distance() == 0) continue;
+    if (options.compare.by != By::run && part.distance() == 0) continue;
     if (parts.size() == kParts) {
       notes.push_back("Only the first 50 processes that differ are drawn.");
       break;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "base/escape.hpp"
 #include "record/diff/report.hpp"
@@ -43,9 +45,9 @@ std::string from_to(std::uint32_t at, std::uint32_t length) {
                     : fmt::format("{},{}", at + 1, at + length);
 }
 
-class Script {
+class ScriptWriter {
  public:
-  Script(std::string& out, const Part& part, const TokenTable& table, bool colour)
+  ScriptWriter(std::string& out, const Part& part, const TokenTable& table, bool colour)
       : out_(out), part_(part), table_(table), colour_(colour), labels_(table.size()) {}
 
   void unified(const Hunk& hunk) {
@@ -119,8 +121,10 @@ std::string rules_line(const ReportOptions& options) {
   const auto list = [](const std::vector<std::string>& words, const char* none) {
     return words.empty() ? none : escape_for_terminal(fmt::format("{}", fmt::join(words, ",")));
   };
+  constexpr const char* kBy[] = {"", "; by process", "; by thread"};  // By
   return fmt::format("compared: ops {}; rules {}{}\n", list(options.ops, "all"),
-                     list(options.rules, "none"), options.compare.by_process ? "; by process" : "");
+                     list(options.rules, "none"),
+                     kBy[static_cast<std::size_t>(options.compare.by)]);
 }
 
 std::string run_line(const Run& run, std::size_t events) {
@@ -165,21 +169,99 @@ void append_times(std::string& out, const Part& part, const TokenTable& table) {
     out += fmt::format("moved: {} events more\n", part.time.move_count - part.time.moves.size());
 }
 
-/// Draws the tree as a tree of directories; a joint shows its height.
-void draw(std::string& out, const Matrix& m, std::size_t node, const std::string& lead,
-          std::string_view branch, std::string_view below) {
-  out += lead;
-  out += branch;
-  if (node < m.size()) {
-    out += fmt::format("{} {}\n", node + 1, escape_for_terminal(m.runs[node].name));
-    return;
+/// Files of one kind, a line for each directory and process.
+void append_files(std::string& out, std::string_view title, const std::vector<FileChange>& files,
+                  std::string_view found) {
+  constexpr std::size_t kLines = 12, kNames = 6;
+  if (files.empty()) return;
+  struct Place {
+    std::string_view directory, process;
+    std::size_t begin, end, found;
+  };
+  std::vector<Place> places;  // `files` is sorted so
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto directory = files[i].path.substr(0, files[i].path.rfind('/') + 1);
+    if (places.empty() || places.back().directory != directory ||
+        places.back().process != files[i].process)
+      places.push_back({directory, files[i].process, i, i, 0});
+    ++places.back().end;
+    places.back().found += files[i].found;
   }
-  const Joint& joint = m.tree[node - m.size()];
-  out += fmt::format("{:.4g}\n", joint.height);
-  const std::string next = lead + std::string(below);
-  draw(out, m, joint.left, next, "├─ ", "│  ");
-  draw(out, m, joint.right, next, "└─ ", "   ");
+  std::stable_sort(places.begin(), places.end(), [](const Place& x, const Place& y) {
+    return x.end - x.begin > y.end - y.begin;
+  });
+  out += fmt::format("{}: {}\n", title, files.size());
+  for (std::size_t g = 0; g < std::min(places.size(), kLines); ++g) {
+    const Place& place = places[g];
+    out += fmt::format("  {}", escape_for_terminal(place.directory));
+    if (!place.process.empty()) out += fmt::format(" ({})", escape_for_terminal(place.process));
+    out += ':';
+    for (std::size_t i = place.begin; i < std::min(place.end, place.begin + kNames); ++i)
+      out += " " + escape_for_terminal(files[i].path.substr(place.directory.size()));
+    if (place.end - place.begin > kNames)
+      out += fmt::format(" and {} more", place.end - place.begin - kNames);
+    if (place.found > 0) out += fmt::format("; {} {}", place.found, found);
+    out += '\n';
+  }
+  if (places.size() > kLines)
+    out += fmt::format("  and {} directories more\n", places.size() - kLines);
 }
+
+/// "a.txt", or "a.txt and 2 alike".
+std::string group_name(const Matrix& m, const std::vector<std::size_t>& group) {
+  const std::string name = escape_for_terminal(m.runs[group[0]].name);
+  return group.size() == 1 ? name : fmt::format("{} and {} alike", name, group.size() - 1);
+}
+
+/// Draws the tree as a tree of directories. A joint shows its height, and stands at one of ten
+/// steps of the greatest height: joints of one step are one, so the tree is ten levels deep at
+/// most.
+class TreeDrawing {
+ public:
+  TreeDrawing(std::string& out, const Matrix& m) : out_(out), m_(m) {
+    for (std::size_t g = 0; g < m.groups.size(); ++g) group_of_[m.groups[g][0]] = g;
+  }
+  void draw(std::size_t node, const std::string& lead, std::string_view branch,
+            std::string_view below) {
+    const double height = height_of(node);
+    out_ += fmt::format("{}{}", lead, branch);
+    if (height == 0) {  // equal runs
+      const std::size_t group = group_of_.at(first_of(node));
+      out_ += fmt::format("{} {}\n", group + 1, group_name(m_, m_.groups[group]));
+      return;
+    }
+    out_ += fmt::format("{:.4g}\n", height);
+    std::vector<std::size_t> children;
+    add_children(node, children);
+    const std::string next = lead + std::string(below);
+    for (const std::size_t child : children)
+      child == children.back() ? draw(child, next, "└─ ", "   ") : draw(child, next, "├─ ", "│  ");
+  }
+
+ private:
+  double height_of(std::size_t node) const {
+    return node < m_.size() ? 0 : m_.tree[node - m_.size()].height;
+  }
+  int step_of(std::size_t node) const {
+    return static_cast<int>(std::ceil(10 * height_of(node) / m_.tree.back().height));
+  }
+  std::size_t first_of(std::size_t node) const {
+    if (node < m_.size()) return node;
+    const Joint& joint = m_.tree[node - m_.size()];
+    return std::min(first_of(joint.left), first_of(joint.right));
+  }
+  void add_children(std::size_t node, std::vector<std::size_t>& children) const {
+    const Joint& joint = m_.tree[node - m_.size()];
+    for (const std::size_t child : {joint.left, joint.right})
+      if (step_of(child) == step_of(node))
+        add_children(child, children);
+      else
+        children.push_back(child);
+  }
+  std::string& out_;
+  const Matrix& m_;
+  std::map<std::size_t, std::size_t> group_of_;  // by its first run
+};
 
 }  // namespace
 
@@ -188,22 +270,33 @@ std::string text_report(const Comparison& c, const TokenTable& table,
   const bool context = options.style == ScriptStyle::context;
   std::string out = (context ? "*** " : "--- ") + run_line(c.a, c.a_events);
   out += (context ? "--- " : "+++ ") + run_line(c.b, c.b_events);
+  out += fmt::format(
+      "distance {}{}: {} the same, {} replaced, {} deleted, {} inserted; normalised {:.6f}, "
+      "similarity {:.6f}\n",
+      c.exact() ? "" : "at most ", c.distance(), c.same, c.replaced, c.deleted, c.inserted,
+      c.normalised(), c.similarity());
+  out += rules_line(options);
+  if (c.differs_in_order())
+    out += "events: the same in another order\n";
+  else if (c.distance() > 0)
+    out +=
+        fmt::format("events: {} only in a, {} only in b, {} in both, of these {} moved\n", c.only_a,
+                    c.only_b, c.in_both, c.in_both - std::min<std::size_t>(c.in_both, c.same));
+  append_files(out, "files only in a", c.files.only_a, "");
+  append_files(out, "files only in b", c.files.only_b, "");
+  append_files(out, "newly missed in b", c.files.missed_b, "found in a");
+  append_files(out, "missed in a only", c.files.missed_a, "found in b");
   for (const Part& part : c.parts) {
     if (!part.name.empty() && part.distance() > 0)
       out += fmt::format("process {}: distance {} of {} and {} events\n",
                          escape_for_terminal(part.name), part.distance(), part.a.size(),
                          part.b.size());
     if (options.style == ScriptStyle::none) continue;
-    Script script(out, part, table, options.colour);
+    ScriptWriter script(out, part, table, options.colour);
     for (const Hunk& hunk : make_hunks(part.script, options.context))
       context ? script.context(hunk) : script.unified(hunk);
   }
-  out += fmt::format(
-      "distance {}: {} the same, {} replaced, {} deleted, {} inserted; normalised {:.6f}, "
-      "similarity {:.6f}\n",
-      c.distance(), c.same, c.replaced, c.deleted, c.inserted, c.normalised(), c.similarity());
-  out += rules_line(options);
-  if (options.compare.by_process) return out;
+  if (options.compare.by != By::run) return out;
   for (const Part& part : c.parts) {
     append_local(out, part);
     append_times(out, part, table);
@@ -212,23 +305,42 @@ std::string text_report(const Comparison& c, const TokenTable& table,
 }
 
 std::string text_report(const Matrix& m, const TokenTable&, const ReportOptions& options) {
-  const std::size_t label = fmt::formatted_size("{}", m.size());
+  constexpr std::size_t kWidest = 100;  // columns of the terminal, of the matrix alone
+  const std::size_t n = m.groups.size();
+  const std::size_t label = fmt::formatted_size("{}", n);
   const std::size_t width = std::max(fmt::formatted_size("{}", m.greatest()), label) + 1;
+  const bool fits = label + n * width <= kWidest;
+  const auto run_of = [&](std::size_t group) { return m.groups[group][0]; };
   std::string out = fmt::format("{:>{}}", "", label);
-  for (std::size_t j = 0; j < m.size(); ++j) out += fmt::format("{:>{}}", j + 1, width);
+  for (std::size_t j = 0; fits && j < n; ++j) out += fmt::format("{:>{}}", j + 1, width);
+  if (!fits) out += " distance to the nearest; the whole matrix: --json or --html";
   out += '\n';
-  for (std::size_t i = 0; i < m.size(); ++i) {
+  for (std::size_t i = 0; i < n; ++i) {
     out += fmt::format("{:>{}}", i + 1, label);
-    for (std::size_t j = 0; j < m.size(); ++j) out += fmt::format("{:>{}}", m.at(i, j), width);
-    out += "  " + run_line(m.runs[i], m.runs[i].sequence.size());
+    for (std::size_t j = 0; fits && j < n; ++j)
+      out += fmt::format("{:>{}}", m.at(run_of(i), run_of(j)), width);
+    std::uint32_t nearest = ~0U;
+    for (std::size_t j = 0; j < n; ++j)
+      if (j != i) nearest = std::min(nearest, m.at(run_of(i), run_of(j)));
+    if (!fits) out += fmt::format("{:>{}}", nearest, width);
+    out += fmt::format("  {}\n", group_name(m, m.groups[i]));
   }
   out += "tree (mean distance where branches join):\n";
-  draw(out, m, m.size() + m.tree.size() - 1, "", "", "");
+  TreeDrawing(out, m).draw(m.size() + m.tree.size() - 1, "", "", "");
   for (const std::size_t i : m.outliers)
-    out += fmt::format("outlier: {}, {} edits from its nearest\n",
-                       escape_for_terminal(m.runs[i].name), m.lonely[i]);
+    out += fmt::format("outlier: {}, {} edits from its nearest, {}\n",
+                       escape_for_terminal(m.runs[i].name), m.at(i, m.nearest[i]),
+                       escape_for_terminal(m.runs[m.nearest[i]].name));
   if (m.outliers.empty()) out += "outliers: none\n";
-  return out + rules_line(options);
+  out += rules_line(options);
+  for (std::size_t i = 0; i < n; ++i) {
+    out +=
+        fmt::format("{}: ", i + 1) + run_line(m.runs[run_of(i)], m.runs[run_of(i)].sequence.size());
+    for (std::size_t k = 1; k < m.groups[i].size(); ++k)
+      out +=
+          fmt::format("{:>{}}  {}\n", "=", label, escape_for_terminal(m.runs[m.groups[i][k]].name));
+  }
+  return out;
 }
 
 std::string text_report(const BaselineVerdict& v, const TokenTable& table,

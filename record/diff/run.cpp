@@ -127,7 +127,7 @@ class Loader : public trace::TraceSink {
   }
   void event(const trace::Event& e) override {
     if (!keep_) return;
-    if (e.pid != last_.pid || e.exe != last_.exe) enter_process(e);
+    if ((rules_.threads ? e.tid : e.pid) != last_.id || e.exe != last_.exe) enter_process(e);
     if (!wanted_[static_cast<std::size_t>(e.op)]) return;
     if (rules_.late && rules_.ops.empty() && is_late(e)) return;
     const std::string_view path = rules_.resolved && !e.resolved.empty() ? e.resolved : e.path;
@@ -166,12 +166,12 @@ class Loader : public trace::TraceSink {
 
  private:
   void enter_process(const trace::Event& e) {
-    last_ = {e.pid, std::string(e.exe)};
+    last_ = {rules_.threads ? e.tid : e.pid, std::string(e.exe)};
     pids_.insert(e.pid);
     pids_.insert(e.tid);
     // Few processes of one trace alternate often; the newest are looked at first.
     for (std::size_t i = run_.processes.size(); i-- > 0;)
-      if (run_.processes[i].pid == e.pid && run_.processes[i].exe == last_.exe) {
+      if (run_.processes[i].id == last_.id && run_.processes[i].exe == last_.exe) {
         process_ = static_cast<std::uint32_t>(i);
         return;
       }
@@ -208,6 +208,11 @@ Result<void> check_found(const RunName& name, const Loader& loader, int wanted) 
 }
 
 }  // namespace
+
+Result<void> Run::require_processes() const {
+  if (processes.size() > 1 || (!processes.empty() && processes[0].id != 0)) return {};
+  return fail(name, "cannot compare by process or thread", "the trace names none");
+}
 
 RunName parse_run_name(const std::string& text) {
   const std::size_t hash = text.rfind('#');

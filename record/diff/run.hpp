@@ -44,6 +44,9 @@ class TokenTable {
 /// `open ENOENT /usr/lib/libx.so.1`, `open /etc/passwd`: one line, escaped for a terminal.
 std::string token_label(const TokenText& text);
 
+/// The sequences that are compared: whole runs, their processes, or these processes' threads.
+enum class By { run, process, thread };
+
 /// Which differences between events count.
 struct TokenRules {
   trace::NormaliseOptions normalise;
@@ -52,6 +55,7 @@ struct TokenRules {
   bool late = true;            ///< events that fs-record writes at close are ignored without `ops`
   bool resolved = false;       ///< the path after symlinks, where the trace has it
   bool collapse = false;       ///< the same event many times in a row counts once
+  bool threads = false;        ///< Run::processes are threads
 
   /// The rules that are on: the normalisers, "result", "late", "resolved", "collapse".
   std::vector<std::string> names() const;
@@ -72,9 +76,9 @@ struct Sequence {
   void collapse();
 };
 
-/// A stretch of one pid's life under one executable.
+/// A stretch of one pid's, or tid's, life under one executable.
 struct Process {
-  std::int32_t pid = 0;
+  std::int32_t id = 0;
   std::string exe;  ///< in normal form
 };
 
@@ -94,9 +98,8 @@ struct Run {
     return ending != trace::Ending::no_footer &&
            (footer.complete || ending == trace::Ending::not_in_format);
   }
-  bool has_processes() const {
-    return processes.size() > 1 || (!processes.empty() && processes[0].pid != 0);
-  }
+  /// Fails when the trace names no processes.
+  Result<void> require_processes() const;
 };
 
 /// `a.txt` or `a.txt#2`. If a file of the whole name exists, it is that file.

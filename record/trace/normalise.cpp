@@ -106,7 +106,24 @@ constexpr TempName kTempNames[] = {
     {"tmp", 8, is_python, false},        // Python's tempfile
     {"etilqs_", 16, is_alnum, false}};   // SQLite
 
+/// Names of these prefixes and a number, and optionally `-` and more: Open MPI's session
+/// directories and PMIx's shared memory (src/mca/gds/ds_base).
+constexpr std::string_view kNumberedNames[] = {
+    "smseg-", "smdataseg-", "smlockseg-", "pmix_dstor_ds12_", "pmix_dstor_ds21_", "pid.", "jf."};
+
+bool replace_numbered_name(std::string& name) {
+  for (const std::string_view prefix : kNumberedNames) {
+    if (!name.starts_with(prefix)) continue;
+    const std::size_t end =
+        std::min(name.find_first_not_of("0123456789", prefix.size()), name.size());
+    return end > prefix.size() && (end == name.size() || name[end] == '-') &&
+           replace(name, prefix.size(), end - prefix.size(), "<temp>");
+  }
+  return false;
+}
+
 bool replace_temp_name(std::string& name, bool in_temp) {
+  if (in_temp && replace_numbered_name(name)) return true;
   for (const auto& [prefix, length, test, anywhere] : kTempNames) {
     const std::size_t end = prefix.size() + length;
     if ((anywhere || in_temp) && name.starts_with(prefix) && name.size() >= end &&

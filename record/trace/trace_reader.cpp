@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/escape.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "record/trace/readers.hpp"
 
@@ -315,6 +316,33 @@ Result<void> read_heddle(LineSource& lines, std::string_view line, TraceSink& si
   return {};
 }
 
+bool begins_trace(std::string_view line) {
+  return line.starts_with("#heddle-trace\t") || looks_like_compat_lib(line) ||
+         (line.starts_with('{') && line.find("\"heddle_trace\"") != line.npos);
+}
+
+/// Skips other output before the trace, as in a container's log. Result: the trace's first line.
+Result<std::string_view> find_trace(LineSource& lines) {
+  std::string_view line;
+  std::optional<Error> refused;
+  for (;;) {
+    const auto state = lines.next(line);
+    if (state == LineSource::State::failed && !refused) return fail(Error(lines.error()));
+    if (state != LineSource::State::line)
+      return fail(refused.value_or(Error(lines.name() + ":1", "not a trace", "the file is empty")));
+    if (begins_trace(line)) break;
+    const bool binary = line.find('\0') != line.npos;
+    if (!refused)
+      refused = lines.at("not a trace",
+                         binary ? "binary data" : "no line begins as heddle's or compat-lib's do");
+    if (binary) return fail(*refused);
+  }
+  if (refused)
+    warn(fmt::format("{}: skipped {} lines of other output before the trace",
+                     escape_for_terminal(lines.name()), lines.number() - 1));
+  return line;
+}
+
 }  // namespace
 
 Result<void> read_trace(const std::string& path, TraceSink& sink, const ReadOptions& options) {
@@ -326,17 +354,9 @@ Result<void> read_trace(const std::string& path, TraceSink& sink, const ReadOpti
     return fail_errno(path, "cannot read", EISDIR);
 
   LineSource lines(std::move(fd), path == "-" ? "stdin" : path);
-  std::string_view first;
-  const auto state = lines.next(first);
-  if (state == LineSource::State::failed) return fail(Error(lines.error()));
-  if (state == LineSource::State::end)
-    return fail(lines.name() + ":1", "not a trace", "the file is empty");
-  if (first.starts_with("#heddle-trace\t") || first.starts_with('{'))
-    return read_heddle(lines, first, sink, options);
-  if (looks_like_compat_lib(first)) return read_compat_lib(lines, first, sink);
-  const bool binary = first.find('\0') != std::string_view::npos;
-  return fail(lines.at("not a trace",
-                       binary ? "binary data" : "starts neither as heddle's nor as compat-lib's"));
+  const std::string_view first = TRY(find_trace(lines));
+  return looks_like_compat_lib(first) ? read_compat_lib(lines, first, sink)
+                                      : read_heddle(lines, first, sink, options);
 }
 
 }  // namespace heddle::trace

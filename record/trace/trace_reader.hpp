@@ -32,7 +32,8 @@ struct ReadOptions {
 };
 
 /// Reads heddle's traces (text, JSON lines) and compat-lib's two variants, distinguished by their
-/// first line; "-" is stdin. A file may hold several runs. Constant memory.
+/// first line; "-" is stdin. A file may hold several runs. Text lines before the first trace are
+/// skipped, with a warning. Constant memory.
 /// Failure, with file and line: anything else, such as an empty or damaged file, one cut within a
 /// line, another format version, or a footer with wrong counts. The sink has then received a part.
 Result<void> read_trace(const std::string& path, TraceSink& sink, const ReadOptions& options = {});

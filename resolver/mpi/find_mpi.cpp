@@ -189,6 +189,7 @@ bool is_shared_object(const std::string& name) {
 bool fill(PluginDirectory& directory) {
   bool fits = false;
   for (const auto& name : list(directory.path)) {
+    if (is_excluded_plugin(name)) continue;
     fits |= name.starts_with(directory.only);
     std::error_code none;
     if (is_shared_object(name) && fs::is_regular_file(directory.path + "/" + name, none))
@@ -313,6 +314,10 @@ std::string canonical(const std::string& path) {
   std::error_code error;
   const auto real = fs::canonical(path, error).string();
   return error ? path : real;
+}
+
+bool is_excluded_plugin(const std::string& file_name) {
+  return file_name.starts_with("hwloc_gl.") || file_name.starts_with("hwloc_opencl.");
 }
 
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,

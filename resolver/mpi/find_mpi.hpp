@@ -59,6 +59,10 @@ Result<MpiInstall> find_root(OsWorld& world, const std::string& soname);
 /// `path` without symbolic links; unchanged when it does not exist.
 std::string canonical(const std::string& path);
 
+/// Whether the file of a plugin directory is never taken: hwloc's GL and OpenCL components, with
+/// which MPI_Init() would connect to X displays and start OpenCL drivers (hwloc_topology_load()).
+bool is_excluded_plugin(const std::string& file_name);
+
 /// The closure of the library `path`. If libraries are missing, again with `directory`, unless it
 /// is empty, added to LD_LIBRARY_PATH, as an installation's module file does.
 Result<Closure> closure_of(OsWorld& world, const LoaderProfile& loader, const std::string& path,

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <sstream>
 #include <utility>
 
+#include "base/elf_file.hpp"
 #include "base/fd.hpp"
 #include "base/find_program.hpp"
 #include "base/open_regular.hpp"
@@ -26,6 +28,18 @@ constexpr std::size_t kMostMpiLines = 4096;
 /// Whether it is loaded, not started: an interpreter's module (mpi4py's MPI.so).
 bool is_library(const ElfFacts& elf) {
   return elf.dynamic && !elf.dependencies.empty() && (elf.flags_1 & DF_1_PIE) == 0;
+}
+
+/// As script_interpreter(); NAME of `#!/usr/bin/env [-S] [VARIABLE=VALUE...] NAME`.
+std::string started_by(const std::string& script) {
+  auto out = script_interpreter(script);
+  if (out.substr(out.rfind('/') + 1) != "env") return out;
+  std::istringstream words(script.substr(2, std::min(script.find('\n'), kFirstLine) - 2));
+  std::string word;
+  words >> word;
+  while (words >> word)
+    if (word[0] != '-' && word.find('=') == word.npos) return word;
+  return out;
 }
 
 }  // namespace
@@ -44,10 +58,11 @@ Result<bool> ContainerSide::add_program(const std::string& name, const SearchOpt
   auto file = world_.facts(path);
   for (int depth = 0; !file && file.error().code() == ENOEXEC; ++depth) {
     const auto bytes = world_.read(path);
-    const auto next = bytes ? script_interpreter(*bytes) : "";
+    const auto next = bytes ? started_by(*bytes) : "";
     if (next.empty() || depth == kMostScripts)
       return fail(path, "not a program", "neither an ELF file nor a #! script");
-    path = next;
+    // env(1) searches a PATH that is unknown here.
+    path = locate(next).value_or(script_interpreter(*bytes));
     file = world_.facts(path);
   }
   if (!file) return fail(std::move(file.error()));
@@ -111,6 +126,15 @@ std::vector<LdSoCache::Line> ContainerSide::mpi_lines() const {
   std::erase_if(out, [](const LdSoCache::Line& line) { return !may_be_mpi(line.name); });
   if (out.size() > kMostMpiLines) out.resize(kMostMpiLines);
   return out;
+}
+
+bool ContainerSide::has_python() const {
+  return std::ranges::any_of(programs_, [](const ContainerProgram& program) {
+    return program.path.find("/python", program.path.rfind('/')) != std::string::npos ||
+           std::ranges::any_of(program.closure.objects, [](const LoadedObject& object) {
+             return object.requested_as.starts_with("libpython");
+           });
+  });
 }
 
 const StackPart* ContainerStack::own_library() const {
@@ -190,6 +214,8 @@ namespace {
 // and 10 us a directory when they are cached.
 constexpr std::size_t kMostNames = 300'000;
 constexpr std::size_t kMostFound = 64;
+constexpr std::size_t kMostModules = 20'000;  // 30 us each
+constexpr std::size_t kLongestName = 64;      // of an MPI library
 constexpr int kDeepest = 40;
 // Each costs a decided start 7 us. Debian with an MPI has 100.
 constexpr std::size_t kMostWatched = 128;
@@ -212,29 +238,40 @@ bool may_be_skipped(int code) {
   return code == ENOTDIR || code == ELOOP || code == EXDEV || code == ENOENT || code == EACCES;
 }
 
-/// Searches files that may be an MPI library in the image's own file system: no volumes, nothing
-/// below /proc, /sys and /dev, no links to directories. Bounded, since a container's start waits.
+/// Whether a name in DT_NEEDED may be an MPI library's. Reads only the names: the image chooses how
+/// many files there are.
+bool needs_mpi(const Fd& place) {
+  const auto file = open_regular_at(place.get(), "");
+  const auto bytes = file_bytes(file ? file->get() : -1);
+  const auto elf = ElfFile::read(bytes);
+  const auto entries = elf ? elf->dynamic_entries() : Result<std::vector<Elf64_Dyn>>();
+  if (!elf || !entries) return false;
+  const auto strings = std::ranges::find(*entries, DT_STRTAB, &Elf64_Dyn::d_tag);
+  const auto table = strings == entries->end() ? std::nullopt : elf->place(strings->d_un.d_ptr);
+  return table && std::ranges::any_of(*entries, [&](const Elf64_Dyn& entry) {
+           if (entry.d_tag != DT_NEEDED || entry.d_un.d_val >= table->left) return false;
+           const auto left = std::min<std::uint64_t>(table->left - entry.d_un.d_val, kLongestName);
+           const auto name = bytes.text(table->offset + entry.d_un.d_val, left);
+           return name && may_be_mpi(name->c_str());
+         });
+}
+
+/// No volumes, nothing below /proc, /sys and /dev, no links to directories. Bounded, since a
+/// container's start waits.
 class Walk {
  public:
-  explicit Walk(OsWorld& world) {
-    if (auto root = world.open("/", O_RDONLY | O_DIRECTORY))
+  explicit Walk(ContainerSide& inside) : modules_(inside.has_python()) {
+    if (auto root = inside.world().open("/", O_RDONLY | O_DIRECTORY))
       enter(std::move(*root), "/", 0, true);
     else
-      complete = false;
-    std::ranges::sort(paths);
-  }
-
-  std::vector<std::string> paths;  ///< sorted; files and links to them
-  bool complete = true;            ///< false: a limit was reached, or a directory is unreadable
-
-  /// Directories that most likely change when an MPI is added: shallow ones, where a prefix begins,
-  /// and those with libraries; of too many, those nearest to the root. Each ends in a slash.
-  std::vector<std::string> watched() const {
-    std::vector<std::string> out;
+      out.complete = false;
     for (const auto& [depth, path] : watched_)
-      if (out.size() < kMostWatched) out.push_back(path);
-    return out;
+      if (out.watched.size() < kMostWatched) out.watched.push_back(path);
+    std::ranges::sort(out.libraries);
+    std::ranges::sort(out.modules);
   }
+
+  ImageSearch out;
 
  private:
   /// `path` ends in '/'.
@@ -242,22 +279,23 @@ class Walk {
     const std::unique_ptr<DIR, int (*)(DIR*)> list(
         depth > kDeepest ? nullptr : ::fdopendir(directory.get()), &::closedir);
     if (!list) {
-      complete = false;
+      out.complete = false;
       return;
     }
     const int fd = directory.release();  // the list's
-    bool libraries = false;
+    const bool modules = path.ends_with("/site-packages/") || path.ends_with("/dist-packages/");
+    bool libraries = modules && modules_;
     for (;;) {
       errno = 0;
       const dirent* entry = ::readdir(list.get());
       if (entry == nullptr) {
-        if (errno != 0) complete = false;
+        if (errno != 0) out.complete = false;
         break;
       }
       const std::string name = entry->d_name;
       if (name == "." || name == "..") continue;
-      if (++names_ > kMostNames || paths.size() >= kMostFound) {
-        complete = false;
+      if (++names_ > kMostNames || out.libraries.size() + out.modules.size() >= kMostFound) {
+        out.complete = false;
         break;
       }
       libraries |= name.find(".so") != name.npos;
@@ -277,11 +315,21 @@ class Walk {
                                  RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS);
       if (below)
         return enter(std::move(*below), path + "/", depth + 1, watched && !is_data(path + "/"));
-      if (!may_be_skipped(below.error().code())) complete = false;
+      if (!may_be_skipped(below.error().code())) out.complete = false;
     }
-    if (may_be_mpi(name)) paths.push_back(path);
+    if (may_be_mpi(name)) out.libraries.push_back(path);
+    if (modules_ && name.ends_with(".so") && is_in_packages(path) && modules_read_++ < kMostModules)
+      if (const auto file = open_resolved(fd, name, O_PATH | O_NOFOLLOW, RESOLVE_NO_XDEV);
+          file && needs_mpi(*file))
+        out.modules.push_back(path);
   }
 
+  static bool is_in_packages(const std::string& path) {
+    return path.find("/site-packages/") != path.npos || path.find("/dist-packages/") != path.npos;
+  }
+
+  const bool modules_;  ///< whether to search modules
+  std::size_t modules_read_ = 0;
   std::size_t names_ = 0;
   std::set<std::pair<int, std::string>> watched_;
 };
@@ -355,17 +403,18 @@ ContainerStack find_container_stack(ContainerSide& inside) {
   return out;
 }
 
-bool find_stack_copies(ContainerSide& inside, ContainerStack& stack) {
+ImageSearch search_image(ContainerSide& inside) { return std::move(Walk(inside).out); }
+
+void add_stack_copies(ContainerSide& inside, ContainerStack& stack,
+                      const std::vector<std::string>& libraries) {
   auto& world = inside.world();
-  const Walk walk(world);
-  stack.watched = walk.watched();
   // Found by every program.
   std::set<std::string> files;
   std::set<std::string> directories;
   for (const auto& line : inside.mpi_lines()) files.insert(world.real_path(std::string(line.path)));
   for (const auto& directory : inside.loader().default_directories)
     directories.insert(world.real_path(directory));
-  for (const auto& path : walk.paths) {
+  for (const auto& path : libraries) {
     const auto file = inside.library(path);
     const auto real = file ? world.real_path(path) : std::string();
     if (real.empty() || stack.part_of(file->stamp.id) != nullptr || files.contains(real) ||
@@ -374,7 +423,6 @@ bool find_stack_copies(ContainerSide& inside, ContainerStack& stack) {
     stack.consider(inside, real, *file, {}, true);
   }
   stack.drop_unrelated();
-  return walk.complete;
 }
 
 }  // namespace heddle::policy

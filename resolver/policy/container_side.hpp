@@ -52,6 +52,8 @@ class ContainerSide {
   const LdSoCache& cache() const { return cache_; }
   /// The cache's lines that may be an MPI's.
   std::vector<LdSoCache::Line> mpi_lines() const;
+  /// Whether one of the programs is Python, whose modules are programs too.
+  bool has_python() const;
   const std::vector<ContainerProgram>& programs() const { return programs_; }
   /// Every object of every closure once, the programs first.
   const std::vector<const LoadedObject*>& objects() const { return objects_; }
@@ -89,7 +91,6 @@ struct ContainerStack {
   /// False: no program has it in its closure (a script, an interpreter, a shell that starts one);
   /// it is the MPI of the image's ld.so.cache.
   bool needed_by_program = false;
-  std::vector<std::string> watched;  ///< directories that change when a copy is added
   /// Directories of copies that are not replaced, with the reason.
   std::map<std::string, std::string> preserved;
   /// Canonical directories of parts that are no copies: the host's files replace those, and all
@@ -116,9 +117,21 @@ struct ContainerStack {
   void drop_unrelated();
 };
 
+/// The result of a search through the image's own file system.
+struct ImageSearch {
+  std::vector<std::string> libraries;  ///< files that may be an MPI library, and links to them
+  std::vector<std::string> modules;    ///< extension modules that need one, if a program is Python
+  /// Directories that most likely change when one is added: shallow ones, where a prefix begins,
+  /// and those with libraries; of too many, those nearest to the root. Each ends in a slash.
+  std::vector<std::string> watched;
+  bool complete = true;  ///< false: a limit was reached, or a directory is unreadable
+};
+ImageSearch search_image(ContainerSide& inside);
+
 /// The MPI that the programs and ld.so.cache lead to.
 ContainerStack find_container_stack(ContainerSide& inside);
-/// Adds the copies. False: the image was not searched completely.
-bool find_stack_copies(ContainerSide& inside, ContainerStack& stack);
+/// Adds the copies among `libraries`.
+void add_stack_copies(ContainerSide& inside, ContainerStack& stack,
+                      const std::vector<std::string>& libraries);
 
 }  // namespace heddle::policy

@@ -37,6 +37,7 @@ class Decider {
   Decider(OsWorld& host, OsWorld& inside, const DecideOptions& options)
       : options_(options), inside_(inside), host_(host) {
     search_.ld_library_path = options.library_path;
+    search_.ld_preload = options.preload;
     out_.programs = options.programs;
     out_.mount_point = options.mount_point;
   }
@@ -68,12 +69,16 @@ class Decider {
     out_.container_glibc = inside_.glibc();
     out_.interpreter = inside_.loader().interpreter;
     out_.interpreter_file = inside_.world().real_path(out_.interpreter);
-    stack_ = find_container_stack(inside_);
-    if (options_.mpi_wanted && !find_stack_copies(inside_, stack_))
+    ImageSearch image;
+    if (options_.mpi_wanted) image = search_image(inside_);
+    if (!image.complete)
       out_.warnings.push_back(
           "the image has more files than fs-resolve searches: an MPI in a directory of its "
           "own may be left as it is");
-    out_.asked = stack_.watched;
+    add_modules(image.modules);
+    stack_ = find_container_stack(inside_);
+    add_stack_copies(inside_, stack_, image.libraries);
+    out_.asked = std::move(image.watched);
     TRY(choose_mpi());
     if (install_ != nullptr) TRY(check_abi());
     TRY(take_host_libraries());
@@ -84,7 +89,18 @@ class Decider {
     auto solved =
         solve({inside_, host_, stack_, glibc_, search_, options_.mount_point}, sides, out_);
     if (!solved) return refuse(solved.error().message(), solved.error().hint());
-    return {};
+    out_.loads_mpi = stack_.needed_by_program;
+    const auto is_left = [&](const StackPart& part) {
+      return !part.is_library() || stack_.is_preserved(part);
+    };
+    if (install_ == nullptr || !options_.roots.empty() || !stack_.missing.empty() ||
+        !std::ranges::all_of(stack_.parts, is_left))
+      return {};
+    out_.binds.clear();
+    out_.directories.clear();
+    out_.environment.clear();
+    out_.changed.clear();
+    return end(Outcome::nothing, "the host's MPI can replace none of the image's");
   }
 
   Result<void> read_programs() {
@@ -103,6 +119,26 @@ class Decider {
     }
     if (inside_.programs().empty()) return end(Outcome::nothing, reason);
     return {};
+  }
+
+  /// Adds the modules that need the first MPI of the host for which there are any as programs.
+  void add_modules(const std::vector<std::string>& modules) {
+    bool added = false;
+    for (const auto& install : options_.installs) {
+      const auto is_it = [&](const std::string& name) {
+        return stands_for(install.aliases, install.identity.abi, name);
+      };
+      for (const auto& path : modules) {
+        const auto file = inside_.library(path);
+        std::string reason;
+        if (!file || std::ranges::none_of(needed_names(file->elf), is_it) ||
+            !inside_.add_program(path, search_, reason).value_or(false))
+          continue;
+        out_.programs.push_back(path);
+        added = true;
+      }
+      if (added) return;
+    }
   }
 
   /// The host's MPI whose ABI is that of the container's.

@@ -77,8 +77,9 @@ struct Decision {
   std::vector<FileBind> binds;
   std::vector<DirectoryBind> directories;
   std::map<std::string, std::string> environment;
-  std::vector<ChangedPath> changed;                        ///< by library
-  std::vector<Verdict> verdicts;                           ///< sorted by soname
+  bool loads_mpi = false;            ///< one of the programs does; else those that they start may
+  std::vector<ChangedPath> changed;  ///< by library
+  std::vector<Verdict> verdicts;     ///< sorted by soname
   std::vector<std::pair<std::string, std::string>> loads;  ///< soname, path in the container
   std::vector<std::string> warnings;
   /// Paths of the container that the decision depends on, as in OsWorld::asked().
@@ -99,6 +100,7 @@ struct DecideOptions {
   bool mpi_wanted = true;         ///< false: only `roots`
   std::vector<MpiInstall> roots;  ///< further libraries to take from the host (libfabric.so.1)
   std::string library_path;       ///< the container's LD_LIBRARY_PATH
+  std::string preload;            ///< the container's LD_PRELOAD
 };
 
 /// Decides for each soname whose file the programs get, by version definitions and symbols, and

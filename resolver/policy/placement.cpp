@@ -200,7 +200,9 @@ class Placement {
     for (fs::recursive_directory_iterator walk(directory.path, error), end; !error && walk != end;
          walk.increment(error)) {
       std::error_code none;
-      if (!walk->is_regular_file(none) || ++count > kMaxDirectoryFiles) continue;
+      if (!walk->is_regular_file(none) || is_excluded_plugin(walk->path().filename().string()) ||
+          ++count > kMaxDirectoryFiles)
+        continue;
       const auto below = walk->path().lexically_relative(directory.path).string();
       const auto real = fs::canonical(walk->path(), none).string();
       if (!none) placed_.names.emplace(directory.view_name + "/" + below, real);

@@ -6,7 +6,9 @@
 
 #include "base/escape.hpp"
 #include "base/exit_code.hpp"
+#include "base/fd.hpp"
 #include "base/log.hpp"
+#include "base/mounts.hpp"
 #include "base/try.hpp"
 #include "resolver/build/object_table.hpp"
 #include "resolver/elf/cached_facts.hpp"
@@ -87,6 +89,7 @@ std::string container_json(const Decision& decision) {
   add("loads", decision.loads, [](const auto& load) {
     return Json{{"soname", load.first}, {"path", load.second}};
   });
+  out["loads_mpi"] = decision.loads_mpi;
   out["warnings"] = decision.warnings;
   out["asked"] = decision.asked;
   return heddle::to_text(std::move(out));
@@ -143,6 +146,55 @@ void print_container(const std::string& json, const std::string& name) try {
     fmt::print("warning: {}\n", escape_for_terminal(line.get_ref<const std::string&>()));
 } catch (const Json::exception& error) {
   throw Error(name, "is not a decision for a container", error.what());
+}
+
+/// The options by which a container engine makes a decision's mounts.
+struct Engine {
+  const char* name;
+  const char* bind;
+  const char* read_only;
+  const char* variable;
+};
+constexpr Engine kEngines[] = {{"podman", "--volume=", ":ro", "--env="},
+                               {"apptainer", "--bind=", ":ro", "--env="},
+                               {"ch-run", "--bind=", "", "--set-env="}};
+
+/// Prints an option a line, for an unquoted $(...) of a shell. `mount`: of the map, on this host.
+void print_binds(const std::string& json, const std::string& name, const std::string& engine,
+                 const std::string& mount) try {
+  const auto& options = *std::ranges::find(kEngines, engine, &Engine::name);
+  const auto check = [&](const std::string& word) {
+    if (word.find_first_of(" \t\n\r:,*?[\\'\"") != word.npos)
+      throw Error(word, "cannot be an argument of " + engine, "it has a separator or a quote");
+    return word;
+  };
+  const auto bind = [&](const std::string& source, const std::string& target) {
+    fmt::print("{}{}:{}{}\n", options.bind, check(source), check(target), options.read_only);
+  };
+  const auto value = Json::parse(json);
+  bind(mount, value.at("mount_point"));
+  bool lacks_directory = false;
+  for (const char* list : {"directories", "binds"})
+    for (const auto& one : value.at(list))
+      if (one.value("exists", true))
+        bind(mount + "/" + std::string(one.at("source")), one.at("target"));
+      else
+        lacks_directory = true;
+  if (lacks_directory)
+    for (const auto& [variable, setting] : value.at("environment").items())
+      fmt::print("{}{}={}\n", options.variable, variable, check(setting));
+} catch (const Json::exception& error) {
+  throw Error(name, "is not a decision for a container", error.what());
+}
+
+/// Where the map with this decision is mounted.
+std::string find_mount(const std::string& json, const std::string& map) {
+  for (const auto& mount : value_or_throw(list_mounts()))
+    if (mount.type == "fuse.heddle" && mount.root == "/" &&
+        read_file(mount.point + "/" + kOwnFile).value_or("") == json)
+      return mount.point;
+  throw Error(map, "is not mounted on this host", "",
+              "fs-mount MAP DIR, then name DIR instead of MAP");
 }
 
 Result<ObjectId> add_file(World& host, ObjectTable& objects, const std::string& path) {
@@ -205,6 +257,7 @@ int run_container(const Command& command) {
   options.programs = command.programs;
   options.mount_point = value_or_throw(clean_mount_point(command.mount_point));
   options.library_path = command.library_path;
+  options.preload = command.preload;
   options.mpi_wanted = command.mpi != "none";
   options.installs = find_wanted_mpi(host, command.mpi.empty() ? "auto" : command.mpi);
   for (const auto& root : command.roots)
@@ -227,18 +280,28 @@ int run_container(const Command& command) {
 }
 
 int run_explain(const Command& command) {
-  const auto content = read_map(command.map);
-  const auto found =
-      std::ranges::find(content.generated, kOwnFile, &std::pair<std::string, std::string>::first);
-  if (found == content.generated.end()) {
-    report(Error(command.map, "was made for no container", "",
-                 "fs-resolve show explains it; build --into ROOTFS makes one for a container"));
-    return exit_no;
+  std::error_code error;
+  const bool is_mount = std::filesystem::is_directory(command.map, error);
+  std::string json;
+  if (is_mount) {
+    json = value_or_throw(read_file(command.map + "/" + kOwnFile));
+  } else {
+    for (auto& [name, bytes] : read_map(command.map).generated)
+      if (name == kOwnFile) json = std::move(bytes);
+    if (json.empty()) {
+      report(Error(command.map, "was made for no container", "",
+                   "fs-resolve show explains it; build --into ROOTFS makes one for a container"));
+      return exit_no;
+    }
   }
-  if (command.json)
-    fmt::print("{}", found->second);
+  if (!command.engine.empty())
+    print_binds(json, command.map, command.engine,
+                is_mount ? std::filesystem::canonical(command.map).string()
+                         : find_mount(json, command.map));
+  else if (command.json)
+    fmt::print("{}", json);
   else
-    print_container(found->second, command.map);
+    print_container(json, command.map);
   return exit_done;
 }
 

@@ -22,6 +22,7 @@ struct Command {
   bool paths = false;       ///< tree
   bool files_only = false;  ///< verify: no search is repeated
   std::string reference;    ///< push, pull
+  std::string engine;       ///< explain: print the options of this container engine
   // mpi:
   std::string prefix;
   std::string root;     ///< a soname or path: this library instead of MPI
@@ -37,6 +38,7 @@ struct Command {
   std::vector<std::string> programs;
   std::string mount_point = "/dev/heddle";
   std::string library_path;
+  std::string preload;
   std::vector<std::string> roots;
 };
 

@@ -43,6 +43,8 @@ void add_build(CLI::App& sub, Command& command) {
       sub.add_option("--library-path", command.library_path,
                      "With --into: the container's LD_LIBRARY_PATH")
           ->type_name("DIRS"),
+      sub.add_option("--preload", command.preload, "With --into: the container's LD_PRELOAD")
+          ->type_name("FILES"),
       sub.add_option(
              "--root", command.roots,
              "With --into: take this library from the host too, a soname or a path (repeatable)")
@@ -103,7 +105,12 @@ int run(const std::vector<std::string>& words) {
   add_json();
 
   add("explain", "Print the decision for a container, and why", run_explain);
-  argument("MAP", command.map, "A map of build --into")->required();
+  argument("MAP", command.map, "A map of build --into, or the directory where it is mounted")
+      ->required();
+  add_choice<std::string>(
+      *sub, "--binds", command.engine,
+      {{"podman", "podman"}, {"apptainer", "apptainer"}, {"ch-run", "ch-run"}},
+      "Print only the options with which this engine mounts the files in a container");
   add_json("As JSON, as build --into --json printed it");
 
   add("why", "Print every path that ld.so would try, and why it takes the one it takes", run_why);

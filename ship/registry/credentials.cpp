@@ -8,6 +8,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/escape.hpp"
 #include "base/fd.hpp"
 #include "ship/registry/reference.hpp"
 #include "ship/registry/registry_client.hpp"
@@ -70,7 +71,19 @@ std::optional<Credentials> find_credentials(const std::string& host,
   for (const auto& file : files())
     if (const auto text = read_file(file, 1 << 20))
       if (auto found = credentials_in(*text, host, repository)) return found;
-  return std::nullopt;
+  // `docker login` without a host stores this name.
+  return host == "docker.io" ? find_credentials("index.docker.io", repository) : std::nullopt;
+}
+
+std::string find_credential_helper(const std::string& host) {
+  for (const auto& file : files()) {
+    const auto json = parse_json(read_file(file, 1 << 20).value_or(""));
+    auto helper = text_member(json, "credsStore");
+    if (json.is_object() && json.contains("credHelpers"))
+      if (auto own = text_member(json["credHelpers"], host.c_str()); !own.empty()) helper = own;
+    if (!helper.empty()) return escape_for_terminal("docker-credential-" + helper + " of " + file);
+  }
+  return "";
 }
 
 bool may_have_credentials(const std::string& realm, const std::string& host) {

@@ -18,7 +18,10 @@ struct Credentials {
 /// helpers are programs, and are not started.
 std::optional<Credentials> find_credentials(const std::string& host, const std::string& repository);
 
-/// The same, in one file's text: the most specific entry.
+/// `docker-credential-NAME of FILE`, which one of these files names for `host`; empty: none does.
+std::string find_credential_helper(const std::string& host);
+
+/// find_credentials() in one file's text: the most specific entry.
 std::optional<Credentials> credentials_in(std::string_view text, const std::string& host,
                                           const std::string& repository);
 

@@ -46,10 +46,11 @@ struct HttpAnswer {
 /// that do not answer, stall or trickle.
 class Http {
  public:
-  /// `authorities`: PEM, trusted beside the system's; may be empty. An answer may take `patience`,
-  /// and a second for each 64 KiB of the request and the largest answer.
-  Http(std::string authorities, std::chrono::seconds patience)
-      : authorities_(std::move(authorities)), patience_(patience) {
+  /// `authorities`: PEM, trusted beside the system's; may be empty. With `insecure` any certificate
+  /// is accepted. An answer may take `patience`, and a second for each 64 KiB of the request and
+  /// the largest answer.
+  Http(std::string authorities, bool insecure, std::chrono::seconds patience)
+      : authorities_(std::move(authorities)), insecure_(insecure), patience_(patience) {
     if (!curl_) throw Error("libcurl", "cannot be started");
   }
 
@@ -59,6 +60,7 @@ class Http {
  private:
   std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl_{curl_easy_init(), &curl_easy_cleanup};
   std::string authorities_;
+  bool insecure_;
   std::chrono::seconds patience_;
 };
 
@@ -164,11 +166,14 @@ constexpr int kMostBusy = 3;
 /// Attempts to add a line to an index that others change, too.
 constexpr unsigned kMostRounds = 20;
 
-/// Whether requests may go to `url`: https, or http to a loopback host.
-bool is_safe(const std::string& url) {
-  Reference at;
-  at.host = host_of(url);
-  return !at.host.empty() && (url.starts_with("https://") || at.scheme() == "http");
+/// What to do about an error of libcurl's.
+const char* hint_of(CURLcode code) {
+  if (code == CURLE_SSL_CONNECT_ERROR)
+    return "if it speaks plain http: `insecure = true` for it in registries.conf";
+  if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+    return "its authority's certificate belongs in certs.d/HOST[:PORT]/ca.crt: "
+           "containers-certs.d(5)";
+  return "";
 }
 
 /// The value of `name` in a challenge (RFC 9110, 11.6.1: `Bearer realm="...",service="..."`);
@@ -256,7 +261,9 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
   // Replaces the system's bundle; the system's directory of authorities remains trusted.
   curl_blob authorities{authorities_.data(), authorities_.size(), CURL_BLOB_NOCOPY};
   if (!authorities_.empty()) set(CURLOPT_CAINFO_BLOB, &authorities);
-  if (!https) set(CURLOPT_NOPROXY, "*");  // plain http: a loopback host
+  set(CURLOPT_SSL_VERIFYPEER, insecure_ ? 0L : 1L);
+  set(CURLOPT_SSL_VERIFYHOST, insecure_ ? 0L : 2L);
+  if (!https) set(CURLOPT_NOPROXY, "*");  // plain http: this node's, or the site's own
   if (request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
   } else if (request.body) {
@@ -273,7 +280,8 @@ Result<HttpAnswer> Http::send(const HttpRequest& request) {
                              code == CURLE_OPERATION_TIMEDOUT;
     return fail(Error::with_code(unreachable ? EHOSTUNREACH : EPROTO, host_of(request.url),
                                  unreachable ? "cannot reach the registry" : "the registry failed",
-                                 reason[0] != '\0' ? reason.data() : curl_easy_strerror(code)));
+                                 reason[0] != '\0' ? reason.data() : curl_easy_strerror(code),
+                                 hint_of(code)));
   }
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer.status);
   for (const char* name : kHeaders) {
@@ -309,20 +317,29 @@ const Json& list_member(const Json& json, const char* key) {
   return found != json.end() && found->is_array() ? *found : kNone;
 }
 
-RegistryClient::RegistryClient(Reference at) : at_(std::move(at)) {
+RegistryClient::RegistryClient(const Reference& at)
+    : location_(value_or_throw(locate(at, site_entries()))) {
   auto authorities = find_authorities(at_.host);
-  scheme_ = authorities.empty() ? at_.scheme() : "https";
-  http_ = std::make_unique<Http>(std::move(authorities), patience());
+  scheme_ = authorities.empty() && !location_.insecure ? at_.scheme() : "https";
+  http_ = std::make_unique<Http>(std::move(authorities), location_.insecure, patience());
 }
 
 RegistryClient::~RegistryClient() = default;
 
 std::string RegistryClient::url(const std::string& rest) const {
-  return scheme_ + "://" + at_.host + "/v2/" + at_.repository + "/" + rest;
+  return scheme_ + "://" + location_.host + "/v2/" + at_.repository + "/" + rest;
 }
 
 bool RegistryClient::is_own(const std::string& url) const {
-  return url.starts_with(scheme_ + "://" + at_.host + "/");
+  return url.starts_with(scheme_ + "://" + location_.host + "/");
+}
+
+/// Whether requests may go to `url`: https, or http to a loopback host or this insecure registry.
+bool RegistryClient::is_safe(const std::string& url) const {
+  Reference at;
+  at.host = host_of(url);
+  return !at.host.empty() && (url.starts_with("https://") || at.scheme() == "http" ||
+                              (location_.insecure && at.host == location_.host));
 }
 
 tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
@@ -333,8 +350,18 @@ tl::unexpected<Error> RegistryClient::refused(const HttpAnswer& answer,
   if (const auto& errors = list_member(json, "errors"); !errors.empty())
     if (const auto message = text_member(errors[0], "message"); !message.empty())
       reason += ", " + escape_for_terminal(message);
-  if (answer.status == 401 || answer.status == 403)
-    return fail(Error::with_code(EACCES, name, what, reason, "podman login " + at_.host));
+  if (answer.status == 401 || answer.status == 403) {
+    const auto helper = find_credential_helper(at_.host);
+    return fail(Error::with_code(
+        EACCES, name, what, reason,
+        "podman login " + at_.host +
+            (helper.empty() ? "" : " (" + helper + ": credential helpers are not started)")));
+  }
+  // What Go's and nginx' servers answer plain http on their TLS port.
+  if (answer.status == 400 && scheme_ == "http" && answer.body.find("HTTPS") != std::string::npos)
+    return fail(Error::with_code(EPROTO, name, what, reason + ", it wants TLS",
+                                 "its authority's certificate belongs in certs.d/" + at_.host +
+                                     "/ca.crt: containers-certs.d(5)"));
   return fail(Error::with_code(answer.status == 404 ? ENOENT : EPROTO, name, what, reason));
 }
 
@@ -353,7 +380,7 @@ Result<void> RegistryClient::authorize(const std::string& header, const char* ac
   if (realm.empty()) return {};
   if (!is_safe(realm) || (scheme_ == "https" && !realm.starts_with("https://")))
     return fail(at_.host, "cannot log in", "the registry wants the password sent without TLS");
-  if (found && !may_have_credentials(realm, at_.host))
+  if (found && !may_have_credentials(realm, location_.host))
     return fail(Error::with_code(
         EACCES, at_.host, "cannot log in",
         "the registry wants the password sent to " + escape_for_terminal(host_of(realm)),
@@ -386,9 +413,18 @@ Result<void> RegistryClient::authorize(const std::string& header, const char* ac
 }
 
 Result<HttpAnswer> RegistryClient::send_once(HttpRequest request) {
-  if (is_own(request.url) && !authorization_.empty())
-    request.headers.push_back("Authorization: " + authorization_);
-  return http_->send(request);
+  // The URL may be from before the first answer.
+  if (scheme_ == "http" && request.url.starts_with("https://" + location_.host + "/"))
+    request.url.replace(0, 5, scheme_);
+  const bool own = is_own(request.url);
+  if (own && !authorization_.empty()) request.headers.push_back("Authorization: " + authorization_);
+  auto answer = http_->send(request);
+  if (answer || !own || !location_.insecure || scheme_ == "http") return answer;
+  // containers-registries.conf(5): an insecure registry may be one without TLS.
+  request.url.replace(0, 5, "http");
+  auto plain = http_->send(request);
+  if (plain) scheme_ = "http";
+  return plain ? std::move(plain) : std::move(answer);
 }
 
 Result<HttpAnswer> RegistryClient::follow(HttpRequest request, HttpAnswer answer) {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "ship/registry/reference.hpp"
+#include "ship/registry/registries.hpp"
 
 namespace heddle::registry {
 
@@ -37,8 +37,9 @@ struct HttpAnswer;
 /// realm of its own gets nothing (the class of CVE-2020-15157).
 class RegistryClient {
  public:
-  /// All calls concern the host and repository of `at`.
-  explicit RegistryClient(Reference at);
+  /// All calls concern the host and repository of `at`, as registries.conf leads there. Throws
+  /// Error when it is blocked.
+  explicit RegistryClient(const Reference& at);
   ~RegistryClient();
 
   struct Manifest {
@@ -63,6 +64,7 @@ class RegistryClient {
  private:
   std::string url(const std::string& rest) const;
   bool is_own(const std::string& url) const;
+  bool is_safe(const std::string& url) const;
   /// With the authorization, if it goes to this registry.
   Result<HttpAnswer> send_once(HttpRequest request);
   /// Sends, and after a 401 once more with the authorization that the registry asks for.
@@ -78,8 +80,9 @@ class RegistryClient {
   tl::unexpected<Error> refused(const HttpAnswer& answer, const std::string& what) const;
   tl::unexpected<Error> damaged(const char* reason) const;
 
-  Reference at_;
-  std::string scheme_;
+  Location location_;
+  const Reference& at_ = location_.at;
+  std::string scheme_;  ///< `http` when an insecure registry has no TLS
   std::unique_ptr<Http> http_;
   std::string authorization_;  ///< the header's value; empty: none
 };

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include <compat_v2.grpc.pb.h>
@@ -277,6 +279,43 @@ TEST_F(CompatServer, answers_10000_checks_from_32_connections_correctly) {
   const auto after = resident_kib();
   EXPECT_TRUE(kSanitized || after < before + 64 * 1024) << after << " KiB, before: " << before;
   EXPECT_EQ(end(), 0);
+}
+
+TEST_F(CompatServer, ends_calls_in_order_at_sigterm) {
+  for (int round = 0; round < 3; ++round) {
+    start();
+    ASSERT_TRUE(is_compatible(good_));
+    std::map<grpc::StatusCode, int> ended;
+    std::mutex mutex;
+    std::atomic<int> answered{0}, wrong{0};
+    std::vector<std::thread> clients;
+    for (int c = 0; c < 32; ++c)
+      clients.emplace_back([&, c] {
+        const auto stub = v1::CompatibilityService::NewStub(channel());
+        for (int i = 0;; ++i) {
+          grpc::ClientContext context;
+          show_token(context);
+          v1::CompatRequest request;
+          // Spaces make other bytes of the same artifact: a verdict that is not cached yet.
+          request.set_payload(good_ + std::string(static_cast<std::size_t>(32 * i + c), ' '));
+          v1::Response response;
+          const auto status = stub->CheckCompatibility(&context, request, &response);
+          answered += status.ok();
+          wrong += status.ok() && !response.compatible();
+          if (status.ok()) continue;
+          const std::lock_guard lock(mutex);
+          ++ended[status.error_code()];
+          return;
+        }
+      });
+    EXPECT_TRUE(wait_until(milliseconds(10'000), [&] { return answered > 200; }));
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(end(), 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+    for (auto& client : clients) client.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(ended, (std::map<grpc::StatusCode, int>{{grpc::StatusCode::UNAVAILABLE, 32}}));
+  }
 }
 
 TEST_F(CompatServer, survives_garbage_oversize_and_half_open_connections) {

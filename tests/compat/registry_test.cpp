@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "ship/registry/credentials.hpp"
-#include "ship/registry/reference.hpp"
+#include "ship/registry/registries.hpp"
 #include "tests/compat/registry.hpp"
 
 namespace heddle::test {
@@ -104,6 +104,27 @@ TEST_F(Registry, finds_an_artifact_by_the_image_it_is_attached_to) {
   EXPECT_EQ(check("/apps/lmp:map").out, "compatible\n");
 }
 
+/// `--push REPO` alone means the tag latest, which is the image's.
+TEST_F(Registry, attaching_moves_no_tag) {
+  start();
+  const auto map = read_file(push_map("/apps/lmp:latest")).value_or("");
+  const auto latest = [&] {
+    const auto copy = dir_ / "latest.map";
+    std::filesystem::remove(copy);
+    (void)go({resolve_, "pull", host_ + "/apps/lmp:latest", "-o", copy});
+    return read_file(copy).value_or("");
+  };
+  ASSERT_EQ(latest(), map);
+  const auto image = host_ + "/apps/lmp";
+  ASSERT_EQ(go({gen_, "--push", image, "--attach", image, "/bin/true"}).status, 0);
+  EXPECT_EQ(latest(), map);
+  expect_failure(
+      go({gen_, "--push", image + ":latest", "--attach", image + ":latest", "/bin/true"}),
+      "the tag names another type of artifact");
+  EXPECT_EQ(latest(), map);
+  EXPECT_EQ(check("/apps/lmp").out, "compatible\n");
+}
+
 TEST_F(Registry, serves_a_map_unchanged_and_damaged_ones_are_refused) {
   start();
   const auto map = push_map("/maps/xz");
@@ -137,6 +158,12 @@ TEST_F(Registry, client_authenticates_by_the_credential_file) {
   start("auth:\n  htpasswd:\n    realm: test\n    path: " + (dir_ / "htpasswd") + "\n");
   expect_failure(push(), "HTTP status 401");
   EXPECT_THAT(push().err, HasSubstr("podman login " + host_));
+  const std::string own = R"("credHelpers":{")" + host_ + R"(":"vault"},"auths":{})";
+  for (const std::string& helpers : {std::string(R"("credsStore":"vault")"), own}) {
+    write_text_file(dir_ / "docker/config.json", "{" + helpers + "}");
+    expect_failure(push(), "docker-credential-vault of " + (dir_ / "docker/config.json") +
+                               ": credential helpers are not started");
+  }
   write_text_file(dir_ / "docker/config.json",
                   R"({"auths":{")" + host_ + R"(":{"auth":"dXNlcjpzZWNyZXQtd29yZA=="}}})");
   const auto done = push();
@@ -190,7 +217,7 @@ TEST_F(Registry, client_uses_the_referrers_api_where_it_exists) {
 TEST_F(Registry, client_trusts_a_site_authority_for_https) {
   make_certificate("127.0.0.1", dir_ / "key", dir_ / "cert");
   start("", "  tls:\n    certificate: " + (dir_ / "cert") + "\n    key: " + (dir_ / "key") + "\n");
-  EXPECT_EQ(push().status, 3);  // plain HTTP
+  expect_failure(push(), "certs.d/" + host_ + "/ca.crt");  // http to an https port
   const auto directory = dir_ / (".config/containers/certs.d/" + host_);
   run_checked({"mkdir", "-p", directory});
   make_certificate("127.0.0.3", dir_ / "key2", directory + "/ca.crt");
@@ -199,6 +226,72 @@ TEST_F(Registry, client_trusts_a_site_authority_for_https) {
   const auto done = push();
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(check("/tools/xz:v1").out, "compatible\n");
+}
+
+TEST(RegistryEntries, reader_takes_registry_tables_alone) {
+  const auto entries = registry::registry_entries(
+      "unqualified-search-registries = [\"docker.io\",\n  \"quay.io\"]\ninsecure = true\n"
+      "[[registry]]  # the site's\nprefix = 'hub.example/a'\nlocation=\"in.example:5000/b\" # x\n"
+      "insecure = true\n  [[registry.mirror]]\n  location = \"mirror.example\"\n  insecure = true\n"
+      "[[registry]]\nlocation = \"plain.example\"\nblocked = true\ninsecure = maybe\n"
+      "[[registry]]\ninsecure = true\n[aliases]\n\"x\" = \"y\"\n");
+  EXPECT_EQ(entries, (std::vector<registry::RegistryEntry>{
+                         {"hub.example/a", "in.example:5000/b", true, false},
+                         {"plain.example", "plain.example", false, true}}));
+}
+
+TEST(RegistryEntries, locate_by_the_longest_prefix_and_docker_hub_by_its_name) {
+  const std::vector<registry::RegistryEntry> entries = {
+      {"hub.example", "one.example", false, false},
+      {"hub.example/a", "two.example:1/b", true, false},
+      {"hub.example/no", "", false, true},
+      {"*.lab.example", "", true, false},
+      {"hub.example/bad", "not a host", false, false}};
+  const auto located = [&](const char* text) {
+    const auto there = registry::locate(value_or_throw(parse_reference(text)), entries);
+    if (!there) return there.error().message();
+    return there->at.text() + " " + there->host + (there->insecure ? " insecure" : "");
+  };
+  EXPECT_EQ(located("hub.example/x:1"), "one.example/x:1 one.example");
+  EXPECT_EQ(located("hub.example/a/x"), "two.example:1/b/x:latest two.example:1 insecure");
+  EXPECT_EQ(located("hub.example/ab/x"), "one.example/ab/x:latest one.example");
+  EXPECT_EQ(located("c.lab.example/x"), "c.lab.example/x:latest c.lab.example insecure");
+  EXPECT_EQ(located("lab.example/x"), "lab.example/x:latest lab.example");
+  EXPECT_EQ(located("docker.io/xz"), "docker.io/library/xz:latest registry-1.docker.io");
+  EXPECT_EQ(located("index.docker.io/a/xz"), "docker.io/a/xz:latest registry-1.docker.io");
+  EXPECT_THAT(located("hub.example/no/x"), HasSubstr("registries.conf blocks hub.example/no"));
+  EXPECT_THAT(located("hub.example/bad/x"), HasSubstr("not a registry reference"));
+}
+
+TEST_F(Registry, client_reaches_an_insecure_registry_of_registries_conf) {
+  start();
+  // Not one of the names that stand for this node: reached by TLS.
+  const std::string host = "0.0.0.0:" + std::to_string(port_);
+  const auto push_there = [&] {
+    return go({gen_, "--push", host + "/tools/xz:v1", "/usr/bin/xz"});
+  };
+  expect_failure(push_there(), "`insecure = true` for it in registries.conf");
+  run_checked({"mkdir", "-p", dir_ / ".config/containers/registries.conf.d"});
+  const auto entry = [&](const std::string& text) {
+    write_text_file(dir_ / ".config/containers/registries.conf.d/site.conf",
+                    "[[registry]]\n" + text);
+  };
+  entry("location = '" + host + "'\ninsecure = true\n");
+  const auto done = push_there();
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(go({check_, "oci:" + host + "/tools/xz:v1"}).out, "compatible\n");
+  entry("prefix = 'hub.example/t'\nlocation = '" + host + "/tools'\ninsecure = true\n");
+  EXPECT_EQ(go({check_, "oci:hub.example/t/xz:v1"}).out, "compatible\n");
+  entry("location = '" + host + "'\nblocked = true\n");
+  expect_failure(push_there(), "registries.conf blocks " + host);
+  // With TLS and a certificate that nobody signed.
+  stop();
+  make_certificate("127.0.0.9", dir_ / "key", dir_ / "cert");
+  start("", "  tls:\n    certificate: " + (dir_ / "cert") + "\n    key: " + (dir_ / "key") + "\n");
+  entry("location = 'nowhere.example'\n");
+  expect_failure(push_there(), "certs.d/HOST[:PORT]/ca.crt");
+  entry("location = '" + host + "'\ninsecure = true\n");
+  EXPECT_EQ(push_there().status, 0);
 }
 
 TEST_F(Registry, client_refuses_invalid_answers_and_leaves_no_file) {

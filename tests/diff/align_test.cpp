@@ -85,7 +85,7 @@ class Levenshtein : public testing::TestWithParam<Simd> {
     const std::uint32_t expected = reference_distance(a, b);
     ASSERT_EQ(edit_distance(a, b, GetParam()), expected);
     ASSERT_EQ(edit_distance(b, a, GetParam()), expected);
-    const auto script = edit_script(a, b, GetParam());
+    const auto script = edit_script(a, b, {}, GetParam()).runs;
     ASSERT_NO_FATAL_FAILURE(expect_valid(script, a, b));
     ASSERT_EQ(count_edits(script), expected);
   }
@@ -182,11 +182,55 @@ TEST_P(Levenshtein, diagonals_and_rows_give_the_same_distance) {
   }
 }
 
+TEST_P(Levenshtein, band_equals_the_reference) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 12; ++round) {
+    const Token alphabet = std::initializer_list<Token>{2U, 300U, 40'000U}.begin()[round % 3];
+    auto a = random_tokens(random, 4'100 + random() % 2'000, alphabet);
+    auto b = edited(random, a, std::initializer_list<double>{0.1, 0.3, 0.9}.begin()[round / 3 % 3],
+                    alphabet);
+    // A block that is only in one of them, or at another place, leads far off the diagonal.
+    const auto block = random_tokens(random, random() % 3'000, alphabet);
+    if (round % 4 == 1)
+      b.insert(b.begin() + static_cast<int>(random() % b.size()), block.begin(), block.end());
+    if (round % 4 == 2)
+      a.insert(a.begin() + static_cast<int>(random() % a.size()), block.begin(), block.end());
+    if (round % 4 == 3)
+      std::rotate(b.begin(), b.begin() + static_cast<int>(random() % b.size()), b.end());
+    const std::uint32_t expected = reference_distance(a, b);
+    ASSERT_EQ(edit_distance(a, b, GetParam()), expected) << round;
+    // Below, at and above the distance.
+    for (const std::uint32_t most : {expected / 2, expected - 1, expected, expected + 1, ~0U}) {
+      double done = 0;
+      const auto progress = [&](double share) {
+        EXPECT_GE(share, done);
+        EXPECT_LE(done = share, 1);
+      };
+      const Script script = edit_script(a, b, {most, progress}, GetParam());
+      ASSERT_NO_FATAL_FAILURE(expect_valid(script.runs, a, b));
+      EXPECT_GE(count_edits(script.runs), expected);
+      if (script.exact || most >= expected) {
+        ASSERT_TRUE(script.exact) << round;
+        ASSERT_EQ(count_edits(script.runs), expected) << round;
+      }
+    }
+  }
+}
+
+TEST_P(Levenshtein, limit_bounds_the_work_on_unrelated_sequences) {
+  std::mt19937 random(7);
+  const auto a = random_tokens(random, 300'000, 1'000);
+  const auto b = random_tokens(random, 300'000, 1'000);
+  const Script script = edit_script(a, b, {1'000, {}}, GetParam());
+  EXPECT_FALSE(script.exact);
+  ASSERT_NO_FATAL_FAILURE(expect_valid(script.runs, a, b));
+}
+
 TEST_P(Levenshtein, aligns_a_million_events_with_one_percent_of_edits) {
   std::mt19937 random(6);
   const auto a = random_tokens(random, 1'000'000, 20'000);
   const auto b = edited(random, a, 0.01, 20'000);
-  const auto script = edit_script(a, b, GetParam());
+  const auto script = edit_script(a, b, {}, GetParam()).runs;
   ASSERT_NO_FATAL_FAILURE(expect_valid(script, a, b));
   EXPECT_EQ(count_edits(script), edit_distance(a, b, GetParam()));
   EXPECT_GT(count_edits(script), 9'000U);

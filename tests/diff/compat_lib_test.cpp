@@ -81,6 +81,25 @@ TEST_F(CompatLibReader, keeps_spaces_of_paths_and_drops_padding) {
   EXPECT_EQ(runs[0].events[3].ns, 3U);
 }
 
+TEST_F(CompatLibReader, finds_a_recording_behind_other_output) {
+  const std::string trace = content(kData + "/kind-patch_2Aug2023.out");
+  const auto expected = runs_of(kData + "/kind-patch_2Aug2023.out");
+  const std::string log =
+      "Get:1 http://deb.example/ubuntu jammy/main [1,792 kB]\r\n\n{\"level\": \"info\"}\n"
+      "2024/11/17 05:05:49 proot started\n\xff\xfe (Reading database ... 4395 files)\n"
+      "START RECORDING =====\n";
+  const auto runs = runs_of(file("a", log + trace));
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].events, expected[0].events);
+  // Not within it, and not in a file without any.
+  EXPECT_NE(error_of(file("b", log + trace + "\n" + log)).find("not an event"), std::string::npos);
+  EXPECT_NE(error_of(file("c", log)).find("c:1: not a trace: no line begins"), std::string::npos);
+  EXPECT_NE(error_of(file("d", log + std::string(1, '\0') + "\n" + trace)).find("d:1: not a trace"),
+            std::string::npos);
+  const std::string ours = content(this->trace("e", {{.pid = 1, .path = "/x"}}));
+  EXPECT_EQ(runs_of(file("f", log + ours + ours)).size(), 2U);
+}
+
 TEST_F(CompatLibReader, reports_damage_with_its_line) {
   const std::string good = "2024/11/21 18:34:47 logger.go:63: 5 Open      /data/file\t7\n";
   for (const char* bad : {"garbage\n", "\n", "2024/11/21 18:34:47 logger.go:63: 5 Open\n",

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <array>
+
 #include "tests/diff/fs_diff_support.hpp"
 
 namespace heddle {
@@ -137,6 +139,103 @@ TEST_F(FsDiff, ignores_interleaving_when_aligning_by_process) {
   EXPECT_EQ(j["distance"], 2);
   EXPECT_EQ(j["processes"].size(), 3U);
   EXPECT_EQ(run({kData + "/kind-patch_2Aug2023.out", a, "--by", "process"}).status, 2);
+}
+
+TEST_F(FsDiff, ignores_interleaving_when_aligning_by_thread) {
+  const auto trace_of = [&](const char* name, std::initializer_list<int> order, int first_tid) {
+    std::vector<trace::Event> events;
+    std::array<int, 3> next{};
+    for (const int thread : order) {
+      trace::Event e;
+      e.op = trace::Op::open;
+      e.pid = first_tid, e.tid = first_tid + thread, e.exe = "/usr/bin/git";
+      const auto n = static_cast<std::size_t>(thread);
+      static const char* const kPaths[3][3] = {
+          {"/a", "/b", "/c"}, {"/d", "/e", "/f"}, {"/g", "/h", "/i"}};
+      e.path = kPaths[n][next[n]++];
+      events.push_back(e);
+    }
+    return trace(name, events);
+  };
+  const auto a = trace_of("a", {0, 0, 0, 1, 1, 1, 2, 2, 2}, 100);
+  const auto b = trace_of("b", {2, 1, 0, 0, 1, 2, 1, 0, 2}, 500);
+  for (const auto& by : {std::vector<std::string>{}, {"--by", "process"}}) {
+    std::vector<std::string> arguments{a, b};
+    arguments.insert(arguments.end(), by.begin(), by.end());
+    const auto j = json(arguments);
+    EXPECT_GT(j["distance"], 0);
+    EXPECT_EQ(j["other_order"], true);
+    EXPECT_EQ(j["events"], (nlohmann::json{{"only_a", 0}, {"only_b", 0}, {"in_both", 9}}));
+    EXPECT_NE(run(arguments).out.find("events: the same in another order\n"), std::string::npos);
+  }
+  const auto j = json({a, b, "--by", "thread"});
+  EXPECT_EQ(j["distance"], 0);
+  EXPECT_EQ(j["by"], "thread");
+  EXPECT_EQ(j["other_order"], false);
+  EXPECT_EQ(run({a, b, "--by", "thread"}).status, 0);
+  EXPECT_EQ(json({a, opens("c", {"/a"})})["other_order"], false);
+}
+
+TEST_F(FsDiff, begins_its_report_with_files_and_misses) {
+  const auto event = [](const char* exe, trace::Op op, const char* path, int error = 0) {
+    trace::Event e;
+    e.op = op, e.error = error;
+    e.pid = e.tid = 7, e.exe = exe, e.path = path;
+    return e;
+  };
+  using trace::Op;
+  const auto a = trace(
+      "a", {event("/bin/py", Op::lookup, "/old"), event("/bin/py", Op::open, "/old/libz.so.1"),
+            event("/bin/py", Op::open, "/old/liba\n.so"), event("/bin/sh", Op::stat, "/old/x"),
+            event("/bin/sh", Op::open, "/both"), event("/bin/py", Op::lookup, "/gone", ENOENT)});
+  const auto b = trace(
+      "b",
+      {event("/bin/py", Op::lookup, "/new"), event("/bin/py", Op::lookup, "/new/libm.so", ENOENT),
+       event("/bin/py", Op::lookup, "/old/libz.so.1", ENOENT),
+       event("/bin/py", Op::open, "/new/libz.so.1"), event("/bin/sh", Op::open, "/both")});
+  const std::string text = run({a, b}).out;
+  EXPECT_NE(text.find("files only in a: 3\n"
+                      "  /old/ (/bin/py): liba\\n.so libz.so.1\n"
+                      "  /old/ (/bin/sh): x\n"
+                      "files only in b: 1\n"
+                      "  /new/ (/bin/py): libz.so.1\n"
+                      "newly missed in b: 2\n"
+                      "  /new/ (/bin/py): libm.so\n"
+                      "  /old/ (/bin/py): libz.so.1; 1 found in a\n"
+                      "missed in a only: 1\n"
+                      "  / (/bin/py): gone\n"
+                      "@@"),
+            std::string::npos)
+      << text;
+  const auto files = json({a, b})["files"];
+  EXPECT_EQ(files["only_a"].size(), 3U);
+  EXPECT_EQ(files["only_a"][2], (nlohmann::json{{"path", "/old/x"}, {"process", "/bin/sh"}}));
+  EXPECT_EQ(files["missed_b"][1]["found_by_other"], true);
+  // Of lookups alone, these are the uses.
+  EXPECT_EQ(json({a, b, "--op", "lookup"})["files"]["only_b"][0]["path"], "/new");
+  EXPECT_EQ(run({a, a}).out.find("files"), std::string::npos);
+  EXPECT_EQ(json({a, b, "--by", "process"})["files"], files);
+}
+
+TEST_F(FsDiff, marks_an_upper_bound_above_max_distance) {
+  std::vector<std::string> left, right;
+  for (int i = 0; i < 9'000; ++i) {
+    left.push_back("/" + std::to_string(i));
+    right.push_back("/" + std::to_string(i * 7 % 9'000));
+  }
+  const auto a = opens("a", left), b = opens("b", right);
+  const auto exact = json({a, b, "--local", "0"});
+  EXPECT_EQ(exact["exact"], true);
+  const auto bound = json({a, b, "--local", "0", "--max-distance", "10"});
+  EXPECT_EQ(bound["exact"], false);
+  EXPECT_GE(bound["distance"], exact["distance"]);
+  EXPECT_EQ(bound["script"].size(), bound["distance"]);
+  EXPECT_EQ(run({a, b, "--summary", "--max-distance", "10"}).status, 1);
+  EXPECT_NE(run({a, b, "--summary", "--max-distance", "10"}).out.find("distance at most "),
+            std::string::npos);
+  const auto wide = json({a, b, "--local", "0", "--max-distance", "100%"});
+  EXPECT_EQ(wide["exact"], true);
+  EXPECT_EQ(wide["distance"], exact["distance"]);
 }
 
 TEST_F(FsDiff, names_the_event_that_waited) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Many runs: the matrix, the baseline, and published real traces.
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "record/diff/matrix.hpp"
 #include "tests/diff/fs_diff_support.hpp"
@@ -53,6 +55,51 @@ TEST_F(Matrix, marks_a_distant_run_as_outlier) {
   names.pop_back();
   EXPECT_EQ(run(names).status, 0);
   EXPECT_TRUE(json(names)["outliers"].empty());
+}
+
+TEST_F(Matrix, groups_equal_runs_which_are_no_outliers) {
+  // 80 runs of three kinds, a pair of its own and two single ones, one of them close.
+  std::vector<std::string> names{"--matrix"};
+  for (int i = 0; i < 80; ++i)
+    names.push_back(
+        opens("run" + std::to_string(i),
+              {"/1", "/2", "/3", "/4", "/5", i % 3 == 0 ? "/6" : "/7", i % 3 == 1 ? "/8" : "/9"}));
+  for (const char* name : {"pair1", "pair2"})
+    names.push_back(opens(name, {"/a", "/b", "/c", "/d", "/e", "/f"}));
+  names.push_back(opens("close", {"/1", "/2", "/3", "/4", "/5", "/6"}));
+  names.push_back(opens("far", {"/1", "/2", "/p", "/q", "/r", "/s", "/t"}));
+  const auto j = json(names);
+  ASSERT_EQ(j["groups"].size(), 6U);
+  EXPECT_EQ(j["groups"][0].size(), 27U);
+  EXPECT_EQ(j["groups"][3], (nlohmann::json{80, 81}));
+  ASSERT_EQ(j["outliers"].size(), 1U);
+  EXPECT_TRUE(std::string(j["outliers"][0]).ends_with("/far"));
+  EXPECT_EQ(j["runs"][80]["nearest"], 81);
+  const std::string text = run(names).out;
+  EXPECT_NE(text.find("run0 and 26 alike\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("/far, 5 edits from its nearest, "), std::string::npos) << text;
+  EXPECT_EQ(text.find("outlier"), text.rfind("outlier"));
+  EXPECT_EQ(std::count(text.begin(), text.begin() + static_cast<int>(text.find("outlier")), '\n'),
+            7 + 1 + 10)
+      << text;
+}
+
+TEST_F(Matrix, stays_narrow_at_85_different_runs) {
+  std::vector<std::string> names{"--matrix"};
+  std::vector<std::string> paths;
+  for (int i = 0; i < 85; ++i) {
+    paths.push_back("/" + std::to_string(i));
+    names.push_back(opens("run" + std::to_string(i), paths));
+  }
+  const std::string text = run(names).out;
+  std::istringstream lines(text);
+  std::size_t longest = 0;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("events") == line.npos && line.find("compared") == line.npos)
+      longest = std::max(
+          longest, line.size() - (line.find('/') == line.npos ? 0 : line.size() - line.find('/')));
+  EXPECT_LE(longest, 100U) << text;
+  EXPECT_NE(text.find("the whole matrix: --json or --html"), std::string::npos);
 }
 
 TEST_F(Matrix, builds_its_tree_by_average_linkage) {

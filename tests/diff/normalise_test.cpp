@@ -71,6 +71,17 @@ TEST(Normalise, replaces_generated_temporary_names_only) {
        "/home/x/app-A8x2Qz", "/tmp/tmpfile", "/tmp", "/tmp/results.tar.gz", "/p/x.pyc.1"});
 }
 
+TEST(Normalise, replaces_numbers_of_open_mpi_and_pmix) {
+  expect_normal({{"/tmp/ompi.vm.0/pid.232/pmix_dstor_ds21_233/smlockseg-232390657",
+                  "/tmp/ompi.vm.0/pid.<temp>/pmix_dstor_ds21_<temp>/smlockseg-<temp>"},
+                 {"/dev/shm/smseg-232390657-0", "/dev/shm/smseg-<temp>-0"},
+                 {"/var/tmp/pmix_dstor_ds12_7/smdataseg-9-12",
+                  "/var/tmp/pmix_dstor_ds12_<temp>/smdataseg-<temp>-12"},
+                 {"/tmp/ompi.n.1/jf.0/17", "/tmp/ompi.n.1/jf.<temp>/17"}},
+                {"/data/smseg-232390657-0", "/tmp/smseg-", "/tmp/smseg-12x", "/tmp/pid.x",
+                 "/tmp/initial-pmix_shared-segment-0"});
+}
+
 TEST(Normalise, replaces_hashes_of_spack_and_nix) {
   expect_normal(
       {{"/opt/spack/gcc-12/zlib-1.3-abcdefghijklmnopqrstuvwxyz234567/lib/libz.so.1.3",

@@ -57,7 +57,7 @@ while [ $# -gt 1 ]; do
   [ "$1" != -o ] || map=$2
   shift
 done
-[ ! -e "$here/answer.map" ] || cp "$here/answer.map" "$map"
+[ ! -e "$here/answer.map" ] || cp "$here/answer.map" "$map" || exit 3
 cat "$here/answer.err" >&2
 cat "$here/answer.json"
 exit "$(cat "$here/answer.status")"

@@ -108,6 +108,68 @@ TEST_P(HookedContainer, missing_files_are_part_of_the_decision) {
   EXPECT_EQ(ask(), 6U);
 }
 
+/// A /var that is full or read-only must not stop new images.
+TEST_P(HookedContainer, full_or_read_only_cache_is_not_needed) {
+  for (const char* options : {"size=4k,mode=700", "nr_inodes=1,mode=700", "ro,mode=700"}) {
+    SCOPED_TRACE(options);
+    renew();
+    fs::create_directories(world_->path("cache"));
+    ::chmod(world_->path("cache").c_str(), 0700);
+    const auto script = std::string("mount -t tmpfs -o ") + options + " tmpfs '" +
+                        world_->path("cache") + "'; exec \"$@\"";
+    for (unsigned i = 1; i <= 2; ++i) {
+      const auto ran =
+          start(world_->config({"/bin/app"}), {"unshare", "-m", "sh", "-c", script, "sh"});
+      EXPECT_EQ(ran.out, "host\n") << ran.err << world_->log_text();
+      EXPECT_GE(world_->questions(), i);
+    }
+    EXPECT_THAT(world_->log_text(), HasSubstr("decided without the cache"));
+    EXPECT_EQ(
+        run({"sh", "-c", "ls -d /run/heddle-hook* /dev/shm/heddle-hook* /tmp/heddle-hook*"}).out,
+        "");
+    expect_nothing_left();
+  }
+}
+
+/// Root's container, whose root is another user of the host.
+TEST_P(HookedContainer, container_with_a_user_namespace_is_swapped) {
+  for (const bool inside : {false, true}) {
+    SCOPED_TRACE(inside);
+    renew();
+    auto config = inside ? world_->inside_config({"/bin/app", "/proc/self/uid_map"})
+                         : world_->config({"/bin/app", "/proc/self/uid_map"});
+    config["linux"]["namespaces"].push_back({{"type", "user"}});
+    for (const char* map : {"uidMappings", "gidMappings"})
+      config["linux"][map] = {{{"containerID", 0}, {"hostID", 100000}, {"size", 65536}}};
+    for (int i = 0; i < 2; ++i) {
+      const auto ran = start(config, {HEDDLE_IN_WORLD, "--fuse", "open", "--"});
+      EXPECT_THAT(ran.out, AllOf(StartsWith("host\n"), HasSubstr(" 100000 ")))
+          << ran.err << world_->log_text();
+    }
+    expect_nothing_left();
+  }
+}
+
+TEST_P(HookedContainer, containers_ld_preload_reaches_fs_resolve) {
+  auto config = world_->config({"/bin/app"});
+  config["process"]["env"].push_back("LD_PRELOAD=/usr/lib/libmpi.so.12");
+  EXPECT_EQ(start(config).out, "host\n") << world_->log_text();
+  EXPECT_THAT(read_file(world_->path("stage/bin/questions")).value_or(""),
+              HasSubstr("--preload=/usr/lib/libmpi.so.12"));
+  config["process"]["env"].back() = "LD_PRELOAD=-o/usr/lib/libmpi.so.12";
+  EXPECT_EQ(start(config).status, 0) << world_->log_text();
+  EXPECT_EQ(world_->questions(), 2U);
+}
+
+TEST_P(HookedContainer, log_names_the_program_that_loads_no_mpi) {
+  auto decision = world_->swap();
+  decision["loads_mpi"] = false;
+  world_->answer(decision);
+  EXPECT_EQ(start(world_->config({"/bin/app"})).out, "host\n");
+  EXPECT_THAT(world_->log_text(),
+              HasSubstr(" swapped: mpich 4.0.2, for the programs that /bin/app starts"));
+}
+
 TEST_P(HookedContainer, incompatible_program_is_refused_with_the_reason) {
   world_->answer_incompatible("the reason", "the remedy");
   const auto refused = start_app();

@@ -45,6 +45,15 @@ TEST_P(PodmanOfAUser, keep_id_container_runs_on_the_hosts_library) {
   expect_nothing_left();
 }
 
+TEST_P(Podman, container_with_mapped_users_runs_on_the_hosts_library) {
+  const std::string root = is_user() ? "300000" : "100000";
+  run_checked({"chown", "-R", root + ":" + root, world_->rootfs()});
+  const Strings mapped{"--uidmap", is_user() ? "0:1:1000" : "0:100000:65536", "--passwd=false"};
+  const auto ran = run_image(kAnnotation + mapped, {"/bin/app"});
+  EXPECT_EQ(ran.out, "host\n") << ran.err << log();
+  expect_nothing_left();
+}
+
 /// Root of a user's namespace is not the machine's root.
 TEST_P(PodmanOfAUser, podman_unshare_uses_the_users_directories) {
   const auto spec = session_->run(session_->words() + Strings{"unshare", world_->hook(), "cdi"});

@@ -73,6 +73,115 @@ TEST_F(Copies, with_functions_that_the_host_lacks_are_reported) {
               AllOf(HasSubstr("/opt/own/lib"), HasSubstr("MPI_Of_the_copy")));
 }
 
+/// As when a container starts `sh -c /opt/own/app`: the log must not say that anything is swapped.
+TEST_F(Copies, that_are_all_preserved_leave_nothing_to_swap) {
+  copy("int MPI_Of_the_copy(void){return 0;}");
+  fs::remove(world_.in("/usr/lib/libmpich.so.12"));
+  world_.run_ldconfig();
+  build_program({.output = world_.in("/app/shell"), .source = "int main(void){return 0;}"});
+  const auto decision = world_.decide("/app/shell");
+  EXPECT_EQ(decision["outcome"], "nothing");
+  EXPECT_EQ(decision["binds"].size(), 0U);
+  EXPECT_THAT(decision["warnings"].dump(), HasSubstr("MPI_Of_the_copy"));
+  EXPECT_FALSE(fs::exists(world_.map()));
+}
+
+TEST_F(Copies, in_ld_preload_are_the_programs_own) {
+  copy();
+  fs::remove(world_.in("/usr/lib/libmpich.so.12"));
+  world_.run_ldconfig();
+  build_program({.output = world_.in("/app/shell"), .source = "int main(void){return 0;}"});
+  EXPECT_EQ(swap("/app/shell")["loads_mpi"], false);
+  const std::string link = "/opt/own/lib/libmpich.so.12";
+  const auto decision = swap("/app/shell", {"--preload", "/none.so " + link});
+  EXPECT_EQ(decision["loads_mpi"], true);
+  EXPECT_EQ(bound_over(decision, kCopy), "libmpi.so.12");
+  world_.place(decision);
+  EXPECT_EQ(inode(world_.real_loads("/app/shell", link).at(0)), inode("/dev/heddle/libmpi.so.12"));
+  fs::remove(world_.in(link));
+  copy("int MPI_Of_the_copy(void){return 0;}");
+  world_.program("/app/shell", "extern int MPI_Of_the_copy(void); MPI_Of_the_copy();",
+                 world_.in(kCopy));
+  const auto refused = world_.decide("/app/shell", {"--preload", link});
+  EXPECT_EQ(refused["outcome"], "incompatible") << refused.dump(2);
+}
+
+constexpr const char* kModule =
+    "/usr/lib/python3/dist-packages/mpi4py/MPI.cpython-311-x86_64-linux-gnu.so";
+
+class Modules : public Copies {
+ protected:
+  void SetUp() override {
+    Copies::SetUp();
+    if (IsSkipped()) return;
+    build_program({.output = world_.in("/usr/bin/python3.11"), .source = "int main(void){}"});
+    fs::create_symlink("python3.11", world_.in("/usr/bin/python3"));
+    write_text_file(world_.in("/app/script"), "#!/usr/bin/env python3\n", 0755);
+    build_program({.output = world_.in("/usr/bin/env"), .source = "int main(void){}"});
+    fs::create_symlink("env", world_.in("/usr/bin/sh"));
+  }
+  /// A module that needs `function` of the image's MPI, or of another one at `mpi`.
+  void module(const std::string& function, const std::string& mpi = "",
+              const std::string& path = kModule) {
+    build_library(
+        {.output = world_.in(path),
+         .source = "int " + function + "(void);int PyInit_MPI(void){return " + function + "();}",
+         .flags = {"-Wl,--no-as-needed", mpi.empty() ? world_.in("/usr/lib/libmpich.so.12") : mpi,
+                   "-Wl,--unresolved-symbols=ignore-all"}});
+  }
+};
+
+TEST_F(Modules, that_need_mpi_are_programs_for_python) {
+  module("MPI_Init");
+  for (const char* program : {"/usr/bin/python3", "/app/script"}) {
+    const auto decision = swap(program);
+    EXPECT_THAT(decision["program"].dump(), HasSubstr(kModule)) << program;
+    EXPECT_EQ(decision["loads_mpi"], true);
+    EXPECT_THAT(decision["asked"].get<std::vector<std::string>>(),
+                AllOf(::testing::Contains(kModule),
+                      ::testing::Contains("/usr/lib/python3/dist-packages/")));
+  }
+  EXPECT_EQ(swap("/usr/bin/sh")["loads_mpi"], false);
+}
+
+TEST_F(Modules, with_functions_that_the_host_lacks_are_refused) {
+  module("MPI_Not_on_the_host");
+  for (const char* program : {"/usr/bin/python3", "/app/script"}) {
+    const auto decision = world_.decide(program);
+    EXPECT_EQ(decision["outcome"], "incompatible") << decision.dump(2);
+    EXPECT_THAT(std::string(decision["reason"]),
+                AllOf(HasSubstr(kModule), HasSubstr("MPI_Not_on_the_host")));
+  }
+  // Who knows what a shell starts.
+  EXPECT_EQ(world_.decide("/usr/bin/sh")["outcome"], "swap");
+}
+
+TEST_F(Modules, of_another_mpi_and_damaged_ones_are_ignored) {
+  module("MPI_Init");
+  open_mpi(world_.in("/opt/open"), "5.0.3");
+  const std::string packages = "/usr/lib/python3/dist-packages/";
+  module("MPI_Not_on_the_host", world_.in("/opt/open/libmpi.so.40"), packages + "open/MPI.so");
+  const auto bytes = value_or_throw(read_file(world_.in(kModule)));
+  for (const std::size_t size : {0UL, 3UL, 64UL, 500UL, bytes.size() / 2})
+    write_text_file(world_.in(packages + "cut" + std::to_string(size) + ".so"),
+                    bytes.substr(0, size));
+  ASSERT_EQ(::mkfifo(world_.in(packages + "fifo.so").c_str(), 0644), 0);
+  fs::create_symlink("/dev/zero", world_.in(packages + "zero.so"));
+  const auto decision = swap("/usr/bin/python3");
+  EXPECT_EQ(decision["program"].size(), 2U) << decision["program"];
+}
+
+/// A pip wheel brings none: the host's is all there is.
+TEST_F(Modules, of_an_image_without_mpi_get_the_hosts) {
+  module("MPI_Init");
+  fs::remove(world_.in("/usr/lib/libmpich.so.12"));
+  world_.run_ldconfig();
+  const auto decision = swap("/usr/bin/python3");
+  EXPECT_EQ(decision["loads_mpi"], true);
+  world_.place(decision);
+  EXPECT_EQ(world_.real_loads(kModule).at(0), "/dev/heddle/libmpich.so.12");
+}
+
 TEST_F(Copies, of_another_abi_are_left_alone) {
   open_mpi(world_.in("/opt/open"), "5.0.3");
   write_text_file(world_.in("/opt/text/libmpich.so.12"), "no library");

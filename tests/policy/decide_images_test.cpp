@@ -27,6 +27,29 @@ TEST_F(Decide, map_explains_its_decision) {
   EXPECT_EQ(world_.fs_resolve({"explain", world_.map()}).status, 1) << "a map for no container";
 }
 
+TEST_F(Decide, prints_the_binds_of_a_mounted_map_for_container_engines) {
+  usual();
+  const auto decision = swap("/app/solver");
+  const auto binds = [&](const std::string& engine, const std::string& map) {
+    return world_.fs_resolve({"explain", "--binds", engine, map});
+  };
+  EXPECT_EQ(binds("podman", world_.map()).status, 3) << "it is mounted nowhere";
+  const auto mount = world_.prefix() + "/mount";
+  fs::create_directories(mount);
+  const auto mounted = run({staged_program("fs-mount"), world_.map(), mount});
+  if (mounted.status != 0) HEDDLE_SKIP("no FUSE: " + mounted.err);
+  std::string podman = "--volume=" + mount + ":/dev/heddle:ro\n";
+  for (const auto& bind : decision["binds"])
+    podman += "--volume=" + mount + "/" + std::string(bind["source"]) + ":" +
+              std::string(bind["target"]) + ":ro\n";
+  for (const auto& map : {world_.map(), mount}) EXPECT_EQ(binds("podman", map).out, podman);
+  EXPECT_THAT(binds("ch-run", mount).out,
+              HasSubstr("--bind=" + mount + "/.heddle/ld.so.cache:/etc/ld.so.cache\n"));
+  EXPECT_THAT(binds("apptainer", mount).out, HasSubstr("--bind=" + mount + ":/dev/heddle:ro\n"));
+  EXPECT_EQ(binds("lxc", mount).status, 2);
+  run_checked({staged_program("fs-mount"), "-u", mount});
+}
+
 TEST_F(Decide, follows_links_inside_the_image) {
   usual();
   fs::rename(world_.in("/etc/ld.so.cache"), world_.in("/app/cache"));

@@ -73,6 +73,21 @@ TEST_F(Decide, hides_a_library_with_plugins_from_an_rpath_without_their_director
   expect_as_real("/app/solver", world_.decide("/app/solver"));
 }
 
+/// They would connect to X displays, and where "localhost" has no address ask DNS, in MPI_Init().
+TEST_F(Decide, leaves_out_gl_and_opencl_components_of_hwloc) {
+  usual();
+  const auto hwloc = library(world_.prefix() + "/lib/libhwloc.so.15", "int hwloc(void){return 0;}");
+  for (const char* name : {"gl", "opencl", "pci"})
+    build_library(
+        {.output = world_.prefix() + "/lib/hwloc/hwloc_" + name + ".so", .source = "int plugin;"});
+  host_mpi("4.0.2", "int hwloc(void);int uses(void){return hwloc();}",
+           {hwloc, "-Wl,-rpath," + world_.prefix() + "/lib"});
+  swap("/app/solver");
+  const auto shown = world_.fs_resolve({"show", world_.map()}).out;
+  EXPECT_THAT(shown, ::testing::HasSubstr("hwloc/hwloc_pci.so"));
+  EXPECT_THAT(shown, ::testing::Not(::testing::ContainsRegex("hwloc_gl|hwloc_opencl")));
+}
+
 TEST_F(Decide, binds_over_what_a_plugin_finds_by_the_programs_rpath) {
   const auto dep = [&](const std::string& output, const std::string& more) {
     return library(output, "int dep(void){return 0;}" + more);

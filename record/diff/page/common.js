@@ -20,7 +20,7 @@ function drawing(parent, width, height, title) {
   return s;
 }
 const rules = `Compared: ops ${data.ops.join(',') || 'all'}; rules ${data.normalisers.join(',') || 'none'}` +
-  (data.by === 'process' ? '; by process' : '');
+  (data.by === 'run' ? '' : `; by ${data.by}`);
 const runText = (r) => [`${r.events} events`, r.format, r.host, r.rank !== undefined && `rank ${r.rank}`,
   r.start_unix_ns && new Date(r.start_unix_ns / 1e6).toISOString(), !r.complete && 'incomplete'].filter(Boolean).join(', ');
 const seconds = (us) => (us / 1e6).toFixed(Math.abs(us) < 1e7 ? 6 : 3) + ' s';

@@ -34,10 +34,24 @@ function header() {
     add(r, 'td', {}, data[side].name);
     add(r, 'td', {}, runText(data[side]));
   }
-  facts([[data.distance, 'edits (Levenshtein)'], [data.similarity.toFixed(4), 'similarity'],
+  facts([[(data.exact ? '' : '≤ ') + data.distance, 'edits (Levenshtein)'], [data.similarity.toFixed(4), 'similarity'],
     [data.normalised_distance.toFixed(4), 'normalised distance'], [data.counts.same, 'the same'],
     [data.counts.replaced, 'replaced'], [data.counts.deleted, 'only in a'], [data.counts.inserted, 'only in b']]);
   add(main, 'p', { class: 'soft' }, rules);
+  if (data.other_order) add(main, 'p', {}, 'The same events in another order.');
+  for (const [title, list] of [['Files only in a', 'only_a'], ['Files only in b', 'only_b'],
+    ['Newly missed in b', 'missed_b'], ['Missed in a only', 'missed_a']]) {
+    const files = data.files[list];
+    if (!files.length) continue;
+    const box = add(main, 'details', { class: 'files', id: list });
+    if (files.length <= 20) box.open = true;
+    add(box, 'summary', {}, `${title}: ${files.length}`);
+    const t = add(box, 'table', { class: 'plain' });
+    for (const f of files.slice(0, 1000)) {
+      const r = add(t, 'tr');
+      for (const c of [f.path, f.process || '', f.found_by_other ? 'found in the other' : '']) add(r, 'td', {}, c);
+    }
+  }
   for (const note of data.notes) add(main, 'p', { class: 'soft note' }, note);
   const key = add(main, 'p', { class: 'key soft' });
   kinds.forEach((name, i) => {

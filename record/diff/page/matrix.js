@@ -2,34 +2,38 @@
 // The page of many runs: heat map in the order of the tree, the tree, the runs.
 const n = data.runs.length;
 add(main, 'h1', {}, `${n} runs compared`);
-facts([[data.max_distance, 'greatest distance'], [data.outliers.length, data.outliers.length === 1 ? 'outlier' : 'outliers']]);
+facts([[data.max_distance, 'greatest distance'], [data.groups.length, 'different runs'],
+  [data.outliers.length, data.outliers.length === 1 ? 'outlier' : 'outliers']]);
 add(main, 'p', { class: 'soft' }, rules);
 
+// A row and a column for each group of equal runs.
 function heatMap() {
   add(main, 'h2', {}, 'Distances (edits), close runs side by side');
-  const cell = n <= 30 ? 26 : Math.max(6, Math.floor(780 / n)), left = 300, top = 30;
-  const svg = drawing(add(main, 'div', { class: 'wide' }), left + n * cell + 20, top + n * cell + 20, 'heat map of distances');
+  const alike = new Map(data.groups.map((g) => [g[0], g.length - 1]));
+  const shown = data.order.filter((i) => alike.has(i));
+  const count = shown.length, cell = count <= 30 ? 26 : Math.max(10, Math.floor(840 / count)), left = 330, top = 30;
+  const svg = drawing(add(main, 'div', { class: 'wide' }), left + count * cell + 20, top + count * cell + 20, 'heat map of distances');
   svg.id = 'heat-map';
   svg.style.maxWidth = 'none';
-  data.order.forEach((i, row) => {
+  shown.forEach((i, row) => {
     const y = top + row * cell;
-    if (cell >= 10) {
-      const name = data.runs[i].name;
-      const label = add(svg, 'text', { x: left - 6, y: y + cell * .68, 'text-anchor': 'end', class: 'strong' },
-        name.length > 40 ? '…' + name.slice(-39) : name);
-      if (data.outliers.includes(data.runs[i].name)) label.style.fill = 'var(--deleted)';
-    }
-    data.order.forEach((j, column) => {
+    const name = data.runs[i].name + (alike.get(i) ? ` and ${alike.get(i)} alike` : '');
+    const label = add(svg, 'text', { x: left - 6, y: y + cell * .75, 'text-anchor': 'end', class: 'strong label' },
+      name.length > 48 ? '…' + name.slice(-47) : name);
+    label.style.fontSize = Math.min(12, cell - 1) + 'px';
+    if (data.outliers.includes(data.runs[i].name)) label.style.fill = 'var(--deleted)';
+    shown.forEach((j, column) => {
       const d = data.distances[i][j], x = left + column * cell;
       const strength = data.max_distance ? d / data.max_distance : 0;
       const c = add(svg, 'rect', { x, y, width: cell - 1, height: cell - 1, class: 'cell', fill: 'var(--deleted)',
         'fill-opacity': (.06 + .94 * strength).toFixed(3) });
       c.addEventListener('mousemove', (e) => showTip(e, `${data.runs[i].name} – ${data.runs[j].name}: ${d}`));
       c.addEventListener('mouseleave', (e) => showTip(e, ''));
-      if (cell >= 22) {
-        const text = add(svg, 'text', { x: x + cell / 2, y: y + cell * .64, 'text-anchor': 'middle', 'pointer-events': 'none' }, d);
+      const size = Math.min(11, 1.4 * (cell - 1) / String(d).length, cell - 3);
+      if (size >= 5) {
+        const text = add(svg, 'text', { x: x + cell / 2, y: y + cell * .68, 'text-anchor': 'middle', 'pointer-events': 'none' }, d);
         text.style.fill = strength > .6 ? 'var(--back)' : 'var(--text)';
-        if (d > 999) text.style.fontSize = '8px';
+        text.style.fontSize = size + 'px';
       }
     });
   });
@@ -62,10 +66,10 @@ function runs() {
   add(main, 'h2', {}, 'Runs');
   const t = add(main, 'table', { class: 'plain', id: 'runs' });
   const head = add(t, 'tr');
-  for (const h of ['', 'run', 'what', 'edits to its nearest', '']) add(head, 'th', {}, h);
+  for (const h of ['', 'run', '', 'edits to its nearest', '']) add(head, 'th', {}, h);
   data.runs.forEach((run, i) => {
     const r = add(t, 'tr');
-    for (const c of [i + 1, run.name, runText(run), run.lonely, data.outliers.includes(data.runs[i].name) ? 'outlier' : '']) add(r, 'td', {}, c);
+    for (const c of [i + 1, run.name, runText(run), data.distances[i][run.nearest], data.outliers.includes(run.name) ? 'outlier' : '']) add(r, 'td', {}, c);
   });
 }
 
