@@ -34,6 +34,10 @@ struct BuildOptions {
   SearchOptions search;
   std::vector<std::string> plugin_directories;
   LearnedRun learned;  ///< applies to the roots only
+  /// Also search the files' directories for other names of the files. A mount needs them: there a
+  /// file has another inode than under a name that is not in the map, and ld.so would load it
+  /// twice.
+  bool aliases = true;
 };
 
 /// A library that no search found, and the file that needs it.
